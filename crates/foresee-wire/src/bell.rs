@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Wakes a thread that waits for file descriptors.
+//! Wake-up of a thread that waits for file descriptors.
 //!
-//! An `eventfd` on Linux, a pipe elsewhere. Apart from the poller because the listener's thread is woken by one too.
-//! Refuses to count: two rings before the thread looks are one.
+//! It is an `eventfd` on Linux and a pipe elsewhere. It is separate from the poller because the listener's thread
+//! uses it too. Several wake-ups before the thread runs count as one.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Rings from any thread; clones ring the same bell.
+/// Wakes the thread, from any thread; clones wake the same one.
 #[derive(Clone, Debug)]
 pub struct Waker(Arc<Bell>);
 
 #[derive(Debug)]
 struct Bell {
     rung: AtomicBool,
-    /// Readable while the bell rings.
+    /// Readable while a wake-up is pending.
     listen: OwnedFd,
-    /// The pipe's other end, where it has one.
+    /// The write end of the pipe, if it is one.
     ring: Option<OwnedFd>,
 }
 
@@ -40,19 +40,21 @@ impl Waker {
         Ok(Self(Arc::new(Bell { rung: AtomicBool::new(false), listen, ring })))
     }
 
-    /// Ends the wait under way, or the next one if there is none. Cheap where it was rung and not yet heard.
+    /// End the current wait, or the next one if there is none. Cheap while a wake-up is pending.
     pub fn wake(&self) {
         if !self.0.rung.swap(true, Ordering::AcqRel) {
-            // It fails only where the bell rings already.
+            // It fails only if a wake-up is pending.
             let _ = rustix::io::write(self.0.ring.as_ref().unwrap_or(&self.0.listen), &1_u64.to_ne_bytes());
         }
     }
 
-    /// Stops ringing; whether it rang. What was told before [`Waker::wake`] can be seen after it.
+    /// Clear the pending wake-up; return whether there was one. Writes before [`Waker::wake`] are visible
+    /// afterwards.
     pub(crate) fn hear(&self) -> bool {
         let mut bytes = [0_u8; 8];
         let rang = matches!(rustix::io::read(&self.0.listen, &mut bytes), Ok(1..));
-        // After reading, and as an exchange: a ring in between writes nothing, and what it told is seen from here on.
+        // After the read, and as an exchange: a wake-up in between writes nothing, and its data is visible from
+        // here on.
         self.0.rung.swap(false, Ordering::AcqRel) | rang
     }
 }
@@ -68,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn many_rings_are_heard_once_and_none_is_lost() {
+    fn many_wake_ups_count_once_and_none_is_lost() {
         let waker = Waker::new().unwrap();
         assert!(!waker.hear());
         for _ in 0..1000 {

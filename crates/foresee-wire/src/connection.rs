@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A connection whose two ends have proved themselves to each other.
+//! An authenticated connection.
 //!
-//! Apart from its halves, which live in different threads. Refuses to exist unproved: only the handshake makes one.
+//! Its halves are separate types because they live in different threads. Only the handshake creates a connection,
+//! so an unauthenticated one does not exist.
 
 use std::sync::Arc;
 
@@ -10,29 +11,29 @@ use crate::link::Link;
 use crate::receive::FrameReceiver;
 use crate::send::FrameSender;
 
-/// A proved connection.
+/// An authenticated connection.
 #[derive(Debug)]
 pub struct Connection {
-    /// What the dialler said of itself.
+    /// The dialler's HELLO.
     pub hello: Hello,
-    /// What the listener answered.
+    /// The listener's WELCOME.
     pub welcome: Welcome,
-    /// Drawn by the listener for this connection: a number that both ends know, and that no other connection has.
+    /// A random number that the listener drew for this connection. Both ends know it, and it is unique.
     pub nonce: [u8; 32],
-    /// The half that sends.
+    /// The sending half.
     pub sender: FrameSender,
-    /// The half that receives.
+    /// The receiving half.
     pub receiver: FrameReceiver,
 }
 
 impl Connection {
-    /// The connection as a whole.
+    /// A handle of the connection as a whole.
     pub fn link(&self) -> Link {
         self.sender.link()
     }
 }
 
-/// The halves of a connection that is not proved yet.
+/// The halves of a connection before its authentication.
 #[derive(Debug)]
 pub(crate) struct Halves {
     pub(crate) sender: FrameSender,

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the two ends tell each other beside the data: plans, ends of rounds, signs of life, errors.
+//! Control messages between the two ends: plans, round ends, heartbeats, errors.
 //!
-//! Apart from the frames, which know nothing of their payload: a message is a struct, its bytes are postcard's, and
-//! every list and text in it has a bound that is kept while reading, before memory is taken.
-//!
-//! Refuses to judge a plan or a round: both are bytes here, in the form of those who exchange.
+//! They are separate from the frames, which treat a payload as bytes. A message is a struct encoded by postcard.
+//! Every list and text in it has a bound, which is checked while reading, before memory is allocated. Plans and
+//! sets of tensors are opaque bytes here.
 
 mod bounded;
 mod fault;
@@ -25,74 +24,73 @@ pub use membership::{Change, Changed, Known, Lost, Members, Resume, Resumed};
 use crate::error::FrameFault;
 use crate::frame::{Header, Kind};
 
-/// The longest plan, in bytes: a hundred thousand tensors with long names. A membership fits beside it.
+/// The longest plan, in bytes: a hundred thousand tensors with long names. A membership fits in the same frame.
 pub const PLAN_BODY_MAX: usize = (16 << 20) - MEMBER_BYTES_MAX - 64;
 /// The longest set of tensors, in bytes: a bit for each of a million.
 pub const SET_BYTES_MAX: usize = 128 << 10;
 /// The longest membership, in bytes: a bit for each of 65,535 ranks.
 pub const MEMBER_BYTES_MAX: usize = 8 << 10;
-/// The most rounds of which anybody knows what they used and not that they are done.
+/// Maximum number of rounds whose used tensors are known but which are not done.
 pub const OPEN_ROUNDS_MAX: usize = 4;
-/// The longest text that explains something, in bytes.
+/// The longest explanatory text, in bytes.
 pub const TEXT_BYTES_MAX: usize = 512;
 
-/// A control message; each is a frame of the kind of its name.
+/// A control message; each variant is a frame of the kind with the same name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Message {
-    /// What will be exchanged, and how.
+    /// The tensors and settings of the exchange.
     Plan(Plan),
-    /// A rank pushes no more in a round.
+    /// A rank has made all its pushes of a round.
     RoundEnd(RoundEnd),
-    /// Which tensors anybody pushed.
+    /// The tensors that any rank pushed.
     Used(Used),
-    /// A rank has landed everything of a round.
+    /// A rank has all results of a round.
     Got(Got),
-    /// All ranks have: kept gradients may go.
+    /// All ranks have all results of a round: retained gradients may be dropped.
     RoundDone(RoundDone),
-    /// Sign of life.
+    /// A heartbeat.
     Ping(Ping),
     /// An orderly end.
     Bye(Bye),
-    /// What went wrong.
+    /// An error.
     Error(Fault),
-    /// A partition arrived.
+    /// A partition was received.
     Ack(Ack),
-    /// A rank comes to a server that took the place of a lost one.
+    /// A rank connects to a replacement server.
     Resume(Resume),
-    /// Such a server goes on.
+    /// The replacement server resumes.
     Resumed(Resumed),
     /// A rank is lost, and the job goes on without it.
     Lost(Lost),
-    /// Who is left.
+    /// The new membership.
     Members(Members),
-    /// What one of them knows.
+    /// The state that one remaining rank reports.
     Known(Known),
-    /// What all of them go by.
+    /// The state that all remaining ranks resume from.
     Change(Change),
-    /// A server goes by it.
+    /// A server has applied the change.
     Changed(Changed),
-    /// Whom a server has been waiting for.
+    /// The ranks that a server has been waiting for.
     Waiting(Waiting),
 }
 
-/// What will be exchanged, and how: a proposal of a rank, or a server's answer once all ranks agree.
+/// The tensors and settings of the exchange: a proposal of a rank, or a server's answer once all ranks agree.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Plan {
-    /// Membership under which the plan holds; 0 in a proposal.
+    /// Membership of the plan; 0 in a proposal.
     pub generation: u32,
-    /// The plan in the form of those who exchange; up to [`PLAN_BODY_MAX`] bytes.
+    /// The encoded plan, up to [`PLAN_BODY_MAX`] bytes.
     #[serde(with = "ListOf::<PLAN_BODY_MAX>")]
     pub body: Vec<u8>,
 }
 
-/// A rank pushes no more in `round`.
+/// A rank has made all its pushes of `round`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundEnd {
     /// The round.
     pub round: u64,
-    /// Tensors that this rank did not push in it, as a set in the form of those who exchange; up to
-    /// [`SET_BYTES_MAX`] bytes.
+    /// Tensors that this rank did not push in the round, as an encoded set; up to [`SET_BYTES_MAX`] bytes.
     #[serde(with = "ListOf::<SET_BYTES_MAX>")]
     pub absent: Vec<u8>,
 }
@@ -102,33 +100,33 @@ pub struct RoundEnd {
 pub struct Used {
     /// The round.
     pub round: u64,
-    /// Tensors that at least one rank pushed in it, as [`RoundEnd::absent`] is.
+    /// Tensors that at least one rank pushed in the round, encoded as [`RoundEnd::absent`].
     #[serde(with = "ListOf::<SET_BYTES_MAX>")]
     pub used: Vec<u8>,
 }
 
-/// A rank has landed everything of `round`.
+/// A rank has all results of `round`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Got {
     /// The round.
     pub round: u64,
 }
 
-/// Every rank has landed everything of `round`.
+/// Every rank has all results of `round`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoundDone {
     /// The round.
     pub round: u64,
 }
 
-/// Sign of life; whoever hears one need not answer.
+/// A heartbeat, which needs no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ping {
     /// Counts up from 0 on each connection.
     pub number: u64,
 }
 
-/// An orderly end: the connection closes behind it, and that is no failure.
+/// An orderly end: the sender closes the connection after it, which is not a failure.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bye {
     /// Why; up to [`TEXT_BYTES_MAX`] bytes.
@@ -136,10 +134,10 @@ pub struct Bye {
     pub reason: String,
 }
 
-/// Whom a server has been waiting for, told to ranks that wait with it. Nobody has to act on it.
+/// The ranks that a server has been waiting for, sent to the ranks that wait with it. It is informative only.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
-    /// Which ranks, and for what, for people; up to [`TEXT_BYTES_MAX`] bytes.
+    /// Which ranks, and for what, as text for users; up to [`TEXT_BYTES_MAX`] bytes.
     #[serde(with = "TextOf::<TEXT_BYTES_MAX>")]
     pub text: String,
 }
@@ -150,7 +148,7 @@ impl fmt::Display for Waiting {
     }
 }
 
-/// A partition of a tensor arrived whole.
+/// A partition of a tensor was received completely.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ack {
     /// The round.
@@ -185,10 +183,10 @@ impl Message {
         }
     }
 
-    /// Header, with its checksum, and payload of the message.
+    /// Encode the message as a header with checksum, and a payload.
     ///
     /// # Errors
-    /// A list, a text or the whole is longer than its bound; nothing that [`Message::decode`] refuses is made.
+    /// A list, a text or the whole message exceeds its bound, so [`Message::decode`] would reject it.
     pub fn encode(&self, generation: u32) -> Result<(Header, Vec<u8>), FrameFault> {
         let kind = self.kind();
         let body = match self {
@@ -214,7 +212,7 @@ impl Message {
         Ok((Header::control(kind, generation, length).sealed(&body), body))
     }
 
-    /// The message of a frame.
+    /// Decode the message of a frame.
     ///
     /// # Errors
     /// The kind is data or of the handshake, the checksum is wrong, or the body is not exactly one message.
@@ -246,7 +244,7 @@ impl Message {
     }
 }
 
-/// Postcard's bytes of `body`, within the bound of its kind.
+/// Encode `body` with postcard, within the bound of its kind.
 pub(crate) fn to_bytes<T: Serialize>(kind: Kind, body: &T) -> Result<Vec<u8>, FrameFault> {
     let bytes = postcard::to_allocvec(body).map_err(|why| FrameFault::Body { kind, why: why.to_string() })?;
     let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -256,7 +254,7 @@ pub(crate) fn to_bytes<T: Serialize>(kind: Kind, body: &T) -> Result<Vec<u8>, Fr
     Ok(bytes)
 }
 
-/// The one `T` that `bytes` are.
+/// Decode exactly one `T` from `bytes`.
 pub(crate) fn from_bytes<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Result<T, FrameFault> {
     match postcard::take_from_bytes(bytes) {
         Ok((body, [])) => Ok(body),

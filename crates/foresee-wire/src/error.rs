@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can go wrong on a wire, with the peer's address and the remedy.
+//! Errors of connections and frames, with the peer's address and the remedy.
 //!
-//! [`FrameFault`] is apart from [`WireError`] because bytes are judged without a connection, in fuzzing too.
-//! Refuses to say what a failure means to a run: whether a lost peer ends it is decided above.
+//! [`FrameFault`] is separate from [`WireError`] because bytes are checked without a connection, in fuzzing too.
+//! The caller decides whether a failure ends a run.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,37 +13,37 @@ use foresee_units::Nanos;
 use crate::control::{Fault, Printable};
 use crate::frame::Kind;
 
-/// Bytes that are no frame or no message of this version.
+/// A fault of bytes that are not a frame or message of this version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FrameFault {
-    /// The first byte is another protocol's.
+    /// The first byte belongs to another protocol.
     #[error("begins with byte {found:#04x}, and frames begin with {expected:#04x}; is another service there?", expected = crate::frame::MAGIC)]
     Magic {
         /// The byte.
         found: u8,
     },
-    /// A version that this build does not speak.
+    /// A version that this build does not support.
     #[error("is of version {found}, and this build speaks version {ours}; install one version on both", ours = crate::frame::VERSION)]
     Version {
-        /// Theirs.
+        /// The peer's version.
         found: u8,
     },
-    /// A type that no kind of frame has.
+    /// An unknown frame type.
     #[error("has the unknown type {found}")]
     UnknownKind {
         /// The byte.
         found: u8,
     },
-    /// A bit of the flags that means nothing in this version.
+    /// An unknown flag bit.
     #[error("{kind} has the unknown flags {found:#04x}")]
     UnknownFlags {
         /// Kind of frame.
         kind: Kind,
-        /// The unknown bits, in place.
+        /// The unknown bits, at their positions.
         found: u8,
     },
-    /// A number that no element type has.
+    /// An unknown element type.
     #[error("{kind} has the unknown dtype {found}")]
     UnknownDtype {
         /// Kind of frame.
@@ -51,7 +51,7 @@ pub enum FrameFault {
         /// The number.
         found: u8,
     },
-    /// A field has a value that its kind of frame does not allow.
+    /// A value that the kind of frame does not allow.
     #[error("{kind} has {field} {found}; {rule}")]
     Field {
         /// Kind of frame.
@@ -60,20 +60,20 @@ pub enum FrameFault {
         field: &'static str,
         /// Its value.
         found: u64,
-        /// What it may be.
+        /// The allowed values.
         rule: &'static str,
     },
-    /// A payload longer than its kind may be.
+    /// A payload that exceeds the bound of its kind.
     #[error("{kind} announces {length} bytes, and may have {max}")]
     TooLong {
         /// Kind of frame.
         kind: Kind,
         /// Announced bytes.
         length: u32,
-        /// The most that its kind may have.
+        /// The bound of its kind.
         max: u32,
     },
-    /// The bytes are not those that were sent.
+    /// The checksum does not match.
     #[error(
         "{kind} of tensor {tensor}, packet {packet} has checksum {found:#010x}, and its bytes give {computed:#010x}; they were damaged on the way"
     )]
@@ -84,85 +84,85 @@ pub enum FrameFault {
         tensor: u32,
         /// The packet's number.
         packet: u32,
-        /// The sum in the header.
+        /// The checksum in the header.
         found: u32,
-        /// The sum of the bytes.
+        /// The computed checksum.
         computed: u32,
     },
-    /// A payload of another length than its header or the caller's buffer says.
+    /// A payload whose length differs from its header or from the caller's buffer.
     #[error("{kind} has {length} bytes, and {given} were given")]
     Length {
         /// Kind of frame.
         kind: Kind,
-        /// What the header says.
+        /// The length in the header.
         length: usize,
-        /// The caller's slice.
+        /// The length of the caller's slice.
         given: usize,
     },
-    /// A message that cannot be read or written.
+    /// A message that cannot be encoded or decoded.
     #[error("{kind} has a body that is wrong: {why}")]
     Body {
         /// Kind of frame.
         kind: Kind,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
-    /// A kind of frame that has no place here.
+    /// An unexpected kind of frame.
     #[error("{kind} came where {expected} belongs")]
     Unexpected {
-        /// What came.
+        /// The received kind.
         kind: Kind,
-        /// What may come.
+        /// The expected kinds.
         expected: &'static str,
     },
 }
 
-/// A connection that cannot be made, proved or used any longer.
+/// Failure to establish, authenticate or use a connection.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
-    /// The peer sent what is no frame, no message, or not its turn.
+    /// The peer sent bytes that are not a valid frame or message, or an unexpected one.
     #[error("a frame from {peer} {fault}")]
     Malformed {
         /// The peer.
         peer: SocketAddr,
-        /// What is wrong with the bytes.
+        /// The fault.
         #[source]
         fault: FrameFault,
     },
-    /// What was sent is on its way for as long as a dead peer is given, and nobody says that it came.
+    /// Sent bytes were not acknowledged within the timeout of a dead peer.
     #[error("{peer} has acknowledged nothing for {lasts}: something on the way may drop this connection")]
     Unacknowledged {
         /// The peer.
         peer: SocketAddr,
-        /// Since when.
+        /// Duration of the silence.
         lasts: Nanos,
     },
-    /// The caller asked for a frame that cannot be sent or received so.
+    /// The caller requested a frame that cannot be sent or received.
     #[error("a frame for {peer} cannot pass: it {fault}")]
     Refused {
         /// The peer.
         peer: SocketAddr,
-        /// What is wrong with it.
+        /// The fault.
         #[source]
         fault: FrameFault,
     },
-    /// A frame is half written, and only its rest may follow.
+    /// A frame is half written, and must be completed first.
     #[error("a frame for {peer} is half written; `resume` it before another begins")]
     HalfWritten {
         /// The peer.
         peer: SocketAddr,
     },
-    /// The connection ended in the middle of a frame.
+    /// The connection ended within a frame.
     #[error(
         "{peer} ended the connection {missing} bytes before the end of a {part}; look there for the reason"
     )]
     Cut {
         /// The peer.
         peer: SocketAddr,
-        /// What was being read.
+        /// The part that was being read.
         part: &'static str,
-        /// Bytes that did not come.
+        /// Missing bytes.
         missing: usize,
     },
     /// The connection ended between two frames.
@@ -177,26 +177,26 @@ pub enum WireError {
         /// The peer.
         peer: SocketAddr,
     },
-    /// A deadline passed; what was read or written so far is kept, and the call may be repeated.
+    /// A deadline passed. Bytes read or written so far are retained, and the call may be repeated.
     #[error("{peer} did not {what} before the deadline")]
     Late {
         /// The peer.
         peer: SocketAddr,
-        /// What was awaited.
+        /// The expected event.
         what: &'static str,
     },
-    /// The system reports a failure of the connection.
+    /// The system reported a failure of the connection.
     #[error("{doing} {peer} failed: {why}")]
     Io {
         /// The peer.
         peer: SocketAddr,
-        /// What was tried, as in "reading from".
+        /// The operation, as in "reading from".
         doing: &'static str,
-        /// The system's words.
+        /// The system's error.
         #[source]
         why: io::Error,
     },
-    /// Nothing answers at the address.
+    /// No process listens at the address.
     #[error("nothing listens at {peer}; start the server first, and check the address and its port")]
     NobodyThere {
         /// The address.
@@ -208,22 +208,22 @@ pub enum WireError {
         /// The address.
         address: SocketAddr,
     },
-    /// An address that this machine cannot use.
+    /// The address does not belong to this node.
     #[error("{address} cannot be used here: {why}; give an address of this machine")]
     Address {
         /// The address.
         address: SocketAddr,
-        /// The system's words.
+        /// The system's error.
         #[source]
         why: io::Error,
     },
-    /// The two ends do not share a secret.
+    /// The two ends have different secrets.
     #[error("the secret of {peer} differs from the one here; give both ends of the job one secret, by its file or by {env}", env = crate::secret::ENV)]
     SecretDiffers {
         /// The peer.
         peer: SocketAddr,
     },
-    /// The two ends speak different versions.
+    /// The two ends have different versions.
     #[error("{peer} speaks version {theirs}, and this build version {ours}; install one version on both")]
     Version {
         /// The peer.
@@ -233,7 +233,7 @@ pub enum WireError {
         /// Ours.
         ours: u8,
     },
-    /// The peer said no, in its words.
+    /// The peer refused the connection, with its reason.
     #[error("{peer} refused: {}", Printable(&.fault.text))]
     Denied {
         /// The peer.
@@ -241,35 +241,35 @@ pub enum WireError {
         /// Its reason.
         fault: Box<Fault>,
     },
-    /// One end encrypts, and the other does not.
+    /// Only one end uses TLS.
     #[error("{peer} {}; start both ends with TLS, or both without", if *.there { "wants TLS, which is off here" } else { "does not speak TLS, which is on here" })]
     TlsMismatch {
         /// The peer.
         peer: SocketAddr,
-        /// Whether it is the peer that encrypts.
+        /// Whether the peer is the end that uses TLS.
         there: bool,
     },
-    /// Encryption failed: a certificate that is not trusted, or bytes that were changed.
+    /// TLS failed: an untrusted certificate, or modified bytes.
     #[error("TLS with {peer} failed: {why}")]
     Tls {
         /// The peer.
         peer: SocketAddr,
-        /// What failed.
+        /// The TLS error.
         #[source]
         why: rustls::Error,
     },
-    /// A file of TLS cannot be used.
+    /// A TLS file is unusable.
     #[error("{path} cannot be used for TLS: {why}")]
     TlsFile {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         why: String,
     },
-    /// A certificate or a name that TLS cannot work with.
+    /// A certificate or a name that TLS does not accept.
     #[error("TLS cannot be set up: {why}")]
     TlsSetup {
-        /// Why.
+        /// The reason.
         why: String,
     },
     /// A secret's file cannot be read.
@@ -277,11 +277,11 @@ pub enum WireError {
     SecretFile {
         /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         #[source]
         why: io::Error,
     },
-    /// A secret's file that others may read.
+    /// A secret's file that other users may access.
     #[error(
         "{path} has mode {mode:04o}, so others can read the secret; run `chmod 600` on it, and draw a new secret"
     )]
@@ -291,38 +291,38 @@ pub enum WireError {
         /// Its permissions.
         mode: u32,
     },
-    /// A secret that is too short, too long, or not there.
+    /// A secret that is missing, too short or too long.
     #[error("the secret of {origin} has {bytes} bytes, and needs {min} to {max}; draw one, as in `openssl rand -hex 32`", min = crate::secret::SECRET_BYTES_MIN, max = crate::secret::SECRET_BYTES_MAX)]
     SecretLength {
-        /// Where it came from.
+        /// Its source.
         origin: String,
         /// Its length.
         bytes: usize,
     },
-    /// No secret in the environment.
+    /// The environment has no secret.
     #[error("{env} is not set; set it to the job's secret, or give the secret's file", env = crate::secret::ENV)]
     NoSecret,
-    /// A congestion control that this machine does not offer.
+    /// A congestion control that this node does not offer.
     #[error("congestion control {name:?} is not to be had here: {why}; choose one of {offered}")]
     Congestion {
-        /// The name as asked for.
+        /// The requested name.
         name: String,
-        /// The system's words.
+        /// The system's error.
         #[source]
         why: io::Error,
-        /// What the system offers.
+        /// The names that the system offers.
         offered: String,
     },
-    /// The system gives no more of something.
+    /// A system resource is exhausted.
     #[error("{doing} failed: {why}")]
     System {
-        /// What was tried.
+        /// The operation.
         doing: &'static str,
-        /// The system's words.
+        /// The system's error.
         #[source]
         why: io::Error,
     },
-    /// Proofs need random numbers, and the system gave none.
+    /// The system returned no random numbers, which proofs need.
     #[error("the system gives no random numbers")]
     NoRandom,
     /// A setting outside its range.
@@ -332,19 +332,19 @@ pub enum WireError {
         name: &'static str,
         /// Its value.
         found: Nanos,
-        /// What it may be.
+        /// The allowed range.
         range: &'static str,
     },
 }
 
 impl WireError {
-    /// Whether a deadline passed and the same call may be made again.
+    /// Whether a deadline passed, so that the same call may be repeated.
     pub fn is_late(&self) -> bool {
         matches!(self, Self::Late { .. })
     }
 
-    /// Whether nothing is heard of the peer's machine any more, for as long as a dead peer is given: a connection that breaks
-    /// otherwise was ended by somebody.
+    /// Whether the peer's node was silent for the timeout of a dead peer. Other failures of a connection have an
+    /// active cause at the peer.
     pub fn is_silence(&self) -> bool {
         use io::ErrorKind::{HostUnreachable, NetworkUnreachable, TimedOut};
         match self {

@@ -1,29 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the system knows of a connection: the facts behind a short send window.
+//! The kernel's data about a connection, on which a short send window relies.
 //!
-//! Apart from the socket: reading the kernel's answer is a total function of bytes, and answers get longer with every
-//! kernel. Refuses to decide how large a window is.
+//! It is separate from the socket because the decoder is a total function of bytes: newer kernels return longer
+//! structs.
 
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
-/// Bytes that are asked of the kernel; it fills as many as it knows.
+/// Bytes requested from the kernel, which fills as many as it knows.
 #[cfg(any(test, target_os = "linux"))]
 pub(crate) const TCP_INFO_BYTES: usize = 256;
 
-/// Linux's `TCP_INFO`, the part that says something about a sender.
+/// The sender's fields of Linux's `TCP_INFO`.
 ///
-/// A field that this kernel does not have is 0; [`TcpInfo::min_rtt`] and the rates are `None` then, and also before
-/// the first measurement. The rate of delivery is not filtered by the kernel's "limited by the application" mark:
-/// behind a short window a socket is so limited most of the time.
+/// A field that the kernel lacks is 0. [`TcpInfo::min_rtt`] and the rates are then `None`, as they are before the
+/// first measurement. The delivery rate ignores the kernel's "application limited" flag: behind a short window a
+/// socket is application limited most of the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TcpInfo {
     /// Smoothed round trip.
     pub rtt: Nanos,
-    /// The shortest round trip of the kernel's last minutes.
+    /// The shortest round trip that the kernel saw in the last minutes.
     pub min_rtt: Option<Nanos>,
     /// Rate at which the last segments were acknowledged.
     pub delivery_rate: Option<BytesPerSecond>,
-    /// Rate at which the kernel lets segments go, where its congestion control paces.
+    /// Rate at which the kernel sends segments, if its congestion control paces.
     pub pacing_rate: Option<BytesPerSecond>,
     /// Congestion window, in segments.
     pub congestion_window: u32,
@@ -31,11 +31,11 @@ pub struct TcpInfo {
     pub segment: Bytes,
     /// Segments in flight.
     pub unacked: u32,
-    /// Questions asked in a row where segments wait and none is in flight: the peer's buffer was full, or the system could
-    /// not send. An answer takes it back to 0; the last may count although it was answered, for an answer that comes at
-    /// once, as on one machine, is there before the kernel has counted.
+    /// Unanswered window probes in a row while segments wait and none is in flight: the peer's buffer was full,
+    /// or the system could not send. An answer resets it to 0. The last probe may count although it was answered:
+    /// on one node the answer arrives before the kernel has counted the probe.
     pub probes: u32,
-    /// Segments that are thought lost.
+    /// Segments presumed lost.
     pub lost: u32,
     /// Segments sent again since the connection began.
     pub retransmits: u32,
@@ -45,14 +45,14 @@ pub struct TcpInfo {
     pub acked: Bytes,
     /// Time since the last acknowledgment.
     pub last_ack: Nanos,
-    /// Time for which the peer's full buffer held the sender up.
+    /// Time for which the peer's full buffer blocked the sender.
     pub peer_limited: Nanos,
-    /// Time for which this side's send buffer held the sender up.
+    /// Time for which this side's send buffer blocked the sender.
     pub buffer_limited: Nanos,
 }
 
 impl TcpInfo {
-    /// Reads the kernel's answer, `struct tcp_info` of `linux/tcp.h`, however short.
+    /// Decode the kernel's `struct tcp_info` of `linux/tcp.h`, of any length.
     #[cfg(any(test, target_os = "linux"))]
     pub(crate) fn parse(answer: &[u8]) -> Self {
         let u32_at = |at: usize| {
@@ -63,7 +63,7 @@ impl TcpInfo {
         };
         let micros = |at: usize| Nanos::new(u64::from(u32_at(at)) * 1_000);
         let rate = |at: usize| match u64_at(at) {
-            // The kernel's words for "not measured" and "without limit".
+            // The kernel's values for "not measured" and "without limit".
             0 | u64::MAX => None,
             rate => Some(BytesPerSecond::new(rate)),
         };
@@ -90,8 +90,8 @@ impl TcpInfo {
     }
 }
 
-/// Time after which `queued` bytes will have fallen to `window` at `rate`: the timer that stands in where no
-/// acknowledgment tells. `None` where they have already, or where nothing moves.
+/// Time after which `queued` bytes will have fallen to `window` at `rate`: a timer for sockets without
+/// acknowledgment events. `None` if they have fallen already, or if the rate is 0.
 pub fn drain_time(queued: Bytes, window: Bytes, rate: BytesPerSecond) -> Option<Nanos> {
     if queued <= window {
         return None;
@@ -99,8 +99,8 @@ pub fn drain_time(queued: Bytes, window: Bytes, rate: BytesPerSecond) -> Option<
     rate.time_for(queued - window)
 }
 
-/// The size of a send buffer that holds twice the window, as a backstop behind the window itself; `None` above the
-/// system's limit `max`, where asking would *cut* the buffer to that limit and the throughput with it.
+/// The size of a send buffer that holds twice the window, as a backstop for the window itself. `None` above the
+/// system's limit `max`: such a request would *reduce* the buffer to that limit, and the throughput with it.
 pub(crate) fn send_buffer(window: Bytes, max: Bytes) -> Option<Bytes> {
     let twice = window.saturating_add(window);
     (twice <= max).then_some(twice)
@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_answer_of_an_old_kernel_leaves_the_rest_unknown() {
+    fn a_short_struct_of_an_old_kernel_leaves_the_rest_unknown() {
         let mut answer = [0_u8; TCP_INFO_BYTES];
         answer[3] = 2;
         answer[68..72].copy_from_slice(&250_u32.to_ne_bytes());
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn a_send_buffer_is_twice_the_window_or_left_alone() {
+    fn a_send_buffer_is_twice_the_window_or_unchanged() {
         let kb = |n: u64| Bytes::new(n * 1000);
         assert_eq!(send_buffer(kb(60), kb(212)), Some(kb(120)));
         assert_eq!(send_buffer(kb(106), kb(212)), Some(kb(212)));
@@ -150,7 +150,7 @@ mod tests {
         #![proptest_config(property(256))]
 
         #[test]
-        fn any_answer_is_read(answer in proptest::collection::vec(any::<u8>(), 0..400)) {
+        fn any_bytes_of_the_kernel_decode_without_a_panic(answer in proptest::collection::vec(any::<u8>(), 0..400)) {
             let info = TcpInfo::parse(&answer);
             prop_assert!(info.min_rtt.is_none_or(|rtt| !rtt.is_zero()));
         }

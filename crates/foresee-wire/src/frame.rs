@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The 32 bytes before every payload.
+//! The header of 32 bytes before every payload.
 //!
-//! Apart from the connection, so that decoding is a total function of bytes: it allocates nothing, and every
-//! input is a header or a [`FrameFault`] that names the field. One `check` serves both directions, so what can be
-//! encoded can be decoded.
-//!
-//! Refuses to know a plan: whether tensor, packet and length belong together is checked by whoever has one.
+//! It is separate from the connection so that decoding is a total function of bytes. It allocates nothing, and
+//! every input yields a header or a [`FrameFault`] that names the field. One `check` serves both directions, so
+//! everything that can be encoded can be decoded. The plan's owner checks that tensor, packet and length match.
 
 use std::fmt;
 
@@ -15,18 +13,18 @@ use crate::error::FrameFault;
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 32;
-/// First byte of every frame of every version: not ASCII, and no first byte of TLS.
+/// First byte of every frame of every version: neither ASCII nor a first byte of TLS.
 pub const MAGIC: u8 = 0xF5;
-/// Version of frames and messages, the second byte. A peer of another version is refused by name.
+/// Version of frames and messages, the second byte. A peer of another version gets an error that names it.
 pub const VERSION: u8 = 1;
-/// The longest payload of a data frame: four of the largest partitions in use (16 MB), as a guard against
-/// nonsense. No memory is taken for it: the caller brings the buffer.
+/// The longest payload of a data frame: four of the largest partitions in use (16 MB). It guards against invalid
+/// lengths; no memory is allocated for it, because the caller provides the buffer.
 pub const DATA_BYTES_MAX: u32 = 64 << 20;
 /// The longest PLAN: 100,000 tensors with names of 100 bytes and four dimensions fit.
 pub const PLAN_BYTES_MAX: u32 = 16 << 20;
 /// The longest other control message: the longest set of tensors fits, see [`crate::SET_BYTES_MAX`].
 pub const CONTROL_BYTES_MAX: u32 = 160 << 10;
-/// The longest message of a handshake, and so the most that a stranger can make this side keep.
+/// The longest message of a handshake: the most that an unauthenticated peer can make this side store.
 pub const HANDSHAKE_BYTES_MAX: u32 = 1 << 10;
 
 /// Bytes of the header before its checksum, which covers them and the payload.
@@ -35,7 +33,7 @@ const FLAG_CHECKSUM: u8 = 1 << 4;
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $name:ident = $code:literal, $word:literal, $max:expr;)*) => {
-        /// What a frame is.
+        /// The kind of a frame.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[repr(u8)]
         pub enum Kind {
@@ -75,7 +73,7 @@ kinds! {
     Push = 1, "PUSH", DATA_BYTES_MAX;
     /// A packet of a sum, to a rank.
     Sum = 2, "SUM", DATA_BYTES_MAX;
-    /// Who dials, and for what; the dialler's nonce.
+    /// The dialler's identity, purpose and nonce.
     Hello = 16, "HELLO", HANDSHAKE_BYTES_MAX;
     /// The listener's nonce.
     Challenge = 17, "CHALLENGE", HANDSHAKE_BYTES_MAX;
@@ -83,49 +81,49 @@ kinds! {
     Proof = 18, "PROOF", HANDSHAKE_BYTES_MAX;
     /// The listener's answer, with its own proof.
     Welcome = 19, "WELCOME", HANDSHAKE_BYTES_MAX;
-    /// Tensors in their order of first use, packet size and servers.
+    /// The tensors in their order of first use, the packet size and the servers.
     Plan = 20, "PLAN", PLAN_BYTES_MAX;
-    /// A rank pushes no more in a round, and did not push these tensors.
+    /// A rank has made all its pushes of a round; the message lists the other tensors.
     RoundEnd = 21, "ROUND_END", CONTROL_BYTES_MAX;
-    /// Which tensors anybody pushed in a round.
+    /// The tensors that any rank pushed in a round.
     Used = 22, "USED", CONTROL_BYTES_MAX;
-    /// A rank has everything of a round.
+    /// A rank has all results of a round.
     Got = 23, "GOT", CONTROL_BYTES_MAX;
-    /// Every rank has everything of a round.
+    /// Every rank has all results of a round.
     RoundDone = 24, "ROUND_DONE", CONTROL_BYTES_MAX;
-    /// Sign of life.
+    /// A heartbeat.
     Ping = 25, "PING", CONTROL_BYTES_MAX;
     /// An orderly end.
     Bye = 26, "BYE", CONTROL_BYTES_MAX;
-    /// What went wrong, and with whom.
+    /// An error report.
     Error = 27, "ERROR", CONTROL_BYTES_MAX;
-    /// A partition arrived whole: frees credit of the baseline that has one.
+    /// A partition was received completely: frees credit of the baseline with credit.
     Ack = 28, "ACK", CONTROL_BYTES_MAX;
-    /// What a rank knows, to a server that took the place of a lost one.
+    /// The state of a rank, sent to a server that it reconnects to or that replaces a lost one.
     Resume = 29, "RESUME", PLAN_BYTES_MAX;
-    /// Such a server knows enough to go on.
+    /// The server is ready to resume.
     Resumed = 30, "RESUMED", CONTROL_BYTES_MAX;
     /// A rank is lost, and the job goes on without it.
     Lost = 31, "LOST", CONTROL_BYTES_MAX;
-    /// Who is left: the first word of a new membership.
+    /// The remaining ranks: the first message of a new membership.
     Members = 32, "MEMBERS", CONTROL_BYTES_MAX;
-    /// What a rank that is left knows of the open rounds.
+    /// The state of a remaining rank, with what it knows of the open rounds.
     Known = 33, "KNOWN", PLAN_BYTES_MAX;
-    /// What all that are left go by from now on.
+    /// The state that all remaining ranks resume from.
     Change = 34, "CHANGE", PLAN_BYTES_MAX;
-    /// A server goes by it.
+    /// A server has applied the change.
     Changed = 35, "CHANGED", CONTROL_BYTES_MAX;
-    /// Whom a server has been waiting for.
+    /// The ranks that a server has been waiting for.
     Waiting = 36, "WAITING", CONTROL_BYTES_MAX;
 }
 
 impl Kind {
-    /// Whether the payload is tensor data, read in place, and not a message.
+    /// Whether the payload is tensor data, which is read in place, and not a message.
     pub const fn is_data(self) -> bool {
         matches!(self, Self::Push | Self::Sum)
     }
 
-    /// Whether it belongs to the handshake and nowhere else.
+    /// Whether it belongs to the handshake only.
     pub const fn is_handshake(self) -> bool {
         matches!(self, Self::Hello | Self::Challenge | Self::Proof | Self::Welcome)
     }
@@ -137,35 +135,35 @@ impl fmt::Display for Kind {
     }
 }
 
-/// The head of a frame. Job and rank are not in it: they are bound to the connection by the handshake.
+/// The header of a frame. It has no job and rank, because the handshake binds them to the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// What the frame is.
+    /// The kind of the frame.
     pub kind: Kind,
-    /// Element type of the payload; of data frames alone.
+    /// Element type of the payload; data frames only.
     pub dtype: Option<Dtype>,
-    /// Membership under which it was sent; a late frame of an old one is told apart by it.
+    /// Membership of the sender, by which late frames of an old one are detected.
     pub generation: u32,
-    /// Low half of the round's number; [`widen_round`] gives the whole. 0 in control frames, whose messages carry
-    /// all 64 bits.
+    /// Low half of the round number; [`widen_round`] restores the whole. 0 in control frames, whose messages
+    /// carry all 64 bits.
     pub round: u32,
-    /// The tensor's number in the plan; 0 in control frames.
+    /// The tensor's index in the plan; 0 in control frames.
     pub tensor: u32,
-    /// The packet's number in the tensor: its first byte is at packet x packet size, in 64 bits. 0 in control
+    /// The packet's index in the tensor: its first byte is at packet x packet size, in 64 bits. 0 in control
     /// frames.
     pub packet: u32,
-    /// Bytes of payload that follow.
+    /// Bytes of the payload that follows.
     pub length: u32,
-    /// Priority, 0 first; not looked at here. 0 in control frames.
+    /// Priority, 0 first; not interpreted here. 0 in control frames.
     pub class: u16,
-    /// Ranks that are in a SUM, none where all that were are lost; 0 in every other frame.
+    /// Number of ranks in a SUM, 0 if all that contributed are lost; 0 in every other frame.
     pub contributors: u16,
     /// CRC-32C of the header's first 28 bytes and the payload, if the sender computed one.
     pub checksum: Option<u32>,
 }
 
 impl Header {
-    /// Head of a message of `length` bytes.
+    /// The header of a message of `length` bytes.
     pub const fn control(kind: Kind, generation: u32, length: u32) -> Self {
         Self {
             kind,
@@ -181,10 +179,10 @@ impl Header {
         }
     }
 
-    /// The 32 bytes.
+    /// Encode the header.
     ///
     /// # Errors
-    /// What [`Header::decode`] would refuse, so that no fault leaves this machine.
+    /// Any fault that [`Header::decode`] would report, so that no invalid header is sent.
     pub fn encode(&self) -> Result<[u8; HEADER_BYTES], FrameFault> {
         self.check()?;
         let mut bytes = self.unsummed();
@@ -192,11 +190,11 @@ impl Header {
         Ok(bytes)
     }
 
-    /// The header of 32 bytes.
+    /// Decode a header.
     ///
     /// # Errors
-    /// The first thing that is wrong, from the front: magic, version, type, flags, dtype, then fields that the
-    /// type does not allow. Total: no input panics, and nothing is allocated.
+    /// The first fault, in this order: magic, version, type, flags, dtype, then fields that the type does not
+    /// allow. Total: no input panics, and nothing is allocated.
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Result<Self, FrameFault> {
         let u16_at = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         let u32_at = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
@@ -236,19 +234,19 @@ impl Header {
         Ok(header)
     }
 
-    /// The header with the checksum of itself and `payload`.
+    /// Return the header with the checksum of itself and `payload`.
     #[must_use]
     pub fn sealed(mut self, payload: &[u8]) -> Self {
-        // The flag is part of what is summed.
+        // The checksum covers the flag.
         self.checksum = Some(0);
         self.checksum = Some(self.sum_of(payload));
         self
     }
 
-    /// Whether `payload` is what was sent; true where the sender computed no checksum.
+    /// Check `payload` against the checksum; succeeds if the sender computed none.
     ///
     /// # Errors
-    /// [`FrameFault::Checksum`] with both sums.
+    /// [`FrameFault::Checksum`] with both values.
     pub fn verify(&self, payload: &[u8]) -> Result<(), FrameFault> {
         let Some(found) = self.checksum else { return Ok(()) };
         let computed = self.sum_of(payload);
@@ -315,9 +313,9 @@ impl Header {
     }
 }
 
-/// The round whose low half is `low`, the one nearest to `near`.
+/// Return the round with the low half `low` that is nearest to `near`.
 ///
-/// Only two neighbouring rounds are ever under way, so half a range of 2^32 rounds leaves no doubt.
+/// Only two neighbouring rounds are ever in flight, so half of a range of 2^32 rounds is unambiguous.
 pub const fn widen_round(low: u32, near: u64) -> u64 {
     const SPAN: u64 = 1 << 32;
     let same = (near & !(SPAN - 1)) | low as u64;

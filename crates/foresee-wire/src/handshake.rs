@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How two ends prove to each other that they have the job's secret.
+//! Mutual authentication: both ends prove that they have the job's secret.
 //!
 //! ```text
 //! dialler  HELLO      greeting: version, nonce, who and for what
-//! listener CHALLENGE  its nonce                                   (nothing else: a stranger learns a random number)
+//! listener CHALLENGE  its nonce                                   (reveals only a random number)
 //! dialler  PROOF      HMAC(secret, "dialler",  greeting, both nonces, channel)
 //! listener WELCOME    answer, HMAC(secret, "listener", the same, answer)
 //! ```
 //!
-//! The dialler proves itself first, so a listener answers no stranger with anything that the secret went into. Each
-//! nonce is drawn for one connection, so what was recorded proves nothing again; the word for the side is in the
-//! proof, so what one side says cannot be said back to it. `channel` are bytes that only the two ends of a TLS session
-//! know: under TLS, whoever sits between fails. Without TLS he can pass the four messages on and then speak in either
-//! name; the secret keeps strangers out, not a hostile network.
+//! The dialler proves itself first, so a listener sends an unauthenticated peer nothing that depends on the
+//! secret. Each nonce is drawn for one connection, so a replayed handshake proves nothing. The proof contains the
+//! role of its sender, so one side's proof cannot be reflected to it. `channel` is known only to the two ends of
+//! a TLS session, so under TLS a man in the middle fails. Without TLS a man in the middle can relay the four
+//! messages and then impersonate either end: the secret excludes strangers, but does not protect against a
+//! hostile network.
 //!
-//! Until a peer has proved itself, one deadline bounds its whole handshake, and no frame may be longer than 1 KiB.
+//! Until a peer is authenticated, one deadline bounds its whole handshake, and no frame may exceed 1 KiB.
 //!
-//! Apart from the connection, which has no unproved state. Refuses to choose a secret or to admit a rank: both are
-//! asked of the caller.
+//! The connection is a separate type, which exists only after authentication. The caller chooses the secret and
+//! admits ranks.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -39,29 +40,29 @@ use crate::transport::{Transport, Wait};
 
 const NONCE: usize = 32;
 const PROOF: usize = 32;
-/// Bytes of a stranger that are read and dropped after it was refused.
+/// Bytes of a refused peer that are read and discarded.
 const FAREWELL_MAX: usize = 64 << 10;
 /// First byte of a TLS session.
 const TLS_FIRST: u8 = 0x16;
 
-/// Gives the secret of the job that a HELLO names; `None` where there is no such job, which the dialler cannot tell
-/// from a wrong secret. Called once for each connection, by threads of the listener: quick, and without I/O.
+/// Returns the secret of the job in a HELLO, or `None` for an unknown job, which the dialler cannot distinguish
+/// from a wrong secret. Called once per connection by the listener's threads; it must be fast and do no I/O.
 pub type Keys = Arc<dyn Fn(&Hello) -> Option<Secret> + Send + Sync>;
 
-/// How to dial.
+/// Options of a dial.
 #[derive(Clone, Debug, Default)]
 pub struct DialOptions {
     /// The socket's options.
     pub link: LinkOptions,
-    /// Encryption; `None`: none.
+    /// Encryption; `None`: plain TCP.
     pub tls: Option<TlsClient>,
-    /// Unacknowledged bytes end a control connection after its timeout.
+    /// Timeouts; unacknowledged bytes end a control connection after its timeout.
     pub timeouts: Timeouts,
 }
 
-/// Connects to a listener, and proves both ends to each other.
+/// Connect to a listener and authenticate both ends.
 ///
-/// Tries once: whether to wait for a server that is not up yet is decided by the caller.
+/// Makes one attempt; the caller decides whether to wait for a server that is not up yet.
 ///
 /// # Errors
 /// [`WireError::NobodyThere`], [`WireError::SecretDiffers`], [`WireError::Version`], [`WireError::TlsMismatch`],
@@ -85,7 +86,7 @@ pub fn dial(
     Ok(finish(halves, hello, welcome, nonce))
 }
 
-/// The dialler's part: the answer, and the listener's nonce.
+/// The dialler's part; returns the answer and the listener's nonce.
 fn introduce(
     halves: &mut Halves,
     binding: Option<[u8; 32]>,
@@ -115,7 +116,7 @@ fn introduce(
     }
 }
 
-/// A dialler that has proved itself and waits for an answer. Dropped without one, its connection ends.
+/// An authenticated dialler that waits for an answer. If it is dropped without one, its connection ends.
 #[derive(Debug)]
 pub struct Arrival {
     halves: Halves,
@@ -128,24 +129,25 @@ pub struct Arrival {
 }
 
 impl Arrival {
-    /// What it says of itself.
+    /// The dialler's HELLO.
     pub fn hello(&self) -> &Hello {
         &self.hello
     }
 
-    /// Its address.
+    /// The dialler's address.
     pub fn peer(&self) -> SocketAddr {
         self.halves.sender.link().peer()
     }
 
-    /// Takes it. The answer is short and the connection empty, so a `wait` of nothing is enough for an honest peer.
+    /// Accept the dialler. The answer is short and the connection empty, so a `wait` of zero suffices for an
+    /// honest peer.
     pub fn welcome(mut self, welcome: Welcome, wait: Wait) -> Result<Connection, WireError> {
         self.answer(&Answer::Welcome(welcome), wait)?;
         socket::set_user_timeout(self.halves.sender.link().tcp(), self.hello.role, self.timeout);
         Ok(finish(self.halves, self.hello, welcome, self.nonce))
     }
 
-    /// Sends it away with a reason, which it can trust.
+    /// Refuse the dialler, with an authenticated reason.
     pub fn refuse(mut self, fault: Fault, wait: Wait) -> Result<(), WireError> {
         self.answer(&Answer::Refused(fault), wait)?;
         self.halves.sender.link().tcp().finish();
@@ -163,7 +165,7 @@ impl Arrival {
     }
 }
 
-/// What a listener knows before anybody comes.
+/// The listener's state that all connections share.
 pub(crate) struct Reception {
     pub(crate) keys: Keys,
     pub(crate) tls: Option<TlsServer>,
@@ -224,7 +226,7 @@ impl Reception {
         let nonce = random()?;
         say(halves, Kind::Challenge, &nonce, wait)?;
         let proof = hear(halves, Kind::Proof, wait)?;
-        // A job that is not known is tried with a secret of chance: it fails as a wrong secret does.
+        // An unknown job is checked against a random secret, so it fails as a wrong secret does.
         let secret = (self.keys)(&hello).map_or_else(Secret::draw, Ok)?;
         let transcript = Transcript { greeting: &greeting, nonce, binding };
         if !transcript.proves(&secret, Side::Dialler, &[], &proof) {
@@ -234,14 +236,14 @@ impl Reception {
     }
 }
 
-/// Which end speaks.
+/// The end that sends a proof.
 #[derive(Clone, Copy)]
 enum Side {
     Dialler,
     Listener,
 }
 
-/// What a proof is about, besides who makes it. The dialler's nonce is in the greeting.
+/// The content of a proof without its sender's role. The dialler's nonce is in the greeting.
 struct Transcript<'a> {
     greeting: &'a [u8],
     nonce: [u8; NONCE],
@@ -249,7 +251,7 @@ struct Transcript<'a> {
 }
 
 impl Transcript<'_> {
-    /// The bytes under the proof. Every part has a fixed length or its length before it, so no two transcripts have
+    /// The bytes under the proof. Every part has a fixed length or a length prefix, so no two transcripts have
     /// the same bytes.
     fn bytes(&self, side: Side, answer: &[u8]) -> Vec<u8> {
         let side = match side {
@@ -268,7 +270,7 @@ impl Transcript<'_> {
         hmac::sign(secret.key(), &self.bytes(side, answer))
     }
 
-    /// Compares in a time that says nothing about the proof.
+    /// Compare in constant time.
     fn proves(&self, secret: &Secret, side: Side, answer: &[u8], proof: &[u8]) -> bool {
         hmac::verify(secret.key(), &self.bytes(side, answer), proof).is_ok()
     }
@@ -285,7 +287,7 @@ fn say(halves: &mut Halves, kind: Kind, body: &[u8], wait: Wait) -> Result<(), W
     halves.sender.send_all(&header, body, wait)
 }
 
-/// The body of a frame of the kind that is due; at most [`HANDSHAKE_BYTES_MAX`] bytes are read and kept.
+/// Read the body of a frame of the expected kind; at most [`HANDSHAKE_BYTES_MAX`] bytes are read and stored.
 fn hear(halves: &mut Halves, kind: Kind, wait: Wait) -> Result<Vec<u8>, WireError> {
     let peer = halves.sender.link().peer();
     let malformed = |fault| Err(WireError::Malformed { peer, fault });
@@ -334,7 +336,7 @@ fn sized<const N: usize>(kind: Kind, body: &[u8]) -> Result<[u8; N], FrameFault>
     body.try_into().map_err(|_| FrameFault::Length { kind, length: N, given: body.len() })
 }
 
-/// What a stranger is told; nothing, unless it speaks this protocol and can mend something.
+/// The reason that a refused peer is sent; `None` unless it uses this protocol and can correct the fault.
 fn reason(fault: &WireError) -> Option<Fault> {
     match fault {
         WireError::Version { theirs, ours, .. } => {
@@ -352,8 +354,8 @@ fn reason(fault: &WireError) -> Option<Fault> {
     }
 }
 
-/// Tells a reason and ends the connection so that the reason arrives: closing a socket with unread bytes destroys
-/// what was sent last.
+/// Send a reason and end the connection such that the reason arrives: closing a socket with unread bytes discards
+/// the bytes sent last.
 fn farewell(halves: &mut Halves, fault: Fault, wait: Wait) {
     if halves.sender.send_message(&Message::Error(fault), 0, wait).is_err() {
         return;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who dials whom, and for what.
+//! Contents of HELLO and WELCOME: identity and purpose of a connection.
 //!
-//! Apart from the handshake, which proves these facts without reading them, and from gradients, which are one purpose
-//! of several: peers that hand each other samples say the same HELLO.
-//!
-//! Refuses to admit anybody: whether a rank is wanted is decided by whoever takes the connection.
+//! They are separate from the handshake, which authenticates them as bytes, and from gradients, which are one of
+//! several purposes: peers that exchange samples send the same HELLO. The owner of the listener decides whether a
+//! rank is admitted.
 
 use serde::{Deserialize, Serialize};
 
@@ -13,16 +12,16 @@ use crate::error::{FrameFault, WireError};
 use crate::frame::Kind;
 use crate::secret::random;
 
-/// A capability of a dialler: when a connection breaks it dials again, as the same session. Its place is kept for
-/// [`Timeouts::reconnect`](crate::Timeouts::reconnect).
+/// A capability of a dialler: after a broken connection it reconnects as the same session. Its state is retained
+/// for [`Timeouts::reconnect`](crate::Timeouts::reconnect).
 pub const COMES_AGAIN: u64 = 1;
 
 /// The longest name of a job, in bytes.
 pub const JOB_BYTES_MAX: usize = 128;
 
-/// Draws a process's number, for [`Hello::session`] and [`Welcome::session`].
+/// Draw a process's random number, for [`Hello::session`] and [`Welcome::session`].
 ///
-/// By the system, for processes that are forked have everything else in common.
+/// The system provides it, because forked processes have all other state in common.
 ///
 /// # Errors
 /// [`WireError::NoRandom`].
@@ -31,10 +30,10 @@ pub fn draw_session() -> Result<u64, WireError> {
     Ok(drawn[..8].iter().fold(0, |all, &byte| all << 8 | u64::from(byte)))
 }
 
-/// What a dialler says of itself. Everything in it is covered by the proofs of both ends.
+/// The dialler's description of itself. The proofs of both ends cover all of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// What the connection is for.
+    /// The purpose of the connection.
     pub purpose: Purpose,
     /// Name of the job: 1 to [`JOB_BYTES_MAX`] bytes of letters, digits, and `-_.:/`.
     #[serde(with = "TextOf::<JOB_BYTES_MAX>")]
@@ -43,25 +42,25 @@ pub struct Hello {
     pub rank: u32,
     /// Ranks of the job, at least 1.
     pub world: u32,
-    /// Ranks for which the dialler speaks, itself the first: 1, or all of its machine. At least 1.
+    /// Ranks that the dialler represents, itself first: 1, or all of its node. At least 1.
     pub local: u32,
-    /// Whether the job goes on without ranks that are lost.
+    /// Whether the job goes on after a loss of ranks.
     pub survives: bool,
-    /// Membership that the dialler is part of.
+    /// Membership of the dialler.
     pub generation: u32,
-    /// What travels on the connection.
+    /// The content of the connection.
     pub role: Role,
-    /// Which of several equal connections this is, from 0.
+    /// Index among several equal connections, from 0.
     pub lane: u16,
-    /// Which of the job's servers, or which peer, the dialler means to reach: one that is another knows it at once.
+    /// The server or peer that the dialler means to reach; a different one detects the mistake immediately.
     pub target: u32,
-    /// Drawn once per process: tells a rank that was started again from one that dials again.
+    /// Drawn once per process: distinguishes a restarted rank from one that reconnects.
     pub session: u64,
-    /// Optional abilities of the dialler, a bit each; unknown ones are for the listener to ignore.
+    /// Optional capabilities of the dialler, one bit each; the listener ignores unknown ones.
     pub capabilities: u64,
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Purpose {
@@ -71,7 +70,7 @@ pub enum Purpose {
     Samples,
 }
 
-/// What travels on a connection. Two, so that a sign of life never queues behind bulk.
+/// The content of a connection. There are two, so that a heartbeat never queues behind bulk data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Role {
@@ -81,35 +80,35 @@ pub enum Role {
     Control,
 }
 
-/// What a listener answers to a dialler that it takes.
+/// A listener's answer to an accepted dialler.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Welcome {
-    /// Drawn once per process: tells a server that was started again.
+    /// Drawn once per process: detects a restarted server.
     pub session: u64,
-    /// Membership that the listener is part of.
+    /// Membership of the listener.
     pub generation: u32,
-    /// Those of the dialler's capabilities that will be used.
+    /// The dialler's capabilities that will be used.
     pub capabilities: u64,
 }
 
-/// The listener's decision, proved by it either way.
+/// The listener's decision, which it authenticates in both cases.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Answer {
     Welcome(Welcome),
     Refused(Fault),
 }
 
-/// What HELLO carries: the dialler's words, and what the handshake adds.
+/// The payload of HELLO: the dialler's description, and fields of the handshake.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Greeting {
-    /// Again, because the header's is not covered by a proof.
+    /// A copy, because no proof covers the header's version.
     pub(crate) version: u8,
     pub(crate) nonce: [u8; 32],
     pub(crate) hello: Hello,
 }
 
 impl Hello {
-    /// Of a rank of a job of `world` ranks, speaking for itself, with 0 for everything else.
+    /// Create the HELLO of a rank of a job of `world` ranks that represents only itself; other fields are 0.
     pub fn new(purpose: Purpose, role: Role, job: impl Into<String>, rank: u32, world: u32) -> Self {
         let job = job.into();
         Self {
@@ -128,7 +127,7 @@ impl Hello {
         }
     }
 
-    /// Refuses what no listener should see; the message names the field.
+    /// Check the fields; the error names the wrong one.
     pub(crate) fn check(&self) -> Result<(), FrameFault> {
         let kind = Kind::Hello;
         let wrong = |why| Err(FrameFault::Body { kind, why });
@@ -224,7 +223,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_rank_outside_its_world_and_a_job_with_odd_letters_are_refused() {
+    fn a_rank_outside_its_world_and_a_job_with_invalid_characters_are_refused() {
         let told = |hello: Hello| hello.check().unwrap_err().to_string();
         assert!(told(Hello { rank: 4, ..hello() }).contains("rank 4 of 4"));
         assert!(told(Hello { rank: 0, world: 0, ..hello() }).contains("rank 0 of 0"));

@@ -1,30 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Frames over TCP: handshake, TLS, and the byte counts behind a short send window.
 //!
-//! A connection is dialled ([`dial`]) or accepted ([`Listener`]), proved in both directions by the job's [`Secret`],
-//! and then two halves: a [`FrameSender`] that never waits unless told to, and a [`FrameReceiver`] that reads a header,
-//! then the payload into the caller's memory. Beside them a [`Link`] tells how many bytes are not acknowledged, and a
-//! [`Poller`] wakes the sending thread when some are. Threads, not tasks: connections are few, long and full.
+//! A connection is dialled ([`dial`]) or accepted ([`Listener`]), and authenticated in both directions with the
+//! job's [`Secret`]. It then has two halves: a [`FrameSender`] that waits only on request, and a
+//! [`FrameReceiver`] that reads a header, then the payload into the caller's memory. A [`Link`] reports the
+//! unacknowledged bytes, and a [`Poller`] wakes the sending thread when some are acknowledged. The crate uses
+//! threads instead of tasks, because connections are few, long-lived and busy.
 //!
-//! Refuses to choose: which frame goes next is the caller's business, a class is a number to it, and a window is a
-//! number that the caller compares with [`Link::queued`].
+//! The caller chooses the next frame and compares its window with [`Link::queued`]; a class is only a number
+//! here.
 //!
-//! | file | what it owns |
+//! | file | content |
 //! |---|---|
-//! | `frame` | the 32 bytes before every payload |
-//! | `control` | messages between the frames, each with a bound |
-//! | `hello` | who dials whom, and for what |
-//! | `secret` | where a job's secret may come from |
-//! | `handshake` | the proofs of both ends |
-//! | `listener` | what many strangers at once may cost |
-//! | `tls` | encryption on request |
+//! | `frame` | the header of 32 bytes before every payload |
+//! | `control` | control messages, each with a bound |
+//! | `hello` | identity and purpose of a connection |
+//! | `secret` | sources of a job's secret |
+//! | `handshake` | mutual authentication |
+//! | `listener` | bounds on unauthenticated connections |
+//! | `tls` | optional encryption |
 //! | `transport`, `tcp` | the byte stream under the frames |
-//! | `socket` | dialling, binding and a socket's options |
+//! | `socket` | dial, bind and socket options |
 //! | `send`, `receive` | the two halves of a connection |
-//! | `link`, `facts` | what the system knows of a connection |
-//! | `poller`, `bell` | where a sending thread waits, and what wakes it |
-//! | `silence` | when a peer counts as dead |
-//! | `sys` | questions that only some systems answer |
+//! | `link`, `facts` | the kernel's data about a connection |
+//! | `poller`, `bell` | waiting and wake-up of a sending thread |
+//! | `silence` | liveness of a peer |
+//! | `sys` | system calls that only some systems support |
 
 mod bell;
 mod connection;

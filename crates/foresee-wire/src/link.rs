@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A connection as a whole, seen from beside its two halves: its facts, its buffer, its end.
+//! Handle of a connection as a whole: its kernel data, its buffer, its end.
 //!
-//! Apart from sending and receiving, which one thread each does: this handle is cloned to whoever watches.
-//!
-//! Refuses to decide on a window: it tells the bytes that one would count.
+//! Sending and receiving have one thread each; this handle is cloned to all observers. It reports the bytes in
+//! flight; the caller decides on the window.
 
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
@@ -17,7 +16,7 @@ use crate::sys;
 use crate::tcp::Tcp;
 use crate::transport::Transport;
 
-/// A handle of a connection; clones are the same connection.
+/// A handle of a connection; clones refer to the same one.
 #[derive(Clone, Debug)]
 pub struct Link(Arc<dyn Transport>);
 
@@ -40,30 +39,30 @@ impl Link {
         self.tcp().local()
     }
 
-    /// Whether what travels is encrypted.
+    /// Whether the connection is encrypted.
     pub fn is_encrypted(&self) -> bool {
         self.0.binding().is_some()
     }
 
-    /// Bytes that were given to the connection and not acknowledged by the peer's system: not sent, or under way.
+    /// Bytes of the connection that the peer's system has not acknowledged: unsent, or in flight.
     ///
-    /// Under TLS they are bytes of ciphertext, 22 more for every 16 KiB. `None` where the system does not tell; there
-    /// [`Link::limit_send_buffer`] has to do.
+    /// Under TLS these are bytes of ciphertext, 22 more for every 16 KiB. `None` if the system does not report
+    /// it; [`Link::limit_send_buffer`] replaces it there.
     pub fn queued(&self) -> Result<Option<Bytes>, WireError> {
         let held = Bytes::new(self.0.held() as u64);
         let queued = sys::queued(self.tcp().as_fd()).map_err(|why| self.fault(why))?;
         Ok(queued.map(|queued| queued + held))
     }
 
-    /// What the system knows of the connection; `None` where it does not tell.
+    /// The kernel's data about the connection; `None` if the system does not report it.
     pub fn info(&self) -> Result<Option<TcpInfo>, WireError> {
         sys::tcp_info(self.tcp().as_fd()).map_err(|why| self.fault(why))
     }
 
-    /// Sets the send buffer to twice `window`, as a backstop; false where that is above the system's limit and the
-    /// buffer stays as it is. The system never lets a buffer that was set once grow by itself again.
+    /// Set the send buffer to twice `window`, as a backstop. Returns false, and changes nothing, if that exceeds
+    /// the system's limit. The system never grows a buffer again that was set once.
     ///
-    /// Where the system does not tell [`Link::queued`], it is the window, and cut to 32 to 64 KiB.
+    /// If the system does not report [`Link::queued`], the buffer is the window, clamped to 32 to 64 KiB.
     pub fn limit_send_buffer(&self, window: Bytes) -> Result<bool, WireError> {
         let size = if cfg!(target_os = "linux") {
             send_buffer(window, sys::send_buffer_max())
@@ -76,12 +75,12 @@ impl Link {
         Ok(true)
     }
 
-    /// Ends the connection at once: waiting calls of both halves return with [`WireError::Closed`].
+    /// End the connection at once: waiting calls of both halves return [`WireError::Closed`].
     pub fn shutdown(&self) {
         self.0.shutdown();
     }
 
-    /// Asks for events of acknowledgments, or for none; false where the system has none.
+    /// Enable or disable acknowledgment events; false if the system has none.
     #[cfg(target_os = "linux")]
     pub(crate) fn want_acks(&self, wanted: bool) -> Result<bool, WireError> {
         sys::want_acks(self.tcp().as_fd(), wanted).map_err(|why| self.fault(why))

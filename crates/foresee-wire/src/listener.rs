@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Takes connections, and hands over those whose dialler has proved itself.
+//! Accepts connections, and hands over those whose dialler is authenticated.
 //!
-//! Apart from the handshake, which is one connection's: here is what many strangers at once may cost. Each connection
-//! that is not proved yet holds one thread with a small stack and about 2 KiB (70 more under TLS), for one deadline,
-//! and there are at most [`ListenOptions::strangers`] of them. When one more comes, the oldest of the address with
-//! the most is dropped: whoever floods from one machine pushes out himself. A real rank needs two round trips.
+//! The handshake is separate because it concerns one connection; this file bounds the cost of many
+//! unauthenticated ones. Each holds one thread with a small stack and about 2 KiB (70 more under TLS) until one
+//! deadline, and there are at most [`ListenOptions::strangers`] of them. One more evicts the oldest of the
+//! address with the most, so a flood from one address evicts its own connections. A real rank needs two round
+//! trips.
 //!
-//! Refuses to decide who is welcome, and to print: what went wrong is counted and kept for whoever asks.
+//! Failures are counted and stored for the caller, and never printed.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::{IpAddr, SocketAddr};
@@ -28,25 +29,26 @@ use crate::tcp::Tcp;
 use crate::tls::TlsServer;
 use crate::transport::Wait;
 
-/// Proved connections that wait for the caller. One more is refused: the caller is stuck or the job is too large.
+/// Authenticated connections that wait for the caller. A further one is refused, because the caller is stuck or
+/// the job too large.
 const ARRIVALS_MAX: usize = 4096;
-/// Failures that are kept for [`Listener::take_failures`]; the oldest go first.
+/// Failures stored for [`Listener::take_failures`]; the oldest are dropped first.
 const FAILURES_MAX: usize = 64;
-/// Enough for TLS in a debug build, with room.
+/// Enough for TLS in a debug build, with a margin.
 const STACK: usize = 512 << 10;
-/// Pause after the system gave no connection for want of something, which no event ends.
+/// Pause after the system lacked resources for a connection, because no event reports their return.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// How to listen.
+/// Options of a listener.
 #[derive(Clone, Debug)]
 pub struct ListenOptions {
     /// The sockets' options; `local` is not used.
     pub link: LinkOptions,
-    /// Encryption; `None`: none.
+    /// Encryption; `None`: plain TCP.
     pub tls: Option<TlsServer>,
-    /// Waiting times; `handshake` is a stranger's.
+    /// Timeouts; `handshake` bounds an unauthenticated connection.
     pub timeouts: Timeouts,
-    /// Connections that may be unproved at once, at least 1; default 64.
+    /// Maximum number of unauthenticated connections, at least 1; default 64.
     pub strangers: usize,
 }
 
@@ -56,18 +58,18 @@ impl Default for ListenOptions {
     }
 }
 
-/// What became of connections so far.
+/// Counts of connections by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Visits {
-    /// Accepted by the system, and given a place.
+    /// Accepted by the system and given a thread.
     pub came: u64,
-    /// Proved themselves.
+    /// Authenticated.
     pub proved: u64,
-    /// Did not: another secret, another protocol, or gone.
+    /// Failed: another secret, another protocol, or disconnected.
     pub failed: u64,
-    /// Took longer than the deadline.
+    /// Exceeded the deadline.
     pub late: u64,
-    /// Were dropped for newer ones.
+    /// Evicted by newer ones.
     pub dropped: u64,
 }
 
@@ -80,7 +82,7 @@ pub struct Listener {
     thread: Option<JoinHandle<()>>,
 }
 
-/// Ends a listener from another thread.
+/// Closes a listener from another thread.
 #[derive(Clone, Debug)]
 pub struct Closer(Arc<Shared>);
 
@@ -91,7 +93,7 @@ struct Shared {
     link: LinkOptions,
     bell: Waker,
     lobby: Mutex<Lobby>,
-    /// A stranger left the lobby.
+    /// Notified when an unauthenticated connection ends.
     left: Condvar,
 }
 
@@ -103,7 +105,7 @@ impl std::fmt::Debug for Shared {
 
 #[derive(Debug, Default)]
 struct Lobby {
-    /// Unproved connections by their order of arrival.
+    /// Unauthenticated connections by order of arrival.
     waiting: BTreeMap<u64, Stranger>,
     next: u64,
     closed: bool,
@@ -118,10 +120,10 @@ struct Stranger {
 }
 
 impl Listener {
-    /// Listens at `address`; port 0 is the system's choice.
+    /// Listen at `address`; the system chooses port 0.
     ///
     /// # Errors
-    /// [`WireError::PortInUse`], or an address that is not this machine's.
+    /// [`WireError::PortInUse`], or an address that does not belong to this node.
     pub fn bind(address: SocketAddr, keys: Keys, options: ListenOptions) -> Result<Self, WireError> {
         let socket = socket::listen(address, &options.link)?;
         let system = |doing, why| WireError::System { doing, why };
@@ -149,15 +151,15 @@ impl Listener {
         Ok(Self { address, arrivals, shared, thread: Some(thread) })
     }
 
-    /// Where it listens, with the port that the system chose.
+    /// The listener's address, with the port that the system chose.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The next dialler that has proved itself; `None` if none came in time.
+    /// Return the next authenticated dialler; `None` if there was none in time.
     ///
     /// # Errors
-    /// [`WireError::Closed`] once it is closed.
+    /// [`WireError::Closed`] after it was closed.
     pub fn accept(&mut self, wait: Wait) -> Result<Option<Arrival>, WireError> {
         let closed = || WireError::Closed { peer: self.address };
         match wait.left() {
@@ -170,17 +172,17 @@ impl Listener {
         }
     }
 
-    /// What became of connections so far.
+    /// The counts so far.
     pub fn visits(&self) -> Visits {
         self.shared.lobby().visits
     }
 
-    /// Why the last connections failed, the oldest first; each is told once, and at most 64 are kept.
+    /// The reasons of the last failures, oldest first; each is returned once, and at most 64 are stored.
     pub fn take_failures(&self) -> Vec<WireError> {
         self.shared.lobby().failures.drain(..).collect()
     }
 
-    /// What ends it from another thread.
+    /// A handle that closes the listener from another thread.
     pub fn closer(&self) -> Closer {
         Closer(Arc::clone(&self.shared))
     }
@@ -190,7 +192,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         self.closer().close();
         if let Some(thread) = self.thread.take() {
-            // Its panic has been printed; there is nothing to add.
+            // Its panic was printed already.
             let _ = thread.join();
         }
         let mut lobby = self.shared.lobby();
@@ -201,8 +203,8 @@ impl Drop for Listener {
 }
 
 impl Closer {
-    /// Ends the listener: nobody is accepted any more, unproved connections end, and so does a waiting
-    /// [`Listener::accept`]. Proved ones stay.
+    /// Close the listener: it accepts no more connections, and ends unauthenticated ones and a waiting
+    /// [`Listener::accept`]. Authenticated ones stay.
     pub fn close(&self) {
         let mut lobby = self.0.lobby();
         lobby.closed = true;
@@ -217,18 +219,18 @@ impl Closer {
 
 impl Shared {
     fn lobby(&self) -> MutexGuard<'_, Lobby> {
-        // What a panic could leave behind is a stranger more; no invariant spans two fields.
+        // A panic can at most leave a surplus connection; no invariant spans two fields.
         self.lobby.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The listening thread.
+    /// The main loop of the listening thread.
     fn listen(self: &Arc<Self>, socket: &OwnedFd, arrivals: &SyncSender<Arrival>) {
         while !self.lobby().closed {
             match socket::accept(socket, &self.link) {
                 Ok(Some(tcp)) => self.admit(tcp, arrivals),
                 Ok(None) => self.rest(Some(socket)),
                 Err(fault) => {
-                    // No descriptors or no memory are left. A stranger's may be the ones that are missing.
+                    // The system is out of descriptors or memory, which an unauthenticated connection may hold.
                     let mut lobby = self.lobby();
                     lobby.fail(fault);
                     lobby.drop_one();
@@ -239,21 +241,21 @@ impl Shared {
         }
     }
 
-    /// Waits for a connection or the bell; without a socket for the bell or the end of a pause.
+    /// Wait for a connection or a wake-up; without a socket, for a wake-up or the end of a pause.
     fn rest(&self, socket: Option<&OwnedFd>) {
         let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
         fds.extend(socket.map(|socket| PollFd::new(socket, PollFlags::IN)));
         let pause = socket.is_none().then(|| timespec(PAUSE));
-        // Interrupted is as good as woken: the caller looks again.
+        // An interruption counts as a wake-up: the caller checks again.
         let _ = poll(&mut fds, pause.as_ref());
     }
 
-    /// Makes room for a connection and gives it a thread.
+    /// Make room for a connection and give it a thread.
     fn admit(self: &Arc<Self>, tcp: Tcp, arrivals: &SyncSender<Arrival>) {
         let tcp = Arc::new(tcp);
         let mut lobby = self.lobby();
         while lobby.waiting.len() >= self.strangers && !lobby.closed {
-            // Its thread notices at once: all that it waits for is this connection.
+            // Its thread notices immediately, because it only waits for this connection.
             lobby.drop_one();
             lobby = self.left.wait(lobby).unwrap_or_else(PoisonError::into_inner);
         }
@@ -270,7 +272,7 @@ impl Shared {
         let wait = Wait::within(self.handshake);
         let spawned =
             std::thread::Builder::new().name("foresee-greet".into()).stack_size(STACK).spawn(move || {
-                // Leaves the lobby however this thread ends.
+                // Removes the entry on every exit of this thread.
                 let place = Place { shared: &shared, number };
                 place.greet(tcp, &arrivals, wait);
             });
@@ -282,7 +284,7 @@ impl Shared {
     }
 }
 
-/// A stranger's place in the lobby.
+/// The entry of an unauthenticated connection.
 struct Place<'a> {
     shared: &'a Shared,
     number: u64,
@@ -294,19 +296,19 @@ impl Place<'_> {
         let mut lobby = self.shared.lobby();
         let dropped = lobby.waiting.get(&self.number).is_none_or(|stranger| stranger.dropped);
         match outcome {
-            // Its end was ours: counted when it was dropped. It may have proved itself just before.
+            // This side ended it and counted it then. It may have completed its handshake just before.
             Ok(_) | Err(_) if dropped || lobby.closed => {}
             Ok(arrival) => {
                 lobby.visits.proved += 1;
-                // Before the caller has it, and not when this thread ends: from here on neither a flood of strangers
-                // nor the end of the listener may take it.
+                // Removed before the caller gets it, and not when this thread ends: from here on neither an
+                // eviction nor the end of the listener may close it.
                 lobby.waiting.remove(&self.number);
                 match arrivals.try_send(arrival) {
                     Ok(()) | Err(TrySendError::Disconnected(_)) => {}
                     Err(TrySendError::Full(arrival)) => {
                         drop(lobby);
                         let text = format!("{ARRIVALS_MAX} ranks wait already; dial again later");
-                        // It dials again either way.
+                        // It dials again in both cases.
                         let _ = arrival.refuse(Fault::new(FaultCode::Busy, text), Wait::Never);
                     }
                 }
@@ -338,7 +340,7 @@ impl Lobby {
         self.failures.push_back(fault);
     }
 
-    /// Ends the oldest connection of the address that has most.
+    /// End the oldest connection of the address with the most.
     fn drop_one(&mut self) {
         let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
         for stranger in self.waiting.values().filter(|stranger| !stranger.dropped) {

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where a sending thread waits: for room, for acknowledgments, for a bell, for a moment; never in a sleep.
+//! Where a sending thread waits: for buffer space, acknowledgments, a wake-up or a deadline.
 //!
-//! epoll on Linux. Elsewhere `poll(2)`, without acknowledgments: there a small send buffer is the window, and room in
-//! it is what a sender waits for. Both keep the same law, `process_tests`, on Linux too.
+//! It is epoll on Linux. Elsewhere it is `poll(2)` without acknowledgments: there a small send buffer is the
+//! window, and a sender waits for space in it. Both pass the same suite, `process_tests`, on Linux too.
 //!
-//! An acknowledgment shows as an entry in the socket's error queue, which epoll reports as an error, again and again
-//! until the queue is empty. So the queue is emptied here, before the caller sees the event, and cannot be forgotten.
+//! An acknowledgment is an entry in the socket's error queue, which epoll reports as an error until the queue is
+//! empty. Therefore the poller empties the queue before the caller sees the event.
 //!
-//! Refuses to read: a receiving thread blocks in its own connection.
+//! The poller never reads data: a receiving thread blocks on its own connection.
 
 #[cfg(target_os = "linux")]
 mod epoll;
@@ -23,15 +23,15 @@ pub use portable::Poller;
 #[cfg(test)]
 mod process_tests;
 
-/// What happened to a connection.
+/// An event of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// The caller's number for it.
+    /// The caller's number of the connection.
     pub token: u32,
-    /// It takes bytes again. Reported only while asked for.
+    /// It accepts bytes again. Reported only on request.
     pub writable: bool,
     /// The peer's system acknowledged bytes: [`crate::Link::queued`] has fallen.
     pub acked: bool,
-    /// It is of no more use. Reported once; the connection is no longer watched.
+    /// It is unusable. Reported once; the poller then drops the connection.
     pub broken: bool,
 }

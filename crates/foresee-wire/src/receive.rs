@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The receiving half of a connection: a header, then its payload into the caller's memory.
 //!
-//! Apart from sending, which another thread does. In two calls, because between them the caller decides where a
-//! payload goes, whether it is wanted, and whether to leave it unread for now: the connection itself then holds the
-//! peer back.
+//! Another thread sends. Header and payload are two calls, because the caller decides in between where a payload
+//! goes, whether it is wanted, and whether it stays unread for now; the unread connection then slows the peer
+//! down.
 //!
-//! Refuses to take memory for data, and to read more than one header ahead. A deadline that passes loses nothing:
-//! what was read is kept, and the same call goes on.
+//! This half allocates no memory for data, and reads at most one header ahead. A deadline that passes loses
+//! nothing: bytes read so far are retained, and the same call continues.
 
 use std::io::{ErrorKind, IoSliceMut};
 use std::net::SocketAddr;
@@ -18,19 +18,19 @@ use crate::frame::{HEADER_BYTES, Header};
 use crate::link::Link;
 use crate::transport::{Transport, Wait};
 
-/// Bytes in which an unwanted payload is read.
+/// Step in which an unwanted payload is read.
 const SINK: usize = 16 << 10;
 
-/// Receives frames. One thread's at a time.
+/// Receives frames. Used by one thread at a time.
 #[derive(Debug)]
 pub struct FrameReceiver {
     transport: Arc<dyn Transport>,
-    /// The next header, as far as it came.
+    /// The bytes of the next header that were received.
     ahead: [u8; HEADER_BYTES],
     have: usize,
-    /// The frame whose payload is being read, and how far.
+    /// The frame whose payload is being read, and the bytes read so far.
     open: Option<(Header, usize)>,
-    /// Payload of a message, as far as it came; empty between messages.
+    /// The bytes of a message that were received; empty between messages.
     body: Vec<u8>,
 }
 
@@ -39,16 +39,16 @@ impl FrameReceiver {
         Self { transport, ahead: [0; HEADER_BYTES], have: 0, open: None, body: Vec::new() }
     }
 
-    /// The connection as a whole.
+    /// A handle of the connection as a whole.
     pub fn link(&self) -> Link {
         Link::new(Arc::clone(&self.transport))
     }
 
-    /// The next frame's header, or the one of a frame whose payload is still unread; `None` if the peer ended the
-    /// connection after a whole frame.
+    /// Return the next frame's header, or that of a frame whose payload is unread; `None` if the peer ended the
+    /// connection after a complete frame.
     ///
     /// # Errors
-    /// [`WireError::Malformed`]: the connection is of no more use, for the next frame cannot be found.
+    /// [`WireError::Malformed`]: the connection is unusable, because the next frame cannot be found.
     /// [`WireError::Late`]: call again. [`WireError::Closed`]: this side has ended it. [`WireError::Cut`].
     pub fn header(&mut self, wait: Wait) -> Result<Option<Header>, WireError> {
         if let Some((header, _)) = self.open {
@@ -70,12 +70,12 @@ impl FrameReceiver {
         Ok(Some(header))
     }
 
-    /// Reads the open frame's payload into `into`, which is as long as its header says, and checks its checksum if it
-    /// has one.
+    /// Read the current frame's payload into `into`, which has the length in its header, and verify its checksum
+    /// if there is one.
     ///
     /// # Errors
     /// As [`FrameReceiver::header`]; after a late one, call again with the same bytes. [`WireError::Refused`] if
-    /// `into` has another length, or no frame is open; nothing is read then.
+    /// `into` has another length, or there is no current frame; nothing is read then.
     pub fn payload(&mut self, into: &mut [u8], wait: Wait) -> Result<(), WireError> {
         let (header, mut done) = self.opened(into.len())?;
         while done < into.len() {
@@ -87,7 +87,7 @@ impl FrameReceiver {
         header.verify(into).map_err(|fault| WireError::Malformed { peer: self.peer(), fault })
     }
 
-    /// Reads the open frame's payload and forgets it. Its checksum is not looked at.
+    /// Read and discard the current frame's payload, without verifying its checksum.
     pub fn discard(&mut self, wait: Wait) -> Result<(), WireError> {
         let Some((header, mut done)) = self.open else { return Ok(()) };
         let mut sink = [0; SINK];
@@ -100,12 +100,12 @@ impl FrameReceiver {
         Ok(())
     }
 
-    /// Reads the open frame's payload as a message.
+    /// Read the current frame's payload as a message.
     ///
-    /// Takes memory for it as it comes, at most what its kind may have.
+    /// Memory grows with the bytes received, up to the bound of its kind.
     ///
     /// # Errors
-    /// As [`FrameReceiver::payload`]; [`WireError::Malformed`] if it is none.
+    /// As [`FrameReceiver::payload`]; [`WireError::Malformed`] if it is not a message.
     pub fn message(&mut self, wait: Wait) -> Result<Message, WireError> {
         let peer = self.peer();
         let malformed = |fault| WireError::Malformed { peer, fault };
@@ -124,7 +124,7 @@ impl FrameReceiver {
         message
     }
 
-    /// The next message, header and all; `None` if the peer ended the connection after a whole one.
+    /// Read the next message with its header; `None` if the peer ended the connection after a complete one.
     ///
     /// # Errors
     /// As [`FrameReceiver::header`] and [`FrameReceiver::message`]; data frames are malformed here.
@@ -135,7 +135,7 @@ impl FrameReceiver {
         }
     }
 
-    /// Reads to the end of a message, in steps: an announced length is no reason to take memory.
+    /// Read to the end of a message in steps: an announced length does not justify an allocation.
     fn grow(&mut self, body: &mut Vec<u8>, length: usize, wait: Wait) -> Result<Header, WireError> {
         let (header, mut done) = self.opened(length)?;
         while done < length {
@@ -148,7 +148,7 @@ impl FrameReceiver {
         Ok(header)
     }
 
-    /// The open frame, if its payload is `given` bytes long.
+    /// The current frame, if its payload is `given` bytes long.
     fn opened(&self, given: usize) -> Result<(Header, usize), WireError> {
         let peer = self.peer();
         let Some((header, done)) = self.open else {
@@ -162,15 +162,15 @@ impl FrameReceiver {
         Ok((header, done))
     }
 
-    /// Reads into `rest`, and, if it is the `last` of its payload, into the next header too: in a full stream a frame
-    /// costs one call to the system.
+    /// Read into `rest` and, if it is the `last` part of its payload, into the next header too: in a busy stream
+    /// a frame costs one system call.
     fn fill(&mut self, rest: &mut [u8], last: bool, wait: Wait) -> Result<usize, WireError> {
         let wanted = rest.len();
         let ahead = &mut self.ahead[..if last { HEADER_BYTES } else { 0 }];
         let mut both = [IoSliceMut::new(rest), IoSliceMut::new(ahead)];
         let got = match self.transport.receive(&mut both, Wait::Never, false) {
             Err(why) if why.kind() == ErrorKind::WouldBlock && wait != Wait::Never => {
-                // Only for the payload: the next header may be long in coming.
+                // Wait only for the payload: the next header may come much later.
                 self.transport.receive(&mut both[..1], wait, true)
             }
             got => got,
@@ -185,7 +185,7 @@ impl FrameReceiver {
         }
     }
 
-    /// Bytes of memory for a message under way.
+    /// Memory of a message that is being read.
     #[cfg(test)]
     pub(crate) fn kept(&self) -> usize {
         self.body.capacity()

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The secret that the ends of a job share.
 //!
-//! Apart from the handshake because this file decides where a secret may come from: a file that nobody else can read,
-//! the environment, or chance. Never the arguments of a process, which every user of a machine can list.
-//!
-//! Refuses to print it: `Debug` shows a length, and [`Secret::reveal`] is the one way out.
+//! It is separate from the handshake because it defines the allowed sources of a secret: a private file, the
+//! environment, or a random number. Process arguments are not allowed, because every user of a node can list
+//! them. `Debug` shows only its length, and [`Secret::reveal`] is the only access to its bytes.
 
 use std::fmt;
 use std::fs::File;
@@ -18,14 +17,14 @@ use ring::rand::{SecureRandom, SystemRandom};
 
 use crate::error::WireError;
 
-/// The variable that a secret may come from.
+/// The environment variable of a secret.
 pub const ENV: &str = "FORESEE_TOKEN";
-/// The shortest secret: whoever has listened to a handshake can try guesses at leisure, so it must not be guessable.
+/// The shortest secret. An eavesdropper of a handshake can test guesses offline, so it must not be guessable.
 pub const SECRET_BYTES_MIN: usize = 16;
 /// The longest secret, in bytes.
 pub const SECRET_BYTES_MAX: usize = 1024;
 
-/// A job's secret. Keeps strangers and other jobs out; it does not encrypt, which TLS does.
+/// A job's secret. It excludes strangers and other jobs; encryption needs TLS.
 #[derive(Clone)]
 pub struct Secret(Arc<Kept>);
 
@@ -41,7 +40,8 @@ impl fmt::Debug for Secret {
 }
 
 impl Secret {
-    /// 256 bits of chance, as 64 hexadecimal digits: what one rank draws and the job's store carries to the others.
+    /// Draw 256 random bits as 64 hexadecimal digits: one rank draws it, and the job's store carries it to the
+    /// others.
     pub fn draw() -> Result<Self, WireError> {
         let mut text = Vec::with_capacity(64);
         for byte in random()? {
@@ -50,20 +50,20 @@ impl Secret {
         Self::new(text, "chance")
     }
 
-    /// From a text that came by a safe way. White space at both ends does not count.
+    /// Create a secret from a text that came over a safe channel. Surrounding white space is removed.
     pub fn from_text(text: &str) -> Result<Self, WireError> {
         Self::new(text.trim().as_bytes().to_vec(), "the job")
     }
 
-    /// From a file that nobody but its owner can read. White space at both ends does not count.
+    /// Read a secret from a file that only its owner can access. Surrounding white space is removed.
     ///
     /// # Errors
-    /// It cannot be read, is not a regular file, others may read or write it, or the secret is too short.
+    /// It cannot be read, is not a regular file, other users may access it, or the secret is too short.
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, WireError> {
         let path = path.as_ref();
         let fault = |why| WireError::SecretFile { path: path.to_owned(), why };
         let file = File::open(path).map_err(fault)?;
-        // Asked of what was opened, not of the name, which may be exchanged in between.
+        // Checked on the open file and not by name, which another process could replace in between.
         let found = file.metadata().map_err(fault)?;
         if !found.is_file() {
             return Err(fault(std::io::Error::other("it is not a regular file")));
@@ -77,19 +77,19 @@ impl Secret {
         Self::new(text.trim_ascii().to_vec(), &path.display().to_string())
     }
 
-    /// From the variable [`ENV`].
+    /// Read a secret from the variable [`ENV`].
     pub fn from_env() -> Result<Self, WireError> {
         use std::os::unix::ffi::OsStrExt as _;
         let text = std::env::var_os(ENV).ok_or(WireError::NoSecret)?;
         Self::new(text.as_bytes().trim_ascii().to_vec(), ENV)
     }
 
-    /// The secret itself, to be carried to other processes of the job. Keep it out of logs and arguments.
+    /// The secret's bytes, for other processes of the job. Keep them out of logs and arguments.
     pub fn reveal(&self) -> &[u8] {
         &self.0.text
     }
 
-    /// Key of HMAC-SHA256.
+    /// The key of HMAC-SHA256.
     pub(crate) fn key(&self) -> &hmac::Key {
         &self.0.key
     }
@@ -103,7 +103,7 @@ impl Secret {
     }
 }
 
-/// 32 bytes that nobody can foresee.
+/// 32 unpredictable bytes.
 pub(crate) fn random() -> Result<[u8; 32], WireError> {
     let mut bytes = [0; 32];
     SystemRandom::new().fill(&mut bytes).map_err(|_| WireError::NoRandom)?;
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_drawn_secret_is_new_each_time_and_survives_its_text() {
+    fn a_drawn_secret_is_new_each_time_and_can_be_restored_from_its_text() {
         let (one, other) = (Secret::draw().unwrap(), Secret::draw().unwrap());
         assert_ne!(one.reveal(), other.reveal());
         assert_eq!(one.reveal().len(), 64);
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_shows_no_letter_of_it() {
+    fn debug_output_does_not_contain_the_secret() {
         let secret = Secret::from_text("correct horse battery staple").unwrap();
         assert_eq!(format!("{secret:?}"), "Secret(28 bytes)");
     }

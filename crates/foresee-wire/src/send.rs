@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The sending half of a connection: header and payload in one call to the system, whole or in parts.
+//! The sending half of a connection: header and payload in one system call, whole or in parts.
 //!
-//! Apart from receiving, which another thread does. A packet that the socket takes only half of is a state of this
-//! half: the connection belongs to it until the rest has gone, and the payload stays the caller's in between.
-//!
-//! Refuses to queue a frame, to copy a payload (TLS does, to encrypt it) and to choose what goes next.
+//! Another thread receives. A half-written packet is a state of this half: only its rest may follow, and the
+//! payload stays the caller's in between. This half neither queues frames nor copies payloads (TLS does, to
+//! encrypt them); the caller chooses the next frame.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::sync::Arc;
@@ -15,40 +14,42 @@ use crate::frame::{HEADER_BYTES, Header};
 use crate::link::Link;
 use crate::transport::{Transport, Wait};
 
-/// Frames that one call to the system takes at most.
+/// Maximum number of frames in one system call.
 pub const BATCH_MAX: usize = 32;
 
-/// How far a call got.
+/// Progress of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Sending {
-    /// Everything was given to the system.
+    /// The system has accepted everything.
     Done,
-    /// A frame is half written. Once the connection is writable, [`FrameSender::resume`]; nothing else may go first.
+    /// A frame is half written. Once the connection is writable, call [`FrameSender::resume`]; nothing else may
+    /// go first.
     Half,
-    /// The system takes nothing now, and no frame was begun: once the connection is writable, another may go first.
+    /// The system accepts nothing now, and no frame was begun. Once the connection is writable, another frame may
+    /// go first.
     Blocked,
 }
 
-/// What [`FrameSender::send_frames`] did.
+/// The result of [`FrameSender::send_frames`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Sent {
-    /// Frames from the front that were begun. If `state` is half, the payload of the last of them is the one that
-    /// [`FrameSender::resume`] wants; the others need theirs no longer.
+    /// Number of frames from the front that were begun. If `state` is half, [`FrameSender::resume`] needs the
+    /// payload of the last of them; the payloads of the others are no longer needed.
     pub begun: usize,
-    /// Whether the last one is whole.
+    /// Progress of the last one.
     pub state: Sending,
 }
 
-/// Sends frames. One thread's at a time.
+/// Sends frames. Used by one thread at a time.
 #[derive(Debug)]
 pub struct FrameSender {
     transport: Arc<dyn Transport>,
     half: Option<Half>,
 }
 
-/// A frame on its way.
+/// A frame that is being sent.
 #[derive(Debug)]
 struct Half {
     header: [u8; HEADER_BYTES],
@@ -63,30 +64,30 @@ impl FrameSender {
         Self { transport, half: None }
     }
 
-    /// The connection as a whole.
+    /// A handle of the connection as a whole.
     pub fn link(&self) -> Link {
         Link::new(Arc::clone(&self.transport))
     }
 
-    /// Whether a frame is half written, so that nothing else may be sent.
+    /// Whether a frame is half written, so that no other may be sent.
     pub fn is_half_written(&self) -> bool {
         self.half.is_some()
     }
 
-    /// Begins a frame, without waiting.
+    /// Begin a frame, without waiting.
     ///
     /// # Errors
-    /// `payload` is not as long as `header` says, another frame is half written, or the connection failed.
+    /// `payload` does not have the length in `header`, another frame is half written, or the connection failed.
     pub fn send(&mut self, header: &Header, payload: &[u8]) -> Result<Sending, WireError> {
         self.begin(header, payload)?;
         self.push(payload, Wait::Never)
     }
 
-    /// Begins several frames, without waiting, in one call to the system: as many from the front as fit `limit` bytes
-    /// with their headers, at least one and at most [`BATCH_MAX`].
+    /// Begin several frames in one system call, without waiting: as many from the front as fit `limit` bytes with
+    /// their headers, at least one and at most [`BATCH_MAX`].
     ///
     /// # Errors
-    /// As [`FrameSender::send`]; a frame that cannot be sent is refused before any is.
+    /// As [`FrameSender::send`]; an invalid frame is an error before any frame is sent.
     pub fn send_frames(&mut self, frames: &[(Header, &[u8])], limit: usize) -> Result<Sent, WireError> {
         if self.half.is_some() {
             return Err(WireError::HalfWritten { peer: self.peer() });
@@ -124,7 +125,7 @@ impl FrameSender {
                 continue;
             }
             if accepted == 0 && at > 0 {
-                // The one before was the last that was begun. What it holds back is flushed with it.
+                // The previous frame was the last one begun. Its retained bytes are flushed with it.
                 let (_, before) = frames[at - 1];
                 let accepted = HEADER_BYTES + before.len();
                 self.half = Some(Half { header: headers[at - 1], length: before.len(), accepted });
@@ -136,23 +137,23 @@ impl FrameSender {
         unreachable!("the last frame leaves the loop")
     }
 
-    /// Goes on with the frame that is half written, without waiting; done at once if there is none. `payload`: the
-    /// same bytes as when it was begun.
+    /// Continue the half-written frame, without waiting; done at once if there is none. `payload`: the same bytes
+    /// as at its beginning.
     pub fn resume(&mut self, payload: &[u8]) -> Result<Sending, WireError> {
         self.push(payload, Wait::Never)
     }
 
-    /// Sends a frame and waits until the system has it.
+    /// Send a frame and wait until the system has accepted it.
     ///
     /// # Errors
-    /// As [`FrameSender::send`]; [`WireError::Late`] at the end of the wait. [`FrameSender::is_half_written`] tells
-    /// then whether the frame was begun.
+    /// As [`FrameSender::send`]; [`WireError::Late`] at the end of the wait. [`FrameSender::is_half_written`]
+    /// then shows whether the frame was begun.
     pub fn send_all(&mut self, header: &Header, payload: &[u8], wait: Wait) -> Result<(), WireError> {
         self.begin(header, payload)?;
         self.resume_all(payload, wait)
     }
 
-    /// Goes on with the frame that is half written and waits until the system has it.
+    /// Continue the half-written frame and wait until the system has accepted it.
     pub fn resume_all(&mut self, payload: &[u8], wait: Wait) -> Result<(), WireError> {
         match self.push(payload, wait)? {
             Sending::Done => Ok(()),
@@ -162,11 +163,11 @@ impl FrameSender {
         }
     }
 
-    /// Sends a message and waits until the system has it.
+    /// Send a message and wait until the system has accepted it.
     ///
     /// # Errors
-    /// As [`FrameSender::send_all`]. After a late one the connection is of no more use: its half-written message is
-    /// not kept.
+    /// As [`FrameSender::send_all`]. After a late one the connection is unusable, because its half-written
+    /// message is not retained.
     pub fn send_message(&mut self, message: &Message, generation: u32, wait: Wait) -> Result<(), WireError> {
         let refused = |fault| WireError::Refused { peer: self.peer(), fault };
         let (header, body) = message.encode(generation).map_err(refused)?;

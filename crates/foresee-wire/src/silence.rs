@@ -1,33 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When a peer counts as dead: it is silent for longer than the timeout. A slow one is not.
+//! Liveness of a peer: it is dead after silence for the timeout. A slow peer is alive.
 //!
-//! Pure arithmetic over the times of facts, apart from the threads that hear and send them. One knob: every other
-//! time follows from [`Timeouts::new`]'s argument.
-//!
-//! Refuses to end a connection: it says that a peer is dead, and the caller acts.
+//! This is pure arithmetic over event times, separate from the threads that receive and send heartbeats. All
+//! other times follow from the argument of [`Timeouts::new`]. The caller ends the connection.
 
 use foresee_units::Nanos;
 
 use crate::error::WireError;
 use crate::facts::TcpInfo;
 
-/// Every waiting time, derived from one.
+/// All timeouts, derived from one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Timeouts {
     /// Silence after which a peer is dead.
     pub timeout: Nanos,
-    /// Time between signs of life: a second, or a quarter of a timeout below 4 s, so that three may be lost.
+    /// Time between heartbeats: a second, or a quarter of a timeout below 4 s, so that three may be lost.
     pub heartbeat: Nanos,
-    /// A dial or a handshake takes no longer: 10 s, or the timeout where that is less. A real one needs four times
-    /// the round trip; strangers hold a place for as long.
+    /// Upper bound of a dial or a handshake: 10 s, or the timeout if that is less. A real one takes four round
+    /// trips; an unauthenticated connection holds its resources for as long.
     pub handshake: Nanos,
-    /// Whose connection breaks is waited for as long: three signs of life. Whoever lives hears of it with the next one, and
-    /// dials again.
+    /// Grace period for a broken connection: three heartbeats. A live peer notices the break at its next
+    /// heartbeat, and reconnects.
     pub reconnect: Nanos,
 }
 
 impl Timeouts {
-    /// `timeout`: 10 ms to 24 h. The usual 30 s outlive a stop of the machine for a snapshot.
+    /// Derive all times from `timeout`: 10 ms to 24 h. The default of 30 s outlasts the pause of a virtual
+    /// machine's snapshot.
     pub fn new(timeout: Nanos) -> Result<Self, WireError> {
         if !(Nanos::from_millis(10)..=Nanos::from_secs(86_400)).contains(&timeout) {
             let range = "10 ms to 24 h";
@@ -45,7 +44,7 @@ impl Default for Timeouts {
     }
 }
 
-/// How long a peer has been silent.
+/// Silence of one peer.
 #[derive(Clone, Copy, Debug)]
 pub struct Silence {
     timeout: Nanos,
@@ -53,21 +52,21 @@ pub struct Silence {
 }
 
 impl Silence {
-    /// The peer was heard `now`, in its handshake.
+    /// Start at `now`, when the peer completed its handshake.
     pub const fn new(timeout: Nanos, now: Nanos) -> Self {
         Self { timeout, heard: now }
     }
 
-    /// Anything came from the peer: a PING, or half a packet.
+    /// Bytes of any kind came from the peer: a PING, or half a packet.
     pub fn handle_heard(&mut self, now: Nanos) {
         self.heard = self.heard.max(now);
     }
 
-    /// What the system knows of a connection's other end, asked for every heartbeat or so.
+    /// Handle the kernel's data about a connection, requested about once per heartbeat.
     ///
-    /// An acknowledgment is a sign of life too, and where nothing is under way none is owed. A peer that does not
-    /// read owes none either: its closed window leaves nothing in flight. But it answers when the system asks whether it
-    /// has opened; where packets cannot leave at all, nothing is in flight either, and nobody answers.
+    /// An acknowledgment is a sign of life, and without bytes in flight none is expected. A peer that does not
+    /// read sends none either: its closed window leaves nothing in flight. It still answers window probes. If
+    /// packets cannot leave at all, nothing is in flight, and the probes stay unanswered.
     pub fn handle_info(&mut self, info: &TcpInfo, now: Nanos) {
         if info.unacked == 0 && info.probes <= 1 {
             self.handle_heard(now);
@@ -76,23 +75,23 @@ impl Silence {
         }
     }
 
-    /// Time since the peer was heard.
+    /// Time since the last sign of life.
     pub fn lasts(&self, now: Nanos) -> Nanos {
         now.saturating_sub(self.heard)
     }
 
-    /// Whether it has lasted for the timeout.
+    /// Whether the silence has reached the timeout.
     pub fn is_dead(&self, now: Nanos) -> bool {
         self.lasts(now) >= self.timeout
     }
 
-    /// When it will have, if nothing is heard before.
+    /// When the peer counts as dead without a further sign of life.
     pub fn deadline(&self) -> Nanos {
         self.heard.saturating_add(self.timeout)
     }
 }
 
-/// When the next sign of life is due.
+/// Schedule of heartbeats.
 #[derive(Clone, Copy, Debug)]
 pub struct Heartbeat {
     every: Nanos,
@@ -106,7 +105,8 @@ impl Heartbeat {
         Self { every, due: now, number: 0 }
     }
 
-    /// The number of the sign of life that is due `now`, once. After a pause one is due, not those that were missed.
+    /// Return the number of the heartbeat that is due at `now`, once. After a pause one is due, not all that were
+    /// missed.
     pub fn poll_ping(&mut self, now: Nanos) -> Option<u64> {
         if now < self.due {
             return None;
@@ -116,7 +116,7 @@ impl Heartbeat {
         Some(self.number - 1)
     }
 
-    /// When the next one is due.
+    /// When the next heartbeat is due.
     pub fn deadline(&self) -> Nanos {
         self.due
     }
@@ -132,7 +132,7 @@ mod tests {
     const MS: fn(u64) -> Nanos = Nanos::from_millis;
 
     #[test]
-    fn one_knob_gives_the_other_times() {
+    fn all_times_follow_from_the_timeout() {
         let usual = Timeouts::default();
         assert_eq!((usual.timeout, usual.heartbeat, usual.handshake), (MS(30_000), MS(1_000), MS(10_000)));
         let short = Timeouts::new(MS(2_000)).unwrap();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_peer_that_is_heard_but_never_reads_is_slow_and_not_dead() {
+    fn a_peer_that_sends_but_never_reads_is_slow_and_not_dead() {
         let stalled = TcpInfo { unacked: 0, last_ack: Nanos::from_secs(600), ..TcpInfo::default() };
         let mut silence = Silence::new(MS(100), Nanos::ZERO);
         for second in 1..600 {
@@ -164,13 +164,13 @@ mod tests {
     }
 
     #[test]
-    fn questions_without_an_answer_are_silence_though_nothing_is_in_flight() {
+    fn unanswered_probes_are_silence_without_bytes_in_flight() {
         let mut silence = Silence::new(MS(100), Nanos::ZERO);
         let asked = |probes, last_ack| TcpInfo { probes, last_ack, ..TcpInfo::default() };
         silence.handle_info(&asked(1, MS(500)), MS(500));
         silence.handle_info(&asked(2, MS(550)), MS(550));
         assert_eq!(silence.deadline(), MS(600));
-        // Answered: the peer is there, and its buffer full.
+        // Answered: the peer is alive, and its buffer full.
         silence.handle_info(&asked(0, MS(3)), MS(590));
         silence.handle_info(&asked(2, MS(33)), MS(620));
         assert_eq!(silence.deadline(), MS(690));
@@ -179,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_in_flight_without_acknowledgment_are_silence() {
+    fn unacknowledged_bytes_in_flight_are_silence() {
         let mut silence = Silence::new(MS(100), Nanos::ZERO);
         let flight = |last_ack| TcpInfo { unacked: 3, last_ack, ..TcpInfo::default() };
         silence.handle_info(&flight(MS(30)), MS(60));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_pause_one_sign_of_life_is_due() {
+    fn after_a_pause_one_heartbeat_is_due() {
         let mut beat = Heartbeat::new(MS(10), MS(0));
         assert_eq!(beat.poll_ping(MS(0)), Some(0));
         assert_eq!(beat.poll_ping(MS(9)), None);
@@ -202,7 +202,7 @@ mod tests {
         #![proptest_config(property(256))]
 
         #[test]
-        fn whoever_is_heard_within_every_timeout_never_dies(gaps in proptest::collection::vec(0_u64..100, 1..50)) {
+        fn a_peer_with_a_sign_of_life_in_each_timeout_stays_alive(gaps in proptest::collection::vec(0_u64..100, 1..50)) {
             let mut silence = Silence::new(MS(100), Nanos::ZERO);
             let mut now = Nanos::ZERO;
             for gap in gaps {

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Makes sockets: dials, binds, and sets what a connection of ours needs.
+//! Creation of sockets: dial, bind, and the options of every connection.
 //!
-//! Apart from `tcp`, which uses them. What is set on every connection, and why:
+//! `tcp` uses the sockets. Options and reasons:
 //!
 //! | option | value | why |
 //! |---|---|---|
-//! | `TCP_NODELAY` | on | a packet leaves when it is written; its urgency was decided before |
-//! | `TCP_QUICKACK` | after each read, by `tcp` | else the end of a small packet is acknowledged up to 40 ms late |
+//! | `TCP_NODELAY` | on | a packet is sent when it is written; its order was decided before |
+//! | `TCP_QUICKACK` | after each read, by `tcp` | otherwise a small packet's end is acknowledged up to 40 ms late |
 //! | `TCP_CORK` | never | it holds a packet's tail back for up to 200 ms |
-//! | `SO_KEEPALIVE` | off | signs of life travel on the control connection, in seconds and not in hours |
-//! | `SO_RCVBUF` | 512 KiB | bounds what waits unseen at a receiver; before connecting, as it bounds the window's scale |
-//! | `TCP_USER_TIMEOUT` | timeout | of control connections alone, see [`set_user_timeout`] |
+//! | `SO_KEEPALIVE` | off | heartbeats on the control connection take seconds instead of hours |
+//! | `SO_RCVBUF` | 512 KiB | bounds unread bytes; set before connecting, as it bounds the window scale |
+//! | `TCP_USER_TIMEOUT` | timeout | control connections only, see [`set_user_timeout`] |
 //!
-//! Refuses to resolve names: an address is an argument.
+//! Names are not resolved here: an address is an argument.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -30,18 +30,19 @@ use crate::sys;
 use crate::tcp::Tcp;
 use crate::transport::Wait;
 
-/// Connections that wait to be accepted; a rank's first ones may come from every rank at once.
+/// Connections that wait to be accepted; all ranks may connect at once.
 const BACKLOG: i32 = 1024;
 
-/// How connections are made.
+/// Options of connections.
 #[derive(Clone, Debug)]
 pub struct LinkOptions {
-    /// Address of this machine to dial from, which chooses the interface; `None`: the system's choice.
+    /// Local address to dial from, which selects the interface; `None`: the system's choice.
     pub local: Option<IpAddr>,
-    /// Receive buffer, as the system counts it, 128 to 512 KiB; cut to the system's limit. `None`: the system's own
-    /// growth, which lets up to megabytes wait unseen behind a slow reader.
+    /// Receive buffer in the system's units, 128 to 512 KiB, limited by the system's maximum. `None`: the
+    /// system's own tuning, which lets megabytes wait unread at a slow reader.
     pub receive_buffer: Option<Bytes>,
-    /// Name of the congestion control; `None`: the system's. Benchmarks pin it, because the usual one differs.
+    /// Name of the congestion control; `None`: the system's default. Benchmarks set it, because the default
+    /// differs.
     pub congestion: Option<String>,
 }
 
@@ -63,23 +64,23 @@ pub(crate) fn dial(peer: SocketAddr, options: &LinkOptions, wait: Wait) -> Resul
     connect(&fd, peer, wait)?;
     let tcp = connected(fd, Some(peer))?;
     if tcp.local() == peer {
-        // Both ends chose one port of this machine and met themselves, which TCP allows.
+        // Both ends chose one local port and connected to themselves, which TCP allows.
         return Err(WireError::NobodyThere { peer });
     }
     tune(&tcp, options)?;
     Ok(tcp)
 }
 
-/// Listens at `address`; port 0 is the system's choice.
+/// Listen at `address`; the system chooses port 0.
 pub(crate) fn listen(address: SocketAddr, options: &LinkOptions) -> Result<OwnedFd, WireError> {
     let fd = open(address)?;
     let fault = |why: Errno| match why {
         Errno::ADDRINUSE => WireError::PortInUse { address },
         why => WireError::Address { address, why: why.into() },
     };
-    // A server that is started again finds its port free although old connections linger.
+    // A restarted server can bind its port although old connections linger.
     sockopt::set_socket_reuseaddr(&fd, true).map_err(fault)?;
-    // Accepted sockets inherit it, and on them it would come too late.
+    // Accepted sockets inherit it; setting it on them would be too late.
     set_buffers(&fd, options);
     rustix::net::bind(&fd, &address).map_err(fault)?;
     rustix::net::listen(&fd, BACKLOG).map_err(fault)?;
@@ -87,11 +88,11 @@ pub(crate) fn listen(address: SocketAddr, options: &LinkOptions) -> Result<Owned
     Ok(fd)
 }
 
-/// The next connection of a listening socket; `None` if there is none.
+/// Accept the next connection of a listening socket; `None` if there is none.
 pub(crate) fn accept(listener: &OwnedFd, options: &LinkOptions) -> Result<Option<Tcp>, WireError> {
     let fd = match accepted(listener) {
         Ok(fd) => fd,
-        // A dialler that left before it was accepted is nobody's failure.
+        // A dialler that disconnected before it was accepted is not a failure.
         Err(Errno::AGAIN | Errno::INTR | Errno::CONNABORTED | Errno::PROTO) => return Ok(None),
         Err(why) => return Err(WireError::System { doing: "accepting a connection", why: why.into() }),
     };
@@ -101,18 +102,18 @@ pub(crate) fn accept(listener: &OwnedFd, options: &LinkOptions) -> Result<Option
     }
 }
 
-/// Ends a connection whose bytes are not acknowledged for `timeout`.
+/// End a connection whose bytes are not acknowledged for `timeout`.
 ///
-/// On control connections alone. The kernel also ends a connection whose peer has acknowledged everything but has
-/// not *read* for so long (measured on 6.18: `ETIMEDOUT` 1.8 s after the window closed, at 1.5 s), and on a data
-/// connection that is not a dead peer but a slow one: a server leaves a packet unread until the ranks before it have
+/// For control connections only. The kernel also ends a connection whose peer has acknowledged everything but has
+/// not *read* for the timeout (measured on 6.18: `ETIMEDOUT` 1.8 s after the window closed, at 1.5 s). On a data
+/// connection such a peer is slow and not dead: a server leaves a packet unread until the previous ranks have
 /// pushed theirs. [`crate::Silence::handle_info`] watches data connections instead.
 pub(crate) fn set_user_timeout(tcp: &Tcp, role: Role, timeout: Nanos) {
     let millis = match role {
         Role::Control => u32::try_from(timeout.get().div_ceil(1_000_000)).unwrap_or(u32::MAX),
         Role::Data => 0,
     };
-    // A backstop: without it the heartbeat finds the same.
+    // A backstop: without it, the heartbeat detects the same.
     #[cfg(target_os = "linux")]
     let _ = sockopt::set_tcp_user_timeout(tcp, millis);
     #[cfg(not(target_os = "linux"))]
@@ -122,7 +123,7 @@ pub(crate) fn set_user_timeout(tcp: &Tcp, role: Role, timeout: Nanos) {
 fn open(address: SocketAddr) -> Result<OwnedFd, WireError> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let fault = |why: Errno| WireError::System { doing: "opening a socket", why: why.into() };
-    // Not for the children of this process: a fork at the wrong moment would keep a connection open.
+    // Not inherited by child processes: a fork at the wrong moment would keep a connection open.
     #[cfg(not(target_vendor = "apple"))]
     let fd = {
         let flags = rustix::net::SocketFlags::CLOEXEC;
@@ -148,7 +149,7 @@ fn accepted(listener: &OwnedFd) -> Result<OwnedFd, Errno> {
     let fd = rustix::net::accept(listener)?;
     rustix::io::fcntl_setfd(&fd, rustix::io::FdFlags::CLOEXEC)?;
     sockopt::set_socket_nosigpipe(&fd, true)?;
-    // Inherited from the listening socket there.
+    // Inherited from the listening socket on those systems.
     rustix::io::ioctl_fionbio(&fd, false)?;
     Ok(fd)
 }
@@ -172,7 +173,7 @@ fn connect(fd: &OwnedFd, peer: SocketAddr, wait: Wait) -> Result<(), WireError> 
     rustix::io::ioctl_fionbio(fd, false).map_err(fault)
 }
 
-/// Waits until `fd` is ready; false if it is not in time.
+/// Wait until `fd` is ready; false if it is not in time.
 fn ready(fd: impl AsFd, what: PollFlags, wait: Wait) -> Result<bool, Errno> {
     loop {
         let time = wait.left().map(timespec);
@@ -192,7 +193,7 @@ pub(crate) fn timespec(time: Duration) -> Timespec {
     }
 }
 
-/// `peer`: as dialled; `None`: asked of the socket.
+/// `peer`: the dialled address; `None`: read it from the socket.
 fn connected(fd: OwnedFd, peer: Option<SocketAddr>) -> Result<Tcp, WireError> {
     let gone = || io::Error::from(io::ErrorKind::NotConnected);
     let fault = |why: io::Error| WireError::System { doing: "asking for a connection's addresses", why };
@@ -210,7 +211,8 @@ fn connected(fd: OwnedFd, peer: Option<SocketAddr>) -> Result<Tcp, WireError> {
 
 fn set_buffers(fd: &OwnedFd, options: &LinkOptions) {
     if let Some(size) = options.receive_buffer {
-        // Doubled by Linux for its own bookkeeping. Refused is not failed: the connection works with another size.
+        // Linux doubles it for its own bookkeeping. An error is ignored, because the connection works with
+        // another size.
         let size = usize::try_from(size.min(sys::receive_buffer_max()).get()).unwrap_or(usize::MAX);
         let _ = sockopt::set_socket_recv_buffer_size(fd, size);
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Questions to the system that only some systems answer.
+//! System calls that only some systems support.
 //!
-//! The one place with code per system and with `unsafe`; everything above it works with an answer of "does not tell".
+//! Only this module has code per system and `unsafe`; its callers handle a missing answer.
 
 #[cfg(target_os = "linux")]
 mod linux;

@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A connected TCP socket: sending, receiving, ending.
+//! A connected TCP socket: send, receive, end.
 //!
-//! Apart from `socket`, which makes and tunes it. The socket blocks; `MSG_DONTWAIT` is set per call. A socket made
-//! non-blocking would have to be polled by its reader, and `poll(2)` reports every acknowledgment event of the sender
-//! as an error, at once and again: the reader would spin.
-//!
-//! Refuses to signal: writing to a closed connection is an error, not `SIGPIPE`.
+//! `socket` creates and tunes it. The socket blocks; `MSG_DONTWAIT` is set per call. The reader of a non-blocking
+//! socket would have to poll, and `poll(2)` reports every acknowledgment event of the sender as an error
+//! repeatedly, so the reader would spin. Writing to a closed connection is an error and not `SIGPIPE`.
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::net::SocketAddr;
@@ -19,7 +17,7 @@ use rustix::net::{RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags
 
 use crate::transport::{Transport, Wait};
 
-/// The system's own bound on slices of one call is 1024.
+/// The system's own bound on the slices of one call is 1024.
 const SLICES_MAX: usize = 1024;
 
 #[derive(Debug)]
@@ -28,13 +26,13 @@ pub(crate) struct Tcp {
     peer: SocketAddr,
     local: SocketAddr,
     closed: AtomicBool,
-    /// The timeout that is set on the socket for receiving and for sending, in nanoseconds; 0 is none. Kept, so that
-    /// a reader without deadline costs one call and not two.
+    /// The socket's timeouts for receiving and sending, in nanoseconds; 0 is none. They are cached, so that a
+    /// reader without a deadline needs one system call instead of two.
     timeouts: [AtomicU64; 2],
 }
 
 impl Tcp {
-    /// A connected, blocking socket.
+    /// Wrap a connected, blocking socket.
     pub(crate) fn new(fd: OwnedFd, peer: SocketAddr, local: SocketAddr) -> Self {
         Self {
             fd,
@@ -53,23 +51,23 @@ impl Tcp {
         self.local
     }
 
-    /// Whether this side ended it.
+    /// Whether this side closed it.
     pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 
     pub(crate) fn shutdown(&self) {
         self.closed.store(true, Ordering::Release);
-        // It may have ended already; then there is nothing to end.
+        // It may have ended already.
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
     }
 
-    /// Ends the sending direction: the peer reads the end after what was sent.
+    /// End the sending direction: the peer reads the end after all sent bytes.
     pub(crate) fn finish(&self) {
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
     }
 
-    /// The next byte, left where it is; `None` at the end.
+    /// Read the next byte without consuming it; `None` at the end.
     pub(crate) fn peek(&self, wait: Wait) -> io::Result<Option<u8>> {
         let mut byte = [0];
         let count = self.receive_with(&mut [IoSliceMut::new(&mut byte)], wait, RecvFlags::PEEK)?;
@@ -84,7 +82,7 @@ impl Tcp {
         })
     }
 
-    /// Makes `call`, at once or waiting, until it gives something or the time is up.
+    /// Repeat `call`, with or without waiting, until it succeeds or the time is up.
     fn repeat(
         &self,
         which: Timeout,
@@ -96,7 +94,7 @@ impl Tcp {
             match call(at_once) {
                 Ok(count) => return Ok(count),
                 Err(Errno::INTR) => {}
-                // The same number on some systems, two on others.
+                // The same number on some systems, two numbers on others.
                 Err(fault) if fault == Errno::AGAIN || fault == Errno::WOULDBLOCK => {
                     let left = wait.left();
                     if wait == Wait::Never {
@@ -114,7 +112,7 @@ impl Tcp {
     }
 
     fn set_timeout(&self, which: Timeout, time: Option<Duration>) -> io::Result<()> {
-        // Zero would be "none", and the kernel's clock ticks in milliseconds.
+        // Zero would mean "none", and the kernel's timeout has a resolution of milliseconds.
         let time = time.map(|time| time.clamp(Duration::from_millis(1), Duration::from_secs(86_400)));
         let nanos = time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
         let kept = &self.timeouts[usize::from(which == Timeout::Send)];
@@ -150,8 +148,9 @@ impl Transport for Tcp {
     fn receive(&self, slices: &mut [IoSliceMut<'_>], wait: Wait, whole: bool) -> io::Result<usize> {
         let flags = if whole { RecvFlags::WAITALL } else { RecvFlags::empty() };
         let count = self.receive_with(slices, wait, flags)?;
-        // Where this end answers, the system waits up to 40 ms for an answer that carries the acknowledgment, and whoever
-        // sent a small packet takes that for a busy receiver. It holds for what is due now; failing costs that time.
+        // If this end answers, the system delays the acknowledgment up to 40 ms to send it with an answer, and
+        // the sender of a small packet takes this for a busy receiver. The option applies to the pending
+        // acknowledgment only; a failure costs that time.
         #[cfg(target_os = "linux")]
         let _ = rustix::net::sockopt::set_tcp_quickack(&self.fd, true);
         Ok(count)

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Encryption on request: TLS 1.3 with ring, and nothing older.
+//! Optional encryption: TLS 1.3 with ring, and nothing older.
 //!
-//! Three ways to know the server, in [`TlsClient`]: by authorities, by the secret alone, or by both. By the secret
-//! works with any certificate, one drawn at start included, because the proofs of the handshake cover 32 bytes that
-//! only the two ends of *this* TLS session can compute (RFC 5705, RFC 9266). Whoever sits between holds two sessions
-//! with different bytes, and the proofs fail.
+//! [`TlsClient`] authenticates the server by authorities, by the secret alone, or by both. The secret alone works
+//! with any certificate, including one created at start. The proofs of the handshake cover 32 bytes that only the
+//! two ends of *this* TLS session can compute (RFC 5705, RFC 9266). A man in the middle has two sessions with
+//! different bytes, so the proofs fail.
 //!
-//! Refuses client certificates: the secret proves the rank. Refuses resumption: connections live as long as runs.
+//! Client certificates are not used, because the secret authenticates the rank; nor is resumption, because
+//! connections live as long as runs.
 
 mod certificate;
 mod stream;
@@ -33,18 +34,18 @@ pub struct TlsServer(pub(crate) Arc<ServerConfig>);
 #[derive(Clone, Debug)]
 pub struct TlsClient {
     pub(crate) config: Arc<ClientConfig>,
-    /// The name that the certificate has to carry; `None`: the address that is dialled.
+    /// The name that the certificate must have; `None`: the dialled address.
     pub(crate) name: Option<ServerName<'static>>,
 }
 
 impl TlsServer {
-    /// With a key drawn now and a certificate that signs itself, for diallers that know the server by the secret.
+    /// Create a new key and a self-signed certificate, for diallers that authenticate the server by the secret.
     pub fn drawn() -> Result<Self, WireError> {
         let (certificate, key) = certificate::draw()?;
         Self::new(vec![certificate], key)
     }
 
-    /// With a chain of certificates, the server's first, and its key, both as PEM files.
+    /// Load a chain of certificates, the server's first, and its key, both as PEM files.
     pub fn from_files(certificates: &Path, key: &Path) -> Result<Self, WireError> {
         let chain = read_certificates(certificates)?;
         let fault = |why: String| WireError::TlsFile { path: key.to_owned(), why };
@@ -57,14 +58,14 @@ impl TlsServer {
             .with_protocol_versions(&[&rustls::version::TLS13])
             .and_then(|config| config.with_no_client_auth().with_single_cert(chain, key))
             .map_err(|why| setup(&why))?;
-        // Nobody resumes, and a ticket would be a message that no reader waits for.
+        // No client resumes a session, and a ticket would be a message that no reader expects.
         config.send_tls13_tickets = 0;
         Ok(Self(Arc::new(config)))
     }
 }
 
 impl TlsClient {
-    /// Knows the server by the secret alone, whatever its certificate says.
+    /// Authenticate the server by the secret alone, with any certificate.
     pub fn by_secret() -> Result<Self, WireError> {
         let provider = provider();
         let algorithms = provider.signature_verification_algorithms;
@@ -75,13 +76,13 @@ impl TlsClient {
             .with_custom_certificate_verifier(Arc::new(BySecret(algorithms)))
             .with_no_client_auth();
         config.resumption = Resumption::disabled();
-        // The name would only tell listeners on the way whom this end dials.
+        // The name would only reveal the server to observers of the network.
         config.enable_sni = false;
         Ok(Self { config: Arc::new(config), name: None })
     }
 
-    /// Knows the server by a certificate that one of `authorities`, a PEM file, has signed for `name`, and by the
-    /// secret. `name`: `None` where the certificate is made for the address that is dialled.
+    /// Authenticate the server by the secret and by a certificate that one of `authorities`, a PEM file, has
+    /// signed for `name`. `name`: `None` if the certificate is for the dialled address.
     pub fn by_authorities(authorities: &Path, name: Option<&str>) -> Result<Self, WireError> {
         let mut roots = RootCertStore::empty();
         for certificate in read_certificates(authorities)? {
@@ -106,7 +107,7 @@ impl TlsClient {
     }
 }
 
-/// Takes any certificate, if the server has its key. What makes that safe stands in the module's head.
+/// Accepts any certificate whose key the server has. The module's header explains why this is safe.
 #[derive(Debug)]
 struct BySecret(WebPkiSupportedAlgorithms);
 
@@ -145,7 +146,7 @@ impl ServerCertVerifier for BySecret {
     }
 }
 
-/// ring, named: without a name the process's default would be used, and panic where there is none.
+/// ring, explicitly: otherwise rustls would use the process's default, and panic if there is none.
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The byte stream under the frames: TCP, or TLS over it.
 //!
-//! A trait, so that frames and handshake are written once and one suite, `process_tests`, holds every stream to the same
-//! law. Its rules, which differ from the standard library's on purpose:
+//! It is a trait, so that frames and handshake exist once, and one suite, `process_tests`, checks every stream.
+//! Its rules differ from the standard library's on purpose:
 //!
-//! - One thread may send while another receives, without a lock that is held over a wait.
-//! - The socket itself blocks; whoever must not wait says so per call. An epoll of a sending thread and a blocking
-//!   read of a receiving thread can then share it.
-//! - A stream may hold bytes back that it accepted (TLS does). They count as unsent, and `flush` sends them.
+//! - One thread may send while another receives; no lock of both is held over a wait.
+//! - The socket itself blocks; a call that must not wait says so. Thus an epoll of the sending thread and a blocking
+//!   read of the receiving thread can share it.
+//! - A stream may retain accepted bytes (TLS does). They count as unsent, and `flush` sends them.
 //!
-//! Refuses to know a frame.
+//! Frames are unknown here.
 
 use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -17,25 +17,25 @@ use std::time::{Duration, Instant};
 
 use crate::tcp::Tcp;
 
-/// How long a call may take.
+/// How long a call may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// It takes what is there.
+    /// Not at all.
     Never,
-    /// Until a moment; one that has passed is like [`Wait::Never`], but reported as late.
+    /// Until a deadline; one that has passed is like [`Wait::Never`], but is reported as late.
     Until(Instant),
-    /// As long as the connection lives. Closing it ends the wait.
+    /// Without limit. Closing the connection ends the wait.
     Forever,
 }
 
 impl Wait {
-    /// For a time from now on.
+    /// Wait for a duration from now on.
     pub fn within(time: impl Into<Duration>) -> Self {
-        // A time too long to be added to the clock is no limit.
+        // A duration that overflows the clock is no limit.
         Instant::now().checked_add(time.into()).map_or(Self::Forever, Self::Until)
     }
 
-    /// Whether it ends before `other` does.
+    /// Whether it ends before `other`.
     pub fn is_before(self, other: Self) -> bool {
         match (self.left(), other.left()) {
             (Some(left), Some(limit)) => left < limit,
@@ -44,7 +44,7 @@ impl Wait {
         }
     }
 
-    /// Time left: `None` without limit, zero when it is over.
+    /// Time left: `None` without a limit, zero when it is over.
     pub(crate) fn left(self) -> Option<Duration> {
         match self {
             Self::Never => Some(Duration::ZERO),
@@ -56,37 +56,38 @@ impl Wait {
 
 /// A connected stream of bytes.
 pub(crate) trait Transport: Send + Sync + fmt::Debug {
-    /// Accepts bytes from the front of `slices`, at least one unless all are empty; how many.
+    /// Accept bytes from the front of `slices`, at least one unless all are empty; return their number.
     ///
     /// # Errors
-    /// `WouldBlock` where it never waits, `TimedOut` at the deadline; nothing was accepted then.
+    /// `WouldBlock` if the call must not wait, `TimedOut` at the deadline; nothing was accepted then.
     fn send(&self, slices: &[IoSlice<'_>], wait: Wait) -> io::Result<usize>;
 
-    /// Gives accepted bytes that it holds to the system.
+    /// Pass retained bytes to the system.
     ///
     /// # Errors
-    /// As `send`; some may have gone.
+    /// As `send`; some bytes may have been sent.
     fn flush(&self, wait: Wait) -> io::Result<()>;
 
-    /// Fills `slices` from the front with what arrived, at least one byte; how many. 0: the peer has ended, or this
-    /// side has closed.
+    /// Fill `slices` from the front with received bytes, at least one; return their number. 0: the peer has
+    /// ended, or this side has closed.
     ///
-    /// `whole`: the caller needs all of it, so waking up for less is of no use. A hint: less may be returned.
+    /// `whole`: the caller needs all bytes, so it need not be woken for fewer. This is a hint: fewer may be
+    /// returned.
     ///
     /// # Errors
-    /// `WouldBlock` where it never waits, `TimedOut` at the deadline; nothing was taken then.
+    /// `WouldBlock` if the call must not wait, `TimedOut` at the deadline; nothing was consumed then.
     fn receive(&self, slices: &mut [IoSliceMut<'_>], wait: Wait, whole: bool) -> io::Result<usize>;
 
-    /// Accepted bytes that it holds and the system does not know of.
+    /// Retained bytes that the system does not know of.
     fn held(&self) -> usize;
 
-    /// 32 bytes that both ends of an encrypted stream know and nobody else; `None` where nothing is encrypted.
+    /// 32 bytes that only the two ends of an encrypted stream know; `None` without encryption.
     fn binding(&self) -> Option<[u8; 32]>;
 
-    /// The socket, for facts and options.
+    /// The socket, for kernel data and options.
     fn tcp(&self) -> &Tcp;
 
-    /// Ends both directions: waiting calls return, later ones fail.
+    /// End both directions: waiting calls return, later ones fail.
     fn shutdown(&self) {
         self.tcp().shutdown();
     }

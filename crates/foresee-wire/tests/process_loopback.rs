@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A rank and a server over the loopback, by the public face alone: what a driver will do with it.
+//! A rank and a server over the loopback, with the public interface only, as a driver uses it.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -27,7 +27,7 @@ fn hello(role: Role) -> Hello {
     Hello::new(Purpose::Gradients, role, "loopback", 0, 1)
 }
 
-/// Two ends of a proved connection, the dialled one first.
+/// Two ends of an authenticated connection, the dialled one first.
 fn connect(role: Role, tls: bool, link: &LinkOptions, timeout: Nanos) -> (Connection, Connection) {
     let timeouts = Timeouts::new(timeout).unwrap();
     let server = tls.then(|| TlsServer::drawn().unwrap());
@@ -55,7 +55,7 @@ fn push(packet: u32, class: u16, payload: &[u8]) -> Header {
 }
 
 #[test]
-fn packets_go_up_and_sums_come_down_one_connection_at_once() {
+fn packets_and_sums_share_one_connection_in_both_directions() {
     const PACKETS: u32 = 400;
     for tls in [false, true] {
         let (mut near, mut far) = connect(Role::Data, tls, &LinkOptions::default(), usual());
@@ -99,7 +99,7 @@ fn a_window_by_queued_bytes_lets_an_urgent_packet_pass_the_bulk() {
         let reader = scope.spawn(move || {
             let (mut slot, mut order) = (vec![0; 30_000], Vec::new());
             while let Some(header) = far.receiver.header(soon()).unwrap() {
-                // A slow reader, so that what is sent has to queue somewhere.
+                // A slow reader, so that sent bytes have to queue.
                 pause(Duration::from_micros(200));
                 far.receiver.payload(&mut slot, soon()).unwrap();
                 order.push(header.class);
@@ -115,7 +115,7 @@ fn a_window_by_queued_bytes_lets_an_urgent_packet_pass_the_bulk() {
             let queued = link.queued().unwrap().unwrap_or(Bytes::ZERO);
             assert!(queued <= Bytes::new(WINDOW + 30_032), "{queued} are under way");
             if queued <= Bytes::new(WINDOW) {
-                // One packet is urgent, and is offered in mid-stream.
+                // One packet is urgent, and is offered in the middle of the stream.
                 let class = if packet == BULK / 2 { 0 } else { 9 };
                 let mut state = near.sender.send(&push(packet, class, &bulk), &bulk).unwrap();
                 while state != Sending::Done {
@@ -134,8 +134,8 @@ fn a_window_by_queued_bytes_lets_an_urgent_packet_pass_the_bulk() {
                 waits += 1;
             }
         }
-        // How many acknowledgments come is up to the system. One that nobody takes off would wake the poller at once, a
-        // hundred thousand times a second.
+        // The system determines the number of acknowledgments. One that stays in the queue would wake the poller
+        // a hundred thousand times a second.
         assert!(waits < 100 * BULK, "{waits} wake-ups for {BULK} packets: it spins");
         drop(poller);
         link.shutdown();
@@ -154,7 +154,8 @@ fn a_data_connection_outlives_a_reader_that_stops_for_longer_than_the_timeout() 
     let header = push(0, 0, &payload);
     assert_eq!(near.sender.send(&header, &payload).unwrap(), Sending::Half);
 
-    // The peer is alive and does not read: its window is closed. The kernel's own timeout would end it here.
+    // The peer is alive and does not read: its window is closed. The kernel's own timeout would end the
+    // connection here.
     let mut silence = Silence::new(timeout, Nanos::ZERO);
     for tenth in 1..=12 {
         pause(Duration::from_millis(100));
@@ -174,7 +175,7 @@ fn a_data_connection_outlives_a_reader_that_stops_for_longer_than_the_timeout() 
 }
 
 #[test]
-fn messages_pass_both_ways_and_a_late_one_can_be_waited_for_again() {
+fn messages_pass_both_ways_and_a_late_one_can_be_awaited_again() {
     for tls in [false, true] {
         let (mut near, mut far) = connect(Role::Control, tls, &LinkOptions::default(), usual());
         let late = near.receiver.next_message(Wait::within(Duration::from_millis(20))).unwrap_err();
@@ -190,13 +191,13 @@ fn messages_pass_both_ways_and_a_late_one_can_be_waited_for_again() {
 }
 
 #[test]
-fn a_peer_that_is_gone_is_an_end_a_cut_or_a_failure_and_never_a_hang() {
+fn a_lost_peer_is_an_end_a_cut_or_a_failure_and_never_a_hang() {
     for tls in [false, true] {
         let (near, mut far) = connect(Role::Data, tls, &LinkOptions::default(), usual());
         let Connection { mut sender, mut receiver, .. } = near;
         let payload = vec![0; 1 << 20];
         std::thread::scope(|scope| {
-            // It sends until it is told otherwise: how much the kernels on the way take in is theirs to say.
+            // It sends until it is stopped: the kernels on the path determine how much they accept.
             let writer = scope.spawn(|| {
                 loop {
                     if let Err(fault) = sender.send_all(&push(0, 0, &payload), &payload, Wait::Forever) {
@@ -216,7 +217,7 @@ fn a_peer_that_is_gone_is_an_end_a_cut_or_a_failure_and_never_a_hang() {
 }
 
 #[test]
-fn a_server_that_is_not_up_and_one_of_another_job_are_told_apart() {
+fn a_server_that_is_down_and_one_of_another_job_are_distinguished() {
     let options = ListenOptions::default();
     let anywhere: SocketAddr = (Ipv4Addr::LOCALHOST, 0).into();
     let keys = Arc::new(|hello: &Hello| (hello.job == "another").then(secret));

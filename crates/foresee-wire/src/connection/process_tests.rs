@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Both halves over real sockets: partial writes, slow readers, cuts and deadlines.
+//! Both halves over real sockets: partial writes, slow readers, broken connections and deadlines.
 
 use std::io::IoSlice;
 use std::time::Duration;
@@ -20,7 +20,7 @@ fn halves((near, far): &Pair) -> (Halves, Halves) {
     (Halves::new(Arc::clone(near)), Halves::new(Arc::clone(far)))
 }
 
-/// Sends without ever waiting in a call; between calls it does, as a poller would.
+/// Send without waiting in a call, and wait between calls, as a poller does.
 fn send_patiently(sender: &mut FrameSender, header: &Header, payload: &[u8]) {
     let mut state = sender.send(header, payload).unwrap();
     while state != Sending::Done {
@@ -123,10 +123,10 @@ fn a_batch_stops_at_its_limit_and_is_never_empty() {
 }
 
 #[test]
-fn a_half_written_packet_holds_the_connection_until_its_rest_has_gone() {
+fn a_half_written_packet_blocks_the_connection_until_it_is_complete() {
     for pair in [plain(), crate::tls::process_tests::pair()] {
         let (mut near, mut far) = halves(&pair);
-        // More than a send buffer grows to.
+        // More bytes than a send buffer grows to.
         let body = payload(0, 32 << 20);
         assert_eq!(near.sender.send(&push(7, body.len()), &body).unwrap(), Sending::Half);
         assert!(near.sender.is_half_written());
@@ -162,7 +162,7 @@ fn a_frame_that_its_header_does_not_describe_is_not_sent() {
 }
 
 #[test]
-fn a_connection_cut_in_mid_frame_says_where_and_how_much_is_missing() {
+fn a_connection_cut_within_a_frame_reports_the_missing_bytes() {
     let body = payload(0, 1000);
     let bytes = [&push(0, 1000).encode().unwrap()[..], &body].concat();
     for end in [0, 1, 31, 32, 33, 600, 1031] {
@@ -185,7 +185,7 @@ fn a_connection_cut_in_mid_frame_says_where_and_how_much_is_missing() {
 }
 
 #[test]
-fn a_deadline_in_mid_frame_loses_nothing() {
+fn a_deadline_within_a_frame_loses_nothing() {
     let (near, far) = plain();
     let mut far = Halves::new(far);
     let body = payload(0, 300);
@@ -212,7 +212,7 @@ fn a_deadline_in_mid_frame_loses_nothing() {
 }
 
 #[test]
-fn an_unread_payload_stays_and_its_header_is_told_again() {
+fn an_unread_payload_stays_and_its_header_is_returned_again() {
     let (mut near, mut far) = halves(&plain());
     for packet in 0..3 {
         send_patiently(&mut near.sender, &push(packet, 40_000), &payload(packet as usize, 40_000));
@@ -230,7 +230,7 @@ fn an_unread_payload_stays_and_its_header_is_told_again() {
 }
 
 #[test]
-fn closing_ends_a_waiting_reader_and_the_error_says_who_closed() {
+fn closing_ends_a_waiting_reader_and_the_error_names_the_side_that_closed() {
     let (_near, mut far) = halves(&plain());
     let link = far.receiver.link();
     std::thread::scope(|scope| {
@@ -242,7 +242,7 @@ fn closing_ends_a_waiting_reader_and_the_error_says_who_closed() {
 }
 
 #[test]
-fn a_damaged_payload_is_told_and_the_next_frame_is_found() {
+fn a_damaged_payload_is_an_error_and_the_next_frame_is_readable() {
     let (mut near, mut far) = halves(&plain());
     let header = push(4, 6).sealed(b"bytes!");
     send_patiently(&mut near.sender, &header, b"bites!");
@@ -254,7 +254,7 @@ fn a_damaged_payload_is_told_and_the_next_frame_is_found() {
 }
 
 #[test]
-fn messages_pass_between_packets_and_data_is_no_message() {
+fn messages_pass_between_packets_and_data_is_not_a_message() {
     let (mut near, mut far) = halves(&choked(3));
     near.sender.send_message(&Message::Ping(Ping { number: 300 }), 9, soon()).unwrap();
     send_patiently(&mut near.sender, &push(0, 100), &payload(0, 100));
@@ -267,7 +267,7 @@ fn messages_pass_between_packets_and_data_is_no_message() {
 }
 
 #[test]
-fn an_announced_length_takes_no_memory_before_its_bytes_come() {
+fn an_announced_length_takes_no_memory_before_its_bytes_arrive() {
     let (near, far) = plain();
     let mut far = Halves::new(far);
     let header = Header::control(Kind::Plan, 0, crate::PLAN_BYTES_MAX).encode().unwrap();

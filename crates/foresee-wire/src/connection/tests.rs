@@ -32,7 +32,7 @@ pub(super) fn payload(seed: usize, length: usize) -> Vec<u8> {
     (0..length).map(|at| u8::try_from((at * 7 + seed * 13) % 256).unwrap()).collect()
 }
 
-/// Gives bytes from memory, a few at a time, then the end.
+/// Returns bytes from memory in small steps, then the end.
 #[derive(Debug)]
 struct Script {
     tcp: Arc<Tcp>,
@@ -75,7 +75,7 @@ impl Transport for Script {
     }
 }
 
-/// Reads a stream to its end or its first fault; the frames that it had.
+/// Read a stream to its end or first fault; return the number of frames and the fault.
 fn read_all(tcp: &Arc<Tcp>, bytes: Vec<u8>, step: usize) -> (usize, Option<WireError>) {
     let script = Script { tcp: Arc::clone(tcp), bytes: Mutex::new((bytes, 0)), step };
     let mut receiver = FrameReceiver::new(Arc::new(script));
@@ -85,7 +85,7 @@ fn read_all(tcp: &Arc<Tcp>, bytes: Vec<u8>, step: usize) -> (usize, Option<WireE
             Ok(None) => return (frames, None),
             Ok(Some(header)) if header.kind.is_data() && frames % 2 == 0 => receiver.discard(Wait::Never),
             Ok(Some(header)) if header.kind.is_data() => {
-                // As a plan would: no buffer is longer than what it allows.
+                // No buffer is longer than a plan allows.
                 if header.length > 4096 {
                     return (frames, None);
                 }
@@ -104,7 +104,7 @@ fn read_all(tcp: &Arc<Tcp>, bytes: Vec<u8>, step: usize) -> (usize, Option<WireE
 
 #[test]
 fn damaged_streams_end_in_an_error_or_at_their_end() {
-    // No byte passes it: a stream from memory only has to name a connection.
+    // No byte uses it: a stream from memory only needs an address.
     let address = SocketAddr::from((Ipv4Addr::LOCALHOST, 1));
     let tcp = Arc::new(Tcp::new(File::open("/dev/null").unwrap().into(), address, address));
     let mut whole = Vec::new();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Lists and texts of messages with an upper bound, for `#[serde(with = "ListOf::<MAX>")]`.
 //!
-//! serde's own readers have no bound: they would accept a list of a billion empty members. Memory grows with the members
-//! that were read, never with the announced number.
+//! serde's own readers have no bound: they would accept a list of a billion empty members. Memory grows with the
+//! members that were read, and not with the announced number.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_billion_members_without_bytes_are_not_believed() {
+    fn a_list_of_a_billion_empty_members_is_refused() {
         assert!(postcard::from_bytes::<Both>(&[0xFF, 0xFF, 0xFF, 0xFF, 0x0F, 0]).is_err());
     }
 }

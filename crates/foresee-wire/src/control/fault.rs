@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What went wrong, and with whom: a kind for programs, a sentence for people.
+//! The content of ERROR messages: a code for programs, a text for users.
 //!
-//! Apart from the messages, because a handshake has faults too, and errors show them. Refuses a text that could command a
-//! terminal.
+//! It is separate from the messages because handshakes use it too, and error types show it. Control characters
+//! are escaped when the text is displayed.
 
 use std::fmt;
 
@@ -10,22 +10,22 @@ use serde::{Deserialize, Serialize};
 
 use super::{TEXT_BYTES_MAX, TextOf};
 
-/// What went wrong, and with whom.
+/// An error report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
     /// Its kind, for programs.
     pub code: FaultCode,
-    /// The rank that it is about.
+    /// The rank that it concerns.
     pub rank: Option<u32>,
-    /// The tensor that it is about.
+    /// The tensor that it concerns.
     pub tensor: Option<u32>,
-    /// A sentence for people: what happened, and what to do; up to [`TEXT_BYTES_MAX`] bytes.
+    /// What happened and what to do, for users; up to [`TEXT_BYTES_MAX`] bytes.
     #[serde(with = "TextOf::<TEXT_BYTES_MAX>")]
     pub text: String,
 }
 
 impl Fault {
-    /// A fault about nobody in particular. A text that is too long is cut, at a character.
+    /// Create a fault without a rank or tensor. A text that is too long is cut at a character boundary.
     pub fn new(code: FaultCode, text: impl Into<String>) -> Self {
         let mut text = text.into();
         let mut end = text.len().min(TEXT_BYTES_MAX);
@@ -49,27 +49,27 @@ impl fmt::Display for Fault {
 pub enum FaultCode {
     /// The other end speaks another version.
     Version,
-    /// A proof was wrong.
+    /// An authentication proof was wrong.
     Secret,
-    /// TLS is on at one end alone.
+    /// Only one end uses TLS.
     Tls,
-    /// A frame or message that is malformed or out of turn.
+    /// A malformed frame or message, or one in the wrong state.
     Protocol,
-    /// No room for another job, rank or connection.
+    /// No capacity for another job, rank or connection.
     Busy,
-    /// Ranks do not agree on job, world or plan.
+    /// Ranks disagree on job, world or plan.
     Plan,
     /// A rank or a server is lost.
     Lost,
-    /// An old generation.
+    /// An outdated generation.
     Generation,
     /// This end is closing.
     Closing,
-    /// Anything else; the text says what.
+    /// Any other fault; the text explains it.
     Other,
 }
 
-/// A text from elsewhere, its control characters made visible: it may reach a terminal.
+/// A text from the network, with its control characters escaped, because it may be printed to a terminal.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Printable<'a>(pub(crate) &'a str);
 

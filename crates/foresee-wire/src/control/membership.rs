@@ -1,42 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the two ends tell each other when a server is replaced or a rank is lost: who is left, and from where on.
+//! Messages for the replacement of a server and the loss of a rank.
 //!
-//! Apart from the messages of every round. Refuses to decide who is left.
+//! They are separate from the messages of every round.
 
 use serde::{Deserialize, Serialize};
 
 use super::{ListOf, MEMBER_BYTES_MAX, OPEN_ROUNDS_MAX, PLAN_BODY_MAX, TEXT_BYTES_MAX, TextOf, Used};
 
-/// What a server that took the place of a lost one has to know to go on, and what one has to know whose connection broke: a
-/// rank's first word when it comes again.
+/// State that a replacement server needs to resume, and that a server needs after a broken connection. It is the
+/// first message of a rank that reconnects.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resume {
-    /// Membership of the plan at work; 0: the rank has heard of none.
+    /// Membership of the current plan; 0 if the rank knows none.
     pub generation: u32,
-    /// The oldest round that the rank keeps gradients of.
+    /// The oldest round whose gradients the rank retains.
     pub oldest: u64,
-    /// As [`Members::live`], where anybody was lost; else empty.
+    /// As [`Members::live`] after a loss, otherwise empty.
     #[serde(with = "ListOf::<MEMBER_BYTES_MAX>")]
     pub live: Vec<u8>,
-    /// The plan at work, as [`super::Plan::body`]; up to [`PLAN_BODY_MAX`] bytes.
+    /// The current plan, as [`super::Plan::body`]; up to [`PLAN_BODY_MAX`] bytes.
     #[serde(with = "ListOf::<PLAN_BODY_MAX>")]
     pub body: Vec<u8>,
 }
 
-/// The answer to [`Resume`]: from a server in the place of a lost one once every rank has said it, from one whose connection
-/// broke at once. What is kept is to be pushed again.
+/// The answer to [`Resume`]. A replacement server sends it once every rank has sent its [`Resume`], a reconnected
+/// server immediately. The rank then retransmits the gradients that it retains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resumed {
-    /// Membership of the plan that goes on.
+    /// Membership of the resumed plan.
     pub generation: u32,
     /// Rounds before this one are done.
     pub oldest: u64,
-    /// Whether the server is the one that the rank was connected to, and has what it summed: only what has not landed with
-    /// the rank is missing then.
+    /// Whether the server is the one of the broken connection and still has its sums. Then only packets without a
+    /// received sum are missing.
     pub knows: bool,
 }
 
-/// A rank is lost, and its job goes on: told to ranks by the server that noticed, and by them to the first server.
+/// A rank is lost, and its job goes on. The server that noticed sends it to the ranks, and they forward it to the
+/// first server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lost {
     /// The rank.
@@ -46,35 +47,37 @@ pub struct Lost {
     pub why: String,
 }
 
-/// Who is left, says the first server: from here on a rank hears of no round's end until it has heard [`Change`].
+/// The new membership, from the first server. After it, a rank accepts no round completion until it receives
+/// [`Change`].
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Members {
     /// The new membership.
     pub generation: u32,
-    /// The rank that was lost, or the first of them.
+    /// The first lost rank.
     pub rank: u32,
-    /// Which ranks are in it, a bit each, that of rank 0 the lowest of the first byte; up to [`MEMBER_BYTES_MAX`] bytes.
+    /// The remaining ranks, one bit each; rank 0 is the lowest bit of the first byte; up to [`MEMBER_BYTES_MAX`]
+    /// bytes.
     #[serde(with = "ListOf::<MEMBER_BYTES_MAX>")]
     pub live: Vec<u8>,
-    /// Who was lost, and why, for people; up to [`TEXT_BYTES_MAX`] bytes.
+    /// Which ranks were lost, and why, for users; up to [`TEXT_BYTES_MAX`] bytes.
     #[serde(with = "TextOf::<TEXT_BYTES_MAX>")]
     pub why: String,
 }
 
-/// What a rank that is left knows, said to the first server.
+/// The state that a remaining rank reports to the first server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
     /// The new membership.
     pub generation: u32,
-    /// The oldest round that the rank keeps gradients of.
+    /// The oldest round whose gradients the rank retains.
     pub oldest: u64,
-    /// What it has heard of rounds from there on, up to [`OPEN_ROUNDS_MAX`] of them.
+    /// The tensors used in rounds from there on, as far as the rank knows; up to [`OPEN_ROUNDS_MAX`] rounds.
     #[serde(with = "ListOf::<OPEN_ROUNDS_MAX>")]
     pub used: Vec<Used>,
 }
 
-/// What all that are left go by: told by the first server to ranks, and by each of them to every server, before anything
-/// else under the new membership.
+/// The state that all remaining ranks resume from. The first server sends it to the ranks. Each rank sends it to
+/// every server as its first message under the new membership.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Change {
     /// The new membership.
@@ -84,12 +87,12 @@ pub struct Change {
     pub live: Vec<u8>,
     /// Rounds before this one are done.
     pub oldest: u64,
-    /// What rounds from there on used, as far as any of them has heard.
+    /// The tensors used in rounds from there on, as far as any remaining rank knows.
     #[serde(with = "ListOf::<OPEN_ROUNDS_MAX>")]
     pub used: Vec<Used>,
 }
 
-/// What a server tells from here on is told under this membership.
+/// The server has applied the change: its further messages belong to this membership.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changed {
     /// The membership.

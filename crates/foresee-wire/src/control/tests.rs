@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Messages and their bytes: whole, cut short, too long, damaged.
+//! Messages and their encoding: complete, truncated, too long, damaged.
 
 use foresee_testkit::property;
 use proptest::prelude::*;
@@ -38,7 +38,7 @@ fn examples() -> Vec<Message> {
 }
 
 #[test]
-fn every_message_survives_its_bytes() {
+fn every_message_survives_encoding_and_decoding() {
     for message in examples() {
         let (header, body) = message.encode(4).unwrap();
         assert_eq!(header.generation, 4);
@@ -48,7 +48,7 @@ fn every_message_survives_its_bytes() {
 }
 
 #[test]
-fn every_message_cut_short_or_with_bytes_behind_it_is_refused() {
+fn every_truncated_or_extended_message_is_refused() {
     for message in examples() {
         let (header, body) = message.encode(0).unwrap();
         let unsummed = Header { checksum: None, ..header };
@@ -63,7 +63,7 @@ fn every_message_cut_short_or_with_bytes_behind_it_is_refused() {
 }
 
 #[test]
-fn the_longest_plan_and_the_longest_set_fit_and_a_byte_more_is_refused() {
+fn the_longest_plan_and_set_fit_and_one_byte_more_is_refused() {
     let plan = |bytes| Message::Plan(Plan { generation: u32::MAX, body: vec![0xFF; bytes] });
     let end = |bytes| Message::RoundEnd(RoundEnd { round: u64::MAX, absent: vec![0xFF; bytes] });
     let everybody = || vec![0xFF; MEMBER_BYTES_MAX];
@@ -87,7 +87,7 @@ fn the_longest_plan_and_the_longest_set_fit_and_a_byte_more_is_refused() {
 }
 
 #[test]
-fn data_and_handshake_are_no_messages() {
+fn data_and_handshake_frames_are_not_messages() {
     for &kind in Kind::ALL {
         if kind.is_data() || kind.is_handshake() {
             let fault = Message::decode(&Header::control(kind, 0, 0), &[]).unwrap_err();
@@ -97,7 +97,7 @@ fn data_and_handshake_are_no_messages() {
 }
 
 #[test]
-fn a_long_explanation_is_cut_at_a_character_and_cannot_command_a_terminal() {
+fn a_long_text_is_cut_at_a_character_and_its_control_characters_are_escaped() {
     let fault = Fault::new(FaultCode::Other, "ü".repeat(TEXT_BYTES_MAX));
     assert_eq!(fault.text.len(), TEXT_BYTES_MAX);
     assert!(Message::Error(fault).encode(0).is_ok());
@@ -117,7 +117,7 @@ proptest! {
         let length = u32::try_from(body.len()).unwrap();
         let header = Header::control(Kind::ALL[kind], 0, length);
         if let Ok(message) = Message::decode(&header, &body) {
-            // Postcard reads padded numbers, so the bytes may differ; the message may not.
+            // Postcard accepts padded numbers, so the bytes may differ; the message may not.
             let (header, body) = message.encode(0).unwrap();
             prop_assert_eq!(Message::decode(&header, &body).unwrap(), message);
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Headers by the page of the format, by noise and by flipped bits.
+//! Headers against the format's page, random bytes and flipped bits.
 
 use foresee_testkit::property;
 use proptest::prelude::*;
@@ -18,7 +18,7 @@ fn push() -> Header {
 }
 
 #[test]
-fn a_push_has_the_bytes_that_the_page_of_the_format_shows() {
+fn a_push_has_the_bytes_of_the_format_page() {
     let shown = "f5010111 02000000 07000000 03000000 70110100 30750000 ff000000 f947c3e8";
     let shown = shown.replace(' ', "");
     let bytes = push().sealed(b"hello").encode().unwrap();
@@ -27,7 +27,7 @@ fn a_push_has_the_bytes_that_the_page_of_the_format_shows() {
 }
 
 #[test]
-fn the_page_of_the_format_has_every_kind_with_its_code_and_bound_and_every_dtype() {
+fn the_format_page_lists_every_kind_with_code_and_bound_and_every_dtype() {
     let page = include_str!("../../../../docs/formats/wire.md");
     for &kind in Kind::ALL {
         let row = format!("| {} | {kind} |", kind as u8);
@@ -46,7 +46,7 @@ fn the_page_of_the_format_has_every_kind_with_its_code_and_bound_and_every_dtype
 }
 
 #[test]
-fn an_unknown_version_type_flag_and_dtype_are_named() {
+fn errors_name_an_unknown_version_type_flag_and_dtype() {
     let good = push().encode().unwrap();
     let told = |at: usize, byte: u8| {
         let mut bytes = good;
@@ -74,7 +74,7 @@ fn a_checksum_covers_the_header_and_the_payload() {
 }
 
 #[test]
-fn the_low_half_of_a_round_finds_the_nearest_whole() {
+fn the_low_half_of_a_round_widens_to_the_nearest_round() {
     assert_eq!(widen_round(5, 4), 5);
     assert_eq!(widen_round(0, 0xFFFF_FFFF), 1 << 32);
     assert_eq!(widen_round(0xFFFF_FFFF, 1 << 32), 0xFFFF_FFFF);
@@ -117,7 +117,7 @@ proptest! {
         shape in 0_u8..4,
         kind in 0..Kind::ALL.len(),
     ) {
-        // Raw noise dies at the first byte: most cases get further.
+        // Random bytes fail at the first byte: most cases get further.
         if shape > 0 { bytes[0] = MAGIC; bytes[1] = VERSION; }
         if shape > 1 { bytes[2] = Kind::ALL[kind] as u8; bytes[3] &= 0x17; bytes[22] = 0; bytes[23] = 0; }
         if shape > 2 && !Kind::ALL[kind].is_data() { bytes[3] &= 0x10; bytes[8..20].fill(0); bytes[24..28].fill(0); }
@@ -128,17 +128,17 @@ proptest! {
     }
 
     #[test]
-    fn every_header_survives_its_bytes(header in any_header()) {
+    fn every_header_survives_encoding_and_decoding(header in any_header()) {
         prop_assert_eq!(Header::decode(&header.encode().unwrap()), Ok(header));
     }
 
     #[test]
-    fn every_flipped_bit_of_a_sealed_frame_is_noticed(
+    fn every_flipped_bit_of_a_frame_with_checksum_is_detected(
         header in any_header(), payload in proptest::collection::vec(any::<u8>(), 0..64), bit in 0_usize..256,
     ) {
         let mut bytes = header.sealed(&payload).encode().unwrap();
         bytes[bit / 8] ^= 1 << (bit % 8);
-        // Clearing the flag of the checksum leaves a sum that must be 0, unless it happens to be.
+        // Without the checksum flag the field must be 0, which the checksum may be by chance.
         let unnoticed = Header::decode(&bytes).is_ok_and(|header| header.verify(&payload).is_ok());
         prop_assert!(!unnoticed);
     }

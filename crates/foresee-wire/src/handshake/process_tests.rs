@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Right and wrong secrets, versions and jobs; strangers, and whoever sits between two honest ends.
+//! Right and wrong secrets, versions and jobs; unauthenticated peers, and a man in the middle.
 
 use std::io::IoSlice;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn reception(tls: Option<TlsServer>) -> Reception {
     Reception { keys, tls, timeout: Nanos::from_secs(5) }
 }
 
-/// Both ends of one connection, not encrypted yet.
+/// Both ends of one plain connection.
 fn ends() -> (Arc<Tcp>, Arc<Tcp>) {
     let (near, far) = pair(&LinkOptions::default());
     (Arc::new(near), Arc::new(far))
@@ -36,7 +36,7 @@ fn ends() -> (Arc<Tcp>, Arc<Tcp>) {
 
 type Outcome = (Result<Welcome, WireError>, Result<Arrival, WireError>);
 
-/// The dialler's part on `near` with its own ideas, against an honest listener on `far`.
+/// A modified dialler on `near` against an honest listener on `far`.
 fn meet(
     (near, far): (Arc<Tcp>, Arc<Tcp>),
     reception: &Reception,
@@ -57,14 +57,14 @@ fn honest(near: Arc<Tcp>, hello: &Hello, secret: &Secret) -> Result<Welcome, Wir
 }
 
 #[test]
-fn two_ends_with_one_secret_know_each_other() {
+fn two_ends_with_one_secret_authenticate_each_other() {
     let (welcome, arrival) = meet(ends(), &reception(None), |near| honest(near, &hello(), &secret()));
     assert_eq!(welcome.unwrap(), WELCOME);
     assert_eq!(arrival.unwrap().hello(), &hello());
 }
 
 #[test]
-fn a_wrong_secret_and_an_unknown_job_look_the_same_from_outside_and_are_named_at_both_ends() {
+fn a_wrong_secret_and_an_unknown_job_are_indistinguishable_and_reported_at_both_ends() {
     let unknown = Hello { job: "elsewhere".into(), ..hello() };
     for (hello, secret) in [(hello(), other_secret()), (unknown, secret())] {
         let ends = ends();
@@ -79,11 +79,11 @@ fn a_wrong_secret_and_an_unknown_job_look_the_same_from_outside_and_are_named_at
 }
 
 #[test]
-fn a_listener_without_the_secret_is_found_out() {
+fn a_listener_without_the_secret_is_rejected() {
     let (near, far) = ends();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // It takes any proof, and answers with one of another secret.
+            // The listener accepts any proof, and answers with a proof of another secret.
             let mut halves = Halves::new(far);
             let greeting = hear(&mut halves, Kind::Hello, soon()).unwrap();
             say(&mut halves, Kind::Challenge, &[1; NONCE], soon()).unwrap();
@@ -98,7 +98,7 @@ fn a_listener_without_the_secret_is_found_out() {
 }
 
 #[test]
-fn a_proof_said_back_to_its_maker_proves_nothing() {
+fn a_reflected_proof_is_rejected() {
     let (near, far) = ends();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -106,7 +106,7 @@ fn a_proof_said_back_to_its_maker_proves_nothing() {
             hear(&mut halves, Kind::Hello, soon()).unwrap();
             say(&mut halves, Kind::Challenge, &[1; NONCE], soon()).unwrap();
             let proof = hear(&mut halves, Kind::Proof, soon()).unwrap();
-            // Alone, and behind an answer.
+            // Alone, and after an answer.
             say(&mut halves, Kind::Welcome, &proof, soon()).unwrap();
         });
         assert!(matches!(honest(near, &hello(), &secret()), Err(WireError::SecretDiffers { .. })));
@@ -114,8 +114,8 @@ fn a_proof_said_back_to_its_maker_proves_nothing() {
 }
 
 #[test]
-fn a_recorded_handshake_proves_nothing_again() {
-    // Recorded between two honest ends, with a listener that can be listened to.
+fn a_replayed_handshake_is_rejected() {
+    // Captured between two honest ends.
     let (near, far) = ends();
     let (greeting, proof) = std::thread::scope(|scope| {
         scope.spawn(|| honest(near, &hello(), &secret()));
@@ -140,8 +140,8 @@ fn a_recorded_handshake_proves_nothing_again() {
 }
 
 #[test]
-fn a_hello_or_a_welcome_changed_on_the_way_fails() {
-    // Whoever passes frames on may change what has no checksum of secrets.
+fn a_hello_or_a_welcome_changed_in_transit_fails() {
+    // A man in the middle may change the bytes that no proof covers.
     for (kind, expected) in [(Kind::Hello, false), (Kind::Welcome, false), (Kind::Bye, true)] {
         let (near, outer) = ends();
         let (inner, far) = ends();
@@ -154,12 +154,12 @@ fn a_hello_or_a_welcome_changed_on_the_way_fails() {
     }
 }
 
-/// Passes a handshake on, and changes a bit of the frame of one kind.
+/// Relay a handshake, and change a bit of the frame of one kind.
 fn between(mut outer: Halves, mut inner: Halves, changed: Kind) {
     let pass = |from: &mut Halves, to: &mut Halves, kind| {
         let mut body = hear(from, kind, soon()).ok()?;
         if kind == changed {
-            // Of the rank or of the session: both stand behind what would be unreadable.
+            // A byte of the rank or of the session, which leave the message decodable.
             let at = if kind == Kind::Hello { body.len() - 2 } else { 1 };
             body[at] ^= 1;
         }
@@ -179,7 +179,7 @@ fn encrypted(near: Arc<Tcp>, secret: &Secret) -> Result<Welcome, WireError> {
 }
 
 #[test]
-fn under_tls_two_ends_know_each_other_and_strangers_do_not() {
+fn under_tls_two_ends_authenticate_each_other_and_strangers_fail() {
     let reception = reception(Some(TlsServer::drawn().unwrap()));
     let (welcome, arrival) = meet(ends(), &reception, |near| encrypted(near, &secret()));
     assert_eq!(welcome.unwrap(), WELCOME);
@@ -190,7 +190,7 @@ fn under_tls_two_ends_know_each_other_and_strangers_do_not() {
 }
 
 #[test]
-fn under_tls_whoever_sits_between_fails_although_any_certificate_is_taken() {
+fn under_tls_a_man_in_the_middle_fails_although_any_certificate_is_accepted() {
     let (near, outer) = ends();
     let (inner, far) = ends();
     let (mine, theirs) = (TlsServer::drawn().unwrap(), reception(Some(TlsServer::drawn().unwrap())));
@@ -198,7 +198,7 @@ fn under_tls_whoever_sits_between_fails_although_any_certificate_is_taken() {
         scope.spawn(|| {
             let outer = Tls::accept(outer, &mine, soon()).unwrap();
             let inner = Tls::dial(inner, &TlsClient::by_secret().unwrap(), soon()).unwrap();
-            // Word for word: only the two sessions differ.
+            // Relayed unchanged: only the two sessions differ.
             between(Halves::new(Arc::new(outer)), Halves::new(Arc::new(inner)), Kind::Bye);
         });
         let (welcome, arrival) = meet((near, far), &theirs, |near| encrypted(near, &secret()));
@@ -208,7 +208,7 @@ fn under_tls_whoever_sits_between_fails_although_any_certificate_is_taken() {
 }
 
 #[test]
-fn tls_at_one_end_alone_is_named_at_both() {
+fn tls_at_only_one_end_is_reported_at_both() {
     let (welcome, arrival) = meet(ends(), &reception(None), |near| encrypted(near, &secret()));
     assert!(matches!(welcome, Err(WireError::TlsMismatch { there: false, .. })), "{welcome:?}");
     assert!(matches!(arrival, Err(WireError::TlsMismatch { there: true, .. })), "{arrival:?}");
@@ -220,7 +220,7 @@ fn tls_at_one_end_alone_is_named_at_both() {
     assert!(matches!(arrival, Err(WireError::TlsMismatch { there: false, .. })), "{arrival:?}");
 }
 
-/// Sends raw bytes to a listener; what it sends back until it ends, and what it makes of them.
+/// Send raw bytes to a listener; return its answer and its error.
 fn stranger(bytes: &[u8]) -> (Vec<u8>, WireError) {
     let (near, far) = ends();
     std::thread::scope(|scope| {
@@ -246,7 +246,7 @@ fn frame(kind: Kind, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn another_version_is_named_at_both_ends() {
+fn another_version_is_reported_at_both_ends() {
     let mut newer = frame(Kind::Hello, &[0; 700]);
     newer[1] = 2;
     let (heard, fault) = stranger(&newer);
@@ -255,7 +255,7 @@ fn another_version_is_named_at_both_ends() {
         told.contains("speaks version 2, and this build version 1; install one version on both"),
         "{told}"
     );
-    // It is told, although most of what it sent was never read.
+    // The answer arrives, although most of the sent bytes were never read.
     let header = Header::decode(heard[..HEADER_BYTES].try_into().unwrap()).unwrap();
     let Message::Error(fault) = Message::decode(&header, &heard[HEADER_BYTES..]).unwrap() else {
         panic!("no reason came")
@@ -270,14 +270,14 @@ fn another_version_is_named_at_both_ends() {
 }
 
 #[test]
-fn a_version_changed_in_the_header_alone_is_noticed() {
+fn a_version_changed_only_in_the_header_is_detected() {
     let greeting = Greeting { version: 2, nonce: [0; 32], hello: hello() };
     let (_, fault) = stranger(&frame(Kind::Hello, &to_bytes(Kind::Hello, &greeting).unwrap()));
     assert!(matches!(fault, WireError::Version { theirs: 2, ours: 1, .. }), "{fault}");
 }
 
 #[test]
-fn strangers_hear_nothing_that_the_secret_went_into() {
+fn strangers_receive_nothing_that_depends_on_the_secret() {
     let greeting = Greeting { version: VERSION, nonce: [3; 32], hello: hello() };
     let greeting = to_bytes(Kind::Hello, &greeting).unwrap();
     let proofless = frame(Kind::Hello, &greeting);
@@ -306,7 +306,7 @@ fn garbage_is_refused_at_its_first_byte_and_not_answered() {
 }
 
 #[test]
-fn a_long_or_misplaced_frame_of_a_stranger_is_refused_unread() {
+fn a_long_or_unexpected_frame_of_a_stranger_is_refused_unread() {
     let mut long = frame(Kind::Plan, &[0; 2000]);
     long[20..24].copy_from_slice(&(1_u32 << 20).to_le_bytes());
     let told = stranger(&long).1.to_string();
@@ -318,9 +318,9 @@ fn a_long_or_misplaced_frame_of_a_stranger_is_refused_unread() {
 }
 
 #[test]
-fn a_stranger_that_dribbles_is_cut_off_at_one_deadline() {
+fn a_slow_stranger_is_disconnected_at_one_deadline() {
     let (near, far) = ends();
-    // Each byte alone would be in time: all of them take 18 s.
+    // Each byte alone would be in time; all of them take 18 s.
     let bytes = frame(Kind::Hello, &[0; 900]);
     std::thread::scope(|scope| {
         let sent = scope.spawn(|| {
@@ -338,7 +338,7 @@ fn a_stranger_that_dribbles_is_cut_off_at_one_deadline() {
 }
 
 #[test]
-fn a_refusal_arrives_in_words_and_is_proved() {
+fn a_refusal_arrives_with_its_reason_and_is_authenticated() {
     let (near, far) = ends();
     let reception = reception(None);
     std::thread::scope(|scope| {

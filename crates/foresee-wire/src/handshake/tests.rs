@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bytes that a proof covers, and what is refused before a dial.
+//! Bytes that a proof covers, and refusals before a dial.
 
 use super::*;
 use crate::hello::Role;
@@ -10,8 +10,8 @@ fn secret() -> Secret {
 }
 
 #[test]
-fn proofs_are_those_of_the_page_of_the_format() {
-    // Computed by another implementation of HMAC-SHA256 from the page's words.
+fn proofs_match_the_format_page() {
+    // Computed by another implementation of HMAC-SHA256 from the text of the format's page.
     let proof = |binding, side, answer: &[u8]| {
         let transcript = Transcript { greeting: b"greeting", nonce: [1; NONCE], binding };
         let tag = transcript.sign(&secret(), side, answer);
@@ -44,7 +44,7 @@ fn no_two_transcripts_have_the_same_bytes() {
 }
 
 #[test]
-fn a_hello_that_no_listener_takes_is_not_dialled() {
+fn a_hello_that_no_listener_accepts_is_not_sent() {
     let outside = Hello { rank: 9, role: Role::Control, ..hello() };
     let nowhere = ([127, 0, 0, 1], 1).into();
     let fault = dial(nowhere, outside, &secret(), &DialOptions::default(), Wait::Never).unwrap_err();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Strangers by the dozen, and the real ranks among them; ends of a listener.
+//! Many unauthenticated connections with real ranks among them; the end of a listener.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Ipv4Addr, TcpStream};
@@ -26,7 +26,7 @@ fn address(listener: &Listener) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, listener.address().port()).into()
 }
 
-/// A rank that dials and is welcomed.
+/// A rank that dials and is accepted.
 fn visit(listener: &mut Listener, rank: u32) {
     let there = address(listener);
     std::thread::scope(|scope| {
@@ -41,7 +41,7 @@ fn visit(listener: &mut Listener, rank: u32) {
     });
 }
 
-/// Connects from an address of its own and says nothing.
+/// Connect from another address and send nothing.
 fn silent(there: SocketAddr, last: u8) -> TcpStream {
     let local = Some(Ipv4Addr::new(127, 0, 0, last).into());
     let options = LinkOptions { local, ..LinkOptions::default() };
@@ -73,7 +73,7 @@ fn ranks_arrive_with_and_without_tls() {
 }
 
 #[test]
-fn a_flood_of_strangers_from_one_address_pushes_itself_out_and_no_rank() {
+fn a_flood_of_strangers_from_one_address_evicts_its_own_connections_and_no_rank() {
     let mut listener = listener(ListenOptions { strangers: 8, ..ListenOptions::default() });
     let there = address(&listener);
     let first = silent(there, 2);
@@ -84,7 +84,7 @@ fn a_flood_of_strangers_from_one_address_pushes_itself_out_and_no_rank() {
     for rank in 0..4 {
         visit(&mut listener, rank);
     }
-    // The stranger of the other address came first and is still there: it had one place, the others more.
+    // The stranger of the other address came first and stays: its address had one connection, the other one more.
     first.set_nonblocking(true).unwrap();
     assert_eq!((&first).read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
     let mut oldest = &flood[0];
@@ -93,7 +93,7 @@ fn a_flood_of_strangers_from_one_address_pushes_itself_out_and_no_rank() {
 }
 
 #[test]
-fn what_goes_wrong_is_counted_and_kept_up_to_a_bound() {
+fn failures_are_counted_and_stored_up_to_a_bound() {
     let handshake = Nanos::from_millis(100);
     let timeouts = Timeouts { handshake, ..Timeouts::default() };
     let mut listener = listener(ListenOptions { timeouts, ..ListenOptions::default() });
@@ -117,7 +117,7 @@ fn what_goes_wrong_is_counted_and_kept_up_to_a_bound() {
 }
 
 #[test]
-fn nobody_in_time_is_no_error() {
+fn no_dialler_in_time_is_not_an_error() {
     let mut listener = listener(ListenOptions::default());
     assert!(listener.accept(Wait::Never).unwrap().is_none());
     assert!(listener.accept(Wait::within(Duration::from_millis(20))).unwrap().is_none());
@@ -144,14 +144,14 @@ fn closing_ends_a_waiting_accept_and_every_stranger() {
 }
 
 #[test]
-fn a_rank_that_was_handed_over_is_out_of_the_end_of_a_listener() {
+fn a_rank_that_was_handed_over_survives_the_end_of_the_listener() {
     for _ in 0..200 {
         let mut listener = listener(ListenOptions::default());
         let there = address(&listener);
         std::thread::scope(|scope| {
             let near = scope.spawn(move || dial(there, hello(), &secret(), &DialOptions::default(), soon()));
             let arrival = listener.accept(soon()).unwrap().expect("a rank in time");
-            // Its thread may not have ended yet.
+            // Its thread may still run.
             drop(listener);
             let far = arrival.welcome(Welcome::default(), soon()).unwrap();
             assert!(!far.link().tcp().is_closed());
@@ -161,7 +161,7 @@ fn a_rank_that_was_handed_over_is_out_of_the_end_of_a_listener() {
 }
 
 #[test]
-fn dropping_it_waits_for_its_threads() {
+fn dropping_a_listener_waits_for_its_threads() {
     let listener = listener(ListenOptions::default());
     let strangers: Vec<_> = (0..20).map(|_| silent(address(&listener), 1)).collect();
     wait_until("all came", || listener.visits().came == 20);
@@ -172,7 +172,7 @@ fn dropping_it_waits_for_its_threads() {
 }
 
 #[test]
-fn a_port_in_use_is_named_before_any_thread_starts() {
+fn a_port_in_use_is_an_error_before_any_thread_starts() {
     let first = listener(ListenOptions::default());
     let keys: Keys = Arc::new(|_| None);
     let told = Listener::bind(first.address(), keys, ListenOptions::default()).unwrap_err().to_string();

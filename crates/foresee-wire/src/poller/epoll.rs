@@ -19,18 +19,18 @@ use crate::socket::timespec;
 use crate::sys;
 use crate::transport::Wait;
 
-/// Tokens above the caller's, which have 32 bits.
+/// Tokens above the caller's range of 32 bits.
 const BELL: u64 = 1 << 32;
 const TIMER: u64 = BELL + 1;
-/// Events of one call to the system; those beyond come with the next.
+/// Events per system call; further ones come with the next call.
 const EVENTS: usize = 64;
 
-/// Waits for many connections at once. One thread's at a time.
+/// Waits for many connections at once. Used by one thread at a time.
 #[derive(Debug)]
 pub struct Poller {
     epoll: OwnedFd,
-    /// `epoll_wait` counts in milliseconds, which is four packets at 1 Gbit/s; its successor in nanoseconds is missing
-    /// on older kernels.
+    /// `epoll_wait` counts in milliseconds, each of which is four packets at 1 Gbit/s. `epoll_pwait2` counts in
+    /// nanoseconds, but older kernels lack it.
     timer: OwnedFd,
     armed: bool,
     waker: Waker,
@@ -44,7 +44,7 @@ struct Watched {
 }
 
 impl Poller {
-    /// A poller that watches nothing.
+    /// Create a poller without connections.
     pub fn new() -> Result<Self, WireError> {
         let fault = |why: Errno| WireError::System { doing: "making a poller", why: why.into() };
         let epoll = epoll::create(CreateFlags::CLOEXEC).map_err(fault)?;
@@ -56,17 +56,17 @@ impl Poller {
         Ok(Self { epoll, timer, armed: false, waker, links: BTreeMap::new() })
     }
 
-    /// What ends a wait from another thread.
+    /// A handle that ends a wait from another thread.
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// Watches a connection. `acks`: its acknowledgments end a wait. False if they were asked for and the system has
-    /// none: then a timer has to, see [`crate::drain_time`]. The kernel drops them while the receive buffer is full,
-    /// so the timer stands behind them in any case.
+    /// Add a connection. `acks`: its acknowledgments end a wait. Returns false if they were requested and the
+    /// system has none: then a timer has to replace them, see [`crate::drain_time`]. The kernel drops
+    /// acknowledgments while the receive buffer is full, so the timer is needed in any case.
     ///
     /// # Panics
-    /// If `token` is taken: a defect of the caller.
+    /// If `token` is in use: a defect of the caller.
     pub fn add(&mut self, token: u32, link: &Link, acks: bool) -> Result<bool, WireError> {
         assert!(!self.links.contains_key(&token), "token {token} is taken");
         epoll::add(&self.epoll, link.tcp(), EventData::new_u64(token.into()), EventFlags::empty())
@@ -75,21 +75,21 @@ impl Poller {
         if !acks {
             return Ok(true);
         }
-        // Asked for last: where nobody watches, nobody takes them.
+        // Enabled last: no other code empties the queue of a connection that is not watched.
         link.want_acks(true).inspect_err(|_| self.remove(token))
     }
 
-    /// Watches a connection no longer; one that is not watched stays so.
+    /// Remove a connection; without effect for an unknown one.
     pub fn remove(&mut self, token: u32) {
         let Some(Watched { link, .. }) = self.links.remove(&token) else { return };
-        // Of a broken connection either may fail, and then there is nothing to stop.
+        // On a broken connection either call may fail, and nothing remains to be stopped.
         let _ = epoll::delete(&self.epoll, link.tcp());
         let _ = link.want_acks(false);
         let _ = sys::drain_acks(link.tcp().as_fd());
     }
 
-    /// Whether room in the connection's buffer ends a wait. Ask for it while it is blocked, and only then: a connection
-    /// with room ends every wait at once.
+    /// Whether space in the connection's buffer ends a wait. Request this only while the connection is blocked: a
+    /// connection with space ends every wait at once.
     pub fn want_writable(&mut self, token: u32, wanted: bool) -> Result<(), WireError> {
         let Some(watched) = self.links.get_mut(&token) else { return Ok(()) };
         if watched.writable != wanted {
@@ -101,8 +101,8 @@ impl Poller {
         Ok(())
     }
 
-    /// Waits until something happens, and puts it into `events`, which it empties first; whether the bell was rung.
-    /// Nothing happened if it returns false and no event: then the time is up.
+    /// Wait for events and store them in `events`, which is emptied first; return whether there was a wake-up. If
+    /// it returns false and no event, the time is up.
     pub fn wait(&mut self, wait: Wait, events: &mut Vec<Event>) -> Result<bool, WireError> {
         events.clear();
         loop {
@@ -142,7 +142,7 @@ impl Poller {
         }
         event.broken |= flags.contains(EventFlags::HUP);
         if event.broken {
-            // It would be reported for ever.
+            // Otherwise it would be reported forever.
             self.remove(token);
         }
         if event.writable || event.acked || event.broken {
@@ -150,7 +150,7 @@ impl Poller {
         }
     }
 
-    /// Sets the timer; true if the time is up already.
+    /// Set the timer; return true if the time is up already.
     fn arm(&mut self, wait: Wait) -> Result<bool, WireError> {
         match wait.left() {
             Some(Duration::ZERO) => Ok(true),
@@ -182,7 +182,7 @@ impl Poller {
 
 impl Drop for Poller {
     fn drop(&mut self) {
-        // Acknowledgments that nobody takes would fill the receive buffers of connections that live on.
+        // Acknowledgments that are not read would fill the receive buffers of connections that stay open.
         while let Some((&token, _)) = self.links.first_key_value() {
             self.remove(token);
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The poller over `poll(2)`, for systems without epoll: no acknowledgments, and a list walked at every wait.
+//! The poller over `poll(2)`, for systems without epoll: no acknowledgments, and a linear scan at every wait.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::link::Link;
 use crate::socket::timespec;
 use crate::transport::Wait;
 
-/// Waits for many connections at once. One thread's at a time.
+/// Waits for many connections at once. Used by one thread at a time.
 #[derive(Debug)]
 pub struct Poller {
     waker: Waker,
@@ -22,21 +22,21 @@ pub struct Poller {
 }
 
 impl Poller {
-    /// A poller that watches nothing.
+    /// Create a poller without connections.
     pub fn new() -> Result<Self, WireError> {
         let waker = Waker::new().map_err(|why| WireError::System { doing: "making a poller", why })?;
         Ok(Self { waker, links: BTreeMap::new() })
     }
 
-    /// What ends a wait from another thread.
+    /// A handle that ends a wait from another thread.
     pub fn waker(&self) -> Waker {
         self.waker.clone()
     }
 
-    /// Watches a connection. False if `acks` are asked for: there are none.
+    /// Add a connection. Returns false if `acks` are requested, because there are none.
     ///
     /// # Panics
-    /// If `token` is taken: a defect of the caller.
+    /// If `token` is in use: a defect of the caller.
     #[expect(clippy::unnecessary_wraps, reason = "the poller over epoll may fail here")]
     pub fn add(&mut self, token: u32, link: &Link, acks: bool) -> Result<bool, WireError> {
         assert!(!self.links.contains_key(&token), "token {token} is taken");
@@ -44,13 +44,13 @@ impl Poller {
         Ok(!acks)
     }
 
-    /// Watches a connection no longer; one that is not watched stays so.
+    /// Remove a connection; without effect for an unknown one.
     pub fn remove(&mut self, token: u32) {
         self.links.remove(&token);
     }
 
-    /// Whether room in the connection's buffer ends a wait. Ask for it while it is blocked, and only then: a connection
-    /// with room ends every wait at once.
+    /// Whether space in the connection's buffer ends a wait. Request this only while the connection is blocked: a
+    /// connection with space ends every wait at once.
     #[expect(clippy::unnecessary_wraps, reason = "the poller over epoll may fail here")]
     pub fn want_writable(&mut self, token: u32, wanted: bool) -> Result<(), WireError> {
         if let Some((_, flags)) = self.links.get_mut(&token) {
@@ -59,8 +59,8 @@ impl Poller {
         Ok(())
     }
 
-    /// Waits until something happens, and puts it into `events`, which it empties first; whether the bell was rung.
-    /// Nothing happened if it returns false and no event: then the time is up.
+    /// Wait for events and store them in `events`, which is emptied first; return whether there was a wake-up. If
+    /// it returns false and no event, the time is up.
     pub fn wait(&mut self, wait: Wait, events: &mut Vec<Event>) -> Result<bool, WireError> {
         events.clear();
         loop {

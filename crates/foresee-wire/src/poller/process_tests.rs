@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What ends a wait, and what does not: one suite for both pollers, and acknowledgments for the one that has them.
+//! Events that end a wait, and those that do not: one suite for both pollers, and acknowledgments for epoll.
 
 use std::io::IoSliceMut;
 use std::time::Duration;
@@ -17,7 +17,7 @@ macro_rules! suite {
             use super::*;
 
             #[test]
-            fn a_bell_ends_a_wait_and_the_next_one_if_none_is_under_way() {
+            fn a_wake_up_ends_the_current_wait_or_the_next_one() {
                 let mut poller = <$poller>::new().unwrap();
                 let (waker, mut events) = (poller.waker(), Vec::new());
                 waker.wake();
@@ -34,14 +34,14 @@ macro_rules! suite {
             }
 
             #[test]
-            fn a_deadline_ends_a_wait_and_is_forgotten_after_it() {
+            fn a_deadline_ends_only_its_own_wait() {
                 let mut poller = <$poller>::new().unwrap();
                 let mut events = Vec::new();
                 for micros in [1, 300, 2_500, 40_000] {
                     let time = Duration::from_micros(micros);
                     takes_at_least(time, || assert!(!poller.wait(Wait::within(time), &mut events).unwrap()));
                 }
-                // A wait that something else ended leaves no deadline behind.
+                // A wait that another event ended leaves no deadline.
                 let waker = poller.waker();
                 waker.wake();
                 assert!(poller.wait(Wait::within(Duration::from_millis(10)), &mut events).unwrap());
@@ -58,7 +58,7 @@ macro_rules! suite {
             }
 
             #[test]
-            fn room_ends_a_wait_only_while_it_is_asked_for() {
+            fn buffer_space_ends_a_wait_only_on_request() {
                 let (near, far) = plain();
                 let mut poller = <$poller>::new().unwrap();
                 let mut events = Vec::new();
@@ -86,13 +86,13 @@ macro_rules! suite {
             }
 
             #[test]
-            fn a_connection_that_breaks_is_told_once() {
+            fn a_broken_connection_is_reported_once() {
                 let ((near, far), (other, _far)) = (plain(), plain());
                 let mut poller = <$poller>::new().unwrap();
                 let mut events = Vec::new();
                 poller.add(1, &Link::new(std::sync::Arc::clone(&near)), true).unwrap();
                 poller.add(2, &Link::new(other), true).unwrap();
-                // Unread bytes make its end a reset.
+                // Unread bytes turn its end into a reset.
                 near.send(&[std::io::IoSlice::new(b"x")], soon()).unwrap();
                 far.tcp().peek(soon()).unwrap();
                 drop(far);
@@ -138,7 +138,7 @@ mod acks {
     }
 
     #[test]
-    fn an_acknowledgment_ends_a_wait_once_and_then_the_queue_is_empty() {
+    fn an_acknowledgment_ends_one_wait_and_leaves_the_queue_empty() {
         for pair in [plain(), crate::tls::process_tests::pair()] {
             let (mut poller, link) = watched(&pair);
             let mut events = Vec::new();
@@ -147,7 +147,7 @@ mod acks {
                 poller.wait(soon(), &mut events).unwrap();
                 assert_eq!(events, [Event { token: 1, writable: false, acked: true, broken: false }]);
                 assert_eq!(queued(&link), Bytes::ZERO);
-                // Drained: nothing is reported again, so a waiting thread would not spin.
+                // The queue is empty: no event repeats, so a waiting thread would not spin.
                 poller.wait(Wait::within(Duration::from_millis(5)), &mut events).unwrap();
                 assert_eq!(events, []);
             }
@@ -161,7 +161,7 @@ mod acks {
         let mut events = Vec::new();
         for _ in 0..10 {
             pair.0.send(&[IoSlice::new(&[1; 100])], soon()).unwrap();
-            // Each is acknowledged before the next, so each has an entry of its own.
+            // Each packet is acknowledged before the next, so each has an entry of its own.
             wait_until("an acknowledgment", || queued(&link) == Bytes::ZERO);
         }
         pause(Duration::from_millis(10));
@@ -192,8 +192,8 @@ mod acks {
     }
 
     #[test]
-    fn the_queue_grows_while_a_reader_stops_and_falls_when_it_goes_on() {
-        // A small receive buffer, so that little is enough to fill it.
+    fn the_queue_grows_while_a_reader_stops_and_drains_when_it_goes_on() {
+        // A small receive buffer, so that few bytes fill it.
         let options = LinkOptions { receive_buffer: Some(Bytes::new(16 << 10)), ..LinkOptions::default() };
         let (near, far) = crate::socket::process_tests::pair(&options);
         let pair: Pair = (Arc::new(near), Arc::new(far));
@@ -211,7 +211,8 @@ mod acks {
         let info = link.info().unwrap().unwrap();
         assert!(info.unsent <= before && info.segment > Bytes::ZERO, "{info:?}");
 
-        // It goes on: what is queued falls to nothing, and acknowledgments tell the sender, who only waits for them.
+        // The reader goes on: the queue drains, and acknowledgments wake the sender, which waits for nothing
+        // else.
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let (mut sink, mut got) = (vec![0; 10_000], 0);
@@ -220,7 +221,7 @@ mod acks {
                 }
             });
             wait_until("the end of the queue", || {
-                // The timer behind the events: they may be dropped.
+                // A timer for dropped events.
                 poller.wait(Wait::within(Duration::from_millis(100)), &mut events).unwrap();
                 queued(&link) == Bytes::ZERO
             });
@@ -232,7 +233,7 @@ mod acks {
     }
 
     #[test]
-    fn what_was_read_is_acknowledged_without_an_answer_that_carries_it() {
+    fn read_bytes_are_acknowledged_without_waiting_for_an_answer() {
         let (near, far) = plain();
         let link = Link::new(Arc::clone(&near));
         let pass = |from: &Arc<dyn Transport>, to: &Arc<dyn Transport>| {
@@ -240,8 +241,8 @@ mod acks {
             assert_eq!(to.receive(&mut [IoSliceMut::new(&mut [0])], soon(), true).unwrap(), 1);
         };
         for _ in 0..20 {
-            // An end that answers is one whose system waits for the next answer to carry the acknowledgment: up to
-            // 40 ms, unless each read switches that off.
+            // If an end answers, its system delays the acknowledgment up to 40 ms to send it with the next
+            // answer, unless each read disables this.
             pass(&near, &far);
             pass(&far, &near);
             pass(&near, &far);
@@ -251,7 +252,7 @@ mod acks {
     }
 
     #[test]
-    fn a_poller_that_goes_leaves_no_events_behind() {
+    fn a_dropped_poller_leaves_no_events_enabled() {
         let pair = plain();
         let (poller, link) = watched(&pair);
         drop(poller);
@@ -263,7 +264,7 @@ mod acks {
     }
 
     #[test]
-    fn a_send_buffer_is_set_below_the_systems_limit_and_left_alone_above() {
+    fn a_send_buffer_is_set_below_the_systems_limit_and_unchanged_above() {
         let (near, _far) = plain();
         let link = Link::new(near);
         let size = || rustix::net::sockopt::socket_send_buffer_size(link.tcp()).unwrap();

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Options of real sockets, and the errors of ports that are taken or not served.
+//! Options of real sockets, and the errors of occupied and unserved ports.
 
 use std::net::{Ipv4Addr, TcpListener};
 
 use super::*;
 
-/// Two ends of one connection over the loopback, the dialled one first.
+/// Two ends of one loopback connection, the dialled one first.
 pub(crate) fn pair(options: &LinkOptions) -> (Tcp, Tcp) {
     let listener = listen((Ipv4Addr::LOCALHOST, 0).into(), options).unwrap();
     let address = rustix::net::getsockname(&listener).unwrap().try_into().unwrap();
@@ -34,7 +34,7 @@ fn both_ends_have_the_options_of_the_table() {
 
 #[cfg(target_os = "linux")]
 #[test]
-fn a_congestion_control_is_pinned_or_refused_with_those_on_offer() {
+fn a_congestion_control_is_set_or_refused_with_the_offered_names() {
     let reno = LinkOptions { congestion: Some("reno".into()), ..LinkOptions::default() };
     let (near, far) = pair(&reno);
     assert_eq!(sockopt::tcp_congestion(&near).unwrap(), "reno");
@@ -56,7 +56,7 @@ fn a_dial_leaves_from_the_address_that_was_chosen() {
 }
 
 #[test]
-fn a_port_in_use_and_a_port_without_listener_are_named() {
+fn errors_name_a_port_in_use_and_a_port_without_listener() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = taken.local_addr().unwrap();
     let told = listen(address, &LinkOptions::default()).unwrap_err().to_string();

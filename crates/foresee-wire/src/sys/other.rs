@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Systems that tell nothing about a connection's queue.
+//! Systems that do not report a connection's queue.
 //!
-//! There the window is the socket's: a send buffer of 32 to 64 KB, see [`crate::Link::limit_send_buffer`]. A 30 KB packet then
-//! waits behind at most that much.
+//! There the socket's send buffer of 32 to 64 KB is the window, see [`crate::Link::limit_send_buffer`]. A packet
+//! of 30 KB waits behind that much at most.
 
 use std::io;
 use std::os::fd::BorrowedFd;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A certificate that signs itself, for a key drawn at start.
+//! A self-signed certificate for a key that is created at start.
 //!
-//! Written by hand in a dozen lines of DER, because nobody reads it: TLS insists on a certificate around a key, and
-//! who the server is follows from the secret. Its fields are fixed, only key and signature differ. Refuses to be a
-//! certificate for anything else: it names nobody.
+//! TLS requires a certificate, but the secret authenticates the server, so no one checks it. Therefore a few
+//! lines of DER suffice: the fields are fixed, and only key and signature differ. The certificate has no
+//! meaningful subject.
 
 use ring::signature::{Ed25519KeyPair, KeyPair as _};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
@@ -23,7 +23,7 @@ const ED25519: [u8; 7] = [SEQUENCE, 5, 0x06, 3, 0x2B, 0x65, 0x70];
 /// `OBJECT IDENTIFIER 2.5.4.3`, the common name.
 const COMMON_NAME: [u8; 5] = [0x06, 3, 0x55, 0x04, 0x03];
 
-/// A new key and its certificate.
+/// Create a key and its certificate.
 pub(super) fn draw() -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), WireError> {
     let random = ring::rand::SystemRandom::new();
     let pkcs8 = Ed25519KeyPair::generate_pkcs8(&random).map_err(|_| WireError::NoRandom)?;
@@ -33,7 +33,7 @@ pub(super) fn draw() -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>)
     Ok((CertificateDer::from(certificate), PrivateKeyDer::from(key)))
 }
 
-/// `Certificate` of RFC 5280, section 4.1, version 3, without extensions, from 2020 to the end of time.
+/// `Certificate` of RFC 5280, section 4.1, version 3, without extensions, valid from 2020 to the latest date.
 fn certificate(pair: &Ed25519KeyPair) -> Vec<u8> {
     let name = tlv(SEQUENCE, &tlv(SET, &tlv(SEQUENCE, &[&COMMON_NAME[..], &tlv(UTF8, b"foresee")].concat())));
     let validity = [tlv(UTC_TIME, b"200101000000Z"), tlv(GENERALIZED_TIME, b"99991231235959Z")].concat();
@@ -51,7 +51,7 @@ fn certificate(pair: &Ed25519KeyPair) -> Vec<u8> {
     tlv(SEQUENCE, &[&body[..], &ED25519, &signature].concat())
 }
 
-/// Tag, length, value; lengths below 2^16.
+/// Tag, length and value; for lengths below 2^16.
 fn tlv(tag: u8, value: &[u8]) -> Vec<u8> {
     let [high, low] = u16::try_from(value.len()).expect("a short certificate").to_be_bytes();
     let head: &[u8] = match (high, low) {

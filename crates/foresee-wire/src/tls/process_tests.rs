@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Certificates from files and drawn ones, trusted by authorities and by the secret.
+//! Certificates from files and self-signed ones, authenticated by authorities and by the secret.
 
 use std::io::IoSlice;
 
@@ -30,7 +30,7 @@ fn from_files() -> TlsServer {
 }
 
 #[test]
-fn both_ends_of_a_session_know_its_binding_and_two_sessions_differ() {
+fn both_ends_of_a_session_have_the_same_binding_and_two_sessions_differ() {
     let ((near, far), (other, _)) = (pair(), pair());
     assert!(near.binding().is_some());
     assert_eq!(near.binding(), far.binding());
@@ -38,7 +38,7 @@ fn both_ends_of_a_session_know_its_binding_and_two_sessions_differ() {
 }
 
 #[test]
-fn an_authority_knows_a_server_by_its_address_or_its_name() {
+fn an_authority_verifies_a_server_by_its_address_or_its_name() {
     for name in [None, Some("foresee.test")] {
         let client = TlsClient::by_authorities(&file("ca.pem"), name).unwrap();
         let (near, far) = agree(&client, &from_files());
@@ -47,13 +47,13 @@ fn an_authority_knows_a_server_by_its_address_or_its_name() {
 }
 
 #[test]
-fn the_secret_takes_a_certificate_from_files_too() {
+fn authentication_by_secret_accepts_a_certificate_from_files() {
     let (near, far) = agree(&TlsClient::by_secret().unwrap(), &from_files());
     assert_eq!(near.unwrap().binding(), far.unwrap().binding());
 }
 
 #[test]
-fn an_authority_refuses_another_name_and_a_drawn_certificate_and_both_ends_hear_why() {
+fn an_authority_refuses_another_name_and_a_self_signed_certificate_and_both_ends_get_the_reason() {
     let other = TlsClient::by_authorities(&file("ca.pem"), Some("elsewhere.test")).unwrap();
     let (near, far) = agree(&other, &from_files());
     let told = near.unwrap_err().to_string();
@@ -67,7 +67,7 @@ fn an_authority_refuses_another_name_and_a_drawn_certificate_and_both_ends_hear_
 }
 
 #[test]
-fn whoever_answers_in_plain_words_is_named() {
+fn a_peer_that_answers_without_tls_is_reported() {
     let (near, far) = tcp_pair(&LinkOptions::default());
     std::thread::scope(|scope| {
         scope.spawn(|| far.send(&[IoSlice::new(&[MAGIC; 64])], soon()).unwrap());
@@ -77,7 +77,7 @@ fn whoever_answers_in_plain_words_is_named() {
 }
 
 #[test]
-fn a_peer_that_says_nothing_is_late_and_one_that_leaves_cut_it() {
+fn a_silent_peer_is_late_and_one_that_disconnects_is_a_cut() {
     let (near, far) = tcp_pair(&LinkOptions::default());
     let near = Arc::new(near);
     let client = TlsClient::by_secret().unwrap();
@@ -89,9 +89,9 @@ fn a_peer_that_says_nothing_is_late_and_one_that_leaves_cut_it() {
 }
 
 #[test]
-fn bytes_changed_on_the_way_are_an_error_and_never_read() {
+fn bytes_changed_in_transit_are_an_error_and_never_returned() {
     let (near, far) = pair();
-    // Past the encryption: a message of TLS that nobody sealed.
+    // Past the encryption: a TLS message that no end of the session encrypted.
     let forged = [&[23, 3, 3, 0, 32][..], &[9; 32]].concat();
     near.tcp().send(&[IoSlice::new(&forged)], soon()).unwrap();
     let fault = far.receive(&mut [std::io::IoSliceMut::new(&mut [0; 8])], soon(), false).unwrap_err();

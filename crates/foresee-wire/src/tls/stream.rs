@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! TLS over a TCP socket, for a thread that sends and a thread that receives.
+//! TLS over a TCP socket, for one sending and one receiving thread.
 //!
-//! Apart from the configuration. The session (`rustls::Connection`) is one state for both directions, so it has a
-//! lock; no call under that lock waits. Ciphertext on its way out and on its way in has a lock of its own, held by
-//! the one thread that sends or receives, over waits too. Order of locks: `outgoing`, then `session`; `incoming`,
-//! then `session`.
-//!
-//! Refuses to keep much: at most [`CHUNK`] bytes of plaintext are encrypted ahead of the socket.
+//! The session (`rustls::Connection`) is one state for both directions, so it has a lock, and no call under that
+//! lock waits. Outgoing and incoming ciphertext have a lock each, which the sending or receiving thread holds
+//! even while it waits. Lock order: `outgoing`, then `session`; `incoming`, then `session`. At most [`CHUNK`]
+//! bytes of plaintext are encrypted ahead of the socket.
 
 use std::io::{self, IoSlice, IoSliceMut, Read as _, Write as _};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,9 +16,9 @@ use crate::error::WireError;
 use crate::tcp::Tcp;
 use crate::transport::{Transport, Wait};
 
-/// Four full messages of TLS: enough for a packet of the usual 30 KB in one call to the system.
+/// Four full TLS messages: enough for a typical packet of 30 KB in one system call.
 const CHUNK: usize = 64 << 10;
-/// Names what the exported bytes are for.
+/// The label of the exported bytes.
 const BINDING_LABEL: &[u8] = b"EXPORTER-foresee-wire-1";
 
 #[derive(Debug)]
@@ -32,7 +30,7 @@ pub(crate) struct Tls {
     binding: [u8; 32],
 }
 
-/// Bytes of which the first `done` were passed on.
+/// Bytes of which the first `done` were consumed.
 #[derive(Debug, Default)]
 struct Ciphertext {
     bytes: Vec<u8>,
@@ -40,14 +38,14 @@ struct Ciphertext {
 }
 
 impl Tls {
-    /// Encrypts a connection that this side dialled.
+    /// Encrypt a connection that this side dialled.
     pub(crate) fn dial(tcp: Arc<Tcp>, client: &TlsClient, wait: Wait) -> Result<Self, WireError> {
         let peer = tcp.peer();
         let name = client.name.clone().unwrap_or_else(|| peer.ip().into());
         let session = ClientConnection::new(Arc::clone(&client.config), name)
             .map_err(|why| WireError::Tls { peer, why })?;
         Self::agree(tcp, session.into(), wait).map_err(|fault| match fault {
-            // It answered, and not in TLS.
+            // It answered without TLS.
             WireError::Tls { why: rustls::Error::InvalidMessage(_), .. } => {
                 WireError::TlsMismatch { peer, there: false }
             }
@@ -55,7 +53,7 @@ impl Tls {
         })
     }
 
-    /// Encrypts a connection that this side accepted.
+    /// Encrypt a connection that this side accepted.
     pub(crate) fn accept(tcp: Arc<Tcp>, server: &TlsServer, wait: Wait) -> Result<Self, WireError> {
         let peer = tcp.peer();
         let session =
@@ -79,7 +77,7 @@ impl Tls {
                 return Err(WireError::Cut { peer, part: "handshake of TLS", missing: 1 });
             }
             if let Err(why) = incoming.decrypt(&mut session) {
-                // The peer learns from an alert why this end gives up.
+                // An alert tells the peer why this end fails.
                 if outgoing.encrypt(&mut session).is_ok() {
                     let _ = outgoing.send(&tcp, wait);
                     tcp.finish();
@@ -116,7 +114,7 @@ impl Ciphertext {
         self.done == self.bytes.len()
     }
 
-    /// Takes over what the session has to send.
+    /// Move the session's output to the outgoing ciphertext.
     fn encrypt(&mut self, session: &mut Connection) -> io::Result<()> {
         if self.is_empty() {
             self.bytes.clear();
@@ -143,19 +141,19 @@ impl Ciphertext {
         got
     }
 
-    /// Gives the session what it takes; false if it takes nothing before its plaintext is read.
+    /// Pass incoming ciphertext to the session; false if it accepts none before its plaintext is read.
     ///
     /// # Errors
-    /// A [`rustls::Error`] inside, where the peer broke the protocol.
+    /// A [`rustls::Error`] inside, if the peer violated the protocol.
     fn decrypt(&mut self, session: &mut Connection) -> io::Result<bool> {
         let mut rest = &self.bytes[self.done..];
         let before = rest.len();
         while !rest.is_empty() {
-            // It reports a full buffer as an error; the plaintext has to leave first.
+            // The session reports a full buffer as an error; its plaintext has to be read first.
             let Ok(count) = session.read_tls(&mut rest) else { break };
             session.process_new_packets().map_err(io::Error::other)?;
             if count == 0 {
-                // Behind the peer's "close notify" nothing counts.
+                // Bytes after the peer's "close notify" are ignored.
                 rest = &[];
             }
         }
@@ -172,7 +170,7 @@ impl Transport for Tls {
         let mut accepted = 0;
         {
             let mut session = lock(&self.session);
-            // What receiving left to say goes first, or it would take room from the limit.
+            // Output that receiving caused goes first, so that it does not count towards the limit.
             outgoing.encrypt(&mut session)?;
             for slice in slices {
                 let part = &slice[..slice.len().min(CHUNK - accepted)];
@@ -185,7 +183,7 @@ impl Transport for Tls {
             outgoing.encrypt(&mut session)?;
         }
         match outgoing.send(&self.tcp, Wait::Never) {
-            // The rest is held, and counted as such.
+            // The rest is retained, and counted as such.
             Err(why) if why.kind() != io::ErrorKind::WouldBlock => Err(why),
             _ => Ok(accepted),
         }
@@ -203,7 +201,8 @@ impl Transport for Tls {
                 loop {
                     match session.reader().read_vectored(slices) {
                         Ok(count) => return Ok(count),
-                        // Cut without "close notify": to a protocol of frames no other end than any.
+                        // An end without "close notify": for a protocol of frames it is the same as any other
+                        // end.
                         Err(why) if why.kind() == io::ErrorKind::UnexpectedEof => return Ok(0),
                         Err(why) if why.kind() != io::ErrorKind::WouldBlock => return Err(why),
                         Err(_) if incoming.is_empty() => break,
@@ -216,14 +215,14 @@ impl Transport for Tls {
                 }
             }
             if incoming.receive(&self.tcp, wait)? == 0 {
-                // Tells the session that nothing follows.
+                // Notify the session that nothing follows.
                 lock(&self.session).read_tls(&mut io::empty())?;
             }
         }
     }
 
     fn held(&self) -> usize {
-        // A sender that waits holds the lock, and then the socket's queue is full anyway.
+        // A waiting sender holds the lock, and then the socket's queue is full anyway.
         self.outgoing.try_lock().map_or(0, |outgoing| outgoing.bytes.len() - outgoing.done)
     }
 
@@ -236,7 +235,7 @@ impl Transport for Tls {
     }
 }
 
-/// A thread that panicked in here left a session that is either whole or failed, and says so itself.
+/// After a panic of another thread the session is either intact or failed, and reports so itself.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

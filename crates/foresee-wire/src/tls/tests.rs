@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Errors of files that hold no certificate or no key.
+//! Errors of files without a certificate or key.
 
 use std::fs;
 use std::path::PathBuf;
 
 use super::*;
 
-/// A certificate or a key of the tests.
+/// The path of a certificate or key of the tests.
 pub(super) fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("testdata/tls").join(name)
 }
 
 #[test]
-fn a_file_that_is_none_is_named_with_what_is_wrong() {
+fn an_invalid_file_is_named_with_the_reason() {
     let folder = tempfile::tempdir().unwrap();
     let empty = folder.path().join("empty.pem");
     fs::write(&empty, "nothing\n").unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The law of [`Transport`], which every stream has to pass; and [`Choked`], the one that does everything by halves.
+//! The rules of [`Transport`], which every stream must follow; and [`Choked`], a stream of small steps.
 
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) fn choked(seed: u64) -> Pair {
     (Arc::new(Choked::new(near, seed)), Arc::new(Choked::new(far, !seed)))
 }
 
-/// Takes and gives 1 to 40 bytes at a time, and refuses every third call that does not wait.
+/// Accepts and returns 1 to 40 bytes at a time, and refuses every third call that must not wait.
 #[derive(Debug)]
 pub(crate) struct Choked {
     tcp: Tcp,
@@ -42,7 +42,7 @@ impl Choked {
         Self { tcp, chance: AtomicU64::new(seed) }
     }
 
-    /// How many bytes may pass now; none if the call is refused.
+    /// The number of bytes that may pass now; 0 if the call is refused.
     fn gap(&self, wait: Wait) -> io::Result<usize> {
         let z = foresee_units::mix(self.chance.fetch_add(foresee_units::GAMMA, Ordering::Relaxed));
         if wait == Wait::Never && z.is_multiple_of(3) {
@@ -83,7 +83,7 @@ impl Transport for Choked {
     }
 }
 
-/// Every rule, each on a stream of its own.
+/// Check every rule, each on a stream of its own.
 pub(crate) fn suite(pair: impl Fn() -> Pair) {
     bytes_arrive_once_and_in_order_while_both_ends_send(&pair());
     nothing_there_and_no_wait_is_would_block(&pair());
@@ -143,7 +143,7 @@ fn a_deadline_ends_a_wait_and_not_before((near, far): &Pair) {
         });
         assert_eq!(fault.kind(), ErrorKind::TimedOut);
     }
-    // A wait that is over gives what is there, and the next one without limit is not cut short.
+    // A wait that is over returns what is there, and does not shorten the next one without a limit.
     far.send(&[IoSlice::new(b"a")], soon()).unwrap();
     let mut got = [0; 8];
     assert_eq!(near.receive(&mut [IoSliceMut::new(&mut got)], soon(), false).unwrap(), 1);
@@ -163,7 +163,7 @@ fn a_deadline_ends_a_wait_and_not_before((near, far): &Pair) {
 fn a_full_stream_blocks_and_goes_on((near, far): &Pair) {
     let chunk = vec![7; 64 << 10];
     let mut sent = 0;
-    // Buffers grow while they fill: full is what takes nothing for a while.
+    // Buffers grow while they fill: a buffer is full if it accepts nothing for a while.
     loop {
         assert!(sent < 1 << 30, "a stream without reader takes everything");
         match near.send(&[IoSlice::new(&chunk)], Wait::within(Duration::from_millis(100))) {
@@ -171,7 +171,7 @@ fn a_full_stream_blocks_and_goes_on((near, far): &Pair) {
             Err(why) => break assert_eq!(why.kind(), ErrorKind::TimedOut),
         }
     }
-    // The system wakes a waiting sender for a third of a buffer; whoever does not wait may find less.
+    // The system wakes a waiting sender when a third of a buffer is free; a call without waiting may find less.
     loop {
         match near.send(&[IoSlice::new(&chunk)], Wait::Never) {
             Ok(count) => sent += count,
@@ -234,16 +234,16 @@ fn facts_are_the_sockets((near, far): &Pair) {
 }
 
 #[test]
-fn tcp_keeps_the_law() {
+fn tcp_follows_the_rules_of_a_transport() {
     suite(plain);
 }
 
 #[test]
-fn a_stream_that_does_everything_by_halves_keeps_the_law() {
+fn a_stream_of_small_steps_follows_the_rules_of_a_transport() {
     suite(|| choked(7));
 }
 
 #[test]
-fn tls_keeps_the_law() {
+fn tls_follows_the_rules_of_a_transport() {
     suite(crate::tls::process_tests::pair);
 }

@@ -77,7 +77,6 @@ impl fmt::Display for Op {
 
 /// Bytes of one element during the sum: 16-bit floats use f32, integers twice their bits, which no world can
 /// overflow, and the others their own dtype.
-/// world can overflow, the others in themselves.
 pub const fn accumulator_bytes(dtype: Dtype) -> usize {
     match dtype {
         Dtype::F32 | Dtype::Bf16 | Dtype::F16 => 4,

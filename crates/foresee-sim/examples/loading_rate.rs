@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How many reads a second each loading policy simulates on one core.
+//! Benchmark: simulated reads per second of each loading policy on one core.
 //!
-//! `cargo run --release -p foresee-sim --example loading_rate [samples [ranks [epochs [policy [readers]]]]]`; one
-//! million samples, four ranks, five epochs, every policy and fixed parts of the origin by default. Caches hold about half of what a rank reads.
+//! `cargo run --release -p foresee-sim --example loading_rate [samples [ranks [epochs [policy [readers]]]]]`.
+//! Defaults: one million samples, four ranks, five epochs, every policy, and fixed shares of the origin. Caches
+//! hold about half of a rank's reads.
 
 #![expect(clippy::print_stdout, reason = "a command that prints its result")]
 
@@ -63,7 +64,7 @@ fn run(scenario: &Scenario, policy: Policy, reads: u64) {
     );
 }
 
-/// The cluster of the published scenarios, with memory and disk for a quarter of a rank's share of the data each.
+/// The cluster of the published scenarios. Memory and disk each hold a quarter of a rank's share of the data.
 fn scenario(samples: u64, ranks: u64, epochs: u32) -> Scenario {
     let rate = |mega: u64| BytesPerSecond::new(mega * MEGA);
     let tier = |capacity: u64, threads: u32, mega: u64| Tier {

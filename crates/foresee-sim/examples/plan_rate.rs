@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How many accesses a second the planner plans on one core, and the hash of each plan.
+//! Benchmark: accesses per second that the planner plans on one core. Prints the hash of each plan.
 //!
-//! `cargo run --release -p foresee-sim --example plan_rate [samples]`; one million samples by default.
+//! `cargo run --release -p foresee-sim --example plan_rate [samples]`; the default is one million samples.
 
 #![expect(clippy::print_stdout, reason = "a command that prints its result")]
 

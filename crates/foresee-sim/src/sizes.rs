@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Data sets for simulations: nothing but their sizes.
+//! Data sets for simulations: sizes without contents.
 
 use foresee_data_plan::SampleSizes;
 use foresee_units::{Bytes, SampleId};
 
-/// The sizes of a data set that exists on paper only.
+/// The sizes of a simulated data set.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SizeTable {
     /// `count` samples of `size` bytes.
     Uniform {
-        /// How many samples.
+        /// Number of samples.
         count: u64,
-        /// Bytes of each.
+        /// Bytes per sample.
         size: Bytes,
     },
-    /// Each sample's own size, by id.
+    /// The size of each sample, by id.
     Each(Vec<Bytes>),
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hit rates on drawn orders: what the design counts on, measured. `--nocapture` prints the tables.
+//! Hit rates on drawn orders, which the design relies on. `--nocapture` prints the tables.
 
 #![expect(clippy::print_stdout, reason = "figures are for people to read")]
 
@@ -13,7 +13,7 @@ use support::{equal, shuffled_epochs, total};
 const SAMPLES: u64 = 20_000;
 const EPOCHS: usize = 10;
 
-/// Hit rates without the first `skip` epochs, with caches of so many thousandths of the data set.
+/// Hit rates without the first `skip` epochs, with caches of the given thousandths of the data set.
 fn hit_rates(kind: PolicyKind, epochs: &[Vec<SampleId>], skip: usize, caches: &[u64]) -> Vec<f64> {
     let rate = |thousandths: &u64| {
         let capacity = Bytes::new(SAMPLES * thousandths / 1000);
@@ -25,7 +25,7 @@ fn hit_rates(kind: PolicyKind, epochs: &[Vec<SampleId>], skip: usize, caches: &[
     rates
 }
 
-/// Within 0.01 of what the design counts on: one drawn order, and another's figures.
+/// Within 0.01 of the expected rates, which come from another drawn order.
 fn assert_near(measured: &[f64], expected: &[f64]) {
     assert_eq!(measured.len(), expected.len());
     for (measured, expected) in measured.iter().zip(expected) {
@@ -34,7 +34,7 @@ fn assert_near(measured: &[f64], expected: &[f64]) {
 }
 
 #[test]
-fn alone_pin_is_as_good_as_next_use_and_lru_is_far_from_both() {
+fn for_one_rank_pin_is_as_good_as_next_use_and_lru_is_far_from_both() {
     let epochs = shuffled_epochs(SAMPLES, EPOCHS, 0, 1, 1);
     let rates = |kind| hit_rates(kind, &epochs, 1, &[250, 500, 750, 900]);
     assert_near(&rates(PolicyKind::Lru), &[0.035, 0.153, 0.404, 0.670]);
@@ -44,7 +44,7 @@ fn alone_pin_is_as_good_as_next_use_and_lru_is_far_from_both() {
 }
 
 #[test]
-fn as_one_of_eight_only_next_use_is_near_the_infinite_cache() {
+fn for_one_of_eight_ranks_only_next_use_is_near_the_infinite_cache() {
     let epochs = shuffled_epochs(SAMPLES, EPOCHS, 0, 8, 1);
     let rates = |kind| hit_rates(kind, &epochs, 0, &[50, 125, 250, 1000]);
     assert_near(&rates(PolicyKind::Lru), &[0.009, 0.057, 0.164, 0.410]);
@@ -54,8 +54,8 @@ fn as_one_of_eight_only_next_use_is_near_the_infinite_cache() {
     }
 }
 
-/// What the planner's horizon rests on: a rank meets a sample once in as many accesses as there are
-/// samples, and to know four times as many is to know enough.
+/// The basis of the planner's horizon: a rank reads a sample once per as many accesses as there are samples, and
+/// four times that look-ahead suffices.
 #[test]
 fn a_look_ahead_of_four_accesses_per_sample_is_as_good_as_the_whole_run() {
     let epochs = shuffled_epochs(SAMPLES, 80, 0, 8, 1);
@@ -78,7 +78,7 @@ fn with_a_window_of_a_twentieth_of_the_data_every_copy_still_hits_once_an_epoch(
 }
 
 #[test]
-fn where_both_hit_alike_the_planner_pins_and_writes_each_copy_once() {
+fn with_equal_hit_rates_the_planner_pins_and_writes_each_copy_once() {
     let epochs = shuffled_epochs(SAMPLES, EPOCHS, 0, 1, 1);
     let half = Bytes::new(SAMPLES / 2);
     let written = |kind| {

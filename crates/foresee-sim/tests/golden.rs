@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Golden plans: transcripts in `testdata/plan/*.txt`, facts in and accesses out, replayed line by line.
+//! Golden plans: transcripts in `testdata/plan/*.txt` with inputs and accesses, replayed line by line.
 //!
-//! `testdata/plan/README.md` describes the format. `UPDATE_GOLDEN=1` rewrites what is expected; a changed
-//! plan is then a diff to be argued for.
+//! `testdata/plan/README.md` describes the format. `UPDATE_GOLDEN=1` rewrites the expected lines; a changed plan
+//! then appears as a diff to review.
 
 #![expect(clippy::unwrap_used, reason = "a transcript that cannot be read fails its test")]
 
@@ -18,7 +18,7 @@ use foresee_units::{Bytes, SampleId};
 use support::unequal;
 
 #[test]
-fn every_golden_plan_is_still_made() {
+fn every_golden_plan_is_unchanged() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/plan");
     let mut scenarios: Vec<_> = std::fs::read_dir(&folder)
         .unwrap()
@@ -38,7 +38,7 @@ fn every_golden_plan_is_still_made() {
     }
 }
 
-/// The transcript with its answers made anew.
+/// The transcript with new answers.
 fn replay(transcript: &str) -> String {
     let mut answers = String::new();
     let mut scenario = Scenario::default();

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Vectors of staggering: `testdata/models/stagger.json`, which Python's closed forms meet, played step by step.
+//! Test vectors of staggering: `testdata/models/stagger.json`, which Python's closed forms match too, simulated
+//! step by step.
 //!
-//! A play has whole steps, so makespans may differ by a few of them; the frontier's are met to the nanosecond.
+//! The simulation has whole steps, so makespans may differ by a few of them; the frontier's match to the
+//! nanosecond.
 
 #![expect(clippy::unwrap_used, reason = "a vector that cannot be read fails its test")]
 #![expect(
@@ -47,7 +49,7 @@ fn alone(told: &Value) -> f64 {
 }
 
 #[test]
-fn makespans_of_two_jobs_come_out_within_some_steps() {
+fn makespans_of_two_jobs_match_within_some_steps() {
     let mut played = 0;
     for vector in vectors() {
         let (inputs, expected) = (&vector["inputs"], &vector["expected"]);
@@ -88,7 +90,7 @@ fn makespans_of_two_jobs_come_out_within_some_steps() {
 }
 
 #[test]
-fn the_frontiers_plan_comes_out_to_the_nanosecond() {
+fn the_plan_of_the_frontier_matches_to_the_nanosecond() {
     let plans: Vec<Value> = vectors().into_iter().filter(|vector| vector["ask"] == "plan").collect();
     assert!(!plans.is_empty());
     for vector in plans {

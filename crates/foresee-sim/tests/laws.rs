@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What holds of every plan, whatever the engine reports in between: a second, naive bookkeeping follows
-//! each access and checks it.
+//! Invariants of every plan, for any reports of the engine in between: a second, naive implementation follows and
+//! checks each access.
 
 mod support;
 
@@ -15,7 +15,7 @@ use foresee_units::{Bytes, SampleId};
 use proptest::prelude::*;
 use support::unequal;
 
-/// What the engine may do to a planner.
+/// An operation of the engine on a planner.
 #[derive(Clone, Debug)]
 enum Deed {
     Epoch(Vec<u64>),
@@ -69,7 +69,7 @@ fn run() -> impl Strategy<Value = Run> {
     })
 }
 
-/// The naive bookkeeping: what is held where, and what is announced.
+/// The naive implementation: held copies and announced accesses.
 struct Books {
     sizes: Arc<dyn SampleSizes>,
     tiers: Vec<TierRoom>,
@@ -216,7 +216,7 @@ proptest! {
     #![proptest_config(property(4_000))]
 
     #[test]
-    fn every_plan_keeps_the_law_and_equal_inputs_make_equal_plans(run in run()) {
+    fn every_plan_keeps_the_invariants_and_equal_inputs_make_equal_plans(run in run()) {
         prop_assert_eq!(follow(&run)?, follow(&run)?);
     }
 

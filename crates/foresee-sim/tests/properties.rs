@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the planner promises, over thousands of small runs and against the other policies.
+//! Guarantees of the planner, over thousands of small runs and against the other policies.
 
 mod support;
 
@@ -13,7 +13,7 @@ use support::{equal, fewest_origin_bytes, shuffled_epochs, total, unequal};
 const NEXT_USE: PolicyKind = PolicyKind::Planner { choice: PolicyChoice::NextUse, ahead: usize::MAX };
 const PIN: PolicyKind = PolicyKind::Planner { choice: PolicyChoice::Pin, ahead: usize::MAX };
 
-/// One rank's epochs: any accesses at all, with repeats, as weighted and distributed samplers make them.
+/// One rank's epochs: any accesses, with repetitions, as from weighted and distributed samplers.
 fn epochs(samples: u64) -> impl Strategy<Value = Vec<Vec<SampleId>>> {
     prop::collection::vec(prop::collection::vec((0..samples).prop_map(SampleId), 0..24), 1..5)
 }
@@ -34,7 +34,7 @@ proptest! {
     #![proptest_config(property(3_000))]
 
     #[test]
-    fn with_equal_sizes_the_planner_is_the_optimum((samples, epochs, capacity) in small_run()) {
+    fn with_equal_sizes_the_planner_is_optimal((samples, epochs, capacity) in small_run()) {
         let run = |kind| total(&simulate(kind, &epochs, &equal(samples), Bytes::new(capacity)));
         let accesses: Vec<SampleId> = epochs.iter().flatten().copied().collect();
         let ones = vec![1; usize::try_from(samples).unwrap()];
@@ -58,7 +58,7 @@ proptest! {
     }
 
     #[test]
-    fn with_equal_sizes_less_room_never_helps(
+    fn with_equal_sizes_less_capacity_never_helps(
         (samples, epochs, capacity) in (1_u64..30).prop_flat_map(|samples| (Just(samples), epochs(samples), 1..=samples)),
     ) {
         let hits = |room| total(&simulate(PolicyKind::PLANNER, &epochs, &equal(samples), Bytes::new(room))).hits;
@@ -75,7 +75,7 @@ proptest! {
     }
 
     #[test]
-    fn room_for_all_means_one_origin_read_per_sample((sizes, epochs, _) in sized_run()) {
+    fn capacity_for_all_means_one_origin_read_per_sample((sizes, epochs, _) in sized_run()) {
         let data = sizes.iter().sum();
         let report = total(&simulate(PolicyKind::PLANNER, &epochs, &unequal(&sizes), Bytes::new(data)));
         let mut read: Vec<SampleId> = epochs.iter().flatten().copied().collect();
@@ -85,8 +85,8 @@ proptest! {
     }
 }
 
-/// How far from the best possible the planner ends where sizes differ. Two families of drawn runs, the
-/// same each time; the bounds are what was measured, rounded up.
+/// The distance of the planner from the optimum if sizes differ, for two families of drawn runs with fixed seeds.
+/// The bounds are measured values, rounded up.
 #[test]
 fn with_unequal_sizes_and_any_accesses_the_gap_to_the_optimum_is_small() {
     let random = |draw: &mut SplitMix64, samples| {
@@ -102,11 +102,11 @@ fn with_unequal_sizes_and_a_permutation_per_epoch_the_gap_to_the_optimum_is_smal
     assert!(mean <= 1.035 && worst <= 2.8, "{mean:.4} x the optimum's origin bytes, worst run {worst:.3}");
 }
 
-/// Origin bytes over the fewest possible: of all runs together, and of the worst one.
+/// Origin bytes over the minimum: of all runs together, and of the worst one.
 fn measure_gap(mut order: impl FnMut(&mut SplitMix64, u64) -> Vec<Vec<SampleId>>) -> (f64, f64) {
     let (mut draw, mut read, mut least, mut worst) = (SplitMix64::new(7), 0.0, 0.0, 1.0_f64);
     let draw = &mut draw;
-    // The mean of fewer runs is left to chance.
+    // The mean of fewer runs varies too much.
     for _ in 0..seeds(4_000).end.max(1_000) {
         let samples = 2 + draw.below(7);
         let sizes: Vec<u64> = (0..samples).map(|_| 1 + draw.below(20)).collect();

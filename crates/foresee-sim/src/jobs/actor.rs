@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One job of the simulation: how far it has come, and how a step of it begins and ends.
+//! State of one simulated job, and the begin and end of its steps.
 
 use foresee_units::Nanos;
 
 use super::{Job, JobRun, JobState, SharedData};
 
-/// Where a job stands.
+/// State of one job.
 pub(super) struct Actor<'a> {
     pub(super) job: &'a Job,
-    /// From 0; `job.epochs` when it has ended.
+    /// Counted from 0; `job.epochs` after the end.
     pub(super) epoch: u64,
-    /// Samples of the epoch whose steps have ended.
+    /// Samples of the epoch in completed steps.
     pub(super) done: u64,
-    /// Steps of the epoch that have ended.
+    /// Completed steps of the epoch.
     pub(super) step: u64,
-    /// Whether its step, or the one that has just ended, reads from the storage.
+    /// Whether its current or last step reads from the storage.
     pub(super) reading: bool,
     pub(super) doing: Doing,
     pub(super) run: JobRun,
@@ -33,11 +33,11 @@ pub(super) enum Doing {
     },
 }
 
-/// What a job that is about to begin a step does.
+/// The next action of a job that is about to begin a step.
 pub(super) enum Turn {
-    /// It begins.
+    /// Begin the step.
     Begin(Begun),
-    /// It waits until somebody has done so many samples of its epoch.
+    /// Wait until another job has completed this many samples of the epoch.
     Hold(u64),
 }
 
@@ -45,25 +45,25 @@ pub(super) enum Turn {
 pub(super) struct Begun {
     pub(super) state: JobState,
     pub(super) end: Nanos,
-    /// Samples that the storage is asked for.
+    /// Samples requested from the storage.
     pub(super) reads: u64,
     /// Whether it has caught up with another job.
     pub(super) caught: bool,
 }
 
 impl Actor<'_> {
-    /// Samples of the epoch that its next step ends with.
+    /// Samples of the epoch at the end of the next step.
     pub(super) fn next(&self, samples: u64) -> u64 {
         self.done.saturating_add(self.job.batch).min(samples)
     }
 
-    /// A step whose data are in the cache.
+    /// Duration of a step whose data are in the cache.
     pub(super) fn cached_step(&self) -> Nanos {
         self.job.compute + self.job.wait_cached
     }
 
-    /// Whether its next step, of an epoch after its first, finds its data in a cache that keeps a share of them.
-    /// Such steps are evenly spread, so that neither the beginning nor the end of an epoch is special.
+    /// Whether the next step, in an epoch after the first, finds its data in a cache that holds a share of them.
+    /// Such steps are evenly spread, so neither the beginning nor the end of an epoch is special.
     pub(super) fn kept(&self, data: &SharedData) -> bool {
         let missing = u128::from(data.samples.saturating_sub(data.cache));
         let before = |steps: u64| u128::from(steps) * missing / u128::from(data.samples);
@@ -71,7 +71,7 @@ impl Actor<'_> {
     }
 }
 
-/// How far anybody has come in `epoch`, in samples of steps that have ended.
+/// The progress of the job that is furthest in `epoch`, in samples of completed steps.
 pub(super) fn frontier(actors: &[Actor<'_>], epoch: u64, samples: u64) -> u64 {
     let reached = |actor: &Actor<'_>| match actor.epoch.cmp(&epoch) {
         std::cmp::Ordering::Less => 0,

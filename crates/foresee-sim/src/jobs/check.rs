@@ -1,51 +1,52 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which jobs cannot be played, and why.
+//! Validation of jobs.
 //!
-//! Apart from the play, which then has no case for them. Refuses to clamp.
+//! It is separate from the simulation, which therefore handles valid jobs only. Invalid values are errors and are
+//! never clamped.
 
 use foresee_units::Nanos;
 use thiserror::Error;
 
 use super::{Correction, Job, SharedData, Storage};
 
-/// What no simulation of jobs accepts.
+/// An invalid input of a simulation of jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum JobsError {
-    /// Nobody to play.
+    /// No job was given.
     #[error("there is no job; give at least one")]
     NoJob,
-    /// A figure of all jobs outside its range.
+    /// A value of all jobs is out of range.
     #[error("{field} is {value}; it must be {rule}")]
     Invalid {
-        /// Which figure.
+        /// The name of the value.
         field: &'static str,
         /// As given.
         value: u64,
-        /// What it has to be.
+        /// The allowed range.
         rule: &'static str,
     },
-    /// A figure of one job outside its range.
+    /// A value of one job is out of range.
     #[error("job {job}: {field} is {value}; it must be {rule}")]
     InvalidJob {
-        /// Which job, counted from 0.
+        /// The index of the job, from 0.
         job: usize,
-        /// Which figure.
+        /// The name of the value.
         field: &'static str,
         /// As given.
         value: u64,
-        /// What it has to be.
+        /// The allowed range.
         rule: &'static str,
     },
-    /// A figure that is needed and absent.
+    /// A required value is missing.
     #[error("job {job}: {field} is not measured; run it beside another job with a cold cache")]
     NotMeasured {
-        /// Which job, counted from 0.
+        /// The index of the job, from 0.
         job: usize,
-        /// Which figure.
+        /// The name of the value.
         field: &'static str,
     },
-    /// Times beyond the clock.
+    /// The total time exceeds the clock's range.
     #[error("all jobs together may take {0} s or more; the clock has room for 9,223,372,036 s")]
     TooLong(u128),
 }
@@ -80,7 +81,7 @@ pub(super) fn check(jobs: &[Job], data: &SharedData) -> Result<(), JobsError> {
     Ok(())
 }
 
-/// A follower that is held for longer than the cache reaches would be left without its data.
+/// Check that a follower is not held beyond the cache, where it would lose its data.
 fn check_margin(correction: Correction, job: &Job, data: &SharedData) -> Result<(), JobsError> {
     let Correction::Hold { margin } = correction else { return Ok(()) };
     if data.cache < data.samples && margin.saturating_add(job.batch) > data.cache {
@@ -90,7 +91,7 @@ fn check_margin(correction: Correction, job: &Job, data: &SharedData) -> Result<
     Ok(())
 }
 
-/// No run of the job computes and reads for longer; what it waits for others is in theirs.
+/// Upper bound of a job's compute and read time; its waits for others are part of their times.
 fn longest_run(job: &Job, data: &SharedData) -> u128 {
     let waits = [job.wait, job.wait_cached].into_iter().chain(job.wait_conc.iter().copied());
     let step = u128::from(job.compute.get()) + u128::from(waits.max().unwrap_or_default().get());
@@ -99,6 +100,6 @@ fn longest_run(job: &Job, data: &SharedData) -> u128 {
         Storage::Coalescing { read } => read,
     };
     let steps = u128::from(data.samples.div_ceil(job.batch));
-    // Beyond the clock is beyond it, by however much.
+    // A saturated result still exceeds the clock's range.
     u128::from(job.epochs).saturating_mul((steps * step).saturating_add(u128::from(read.get()))).min(1 << 100)
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Storage behind a cache that coalesces: one read per sample while the cache holds what is read.
+//! Storage behind a coalescing cache: one read per sample while the cache holds the data that are read.
 //!
-//! One transfer at a time. Whoever begins a step first has its data read; who comes while they are under way waits
-//! for the same transfer. A follower that has fallen out of the cache has its own, which queue among the others.
+//! There is one transfer at a time. The job that begins a step first starts the transfer of its data; a job that
+//! arrives during the transfer waits for it. A follower that has fallen out of the cache starts its own
+//! transfers, which queue with the others.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -13,19 +14,19 @@ use super::actor::{Actor, Begun};
 use super::{JobState, SharedData};
 
 pub(super) struct Coalescing {
-    /// Of the whole data set.
+    /// Time to read the whole data set.
     read: Nanos,
-    /// When the storage has delivered all that it was asked for.
+    /// When the storage has completed all requests.
     free: Nanos,
     epochs: BTreeMap<u64, Fetched>,
 }
 
-/// How far the storage was asked in an epoch.
+/// Requests of one epoch.
 #[derive(Default)]
 struct Fetched {
-    /// Samples.
+    /// Samples requested so far.
     until: u64,
-    /// Transfers that may be under way: which samples, and when they are there.
+    /// Transfers that may be in progress: their samples and end times.
     transfers: VecDeque<(Range<u64>, Nanos)>,
 }
 
@@ -68,7 +69,7 @@ impl Coalescing {
         Begun { state, end: computed, reads: 0, caught: false }
     }
 
-    /// Drops epochs in which nobody is any more.
+    /// Drop epochs that every job has left.
     fn forget(&mut self, actors: &[Actor<'_>]) {
         let live = actors.iter().filter(|actor| actor.epoch < actor.job.epochs);
         let first = live.map(|actor| actor.epoch).min().unwrap_or(0);
@@ -78,9 +79,10 @@ impl Coalescing {
     }
 }
 
-/// Has the storage read some samples after all that it was asked for before; when it has.
+/// Append a read of some samples to all earlier requests; return its end.
 ///
-/// Parts of the data set take parts of its time, rounded so that all of them together take all of it.
+/// Shares of the data set take shares of its read time, rounded such that all shares together take exactly that
+/// time.
 fn transfer(free: &mut Nanos, read: Nanos, samples: u64, part: Range<u64>, now: Nanos) -> Nanos {
     let at = |sample: u64| {
         let nanos = u128::from(read.get()) * u128::from(sample) / u128::from(samples);

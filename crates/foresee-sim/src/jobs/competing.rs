@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Storage at which cold reads compete: the state machine of the paper's figure 5, for any number of jobs.
+//! Storage with competing cold reads: the state machine of the paper's figure 5, for any number of jobs.
 //!
-//! A job that catches up stays together with the one it caught until the epoch ends for one of them: what a step
-//! takes in company was measured over many steps in which now the one, now the other was ahead.
+//! A job that catches up stays together with the other job until one of them ends the epoch. The step time in
+//! company was measured over many steps with alternating leaders.
 
 use foresee_model::Compat;
 use foresee_units::Nanos;
@@ -13,7 +13,7 @@ use super::{Correction, JobState, SharedData};
 pub(super) struct Competing {
     compat: Compat,
     correction: Correction,
-    /// The epoch in which each job was last caught, or caught up.
+    /// The last epoch in which each job caught up, or was caught.
     met: Vec<Option<u64>>,
 }
 
@@ -57,7 +57,7 @@ impl Competing {
         Turn::Begin(Begun { state, end: now + cold_step(me, others), reads: until - me.done, caught })
     }
 
-    /// Jobs that read the same part of the same epoch from the storage.
+    /// The jobs that read the same part of the same epoch from the storage.
     fn rivals(actors: &[Actor<'_>], who: usize) -> Vec<usize> {
         let me = &actors[who];
         let rival = |&other: &usize| {
@@ -67,8 +67,8 @@ impl Competing {
         (0..actors.len()).filter(|&other| other != who).filter(rival).collect()
     }
 
-    /// Jobs beside `who` that read from the storage. By the paper's reading, those too that it met this epoch and
-    /// that have ended it.
+    /// The number of jobs next to `who` that read from the storage. The paper also counts those that it met in
+    /// this epoch and that have ended it.
     fn others(&self, actors: &[Actor<'_>], who: usize) -> usize {
         let counts = |&other: &usize| {
             let met = self.met[who] == Some(actors[who].epoch) && self.met[other] == self.met[who];
@@ -90,7 +90,7 @@ impl Competing {
     }
 }
 
-/// A step from the storage while `others` read from it too.
+/// Duration of a step from the storage while `others` read from it too.
 fn cold_step(actor: &Actor<'_>, others: usize) -> Nanos {
     let conc = &actor.job.wait_conc;
     let wait = match others.min(conc.len()).checked_sub(1) {
@@ -100,7 +100,7 @@ fn cold_step(actor: &Actor<'_>, others: usize) -> Nanos {
     actor.job.compute + wait
 }
 
-/// Whether a follower's cached step is faster, sample for sample, than the other's alone.
+/// Whether a follower's cached step is faster per sample than the other's step alone.
 fn faster(follower: &Actor<'_>, other: &Actor<'_>) -> bool {
     !not_slower(per_sample(cold_step(other, 0), other), per_sample(follower.cached_step(), follower))
 }

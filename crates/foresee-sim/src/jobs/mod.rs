@@ -1,31 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Jobs that read the same data through one cache, step by step in virtual time.
 //!
-//! Jobs share one order per epoch (one seed), so a follower finds in the cache what the first one has read, until it
-//! catches up with it. What then happens is the storage's business: cold reads compete, each job by itself, at the
-//! rates that were measured; or the cache coalesces them, and one transfer serves all that wait for it.
+//! Jobs share one order per epoch (one seed), so a follower finds in the cache the samples that the leader has
+//! read, until it catches up. The storage determines what happens then: cold reads compete at the measured rates,
+//! each job separately, or the cache coalesces them, and one transfer serves all waiting jobs.
 //!
-//! | state | who | a step takes |
+//! | state | meaning | a step takes |
 //! |---|---|---|
-//! | [`Alone`](JobState::Alone) | reads cold data, nobody else does | compute and wait |
-//! | [`Together`](JobState::Together) | reads cold data, so do others | compute and the wait in company |
-//! | [`Behind`](JobState::Behind) | reads what another brought in, which is still at it | compute and the wait of a warm cache |
-//! | [`Cached`](JobState::Cached) | all that it needs is there | the same |
+//! | [`Alone`](JobState::Alone) | is the only reader of cold data | compute and wait |
+//! | [`Together`](JobState::Together) | reads cold data with other jobs | compute and the wait in company |
+//! | [`Behind`](JobState::Behind) | reads cached data behind a running leader | compute and the wait of a warm cache |
+//! | [`Cached`](JobState::Cached) | finds all data in the cache | the same |
 //!
-//! What a step takes is fixed when it starts. Apart from closed forms, which know no steps, two jobs or one frontier,
-//! and a cache that reaches; they check this one within those limits.
+//! The duration of a step is fixed when it starts. The closed forms are separate: they have no steps, are limited
+//! to two jobs or one frontier and a sufficient cache, and check this simulation within those limits.
 //!
-//! Refuses to measure and to choose starts: both are arguments. Left out: what a later epoch's order does to a cache
-//! smaller than the data (a fixed share of its batches is there, as if pinned), and prefetching across steps.
+//! Measurements and starts are arguments. The simulation omits two effects: the order of a later epoch in a cache
+//! smaller than the data (a fixed share of its batches is cached, as if pinned), and prefetching across steps.
 //!
 //! Source: Assogba et al., "Optimizing the Training of Co-Located Deep Learning Models Using Cache-Aware
-//! Staggering", `HiPC` 2023, figure 5; more than two jobs, the cache's size, coalescing and holding are ours.
+//! Staggering", `HiPC` 2023, figure 5. More than two jobs, the cache's size, coalescing and holding are
+//! additions.
 //!
-//! | file | what it holds |
+//! | file | content |
 //! |---|---|
-//! | `check` | what is refused, and why |
+//! | `check` | validation |
 //! | `run` | jobs, steps and the clock |
-//! | `competing`, `coalescing` | what a step finds, one storage per file |
+//! | `competing`, `coalescing` | source and duration of a step, one storage per file |
 
 mod actor;
 mod check;
@@ -41,78 +42,80 @@ use foresee_units::Nanos;
 
 pub use check::JobsError;
 
-/// What one job takes, and when it starts.
+/// Times of one job, and its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// Of a step without waiting for data; more than 0.
+    /// Compute time of a step; more than 0.
     pub compute: Nanos,
-    /// How long a step waits for data, alone, with a cold cache. Coalescing storage has its own figure.
+    /// Time that a step waits for data, alone and with a cold cache. Coalescing storage uses
+    /// [`Storage::Coalescing`] instead.
     pub wait: Nanos,
     /// The same with a warm cache.
     pub wait_cached: Nanos,
-    /// The same with a cold cache and 2, 3, ... jobs that read cold data; the last one stands for more. Competing
-    /// storage needs one where there are several jobs.
+    /// The wait with a cold cache and 2, 3, ... jobs that read cold data; the last value holds for more.
+    /// Competing storage needs at least one if there are several jobs.
     pub wait_conc: Vec<Nanos>,
     /// Samples per step, 1 or more; the last step of an epoch may have fewer.
     pub batch: u64,
-    /// 1 or more.
+    /// Epochs, 1 or more.
     pub epochs: u64,
-    /// When it starts, on the clock that all share.
+    /// Start time on the common clock.
     pub start: Nanos,
 }
 
-/// The data that all jobs read, and what keeps and delivers it.
+/// The data that all jobs read, with their cache and storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedData {
     /// Samples of an epoch, 1 or more.
     pub samples: u64,
-    /// Samples that the cache keeps; as many as there are, or more: all of them. A follower further behind than
-    /// that reads from the storage by itself, and of later epochs that share of the steps finds its data.
+    /// Samples that the cache holds; values of at least `samples` mean all. A follower that lags further behind
+    /// reads from the storage itself, and in later epochs this share of the steps finds its data.
     pub cache: u64,
-    /// What delivers the rest.
+    /// The storage of uncached samples.
     pub storage: Storage,
 }
 
-/// What happens when several jobs want data that is not in the cache.
+/// The behaviour when several jobs request uncached data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Storage {
-    /// Each reads by itself and slows the others down, by as much as was measured: a page cache.
+    /// Each job reads separately and slows the others down by the measured amount, as with a page cache.
     Competing {
-        /// Whether a job beside one that has ended its epoch finds the rest in the cache (`Physical`), or keeps its
-        /// rate in company until it has ended its own (`Paper`, equation 2).
+        /// Whether a job next to one that has ended its epoch finds the rest in the cache (`Physical`), or keeps
+        /// its rate in company until it has ended its own (`Paper`, equation 2).
         compat: Compat,
-        /// What is done about it.
+        /// The correction for followers.
         correction: Correction,
     },
-    /// One transfer at a time, in order of request; whoever needs what is under way waits for its end.
+    /// One transfer at a time, in order of request; a job that needs data of the current transfer waits for its
+    /// end.
     Coalescing {
         /// Time in which the storage delivers the data set once.
         read: Nanos,
     },
 }
 
-/// What is done with a follower that comes near the one who reads.
+/// The handling of a follower that approaches the reading job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Correction {
-    /// Nothing: it catches up, and both wait for the storage.
+    /// None: it catches up, and both wait for the storage.
     None,
-    /// It is held until the other is far enough ahead, unless it would be faster beside it all the same.
+    /// Hold it until the other is far enough ahead, unless it would still be faster in company.
     Hold {
-        /// Samples that have to be in the cache beyond its next step, 0 or more.
+        /// Samples that must be in the cache beyond its next step, 0 or more.
         margin: u64,
     },
 }
 
-/// Where a step's data come from.
+/// The source of a step's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum JobState {
-    /// From the storage, read by nobody else; the paper's SR.
+    /// The storage, with no other reader; the paper's SR.
     Alone,
-    /// From the storage, beside others; the paper's CR.
+    /// The storage, with other readers; the paper's CR.
     Together,
-    /// From the cache, behind another job; the paper's CL.
+    /// The cache, behind another job; the paper's CL.
     Behind,
-    /// From the cache, which has what the epoch needs; the paper's L.
+    /// The cache, which has all data of the epoch; the paper's L.
     Cached,
 }
 
@@ -131,16 +134,16 @@ impl JobState {
     }
 }
 
-/// Some of a job's run.
+/// A part of a job's run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Span {
-    /// How many steps, or how often.
+    /// The number of steps or events.
     pub count: u64,
-    /// How long, all together.
+    /// Their total time.
     pub time: Nanos,
 }
 
-/// What one job came to.
+/// The result of one job.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JobRun {
     /// When it started.
@@ -153,13 +156,13 @@ pub struct JobRun {
     pub caught: Option<Nanos>,
     /// Its steps, by state in the order of [`JobState::ALL`].
     pub states: [Span; 4],
-    /// What it was held for.
+    /// The times for which it was held.
     pub held: Span,
-    /// All that it did not compute, `held` included.
+    /// All time without compute, including `held`.
     pub stall: Nanos,
-    /// Samples that it took from the cache, or from another's transfer.
+    /// Samples from the cache, or from another job's transfer.
     pub hits: u64,
-    /// Samples that it had the storage read.
+    /// Samples that it read from the storage.
     pub reads: u64,
 }
 
@@ -169,32 +172,33 @@ impl JobRun {
         self.states[state as usize]
     }
 
-    /// From start to end.
+    /// Time from start to end.
     pub fn time(&self) -> Nanos {
         self.end - self.start
     }
 }
 
-/// What all jobs came to.
+/// The result of all jobs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobsReport {
     /// In the order given.
     pub jobs: Vec<JobRun>,
-    /// When the last one ended.
+    /// The end of the last job.
     pub makespan: Nanos,
-    /// The time of all of them together: what they occupy.
+    /// The sum of all jobs' times, which is the GPU time that they occupy.
     pub gpu_time: Nanos,
 }
 
-/// Plays all jobs to their ends.
+/// Simulate all jobs to their ends.
 ///
-/// Of jobs that would do the same at the same moment, the one that is further goes first, then the one given first.
+/// If several jobs would act at the same moment, the one with more progress goes first, then the one with the
+/// lower index.
 ///
 /// # Errors
-/// [`JobsError`]: a figure outside its range, or absent.
+/// [`JobsError`]: a value is out of range or missing.
 ///
 /// # Examples
-/// Three jobs behind one frontier: the starts that cost no time.
+/// Three jobs behind one frontier, with the starts that cost no time.
 /// ```
 /// # use foresee_sim::{Job, SharedData, Storage, simulate_jobs};
 /// # use foresee_units::Nanos;

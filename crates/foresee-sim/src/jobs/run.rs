@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The clock, and which job begins or ends when.
+//! The event loop: when each job's steps begin and end.
 //!
-//! Apart from what a step finds, which is the storage's rule: here is when it begins and ends, and what it counts as.
+//! It is separate from the storage models, which determine the source and duration of a step.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -27,7 +27,7 @@ impl Rule {
     }
 }
 
-/// Plays all jobs, which have been checked.
+/// Simulate all jobs, which must be valid.
 pub(super) fn play(jobs: &[Job], data: &SharedData) -> Vec<JobRun> {
     let rule = match data.storage {
         Storage::Competing { compat, correction } => {
@@ -52,7 +52,7 @@ struct Play<'a> {
 }
 
 impl Play<'_> {
-    /// All that ends at an instant ends before anything begins.
+    /// Complete all steps that end at `now` before any step begins.
     fn instant(&mut self, now: Nanos) {
         let mut ready = Vec::new();
         while let Some(&Reverse((time, who))) = self.due.peek() {
@@ -85,7 +85,7 @@ impl Play<'_> {
         }
     }
 
-    /// Ends a hold whose reason is gone.
+    /// Release a held job whose reason no longer applies.
     fn is_free(&mut self, who: usize, now: Nanos) -> bool {
         let Doing::Held { until, since } = self.actors[who].doing else { return false };
         if frontier(&self.actors, self.actors[who].epoch, self.data.samples) < until {

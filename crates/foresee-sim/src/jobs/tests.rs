@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The play against closed forms within their limits, and its own laws beyond them.
+//! The simulation against closed forms within their limits, and its own invariants beyond them.
 
 use std::slice::from_ref;
 
@@ -12,7 +12,7 @@ use super::{Correction, Job, JobState, JobsError, JobsReport, SharedData, Storag
 
 const FREE: Correction = Correction::None;
 
-/// Nanoseconds of compute, wait, wait cached and wait in company; one sample per step.
+/// Nanoseconds of compute, wait, cached wait and wait in company; one sample per step.
 fn job(figures: [u64; 4], epochs: u64, start: u64) -> Job {
     let [compute, wait, wait_cached, conc] = figures.map(Nanos::new);
     Job { compute, wait, wait_cached, wait_conc: vec![conc], batch: 1, epochs, start: Nanos::new(start) }
@@ -30,7 +30,7 @@ fn play(jobs: &[Job], data: &SharedData) -> JobsReport {
     simulate_jobs(jobs, data).unwrap()
 }
 
-/// Ends of leader and follower by the closed forms, nanoseconds.
+/// Ends of leader and follower by the closed forms, in nanoseconds.
 #[expect(clippy::cast_precision_loss, reason = "small figures")]
 fn closed(leader: &Job, follower: &Job, samples: u64, compat: Compat) -> [f64; 2] {
     let sum = |compute: Nanos, wait: Nanos| (compute.get() + wait.get()) as f64;
@@ -57,7 +57,7 @@ fn closed(leader: &Job, follower: &Job, samples: u64, compat: Compat) -> [f64; 2
 }
 
 #[test]
-fn a_job_alone_reads_once_and_then_finds_everything() {
+fn a_job_alone_reads_once_and_then_finds_all_data_in_the_cache() {
     let report = play(&[job([10, 5, 1, 9], 3, 7)], &competing(100, Compat::Physical, FREE));
     let run = report.jobs[0];
     assert_eq!((run.start, run.first_epoch), (Nanos::new(7), Nanos::new(7 + 1_500)));
@@ -73,7 +73,7 @@ fn a_follower_that_catches_up_goes_through_all_states() {
     let jobs = [job([10, 10, 0, 20], 2, 0), job([8, 10, 0, 30], 2, 600)];
     let report = play(&jobs, &competing(100, Compat::Physical, FREE));
     let [leader, follower] = [report.jobs[0], report.jobs[1]];
-    // Behind by 30 steps at the start, 12 ns nearer with each of its own, which is under way for 8 of the other's 20.
+    // It starts 30 steps behind and gains 12 ns per step; each of its steps takes 8 ns of the other's 20.
     let caught = follower.caught.unwrap();
     assert!(Nanos::new(960) <= caught && caught <= Nanos::new(1_000), "{caught:?}");
     for state in [JobState::Behind, JobState::Together, JobState::Cached] {
@@ -95,7 +95,7 @@ fn a_follower_as_fast_as_the_leader_stays_behind_even_from_the_same_start() {
 }
 
 #[test]
-fn a_job_that_comes_after_the_end_reads_nothing() {
+fn a_job_that_starts_after_the_end_of_another_reads_nothing() {
     let jobs = [job([10, 10, 0, 30], 1, 0), job([20, 5, 1, 30], 1, 5_000)];
     let report = play(&jobs, &competing(50, Compat::Physical, FREE));
     assert_eq!(report.jobs[1].state(JobState::Cached).count, 50);
@@ -103,13 +103,13 @@ fn a_job_that_comes_after_the_end_reads_nothing() {
 }
 
 #[test]
-fn three_at_once_wait_as_three_do() {
+fn three_jobs_at_once_have_the_wait_of_three() {
     let mut jobs = vec![job([10, 10, 0, 0], 1, 0); 3];
     for job in &mut jobs {
         job.wait_conc = vec![Nanos::new(30), Nanos::new(50)];
     }
     let report = play(&jobs, &competing(100, Compat::Physical, FREE));
-    // All but their first steps.
+    // All steps but the first.
     assert!(report.makespan.get().abs_diff(100 * 60) <= 100, "{:?}", report.makespan);
     jobs.push(jobs[0].clone());
     let report = play(&jobs, &competing(100, Compat::Physical, FREE));
@@ -160,13 +160,13 @@ fn a_held_follower_leaves_the_leader_alone() {
     assert_eq!((follower.reads, follower.caught), (0, None));
     assert!(follower.held.count > 10, "once per margin: {:?}", follower.held);
     assert!(held.makespan < free.makespan);
-    // It ends a margin and a step behind the leader at the most.
+    // It ends at most a margin and a step behind the leader.
     assert!(held.makespan.get() <= 1_000 * 20 + 21 * 5);
 }
 
 #[test]
-fn nobody_is_held_behind_one_who_is_slower_than_company() {
-    // The first one computes so long that the second is better off reading in company.
+fn no_job_is_held_behind_one_that_is_slower_than_company() {
+    // The first job computes so long that the second is faster in company.
     let jobs = [job([100, 0, 0, 5], 1, 0), job([5, 10, 0, 30], 1, 0)];
     let hold = Correction::Hold { margin: 2 };
     let report = play(&jobs, &competing(100, Compat::Physical, hold));
@@ -191,13 +191,13 @@ fn unequal_batches_share_one_frontier() {
     assert_eq!(reads, 100);
     for (run, steps) in report.jobs.iter().zip([4, 15]) {
         assert_eq!(run.states.iter().map(|span| span.count).sum::<u64>(), steps);
-        // The storage may rest while everybody computes.
+        // The storage may idle while all jobs compute.
         assert!((5_000..=5_000 + 5 * 10).contains(&run.end.get()), "{:?}", run.end);
     }
 }
 
 #[test]
-fn impossible_inputs_are_named() {
+fn errors_name_invalid_inputs() {
     let data = competing(10, Compat::Physical, FREE);
     let fine = job([1, 1, 0, 1], 1, 0);
     let told = |jobs: &[Job], data: &SharedData| simulate_jobs(jobs, data).unwrap_err().to_string();
@@ -230,7 +230,7 @@ fn impossible_inputs_are_named() {
     assert!(simulate_jobs(&[alone.clone(), alone], &coalescing(10, 10, 5)).is_ok());
 }
 
-/// Compute, wait, cached wait, wait in company: a warm cache helps, company does not.
+/// Compute, wait, cached wait and wait in company: a warm cache helps, company does not.
 fn figures() -> impl Strategy<Value = [u64; 4]> {
     (1_u64..400, 0_u64..400, 0..=100_u64, 0_u64..400)
         .prop_map(|(compute, wait, share, more)| [compute, wait, wait * share / 100, wait + more])
@@ -256,7 +256,7 @@ proptest! {
     #![proptest_config(property(1_500))]
 
     #[test]
-    fn two_jobs_end_when_the_closed_forms_say_within_some_steps(
+    fn two_jobs_end_within_some_steps_of_the_closed_forms(
         leader in figures(), follower in figures(),
         epochs in (1_u64..4, 1_u64..4), share in 0.0_f64..1.3, samples in 200_u64..900,
         paper: bool,
@@ -268,8 +268,8 @@ proptest! {
             reason = "a start within some epochs")]
         let start = (share * (samples * cold) as f64) as u64;
         let jobs = [job(leader, epochs.0, 0), job(follower, epochs.1, start)];
-        // Whole steps: one under way when the follower catches up makes it meet the leader a step early, and it is
-        // nearer by the difference of the two with each step.
+        // Steps are whole: a step in progress makes the follower meet the leader a step early, and each step
+        // brings it closer by the difference of the two.
         #[expect(clippy::cast_precision_loss, reason = "small figures")]
         let early = if warm < cold { cold as f64 / (cold - warm) as f64 } else { 0.0 };
         prop_assume!(early < 20.0);
@@ -336,7 +336,7 @@ proptest! {
                 prop_assert_eq!(run.time(), Nanos::new(whole(step, epochs)), "no follower waits");
             }
         }
-        // All at once: no later, and for longer.
+        // All at once: the makespan is not longer, and the total time is not shorter.
         let at_once: Vec<Job> =
             jobs.iter().map(|job| Job { start: Nanos::ZERO, ..job.clone() }).collect();
         let together = play(&at_once, &coalescing(samples, samples, read));
@@ -362,7 +362,7 @@ proptest! {
         leader in figures(), followers in prop::collection::vec((figures(), 0_u64..60_000), 1..4),
         samples in 20_u64..120, margin in 0_u64..8,
     ) {
-        // Nobody is faster than the leader beside it.
+        // No job is faster than the leader in company.
         let cold = leader[0] + leader[1];
         let mut jobs = vec![job(leader, 1, 0)];
         for (mut figures, start) in followers {

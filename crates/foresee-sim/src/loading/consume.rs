@@ -1,56 +1,56 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When a rank's consumer takes the samples of a batch, and how long it waits: one by one, or all of them at once.
+//! When a rank's consumer takes the samples of a batch, and how long it waits: one by one, or as a whole batch.
 //!
-//! Owns that rule and nothing else: who stages samples, and who counts what was waited for, are others.
+//! Staging and the accounting of waits are elsewhere.
 
 use super::rates::{ORIGIN, SourceCode};
 use super::scenario::HandOver;
 
-/// In the middle of a batch.
+/// The state within a batch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Consumer {
     hand_over: HandOver,
     asked: f64,
-    /// When it has nothing to do any more; of whole batches: since it took the one before.
+    /// When it becomes idle; for whole batches: when it took the previous one.
     free: f64,
     compute: f64,
     stall: f64,
-    /// When all of the batch is there, and where the sample comes from that is there last.
+    /// When the whole batch is staged, and the source of its last sample.
     whole: (f64, SourceCode),
 }
 
-/// A sample that was taken.
+/// A consumed sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Taken {
     /// When it was wanted.
     pub(super) wanted: f64,
-    /// When its consumption began, by itself or, of whole batches, when it could have.
+    /// When its consumption began or, for whole batches, could have begun.
     pub(super) consumed: f64,
-    /// What was waited for it alone; of whole batches nothing.
+    /// The wait for this sample alone; 0 for whole batches.
     pub(super) waited: f64,
 }
 
-/// A batch that was taken.
+/// A consumed batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ended {
     /// When it was wanted.
     pub(super) asked: f64,
-    /// When the consumer has nothing to do any more.
+    /// When the consumer becomes idle.
     pub(super) free: f64,
     pub(super) compute: f64,
     pub(super) stall: f64,
-    /// Beyond what was waited for samples alone: of whole batches where the sample came from that was there last, and all of
-    /// the stall.
+    /// The wait beyond that for single samples. For whole batches it is the whole stall, with the source of the
+    /// last sample.
     pub(super) waited: (SourceCode, f64),
 }
 
 impl Consumer {
-    /// It wants a batch at `free`.
+    /// Request a batch at `free`.
     pub(super) fn new(hand_over: HandOver, free: f64) -> Self {
         Self { hand_over, asked: free, free, compute: 0.0, stall: 0.0, whole: (free, ORIGIN) }
     }
 
-    /// Takes the next sample, in their order: it is there from `available` on, and is computed on for so many seconds.
+    /// Take the next sample, in order. It is staged at `available` and takes `computing` seconds.
     pub(super) fn take(&mut self, available: f64, source: SourceCode, computing: f64) -> Taken {
         let wanted = self.free;
         let consumed = wanted.max(available);
@@ -71,7 +71,7 @@ impl Consumer {
         Taken { wanted, consumed, waited }
     }
 
-    /// All of them are taken.
+    /// End the batch after its last sample.
     pub(super) fn end(self) -> Ended {
         let Self { hand_over, asked, free, compute, stall, whole: (there, last) } = self;
         match hand_over {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ranks that prefetch from an origin which they have in common, in the order of time: what [`prefetch`](super::prefetch)
-//! plays rank after rank, for who asks which rank has to wait when.
+//! Ranks that prefetch from a common origin, in order of time. [`prefetch`](super::prefetch) simulates one rank
+//! after the other instead; here requests of different ranks delay each other.
 //!
-//! A rank reads ahead as far as its threads and its room go, over the ends of steps and epochs; a heap of events keeps
-//! all of them in one time, and requests under way take turns at the origin. So a rank that is ahead stays ahead, and waits for
-//! others instead of for data. Costs about a microsecond per read, where the other loop has no events. Refuses to know who holds
-//! what: that is the policy's.
+//! A rank reads ahead as far as its threads and its buffer allow, across steps and epochs. A heap of events keeps
+//! all ranks on one clock, and requests in flight take turns at the origin. Therefore a rank that is ahead stays
+//! ahead, and waits for others instead of for data. A read costs about a microsecond of simulation. The policy
+//! knows which samples are held.
 //!
-//! Two things are not played to the letter. Threads of a rank's tiers go on when its staging does, and go by an estimate
-//! of when their samples are here; and what was fetched is told to the policy at its start, with an estimate likewise.
+//! Two things are approximate. Threads of a rank's tiers advance together with its staging, with an estimate of
+//! their arrival times. The policy learns of a fetch at its start, also with an estimate.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BinaryHeap, VecDeque};
@@ -23,8 +23,8 @@ use super::report::Book;
 use super::run::{Clock, Driver, Setup, StepNow};
 use super::scenario::HandOver;
 
-/// One in so many of a pool's threads has begun before those of another rank do: what fits two ranks of 16 threads
-/// (`docs/notes/019`).
+/// Fraction of a pool's threads that start before those of another rank: one in this many. It fits measurements
+/// of two ranks with 16 threads (`docs/notes/019`).
 const AT_ONCE: usize = 4;
 
 pub(super) struct Contending<C> {
@@ -32,36 +32,37 @@ pub(super) struct Contending<C> {
     rates: Rates,
     hand_over: HandOver,
     barrier: bool,
-    /// Requests of a rank that come before those of another one which begins at the same time: a part of its threads, for ranks
-    /// are never quite at the same time, and threads begin one after the other. One thread that asks for all has them all.
+    /// Requests of a rank that precede those of another rank which begins at the same time. It is a fraction of
+    /// the threads, because ranks never start exactly together and threads start one after the other. A rank with
+    /// one requesting thread issues all of its requests first.
     at_once: usize,
     origin: Requests,
-    /// By rank: its own sources, and its link.
+    /// By rank: its own sources and its link.
     lanes: Vec<Lane>,
     ranks: Vec<Rank>,
     events: BinaryHeap<Reverse<Event>>,
-    /// Events so far.
+    /// The number of events so far.
     happened: u64,
     ahead: Ahead,
-    /// Steps that were taken; and ranks that have not ended the next.
+    /// Steps taken, and the ranks that have not ended the next step.
     taken: usize,
     behind: usize,
 }
 
-/// What is under way at the origin: reads, and loads of tiers, for which nobody waits here.
+/// Requests in flight at the origin: reads, and loads of tiers, for which no staging thread waits.
 pub(super) type Requests = Origin<Option<Read>>;
 
 /// One read of one rank.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Read {
     rank: usize,
-    /// Of the run.
+    /// The step of the run.
     step: usize,
-    /// Its place in the rank's batch.
+    /// The index in the rank's batch.
     nth: usize,
 }
 
-/// What happens at a time.
+/// An event.
 #[derive(Debug)]
 struct Event {
     at: f64,
@@ -71,57 +72,57 @@ struct Event {
 
 #[derive(Clone, Copy, Debug)]
 enum What {
-    /// Threads of a rank go on reading.
+    /// Threads of a rank continue to read.
     Reads(usize),
-    /// A request has reached the origin, and its bytes begin to come.
+    /// A request has reached the origin, and its transfer begins.
     Asked(Read),
-    /// A sample is in the staging buffer, and its thread is free.
+    /// A sample is in the staging buffer, and its thread is idle.
     Staged(Read),
-    /// So many samples of a rank leave its staging buffer, with so many bytes.
+    /// This number of samples and bytes of a rank leaves its staging buffer.
     Left(usize, usize, f64),
 }
 
-/// A rank's staging buffer, and its consumer.
+/// A rank's staging buffer and consumer.
 struct Rank {
-    /// Staging threads that have nothing to do.
+    /// Idle staging threads.
     idle: usize,
-    /// What the staging buffer holds, or is to hold once it is fetched.
+    /// Samples that the staging buffer holds or has reserved space for.
     samples: usize,
     bytes: f64,
-    /// The next sample to read: the step of the run, and the place in its batch.
+    /// The next sample to read: the step of the run, and the index in its batch.
     next: (usize, usize),
-    /// Batches from the first on that is not booked: `over` of them are taken, then comes the one that is being taken.
+    /// Batches from the first one that is not accounted for: `over` consumed ones, then the current one.
     batches: VecDeque<Batch>,
     first: usize,
     over: usize,
-    /// Steps all of whose samples have left the staging buffer; counted for whole batches.
+    /// Steps whose samples have all left the staging buffer; counted for whole batches.
     left: usize,
-    /// `None`: it waits for the others, before a step.
+    /// `None` while it waits for the other ranks before a step.
     consumer: Option<Consumer>,
-    /// Samples of the batch that the consumer has.
+    /// Samples of the batch that the consumer has taken.
     had: usize,
 }
 
-/// What a rank reads in a step.
+/// The reads of a rank in a step.
 #[derive(Default)]
 struct Batch {
-    /// The place of its first sample among the reads of all epochs and ranks.
+    /// The index of its first sample among the reads of all epochs and ranks.
     place: usize,
     ids: Vec<u32>,
     sizes: Vec<f64>,
     reads: Vec<Staging>,
-    /// How many of them are not staged.
+    /// The number of samples that are not staged.
     missing: usize,
     ended: Option<Ended>,
 }
 
-/// A sample on its way.
+/// A sample in transfer.
 #[derive(Clone, Copy)]
 struct Staging {
     source: SourceCode,
     start: f64,
     fetched: f64,
-    /// When it is in the staging buffer; infinity: not yet.
+    /// When it is staged; infinity until this is known.
     staged: f64,
     taken: Taken,
 }
@@ -134,14 +135,14 @@ const UNREAD: Staging = Staging {
     taken: Taken { wanted: 0.0, consumed: 0.0, waited: 0.0 },
 };
 
-/// Where the ranks' reading has come to in the order, ahead of training.
+/// The position of the ranks' reading in the order, ahead of training.
 #[derive(Default)]
 struct Ahead {
-    /// Steps of the run that were dealt.
+    /// Steps of the run that were distributed.
     steps: usize,
-    /// The list of the epoch that the next of them is in.
+    /// The list of the epoch of the next step.
     list: Vec<u32>,
-    /// Batches that are over; kept for their memory.
+    /// Finished batches, reused for their memory.
     spare: Vec<Batch>,
 }
 
@@ -168,7 +169,7 @@ impl<C: Caching> Contending<C> {
         }
     }
 
-    /// Deals the next step of the run to all ranks; `false` where there is none.
+    /// Distribute the next step of the run to all ranks; `false` if there is none.
     fn deal(&mut self, setup: &Setup) -> bool {
         let Self { ahead, caching, ranks, .. } = self;
         let epochs = &setup.epochs;
@@ -201,12 +202,12 @@ impl<C: Caching> Contending<C> {
         true
     }
 
-    /// Threads of a rank begin with what there is to read, as far as its room goes.
+    /// Start reads of a rank, as far as its threads and its buffer allow.
     fn read(&mut self, number: usize, at: f64, setup: &Setup, book: &mut Book) {
         let mut asked = 0;
         while self.ranks[number].idle > 0 {
             let rank = &mut self.ranks[number];
-            // A batch of which nothing is left to read may be over and gone.
+            // A batch without remaining reads may be finished and removed.
             let (step, nth) = rank.next.max((rank.first, 0));
             let Some(batch) = rank.batches.get(step - rank.first) else {
                 if self.deal(setup) {
@@ -235,7 +236,7 @@ impl<C: Caching> Contending<C> {
         }
     }
 
-    /// A thread begins to fetch a sample.
+    /// Start the fetch of a sample by a thread.
     fn fetch(&mut self, read: Read, access: Access, size: f64, at: f64, setup: &Setup, book: &mut Book) {
         let Self { caching, rates, origin, lanes, .. } = self;
         let lane = &mut lanes[read.rank];
@@ -259,7 +260,7 @@ impl<C: Caching> Contending<C> {
         }
     }
 
-    /// A sample was fetched: it is preprocessed, and written into the staging buffer.
+    /// Preprocess a fetched sample and write it into the staging buffer.
     fn stage(&mut self, read: Read, fetched: f64) {
         let rank = &mut self.ranks[read.rank];
         let batch = &mut rank.batches[read.step - rank.first];
@@ -268,7 +269,7 @@ impl<C: Caching> Contending<C> {
         self.happens(staged, What::Staged(read));
     }
 
-    /// The consumer of a rank takes what there is for it.
+    /// Let the consumer of a rank take the staged samples.
     fn consume(&mut self, number: usize) {
         let rank = &mut self.ranks[number];
         while let Some(consumer) = &mut rank.consumer
@@ -307,7 +308,7 @@ impl<C: Caching> Contending<C> {
         self.events.push(Event::at(at, &mut self.happened, what));
     }
 
-    /// What happens next.
+    /// Process the next event.
     fn go_on(&mut self, setup: &Setup, book: &mut Book) {
         let first = self.events.peek().map_or(f64::INFINITY, |Reverse(event)| event.at);
         if self.origin.next() <= first && self.origin.next().is_finite() {
@@ -342,7 +343,7 @@ impl<C: Caching> Contending<C> {
             What::Left(number, samples, bytes) => {
                 let rank = &mut self.ranks[number];
                 rank.samples -= samples;
-                // What is left of nothing after a million sums is not nothing.
+                // Reset the rounding error of a million sums to 0.
                 rank.bytes = if rank.samples == 0 { 0.0 } else { rank.bytes - bytes };
                 rank.left += 1;
                 self.read(number, at, setup, book);
@@ -350,7 +351,7 @@ impl<C: Caching> Contending<C> {
         }
     }
 
-    /// Writes down a rank's batch that is over; when it was.
+    /// Account for a rank's finished batch; return its end.
     fn write_down(&mut self, number: usize, book: &mut Book) -> f64 {
         let rank = &mut self.ranks[number];
         let batch = rank.batches.pop_front().expect("a batch that is over");
@@ -392,7 +393,7 @@ impl<C: Caching> Driver for Contending<C> {
         self.caching.init()
     }
 
-    /// It has a list of its own, which is ahead.
+    /// It has its own list, which is ahead.
     fn needs_order(&self) -> bool {
         false
     }
@@ -441,13 +442,13 @@ impl Rank {
         }
     }
 
-    /// Its consumer wants the next batch at `free`.
+    /// Its consumer requests the next batch at `free`.
     fn want(&mut self, hand_over: HandOver, free: f64) {
         self.consumer = Some(Consumer::new(hand_over, free));
     }
 
-    /// Whether what is read for `step` is what the staging buffer gets empty for: nothing before it is in there, so it
-    /// goes in whatever its size.
+    /// Whether `step` is the next one to leave the staging buffer: the buffer holds no earlier sample, so this
+    /// one fits at any size.
     fn is_next_to_go(&self, step: usize, hand_over: HandOver) -> bool {
         match hand_over {
             HandOver::Sample => self.samples == 0,

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How many samples a rank reads how often: counted in an order, and drawn.
+//! Histograms of reads per sample: counted in an order, and drawn.
 //!
-//! Beside the expectation of `foresee_model::AccessFrequency`: the same histogram for the order that a run will have,
-//! and for samples that are drawn one by one (Monte Carlo). Refuses to say what is expected: that is the closed form's.
+//! They complement the expectation of `foresee_model::AccessFrequency`: the same histogram for the order of a
+//! run, and for independently drawn samples (Monte Carlo).
 
 use foresee_units::SplitMix64;
 
 use super::order::{AccessOrder, Epochs};
 
-/// A sample is read once an epoch at most, and its reads are counted in 16 bits.
+/// A sample is read at most once per epoch, and its reads are counted in 16 bits.
 const EPOCHS_MAX: u32 = u16::MAX as u32;
 
-/// How often one rank reads each sample of an order, counted epoch by epoch, so that its caller may stop in between.
+/// Counts the reads of one rank per sample, epoch by epoch, so that a caller may stop in between.
 ///
-/// Takes 2 bytes per sample besides what an epoch's list takes.
+/// It takes 2 bytes per sample, in addition to the list of one epoch.
 #[derive(Debug)]
 pub struct ReadCount {
     shape: Epochs,
@@ -25,7 +25,7 @@ pub struct ReadCount {
 }
 
 impl ReadCount {
-    /// Counts the reads of `rank` in `epochs` epochs of `order`, over full steps of one sample each.
+    /// Count the reads of `rank` in `epochs` epochs of `order`, over full steps of one sample each.
     ///
     /// # Panics
     /// If `rank` is not one of `ranks`, `samples` is 0, or there are 2^16 epochs or more.
@@ -41,7 +41,7 @@ impl ReadCount {
         }
     }
 
-    /// Counts the next epoch; `false` once there is none.
+    /// Count the next epoch; `false` if there is none.
     pub fn count_epoch(&mut self) -> bool {
         let Self { shape, rank, counted, reads, list } = self;
         if *counted == shape.count {
@@ -57,13 +57,14 @@ impl ReadCount {
         true
     }
 
-    /// How many samples the rank read 0, 1, 2, ... times so far; `epochs + 1` of them.
+    /// The number of samples that the rank has read 0, 1, 2, ... times; `epochs + 1` values.
     pub fn histogram(&self) -> Vec<u64> {
         histogram(&self.reads, self.shape.count)
     }
 }
 
-/// How many samples `rank` reads 0, 1, 2, ... times in `epochs` epochs of `order`: a [`ReadCount`] of all epochs.
+/// Return the number of samples that `rank` reads 0, 1, 2, ... times in `epochs` epochs of `order`: a
+/// [`ReadCount`] of all epochs.
 ///
 /// # Panics
 /// As [`ReadCount::new`].
@@ -82,7 +83,8 @@ pub fn count_reads(order: AccessOrder, samples: u32, ranks: u32, epochs: u32, ra
     count.histogram()
 }
 
-/// The same for samples that are read in each epoch with a chance of one in `ranks`, drawn one by one: Monte Carlo.
+/// Return the same histogram for samples that are read in each epoch with probability 1 / `ranks`, drawn
+/// independently: Monte Carlo.
 ///
 /// # Panics
 /// If `ranks` is 0, or there are 2^16 epochs or more.
@@ -94,7 +96,7 @@ pub fn draw_reads(seed: u64, samples: u32, ranks: u32, epochs: u32) -> Vec<u64> 
     histogram(&counts, epochs)
 }
 
-/// No order gives a rank a sample twice in an epoch: where one pads, it pads up to the number of ranks.
+/// No order gives a rank a sample twice in an epoch: one that pads only fills up to the number of ranks.
 fn histogram(counts: &[u16], epochs: u32) -> Vec<u64> {
     let mut histogram = vec![0; epochs as usize + 1];
     for &count in counts {
@@ -123,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn counting_is_seen_to_go_on() {
+    fn counting_reports_its_progress() {
         let mut count = ReadCount::new(AccessOrder::Sequential, 6, 2, 3, 0);
         let mut epochs = 0;
         while count.count_epoch() {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A data set on paper: how many samples, and how large each is.
+//! A simulated data set: the number and sizes of its samples.
 //!
-//! Four bytes a sample where sizes differ and none reaches 4 GiB, none where they do not. Refuses to know what a
-//! sample is.
+//! It takes four bytes per sample if sizes differ and all are below 4 GiB, and none if they are equal.
 
 use foresee_data_plan::{SampleSizes, hint};
 use foresee_units::{Bytes, SampleId, SplitMix64};
@@ -13,33 +12,33 @@ use super::scenario::Faults;
 /// Sizes of the samples.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DataSet {
-    /// All of one size.
+    /// All samples have one size.
     Equal {
-        /// How many.
+        /// Number of samples.
         count: u64,
-        /// Of each, 1 byte or more.
+        /// Bytes per sample, 1 or more.
         size: Bytes,
     },
-    /// Drawn from a normal distribution; what is not above 0 is drawn again, which raises the mean.
+    /// Sizes from a normal distribution. Values of 0 and below are drawn again, which raises the mean.
     Normal {
-        /// How many.
+        /// Number of samples.
         count: u64,
-        /// Bytes, above 0; of the distribution before anything is drawn again.
+        /// Mean in bytes, above 0, before values are drawn again.
         mean: f64,
-        /// Bytes, 0 or more.
+        /// Standard deviation in bytes, 0 or more.
         deviation: f64,
         /// Equal seeds draw equal sizes.
         seed: u64,
     },
-    /// Each sample's own, by id; 1 byte or more.
+    /// The size of each sample by id; 1 byte or more.
     Given(Vec<u64>),
 }
 
-/// Samples have ids of 32 bits here, and one is kept for "none".
+/// Sample ids have 32 bits here, and one value means "none".
 const COUNT_MAX: u64 = u32::MAX as u64 - 1;
 
 impl DataSet {
-    /// How many samples there are.
+    /// The number of samples.
     pub fn count(&self) -> u64 {
         match self {
             Self::Equal { count, .. } | Self::Normal { count, .. } => *count,
@@ -69,7 +68,7 @@ impl DataSet {
         }
     }
 
-    /// Draws what is to be drawn. Checked before.
+    /// Draw the sizes. The data set must be valid.
     pub(super) fn sizes(&self) -> Sizes {
         match self {
             Self::Equal { count, size } => {
@@ -148,7 +147,7 @@ impl Sizes {
         self.total as f64
     }
 
-    /// The same, for people.
+    /// The same as a whole number, for reports.
     pub(super) fn bytes(&self) -> Bytes {
         Bytes::new(u64::try_from(self.total).unwrap_or(u64::MAX))
     }
@@ -162,14 +161,14 @@ impl Sizes {
         }
     }
 
-    /// The sizes of `ids` will be looked up soon.
+    /// Prefetch the sizes of `ids` into the cache.
     pub(super) fn expect(&self, ids: &[u32]) {
         for &id in ids {
             SampleSizes::expect(self, SampleId(u64::from(id)));
         }
     }
 
-    /// The sizes of `ids`, looked up together so that waits for memory overlap.
+    /// The sizes of `ids`, looked up together so that cache misses overlap.
     #[expect(clippy::cast_precision_loss, reason = "below 2^53 for every sample there is")]
     pub(super) fn look_up(&self, ids: &[u32], out: &mut Vec<f64>) {
         out.clear();
@@ -217,7 +216,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_not_above_zero_is_drawn_again_and_raises_the_mean() {
+    fn sizes_below_one_byte_are_drawn_again_and_raise_the_mean() {
         let data = DataSet::Normal { count: 100_000, mean: 107_700.0, deviation: 100_000.0, seed: 42 };
         let sizes = data.sizes();
         let mean = sizes.total() / 1e5;
@@ -225,13 +224,13 @@ mod tests {
         assert!((0..100_000).all(|id| sizes.get(id) >= 1.0));
     }
 
-    /// Draws as many sizes as take a moment, and counts each for several samples of the data set.
+    /// Draw a limited number of sizes, and count each for several samples of the data set.
     fn assert_gigabytes(count: u32, mean: f64, deviation: f64, total: f64) {
         let sizes =
             DataSet::Normal { count: u64::from(count.min(2_000_000)), mean, deviation, seed: 42 }.sizes();
         let samples_per_size = f64::from(count) / f64::from(sizes.len());
         let got = sizes.total() * samples_per_size / 1e9;
-        // To the digits of the expected value, and three deviations of such a sum, if nothing were drawn again.
+        // The digits of the expected value, and three standard deviations of such a sum without repeated draws.
         let drawn = 3.0 * deviation * f64::from(sizes.len()).sqrt() * samples_per_size / 1e9;
         assert!((got - total).abs() < 0.5 + drawn, "{got} GB instead of {total}");
     }

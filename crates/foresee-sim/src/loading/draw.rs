@@ -12,9 +12,9 @@ pub(super) fn normal(draw: &mut SplitMix64) -> f64 {
     radius * (2.0 * std::f64::consts::PI * draw.uniform()).cos()
 }
 
-/// Shuffles from the end, Fisher and Yates's way; draws one number less than there are places.
+/// Shuffle from the end (Fisher and Yates); draws one number less than there are places.
 pub(super) fn shuffle(places: &mut [u32], draw: &mut SplitMix64) {
-    // Drawn some places ahead, so that memory has time to answer.
+    // Drawn some places ahead, so that memory can be prefetched.
     let mut others = [0; hint::AHEAD];
     let mut drawn = places.len();
     for last in (1..places.len()).rev() {
@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_published_numbers_come_out_and_can_be_skipped() {
+    fn the_generator_has_the_published_numbers_and_can_skip() {
         let mut draw = SplitMix64::new(1_234_567);
         let first = [6_457_827_717_110_365_317, 3_203_168_211_198_807_973, 9_817_491_932_198_370_423];
         assert_eq!([draw.next(), draw.next(), draw.next()], first);

@@ -1,37 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One rank's way from a source into the staging buffer: its threads, its room, and how busy its sources are.
+//! One rank's path from a source into the staging buffer: its threads, its buffer, and the load of its sources.
 //!
-//! Apart from the policies, which say only where a sample is read. Every fetch of a rank goes through here in the
-//! order of its start, so that what is shared is shared first come, first served.
+//! It is separate from the policies, which only choose the source of a sample. All fetches of a rank pass through
+//! here in order of their start, so shared resources are served first come, first served.
 
 use std::collections::VecDeque;
 
 use super::rates::{LoadRates, ORIGIN, Rates, SourceCode};
 
-/// Times closer than this are one time.
+/// Times closer than this are equal.
 pub(super) const TIE: f64 = 1e-9;
 
-/// Samples that are smaller than this part of the staging buffer leave it together, with the last of them: a buffer of
-/// tens of thousands of samples is a list of thousands, on each of a thousand ranks.
+/// Samples below this fraction of the staging buffer leave it in groups, together with the last of each group. A
+/// buffer of tens of thousands of samples then is a list of thousands, on each of a thousand ranks.
 const PART: f64 = 1.0 / 4096.0;
 
 #[derive(Debug)]
 pub(super) struct Lane {
-    /// When each staging thread is free.
+    /// When each staging thread becomes idle.
     threads: Vec<f64>,
-    /// Parts of the staging buffer, in their order: when the last sample of each begins to be consumed, and its bytes.
+    /// Groups of the staging buffer in order: when the last sample of each begins to be consumed, and its bytes.
     staged: VecDeque<(f64, f64)>,
     used: f64,
     room: f64,
     /// Until when each source is busy with this rank.
     clocks: Vec<f64>,
-    /// When the origin has taken its last request.
+    /// When the origin has accepted the last request.
     asked: f64,
-    /// Whether the origin was read since somebody asked.
+    /// Whether the origin was read since the last query.
     read_origin: bool,
 }
 
-/// A staging thread that has a sample to fetch, and may.
+/// A staging thread that may fetch a sample.
 #[derive(Clone, Copy)]
 pub(super) struct Start {
     thread: usize,
@@ -51,8 +51,8 @@ impl Lane {
         }
     }
 
-    /// The start of the next fetch: when a thread is free and the buffer has room. A sample occupies it from then on
-    /// until it is consumed; one that is larger than the buffer waits until that is empty.
+    /// The start of the next fetch: when a thread is idle and the buffer has space. A sample occupies space from
+    /// then until it is consumed. One that is larger than the buffer waits until that is empty.
     pub(super) fn admit(&mut self, size: f64) -> Start {
         let (mut thread, mut at) = (0, f64::INFINITY);
         for (number, &free) in self.threads.iter().enumerate() {
@@ -73,7 +73,7 @@ impl Lane {
         Start { thread, at }
     }
 
-    /// Fetches a sample; when its bytes are here.
+    /// Fetch a sample; return when its bytes have arrived.
     pub(super) fn fetch(&mut self, start: Start, size: f64, source: SourceCode, rates: &Rates) -> f64 {
         let mut begins = start.at;
         if source == ORIGIN {
@@ -83,25 +83,25 @@ impl Lane {
         self.take_from(source, begins, size, rates)
     }
 
-    /// A thread takes a sample out of a source from `begins` on; when its bytes are here.
+    /// Transfer a sample from a source to a thread, from `begins` on; return when its bytes have arrived.
     pub(super) fn take_from(&mut self, source: SourceCode, begins: f64, size: f64, rates: &Rates) -> f64 {
         let seconds = rates.sources[usize::from(source)];
         self.occupy(begins, size, seconds.clock, (seconds.thread, seconds.all))
     }
 
-    /// When the rank's link to the origin has carried a sample that was asked for at `start`.
+    /// When the rank's link to the origin has transferred a sample that was requested at `start`.
     pub(super) fn over_link(&mut self, start: f64, size: f64, rates: &Rates) -> f64 {
         self.occupy(start, size, usize::from(ORIGIN), (rates.link, rates.link))
     }
 
-    /// Preprocesses what was fetched and writes it into the staging buffer; when it is there.
+    /// Preprocess a fetched sample and write it into the staging buffer; return when it is there.
     pub(super) fn stage(&mut self, start: Start, size: f64, fetched: f64, rates: &Rates) -> f64 {
         let available = fetched + size * rates.write;
         self.threads[start.thread] = available;
         available
     }
 
-    /// What was admitted last begins to be consumed at `consumed`.
+    /// The last admitted sample begins to be consumed at `consumed`.
     pub(super) fn hold(&mut self, size: f64, consumed: f64) {
         let part = self.room * PART;
         match self.staged.back_mut() {
@@ -113,14 +113,14 @@ impl Lane {
         }
     }
 
-    /// Loads a sample from the origin into a tier; when it is held there.
+    /// Load a sample from the origin into a tier; return when it is held.
     pub(super) fn load(&mut self, start: f64, size: f64, rates: &LoadRates) -> f64 {
         self.read_origin = true;
         let begins = self.ask(start, rates.request) + rates.latency;
         self.occupy(begins, size, usize::from(ORIGIN), (rates.fetch, rates.all)) + size * rates.write
     }
 
-    /// When the origin has taken a request that is made at `at` and takes so many `seconds` of it.
+    /// When the origin has accepted a request that is made at `at` and takes `seconds`.
     fn ask(&mut self, at: f64, seconds: f64) -> f64 {
         if seconds == 0.0 {
             return at;
@@ -129,12 +129,13 @@ impl Lane {
         self.asked
     }
 
-    /// Whether this rank read the origin since the last time somebody asked.
+    /// Whether this rank has read the origin since the last query.
     pub(super) fn take_read_origin(&mut self) -> bool {
         std::mem::take(&mut self.read_origin)
     }
 
-    /// A thread takes a sample at `start`: it needs its own time, and all of them together theirs.
+    /// Occupy a thread and the source from `start` on: the thread needs its own time, and all threads together
+    /// share the source's.
     fn occupy(&mut self, start: f64, size: f64, clock: usize, (thread, all): (f64, f64)) -> f64 {
         let clock = &mut self.clocks[clock];
         *clock = clock.max(start) + size * all;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A simulated run as entries of the ledger, on its own clock: what a real run writes, so that both lie side by side.
+//! A simulated run as entries of the ledger, on its own clock, in the format of a real run.
 //!
-//! Apart from the book, which adds up and is always kept: entries are for whoever wants to see each read. They go to a
-//! sink as they come and none is kept here, so a run of any length takes the memory of one batch. Refuses to know files.
+//! It is separate from the report's sums, which always exist; entries are optional. They go to a sink immediately
+//! and none is stored, so a run of any length takes the memory of one batch.
 //!
-//! As the loader does it: a row per read of origin, disk and peers, one per batch for what memory answered, and one wait
-//! per batch, of the cause that its first missing sample has. Nanoseconds are rounded to the nearest, so that sums of
-//! entries are the report's within half a nanosecond per row.
+//! As in the loader, there is a row per read of origin, disk and peers, one per batch for reads from memory, and
+//! one wait per batch, whose cause is its first missing sample. Nanoseconds are rounded to the nearest, so sums
+//! of entries match the report within half a nanosecond per row.
 
 use std::fmt;
 
@@ -15,26 +15,26 @@ use foresee_units::{Bytes, Epoch, Nanos, Rank, ReadOutcome, SampleId, Source, St
 
 use super::rates::{ORIGIN, SourceCode};
 
-/// Takes entries, in the order in which they are simulated: rank after rank within a step.
+/// Takes entries in the order of their simulation: rank after rank within a step.
 pub type Sink = Box<dyn FnMut(Entry) + Send>;
 
 pub(super) struct Log {
     sink: Sink,
     /// By source code.
     sources: Vec<Source>,
-    /// Seconds by which the run's clock is ahead of training's.
+    /// Offset from training's clock to the run's clock, in seconds.
     init: f64,
     rank: Rank,
     epoch: Epoch,
     step: Step,
-    /// When the rank's batch was asked for, on training's clock.
+    /// When the rank requested its batch, on training's clock.
     asked: f64,
     samples: u32,
     cause: Option<Cause>,
     memory: Memory,
 }
 
-/// What memory answered of a batch.
+/// The reads of a batch from memory.
 #[derive(Clone, Copy, Default)]
 struct Memory {
     samples: u32,
@@ -43,7 +43,7 @@ struct Memory {
     seconds: f64,
 }
 
-/// When a sample was asked for, when it was fetched, and when the consumer wanted it.
+/// When a sample was requested, when it was fetched, and when the consumer wanted it.
 #[derive(Clone, Copy)]
 pub(super) struct Fetched {
     pub(super) start: f64,
@@ -60,11 +60,11 @@ impl fmt::Debug for Log {
 }
 
 impl Log {
-    /// `tiers`: what each tier is, the fastest first.
+    /// `tiers`: the kind of each tier, fastest first.
     pub(super) fn new(tiers: &[Source], sink: Sink) -> Self {
         let places = tiers.len().max(1);
         let mut sources = vec![Source::Origin];
-        // Without tiers, windows still have a disk of their own.
+        // Without tiers, window policies still have a disk.
         sources.extend((0..places).map(|tier| tiers.get(tier).copied().unwrap_or(Source::Disk)));
         sources.resize(1 + 2 * places, Source::Peer);
         Self {
@@ -81,18 +81,18 @@ impl Log {
         }
     }
 
-    /// All ranks take a step; training began `init` seconds after the run.
+    /// Begin a step of all ranks; training began `init` seconds after the run.
     pub(super) fn begin_step(&mut self, epoch: u32, step: usize, init: f64) {
         (self.epoch, self.step, self.init) = (Epoch(epoch.into()), Step(step as u64), init);
     }
 
-    /// A rank asks for its batch.
+    /// Begin a rank's batch.
     pub(super) fn begin_batch(&mut self, rank: usize, asked: f64) {
         (self.rank, self.asked, self.samples, self.cause) = (rank_of(rank), asked, 0, None);
         self.memory = Memory::default();
     }
 
-    /// A sample of the batch was read.
+    /// Log the read of a sample of the batch.
     pub(super) fn read(&mut self, id: u32, source: SourceCode, size: f64, fetched: Fetched) {
         let Fetched { start, end, wanted, consumed } = fetched;
         let place = self.sources[usize::from(source)];
@@ -121,17 +121,17 @@ impl Log {
         }
     }
 
-    /// A sample of the batch whose reading costs no time of its own.
+    /// Log a sample of the batch whose read costs no time.
     pub(super) fn ready(&mut self) {
         self.samples += 1;
     }
 
-    /// What the rank waits for is being read at the origin.
+    /// Log that the rank waits for the origin.
     pub(super) fn waits_for_origin(&mut self) {
         self.cause = Some(Cause::OriginRead);
     }
 
-    /// The rank has its batch, after `waited` seconds.
+    /// End the rank's batch after `waited` seconds of waiting.
     pub(super) fn end_batch(&mut self, waited: f64) {
         let Memory { samples, bytes, start, seconds } = self.memory;
         if samples > 0 {
@@ -153,14 +153,14 @@ impl Log {
         (self.sink)(Entry { cause: Some(cause), ..entry });
     }
 
-    /// A sample is loaded from the origin into a tier, apart from any batch.
+    /// Log the load of a sample from the origin into a tier.
     pub(super) fn load(&mut self, rank: usize, id: u32, size: f64, start: f64, seconds: f64) {
         let place = self.sources[usize::from(ORIGIN)];
         let about = (Subject::Sample(SampleId(id.into())), Op::Read, place);
         self.add(rank_of(rank), about, (start, seconds), (size, 1));
     }
 
-    /// The origin is listed.
+    /// Log a listing of the origin.
     pub(super) fn list(&mut self, rank: usize, start: f64, seconds: f64) {
         self.add(rank_of(rank), (Subject::Batch, Op::List, Source::Origin), (start, seconds), (0.0, 0));
     }

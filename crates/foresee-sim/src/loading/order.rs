@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which rank reads which sample at which step, epoch by epoch.
 //!
-//! One list of ids per epoch, *dealt*: step after step, and inside a step rank after rank, so that a rank's batch is
-//! a slice of it. Whatever the order, everything behind this file sees such slices. Refuses to keep an epoch: who
-//! needs one twice has it made twice.
+//! Each epoch is one list of ids in distributed form: step after step, and inside a step rank after rank, so a
+//! rank's batch is a slice of it for any order. Epochs are not cached; a caller that needs one twice creates it
+//! twice.
 
 use std::ops::Range;
 
@@ -12,34 +12,35 @@ use foresee_units::{Epoch, SplitMix64};
 
 use super::draw::shuffle;
 
-/// In which order samples are read, and by whom.
+/// The order of reads, and their distribution to ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AccessOrder {
-    /// Every epoch a new shuffle, cut into global batches, and those into one piece per rank. One generator serves
+    /// A new shuffle per epoch, cut into global batches, and those into one piece per rank. One generator serves
     /// all epochs: the order of published scenarios and of shared vectors.
     Shuffled {
-        /// Of the generator.
+        /// Seed of the generator.
         seed: u64,
     },
-    /// By id, cut likewise; the same in every epoch.
+    /// By id, cut in the same way; equal in every epoch.
     Sequential,
-    /// `torch.utils.data.DistributedSampler`'s, as a run has it: dealt one by one, and padded to equal parts.
+    /// The order of `torch.utils.data.DistributedSampler`, as in a run: distributed one by one, and padded to
+    /// equal shares.
     Distributed {
-        /// Of the sampler.
+        /// Seed of the sampler.
         seed: u64,
     },
 }
 
-/// Bytes of streams that nobody misses, whatever the data set: fewer passes over the epochs.
+/// Memory for streams that is negligible for any data set; it saves passes over the epochs.
 const LITTLE: usize = 64 << 20;
 
-/// The shape of all epochs, and what makes one.
+/// The shape of all epochs, and their generation.
 #[derive(Clone, Debug)]
 pub(super) struct Epochs {
     order: AccessOrder,
     samples: u32,
     pub(super) ranks: usize,
-    /// How many there are.
+    /// Number of epochs.
     pub(super) count: u32,
     batch: usize,
     /// Steps per epoch.
@@ -49,7 +50,7 @@ pub(super) struct Epochs {
 }
 
 impl Epochs {
-    /// `samples` is 1 or more, and so are the others.
+    /// All counts must be at least 1.
     pub(super) fn new(
         order: AccessOrder,
         samples: u32,
@@ -76,13 +77,13 @@ impl Epochs {
         Self { order, samples, ranks, count: epochs, batch, steps, places }
     }
 
-    /// Where the batch of `rank` at `step` stands in the list.
+    /// The position of the batch of `rank` at `step` in the list.
     pub(super) fn batch(&self, step: usize, rank: usize) -> Range<usize> {
         let before = step * self.ranks * self.batch;
         let rest = self.places - before;
         let (start, end) = match self.order {
             _ if rest >= self.ranks * self.batch => (rank * self.batch, (rank + 1) * self.batch),
-            // A short global batch is cut as a full one is, so that the last ranks get fewer, or none.
+            // A short global batch is cut like a full one, so the last ranks get fewer samples or none.
             AccessOrder::Shuffled { .. } | AccessOrder::Sequential => {
                 (rest.min(rank * self.batch), rest.min((rank + 1) * self.batch))
             }
@@ -91,7 +92,7 @@ impl Epochs {
         before + start..before + end
     }
 
-    /// Where the whole step stands in the list.
+    /// The position of the whole step in the list.
     pub(super) fn step(&self, step: usize) -> Range<usize> {
         let whole = self.ranks * self.batch;
         step * whole..self.places.min((step + 1) * whole)
@@ -103,7 +104,7 @@ impl Epochs {
         last * self.batch + if self.steps == 0 { 0 } else { self.batch(last, rank).len() }
     }
 
-    /// The list of an epoch.
+    /// Generate the list of an epoch.
     pub(super) fn fill(&self, epoch: u32, list: &mut Vec<u32>) {
         list.clear();
         match self.order {
@@ -134,7 +135,7 @@ impl Epochs {
         }
     }
 
-    /// What `ranks` read in all epochs, each epoch after epoch, made in one pass over the epochs.
+    /// The reads of `ranks` in all epochs, epoch after epoch, generated in one pass over the epochs.
     pub(super) fn gather(&self, ranks: Range<usize>, streams: &mut Vec<Vec<u32>>) {
         self.begin_gather(ranks.clone(), self.count, streams);
         let mut list = Vec::new();
@@ -143,7 +144,8 @@ impl Epochs {
         }
     }
 
-    /// The start of [`gather`](Self::gather), for who takes one epoch at a time: empty streams with room for so many.
+    /// The start of [`gather`](Self::gather) for callers that add one epoch at a time: empty streams with the
+    /// required capacity.
     pub(super) fn begin_gather(&self, ranks: Range<usize>, epochs: u32, streams: &mut Vec<Vec<u32>>) {
         streams.resize_with(ranks.len(), Vec::new);
         for (stream, rank) in streams.iter_mut().zip(ranks) {
@@ -152,7 +154,7 @@ impl Epochs {
         }
     }
 
-    /// Adds an epoch, the next one, to the streams of `ranks`; `list` is kept for its memory.
+    /// Append the next epoch to the streams of `ranks`; `list` is reused memory.
     pub(super) fn gather_epoch(
         &self,
         epoch: u32,
@@ -168,7 +170,8 @@ impl Epochs {
         }
     }
 
-    /// `bytes` per sample, or more where that is little in all: what bounds the streams that are gathered at once.
+    /// Upper bound of the memory of streams that are gathered together: `bytes` per sample, or a small constant
+    /// if that is more.
     pub(super) fn stream_room(&self, bytes: usize) -> usize {
         bytes.max(LITTLE / self.samples as usize)
     }
@@ -178,8 +181,8 @@ impl Epochs {
         (4 * self.count as usize).div_ceil(self.ranks)
     }
 
-    /// Ranks whose streams are gathered at once, one at least, so that a pass over the epochs serves several and all of
-    /// them together take no more than `bytes` per sample.
+    /// Number of ranks whose streams are gathered together, at least one, so that a pass over the epochs serves
+    /// several ranks within `bytes` per sample.
     pub(super) fn group(&self, bytes: usize) -> usize {
         let of_one = 4 * self.count as usize;
         (bytes * self.ranks / of_one).clamp(1, self.ranks)
@@ -235,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn streams_are_what_the_lists_say() {
+    fn streams_match_the_lists() {
         for order in ORDERS {
             let epochs = epochs(order, 50, (4, 3), false);
             let (mut streams, mut list) = (Vec::new(), Vec::new());
@@ -255,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_distributed_order_is_the_samplers() {
+    fn a_distributed_order_is_that_of_the_sampler() {
         // torch 2: list(DistributedSampler(range(10), num_replicas=2, rank=r, seed=0)), one batch of 5.
         let order = epochs(AccessOrder::Distributed { seed: 0 }, 10, (2, 5), false);
         let mut list = Vec::new();

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An origin that all ranks have in common: requests under way take turns, a piece of each at a time.
+//! An origin that all ranks share: requests in flight take turns, one piece at a time.
 //!
-//! So do connections on a link; where a piece is a whole request, they come one after the other, as small reads at a device do. Samples
-//! smaller than a piece come one after the other; larger ones share, and those that begin together end together but for
-//! a piece. Refuses to know what is read, and to serve the past: its clock goes forward only.
+//! Connections on a link behave alike. If a piece is a whole request, requests are served one after the other, as
+//! small reads on a device. Samples smaller than a piece are served one after the other. Larger ones share the
+//! origin, and those that begin together end within one piece of each other. The clock of the origin only moves
+//! forward.
 
 use std::collections::VecDeque;
 
@@ -11,30 +12,30 @@ use super::rates::Rates;
 use super::run::Setup;
 use super::scenario::OriginReaders;
 
-/// Bytes of a turn at a bucket: what a connection carries at a time.
+/// Bytes of a turn at a bucket, which a connection transfers at a time.
 const BUCKET_PIECE: f64 = 65_536.0;
-/// And at a device: what the kernel asks of a mount at a time.
+/// Bytes of a turn at a device, which the kernel requests from a mount at a time.
 const DEVICE_PIECE: f64 = 1_048_576.0;
-/// A sample of mean size comes in so many turns at most: nobody would see more of them, and each is an event.
+/// Upper bound of the turns of a sample of mean size: more have no visible effect, and each is an event.
 const TURNS: f64 = 16.0;
 
 #[derive(Debug)]
 pub(super) struct Origin<T> {
-    /// Seconds per byte of all requests together, by the number of ranks that have some, less one.
+    /// Seconds per byte of all requests together, by the number of ranks with requests, less one.
     yields: Vec<f64>,
     /// Bytes of a turn.
     piece: f64,
-    /// Under way, in their turns; the first is being served.
+    /// Requests in flight, in order of their turns; the first is being served.
     requests: VecDeque<Request<T>>,
-    /// Until when the first one's piece takes.
+    /// When the current piece ends.
     until: f64,
-    /// Seconds that taking a request takes; and when the last one was taken.
+    /// Seconds that accepting a request takes, and when the last one was accepted.
     request: f64,
     asked: f64,
-    /// By rank: its requests under way; and how many ranks have any.
+    /// By rank: its requests in flight; and the number of ranks with any.
     under_way: Vec<u32>,
     readers: usize,
-    /// Bytes that all of them have to come.
+    /// Remaining bytes of all requests.
     left: f64,
     now: f64,
 }
@@ -42,7 +43,7 @@ pub(super) struct Origin<T> {
 /// A request under way.
 #[derive(Debug)]
 struct Request<T> {
-    /// Bytes that are to come, of its present turn and after it.
+    /// Remaining bytes of the current turn, and after it.
     turn: f64,
     left: f64,
     rank: usize,
@@ -50,7 +51,7 @@ struct Request<T> {
 }
 
 impl<T> Origin<T> {
-    /// That of a run.
+    /// The origin of a run.
     pub(super) fn of(setup: &Setup, rates: &Rates) -> Self {
         let yields = (1..=setup.epochs.ranks).map(|readers| rates.all_ranks(readers)).collect();
         let one_by_one = setup.scenario.options.readers == OriginReaders::Queue;
@@ -59,8 +60,8 @@ impl<T> Origin<T> {
         Self { request: rates.request_alone, ..Self::new(yields, piece.max(mean / TURNS)) }
     }
 
-    /// `yields`: seconds per byte, by the number of ranks that read, less one; as many as there are ranks. `piece`: bytes
-    /// of a turn, above 0; infinity: all of a request.
+    /// `yields`: seconds per byte, by the number of ranks that read, less one; one value per rank. `piece`: bytes
+    /// of a turn, above 0; infinity means a whole request.
     fn new(yields: Vec<f64>, piece: f64) -> Self {
         Self {
             under_way: vec![0; yields.len()],
@@ -76,19 +77,20 @@ impl<T> Origin<T> {
         }
     }
 
-    /// When a request would have been taken that is made at `at`: one after the other, as many per second as it takes.
+    /// When a request made at `at` would be accepted: requests are accepted one after the other, at the given
+    /// rate.
     pub(super) fn takes(&self, at: f64) -> f64 {
         if self.request > 0.0 { self.asked.max(at) + self.request } else { at }
     }
 
-    /// The same, and the request is made.
+    /// Make the request, and return the same time.
     pub(super) fn ask(&mut self, at: f64) -> f64 {
         self.asked = self.takes(at);
         self.asked
     }
 
-    /// A request of `rank` for `size` bytes joins at `at`, behind the others; a time that has passed counts as now. Turns that
-    /// are over by then were taken before.
+    /// Add a request of `rank` for `size` bytes at `at`, behind the others; a time in the past counts as now.
+    /// Turns that end before must have been taken.
     pub(super) fn join(&mut self, at: f64, rank: usize, size: f64, what: T) {
         self.now = self.now.max(at);
         self.readers += usize::from(self.under_way[rank] == 0);
@@ -101,12 +103,12 @@ impl<T> Origin<T> {
         }
     }
 
-    /// When the next turn is over; infinity where no request is under way.
+    /// When the current turn ends; infinity without requests in flight.
     pub(super) fn next(&self) -> f64 {
         if self.requests.is_empty() { f64::INFINITY } else { self.until }
     }
 
-    /// The next turn is over, and with it a request, or not yet: when, and which.
+    /// End the current turn; return its time and request if the request is complete.
     pub(super) fn take(&mut self) -> Option<(f64, T)> {
         let mut request = self.requests.pop_front()?;
         self.now = self.until;
@@ -125,20 +127,20 @@ impl<T> Origin<T> {
         Some((self.now, what))
     }
 
-    /// How long `size` bytes take from now on, if no other request joins: as long as they and, of each other one, no more
-    /// than that.
+    /// Duration of a transfer of `size` bytes from now on if no other request joins: its own bytes, and of each
+    /// other request at most the same number.
     pub(super) fn estimate(&self, size: f64) -> f64 {
         #[expect(clippy::cast_precision_loss, reason = "requests under way")]
         let others = self.requests.len() as f64;
         (size + self.left.min(others * size.max(self.piece))) * self.yields[self.readers.max(1) - 1]
     }
 
-    /// The first one's turn begins.
+    /// Begin the turn of the first request.
     fn serve(&mut self) {
         if let Some(first) = self.requests.front() {
             self.until = self.now + first.turn * self.yields[self.readers - 1];
         } else {
-            // What is left of nothing after a million sums is not nothing.
+            // Reset the rounding error of a million sums to 0.
             self.left = 0.0;
         }
     }
@@ -163,7 +165,7 @@ mod tests {
         origin.join(0.0, 0, 2.0, 2);
         assert!(origin.take().is_none() && origin.take().is_none());
         origin.join(2.5, 0, 1.0, 3);
-        // 1 2 1 2 3 1 1, where the third comes behind the second's last turn.
+        // 1 2 1 2 3 1 1, where the third request follows the second's last turn.
         assert_eq!(ends(&mut origin), [(4.0, 2), (5.0, 3), (7.0, 1)]);
         assert!(origin.next().is_infinite() && origin.take().is_none());
     }
@@ -179,14 +181,14 @@ mod tests {
     }
 
     #[test]
-    fn it_gives_all_that_it_has_and_no_more() {
+    fn the_origin_delivers_exactly_its_rate() {
         for piece in [0.5, 2.0, f64::INFINITY] {
             let mut origin = Origin::new(vec![0.5, 0.25], piece);
             for (nth, size) in (0..).zip([3.0, 8.0, 0.0, 5.0]) {
                 origin.join(0.0, usize::from(nth % 2 == 1), size, nth);
             }
             let (last, _) = ends(&mut origin).into_iter().next_back().unwrap();
-            // Two ranks have twice what one has, which is alone at the end or is not.
+            // Two ranks get twice the rate of one, which may be alone at the end.
             assert!((16.0 * 0.25..16.0 * 0.5).contains(&last), "{last}");
             origin.join(last + 10.0, 0, 2.0, 9);
             assert_eq!(ends(&mut origin), [(last + 11.0, 9)]);
@@ -194,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_time_that_has_passed_is_now() {
+    fn a_time_in_the_past_counts_as_now() {
         let mut origin = Origin::new(vec![1.0], 1.0);
         origin.join(5.0, 0, 1.0, 1);
         origin.join(3.0, 0, 1.0, 2);

@@ -1,54 +1,55 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The policies by name.
+//! Names of the loading policies.
 //!
-//! Apart from what they do, so that a face may list them. Names have underscores, as in every file and message.
+//! They are separate from the implementations, so that a caller may list them. Names have underscores, as in all
+//! files and messages.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// Who reads what from where: the published loaders, the runtime's own planner, and bounds.
+/// A loading policy: published loaders, the runtime's planner, and bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Policy {
-    /// Never waits for a sample: the lower bound of all that keep the order.
+    /// Never waits for a sample: the lower bound of all policies that keep the order.
     Perfect,
-    /// Fetch, preprocess, compute, one after the other, from the origin.
+    /// Fetch, preprocess and compute in sequence, from the origin.
     Naive,
     /// Double buffering from the origin (`tf.data`, torch's loader).
     StagingBuffer,
-    /// `DeepIO`, ordered: a shard of the data set in memory, the order kept.
+    /// `DeepIO`, ordered: a shard of the data set in memory, with the order kept.
     DeepioOrdered,
-    /// `DeepIO`, optimistic: every rank reads its own shard only.
+    /// `DeepIO`, optimistic: every rank reads only its own shard.
     DeepioOptimistic,
-    /// Data sharding: every rank reads its own shard only, from all its tiers.
+    /// Data sharding: every rank reads only its own shard, from all its tiers.
     ParallelStaging,
-    /// LBANN's data store: the first reader keeps a sample in memory.
+    /// LBANN's data store: the first reader stores a sample in memory.
     LbannDynamic,
     /// LBANN's data store, loaded before training.
     LbannPreloading,
     /// Locality-aware loading: samples of a global batch go to the ranks that hold them.
     LocalityAware,
-    /// Clairvoyant prefetching as published: each rank caches what it reads most often.
+    /// Clairvoyant prefetching as published: each rank caches the samples that it reads most often.
     Nopfs,
-    /// The same, but cached when first read instead of by threads of its own.
+    /// The same, but samples are cached at the first read instead of by separate threads.
     NopfsOnAccess,
-    /// The same, with all caches full from the start, for free.
+    /// The same, with all caches full from the start, at no cost.
     NopfsPrestaged,
     /// The planner that the runtime follows.
     Foresee,
     /// A bucket without a cache.
     Direct,
-    /// Everything on local disk beforehand.
+    /// A complete copy on local disk in advance.
     Disk,
     /// A bucket behind a FIFO cache.
     Cache,
-    /// A bucket behind a cache that is filled as a whole, when what was announced is used up.
+    /// A bucket behind a cache that is filled as a whole when its window is consumed.
     FullFetch,
-    /// A bucket behind a cache of which one half is filled while the other is read.
+    /// A bucket behind a cache of which one half is filled while the other is consumed.
     FiftyFifty,
 }
 
 impl Policy {
-    /// All of them, in the order in which they are shown.
+    /// All policies, in display order.
     pub const ALL: [Self; 18] = [
         Self::Perfect,
         Self::Naive,
@@ -94,12 +95,12 @@ impl Policy {
         }
     }
 
-    /// Whether every rank reads, in order, what the order gives it.
+    /// Whether every rank reads the samples of the order, in that order.
     pub const fn keeps_order(self) -> bool {
         !matches!(self, Self::DeepioOptimistic | Self::ParallelStaging | Self::LocalityAware)
     }
 
-    /// Whether it reads a bucket, sample by sample: its scenario needs a [`Bucket`](super::Bucket).
+    /// Whether it reads a bucket sample by sample, so that its scenario needs a [`Bucket`](super::Bucket).
     pub const fn reads_bucket(self) -> bool {
         matches!(self, Self::Direct | Self::Disk | Self::Cache | Self::FullFetch | Self::FiftyFifty)
     }
@@ -111,7 +112,7 @@ impl fmt::Display for Policy {
     }
 }
 
-/// A name that no policy has.
+/// An unknown policy name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownPolicy {
     /// As given.

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ranks that prefetch into a staging buffer: the loop over samples, for every policy that caches or does not.
+//! Ranks that prefetch into a staging buffer: the loop over samples, for every such policy.
 //!
-//! One rank after the other within a step, because what they share is visible to others from the next step on. A
-//! fetch may start long before its step: threads run ahead as far as the buffer has room, and a source is chosen by
-//! what was held at that time. Refuses to know who holds what: that is the policy's.
+//! Ranks are simulated one after the other within a step, because copies become visible to others with the next
+//! step. A fetch may start long before its step: threads run ahead as far as the buffer allows, and the source is
+//! chosen among the copies held at that time. The policy knows which samples are held.
 
 use super::consume::{Consumer, Taken};
 use super::contend::Requests;
@@ -19,22 +19,22 @@ use super::scenario::{HandOver, Options, OriginReaders};
 pub(super) struct Access {
     pub(super) rank: usize,
     pub(super) id: u32,
-    /// Its place among the reads of all epochs and ranks, as lists have them.
+    /// Its position among the reads of all epochs and ranks, in list order.
     pub(super) place: usize,
-    /// Its place in the rank's batch.
+    /// Its index in the rank's batch.
     pub(super) nth: usize,
 }
 
-/// Where a staging thread gets a sample.
+/// The source of a sample for a staging thread.
 #[derive(Clone, Copy)]
 pub(super) enum Supply {
-    /// It fetches the sample there.
+    /// It fetches the sample from this source.
     From(SourceCode),
-    /// A thread of that tier is bringing it, and has it then; staging takes it from its hands.
+    /// A thread of that tier is loading it and completes at this time; staging takes it from there.
     With(SourceCode, f64),
 }
 
-/// What a policy with a staging buffer decides.
+/// The decisions of a policy with a staging buffer.
 pub(super) trait Caching: Send {
     /// As [`Driver::prepare`].
     fn prepare(&mut self, _setup: &Setup, _rates: &Rates, _book: &mut Book) -> (u64, u64) {
@@ -51,45 +51,45 @@ pub(super) trait Caching: Send {
         true
     }
 
-    /// Whether one thread asks for all that a rank may have under way.
+    /// Whether one thread issues all requests of a rank.
     fn asks_at_once(&self) -> bool {
         false
     }
 
-    /// Who reads what in this step, if not as the order has it.
+    /// Change the distribution of reads in this step, if it differs from the order.
     fn deal(&mut self, _setup: &Setup, _step: usize, _ids: &mut [u32]) {}
 
-    /// A rank's batch begins soon: the time to give hints.
+    /// A rank's batch begins soon: issue prefetch hints.
     fn expect(&self, _ids: &[u32]) {}
 
-    /// A rank's batch begins: the time to look up what is known of its samples, all at once.
+    /// A rank's batch begins: look up the state of its samples, all at once.
     fn look_up(&mut self, _ids: &[u32]) {}
 
-    /// Threads of the rank's tiers go on until `until`.
+    /// Advance the threads of the rank's tiers until `until`.
     fn advance(&mut self, _rank: usize, _until: f64, _around: &mut Around<'_>) {}
 
-    /// Where a fetch that starts at `at` gets its sample.
+    /// The source of a fetch that starts at `at`.
     fn supply(&mut self, access: Access, at: f64, rates: &Rates) -> Supply;
 
-    /// A sample was fetched.
+    /// Handle the fetch of a sample.
     fn fetched(&mut self, _access: Access, _size: f64, _at: f64) {}
 
-    /// A step has ended.
+    /// Handle the end of a step.
     fn end_step(&mut self, _ends: &[f64]) {}
 }
 
-/// What threads of a rank's tiers need.
+/// The environment of the threads of a rank's tiers.
 pub(super) struct Around<'a> {
     pub(super) setup: &'a Setup,
     pub(super) rates: &'a Rates,
     pub(super) lane: &'a mut Lane,
-    /// Of all ranks, where they have one in common.
+    /// Requests of all ranks, if they share one origin.
     pub(super) origin: Option<&'a mut Requests>,
     pub(super) book: &'a mut Book,
 }
 
 impl Around<'_> {
-    /// A thread of a tier loads a sample of `rank` from the origin, from `start` on; when it is held.
+    /// Load a sample of `rank` from the origin by a tier's thread, from `start` on; return when it is held.
     pub(super) fn load(&mut self, rank: usize, start: f64, size: f64, tier: usize) -> f64 {
         let rates = &self.rates.loads[tier];
         match &mut self.origin {
@@ -107,7 +107,7 @@ pub(super) struct Prefetching<C> {
     caching: C,
     rates: Rates,
     lanes: Vec<Lane>,
-    /// Sizes of a batch; kept for its memory.
+    /// Sizes of a batch, reused for their memory.
     sizes: Vec<f64>,
     readers: OriginReaders,
     hand_over: HandOver,

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A scenario's rates as seconds per byte, ready for the loop over samples.
+//! A scenario's rates as seconds per byte, for the loop over samples.
 //!
-//! Sources have numbers here: 0 is the origin, then this rank's tiers, then its peers' tiers, fastest first each.
-//! The two readings of the model differ in these figures and nowhere else in the loop: `Compat::Paper` has one server
-//! in place of `p` threads, `p` times as fast, and no source is ever busy.
+//! Sources have numbers: 0 is the origin, then this rank's tiers, then its peers' tiers, fastest first each. The
+//! two readings of the model differ only in these values: `Compat::Paper` replaces `p` threads by one server that
+//! is `p` times as fast, and no source is ever busy.
 
 use foresee_model::{Compat, ModelError, SourceRate, Staging};
 
@@ -12,37 +12,37 @@ use super::scenario::{Cluster, Scenario, WriteCost};
 /// The number of a source.
 pub(super) type SourceCode = u8;
 
-/// The origin's.
+/// The number of the origin.
 pub(super) const ORIGIN: SourceCode = 0;
 
 #[derive(Clone, Debug)]
 pub(super) struct Rates {
     /// Seconds from a request of the origin to its first byte.
     pub(super) latency: f64,
-    /// Seconds that a request of this rank takes of the origin before that; 0 where it takes any number of them.
+    /// Seconds that the origin needs to accept a request of this rank; 0 without a limit.
     pub(super) request: f64,
-    /// The same, if this rank had the origin alone.
+    /// The same, if this rank used the origin alone.
     pub(super) request_alone: f64,
     /// Seconds per byte of compute.
     pub(super) compute: f64,
-    /// Seconds per byte from fetched to available, of a staging thread.
+    /// Seconds per byte of a staging thread from fetched to available.
     pub(super) write: f64,
     pub(super) staging_threads: usize,
-    /// Bytes that the staging buffer holds.
+    /// Bytes of the staging buffer.
     pub(super) room: f64,
     /// By source.
     pub(super) sources: Vec<SourceSeconds>,
-    /// Of the origin, by the number of ranks that read it, less one.
+    /// Rates of the origin, by the number of ranks that read it, less one.
     origin: Vec<SourceSeconds>,
-    /// The same of all of those ranks together.
+    /// The same for all of those ranks together.
     yields: Vec<f64>,
-    /// Seconds per byte of a rank's link to it; 0 where that is no limit.
+    /// Seconds per byte of a rank's link to the origin; 0 without a limit.
     pub(super) link: f64,
-    /// What fills each tier.
+    /// Rates of the threads that fill each tier.
     pub(super) loads: Vec<LoadRates>,
-    /// Sources by their speed; equally fast ones: this rank's, then peers', then the origin.
+    /// Sources by speed; among equals this rank's tiers, then peers' tiers, then the origin.
     pub(super) preference: Vec<SourceCode>,
-    /// Of a rank that has one thread for everything.
+    /// Rates of a rank with one thread for everything.
     pub(super) alone: AloneSeconds,
 }
 
@@ -54,36 +54,36 @@ pub(super) struct AloneSeconds {
     pub(super) write: f64,
 }
 
-/// Seconds per byte out of a source.
+/// Seconds per byte from a source.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SourceSeconds {
-    /// Of one thread.
+    /// For one thread.
     pub(super) thread: f64,
-    /// Of all together; 0 where they are not counted together.
+    /// For all threads together; 0 if they are not counted together.
     pub(super) all: f64,
-    /// Which sources are busy with one another: the place of their common clock.
+    /// The index of the clock that sources which share a resource have in common.
     pub(super) clock: usize,
 }
 
-/// Threads that load what a tier is to hold from the origin.
+/// Rates of the threads that load a tier from the origin.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LoadRates {
-    /// Seconds that a request takes of the origin, and from then on to its first byte.
+    /// Seconds that the origin needs to accept a request, and from then on to its first byte.
     pub(super) request: f64,
     pub(super) latency: f64,
     pub(super) threads: usize,
-    /// Bytes that the tier holds.
+    /// Capacity of the tier in bytes.
     pub(super) room: f64,
-    /// Seconds per byte of the fetch by one of them, while all ranks read the origin.
+    /// Seconds per byte of the fetch by one thread, while all ranks read the origin.
     pub(super) fetch: f64,
-    /// The same of all of them; 0 where they are not counted together.
+    /// The same for all threads; 0 if they are not counted together.
     pub(super) all: f64,
     /// Seconds per byte from fetched to held.
     pub(super) write: f64,
 }
 
 impl Rates {
-    /// Rates of a checked scenario.
+    /// The rates of a valid scenario.
     pub(super) fn new(scenario: &Scenario) -> Result<Self, ModelError> {
         let Scenario { cluster, training, options, .. } = scenario;
         let paper = options.compat == Compat::Paper;
@@ -160,7 +160,7 @@ impl Rates {
         Ok(rates)
     }
 
-    /// So many ranks read the origin now, 1 or more. `Compat::Physical` only.
+    /// Set the number of ranks that read the origin, 1 or more. `Compat::Physical` only.
     pub(super) fn set_readers(&mut self, readers: usize) {
         let now = self.origin[readers - 1];
         self.sources[usize::from(ORIGIN)] = now;
@@ -174,7 +174,7 @@ impl Rates {
         self.prefer();
     }
 
-    /// Seconds per byte of the origin while so many ranks read it, all of them together.
+    /// Seconds per byte of the origin for all of `readers` ranks together.
     pub(super) fn all_ranks(&self, readers: usize) -> f64 {
         self.yields[readers - 1]
     }
@@ -195,7 +195,7 @@ impl Rates {
         if seconds(code) <= seconds(ORIGIN) { code } else { ORIGIN }
     }
 
-    /// Clocks that one rank has: the origin's, each tier's, and that of the link to peers.
+    /// Number of clocks of one rank: the origin's, each tier's, and that of the link to peers.
     pub(super) fn clocks(&self) -> usize {
         self.loads.len() + 2
     }
@@ -211,7 +211,7 @@ impl Rates {
     }
 }
 
-/// Of a rank, by the number of ranks that read, less one.
+/// Rates of one rank, by the number of ranks that read, less one.
 fn origin_rates(cluster: &Cluster) -> Result<Vec<SourceRate>, ModelError> {
     let link = cluster.origin_link.map(|rate| as_f64(rate.get()));
     (1..=cluster.ranks).map(|readers| SourceRate::origin(link, &cluster.origin, f64::from(readers))).collect()

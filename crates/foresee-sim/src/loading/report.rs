@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a simulated run came to, and the book in which it is kept while it goes on.
+//! Results of a simulated run, and their accumulation during the run.
 //!
-//! Every read and every second of every rank is booked once, so the sums of a report add up: `ranks * total` is
+//! Every read and every second of every rank is counted once, so the sums of a report add up: `ranks * total` is
 //! `ranks * init + compute + stall + barrier`.
 
 use foresee_model::Compat;
@@ -13,22 +13,22 @@ use super::rates::SourceCode;
 /// Reads of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Reads {
-    /// How many samples.
+    /// Number of samples.
     pub samples: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// How long they took, added up over threads and ranks, in seconds.
+    /// Their duration in seconds, summed over threads and ranks.
     pub seconds: f64,
-    /// How long training waited for them, over ranks, in seconds.
+    /// Time that training waited for them in seconds, summed over ranks.
     pub waited: f64,
 }
 
-/// Where samples are read.
+/// The place of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Place {
-    /// The data set's home.
+    /// The origin.
     Origin,
-    /// This rank's tier, counted from 0, fastest first; the staging buffer is none of them.
+    /// This rank's tier, counted from 0, fastest first, without the staging buffer.
     Tier(u8),
     /// Another rank's tier.
     Peer(u8),
@@ -39,13 +39,13 @@ pub enum Place {
 pub struct EpochReport {
     /// When the last rank ended it, in seconds from the start of the run.
     pub end: f64,
-    /// Samples that were read from the origin meanwhile, for staging or into a tier, over all ranks.
+    /// Samples read from the origin during the epoch, for staging or into a tier, over all ranks.
     pub origin_samples: u64,
-    /// Seconds that ranks waited for samples, added up over ranks.
+    /// Seconds that ranks waited for samples, summed over ranks.
     pub stall: f64,
 }
 
-/// What a policy came to. Times are in seconds; sums are over all ranks.
+/// The result of a policy. Times are in seconds; sums are over all ranks.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Report {
     /// The policy.
@@ -54,17 +54,17 @@ pub struct Report {
     pub compat: Compat,
     /// From the start to the end of the slowest rank, `init` included.
     pub total: f64,
-    /// Before training could begin: the slowest rank's.
+    /// Time before training could begin, of the slowest rank.
     pub init: f64,
-    /// Epoch by epoch, as far as the run got.
+    /// Results by epoch, as far as the run got.
     pub epochs: Vec<EpochReport>,
-    /// Reads into staging, by the place they came from; places that gave nothing are left out.
+    /// Reads into staging by place; places without reads are omitted.
     pub reads: Vec<(Place, Reads)>,
-    /// Reads of the origin into each tier by threads of its own, before or during training.
+    /// Loads from the origin into each tier by its threads, before or during training.
     pub loads: Vec<Reads>,
-    /// Reads by the origin's clients in all: requests for a sample.
+    /// Requests to the origin: one per sample read.
     pub origin_requests: u64,
-    /// Bytes of those.
+    /// Bytes of those requests.
     pub origin_bytes: u64,
     /// Listings of the origin; window policies only.
     pub listings: u64,
@@ -76,7 +76,7 @@ pub struct Report {
     pub barrier: f64,
     /// Ranks.
     pub ranks: u32,
-    /// Different samples that were read at least once.
+    /// Distinct samples that were read at least once.
     pub covered: u64,
     /// Samples of the data set.
     pub samples: u64,
@@ -85,7 +85,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Share of the data set that training saw, 0 to 1.
+    /// Fraction of the data set that training saw, 0 to 1.
     #[expect(clippy::cast_precision_loss, reason = "a share for people: 53 bits are plenty")]
     pub fn coverage(&self) -> f64 {
         self.covered as f64 / self.samples as f64
@@ -96,7 +96,7 @@ impl Report {
         self.reads.iter().find(|(other, _)| *other == place).map(|(_, reads)| *reads).unwrap_or_default()
     }
 
-    /// Share of reads into staging that needed no origin, 0 to 1; `None` before any.
+    /// Fraction of reads into staging that did not use the origin, 0 to 1; `None` before any.
     #[expect(clippy::cast_precision_loss, reason = "a share for people: 53 bits are plenty")]
     pub fn hit_rate(&self) -> Option<f64> {
         let all: u64 = self.reads.iter().map(|(_, reads)| reads.samples).sum();
@@ -104,7 +104,7 @@ impl Report {
     }
 }
 
-/// Sums as they grow. Bytes are whole numbers below 2^53 and so exact.
+/// Running sums. Bytes are whole numbers below 2^53 and therefore exact.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     samples: u64,
@@ -126,7 +126,7 @@ impl Tally {
     }
 }
 
-/// All that is counted of a run.
+/// All counters of a run.
 #[derive(Debug)]
 pub(super) struct Book {
     tiers: usize,
@@ -141,7 +141,7 @@ pub(super) struct Book {
     epochs: Vec<EpochReport>,
     seen: Vec<u64>,
     covered: u64,
-    /// Where entries go, if they are wanted.
+    /// The optional ledger.
     pub(super) log: Option<Log>,
 }
 
@@ -164,12 +164,12 @@ impl Book {
         }
     }
 
-    /// A read into staging.
+    /// Count a read into staging.
     pub(super) fn read(&mut self, source: SourceCode, size: f64, seconds: f64) {
         self.sources[usize::from(source)].add(size, seconds);
     }
 
-    /// A sample is loaded from the origin into a tier of `rank`, from `start` to `end`.
+    /// Count the load of a sample from the origin into a tier of `rank`, from `start` to `end`.
     pub(super) fn load(&mut self, rank: usize, tier: usize, id: u32, size: f64, (start, end): (f64, f64)) {
         self.loads[tier].add(size, end - start);
         if let Some(log) = &mut self.log {
@@ -177,12 +177,12 @@ impl Book {
         }
     }
 
-    /// Training waited for a sample that was read there.
+    /// Count a wait of training for a sample from this source.
     pub(super) fn wait(&mut self, source: SourceCode, seconds: f64) {
         self.sources[usize::from(source)].waited += seconds;
     }
 
-    /// Training saw a sample.
+    /// Mark a sample as seen by training.
     pub(super) fn see(&mut self, id: u32) {
         if self.covered == u64::from(self.samples) {
             return;
@@ -205,13 +205,13 @@ impl Book {
         });
     }
 
-    /// Samples and bytes that the origin gave.
+    /// Samples and bytes from the origin.
     fn origin(&self) -> (u64, f64) {
         let all = self.loads.iter().chain([&self.sources[0], &self.downloads]);
         all.fold((0, 0.0), |(samples, bytes), tally| (samples + tally.samples, bytes + tally.bytes))
     }
 
-    /// The report as of now.
+    /// The report so far.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a sum of sizes")]
     pub(super) fn report(&self, policy: Policy, compat: Compat, ranks: u32, times: Times) -> Report {
         let (origin_requests, origin_bytes) = self.origin();
@@ -246,14 +246,14 @@ impl Book {
     }
 }
 
-/// Where a run stands.
+/// The times of a run so far.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Times {
     /// Before training.
     pub(super) init: f64,
-    /// The slowest rank's, from the start of training.
+    /// Time of the slowest rank, from the start of training.
     pub(super) trained: f64,
-    /// Seconds by which the others are ahead of it.
+    /// Sum of the seconds by which the others are ahead of it.
     pub(super) behind: f64,
     pub(super) finished: bool,
 }

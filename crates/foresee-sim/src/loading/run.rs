@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A run of one policy, stepped by its caller, who may show progress and stop with what is done.
+//! A run of one policy, stepped by its caller, which may show progress and stop early with partial results.
 //!
-//! Owns the clock of all ranks, the barrier between steps and the book. What happens inside a step is the driver's:
-//! prefetching ranks, ranks that do one thing after the other, or nodes in front of a bucket. Refuses to run policies
-//! side by side: runs share nothing, so that is the caller's affair.
+//! It owns the clock of all ranks, the barrier between steps and the report. The driver determines what happens
+//! inside a step: ranks that prefetch, ranks without overlap, or nodes in front of a bucket. Runs share nothing,
+//! so a caller may run several in parallel.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use super::report::{Book, Report, Times};
 use super::scenario::{Scenario, ScenarioError};
 use foresee_units::Source;
 
-/// What all of a run's parts look at and none changes.
+/// Shared constants of a run.
 #[derive(Debug)]
 pub(super) struct Setup {
     pub(super) scenario: Scenario,
@@ -34,54 +34,55 @@ pub(super) struct StepNow<'a> {
     pub(super) setup: &'a Setup,
     pub(super) epoch: u32,
     pub(super) step: usize,
-    /// What is read, rank after rank; may be changed.
+    /// The samples read, rank after rank; a driver may change them.
     pub(super) ids: &'a mut [u32],
     pub(super) clock: &'a mut Clock,
     pub(super) book: &'a mut Book,
 }
 
-/// Where each rank is in time.
+/// The time of each rank.
 #[derive(Debug)]
 pub(super) struct Clock {
-    /// By rank: when its consumer has nothing to do any more.
+    /// By rank: when its consumer becomes idle.
     pub(super) free: Vec<f64>,
     /// By step of the run: when the slowest rank ended it.
     pub(super) ends: Vec<f64>,
 }
 
-/// How a policy lets time pass.
+/// The behaviour of a policy in time.
 pub(super) trait Driver: Send {
-    /// Some of what is done before training; how much is done, and of how much. Done when they are equal.
+    /// Do a part of the preparation; return the work done and the total work. The preparation is complete when
+    /// they are equal.
     fn prepare(&mut self, _setup: &Setup, _book: &mut Book) -> (u64, u64) {
         (0, 0)
     }
 
-    /// How long preparing takes the run, in its own time.
+    /// Duration of the preparation in the run's own time.
     fn init(&self) -> f64 {
         0.0
     }
 
-    /// Whether it matters which ids an epoch's list has.
+    /// Whether the ids of an epoch's list matter.
     fn needs_order(&self) -> bool {
         true
     }
 
-    /// An epoch begins that reads `list`.
+    /// Begin an epoch that reads `list`.
     fn begin_epoch(&mut self, _setup: &Setup, _list: &[u32]) {}
 
-    /// All ranks take a step.
+    /// Take a step of all ranks.
     fn step(&mut self, now: &mut StepNow<'_>);
 
-    /// The step is over, and the clock's ends have it.
+    /// Handle the end of a step, which the clock's `ends` contains.
     fn end_step(&mut self, _clock: &Clock) {}
 }
 
-/// A policy that has no answer for a scenario; others still run.
+/// A policy that does not support a scenario; others may.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unsupported {
-    /// Which.
+    /// The policy.
     pub policy: Policy,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -91,39 +92,39 @@ impl fmt::Display for Unsupported {
     }
 }
 
-/// Why a run cannot begin.
+/// Errors at the start of a run.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// Nothing can be simulated.
+    /// The scenario is invalid.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
-    /// A rate that no formula accepts.
+    /// A rate is invalid.
     #[error(transparent)]
     Model(#[from] ModelError),
-    /// This policy cannot.
+    /// The policy does not support the scenario.
     #[error("{0}")]
     Unsupported(Unsupported),
 }
 
-/// How far a run is.
+/// Progress of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Progress {
-    /// The policy places samples or plans; in parts of its own.
+    /// The policy places samples or plans, in parts of its own unit.
     Preparing {
         /// Parts done.
         done: u64,
         /// Parts in all.
         of: u64,
     },
-    /// Training goes on, in steps of all ranks.
+    /// Training, in steps of all ranks.
     Training {
         /// Steps done.
         done: u64,
         /// Steps of all epochs.
         of: u64,
     },
-    /// Nothing is left.
+    /// The run is complete.
     Finished,
 }
 
@@ -197,10 +198,10 @@ impl fmt::Debug for Run {
 }
 
 impl Run {
-    /// A run at its start.
+    /// Create a run at its start.
     ///
     /// # Errors
-    /// [`RunError`]: the scenario is wrong, or the policy has no answer for it.
+    /// [`RunError`]: the scenario is invalid, or the policy does not support it.
     pub fn new(scenario: &Scenario, policy: Policy) -> Result<Self, RunError> {
         scenario.check()?;
         let rates = Rates::new(scenario)?;
@@ -223,13 +224,14 @@ impl Run {
         Ok(Self { setup, policy, driver, book, clock, list, prepared: None, epoch: 0, step: 0 })
     }
 
-    /// Gives each read and each wait to `sink` as an entry of the ledger, from now on: before the first
-    /// [`advance`](Self::advance) for all of the run. `tiers`: what the cluster's tiers are, the fastest first.
+    /// Send each read and each wait to `sink` as an entry of the ledger, from now on; call it before the first
+    /// [`advance`](Self::advance) to cover the whole run. `tiers`: the kinds of the cluster's tiers, fastest
+    /// first.
     pub fn write_to(&mut self, tiers: &[Source], sink: Sink) {
         self.book.log = Some(Log::new(tiers, sink));
     }
 
-    /// Goes on: with a part of what is prepared, or by `steps` steps of training (1 at least) within an epoch.
+    /// Continue with a part of the preparation, or by `steps` steps of training (at least 1) within an epoch.
     pub fn advance(&mut self, steps: u64) -> Progress {
         if !self.is_prepared() {
             self.prepared = Some(self.driver.prepare(&self.setup, &mut self.book));
@@ -243,12 +245,12 @@ impl Run {
         self.progress()
     }
 
-    /// The policy that runs.
+    /// The policy of the run.
     pub fn policy(&self) -> Policy {
         self.policy
     }
 
-    /// How far it is.
+    /// Progress so far.
     pub fn progress(&self) -> Progress {
         if self.is_finished() {
             return Progress::Finished;
@@ -261,7 +263,7 @@ impl Run {
         Progress::Training { done: self.clock.ends.len() as u64, of }
     }
 
-    /// What it has come to so far: the whole run, if it is finished.
+    /// The results so far; those of the whole run if it is finished.
     pub fn report(&self) -> Report {
         let trained = self.clock.free.iter().copied().fold(0.0, f64::max);
         let times = Times {
@@ -282,7 +284,7 @@ impl Run {
         self.epoch == self.setup.epochs.count
     }
 
-    /// Takes a step; `false` where an epoch ends with it.
+    /// Take a step; return `false` if it ends an epoch.
     fn take_step(&mut self) -> bool {
         let Self { setup, driver, book, clock, list, epoch, step, .. } = self;
         let epochs = &setup.epochs;

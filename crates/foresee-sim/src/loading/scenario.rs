@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a simulation is given: cluster, data set, training, options.
+//! Inputs of a simulation: cluster, data set, training, options.
 //!
-//! A [`Scenario`] is data and may be wrong; [`Scenario::check`] names every fault of it at once. Refuses defaults for
-//! what has to be measured: a rate that nobody gave is `None`, and a policy that needs it says so.
+//! A [`Scenario`] is data and may be invalid; [`Scenario::check`] reports all of its faults at once. Values that
+//! have to be measured have no default: a missing rate is `None`, and a policy that needs it reports so.
 
 use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
@@ -17,83 +17,83 @@ use super::order::AccessOrder;
 /// One run of training on one cluster.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
-    /// Where it runs.
+    /// The cluster.
     pub cluster: Cluster,
-    /// What it reads.
+    /// The data set.
     pub data: DataSet,
-    /// How it reads and computes.
+    /// The training job.
     pub training: Training,
-    /// What rules hold.
+    /// The options of the simulation.
     pub options: Options,
-    /// For the policies that download from a bucket; `None`: those are unsupported.
+    /// The bucket of the policies that download from one; `None`: those are unsupported.
     pub bucket: Option<Bucket>,
 }
 
-/// Ranks, all alike, and what they read from.
+/// Identical ranks, and the storage that they read from.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
-    /// Training processes, one to a machine; 1 or more.
+    /// Training processes, one per node; 1 or more.
     pub ranks: u32,
     /// The staging buffer: its `threads` fetch, preprocess and write samples.
     pub staging: Tier,
-    /// What caches on each rank, fastest first; 7 at most, none is allowed.
+    /// Caching tiers of each rank, fastest first; 0 to 7.
     pub tiers: Vec<Tier>,
-    /// What the origin yields to so many ranks, `t(g)`.
+    /// Rate of the origin by the number of ranks, `t(g)`.
     pub origin: OriginCurve,
     /// A rank's link to the origin, `b_fs`; `None`: no limit.
     pub origin_link: Option<BytesPerSecond>,
-    /// From a request of the origin to its first byte; a thread waits for it, others go on meanwhile. `Compat::Physical`
-    /// only: the published formulas have none.
+    /// Time from a request to the origin to its first byte. A thread waits for it while others go on.
+    /// `Compat::Physical` only: the published formulas have none.
     pub origin_latency: Nanos,
-    /// Requests per second that the origin takes of all ranks together, one after the other, before their latency; `None`: no
-    /// limit. `Compat::Physical` only, likewise; a bucket's windows have their own figures.
+    /// Requests per second that the origin accepts from all ranks together, one after the other, before their
+    /// latency; `None`: no limit. `Compat::Physical` only. A bucket's windows have separate values.
     pub origin_requests: Option<NonZeroU64>,
-    /// A rank's link to its peers, `b_c`; `None`: nobody measured it, and policies that need it are unsupported.
+    /// A rank's link to its peers, `b_c`; `None`: not measured, and policies that need it are unsupported.
     pub peer_link: Option<BytesPerSecond>,
 }
 
 /// Storage of a rank.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tier {
-    /// What it holds, `d_j`; above 0.
+    /// Capacity, `d_j`; above 0.
     pub capacity: Bytes,
-    /// Threads that read it, or that fetch what it is to hold, `p_j`.
+    /// Threads that read it, or that fetch its samples, `p_j`.
     pub threads: NonZeroU32,
-    /// What it yields to so many threads, `r_j(p)`; unused for the staging buffer.
+    /// Read rate by the number of threads, `r_j(p)`; unused for the staging buffer.
     pub read: ThreadCurve,
-    /// What it takes from so many threads, `w_j(p)`; `None`: no limit.
+    /// Write rate by the number of threads, `w_j(p)`; `None`: no limit.
     pub write: Option<ThreadCurve>,
 }
 
-/// The job.
+/// The training job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Training {
     /// Samples per step of one rank, `b`; 1 or more.
     pub batch: u32,
     /// Passes over the data set; 1 or more.
     pub epochs: u32,
-    /// Whether an incomplete last batch is left out.
+    /// Whether an incomplete last batch is dropped.
     pub drop_last: bool,
     /// Compute of one rank in bytes of original samples per second, `c`: samples per second times their mean size.
     pub compute: BytesPerSecond,
-    /// Preprocessing of **one** staging thread, likewise, `beta`; `None` takes no time.
+    /// Preprocessing rate of **one** staging thread in the same unit, `beta`; `None` takes no time.
     pub preprocess: Option<BytesPerSecond>,
 }
 
-/// Rules of the simulation.
+/// Options of the simulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Which reading of the model; physical by default.
+    /// The reading of the model; physical by default.
     pub compat: Compat,
-    /// In which order samples are read.
+    /// The order of reads.
     pub order: AccessOrder,
-    /// Whether ranks start each step together; they do by default.
+    /// Whether ranks start each step together; the default is true.
     pub barrier: bool,
-    /// Who counts as a reader of the origin.
+    /// The ranks that count as readers of the origin.
     pub readers: OriginReaders,
-    /// What loading into a tier costs beyond the fetch.
+    /// The cost of a load into a tier beyond the fetch.
     pub write_cost: WriteCost,
-    /// What a rank has to have before it computes.
+    /// The samples that a rank needs before it computes.
     pub hand_over: HandOver,
 }
 
@@ -110,25 +110,26 @@ impl Default for Options {
     }
 }
 
-/// How many ranks share the origin, `g` of `t(g)`.
+/// The ranks that share the origin, `g` of `t(g)`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OriginReaders {
-    /// All of them, always.
+    /// Always all ranks.
     #[default]
     All,
-    /// Those that read it in the previous step; all in the first, one at least. `Compat::Physical` only.
+    /// Ranks that read it in the previous step: all in the first step, and at least one. `Compat::Physical` only.
     Active,
-    /// Whoever asks: requests under way take turns, 64 KiB of each at a time, as answers of a bucket share its link. Ranks are
-    /// played in the order of time: one that is ahead stays ahead, and what one leaves the others have. Costs
-    /// 2 to 20 times what the others cost to simulate (`docs/notes/019`). `Compat::Physical` only.
+    /// Ranks with requests in flight, which take turns, 64 KiB at a time, as answers of a bucket share its link.
+    /// Ranks are simulated in order of time: one that is ahead stays ahead, and unused capacity goes to the
+    /// others. It costs 2 to 20 times the simulation time of the others (`docs/notes/019`). `Compat::Physical`
+    /// only.
     Demand,
-    /// The same, but 1 MiB at a time, so that most come one after the other, as a device or a mount over a network serves reads.
-    /// `Compat::Physical` only.
+    /// The same with 1 MiB at a time, so that most requests are served one after the other, as by a device or a
+    /// network mount. `Compat::Physical` only.
     Queue,
 }
 
 impl OriginReaders {
-    /// All of them, the default first.
+    /// All values, the default first.
     pub const ALL: [Self; 4] = [Self::All, Self::Active, Self::Demand, Self::Queue];
 
     /// `all`, `active`, `demand` or `queue`.
@@ -141,13 +142,13 @@ impl OriginReaders {
         }
     }
 
-    /// The one of that name.
+    /// The value of that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|readers| readers.name() == name)
     }
 }
 
-/// What a sample costs on its way into a tier, once fetched.
+/// The cost of a load into a tier after the fetch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteCost {
     /// Preprocessing or writing, whichever is slower.
@@ -160,7 +161,7 @@ pub enum WriteCost {
 }
 
 impl WriteCost {
-    /// All of them, the default first.
+    /// All values, the default first.
     pub const ALL: [Self; 3] = [Self::Preprocess, Self::Write, Self::None];
 
     /// `preprocess`, `write` or `none`.
@@ -172,25 +173,25 @@ impl WriteCost {
         }
     }
 
-    /// The one of that name.
+    /// The value of that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|cost| cost.name() == name)
     }
 }
 
-/// What a rank waits for before it computes.
+/// The samples that a rank waits for before it computes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum HandOver {
-    /// A sample, and then the next: the published model.
+    /// One sample, and then the next: the published model.
     #[default]
     Sample,
-    /// All samples of the batch, as loaders hand them over; they occupy the staging buffer until the step has ended.
-    /// `Compat::Physical` only; ranks that do one thing after the other have it either way.
+    /// All samples of the batch, as loaders hand them over; they occupy the staging buffer until the step has
+    /// ended. `Compat::Physical` only; ranks without overlap always behave so.
     Batch,
 }
 
 impl HandOver {
-    /// Both, the default first.
+    /// All values, the default first.
     pub const ALL: [Self; 2] = [Self::Sample, Self::Batch];
 
     /// `sample` or `batch`.
@@ -201,43 +202,43 @@ impl HandOver {
         }
     }
 
-    /// The one of that name.
+    /// The value of that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|hand_over| hand_over.name() == name)
     }
 }
 
-/// A bucket that is read sample by sample, for the window policies. All nodes are alike.
+/// A bucket that is read sample by sample, for the window policies. All nodes are equal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// From a request for a sample to its last byte, for a sample that is read from the bucket alone.
+    /// Time from a request for a sample to its last byte, for a single download.
     pub miss: Nanos,
-    /// Likewise for each of the [`parallel`](Self::parallel) downloads of a prefetch request.
+    /// The same for each of the [`parallel`](Self::parallel) downloads of a prefetch request.
     pub download: Nanos,
-    /// How long a sample's bytes occupy the node's link alone: no link then carries more than it has. Zero: downloads do
-    /// not slow each other down.
+    /// Time that a sample's bytes alone occupy the node's link, which bounds the sum of all downloads. Zero:
+    /// downloads do not slow each other down.
     pub link: Nanos,
-    /// A listing, with which each prefetch request begins.
+    /// Time of a listing, with which each prefetch request begins.
     pub listing: Nanos,
-    /// Reading a sample that is cached, or on disk.
+    /// Time to read a sample that is cached or on disk.
     pub hit: Nanos,
-    /// Downloads of one prefetch request at a time.
+    /// Parallel downloads of one prefetch request.
     pub parallel: NonZeroU32,
-    /// Samples that a node's cache holds, 1 or more; `None`: all it ever sees.
+    /// Samples that a node's cache holds, 1 or more; `None`: unlimited.
     pub cache: Option<u64>,
-    /// Samples per prefetch request, 1 or more; `None`: as the policy has it.
+    /// Samples per prefetch request, 1 or more; `None`: the policy's default.
     pub fetch: Option<u64>,
-    /// A request is posted when so many announced samples are left, or fewer; `None`: as the policy has it.
+    /// A request is posted when at most this many announced samples are left; `None`: the policy's default.
     pub threshold: Option<u64>,
-    /// Only when fewer than that are left.
+    /// Whether the number of samples left must be below the threshold.
     pub strict: bool,
 }
 
-/// Most caching tiers of a rank.
+/// Maximum number of caching tiers of a rank.
 const TIERS_MAX: usize = 7;
 
 impl Scenario {
-    /// Every fault of it.
+    /// Check the scenario.
     ///
     /// # Errors
     /// [`ScenarioError`] with all faults, each with the field, the value, its unit and the rule.
@@ -295,16 +296,16 @@ impl Scenario {
     }
 }
 
-/// One thing that is wrong with a scenario.
+/// One fault of a scenario.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Which field.
+    /// The field.
     pub field: &'static str,
-    /// Its value as given.
+    /// Its value.
     pub value: String,
-    /// In which unit; may be empty.
+    /// Its unit; may be empty.
     pub unit: &'static str,
-    /// What it has to be.
+    /// The rule that it violates.
     pub rule: String,
 }
 
@@ -316,10 +317,10 @@ impl fmt::Display for Fault {
     }
 }
 
-/// A scenario that cannot be simulated by any policy.
+/// A scenario that no policy can simulate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScenarioError {
-    /// All that is wrong; never empty.
+    /// All faults; never empty.
     pub faults: Vec<Fault>,
 }
 
@@ -334,7 +335,7 @@ impl fmt::Display for ScenarioError {
 
 impl std::error::Error for ScenarioError {}
 
-/// Faults as they are found.
+/// Collects faults.
 #[derive(Default)]
 pub(super) struct Faults(Vec<Fault>);
 

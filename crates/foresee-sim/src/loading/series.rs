@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ranks that do one thing after the other: the bound below and the bound above everything that prefetches.
+//! Ranks without overlap: the lower and upper bounds of all policies that prefetch.
 
 use super::log::Fetched;
 use super::origin::Origin;
@@ -7,12 +7,12 @@ use super::rates::{ORIGIN, Rates};
 use super::run::{Driver, Setup, StepNow};
 use super::scenario::OriginReaders;
 
-/// `perfect` never waits for a sample; `naive` fetches, preprocesses and computes in turn, in one thread.
+/// `perfect` never waits for a sample; `naive` fetches, preprocesses and computes in sequence, in one thread.
 pub(super) struct Series {
     waits: bool,
     rates: Rates,
     readers: OriginReaders,
-    /// What ranks that wait have in common: the places of their turns.
+    /// The common origin of ranks that wait, with the indices of their turns.
     origin: Option<Origin<usize>>,
     sizes: Vec<f64>,
 }
@@ -25,19 +25,20 @@ impl Series {
     pub(super) fn naive(rates: Rates, setup: &Setup) -> Self {
         let options = &setup.scenario.options;
         let by_demand = matches!(options.readers, OriginReaders::Demand | OriginReaders::Queue);
-        // Without a barrier ranks are in different steps at a time, and this goes step by step: each has its fixed part then.
+        // Without a barrier ranks are in different steps at a time, but this loop goes step by step, so each rank
+        // then has a fixed share.
         let origin = (by_demand && options.barrier).then(|| Origin::of(setup, &rates));
         Self { waits: true, rates, readers: options.readers, origin, sizes: Vec::new() }
     }
 }
 
-/// A rank in the middle of its batch.
+/// A rank within its batch.
 struct Turn {
     rank: usize,
-    /// Where its next sample stands in the step's list, and where its batch ends.
+    /// Position of its next sample in the step's list, and the end of its batch.
     next: usize,
     end: usize,
-    /// When its thread is free, or was when it asked for what is under way.
+    /// When its thread is idle, or was when it issued the current request.
     free: f64,
     under_way: bool,
     stall: f64,
@@ -45,14 +46,15 @@ struct Turn {
 }
 
 impl Turn {
-    /// When it asks for its next sample; infinity: it has one under way, or none to come.
+    /// When it requests its next sample; infinity if a request is in flight, or none is left.
     fn asks(&self) -> f64 {
         if self.under_way || self.next == self.end { f64::INFINITY } else { self.free }
     }
 }
 
-/// All ranks read one sample at a time from an origin that they have in common, whose requests take turns: what one does
-/// not use while it waits or computes, the others have. Ranks that ask together go on together, all as late as the last.
+/// All ranks read one sample at a time from a common origin whose requests take turns: capacity that one rank
+/// does not use while it waits or computes goes to the others. Ranks that request together continue together, at
+/// the time of the last one.
 fn step_in_turn(origin: &mut Origin<usize>, rates: &Rates, sizes: &mut Vec<f64>, now: &mut StepNow<'_>) {
     let StepNow { setup, step, ids, clock, book, .. } = now;
     let first = setup.epochs.step(*step).start;

@@ -1,16 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A step of training over a network, in virtual time.
+//! One training step over a network, in virtual time.
 //!
-//! Every rank computes the same and sends the same at the same time, so one uplink and one downlink stand
-//! for all of them: a packet that is up on one rank is up on all, is summed at once, and may go down. What
-//! goes next is chosen by the scheduler that chooses in earnest ([`Schedule`]), once for the rank and once
-//! for the server, under the rules of a [`Policy`]. What closed forms leave out is in it: packets of finite
-//! size, a window, a socket's buffer, credit.
+//! Every rank computes the same and sends the same at the same time, so one uplink and one downlink represent all
+//! ranks. A packet that is pushed by one rank is pushed by all, is summed at once, and may be pulled. The
+//! runtime's scheduler ([`Schedule`]) chooses the order of packets, with one instance for the rank and one for
+//! the server, under the rules of a [`Policy`]. The simulation includes packets of finite size, a window, a
+//! socket's buffer and credit, which closed forms omit. The closed forms are separate, and check this simulation
+//! within their limits.
 //!
-//! Apart from closed forms, which have neither packets nor windows and check this one within their limits.
-//!
-//! Refuses to model what it cannot know: skew between ranks, the time of sums, copies from and to devices,
-//! losses, and the delay of a link; headers and shares of several servers belong into the rate.
+//! Not modelled: skew between ranks, the time of sums, device copies, losses, and the delay of a link. Headers
+//! and shares of several servers belong into the rate.
 
 mod wire;
 
@@ -28,61 +27,61 @@ use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
 use wire::Wire;
 
-/// What one layer takes. Layer 0 is used first in forward; backward runs from the last to the first.
+/// Times and size of one layer. The forward pass uses layer 0 first; backward runs from the last to the first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Layer {
-    /// Time of its backward.
+    /// Duration of its backward.
     pub backward: Nanos,
-    /// Time of its forward.
+    /// Duration of its forward.
     pub forward: Nanos,
-    /// Time of its optimizer step, right before its forward.
+    /// Duration of its optimizer step, directly before its forward.
     pub update: Nanos,
-    /// Bytes of its gradient; 0: nothing travels.
+    /// Bytes of its gradient; 0 if it is not exchanged.
     pub bytes: Bytes,
 }
 
-/// What carries the gradients.
+/// The network that carries the gradients.
 #[derive(Clone, Copy, Debug)]
 pub struct Network {
     /// Rules of rank and server.
     pub policy: Policy,
-    /// Of each direction of the link, headers deducted; more than 0.
+    /// Rate of each direction of the link without headers; more than 0.
     pub rate: BytesPerSecond,
     /// Packet size of the link; a policy with partitions has its own.
     pub packet: NonZeroU32,
-    /// What a socket takes at once. `Bytes::MAX`: everything, so that nothing overtakes what was granted;
-    /// counts for policies without a window, and for windows that are larger.
+    /// Bytes that a socket accepts. `Bytes::MAX`: unlimited, so that nothing overtakes a granted packet. It
+    /// matters for policies without a window, and for windows that are larger.
     pub socket: Bytes,
-    /// Time from the grant of a packet to its first byte, during which the link may idle. 0 on real links,
-    /// where it arises by itself; the `startup` of the literature on partitions.
+    /// Time from the grant of a packet to its first byte, during which the link may idle: the `startup` of the
+    /// literature on partitions. 0 on real links, where such a delay arises implicitly.
     pub startup: Nanos,
 }
 
-/// When things happened to one layer, counted from the start of backward.
+/// Times of one layer, counted from the start of backward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LayerTimes {
     /// Its backward ended.
     pub ready: Nanos,
-    /// All of its gradient was up.
+    /// All of its gradient was pushed.
     pub pushed: Nanos,
-    /// All of its average was down.
+    /// All of its average was pulled.
     pub pulled: Nanos,
     /// Its forward ended.
     pub forward: Nanos,
 }
 
-/// What a step came to.
+/// The result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepTimes {
     /// Layer by layer.
     pub layers: Vec<LayerTimes>,
-    /// From the start of backward to the end of forward.
+    /// Time from the start of backward to the end of forward.
     pub total: Nanos,
 }
 
-/// Plays one step: backward, pushes, sums, pulls, updates, forward. Nothing of an earlier step is under way.
+/// Simulate one step: backward, pushes, sums, pulls, updates, forward. Nothing of an earlier step is in flight.
 ///
-/// Times are rounded up to a nanosecond, once for each stretch in which the link is busy.
+/// Times are rounded up to a nanosecond, once for each interval in which the link is busy.
 ///
 /// # Errors
 /// [`ModelError::Empty`] without layers; [`ModelError::ZeroRate`]; [`ModelError::InvalidInput`] for a layer
@@ -118,7 +117,7 @@ pub fn simulate_step(layers: &[Layer], network: &Network) -> Result<StepTimes, M
     Ok(step.times(layers))
 }
 
-/// How the gradients are cut.
+/// The packets of the gradients.
 struct Plan {
     lanes: Vec<Option<Lane>>,
 }
@@ -188,7 +187,7 @@ impl Direction {
         );
     }
 
-    /// The next packet that has passed, and its layer.
+    /// The next packet that was delivered by `now`, and its layer.
     fn passed(&mut self, now: Nanos) -> Option<(usize, Grant)> {
         let grant = self.wire.pop(now)?;
         known(self.schedule.handle_acked(LINK, Bytes::new(u64::from(grant.bytes))));
@@ -196,7 +195,7 @@ impl Direction {
         Some((self.tickets[at], grant))
     }
 
-    /// Tells how it stands and hands over what may be sent.
+    /// Report the bytes in flight and grant all packets that may be sent.
     fn pump(&mut self, now: Nanos) {
         let left = self.wire.left(now);
         known(self.schedule.handle_in_flight(LINK, Bytes::new(left)));
@@ -213,8 +212,8 @@ impl Direction {
         }
     }
 
-    /// When something will have changed, after a pump. A limit that is kept already is none: credit, or the
-    /// other limit, holds what waits.
+    /// The next time at which a grant may become possible, after a pump. A limit that is satisfied is ignored:
+    /// credit or the other limit blocks the waiting packets.
     fn next(&self, now: Nanos) -> Option<Nanos> {
         let windowed = !self.schedule.is_idle() && self.schedule.rules().window != Window::None;
         let limits = [windowed.then(|| self.schedule.window().get()), self.blocked.then_some(self.socket)];
@@ -223,7 +222,7 @@ impl Direction {
     }
 }
 
-/// A fact that the simulator itself has made true.
+/// Unwrap a report that is valid by construction of the simulator.
 fn known(outcome: Result<(), ScheduleError>) {
     outcome.expect("the simulator states facts");
 }
@@ -232,7 +231,7 @@ struct Step {
     plan: Plan,
     answer: Answer,
     times: Vec<LayerTimes>,
-    /// Packets that are not up, and not down.
+    /// Packets that were not pushed, and not pulled.
     pushing: Vec<u32>,
     pulling: Vec<u32>,
     up: Direction,
@@ -245,7 +244,7 @@ impl Step {
         let mut now = Nanos::ZERO;
         for (layer, times) in layers.iter().zip(&mut times).rev() {
             now += layer.backward;
-            // What does not travel is up and down at once.
+            // A layer without a gradient is pushed and pulled at once.
             *times = LayerTimes { ready: now, pushed: now, pulled: now, forward: Nanos::ZERO };
         }
         let packets: Vec<u32> = plan.lanes.iter().map(|lane| lane.map_or(0, |lane| lane.packets)).collect();
@@ -264,7 +263,7 @@ impl Step {
         let mut waiting = self.times.len();
         let mut now = Nanos::ZERO;
         loop {
-            // All that happens at an instant happens before anything is granted.
+            // All events of an instant are handled before any grant.
             while let Some((layer, _)) = self.down.passed(now) {
                 self.land(layer, now);
             }
@@ -287,7 +286,7 @@ impl Step {
         }
     }
 
-    /// A packet is up, on all ranks at once: its sum goes down, alone or with the rest of its layer.
+    /// A packet was pushed on all ranks at once: its sum is sent back, alone or with the rest of its layer.
     fn sum(&mut self, layer: usize, grant: &Grant, now: Nanos) {
         self.pushing[layer] -= 1;
         let whole = self.pushing[layer] == 0;
@@ -313,7 +312,7 @@ impl Step {
         }
     }
 
-    /// Forward: each layer when its average has landed and the one before has ended.
+    /// The forward pass: each layer begins when its average was pulled and the previous layer has ended.
     fn times(mut self, layers: &[Layer]) -> StepTimes {
         let mut now = Nanos::ZERO;
         for (layer, times) in layers.iter().zip(&mut self.times) {
@@ -324,7 +323,7 @@ impl Step {
     }
 }
 
-/// Its place in the order of first use; beyond 256 layers neighbours share one.
+/// Its position in the order of first use; beyond 256 layers neighbours share a class.
 fn class(layer: usize, layers: usize) -> Class {
     let class = if layers <= 256 { layer } else { layer * 256 / layers };
     Class::new(u8::try_from(class).unwrap_or(u8::MAX))

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The simulator against closed forms, which it has to meet where packets and windows are small.
+//! The simulator against closed forms, which it must match for small packets and windows.
 
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 use super::{Layer, Network, simulate_step};
 
-/// Nanoseconds for a byte, so that every time is a whole number.
+/// Nanoseconds per byte, so that every time is a whole number.
 const BYTE: u64 = 8;
 const RATE: BytesPerSecond = BytesPerSecond::new(1_000_000_000 / BYTE);
 
@@ -31,7 +31,7 @@ struct Closed {
     ready: Vec<u64>,
     /// Time of each push, and of each pull.
     send: Vec<u64>,
-    /// What follows a layer's pull: the sum of `upd + fp` from it to the last.
+    /// Time after a layer's pull: the sum of `upd + fp` from it to the last.
     tail: Vec<u64>,
 }
 
@@ -52,8 +52,8 @@ impl Closed {
         self.send[layers].iter().sum()
     }
 
-    /// The largest of `term(l, k)` over `l <= k`. A layer without bytes waits for nobody, so that it has no
-    /// term of its own; without any, the computation is what is left.
+    /// The maximum of `term(l, k)` over `l <= k`. A layer without bytes never waits, so it has no term of its
+    /// own; without any term, the computation time remains.
     fn most(&self, term: impl Fn(usize, usize) -> u64) -> u64 {
         let count = self.send.len();
         let pairs = (0..count).filter(|&l| self.send[l] > 0).flat_map(|l| (l..count).map(move |k| (l, k)));
@@ -83,7 +83,7 @@ impl Closed {
     }
 }
 
-/// One of the worked examples, with a second of 1 ms and a link that moves 1 unit in it.
+/// One of the worked examples, with a second of 1 ms and a link that delivers 1 unit per second.
 fn example(bp: [u64; 3], units: [u64; 3], update: u64, fp: [u64; 3]) -> Vec<Layer> {
     let layer = |at: usize| Layer {
         backward: Nanos::new(bp[at] * 1_000_000),
@@ -95,7 +95,7 @@ fn example(bp: [u64; 3], units: [u64; 3], update: u64, fp: [u64; 3]) -> Vec<Laye
 }
 
 #[test]
-fn the_worked_examples_come_out_as_on_paper() {
+fn the_worked_examples_match_the_paper() {
     let a = example([2, 2, 2], [1, 4, 3], 0, [1, 1, 1]);
     let b = example([2, 2, 2], [1, 4, 3], 250_000, [1, 1, 1]);
     let c = example([3, 2, 1], [1, 2, 8], 0, [2, 1, 1]);
@@ -120,11 +120,11 @@ fn the_worked_examples_come_out_as_on_paper() {
 }
 
 #[test]
-fn example_a_passes_in_the_order_on_paper() {
+fn example_a_has_the_packet_order_of_the_paper() {
     let layers = example([2, 2, 2], [1, 4, 3], 0, [1, 1, 1]);
     let network = network(Policy::foresee().with_window_bytes(Bytes::ZERO), 125);
     let times = simulate_step(&layers, &network).unwrap().layers;
-    // Layer 3 goes up in [2, 4), 2 in [4, 6), 1 in [6, 7), the rest of 2 until 9, of 3 until 10 ms.
+    // Layer 3 is pushed in [2, 4), 2 in [4, 6), 1 in [6, 7), the rest of 2 until 9 ms, and of 3 until 10 ms.
     let ms = |time: Nanos| time.get().div_euclid(1_000_000);
     let row = |layer: usize| {
         let times = times[layer];
@@ -135,7 +135,7 @@ fn example_a_passes_in_the_order_on_paper() {
 
 #[test]
 fn the_bound_on_packets_and_window_is_reached() {
-    // A layer of one packet gets ready when window and packet of a less urgent one are just under way.
+    // A layer of one packet gets ready when a window and a packet of a less urgent one are in flight.
     let (packet, window) = (1_000, 3_000);
     let bulk = Layer { backward: Nanos::new(5_000), bytes: Bytes::new(1_000_000), ..Layer::default() };
     let urgent = Layer {
@@ -167,7 +167,7 @@ fn partitions_pay_their_startup_one_after_the_other() {
 }
 
 #[test]
-fn impossible_inputs_are_named() {
+fn errors_name_invalid_inputs() {
     let usual = network(Policy::foresee(), 1);
     let layer = |bytes| Layer { bytes: Bytes::new(bytes), ..Layer::default() };
     assert_eq!(simulate_step(&[], &usual), Err(ModelError::Empty { field: "layers" }));
@@ -225,7 +225,7 @@ proptest! {
     }
 
     #[test]
-    fn packets_in_order_of_readiness_cost_what_their_closed_form_says(
+    fn packets_in_order_of_readiness_match_their_closed_form(
         layers in layers(), packet in 500_u32..6_000,
     ) {
         let closed = Closed::new(&layers);
@@ -242,7 +242,7 @@ proptest! {
         within(total(&layers, &network(few, 1)), closed.mercury(), 2 * u64::from(packet))?;
         let many = total(&layers, &network(Policy::partition(size, all), 1));
         within(many, closed.mercury(), closed.fifo_packet() - closed.mercury() + 2 * u64::from(packet))?;
-        // Sent as it gets ready: what is ready at one instant goes by class here, by readiness there.
+        // In order of readiness: layers that get ready at one instant go by class here, and by readiness there.
         if layers.iter().all(|layer| !layer.backward.is_zero()) {
             within(many, closed.fifo_packet(), 2 * u64::from(packet))?;
             let whole = Policy::partition(NonZeroU32::MAX, all);
@@ -255,7 +255,7 @@ proptest! {
     }
 
     #[test]
-    fn a_socket_that_takes_everything_undoes_the_order_and_a_small_one_does_not(
+    fn an_unlimited_socket_undoes_the_order_and_a_small_one_does_not(
         layers in layers(), packet in 500_u32..2_000, socket in 1_u64..10_000,
     ) {
         let closed = Closed::new(&layers);
@@ -266,7 +266,7 @@ proptest! {
         }
         let small = total(&layers, &Network { socket: Bytes::new(socket), ..default });
         within(small, closed.mercury(), socket + 3 * u64::from(packet))?;
-        // A window does what a small socket does, and is not kept from it by a large one.
+        // A window has the effect of a small socket, even with a large one.
         let windowed = default.policy.windowed(Window::Interface).with_window_bytes(Bytes::new(socket));
         within(
             total(&layers, &network(windowed, packet)), closed.mercury(), socket + 2 * u64::from(packet),
@@ -299,7 +299,7 @@ proptest! {
             let times = simulate_step(&layers, &network).unwrap();
             prop_assert!(times.total.get() >= oracle);
             for (layer, times) in layers.iter().zip(&times.layers) {
-                // A busy stretch is rounded once, so that a part of it may be a nanosecond short.
+                // A busy interval is rounded once, so a part of it may be a nanosecond short.
                 let passing = rate.time_for(layer.bytes).unwrap().saturating_sub(Nanos::new(1));
                 prop_assert!(times.pushed >= times.ready + passing && times.pulled >= times.pushed);
                 prop_assert!(times.forward >= times.pulled + layer.update + layer.forward);

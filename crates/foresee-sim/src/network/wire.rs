@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One direction of a link: packets pass whole, one after the other, in the order in which they were granted.
+//! One direction of a link: packets are delivered whole, one after the other, in the order of their grants.
 
 use std::collections::VecDeque;
 
 use foresee_grad_queue::Grant;
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
-/// A packet and when it passes.
+/// A packet and the time of its delivery.
 #[derive(Clone, Copy, Debug)]
 struct Parcel {
     grant: Grant,
@@ -18,13 +18,13 @@ struct Parcel {
 pub(super) struct Wire {
     /// Not 0.
     rate: BytesPerSecond,
-    /// From a grant to its first byte.
+    /// Time from a grant to its first byte.
     startup: Nanos,
     queue: VecDeque<Parcel>,
-    /// Bytes of the queue, those of the first that have passed included.
+    /// Bytes of the queue, including delivered bytes of the first packet.
     queued: u64,
-    /// Since when packets follow each other without a gap, and the bytes of all of these: ends are reckoned
-    /// from there, so that roundings do not add up.
+    /// The start of the current busy interval, and its bytes. Ends are computed from the start, so that rounding
+    /// errors do not add up.
     busy: (Nanos, u64),
     /// The end of the last packet.
     free: Nanos,
@@ -47,7 +47,7 @@ impl Wire {
         self.queue.push_back(Parcel { grant, start, end: self.free });
     }
 
-    /// The next packet that has passed by `now`.
+    /// The next packet that was delivered by `now`.
     pub(super) fn pop(&mut self, now: Nanos) -> Option<Grant> {
         let grant = self.queue.front().filter(|parcel| parcel.end <= now)?.grant;
         self.queue.pop_front();
@@ -55,12 +55,12 @@ impl Wire {
         Some(grant)
     }
 
-    /// When the next packet will have passed.
+    /// When the next packet will be delivered.
     pub(super) fn next(&self) -> Option<Nanos> {
         self.queue.front().map(|parcel| parcel.end)
     }
 
-    /// Bytes that have not passed by `now`; everything that has ended was taken out.
+    /// Bytes that were not delivered by `now`; all packets that ended were removed before.
     pub(super) fn left(&self, now: Nanos) -> u64 {
         let Some(parcel) = self.queue.front() else { return 0 };
         let time = u128::from(now.saturating_sub(parcel.start).get());
@@ -69,7 +69,7 @@ impl Wire {
         self.queued - passed
     }
 
-    /// When no more than `bytes` will be left.
+    /// When at most `bytes` will be left.
     pub(super) fn when_left(&self, bytes: u64) -> Option<Nanos> {
         let mut left = self.queued;
         let parcel = self.queue.iter().find(|parcel| {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Golden outputs of every policy on the published scenarios, one file and one test for each scenario.
+//! Golden outputs of every policy on the published scenarios, with one file per scenario.
 //!
-//! Seconds, but for reads of the origin; compute, stall and barrier are sums over all ranks. The scenarios of the thesis
-//! have a tenth of their size but for the first, the others some 20,000 samples. `UPDATE_GOLDEN=1` accepts new figures.
+//! Values are seconds, except for reads of the origin; compute, stall and barrier are sums over all ranks. The
+//! scenarios of the thesis have a tenth of their size except for the first, the others about 20,000 samples.
+//! `UPDATE_GOLDEN=1` accepts new values.
 
 use std::path::Path;
 
@@ -75,7 +76,7 @@ fn check(id: &str) {
     for (expected, given) in expected.lines().zip(&lines) {
         let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let same = words(expected).iter().zip(words(given)).all(|(one, other)| {
-            // Sizes are drawn through logarithms and cosines, whose last bit is the platform's.
+            // Sizes are drawn through logarithms and cosines, whose last bit depends on the platform.
             match (one.parse::<f64>(), other.parse::<f64>()) {
                 (Ok(one), Ok(other)) => (one - other).abs() <= 1e-4 * one.abs() + 1e-3,
                 _ => *one == other,

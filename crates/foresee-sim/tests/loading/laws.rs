@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What holds for every policy on every scenario, over hundreds of drawn ones.
+//! Invariants of every policy, over hundreds of drawn scenarios.
 
 #![expect(clippy::cast_precision_loss, reason = "counts and sizes, all small")]
 
@@ -41,7 +41,7 @@ fn order() -> impl Strategy<Value = AccessOrder> {
 }
 
 prop_compose! {
-    /// Any small scenario: room for nothing to room for everything, sources of any speed.
+    /// Any small scenario: capacity for nothing to everything, and sources of any speed.
     pub(crate) fn scenario()(
         data in data(),
         (ranks, batch, epochs) in (1_u32..5, 1_u32..6, 1_u32..5),
@@ -96,7 +96,7 @@ prop_compose! {
     }
 }
 
-/// Each policy's report, those without an answer left out.
+/// Each policy's report, without unsupported policies.
 fn reports(scenario: &Scenario) -> Vec<Report> {
     let answer = |policy| match try_run(scenario, policy) {
         Ok(report) => Some(report),
@@ -110,7 +110,7 @@ fn reads(report: &Report) -> u64 {
     report.reads.iter().map(|(_, reads)| reads.samples).sum()
 }
 
-/// Reads that all epochs have: what `staging_buffer` reads, since nothing is read twice or left out there.
+/// Reads of all epochs: those of `staging_buffer`, which reads nothing twice and omits nothing.
 fn reads_of_the_order(scenario: &Scenario) -> u64 {
     reads(&run(scenario, Policy::StagingBuffer))
 }
@@ -119,7 +119,7 @@ proptest! {
     #![proptest_config(property(400))]
 
     #[test]
-    fn every_read_is_served_once_and_every_second_is_booked_once(scenario in scenario()) {
+    fn every_read_is_served_once_and_every_second_is_counted_once(scenario in scenario()) {
         let expected = reads_of_the_order(&scenario);
         for report in reports(&scenario) {
             let policy = report.policy;
@@ -143,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn who_keeps_the_order_is_never_faster_than_perfect(scenario in scenario()) {
+    fn no_policy_that_keeps_the_order_is_faster_than_perfect(scenario in scenario()) {
         let reports = reports(&scenario);
         let perfect = reports[0].total;
         for report in reports.iter().filter(|report| report.policy.keeps_order()) {
@@ -153,7 +153,7 @@ proptest! {
     }
 
     #[test]
-    fn no_more_comes_from_the_origin_than_it_yields(mut scenario in scenario()) {
+    fn the_origin_never_exceeds_its_rate(mut scenario in scenario()) {
         scenario.options.compat = Compat::Physical;
         scenario.options.readers = OriginReaders::All;
         let ranks = scenario.cluster.ranks;
@@ -161,7 +161,7 @@ proptest! {
         let yields = f64::from(ranks) * scenario.cluster.origin.share(f64::from(ranks)).unwrap().min(link);
         let threads: u32 = scenario.cluster.tiers.iter().map(|tier| tier.threads.get()).sum();
         for report in reports(&scenario).iter().filter(|report| !report.policy.reads_bucket()) {
-            // A tier's thread may be loading yet when training ends: no sample has more than 400 bytes.
+            // A tier's thread may still load when training ends: no sample has more than 400 bytes.
             let under_way = if report.policy == Policy::Nopfs { 400.0 * f64::from(threads * ranks) } else { 0.0 };
             let least = (report.origin_bytes as f64 - under_way) / yields;
             prop_assert!(least <= report.total * (1.0 + 1e-9), "{}: {} of {}", report.policy, least, report.total);
@@ -169,7 +169,7 @@ proptest! {
     }
 
     #[test]
-    fn an_origin_in_common_gives_no_more_than_it_has_either(
+    fn a_common_origin_never_exceeds_its_rate(
         mut scenario in scenario(),
         readers in select(&[OriginReaders::Demand, OriginReaders::Queue][..]),
     ) {
@@ -178,7 +178,7 @@ proptest! {
         let yields = |readers| f64::from(readers) * scenario.cluster.origin.share(f64::from(readers)).unwrap();
         let most = (1..=scenario.cluster.ranks).map(yields).fold(0.0, f64::max);
         let most = most.min(f64::from(scenario.cluster.ranks) * link);
-        // Threads of tiers go by estimates.
+        // Threads of tiers use estimates.
         let exact = |report: &&Report| !report.policy.reads_bucket() && report.policy != Policy::Nopfs;
         for report in reports(&scenario).iter().filter(exact) {
             let trained = (report.total - report.init) * (1.0 + 1e-9);
@@ -193,7 +193,7 @@ proptest! {
     }
 
     #[test]
-    fn equal_runs_come_to_equal_reports_however_they_are_stepped(scenario in scenario(), steps in 1_u64..9) {
+    fn equal_runs_have_equal_reports_for_any_stepping(scenario in scenario(), steps in 1_u64..9) {
         for policy in Policy::ALL {
             let Ok(whole) = try_run(&scenario, policy) else { continue };
             let mut run = Run::new(&scenario, policy).unwrap();
@@ -215,7 +215,8 @@ proptest! {
     }
 }
 
-/// One rank, no room to run out of, and copies of the first samples by id in a tier: its sources are known.
+/// One rank with unlimited buffers, and copies of the first samples by id in a tier, so that its sources are
+/// known.
 fn one_rank(sizes: Vec<u64>, threads: u32, compat: Compat, held: u64) -> Scenario {
     let mut scenario = small();
     scenario.cluster.ranks = 1;
@@ -231,7 +232,7 @@ fn one_rank(sizes: Vec<u64>, threads: u32, compat: Compat, held: u64) -> Scenari
     scenario
 }
 
-/// The closed form of the same: what `deepio_ordered` holds comes from its tier.
+/// The closed form of the same scenario: samples held by `deepio_ordered` come from its tier.
 fn closed(scenario: &Scenario, held: u64) -> StreamTimes {
     let DataSet::Given(sizes) = &scenario.data else { panic!("sizes are given") };
     let threads = scenario.cluster.staging.threads;
@@ -250,7 +251,7 @@ proptest! {
     #![proptest_config(property(400))]
 
     #[test]
-    fn the_paper_is_never_later_than_the_closed_form_and_that_never_than_events(
+    fn the_paper_is_at_most_the_closed_form_and_that_at_most_the_event_simulation(
         sizes in prop::collection::vec(1_u64..60, 1..40),
         threads in 1_u32..6,
         percent in 0_u64..100,
@@ -270,7 +271,8 @@ proptest! {
     }
 }
 
-/// Reads of a drawn order, and of samples drawn one by one, are as frequent as expected: within five deviations.
+/// Reads of a drawn order, and of independently drawn samples, have the expected frequency, within five standard
+/// deviations.
 #[test]
 fn drawn_reads_are_as_frequent_as_expected() {
     let (ranks, epochs, samples) = (16, 90, 100_000);
@@ -288,7 +290,7 @@ fn drawn_reads_are_as_frequent_as_expected() {
 }
 
 #[test]
-fn fewer_readers_get_a_larger_share_and_a_free_rank_does_not_wait() {
+fn fewer_readers_get_a_larger_share_and_an_idle_rank_does_not_wait() {
     let mut scenario = small();
     let all = run(&scenario, Policy::Foresee);
     scenario.options.readers = OriginReaders::Active;
@@ -298,9 +300,9 @@ fn fewer_readers_get_a_larger_share_and_a_free_rank_does_not_wait() {
     assert!(run(&scenario, Policy::Foresee).total <= active.total);
 }
 
-/// Everything fits: after one epoch nothing comes from the origin, whoever caches.
+/// With capacity for everything, no policy with a cache reads the origin after one epoch.
 #[test]
-fn with_room_for_everything_the_origin_is_read_once_per_sample() {
+fn with_capacity_for_everything_the_origin_is_read_once_per_sample() {
     let mut scenario = small();
     scenario.cluster.tiers[0].capacity = Bytes::new(50_000_000);
     scenario.cluster.ranks = 1;
@@ -316,7 +318,7 @@ fn with_room_for_everything_the_origin_is_read_once_per_sample() {
     assert_near(none.hit_rate().unwrap(), 1.0, 1e-12, "hits");
 }
 
-/// Throughput beside a cache of a share of the data: the origin's rate, divided by what is not cached (`SiloD`).
+/// Throughput with a cache of a share of the data: the origin's rate, divided by the uncached share (`SiloD`).
 #[test]
 fn a_cached_share_multiplies_the_origins_rate() {
     let mut scenario = small();
@@ -332,10 +334,10 @@ fn a_cached_share_multiplies_the_origins_rate() {
     }
 }
 
-/// To the letter, a place's seconds are its bytes by the rate of a thread, shared by `p_0` threads: the sum over reads
-/// is the sum over samples, each as often as it is read.
+/// By the paper, a place's seconds are its bytes by the rate of a thread, shared by `p_0` threads. The sum over
+/// reads is the sum over samples, each weighted by its reads.
 #[test]
-fn seconds_of_a_place_are_its_bytes_by_its_rate() {
+fn the_seconds_of_a_place_are_its_bytes_by_its_rate() {
     let mut scenario = small();
     scenario.options.compat = Compat::Paper;
     let report = run(&scenario, Policy::NopfsPrestaged);
@@ -353,9 +355,9 @@ fn seconds_of_a_place_are_its_bytes_by_its_rate() {
     assert_eq!(report.reads.iter().map(|(_, reads)| reads.bytes).sum::<u64>(), 4 * 40_000_000);
 }
 
-/// Runs share nothing: a caller plays several at once, and each comes to what it does alone.
+/// Runs share nothing: a caller may run several in parallel, and each has the result that it has alone.
 #[test]
-fn runs_go_on_in_threads_of_their_caller() {
+fn runs_may_be_stepped_in_threads_of_their_caller() {
     let scenario = small();
     let together: Vec<Report> = std::thread::scope(|scope| {
         let policies = Policy::ALL.into_iter().filter(|policy| !policy.reads_bucket());

@@ -32,7 +32,7 @@ fn with_bucket() -> Scenario {
     }
 }
 
-/// Memory, then a disk.
+/// With memory and a disk.
 fn logged(scenario: &Scenario, policy: Policy) -> Option<(Report, Vec<Entry>)> {
     let mut run = match Run::new(scenario, policy) {
         Err(RunError::Unsupported(_)) => return None,
@@ -51,7 +51,7 @@ fn seconds<'a>(entries: impl Iterator<Item = &'a Entry>) -> (f64, usize) {
     entries.fold((0.0, 0), |(sum, rows), entry| (sum + entry.duration.as_secs_f64(), rows + 1))
 }
 
-/// Rows are rounded to the nearest nanosecond each.
+/// Each row is rounded to the nearest nanosecond.
 #[track_caller]
 fn assert_sum<'a>(entries: impl Iterator<Item = &'a Entry>, expected: f64, what: &str) {
     let (sum, rows) = seconds(entries);
@@ -163,7 +163,7 @@ fn loads_before_training_come_before_the_first_wait() {
 }
 
 #[test]
-fn entries_change_nothing() {
+fn logging_does_not_change_the_report() {
     for policy in Policy::ALL {
         if let Some((report, _)) = logged(&with_bucket(), policy) {
             assert_eq!(report, crate::setups::run(&with_bucket(), policy));

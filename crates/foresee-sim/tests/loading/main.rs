@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Loading policies in virtual time: hand-made vectors, laws, published scenarios, windows, and what is refused.
+//! Tests of loading policies in virtual time: manual vectors, invariants, published scenarios, windows, and
+//! errors.
 
 #![expect(clippy::unwrap_used, reason = "a scenario that cannot be made fails its test")]
 

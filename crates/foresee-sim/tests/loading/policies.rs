@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Policies by hand: what they hold, what they read, how long that takes.
+//! Policies on small scenarios computed by hand: copies, reads and times.
 
 use foresee_model::Compat;
 use foresee_sim::loading::{AccessOrder, DataSet, Options, Place, Policy, Report, Scenario, WriteCost};
 
 use crate::setups::{assert_near, count, even_tier, origin, rate, run, small, tier};
 
-/// Samples of these sizes in order of their ids, in batches of one, from an origin of ten bytes per second to each rank.
+/// Samples of these sizes in order of their ids, in batches of one, from an origin of ten bytes per second for
+/// each rank.
 fn scenario(ranks: u32, epochs: u32, sizes: &[u64], tiers: &[u64]) -> Scenario {
     let mut scenario = small();
     scenario.cluster.ranks = ranks;
@@ -75,13 +76,13 @@ fn a_tier_is_closed_by_the_first_sample_that_does_not_fit() {
     // The second closes everything.
     assert_eq!(places(&[4, 11, 1], Policy::NopfsOnAccess), [1, 0, 5]);
     assert_eq!(places(&[4, 11, 1], Policy::ParallelStaging), [6, 0, 0]);
-    // The planner passes it by.
+    // The planner skips it.
     assert_eq!(places(&[4, 11, 1], Policy::Foresee), [2, 0, 4]);
 }
 
 #[test]
-fn a_shard_is_read_over_and_over_where_order_may_change() {
-    // Two of each rank's four samples fit: every epoch has four reads of them.
+fn a_shard_is_read_repeatedly_if_the_order_may_change() {
+    // Two of each rank's four samples fit: every epoch reads them four times.
     let scenario = scenario(2, 3, &[4; 8], &[8]);
     let report = run(&scenario, Policy::DeepioOptimistic);
     assert_eq!(samples(&report, [MEMORY, Place::Origin]), [24, 0]);
@@ -90,7 +91,7 @@ fn a_shard_is_read_over_and_over_where_order_may_change() {
 }
 
 #[test]
-fn where_order_is_kept_a_shard_serves_its_rank_and_peers() {
+fn with_the_order_kept_a_shard_serves_its_rank_and_peers() {
     // By id, rank 0 reads even samples and rank 1 odd ones, which are their shards.
     let own = run(&scenario(2, 2, &[4; 8], &[16]), Policy::DeepioOrdered);
     assert_eq!(samples(&own, [MEMORY, Place::Peer(0), Place::Origin]), [16, 0, 0]);
@@ -99,26 +100,27 @@ fn where_order_is_kept_a_shard_serves_its_rank_and_peers() {
     scenario.training.batch = 2;
     let mixed = run(&scenario, Policy::LbannPreloading);
     assert_eq!(samples(&mixed, [MEMORY, Place::Peer(0), Place::Origin]), [8, 8, 0]);
-    // Unless samples are given to those who hold them.
+    // Unless samples go to the ranks that hold them.
     let moved = run(&scenario, Policy::LocalityAware);
     assert_eq!(samples(&moved, [MEMORY, Place::Peer(0), Place::Origin]), [16, 0, 0]);
     assert_eq!(moved.covered, 8);
-    // Half of each shard fits: what nobody holds comes from the origin, whoever takes it.
+    // Half of each shard fits: samples that no rank holds come from the origin.
     scenario.cluster.tiers = vec![tier(8, 2, 100_000)];
     let half = run(&scenario, Policy::LocalityAware);
     assert_eq!(samples(&half, [MEMORY, Place::Peer(0), Place::Origin]), [8, 0, 8]);
 }
 
 #[test]
-fn the_first_reader_keeps_a_sample_while_it_has_room() {
+fn the_first_reader_stores_a_sample_while_memory_is_free() {
     let full = run(&scenario(2, 3, &[4; 8], &[16]), Policy::LbannDynamic);
     assert_eq!(samples(&full, [MEMORY, Place::Origin]), [16, 8]);
-    // Rank 0 reads samples of 6 and keeps two of four; those of rank 1 all fit.
+    // Rank 0 reads samples of 6 and stores two of four; those of rank 1 all fit.
     let uneven = run(&scenario(2, 3, &[6, 2, 6, 2, 6, 2, 6, 2], &[16]), Policy::LbannDynamic);
     assert_eq!(samples(&uneven, [MEMORY, Place::Origin]), [4 + 8, 8 + 4]);
 }
 
-/// One thread of a tier and one of staging begin with the first two samples; then each takes what the other left.
+/// One thread of a tier and one of staging begin with the first two samples; then each takes those that the other
+/// has not begun.
 #[test]
 fn a_tiers_threads_and_staging_read_a_sample_once() {
     let mut scenario = scenario(1, 2, &[10; 6], &[1_000]);
@@ -128,14 +130,15 @@ fn a_tiers_threads_and_staging_read_a_sample_once() {
         (report.origin_requests, report.loads[0].samples + report.from(Place::Origin).samples),
         (6, 6)
     );
-    // The origin is never idle, and the last sample is computed for 10 ms; then all is in memory, and compute binds.
+    // The origin is never idle, and the last sample is computed for 10 ms; then all samples are in memory, and
+    // compute is the bound.
     assert_near(report.epochs[0].end, 6.01, 1e-3, "the first epoch is the origin's");
     assert_near(report.total, 6.07, 1e-3, "the second is compute's");
 }
 
-/// A rank alone, and memory for half of what it reads over and over: the planner's own counts.
+/// A single rank with memory for half of the samples that it reads repeatedly: the planner's own counts.
 #[test]
-fn the_planners_hits_are_those_of_its_crate() {
+fn the_hits_of_the_planner_are_those_of_its_crate() {
     let scenario = scenario(1, 4, &[10; 40], &[200]);
     let report = run(&scenario, Policy::Foresee);
     assert_eq!(samples(&report, [MEMORY, Place::Origin]), [60, 100]);

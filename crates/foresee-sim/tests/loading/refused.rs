@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is wrong with a scenario is named: field, value, unit and rule, all of it at once.
+//! Errors of invalid scenarios: field, value, unit and rule, all faults at once.
 
 use foresee_model::Compat;
 use foresee_sim::loading::{Bucket, DataSet, HandOver, OriginReaders, Policy, Run, RunError, Scenario};
@@ -7,7 +7,7 @@ use foresee_units::{Bytes, Nanos};
 
 use crate::setups::{count, rate, small, try_run};
 
-/// The message about a scenario that was changed so.
+/// The error message of a modified scenario.
 fn fault(change: impl FnOnce(&mut Scenario)) -> String {
     let mut scenario = small();
     change(&mut scenario);
@@ -31,7 +31,7 @@ const BUCKET: Bucket = Bucket {
 };
 
 #[test]
-fn each_wrong_value_is_named_with_its_unit_and_rule() {
+fn each_invalid_value_is_named_with_its_unit_and_rule() {
     let normal = |mean, deviation| DataSet::Normal { count: 400, mean, deviation, seed: 1 };
     let faults = [
         (
@@ -99,7 +99,7 @@ fn an_empty_data_set_is_refused_and_all_faults_come_at_once() {
     assert_eq!(error.to_string().lines().count(), 3);
 }
 
-/// Why `policy` has no answer, where all others have one.
+/// Why `policy` is unsupported, while all others are supported.
 fn unsupported(policy: Policy, change: impl FnOnce(&mut Scenario)) -> String {
     let mut scenario = small();
     change(&mut scenario);
@@ -111,7 +111,7 @@ fn unsupported(policy: Policy, change: impl FnOnce(&mut Scenario)) -> String {
 }
 
 #[test]
-fn a_policy_without_an_answer_says_why_and_others_still_run() {
+fn an_unsupported_policy_gives_the_reason_and_others_still_run() {
     for policy in [Policy::LbannDynamic, Policy::LbannPreloading] {
         assert!(unsupported(policy, |_| {}).contains("40.0 MB are more than 2 times 10.0 MB"));
         assert!(unsupported(policy, |s| s.cluster.tiers.clear()).contains("cluster.tiers is empty"));
@@ -148,7 +148,7 @@ fn one_rank_needs_no_link_to_peers() {
 }
 
 #[test]
-fn what_cannot_fit_into_memory_is_refused_and_not_tried() {
+fn data_that_cannot_fit_into_memory_is_refused_in_advance() {
     let mut scenario = small();
     scenario.data = DataSet::Equal { count: u64::from(u32::MAX) - 1, size: Bytes::new(1) };
     scenario.training.epochs = u32::MAX;

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What less room costs: for whom it never helps, over hundreds of drawn scenarios, and for whom it does, by example.
+//! The effect of smaller capacities: policies that never gain, over hundreds of drawn scenarios, and examples of
+//! policies that do.
 //!
-//! Apart from the other laws because it compares two scenarios. Samples have one size throughout: where sizes differ, a
-//! large sample that does not fit any more may leave its room to several small ones.
+//! It is separate from the other invariants because it compares two scenarios. Samples have one size: with
+//! different sizes, a large sample that no longer fits may leave its space to several small ones.
 
 use std::num::NonZeroU64;
 
@@ -15,8 +16,9 @@ use proptest::prelude::*;
 use crate::laws::scenario;
 use crate::setups::{MEGA, count, even_tier, origin, rate, run, small, tier, try_run};
 
-/// Samples of one size, and threads that take one sample after the other: with more of them a fetch may be late because
-/// another one was early, and took its thread or its share. For the same reason the origin has fixed parts.
+/// Samples of one size, and threads that take one sample after the other. With more threads, a fetch may be late
+/// because another one was early and took its thread or its share. For the same reason the origin has fixed
+/// shares.
 fn even(mut scenario: Scenario, size: u64) -> Scenario {
     scenario.data = DataSet::Equal { count: scenario.data.count(), size: Bytes::new(size) };
     scenario.cluster.staging.threads = count(1);
@@ -27,7 +29,7 @@ fn even(mut scenario: Scenario, size: u64) -> Scenario {
     scenario
 }
 
-/// The same with less room in every tier.
+/// The same scenario with less capacity in every tier.
 fn tight(scenario: &Scenario, less: u64) -> Scenario {
     let mut tight = scenario.clone();
     for tier in &mut tight.cluster.tiers {
@@ -36,7 +38,7 @@ fn tight(scenario: &Scenario, less: u64) -> Scenario {
     tight
 }
 
-/// Whether a copy in an earlier tier is the faster one, so that more room for it is worth more.
+/// Whether a copy in an earlier tier is the faster one, so that more capacity there is worth more.
 fn is_faster_first(scenario: &Scenario) -> bool {
     tier_rates(scenario).is_sorted_by(|one, other| one >= other)
 }
@@ -66,7 +68,7 @@ proptest! {
     #![proptest_config(property(400))]
 
     #[test]
-    fn more_room_never_makes_the_planner_read_the_origin_more(
+    fn more_capacity_never_makes_the_planner_read_the_origin_more(
         mut scenario in scenario(),
         size in 1_u64..100,
         less in 1_u64..500,
@@ -77,7 +79,7 @@ proptest! {
     }
 
     #[test]
-    fn less_room_never_makes_a_run_shorter(
+    fn less_capacity_never_makes_a_run_shorter(
         scenario in scenario(),
         size in 1_u64..100,
         less in 1_u64..500,
@@ -88,14 +90,14 @@ proptest! {
         for policy in Policy::ALL {
             let (measure, holds): (fn(&Report) -> f64, bool) = match policy {
                 Policy::NopfsPrestaged => (|report| report.total, true),
-                // With more room a rank is ahead, and may ask for a sample before its peer has shown the copy.
+                // With more capacity a rank is ahead, and may request a sample before its peer's copy is visible.
                 Policy::LbannDynamic | Policy::NopfsOnAccess => {
                     (|report| report.total, scenario.cluster.ranks == 1)
                 }
-                // Not its total, by the example below; and of several tiers the faster may serve more reads when the
-                // slower one has less room, because copies do not move.
+                // Not its total, by the example below. With several tiers the faster one may serve more reads
+                // when the slower one has less capacity, because copies do not move.
                 Policy::Foresee => (fetching, is_origin_last(&scenario) && scenario.cluster.tiers.len() <= 1),
-                // What they load before training is paid for in any case, whether it is read often or once.
+                // Loads before training cost time for any number of later reads.
                 Policy::DeepioOrdered
                 | Policy::DeepioOptimistic
                 | Policy::LbannPreloading
@@ -103,7 +105,7 @@ proptest! {
                 // They have no tiers, or are examples below.
                 _ => (training, false),
             };
-            // Where less room is not enough for a policy, there is nothing to compare.
+            // If a policy does not support the smaller capacity, there is nothing to compare.
             if holds && let (Ok(wide), Ok(tight)) = (try_run(&scenario, policy), try_run(&tight, policy)) {
                 let (wide, tight) = (measure(&wide), measure(&tight));
                 prop_assert!(tight >= wide * (1.0 - 1e-9), "{}: {} with less room, {} with more", policy, tight, wide);
@@ -112,7 +114,7 @@ proptest! {
     }
 }
 
-/// One rank with memory for half of the data, all of its threads alone, and an origin of 40 MB/s that is the limit.
+/// One rank with memory for half of the data, single threads, and an origin of 40 MB/s as the bottleneck.
 fn alone(epochs: u32) -> Scenario {
     let mut scenario = even(small(), 100_000);
     scenario.cluster.ranks = 1;
@@ -121,16 +123,16 @@ fn alone(epochs: u32) -> Scenario {
     scenario
 }
 
-/// Total with the room that there is, and with room for nothing.
+/// The total with the given capacity, and with none.
 fn with_room_and_without(scenario: &Scenario, measure: fn(&Report) -> f64, policy: Policy) -> (f64, f64) {
     let [with, without] =
         [scenario, &tight(scenario, u64::MAX)].map(|scenario| measure(&run(scenario, policy)));
     (with, without)
 }
 
-/// In an only epoch nothing is read twice, so that what is loaded beforehand is time lost.
+/// In a single epoch nothing is read twice, so loads before training only cost time.
 #[test]
-fn room_that_is_filled_for_nothing_makes_a_run_longer() {
+fn capacity_that_is_filled_in_vain_makes_a_run_longer() {
     for policy in [Policy::DeepioOrdered, Policy::LocalityAware] {
         let total = |epochs| with_room_and_without(&alone(epochs), |report| report.total, policy);
         let (with, without) = total(1);
@@ -140,9 +142,10 @@ fn room_that_is_filled_for_nothing_makes_a_run_longer() {
     }
 }
 
-/// A tier's one thread preprocesses what it loads, and staging waits for it where four threads of its own were quicker.
+/// A tier's single thread preprocesses its loads, and staging waits for it, although its own four threads were
+/// faster.
 #[test]
-fn room_that_a_slow_thread_fills_makes_an_only_epoch_longer() {
+fn capacity_that_a_slow_thread_fills_makes_a_single_epoch_longer() {
     let mut scenario = alone(1);
     scenario.training.preprocess = Some(rate(10 * MEGA));
     scenario.cluster.staging.threads = count(4);
@@ -150,10 +153,10 @@ fn room_that_a_slow_thread_fills_makes_an_only_epoch_longer() {
     assert!(with > 1.05 * without, "{with} s, and {without} s without room");
 }
 
-/// With less room the planner reads the origin at least as often, but not at the same places: here four misses more, and
-/// they come one by one, where staging has room for two samples. Drawn scenarios are seldom like that.
+/// With less capacity the planner reads the origin at least as often, but at other positions: here four more
+/// misses, one by one, while staging holds two samples. This is rare in drawn scenarios.
 #[test]
-fn room_may_move_misses_to_where_they_are_waited_for() {
+fn capacity_may_move_misses_to_positions_with_a_wait() {
     let mut scenario = even(small(), 75);
     let cluster = &mut scenario.cluster;
     cluster.ranks = 1;
@@ -170,19 +173,19 @@ fn room_may_move_misses_to_where_they_are_waited_for() {
     assert!(with.total > 1.05 * without.total, "{} s, and {} s with less", with.total, without.total);
 }
 
-/// A hit in a disk of half the origin's rate takes longer than the miss that it saves: the planner saves reads of the
-/// origin, which cost money and are others' too, and does not ask how long they take.
+/// A hit on a disk of half the origin's rate takes longer than the miss that it saves. The planner minimizes
+/// reads of the origin, which cost money and delay other ranks, and ignores their duration.
 #[test]
-fn room_in_a_tier_that_is_slower_than_the_origin_makes_a_run_longer() {
+fn capacity_in_a_tier_slower_than_the_origin_makes_a_run_longer() {
     let mut scenario = alone(4);
     scenario.cluster.tiers[0] = tier(20 * MEGA, 1, 20 * MEGA);
     let (with, without) = with_room_and_without(&scenario, |report| report.total, Policy::Foresee);
     assert!(with > 1.1 * without, "{with} s, and {without} s without room");
 }
 
-/// Who reads nothing but its own copies reads them the faster the fewer there are, if only those in memory are left.
+/// A rank that reads only its own copies is faster with fewer copies, if only those in memory remain.
 #[test]
-fn room_on_a_slow_disk_makes_reading_own_copies_slower() {
+fn capacity_on_a_slow_disk_makes_reads_of_own_copies_slower() {
     let mut scenario = alone(4);
     scenario.cluster.origin = origin(&[(1, 400 * MEGA)]);
     scenario.training.compute = rate(400 * MEGA);

@@ -76,7 +76,7 @@ fn scenario(case: &Value, compat: Compat) -> Scenario {
     }
 }
 
-/// The same with a part of the samples and of all room: ratios stay, and a test takes seconds.
+/// The same scenario with a fraction of the samples and of all capacities: ratios stay, and a test takes seconds.
 fn scaled(mut scenario: Scenario, by: u64) -> Scenario {
     match &mut scenario.data {
         DataSet::Equal { count, .. } | DataSet::Normal { count, .. } => *count /= by,
@@ -89,7 +89,7 @@ fn scaled(mut scenario: Scenario, by: u64) -> Scenario {
     scenario
 }
 
-/// How much smaller a thesis scenario is here; the first is small as it is.
+/// The divisor of a thesis scenario here; the first is small already.
 fn scale(case: &Value) -> u64 {
     if case["id"] == "thesis-1" { 1 } else { 10 }
 }
@@ -103,7 +103,7 @@ fn published(case: &Value, policy: Policy) -> Option<f64> {
     case["published"][policy.name()].as_f64().map(|seconds| seconds / to_f64(scale(case)))
 }
 
-/// Mean of the largest of two and of four standard normals.
+/// Mean of the maximum of two and of four standard normals.
 const LARGEST: [(u32, f64); 2] = [(2, 0.564_190), (4, 1.029_375)];
 
 /// `bound = epochs * steps * (b mu + kappa sigma sqrt(b)) / c`: the barrier waits for the largest of the ranks' batches.
@@ -117,7 +117,7 @@ fn bound(scenario: &Scenario, mean: f64, largest: f64) -> f64 {
 }
 
 #[test]
-fn perfect_is_the_published_bound() {
+fn the_time_of_perfect_is_the_published_bound() {
     let closed = [None, Some(3_827.20), Some(7_654.41), Some(15_205.88)];
     for (case, closed) in vectors("loading_thesis.json").iter().zip(closed) {
         let scenario = scenario(case, Compat::Paper);
@@ -127,14 +127,14 @@ fn perfect_is_the_published_bound() {
             assert!((formula - closed).abs() < 0.005, "{formula} instead of {closed}");
         }
         let total = run(&scenario, Policy::Perfect).total;
-        // Sizes are drawn: the mean of ten thousand, of which the first scenario has no more, is off by up to a percent.
+        // Sizes are drawn: the mean of ten thousand, the size of the first scenario, is off by up to a percent.
         let drawn = if case["id"] == "thesis-1" { 0.01 } else { 1e-3 };
         assert_near(total, formula, drawn, "the closed form");
         assert_near(total, case["published"]["perfect"].as_f64().unwrap(), drawn, "the published bound");
     }
 }
 
-/// How much longer than the mean batch the slowest rank takes is what is known of the largest of so many normals.
+/// The relative delay of the slowest rank over the mean batch matches the expected maximum of that many normals.
 #[test]
 fn the_barrier_waits_for_the_largest_of_as_many_batches_as_there_are_ranks() {
     for (ranks, largest) in LARGEST {
@@ -145,7 +145,8 @@ fn the_barrier_waits_for_the_largest_of_as_many_batches_as_there_are_ranks() {
         let reads = to_f64(scenario.data.count()) * f64::from(scenario.training.epochs);
         let mean = report.compute * compute / reads;
         let [none, one] = [0.0, 1.0].map(|largest| bound(&scenario, mean, largest));
-        // A normal's largest of a few varies by 0.8 around its mean; that of 15,000 steps or more by less than 0.007.
+        // The maximum of a few normals varies by 0.8 around its mean; that of 15,000 steps or more by less than
+        // 0.007.
         let waited = (report.total - none) / (one - none);
         assert!((waited - largest).abs() < 0.021, "{ranks} ranks: {waited} instead of {largest}");
     }
@@ -156,13 +157,13 @@ fn preload_seconds(bytes: f64) -> f64 {
     bytes * (4.0 / 146e6 + 1.0 / 200e6) / 2.0
 }
 
-/// Runtime minus bound, as the thesis prints both, is loading the shard of a rank or as much of it as its tier has room
-/// for; and loading takes as long here.
+/// The thesis prints runtime and bound. Their difference is the load of a rank's shard, or of the part that its
+/// tier can hold; the load takes as long here.
 #[test]
-fn preloading_takes_what_its_formula_says_and_what_was_published() {
+fn preloading_takes_the_time_of_its_formula_and_of_the_publication() {
     let (memory, disk) = (51.2e9, 102.4e9);
     let optimistic = (Policy::DeepioOptimistic, memory);
-    // Where memory has room for a shard, the authors' parallel staging loads more than that, and we cannot tell what.
+    // If memory can hold a shard, the authors' parallel staging loads more than that, for an unknown reason.
     let tiers: [&[(Policy, f64)]; 3] = [
         &[optimistic],
         &[optimistic, (Policy::ParallelStaging, disk)],
@@ -177,7 +178,8 @@ fn preloading_takes_what_its_formula_says_and_what_was_published() {
             let printed = seconds(policy) - seconds(Policy::Perfect);
             let shard = to_f64(count) * mean / 4.0;
             assert_near(preload_seconds(room.min(shard)), printed, 0.004, &format!("{what}: the formula"));
-            // The authors' disks are full in the third scenario, where memory leaves 98.8 GB of a shard to ours.
+            // The authors' disks are full in the third scenario, where memory leaves 98.8 GB of a shard to the
+            // disks here.
             let left = if policy == Policy::ParallelStaging { shard - memory } else { shard };
             let init = run(&scenario, policy).init;
             assert_near(init, preload_seconds(room.min(left)), 0.004, &format!("{what}: loading"));
@@ -185,16 +187,16 @@ fn preloading_takes_what_its_formula_says_and_what_was_published() {
     }
 }
 
-/// Ratios to `perfect` that agree with published ones, by scenario. Where others do not, this is why:
-/// - `naive`, `staging_buffer`: the authors count as readers whoever read within a tenth of a second, we all ranks; and
-///   their staging buffer has no limit after the first epoch;
-/// - `parallel_staging`, `locality_aware`, `nopfs` where disks are read: theirs yields its whole rate to each thread;
-/// - `parallel_staging` where memory holds a shard: theirs loads 71 GB a rank in the second scenario, of a shard of 37.5,
-///   and we cannot tell what;
-/// - `deepio_ordered` beyond memory: theirs does not prefetch what is not cached;
+/// Ratios to `perfect` that agree with published ones, by scenario. The others differ for these reasons:
+/// - `naive`, `staging_buffer`: the authors count as readers the ranks that read within a tenth of a second, and this
+///   simulation counts all; and their staging buffer has no limit after the first epoch;
+/// - `parallel_staging`, `locality_aware`, `nopfs` with reads from disk: their disk gives each thread its whole rate;
+/// - `parallel_staging` with memory for a shard: theirs loads 71 GB per rank in the second scenario, of a shard of
+///   37.5 GB, for an unknown reason;
+/// - `deepio_ordered` beyond memory: theirs does not prefetch uncached samples;
 /// - all of the first scenario: a run of seconds, a tenth of which is the first batch.
 #[test]
-fn ratios_to_the_bound_are_the_published_ones_where_the_rules_are() {
+fn ratios_to_the_bound_match_published_ones_under_equal_rules() {
     let agreeing: [(&str, &[Policy]); 3] = [
         (
             "thesis-2",
@@ -224,10 +226,10 @@ fn ratios_to_the_bound_are_the_published_ones_where_the_rules_are() {
     }
 }
 
-/// Who is faster than whom, wherever the published figures are more than 3 % apart; pairs in the other order have their
-/// reason in the list above.
+/// The order of policies by time, for all published values that are more than 3 % apart; pairs in the other order
+/// have their reason in the list above.
 #[test]
-fn policies_come_in_the_published_order() {
+fn policies_have_the_published_order() {
     let (mut pairs, mut turned) = (0, Vec::new());
     for case in vectors("loading_thesis.json") {
         let scenario = thesis(&case, Compat::Paper);
@@ -265,9 +267,9 @@ fn policies_come_in_the_published_order() {
     assert_eq!(turned, [&where_memory_holds_a_shard[..], &where_the_rest_is_not_prefetched[..]].concat());
 }
 
-/// What the regimes of the published scenarios mean, at a hundredth of their size.
+/// The regimes of the published scenarios, at a hundredth of their size.
 #[test]
-fn published_scenarios_are_of_the_regime_they_have_and_lbann_fits_where_memory_does() {
+fn published_scenarios_have_their_regime_and_lbann_fits_if_memory_does() {
     for case in vectors("loading_paper.json") {
         let id = case["id"].as_str().unwrap();
         let by = if whole(&case["data"]["count"]) > 100_000 { 100 } else { 1 };
@@ -292,14 +294,15 @@ fn published_scenarios_are_of_the_regime_they_have_and_lbann_fits_where_memory_d
     }
 }
 
-/// A published scenario with some twenty thousand samples.
+/// A published scenario with about twenty thousand samples.
 pub(crate) fn paper(case: &Value, compat: Compat) -> Scenario {
     scaled(scenario(case, compat), (whole(&case["data"]["count"]) / 20_000).max(1))
 }
 
-/// What section 6.1 says of all its scenarios, on hardware that mostly waits for compute: whoever prefetches and keeps the
-/// order is at the bound, whoever preloads pays for that alone, and without prefetching a run takes half as long again
-/// (printed for the first scenario: 1.7 times, which its figures do not give).
+/// The statements of section 6.1 about all its scenarios, on hardware that mostly waits for compute. Policies
+/// that prefetch and keep the order reach the bound, those that preload pay only for that, and without
+/// prefetching a run takes half as long again (printed for the first scenario: 1.7 times, which its values do not
+/// give).
 fn assert_that_compute_binds_and_preloading_shows(inputs: &str, compat: Compat) {
     let mut cases = vectors("loading_paper.json");
     cases.retain(|case| case["id"].as_str().unwrap().ends_with(inputs));
@@ -332,12 +335,12 @@ fn on_the_scripts_hardware_compute_binds_and_preloading_shows() {
 }
 
 #[test]
-fn on_printed_hardware_compute_binds_and_preloading_shows_to_the_letter_of_the_paper() {
+fn on_printed_hardware_by_the_paper_compute_binds_and_preloading_shows() {
     assert_that_compute_binds_and_preloading_shows("-printed", Compat::Paper);
 }
 
 #[test]
-fn on_the_scripts_hardware_compute_binds_and_preloading_shows_to_the_letter_of_the_paper() {
+fn on_the_scripts_hardware_by_the_paper_compute_binds_and_preloading_shows() {
     assert_that_compute_binds_and_preloading_shows("-script", Compat::Paper);
 }
 
@@ -350,7 +353,7 @@ fn five_times_the_compute_takes_two_hours_at_least() {
     scenario.training.compute = rate(5 * scenario.training.compute.get());
     let report = run(&scenario, Policy::Perfect);
     let share = to_f64(scenario.data.count()) / to_f64(whole(&case["data"]["count"]));
-    // Of some twenty thousand drawn sizes the mean is off by a percent or so.
+    // The mean of about twenty thousand drawn sizes is off by about a percent.
     assert_near(report.compute / 4.0 / share / 3600.0, 2.06, 0.02, "hours");
 }
 

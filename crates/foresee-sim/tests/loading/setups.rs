@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Scenarios for tests, and how they are run.
+//! Scenarios for tests, and functions that run them.
 
 use std::num::NonZeroU32;
 
@@ -19,13 +19,13 @@ pub(crate) fn count(value: u32) -> NonZeroU32 {
     NonZeroU32::new(value).unwrap()
 }
 
-/// A tier of `capacity` bytes that `threads` threads read at `read` bytes per second together.
+/// A tier of `capacity` bytes that `threads` threads together read at `read` bytes per second.
 pub(crate) fn tier(capacity: u64, threads: u32, read: u64) -> Tier {
     let read = ThreadCurve::new([(threads, rate(read))]).unwrap();
     Tier { capacity: Bytes::new(capacity), threads: count(threads), read, write: None }
 }
 
-/// A tier that takes what it gives.
+/// A tier with equal read and write rates.
 pub(crate) fn even_tier(capacity: u64, threads: u32, speed: u64) -> Tier {
     let even = tier(capacity, threads, speed);
     Tier { write: Some(even.read.clone()), ..even }
@@ -35,7 +35,7 @@ pub(crate) fn origin(points: &[(u32, u64)]) -> OriginCurve {
     OriginCurve::new(points.iter().map(|&(readers, yields)| (readers, rate(yields)))).unwrap()
 }
 
-/// Two ranks, memory for a quarter of the data each, disk for another, and an origin that is the limit.
+/// Two ranks, memory for a quarter of the data each, disk for another quarter, and an origin as the bottleneck.
 pub(crate) fn small() -> Scenario {
     Scenario {
         cluster: Cluster {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The vectors of closed forms, played: `testdata/models/stream.json` has times of a stream from one source.
+//! Test vectors of closed forms, simulated: `testdata/models/stream.json` has times of a stream from one source.
 
 use std::num::NonZeroU64;
 use std::path::Path;
@@ -20,7 +20,7 @@ fn vectors() -> Vec<Value> {
     stream.into_iter().filter(|case| case["sources"].as_array().unwrap().len() == 1).collect()
 }
 
-/// One rank that reads what the vector says, in its order, from an origin that yields what its source does.
+/// One rank that reads the vector's samples in order, from an origin with the rate of its source.
 fn scenario(case: &Value) -> Scenario {
     let whole = |field: &str| case[field].as_u64().unwrap();
     let sizes = case["sizes"].as_array().unwrap().iter().map(|size| size.as_u64().unwrap()).collect();
@@ -64,10 +64,10 @@ fn perfect_never_waits_and_naive_does_everything_in_turn() {
     }
 }
 
-/// A buffer of 3 MB: the third sample may be fetched only when the first is consumed, the fourth, larger than the
-/// buffer, only when it is empty.
+/// A buffer of 3 MB: the third sample may be fetched only when the first is consumed. The fourth, larger than the
+/// buffer, is fetched only when the buffer is empty.
 #[test]
-fn a_full_staging_buffer_holds_the_next_fetch_back() {
+fn a_full_staging_buffer_delays_the_next_fetch() {
     let case = vectors().into_iter().find(|case| case["id"] == "origin-physical-200").unwrap();
     let mut scenario = scenario(&case);
     scenario.cluster.staging.capacity = Bytes::new(3 * MEGA);
@@ -78,7 +78,7 @@ fn a_full_staging_buffer_holds_the_next_fetch_back() {
 
 /// Ten samples of 1 MB at 100 MB/s, whose requests take 50 ms each before the first byte.
 #[test]
-fn a_thread_waits_for_its_request_and_others_go_on_meanwhile() {
+fn a_thread_waits_for_its_request_while_others_go_on() {
     let mut scenario = scenario(&vectors()[0]);
     scenario.cluster.origin = origin(&[(1, 100 * MEGA)]);
     scenario.cluster.origin_latency = Nanos::from_millis(50);
@@ -94,7 +94,7 @@ fn a_thread_waits_for_its_request_and_others_go_on_meanwhile() {
     let physical = Compat::Physical;
     assert_near(total(1, physical, Policy::Naive), 10.0 * (0.05 + 0.01 + 0.001), 1e-9, "one after the other");
     assert_near(total(1, physical, Policy::StagingBuffer), 10.0 * 0.06 + 0.001, 1e-9, "one thread ahead");
-    // All requests are under way at once, and their bytes come one after the other.
+    // All requests are in flight at once, and their bytes arrive one after the other.
     assert_near(total(10, physical, Policy::StagingBuffer), 0.05 + 10.0 * 0.01 + 0.001, 1e-9, "ten threads");
     for policy in [Policy::Naive, Policy::StagingBuffer] {
         let mut without = scenario.clone();
@@ -105,9 +105,10 @@ fn a_thread_waits_for_its_request_and_others_go_on_meanwhile() {
     }
 }
 
-/// Twelve samples of 1 MB at 1 GB/s, of an origin that takes 100 requests a second: 10 ms each, one after the other.
+/// Twelve samples of 1 MB at 1 GB/s from an origin that accepts 100 requests a second: 10 ms each, one after the
+/// other.
 #[test]
-fn an_origin_takes_so_many_requests_a_second() {
+fn an_origin_accepts_a_limited_number_of_requests_per_second() {
     let mut scenario = scenario(&vectors()[0]);
     scenario.cluster.origin = origin(&[(1, 1_000 * MEGA)]);
     scenario.cluster.origin_requests = NonZeroU64::new(100);
@@ -128,7 +129,8 @@ fn an_origin_takes_so_many_requests_a_second() {
         let naive = total(1, readers, Policy::Naive, Compat::Physical);
         assert_near(naive, 12.0 * (0.01 + 0.001 + 1e-5), 1e-9, readers.name());
     }
-    // In common the last of two ranks has its sample as soon as one rank would; with half of the origin each it takes 2 ms to come.
+    // With a common origin the last of two ranks has its sample as soon as one rank would; with half of the
+    // origin each, it takes 2 ms.
     let (all, demand) = (OriginReaders::All, OriginReaders::Demand);
     let staged = |readers| total(2, readers, Policy::StagingBuffer, Compat::Physical);
     assert_near(staged(demand), 12.0 * 0.01 + 0.001 + 1e-5, 1e-9, "in common");
@@ -136,8 +138,9 @@ fn an_origin_takes_so_many_requests_a_second() {
     assert_near(total(1, all, Policy::Naive, Compat::Paper), 12.0 * (0.001 + 1e-5), 1e-9, "to the letter");
 }
 
-/// Two ranks alike begin together, with eight threads and four samples of 10 ms each. Of a pool a quarter of the threads comes
-/// before the other rank's quarter; a loader that asks with one thread has all of its requests there first.
+/// Two equal ranks begin together, with eight threads and four samples of 10 ms each. With a pool, a quarter of
+/// the threads precedes the other rank's quarter; a loader with one requesting thread issues all of its requests
+/// first.
 #[test]
 fn ranks_that_begin_together_mix_their_requests() {
     let mut scenario = scenario(&vectors()[0]);
@@ -159,7 +162,7 @@ fn ranks_that_begin_together_mix_their_requests() {
     }
 }
 
-/// Samples are there at .025, .07, .085 and .18; the step that needs all of them begins then.
+/// Samples are staged at .025, .07, .085 and .18; the step that needs all of them begins then.
 #[test]
 fn a_batch_that_is_handed_over_whole_waits_for_its_last_sample() {
     let case = vectors().into_iter().find(|case| case["id"] == "origin-physical-200").unwrap();
@@ -178,9 +181,9 @@ fn a_batch_that_is_handed_over_whole_waits_for_its_last_sample() {
     assert_eq!(total(HandOver::Batch), total(HandOver::Sample));
 }
 
-/// Two ranks, of which the first reads ten times what the second does, at 100 MB/s together.
+/// Two ranks, of which the first reads ten times as much as the second, at 100 MB/s together.
 #[test]
-fn an_origin_by_demand_gives_one_rank_what_the_other_leaves() {
+fn an_origin_by_demand_gives_unused_capacity_to_the_other_rank() {
     let mut scenario = scenario(&vectors()[0]);
     scenario.cluster.ranks = 2;
     scenario.cluster.origin = origin(&[(1, 100 * MEGA)]);
@@ -199,10 +202,11 @@ fn an_origin_by_demand_gives_one_rank_what_the_other_leaves() {
     }
 }
 
-/// A sample takes 10 ms to come and 10 ms to be asked for. Where requests come one after the other, one rank is served while
-/// the other asks; where they share the origin, ranks that begin together ask together and share it, again and again.
+/// A sample takes 10 ms to transfer and 10 ms to request. If requests are served one after the other, one rank is
+/// served while the other requests. If they share the origin, ranks that begin together request together and
+/// share it repeatedly.
 #[test]
-fn ranks_that_read_in_turn_are_served_while_others_ask() {
+fn ranks_without_overlap_are_served_while_others_request() {
     let mut scenario = scenario(&vectors()[0]);
     scenario.cluster.ranks = 2;
     scenario.cluster.origin = origin(&[(1, 100 * MEGA)]);
@@ -213,16 +217,16 @@ fn ranks_that_read_in_turn_are_served_while_others_ask() {
     (scenario.training.compute, scenario.training.preprocess) = (rate(1_000 * MEGA), None);
     (scenario.options.compat, scenario.options.readers) = (Compat::Physical, OriginReaders::Queue);
     let report = run(&scenario, Policy::Naive);
-    // The first asks until .01 and has its samples at .02, .04, ...; the second is served in between.
+    // The first rank requests until .01 and has its samples at .02, .04, ...; the second is served in between.
     assert_near(report.total, 0.13 + 0.006, 1e-9, "total");
     assert_near(report.stall, 0.12 + 0.13, 1e-9, "stall");
     scenario.options.readers = OriginReaders::Demand;
     let report = run(&scenario, Policy::Naive);
-    // Six times 10 ms of asking and 20 ms of sharing, but for a turn of 0.66 ms each.
+    // Six times 10 ms of requests and 20 ms of shared transfers, up to a turn of 0.66 ms each.
     assert_near(report.total, 0.18 + 0.006, 0.03, "total");
 }
 
-/// Four requests begin with the run, and share the origin: the first sample comes with the fourth.
+/// Four requests begin with the run and share the origin: the first sample arrives with the fourth.
 #[test]
 fn requests_that_begin_together_end_together_by_demand() {
     let mut scenario = scenario(&vectors()[0]);
@@ -236,17 +240,17 @@ fn requests_that_begin_together_end_together_by_demand() {
     let mut first_wait = |readers| {
         scenario.options.readers = readers;
         let report = run(&scenario, Policy::StagingBuffer);
-        // However they come, the origin gives them all in the same time.
+        // In any order, the origin delivers them all in the same time.
         assert!(report.total >= 0.08 && report.total < 0.082, "{}", report.total);
         report.stall
     };
     assert!((first_wait(OriginReaders::All) - first_wait(OriginReaders::Demand)).abs() < 1e-3);
 }
 
-/// Two ranks alike, but that the first sample of one is three times as large: the other has two samples more by then, and
-/// stays ahead by them. It never waits for data again, but for the one that is behind at the end of each step.
+/// Two equal ranks, except that the first sample of one is three times as large. The other has two more samples
+/// by then, and stays ahead. It never waits for data again, but for the slower rank at the end of each step.
 #[test]
-fn a_rank_that_is_ahead_stays_ahead_where_the_origin_is_in_common() {
+fn a_rank_that_is_ahead_stays_ahead_at_a_common_origin() {
     let mut scenario = scenario(&vectors()[0]);
     scenario.cluster.ranks = 2;
     scenario.cluster.origin = origin(&[(1, 100 * MEGA)]);
@@ -263,15 +267,15 @@ fn a_rank_that_is_ahead_stays_ahead_where_the_origin_is_in_common() {
     let report = run(&scenario, Policy::StagingBuffer);
     // Both read all the time: 42 MB at 100 MB/s, then the last step computes for 10 ms.
     assert_near(report.total, 0.43, 1e-9, "total");
-    // The one that is behind waits 60 ms for its first sample, nothing for the next two, since it computes for 30 ms on the
-    // first, then 10 ms for each of 15; the last two come at the full rate, when the other has all of its own. That one
-    // waited 20 ms for data, and for the other at the end of each step.
+    // The slower rank waits 60 ms for its first sample, and not for the next two, since it computes for 30 ms on
+    // the first. It then waits 10 ms for each of 15; the last two arrive at the full rate, when the other has all
+    // of its own. The faster rank waited 20 ms for data, and for the other at the end of each step.
     assert_near(report.stall, 0.06 + 0.15 + 0.02, 1e-2, "stall, but for a turn");
     assert_near(report.barrier, 0.06 + 0.15, 1e-2, "barrier, likewise");
 }
 
-/// Room for two samples, batches of one, 10 ms to read and 10 ms to compute: the third sample is asked for when the step
-/// of the first has ended, not when it has begun.
+/// Space for two samples, batches of one, 10 ms to read and 10 ms to compute: the third sample is requested when
+/// the step of the first has ended, and not when it has begun.
 #[test]
 fn a_batch_that_is_handed_over_whole_occupies_the_buffer_until_its_step_has_ended() {
     let mut scenario = scenario(&vectors()[0]);
@@ -285,7 +289,7 @@ fn a_batch_that_is_handed_over_whole_occupies_the_buffer_until_its_step_has_ende
     // There at .01 and .02; the third begins at .02 and is there at .03, when the second's step ends.
     scenario.options.hand_over = HandOver::Batch;
     assert_near(run(&scenario, Policy::StagingBuffer).total, 0.04, 1e-9, "until the end");
-    // With room for one, each is read after the step of the one before.
+    // With space for one, each is read after the previous step.
     scenario.cluster.staging.capacity = Bytes::new(MEGA);
     assert_near(run(&scenario, Policy::StagingBuffer).total, 0.06, 1e-9, "one at a time");
     scenario.options.hand_over = HandOver::Sample;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Buckets: a window by hand, limits for large data sets, and what a window is worth, published and not.
+//! Window policies: a window by hand, limits for large data sets, and the published value of a window.
 
 use foresee_model::fifo_miss_rate;
 use foresee_sim::loading::{AccessOrder, Bucket, DataSet, Policy, Report, Scenario, Training};
@@ -51,8 +51,9 @@ fn a_window_takes_as_long_as_by_hand() {
     assert_eq!(report.from(foresee_sim::loading::Place::Origin).samples, 1);
 }
 
-/// A link of one second per sample: both requests of half and half begin at 0, and the bytes of the second follow those of
-/// the first. The miss shares the link with two downloads, which takes two seconds more and delays both requests by one.
+/// A link of one second per sample. Both requests of half and half begin at 0, and the bytes of the second follow
+/// those of the first. The miss shares the link with two downloads, which takes two seconds more and delays both
+/// requests by one.
 #[test]
 fn requests_and_misses_share_the_link() {
     let shared = Bucket { link: Nanos::from_secs(1), ..BUCKET };
@@ -79,7 +80,7 @@ fn without_a_window_every_sample_waits_and_a_disk_never_does() {
     assert_eq!((direct.origin_requests, disk.origin_requests), (4, 0));
 }
 
-/// Three nodes and two epochs of many samples: the second misses what the closed form says.
+/// Three nodes and two epochs of many samples: the second epoch has the misses of the closed form.
 #[test]
 fn a_fifo_cache_misses_what_its_limit_says() {
     let partition = 20_000_u64;
@@ -108,9 +109,10 @@ fn a_fifo_cache_misses_what_its_limit_says() {
     }
 }
 
-/// Compute that is long beside downloads: half and half hides nearly all of them, a whole window at a time does not.
+/// Compute time that is long compared with downloads: half and half hides nearly all of them, a whole window at a
+/// time does not.
 #[test]
-fn half_and_half_hides_what_a_whole_window_waits_for() {
+fn half_and_half_hides_the_waits_of_a_whole_window() {
     let bucket = Bucket {
         miss: Nanos::from_millis(30),
         download: Nanos::from_millis(30),
@@ -130,9 +132,9 @@ fn half_and_half_hides_what_a_whole_window_waits_for() {
     assert!(1.0 - half / direct > 0.85, "{half} of {direct}");
 }
 
-/// The set-up of section V: three nodes, two epochs, batches of 512; 42,000 samples of MNIST on which all nodes compute
-/// for 14.7 s per epoch, 35,000 of CIFAR-10 for 147.2 s. Times are those of Table I for an image of 784 bytes: 15.7 ms at
-/// 49.80 kB/s for one download alone, 44.5 ms for each of 16 at 281.73 kB/s together.
+/// The set-up of section V: three nodes, two epochs, batches of 512; 42,000 samples of MNIST with 14.7 s of
+/// compute per epoch over all nodes, 35,000 of CIFAR-10 with 147.2 s. Times are those of Table I for an image of
+/// 784 bytes: 15.7 ms at 49.80 kB/s for a single download, 44.5 ms for each of 16 at 281.73 kB/s together.
 fn published(samples: u64, epoch_millis: u64, bucket: Bucket) -> Scenario {
     let bucket = Bucket {
         miss: Nanos::new(15_743_000),
@@ -141,7 +143,7 @@ fn published(samples: u64, epoch_millis: u64, bucket: Bucket) -> Scenario {
         ..bucket
     };
     let mut scenario = scenario(samples, 512, 1, bucket);
-    // Samples of a thousand bytes, so that a rate in whole bytes is near enough.
+    // Samples of a thousand bytes, so that a rate in whole bytes is precise enough.
     scenario.data = DataSet::Equal { count: samples, size: Bytes::new(1_000) };
     scenario.training.compute = rate(samples / 3 * 1_000_000 / epoch_millis);
     (scenario.cluster.ranks, scenario.training.epochs) = (3, 2);
@@ -149,11 +151,11 @@ fn published(samples: u64, epoch_millis: u64, bucket: Bucket) -> Scenario {
     scenario
 }
 
-/// Half and half cuts the loading time of reading the bucket directly by 85.6 (MNIST) and 93.5 % (CIFAR-10). The paper
-/// does not print two times, so they are chosen here: 50 ms for a page of 1,000 names, half a millisecond for a hit.
-/// They reproduce both cuts at once, which does not prove that they are the authors'.
+/// Half and half reduces the loading time of direct reads from the bucket by 85.6 (MNIST) and 93.5 % (CIFAR-10).
+/// The paper omits two times, which are chosen here: 50 ms for a page of 1,000 names, and 0.5 ms for a hit. They
+/// reproduce both values at once, which does not prove that they are the authors'.
 #[test]
-fn half_and_half_cuts_loading_by_what_was_published() {
+fn half_and_half_reduces_loading_as_published() {
     for (samples, epoch_millis, cut) in [(42_000, 14_700, 0.856), (35_000, 147_200, 0.935)] {
         let bucket = Bucket {
             listing: Nanos::from_millis(samples / 1_000 * 50),
@@ -169,9 +171,9 @@ fn half_and_half_cuts_loading_by_what_was_published() {
     }
 }
 
-/// While a window is downloaded, a node goes on by misses, each of them a download alone. A window of 1,024 takes 64 times
-/// as long as one of its 16 parallel downloads, and 181 misses fit in: 17.7 %. At the price of a parallel download only 64
-/// would fit in, 6.3 %.
+/// While a window is downloaded, a node continues with misses, each a single download. A window of 1,024 takes 64
+/// times as long as one of its 16 parallel downloads, and 181 misses fit in: 17.7 %. At the time of a parallel
+/// download only 64 would fit in, 6.3 %.
 #[test]
 fn a_miss_takes_as_long_as_a_download_alone() {
     let share = |policy, cache, fetch, miss: Option<Nanos>| {
@@ -194,7 +196,7 @@ fn a_miss_takes_as_long_as_a_download_alone() {
 }
 
 #[test]
-fn nodes_that_share_nothing_wait_for_one_another_only_at_a_barrier() {
+fn nodes_without_shared_resources_wait_for_each_other_only_at_a_barrier() {
     let mut scenario = scenario(999, 10, 100, Bucket { cache: Some(64), fetch: None, ..BUCKET });
     scenario.cluster.ranks = 3;
     scenario.options.order = AccessOrder::Distributed { seed: 3 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the tests of this folder share: orders, data sets, and the best that any cache could do.
+//! Shared helpers of the tests: orders, data sets, and the optimum of any cache.
 
 #![allow(dead_code, reason = "each test file is a crate of its own and uses a part of this")]
 
@@ -18,7 +18,7 @@ pub(crate) fn index(draw: &mut SplitMix64, bound: usize) -> usize {
     usize::try_from(draw.below(bound as u64)).expect("below a length")
 }
 
-/// What rank `rank` of `world` reads in `epochs` epochs of shuffled samples.
+/// The reads of rank `rank` of `world` in `epochs` epochs of shuffled samples.
 pub(crate) fn shuffled_epochs(
     samples: u64,
     epochs: usize,
@@ -53,8 +53,8 @@ pub(crate) fn total(reports: &[HitReport]) -> HitReport {
     sum
 }
 
-/// The fewest origin bytes with which any cache of `capacity` could serve the accesses: every choice of
-/// what to keep and drop is tried. For at most eight samples.
+/// The minimum of origin bytes with which any cache of `capacity` could serve the accesses, by trying every
+/// choice of copies to keep. For at most eight samples.
 pub(crate) fn fewest_origin_bytes(accesses: &[SampleId], sizes: &[u64], capacity: u64) -> u64 {
     let sets = 1_usize << sizes.len();
     let room = |set: usize| -> u64 {
@@ -73,7 +73,7 @@ pub(crate) fn fewest_origin_bytes(accesses: &[SampleId], sizes: &[u64], capacity
             }
             let read = best[held] + sizes[id];
             after[held] = after[held].min(read);
-            // Every part of what is held may stay beside the newcomer.
+            // Every subset of the held samples may remain with the new one.
             let mut part = held;
             loop {
                 let kept = part | 1 << id;

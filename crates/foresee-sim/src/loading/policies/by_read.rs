@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A small number for every read of a run, as many of them to a byte as fit: what a policy that decides beforehand has
-//! to remember of each read.
+//! A compact array with one small number per read of a run, for policies that decide in advance.
 //!
-//! Refuses to know what a number means: a tier, a source, a mark.
+//! The meaning of the numbers (tier, source, mark) is the policy's.
 
 use crate::loading::run::Setup;
 
-/// By place among the reads of all epochs and ranks.
+/// Indexed by position among the reads of all epochs and ranks.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct ByRead {
     bytes: Vec<u8>,
-    /// A byte has two to the power of this, from its lowest bits on.
+    /// A byte has two to the power of this many numbers, from its lowest bits on.
     per_byte: u32,
 }
 
 impl ByRead {
-    /// All 0, each to be `below` that; an error where they do not fit into memory.
+    /// Create an array of zeros for numbers below `below`; an error if it does not fit into memory.
     ///
     /// # Panics
     /// If a number could need more than a byte.
@@ -43,7 +42,7 @@ impl ByRead {
         self.bytes[byte] >> shift & mask
     }
 
-    /// `value` is less than what all are below.
+    /// Set a number, which must be below `below`.
     pub(super) fn set(&mut self, place: usize, value: u8) {
         let (byte, shift, mask) = self.find(place);
         debug_assert_eq!(value & !mask, 0, "it does not fit");
@@ -51,7 +50,7 @@ impl ByRead {
         *byte = *byte & !(mask << shift) | value << shift;
     }
 
-    /// The byte, and where in it: how far up, and as many ones as it has bits.
+    /// The byte, the shift within it, and the mask of its bits.
     const fn find(&self, place: usize) -> (usize, usize, u8) {
         let bits = 8 >> self.per_byte;
         let nth = place & ((1 << self.per_byte) - 1);
@@ -65,14 +64,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_read_has_its_own_number_whatever_stands_beside_it() {
+    fn every_read_has_its_own_number() {
         let setup = setup(scenario(101, 3, 4, 900));
         let reads = setup.epochs.places * 4;
         for (below, per_byte) in [(1, 8), (2, 8), (3, 4), (4, 4), (5, 2), (16, 2), (17, 1), (256, 1)] {
             let mut numbers = ByRead::new(&setup, below).unwrap();
             assert_eq!(numbers.bytes.len(), reads.div_ceil(per_byte), "below {below}");
             let number = |place: usize| u8::try_from(place * 7 % below).unwrap();
-            // Twice, so that what stood there before leaves no trace.
+            // Set twice, so that the previous value leaves no trace.
             for shift in [3, 0] {
                 (0..reads).for_each(|place| numbers.set(place, number(place + shift)));
             }

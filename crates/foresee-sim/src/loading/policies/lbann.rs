@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! LBANN's data store, dynamic: whoever reads a sample first keeps it in memory, if it fits, and serves it to all.
-//! Jacobs et al., "Parallelizing training of deep generative models on massive scientific datasets", CLUSTER 2019.
+//! LBANN's dynamic data store: the first reader of a sample stores it in memory, if it fits, and serves it to all
+//! ranks. Jacobs et al., "Parallelizing training of deep generative models on massive scientific datasets",
+//! CLUSTER 2019.
 //!
-//! Not for data sets beyond the memory of all ranks together, for which it was not made. Its preloading form is one of
-//! `shards`.
+//! It is not designed for data sets beyond the memory of all ranks together. Its preloading form is in `shards`.
 
 use super::peers_can_be_read;
 use super::visible::Visible;
@@ -12,16 +12,16 @@ use crate::loading::rates::{ORIGIN, Rates};
 use crate::loading::run::Setup;
 
 pub(super) struct LbannDynamic {
-    /// By sample: the rank that keeps it, or one of the two below.
+    /// By sample: the rank that stores it, or one of the two constants below.
     holder: Vec<u32>,
     visible: Visible,
-    /// By rank: bytes that memory has left.
+    /// By rank: free memory in bytes.
     room: Vec<f64>,
 }
 
-/// Nobody has read it.
+/// Not read yet.
 const UNREAD: u32 = u32::MAX;
-/// Its first reader had no room.
+/// Its first reader had no memory left.
 const UNKEPT: u32 = u32::MAX - 1;
 
 impl LbannDynamic {
@@ -78,7 +78,7 @@ fn memory(setup: &Setup) -> Option<f64> {
     setup.scenario.cluster.tiers.first().map(|tier| tier.capacity.get() as f64)
 }
 
-/// The store is for data sets that fit into the memory of all ranks.
+/// Check that the data set fits into the memory of all ranks.
 pub(super) fn fits(setup: &Setup) -> Result<(), String> {
     let memory = memory(setup).ok_or("it caches in the fastest tier, and cluster.tiers is empty")?;
     let ranks = setup.scenario.cluster.ranks;

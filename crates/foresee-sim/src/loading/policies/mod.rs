@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The policies, a family to a file: what each is, where it comes from, where not to use it.
+//! The loading policies, one family per file, each with its source and its limits.
 
 mod by_read;
 mod lbann;
@@ -25,7 +25,7 @@ use shards::{Reading, Shards};
 use uncached::Uncached;
 use window::{Window, Windowed};
 
-/// The policy, ready to run; or why it has no answer.
+/// Create the driver of a policy; an error if the policy does not support the scenario.
 pub(super) fn driver(policy: Policy, setup: &Setup, rates: Rates) -> Result<Box<dyn Driver>, String> {
     let prefetching =
         |caching: Result<Shards, String>, rates| caching.map(|caching| boxed(caching, rates, setup));
@@ -61,7 +61,7 @@ fn boxed<C: Caching + 'static>(caching: C, rates: Rates, setup: &Setup) -> Box<d
     }
 }
 
-/// Peers are read from over a link that somebody measured; one rank has none.
+/// Check that the rate of the link to peers is known; one rank needs none.
 fn peers_can_be_read(setup: &Setup) -> Result<(), String> {
     let cluster = &setup.scenario.cluster;
     if cluster.ranks > 1 && cluster.peer_link.is_none() && !cluster.tiers.is_empty() {

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Clairvoyant prefetching as published: each rank caches what it will read most often, decides so alone and once,
-//! and fills its tiers in the order of first reads while training goes on. Dryden et al., SC 2021.
+//! Clairvoyant prefetching as published: each rank caches the samples that it will read most often. It decides
+//! alone and once, and fills its tiers in the order of first reads during training. Dryden et al., SC 2021.
 //!
-//! Where everything fits it is hard to beat; where it does not, a fixed set is cached for the whole run, which a plan
-//! by next use beats. What a thread of a tier is bringing is waited for, as the authors' runtime does; only their
+//! It is hard to beat if everything fits. Otherwise it caches a fixed set for the whole run, which a plan by next
+//! use beats. A rank waits for a sample that a tier's thread is loading, as in the authors' runtime; only their
 //! published simulator reads it a second time.
 //!
-//! Takes some bits per read of the run, and per copy 4 bytes; per sample and tier 4 more.
+//! Memory: some bits per read of the run, 4 bytes per copy, and 4 more per sample and tier.
 
 use foresee_data_plan::hint;
 
@@ -19,62 +19,62 @@ use crate::loading::rates::{ORIGIN, Rates};
 use crate::loading::report::Book;
 use crate::loading::run::Setup;
 
-/// How tiers come to hold what they are to hold.
+/// How tiers are filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fill {
-    /// Threads of each tier load it, unless a staging thread brings it first.
+    /// Threads of each tier load samples, unless a staging thread loads them first.
     Threads,
-    /// With the rank's own first read.
+    /// The rank's own first read stores the sample.
     OnAccess,
-    /// It is there before training, for free.
+    /// All samples are stored before training, at no cost.
     Before,
 }
 
 pub(super) struct Nopfs {
     fill: Fill,
     tiers: usize,
-    /// By read of the run: twice the reader's own tier for that sample, counted from 1, and one more at its first read.
+    /// By read of the run: twice the reader's own tier of the sample, counted from 1, plus one at its first read.
     own: ByRead,
     ranks: Vec<Caches>,
-    /// By sample and tier: since when a rank's copy can be read by others.
+    /// By sample and tier: when a rank's copy becomes visible to others.
     visible: Visible,
     /// Ranks whose samples are placed.
     placed: usize,
     scratch: Scratch,
 }
 
-/// Bytes per sample for the streams of ranks that are placed together: no more memory than training takes later.
+/// Bytes per sample for the streams of ranks that are placed together: not more memory than training takes later.
 const STREAM_BYTES: usize = 12;
 
-/// Read, but cached nowhere.
+/// Read, but not cached.
 const NOWHERE: u8 = 0;
 
 /// A rank's tiers.
 #[derive(Debug, Default)]
 struct Caches {
     tiers: Vec<CacheTier>,
-    /// Before then no thread of any of them has anything to do.
+    /// Before this time no thread of any tier has work.
     idle_until: f64,
 }
 
-/// One tier of one rank while it is filled.
+/// One tier of one rank while it is being filled.
 #[derive(Debug)]
 struct CacheTier {
-    /// What it is to hold, in the order of its first reads.
+    /// The samples to store, in the order of their first reads.
     samples: Vec<u32>,
-    /// How many of them some thread has begun with, or staging has brought.
+    /// Number of samples whose load has begun, or that staging has loaded.
     begun: usize,
-    /// How many of them the rank has read.
+    /// Number of samples that the rank has read.
     first_reads: usize,
-    /// By thread: when it is free, and what it loads until then.
+    /// By thread: when it becomes idle, and which sample it loads until then.
     threads: Vec<(f64, usize)>,
 }
 
-/// Memory of placing one rank after the other.
+/// Scratch memory of the placement, reused for each rank.
 #[derive(Default)]
 struct Scratch {
     streams: Vec<Vec<u32>>,
-    /// By sample: how often the rank reads it, then where it is placed.
+    /// By sample: the number of the rank's reads, then its tier.
     marks: Vec<u16>,
     candidates: Vec<u32>,
     sorted: Vec<u32>,
@@ -99,14 +99,14 @@ impl Nopfs {
         id as usize * self.tiers + tier
     }
 
-    /// The reader's own tier for that sample, and whether it is its first read.
+    /// The reader's own tier of the sample, and whether it is the first read.
     fn own_copy(&self, access: Access) -> (Option<usize>, bool) {
         let own = self.own.get(access.place);
         (usize::from(own >> 1).checked_sub(1), own & 1 == 1)
     }
 
-    /// Chooses what a rank caches: by frequency, ties by the earlier first read; tiers are filled fastest first, each
-    /// closed by the first sample that does not fit.
+    /// Choose the samples that a rank caches: by frequency, ties by the earlier first read. Tiers are filled
+    /// fastest first, and each is closed by the first sample that does not fit.
     fn place(&mut self, rank: usize, stream: &[u32], setup: &Setup, rates: &Rates) {
         let Scratch { marks, candidates, sorted, .. } = &mut self.scratch;
         marks.resize(setup.sizes.len() as usize, 0);
@@ -143,7 +143,7 @@ impl Nopfs {
             for step in 0..epochs.steps {
                 let batch = epochs.batch(step, rank);
                 let before = epoch * epochs.places;
-                // Places first: the other way round a read would be lost with every batch.
+                // Places first: the reverse order of the iterators would lose a read with every batch.
                 for (place, (nth, &id)) in (before + batch.start..before + batch.end).zip(reads.by_ref()) {
                     expect_later(marks, stream, nth);
                     let mark = &mut marks[id as usize];
@@ -175,7 +175,7 @@ impl CacheTier {
         Self { samples: Vec::new(), begun: 0, first_reads: 0, threads: vec![(0.0, usize::MAX); threads] }
     }
 
-    /// The thread that is free first, while something is left to load.
+    /// The first thread to become idle, if anything is left to load.
     fn next(&self) -> Option<(f64, usize)> {
         if self.begun == self.samples.len() {
             return None;
@@ -189,7 +189,7 @@ impl CacheTier {
         Some(first)
     }
 
-    /// Since when what is read first next is held, or until when a thread is loading it; `None`: nobody has begun.
+    /// When the sample with the next first read is held, or will be; `None` if its load has not begun.
     fn holds_next(&self) -> Option<f64> {
         let nth = self.first_reads;
         let loading = self.threads.iter().find(|&&(_, loading)| loading == nth).map(|&(end, _)| end);
@@ -205,7 +205,7 @@ impl Caching for Nopfs {
         }
         let group =
             self.placed..ranks.min(self.placed + setup.epochs.group(setup.epochs.stream_room(STREAM_BYTES)));
-        // What placing takes is not needed while orders are drawn, and the other way round.
+        // Placement and the generation of orders do not need their memory at the same time.
         (self.scratch.candidates, self.scratch.sorted) = (Vec::new(), Vec::new());
         let mut streams = std::mem::take(&mut self.scratch.streams);
         setup.epochs.gather(group.clone(), &mut streams);
@@ -265,7 +265,7 @@ impl Caching for Nopfs {
 
     fn supply(&mut self, access: Access, at: f64, rates: &Rates) -> Supply {
         let (tier, is_first) = self.own_copy(access);
-        // Since when the rank's own copy is held, or will be.
+        // When the rank's own copy is held, or will be.
         let held = tier.and_then(|tier| match self.fill {
             _ if !is_first => Some(at),
             Fill::Threads => self.ranks[access.rank].tiers[tier].holds_next(),
@@ -301,7 +301,7 @@ impl Caching for Nopfs {
             Fill::Threads => {
                 let cache = &mut self.ranks[access.rank].tiers[tier];
                 if cache.begun == cache.first_reads {
-                    // No thread of the tier had come so far: staging has brought it.
+                    // No thread of the tier had begun with it: staging has loaded it.
                     cache.begun += 1;
                     self.visible.hold(slot, at);
                 }
@@ -315,14 +315,14 @@ impl Caching for Nopfs {
     }
 }
 
-/// The marks of a later sample of `ids` than the `nth` will be looked up soon.
+/// Prefetch the marks of the samples of `ids` some places after the `nth`.
 fn expect_later(marks: &[u16], ids: &[u32], nth: usize) {
     if let Some(later) = hint::later(ids, nth) {
         hint::expect(marks, later as usize);
     }
 }
 
-/// Candidates by number of reads, most first, and among equals as they come.
+/// Candidates by number of reads, most first; a stable order among equals.
 fn sort_by_reads(candidates: &[u32], reads: &[u16], sorted: &mut Vec<u32>) {
     let most = candidates.iter().map(|&id| reads[id as usize]).max().unwrap_or(0);
     let mut starts = vec![0_usize; usize::from(most) + 2];

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The planner that the runtime follows, the very crate, fed as the engine feeds it: each rank plans its own tiers,
-//! and what they do not hold comes from the origin.
+//! The runtime's planner, fed as the engine feeds it: each rank plans its own tiers, and other samples come from
+//! the origin.
 //!
-//! Plans depend on the order alone and not on time, so they are made beforehand, rank by rank, in the memory of one;
-//! some bits per read of the run are what remains of them. A kept copy costs no time of its own: the runtime writes it
-//! beside the fetches.
+//! Plans depend on the order and not on time, so they are made in advance, rank by rank, in the memory of one
+//! planner; the result is some bits per read of the run. A cached copy costs no time: the runtime writes it next
+//! to the fetches.
 //!
-//! A planner is told an epoch when it asks for one, and it looks ahead a number of accesses and not of epochs. So what is
-//! needed besides those bits does not grow with the epochs: streams of several ranks are dealt together while they are
-//! short, and where one rank's alone are long, an epoch is dealt when it is asked for. The bits stay until the last rank is
-//! planned: no epoch could be played before, and none planned a second time without the planner's tables.
+//! A planner receives an epoch when it requests one, and its look-ahead counts accesses and not epochs. Therefore
+//! the memory besides those bits does not grow with the epochs. Short streams of several ranks are generated
+//! together; for a long stream an epoch is generated on request. The bits stay until the last rank is planned:
+//! before that no epoch could be simulated, and planning twice would need the planner's tables again.
 //!
-//! Planning takes as long as training does and is cut into parts of [`PART`] reads, so that who waits for it sees it go
-//! on and can stop it. What cannot be cut is an epoch of one rank, which the planner takes as a whole.
+//! Planning takes as long as training, and is cut into parts of [`PART`] reads, so that a caller sees its
+//! progress and can stop. Only an epoch of one rank, which the planner takes as a whole, cannot be cut.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -34,27 +34,27 @@ pub(super) struct Planned {
     sources: ByRead,
     /// Reads that are planned.
     done: u64,
-    /// Ranks whose streams are at hand, from the first one.
+    /// The first rank whose stream is available.
     first: usize,
-    /// By rank, what it reads in the epochs that its planner does not know yet.
+    /// By rank, the reads of the epochs that its planner has not received.
     streams: Vec<VecDeque<Vec<u32>>>,
-    /// Epochs that were dealt to the streams.
+    /// Epochs that were appended to the streams.
     gathered: u32,
-    /// An epoch's list; kept for its memory.
+    /// An epoch's list, reused for its memory.
     list: Vec<u32>,
-    /// Of those ranks the ones that are not planned yet.
+    /// Those of the ranks that are not planned.
     waiting: Range<usize>,
-    /// The first of them, in the middle of its run.
+    /// The planner of the first of them, within its run.
     planning: Option<Planning>,
-    /// Most bytes per sample for streams that are dealt together.
+    /// Upper bound of bytes per sample for streams that are generated together.
     stream_bytes: usize,
 }
 
-/// One rank's planner, and how far it got.
+/// One rank's planner and its progress.
 struct Planning {
     planner: PlannerStack,
     access: StackAccess,
-    /// Reads of its stream that it was told.
+    /// Reads of its stream that were announced.
     announced: usize,
     epoch: u32,
     step: usize,
@@ -62,10 +62,11 @@ struct Planning {
     nth: usize,
 }
 
-/// Bytes per sample, of a large data set, for the streams of ranks that are planned after one pass over the epochs.
+/// Bytes per sample, for a large data set, of the streams of ranks that are planned after one pass over the
+/// epochs.
 const STREAM_BYTES: usize = 12;
 
-/// Reads that are dealt, announced or planned in one part: tens of milliseconds.
+/// Reads that are generated, announced or planned in one part: tens of milliseconds.
 const PART: usize = 1 << 21;
 
 impl Planned {
@@ -84,7 +85,7 @@ impl Planned {
         })
     }
 
-    /// The next thing there is to do, of `left` reads or few more; how many it was, `None` if nothing is left.
+    /// Do the next work of about `left` reads; return its size, or `None` if nothing is left.
     fn go_on(&mut self, left: usize, setup: &Setup) -> Option<usize> {
         let epochs = &setup.epochs;
         if self.waiting.is_empty() {
@@ -108,7 +109,7 @@ impl Planned {
             }
             self.gathered += 1;
             if !together || self.gathered == epochs.count {
-                // Memory that planning takes meanwhile.
+                // Memory that planning needs meanwhile.
                 self.list = Vec::new();
             }
             return Some(epochs.places);
@@ -138,8 +139,9 @@ impl Planning {
         Self { planner, access: StackAccess::default(), announced: 0, epoch: 0, step: 0, nth: 0 }
     }
 
-    /// Plans batches of `rank` until `left` reads were planned or announced, or no more are left; how many were planned,
-    /// and how many announced. Ends sooner where `stream` has no epoch that the planner asks for, and `more` are to come.
+    /// Plan batches of `rank` until `left` reads were planned or announced, or none are left; return both
+    /// numbers. It stops early if the planner requests an epoch that `stream` does not have yet and `more` are to
+    /// come.
     fn go_on(
         &mut self,
         left: usize,
@@ -185,7 +187,7 @@ impl Planning {
 }
 
 impl Caching for Planned {
-    /// The loader's one driver does.
+    /// The loader's single driver thread issues all requests.
     fn asks_at_once(&self) -> bool {
         true
     }
@@ -264,7 +266,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_plan_made_bit_by_bit_is_the_plan() {
+    fn a_plan_in_parts_equals_the_plan_at_once() {
         for (count, ranks, epochs) in [(100, 1, 3), (101, 4, 5), (7, 3, 2), (64, 5, 1)] {
             let setup = setup(scenario(count, ranks, epochs, 900));
             let all = |left| {
@@ -286,7 +288,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_plan_is_the_same_whether_streams_are_dealt_together_or_epoch_by_epoch() {
+    fn a_plan_does_not_depend_on_how_streams_are_generated() {
         for (count, ranks, epochs) in [(100, 1, 30), (101, 4, 40), (7, 3, 20), (2, 5, 9)] {
             let setup = setup(scenario(count, ranks, epochs, 900));
             let plan = |stream_bytes| {
@@ -316,7 +318,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn planning_is_seen_to_go_on() {
+    fn planning_reports_its_progress() {
         let mut run = Run::new(&scenario(300_000, 2, 8, 75_000), Policy::Foresee).unwrap();
         let mut seen = Vec::new();
         while let Progress::Preparing { done, of } = run.advance(1) {

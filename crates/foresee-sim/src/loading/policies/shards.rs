@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Policies that give each rank a fixed shard before training: `DeepIO`, data sharding, LBANN's preloading and
+//! Policies with a fixed shard per rank before training: `DeepIO`, data sharding, LBANN's preloading and
 //! locality-aware loading. Rank i's shard is every N-th sample from i on, in order of ids, as many as fit.
 //!
-//! - [`Reading::AsOrdered`]: the order is kept; what is held here or by a peer is read there, the rest from the
-//!   origin. Zhu et al., "Entropy-aware I/O pipelining for large-scale deep learning on HPC systems", MASCOTS 2018
-//!   (ordered mode); Jacobs et al., CLUSTER 2019 (preloading).
-//! - [`Reading::Own`]: each rank reads its own shard only, over and over. Zhu et al. (optimistic mode); Kurth et al.,
-//!   "Exascale deep learning for climate analytics", SC 2018 (sharding). Not where training has to see all data.
-//! - [`Reading::WhereHeld`]: within a global batch samples go to the ranks that hold them, as far as their share of
-//!   it goes. Yang and Cong, "Accelerating data loading in deep neural network training", `HiPC` 2019. Changes which
-//!   rank reads what, not which step.
+//! - [`Reading::AsOrdered`]: the order stays; samples that this rank or a peer holds are read there, the others from
+//!   the origin. Zhu et al., "Entropy-aware I/O pipelining for large-scale deep learning on HPC systems", MASCOTS
+//!   2018 (ordered mode); Jacobs et al., CLUSTER 2019 (preloading).
+//! - [`Reading::Own`]: each rank reads only its own shard, repeatedly. Zhu et al. (optimistic mode); Kurth et al.,
+//!   "Exascale deep learning for climate analytics", SC 2018 (sharding). Not for training that has to see all data.
+//! - [`Reading::WhereHeld`]: within a global batch, samples go to the ranks that hold them, up to their share of it.
+//!   Yang and Cong, "Accelerating data loading in deep neural network training", `HiPC` 2019. It changes which rank
+//!   reads a sample, and not the step.
 
 use super::peers_can_be_read;
 use crate::loading::lane::Lane;
@@ -18,34 +18,34 @@ use crate::loading::rates::{ORIGIN, Rates};
 use crate::loading::report::Book;
 use crate::loading::run::Setup;
 
-/// What ranks read.
+/// The samples that ranks read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Reading {
-    /// What the order gives them.
+    /// Those of the order.
     AsOrdered,
     /// Their shard.
     Own,
-    /// Of each global batch, what they hold first.
+    /// Of each global batch, the samples that they hold first.
     WhereHeld,
 }
 
 pub(super) struct Shards {
     reading: Reading,
-    /// How many tiers hold a shard.
+    /// Number of tiers with a shard.
     tiers: usize,
-    /// By rank and tier: how many samples of the shard lie in this tier or a faster one.
+    /// By rank and tier: samples of the shard in this tier or a faster one.
     held: Vec<u32>,
     /// Ranks whose shards are loaded.
     loaded: usize,
     init: f64,
-    /// For `WhereHeld`: by rank the samples that it may still take, where its batch goes on, and the dealt step.
+    /// For `WhereHeld`: by rank, the free places of its batch and its position, and the distributed step.
     left: Vec<usize>,
     next: Vec<usize>,
     dealt: Vec<u32>,
 }
 
 impl Shards {
-    /// Shards in the `tiers` fastest tiers.
+    /// Create shards in the `tiers` fastest tiers.
     pub(super) fn new(reading: Reading, tiers: usize, setup: &Setup) -> Result<Self, String> {
         let tiers = tiers.min(setup.scenario.cluster.tiers.len());
         if tiers == 0 {
@@ -73,7 +73,8 @@ impl Shards {
         Ok(shards)
     }
 
-    /// Places a rank's shard: tier after tier, each closed by the first sample that does not fit. How many are held.
+    /// Place a rank's shard: tier after tier, each closed by the first sample that does not fit. Returns the
+    /// number of samples held.
     fn place(&mut self, rank: usize, setup: &Setup) -> u32 {
         let start = self.held.len();
         let mut capacities =
@@ -100,13 +101,13 @@ impl Shards {
         &self.held[rank * self.tiers..(rank + 1) * self.tiers]
     }
 
-    /// The rank that has `id` in its shard, and the tier that holds it.
+    /// The rank with `id` in its shard, and the tier that holds it.
     fn holder(&self, id: u32, ranks: usize) -> (usize, Option<usize>) {
         let (nth, rank) = (id as usize / ranks, id as usize % ranks);
         (rank, self.held(rank).iter().position(|&held| nth < held as usize))
     }
 
-    /// Loads a rank's shard: each tier by its own threads, all of them at once.
+    /// Load a rank's shard: each tier by its own threads, all of them at once.
     fn load(&mut self, rank: usize, setup: &Setup, rates: &Rates, book: &mut Book) {
         let mut lane = Lane::new(rates);
         let ranks = setup.epochs.ranks;
@@ -138,7 +139,7 @@ impl Shards {
         }
     }
 
-    /// Gives samples of a global batch to the ranks that hold them.
+    /// Assign samples of a global batch to the ranks that hold them.
     fn deal_where_held(&mut self, setup: &Setup, step: usize, ids: &mut [u32]) {
         let epochs = &setup.epochs;
         let first = epochs.step(step).start;
@@ -156,7 +157,8 @@ impl Shards {
             if tier.is_some() && self.left[rank] > 0 {
                 self.give(rank, id);
             } else {
-                // Not before those behind it were asked: the list's head keeps what is over.
+                // Written only after the samples behind it were read: the remaining samples move to the head of
+                // the list.
                 ids[others] = id;
                 others += 1;
             }

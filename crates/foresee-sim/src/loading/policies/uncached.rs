@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Double buffering: a staging buffer in front of the origin, and nothing else. What `tf.data` and torch's loader do.
+//! Double buffering: a staging buffer in front of the origin without a cache, as in `tf.data` and torch's loader.
 //!
-//! Not for more than one epoch from a slow origin: nothing is ever read but from there.
+//! It is unsuitable for several epochs from a slow origin, because every read goes there.
 
 use crate::loading::prefetch::{Access, Caching, Supply};
 use crate::loading::rates::{ORIGIN, Rates};

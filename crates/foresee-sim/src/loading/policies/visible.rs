@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Since when a copy can be read by peers.
+//! Times at which copies become visible to peers.
 //!
-//! A copy that is held during a step is visible from the next one on, so that it does not matter in which order ranks
-//! are simulated; `Compat::Paper` sees it at once. Times are kept in 32 bits and rounded up: 4 bytes a copy, and a
-//! peer sees it later by less than one part in ten million.
+//! A copy that is stored during a step is visible from the next step on, so the order in which ranks are
+//! simulated does not matter. With `Compat::Paper` it is visible at once. Times have 32 bits and are rounded up:
+//! 4 bytes per copy, and a delay of less than one part in ten million.
 
 use foresee_data_plan::hint;
 
@@ -11,54 +11,54 @@ use crate::loading::lane::TIE;
 
 #[derive(Debug)]
 pub(super) struct Visible {
-    /// By slot; infinity: never.
+    /// By slot; infinity means never.
     since: Vec<f32>,
     /// Slots and times of copies whose step has not ended.
     pending: Vec<(usize, f64)>,
     at_once: bool,
-    /// The step that was found last: the next one sought is near it.
+    /// The last step found; the next search starts near it.
     near: usize,
-    /// Slots per sample, and what was looked up of a batch.
+    /// Slots per sample, and the values that were looked up for a batch.
     width: usize,
     batch: Vec<f32>,
 }
 
 impl Visible {
-    /// `width` slots to each sample, once [`open`](Self::open).
+    /// Reserve `width` slots per sample; memory is allocated by [`open`](Self::open).
     pub(super) fn new(width: usize, at_once: bool) -> Self {
         Self { since: Vec::new(), pending: Vec::new(), at_once, near: 0, width, batch: Vec::new() }
     }
 
-    /// Slots for `samples`, so far without a copy: memory that is not taken while samples are placed.
+    /// Allocate slots for `samples` without copies: while samples are placed, this memory is not needed.
     pub(super) fn open(&mut self, samples: u32) {
         self.since.resize(samples as usize * self.width, f32::INFINITY);
     }
 
-    /// A batch will be looked up soon.
+    /// Prefetch the slots of a batch.
     pub(super) fn expect(&self, ids: &[u32]) {
         for &id in ids {
             hint::expect(&self.since, id as usize * self.width);
         }
     }
 
-    /// Looks up a batch, together, so that waits for memory overlap. What its own rank holds meanwhile is not in it:
-    /// a rank sees its own copies elsewhere.
+    /// Look up a batch at once, so that cache misses overlap. Copies that its own rank stores meanwhile are
+    /// missing: a rank tracks its own copies elsewhere.
     pub(super) fn look_up(&mut self, ids: &[u32]) {
         let Self { since, batch, width, .. } = self;
         batch.clear();
         for &id in ids {
             let first = id as usize * *width;
-            // One by one: few slots are copied sooner than memory is called upon to.
+            // One by one: for few slots a copy is faster than a call of memcpy.
             batch.extend((first..first + *width).map(|slot| since[slot]));
         }
     }
 
-    /// Whether a copy of the batch's `nth` sample, in its `place`-th slot, can be read at `time`.
+    /// Whether a copy of the batch's `nth` sample, in its `place`-th slot, is visible at `time`.
     pub(super) fn at(&self, nth: usize, place: usize, time: f64) -> bool {
         f64::from(self.batch[nth * self.width + place]) <= time + TIE
     }
 
-    /// A copy is held from `at` on.
+    /// Store a copy at `at`.
     pub(super) fn hold(&mut self, slot: usize, at: f64) {
         if self.at_once {
             self.show(slot, at);
@@ -68,7 +68,7 @@ impl Visible {
         }
     }
 
-    /// A copy is visible from `at` on, if it was not before.
+    /// Make a copy visible from `at` on, unless it is visible already.
     pub(super) fn show(&mut self, slot: usize, at: f64) {
         #[expect(clippy::cast_possible_truncation, reason = "to the nearest, and up if that is below")]
         let nearest = at as f32;
@@ -76,7 +76,7 @@ impl Visible {
         self.since[slot] = self.since[slot].min(since);
     }
 
-    /// A step has ended: what was held by then is visible from the end of the step in which it came to be.
+    /// End a step: copies stored by then become visible at the end of their step.
     pub(super) fn end_step(&mut self, ends: &[f64]) {
         let Some(&now) = ends.last() else { return };
         let mut pending = std::mem::take(&mut self.pending);
@@ -91,8 +91,8 @@ impl Visible {
         self.pending = pending;
     }
 
-    /// The first step that ends at `at` or later; there is one. Copies come nearly in their order, so it is sought from
-    /// the last one found.
+    /// The first step that ends at `at` or later, which must exist. Copies arrive almost in order, so the search
+    /// starts at the last step found.
     fn step_of(&mut self, at: f64, ends: &[f64]) -> usize {
         let mut step = self.near.min(ends.len() - 1);
         while step > 0 && ends[step - 1] >= at {
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn to_the_letter_it_is_seen_at_once_but_never_too_early() {
+    fn by_the_paper_a_copy_is_visible_at_once_but_never_too_early() {
         let mut visible = Visible::new(1, true);
         visible.open(2);
         visible.hold(1, 1.000_000_01);

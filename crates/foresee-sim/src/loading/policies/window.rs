@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A bucket, read sample by sample, and what helps: a FIFO cache, and downloads announced a window ahead.
-//! Krichevsky et al., "Quantifying and improving performance of distributed deep learning with cloud storage", IC2E
-//! 2021 (DELI; cake-lab/DELI).
+//! A bucket that is read sample by sample, with a FIFO cache and downloads announced a window ahead. Krichevsky
+//! et al., "Quantifying and improving performance of distributed deep learning with cloud storage", IC2E 2021
+//! (DELI; cake-lab/DELI).
 //!
-//! One process per node loads a batch, one sample after the other, and then computes; only downloads overlap. Costs are
-//! times per sample, whatever its size, so that both readings of the model agree. A miss is a download alone, and takes
-//! less than one of the many that a prefetch request has under way. Where the link's rate is known, all share it: a miss has
-//! an equal part beside the downloads of a request, and a later request waits for the bytes of the earlier ones. Real
-//! loaders of today work differently: this shows the value of a window without a planner.
+//! One process per node loads a batch, one sample after the other, and then computes; only downloads overlap.
+//! Costs are times per sample of any size, so both readings of the model agree. A miss is a single download,
+//! which is faster than one of the many of a prefetch request. If the link's rate is known, all downloads share
+//! it: a miss has an equal share with the downloads of a request, and a later request waits for the bytes of the
+//! earlier ones. Current loaders work differently; this shows the value of a window without a planner.
 
 use std::collections::VecDeque;
 
@@ -17,25 +17,25 @@ use crate::loading::rates::{ORIGIN, Rates};
 use crate::loading::run::{Driver, Setup, StepNow};
 use crate::loading::scenario::Bucket;
 
-/// What stands between a node and its bucket.
+/// The cache between a node and its bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Window {
-    /// Nothing.
+    /// None.
     Direct,
-    /// A disk that has everything.
+    /// A disk with the whole data set.
     Disk,
-    /// A cache of what was missed.
+    /// A cache of missed samples.
     Cache,
-    /// A cache that is filled as a whole once its window is used up.
+    /// A cache that is filled as a whole once its window is consumed.
     FullFetch,
-    /// A cache of which one half is filled while the other is used.
+    /// A cache of which one half is filled while the other is consumed.
     FiftyFifty,
 }
 
 pub(super) struct Windowed {
     window: Window,
     bucket: Seconds,
-    /// Samples per request, and how many announced ones are left at most when it is posted.
+    /// Samples per request, and the maximum of announced samples left when it is posted.
     fetch: usize,
     threshold: Option<usize>,
     nodes: Vec<Node>,
@@ -56,10 +56,10 @@ struct Node {
     cache: Fifo,
     /// Reads of the epoch, for the policies that announce them.
     partition: Vec<u32>,
-    /// How many of them are announced, and how many handed out.
+    /// Number of reads announced, and number handed out.
     announced: usize,
     handed_out: usize,
-    /// Requests under way, in the order in which they were posted, and lists of samples to use again.
+    /// Requests in flight, in order of posting, and sample lists to reuse.
     requests: Vec<Request>,
     spare: Vec<Vec<u32>>,
 }
@@ -71,7 +71,7 @@ struct Request {
 
 /// First in, first out; counts samples and not bytes.
 struct Fifo {
-    /// `None`: nothing ever leaves.
+    /// `None`: samples are never evicted.
     room: Option<usize>,
     queue: VecDeque<u32>,
     /// One bit per sample.
@@ -105,7 +105,7 @@ impl Windowed {
     }
 }
 
-/// Samples per request, and the most that may be left announced when it is posted.
+/// Samples per request, and the maximum of announced samples left when it is posted.
 fn windows(window: Window, bucket: &Bucket) -> Result<(usize, Option<usize>), String> {
     let half = |cap: u64| (cap / 2).max(1);
     let whole = window == Window::FullFetch;
@@ -133,7 +133,7 @@ impl Node {
         }
     }
 
-    /// Announces the next reads and asks for those that are not cached; tells of each download and its time.
+    /// Announce the next reads and request those that are not cached; report each download with its time.
     fn post(&mut self, at: f64, fetch: usize, bucket: &Seconds, mut download: impl FnMut(u32, f64, f64)) {
         self.settle(at);
         let end = self.partition.len().min(self.announced.saturating_add(fetch));
@@ -149,14 +149,14 @@ impl Node {
             rounds += 1.0;
         }
         let alone = at + bucket.listing + rounds * bucket.download;
-        // The bytes of the requests before it come first.
+        // The bytes of earlier requests come first.
         #[expect(clippy::cast_precision_loss, reason = "a count of samples")]
         let bytes = samples.len() as f64 * bucket.link;
         let due = self.requests.iter().fold(alone, |due, before| due.max(before.due + bytes));
         self.requests.push(Request { due, samples });
     }
 
-    /// Seconds of a miss now. Its bytes and those of a request under way have equal parts of the link.
+    /// Seconds of a miss now. Its bytes and those of a request in flight share the link equally.
     fn miss(&mut self, bucket: &Seconds) -> f64 {
         let Some(first) = self.requests.first() else { return bucket.miss };
         #[expect(clippy::cast_precision_loss, reason = "a count of downloads")]
@@ -167,7 +167,7 @@ impl Node {
         bucket.miss + beside * bucket.link
     }
 
-    /// Caches what has come by `now`, in the order in which it came.
+    /// Cache the samples that have arrived by `now`, in order of arrival.
     fn settle(&mut self, now: f64) {
         loop {
             let mut first: Option<(usize, f64)> = None;
@@ -197,7 +197,7 @@ impl Fifo {
         self.held.get(id as usize / 64).is_some_and(|word| word >> (id % 64) & 1 == 1)
     }
 
-    /// Keeps a sample, and drops what came first if there is no room. One that is held keeps its place.
+    /// Insert a sample, and evict the oldest if the cache is full. A sample that is held keeps its position.
     fn insert(&mut self, id: u32) {
         if self.holds(id) {
             return;
@@ -238,7 +238,7 @@ impl Driver for Windowed {
             let node = &mut self.nodes[rank];
             let begun = clock.free[rank];
             if let Some(threshold) = self.threshold {
-                // The loader asks for all places of a batch before it loads any.
+                // The loader requests all positions of a batch before it loads any.
                 for _ in ids {
                     if node.announced - node.handed_out <= threshold && node.announced < node.partition.len()
                     {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! First in, first out: DELI's capped collection (cake-lab/DELI).
 //!
-//! Not for any order with reuse: how long a sample stays has nothing to do with when it is needed.
+//! It is unsuitable for any order with reuse: the time that a sample stays does not depend on its next use.
 
 use std::collections::VecDeque;
 use std::sync::Arc;

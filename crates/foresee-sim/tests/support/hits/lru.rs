@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Least recently used: what the page cache approximates, and what `MosaicML` Streaming, Mountpoint and
-//! `WebDataset`'s cache do.
+//! Least recently used, as approximated by the page cache and used by `MosaicML` Streaming, Mountpoint and the
+//! cache of `WebDataset`.
 //!
-//! Not for epochs of permutations: what was used longest ago is what comes back soonest, so a cache of
+//! It is unsuitable for epochs of permutations: the least recently used sample returns soonest, so a cache of
 //! half the data hits a sixth of it.
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use super::{Held, HitPolicy, Outcome, index};
 pub(super) struct Lru {
     held: Held,
     capacity: Bytes,
-    /// Time of each sample's latest use; times are numbers of accesses.
+    /// The latest use of each sample; times are numbers of accesses.
     used: Vec<u64>,
     by_use: BTreeMap<u64, SampleId>,
     now: u64,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Cache policies without time: hits, bytes from the origin and evictions of one rank's accesses.
 //!
-//! The planner of the engine is compared with the rules of textbooks and of other loaders. A fetch is always early
-//! enough here; `foresee_sim::loading` has the time. One file per policy.
+//! They compare the engine's planner with the rules of textbooks and of other loaders. A fetch is always early
+//! enough here; `foresee_sim::loading` simulates time. One file per policy.
 
 mod fifo;
 mod lru;
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use foresee_data_plan::{PolicyChoice, SampleSizes};
 use foresee_units::{Bytes, SampleId};
 
-/// What one epoch came to.
+/// The result of one epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HitReport {
     /// Accesses served by the cache.
@@ -25,14 +25,14 @@ pub(crate) struct HitReport {
     pub(crate) misses: u64,
     /// Bytes of those.
     pub(crate) origin_bytes: Bytes,
-    /// Copies dropped to make room.
+    /// Copies evicted to make space.
     pub(crate) evictions: u64,
-    /// Bytes that the cache wrote: what the wear of a disk depends on.
+    /// Bytes that the cache wrote, which determine the wear of a disk.
     pub(crate) kept_bytes: Bytes,
 }
 
 impl HitReport {
-    /// Hits per access, 0 to 1; `None` where there was no access.
+    /// Hits per access, 0 to 1; `None` without accesses.
     pub(crate) fn hit_rate(&self) -> Option<f64> {
         let accesses = self.hits + self.misses;
         #[expect(clippy::cast_precision_loss, reason = "a ratio for people: 53 bits are plenty")]
@@ -50,8 +50,8 @@ impl AddAssign for HitReport {
     }
 }
 
-/// Walks one rank's accesses, epoch by epoch, under a policy with one cache of `capacity` bytes; a report
-/// per epoch.
+/// Simulate one rank's accesses, epoch by epoch, under a policy with one cache of `capacity` bytes; return a
+/// report per epoch.
 ///
 /// # Panics
 /// If an access names a sample that `sizes` does not have.
@@ -82,19 +82,19 @@ pub(crate) fn simulate(
     epochs.iter().map(walk).collect()
 }
 
-/// What one access came to.
+/// The result of one access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Outcome {
     /// Whether the cache held the sample.
     pub(crate) hit: bool,
-    /// Whether the cache keeps what was read from the origin.
+    /// Whether the cache stores the sample that was read from the origin.
     pub(crate) kept: bool,
-    /// Copies dropped for it.
+    /// Copies evicted for it.
     pub(crate) evicted: u64,
 }
 
-/// A cache of samples under some rule. It never holds more than its capacity, and a sample that does not
-/// fit at all passes by.
+/// A cache of samples under some rule. It never exceeds its capacity, and a sample that cannot fit at all
+/// bypasses it.
 pub(crate) trait HitPolicy {
     /// The next access of the rank.
     fn access(&mut self, sample: SampleId) -> Outcome;
@@ -107,7 +107,7 @@ pub(crate) enum PolicyKind {
     Lru,
     /// First in, first out.
     Fifo,
-    /// What came first stays.
+    /// The first samples stay.
     Pin,
     /// Belady's rule with bypass, from the textbook.
     NextUse,
@@ -115,17 +115,17 @@ pub(crate) enum PolicyKind {
     Planner {
         /// Its policy.
         choice: PolicyChoice,
-        /// How many accesses at least are announced before each is planned; from `usize::MAX` on, the
-        /// whole run.
+        /// Minimum number of accesses that are announced before each is planned; `usize::MAX` means the whole
+        /// run.
         ahead: usize,
     },
 }
 
 impl PolicyKind {
-    /// The planner as it comes, with the whole run announced.
+    /// The planner with its defaults, with the whole run announced.
     pub(crate) const PLANNER: Self = Self::Planner { choice: PolicyChoice::Auto, ahead: usize::MAX };
 
-    /// The policy with an empty cache, about to see `epochs`.
+    /// Create the policy with an empty cache, for a run of `epochs`.
     pub(crate) fn build(
         self,
         epochs: &[Vec<SampleId>],
@@ -145,7 +145,7 @@ impl PolicyKind {
     }
 }
 
-/// Bytes held, and by whom: what every textbook policy needs.
+/// Bytes held, with their samples, for the textbook policies.
 struct Held {
     sizes: Arc<dyn SampleSizes>,
     here: Vec<bool>,

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Next use: the copy needed farthest ahead goes first, and a sample needed later than all of them passes
-//! by. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal
-//! 1966; with bypass.
+//! Next use: the copy needed last is evicted first, and a sample needed later than all of them bypasses the
+//! cache. Belady, "A study of replacement algorithms for a virtual-storage computer", IBM Systems Journal 1966;
+//! with bypass.
 //!
-//! Optimal for samples of one size; an independent way to the planner's answer, kept for comparison. Not
-//! for unequal sizes, where it may lose to pin, and not for a run whose order is not known.
+//! It is optimal for samples of one size, and is an independent check of the planner. It is unsuitable for
+//! unequal sizes, where it may be worse than pin, and for a run whose order is unknown.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use foresee_units::{Bytes, SampleId};
 
 use super::{Held, HitPolicy, Outcome, index};
 
-/// A next use that never comes.
+/// A next use that never occurs.
 const NEVER: usize = usize::MAX;
 
 pub(super) struct NextUse {

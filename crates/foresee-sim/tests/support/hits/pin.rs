@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pin: what came first stays for ever, the rest passes by. `MinIO` in `CoorDL` (Mohan et al., "Analyzing
-//! and mitigating data stalls in DNN training", VLDB 2021).
+//! Pin: the first samples stay forever, the others bypass the cache. `MinIO` in `CoorDL` (Mohan et al.,
+//! "Analyzing and mitigating data stalls in DNN training", VLDB 2021).
 //!
-//! As good as Belady for one node that reads a permutation of equal samples per epoch, and it never writes
-//! twice. Not for one of many ranks, nor for uneven access: what came first is kept, not what returns.
+//! It is as good as Belady for one node that reads a permutation of equal samples per epoch, and it never writes
+//! twice. It is unsuitable for one of many ranks and for uneven access: it retains the first samples and not
+//! those that return.
 
 use std::sync::Arc;
 

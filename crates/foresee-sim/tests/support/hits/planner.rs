@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The planner that the engine follows, fed as the engine feeds it: no copy of its rules, the very crate.
+//! The engine's planner, fed as the engine feeds it, by its own crate.
 //!
-//! For every order. With a short look-ahead it shows what is lost where a run's order is not known.
+//! It is suitable for every order. A short look-ahead shows the loss for runs with an unknown order.
 
 use std::sync::Arc;
 
@@ -33,7 +33,7 @@ impl Planned {
         Self { planner, accesses, announced: 0, ahead, access: Access::default() }
     }
 
-    /// Announces as many accesses as are wanted ahead, in pieces of that size.
+    /// Announce the configured number of accesses ahead, in pieces of that size.
     fn announce(&mut self) {
         let left = &self.accesses[self.announced..];
         if left.is_empty() || self.planner.announced() > self.ahead as u64 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a source yields to so many at once, from a few measured points.
+//! Rates of a source by the number of concurrent readers or threads, from measured points.
 //!
-//! One rule for all of them: linear between neighbouring points, the nearest point's rate outside. Two names, because
-//! an origin is asked by ranks and a tier by threads, and a fault should say which. Refuses to assume that a share
-//! falls with the number of those who share.
+//! One rule holds for all curves: linear between neighbouring points, the nearest point's rate outside. There are
+//! two types, because an origin has ranks as readers and a tier has threads, and an error names them. A share
+//! need not fall with the number of readers.
 
 use foresee_units::BytesPerSecond;
 
@@ -11,10 +11,9 @@ use crate::ModelError;
 
 /// Aggregate random-read rate of the origin, `t(g)`, against `g` concurrent readers.
 ///
-/// Linear between neighbouring points, the nearest point's rate outside. That `t(g) / g` falls is not
-/// assumed: some origins give two readers more than twice as much as one.
-/// Source: nopfs-clairvoyant-prefetching, section 4 (there called linear regression), and Boehringer's thesis
-/// (ETH 2020), equation 4.1, which the authors' code agrees with.
+/// Linear between neighbouring points, the nearest point's rate outside. `t(g) / g` need not fall: some origins
+/// give two readers more than twice as much as one. Source: nopfs-clairvoyant-prefetching, section 4 (there
+/// called linear regression), and Boehringer's thesis (ETH 2020), equation 4.1, which matches the authors' code.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginCurve(Points);
 
@@ -28,7 +27,7 @@ impl OriginCurve {
         Points::new(points, &ORIGIN).map(Self)
     }
 
-    /// `t(readers)`: what all of them get together. `readers` may be fractional, as an average is.
+    /// `t(readers)`: the rate of all readers together. `readers` may be fractional, as an average is.
     ///
     /// Rounds down to a byte per second, so a predicted time errs on the long side.
     ///
@@ -48,7 +47,7 @@ impl OriginCurve {
         Ok(BytesPerSecond::new(as_u64(self.0.at(readers, &ORIGIN)?)))
     }
 
-    /// What each of `readers` gets, `t(readers) / readers`, in bytes per second and not rounded.
+    /// The share of each reader, `t(readers) / readers`, in bytes per second and not rounded.
     ///
     /// # Errors
     /// As [`rate`](Self::rate).
@@ -73,7 +72,7 @@ impl ThreadCurve {
         Points::new(points, &TIER).map(Self)
     }
 
-    /// What `threads` move together, in bytes per second and not rounded.
+    /// The rate of `threads` together, in bytes per second and not rounded.
     ///
     /// # Errors
     /// [`ModelError::InvalidInput`] for 0 threads.
@@ -90,7 +89,7 @@ impl ThreadCurve {
     }
 }
 
-/// What a fault is said to be about.
+/// The names that an error uses.
 struct Subject {
     curve: &'static str,
     rate: &'static str,
@@ -101,7 +100,7 @@ const ORIGIN: Subject =
     Subject { curve: "origin curve", rate: "origin rate", count: "readers of the origin" };
 const TIER: Subject = Subject { curve: "tier's curve", rate: "tier rate", count: "threads at the tier" };
 
-/// By count, ascending; never empty.
+/// Points by count, ascending; never empty.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Points(Vec<(u32, BytesPerSecond)>);
 
@@ -186,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn one_point_is_a_flat_curve_and_below_the_first_point_its_rate_holds() {
+    fn one_point_is_a_flat_curve_and_the_first_rate_holds_below_the_first_point() {
         let curve = curve(&[(4, 340)]).unwrap();
         assert_eq!(curve.rate(1.0).unwrap(), curve.rate(400.0).unwrap());
     }

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Bounds: no epoch is shorter, no policy reads less from the origin.
+//! Bounds: the shortest epoch, and the minimum of reads from the origin.
 //!
-//! These stand beside every measured figure, so they are what physics allows and not what this program
-//! hopes for. Refuses to predict: a forecast adds what a bound leaves out.
+//! Reports show them next to measurements, so they are physical limits and not targets of this program. A
+//! forecast adds the effects that a bound omits.
 
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
 use crate::ModelError;
 
-/// What an epoch asks for.
+/// The demand of an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Demand {
     /// Compute time of all steps, without any wait.
     pub compute: Nanos,
     /// Bytes to be read from the origin.
     pub bytes: Bytes,
-    /// Requests that takes.
+    /// Requests for those bytes.
     pub requests: u64,
 }
 
-/// What the origin yields; `None` where it sets no limit.
+/// The rates of the origin; `None` without a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OriginCaps {
     /// Bytes per second over all requests.
@@ -28,16 +28,16 @@ pub struct OriginCaps {
     pub requests_per_second: Option<u64>,
 }
 
-/// What an epoch cannot be shorter than, and for which reason.
+/// A lower bound of an epoch's time, and its cause.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bound {
     /// The time.
     pub time: Nanos,
-    /// What sets it; of equal limits, the first in the order of [`Limit`].
+    /// The limit that determines it; of equal limits, the first in the order of [`Limit`].
     pub by: Limit,
 }
 
-/// What an epoch waits for.
+/// A resource that limits an epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Limit {
     /// The accelerator.
@@ -50,7 +50,7 @@ pub enum Limit {
 
 /// The shortest possible epoch: `max(compute, bytes / rate, requests / requests per second)`.
 ///
-/// Assumes perfect overlap and nothing else in the way. Each term rounds up to a nanosecond; saturates at
+/// It assumes perfect overlap and no other limits. Each term rounds up to a nanosecond; saturates at
 /// `Nanos::MAX`. For an epoch without I/O give an empty `OriginCaps`, for a later one [`later_demand`].
 /// Source: the roofline argument (Williams et al., CACM 2009) applied to an input pipeline.
 ///
@@ -90,7 +90,7 @@ pub fn epoch_bound(demand: &Demand, caps: &OriginCaps) -> Result<Bound, ModelErr
     Ok(bound)
 }
 
-/// What an epoch asks for when a share `hits` of its bytes and requests needs no origin.
+/// The demand of an epoch of which a share `hits` of bytes and requests needs no origin.
 ///
 /// Bytes and requests round up; compute stays.
 ///
@@ -117,11 +117,11 @@ pub fn later_demand(first: &Demand, hits: f64) -> Result<Demand, ModelError> {
     })
 }
 
-/// The fewest origin reads of `epochs` epochs, in samples: `n + (epochs - 1) * (n - c)`.
+/// The minimum of origin reads in `epochs` epochs, in samples: `n + (epochs - 1) * (n - c)`.
 ///
-/// Every epoch reads each of `n` equal samples once, in any order; `cached` of them fit into all tiers
-/// together. At the start of an epoch at most `c` samples are held, so at least `n - c` of its reads go to
-/// the origin, whatever the policy. Belady's rule with bypass attains it, and so does pinning any `c`.
+/// Every epoch reads each of `n` equal samples once, in any order; `cached` of them fit into all tiers together.
+/// At the start of an epoch at most `c` samples are held, so at least `n - c` of its reads go to the origin under
+/// any policy. Belady's rule with bypass attains it, and so does pinning any `c`.
 /// `cached` above `n` counts as `n`; 0 epochs read nothing; saturates at `u64::MAX`.
 /// Source: Belady, IBM Systems Journal 1966, for permutations.
 ///
@@ -156,7 +156,7 @@ mod tests {
         Demand { compute: Nanos::from_secs(1), bytes: Bytes::new(1_000_000), requests: 1000 };
 
     #[test]
-    fn the_tightest_limit_is_named() {
+    fn the_tightest_limit_is_reported() {
         let caps = |rate: u64, requests: u64| OriginCaps {
             rate: Some(BytesPerSecond::new(rate)),
             requests_per_second: Some(requests),
@@ -170,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn hits_take_their_share_of_the_reads_and_no_more() {
+    fn hits_reduce_the_demand_by_exactly_their_share() {
         assert_eq!(later_demand(&DEMAND, 0.0).unwrap(), DEMAND);
         let none = later_demand(&DEMAND, 1.0).unwrap();
         assert_eq!((none.bytes, none.requests, none.compute), (Bytes::ZERO, 0, DEMAND.compute));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn the_fewest_origin_reads_have_no_room_for_less_at_the_edges() {
+    fn the_minimum_of_origin_reads_is_exact_at_the_limits_of_its_inputs() {
         assert_eq!(least_origin_reads(10, 0, 3), 30);
         assert_eq!(least_origin_reads(10, 99, 3), 10);
         assert_eq!(least_origin_reads(10, 5, 0), 0);

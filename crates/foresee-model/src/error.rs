@@ -1,54 +1,54 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why a formula refuses its inputs.
+//! Errors of the formulas of this crate.
 
 use thiserror::Error;
 
-/// Inputs that no formula of this crate accepts; nothing is clamped silently.
+/// Invalid input of a formula; nothing is clamped silently.
 #[derive(Clone, Debug, PartialEq, Error)]
 #[non_exhaustive]
 pub enum ModelError {
     /// A rate of 0 would make every time infinite.
     #[error("{field} is 0; leave out what nobody measured, or measure it again")]
     ZeroRate {
-        /// Which rate.
+        /// The name of the rate.
         field: &'static str,
     },
-    /// A figure outside its range.
+    /// A value outside its range.
     #[error("{field} is {value}; it must be {rule}")]
     InvalidInput {
-        /// Which figure.
+        /// The name of the value.
         field: &'static str,
-        /// As given.
+        /// The value.
         value: f64,
-        /// What it has to be.
+        /// The allowed range.
         rule: &'static str,
     },
-    /// A text that is no figure.
+    /// A text that is not a valid value.
     #[error("{field} is {text:?}; it must be {rule}")]
     InvalidText {
-        /// Which figure.
+        /// The name of the value.
         field: &'static str,
-        /// As given.
+        /// The text.
         text: String,
-        /// What it has to be.
+        /// The allowed form.
         rule: &'static str,
     },
-    /// A figure of one layer outside its range.
+    /// A value of one layer outside its range.
     #[error("layer {layer}: {field} is {value}; it must be {rule}")]
     InvalidLayer {
-        /// Which layer, counted from 0 in order of first use.
+        /// Index of the layer, from 0 in order of first use.
         layer: usize,
-        /// Which figure.
+        /// The name of the value.
         field: &'static str,
-        /// As given.
+        /// The value.
         value: f64,
-        /// What it has to be.
+        /// The allowed range.
         rule: &'static str,
     },
     /// A table without a row.
     #[error("{field} has no entries; give at least one measured point")]
     Empty {
-        /// Which table.
+        /// The name of the table.
         field: &'static str,
     },
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a cache without foresight misses: first in, first out, in front of a bucket, under a global shuffle.
+//! Miss rate of a cache without foresight: first in, first out, in front of a bucket, under a global shuffle.
 //!
-//! Apart from the simulator, which counts the same in a drawn order.
+//! It is separate from the simulator, which counts misses in a drawn order.
 
 use crate::ModelError;
 
-/// Share of a node's accesses that miss its cache in the second epoch, for a large data set.
+/// Fraction of a node's accesses that miss its cache in the second epoch, for a large data set.
 ///
-/// Each of `nodes` reads another random `1 / nodes` of the data set per epoch. Its cache holds `capacity` times as
-/// many samples as that, inserts what it misses, drops what came first, and a hit changes nothing. The first epoch
+/// Each of `nodes` reads another random `1 / nodes` of the data set per epoch. Its cache holds `capacity` times
+/// as many samples. It inserts missed samples and evicts the oldest; a hit changes nothing. The first epoch
 /// misses everything.
 /// Source: deli-cloud-storage, section IV (measured there: .667, .887, .953, .989 for three nodes); the limit is a
 /// linear differential equation, `u' = 1 - (c - u) / n` until what is left of the first epoch is gone.
@@ -38,14 +38,14 @@ pub fn fifo_miss_rate(nodes: u32, capacity: f64) -> Result<f64, ModelError> {
     if capacity >= 2.0 || nodes == 1 {
         return Ok(unlimited);
     }
-    // Until the second epoch has filled what the first left free, nothing leaves.
+    // Nothing is evicted until the second epoch has filled the space that the first left free.
     let undisturbed = (capacity - 1.0) * n / (n - 1.0);
     if undisturbed >= 1.0 { Ok(unlimited) } else { Ok(capacity - 1.0 + misses(n, 1.0, 1.0 - undisturbed)) }
 }
 
-/// Misses of the first `until` (in epochs) of the second epoch, where the cache holds `c` partitions of the first.
+/// Misses of the first `until` (in epochs) of the second epoch, if the cache holds `c` partitions of the first.
 fn misses(n: f64, c: f64, until: f64) -> f64 {
-    // Of one node alone with a cache for everything nothing misses, and nothing is ever replaced.
+    // A single node with a cache for everything has no misses, and replaces nothing.
     let gone = if c < n { n * (n / (n - c)).ln() } else { f64::INFINITY };
     if until <= gone { (n - c) * ((until / n).exp() - 1.0) } else { c + until - gone }
 }
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn the_measured_limits_come_out() {
+    fn the_limits_match_measured_miss_rates() {
         for (capacity, expected) in
             [(f64::INFINITY, 2.0 / 3.0), (0.75, 0.8870), (0.5, 0.9530), (0.25, 0.9890)]
         {
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn more_room_never_misses_more() {
+    fn more_capacity_never_misses_more() {
         for nodes in [1, 2, 3, 8] {
             let rates: Vec<f64> =
                 (0..=300).map(|percent| fifo_miss_rate(nodes, f64::from(percent) / 100.0).unwrap()).collect();
@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_capacity_is_refused() {
+    fn an_invalid_capacity_is_refused() {
         assert!(fifo_miss_rate(0, 1.0).is_err());
         assert!(fifo_miss_rate(3, -0.1).is_err() && fifo_miss_rate(3, f64::NAN).is_err());
     }

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Closed forms: what a link, a tier, a step should cost.
+//! Closed forms: expected times of links, tiers and steps.
 //!
-//! Owns the formulas, each with its rounding, its source and its errors, and one model that is fed with
-//! measurements while a run goes on ([`RateModel`]). Engine, simulator and reports call the same functions,
-//! so a forecast and its run can differ in their inputs only.
+//! Each formula has its rounding, its source and its errors. One model, [`RateModel`], takes measurements during
+//! a run. Engine, simulator and reports call the same functions, so a forecast and its run differ only in their
+//! inputs.
 //!
-//! Refuses to measure: figures are arguments, and one that nobody measured is `None`, never 0.
+//! Measured values are arguments; a value that was not measured is `None`, never 0.
 //!
-//! | file | what it answers |
+//! | file | content |
 //! |---|---|
-//! | `tier` | how long one sample takes out of a tier, a peer's tier, the origin |
-//! | `curve` | what the origin yields to so many readers, a tier to so many threads |
-//! | `epoch` | no epoch is shorter, no policy reads less |
-//! | `step` | how soon the next steps may come |
-//! | `network` | how long a step takes whose gradients cross a network, by each policy |
-//! | `reads` | how many samples a rank reads how often; `ratio`: thresholds without rounding |
-//! | `stream` | when each sample of a rank's stream is there, and when it is consumed |
-//! | `fifo` | what a cache without foresight misses |
-//! | `rate` | how long a fetch takes by the run's own measurements, and which source is fastest |
+//! | `tier` | time of one sample from a tier, a peer's tier, the origin |
+//! | `curve` | rate of the origin by readers, of a tier by threads |
+//! | `epoch` | bounds of an epoch's time and reads |
+//! | `step` | durations of the next steps |
+//! | `network` | time of a step whose gradients cross a network, by policy |
+//! | `reads` | number of samples by reads of one rank; `ratio`: thresholds without rounding |
+//! | `stream` | arrival and consumption of each sample of a rank |
+//! | `fifo` | miss rate of a cache without foresight |
+//! | `rate` | time of a fetch from the run's own measurements, and the fastest source |
 
 #![deny(
     clippy::disallowed_methods,

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long a fetch takes by the run's own measurements, and which source is fastest now.
+//! Fetch times from the run's own measurements, and the fastest source at the moment.
 //!
-//! Apart from `tier`, whose rates were measured beforehand: a disk under pressure, a bucket at noon and a
-//! page cache are what they are at the moment. Each source is a line, `latency + bytes / rate`, one per
-//! concurrency, fitted to what was seen and forgetting it exponentially.
+//! It is separate from `tier`, whose rates are measured in advance: the speed of disks, buckets and page caches
+//! varies during a run. Each source has one line, `latency + bytes / rate`, per concurrency, fitted to the
+//! observations with exponential decay.
 //!
-//! Refuses to invent: a source that was not seen has no time. Refuses to cling: [`RateModel::forget_before`]
-//! drops what is old, so a source that was slow once gets another chance.
+//! A source without observations has no time. [`RateModel::forget_before`] drops old observations, so a source
+//! that was slow once is tried again.
 
 use foresee_units::{Bytes, Nanos, Source};
 
-/// Concurrencies told apart: 1, 2 to 3, 4 to 7, and so on; beyond 2^15 they are one.
+/// Number of concurrency classes: 1, 2 to 3, 4 to 7, and so on; all above 2^15 are one class.
 const LANES: usize = 16;
-/// How much faster a source has to be than the nearest that holds a sample, to be asked in its place.
+/// Factor by which a source must be faster than the nearest one with the sample, to be used in its place.
 const MUCH_FASTER: u64 = 4;
-/// Observations after which an old one weighs 1/e.
+/// Number of observations after which an old one has weight 1/e.
 const MEMORY: u32 = 64;
 
-/// Fetch times of every source, learnt while the run goes on.
+/// Fetch times of all sources, learned during the run.
 ///
 /// # Examples
 /// ```
@@ -38,7 +38,7 @@ pub struct RateModel {
 }
 
 impl RateModel {
-    /// A fetch of `bytes` took `service`, with `in_flight` under way at its source, itself included.
+    /// A fetch of `bytes` took `service`, with `in_flight` fetches at its source, including itself.
     pub fn observe(&mut self, source: Source, bytes: Bytes, in_flight: u32, service: Nanos, now: Nanos) {
         let line = &mut self.lanes[source as usize][lane(in_flight)];
         line.get_or_insert_default().observe(
@@ -49,21 +49,21 @@ impl RateModel {
         );
     }
 
-    /// Expected time of a fetch of `bytes` with `in_flight` under way, itself included.
+    /// Expected time of a fetch of `bytes` with `in_flight` fetches at its source, including itself.
     ///
-    /// Linear between the concurrencies seen, the nearest one's time outside; rounds up to a nanosecond.
+    /// Linear between the observed concurrencies, the nearest one's time outside; rounds up to a nanosecond.
     /// `None`: this source was not measured.
     pub fn fetch_time(&self, source: Source, bytes: Bytes, in_flight: u32) -> Option<Nanos> {
         let bytes = as_f64(bytes.get());
         self.between(source, in_flight, |line| line.time(bytes))
     }
 
-    /// Standard deviation of what was seen around [`Self::fetch_time`], by the same rules.
+    /// Standard deviation of the observations around [`Self::fetch_time`], by the same rules.
     pub fn spread(&self, source: Source, in_flight: u32) -> Option<Nanos> {
         self.between(source, in_flight, Line::spread)
     }
 
-    /// Forgets every concurrency of every source that was last seen before `moment`.
+    /// Drop every concurrency class of every source that was last observed before `moment`.
     pub fn forget_before(&mut self, moment: Nanos) {
         for line in self.lanes.iter_mut().flatten() {
             if line.as_ref().is_some_and(|line| line.seen < moment) {
@@ -94,19 +94,19 @@ impl RateModel {
     }
 }
 
-/// One place where a sample is held.
+/// A place that holds a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Where.
+    /// The source.
     pub source: Source,
-    /// What fetching it from there is expected to take, waiting included; `None` if not measured.
+    /// Expected time of a fetch from there, including waiting; `None` if not measured.
     pub time: Option<Nanos>,
 }
 
-/// The candidate to fetch from, by its position: the fastest; of equals the nearest, then the first.
+/// The index of the candidate to fetch from: the fastest; of equals the nearest, then the first.
 ///
-/// A candidate without a time, nearer than the fastest measured one, is tried first: that is how it comes
-/// by a time. `None` only without candidates.
+/// A candidate without a time that is nearer than the fastest measured one is tried first, which provides its
+/// time. `None` only without candidates.
 /// Source: nopfs-clairvoyant-prefetching, section 4: the fastest source that holds the sample; the order of
 /// ties is Boehringer's (ETH 2020): local, peer, origin.
 ///
@@ -129,12 +129,12 @@ pub fn choose(candidates: &[Candidate]) -> Option<usize> {
     untried_before(candidates, fastest)
 }
 
-/// The candidate to fetch from when there is `slack` until the sample is wanted: the nearest that comes in time;
-/// when none does, the fastest, as [`choose`] has it. One that was not measured is tried if it is nearer.
+/// The candidate to fetch from if the sample is wanted in `slack`: the nearest that is in time; if none is, the
+/// fastest, as by [`choose`]. A candidate without a measurement is tried if it is nearer.
 ///
-/// A far source is thus asked for what a near one holds only where that saves a stall, or most of one: then it has to
-/// take a quarter of the nearest's time or less. To read the origin a second time merely because it is a little faster would
-/// break the promise that each byte leaves it once, for every consumer who never lets anything be in time.
+/// A far source thus replaces a near one only if that saves a stall, or most of one: it must then take at most a
+/// quarter of the nearest's time. A second read of the origin that is only slightly faster would violate the
+/// guarantee that each byte leaves it once, for all consumers for which nothing is in time.
 ///
 /// # Examples
 /// ```
@@ -166,7 +166,7 @@ pub fn choose_in_time(candidates: &[Candidate], slack: Nanos) -> Option<usize> {
     }
 }
 
-/// The nearest candidate without a time, if it is nearer than `best`; else `best`.
+/// The nearest candidate without a time, if it is nearer than `best`; otherwise `best`.
 fn untried_before(candidates: &[Candidate], best: Option<(Source, usize)>) -> Option<usize> {
     let untried = candidates
         .iter()
@@ -210,13 +210,13 @@ impl Line {
         self.time_time = keep(self.time_time, off_time * off_time);
     }
 
-    /// Nanoseconds per byte, from none to all of the time. Sizes that hardly differ tell nothing apart.
+    /// Nanoseconds per byte, between 0 and the whole time. Nearly equal sizes contain no information about it.
     fn slope(&self) -> Option<f64> {
         let telling = self.bytes_bytes > 1e-4 * self.bytes * self.bytes;
         telling.then(|| (self.bytes_time / self.bytes_bytes).clamp(0.0, self.time / self.bytes))
     }
 
-    /// Where sizes hardly differ, a smaller fetch takes as long and a larger one longer by its size.
+    /// With nearly equal sizes, a smaller fetch takes the same time and a larger one proportionally longer.
     fn time(&self, bytes: f64) -> f64 {
         match self.slope() {
             Some(slope) => self.time + slope * (bytes - self.bytes),
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_never_seen_has_no_time_and_what_is_old_is_forgotten() {
+    fn a_source_without_observations_has_no_time_and_old_ones_are_dropped() {
         let mut model = RateModel::default();
         assert_eq!(model.fetch_time(Source::Ram, Bytes::new(1), 1), None);
         assert_eq!(model.spread(Source::Ram, 1), None);

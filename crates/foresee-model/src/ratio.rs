@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A factor without rounding: `0.8` is four fifths.
+//! An exact factor: `0.8` is four fifths.
 //!
-//! Apart, because a threshold that rests on one must hold at integers: in `f64`, 1.1 times 250 is a little more
-//! than 275, and "more than 275 times" would then mean "275 times or more".
+//! A threshold must hold at integers: in `f64`, 1.1 times 250 is slightly more than 275, and "more than 275
+//! times" would then mean "275 times or more".
 
 use std::fmt;
 use std::str::FromStr;
@@ -25,7 +25,7 @@ pub struct Ratio {
     denominator: u64,
 }
 
-/// What a text has to be to become a [`Ratio`].
+/// The required form of a text.
 const RULE: &str = "a decimal number of at most 18 digits or a fraction, 0 or more: 0.8, 4/5";
 
 impl Ratio {
@@ -45,12 +45,12 @@ impl Ratio {
         Ok(Self { numerator: numerator / divisor, denominator: denominator / divisor })
     }
 
-    /// Above the line, in lowest terms.
+    /// The numerator, in lowest terms.
     pub const fn numerator(self) -> u64 {
         self.numerator
     }
 
-    /// Below the line, in lowest terms; never 0.
+    /// The denominator, in lowest terms; never 0.
     pub const fn denominator(self) -> u64 {
         self.denominator
     }
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_refused_and_shown() {
+    fn a_text_that_is_not_a_number_is_refused_and_shown() {
         for text in ["", "-1", "1e3", "nan", "inf", ".5", "1.", "1/0", "1/2/3", "+1", "9999999999999999999"] {
             let fault = text.parse::<Ratio>().unwrap_err().to_string();
             assert!(fault.contains(&format!("{text:?}")) && fault.contains("decimal"), "{fault}");

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How often a rank reads a sample over a run, and how many samples it reads unusually often.
+//! Reads of a sample by one rank over a run, and the number of samples that it reads unusually often.
 //!
-//! What a placement by frequency lives on: of a million samples that a rank reads 5.6 times each on average, tens
-//! of thousands are read more than 10 times. Apart from simulations, which count the same in a drawn order.
-//! Refuses fractions in binary: a threshold has to hold at integers, see [`Ratio`].
+//! Placement by frequency relies on it: of a million samples that a rank reads 5.6 times on average, tens of
+//! thousands are read more than 10 times. Simulations count the same in a drawn order. Fractions are exact
+//! ([`Ratio`]), because a threshold has to hold at integers.
 
 use crate::{Compat, ModelError, Ratio};
 
-/// How many samples one rank reads how often, expected over orders.
+/// Expected number of samples by reads of one rank, over orders.
 ///
-/// A fixed rank reads a fixed sample `X ~ Binomial(epochs, 1 / ranks)` times. That rests on each rank's share
-/// being exactly `1 / ranks` of every epoch, which padding and dropped batches shift a little. Samples are not
-/// independent of one another, which an expectation does not mind.
+/// A fixed rank reads a fixed sample `X ~ Binomial(epochs, 1 / ranks)` times. This assumes that each rank reads
+/// exactly `1 / ranks` of every epoch, which padding and dropped batches change slightly. Samples are not
+/// independent of each other, which does not affect an expectation.
 /// Source: nopfs-clairvoyant-prefetching, section 3.1.
 ///
 /// # Examples
@@ -30,7 +30,7 @@ pub struct AccessFrequency {
 }
 
 impl AccessFrequency {
-    /// Of `samples` samples over `epochs` epochs of `ranks` ranks.
+    /// The frequencies of `samples` samples over `epochs` epochs of `ranks` ranks.
     ///
     /// # Errors
     /// [`ModelError::InvalidInput`] if any of them is 0.
@@ -53,10 +53,10 @@ impl AccessFrequency {
         f64::from(self.epochs) / f64::from(self.ranks)
     }
 
-    /// The least number of reads that exceeds `(1 + delta)` times the mean: `floor((1 + delta) mean) + 1`.
+    /// The smallest number of reads above `(1 + delta)` times the mean: `floor((1 + delta) mean) + 1`.
     ///
-    /// `Compat::Paper` rounds up instead, which differs where the threshold is an integer: the printed limit then
-    /// counts samples that are read exactly that often. The text, and the thesis behind it, mean "more than".
+    /// `Compat::Paper` rounds up instead, which differs if the threshold is an integer: the printed limit then
+    /// counts samples that are read exactly that often. The text and the thesis mean "more than".
     pub fn least_reads_above(&self, delta: Ratio, compat: Compat) -> u64 {
         let (floor, exact) = scaled(Sum::More, delta, self.epochs, self.ranks);
         match compat {
@@ -192,18 +192,19 @@ fn deviance(x: f64, mean: f64) -> f64 {
     }
 }
 
-/// What a rank's reads of one sample say about those of some other rank.
+/// Consequence of a rank's reads of one sample for those of some other rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherRank {
-    /// Reads here: `(1 ± delta) epochs / ranks`, rounded as the lemma has it.
+    /// Reads by this rank: `(1 ± delta) epochs / ranks`, rounded as in the lemma.
     pub here: u64,
     /// The lemma's limit on the reads of some other rank.
     pub limit: u64,
-    /// The tight one, by the pigeonhole principle: `epochs - here` reads go to the `ranks - 1` others.
+    /// The tight limit, by the pigeonhole principle: `epochs - here` reads go to the `ranks - 1` others.
     pub tight: u64,
 }
 
-/// If a rank reads a sample `ceil((1 + delta) epochs / ranks)` times, some other reads it `limit` times at most.
+/// If a rank reads a sample `ceil((1 + delta) epochs / ranks)` times, some other rank reads it at most `limit`
+/// times.
 ///
 /// `limit = ceil((ranks - 1 - delta) / (ranks - 1) * epochs / ranks)`.
 /// Source: nopfs-clairvoyant-prefetching, lemma 3.1.
@@ -230,10 +231,11 @@ pub fn some_other_reads_at_most(ranks: u32, epochs: u32, delta: Ratio) -> Result
     Ok(OtherRank { here, limit, tight })
 }
 
-/// If a rank reads a sample `floor((1 - delta) epochs / ranks)` times, some other reads it `limit` times at least.
+/// If a rank reads a sample `floor((1 - delta) epochs / ranks)` times, some other rank reads it at least `limit`
+/// times.
 ///
 /// `limit = floor((ranks - 1 + delta) / (ranks - 1) * epochs / ranks)`. The source prints no range for `delta`
-/// here; beyond 1 there are no fewer reads than none.
+/// here; above 1 the number of reads would be negative.
 /// Source: nopfs-clairvoyant-prefetching, lemma 3.1.
 ///
 /// # Errors
@@ -262,7 +264,7 @@ enum Sum {
     Fewer,
 }
 
-/// `floor((1 ± delta) epochs / ranks)`, and whether nothing was cut off.
+/// `floor((1 ± delta) epochs / ranks)`, and whether the division is exact.
 fn scaled(sum: Sum, delta: Ratio, epochs: u32, ranks: u32) -> (u64, bool) {
     let one = wide(delta.denominator());
     let factor = match sum {
@@ -336,7 +338,7 @@ mod tests {
     proptest! {
         #![proptest_config(property(256))]
 
-        /// Against sums of exact integers, as far as 128 bits reach.
+        /// Against sums of exact integers, within 128 bits.
         #[test]
         fn tails_agree_with_exact_integers(ranks in 2_u32..9, epochs in 1_u32..40, reads in 0_u64..42) {
             let frequency = AccessFrequency::new(ranks, epochs, 1).unwrap();
@@ -354,7 +356,7 @@ mod tests {
             prop_assert!((tail - exact).abs() <= 1e-12 * exact, "{} instead of {}", tail, exact);
         }
 
-        /// The lemma, on every way to share out a sample's reads: its limits hold, and the tight ones too.
+        /// The lemma for every distribution of a sample's reads: its limits hold, and so do the tight ones.
         #[test]
         fn some_other_rank_reads_fewer_or_more(
             reads in prop::collection::vec(0_u32..12, 2..7),

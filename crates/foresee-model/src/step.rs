@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How soon the next steps may come.
+//! Durations of the next steps.
 //!
-//! Owns the figure that deadlines are made of: a low quantile of recent steps, since a step that comes
-//! sooner than predicted stalls, while one that comes later costs nothing but a little room.
-//! Refuses to average: one checkpoint of a minute would move every deadline.
+//! Deadlines use a low quantile of recent steps: a step that is shorter than predicted stalls, while a longer one
+//! only takes some more memory. A mean is unsuitable, because one checkpoint of a minute would move every
+//! deadline.
 
 use std::collections::VecDeque;
 
@@ -11,14 +11,14 @@ use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
 use crate::ModelError;
 
-/// Steps remembered.
+/// Number of steps in the statistics.
 const RECENT: usize = 64;
 
 /// Time of a step whose loading overlaps its compute: `max(compute, batch / supply)`.
 ///
-/// `supply` is what all sources deliver together while the step runs. Rounds up to a nanosecond.
-/// Source: nopfs-clairvoyant-prefetching, section 4, the recursion `t_f = max(avail_f, t_(f-1) + s/c)` in
-/// its steady state.
+/// `supply` is the rate of all sources together during the step. Rounds up to a nanosecond. Source:
+/// nopfs-clairvoyant-prefetching, section 4, the recursion `t_f = max(avail_f, t_(f-1) + s/c)` in its steady
+/// state.
 ///
 /// # Errors
 /// [`ModelError::ZeroRate`] if `supply` is 0.
@@ -37,7 +37,7 @@ pub fn step_time(compute: Nanos, batch: Bytes, supply: BytesPerSecond) -> Result
 
 /// Durations of the last 64 steps, and their 10th percentile.
 ///
-/// A step's duration is what the consumer took between two batches, without the time it waited for one.
+/// A step's duration is the consumer's time between two batches, without its wait for the second.
 ///
 /// # Examples
 /// ```
@@ -51,14 +51,14 @@ pub fn step_time(compute: Nanos, batch: Bytes, supply: BytesPerSecond) -> Result
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct StepTimes {
-    /// In the order of the steps.
+    /// In order of the steps.
     recent: VecDeque<Nanos>,
-    /// The same, by duration.
+    /// Sorted by duration.
     sorted: Vec<Nanos>,
 }
 
 impl StepTimes {
-    /// A step took so long.
+    /// Add the duration of a step.
     pub fn observe(&mut self, duration: Nanos) {
         if self.recent.len() == RECENT
             && let Some(oldest) = self.recent.pop_front()
@@ -71,12 +71,12 @@ impl StepTimes {
         self.sorted.insert(at, duration);
     }
 
-    /// The 10th percentile of recent steps (nearest rank), which deadlines count with; `None` before any.
+    /// The 10th percentile of recent steps (nearest rank), for deadlines; `None` before any.
     pub fn low(&self) -> Option<Nanos> {
         self.sorted.get(self.sorted.len().div_ceil(10).saturating_sub(1)).copied()
     }
 
-    /// The median of recent steps (nearest rank), which forecasts count with; `None` before any.
+    /// The median of recent steps (nearest rank), for forecasts; `None` before any.
     pub fn usual(&self) -> Option<Nanos> {
         self.sorted.get(self.sorted.len().div_ceil(2).saturating_sub(1)).copied()
     }

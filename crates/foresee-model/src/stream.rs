@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When each sample of a rank's stream is there, and when it is consumed: the closed forms.
+//! Arrival and consumption of each sample of a rank's stream, in closed form.
 //!
-//! Owns the performance model of clairvoyant prefetching for one rank, given from where each sample comes. Apart
-//! from the simulator, which has what is not in them: a staging buffer that fills up, steps that all ranks begin
-//! together, copies that are made on the way. Refuses to choose a source, but knows which is faster.
+//! It is the performance model of clairvoyant prefetching for one rank with given sources. The simulator is
+//! separate because it includes effects that the closed forms omit: a limited staging buffer, steps that all
+//! ranks begin together, and copies made during the run.
 
 use std::num::NonZeroU32;
 
 use crate::{Compat, ModelError, OriginCurve};
 
-/// What one source yields, in bytes per second.
+/// Rates of one source, in bytes per second.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct SourceRate {
-    /// One thread alone.
+    /// Rate of a single thread.
     pub thread: f64,
-    /// All threads of the rank together; at least `thread`.
+    /// Rate of all threads of the rank together; at least `thread`.
     pub all: f64,
 }
 
 impl SourceRate {
-    /// The origin, which `readers` ranks read at once: `min(link, t(g) / g)`, one thread or all of a rank.
+    /// The rates of the origin with `readers` concurrent ranks: `min(link, t(g) / g)` for one thread or all of a
+    /// rank.
     ///
     /// # Errors
     /// [`ModelError::InvalidInput`] unless `readers` is finite and at least 1 and `link` finite and above 0.
@@ -29,7 +30,8 @@ impl SourceRate {
         Ok(Self { thread: rate, all: rate })
     }
 
-    /// This rank's own tier with `threads` at it, which together get `tier`: `r_j(p_j) / p_j` each.
+    /// The rates of this rank's own tier with `threads` threads, which together have `tier`: `r_j(p_j) / p_j`
+    /// each.
     ///
     /// # Errors
     /// [`ModelError::InvalidInput`] unless `tier` is finite and above 0.
@@ -38,7 +40,8 @@ impl SourceRate {
         Ok(Self { thread: tier / f64::from(threads.get()), all: tier })
     }
 
-    /// A tier like that on another rank, over a link of `link`: `min(b_c, r_j(p_j) / p_j)` each, `b_c` in all.
+    /// The rates of such a tier on another rank, over a link of `link`: `min(b_c, r_j(p_j) / p_j)` each, `b_c` in
+    /// total.
     ///
     /// # Errors
     /// [`ModelError::InvalidInput`] unless `link` and `tier` are finite and above 0.
@@ -47,13 +50,13 @@ impl SourceRate {
         Ok(Self { thread: link.min(Self::local(tier, threads)?.thread), all: link })
     }
 
-    /// Time in which one thread fetches `size` bytes from here, in seconds: `fetch_i(k)`.
+    /// Time in which one thread fetches `size` bytes from this source, in seconds: `fetch_i(k)`.
     pub fn fetch_seconds(&self, size: f64) -> f64 {
         size / self.thread
     }
 }
 
-/// Threads that fill the staging buffer, and what each of them does with a fetched sample.
+/// Threads that fill the staging buffer, and their processing of a fetched sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Staging {
     threads: f64,
@@ -62,8 +65,8 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// `threads` (`p_0`) that each preprocess at `preprocess` (`beta`, bytes of original samples per second) and
-    /// write at `write / threads`, both at once; `None` takes no time.
+    /// `threads` (`p_0`) threads that each preprocess at `preprocess` (`beta`, bytes of original samples per
+    /// second) and concurrently write at `write / threads`; `None` takes no time.
     ///
     /// # Errors
     /// [`ModelError::InvalidInput`] unless both rates are finite and above 0.
@@ -75,7 +78,7 @@ impl Staging {
         Ok(Self { threads, write: write.map_or(0.0, |rate| threads / rate).max(preprocess) })
     }
 
-    /// Time in which one thread makes a fetched sample ready, in seconds: `write_i(k)`.
+    /// Time in which one thread processes a fetched sample, in seconds: `write_i(k)`.
     pub fn write_seconds(&self, size: f64) -> f64 {
         size * self.write
     }
@@ -86,18 +89,18 @@ impl Staging {
 pub struct StreamRead {
     /// Its size in bytes.
     pub size: f64,
-    /// Where it is fetched: a place in the list of sources.
+    /// Its source: an index into the list of sources.
     pub source: usize,
 }
 
-/// When things happen to the samples of a stream, in seconds from its start.
+/// Times of the samples of a stream, in seconds from its start.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct StreamTimes {
-    /// Sample by sample: when it is in the staging buffer.
+    /// When each sample is in the staging buffer.
     pub available: Vec<f64>,
-    /// Sample by sample: when its consumption begins.
+    /// When the consumption of each sample begins.
     pub consumed: Vec<f64>,
-    /// When the consumption of the last one ends. The source stops where it begins.
+    /// When the consumption of the last sample ends. The source stops at its begin.
     pub total: f64,
 }
 
@@ -106,12 +109,11 @@ pub struct StreamTimes {
 /// `consumed(f) = max(available(f), consumed(f - 1) + size(f - 1) / compute)`, and `available(f)` is, with the
 /// sums over all samples up to `f`,
 ///
-/// - `Compat::Paper`: `(sum of fetch + write) / p_0`, which lets a rank draw `p_0` times its share of the origin;
-/// - `Compat::Physical`: that, or `(sum of sizes from f's source) / all + write(f)` if it is later. A lower bound:
-///   which thread takes which sample is not in it.
+/// - `Compat::Paper`: `(sum of fetch + write) / p_0`, which gives a rank `p_0` times its share of the origin;
+/// - `Compat::Physical`: the later of that and `(sum of sizes from f's source) / all + write(f)`. This is a lower
+///   bound: the assignment of samples to threads is not modelled.
 ///
-/// Source: nopfs-clairvoyant-prefetching, section 4, with the formulas that our text of it lost from Boehringer's
-/// thesis (ETH 2020).
+/// Source: nopfs-clairvoyant-prefetching, section 4, completed from Boehringer's thesis (ETH 2020).
 ///
 /// # Errors
 /// [`ModelError::InvalidInput`] for a size that is negative or not finite, a source that is not in the list, or a
@@ -206,7 +208,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_rate_size_or_source_is_refused_by_name() {
+    fn errors_name_an_invalid_rate_size_or_source() {
         let staging = Staging::new(count(1), None, None).unwrap();
         let source = SourceRate { thread: 1.0, all: 1.0 };
         let times =
@@ -232,7 +234,7 @@ mod tests {
         #![proptest_config(property(256))]
 
         #[test]
-        fn the_paper_never_says_later_and_with_one_thread_says_the_same(
+        fn the_paper_is_never_later_and_is_equal_with_one_thread(
             sizes in prop::collection::vec((0.0..100.0_f64, 0_usize..3), 1..40),
             threads in 1_u32..6,
             compute in 1.0..100.0_f64,

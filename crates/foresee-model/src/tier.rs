@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long one sample takes out of a tier, by rates that were measured beforehand.
+//! Time to fetch one sample from a tier, by rates that were measured in advance.
 //!
-//! Apart from `rate`, which learns while a run goes on: these are for plans and simulations before it.
-//! Refuses to add latency: it depends on the protocol and is added once, by the caller.
+//! It is for plans and simulations before a run; `rate` learns during the run. The caller adds latency once,
+//! because it depends on the protocol.
 
 use std::num::NonZeroU32;
 
@@ -10,11 +10,11 @@ use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
 use crate::{ModelError, OriginCurve};
 
-/// Time to fetch one sample out of this rank's own tier: `size / (tier / readers)`.
+/// Time to fetch one sample from this rank's own tier: `size / (tier / readers)`.
 ///
-/// `tier` is the random-read rate of the whole tier with `readers` threads at it, split evenly over them.
-/// Request latency is not in it: add it once. Rounds up to a nanosecond, so a predicted stall errs on the
-/// long side; saturates at `Nanos::MAX`.
+/// `tier` is the random-read rate of the whole tier with `readers` threads, split evenly over them. Request
+/// latency is excluded: add it once. Rounds up to a nanosecond, so a predicted stall is never too short;
+/// saturates at `Nanos::MAX`.
 /// Source: nopfs-clairvoyant-prefetching, section 4, case (1), `s_k / (r_j(p_j) / p_j)`.
 ///
 /// # Errors
@@ -33,15 +33,15 @@ pub fn tier_fetch_time(size: Bytes, tier: BytesPerSecond, readers: NonZeroU32) -
     share_time(size, tier, readers).ok_or(ModelError::ZeroRate { field: "tier" })
 }
 
-/// Time to fetch one sample out of a peer's tier: `size / min(link, tier / readers)`.
+/// Time to fetch one sample from a peer's tier: `size / min(link, tier / readers)`.
 ///
 /// `link` is this rank's unshared rate to the peer; `tier` is the random-read rate of the peer's whole tier,
-/// split evenly over its `readers` threads. Request latency is not in it: add it once. Rounds up to a
-/// nanosecond, so a predicted stall errs on the long side; saturates at `Nanos::MAX`.
+/// split evenly over its `readers` threads. Request latency is excluded: add it once. Rounds up to a nanosecond,
+/// so a predicted stall is never too short; saturates at `Nanos::MAX`.
 /// Source: nopfs-clairvoyant-prefetching, section 4, case (2), `s_k / min(b_c, r_j(p_j) / p_j)`.
 ///
 /// # Errors
-/// [`ModelError::ZeroRate`] if `link` or `tier` is 0: a rate that nobody measured is `None`, never 0.
+/// [`ModelError::ZeroRate`] if `link` or `tier` is 0: a rate that was not measured is `None`, never 0.
 /// # Examples
 /// ```
 /// # use std::num::NonZeroU32;
@@ -65,9 +65,9 @@ pub fn peer_fetch_time(
 
 /// Time to fetch one sample from the origin: `size / min(link, t(g) / g)`.
 ///
-/// `link` is this rank's rate to the origin, `None` if it is no limit; `readers` is `g`, the ranks that read
-/// the origin, as an average may be fractional. Request latency is not in it: add it once. Rounds up to a
-/// nanosecond; saturates at `Nanos::MAX`.
+/// `link` is this rank's rate to the origin, `None` without a limit; `readers` is `g`, the number of ranks that
+/// read the origin, which may be fractional as an average. Request latency is excluded: add it once. Rounds up to
+/// a nanosecond; saturates at `Nanos::MAX`.
 /// Source: nopfs-clairvoyant-prefetching, section 4, case (0), `s_k / (t(g) / g)`; the link to the origin is
 /// Boehringer's (ETH 2020).
 ///

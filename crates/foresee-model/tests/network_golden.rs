@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Golden steps: worked examples in `testdata/network/*.txt`, asked line by line.
+//! Golden steps: worked examples in `testdata/network/*.txt`, evaluated line by line.
 //!
-//! `testdata/network/README.md` describes the format. `UPDATE_GOLDEN=1` rewrites answers that are no longer given.
+//! `testdata/network/README.md` describes the format. `UPDATE_GOLDEN=1` rewrites answers that have changed.
 
 #![expect(clippy::unwrap_used, reason = "a scenario that cannot be read fails its test")]
 
@@ -12,7 +12,7 @@ use foresee_model::{Compat, GradientStep, Layer, Link, Policy, RequiredBandwidth
 use foresee_units::Bytes;
 
 #[test]
-fn every_golden_step_is_still_answered_so() {
+fn every_golden_step_is_unchanged() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/network");
     let mut scenarios: Vec<_> = std::fs::read_dir(&folder)
         .unwrap()
@@ -32,7 +32,7 @@ fn every_golden_step_is_still_answered_so() {
     }
 }
 
-/// The file, with those answers made anew that differ by more than rounding.
+/// The file, with new answers where they differ by more than rounding.
 fn ask_again(text: &str) -> String {
     let mut told = String::new();
     let mut scenario = Scenario::default();
@@ -112,7 +112,7 @@ impl Scenario {
         Link::new(self.bandwidth, 1.0).unwrap()
     }
 
-    /// Closed form and timeline must agree before either is compared with the file.
+    /// Closed form and timeline must agree before they are compared with the file.
     fn time(&self, policy: Policy) -> f64 {
         let step = self.step();
         let closed = step.time(policy, self.link()).unwrap();

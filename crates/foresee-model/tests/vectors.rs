@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The vectors of `testdata/models/`, which other languages read too: what a formula has to give, and how nearly.
+//! The vectors of `testdata/models/`, which other languages read too: the result of each formula with its
+//! tolerance.
 
 #![expect(clippy::unwrap_used, reason = "a vector that cannot be read fails its test")]
 
@@ -18,7 +19,7 @@ fn vectors(name: &str) -> Value {
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
-/// The cases of one kind; never none.
+/// The cases of one kind, at least one.
 fn cases<'a>(vectors: &'a Value, kind: &str) -> &'a [Value] {
     let cases = vectors[kind].as_array().unwrap();
     assert!(!cases.is_empty(), "{kind}");
@@ -51,7 +52,7 @@ fn assert_near(got: f64, expected: f64, case: &Value) {
 }
 
 #[test]
-fn frequencies_of_access() {
+fn access_frequencies_match_the_vectors() {
     let vectors = vectors("reads.json");
     let frequency = |case: &Value| {
         AccessFrequency::new(short(case, "ranks"), short(case, "epochs"), whole(case, "samples")).unwrap()
@@ -67,7 +68,7 @@ fn frequencies_of_access() {
 }
 
 #[test]
-fn reads_of_other_ranks() {
+fn reads_of_other_ranks_match_the_vectors() {
     for case in cases(&vectors("reads.json"), "some_other_reads") {
         let bound = match case["bound"].as_str().unwrap() {
             "at_most" => some_other_reads_at_most,
@@ -82,7 +83,7 @@ fn reads_of_other_ranks() {
 }
 
 #[test]
-fn rates_of_the_origin() {
+fn rates_of_the_origin_match_the_vectors() {
     for case in cases(&vectors("stream.json"), "origin_curve") {
         let points = case["points"].as_array().unwrap().iter().map(|point| {
             let [readers, rate] = [0, 1].map(|at| point[at].as_u64().unwrap());
@@ -96,7 +97,7 @@ fn rates_of_the_origin() {
 }
 
 #[test]
-fn times_of_a_stream() {
+fn times_of_a_stream_match_the_vectors() {
     for case in cases(&vectors("stream.json"), "stream") {
         let staging = Staging::new(
             NonZeroU32::new(short(case, "threads")).unwrap(),

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long a step takes, without following it: sums and running maxima, one pass over the layers.
+//! Step time in closed form: sums and running maxima, one pass over the layers.
 //!
-//! Separate from `timeline`, which follows each policy's rule and must agree. The paper calls the time under
-//! Mercury "hard to express"; it is the longest of these chains, for `ready`, `rest` as [`GradientStep`] sums them
-//! and `S` bytes:
+//! It is separate from `timeline`, which simulates each policy's rule and must agree. The paper calls the time
+//! under Mercury "hard to express"; it is the longest of these chains, for `ready`, `rest` as [`GradientStep`]
+//! sums them and `S` bytes:
 //!
 //! | policy | `time` is the largest of |
 //! |---|---|
@@ -14,9 +14,9 @@
 //! | `FifoTensor(Physical)` | `ready[k] + (S[j..=k] + S[l..=j]) / B + rest[l]`, `l <= j <= k` |
 //! | `Barrier` | `ready[k] + S[1..=k] / B + rest[1]` |
 //!
-//! Why Mercury's is exact: layer `l` lands no later than its chain says, since only the layers `1..=l` go before it
-//! and they have no more bytes than that. Where one of them is ready too late to be in its way, that one's own
-//! chain is longer: it starts later, and has more left to compute.
+//! Mercury's form is exact: layer `l` lands no later than by its chain, because only the layers `1..=l` precede
+//! it, and they have at most those bytes. A layer that is ready too late to delay `l` has a longer chain of its
+//! own: it starts later, and more compute follows it.
 
 use super::step::exact;
 use super::{Compat, GradientStep, Link, Policy};
@@ -27,7 +27,7 @@ use crate::ModelError;
 pub(super) struct Chain {
     /// Seconds of compute.
     pub(super) fixed: f64,
-    /// Bytes that pass one way, one after the other.
+    /// Bytes that travel in one direction, one after the other.
     pub(super) bytes: f64,
 }
 
@@ -35,7 +35,7 @@ impl GradientStep {
     /// Time of one step under `policy`, in seconds, by its closed form. O(layers).
     ///
     /// From the start of the backward pass to the end of the next forward pass. Packets are infinitely small and
-    /// sums are free: real packets come later, by at most [`packet_delay`](super::packet_delay).
+    /// sums are free: real packets arrive later, by at most [`packet_delay`](super::packet_delay).
     ///
     /// # Errors
     /// [`ModelError::InvalidInput`] if the link is so slow that the time is not finite.
@@ -45,7 +45,7 @@ impl GradientStep {
         Ok(longest.fixed + longest.bytes / rate)
     }
 
-    /// The chain that decides at `rate`: of equally long ones the one that ends with the layer used first.
+    /// The longest chain at `rate`; of equal ones the one that ends with the layer used first.
     pub(super) fn longest(&self, policy: Policy, rate: f64) -> Chain {
         match policy {
             Policy::Oracle => Chain { fixed: self.oracle(), bytes: 0.0 },
@@ -57,7 +57,7 @@ impl GradientStep {
         }
     }
 
-    /// `k..` are sent as one busy period until `l` has landed.
+    /// The layers `k..` are sent in one busy period until `l` has landed.
     fn longest_fifo(&self, rate: f64) -> Chain {
         let from = self.latest_from(rate);
         self.largest(rate, |l| self.chain(from[l], l, self.before[from[l] + 1] - self.before[l]))
@@ -72,12 +72,13 @@ impl GradientStep {
         })
     }
 
-    /// Pushed as one busy period from `k` to `j`, then pulled as one from `j` to `l`; `j` passes both ways.
+    /// Pushed in one busy period from `k` to `j`, then pulled in one from `j` to `l`; `j` travels in both
+    /// directions.
     fn longest_tensor(&self, rate: f64) -> Chain {
         let from = self.latest_from(rate);
         let both = |j: usize| {
             let k = from[j];
-            // Bytes pushed before the pull of `j` begins, if layers up to 0 were to follow.
+            // Bytes pushed before the pull of `j` begins, if the layers down to 0 followed.
             self.ready[k] + exact(self.before[k + 1] + self.before[j + 1] - self.before[j]) / rate
         };
         let mut turn = self.layers().len() - 1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a link carries of gradients, and what packets of finite size cost.
+//! Rate of a link for gradients, and the delay by packets of finite size.
 //!
-//! Separate from `servers`, which says how several machines share their links. Refuses to measure.
+//! It is separate from `servers`, which models nodes that share their links.
 
 use foresee_units::Bytes;
 
@@ -16,9 +16,9 @@ pub struct Link {
 }
 
 impl Link {
-    /// `bandwidth` in bytes per second of one direction; `efficiency` is the share that gradients get of it.
+    /// `bandwidth` in bytes per second of one direction; `efficiency` is the fraction of it for gradients.
     ///
-    /// `efficiency` is a product of what stands in the way: [`Framing::goodput`],
+    /// `efficiency` is a product of factors: [`Framing::goodput`],
     /// [`ServerMix::share_of_link`](super::ServerMix::share_of_link), or 1.
     ///
     /// # Errors
@@ -43,7 +43,7 @@ impl Link {
     }
 }
 
-/// What surrounds gradients on the wire.
+/// Overhead of gradients on the wire.
 ///
 /// [`default`](Self::default) is TCP over Ethernet: a header of 32 bytes per packet of ours, 1448 bytes of payload
 /// in an Ethernet frame of 1514 (with timestamps; without preamble and checksum, as traffic shapers count).
@@ -51,9 +51,9 @@ impl Link {
 pub struct Framing {
     /// Bytes before each packet of gradients.
     pub header: u32,
-    /// Bytes of a TCP segment that carry something.
+    /// Payload bytes of a TCP segment.
     pub payload: u32,
-    /// Bytes of that segment on the wire; not less than `payload`.
+    /// Bytes of that segment on the wire; at least `payload`.
     pub frame: u32,
 }
 
@@ -64,7 +64,7 @@ impl Default for Framing {
 }
 
 impl Framing {
-    /// Share of the link that gradients get in packets of `packet` bytes:
+    /// Fraction of the link for gradients in packets of `packet` bytes:
     /// `packet / (packet + header) * payload / frame`.
     ///
     /// Full segments and full packets: a tensor's last packet may be shorter.
@@ -95,10 +95,12 @@ impl Framing {
     }
 }
 
-/// How much later than by its closed form a step under `Mercury` may end, in seconds: `(window + 2 packets) / rate`.
+/// Upper bound of the delay of a step under `Mercury` over its closed form, in seconds: `(window + 2 packets) /
+/// rate`.
 ///
-/// An urgent packet waits for what is already in the socket, at most `window` and the packet that was begun; and
-/// a packet goes down only when it is wholly up. Other delays (round trips, skew, the servers' time) are not in it.
+/// An urgent packet waits for the bytes in the socket: at most `window` and the packet that was begun. A packet
+/// is pulled only when it was pushed completely. Other delays (round trips, skew, the servers' time) are
+/// excluded.
 ///
 /// # Errors
 /// [`ModelError::InvalidInput`] for an empty packet, and for sizes above 2^52 bytes.

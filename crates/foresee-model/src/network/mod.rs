@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long a training step takes when its gradients cross a network.
+//! Duration of a training step whose gradients cross a network.
 //!
-//! Owns the model of one step: layers in order of first use leave the backward pass last first, are pushed to
-//! servers, come back as averages, and the next forward pass uses each as soon as it has landed. What differs
-//! between policies is who goes first on the link. Apart from `step`, which predicts a step that waits for
-//! samples: here nothing is loaded.
+//! Layers in order of first use leave the backward pass last first, are pushed to servers, and return as
+//! averages; the next forward pass uses each as soon as it has landed. Policies differ in the order on the link.
+//! Loading is not modelled; `step` covers steps that wait for samples.
 //!
-//! Every policy is answered twice, by a closed form ([`GradientStep::time`]) and by following its rule tensor by
-//! tensor ([`GradientStep::timeline`]), so that each checks the other. Refuses to schedule: queues and windows of
-//! real packets are other crates' work, and are compared with what stands here.
+//! Every policy has two independent results that check each other: a closed form ([`GradientStep::time`]) and a
+//! simulation tensor by tensor ([`GradientStep::timeline`]). Other crates schedule real packets, and are compared
+//! with these results.
 //!
 //! Source of the model: Duan et al., "Mercury: A Simple Transport Layer Scheduler to Accelerate Distributed DNN
-//! Training", TPDS 2023 ("the paper"). The closed forms are ours, as are the corrections: equation (3) is printed
-//! with a sum over all layers, where that of layer `l` begins at `l`; equation (7) lets all pulls share one
-//! downlink for free, which [`Compat::Paper`] keeps and [`Compat::Physical`] does not.
+//! Training", TPDS 2023 ("the paper"). The closed forms and two corrections are additions. Equation (3) is
+//! printed with a sum over all layers, but that of layer `l` begins at `l`. Equation (7) lets all pulls share one
+//! downlink for free, as in [`Compat::Paper`] and not in [`Compat::Physical`].
 //!
-//! | file | what it answers |
+//! | file | content |
 //! |---|---|
-//! | `step` | which figures a step is made of, and their sums |
-//! | `closed` | how long it takes, from sums and running maxima |
-//! | `timeline` | when each tensor is pushed, pulled and used |
-//! | `required` | what bandwidth a goal needs |
-//! | `link` | how many bytes of gradients a link carries, and what packets of finite size cost |
-//! | `servers` | what ranks get of their links when servers share them |
+//! | `step` | inputs of a step, and their sums |
+//! | `closed` | step time from sums and running maxima |
+//! | `timeline` | times at which each tensor is pushed, pulled and used |
+//! | `required` | bandwidth that a goal needs |
+//! | `link` | rate of a link for gradients, and the delay by packets of finite size |
+//! | `servers` | rates of ranks whose links servers share |
 
 mod closed;
 mod link;

@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who goes first on the link: the policies by name.
+//! Names of the policies, which determine the order on the link.
 //!
-//! Separate because closed forms, timelines and faces all speak of them. Refuses to decide anything: what a policy
-//! means stands in `timeline`.
+//! They are separate because closed forms, timelines and interfaces use them; `timeline` implements their rules.
 
 use std::fmt;
 
-/// Which reading of the paper is meant where the two differ.
+/// The reading of the paper where it differs from a physical model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Compat {
-    /// What a machine can do: pulls queue for one downlink.
+    /// A physical model: pulls queue for one downlink.
     #[default]
     Physical,
-    /// The paper to the letter, so that its numbers can be checked: by equation (7) all pulls pass at once, each
-    /// at the whole rate.
+    /// The literal paper, for a check of its numbers: by equation (7) all pulls travel at once, each at the whole
+    /// rate.
     Paper,
 }
 
 impl Compat {
-    /// Both, the default first.
+    /// Both values, the default first.
     pub const ALL: [Self; 2] = [Self::Physical, Self::Paper];
 
     /// `physical` or `paper`.
@@ -29,21 +28,21 @@ impl Compat {
         }
     }
 
-    /// The one of that name.
+    /// The value of that name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|compat| compat.name() == name)
     }
 }
 
-/// A rule by which gradients cross the link, or what to compare it with.
+/// A rule for the order of gradients on the link, or a reference for comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Policy {
-    /// No network at all: the lower bound of every other.
+    /// No network: the lower bound of all policies.
     Oracle,
-    /// Packets, the tensor used first goes first; a newly ready one interrupts. The paper's Algorithm 1.
+    /// Packets; the tensor used first goes first, and a newly ready one interrupts. The paper's Algorithm 1.
     Mercury,
-    /// The forward pass waits for the last tensor, whatever the order: clipping by the global norm, a gradient
-    /// scaler, a communication hook. Packets, by `Mercury` or `FifoPacket` alike.
+    /// The forward pass waits for the last tensor in any order: clipping by the global norm, a gradient scaler, a
+    /// communication hook. Packets, by `Mercury` or `FifoPacket`.
     Barrier,
     /// Packets in the order in which tensors become ready; a packet returns once it is summed.
     FifoPacket,
@@ -53,7 +52,7 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// Every policy under one reading, each never slower than the next.
+    /// All policies under one reading; each is at least as fast as the next.
     pub const fn all(compat: Compat) -> [Self; 5] {
         [Self::Oracle, Self::Mercury, Self::Barrier, Self::FifoPacket, Self::FifoTensor(compat)]
     }
@@ -69,14 +68,14 @@ impl Policy {
         }
     }
 
-    /// The one of that name, in the given reading.
+    /// The policy of that name, in the given reading.
     pub fn named(name: &str, compat: Compat) -> Option<Self> {
         Self::all(compat).into_iter().find(|policy| policy.name() == name)
     }
 }
 
 impl fmt::Display for Policy {
-    /// As [`name`](Self::name); the paper's reading says so.
+    /// As [`name`](Self::name), with a mark for the paper's reading.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::FifoTensor(Compat::Paper) => write!(f, "{} (paper)", self.name()),

@@ -1,30 +1,30 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The least bandwidth that keeps a given share of the speed.
+//! The minimum of bandwidth that retains a given fraction of the speed.
 //!
-//! Separate from `closed`, whose answer it inverts. Refuses to search: a step's time is the largest of chains
-//! `fixed + bytes / B`, so the answer is that of one chain, and it is found exactly.
+//! It inverts the results of `closed` without a search: a step's time is the largest of chains `fixed + bytes /
+//! B`, so the answer is that of one chain, and is exact.
 
 use super::closed::Chain;
 use super::step::exact;
 use super::{GradientStep, Policy};
 use crate::ModelError;
 
-/// What bandwidth a goal needs.
+/// The bandwidth that a goal needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RequiredBandwidth {
-    /// At least so many bytes per second of one direction; 0 where any bandwidth will do.
+    /// This many bytes per second of one direction; 0 if any bandwidth suffices.
     AtLeast(f64),
-    /// No bandwidth is enough.
+    /// No bandwidth suffices.
     Infeasible {
-        /// What was asked for.
+        /// The requested goal.
         goal: f64,
-        /// What is approached as the bandwidth grows: 1.
+        /// The limit for infinite bandwidth: 1.
         best: f64,
     },
 }
 
 impl RequiredBandwidth {
-    /// The bandwidth, unless none is enough.
+    /// The bandwidth, or `None` if none suffices.
     pub const fn bytes_per_second(self) -> Option<f64> {
         match self {
             Self::AtLeast(rate) => Some(rate),
@@ -34,13 +34,12 @@ impl RequiredBandwidth {
 }
 
 impl GradientStep {
-    /// The least bandwidth at which a step keeps the share `goal` of its speed without a network.
+    /// The minimum of bandwidth at which a step retains the fraction `goal` of its speed without a network.
     ///
-    /// In bytes per second of one direction of a link of which gradients get `efficiency`. `goal` 0.99 is what
-    /// the paper asks of most models, 0.9 of BERT. For each chain `fixed + bytes / B` it is
-    /// `bytes / (oracle / goal - fixed)`; the largest over the chains of the policy is the answer. Found in a
-    /// few passes: the answer to one chain is tried, and replaced by the answer to the chain that is longest
-    /// there.
+    /// In bytes per second of one direction of a link with the given `efficiency`. The paper uses a `goal` of
+    /// 0.99 for most models, and 0.9 for BERT. For each chain `fixed + bytes / B` the answer is `bytes / (oracle
+    /// / goal - fixed)`, and the largest over the policy's chains is the result. A few passes find it: the answer
+    /// to one chain is tried, and replaced by that of the chain that is longest there.
     ///
     /// A goal of 1 is [`Infeasible`](RequiredBandwidth::Infeasible) as soon as a byte has to travel after the
     /// backward pass, which is so unless the layers used first have none; a goal above 1 always is.
@@ -77,7 +76,7 @@ impl GradientStep {
         if policy == Policy::Oracle || self.bytes().is_zero() {
             return Ok(RequiredBandwidth::AtLeast(0.0));
         }
-        // A chain of Mercury's that no policy undercuts, so its need is the least that can come out.
+        // A chain of Mercury's that exists under every policy, so its answer is a lower bound of the result.
         let mut chain = self.longest_if_slow();
         let mut need = 0.0;
         loop {
@@ -85,7 +84,7 @@ impl GradientStep {
             if more.is_infinite() {
                 return Ok(infeasible);
             }
-            // Each round answers one chain more, and none twice.
+            // Each pass answers one more chain, and none twice.
             if more <= need {
                 return Ok(RequiredBandwidth::AtLeast(need / efficiency));
             }
@@ -100,7 +99,7 @@ impl GradientStep {
         Chain { fixed: self.ready[last] + self.rest[last], bytes: exact(self.bytes().get()) }
     }
 
-    /// `bytes / (oracle / goal - fixed)`, written so that a goal near 1 or near 0 loses no digits.
+    /// `bytes / (oracle / goal - fixed)`, in a form that loses no digits for a goal near 1 or 0.
     fn need_of(&self, chain: Chain, goal: f64) -> f64 {
         if chain.bytes > 0.0 {
             let slack = self.oracle() * (1.0 - goal) + goal * (self.oracle() - chain.fixed);

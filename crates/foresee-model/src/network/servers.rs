@@ -1,17 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a rank gets of its link when servers share the ranks' machines, and how packets are dealt for the most.
+//! A rank's share of its link when servers share the ranks' nodes, and the fastest distribution of packets.
 //!
-//! Separate from `link`: this is about who carries how much, not about what surrounds it. Refuses machines of
-//! unequal links.
+//! It is separate from `link`, which models the overhead on the wire. All nodes have equal links.
 
 use crate::ModelError;
 
-/// Servers of one exchange: one on each rank's machine, and some on machines of their own.
+/// Servers of one exchange: one on each rank's node, and some on nodes of their own.
 ///
-/// Each summed byte belongs to one server. With the share `c` of all bytes on each co-located server and `d` on
-/// each dedicated one, a rank's machine sends its own gradients, less those that stay (`1 - c`), and the sums of
-/// its server to the other ranks (`c (n - 1)`); a dedicated one sends `d n`. Down it is the same. The slower of
-/// the two sets the pace.
+/// Each summed byte belongs to one server. `c` is the share of all bytes on each co-located server, `d` that on
+/// each dedicated one. A rank's node sends its own gradients except the local share (`1 - c`), and the sums of
+/// its server to the other ranks (`c (n - 1)`); a dedicated node sends `d n`. The downlinks carry the same. The
+/// slower of the two determines the time.
 ///
 /// # Examples
 /// ```
@@ -30,12 +29,12 @@ pub struct ServerMix {
 }
 
 impl ServerMix {
-    /// The mix by which `ranks` ranks with `dedicated` machines more exchange fastest.
+    /// The fastest mix for `ranks` ranks and `dedicated` further nodes.
     ///
-    /// Dealt so that all links are equally busy: `(n - k) / D` to each co-located server and `2 (n - 1) / D` to
-    /// each dedicated one, `D = n^2 + k (n - 2)`. From `k = n` dedicated servers on, they alone are enough.
-    /// Without one it is the volume of an all-reduce. The derivation is ours; it agrees with `BytePS`'s
-    /// `Hash_Mixed_Mode`.
+    /// All links are equally busy: `(n - k) / D` for each co-located server and `2 (n - 1) / D` for each
+    /// dedicated one, with `D = n^2 + k (n - 2)`. From `k = n` dedicated servers on, they sum everything. Without
+    /// one the volume is that of an all-reduce. The derivation is our own, and matches `Hash_Mixed_Mode` of
+    /// `BytePS`.
     ///
     /// # Errors
     /// [`ModelError::InvalidInput`] for fewer than 2 ranks: one alone exchanges nothing.
@@ -54,7 +53,7 @@ impl ServerMix {
         })
     }
 
-    /// No server on a rank's machine; the dedicated ones share evenly.
+    /// A mix without servers on the ranks' nodes; the dedicated ones share evenly.
     ///
     /// # Errors
     /// [`ModelError::InvalidInput`] for fewer than 2 ranks or no server.
@@ -67,17 +66,17 @@ impl ServerMix {
         Ok(Self { ranks, dedicated, colocated_share: 0.0, dedicated_share: 1.0 / f64::from(dedicated) })
     }
 
-    /// Share of all bytes that each co-located server sums.
+    /// Fraction of all bytes that each co-located server sums.
     pub const fn colocated(&self) -> f64 {
         self.colocated_share
     }
 
-    /// Share of all bytes that each dedicated server sums; 0 without one.
+    /// Fraction of all bytes that each dedicated server sums; 0 without one.
     pub const fn dedicated(&self) -> f64 {
         self.dedicated_share
     }
 
-    /// Share of a link that one rank's gradients get, up and down alike: the factor of `B_eff`.
+    /// Fraction of a link for one rank's gradients, equal in both directions: the factor of `B_eff`.
     ///
     /// `(n^2 + k (n - 2)) / (2 n (n - 1))` for the best mix of `k < n` dedicated servers, 1 from `k = n` on;
     /// `min(1, k / n)` for dedicated ones alone.
@@ -116,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn the_best_mix_gives_what_the_formula_says_and_deals_every_byte_once() {
+    fn the_best_mix_follows_the_formula_and_distributes_every_byte_once() {
         for n in 2..40_u32 {
             for k in 0..60_u32 {
                 let mix = ServerMix::best(n, k).unwrap();

@@ -1,20 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The figures of one step, checked once, and the sums that every answer is made of.
+//! The inputs of one step, validated once, and the sums that all results use.
 //!
-//! Separate from the answers so that none of them meets a NaN. Refuses what no step can have: see
-//! [`GradientStep::new`].
+//! Validation is here so that no formula meets a NaN; see [`GradientStep::new`].
 
 use foresee_units::Bytes;
 
 use super::{Link, Policy};
 use crate::ModelError;
 
-/// One layer: what leaves together in the backward pass and is waited for together in the forward pass.
+/// One layer: parameters that become ready together in the backward pass and are used together in the forward
+/// pass.
 ///
-/// A parameter tensor as a rule. Times are seconds, finite and 0 or more.
+/// Usually a parameter tensor. Times are seconds, finite and 0 or more.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Layer {
-    /// Bytes of its gradient on the wire, one way.
+    /// Bytes of its gradient on the wire, in one direction.
     pub bytes: Bytes,
     /// Backward time: from the gradient of the layer used next until this one's is ready.
     pub backward: f64,
@@ -24,10 +24,10 @@ pub struct Layer {
     pub update: f64,
 }
 
-/// One training step of one rank: layers in order of first use, the one that the forward pass needs first in front.
+/// One training step of one rank: layers in order of first use by the forward pass.
 ///
-/// Time 0 is when the backward pass begins, with the last layer; the step ends when the last layer's next
-/// forward does. Immutable.
+/// Time 0 is the start of the backward pass, with the last layer; the step ends with the last layer's next
+/// forward. Immutable.
 ///
 /// # Examples
 /// ```
@@ -46,18 +46,19 @@ pub struct Layer {
 pub struct GradientStep {
     /// In order of first use; never empty.
     layers: Vec<Layer>,
-    /// Bytes of all layers before each; one entry more than layers.
+    /// Bytes of all layers before each; one entry more than there are layers.
     pub(super) before: Vec<u64>,
-    /// When each gradient is ready: backward times of this layer and of all used later (equation 3, corrected).
+    /// When each gradient is ready: the sum of backward times of this layer and of all used later (equation 3,
+    /// corrected).
     pub(super) ready: Vec<f64>,
-    /// What is left to compute once each has landed: update and forward of this layer and of all used later.
+    /// Remaining compute once each has landed: update and forward of this layer and of all used later.
     pub(super) rest: Vec<f64>,
 }
 
 impl GradientStep {
-    /// The most bytes of one step, 2^52 (4.5 PB): push and pull together are then exact in an `f64`.
+    /// Maximum of bytes in one step, 2^52 (4.5 PB): push and pull together are then exact in an `f64`.
     pub const BYTES_MAX: Bytes = Bytes::new(1 << 52);
-    /// The least time of all layers together, a picosecond: with less, a bandwidth could be too large for an `f64`.
+    /// Minimum of the time of all layers together, a picosecond: below it, a bandwidth could exceed an `f64`.
     pub const TIME_MIN: f64 = 1e-12;
 
     /// Layers in order of first use.
@@ -97,17 +98,17 @@ impl GradientStep {
         &self.layers
     }
 
-    /// Bytes that one rank pushes in a step, and pulls.
+    /// Bytes that one rank pushes in a step, and also pulls.
     pub fn bytes(&self) -> Bytes {
         Bytes::new(self.before[self.layers.len()])
     }
 
-    /// Time of the step if gradients took none to travel, in seconds: the least of any policy.
+    /// Time of the step with a transfer time of 0, in seconds: the lower bound of all policies.
     pub fn oracle(&self) -> f64 {
         self.ready[0] + self.rest[0]
     }
 
-    /// Share of the speed without a network that a policy keeps: `oracle / time`, in (0, 1] (equation 9).
+    /// Fraction of the speed without a network that a policy retains: `oracle / time`, in (0, 1] (equation 9).
     ///
     /// # Errors
     /// As [`time`](Self::time).
@@ -115,9 +116,9 @@ impl GradientStep {
         Ok(self.oracle() / self.time(policy, link)?)
     }
 
-    /// What waiting for every tensor costs, in seconds per step: `Barrier` less `Mercury`.
+    /// Cost of a wait for all tensors, in seconds per step: `Barrier` minus `Mercury`.
     ///
-    /// Exact clipping by the global norm has this price, as the norm needs the last gradient before the first
+    /// Exact clipping by the global norm has this cost, because the norm needs the last gradient before the first
     /// update.
     ///
     /// # Errors
@@ -138,21 +139,21 @@ impl GradientStep {
 
     /// Samples per second of `ranks` ranks that never wait for each other: `ranks * batch / oracle`.
     ///
-    /// The paper's Linear-Scaling, the speed of one rank alone times their number; a policy reaches
+    /// This is the paper's Linear-Scaling, the speed of a single rank times their number; a policy reaches
     /// [`speed`](Self::speed) times this. `batch` is samples per rank and step.
     pub fn linear_scaling(&self, ranks: u32, batch: u32) -> f64 {
         f64::from(ranks) * f64::from(batch) / self.oracle()
     }
 
-    /// Seconds that each whole layer takes one way.
+    /// Seconds that each whole layer takes in one direction.
     pub(super) fn one_way(&self, at: usize, bandwidth: f64) -> f64 {
         exact(self.layers[at].bytes.get()) / bandwidth
     }
 
-    /// The rate at which gradients travel, if all of them pass in a finite time.
+    /// The rate of gradients, if all of them travel in a finite time.
     pub(super) fn checked_rate(&self, link: Link) -> Result<f64, ModelError> {
         let rate = link.rate();
-        // Twice, as a tensor of `FifoTensor` is pushed and then pulled.
+        // Twice, because a tensor of `FifoTensor` is pushed and then pulled.
         let time = 2.0 * exact(self.bytes().get()) / rate + self.oracle();
         if rate > 0.0 && time.is_finite() {
             return Ok(rate);
@@ -162,7 +163,7 @@ impl GradientStep {
     }
 }
 
-/// Bytes of a checked step, once or twice: nothing is rounded.
+/// Bytes of a validated step, once or twice, without rounding.
 #[expect(clippy::cast_precision_loss, reason = "at most 2^53, as `GradientStep::new` has checked")]
 pub(super) const fn exact(bytes: u64) -> f64 {
     bytes as f64
@@ -184,7 +185,7 @@ fn bytes_before(layers: &[Layer]) -> Result<Vec<u64>, ModelError> {
     Err(ModelError::InvalidInput { field: "bytes of all layers", value, rule: "2^52 at most" })
 }
 
-/// For each layer the sum of a figure from it to the last one.
+/// For each layer, the sum of a value from it to the last one.
 fn sums_from(layers: &[Layer], figure: impl Fn(&Layer) -> f64) -> Vec<f64> {
     let mut sums = vec![0.0; layers.len()];
     let mut sum = 0.0;
@@ -212,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_figure_that_no_step_can_have_is_refused_with_its_layer() {
+    fn an_invalid_value_is_refused_with_its_layer() {
         for value in [-1.0, f64::NAN, f64::INFINITY] {
             for (field, layer) in [
                 ("backward", Layer { backward: value, ..LAYER }),
@@ -226,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_a_timeless_and_an_endless_step_are_refused() {
+    fn steps_without_layers_of_zero_time_or_of_infinite_time_are_refused() {
         assert_eq!(GradientStep::new([]), Err(ModelError::Empty { field: "list of layers" }));
         let timeless = Layer { bytes: Bytes::new(5), ..Layer::default() };
         assert!(GradientStep::new([timeless]).is_err());

@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When each tensor is ready, pushed, pulled and used: the policies as rules, followed tensor by tensor.
+//! Times at which each tensor is ready, pushed, pulled and used: the policies as rules, simulated tensor by
+//! tensor.
 //!
-//! Separate from `closed`, whose sums it checks, and which says only when the last forward ends. Packets are
-//! infinitely small here, as in the paper: a tensor of a packet policy is pulled while it is pushed.
+//! It is separate from `closed`, which computes only the end of the last forward, and checks it. Packets are
+//! infinitely small, as in the paper: a tensor of a packet policy is pulled while it is pushed.
 
 use super::{Compat, GradientStep, Link, Policy};
 use crate::ModelError;
 
-/// One stretch of time in which a link carries one layer and nothing else.
+/// An interval in which a link carries only one layer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Transfer {
     /// The layer, counted from 0 in order of first use.
     pub layer: usize,
     /// In seconds since the backward pass began.
     pub start: f64,
-    /// Likewise; after `start`.
+    /// In seconds since the backward pass began; after `start`.
     pub end: f64,
 }
 
-/// A step, followed: for each layer, in order of first use, when it is ready, pushed, pulled and used.
+/// A simulated step: for each layer, in order of first use, when it is ready, pushed, pulled and used.
 ///
 /// All times are seconds since the backward pass began. `backward`, `push`, `pull` and `forward` have one entry
 /// per layer.
@@ -26,16 +27,16 @@ pub struct Transfer {
 pub struct Timeline {
     /// End of each layer's backward: its gradient is ready.
     pub backward: Vec<f64>,
-    /// End of its push: the servers have all of it.
+    /// End of its push: the servers have all of its bytes.
     pub push: Vec<f64>,
     /// End of its pull: the average has landed.
     pub pull: Vec<f64>,
-    /// End of its next forward, which its update precedes.
+    /// End of its next forward, which follows its update.
     pub forward: Vec<f64>,
-    /// What the uplink carries, in order of time; a tensor that was interrupted has several entries, one without
-    /// bytes none.
+    /// Transfers on the uplink, in order of time. An interrupted tensor has several entries, one without bytes
+    /// has none.
     pub uplink: Vec<Transfer>,
-    /// What the downlink carries. In order of time, and one after the other but for `FifoTensor(Paper)`.
+    /// Transfers on the downlink, in order of time; they overlap only for `FifoTensor(Paper)`.
     pub downlink: Vec<Transfer>,
 }
 
@@ -47,9 +48,9 @@ impl Timeline {
 }
 
 impl GradientStep {
-    /// Follows one step under `policy`: equations (3) to (8) and Algorithm 1 of the paper, corrected. O(layers).
+    /// Simulate one step under `policy`: equations (3) to (8) and Algorithm 1 of the paper, corrected. O(layers).
     ///
-    /// Its [`Timeline::time`] is [`time`](Self::time) but for rounding.
+    /// Its [`Timeline::time`] equals [`time`](Self::time) up to rounding.
     ///
     /// # Errors
     /// As [`time`](Self::time).
@@ -88,17 +89,17 @@ impl GradientStep {
         Ok(timeline)
     }
 
-    /// Algorithm 1. With `urgent_first` the layer used first goes first, without it the one ready first.
+    /// Algorithm 1. With `urgent_first` the layer used first goes first, without it the one that was ready first.
     ///
     /// Layers become ready last first, so the waiting layer that is used first is always the newest: the paper's
-    /// search for it is a look at the end of a queue.
+    /// search for it takes the end of a queue.
     fn send_packets(&self, timeline: &mut Timeline, rate: f64, urgent_first: bool) {
         let mut left: Vec<f64> = (0..self.layers().len()).map(|l| self.one_way(l, rate)).collect();
         let mut waiting = std::collections::VecDeque::new();
         for l in (0..self.layers().len()).rev() {
             let mut now = self.ready[l];
             waiting.push_back(l);
-            // Until the next layer is ready; nothing comes after the first one.
+            // Until the next layer is ready; no layer follows the first one.
             let mut room = if l == 0 { f64::INFINITY } else { self.layers()[l - 1].backward };
             while room > 0.0 {
                 let next = if urgent_first { waiting.back() } else { waiting.front() };
@@ -126,7 +127,7 @@ impl GradientStep {
         timeline.downlink.clone_from(&timeline.uplink);
     }
 
-    /// Equations (6) and (7): one whole tensor after the other, in the order in which they become ready.
+    /// Equations (6) and (7): whole tensors in the order in which they become ready.
     fn send_tensors(&self, timeline: &mut Timeline, rate: f64, compat: Compat) {
         let (mut uplink_free, mut downlink_free) = (0.0_f64, 0.0_f64);
         for l in (0..self.layers().len()).rev() {
@@ -145,7 +146,8 @@ impl GradientStep {
         }
     }
 
-    /// Equations (4) and (5): each layer's update and forward, once it has landed and the one before is done.
+    /// Equations (4) and (5): each layer's update and forward, after it has landed and the previous layer is
+    /// done.
     fn use_averages(&self, timeline: &mut Timeline, barrier: bool) {
         let mut now = if barrier { timeline.pull.iter().copied().fold(0.0, f64::max) } else { self.ready[0] };
         for (l, layer) in self.layers().iter().enumerate() {
@@ -155,7 +157,7 @@ impl GradientStep {
     }
 }
 
-/// Notes a transfer, as the continuation of the one before if it is one.
+/// Add a transfer, or extend the previous one if it continues it.
 fn carry(link: &mut Vec<Transfer>, transfer: Transfer) {
     if transfer.end <= transfer.start {
         return;

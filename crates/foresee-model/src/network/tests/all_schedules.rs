@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Theorem 1 of the paper, the hard way: of all schedules of a small step none ends before Mercury's.
+//! Theorem 1 of the paper by exhaustive search: no schedule of a small step ends before Mercury's.
 
 use foresee_testkit::property;
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ proptest! {
 }
 
 #[test]
-fn the_search_finds_what_is_known_of_example_a() {
+fn the_search_finds_the_known_time_of_example_a() {
     let layer = |bytes| crate::network::Layer {
         bytes: foresee_units::Bytes::new(bytes),
         backward: 2.0,
@@ -30,14 +30,14 @@ fn the_search_finds_what_is_known_of_example_a() {
     assert!((Search::new(&step).fastest() - 11.0).abs() < f64::EPSILON);
 }
 
-/// Every way to give each second of the link to some ready layer with a byte left, or to nobody.
+/// All assignments of each second of the link to a ready layer with bytes left, or to none.
 struct Search<'a> {
     step: &'a GradientStep,
-    /// Bytes that have not been sent.
+    /// Bytes that were not sent.
     left: Vec<u64>,
     /// When each layer landed.
     landed: Vec<f64>,
-    /// Seconds that the link may stand idle although something is ready.
+    /// Seconds that the link may idle although a layer is ready.
     idle: u32,
     fastest: f64,
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the closed form leaves out, bounded: packets of finite size and a window before the link.
+//! The bound on the delay that the closed form omits: packets of finite size and a window before the link.
 
 use foresee_testkit::property;
 use foresee_units::Bytes;
@@ -10,14 +10,14 @@ use crate::network::{GradientStep, Layer, Policy, packet_delay, step::exact};
 
 /// A step under Mercury with packets of `packet` bytes and `window` bytes in the socket.
 ///
-/// A packet is chosen when no more than `window` bytes are unsent before it, and cannot be called back; it goes
-/// down when it is wholly up, one after the other.
+/// A packet is chosen when at most `window` bytes are unsent, and cannot be withdrawn. It is pulled when it was
+/// pushed completely, one after the other.
 fn with_packets(step: &GradientStep, packet: u64, window: f64, rate: f64) -> f64 {
     let mut left: Vec<u64> = step.layers().iter().map(|layer| layer.bytes.get()).collect();
     let mut landed = step.ready.clone();
     let (mut now, mut up_free, mut down_free) = (0.0_f64, 0.0_f64, 0.0_f64);
     while left.iter().any(|left| *left > 0) {
-        // The moment at which the socket has sent all but `window`.
+        // The time at which the socket has sent all but `window`.
         now = now.max(up_free - window / rate);
         let Some(l) = (0..left.len()).find(|&l| left[l] > 0 && step.ready[l] <= now) else {
             // Layers become ready last first.
@@ -61,7 +61,7 @@ proptest! {
 #[test]
 fn the_bound_is_nearly_reached() {
     let layer = |bytes, backward, forward| Layer { bytes: Bytes::new(bytes), backward, forward, update: 0.0 };
-    // The urgent byte is ready just after a packet was chosen with the window full.
+    // The urgent byte gets ready directly after a packet was chosen with a full window.
     let step = GradientStep::new([layer(1, 3.001, 1000.0), layer(100, 1.0, 0.0)]).unwrap();
     let closed = step.time(Policy::Mercury, link(1.0)).unwrap();
     let delay = with_packets(&step, 1, 2.0, 1.0) - closed;

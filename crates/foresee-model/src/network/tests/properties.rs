@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Laws over random steps: closed form and timeline agree, policies keep their order, the required bandwidth
-//! inverts the time, and no timeline breaks a rule of the link.
+//! Properties over random steps: closed form and timeline agree, policies keep their order, the required
+//! bandwidth inverts the time, and no timeline violates a rule of the link.
 
 use foresee_testkit::property;
 use foresee_units::{Bytes, GAMMA, mix};
@@ -22,7 +22,7 @@ fn steps() -> impl Strategy<Value = (GradientStep, f64)> {
     ]
 }
 
-/// Bytes that a policy has to send are sent, once, in order, and never before they are ready.
+/// All bytes of a policy are sent once, in order, and never before they are ready.
 fn check_links(step: &GradientStep, policy: Policy, timeline: &Timeline, bandwidth: f64) {
     let slack = 1e-9 * timeline.time();
     for (transfers, alone) in
@@ -52,12 +52,12 @@ proptest! {
     #![proptest_config(property(2_000))]
 
     #[test]
-    fn closed_forms_are_what_following_the_rules_gives((step, bandwidth) in steps()) {
+    fn closed_forms_match_the_simulation_of_the_rules((step, bandwidth) in steps()) {
         for policy in policies() {
             let closed = step.time(policy, link(bandwidth)).unwrap();
             let timeline = step.timeline(policy, link(bandwidth)).unwrap();
             prop_assert!(near(closed, timeline.time()), "{policy}: {closed} and {}", timeline.time());
-            // Every policy: the step ends when the latest chain of landing and remaining compute does.
+            // For every policy, the step ends with the latest chain of landing and remaining compute.
             if policy != Policy::Barrier {
                 let chains = timeline.pull.iter().zip(&step.rest).map(|(pull, rest)| pull + rest);
                 prop_assert!(near(closed, chains.fold(0.0, f64::max)));
@@ -67,7 +67,7 @@ proptest! {
     }
 
     #[test]
-    fn policies_keep_their_order((step, bandwidth) in steps()) {
+    fn policies_keep_their_order_of_speed((step, bandwidth) in steps()) {
         let times = policies().map(|policy| step.time(policy, link(bandwidth)).unwrap());
         for pair in times.windows(2) {
             prop_assert!(pair[0] <= pair[1] * (1.0 + 1e-12), "{times:?}");
@@ -133,7 +133,7 @@ proptest! {
 }
 
 #[test]
-fn a_goal_that_is_no_share_is_refused_and_one_above_1_out_of_reach() {
+fn an_invalid_goal_is_refused_and_one_above_1_is_infeasible() {
     let layer = Layer { bytes: Bytes::new(3), backward: 1.0, forward: 1.0, update: 0.0 };
     let step = GradientStep::new([layer]).unwrap();
     for goal in [0.0, -0.5, f64::NAN, f64::INFINITY] {
@@ -162,7 +162,7 @@ fn long_step(layers: u64) -> GradientStep {
 }
 
 #[test]
-fn a_hundred_thousand_layers_are_no_more_than_a_pass_each() {
+fn a_hundred_thousand_layers_take_linear_time() {
     let step = long_step(100_000);
     for policy in policies() {
         let closed = step.time(policy, link(1e9)).unwrap();

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which neighbours of a request are read with it.
+//! The rule that joins neighbouring ranges of an object into one read.
 //!
-//! Apart from the queue, because the rule is arithmetic on ranges: grow right, then left, as long as the
-//! gap, the target size and the share of bytes that nobody wants allow. Refuses to look at urgency: whom
-//! it may take along, the caller says by what it offers.
+//! It is separate from the queue because it is pure arithmetic on ranges: grow right, then left, within the
+//! limits on the gap, the target size and the fraction of unwanted bytes. The caller decides by urgency which
+//! ranges it offers.
 
 use crate::config::CoalesceConfig;
 
-/// The most that gaps may make up of a span: one part in ten.
+/// Maximum fraction of gaps in a span: one part in ten.
 const OVER_READ: u64 = 10;
 
-/// A span under construction.
+/// A span that is being built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Extent {
     /// First byte.
     pub(crate) start: u64,
     /// The byte after the last.
     pub(crate) end: u64,
-    /// Bytes that somebody wants.
+    /// Bytes that requests want.
     pub(crate) wanted: u64,
 }
 
 impl Extent {
-    /// One range by itself.
+    /// A single range.
     pub(crate) const fn new(start: u64, end: u64) -> Self {
         Self { start, end, wanted: end - start }
     }
@@ -32,8 +32,8 @@ impl Extent {
         self.end - self.start
     }
 
-    /// This extent with `start..end` added, if the bounds allow it. Ranges are offered outwards, nearest
-    /// first, so what lies between the extent and a range beyond it is wanted by nobody.
+    /// Return this extent with `start..end` added, if the limits allow it. Ranges are offered outwards, nearest
+    /// first, so no request wants the bytes between the extent and a range beyond it.
     pub(crate) fn with(self, start: u64, end: u64, config: &CoalesceConfig) -> Option<Self> {
         let gap = start.saturating_sub(self.end).max(self.start.saturating_sub(end));
         let grown = Self { start: self.start.min(start), end: self.end.max(end), wanted: 0 };
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_span_stops_at_its_target_but_a_large_request_still_takes_what_lies_inside_it() {
+    fn a_span_stops_at_its_target_but_a_large_request_still_joins_ranges_inside_it() {
         assert_eq!(Extent::new(0, 900).with(900, 1001, &CONFIG), None);
         assert!(Extent::new(0, 5000).with(10, 20, &CONFIG).is_some());
     }

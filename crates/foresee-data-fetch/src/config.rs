@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The knobs of a fetch queue, with their reasons, and the figures it reports.
+//! Settings of a fetch queue, with their reasons, and its metrics.
 //!
-//! Owns no decision: each bound is used by the file that it is named after.
+//! Each setting is applied in the file that it is named after.
 
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
-/// How one source is to be asked.
+/// Settings for the reads from one source.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DispatchConfig {
-    /// How many attempts at once.
+    /// Concurrent attempts.
     pub limit: LimitConfig,
-    /// When to ask again, and when to give up.
+    /// Retries.
     pub retry: RetryConfig,
-    /// Whether and how ranges of one object are read as one; `None` reads each by itself.
+    /// Joining of ranges of one object into one read; `None` reads each separately.
     pub coalesce: Option<CoalesceConfig>,
-    /// The share of moved bytes that second requests may add, 0 to 1; 0 never hedges. 0.05 by default.
+    /// Maximum of second attempts as a fraction of moved bytes, 0 to 1; 0 disables hedging. 0.05 by default.
     pub hedge_share: f64,
-    /// Whether other ranks of the job ask this source too: what has time then leaves it to them, and nothing is doubled
-    /// that would take from them. Not by default.
+    /// Whether other ranks of the job use this source too: then requests with slack yield to them, and
+    /// concurrency is not doubled at their expense. False by default.
     pub shared: bool,
 }
 
 impl DispatchConfig {
-    /// For a bucket or another source of unknown width: adaptive limit, retries, hedges; no coalescing.
+    /// Settings for a bucket or another source of unknown capacity: adaptive limit, retries, hedges; no
+    /// coalescing.
     pub fn adaptive() -> Self {
         Self {
             limit: LimitConfig::default(),
@@ -33,9 +34,9 @@ impl DispatchConfig {
         }
     }
 
-    /// For a source of known width, such as a pool of `in_flight` threads: no adaptation, no hedges.
+    /// Settings for a source of known capacity, such as a pool of `in_flight` threads: no adaptation, no hedges.
     ///
-    /// `in_flight` 0 is read as 1: a queue that never starts anything would hang its consumer.
+    /// `in_flight` 0 means 1: a queue that never starts anything would block its consumer forever.
     pub fn fixed(in_flight: u32) -> Self {
         let in_flight = in_flight.max(1);
         let limit =
@@ -44,18 +45,18 @@ impl DispatchConfig {
     }
 }
 
-/// Bounds of the concurrency limit. Out of order, they are put in order: `1 <= min <= start <= max`.
+/// Bounds of the concurrency limit. Values are sorted if necessary: `1 <= min <= start <= max`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LimitConfig {
-    /// In flight at first. 16 by default: enough to see a round trip's worth, too few to provoke a refusal.
+    /// Initial concurrency. 16 by default: enough to measure a round trip, and too few to cause throttling.
     pub start: u32,
-    /// Never fewer. 1 by default.
+    /// Minimum. 1 by default.
     pub min: u32,
-    /// Never more. 256 by default; equal to `min`, the limit is fixed.
+    /// Maximum. 256 by default; if it equals `min`, the limit is fixed.
     pub max: u32,
-    /// What a request costs the source besides its bytes, in bytes it could have sent instead. 32 KiB by
-    /// default, near `rate / requests per second` of common disks and buckets. Goodput is compared in
-    /// `bytes + request_cost`, so that a change in the mix of sizes does not look like a change of speed.
+    /// Cost of a request at the source besides its bytes, in bytes that could be sent instead. 32 KiB by default,
+    /// near `rate / requests per second` of common disks and buckets. Goodput is compared in `bytes +
+    /// request_cost`, so that a change in the mix of sizes does not look like a change of speed.
     pub request_cost: Bytes,
 }
 
@@ -65,14 +66,15 @@ impl Default for LimitConfig {
     }
 }
 
-/// When a failed request is tried again.
+/// Retries of a failed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RetryConfig {
-    /// Tries in all, at least 1; 10 by default. Refusals (`Throttled`) do not count: `patience` bounds them.
+    /// Maximum number of tries, at least 1; 10 by default. Throttled tries do not count: `patience` bounds them.
     pub max_tries: u32,
-    /// No try begins later than this after the request came; 180 s by default.
+    /// Time after the request at which the last try may begin; 180 s by default.
     pub patience: Nanos,
-    /// The first pause, doubled at each further fault; 500 ms by default, of which jitter takes up to half.
+    /// The first pause, doubled after each further fault; 500 ms by default. Jitter removes up to half of a
+    /// pause.
     pub first_pause: Nanos,
     /// The longest pause; 30 s by default.
     pub longest_pause: Nanos,
@@ -89,57 +91,57 @@ impl Default for RetryConfig {
     }
 }
 
-/// When neighbouring ranges of one object become one read.
+/// Limits for joining neighbouring ranges of one object into one read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoalesceConfig {
-    /// Widest gap to read over: time to first byte times the rate of one stream, both measured.
+    /// Widest gap to read: time to first byte times the rate of one stream, both measured.
     pub gap: Bytes,
-    /// A span does not grow beyond this.
+    /// Maximum size of a span.
     pub target: Bytes,
-    /// Nor beyond this many tickets, at least 1.
+    /// Maximum number of tickets in a span, at least 1.
     pub max_parts: usize,
 }
 
-/// A queue's figures as they stand.
+/// Metrics of a queue.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DispatchStats {
-    /// Attempts started and not ended.
+    /// Attempts that were started and have not ended.
     pub in_flight: u32,
-    /// How many there may be.
+    /// Their current limit.
     pub limit: u32,
-    /// Requests that wait for a start, pauses before a retry included.
+    /// Requests that wait for a start, including pauses before a retry.
     pub queued: usize,
-    /// Requests put back after a failed attempt, so far.
+    /// Requests put back after a failed attempt.
     pub retries: u64,
-    /// Second attempts asked for: beside the first, or in its place where the limit leaves no room.
+    /// Second attempts, concurrent with the first or in its place when the limit is reached.
     pub hedges: u64,
     /// Second attempts that answered first.
     pub hedge_wins: u64,
-    /// Bytes asked for by second attempts.
+    /// Bytes requested by second attempts.
     pub hedged_bytes: Bytes,
-    /// Refusals by the source.
+    /// Throttled attempts.
     pub throttles: u64,
-    /// Bytes moved, by failed and lost attempts too.
+    /// Bytes moved, including those of failed and lost attempts.
     pub moved: Bytes,
-    /// Bytes of gaps that were read to join ranges.
+    /// Bytes of gaps read to join ranges.
     pub over_read: Bytes,
-    /// Delivery rate of the recent past, idle time included; `None` before the first quarter of a second.
+    /// Recent delivery rate, including idle time; `None` before the first quarter of a second.
     pub goodput: Option<BytesPerSecond>,
-    /// Time of successful attempts, one row per size class that has any, the smallest first.
+    /// Duration of successful attempts: one row per size class with attempts, smallest first.
     pub latency: Vec<LatencyRow>,
 }
 
-/// Quantiles of attempt time among spans of similar length.
+/// Quantiles of attempt durations for spans of similar length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatencyRow {
-    /// Spans of this length or longer, up to four times it.
+    /// Minimum length of the class; it includes spans up to four times as long.
     pub from: Bytes,
-    /// Attempts counted; old ones fade.
+    /// Number of attempts; old ones decay.
     pub count: u64,
-    /// Half of the attempts took no longer.
+    /// The median.
     pub p50: Nanos,
-    /// 95 % took no longer.
+    /// The 95th percentile.
     pub p95: Nanos,
-    /// 99 % took no longer.
+    /// The 99th percentile.
     pub p99: Nanos,
 }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The queue itself: the state machine of requests, spans and attempts.
+//! The fetch queue: the state machine of requests, spans and attempts.
 //!
-//! Facts come in by `handle_*`, with the time; actions come out of [`Dispatch::poll_action`]. A driver calls it until
-//! `None` after every fact and at [`Dispatch::poll_wakeup`].
+//! Events come in by `handle_*`, with the time; actions come out of [`Dispatch::poll_action`]. A driver calls it
+//! until `None` after every event and at [`Dispatch::poll_wakeup`].
 //!
-//! **Order.** Inside a class the smallest turn goes first, and among equals the earliest deadline. A class has slack
-//! while all its waiting requests could be read before the deadline of its first; classes with slack share the source by
-//! deadline, and below the first class without slack nothing starts. So a cache fill never delays a batch
-//! that is nearly late, and a validation loader is not starved by a fill that has hours. Where answers queue, requests with
-//! slack also leave the source to other ranks (see `ease`).
+//! **Order.** Inside a class the smallest turn goes first, and among equals the earliest deadline. A class has
+//! slack while all its waiting requests could be read before the deadline of its first. Classes with slack share
+//! the source by deadline, and nothing below the first class without slack starts. So a cache fill never delays a
+//! batch that is nearly late, and a validation loader is not starved by a fill that has hours. When answers
+//! queue, requests with slack also yield the source to other ranks (see `ease`).
 //!
 //! **Bounds.** Each request ends exactly once: in `Ended::won`, as `Action::Fail`, or by `handle_withdraw`.
-//! Attempts in flight, cancelled ones included, never exceed the limit that held when they started. Memory
-//! is a few hundred bytes per request that has not ended; each operation takes O(log n) of these.
+//! Attempts in flight, including cancelled ones, never exceed the limit that held when they started. Memory is a
+//! few hundred bytes per request that has not ended; each operation takes O(log n) of these.
 
 mod ease;
 mod hedge;
@@ -42,7 +42,7 @@ pub struct Dispatch {
     entries: BTreeMap<u64, Entry>,
     queue: Queue,
     pace: Option<Pace>,
-    /// What is being read, by the first attempt's number.
+    /// Spans that are being read, by the number of the first attempt.
     spans: BTreeMap<u64, Span>,
     flights: BTreeMap<AttemptId, Flight>,
     /// When each span is next considered for a hedge.
@@ -53,7 +53,7 @@ pub struct Dispatch {
     counts: Counts,
 }
 
-/// The first of its class.
+/// The first request of its class.
 #[derive(Clone, Copy, Debug)]
 struct First {
     class: Class,
@@ -62,7 +62,7 @@ struct First {
 }
 
 impl Dispatch {
-    /// An empty queue.
+    /// Create an empty queue.
     pub fn new(config: DispatchConfig) -> Self {
         Self {
             limiter: Limiter::new(config.limit, config.shared),
@@ -82,10 +82,10 @@ impl Dispatch {
         }
     }
 
-    /// A range is wanted.
+    /// Add a request for a range.
     ///
     /// # Panics
-    /// If a request with this ticket has not ended: its bytes could not be told apart.
+    /// If a request with this ticket has not ended, because their bytes could not be told apart.
     pub fn handle_request(&mut self, request: Request, now: Nanos) {
         let entry = Entry {
             request,
@@ -101,14 +101,14 @@ impl Dispatch {
         self.queue.insert(&request, false);
     }
 
-    /// How the consumer of what is being staged goes on: as he has taken a turn, as his steps change; `None` if that is not
-    /// known any more.
+    /// Set the progress of the consumer of the staged batches, after each turn and when its step time changes;
+    /// `None` if it is unknown.
     pub const fn handle_pace(&mut self, pace: Option<Pace>) {
         self.pace = pace;
     }
 
-    /// The consumer stands and waits for `ticket`: nothing goes before it, and its slack is over.
-    /// A ticket that has ended is ignored.
+    /// The consumer waits for `ticket`: nothing goes before it, and its slack is zero. A ticket that has ended is
+    /// ignored.
     pub fn handle_urgent(&mut self, ticket: u64, now: Nanos) {
         let Some(entry) = self.entries.get_mut(&ticket) else { return };
         match entry.state {
@@ -136,8 +136,8 @@ impl Dispatch {
         }
     }
 
-    /// `ticket` is no longer wanted: it ends here. A read that served it alone is cancelled.
-    /// A ticket that has ended is ignored.
+    /// End `ticket`, which is no longer wanted. A read for it alone is cancelled. A ticket that has ended is
+    /// ignored.
     pub fn handle_withdraw(&mut self, ticket: u64, _now: Nanos) {
         let Some(entry) = self.entries.remove(&ticket) else { return };
         match entry.state {
@@ -154,7 +154,7 @@ impl Dispatch {
         }
     }
 
-    /// An attempt has ended. An attempt that is not under way is ignored.
+    /// Handle the end of an attempt. An unknown attempt is ignored.
     pub fn handle_end(&mut self, attempt: AttemptId, end: End, now: Nanos) -> Ended {
         let Some(flight) = self.flights.remove(&attempt) else { return Ended::default() };
         self.counts.moved += end.bytes;
@@ -186,7 +186,7 @@ impl Dispatch {
         Ended::default()
     }
 
-    /// What to do next; to be called until it answers `None`.
+    /// Return the next action; call until it returns `None`.
     pub fn poll_action(&mut self, now: Nanos) -> Option<Action> {
         if let Some(action) = self.poll_cancel() {
             return Some(action);
@@ -220,8 +220,8 @@ impl Dispatch {
         Some(self.start(ticket, now))
     }
 
-    /// The next moment at which [`Self::poll_action`] may have something though nothing was handled, once it
-    /// has answered `None`: a pause is over or a hedge is due. `None`: only a fact can change anything.
+    /// The next time at which [`Self::poll_action`] may return an action without a further event, once it has
+    /// returned `None`: the end of a pause, or a hedge. `None`: only an event can change anything.
     pub fn poll_wakeup(&self) -> Option<Nanos> {
         let paused = self.limiter.paused_until();
         let alarm = self.alarms.first();
@@ -242,12 +242,12 @@ impl Dispatch {
         [ready, rested, hedge].into_iter().flatten().min().map(|at| at.max(paused))
     }
 
-    /// Whether nothing is asked for at the moment because the source refused or failed.
+    /// Whether requests are paused because the source throttled or failed.
     pub fn is_paused(&self, now: Nanos) -> bool {
         now < self.limiter.paused_until()
     }
 
-    /// The figures as they stand.
+    /// The current metrics.
     pub fn stats(&self) -> DispatchStats {
         DispatchStats {
             in_flight: self.in_flight(),
@@ -265,12 +265,12 @@ impl Dispatch {
         }
     }
 
-    /// Attempts started and not ended, cancelled ones included.
+    /// Attempts that were started and have not ended, including cancelled ones.
     pub fn in_flight(&self) -> u32 {
         u32::try_from(self.flights.len()).unwrap_or(u32::MAX)
     }
 
-    /// How many attempts there may be at once, as of now.
+    /// The current limit of concurrent attempts.
     pub const fn limit(&self) -> u32 {
         self.limiter.limit()
     }
@@ -279,7 +279,7 @@ impl Dispatch {
         self.in_flight() >= self.limiter.limit()
     }
 
-    /// What an end says about the source, whoever wanted it.
+    /// Update the statistics of the source from the end of any attempt.
     fn learn(&mut self, flight: &Flight, end: &End, now: Nanos) {
         match end.outcome {
             ReadOutcome::Ok => {
@@ -303,7 +303,7 @@ impl Dispatch {
         }
     }
 
-    /// The span has arrived: its tickets end, and so does the attempt that lost.
+    /// Complete the span: its tickets end, and so does the losing attempt.
     fn win(&mut self, id: u64, by_hedge: bool) -> Ended {
         self.counts.hedge_wins += u64::from(by_hedge);
         let parts = self.close_span(id);
@@ -313,7 +313,7 @@ impl Dispatch {
         Ended { won: parts.into_iter().map(|part| part.ticket).collect() }
     }
 
-    /// A permanent fault. Where one part may have caused it for all, each is tried by itself, once more.
+    /// Handle a permanent fault. If one part may have caused it for all, each is tried once more by itself.
     fn give_up(&mut self, id: u64, outcome: ReadOutcome, now: Nanos) {
         let parts = self.close_span(id);
         let shared = parts.len() > 1 && !concerns_object(outcome);
@@ -329,10 +329,10 @@ impl Dispatch {
         }
     }
 
-    /// A passing fault or a refusal: every ticket tries again after a pause, or has tried enough.
+    /// Handle a transient fault or throttling: every ticket is retried after a pause, or fails.
     fn put_back(&mut self, id: u64, outcome: ReadOutcome, rest: Nanos, now: Nanos) {
         let parts = self.close_span(id);
-        // One pause for all, so that what was read together comes back together.
+        // One pause for all, so that parts of one read are retried together.
         let lead = parts.first().map_or(id, |part| part.ticket);
         for part in parts {
             let Some(entry) = self.entries.get_mut(&part.ticket) else { continue };
@@ -368,7 +368,7 @@ impl Dispatch {
         }
     }
 
-    /// Forgets a span; whatever still reads it is cancelled.
+    /// Remove a span, and cancel its attempts.
     fn close_span(&mut self, id: u64) -> Vec<Part> {
         let Some(span) = self.spans.remove(&id) else { return Vec::new() };
         if let Some(at) = span.alarm {
@@ -383,7 +383,7 @@ impl Dispatch {
         span.parts
     }
 
-    /// Whoever comes first in each class.
+    /// The first request of each class.
     fn firsts(&self) -> impl Iterator<Item = First> {
         self.queue.heads().map(|(class, ticket)| {
             let deadline = deadline_of(&self.entries[&ticket].request, self.pace);
@@ -391,7 +391,7 @@ impl Dispatch {
         })
     }
 
-    /// The ticket to start next: see the head of this file.
+    /// The next ticket to start, by the order in the file's header.
     fn choose(&self, now: Nanos) -> Option<u64> {
         let mut earliest: Option<First> = None;
         for first in self.firsts().filter(|first| self.eased_until(first) <= now) {
@@ -400,22 +400,22 @@ impl Dispatch {
                 earliest = Some(first);
             }
             if first.class == Class::Stalling || first.deadline <= now.saturating_add(needs) {
-                // Classes above this one have time to spare: it yields to whichever of them comes sooner.
+                // Classes above this one have slack: it yields to the one with the earlier deadline.
                 break;
             }
         }
         earliest.map(|first| first.ticket)
     }
 
-    /// Time in which all that waits in `class` can be had, if what waits is like its head. Without figures
-    /// this is all the time there is: classes count from the start.
+    /// Time to read all waiting requests of `class`, if they are like its head. Without measurements it is
+    /// infinite, so that classes are strict at the start.
     fn needs(&self, class: Class, head: u64) -> Nanos {
         let usual = self.entries.get(&head).and_then(|entry| self.latency.p95(entry.request.len));
         let rounds = self.queue.ready(class) / u64::from(self.limiter.limit()) + 1;
         usual.map_or(Nanos::MAX, |usual| Nanos::new(usual.get().saturating_mul(rounds)))
     }
 
-    /// Begins to read `seed`, and what is joined with it.
+    /// Start to read `seed` and the ranges joined with it.
     fn start(&mut self, seed: u64, now: Nanos) -> Action {
         let (extent, tickets) = self.extent(seed);
         let (object, id) = (self.entries[&seed].request.object, self.next_attempt);
@@ -432,7 +432,7 @@ impl Dispatch {
             let offset_in_span = entry.request.start - extent.start;
             parts.push(Part { ticket, offset_in_span, len: entry.request.len });
         }
-        // The seed was first, and its neighbours before and behind it followed.
+        // The seed was first, followed by its neighbours before and behind it.
         parts.sort_unstable_by_key(|part| (part.offset_in_span, part.ticket));
         if class == Class::Stalling {
             deadline = Nanos::ZERO;
@@ -484,7 +484,7 @@ impl Dispatch {
     }
 }
 
-/// When a request is wanted, as far as is known now.
+/// The deadline of a request, by current knowledge.
 fn deadline_of(request: &Request, pace: Option<Pace>) -> Nanos {
     match pace {
         Some(pace) if request.class <= Class::Staging => pace.wanted(request.turn),
@@ -492,7 +492,7 @@ fn deadline_of(request: &Request, pace: Option<Pace>) -> Nanos {
     }
 }
 
-/// Whether it is true of the whole object, whatever range of it was asked for.
+/// Whether the outcome holds for the whole object, for any range of it.
 const fn concerns_object(outcome: ReadOutcome) -> bool {
     matches!(outcome, ReadOutcome::Absent | ReadOutcome::Changed | ReadOutcome::Denied)
 }

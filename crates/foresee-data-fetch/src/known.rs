@@ -22,11 +22,11 @@ pub(crate) struct Entry {
     pub(crate) request: Request,
     pub(crate) arrived: Nanos,
     pub(crate) tries: u32,
-    /// Failed tries, refusals included: what pauses grow with.
+    /// Failed tries, including throttled ones, which determine the pause.
     pub(crate) setbacks: u32,
-    /// Failed tries without refusals: what counts against `max_tries`.
+    /// Failed tries without throttled ones, which count towards `max_tries`.
     pub(crate) faults: u32,
-    /// A span that it was part of failed for a reason that one part alone may have caused.
+    /// A span with this part failed for a reason that a single part may have caused.
     pub(crate) alone: bool,
     pub(crate) state: State,
 }
@@ -39,7 +39,7 @@ pub(crate) enum State {
     Failed { outcome: ReadOutcome, elapsed: Nanos },
 }
 
-/// One range that is being read, by one attempt or two.
+/// One range that is being read, by one or two attempts.
 #[derive(Clone, Debug)]
 pub(crate) struct Span {
     pub(crate) object: u64,
@@ -61,10 +61,10 @@ impl Span {
     }
 }
 
-/// One attempt under way.
+/// An attempt in flight.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flight {
-    /// What it reads; `None` once nobody wants it.
+    /// Its span; `None` if the span is no longer wanted.
     pub(crate) span: Option<u64>,
     pub(crate) began: Nanos,
     pub(crate) len: u64,

@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How long attempts take, by size class.
+//! Durations of attempts, by size class.
 //!
-//! Apart from the queue, because a quantile must cost nothing at the moment a deadline is near: each class
-//! keeps a histogram with four buckets to the octave and its quantiles ready made. A bucket is reported by
-//! its upper edge, so a quantile errs on the long side, by at most a fifth.
-//!
-//! Refuses to guess: a class with fewer than [`ENOUGH`] attempts has no quantiles.
+//! Quantiles must be cheap near a deadline, so each class has a histogram with four buckets per octave and cached
+//! quantiles. A bucket is reported by its upper edge, so a quantile is never too low, and at most a fifth too
+//! high. A class with fewer than [`ENOUGH`] attempts has no quantiles.
 
 use foresee_units::{Bytes, Nanos};
 
 use crate::config::LatencyRow;
 
-/// Fewest attempts from which a 95th percentile is read.
+/// Minimum number of attempts for a 95th percentile.
 pub(crate) const ENOUGH: u32 = 20;
-/// At this many, all counts are halved: what happened long ago fades.
+/// At this number all counts are halved, so that old attempts decay.
 const FADE: u32 = 2048;
-/// Quantiles are renewed at every so many attempts.
+/// Attempts between two updates of the quantiles.
 const RENEW: u32 = 16;
 /// Size classes: powers of four up to 2^64.
 const CLASSES: usize = 32;
@@ -23,7 +21,7 @@ const CLASSES: usize = 32;
 const BUCKETS: usize = 128;
 const FIRST_OCTAVE: u32 = 10;
 
-/// Attempt times of one source.
+/// Attempt durations of one source.
 #[derive(Clone, Debug)]
 pub(crate) struct Latency {
     classes: Vec<Option<Box<Histogram>>>,
@@ -34,26 +32,26 @@ impl Latency {
         Self { classes: vec![None; CLASSES] }
     }
 
-    /// Adds one successful attempt.
+    /// Add one successful attempt.
     pub(crate) fn record(&mut self, len: u64, took: Nanos) {
         self.classes[class_of(len)].get_or_insert_default().record(took);
     }
 
-    /// 95 % of attempts of this length took no longer; `None` if too few were seen.
+    /// The 95th percentile for attempts of this length; `None` with too few attempts.
     pub(crate) fn p95(&self, len: u64) -> Option<Nanos> {
         let histogram = self.classes[class_of(len)].as_ref()?;
         (histogram.total >= ENOUGH).then_some(histogram.p95)
     }
 
-    /// After this an attempt of this length is late enough to ask a second time: the 95th percentile, but
-    /// twice the median at least. At a source without a tail the two quantiles lie together, and whatever
-    /// makes its line a little longer would else make everything late at once.
+    /// The time after which an attempt of this length may be hedged: the 95th percentile, but at least twice the
+    /// median. At a source without a slow tail the two quantiles are close, and a slightly longer queue would
+    /// otherwise make every attempt late.
     pub(crate) fn late_after(&self, len: u64) -> Option<Nanos> {
         let histogram = self.classes[class_of(len)].as_ref()?;
         (histogram.total >= ENOUGH).then(|| histogram.p95.max(histogram.p50.saturating_add(histogram.p50)))
     }
 
-    /// All classes with attempts in them.
+    /// All classes with attempts.
     pub(crate) fn rows(&self) -> Vec<LatencyRow> {
         let mut rows = Vec::new();
         for (class, histogram) in (0u32..).zip(&self.classes) {
@@ -108,7 +106,7 @@ impl Histogram {
         }
     }
 
-    /// Upper edge of the bucket in which the `percent`-th percentile lies; zero without attempts.
+    /// Upper edge of the bucket with the `percent`-th percentile; zero without attempts.
     fn quantile(&self, percent: u64) -> Nanos {
         let wanted = (u64::from(self.total) * percent).div_ceil(100);
         let mut seen = 0;
@@ -122,7 +120,7 @@ impl Histogram {
     }
 }
 
-/// Octave and the two bits below its leading one.
+/// The octave and the two bits below its leading one.
 fn bucket_of(took: Nanos) -> usize {
     let nanos = took.get().max(1 << FIRST_OCTAVE);
     let octave = nanos.ilog2();
@@ -156,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_attempts_give_no_quantile_and_other_sizes_do_not_lend_theirs() {
+    fn too_few_attempts_give_no_quantile_and_other_size_classes_do_not_count() {
         let mut latency = Latency::new();
         for _ in 0..ENOUGH - 1 {
             latency.record(4096, Nanos::from_millis(5));
@@ -168,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_source_did_long_ago_fades() {
+    fn old_attempts_decay() {
         let mut latency = Latency::new();
         for _ in 0..10_000 {
             latency.record(1, Nanos::from_secs(10));

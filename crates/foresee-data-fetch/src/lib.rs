@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fetch queue of one source that can be slow: what is requested next, how much at once, how often.
+//! The fetch queue of one slow source: the order, concurrency and retries of its requests.
 //!
-//! A plan says which samples are wanted by when; [`Dispatch`] decides how to get them out of a source whose
-//! capacity is unknown and whose answers may be late, missing or refusals. It is pure: it moves no byte and reads no
-//! clock. It does not choose the source either: the caller picks one of the places that hold a sample.
+//! A plan determines which samples are wanted at which time. [`Dispatch`] determines how to read them from a
+//! source with unknown capacity, whose answers may be late, missing or throttled. It is pure: it moves no bytes
+//! and reads no clock. The caller selects the source among the places that hold a sample.
 //!
 //! | file | contents |
 //! |---|---|

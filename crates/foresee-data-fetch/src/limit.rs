@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How many attempts a source gets at once.
+//! The concurrency limit of a source.
 //!
-//! Searches the smallest concurrency at which goodput has reached its plateau, since more in flight only
-//! waits longer: double while that clearly helps, then up by steps while goodput grows by 2 %; where doubling
-//! does not help at all, halve, then down by steps, while goodput does not fall; then hold and look again,
-//! ever more rarely. A step is an eighth of the limit, at least one: at 64 in flight a step of one could not move
-//! goodput by 2 % even on an idle source. What cannot be enough is not tried: even if no answer took longer than the
-//! quickest of all, the plateau takes rate times that time in flight (Little's law).
+//! The search finds the smallest concurrency at which goodput reaches its plateau, because further requests in
+//! flight only wait longer. It doubles while that clearly helps, then goes up in steps while goodput grows by 2
+//! %. If doubling does not help at all, it halves, then goes down in steps while goodput does not fall. Then it
+//! holds, and probes again at growing intervals. A step is an eighth of the limit, at least one: at 64 in flight
+//! a step of one could not change goodput by 2 % even on an idle source. A limit that cannot suffice is not
+//! tried: even if every answer were as fast as the fastest of all, the plateau needs rate times that time in
+//! flight (Little's law).
 //!
-//! Where other ranks ask the source too, it begins with two, until the first has answered: that tells what an answer takes
-//! where nobody waits, which no rank sees any more once all have begun. And where answers queue it does not
-//! double: whoever does wins what others lose, which looks like growth. Steps up remain, should the quickest
-//! answer have been one of a kind.
+//! If other ranks use the source too, it begins with two requests until the first has answered. This measures an
+//! answer without a queue, which no rank sees once all have begun. While answers queue it does not double,
+//! because a doubling takes capacity from other ranks, which looks like growth. Steps up remain, in case the
+//! fastest answer was an outlier.
 //!
-//! A refusal cuts the limit to 0.7 of it, once per round trip: only an attempt begun after the
-//! last cut can cause the next. A source that answers nothing at all any more is asked ever more rarely.
-//!
-//! Refuses to conclude anything from a quiet queue or from a single answer (see `round`).
+//! Throttling reduces the limit to 0.7 of it, once per round trip: only an attempt begun after the last cut can
+//! cause the next. A source without any answers is tried at growing intervals. An idle queue and single answers
+//! are never evidence (see `round`).
 
 use foresee_units::Nanos;
 
@@ -25,38 +25,38 @@ use crate::float::as_f64;
 use crate::quickest::Quickest;
 use crate::round::{Goodput, Round, Until, Verdict};
 
-/// Growth that a doubling must bring to be followed by another.
+/// Growth by a doubling that justifies another one.
 const CLEARLY: f64 = 1.2;
-/// Growth that a step up must bring to be kept.
+/// Growth by a step up that justifies it.
 const GROWS: f64 = 1.02;
-/// What a step down must keep of the goodput to be kept.
+/// Fraction of the goodput that must remain after a step down.
 const KEEPS: f64 = 0.99;
-/// In flight until the first has answered, where others ask too; but no longer than this.
+/// Concurrency until the first answer if other ranks use the source, and the maximum time for it.
 const PROBE: u32 = 2;
 const PROBE_LONGEST: Nanos = Nanos::from_millis(250);
-/// Below this share of the plateau, twice in a row, the source has changed and the search starts anew.
+/// Below this fraction of the plateau, twice in a row, the source has changed and the search restarts.
 const FELL: f64 = 0.85;
-/// What is left of the limit after a refusal, in tenths.
+/// The limit after throttling, in tenths of the limit before.
 const CUT_TENTHS: u32 = 7;
-/// Standard error allowed to a round: wide for doublings, narrow where 1 % counts.
+/// Standard error of a round: wide for doublings, narrow where 1 % counts.
 const ROUGH: f64 = 0.05;
 const FINE: f64 = 0.01;
-/// Rounds on hold before the first look up or down, and the most between two.
+/// Rounds on hold before the first probe up or down, and their maximum.
 const HOLD_FIRST: u32 = 4;
 const HOLD_LONGEST: u32 = 64;
-/// Pause of a source that answers nothing: the first, then doubled up to the longest.
+/// Pause of a source without answers: the first, and the maximum after doublings.
 const PAUSE_FIRST: Nanos = Nanos::from_millis(100);
 const PAUSE_LONGEST: Nanos = Nanos::from_secs(5);
-/// Faults in a row, at least, before a source counts as answering nothing.
+/// Minimum of faults in a row before a source counts as not answering.
 const SILENT: u32 = 4;
-/// After a refusal a source counts as throttled for this long.
+/// Time for which a source counts as throttled.
 const THROTTLED_FOR: Nanos = Nanos::from_secs(1);
 
 /// The concurrency limit of one source.
 #[derive(Clone, Debug)]
 pub(crate) struct Limiter {
     bounds: LimitConfig,
-    /// Others ask the source too.
+    /// Whether other ranks use the source.
     shared: bool,
     limit: u32,
     mode: Mode,
@@ -66,9 +66,9 @@ pub(crate) struct Limiter {
     per_answer: f64,
     quickest: Quickest,
     round: Round,
-    /// Attempts begun before this say nothing about the limit as it is.
+    /// Attempts begun before this time are no evidence about the current limit.
     cut_at: Option<Nanos>,
-    /// The limit at which the last calm ended.
+    /// The limit at the last throttling.
     ceiling: Option<u32>,
     throttled_until: Nanos,
     paused_until: Nanos,
@@ -78,19 +78,19 @@ pub(crate) struct Limiter {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mode {
-    /// Waits for the first answer, until then at the most; `None` before anything was asked.
+    /// Wait for the first answer, until then at most; `None` before the first request.
     Probe { until: Option<Nanos> },
-    /// Measures the limit as it is, before any search.
+    /// Measure the current limit, before any search.
     Survey,
-    /// Tries twice `from`, which may itself be a doubling that helped.
+    /// Try twice `from`, which may be the result of a doubling.
     Double { from: u32, grown: bool },
-    /// Tries half of `from`.
+    /// Try half of `from`.
     Halve { from: u32 },
-    /// Tries a step above `from`.
+    /// Try a step above `from`.
     Climb { from: u32, hold: u32 },
-    /// Tries a step below `from`.
+    /// Try a step below `from`.
     Sink { from: u32, hold: u32 },
-    /// Stays, and looks down or up after `rounds` more.
+    /// Stay, and probe down or up after `rounds` more rounds.
     Hold { rounds: u32, hold: u32, look_down: bool, low: bool },
 }
 
@@ -120,12 +120,12 @@ impl Limiter {
         }
     }
 
-    /// How many attempts may be in flight.
+    /// The maximum of attempts in flight.
     pub(crate) const fn limit(&self) -> u32 {
         self.limit
     }
 
-    /// Answers per nanosecond on the plateau; `None` before one is known, and where the limit is fixed.
+    /// Answers per nanosecond on the plateau; `None` while it is unknown, and for a fixed limit.
     pub(crate) fn answers_per_nano(&self) -> Option<f64> {
         (self.plateau > 0.0).then_some(self.plateau / self.per_answer)
     }
@@ -134,22 +134,22 @@ impl Limiter {
         &self.quickest
     }
 
-    /// Until when nothing may be started.
+    /// Time before which nothing may be started.
     pub(crate) const fn paused_until(&self) -> Nanos {
         self.paused_until
     }
 
-    /// Whether the source has refused something a moment ago.
+    /// Whether the source has throttled recently.
     pub(crate) fn is_throttled(&self, now: Nanos) -> bool {
         now < self.throttled_until
     }
 
-    /// There is room in flight and nothing to start.
+    /// There are free slots and no requests.
     pub(crate) fn dry(&mut self, now: Nanos) {
         self.round.dry(now);
     }
 
-    /// Something was started.
+    /// A request was started.
     pub(crate) fn wet(&mut self, now: Nanos) {
         self.round.wet(now);
         if self.mode == (Mode::Probe { until: None }) {
@@ -157,7 +157,7 @@ impl Limiter {
         }
     }
 
-    /// When the first answer is waited for no longer.
+    /// When the wait for the first answer ends.
     pub(crate) const fn probes_until(&self) -> Option<Nanos> {
         match self.mode {
             Mode::Probe { until } => until,
@@ -165,14 +165,14 @@ impl Limiter {
         }
     }
 
-    /// Time has passed.
+    /// Handle the passing of time.
     pub(crate) fn look(&mut self, now: Nanos) {
         if self.probes_until().is_some_and(|until| until <= now) {
             self.enter(Mode::Survey, self.bounds.start, now);
         }
     }
 
-    /// An attempt brought `bytes`.
+    /// Handle an attempt that delivered `bytes`.
     pub(crate) fn success(&mut self, began: Nanos, bytes: u64, now: Nanos) {
         self.answered();
         if self.bounds.min == self.bounds.max {
@@ -198,13 +198,13 @@ impl Limiter {
         }
     }
 
-    /// The source answered, though not with bytes: it is alive.
+    /// Handle an answer without bytes: the source is alive.
     pub(crate) fn answered(&mut self) {
         self.faults_in_a_row = 0;
         self.pauses = 0;
     }
 
-    /// The source refused an attempt and may have said for how long.
+    /// Handle a throttled attempt, with the pause that the source may have requested.
     pub(crate) fn refused(&mut self, began: Nanos, retry_after: Option<Nanos>, now: Nanos) {
         self.throttled_until = now.saturating_add(retry_after.unwrap_or(THROTTLED_FOR).max(THROTTLED_FOR));
         self.fault(began, now);
@@ -219,7 +219,7 @@ impl Limiter {
         }
     }
 
-    /// An attempt failed in passing.
+    /// Handle a transient fault of an attempt.
     pub(crate) fn fault(&mut self, began: Nanos, now: Nanos) {
         self.faults_in_a_row = self.faults_in_a_row.saturating_add(1);
         let silent = self.faults_in_a_row >= self.limit.max(SILENT);
@@ -235,7 +235,7 @@ impl Limiter {
         self.round = Round::new(self.paused_until, self.limit);
     }
 
-    /// The queue ran dry: nothing was learnt. A trial from above goes back to where it came from.
+    /// Void the round, because the queue was empty. A trial above the limit returns to it.
     fn void(&mut self, now: Nanos) {
         match self.mode {
             Mode::Probe { .. } | Mode::Survey | Mode::Hold { .. } => self.round = self.round.again(now),
@@ -247,7 +247,7 @@ impl Limiter {
 
     fn conclude(&mut self, goodput: f64, now: Nanos) {
         match self.mode {
-            // Half of a limit that a doubling led to is known to be too little.
+            // Half of a limit that resulted from a doubling is known to be too low.
             Mode::Double { from, grown: true } if goodput < self.plateau * GROWS => {
                 self.sink(from, HOLD_FIRST, now);
             }
@@ -295,7 +295,7 @@ impl Limiter {
         }
     }
 
-    /// Doubles, or climbs where a doubling would come near the limit that was refused, or take from others.
+    /// Double, or step up if a doubling would approach the throttled limit or take capacity from others.
     fn rise(&mut self, grown: bool, now: Nanos) {
         let from = self.limit;
         let doubled = from.saturating_mul(2);
@@ -343,13 +343,13 @@ impl Limiter {
         }
     }
 
-    /// Whether so many in flight could not keep the plateau even if every answer were as quick as the quickest.
+    /// Whether this concurrency could not reach the plateau even if every answer were as fast as the fastest.
     fn is_too_few(&self, limit: u32) -> bool {
         let answers = self.plateau * KEEPS / self.per_answer;
         f64::from(limit) < answers * as_f64(self.quickest.ever().get())
     }
 
-    /// Back to `limit` for `hold` rounds; the next look that fails waits twice as long.
+    /// Return to `limit` for `hold` rounds; after a failed probe the next one waits twice as long.
     fn hold(&mut self, limit: u32, hold: u32, look_down: bool, now: Nanos) {
         let next = (hold * 2).min(HOLD_LONGEST);
         self.enter(Mode::Hold { rounds: hold, hold: next, look_down, low: false }, limit, now);
@@ -362,7 +362,7 @@ impl Limiter {
     }
 }
 
-/// An eighth, at least one.
+/// An eighth of the limit, at least one.
 const fn step(limit: u32) -> u32 {
     if limit < 16 { 1 } else { limit / 8 }
 }
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn bounds_out_of_order_are_put_in_order() {
+    fn bounds_are_sorted() {
         let limiter = Limiter::new(LimitConfig { start: 0, min: 0, max: 0, ..LimitConfig::default() }, false);
         assert_eq!(limiter.limit(), 1);
         let limiter =
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn where_others_ask_too_the_first_answer_comes_before_the_rest() {
+    fn at_a_shared_source_requests_wait_for_the_first_answer() {
         let limit = LimitConfig { start: 32, ..LimitConfig::default() };
         let mut limiter = Limiter::new(limit, true);
         assert_eq!(limiter.limit(), 2);
@@ -403,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_of_one_round_trip_cut_the_limit_once() {
+    fn throttling_in_one_round_trip_cuts_the_limit_once() {
         let mut limiter = limiter();
         for _ in 0..16 {
             limiter.refused(Nanos::new(0), None, Nanos::from_millis(20));
@@ -415,7 +415,7 @@ mod tests {
 
     #[test]
     fn below_a_refused_limit_it_doubles_up_to_what_a_refusal_leaves_and_climbs_from_there() {
-        // A refusal at 40 leaves 28.
+        // Throttling at 40 leaves 28.
         for (limit, next) in [(8, 16), (14, 28), (15, 16), (16, 18), (32, 36)] {
             let mut limiter = Limiter { limit, ceiling: Some(40), ..limiter() };
             limiter.rise(false, Nanos::ZERO);
@@ -427,7 +427,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_only_refuses_is_asked_ever_more_rarely_but_never_given_up() {
+    fn a_source_that_only_throttles_is_tried_at_growing_intervals_without_end() {
         let mut limiter = limiter();
         let mut now = Nanos::ZERO;
         let mut pauses = Vec::new();
@@ -443,7 +443,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fixed_limit_stays_whatever_happens() {
+    fn a_fixed_limit_never_changes() {
         let mut limiter =
             Limiter::new(LimitConfig { start: 4, min: 4, max: 4, ..LimitConfig::default() }, true);
         limiter.refused(Nanos::ZERO, None, Nanos::new(5));
@@ -454,7 +454,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_source_asks_for_is_kept_to() {
+    fn the_pause_that_the_source_requests_is_observed() {
         let mut limiter = limiter();
         limiter.refused(Nanos::ZERO, Some(Nanos::from_secs(7)), Nanos::from_secs(1));
         assert_eq!(limiter.paused_until(), Nanos::from_secs(8));

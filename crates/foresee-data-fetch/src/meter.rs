@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rate at which bytes were delivered of late, for people to read.
+//! Recent delivery rate in bytes, for reports.
 //!
-//! Apart from `round`, which feeds decisions and leaves idle time out; this counts it, as a user would.
+//! `round` measures for decisions and excludes idle time; this rate includes it, as a user would.
 
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
-/// Shortest stretch over which a rate is taken.
+/// Minimum duration of a measurement.
 const STRETCH: Nanos = Nanos::from_millis(250);
 
-/// A delivery rate: stretches of a quarter of a second or longer, the newest weighing a third.
+/// A delivery rate over intervals of at least a quarter of a second; the newest has a weight of a third.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Meter {
     since: Option<Nanos>,
@@ -17,7 +17,7 @@ pub(crate) struct Meter {
 }
 
 impl Meter {
-    /// Adds a delivery.
+    /// Add a delivery.
     pub(crate) fn add(&mut self, bytes: Bytes, now: Nanos) {
         let since = *self.since.get_or_insert(now);
         self.bytes = self.bytes.saturating_add(bytes.get());
@@ -31,7 +31,7 @@ impl Meter {
         (self.since, self.bytes) = (Some(now), 0);
     }
 
-    /// The rate as of the last finished stretch.
+    /// The rate at the end of the last complete interval.
     pub(crate) fn rate(&self) -> Option<BytesPerSecond> {
         self.rate.map(BytesPerSecond::new)
     }

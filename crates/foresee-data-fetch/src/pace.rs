@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When a consumer will want what: he takes turn after turn, at a pace.
+//! Predicted times at which a consumer wants its batches, turn after turn.
 //!
-//! Apart from the requests, because the pace becomes known, and changes, while they wait. Refuses to measure it:
-//! whoever hands batches over sees the steps.
+//! It is separate from the requests because the pace becomes known, and changes, while they wait. The caller,
+//! which hands over the batches, measures it.
 
 use foresee_units::Nanos;
 
-/// How a consumer goes through his turns.
+/// Progress of a consumer through its turns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pace {
-    /// The turn that he takes next.
+    /// The next turn.
     pub next: u64,
-    /// When he wants it, on the clock of every `now`.
+    /// When it is wanted, on the clock of every `now`.
     pub at: Nanos,
-    /// From one turn to the next where nothing holds him up.
+    /// Time between two turns without a stall.
     pub step: Nanos,
 }
 
 impl Pace {
-    /// When he wants `turn`.
+    /// When `turn` is wanted.
     pub fn wanted(&self, turn: u64) -> Nanos {
         let ahead = self.step.get().saturating_mul(turn.saturating_sub(self.next));
         self.at.saturating_add(Nanos::new(ahead))

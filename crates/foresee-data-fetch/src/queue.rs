@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests that wait for a start, in every order in which they are looked for.
+//! Waiting requests, indexed in every order in which they are searched.
 //!
-//! Apart from the dispatch, because each order is an index over the same tickets: by turn and deadline inside a
-//! class, by place inside an object, by the moment at which a pause is over. Refuses to own the requests:
-//! it keeps keys, and whoever changes a request takes it out first and puts it back after.
+//! Each order is an index over the same tickets: by turn and deadline inside a class, by position inside an
+//! object, and by the end of a pause. The queue stores keys and not the requests: a caller that changes a request
+//! removes it first and inserts it afterwards.
 
 use std::collections::BTreeSet;
 
@@ -13,16 +13,16 @@ use crate::coalesce::Extent;
 use crate::config::CoalesceConfig;
 use crate::request::{Class, Request};
 
-/// When a ticket comes inside its class: turn, deadline, ticket.
+/// Position of a ticket inside its class: turn, deadline, ticket.
 type Moment = (u64, Nanos, u64);
-/// Where a ticket lies inside its object: object, first byte, ticket.
+/// Position of a ticket inside its object: object, first byte, ticket.
 type Place = (u64, u64, u64);
 
-/// Ready and pausing tickets of one source.
+/// Ready and paused tickets of one source.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
     ready: [BTreeSet<Moment>; Class::ALL.len()],
-    /// Only kept where ranges are joined.
+    /// Only maintained if ranges are joined.
     places: Option<BTreeSet<Place>>,
     pausing: BTreeSet<(Nanos, u64)>,
 }
@@ -32,17 +32,17 @@ impl Queue {
         Self { places: coalescing.then(BTreeSet::new), ..Self::default() }
     }
 
-    /// Waiting tickets, pausing ones included.
+    /// Number of waiting tickets, including paused ones.
     pub(crate) fn len(&self) -> usize {
         self.ready.iter().map(BTreeSet::len).sum::<usize>() + self.pausing.len()
     }
 
-    /// Tickets of `class` that could be started now.
+    /// Number of tickets of `class` that could be started now.
     pub(crate) fn ready(&self, class: Class) -> u64 {
         self.ready[class as usize].len() as u64
     }
 
-    /// Lets `request` wait for a start; `alone` keeps it from being joined with others.
+    /// Add `request`; `alone` prevents that it is joined with others.
     pub(crate) fn insert(&mut self, request: &Request, alone: bool) {
         self.ready[request.class as usize].insert(moment(request));
         if let (Some(places), false) = (&mut self.places, alone) {
@@ -50,7 +50,7 @@ impl Queue {
         }
     }
 
-    /// Takes `request` out.
+    /// Remove `request`.
     pub(crate) fn remove(&mut self, request: &Request) {
         self.ready[request.class as usize].remove(&moment(request));
         if let Some(places) = &mut self.places {
@@ -58,17 +58,17 @@ impl Queue {
         }
     }
 
-    /// Lets `ticket` pause until `until`.
+    /// Pause `ticket` until `until`.
     pub(crate) fn pause(&mut self, ticket: u64, until: Nanos) {
         self.pausing.insert((until, ticket));
     }
 
-    /// Ends a pause early.
+    /// End a pause early.
     pub(crate) fn resume(&mut self, ticket: u64, until: Nanos) {
         self.pausing.remove(&(until, ticket));
     }
 
-    /// A ticket whose pause is over.
+    /// Remove and return a ticket whose pause is over.
     pub(crate) fn pop_rested(&mut self, now: Nanos) -> Option<u64> {
         let (until, _) = *self.pausing.first()?;
         if until > now {
@@ -82,7 +82,7 @@ impl Queue {
         self.pausing.first().map(|(until, _)| *until)
     }
 
-    /// The ticket that comes first in each class.
+    /// The first ticket of each class.
     pub(crate) fn heads(&self) -> impl Iterator<Item = (Class, u64)> {
         Class::ALL.into_iter().zip(&self.ready).filter_map(|(class, ready)| {
             let (.., ticket) = *ready.first()?;
@@ -90,10 +90,10 @@ impl Queue {
         })
     }
 
-    /// Grows a span around `seed` over ready neighbours of its object; `lookup` names a ticket's request.
+    /// Grow a span around `seed` over ready neighbours of its object; `lookup` returns a ticket's request.
     ///
-    /// Nobody lengthens the read that a consumer stands and waits for: a stalling seed takes along stalling
-    /// neighbours only. The seed's own ticket comes first, the others in the order of their joining.
+    /// A read that a consumer waits for is not extended: a stalling seed is joined only with stalling neighbours.
+    /// The seed's own ticket comes first, the others in the order in which they were joined.
     pub(crate) fn grow<'a>(
         &self,
         seed: &Request,

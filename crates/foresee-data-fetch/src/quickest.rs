@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The quickest answers of a source, which show whether answers queue there.
+//! The fastest answers of a source, which show whether answers queue there.
 
 use foresee_units::Nanos;
 
 use crate::float::as_f64;
 
-/// Recent answers are the last so many, and up to as many before.
+/// The recent answers are the last ones up to this number, and up to as many before.
 const RECENT: u32 = 16;
-/// Answers queue where the quickest recent one takes longer than so many times the quickest of all.
+/// Answers queue if the fastest recent one takes more than this multiple of the fastest of all.
 const QUEUES: f64 = 1.5;
 
-/// The quickest answers of a source: of all, and of the recent past.
+/// The fastest answers of a source: of all, and of the recent ones.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Quickest {
     ever: Nanos,
@@ -26,7 +26,7 @@ impl Default for Quickest {
 }
 
 impl Quickest {
-    /// An answer took so long.
+    /// Add the duration of an answer.
     pub(crate) fn observe(&mut self, took: Nanos) {
         self.ever = self.ever.min(took);
         if self.counted == RECENT {
@@ -37,12 +37,12 @@ impl Quickest {
         self.recent[0] = self.recent[0].min(took);
     }
 
-    /// Of all answers; `Nanos::MAX` before the first.
+    /// The fastest of all answers; `Nanos::MAX` before the first.
     pub(crate) const fn ever(&self) -> Nanos {
         self.ever
     }
 
-    /// Whether answers wait for others.
+    /// Whether answers queue.
     pub(crate) fn is_crowded(&self) -> bool {
         let recent = self.recent[0].min(self.recent[1]);
         as_f64(recent.get()) > QUEUES * as_f64(self.ever.get())
@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn answers_queue_where_the_quickest_recent_one_is_slow() {
+    fn answers_queue_if_the_fastest_recent_one_is_slow() {
         let mut quickest = Quickest::default();
         assert!(!quickest.is_crowded(), "nothing is known");
         quickest.observe(Nanos::from_millis(10));

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What goes into the fetch queue and what comes out of it.
+//! Inputs and outputs of the fetch queue.
 //!
-//! Apart from the queue itself, so that a driver reads one page to know the whole grammar. Refuses to say
-//! how bytes move: a span is a range of an object, and which key or file that object is, the driver knows.
+//! They are separate from the queue, so that one file documents its whole interface. A span is a range of an
+//! object; the driver maps objects to keys or files.
 
 use foresee_units::{Bytes, Nanos, ReadOutcome};
 
-/// How much a request matters once there is not time for all; smaller is more urgent.
+/// Urgency of a request when time does not suffice for all; smaller is more urgent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Class {
-    /// The consumer stands and waits for it, or is about to.
+    /// The consumer waits for it, or is about to.
     Stalling = 0,
     /// It belongs to a batch that is being staged.
     Staging = 1,
@@ -24,24 +24,23 @@ impl Class {
     pub const ALL: [Self; 4] = [Self::Stalling, Self::Staging, Self::Fill, Self::Other];
 }
 
-/// One range of one object, wanted by a moment.
+/// A range of an object with a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// The caller's name for it, unique among requests that have not ended.
+    /// The caller's id, unique among requests that have not ended.
     pub ticket: u64,
-    /// Which object; only equality counts.
+    /// The object; only equality counts.
     pub object: u64,
     /// First byte wanted.
     pub start: u64,
-    /// How many bytes; 0 is legal and fetches nothing but an answer. `start + len` fits in 64 bits.
+    /// Number of bytes; 0 is valid, and only yields an answer. `start + len` fits in 64 bits.
     pub len: u64,
-    /// How much it matters.
+    /// Its urgency.
     pub class: Class,
-    /// Its place among those of its class: a smaller one goes first, whatever the deadlines. Among equals the deadline
-    /// counts.
+    /// Position inside its class: a smaller one goes first for any deadline. Among equals the deadline counts.
     pub turn: u64,
-    /// When it is wanted, on the same clock as every `now`; `Nanos::MAX` if that is not known. Of a batch that is being
-    /// staged the consumer's [`Pace`](crate::Pace) says more, once it is known.
+    /// When it is wanted, on the clock of every `now`; `Nanos::MAX` if unknown. For a batch that is being staged,
+    /// the consumer's [`Pace`](crate::Pace) takes precedence once it is known.
     pub deadline: Nanos,
 }
 
@@ -52,55 +51,55 @@ impl Request {
     }
 }
 
-/// One attempt to read a span, never used twice by one queue.
+/// One attempt to read a span; ids are never reused by one queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AttemptId(pub u64);
 
-/// Where one ticket's bytes lie inside a span. Parts may overlap if requests did.
+/// The bytes of one ticket inside a span. Parts may overlap if requests did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Part {
-    /// Whose bytes.
+    /// The ticket.
     pub ticket: u64,
-    /// Its first byte, counted from the span's first.
+    /// Its first byte, relative to the span's first.
     pub offset_in_span: u64,
-    /// How many bytes.
+    /// Number of bytes.
     pub len: u64,
 }
 
-/// What the driver is to do next.
+/// An action of the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Read one span, then report it with `handle_end`, once.
+    /// Read one span, then report it once with `handle_end`.
     Start {
-        /// To be named in `handle_end` and `Cancel`.
+        /// Its id for `handle_end` and `Cancel`.
         attempt: AttemptId,
-        /// Which object.
+        /// The object.
         object: u64,
         /// First byte of the span.
         start: u64,
-        /// Bytes of the span, gaps between parts included.
+        /// Bytes of the span, including gaps between parts.
         len: u64,
-        /// Who wants which of them, by position; at least one.
+        /// The tickets and their bytes, by position; at least one.
         parts: Vec<Part>,
-        /// The how-manieth try this is, from 1; a hedge carries the number of the try that it doubles.
+        /// Number of this try, from 1; a hedge has the number of the try that it duplicates.
         tries: u32,
-        /// Whether another attempt for the same span is still under way.
+        /// Whether another attempt for the same span is in flight.
         hedge: bool,
     },
-    /// End an attempt early; its `handle_end` still has to come.
+    /// End an attempt early; its `handle_end` must still follow.
     Cancel {
-        /// Which one.
+        /// The attempt.
         attempt: AttemptId,
     },
-    /// A ticket's end without its bytes.
+    /// End a ticket without its bytes.
     Fail {
-        /// Whose end.
+        /// The ticket.
         ticket: u64,
         /// How the last attempt ended.
         outcome: ReadOutcome,
-        /// How often it was tried.
+        /// Number of tries.
         tries: u32,
-        /// Since `handle_request`.
+        /// Time since `handle_request`.
         elapsed: Nanos,
     },
 }
@@ -108,20 +107,21 @@ pub enum Action {
 /// The end of one attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct End {
-    /// How it ended; `Ok`: the whole span arrived. `Cancelled` without a `Cancel` counts as a transient fault.
+    /// How it ended; `Ok` means that the whole span arrived. `Cancelled` without a `Cancel` counts as a transient
+    /// fault.
     pub outcome: ReadOutcome,
     /// Bytes moved, also by a failed attempt.
     pub bytes: Bytes,
-    /// From its start until the source began.
+    /// Time from its start until the source began.
     pub queued: Nanos,
-    /// From then until the end.
+    /// Time from then until the end.
     pub service: Nanos,
 }
 
-/// What the end of an attempt settles.
+/// Effects of the end of an attempt.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
-    /// Tickets that have their bytes now, by position in the span. Empty for a failed attempt, a lost hedge
-    /// and an attempt that nobody wants any more.
+    /// Tickets that have their bytes now, by position in the span. Empty for a failed attempt, a lost hedge, and
+    /// an attempt that is no longer wanted.
     pub won: Vec<u64>,
 }

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! When a failed request is tried again.
+//! Pauses between tries of a failed request.
 //!
-//! Apart from the queue, because politeness is a formula: pauses double from `first_pause` to
-//! `longest_pause`, and jitter, a hash of ticket and fault number, takes up to half of each, so that many
-//! requests that failed together do not come back together, and a replay comes back at the same instants.
-//!
-//! Refuses to hammer: a request without slack is tried again at once after its *first* fault only.
+//! Pauses double from `first_pause` to `longest_pause`. Jitter, a hash of ticket and fault number, removes up to
+//! half of each, so that requests that failed together are not retried together, and a replay has the same times.
+//! A request without slack is retried immediately only after its *first* fault, so that a failing source is not
+//! overloaded.
 
 use foresee_units::{Nanos, SplitMix64};
 
@@ -13,16 +12,16 @@ use crate::config::RetryConfig;
 
 /// The pause after the `fault`-th fault in a row, `fault` from 1.
 ///
-/// A pause that would eat up the slack is shortened to it; the first is left out altogether if there is
-/// none. From the second fault on a pause is at least the one that the fault before it would have had,
-/// since a source that fails twice gains nothing from a third request in the same millisecond.
+/// A pause that would exceed the slack is shortened to it; without slack the first is omitted. From the second
+/// fault on a pause is at least that of the previous fault, because an immediate third request does not help a
+/// source that failed twice.
 pub(crate) fn pause(config: &RetryConfig, ticket: u64, fault: u32, slack: Nanos) -> Nanos {
     let polite = backoff(config, ticket, fault);
     let floor = if fault <= 1 { Nanos::ZERO } else { backoff(config, ticket, fault - 1) };
     polite.min(slack.max(floor))
 }
 
-/// `first_pause * 2^(fault - 1)`, at most `longest_pause`, less up to half.
+/// `first_pause * 2^(fault - 1)`, at most `longest_pause`, minus up to half.
 fn backoff(config: &RetryConfig, ticket: u64, fault: u32) -> Nanos {
     let doublings = fault.saturating_sub(1).min(63);
     let full = config.first_pause.get().saturating_mul(1 << doublings).min(config.longest_pause.get());

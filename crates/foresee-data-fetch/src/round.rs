@@ -1,38 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One measurement of goodput at one concurrency.
 //!
-//! Apart from `limit`, which compares measurements: here is only how to take one that deserves comparison.
-//! Attempts begun before the round say nothing about it and are left out. The rate is taken block by block,
-//! and the round goes on until the blocks agree, so a noisy source is measured longer, not believed sooner. Only a
-//! trial that is surely worse ends at once: each moment of it costs goodput.
-//!
-//! Refuses a round in which the queue ran dry: then it was the demand that was measured, not the source.
+//! `limit` compares measurements; this file makes them comparable. Attempts begun before the round are excluded.
+//! The rate is taken block by block, and the round continues until the blocks agree, so a noisy source is
+//! measured longer. Only a trial that is significantly worse ends at once, because it costs goodput. A round with
+//! an empty queue is void: it measured the demand and not the source.
 
 use foresee_units::Nanos;
 
 use crate::float::as_f64;
 
-/// Fewest blocks of a round.
+/// Minimum number of blocks in a round.
 const MIN_BLOCKS: u32 = 4;
-/// After so many the mean is taken as it is.
+/// Number of blocks after which the mean is accepted.
 const MAX_BLOCKS: u32 = 32;
-/// Fewest answers of a block; else as many as are in flight, since answers may come in waves of that width.
+/// Minimum of answers in a block; otherwise it has as many as are in flight, since answers may come in waves of
+/// that size.
 const MIN_BLOCK: u32 = 8;
-/// So many standard errors from the mean count as certain.
+/// Number of standard errors that count as significant.
 const SURELY: f64 = 2.0;
-/// A round is void if the queue was dry for more than this share of it.
+/// Fraction of a round with an empty queue above which it is void.
 const DRY_SHARE: f64 = 0.05;
 
-/// What a finished round says.
+/// The result of a complete round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verdict {
-    /// The source was kept busy.
+    /// The source was busy.
     Goodput(Goodput),
-    /// The source was not kept busy.
+    /// The source was not busy.
     Void,
 }
 
-/// What a source gave at one concurrency.
+/// The goodput of a source at one concurrency.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Goodput {
     /// Units of work per nanosecond.
@@ -41,16 +40,16 @@ pub(crate) struct Goodput {
     pub(crate) per_answer: f64,
 }
 
-/// When a round may end.
+/// Conditions for the end of a round.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Until {
     /// The standard error of the rate, relative to it.
     pub(crate) tolerance: f64,
-    /// A rate that the round is no use below: it ends as soon as that is clear. 0 for none.
+    /// A rate below which the round is useless: it ends when this is significant. 0 for none.
     pub(crate) hopeless: f64,
 }
 
-/// A measurement under way.
+/// A measurement in progress.
 #[derive(Clone, Debug)]
 pub(crate) struct Round {
     since: Nanos,
@@ -69,7 +68,7 @@ pub(crate) struct Round {
 }
 
 impl Round {
-    /// Measures attempts begun at `since` or later, with `limit` of them in flight.
+    /// Measure attempts begun at `since` or later, with `limit` of them in flight.
     pub(crate) fn new(since: Nanos, limit: u32) -> Self {
         Self {
             since,
@@ -88,17 +87,17 @@ impl Round {
         }
     }
 
-    /// The next round under unchanged conditions: nothing in flight has to be left out.
+    /// The next round under the same conditions: no attempt in flight is excluded.
     pub(crate) fn again(&self, now: Nanos) -> Self {
         Self { opened: Some(now), block_opened: now, ..Self::new(self.since, self.answers_per_block) }
     }
 
-    /// There is room in flight and nothing to fill it with.
+    /// There are free slots and no requests.
     pub(crate) fn dry(&mut self, now: Nanos) {
         self.dry_since.get_or_insert(now);
     }
 
-    /// Something was started.
+    /// A request was started.
     pub(crate) fn wet(&mut self, now: Nanos) {
         if let Some(since) = self.dry_since.take() {
             let from = since.max(self.opened.unwrap_or(now));
@@ -106,7 +105,7 @@ impl Round {
         }
     }
 
-    /// Adds an answer; says when the round is over.
+    /// Add an answer; return the result when the round is over.
     pub(crate) fn answer(&mut self, began: Nanos, work: f64, until: Until, now: Nanos) -> Option<Verdict> {
         if began < self.since {
             return None;
@@ -187,14 +186,14 @@ mod tests {
     }
 
     #[test]
-    fn a_noisy_source_is_measured_longer_but_not_for_ever() {
+    fn a_noisy_source_is_measured_longer_but_not_forever() {
         let noisy = |answer: u64| if (answer / 8).is_multiple_of(2) { 50 } else { 200 };
         let (answers, _) = run(&mut Round::new(Nanos::ZERO, 8), noisy, 0.01);
         assert_eq!(answers, 8 * u64::from(MAX_BLOCKS));
     }
 
     #[test]
-    fn a_round_ends_once_it_is_surely_too_slow() {
+    fn a_round_ends_once_it_is_significantly_too_slow() {
         let noisy = |answer: u64| if (answer / 8).is_multiple_of(2) { 90 } else { 110 };
         let answers = |hopeless| {
             let mut round = Round::new(Nanos::ZERO, 8);
@@ -212,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn what_began_before_the_round_is_left_out() {
+    fn attempts_begun_before_the_round_are_excluded() {
         let mut round = Round::new(Nanos::new(1000), 8);
         let until = Until { tolerance: 0.01, hopeless: 0.0 };
         for now in 1000..2000 {
@@ -221,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dry_queue_voids_the_round() {
+    fn an_empty_queue_voids_the_round() {
         let mut round = Round::new(Nanos::ZERO, 8);
         let until = Until { tolerance: 0.01, hopeless: 0.0 };
         assert_eq!(round.answer(Nanos::ZERO, 1.0, until, Nanos::ZERO), None);

@@ -1,22 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads that have time leave a crowded source to others.
+//! Requests with slack yield a congested source to other ranks.
 //!
-//! Ranks of one job that ask one slow source each search their own concurrency, and may end with several times as many
-//! in flight as another. All take their steps together, so what the luckiest reads ahead is of no use, while all wait for the
-//! unluckiest. Nobody sees the others; what each sees is how far it is ahead of its own consumer, and whether
-//! answers queue. So while even the quickest of the recent answers takes longer than answers need, a rank that is ahead
-//! by `lead` has no more in flight than
+//! Ranks of one job that read from one slow source each search their own concurrency, and one may end with
+//! several times the requests in flight of another. All ranks take their steps together, so the read-ahead of the
+//! fastest rank is useless while all wait for the slowest. A rank does not know the state of the others. It knows
+//! its own lead over its consumer, and whether answers queue. While even the fastest of the recent answers takes
+//! longer than without a queue, a rank with a lead of `lead` has at most this number of requests in flight:
 //!
 //! ```text
-//! limit * 2 / (1 + lead / turn)        turn: what an answer takes with `limit` in flight
+//! limit * 2 / (1 + lead / turn)        turn: the time of an answer with `limit` in flight
 //! ```
 //!
-//! all of them where it is ahead by one turn, half by three, a quarter by seven: whoever is further ahead yields more, which levels
-//! the ranks. It keeps at least what fills its own part of the source twice over if every answer is as quick as the quickest: where there is
-//! enough for all, buffers still fill.
+//! This is all of them with a lead of one turn, half with three, a quarter with seven: a larger lead yields more,
+//! which equalizes the ranks. A rank retains at least twice the number that fills its share of the source if
+//! every answer is as fast as the fastest: if there is enough capacity for all, buffers still fill.
 //!
-//! Refuses to act for a consumer whose pace is not known, at a source whose width is fixed, and where there are no other
-//! ranks: whoever yields does not search on.
+//! It does not apply to a consumer of unknown pace, to a source of fixed capacity, or without other ranks,
+//! because a rank that yields stops its search.
 
 use foresee_units::Nanos;
 
@@ -24,11 +24,12 @@ use super::{Dispatch, First};
 use crate::float::as_f64;
 use crate::request::Class;
 
-/// What a rank at ease keeps: so many times what its part of the source takes at the quickest.
+/// Minimum in flight of a yielding rank, relative to the number that fills its share at the fastest.
 const KEEPS: f64 = 2.0;
 
 impl Dispatch {
-    /// Until when the first of a class, and so all behind it, waits for others' sake: in the past if it may start.
+    /// The time until which the first request of a class, and thus all behind it, yields; in the past if it may
+    /// start.
     pub(super) fn eased_until(&self, first: &First) -> Nanos {
         let plateau = self.limiter.answers_per_nano().filter(|_| self.config.shared);
         let (Some(plateau), quickest) = (plateau, self.limiter.quickest()) else { return Nanos::ZERO };

@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Second attempts: when one is worth its bytes.
+//! Second attempts (hedging).
 //!
-//! Apart from the queue, because nothing here decides what is wanted: a span that is late among its like, and
-//! has no more time left than that, gets a second attempt beside the first; the first answer wins. Where the
-//! limit leaves no room beside it, a stalled attempt gives way to its second one.
-//!
-//! Refuses to help a source drown: no second attempt after a refusal, and none beyond its share of all bytes.
+//! A span that is slow for its size class and has less slack than that gets a second attempt concurrent with the
+//! first; the first answer wins. When the limit is reached, a stalled attempt is replaced by its second one.
+//! There is no second attempt after throttling, and none beyond its fraction of all bytes, so hedging never
+//! overloads a source further.
 
 use foresee_units::Nanos;
 
@@ -14,14 +13,14 @@ use crate::float::as_f64;
 use crate::known::Span;
 use crate::request::Action;
 
-/// How long until a hedge that was not allowed, or not yet measurable, is considered again, at least.
+/// Minimum time until a hedge that was not allowed, or not yet measurable, is considered again.
 const HEDGE_AGAIN: Nanos = Nanos::from_millis(100);
 
-/// At the limit, an attempt that takes so many times what 95 % of its size class take counts as stalled.
+/// At the limit, an attempt counts as stalled after this multiple of the 95th percentile of its size class.
 const STALLED: u64 = 4;
 
 impl Dispatch {
-    /// Sets the moment at which a span is considered for a hedge.
+    /// Set the time at which a span is considered for a hedge.
     pub(super) fn arm(&mut self, id: u64, now: Nanos) {
         let Some(span) = self.spans.get(&id) else { return };
         if self.config.hedge_share <= 0.0 || span.hedge.is_some() {
@@ -33,15 +32,15 @@ impl Dispatch {
         self.set_alarm(id, Some(due));
     }
 
-    /// A second attempt, where one is due and allowed.
+    /// Return a second attempt, if one is due and allowed.
     pub(super) fn poll_hedge(&mut self, now: Nanos) -> Option<Action> {
         let id = self.due_span(now)?;
         self.set_alarm(id, None);
         self.hedge(id, now)
     }
 
-    /// At the limit there is no room beside a stalled attempt: it gives way to its own second one, which
-    /// starts when the first has ended. Else a source that stalls in every slot would hang the consumer.
+    /// At the limit there is no slot for a second attempt: a stalled attempt is cancelled, and its second one
+    /// starts when it has ended. Otherwise a source that stalls in every slot would block the consumer.
     pub(super) fn poll_renewal(&mut self, now: Nanos) -> Option<Action> {
         let id = self.due_span(now)?;
         let span = self.spans.get(&id)?;
@@ -55,13 +54,13 @@ impl Dispatch {
         self.poll_cancel()
     }
 
-    /// When an attempt counts as stalled; `None` if its size class has no figures.
+    /// When an attempt counts as stalled; `None` if its size class has no statistics.
     pub(super) fn stalled_at(&self, span: &Span) -> Option<Nanos> {
         let stalled = self.latency.p95(span.len)?.get().saturating_mul(STALLED);
         Some(span.began.saturating_add(Nanos::new(stalled)))
     }
 
-    /// The span whose second attempt is due and allowed; those that are not yet, or not now, are set later.
+    /// The span whose second attempt is due and allowed; others are postponed.
     fn due_span(&mut self, now: Nanos) -> Option<u64> {
         while let Some((_, id)) = self.alarms.first().copied().filter(|(at, _)| *at <= now) {
             let span = self.spans.get(&id)?;
@@ -114,7 +113,7 @@ impl Dispatch {
     }
 }
 
-/// Later than usual, and no more than the usual time left.
+/// The later of: slow for its class, and little slack left.
 fn hedge_due(span: &Span, late_after: Nanos) -> Nanos {
     let late = span.began.saturating_add(late_after);
     late.max(span.deadline.saturating_sub(late_after)).saturating_add(Nanos::new(1))

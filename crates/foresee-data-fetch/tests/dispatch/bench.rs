@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A fetch queue, a modelled source and a virtual clock: no test of this folder waits for real time.
+//! A fetch queue, a modelled source and a virtual clock: no test of this folder waits in real time.
 //!
-//! Owns the sources (what an attempt costs and how it ends) and the driver loop, which is the one that a
-//! real engine runs: drain actions, jump to the next event or wake-up, report it.
+//! The file has the sources (cost and end of each attempt) and the driver loop of a real engine: drain actions,
+//! go to the next event or wake-up, report it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use foresee_data_fetch::{Action, AttemptId, Class, Dispatch, DispatchConfig, End, Request};
 use foresee_units::{Bytes, Nanos, ReadOutcome};
 
-/// How one attempt will end if nobody cancels it.
+/// The end of one attempt, unless it is cancelled.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Answer {
-    /// Its moment; `Nanos::MAX` for a connection that stalls.
+    /// Its time; `Nanos::MAX` for a stalled connection.
     pub(crate) at: Nanos,
     /// Its kind.
     pub(crate) outcome: ReadOutcome,
 }
 
-/// What stands behind the queue.
+/// The source behind the queue.
 pub(crate) trait Source {
-    /// An attempt for `len` bytes begins, the `number`-th of the run, counted from 0.
+    /// Begin an attempt for `len` bytes, the `number`-th of the run, from 0.
     fn begin(&mut self, number: u64, len: u64, now: Nanos) -> Answer;
 }
 
@@ -30,7 +30,7 @@ impl<F: FnMut(u64, u64, Nanos) -> Answer> Source for F {
     }
 }
 
-/// A source with caps on requests and bytes per second; what exceeds them waits in line.
+/// A source with limits on requests and bytes per second; excess requests queue.
 #[derive(Clone, Debug)]
 pub(crate) struct Capped {
     latency: u64,
@@ -40,20 +40,20 @@ pub(crate) struct Capped {
 }
 
 impl Capped {
-    /// Caps and the latency on top of them.
+    /// The limits, and the latency in addition.
     pub(crate) fn new(latency: Nanos, requests_per_second: u64, bytes_per_second: u64) -> Self {
         let per_request = 1_000_000_000 / requests_per_second;
         Self { latency: latency.get(), per_request, bytes_per_second, free_at: 0 }
     }
 
-    /// When an attempt that begins now has been served.
+    /// When an attempt that begins now is complete.
     pub(crate) fn serve(&mut self, len: u64, now: Nanos) -> Nanos {
         let moving = len * 1_000_000_000 / self.bytes_per_second;
         self.free_at = self.free_at.max(now.get()) + self.per_request.max(moving);
         Nanos::new(self.free_at + self.latency)
     }
 
-    /// Serves nobody for a while.
+    /// Serve no request for a while.
     pub(crate) fn stand_still(&mut self, stop: Nanos, now: Nanos) {
         self.free_at = self.free_at.max(now.get()) + stop.get();
     }
@@ -65,18 +65,18 @@ impl Source for Capped {
     }
 }
 
-/// How a run of many requests went.
+/// The log of a run of many requests.
 #[derive(Debug, Default)]
 pub(crate) struct Log {
     /// When each ticket was won.
     pub(crate) won: BTreeMap<u64, Nanos>,
     /// Last outcome and tries of each ticket that failed.
     pub(crate) failed: BTreeMap<u64, (ReadOutcome, u32)>,
-    /// `(moment, limit)` at each change of the limit.
+    /// `(time, limit)` at each change of the limit.
     pub(crate) limits: Vec<(Nanos, u32)>,
     /// Tickets in the order of their first start.
     pub(crate) started: Vec<u64>,
-    /// Attempts begun, hedges included.
+    /// Attempts begun, including hedges.
     pub(crate) attempts: u64,
 }
 
@@ -89,7 +89,7 @@ pub(crate) struct Bench<S> {
     pub(crate) source: S,
     /// The virtual clock.
     pub(crate) now: Nanos,
-    /// What happened.
+    /// The events so far.
     pub(crate) log: Log,
     flights: BTreeMap<AttemptId, (Nanos, Answer, u64)>,
     events: BTreeSet<(Nanos, AttemptId)>,
@@ -110,13 +110,13 @@ impl<S: Source> Bench<S> {
         }
     }
 
-    /// Asks for an object of its own.
+    /// Request an object of its own.
     pub(crate) fn ask(&mut self, ticket: u64, len: u64, class: Class, deadline: Nanos) {
         let request = Request { ticket, object: ticket, start: 0, len, class, turn: 0, deadline };
         self.dispatch.handle_request(request, self.now);
     }
 
-    /// Does all that the queue wants done now.
+    /// Execute all actions that the queue returns now.
     pub(crate) fn drain(&mut self) {
         while let Some(action) = self.dispatch.poll_action(self.now) {
             match action {
@@ -153,7 +153,7 @@ impl<S: Source> Bench<S> {
         }
     }
 
-    /// Goes to the next event and reports it; false if there is none.
+    /// Go to the next event and report it; false if there is none.
     pub(crate) fn step(&mut self) -> bool {
         self.drain();
         let Some(at) = self.next() else { return false };
@@ -162,7 +162,7 @@ impl<S: Source> Bench<S> {
         true
     }
 
-    /// The moment of the next event or wake-up, once all has been drained.
+    /// The time of the next event or wake-up, after all actions.
     pub(crate) fn next(&self) -> Option<Nanos> {
         let event = self.events.first().map(|(at, _)| *at).filter(|at| *at < Nanos::MAX);
         let wake = self.dispatch.poll_wakeup();
@@ -170,7 +170,7 @@ impl<S: Source> Bench<S> {
         event.into_iter().chain(wake).min()
     }
 
-    /// Reports one end that is due now; false if there is none.
+    /// Report one end that is due now; false if there is none.
     pub(crate) fn end_one(&mut self) -> bool {
         let Some((at, attempt)) = self.events.first().copied().filter(|(at, _)| *at <= self.now) else {
             return false;
@@ -195,7 +195,7 @@ impl<S: Source> Bench<S> {
         }
     }
 
-    /// Runs `total` requests of `len` bytes through a window of `window`, each due 10 s after it is asked.
+    /// Run `total` requests of `len` bytes through a window of `window`, each due 10 s after its request.
     pub(crate) fn stream(&mut self, total: u64, window: u64, len: impl Fn(u64) -> u64) {
         let mut asked = 0;
         loop {
@@ -217,13 +217,13 @@ impl<S: Source> Bench<S> {
         }
     }
 
-    /// Tickets won per second between two moments.
+    /// Tickets won per second between two times.
     pub(crate) fn rate(&self, from: Nanos, to: Nanos) -> f64 {
         let won = self.log.won.values().filter(|at| **at > from && **at <= to).count();
         f64::from(u32::try_from(won).unwrap_or(u32::MAX)) / (to - from).as_secs_f64()
     }
 
-    /// The moment at which the `count`-th ticket was won.
+    /// The time at which the `count`-th ticket was won.
     pub(crate) fn moment(&self, count: usize) -> Nanos {
         let mut moments: Vec<Nanos> = self.log.won.values().copied().collect();
         moments.sort_unstable();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much of a source's width the queue finds, how soon, and with how many attempts under way.
+//! The fraction of a source's capacity that the queue finds, its speed, and the attempts in flight.
 
 use foresee_data_fetch::{DispatchConfig, LimitConfig};
 use foresee_units::{Bytes, GAMMA, Nanos};
@@ -20,7 +20,7 @@ fn run(source: Capped, total: u64, len: u64) -> Bench<Capped> {
     bench
 }
 
-/// From the `settled`-th answer on, at least 95 % of `cap` in every stretch of 1000, and over the whole run.
+/// At least 95 % of `cap` from the `settled`-th answer on, in every 1000 answers and over the whole run.
 fn assert_reaches(bench: &Bench<impl Source>, settled: usize, cap: f64) {
     let total = bench.log.won.len();
     for first in (settled..total - 1000).step_by(1000) {
@@ -31,7 +31,7 @@ fn assert_reaches(bench: &Bench<impl Source>, settled: usize, cap: f64) {
     assert!(rate >= 0.95 * cap, "{rate:.0} of {cap:.0} per second over all");
 }
 
-/// In the last half of the run: how far apart the limits are, the largest of them, and the changes per second.
+/// In the last half of the run: the spread of the limits, their maximum, and the changes per second.
 fn limits_late(bench: &Bench<impl Source>) -> (u32, u32, f64) {
     let half = Nanos::new(bench.now.get() / 2);
     let before = bench.log.limits.iter().rfind(|(at, _)| *at <= half).expect("it began with one").1;
@@ -43,7 +43,7 @@ fn limits_late(bench: &Bench<impl Source>) -> (u32, u32, f64) {
 }
 
 #[test]
-fn a_bucket_capped_in_requests_is_used_to_95_percent_after_400_answers_at_its_smallest_concurrency() {
+fn a_bucket_limited_in_requests_is_used_to_95_percent_after_400_answers_at_minimal_concurrency() {
     let bench = run(bucket(20), 30_000, 1000);
     assert_reaches(&bench, 400, 1000.0);
     let (spread, most, changes) = limits_late(&bench);
@@ -52,14 +52,14 @@ fn a_bucket_capped_in_requests_is_used_to_95_percent_after_400_answers_at_its_sm
 }
 
 #[test]
-fn a_bucket_capped_in_bytes_is_used_to_95_percent_with_few_in_flight() {
+fn a_bucket_limited_in_bytes_is_used_to_95_percent_with_few_in_flight() {
     let bench = run(bucket(20), 10_000, 110_000);
     assert_reaches(&bench, 400, 20_000_000.0 / 110_000.0);
     assert!(limits_late(&bench).1 <= 8, "five would do");
 }
 
 #[test]
-fn a_far_bucket_is_found_within_3000_answers() {
+fn the_capacity_of_a_far_bucket_is_found_within_3000_answers() {
     let bench = run(bucket(100), 30_000, 1000);
     assert_reaches(&bench, 3000, 1000.0);
     assert!(limits_late(&bench).1 <= 130, "100 would do");
@@ -99,7 +99,7 @@ fn a_noisy_source_is_still_used_to_90_percent() {
 }
 
 #[test]
-fn a_source_that_becomes_slower_or_faster_is_found_again() {
+fn the_capacity_of_a_source_is_found_again_after_a_change() {
     let (mut slow, mut fast) = (bucket(20), Capped::new(Nanos::from_millis(20), 4000, 400_000_000));
     let change = Nanos::from_secs(10);
     let source = move |number: u64, len: u64, now: Nanos| -> Answer {
@@ -111,7 +111,7 @@ fn a_source_that_becomes_slower_or_faster_is_found_again() {
 }
 
 #[test]
-fn a_fixed_limit_is_never_moved() {
+fn a_fixed_limit_is_never_changed() {
     let mut bench = Bench::new(DispatchConfig::fixed(3), disk());
     bench.stream(2000, 100, |_| 1000);
     assert_eq!(bench.log.limits, [(Nanos::ZERO, 3)]);

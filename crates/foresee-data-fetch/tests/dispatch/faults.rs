@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Refusals, stalls, slow tails, outages: what they cost, and that they pass.
+//! Throttling, stalls, slow tails and outages: their cost, and the recovery.
 
 use foresee_data_fetch::{Class, DispatchConfig};
 use foresee_units::{Nanos, ReadOutcome};
@@ -15,7 +15,7 @@ fn soon(now: Nanos, outcome: ReadOutcome) -> Answer {
 }
 
 #[test]
-fn after_a_storm_of_refusals_the_source_is_used_in_full_again_and_no_request_is_lost() {
+fn after_heavy_throttling_the_source_is_fully_used_again_and_no_request_is_lost() {
     let mut line = bucket();
     let (storm, calm) = (Nanos::from_secs(5), Nanos::from_secs(35));
     let mut refusals = 0u64;
@@ -37,7 +37,7 @@ fn after_a_storm_of_refusals_the_source_is_used_in_full_again_and_no_request_is_
 }
 
 #[test]
-fn a_source_that_refuses_what_exceeds_its_rate_is_still_used_well() {
+fn a_source_that_throttles_above_its_rate_is_still_used_well() {
     let (mut second, mut served) = (0, 0);
     let source = move |_: u64, _: u64, now: Nanos| {
         let this = now.get() / 100_000_000;
@@ -72,7 +72,7 @@ fn retry_after_is_honoured_by_the_whole_source() {
     assert!(bench.now >= Nanos::from_millis(40) + asked);
 }
 
-/// Every hundredth attempt after the first thousand stalls, until its tier has heard nothing for half a minute.
+/// Every hundredth attempt after the first thousand stalls until its tier times out after half a minute.
 fn stalling(number: u64, len: u64, now: Nanos, line: &mut Capped) -> Answer {
     let mut answer = line.begin(number, len, now);
     if number > 1000 && number.is_multiple_of(100) {
@@ -95,7 +95,7 @@ fn stalled_attempts_are_hedged_and_cancelled_within_5_percent_of_the_bytes() {
 }
 
 #[test]
-fn hedges_take_the_worst_out_of_a_slow_tail() {
+fn hedges_shorten_a_slow_tail() {
     let slowest = |hedge_share: f64| {
         let source = |number: u64, _: u64, now: Nanos| {
             let took = if number % 200 == 199 { 2000 } else { 20 };
@@ -119,7 +119,7 @@ fn hedges_take_the_worst_out_of_a_slow_tail() {
 }
 
 #[test]
-fn nothing_is_hedged_that_has_time() {
+fn requests_with_slack_are_not_hedged() {
     let mut line = bucket();
     let source = move |number: u64, len: u64, now: Nanos| {
         let mut answer = line.begin(number, len, now);
@@ -138,7 +138,7 @@ fn nothing_is_hedged_that_has_time() {
 }
 
 #[test]
-fn a_reset_costs_time_but_no_request() {
+fn a_connection_reset_costs_time_but_no_request() {
     let mut line = bucket();
     let source = move |number: u64, len: u64, now: Nanos| {
         if number % 7 == 3 { soon(now, ReadOutcome::Retryable) } else { line.begin(number, len, now) }
@@ -165,7 +165,7 @@ fn an_outage_of_half_a_minute_fails_nothing() {
 }
 
 #[test]
-fn a_fault_that_does_not_pass_ends_after_ten_tries_with_its_name() {
+fn a_persistent_fault_fails_after_ten_tries_with_its_outcome() {
     let source = |_: u64, _: u64, now: Nanos| soon(now, ReadOutcome::Retryable);
     let mut bench = Bench::new(DispatchConfig::adaptive(), source);
     bench.stream(3, 3, |_| 1000);
@@ -176,7 +176,7 @@ fn a_fault_that_does_not_pass_ends_after_ten_tries_with_its_name() {
 }
 
 #[test]
-fn endless_refusals_end_when_patience_does() {
+fn persistent_throttling_fails_after_the_patience() {
     let source = |_: u64, _: u64, now: Nanos| soon(now, ReadOutcome::Throttled { retry_after: None });
     let mut bench = Bench::new(DispatchConfig::adaptive(), source);
     bench.stream(2, 2, |_| 1000);
@@ -185,7 +185,7 @@ fn endless_refusals_end_when_patience_does() {
 }
 
 #[test]
-fn a_missing_object_is_not_asked_for_again() {
+fn a_missing_object_is_not_requested_again() {
     let source = |_: u64, _: u64, now: Nanos| soon(now, ReadOutcome::Absent);
     let mut bench = Bench::new(DispatchConfig::adaptive(), source);
     bench.stream(40, 40, |_| 1000);
@@ -194,7 +194,7 @@ fn a_missing_object_is_not_asked_for_again() {
 }
 
 #[test]
-fn a_first_read_that_hangs_keeps_no_others_back_for_long() {
+fn a_hanging_first_read_does_not_delay_others_for_long() {
     let mut line = bucket();
     let source = move |number: u64, len: u64, now: Nanos| {
         let mut answer = line.begin(number, len, now);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fetch queue in virtual time: what it gets out of modelled sources, and what faults do to it.
+//! The fetch queue in virtual time: its throughput at modelled sources, and the effect of faults.
 
 mod bench;
 mod capacity;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who goes first, what is read together, and what the consumer's own calls change.
+//! The order of requests, joined reads, and the effect of the consumer's calls.
 
 use foresee_data_fetch::{
     Action, AttemptId, Class, CoalesceConfig, Dispatch, DispatchConfig, End, LimitConfig, Pace, Request,
@@ -19,7 +19,7 @@ fn request(ticket: u64, class: Class, deadline_ms: u64) -> Request {
     Request { ticket, object: ticket, start: 0, len: 1000, class, turn: 0, deadline }
 }
 
-/// Starts whatever may start; ends each attempt at once; the tickets in their order.
+/// Start all requests that may start and end each attempt at once; return the tickets in their order.
 fn run_in_order(dispatch: &mut Dispatch, now: Nanos) -> Vec<u64> {
     let mut order = Vec::new();
     while let Some(action) = dispatch.poll_action(now) {
@@ -40,7 +40,7 @@ fn start(dispatch: &mut Dispatch, now: Nanos) -> (AttemptId, u64, u64, Vec<u64>)
     }
 }
 
-/// A queue that knows from 40 attempts that one takes 20 ms.
+/// A queue that has learned from 40 attempts that one takes 20 ms.
 fn experienced(config: DispatchConfig) -> Dispatch {
     let mut dispatch = Dispatch::new(config);
     for ticket in 1_000_000..1_000_040 {
@@ -60,7 +60,7 @@ fn inside_a_class_the_earliest_deadline_goes_first_and_ties_go_by_ticket() {
 }
 
 #[test]
-fn whose_turn_is_earlier_goes_first_though_its_deadline_was_not_known_yet() {
+fn an_earlier_turn_goes_first_even_with_an_unknown_deadline() {
     let mut dispatch = Dispatch::new(DispatchConfig::fixed(1));
     for (ticket, turn, deadline) in [(1, 0, u64::MAX), (2, 1, u64::MAX), (3, 2, 2000), (4, 1, 1500)] {
         let deadline = Nanos::new(deadline);
@@ -72,7 +72,7 @@ fn whose_turn_is_earlier_goes_first_though_its_deadline_was_not_known_yet() {
 }
 
 #[test]
-fn a_pace_says_when_turns_are_wanted_whose_deadlines_were_not_known() {
+fn a_pace_determines_unknown_deadlines_of_turns() {
     let mut dispatch = experienced(DispatchConfig::fixed(1));
     dispatch.handle_request(request(1, Class::Fill, 2000), NOW);
     dispatch.handle_request(Request { turn: 6, ..request(2, Class::Staging, u64::MAX / 1_000_000) }, NOW);
@@ -85,12 +85,12 @@ fn a_pace_says_when_turns_are_wanted_whose_deadlines_were_not_known() {
 }
 
 #[test]
-fn where_answers_queue_what_has_time_leaves_room_to_others() {
+fn when_answers_queue_requests_with_slack_yield_to_other_ranks() {
     let limit = LimitConfig { start: 16, min: 16, max: 17, ..LimitConfig::default() };
     let source = Capped::new(Nanos::ZERO, 1_000_000, 100_000_000);
     let mut bench = Bench::new(DispatchConfig { limit, shared: true, ..DispatchConfig::adaptive() }, source);
     bench.stream(5000, 100, |_| 100_000);
-    // One answer is a millisecond of the source, so a turn at the limit takes 16 or 17.
+    // One answer takes the source a millisecond, so a turn at the limit takes 16 or 17.
     let turn = Nanos::from_millis(u64::from(bench.dispatch.limit()));
     for ticket in 5000..5100 {
         bench.ask(ticket, 100_000, Class::Staging, Nanos::MAX);
@@ -108,7 +108,7 @@ fn where_answers_queue_what_has_time_leaves_room_to_others() {
 }
 
 #[test]
-fn before_anything_is_measured_classes_count() {
+fn before_any_measurement_classes_are_strict() {
     let mut dispatch = Dispatch::new(DispatchConfig::fixed(1));
     for (ticket, class) in [(1, Class::Other), (2, Class::Fill), (3, Class::Staging), (4, Class::Stalling)] {
         dispatch.handle_request(request(ticket, class, 10_000 * ticket), NOW);
@@ -117,7 +117,7 @@ fn before_anything_is_measured_classes_count() {
 }
 
 #[test]
-fn a_lower_class_starts_only_while_the_higher_ones_are_at_ease() {
+fn a_lower_class_starts_only_while_higher_ones_have_slack() {
     let mut dispatch = experienced(DispatchConfig::fixed(1));
     dispatch.handle_request(request(1, Class::Fill, 2000), NOW);
     dispatch.handle_request(request(2, Class::Staging, 60_000), NOW);
@@ -138,7 +138,7 @@ fn validation_is_not_starved_by_a_fill_that_has_hours() {
 }
 
 #[test]
-fn what_a_consumer_waits_for_goes_before_everything() {
+fn a_request_that_a_consumer_waits_for_goes_first() {
     let mut dispatch = Dispatch::new(DispatchConfig::fixed(1));
     for ticket in 0..10 {
         dispatch.handle_request(request(ticket, Class::Staging, 1000 + ticket), NOW);
@@ -184,7 +184,7 @@ fn a_ticket_that_has_not_ended_is_not_given_twice() {
 #[test]
 fn a_hedge_wins_once_and_its_loser_is_cancelled() {
     let mut dispatch = experienced(DispatchConfig { hedge_share: 1.0, ..DispatchConfig::adaptive() });
-    // Hedges are paid from what was moved.
+    // Hedges are limited to a fraction of moved bytes.
     dispatch.handle_request(request(0, Class::Staging, 0), NOW);
     let (paid, ..) = start(&mut dispatch, NOW);
     let payment = End { bytes: Bytes::new(5000), ..end(ReadOutcome::Ok) };
@@ -262,7 +262,7 @@ fn neighbours_in_an_object_are_read_together_around_the_most_urgent() {
 }
 
 #[test]
-fn nobody_lengthens_a_read_that_a_consumer_waits_for() {
+fn a_read_that_a_consumer_waits_for_is_not_extended() {
     let mut dispatch = Dispatch::new(joining());
     dispatch.handle_request(range(1, 0, Class::Stalling), NOW);
     dispatch.handle_request(range(2, 1000, Class::Staging), NOW);
@@ -295,7 +295,7 @@ fn one_bad_part_does_not_fail_its_neighbours() {
 }
 
 #[test]
-fn withdrawing_one_part_leaves_the_read_to_the_others() {
+fn a_withdrawn_part_leaves_the_read_to_the_others() {
     let mut dispatch = Dispatch::new(joining());
     for ticket in 0..2 {
         dispatch.handle_request(range(ticket, ticket * 1000, Class::Staging), NOW);

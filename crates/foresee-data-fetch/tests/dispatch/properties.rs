@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Any sequence of requests, ends, withdrawals and waits: what always holds.
+//! Properties that hold for any sequence of requests, ends, withdrawals and waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -47,7 +47,7 @@ fn outcome(kind: usize) -> ReadOutcome {
     }
 }
 
-/// What the driver knows, kept apart from the queue.
+/// The driver's own state, independent of the queue.
 #[derive(Debug)]
 struct Model {
     dispatch: Dispatch,
@@ -158,7 +158,7 @@ impl Model {
         self.drain();
     }
 
-    /// Answers everything until nothing is left to do.
+    /// Answer all attempts until nothing is left.
     fn settle(&mut self) {
         for _ in 0..100_000 {
             if let Some(attempt) = self.flights.keys().next().copied() {
@@ -198,7 +198,7 @@ proptest! {
     }
 
     #[test]
-    fn equal_facts_give_equal_actions(events in prop::collection::vec(event(), 1..100)) {
+    fn equal_events_give_equal_actions(events in prop::collection::vec(event(), 1..100)) {
         let run = || {
             let mut model = Model::new(DispatchConfig { hedge_share: 1.0, shared: true, ..DispatchConfig::adaptive() });
             for event in &events {

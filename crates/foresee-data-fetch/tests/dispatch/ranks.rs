@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ranks of one job at one source: each has a queue and searches its own concurrency, and all take their steps together.
+//! Ranks of one job at one source: each has a queue and searches its own concurrency, and all take their steps
+//! together.
 //!
-//! Bounds are on virtual time, beside what the source and the steps alone would take.
+//! Bounds are in virtual time, relative to the time of the source and the steps alone.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -11,26 +12,26 @@ use foresee_units::{Nanos, SplitMix64};
 
 use crate::bench::{Answer, Bench, Capped, Source};
 
-/// What ranks read and compute, and what the source does meanwhile.
+/// The reads and compute of the ranks, and the behaviour of the source.
 #[derive(Clone, Debug)]
 struct Job {
     ranks: usize,
-    /// Batches of each rank, samples of each, and batches that may wait to be taken.
+    /// Batches of each rank, samples of each, and batches that may be staged.
     batches: u64,
     batch: u64,
     window: u64,
     step: Nanos,
-    /// Bytes of a sample, from and to.
+    /// Bytes of a sample, minimum and maximum.
     sizes: (u64, u64),
-    /// In flight at first.
+    /// Initial concurrency.
     start: u32,
-    /// Mean of what an answer takes longer than the source alone says.
+    /// Mean delay of an answer beyond the source's own time.
     noise: Nanos,
-    /// For how long the source stands still after two seconds.
+    /// Time for which the source stops after two seconds.
     stop: Nanos,
 }
 
-/// Two ranks that need 96 MB/s while they compute, epoch by epoch of 30 batches.
+/// Two ranks that need 96 MB/s during compute, in epochs of 30 batches.
 const AT_A_MOUNT: Job = Job {
     ranks: 2,
     batches: 90,
@@ -43,7 +44,7 @@ const AT_A_MOUNT: Job = Job {
     stop: Nanos::ZERO,
 };
 
-/// Ranks that need 40 MB/s together, and have 1.6 s of batches ahead at the most.
+/// Ranks that together need 40 MB/s, and stage at most 1.6 s of batches ahead.
 const AT_A_BUCKET: Job = Job {
     ranks: 4,
     batches: 60,
@@ -74,7 +75,7 @@ fn place(number: u64) -> usize {
     usize::try_from(number).expect("it is small")
 }
 
-/// One rank's share of a source that all ask.
+/// One rank's share of a common source.
 #[derive(Clone, Debug)]
 struct Shared {
     line: Rc<RefCell<Capped>>,
@@ -96,13 +97,13 @@ struct Rank {
     lens: Vec<u64>,
     asked: u64,
     taken: u64,
-    /// When the step under way ends; `None`: he waits for his batch, or for the others.
+    /// When the current step ends; `None` while it waits for its batch or for the others.
     computes_until: Option<Nanos>,
     stepped: bool,
 }
 
 impl Rank {
-    /// What the next batch lacks.
+    /// The missing samples of the next batch.
     fn missing(&self, job: &Job) -> Vec<u64> {
         let batch = self.taken * job.batch..(self.taken + 1) * job.batch;
         batch.filter(|ticket| !self.bench.log.won.contains_key(ticket)).collect()
@@ -128,7 +129,7 @@ impl Rank {
         self.asked = self.asked.max(end);
     }
 
-    /// Takes his batch if it is whole, or says that he waits for it.
+    /// Take the batch if it is complete, or report the wait for it.
     fn take(&mut self, job: &Job, draw: &mut SplitMix64) {
         if self.stepped || self.computes_until.is_some() || self.taken == job.batches {
             return;
@@ -210,16 +211,16 @@ fn moments(job: &Job, source: &Capped, count: usize) -> impl Iterator<Item = f64
 }
 
 #[test]
-fn ranks_at_a_slow_mount_share_it_so_that_nobody_waits_for_one_of_them() {
+fn ranks_share_a_slow_mount_so_that_none_waits_for_another() {
     let mount = Capped::new(Nanos::ZERO, 1_000_000, 80_000_000);
-    // 30 batches of two ranks, 90 MB, are 1.125 s of the source.
+    // 30 batches of two ranks, 90 MB, take the source 1.125 s.
     for took in moments(&AT_A_MOUNT, &mount, 30) {
         assert!(took <= 1.125 * 1.07, "{took:.3} s");
     }
 }
 
 #[test]
-fn ranks_that_begin_at_a_near_bucket_do_not_outgrow_one_another() {
+fn ranks_that_begin_at_a_near_bucket_have_similar_concurrency() {
     let job = Job {
         ranks: 3,
         batches: 60,
@@ -232,26 +233,26 @@ fn ranks_that_begin_at_a_near_bucket_do_not_outgrow_one_another() {
         stop: Nanos::ZERO,
     };
     let near = Capped::new(Nanos::from_millis(8), 1_000_000, 55_000_000);
-    // 30 batches of three ranks, 54 MB, are 0.98 s of the source; at the end 96 reads for later are under way.
+    // 30 batches of three ranks, 54 MB, take the source 0.98 s; at the end 96 later reads are in flight.
     for took in moments(&job, &near, 30) {
         assert!(took <= 0.982 + 0.175, "{took:.3} s");
     }
 }
 
 #[test]
-fn ranks_that_a_bucket_cannot_serve_in_time_share_it() {
+fn ranks_share_a_bucket_that_is_too_slow_for_them() {
     let short = Job { step: Nanos::from_millis(40), stop: Nanos::ZERO, ..AT_A_BUCKET };
-    // 60 batches of four ranks, 192 MB, are 3.2 s of the source; what is left is the search.
+    // 60 batches of four ranks, 192 MB, take the source 3.2 s; the rest is the search.
     for took in moments(&short, &bucket(5), 60) {
         assert!(took <= 3.2 * 1.07, "{took:.3} s");
     }
 }
 
 #[test]
-fn a_source_that_gives_enough_still_fills_buffers_against_a_stop() {
+fn a_source_with_enough_capacity_still_fills_buffers_ahead_of_a_stop() {
     let quiet = AT_A_BUCKET;
     let noisy = Job { noise: Nanos::from_millis(20), ..AT_A_BUCKET };
-    // 4.8 s of steps and 0.25 s until the search has found the bucket's width.
+    // 4.8 s of steps, and 0.25 s until the search has found the bucket's capacity.
     for (job, latency_ms) in [(quiet, 50), (noisy, 10)] {
         for took in moments(&job, &bucket(latency_ms), 60) {
             assert!(took <= 5.25, "{took:.3} s: of a stop of 1 s more than a fifth was felt by {job:?}");

@@ -1,26 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Next-use or pin: which of the two reads less from the origin over the announced window.
+//! Choice between next-use and pin by the bytes that each reads from the origin over the announced window.
 //!
-//! Apart from the walk, which follows either. With samples of one size next-use is never worse (it is
-//! Belady's rule with bypass), but where pin is as good, as it is for one rank that reads a permutation
-//! per epoch, pin writes less: it never exchanges a copy. And its hits are spread over the epoch, where next-use has
-//! them at the beginning and leaves the origin idle then. With unequal sizes either may win, and only
-//! trying tells.
+//! It is separate from the walk, which follows either policy. With samples of one size next-use is never worse
+//! (it is Belady's rule with bypass). Pin is as good for one rank that reads a permutation per epoch. It writes
+//! less, because it never exchanges a copy, and its hits are spread over the epoch. Those of next-use come at the
+//! beginning, while the origin is idle. With unequal sizes either may be better, which only a trial shows.
 
 use crate::policy::Policy;
 use crate::walk::Walk;
 
-/// Most accesses that a trial walks through: well under a second. Beyond it the trial follows a part of
-/// the samples with that part of the room.
+/// Maximum number of accesses in a trial: well under a second. A longer window is tried with a fraction of the
+/// samples and the same fraction of the capacity.
 const TRIAL_ACCESSES_MAX: usize = 1 << 18;
-/// Two policies closer than one part in this many are as good: a trial on a part of the samples sees noise there, and less
-/// than that pays for no exchange of copies.
+/// Two policies that differ by less than one part in this many are equally good. In a trial on a fraction of the
+/// samples such a difference is noise, and it would not pay for the exchange of copies.
 const TOLERANCE: u128 = 128;
-/// A window with fewer accesses per sample shows too little reuse to prove the two equal.
+/// A window with fewer accesses per sample has too little reuse to prove that both are equal.
 const TELLING_ACCESSES_PER_SAMPLE: usize = 2;
 
-/// Tries both policies from here to the window's end. On about equal origin bytes pin, if the window is long
-/// enough to tell or reaches the run's end.
+/// Try both policies from here to the window's end. With about equal origin bytes choose pin, if the window is
+/// long enough or reaches the run's end.
 pub(crate) fn choose(walk: &mut Walk, samples: usize) -> Policy {
     let accesses = walk.window.len();
     let trial = walk.sample(TRIAL_ACCESSES_MAX);

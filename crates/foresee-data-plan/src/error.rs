@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a planner refuses to start with.
+//! Errors of a planner's configuration.
 
-/// Why no plan can be made. Every variant is a fault of the configuration, found before the run.
+/// Why no plan can be made. Every variant is a configuration error that is found before the run.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PlanError {
@@ -13,15 +13,15 @@ pub enum PlanError {
     TooManySamples {
         /// Samples of the data set.
         count: u64,
-        /// The most that can be planned.
+        /// Maximum number of samples.
         most: u64,
     },
-    /// A tier is named in one byte.
+    /// A tier index has one byte.
     #[error("{count} tiers are too many (at most {most}); merge directories of equal speed into one tier")]
     TooManyTiers {
         /// Tiers as configured.
         count: usize,
-        /// The most that can be planned.
+        /// Maximum number of tiers.
         most: usize,
     },
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A set of positions that answers "which is the farthest?" in a handful of word operations.
+//! A set of positions with a fast query for the farthest member.
 //!
-//! A tree of bit words, 64 children each: next uses are distinct positions of a bounded window, so one bit
-//! per announced access replaces a heap of (next use, sample) pairs: no stale entry, no comparison, an
-//! eighth of a byte. Indices are positions modulo the set's size; the caller says where the ring begins.
+//! It is a tree of bit words with 64 children each. Next uses are distinct positions of a bounded window, so one
+//! bit per announced access replaces a heap of (next use, sample) pairs: no stale entries, no comparisons, an
+//! eighth of a byte. Indices are positions modulo the set's size; the caller gives the start of the ring.
 
 /// Members are `0..size`, `size` a power of two.
 #[derive(Clone, Debug, Default)]
@@ -20,7 +20,7 @@ impl PositionSet {
     pub(crate) fn with_span(span: usize) -> Self {
         let size = span.next_power_of_two().max(WORD);
         let mut levels = Vec::new();
-        // One level more than needed at 64 bits: every bound below the root then has a bit to look at.
+        // One more level than 64-bit words need, so that every bound below the root has a bit to test.
         let mut bits = size;
         while bits > 1 {
             levels.push(vec![0; bits.div_ceil(WORD)]);
@@ -30,7 +30,7 @@ impl PositionSet {
         Self { levels, size }
     }
 
-    /// How many consecutive positions the set can tell apart.
+    /// Number of consecutive positions that the set can distinguish.
     pub(crate) fn span(&self) -> usize {
         self.size
     }
@@ -65,7 +65,7 @@ impl PositionSet {
         self.size > 0 && self.levels[0][index / WORD] & (1 << (index % WORD)) != 0
     }
 
-    /// Distance from `front` of the farthest member nearer than `bound`; all members lie within `span`
+    /// Distance from `front` of the farthest member nearer than `bound`; all members must lie within `span`
     /// positions from `front` on.
     pub(crate) fn farthest(&self, front: u32, bound: usize) -> Option<usize> {
         if self.size == 0 {
@@ -73,7 +73,7 @@ impl PositionSet {
         }
         let front = self.index(front);
         let end = (front + bound) & (self.size - 1);
-        // The ring may have wrapped: what lies below `end` is then farther than all at its upper end.
+        // The ring may have wrapped: members below `end` are then farther than all at its upper end.
         let index = self.below(end).or_else(|| self.below(self.size))?;
         let offset = index.wrapping_sub(front) & (self.size - 1);
         (offset < bound).then_some(offset)
@@ -129,7 +129,7 @@ mod tests {
         #![proptest_config(property(256))]
 
         #[test]
-        fn the_farthest_is_that_of_a_sorted_set(
+        fn the_farthest_member_is_that_of_a_sorted_set(
             front in 0_u32..100_000,
             span in 1_usize..9_000,
             changes in prop::collection::vec((any::<bool>(), any::<prop::sample::Index>(), any::<prop::sample::Index>()), 1..200),
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_as_long_as_the_set_has_no_blind_spot() {
+    fn a_window_as_long_as_the_set_finds_every_member() {
         let mut set = PositionSet::with_span(64);
         assert_eq!(set.span(), 64);
         set.insert(5);

@@ -1,21 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Asks for an entry of a table some time before it is needed.
+//! Prefetch hints for table entries.
 //!
-//! Samples come in an order that no processor guesses, so each look into a table by sample is a wait for memory. The planner
-//! knows that order: it asks for what later accesses need, and does what earlier ones need meanwhile.
-//!
-//! Refuses to read: a hint beyond the end of a table is none.
+//! Samples come in an unpredictable order, so each look-up by sample is a cache miss. The planner knows that
+//! order: it prefetches entries of later accesses while it plans earlier ones. A hint beyond the end of a table
+//! has no effect.
 
-/// How many accesses ahead: what is planned in the time that memory takes to answer, and more, as several accesses may
-/// find no room one after the other.
+/// Prefetch distance in accesses: more than is planned during the latency of memory, because several accesses in
+/// a row may find no space.
 pub const AHEAD: usize = 32;
 
-/// Of accesses in their order, the one that is so far behind the `nth`; `None`: they are over before.
+/// The access that is [`AHEAD`] behind the `nth`, in order; `None` past the end.
 pub fn later<T: Copy>(accesses: &[T], nth: usize) -> Option<T> {
     accesses.get(nth + AHEAD).copied()
 }
 
-/// Asks for `table[index]`.
+/// Prefetch `table[index]`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub fn expect<T>(table: &[T], index: usize) {
@@ -26,7 +25,7 @@ pub fn expect<T>(table: &[T], index: usize) {
     }
 }
 
-/// Elsewhere the processor is left to itself: nobody has measured that a hint helps.
+/// No hint on other processors, where its effect was not measured.
 #[cfg(not(target_arch = "x86_64"))]
 #[inline(always)]
 pub fn expect<T>(_table: &[T], _index: usize) {}

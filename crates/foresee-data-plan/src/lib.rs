@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who holds what, in which tier, fetched by when, dropped when.
+//! The plan of a rank's tiers: which sample each tier holds, when it is fetched and when it is evicted.
 //!
-//! [`Planner`] walks this rank's announced accesses and says of each where the sample comes from, whether
-//! a tier keeps it, and which copies leave for it. It is a pure function of the order, the sizes, the
-//! budgets and the facts so far: no clock, no file, no thread, no hash table, so two planners with equal
-//! inputs make one plan, which [`Planner::plan_hash`] shows.
+//! [`Planner`] processes this rank's announced accesses. For each it returns the source of the sample, the tier
+//! that caches it, and the copies evicted for it. It is a pure function of the order, the sizes, the budgets and
+//! the reports so far: no clock, file, thread or hash table. Two planners with equal inputs make one plan, which
+//! [`Planner::plan_hash`] shows.
 //!
-//! Refuses to move a byte, and to guess: what is held is what was planned, minus the holes that the
-//! engine reports.
+//! The planner moves no bytes. The copies held are those of the plan, minus the lost ones that the engine
+//! reports.
 //!
-//! | file | what it decides |
+//! | file | content |
 //! |---|---|
-//! | `stack` | which tiers share the samples out, which hold them on top of another |
-//! | `planner` | the face of one of either: facts in, accesses out |
-//! | `walk` | one access: source, keeping, bypass |
-//! | `policy`, `sampling` | the rules that may make room; which samples a trial of them follows |
-//! | `choice` | next-use or pin, by simulating both |
+//! | `stack` | tiers that share the samples, and tiers that cache on top of another |
+//! | `planner` | the public interface: reports in, accesses out |
+//! | `walk` | one access: source, caching, bypass |
+//! | `policy`, `sampling` | rules of eviction; the samples of a trial |
+//! | `choice` | next-use or pin, by a trial of both |
 //! | `next_use` | the announced window and its links |
-//! | `victims` | in which order copies leave a tier |
+//! | `victims` | the order in which copies leave a tier |
 //! | `farthest` | the farthest next use, in a few word operations |
-//! | [`hint`] | what the tables will be asked for |
-//! | `room` | what a sample costs in a tier |
+//! | [`hint`] | prefetch hints for the tables |
+//! | `room` | capacities, and the cost of a sample in a tier |
 
 #![deny(
     clippy::disallowed_methods,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The announced window: which accesses are ahead, and when each sample is used next.
+//! The announced window: upcoming accesses, and the next use of each sample.
 //!
-//! Apart from the planner: links are a matter of the order alone, whatever is held. Announcing an access is O(1) and
-//! touches dense tables only, 4 bytes per sample and 8 per announced access; consuming one touches none: an access knows
-//! the next one of its sample, and nobody needs that of any other sample than the one being consumed.
+//! It is separate from the planner because links depend on the order alone. Announcing an access is O(1) in dense
+//! tables, with 4 bytes per sample and 8 per announced access. Consuming one uses no table: each access has the
+//! position of its sample's next access.
 //!
-//! Positions are access numbers modulo 2^31, so no table is ever renumbered in a run of any length; they
-//! are compared by their distance from the window's front only.
+//! Positions are access numbers modulo 2^31, so no table is ever renumbered in a run of any length. They are only
+//! compared by their distance from the window's front.
 
 use std::collections::VecDeque;
 
@@ -14,36 +14,36 @@ use crate::hint;
 
 /// "No announced use", in every table of positions.
 pub(crate) const NONE: u32 = u32::MAX;
-/// Positions are numbers modulo `MODULUS`, and a window is never longer than half of it.
+/// Positions are numbers modulo `MODULUS`, and a window has at most half that length.
 const MODULUS: u64 = 1 << 31;
-/// The most accesses that may be announced and not yet planned.
+/// Maximum number of accesses that may be announced and not yet planned.
 pub(crate) const WINDOW_MAX: u64 = MODULUS / 2;
 /// Bytes per announced access.
 pub(crate) const BYTES_PER_ACCESS: u64 = 8;
 
-/// When a sample is used next, as far as the planner knows.
+/// The next use of a sample, as far as it is announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NextUse {
     /// At this access; numbers as in [`Access::seq`](crate::Access::seq).
     At(u64),
     /// Not within the announced window; sorts after every known use.
     Unknown,
-    /// Not again in this run: its end was announced.
+    /// Not again in this run, whose end was announced.
     Never,
 }
 
-/// The announced accesses and the next use of every sample.
+/// The announced accesses and the next use of each sample.
 #[derive(Debug)]
 pub(crate) struct Window {
     /// Samples of the announced accesses, in order.
     ids: VecDeque<u32>,
     /// Parallel to `ids`: position of the next announced access of the same sample.
     next: VecDeque<u32>,
-    /// By sample: position of its last announced access, which may be consumed by now.
+    /// By sample: position of its last announced access, which may be consumed already.
     last: Vec<u32>,
-    /// Number of the access at the front: how many were consumed.
+    /// Number of the access at the front, which is the number of consumed accesses.
     first: u64,
-    /// Up to which access `last` was cleared of those consumed.
+    /// The access up to which consumed positions were cleared from `last`.
     forgotten: u64,
     ended: bool,
 }
@@ -60,13 +60,13 @@ impl Window {
         }
     }
 
-    /// Makes room for as many accesses more.
+    /// Reserve memory for this many further accesses.
     pub(crate) fn reserve(&mut self, accesses: usize) {
         self.ids.reserve_exact(accesses);
         self.next.reserve_exact(accesses);
     }
 
-    /// Appends an access of the sample; its position, if it is the sample's next use.
+    /// Append an access of the sample; return its position if it is the sample's next use.
     pub(crate) fn announce(&mut self, id: u32) -> Option<u32> {
         let position = self.position(self.ids.len());
         let last = std::mem::replace(&mut self.last[id as usize], position);
@@ -84,18 +84,18 @@ impl Window {
         self.announced(self.last[id as usize]).is_some()
     }
 
-    /// The offset of what is at `position`, unless that is consumed.
+    /// The offset of the access at `position`, unless it is consumed.
     fn announced(&self, position: u32) -> Option<usize> {
         Some(self.offset(position)).filter(|&offset| position != NONE && offset < self.ids.len())
     }
 
-    /// Whether so much was consumed since [`forget_consumed`](Self::forget_consumed) that its positions could soon be taken
-    /// for announced ones: they come round.
+    /// Whether so many accesses were consumed since [`forget_consumed`](Self::forget_consumed) that their
+    /// positions, which wrap, could soon be mistaken for announced ones.
     pub(crate) fn is_aged(&self) -> bool {
         self.first - self.forgotten >= WINDOW_MAX
     }
 
-    /// Forgets where consumed accesses were.
+    /// Clear the positions of consumed accesses.
     pub(crate) fn forget_consumed(&mut self) {
         self.forgotten = self.first;
         for id in 0..self.last.len() {
@@ -105,17 +105,17 @@ impl Window {
         }
     }
 
-    /// The sample's last announced access will be asked for soon.
+    /// Prefetch the sample's last announced access.
     pub(crate) fn expect(&self, id: u32) {
         hint::expect(&self.last, id as usize);
     }
 
-    /// Every sample without an announced use is from now on never used again.
+    /// End the run: samples without an announced use are never used again.
     pub(crate) fn end(&mut self) {
         self.ended = true;
     }
 
-    /// Forgets what was announced; `first` goes on counting.
+    /// Drop the announced accesses; `first` continues.
     pub(crate) fn forget(&mut self) {
         self.ids.clear();
         self.next.clear();
@@ -141,14 +141,14 @@ impl Window {
         (self.ids[offset], self.next[offset])
     }
 
-    /// The front access is consumed; the window moves on.
+    /// Consume the front access.
     pub(crate) fn advance(&mut self) {
         self.ids.pop_front();
         self.next.pop_front();
         self.first += 1;
     }
 
-    /// Changes whenever the sample is announced: tells an old note about it from a new one.
+    /// A value that changes whenever the sample is announced, by which stale notes are detected.
     pub(crate) fn stamp(&self, id: u32) -> u32 {
         self.last[id as usize]
     }
@@ -163,12 +163,12 @@ impl Window {
         position(self.first + offset as u64)
     }
 
-    /// How far a position of the window lies from its front.
+    /// Distance of a position of the window from its front.
     pub(crate) fn offset(&self, position: u32) -> usize {
         (position.wrapping_sub(self.position(0)) & MASK) as usize
     }
 
-    /// As if so many accesses had been consumed already; nothing may be announced.
+    /// Advance the window by this many accesses; nothing may be announced.
     #[cfg(test)]
     pub(crate) fn start_at(&mut self, first: u64) {
         self.first = first;
@@ -187,7 +187,7 @@ pub(crate) fn position(number: u64) -> u32 {
     u32::try_from(number % MODULUS).expect("below 2^31")
 }
 
-/// A sample's place in the tables as 32 bits; the planner was refused more samples at its start.
+/// A sample's index as 32 bits; the planner's constructor rejects more samples.
 pub(crate) fn narrow(sample: usize) -> u32 {
     u32::try_from(sample).expect("sample ids were checked to fit in 32 bits")
 }
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_use_announced_after_the_last_one_was_consumed_is_revealed() {
+    fn a_use_announced_after_the_last_one_was_consumed_is_the_next_use() {
         let mut window = Window::new(2);
         assert_eq!([window.announce(1), window.announce(1)], [Some(0), None]);
         window.advance();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn positions_wrap_and_distances_stay_right() {
+    fn positions_wrap_and_distances_stay_correct() {
         let mut window = Window::new(2);
         window.start_at(MODULUS - 1);
         announce(&mut window, &[0, 1, 0, 1]);
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_consumed_long_ago_is_not_taken_for_announced() {
+    fn accesses_consumed_long_ago_are_not_mistaken_for_announced_ones() {
         let mut window = Window::new(3);
         announce(&mut window, &[0, 1, 1]);
         (0..2).for_each(|_| window.advance());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The planner's face: facts go in through `handle_*`, planned accesses come out of `poll_access`.
+//! Public interface of the planner: reports go in through `handle_*`, planned accesses come out of `poll_access`.
 //!
-//! Apart from the walk, so that what the engine may say and ask stands on one page. One planner plans the
-//! tiers of one rank.
+//! It is separate from the walk, so that one file documents all calls of the engine. One planner plans the tiers
+//! of one rank.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,57 +18,56 @@ use crate::room::{Room, SampleSizes, TierIndex, TierRoom, cost_of_all};
 use crate::victims::NOWHERE;
 use crate::walk::Walk;
 
-/// A window has room for an epoch of one rank alone; the tables would then take 17 GB.
+/// A window can hold an epoch of a single rank; the tables then take 17 GB.
 const SAMPLES_MAX: u64 = WINDOW_MAX;
 /// Of a tier byte, 255 means "nowhere" and 254 marks an eviction in the hash.
 const TIERS_MAX: usize = 254;
-/// How far ahead next uses are worth knowing, in accesses per sample of the data set. A rank of N meets
-/// each sample once in N epochs on average, whatever N: once per as many accesses as there are samples.
-/// After four times as many, e^-4 = 2 % of the samples have not come up, and those sort last anyway.
+/// Look-ahead for next uses, in accesses per sample of the data set. A rank of N reads each sample once in N
+/// epochs on average: once per as many accesses as there are samples, for any N. After four times as many, e^-4 =
+/// 2 % of the samples have not occurred, and those sort last in any case.
 const HORIZON_ACCESSES_PER_SAMPLE: u64 = 4;
 
-/// What a planner is given at its start.
+/// Configuration of a planner.
 #[derive(Clone, Debug)]
 pub struct PlannerConfig {
-    /// The local tiers, fastest first; none means that every access reads the origin.
+    /// The local tiers, fastest first; without any, every access reads the origin.
     pub tiers: Vec<TierRoom>,
-    /// Who leaves when room is short.
+    /// The rule of eviction.
     pub policy: PolicyChoice,
-    /// Bounds the look-ahead: 8 bytes per announced access. One epoch is always accepted, however small
-    /// the budget; the tables by sample (5 bytes each) come on top, see [`Planner::table_bytes`].
+    /// Bound of the look-ahead: 8 bytes per announced access. One epoch is always accepted, for any budget. The
+    /// tables by sample (5 bytes each) are additional, see [`Planner::table_bytes`].
     pub table_budget: Bytes,
 }
 
-/// Where an access reads its sample.
+/// The source of an access.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PlannedSource {
-    /// From a local tier that holds it.
+    /// A local tier that holds the sample.
     Tier(TierIndex),
-    /// From the origin.
+    /// The origin.
     #[default]
     Origin,
 }
 
-/// One planned access. To be carried out in this order: read, evict, keep; then no tier ever exceeds
-/// its room.
+/// One planned access. In the order read, evict, keep, no tier ever exceeds its capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
-    /// Number of the access, from 0, counted over the whole life of the planner.
+    /// Number of the access, from 0, over the lifetime of the planner.
     pub seq: u64,
     /// The sample to read.
     pub sample: SampleId,
-    /// Where it is read.
+    /// Its source.
     pub source: PlannedSource,
-    /// The tier that keeps the bytes read from the origin; `None` for a hit, and for a bypass.
+    /// The tier that caches the bytes read from the origin; `None` for a hit, and for a bypass.
     pub keep: Option<TierIndex>,
-    /// When this sample is used next.
+    /// The next use of this sample.
     pub next_use: NextUse,
-    /// Copies to drop before `keep` is written. Never the sample itself.
+    /// Copies to evict before `keep` is written; never the sample itself.
     pub evict: Vec<(SampleId, TierIndex)>,
 }
 
 impl Default for Access {
-    /// A place to plan into.
+    /// An empty access for [`Planner::poll_access`].
     fn default() -> Self {
         Self {
             seq: 0,
@@ -81,38 +80,36 @@ impl Default for Access {
     }
 }
 
-/// Plans this rank's accesses, one after the other, from what was announced.
+/// Plans this rank's accesses, one after the other, from the announced order.
 ///
-/// The plan depends on what is known when an access is polled, so announce first: as long as
-/// [`wants_epoch`](Self::wants_epoch) says so and the order has one, hand it the next epoch; then poll.
+/// The plan depends on the announcements at the time of a poll. So announce first: while
+/// [`wants_epoch`](Self::wants_epoch) is true and the order has one, announce the next epoch; then poll.
 ///
-/// Two things are left to the engine. It polls ahead of consumption and may carry out an access late,
-/// early or never: what of the plan did not come true it reports with [`handle_lost`](Self::handle_lost).
-/// And a copy leaves a tier at its place in the plan: whoever still has to read it for an earlier access
-/// reads first.
+/// The engine has two obligations. It polls ahead of consumption, and may execute an access late, early or never:
+/// it reports parts of the plan that failed with [`handle_lost`](Self::handle_lost). And a copy leaves a tier at
+/// its position in the plan: a read of it for an earlier access has to come first.
 ///
-/// A copy is never moved between its tiers. A move reads one tier and writes another to spare, at best, one
-/// read of the slower one; the newcomer, whose bytes are in hand anyway, takes the place instead. Where a
-/// tier holds everything, copies in faster ones lie on top of it: see [`PlannerStack`](crate::PlannerStack).
+/// A copy is never moved between its tiers. A move reads one tier and writes another to save, at best, one read
+/// of the slower one; a new copy, whose bytes are in memory anyway, takes the space instead. If a tier holds
+/// everything, faster tiers cache on top of it: see [`PlannerStack`](crate::PlannerStack).
 pub struct Planner {
     walk: Walk,
     choice: PolicyChoice,
     policy: Option<Policy>,
-    /// Most accesses that the table budget lets be announced.
+    /// Maximum number of announced accesses within the table budget.
     affordable: u64,
-    /// Room that the whole data set takes, in the tier where it takes most.
+    /// Bytes that the whole data set takes, in the tier where it takes most.
     data_cost: Bytes,
     samples: usize,
-    /// Accesses of the latest epoch, and the guess for the next.
+    /// Accesses of the latest epoch, which is the estimate for the next.
     epoch_len: u64,
-    /// Whether copies found at the start are in order; facts of the start are accepted until then.
+    /// Whether initial copies are sorted; initial reports are accepted until then.
     settled: bool,
     hash: u64,
 }
 
 impl Planner {
-    /// A planner that holds nothing and knows no order yet. Asks for every size once unless they are
-    /// uniform.
+    /// Create a planner without copies and order. Queries every size once unless they are uniform.
     pub fn new(config: PlannerConfig, sizes: Arc<dyn SampleSizes>) -> Result<Self, PlanError> {
         let count = sizes.count();
         if count > SAMPLES_MAX {
@@ -140,10 +137,10 @@ impl Planner {
         })
     }
 
-    /// A tier holds this sample from an earlier run. Before the first poll only.
+    /// Report that a tier holds this sample from an earlier run. Only before the first poll.
     ///
-    /// Returns whether the planner counts on it; `false` if it does not fit, is held already, is no
-    /// sample or tier of this plan, or planning has begun: then drop the copy.
+    /// Returns whether the planner accepts the copy. It is `false` if the copy does not fit, is held already, is
+    /// not a sample or tier of this plan, or planning has begun: then delete the copy.
     pub fn handle_held(&mut self, id: SampleId, tier: TierIndex) -> bool {
         let (Some(sample), Some(room)) = (self.sample(id), self.walk.rooms().get(usize::from(tier.0))) else {
             return false;
@@ -156,26 +153,26 @@ impl Planner {
         true
     }
 
-    /// Whether the next epoch should be announced before the next poll: less is known than is worth
-    /// knowing, and the table budget has room for as many accesses as the latest epoch had.
+    /// Whether the next epoch should be announced before the next poll: the look-ahead is shorter than useful,
+    /// and the table budget allows as many accesses as the latest epoch had.
     ///
-    /// An empty epoch changes nothing, so whoever announces epochs without end has to stop at one.
+    /// An empty epoch changes nothing, so a caller that announces epochs without end has to stop at one.
     pub fn wants_epoch(&self) -> bool {
         let ahead = self.walk.window.len() as u64;
         if self.walk.window.has_ended() {
             return false;
         }
-        // Where everything fits nothing is ever evicted, and one pass ahead shows what is used again.
+        // If everything fits, nothing is ever evicted, and one pass ahead shows which samples are used again.
         let per_sample = if self.is_roomy() { 1 } else { HORIZON_ACCESSES_PER_SAMPLE };
         let horizon = self.samples as u64 * per_sample;
         ahead == 0 || (ahead < horizon && ahead + self.epoch_len <= self.affordable)
     }
 
-    /// This rank's accesses of the next epoch, in order.
+    /// Announce this rank's accesses of the next epoch, in order.
     ///
     /// # Panics
-    /// If an id is not of the data set, more than 2^30 accesses are announced and not planned, or the
-    /// run's end was announced before.
+    /// If an id is not in the data set, more than 2^30 accesses are announced and not planned, or the run's end
+    /// was announced before.
     pub fn handle_epoch(&mut self, ids: &mut dyn Iterator<Item = SampleId>) {
         assert!(!self.walk.window.has_ended(), "an epoch was announced after the run's end");
         self.epoch_len = self.walk.announce(ids) as u64;
@@ -186,8 +183,7 @@ impl Planner {
         self.walk.window.end();
     }
 
-    /// Plans the next access into `out`, reusing its list; `false`, with `out` untouched, if none is
-    /// announced.
+    /// Plan the next access into `out`, reusing its list; `false`, with `out` unchanged, if none is announced.
     pub fn poll_access(&mut self, out: &mut Access) -> bool {
         if self.walk.window.len() == 0 {
             return false;
@@ -198,7 +194,7 @@ impl Planner {
         }
         let seq = self.walk.window.first();
         self.walk.expect(hint::AHEAD);
-        // Before room first runs out both policies do the same.
+        // Until space first runs out, both policies behave alike.
         let policy = self.policy.unwrap_or(Policy::NextUse);
         let (id, next) = self.walk.window.access(0);
         out.evict.clear();
@@ -220,8 +216,8 @@ impl Planner {
         true
     }
 
-    /// A hole: a write failed, a copy was corrupt, or left under pressure. Nothing happens if the plan
-    /// does not count on that copy.
+    /// Report a lost copy: a write failed, a copy was corrupt, or was evicted under pressure. Without effect if
+    /// the plan does not rely on that copy.
     pub fn handle_lost(&mut self, id: SampleId, tier: TierIndex) {
         if let Some(sample) = self.sample(id)
             && self.holds(id) == Some(tier)
@@ -230,9 +226,8 @@ impl Planner {
         }
     }
 
-    /// A tier's room changed: the disk is full, the memory is needed elsewhere, or there is room again.
-    /// Copies that no longer fit, farthest next use first, go to the end of `evicted`. A tier that this
-    /// plan does not have is passed over.
+    /// Change a tier's capacity: the disk is full, the memory is needed elsewhere, or space is available again.
+    /// Copies that no longer fit are appended to `evicted`, farthest next use first. An unknown tier is ignored.
     pub fn handle_room(
         &mut self,
         tier: TierIndex,
@@ -250,8 +245,8 @@ impl Planner {
         }
     }
 
-    /// Consumption goes on elsewhere (an early break, a resume): the announced future is forgotten, the
-    /// holdings and the chosen policy stay, and numbers go on where they were.
+    /// Continue at another position of the order (after an early break or a resume): announced accesses are
+    /// dropped, copies and the chosen policy stay, and numbers continue.
     pub fn handle_restart(&mut self) {
         self.walk.restart();
         self.epoch_len = 0;
@@ -263,29 +258,28 @@ impl Planner {
         tier(self.walk.place(usize::try_from(id.0).unwrap_or(usize::MAX)))
     }
 
-    /// Room taken in a tier, overhead and alignment included, as of the last polled access.
+    /// Bytes taken in a tier, including overhead and alignment, as of the last polled access.
     pub fn used(&self, tier: TierIndex) -> Bytes {
         self.walk.rooms().get(usize::from(tier.0)).map_or(Bytes::ZERO, |room| room.used)
     }
 
-    /// The policy followed; `None` while [`PolicyChoice::Auto`] had no reason to choose, because
-    /// everything found room so far.
+    /// The current policy; `None` while [`PolicyChoice::Auto`] has not chosen, because everything fits so far.
     pub fn policy(&self) -> Option<Policy> {
         self.policy
     }
 
-    /// Accesses announced and not yet planned.
+    /// Number of accesses announced and not yet planned.
     pub fn announced(&self) -> u64 {
         self.walk.window.len() as u64
     }
 
-    /// Bytes of all tables at present.
+    /// Bytes of all tables.
     pub fn table_bytes(&self) -> Bytes {
         Bytes::new(self.walk.table_bytes())
     }
 
-    /// A hash of every decision so far. Equal for equal inputs on every machine and in every build; not
-    /// meant to withstand forgery.
+    /// A hash of every decision so far. Equal for equal inputs on every machine and in every build; not resistant
+    /// to forgery.
     pub fn plan_hash(&self) -> u64 {
         self.hash
     }
@@ -306,7 +300,7 @@ impl Planner {
     }
 
     fn fold(&mut self, word: u64) {
-        // Multiply and fold the upper half back: each word changes all bits of what follows.
+        // Multiply and fold the upper half back: each word changes all bits of the following state.
         let mixed = (self.hash ^ word).wrapping_mul(GAMMA);
         self.hash = mixed ^ (mixed >> 32);
     }
@@ -326,9 +320,9 @@ impl fmt::Debug for Planner {
     }
 }
 
-/// Any value but 0, which the first word would leave at 0 for sample 0.
+/// Any value but 0, with which the first word of sample 0 would leave it at 0.
 const HASH_SEED: u64 = 0x666f_7265_7365_6521;
-/// Tells an eviction from an access in the hash; no access keeps in a tier of this number.
+/// Distinguishes an eviction from an access in the hash; no tier has this number.
 const EVICTED: u64 = 0xfe;
 
 fn tier(byte: u8) -> Option<TierIndex> {

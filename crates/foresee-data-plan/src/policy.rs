@@ -1,20 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rules by which copies make room in a tier, and the settings that name them.
+//! The eviction rules of a tier, and the settings that name them.
 
-/// The rule by which copies make room.
+/// An eviction rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Keep what is used sooner; whatever is used later may leave for it. Belady's MIN with bypass.
+    /// Retain the samples used sooner; any copy used later may be evicted. Belady's MIN with bypass.
     NextUse,
-    /// Keep what came first; only what is never used again may leave (`MinIO`: Mohan et al., VLDB 2021).
+    /// Retain the first samples; only copies that are never used again may be evicted (`MinIO`: Mohan et al.,
+    /// VLDB 2021).
     Pin,
 }
 
-/// Which [`Policy`] a planner follows.
+/// The choice of a planner's [`Policy`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PolicyChoice {
-    /// Whichever reads fewer bytes from the origin in a trial over the announced window, pin if it is about as good. Tried once, when
-    /// room first runs out: until then the two do the same.
+    /// The policy that reads fewer bytes from the origin in a trial over the announced window; pin if both are
+    /// about equal. Tried once, when space first runs out: until then both behave alike.
     #[default]
     Auto,
     /// Always [`Policy::NextUse`].

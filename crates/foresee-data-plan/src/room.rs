@@ -1,53 +1,53 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much room a tier has, and what a sample costs in it.
+//! Capacity of a tier, and the cost of a sample in it.
 //!
-//! Apart from the planner, so that a tier's rounding and overhead are counted in one place. Knows no
-//! sample and no order.
+//! It is separate from the planner, so that a tier's rounding and overhead are in one place. It depends on
+//! neither samples nor their order.
 
 use std::sync::Arc;
 
 use foresee_units::{Bytes, SampleId};
 
-/// A local tier, by its place in [`PlannerConfig::tiers`](crate::PlannerConfig::tiers): 0 is the fastest.
+/// A local tier, by its index in [`PlannerConfig::tiers`](crate::PlannerConfig::tiers): 0 is the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TierIndex(pub u8);
 
-/// The room of one tier. A sample of `size` bytes takes `round_up(size + overhead, align)` of `capacity`.
+/// The capacity of one tier. A sample of `size` bytes takes `round_up(size + overhead, align)` of `capacity`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TierRoom {
-    /// Bytes that the tier may hold in all; 0 is a tier that holds nothing.
+    /// Maximum of bytes in the tier; 0 means that it holds nothing.
     pub capacity: Bytes,
-    /// Every copy starts at a multiple of this many bytes; 0 and 1 mean "anywhere".
+    /// Every copy starts at a multiple of this number of bytes; 0 and 1 mean no alignment.
     pub align: u64,
     /// Bytes that the tier adds to each copy: a header, a checksum.
     pub overhead: Bytes,
 }
 
 impl TierRoom {
-    /// What a sample of `size` bytes takes; saturates, so an absurd size simply never fits.
+    /// The bytes that a sample of `size` takes; saturates, so an invalid size never fits.
     pub fn cost(&self, size: Bytes) -> Bytes {
         (size + self.overhead).round_up(self.align)
     }
 }
 
-/// The sizes of a data set's samples. Equal calls give equal answers for the whole run.
+/// The sizes of a data set's samples. Equal calls must give equal results during the whole run.
 pub trait SampleSizes: Send + Sync {
-    /// How many samples there are; their ids are `0..count`.
+    /// The number of samples; their ids are `0..count`.
     fn count(&self) -> u64;
 
-    /// Bytes of one sample. `id` is below [`count`](Self::count).
+    /// Bytes of one sample. `id` must be below [`count`](Self::count).
     fn size(&self, id: SampleId) -> Bytes;
 
-    /// [`size`](Self::size) will be asked for soon: whoever looks it up in a table may give a [hint](crate::hint) now.
+    /// [`size`](Self::size) follows soon: an implementation with a table may give a [hint](crate::hint) now.
     fn expect(&self, id: SampleId) {
         let _ = id;
     }
 
-    /// The size of every sample, if they are all equal: spares a look-up per origin read.
+    /// The size of every sample, if they are all equal; saves a look-up per origin read.
     fn uniform(&self) -> Option<Bytes>;
 }
 
-/// The same by the planner's ids of 32 bits.
+/// The same, by the planner's ids of 32 bits.
 pub(crate) struct Sizes {
     each: Arc<dyn SampleSizes>,
     uniform: Option<Bytes>,
@@ -71,7 +71,7 @@ impl Sizes {
     }
 }
 
-/// Room that the whole data set takes, by what one sample of a size does. Asks for every size once unless they are
+/// Bytes that the whole data set takes, from the cost of one sample. Queries every size once unless they are
 /// uniform.
 pub(crate) fn cost_of_all(sizes: &dyn SampleSizes, cost: impl Fn(Bytes) -> Bytes) -> Bytes {
     match sizes.uniform() {
@@ -80,7 +80,7 @@ pub(crate) fn cost_of_all(sizes: &dyn SampleSizes, cost: impl Fn(Bytes) -> Bytes
     }
 }
 
-/// Whether a tier has room for the whole data set. Asks for sizes until it has none left, unless they are uniform.
+/// Whether the whole data set fits into a tier. Queries sizes until it is full, unless they are uniform.
 pub(crate) fn all_fit(sizes: &dyn SampleSizes, room: TierRoom) -> bool {
     if sizes.uniform().is_some() {
         return cost_of_all(sizes, |size| room.cost(size)) <= room.capacity;
@@ -91,12 +91,12 @@ pub(crate) fn all_fit(sizes: &dyn SampleSizes, room: TierRoom) -> bool {
     left.is_some()
 }
 
-/// A tier's room and what is taken of it. `used <= capacity`, except while a shrunken tier is emptied.
+/// A tier's capacity and its use. `used <= capacity`, except while a reduced tier is being emptied.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Room {
     pub(crate) limits: TierRoom,
     pub(crate) used: Bytes,
-    /// Copies held: bounds the tables of the tier.
+    /// Number of copies, which bounds the tables of the tier.
     pub(crate) copies: usize,
 }
 

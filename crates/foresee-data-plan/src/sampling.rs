@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The part of the samples that a trial of a policy follows.
+//! The fraction of the samples that a trial of a policy uses.
 
 use foresee_units::{Bytes, GAMMA};
 
-/// Which samples a trial looks at: one in `2^shift`, chosen by a hash of the id, so that a sample is
-/// followed through all its accesses or not at all (SHARDS: Waldspurger et al., FAST 2015, section 3).
+/// The samples of a trial: one in `2^shift`, chosen by a hash of the id, so that a sample is used with all its
+/// accesses or not at all (SHARDS: Waldspurger et al., FAST 2015, section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Sampling {
     shift: u32,
@@ -13,7 +13,7 @@ pub(crate) struct Sampling {
 impl Sampling {
     pub(crate) const ALL: Self = Self { shift: 0 };
 
-    /// As few halvings as bring `accesses` to `most` or below.
+    /// The sampling with the fewest halvings that reduce `accesses` to at most `most`.
     pub(crate) fn down_to(most: usize, accesses: usize) -> Self {
         let ratio = accesses.div_ceil(most.max(1)).max(1);
         Self { shift: ratio.next_power_of_two().trailing_zeros() }
@@ -35,7 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_sampling_takes_about_its_share_and_all_takes_all() {
+    fn a_sampling_has_about_its_share_of_the_samples() {
         assert!((0..1000).all(|id| Sampling::ALL.takes(id)));
         assert_eq!(Sampling::down_to(100, 100), Sampling::ALL);
         let eighth = Sampling::down_to(100, 701);

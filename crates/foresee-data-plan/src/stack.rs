@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! All tiers of a rank: which of them share the samples out, and which hold them on top of another.
+//! All tiers of a rank, and their relation: tiers that share the samples, and tiers that cache on top of another.
 //!
-//! Every sample lies in one tier at most, so that all of them together hold as much as they can (*exclusive*): the
-//! planner sees to all of them. But where the slowest one outlives the run and has room for the whole data set, it keeps
-//! whatever comes from the origin, and the faster ones hold copies on top (*inclusive*): nothing is lost by it within
-//! the run, a copy moves up as soon as it is read, and the next run finds the whole data set.
+//! Normally a sample is in one tier at most, so that all tiers together hold as much as possible (*exclusive*),
+//! and the planner manages all of them. If the slowest tier outlives the run and can hold the whole data set, it
+//! stores all samples from the origin, and the faster ones cache on top (*inclusive*). This costs nothing within
+//! the run: a copy moves up as soon as it is read, and the next run finds the whole data set.
 //!
-//! Apart from the planner, to which what lies below its tiers is simply where a miss reads. Refuses to choose: a tier
-//! that keeps everything has nothing to choose, and for all others the planner does.
+//! For the planner, storage below its tiers is just the source of a miss. A tier that stores everything needs no
+//! decisions.
 
 use std::sync::Arc;
 
@@ -22,77 +22,77 @@ use crate::room::{Room, SampleSizes, TierIndex, TierRoom, all_fit};
 pub struct TierSet(u8);
 
 impl TierSet {
-    /// Most tiers that a set can tell apart.
+    /// Maximum number of tiers in a set.
     const MOST: u8 = 8;
 
-    /// The set of one.
+    /// The set of one tier.
     pub const fn of(tier: TierIndex) -> Self {
         Self(1 << tier.0)
     }
 
-    /// Whether `tier` is in it.
+    /// Whether `tier` is in the set.
     pub const fn contains(self, tier: TierIndex) -> bool {
         self.0 & Self::of(tier).0 != 0
     }
 
-    /// Whether none is in it.
+    /// Whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Adds all of `others`.
+    /// Add all tiers of `others`.
     pub const fn add(&mut self, others: Self) {
         self.0 |= others.0;
     }
 
-    /// Takes `tier` out; whether it was in.
+    /// Remove `tier`; return whether it was in the set.
     pub const fn remove(&mut self, tier: TierIndex) -> bool {
         let was_in = self.contains(tier);
         self.0 &= !Self::of(tier).0;
         was_in
     }
 
-    /// Those in it, fastest first.
+    /// The tiers, fastest first.
     pub fn iter(self) -> impl Iterator<Item = TierIndex> {
         (0..Self::MOST).map(TierIndex).filter(move |&tier| self.contains(tier))
     }
 }
 
-/// One planned access, as [`Access`] says; several tiers may keep its bytes.
+/// One planned access, as [`Access`], with a set of caching tiers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StackAccess {
     /// The sample to read.
     pub sample: SampleId,
-    /// Where it is read.
+    /// Its source.
     pub source: PlannedSource,
-    /// The tiers that keep what is read; none for a hit in the fastest, and for a bypass.
+    /// The tiers that cache the bytes; none for a hit in the fastest, and for a bypass.
     pub keep: TierSet,
-    /// Copies to drop before the new ones are written. Never the sample itself.
+    /// Copies to evict before the new ones are written; never the sample itself.
     pub evict: Vec<(SampleId, TierIndex)>,
 }
 
-/// What becomes of the slowest tier of a stack.
+/// The lifetime of the slowest tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlowestTier {
     /// It ends with the run.
     OfThisRun,
-    /// It outlives the run, so that what it keeps serves the next one.
+    /// It outlives the run, so its copies serve the next one.
     Durable,
-    /// It holds what it held at the start; nothing is added.
+    /// It keeps its initial copies; nothing is added.
     ReadOnly,
 }
 
-/// Plans all tiers of this rank. Facts and queries are those of [`Planner`]; tiers are numbered over all of them.
+/// Plans all tiers of this rank. Reports and queries are those of [`Planner`]; tiers have one common numbering.
 #[derive(Debug)]
 pub struct PlannerStack {
     planner: Planner,
     access: Access,
-    /// The slowest tier, where it keeps everything.
+    /// The slowest tier, if it stores everything.
     whole: Option<Whole>,
 }
 
 impl PlannerStack {
-    /// A stack that holds nothing and knows no order yet.
+    /// Create a stack without copies and order.
     ///
     /// # Errors
     /// As [`Planner::new`]; more than 8 tiers are too many.
@@ -142,7 +142,8 @@ impl PlannerStack {
         self.planner.handle_end();
     }
 
-    /// As [`Planner::poll_access`]: read at the fastest tier that has the sample, and kept by all faster ones that want it.
+    /// As [`Planner::poll_access`]: the source is the fastest tier with the sample, and all faster tiers that
+    /// want it cache it.
     pub fn poll_access(&mut self, out: &mut StackAccess) -> bool {
         if !self.planner.poll_access(&mut self.access) {
             return false;
@@ -152,7 +153,7 @@ impl PlannerStack {
         out.keep = keep.map_or_else(TierSet::default, TierSet::of);
         out.evict.clear();
         out.evict.append(evict);
-        // What a faster tier gives is not written to the slowest for it: a copy lost there comes back with the next read
+        // A hit in a faster tier is not written to the slowest: a copy lost there is restored by the next read
         // from below.
         if let Some(whole) = &mut self.whole
             && out.source == PlannedSource::Origin
@@ -206,12 +207,12 @@ impl PlannerStack {
         }
     }
 
-    /// Bytes of all tables at present.
+    /// Bytes of all tables.
     pub fn table_bytes(&self) -> Bytes {
         self.planner.table_bytes() + self.whole.as_ref().map_or(Bytes::ZERO, Whole::table_bytes)
     }
 
-    /// As [`Planner::plan_hash`]. What the slowest tier keeps follows from the same order and facts.
+    /// As [`Planner::plan_hash`]. The copies of the slowest tier follow from the same order and reports.
     pub fn plan_hash(&self) -> u64 {
         self.planner.plan_hash()
     }
@@ -221,10 +222,10 @@ impl PlannerStack {
     }
 }
 
-/// A tier that evicts nothing: it has room for everything, or holds what it held at the start.
+/// A tier without evictions: it can hold everything, or keeps its initial copies.
 struct Whole {
     tier: TierIndex,
-    /// Whether nothing is added to what it held at the start.
+    /// Whether nothing is added to the initial copies.
     is_fixed: bool,
     room: Room,
     sizes: Arc<dyn SampleSizes>,
@@ -243,7 +244,7 @@ impl Whole {
         self.held.get(word).is_some_and(|held| held & bit != 0)
     }
 
-    /// Keeps a sample that is not held; `false` where there is no room, or no such sample.
+    /// Store a sample that is not held; `false` if it does not fit or does not exist.
     fn keep(&mut self, id: SampleId) -> bool {
         if id.0 >= self.sizes.count() {
             return false;
@@ -266,7 +267,7 @@ impl Whole {
         }
     }
 
-    /// Which copies leave for want of room does not matter: one is as good as another. Those of the highest ids do.
+    /// Any copies may be evicted when space is short, because all are equal; those of the highest ids are.
     fn resize(&mut self, capacity: Bytes, evicted: &mut Vec<(SampleId, TierIndex)>) {
         self.room.limits.capacity = capacity;
         let mut ids = (0..self.sizes.count()).rev().map(SampleId);
@@ -328,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_read_only_tier_serves_what_it_holds_and_is_given_nothing() {
+    fn a_read_only_tier_serves_its_copies_and_gets_no_new_ones() {
         let room = |capacity| TierRoom { capacity: Bytes::new(capacity), align: 1, overhead: Bytes::ZERO };
         let config = PlannerConfig {
             tiers: [1, 2].map(room).to_vec(),
@@ -370,7 +371,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tier_with_room_for_all_keeps_all_and_the_faster_one_copies_on_top() {
+    fn a_tier_with_capacity_for_all_stores_all_and_the_faster_one_caches_on_top() {
         let mut stack = stack(3, [2, 3]);
         let first = plan(&mut stack, &[0, 1, 2]);
         assert_eq!(first.iter().map(|(_, keep)| keep.contains(DISK)).collect::<Vec<_>>(), [true; 3]);
@@ -388,7 +389,7 @@ mod tests {
         let mut alone = stack(SAMPLES, [40, 0]);
         let mut origin = 0;
         for epoch in 1..=8 {
-            // Each a walk over all samples at a stride of its own, and some of them twice.
+            // Each epoch goes over all samples at a stride of its own, and reads some of them twice.
             let ids: Vec<u64> =
                 (0..SAMPLES + 30).map(|place| (place * (3 * epoch + 2) + epoch) % SAMPLES).collect();
             let (with, without) = (plan(&mut stacked, &ids), plan(&mut alone, &ids));
@@ -405,7 +406,7 @@ mod tests {
     }
 
     #[test]
-    fn tiers_that_do_not_hold_all_share_the_samples_out() {
+    fn tiers_that_cannot_hold_everything_share_the_samples() {
         let mut stack = stack(4, [1, 2]);
         let keeps: Vec<_> =
             plan(&mut stack, &[0, 1, 2, 3, 0, 1, 2, 3])[..4].iter().map(|&(_, keep)| keep).collect();
@@ -414,7 +415,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_disk_has_from_an_earlier_run_moves_up_when_it_is_read() {
+    fn copies_on_disk_from_an_earlier_run_move_up_when_they_are_read() {
         let mut stack = stack(2, [2, 2]);
         assert!(stack.handle_held(SampleId(0), DISK) && stack.handle_held(SampleId(1), DISK));
         let warm = plan(&mut stack, &[0, 1, 0, 1]);
@@ -424,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_below_is_filled_with_the_next_read_from_below_and_not_before() {
+    fn a_lost_copy_is_restored_by_the_next_read_from_below() {
         let mut stack = stack(2, [1, 2]);
         plan(&mut stack, &[0, 1, 0]);
         let holder = u64::from(!stack.holds(SampleId(0), RAM));
@@ -438,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn a_tier_that_shrinks_names_its_victims_by_its_own_number() {
+    fn a_reduced_tier_reports_its_victims_with_its_own_number() {
         let mut stack = stack(3, [1, 3]);
         plan(&mut stack, &[0, 1, 2]);
         let mut evicted = Vec::new();

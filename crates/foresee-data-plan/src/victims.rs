@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who leaves a tier first: its copies in order of their next use, the farthest at the head.
+//! Eviction order of a tier: its copies in order of their next use, the farthest first.
 //!
-//! Apart from the planner, which weighs a victim against a newcomer; here is only the order, which must
-//! be total, because every rank has to compute one plan:
-//! 1. copies without an announced use, the most recently consumed first: within an epoch of a permutation
-//!    that one comes back last in expectation, and after the run's end all of them are dead anyway. Copies
-//!    never consumed (a warm start) come after those, the larger, then the smaller id first;
+//! The planner weighs a victim against a new sample; this file has only the order. It must be total, because
+//! every rank has to compute one plan:
+//! 1. copies without an announced use, the most recently consumed first: within an epoch of a permutation that one
+//!    is expected back last, and after the run's end none is used again. Copies never consumed (a warm start) follow,
+//!    larger ones first, then smaller ids first;
 //! 2. copies with an announced use, the farthest first; two accesses never share a position.
 //!
-//! Refuses to look at sizes, room or tiers of others.
+//! Sizes, capacities and other tiers have no influence.
 
 use foresee_units::Bytes;
 
@@ -20,22 +20,23 @@ use crate::sampling::Sampling;
 /// By sample: the tier that holds it.
 pub(crate) const NOWHERE: u8 = u8::MAX;
 
-/// Copies that are looked up together before they have to leave. One by one each is a wait for memory, twice: its sample
-/// stands anywhere in the window, and its size anywhere in a table. Together these waits overlap.
+/// Number of copies that are looked up together before their eviction. Single look-ups would cost two cache
+/// misses each: the sample is anywhere in the window, and its size anywhere in a table. Together these misses
+/// overlap.
 const AHEAD: usize = 32;
 
-/// The copies of one tier, in the order in which they would leave.
+/// The copies of one tier, in eviction order.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Victims {
     /// Positions of the next uses of the copies that have one. Empty until the first eviction is needed.
     known: PositionSet,
-    /// The farthest of them, the farthest last, [`AHEAD`] at most: no other one of `known` is farther than any of these.
-    /// Empty until somebody asks.
+    /// The farthest of them, the farthest last, [`AHEAD`] at most: no other member of `known` is farther than any
+    /// of these. Empty until the first query.
     ahead: Vec<Known>,
-    /// Of `known`, those whose copies are lost. Where their next uses are nobody knows before they come.
+    /// Number of lost copies in `known`, whose next uses are unknown until they occur.
     lost: usize,
-    /// Notes on copies without an announced use, the most recent on top; a note is valid while its copy
-    /// is still here and was not announced since.
+    /// Notes on copies without an announced use, the most recent on top; a note is valid while its copy is still
+    /// held and was not announced since.
     unknown: Vec<Note>,
 }
 
@@ -60,7 +61,7 @@ impl Note {
     }
 }
 
-/// What the walk knows of a tier's copies, and the tier.
+/// The walk's tables of a tier's copies, and the tier.
 #[derive(Clone, Copy)]
 pub(crate) struct Copies<'a> {
     pub(crate) tier: u8,
@@ -69,12 +70,12 @@ pub(crate) struct Copies<'a> {
     pub(crate) sizes: &'a Sizes,
 }
 
-/// A copy that may leave.
+/// A candidate for eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Victim {
     pub(crate) id: u32,
     pub(crate) size: Bytes,
-    /// Distance of its next use from the window's front, if one is announced.
+    /// Distance of its next use from the window's front, if announced.
     pub(crate) offset: Option<usize>,
 }
 
@@ -92,7 +93,7 @@ impl Victims {
         }
     }
 
-    /// A copy's next use is no longer at `position`.
+    /// A copy no longer has its next use at `position`.
     pub(crate) fn remove_known(&mut self, position: u32, window: &Window) {
         self.known.remove(position);
         let offset = |position| window.offset(position);
@@ -103,13 +104,13 @@ impl Victims {
         }
     }
 
-    /// A copy is gone whose next use is announced.
+    /// A copy with an announced next use was lost.
     pub(crate) fn lose_known(&mut self, id: u32) {
         self.lost += 1;
         self.ahead.retain(|one| one.id != id);
     }
 
-    /// The access at `position` found no copy: if one was lost, then this is where it was used next.
+    /// The access at `position` found no copy: if one was lost, then this was its next use.
     pub(crate) fn miss(&mut self, position: u32) {
         if self.lost > 0 && self.known.contains(position) {
             self.known.remove(position);
@@ -117,19 +118,20 @@ impl Victims {
         }
     }
 
-    /// A copy was consumed, or found at the start, and has no announced use.
+    /// A copy without an announced use was consumed, or found at the start.
     pub(crate) fn push_unknown(&mut self, id: u32, window: &Window) {
         self.unknown.push(Note { id, stamp: window.stamp(id) });
     }
 
-    /// Starts over with a set for `span` positions; the caller inserts what is held.
+    /// Restart with a set for `span` positions; the caller inserts the copies held.
     pub(crate) fn reset_known(&mut self, span: usize) {
         self.known = PositionSet::with_span(span);
         self.ahead.clear();
         self.lost = 0;
     }
 
-    /// A copy has its next use at `position`, one of many farther than all so far: looked up when somebody asks.
+    /// A copy has its next use at `position`, which is farther than all so far; it is looked up on the first
+    /// query.
     pub(crate) fn insert_farthest(&mut self, position: u32) {
         self.known.insert(position);
         self.ahead.clear();
@@ -139,39 +141,39 @@ impl Victims {
         self.known.span()
     }
 
-    /// Only the notes on sampled copies, and no known next use.
+    /// The notes on sampled copies, without any known next use.
     pub(crate) fn sampled(&self, sampling: Sampling) -> Self {
         let unknown = self.unknown.iter().copied().filter(|note| sampling.takes(note.id)).collect();
         Self { unknown, ..Self::default() }
     }
 
-    /// Notes kept; more than twice the copies of the tier is a reason to `compact`.
+    /// Number of notes; above twice the copies of the tier, call `compact`.
     pub(crate) fn notes(&self) -> usize {
         self.unknown.len()
     }
 
-    /// Drops the notes that no longer hold.
+    /// Drop invalid notes.
     pub(crate) fn compact(&mut self, copies: &Copies<'_>) {
         self.unknown.retain(|note| note.is_valid(copies));
     }
 
-    /// Gives all notes, which hold, the stamps that their samples have now.
+    /// Give all notes, which must be valid, the current stamps of their samples.
     pub(crate) fn stamp(&mut self, window: &Window) {
         for note in &mut self.unknown {
             note.stamp = window.stamp(note.id);
         }
     }
 
-    /// Brings the copies of a warm start into an order that does not depend on how they were found.
+    /// Sort the copies of a warm start, so that their order does not depend on how they were found.
     pub(crate) fn sort_unknown(&mut self, copies: &Copies<'_>) {
         self.compact(copies);
         self.unknown.sort_unstable_by_key(|note| (copies.sizes.of(note.id), std::cmp::Reverse(note.id)));
         self.unknown.dedup();
     }
 
-    /// Copies to leave, first to leave first. Only those used later than `after` positions from the front
-    /// if `after` is given, and only those without an announced use if `known` is false. Notes that no longer hold are
-    /// forgotten on the way.
+    /// Candidates for eviction, the first to be evicted first. With `after`, only those used later than that many
+    /// positions from the front; with `known` false, only those without an announced use. Invalid notes are
+    /// dropped on the way.
     pub(crate) fn leaving<'a>(&'a mut self, scope: Scope, copies: Copies<'a>) -> Leaving<'a> {
         self.look_ahead(&copies);
         let Scope { after, known } = scope;
@@ -211,12 +213,12 @@ impl Victims {
     }
 }
 
-/// Which copies may be asked to leave.
+/// The copies that may be evicted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scope {
     /// Only copies used later than this distance from the front.
     pub(crate) after: Option<usize>,
-    /// Also copies with an announced use.
+    /// Whether copies with an announced use may be evicted.
     pub(crate) known: bool,
 }
 
@@ -233,7 +235,7 @@ pub(crate) struct Leaving<'a> {
 impl Iterator for Leaving<'_> {
     type Item = Victim;
 
-    // Given back through memory, each victim is a wait of its own.
+    // Returned through memory, each victim would cost a store and a reload.
     #[inline]
     fn next(&mut self) -> Option<Victim> {
         let Copies { tier, place, window, sizes } = self.copies;
@@ -243,7 +245,7 @@ impl Iterator for Leaving<'_> {
             if note.is_valid(&self.copies) {
                 return Some(Victim { id: note.id, size: sizes.of(note.id), offset: None });
             }
-            // Above it stand only those that were given just now.
+            // Only notes that were returned just now are above it.
             self.victims.unknown.remove(self.notes);
         }
         let victim = if self.ahead > 0 {
@@ -279,7 +281,7 @@ mod tests {
 
     const SAMPLES: u32 = 150;
 
-    /// Each sample is as large as its number.
+    /// Each sample's size is its number.
     struct Numbered;
 
     impl SampleSizes for Numbered {
@@ -299,7 +301,7 @@ mod tests {
         Insert(u32),
         Remove(u32),
         Lose(u32),
-        /// So many are asked to leave, and the first does.
+        /// Query this many candidates, and evict the first.
         Leave(usize),
     }
 
@@ -315,9 +317,9 @@ mod tests {
     proptest! {
         #![proptest_config(property(256))]
 
-        /// Whatever of it was looked up before: each sample is used once, at the position of its number.
+        /// For any earlier look-ups: each sample is used once, at the position of its number.
         #[test]
-        fn those_to_leave_are_the_last_of_a_sorted_set(changes in prop::collection::vec(change(), 1..400)) {
+        fn candidates_for_eviction_are_the_last_of_a_sorted_set(changes in prop::collection::vec(change(), 1..400)) {
             let sizes = Sizes::new(Arc::new(Numbered));
             let mut window = Window::new(SAMPLES as usize);
             for id in 0..SAMPLES {
@@ -328,7 +330,7 @@ mod tests {
             victims.reset_known(window.len());
             for change in changes {
                 match change {
-                    // What is lost comes back after its next use at the earliest.
+                    // A lost copy returns after its next use at the earliest.
                     Change::Insert(id) => if !lost.contains(&id) && sorted.insert(id) {
                         place[id as usize] = 0;
                         victims.insert_known(id, id, &window, &sizes);

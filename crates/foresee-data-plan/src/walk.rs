@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One access at a time: what is held, what is kept, who leaves for it.
+//! The decision of one access at a time: copies held, cached and evicted.
 //!
-//! Apart from the planner's face, because the choice of a policy walks the same window with the same code
-//! before a single access is planned. Refuses to know which access is the engine's next.
+//! It is separate from the planner's interface, because the choice of a policy runs the same code over the same
+//! window before any access is planned.
 
 mod trial;
 
@@ -17,11 +17,11 @@ use crate::policy::Policy;
 use crate::room::{Room, SampleSizes, Sizes, TierIndex};
 use crate::victims::{Copies, NOWHERE, Scope, Victim, Victims};
 
-/// Notes a tier may hold beyond twice its copies before they are sorted out: keeps small tiers from
-/// sorting at every access.
+/// Notes beyond twice the copies of a tier that trigger no clean-up, so that small tiers do not sort at every
+/// access.
 const NOTES_SLACK: usize = 1024;
 
-/// The announced window and the holdings, as of one access of it.
+/// The announced window and the copies held, as of one of its accesses.
 pub(crate) struct Walk {
     pub(crate) window: Window,
     sizes: Sizes,
@@ -29,14 +29,14 @@ pub(crate) struct Walk {
     place: Vec<u8>,
     rooms: Vec<Room>,
     victims: Vec<Victims>,
-    /// Whether `victims` know the next uses of what is held. Until room runs out for the first time
-    /// nobody asks, and planning is a few table look-ups.
+    /// Whether `victims` contain the next uses of the copies. Until space first runs out there is no query, and
+    /// planning takes a few table look-ups.
     tracked: bool,
-    /// Victims of the tier looked at, and of the best tier so far; kept for their memory.
+    /// Victims of the current tier, and of the best tier so far; reused memory.
     scratch: [Vec<Victim>; 2],
 }
 
-/// Where an access reads from and where its bytes are kept: a tier, or `NOWHERE`.
+/// The source of an access, and the tier that caches its bytes: a tier, or `NOWHERE`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub(crate) source: u8,
@@ -44,7 +44,7 @@ pub(crate) struct Decision {
 }
 
 impl Walk {
-    /// `samples` is `sizes.count()`, checked to fit the tables.
+    /// `samples` is `sizes.count()`, which must fit the tables.
     pub(crate) fn new(sizes: Arc<dyn SampleSizes>, samples: usize, rooms: Vec<Room>) -> Self {
         Self {
             window: Window::new(samples),
@@ -57,9 +57,9 @@ impl Walk {
         }
     }
 
-    /// Decides the access at `offset` of the window, all before it being decided.
+    /// Decide the access at `offset` of the window; all earlier ones must be decided.
     ///
-    /// Copies that leave go to the end of `evict`; they leave before the newcomer comes.
+    /// Evicted copies are appended to `evict`; they are evicted before the new one is written.
     pub(crate) fn step(
         &mut self,
         offset: usize,
@@ -88,7 +88,7 @@ impl Walk {
         Decision { source: NOWHERE, keep }
     }
 
-    /// The access at `offset`, if there is one, will be decided soon.
+    /// Prefetch the data for the decision of the access at `offset`, if there is one.
     pub(crate) fn expect(&self, offset: usize) {
         if offset < self.window.len() {
             let (id, next) = self.window.access(offset);
@@ -101,7 +101,7 @@ impl Walk {
         }
     }
 
-    /// Whether the access at `offset` finds no free room, though a tier could hold its sample.
+    /// Whether the access at `offset` finds no free space, although a tier could hold its sample.
     pub(crate) fn is_crowded_by(&self, offset: usize) -> bool {
         let (id, next) = self.window.access(offset);
         if self.place[id as usize] != NOWHERE || next == NONE {
@@ -113,16 +113,16 @@ impl Walk {
         self.rooms.iter().any(fits) && !self.rooms.iter().any(free)
     }
 
-    /// A copy was found in `tier`, before the first access is decided. The caller saw to room.
+    /// A copy was found in `tier`, before the first access is decided. The caller has checked that it fits.
     pub(crate) fn find(&mut self, id: u32, tier: u8) {
         self.hold(id, tier);
-        // What is announced is filed with all others once somebody asks.
+        // Announced copies are inserted with all others on the first query.
         if !self.window.is_announced(id) {
             self.note(id, tier, NONE);
         }
     }
 
-    /// The copy in `tier` is lost.
+    /// The copy in `tier` was lost.
     pub(crate) fn lose(&mut self, id: u32, tier: u8) {
         self.let_go(id, self.size(id), tier);
         if self.tracked && self.window.is_announced(id) {
@@ -130,11 +130,11 @@ impl Walk {
         }
     }
 
-    /// Appends accesses and returns how many there were; copies whose next use they reveal take their new place among
-    /// the victims.
+    /// Append accesses and return their number; copies whose next use they reveal are moved in the order of
+    /// victims.
     ///
     /// # Panics
-    /// If an id is not of the data set, or the window would outgrow `WINDOW_MAX`.
+    /// If an id is not in the data set, or the window would exceed `WINDOW_MAX`.
     pub(crate) fn announce(&mut self, accesses: &mut dyn Iterator<Item = SampleId>) -> usize {
         if self.window.is_aged() {
             self.renew_stamps();
@@ -172,14 +172,14 @@ impl Walk {
             && tier != NOWHERE
         {
             let victims = &mut self.victims[usize::from(tier)];
-            // Where there are too many for the set all of them are filed anew.
+            // If there are too many for the set, all of them are inserted again.
             if self.window.len() <= victims.span() {
                 victims.insert_farthest(position);
             }
         }
     }
 
-    /// Forgets the announced future; what is held stays, with its next use unknown.
+    /// Drop the announced accesses; copies stay, with an unknown next use.
     pub(crate) fn restart(&mut self) {
         self.window.forget();
         self.tracked = false;
@@ -191,7 +191,7 @@ impl Walk {
         }
     }
 
-    /// Puts copies that were never consumed into their canonical order.
+    /// Sort copies that were never consumed into their canonical order.
     pub(crate) fn settle(&mut self) {
         let Self { victims, place, window, sizes, .. } = self;
         for (tier, victims) in (0_u8..).zip(victims) {
@@ -199,7 +199,7 @@ impl Walk {
         }
     }
 
-    /// Sets a tier's capacity and drops what is too much, farthest next use first.
+    /// Set a tier's capacity and evict the excess, farthest next use first.
     pub(crate) fn resize(&mut self, tier: u8, capacity: Bytes, evict: &mut Vec<(SampleId, TierIndex)>) {
         self.rooms[usize::from(tier)].limits.capacity = capacity;
         while self.rooms[usize::from(tier)].used > capacity {
@@ -221,7 +221,7 @@ impl Walk {
         &self.rooms
     }
 
-    /// Bytes of the sample.
+    /// The size of the sample.
     pub(crate) fn size(&self, id: u32) -> Bytes {
         self.sizes.of(id)
     }
@@ -231,7 +231,7 @@ impl Walk {
         self.window.table_bytes() + self.place.capacity() as u64 + victims
     }
 
-    /// A tier for the newcomer `id`, whose next use is `next`, or `NOWHERE`: bypass.
+    /// A tier for the new sample `id`, whose next use is `next`, or `NOWHERE` for a bypass.
     fn make_room(
         &mut self,
         offset: usize,
@@ -249,7 +249,7 @@ impl Walk {
                 return tier;
             }
         }
-        // Without an announced use the newcomer, consumed last of all, would be the first to leave.
+        // Without an announced use the new sample, consumed last of all, would be evicted first.
         if next == NONE {
             return NOWHERE;
         }
@@ -273,14 +273,13 @@ impl Walk {
         tier
     }
 
-    /// Victims of `tier` for the newcomer into `scratch[0]`, and what is lost with them; `None` if no set
-    /// of them is worth it.
+    /// Find victims in `tier` for the new sample, into `scratch[0]`, and return the value lost with them; `None`
+    /// if no set of them is worth it.
     ///
-    /// Worth is origin bytes saved per access that room is occupied, `size / distance of the next use`: of
-    /// two samples of one size the sooner used, and of a big one against several small ones the one that
-    /// pays its room better. Every victim is used later than the newcomer (do no harm): to waive that
-    /// where bytes are gained reads 0.4 % less in drawn runs of unequal sizes, and turns hits near at hand
-    /// into misses for it.
+    /// The value is origin bytes saved per access of occupation, `size / distance of the next use`. Of two
+    /// samples of one size, the one used sooner has the higher value; a large one is compared with several small
+    /// ones by value per space. Every victim is used later than the new sample. Without this rule drawn runs of
+    /// unequal sizes read 0.4 % less, but near hits turn into misses.
     fn propose(&mut self, tier: u8, newcomer: &Newcomer, policy: Policy) -> Option<u128> {
         let index = usize::from(tier);
         let room = self.rooms[index];
@@ -311,7 +310,7 @@ impl Walk {
             }
         }
         if freed > need && chosen.len() > 1 {
-            // A late, large victim can make earlier picks needless: spare those used soonest.
+            // A late, large victim can make earlier ones unnecessary: spare those used soonest.
             for index in (0..chosen.len()).rev() {
                 let cost = room.limits.cost(chosen[index].size);
                 if freed.saturating_sub(cost) >= need {
@@ -324,7 +323,7 @@ impl Walk {
         (freed >= need && lost < newcomer.gain).then_some(lost)
     }
 
-    /// Files a copy among its tier's victims under its next use.
+    /// Insert a copy into its tier's victims by its next use.
     fn note(&mut self, id: u32, tier: u8, next: u32) {
         let Self { victims, place, window, sizes, rooms, tracked, .. } = self;
         let victims = &mut victims[usize::from(tier)];
@@ -338,7 +337,7 @@ impl Walk {
         }
     }
 
-    /// Positions come round: no old one may pass for a new one, and no old note for a valid one.
+    /// Positions wrap: no old position may be mistaken for a new one, and no old note for a valid one.
     fn renew_stamps(&mut self) {
         let Self { victims, place, window, sizes, .. } = self;
         for (tier, victims) in (0_u8..).zip(victims.iter_mut()) {
@@ -361,7 +360,7 @@ impl Walk {
         self.place[id as usize] = NOWHERE;
     }
 
-    /// A victim leaves.
+    /// Evict a victim.
     fn evict(&mut self, victim: Victim, tier: u8, evict: &mut Vec<(SampleId, TierIndex)>) {
         self.let_go(victim.id, victim.size, tier);
         if let Some(offset) = victim.offset {
@@ -376,7 +375,7 @@ impl Walk {
         }
     }
 
-    /// Tells the victims the next uses of the copies that have one at these offsets of the window, which ascend.
+    /// Insert the next uses at these offsets of the window, ascending, for copies that have one there.
     fn track(&mut self, offsets: impl Iterator<Item = usize> + Clone) {
         for victims in &mut self.victims {
             victims.reset_known(self.window.len());
@@ -384,7 +383,7 @@ impl Walk {
         self.tracked = true;
         let Self { victims, place, window, .. } = self;
         let mut later = offsets.clone().skip(hint::AHEAD);
-        // By sample, a bit: its next use is filed.
+        // One bit per sample: its next use is inserted.
         let mut filed = vec![0_u64; place.len().div_ceil(64)];
         for offset in offsets {
             if let Some(later) = later.next() {
@@ -400,17 +399,17 @@ impl Walk {
     }
 }
 
-/// A sample that is being read from the origin, and might be kept.
+/// A sample that is being read from the origin and may be cached.
 struct Newcomer {
     offset: usize,
     next: usize,
     size: Bytes,
-    /// What keeping it saves.
+    /// The value of caching it.
     gain: u128,
 }
 
-/// What a copy saves per access that it stays: origin bytes by accesses of waiting, scaled so that no two distances of
-/// one size are equal. An empty sample counts as one byte: its request is saved too.
+/// The value of a copy per access that it stays: origin bytes by accesses of waiting, scaled so that no two
+/// distances of one size are equal. An empty sample counts as one byte, because its request is saved too.
 fn worth(size: Bytes, distance: usize) -> u128 {
     (u128::from(size.get().max(1)) << 64) / (distance.max(1) as u128)
 }

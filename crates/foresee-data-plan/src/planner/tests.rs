@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the planner promises, one promise a test, on plans small enough to check by hand.
+//! Guarantees of the planner, one per test, on plans small enough to check by hand.
 
 use super::*;
 
@@ -49,7 +49,7 @@ fn sources(accesses: &[Access]) -> Vec<PlannedSource> {
 }
 
 #[test]
-fn the_copy_used_farthest_ahead_leaves_for_one_used_sooner() {
+fn the_copy_used_farthest_ahead_is_evicted_for_one_used_sooner() {
     let mut planner = planner(&[1, 1, 1], &[2]);
     announce(&mut planner, &[0, 1, 2, 2, 0, 1]);
     planner.handle_end();
@@ -72,7 +72,7 @@ fn the_copy_used_farthest_ahead_leaves_for_one_used_sooner() {
 }
 
 #[test]
-fn no_copy_leaves_for_a_sample_used_later() {
+fn no_copy_is_evicted_for_a_sample_used_later() {
     let mut planner = planner(&[1, 1], &[1]);
     announce(&mut planner, &[0, 1, 0, 1]);
     planner.handle_end();
@@ -91,7 +91,7 @@ fn the_fastest_tier_with_room_is_filled_first() {
 }
 
 #[test]
-fn without_a_known_next_use_the_most_recently_consumed_goes_first() {
+fn without_a_known_next_use_the_most_recently_consumed_is_evicted_first() {
     let mut planner = planner(&[1; 4], &[3]);
     announce(&mut planner, &[0, 1, 2]);
     drain(&mut planner);
@@ -102,7 +102,7 @@ fn without_a_known_next_use_the_most_recently_consumed_goes_first() {
 }
 
 #[test]
-fn a_sample_larger_than_every_budget_passes_by() {
+fn a_sample_larger_than_every_capacity_bypasses_the_tiers() {
     let mut planner = planner(&[100, 1], &[10]);
     announce(&mut planner, &[0, 1, 0, 1]);
     let plan = drain(&mut planner);
@@ -111,13 +111,13 @@ fn a_sample_larger_than_every_budget_passes_by() {
 }
 
 #[test]
-fn several_small_copies_leave_for_a_big_one_only_if_it_pays_its_room() {
-    // The big one comes back at once; the small ones hardly ever.
+fn several_small_copies_are_evicted_for_a_large_one_only_if_it_saves_more() {
+    // The large one returns at once; the small ones rarely.
     let mut eager = planner(&[4, 1, 1, 1, 1], &[4]);
     announce(&mut eager, &[1, 2, 3, 4, 0, 0, 0, 0, 0, 0, 1, 2, 3, 4]);
     eager.handle_end();
     assert_eq!(drain(&mut eager)[4].evict.len(), 4);
-    // As many bytes saved, later, for less room: the small ones stay.
+    // The same bytes saved later, for less space: the small ones stay.
     let mut wary = planner(&[4, 1, 1, 1, 1], &[4]);
     announce(&mut wary, &[1, 2, 3, 4, 0, 1, 2, 3, 4, 0]);
     wary.handle_end();
@@ -172,7 +172,7 @@ fn a_shrunken_tier_drops_the_farthest_first_and_grows_again() {
 }
 
 #[test]
-fn after_a_restart_what_is_held_still_serves() {
+fn after_a_restart_held_copies_still_give_hits() {
     let mut planner = planner(&[1; 4], &[2]);
     announce(&mut planner, &[0, 1, 2, 3]);
     let mut access = Access::default();
@@ -210,7 +210,7 @@ fn the_table_budget_bounds_the_look_ahead_but_never_below_one_epoch() {
 }
 
 #[test]
-fn a_plan_does_not_depend_on_where_its_numbers_are() {
+fn a_plan_does_not_depend_on_the_first_access_number() {
     let plan = |first| {
         let mut planner = planner(&[1; 12], &[5]);
         planner.walk.window.start_at(first);

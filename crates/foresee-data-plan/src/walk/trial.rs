@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Walking the window without consequences, to see what a policy would read from the origin.
+//! A trial run over the window, to compute the bytes that a policy would read from the origin.
 //!
-//! Apart from the walk, whose steps it takes; it owns what is put aside before and put back after, and
-//! which samples a trial of a long window follows.
+//! It uses the steps of the walk, whose state it saves before and restores after. It also selects the samples for
+//! a trial of a long window.
 
 use foresee_units::Bytes;
 
@@ -15,14 +15,15 @@ use crate::sampling::Sampling;
 use crate::victims::NOWHERE;
 
 impl Walk {
-    /// A part of the window with at most about so many accesses, to try policies on.
+    /// A part of the window with about `most` accesses at most, for trials of policies.
     pub(crate) fn sample(&self, most: usize) -> Trial {
         let sampling = Sampling::down_to(most, self.window.len());
         let offsets = (0..self.window.len()).filter(|&offset| sampling.takes(self.window.id(offset)));
         Trial { sampling, offsets: offsets.collect() }
     }
 
-    /// Origin bytes of the sampled samples over the whole window under `policy`; changes nothing.
+    /// Origin bytes of the sampled samples over the whole window under `policy`; the walk is unchanged
+    /// afterwards.
     pub(crate) fn try_policy(&mut self, policy: Policy, trial: &Trial) -> u128 {
         let &Trial { sampling, ref offsets } = trial;
         let (place, rooms) = (self.place.clone(), self.rooms.clone());
@@ -46,8 +47,7 @@ impl Walk {
         origin
     }
 
-    /// Rooms as the sampled samples would find them if all others were away: their copies, and their
-    /// share of what is free.
+    /// Reduce the capacities to those of the sampled samples: their copies, and their share of the free space.
     fn shrink_rooms(&mut self, sampling: Sampling) {
         if sampling == Sampling::ALL {
             return;
@@ -69,10 +69,10 @@ impl Walk {
     }
 }
 
-/// What a trial walks through.
+/// The part of the window that a trial uses.
 pub(crate) struct Trial {
     sampling: Sampling,
-    /// Of the window, where the sampled samples are accessed.
+    /// Offsets of the window with accesses of sampled samples.
     offsets: Vec<usize>,
 }
 
@@ -101,8 +101,8 @@ mod tests {
         }
     }
 
-    /// Half the data set's room, filled in a first epoch of which the last part is still ahead, and six
-    /// more epochs, each a walk over all samples at a stride of its own.
+    /// Capacity for half of the data set, filled in a first epoch whose last part is still ahead, and six more
+    /// epochs, each over all samples at a stride of its own.
     fn crowded() -> Walk {
         let limits = TierRoom { capacity: Bytes::new(SAMPLES * 75), align: 1, overhead: Bytes::ZERO };
         let samples = usize::try_from(SAMPLES).unwrap();

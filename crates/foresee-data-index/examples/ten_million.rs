@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an index of ten million samples costs: time to build and to open, bytes per entry, memory.
+//! Benchmark: cost of an index of ten million samples in time to build and to open, bytes per entry, and memory.
 //!
-//! `cargo run --release -p foresee-data-index --example ten_million [SAMPLES]`. A thousand class folders,
-//! keys as in `ImageNet`, S3's tags, listed by 16 listers whose pages of 1,000 keys (S3's) come in turn.
-//! Prints one JSON object; the memory is the builder's, measured before the file is kept in memory to be opened.
+//! `cargo run --release -p foresee-data-index --example ten_million [SAMPLES]`. The data set has a thousand class
+//! folders, keys as in `ImageNet`, and S3's tags. 16 listers return pages of 1,000 keys (as S3) in turn. Prints
+//! one JSON object; the memory is the builder's, measured before the file is loaded to be opened.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -81,7 +81,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Object `number`, scattered over its class by a hash of no consequence.
+/// Object `number`, scattered over its class by a simple hash.
 fn listed(number: u64, samples: u64) -> Listed {
     let class = number / samples.div_ceil(CLASSES);
     let mixed = number.wrapping_mul(GAMMA);
@@ -92,7 +92,7 @@ fn listed(number: u64, samples: u64) -> Listed {
     }
 }
 
-/// The most memory that this process ever held; `None` where the system does not tell.
+/// The peak memory of this process; `None` if the system does not report it.
 fn peak_memory_mib() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:"))?;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! From a listing to an index: takes what was listed, asks for the heads it needs, sorts, checks.
+//! Builder of an index: takes a listing, requests the file headers that it needs, sorts and validates.
 //!
-//! `handle_*` takes a fact, `poll_*` says what to read next; the caller lists and reads, in any order and as
-//! parallel as it likes, for the index depends on the set of objects alone. Memory while it runs: keys and
-//! tags, and 36 bytes per object (24, and half as much again while sorting).
+//! `handle_*` takes an input, and `poll_*` returns the next read. The caller lists and reads in any order and in
+//! parallel, because the index depends on the set of objects alone. Memory during the build: keys and tags, and
+//! 36 bytes per object (24, and half as much again while sorting).
 //!
-//! Refuses, before training starts: an empty data set, a key twice, a key outside of the data set, array
-//! files of several kinds, a file that ends inside a row.
+//! These are errors before training starts: an empty data set, a repeated key, a key outside of the data set,
+//! array files of several kinds, and a file that ends inside a row.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,10 +20,10 @@ use crate::layout::{Layout, LayoutOptions};
 use crate::listing::{Held, Listed, Store};
 use crate::uri::{self, TAG_BYTES_MAX};
 
-/// What is asked of an array file at first: NumPy's own headers are 128 bytes.
+/// Bytes of an array file that are read first: NumPy's own headers have 128 bytes.
 const HEAD_BYTES: u64 = 4096;
 
-/// Collects a listing and makes an index of it.
+/// Collects a listing and builds an index of it.
 #[derive(Debug)]
 pub struct IndexBuilder {
     base: String,
@@ -36,25 +36,25 @@ pub struct IndexBuilder {
     classes: ClassesSeen,
     picks: Vec<u64>,
     wanted: VecDeque<HeadWanted>,
-    /// Array files that a head was asked for, by place; their headers when they came.
+    /// Array files whose header was requested, by index; the headers once received.
     heads: BTreeMap<u64, (Held, Option<NpyHeader>)>,
 }
 
-/// The first bytes of an object, needed to know its rows.
+/// A request for the first bytes of an object, which determine its rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeadWanted {
-    /// Names the object in [`IndexBuilder::handle_head`].
+    /// Identifies the object in [`IndexBuilder::handle_head`].
     pub ticket: u64,
     /// The object's key.
     pub key: Vec<u8>,
-    /// How many bytes to read from its beginning, never more than it has.
+    /// Number of bytes to read from its beginning, at most the object's size.
     pub bytes: u64,
 }
 
 impl IndexBuilder {
-    /// A builder for the data set at `base_uri`, of which only the redacted form is kept.
+    /// Create a builder for the data set at `base_uri`, of which only the redacted form is stored.
     ///
-    /// `created`: seconds since 1970 in UTC; kept, and not part of the fingerprint.
+    /// `created`: seconds since 1970 in UTC; stored, and not part of the fingerprint.
     pub fn new(base_uri: &str, options: LayoutOptions, created: u64) -> Result<Self, IndexError> {
         options.check()?;
         Ok(Self {
@@ -72,7 +72,7 @@ impl IndexBuilder {
         })
     }
 
-    /// Whether an object of this key, or an object in a folder of this key (it ends in `/`), can be a sample.
+    /// Whether an object with this key, or an object in a folder with this key (it ends in `/`), can be a sample.
     pub fn wants(&self, key: &[u8]) -> bool {
         if key.ends_with(b"/") {
             let class = folder::class(key).unwrap_or_default();
@@ -81,12 +81,12 @@ impl IndexBuilder {
         self.options.takes(key)
     }
 
-    /// Whether a listed key makes a class: that of a folder, unless it was left behind and has no sample.
+    /// Whether a listed key defines a class: a folder does, except leftover folders without samples.
     pub fn is_of_class(&self, key: &[u8]) -> bool {
         folder::class(key).is_some_and(|class| !folder::is_left_behind(class) || self.options.takes(key))
     }
 
-    /// Takes one listed object, in any order. Objects that the layout does not take are counted, no more.
+    /// Add one listed object, in any order. Objects that the layout ignores are only counted.
     pub fn handle_listed(&mut self, listed: Listed) -> Result<(), IndexError> {
         let shown = |builder: &Self| uri::show(&builder.base, &listed.key);
         if matches!(self.options, LayoutOptions::Folder(_)) {
@@ -99,7 +99,7 @@ impl IndexBuilder {
         }
         let takes = self.options.takes(&listed.key);
         match uri::check_key(&self.base, &listed.key) {
-            // Users name the keys of a web server one by one, and a query hides a name's end.
+            // Users name the keys of a web server individually, and a query hides the end of a name.
             Err(error)
                 if takes
                     || matches!(error, IndexError::KeyEmpty { .. } | IndexError::KeyPresigned { .. }) =>
@@ -127,21 +127,21 @@ impl IndexBuilder {
         Ok(())
     }
 
-    /// Takes which objects the samples of a table have, one after another, by the order in which objects were listed.
-    /// Without it each object is of one sample.
+    /// Set the objects of a table's samples, in sequence, by the order in which objects were listed. Without it
+    /// each object is one sample.
     pub fn handle_picks(&mut self, picks: Vec<u64>) {
         self.picks = picks;
     }
 
-    /// The next head to read; `None` when none is needed now. Several may be under way at once.
+    /// The next header to read; `None` if none is needed now. Several may be requested at once.
     pub fn poll_head(&mut self) -> Option<HeadWanted> {
         self.wanted.pop_front()
     }
 
-    /// Takes the first bytes of the object that `ticket` names; asks again if its header is longer.
+    /// Handle the first bytes of the object that `ticket` identifies; requests more if its header is longer.
     ///
     /// # Panics
-    /// If no head was asked for under `ticket`.
+    /// If no header was requested under `ticket`.
     pub fn handle_head(&mut self, ticket: u64, first: &[u8]) -> Result<(), IndexError> {
         let (held, header) = self.heads.get_mut(&ticket).expect("a ticket comes from poll_head");
         let uri = || uri::show(&self.base, self.store.key(*held));
@@ -158,12 +158,12 @@ impl IndexBuilder {
         Ok(())
     }
 
-    /// Sorts and checks everything that was listed.
+    /// Sort and validate all listed objects.
     pub fn finish(self) -> Result<IndexPlan, IndexError> {
         let Self { base, options, created, store, mut held, ignored, outside, classes, heads, picks, .. } =
             self;
         if !options.keeps_order() {
-            // Stable, because it finds the sorted runs that a parallel listing consists of.
+            // A stable sort, because it detects the sorted runs of a parallel listing.
             held.sort_by(|&one, &other| options.compare(store.key(one), store.key(other)));
             if let Some(pair) = held.windows(2).find(|pair| store.key(pair[0]) == store.key(pair[1])) {
                 return Err(IndexError::Duplicate { uri: uri::show(&base, store.key(pair[0])) });
@@ -226,7 +226,7 @@ impl IndexBuilder {
     }
 }
 
-/// The one kind of row that all array files have, and how each is cut.
+/// The row type that all array files share, and the cut of each file.
 fn rows_of_arrays(
     held: &[Held],
     heads: &BTreeMap<u64, (Held, Option<NpyHeader>)>,
@@ -262,7 +262,7 @@ fn rows_of_arrays(
     Ok((layout, cuts))
 }
 
-/// How each file is cut into windows; `tail` counts what none contains.
+/// The cut of each file into windows; `tail` counts the elements outside of all windows.
 fn windows_of_arrays(
     windows: &Windows,
     base: &str,
@@ -302,7 +302,7 @@ fn windows_of_arrays(
     Ok(cuts)
 }
 
-/// A data set, sorted and checked, not yet written.
+/// A data set, sorted and validated, not yet written.
 #[derive(Debug)]
 pub struct IndexPlan {
     pub(crate) base: String,
@@ -317,45 +317,45 @@ pub struct IndexPlan {
     picks: Vec<u64>,
 }
 
-/// What a listing came to.
+/// Summary of a listing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Samples, 1 or more.
     pub samples: u64,
-    /// Objects that hold them.
+    /// Objects with samples.
     pub objects: u64,
     /// Classes; 0 in a layout without labels.
     pub classes: u64,
-    /// Listed objects that the layout does not take; folders are not counted.
+    /// Listed objects that the layout ignores, without folders.
     pub ignored: u64,
     /// Of these, files next to class folders that would be samples in one.
     pub outside: u64,
-    /// Objects of no bytes: legal, and mostly a failed upload.
+    /// Objects of zero bytes: valid, but mostly failed uploads.
     pub zero_sized: u64,
     /// Bytes of all samples.
     pub total_bytes: u64,
     /// Bytes of the largest sample.
     pub max_bytes: u64,
-    /// What no window contains.
+    /// Elements outside of all windows.
     pub tail: WindowRemainder,
 }
 
 /// Elements at the ends of files that no window contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WindowRemainder {
-    /// How many.
+    /// Number of elements.
     pub elements: u64,
-    /// Files that have some.
+    /// Files with such elements.
     pub files: u64,
 }
 
 impl IndexPlan {
-    /// What the listing came to.
+    /// The summary of the listing.
     pub fn summary(&self) -> Summary {
         self.summary
     }
 
-    /// The layout with what was found.
+    /// The layout with its detected values.
     pub fn layout(&self) -> &Layout {
         &self.layout
     }
@@ -373,18 +373,18 @@ impl IndexPlan {
         })
     }
 
-    /// How each object is cut, in their order.
+    /// The cut of each object, in their order.
     pub(crate) fn cuts(&self) -> impl Iterator<Item = Cut> {
         const WHOLE: Cut = Cut { start: 0, rows: 1 };
         (0..self.held.len()).map(|number| self.cuts.as_ref().map_or(WHOLE, |cuts| cuts[number]))
     }
 
-    /// Objects of the samples of a table that share some; else empty.
+    /// Objects of the samples of a table that share some; otherwise empty.
     pub(crate) fn picks(&self) -> &[u64] {
         &self.picks
     }
 
-    /// The label of each object, in their order; nothing in a layout without labels.
+    /// The label of each object, in their order; empty in a layout without labels.
     pub(crate) fn labels(&self) -> impl Iterator<Item = u64> {
         let count = |class: &Class| usize::try_from(class.samples).expect("counted in memory");
         (0_u64..).zip(&self.classes).flat_map(move |(label, class)| std::iter::repeat_n(label, count(class)))
@@ -404,7 +404,7 @@ impl IndexPlan {
 }
 
 impl Summary {
-    /// One object more; `None` past 2^64 samples or bytes.
+    /// Count one more object; `None` past 2^64 samples or bytes.
     fn count(&mut self, object: &Object<'_>, sample_bytes: u64) -> Option<()> {
         self.samples = self.samples.checked_add(object.rows)?;
         self.total_bytes = self.total_bytes.checked_add(object.rows.checked_mul(sample_bytes)?)?;

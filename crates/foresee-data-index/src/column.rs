@@ -1,32 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Columns: a whole number or a byte string per object, as narrow as the data set allows.
+//! Columns: an integer or a byte string per object, as narrow as the data set allows.
 //!
-//! A column of numbers is a base and what each entry adds to it, in 0, 1, 2, 4 or 8 bytes: a constant costs
-//! nothing. A column of strings is the strings one behind the other and a column of where each ends.
+//! A column of integers is a base and an offset per entry, in 0, 1, 2, 4 or 8 bytes: a constant takes no space. A
+//! column of strings is their concatenation and a column of their ends.
 //!
-//! Reading refuses nothing and trusts nothing: whatever does not lie inside the file is `None`.
+//! The reader trusts no input: a value that is not inside the file is `None`.
 
 use std::io::{self, Write};
 
 use serde::{Deserialize, Serialize};
 
-/// How a column of numbers is written.
+/// Encoding of a column of integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Numbers {
-    /// Bytes per entry: 0, 1, 2, 4 or 8, little end first.
+    /// Bytes per entry: 0, 1, 2, 4 or 8, little-endian.
     pub(crate) width: u8,
-    /// Added to each entry: the smallest number of the column.
+    /// Added to each entry: the minimum of the column.
     pub(crate) base: u64,
 }
 
-/// How a column of byte strings is written.
+/// Encoding of a column of byte strings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Strings {
-    /// Where each string ends, counted from the first one's first byte.
+    /// The end of each string, relative to the first byte of the first.
     pub(crate) end: Numbers,
-    /// All strings together.
+    /// Total bytes of all strings.
     pub(crate) bytes: u64,
 }
 
@@ -45,7 +45,7 @@ impl Numbers {
         Self { width, base }
     }
 
-    /// Writes `values`, the same that the column was fitted to.
+    /// Write `values`, which must be those that the column was fitted to.
     pub(crate) fn write(self, values: impl Iterator<Item = u64>, out: &mut impl Write) -> io::Result<()> {
         if self.width == 0 {
             return Ok(());
@@ -63,7 +63,7 @@ impl Strings {
         Self { end: Numbers::fitting(running_sum(lengths.clone())), bytes: lengths.sum() }
     }
 
-    /// Writes `strings`; `lengths` are theirs, the same that the columns were fitted to.
+    /// Write `strings`; `lengths` are theirs, and those that the columns were fitted to.
     pub(crate) fn write<'a>(
         self,
         lengths: impl Iterator<Item = u64>,
@@ -75,7 +75,7 @@ impl Strings {
     }
 }
 
-/// Where each of several parts ends that lie one behind the other.
+/// The end of each of several concatenated parts.
 pub(crate) fn running_sum(parts: impl Iterator<Item = u64>) -> impl Iterator<Item = u64> {
     parts.scan(0, |end, part| {
         *end += part;
@@ -83,15 +83,15 @@ pub(crate) fn running_sum(parts: impl Iterator<Item = u64>) -> impl Iterator<Ite
     })
 }
 
-/// Hands out the file from front to back, so that sections can neither overlap nor leave a gap.
+/// Assigns positions from front to back, so that sections can neither overlap nor leave a gap.
 #[derive(Debug)]
 pub(crate) struct Cursor {
-    /// Where the next section begins.
+    /// The position of the next section.
     pub(crate) at: u64,
 }
 
 impl Cursor {
-    /// The next section's place; `None` if it would end past 2^64 bytes or its width is none of ours.
+    /// The position of the next section; `None` if it would end past 2^64 bytes, or for an invalid width.
     pub(crate) fn numbers(&mut self, column: Numbers, count: u64) -> Option<NumbersAt> {
         if !matches!(column.width, 0 | 1 | 2 | 4 | 8) {
             return None;
@@ -100,7 +100,7 @@ impl Cursor {
         Some(NumbersAt { at, count, column })
     }
 
-    /// The next two sections' place, as above.
+    /// The positions of the next two sections, with the same limits.
     pub(crate) fn strings(&mut self, column: Strings, count: u64) -> Option<StringsAt> {
         let end = self.numbers(column.end, count)?;
         Some(StringsAt { end, at: self.skip(column.bytes)?, bytes: column.bytes })
@@ -134,7 +134,7 @@ impl NumbersAt {
         self.column.base.checked_add(u64::from_le_bytes(wide))
     }
 
-    /// The number that all entries are, if the column says so.
+    /// The value of all entries, if the encoding is constant.
     pub(crate) fn constant(self) -> Option<u64> {
         (self.column.width == 0).then_some(self.column.base)
     }
@@ -162,7 +162,7 @@ impl StringsAt {
         slice(file, self.at.checked_add(start)?, end.checked_sub(start)?)
     }
 
-    /// Whether the last string ends where all of them do; true for no strings.
+    /// Whether the last string ends at the end of the column; true without strings.
     pub(crate) fn is_complete(self, file: &[u8]) -> bool {
         let last = match self.end.count.checked_sub(1) {
             None => Some(0),
@@ -187,7 +187,7 @@ mod tests {
         #![proptest_config(property(256))]
 
         #[test]
-        fn numbers_come_back(values in prop::collection::vec(any::<u64>(), 1..50), shift in 0_u32..64) {
+        fn numbers_survive_writing_and_reading(values in prop::collection::vec(any::<u64>(), 1..50), shift in 0_u32..64) {
             let values: Vec<u64> = values.iter().map(|value| value >> shift).collect();
             let column = Numbers::fitting(values.iter().copied());
             let mut file = Vec::new();
@@ -201,7 +201,7 @@ mod tests {
         }
 
         #[test]
-        fn strings_come_back(strings in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 0..50)) {
+        fn strings_survive_writing_and_reading(strings in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..9), 0..50)) {
             let lengths = strings.iter().map(|string| string.len() as u64);
             let column = Strings::fitting(lengths.clone());
             let mut file = Vec::new();
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_constant_column_takes_no_room() {
+    fn a_constant_column_takes_no_space() {
         assert_eq!(Numbers::fitting([7, 7, 7].into_iter()), Numbers { width: 0, base: 7 });
         assert_eq!(Numbers::fitting([7, 262].into_iter()), Numbers { width: 1, base: 7 });
         assert_eq!(Numbers::fitting([7, 263].into_iter()), Numbers { width: 2, base: 7 });
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_section_past_the_end_of_counting_is_refused() {
+    fn a_section_beyond_2_to_the_64_bytes_is_refused() {
         let wide = Numbers { width: 8, base: 0 };
         assert!(Cursor { at: 16 }.numbers(wide, 1 << 63).is_none());
         assert!(Cursor { at: 16 }.numbers(Numbers { width: 3, base: 0 }, 1).is_none());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What every layout promises, whatever it is: one suite for all of them.
+//! Conformance suite of layouts: the guarantees of every index.
 //!
-//! Public behind the feature `conformance`. A layout's own test says what its samples are; this says what an
-//! index is. Panics with the promise that was broken.
+//! It is public behind the feature `conformance`. The tests of a layout check its samples; this suite checks the
+//! index. It panics with the guarantee that is violated.
 
 use std::sync::Arc;
 
@@ -10,29 +10,29 @@ use foresee_units::SampleId;
 
 use crate::{Diff, Index, IndexBuilder, IndexError, IndexPlan, LayoutOptions, Listed, Summary};
 
-/// A data set in memory: what a lister would say, and the bytes that heads are read from.
+/// A data set in memory: its listing, and the bytes of its file headers.
 #[derive(Clone, Debug)]
 pub struct MemoryDataSet {
-    /// The layout to read it in.
+    /// The layout.
     pub options: LayoutOptions,
-    /// Objects with their key, their tag and their bytes.
+    /// Objects with key, tag and bytes.
     pub objects: Vec<(Vec<u8>, Vec<u8>, Vec<u8>)>,
 }
 
-/// Where the suite pretends that data sets lie; the password and the query must not be found again.
+/// The base URI of the suite; its password and query must not be stored.
 const BASE: &str = "s3://key:hunter2@bucket/train?X-Amz-Signature=hunter2";
 
 impl MemoryDataSet {
-    /// A data set of objects with the given bytes and one tag.
+    /// Create a data set of objects with the given bytes and one tag.
     pub fn new(options: LayoutOptions, objects: &[(&str, &[u8])]) -> Self {
         let object = |&(key, bytes): &(&str, &[u8])| (key.into(), b"\"tag\"".to_vec(), bytes.to_vec());
         Self { options, objects: objects.iter().map(object).collect() }
     }
 
-    /// Its listing, sorted and checked.
+    /// Its listing, sorted and validated.
     ///
     /// # Panics
-    /// If the builder asks for an object that was not listed, or for more of one than it has.
+    /// If the builder requests an object that was not listed, or more bytes than it has.
     pub fn plan(&self) -> Result<IndexPlan, IndexError> {
         let mut builder = IndexBuilder::new(BASE, self.options.clone(), 1_790_000_000)?;
         for (key, tag, bytes) in &self.objects {
@@ -60,10 +60,10 @@ impl MemoryDataSet {
     }
 }
 
-/// The whole suite; `data_set` has two samples or more.
+/// Run the whole suite; `data_set` must have at least two samples.
 ///
 /// # Panics
-/// If a promise is broken.
+/// If a guarantee is violated.
 pub fn check(data_set: &MemoryDataSet) {
     let index = data_set.index().expect("the data set is sound");
     let summary = data_set.plan().expect("the data set is sound").summary();
@@ -184,7 +184,7 @@ mod tests {
     use crate::{FolderOptions, Windows};
 
     #[test]
-    fn folder_keeps_every_promise() {
+    fn folder_passes_the_conformance_suite() {
         let options = LayoutOptions::Folder(FolderOptions::default());
         check(&MemoryDataSet::new(
             options,
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn flat_keeps_every_promise() {
+    fn flat_passes_the_conformance_suite() {
         let options = LayoutOptions::Flat { extensions: vec![".wav".to_owned()] };
         check(&MemoryDataSet::new(options, &[("2.wav", b"22"), ("a/1.WAV", b"1"), ("readme", b"?")]));
         let every = LayoutOptions::Flat { extensions: Vec::new() };
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn bin_keeps_every_promise() {
+    fn bin_passes_the_conformance_suite() {
         let options = LayoutOptions::Bin { row_bytes: 3, extensions: vec![".bin".to_owned()] };
         check(&MemoryDataSet::new(
             options,
@@ -216,13 +216,13 @@ mod tests {
     }
 
     #[test]
-    fn table_keeps_every_promise() {
+    fn table_passes_the_conformance_suite() {
         let options = LayoutOptions::Table { parts: 2 };
         check(&MemoryDataSet::new(options, &[("b/2", b"22"), ("a", b""), ("b/1", b"1"), ("c", b"333")]));
     }
 
     #[test]
-    fn windows_keep_every_promise() {
+    fn windows_pass_the_conformance_suite() {
         for drop_tail in [true, false] {
             let windows = Windows { dtype: "<u2".to_owned(), item_bytes: 2, length: 3, stride: 2, drop_tail };
             check(&MemoryDataSet::new(
@@ -233,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn npy_keeps_every_promise() {
+    fn npy_passes_the_conformance_suite() {
         let array = |rows: u64| {
             let header = format!("{{'descr': '<i2', 'fortran_order': False, 'shape': ({rows}, 2), }}\n");
             let mut file = b"\x93NUMPY\x01\x00".to_vec();

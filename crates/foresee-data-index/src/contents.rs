@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The index file: its frame and its table of contents, read and written here alone.
+//! The index file: its frame and its table of contents. Only this file reads and writes them.
 //!
 //! ```text
-//! magic, version | columns, one behind the other | contents (JSON) | trailer: where, how long, checksum
+//! magic, version | columns, one after the other | contents (JSON) | trailer: position, length, checksum
 //! ```
-//! Contents come last, so that an index is written front to back in one pass and a file that was cut short
-//! has none. The checksum covers frame and contents, not the columns: opening reads no entry, and
-//! [`crate::Index::verify`] holds the entries against the fingerprint. `docs/formats/index.md` has the bytes.
+//! The contents come last, so that an index is written front to back in one pass, and a truncated file has none.
+//! The checksum covers frame and contents, but not the columns: opening reads no entry, and
+//! [`crate::Index::verify`] compares the entries with the fingerprint. `docs/formats/index.md` specifies the
+//! bytes.
 
 use serde::{Deserialize, Serialize};
 
@@ -14,18 +15,19 @@ use crate::column::{Cursor, Numbers, NumbersAt, Strings, StringsAt};
 use crate::error::IndexError;
 use crate::layout::Layout;
 
-/// The newest version; every version up to it is read. An index is written in the first version that has its layout.
+/// The newest version; all versions up to it are readable. An index is written in the first version that has its
+/// layout.
 pub const FORMAT_VERSION: u32 = 2;
 
-/// A byte that is no text, a name, and line ends that a text transfer would change.
+/// A byte that is not text, a name, and line ends that a text transfer would change.
 pub(crate) const MAGIC: [u8; 8] = *b"\x89FIDX\r\n\x1a";
 /// Magic, version, four zero bytes.
 pub(crate) const HEAD_BYTES: usize = 16;
-/// Contents' place and length, checksum, [`END`].
+/// Position and length of the contents, checksum, [`END`].
 const TRAILER_BYTES: usize = 8 + 8 + 16 + 8;
 const END: [u8; 8] = *b"FIDX-END";
 
-/// What the file says of itself; its columns follow one another in the order of these fields.
+/// The contents; the file's columns follow one another in the order of these fields.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Contents {
@@ -34,26 +36,26 @@ pub(crate) struct Contents {
     /// Seconds since 1970 in UTC.
     pub(crate) created: u64,
     pub(crate) layout: Layout,
-    /// Of the content, 32 hexadecimal digits.
+    /// Fingerprint of the content, 32 hexadecimal digits.
     pub(crate) fingerprint: String,
     pub(crate) samples: u64,
-    /// Of all samples.
+    /// Bytes of all samples.
     pub(crate) total_bytes: u64,
-    /// Of the largest sample.
+    /// Bytes of the largest sample.
     pub(crate) max_bytes: u64,
     pub(crate) objects: Objects,
     /// Present if the samples have labels.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) classes: Option<Classes>,
-    /// Present if an object holds several samples of one size; else each object is a sample.
+    /// Present if an object has several samples of one size; otherwise each object is a sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) rows: Option<Rows>,
-    /// Present if samples of a table share objects; else each object is of one sample.
+    /// Present if samples of a table share objects; otherwise each object belongs to one sample.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) picks: Option<Picks>,
 }
 
-/// Objects of a table's samples, one after another.
+/// Objects of a table's samples, in sequence.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Picks {
@@ -80,7 +82,7 @@ pub(crate) struct Classes {
     pub(crate) name: Strings,
 }
 
-/// Per object where its first row begins, and how many rows there are up to its end.
+/// For each object the start of its first row, and the total number of rows up to its end.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Rows {
@@ -88,7 +90,7 @@ pub(crate) struct Rows {
     pub(crate) end: Numbers,
 }
 
-/// The columns' places in the file.
+/// The positions of the columns in the file.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Places {
     pub(crate) key: StringsAt,
@@ -110,7 +112,7 @@ impl Contents {
         head
     }
 
-    /// Contents and trailer, to be written at byte `at`.
+    /// Contents and trailer, for a write at byte `at`.
     pub(crate) fn tail(&self, at: u64) -> Vec<u8> {
         let mut tail = serde_json::to_vec(self).expect("numbers and strings always have a JSON form");
         let mut place = [0; 16];
@@ -123,7 +125,7 @@ impl Contents {
         tail
     }
 
-    /// Reads frame and contents of a file and finds its columns; looks at no entry but the last ones.
+    /// Read frame and contents of a file and locate its columns; reads no entries except the last ones.
     pub(crate) fn read(file: &[u8]) -> Result<(Self, Places), IndexError> {
         let cut = || IndexError::Truncated { bytes: file.len() as u64 };
         if file.is_empty() || !MAGIC.starts_with(&file[..file.len().min(MAGIC.len())]) {
@@ -159,7 +161,7 @@ impl Contents {
         Ok((contents, places))
     }
 
-    /// The columns between the frame's head and byte `end`; `None` if they do not fill that room exactly or
+    /// The columns between the frame's head and byte `end`; `None` if they do not fill that range exactly, or if
     /// the last entries contradict the totals.
     fn places(&self, file: &[u8], end: u64) -> Option<Places> {
         let mut cursor = Cursor { at: HEAD_BYTES as u64 };

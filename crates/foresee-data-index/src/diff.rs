@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What changed between two indexes of one data set, object by object.
+//! Differences between two indexes of one data set, object by object.
 //!
-//! An update lists again, builds a new index with the old one's layout ([`Index::rebuild`]) and compares:
-//! both are sorted alike, or are for this, so one walk over the two finds everything.
+//! An update lists again, builds a new index with the old one's layout ([`Index::rebuild`]) and compares both.
+//! They have the same order, or are sorted for this, so one pass over both finds all differences.
 
 use std::cmp::Ordering;
 use std::iter;
@@ -13,7 +13,7 @@ use crate::fingerprint::Object;
 use crate::index::Index;
 use crate::layout::LayoutOptions;
 
-/// One object that is not as it was.
+/// One changed object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change<'a> {
     /// Only in the new index.
@@ -24,7 +24,7 @@ pub enum Change<'a> {
     Changed(&'a [u8]),
 }
 
-/// How many objects are not as they were.
+/// Counts of changed objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Diff {
     /// Objects that are new.
@@ -33,21 +33,21 @@ pub struct Diff {
     pub removed: u64,
     /// Objects with another size, tag, label or number of rows.
     pub changed: u64,
-    /// Objects that are as they were.
+    /// Unchanged objects.
     pub same: u64,
 }
 
 impl Index {
-    /// A builder for the same data set and layout, to be given the new listing; `created` as in
+    /// Create a builder with the same data set and layout, for the new listing; `created` as in
     /// [`IndexBuilder::new`].
     pub fn rebuild(&self, created: u64) -> Result<IndexBuilder, IndexError> {
         IndexBuilder::new(self.base_uri(), self.layout().options(), created)
     }
 
-    /// Counts what changed from this index to `new`.
+    /// Count the differences from this index to `new`.
     ///
     /// # Errors
-    /// [`IndexError::LayoutsDiffer`], or what [`Index::verify`] would say of an entry.
+    /// [`IndexError::LayoutsDiffer`], or an error of [`Index::verify`] about an entry.
     pub fn diff(&self, new: &Self) -> Result<Diff, IndexError> {
         let mut diff = Diff::default();
         for change in self.changes(new)? {
@@ -61,7 +61,7 @@ impl Index {
         Ok(diff)
     }
 
-    /// Numbers of all objects in the order of their keys; of one key in their own order.
+    /// Numbers of all objects in the order of their keys; equal keys in their own order.
     fn objects_by_key(&self) -> Vec<u64> {
         let mut order: Vec<u64> = (0..self.objects()).collect();
         let key = |number: u64| self.object_at(number).map_or(&[][..], |object| object.key);
@@ -69,7 +69,7 @@ impl Index {
         order
     }
 
-    /// What changed from this index to `new`, in the order of their samples.
+    /// The differences from this index to `new`, in the order of their samples.
     ///
     /// # Errors
     /// As [`Self::diff`].
@@ -98,11 +98,11 @@ impl Index {
     }
 }
 
-/// The two indexes and how far each was read.
+/// The two indexes and the read positions.
 struct Walk<'a> {
     old: &'a Index,
     new: &'a Index,
-    /// Objects by key, where an index does not have them so.
+    /// Objects by key, if an index is not in this order.
     old_order: Option<Vec<u64>>,
     new_order: Option<Vec<u64>>,
     old_at: u64,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An index as text: what `foresee index --json` prints and what stands beside the golden files.
+//! An index as text, for `foresee index --json` and for the golden files.
 //!
-//! A form of its own, so that the file may change and the dump stay. Entries are made as they are printed:
-//! ten million of them need no memory.
+//! It is a separate form, so that the file format may change without it. Entries are created during
+//! serialization, so ten million of them need no memory.
 
 use foresee_units::SampleId;
 use serde::ser::{Error as _, SerializeStruct};
@@ -10,7 +10,7 @@ use serde::{Serialize, Serializer};
 
 use crate::index::Index;
 
-/// An index that serialises as one object, with its first `limit` samples.
+/// An index that serializes as one object, with its first `limit` samples.
 #[derive(Clone, Debug)]
 pub struct Dump {
     index: Index,
@@ -83,7 +83,7 @@ struct EntryText<'a> {
     label: Option<i64>,
 }
 
-/// A string where the bytes are text, else an object with their hexadecimal digits.
+/// A string if the bytes are text, otherwise an object with their hexadecimal digits.
 struct Text<'a>(&'a [u8]);
 
 impl Serialize for Text<'_> {

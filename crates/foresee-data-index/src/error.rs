@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can be wrong with a listing, an array file or an index.
+//! Errors of listings, array files and indexes.
 //!
-//! Every variant that concerns an object names its URI, already redacted; the file name of an index is
-//! known to the caller alone, who adds it.
+//! Every variant that concerns an object contains its redacted URI. Only the caller knows the file name of an
+//! index, and adds it.
 
 use crate::layout::npy::NpyError;
 
-/// Why there is no index, or why this one is not to be used.
+/// Why there is no index, or why an index is unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IndexError {
-    /// The bytes begin with something else.
+    /// The bytes begin with another magic.
     #[error(
         "not a Foresee index: its first bytes are not an index's; write one with `foresee index URI -o FILE`"
     )]
@@ -21,33 +21,33 @@ pub enum IndexError {
          update Foresee or write the index again"
     )]
     NewerVersion {
-        /// As the file says.
+        /// The version of the file.
         found: u32,
-        /// The newest that this build reads.
+        /// The newest readable version.
         supported: u32,
     },
-    /// The end is missing.
+    /// The end of the file is missing.
     #[error("index cut short at {bytes} bytes, its end is missing; copy it again or write it again")]
     Truncated {
-        /// How many bytes there are.
+        /// The size of the file.
         bytes: u64,
     },
     /// The file contradicts itself.
     #[error("damaged index: {what}; copy it again or write it again")]
     Damaged {
-        /// Which of its statements does not hold.
+        /// The statement that does not hold.
         what: &'static str,
     },
-    /// One entry contradicts the file; the others may be good.
+    /// One entry contradicts the file; others may be valid.
     #[error("damaged index: {what} at object {object}; copy it again or write it again")]
     DamagedEntry {
         /// The object's number.
         object: u64,
-        /// Which statement does not hold.
+        /// The statement that does not hold.
         what: &'static str,
     },
 
-    /// Nothing to train on.
+    /// The data set has no samples.
     #[error(
         "no sample in {uri}: {}; check the URI, layout= (--layout) and extensions= (--extensions)",
         none_fits(*.ignored, .layout)
@@ -55,9 +55,9 @@ pub enum IndexError {
     Empty {
         /// The data set.
         uri: String,
-        /// Objects that were listed and passed over.
+        /// Listed objects that the layout ignores.
         ignored: u64,
-        /// The layout's name, with its extensions where it has any.
+        /// The layout's name, with its extensions if it has any.
         layout: String,
     },
     /// A folder layout without folders.
@@ -69,7 +69,7 @@ pub enum IndexError {
         /// The data set.
         uri: String,
     },
-    /// Class folders without a single sample, as `ImageFolder` refuses them.
+    /// Class folders without samples, which `ImageFolder` rejects too.
     #[error(
         "no sample in {count} class folders of {uri}, the first is {class}; supported extensions: {extensions}; \
          allow_empty=True (--allow-empty) keeps empty classes, exclude={class:?} (--exclude) leaves the folder out"
@@ -79,11 +79,11 @@ pub enum IndexError {
         uri: String,
         /// The first such class, by name.
         class: String,
-        /// How many there are.
+        /// The number of such classes.
         count: u64,
-        /// How many class folders there are in all.
+        /// The number of all class folders.
         of: u64,
-        /// What would have been taken.
+        /// The accepted extensions.
         extensions: String,
     },
     /// The listing names one object twice.
@@ -92,13 +92,13 @@ pub enum IndexError {
         /// The object.
         uri: String,
     },
-    /// `..`, a leading `/` or a full URL: the object would lie outside the data set.
+    /// `..`, a leading `/` or a full URL: the object would be outside of the data set.
     #[error(
         "{uri} lies outside its data set: its key begins with / or has .. as a part; rename the object, or leave it out \
          with exclude= (--exclude)"
     )]
     KeyEscapes {
-        /// The object, as far as it may be shown.
+        /// The object, in a form that is safe to show.
         uri: String,
     },
     /// An object without a name.
@@ -107,7 +107,7 @@ pub enum IndexError {
         /// The data set.
         uri: String,
     },
-    /// Longer than any store allows.
+    /// A key that is longer than any store allows.
     #[error("key of {bytes} bytes, at most {max} are kept: {uri}")]
     KeyTooLong {
         /// The object, shortened.
@@ -117,7 +117,7 @@ pub enum IndexError {
         /// The limit.
         max: u64,
     },
-    /// An origin's tag that is longer than any store's.
+    /// An origin's tag that is longer than any store uses.
     #[error("tag of {bytes} bytes, at most {max} are kept: {uri}")]
     TagTooLong {
         /// The object.
@@ -136,30 +136,30 @@ pub enum IndexError {
         /// The object without its query.
         uri: String,
     },
-    /// A pattern of what to leave out that is none.
+    /// An invalid pattern of excluded files.
     #[error("exclude={pattern:?} is no pattern: {cause}; write a name or a path, with *, ? or [a-z] in it")]
     Pattern {
-        /// As given.
+        /// The pattern.
         pattern: String,
-        /// Why not.
+        /// The reason.
         cause: &'static str,
     },
-    /// Extensions are compared with names in lower case, so this one would match nothing.
+    /// Extensions are compared with lower-case names, so this one would match nothing.
     #[error("extension {extension:?} would match nothing: write it in lower case and not empty")]
     Extension {
-        /// As given.
+        /// The extension.
         extension: String,
     },
 
-    /// An array file that is not cut into rows.
+    /// An array file that cannot be cut into rows.
     #[error("{uri}: {reason}")]
     Npy {
         /// The object.
         uri: String,
-        /// What is wrong with it.
+        /// The fault.
         reason: NpyError,
     },
-    /// A zip of arrays.
+    /// An npz archive.
     #[error("{uri} is an npz archive; save its arrays as .npy files, one array each, with numpy.save")]
     Npz {
         /// The object.
@@ -174,9 +174,9 @@ pub enum IndexError {
         uri: String,
         /// Its type and shape.
         found: String,
-        /// The object it is compared with.
+        /// The object that it is compared with.
         first_uri: String,
-        /// That one's type and shape.
+        /// The type and shape of that object.
         expected: String,
     },
     /// An array file that is shorter or longer than its header says.
@@ -203,48 +203,48 @@ pub enum IndexError {
         /// Bytes past the last whole row.
         rest: u64,
     },
-    /// A row of a table that names no object.
+    /// A row of a table that does not name an object.
     #[error("{column}, row {row}: {value:?}: {cause}")]
     Row {
         /// The column's name.
         column: String,
-        /// Counted from 0, as samples are.
+        /// Counted from 0, like samples.
         row: u64,
-        /// The cell, without what may be secret.
+        /// The cell, without secrets.
         value: String,
-        /// What is wrong with it, and what to do.
+        /// The fault, and the remedy.
         cause: String,
     },
-    /// Samples of no object.
+    /// Samples without objects.
     #[error("a table has 0 objects per sample; give at least one column of paths or URIs")]
     NoParts,
-    /// Picks that name no object.
+    /// Picks that name an unknown object.
     #[error("pick {pick} names object {object}, but {objects} are listed; give each pick below that number")]
     Pick {
-        /// Place of the pick.
+        /// Index of the pick.
         pick: u64,
-        /// What it names.
+        /// The object that it names.
         object: u64,
-        /// How many there are.
+        /// The number of objects.
         objects: u64,
     },
-    /// A selection names a sample that is not there.
+    /// A selection names an unknown sample.
     #[error("indices[{place}] of the subset is {sample}, and its data set has {samples} samples")]
     NotSelectable {
-        /// Place in the selection, from 0.
+        /// Index in the selection, from 0.
         place: u64,
-        /// What it names.
+        /// The sample that it names.
         sample: i64,
-        /// How many there are.
+        /// The number of samples.
         samples: u64,
     },
-    /// A selection of no samples.
+    /// A selection without samples.
     #[error("the subset has none of the {samples} samples of its data set; there is nothing to load")]
     NoneSelected {
-        /// How many there are.
+        /// The number of samples.
         samples: u64,
     },
-    /// Windows of nothing, or past 64 bits.
+    /// Windows without elements, or beyond 64 bits.
     #[error("windows of {length} elements, {stride} apart; both are 1 or more, and their bytes below 2^64")]
     NoWindow {
         /// Elements of a window.
@@ -252,7 +252,7 @@ pub enum IndexError {
         /// Elements from one window's start to the next.
         stride: u64,
     },
-    /// A file of elements that ends inside one.
+    /// A file that ends inside an element.
     #[error(
         "{uri} has {size} bytes of data: {rest} are left over after elements of {item_bytes}; check dtype= or the file"
     )]
@@ -266,7 +266,7 @@ pub enum IndexError {
         /// Bytes past the last whole element.
         rest: u64,
     },
-    /// An array that is not one-dimensional, or of another type than was asked for.
+    /// An array with several axes, or of another type than requested.
     #[error(
         "{uri} is an array of {found}; windows need one axis of {expected}: save array.reshape(-1), or pass its dtype="
     )]
@@ -275,7 +275,7 @@ pub enum IndexError {
         uri: String,
         /// Type and shape of an element of its first axis.
         found: String,
-        /// The type that the other files have.
+        /// The type of the other files.
         expected: String,
     },
     /// No file is as long as a window.
@@ -285,17 +285,17 @@ pub enum IndexError {
     NoWindows {
         /// The data set.
         uri: String,
-        /// How many files there are.
+        /// The number of files.
         files: u64,
         /// Elements of a window.
         length: u64,
         /// Elements of the longest file.
         longest: u64,
     },
-    /// Rows of nothing.
+    /// Rows of zero bytes.
     #[error("a row of 0 bytes holds no sample; give the row's size in bytes, 1 or more")]
     NoRowBytes,
-    /// The builder was finished before it was told this file's head.
+    /// The builder was finished before it received this file's header.
     #[error("the head of {uri} was asked for and never given; answer every poll_head before finish")]
     HeadMissing {
         /// The object.
@@ -304,16 +304,16 @@ pub enum IndexError {
     /// More samples or bytes than 64 bits count.
     #[error("{uri} brings the data set past 2^64 samples or bytes; check the listed sizes")]
     TooLarge {
-        /// The object that was one too many.
+        /// The object that exceeded the limit.
         uri: String,
     },
 
     /// Two indexes that cannot be compared.
     #[error("an index of layout {old} cannot be updated from one of layout {new}; write it anew")]
     LayoutsDiffer {
-        /// The layout of the index at hand.
+        /// The layout of this index.
         old: String,
-        /// The layout of the other.
+        /// The layout of the other index.
         new: String,
     },
     /// The index could not be written.
@@ -321,7 +321,7 @@ pub enum IndexError {
     Write(#[from] std::io::Error),
 }
 
-/// What was found instead of a sample.
+/// A description of what the listing has instead of samples.
 fn none_fits(ignored: u64, layout: &str) -> String {
     match ignored {
         0 => "nothing is listed there".to_owned(),

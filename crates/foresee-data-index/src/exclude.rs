@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Patterns of files and folders that a listing leaves out.
 //!
-//! They are separate from the layouts because a lister needs them too: it does not enter an excluded folder, which it may
-//! not be allowed to read.
+//! They are separate from the layouts because a lister needs them too: it does not enter an excluded folder, which
+//! it may not be allowed to read.
 
 use crate::error::IndexError;
 use crate::layout::text::code_points;
 
 /// Shell patterns of names and paths.
 ///
-/// `*` stands for any letters, `?` for one, `[a-c]` and `[!a-c]` for one of a set; none of them matches `/`. A pattern
-/// without `/` is compared with every name on the way to an object, one with `/` with the path below the data set's URI,
-/// in which `**` stands for any number of folders. A pattern that ends in `/` matches folders only. An excluded folder
-/// takes everything below it along. Letter case counts.
+/// `*` stands for any letters, `?` for one, `[a-c]` and `[!a-c]` for one of a set; none of them matches `/`. A
+/// pattern without `/` is compared with every name on the path to an object. One with `/` is compared with the
+/// path below the data set's URI, and `**` in it stands for any number of folders. A pattern that ends in `/`
+/// matches folders only. An excluded folder excludes everything below it. Patterns are case-sensitive.
 ///
 /// ```
 /// use foresee_data_index::Exclude;
@@ -28,7 +28,7 @@ pub struct Exclude {
 
 #[derive(Clone, Debug)]
 struct Pattern {
-    /// Compared with the whole path, not with each name.
+    /// Whether it is compared with the whole path instead of each name.
     anchored: bool,
     folders_only: bool,
     parts: Vec<Part>,
@@ -50,7 +50,7 @@ enum Token {
 }
 
 impl Exclude {
-    /// Reads patterns; bytes that are not UTF-8 stand for themselves.
+    /// Parse patterns; bytes that are not UTF-8 stand for themselves.
     ///
     /// # Errors
     /// [`IndexError::Pattern`] for a pattern that is empty or has a `[` without `]`.
@@ -59,7 +59,7 @@ impl Exclude {
         Ok(Self { patterns: patterns.collect::<Result<_, _>>()? })
     }
 
-    /// Whether an object, or with a `/` at its end a folder, is left out. `key` is relative to the data set's URI.
+    /// Whether an object, or with a final `/` a folder, is excluded. `key` is relative to the data set's URI.
     pub fn matches(&self, key: &[u8]) -> bool {
         if self.patterns.is_empty() {
             return false;
@@ -103,7 +103,7 @@ impl Pattern {
     }
 }
 
-/// The parts of a name's pattern; `None` for a set without an end.
+/// The tokens of a name's pattern; `None` for an unterminated set.
 fn tokens(mut rest: &[u32]) -> Option<Vec<Token>> {
     let letter = |letter: char| u32::from(letter);
     let mut tokens = Vec::new();
@@ -115,7 +115,7 @@ fn tokens(mut rest: &[u32]) -> Option<Vec<Token>> {
             Some('[') => {
                 let negated = tail.first().is_some_and(|&sign| sign == letter('!') || sign == letter('^'));
                 let inside = &tail[usize::from(negated)..];
-                // A ] that comes first is one of the set.
+                // A leading ] is a member of the set.
                 let end = 1 + inside.get(1..)?.iter().position(|&sign| sign == letter(']'))?;
                 rest = &inside[end + 1..];
                 Token::Set { ranges: ranges(&inside[..end]), negated }
@@ -153,7 +153,7 @@ fn path_matches(parts: &[Part], names: &[Vec<u32>]) -> bool {
 
 fn name_matches(tokens: &[Token], name: &[u32]) -> bool {
     let (mut token, mut at) = (0, 0);
-    // Where to go on when what follows the last `*` does not fit: behind it, one letter later.
+    // The position to resume if the rest after the last `*` does not match: one letter later.
     let mut retry: Option<(usize, usize)> = None;
     while at < name.len() {
         match tokens.get(token) {
@@ -236,13 +236,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_left_out_without_a_pattern_and_bytes_stand_for_themselves() {
+    fn without_a_pattern_nothing_is_excluded_and_bytes_stand_for_themselves() {
         assert!(!Exclude::default().matches(b"a"));
         assert!(Exclude::new([b"\xff*"]).expect("a pattern").matches(b"a/\xff\xfe/x"));
     }
 
     #[test]
-    fn a_pattern_that_can_mean_nothing_is_refused_with_its_text() {
+    fn an_invalid_pattern_is_refused_with_its_text() {
         for pattern in ["", "/", "//", "[a", "a/[!", "[]"] {
             let error = Exclude::new([pattern]).map(|_| ()).expect_err(pattern).to_string();
             assert!(error.contains(&format!("{pattern:?}")), "{error}");
@@ -253,7 +253,7 @@ mod tests {
         #![proptest_config(property(256))]
 
         #[test]
-        fn a_name_matches_as_a_naive_matcher_says(pattern in "[ab*?]{0,6}", name in "[ab]{0,6}") {
+        fn a_name_matches_as_with_a_naive_matcher(pattern in "[ab*?]{0,6}", name in "[ab]{0,6}") {
             fn naive(pattern: &[u8], name: &[u8]) -> bool {
                 match (pattern, name) {
                     ([], []) => true,

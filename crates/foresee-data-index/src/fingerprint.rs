@@ -1,37 +1,38 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The fingerprint: 16 bytes that stand for what the data set consists of.
+//! The fingerprint: 16 bytes that identify the content of a data set.
 //!
-//! Two indexes share it exactly if their samples are the same bytes of the same objects with the same tags
-//! and labels in the same order. Where the data set lies and when it was indexed are not in it: a copy with
-//! equal tags is the same data set. Nor is the file's encoding, so that a later format keeps caches warm.
+//! Two indexes have equal fingerprints exactly if their samples are the same bytes of the same objects with the
+//! same tags and labels in the same order. It excludes the location of the data set and the time of indexing: a
+//! copy with equal tags is the same data set. It also excludes the file's encoding, so that a later format keeps
+//! caches valid.
 
 use crate::layout::Layout;
 
-/// One object and how it is cut: what a fingerprint is taken of and what an index holds.
+/// One object and its cut: the input of a fingerprint, and the content of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Object<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) size: u64,
     pub(crate) tag: &'a [u8],
     pub(crate) label: Option<u64>,
-    /// Where its first row begins; 0 where the object is the sample.
+    /// Start of its first row; 0 if the object is the sample.
     pub(crate) start: u64,
-    /// How many samples it holds.
+    /// The number of its samples.
     pub(crate) rows: u64,
 }
 
-/// Takes objects in the index's order.
+/// Takes objects in the order of the index.
 #[derive(Debug)]
 pub(crate) struct Fingerprint {
     hasher: blake3::Hasher,
     pending: Vec<u8>,
 }
 
-/// Enough for the hash to use the machine's wide instructions.
+/// Large enough that the hash uses wide instructions.
 const PENDING_BYTES: usize = 64 * 1024;
 
 impl Fingerprint {
-    /// Begins with what holds for all samples: how they are cut, and what the labels are called.
+    /// Begin with the common properties: the cut of samples, and the names of labels.
     pub(crate) fn new<'a>(layout: &Layout, classes: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut this = Self::empty("foresee index fingerprint 1");
         match layout {
@@ -71,7 +72,7 @@ impl Fingerprint {
         this
     }
 
-    /// Begins with the fingerprint of the file that samples are selected from.
+    /// Begin with the fingerprint of the file of which samples are selected.
     pub(crate) fn of_selection(file: [u8; 16]) -> Self {
         let mut this = Self::empty("foresee index selection 1");
         this.pending.extend_from_slice(&file);
@@ -93,7 +94,7 @@ impl Fingerprint {
         self.hash_pending();
     }
 
-    /// After all objects: which of them the samples of a table have, if they share any. Of a selection: its samples.
+    /// After all objects: the objects of a table's samples, if they share any. For a selection: its samples.
     pub(crate) fn add_numbers(&mut self, numbers: impl Iterator<Item = u64>) {
         for number in numbers {
             self.number(number);
@@ -108,7 +109,7 @@ impl Fingerprint {
         }
     }
 
-    /// The fingerprint of all that was added.
+    /// The fingerprint of all input.
     pub(crate) fn finish(mut self) -> [u8; 16] {
         self.hasher.update(&self.pending);
         let mut fingerprint = [0; 16];
@@ -126,12 +127,12 @@ impl Fingerprint {
     }
 }
 
-/// As 32 hexadecimal digits.
+/// Format as 32 hexadecimal digits.
 pub(crate) fn to_hex(fingerprint: [u8; 16]) -> String {
     format!("{:032x}", u128::from_be_bytes(fingerprint))
 }
 
-/// From 32 hexadecimal digits in lower case.
+/// Parse 32 lower-case hexadecimal digits.
 pub(crate) fn from_hex(text: &str) -> Option<[u8; 16]> {
     let fingerprint = u128::from_str_radix(text, 16).ok()?.to_be_bytes();
     (to_hex(fingerprint) == text).then_some(fingerprint)

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An index that is open: which bytes of which object are a sample, in constant time.
+//! An open index, which maps a sample to the byte range of its object in constant time.
 //!
-//! Opening reads the frame and the contents, never an entry: ten million samples open like ten, and the
-//! pages of a mapped file come in as they are used. Cheap to clone; every clone shares the bytes.
+//! Opening reads the frame and the contents, and no entry: ten million samples open like ten, and pages of a
+//! mapped file are loaded on use. Clones are cheap and share the bytes.
 //!
-//! Refuses to trust: an entry that contradicts the file, or whose key would leave the data set, reads as an
-//! empty key, which no origin has, and an empty range; [`Index::entry`] and [`Index::verify`] say what is wrong.
+//! Entries are not trusted. One that contradicts the file, or whose key would leave the data set, reads as an
+//! empty key, which no origin has, and an empty range; [`Index::entry`] and [`Index::verify`] report the fault.
 
 use std::fmt;
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use crate::layout::Layout;
 use crate::select::Selection;
 use crate::uri;
 
-/// The bytes of an index: a mapped file or a vector. They must not change while the index lives.
+/// The bytes of an index: a mapped file or a vector. They must not change during the lifetime of the index.
 pub type IndexBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// What a data set consists of.
+/// The index of a data set.
 #[derive(Clone)]
 pub struct Index {
     inner: Arc<Inner>,
-    /// Which samples it has, if not all of its file; see [`Index::select`].
+    /// The selected samples, if not all of the file; see [`Index::select`].
     selection: Option<Arc<Selection>>,
 }
 
 struct Inner {
     bytes: IndexBytes,
-    /// Whether the bytes are pages of a file, which the kernel takes back at will.
+    /// Whether the bytes are pages of a file, which the kernel can reclaim.
     is_mapped: bool,
     contents: Contents,
     places: Places,
@@ -44,14 +44,14 @@ struct Inner {
 pub struct ByteRange {
     /// The first byte.
     pub start: u64,
-    /// How many; 0 is legal.
+    /// Number of bytes; 0 is valid.
     pub len: u64,
 }
 
-/// All that an index says of one entry.
+/// All data of one entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Which sample.
+    /// The sample.
     pub sample: SampleId,
     /// Its object's number, 0 to [`Index::objects`] - 1; equal numbers are one object.
     pub object: u64,
@@ -59,25 +59,25 @@ pub struct Entry<'a> {
     pub key: &'a [u8],
     /// Its object's size.
     pub object_size: Bytes,
-    /// Its object's tag as the origin gave it; empty if it gave none.
+    /// Its object's tag from the origin; empty without one.
     pub tag: &'a [u8],
-    /// Where it lies in its object.
+    /// Its range in the object.
     pub range: ByteRange,
-    /// Its class, where the layout has classes.
+    /// Its class, in a layout with classes.
     pub label: Option<i64>,
 }
 
 impl Index {
-    /// Opens an index from its bytes.
+    /// Open an index from its bytes.
     ///
     /// # Errors
     /// [`IndexError::NotAnIndex`], [`IndexError::NewerVersion`], [`IndexError::Truncated`] or
-    /// [`IndexError::Damaged`]; none knows the file's name, the caller adds it.
+    /// [`IndexError::Damaged`]; the caller adds the file's name.
     pub fn open(bytes: IndexBytes) -> Result<Self, IndexError> {
         Self::open_bytes(bytes, false)
     }
 
-    /// Opens an index from a mapped file, as [`Self::open`]; its bytes do not count as memory of this process.
+    /// Open an index from a mapped file, as [`Self::open`]; its bytes do not count as memory of this process.
     ///
     /// # Errors
     /// As [`Self::open`].
@@ -96,8 +96,8 @@ impl Index {
         Ok(Self { inner, selection: None })
     }
 
-    /// How many entries, 1 or more: what is read at once. Entries are samples in every layout but a table, whose samples have
-    /// [`Self::parts`] of them and may share them.
+    /// The number of entries, 1 or more; an entry is read as a whole. Entries are samples in every layout except
+    /// a table, whose samples have [`Self::parts`] of them and may share them.
     #[expect(clippy::len_without_is_empty, reason = "an index without samples is not written and not opened")]
     pub fn len(&self) -> u64 {
         match self.layout() {
@@ -106,7 +106,7 @@ impl Index {
         }
     }
 
-    /// How many samples, 1 or more.
+    /// The number of samples, 1 or more.
     pub fn samples(&self) -> u64 {
         self.selection.as_ref().map_or(self.contents().samples, |selection| selection.len())
     }
@@ -132,7 +132,7 @@ impl Index {
         SampleId(self.places().pick.map_or(number, |_| self.pick(number).unwrap_or(0)))
     }
 
-    /// What stands for a sample's class: its label or, in a table, its row, by which the caller finds its target.
+    /// The value for a sample's class: its label or, in a table, its row, by which the caller finds its target.
     pub fn sample_label(&self, sample: SampleId) -> Option<i64> {
         let sample = self.in_file(sample);
         match self.layout() {
@@ -151,7 +151,7 @@ impl Index {
         Self { inner: Arc::clone(&self.inner), selection: Some(Arc::new(selection)) }
     }
 
-    /// How many picks there are; 0 where samples of the file share no entry.
+    /// The number of picks; 0 if samples of the file share no entry.
     pub(crate) fn picks(&self) -> u64 {
         self.contents().picks.as_ref().map_or(0, |it| it.count)
     }
@@ -162,10 +162,10 @@ impl Index {
             .ok_or(IndexError::Damaged { what: "a sample of its table names no object" })
     }
 
-    /// An entry's size, from its own column alone: a planner asks for millions.
+    /// An entry's size, from its own column alone, because a planner queries millions.
     ///
     /// # Panics
-    /// If `sample` is not below [`Self::len`], as every getter that takes one: a defect of the caller.
+    /// If `sample` is not below [`Self::len`], as for every getter with a sample: a defect of the caller.
     pub fn size(&self, sample: SampleId) -> Bytes {
         self.assert_within(sample);
         let size = self.layout().row_bytes().or_else(|| self.places().size.get(self.file(), sample.0));
@@ -177,17 +177,18 @@ impl Index {
         self.entry(sample).map_or(&[], |entry| entry.key)
     }
 
-    /// A sample's object for people and messages; not for opening it, since not every key is text.
+    /// The URI of a sample's object for messages; not every key is text, so it is unsuitable for opening the
+    /// object.
     pub fn uri(&self, sample: SampleId) -> String {
         uri::show(self.base_uri(), self.key(sample))
     }
 
-    /// As [`Self::uri`], where the objects have moved to `base`, of which only the redacted form is shown.
+    /// As [`Self::uri`], for objects that have moved to `base`, of which only the redacted form is shown.
     pub fn uri_below(&self, base: &str, sample: SampleId) -> String {
         uri::show(&uri::base_uri(base), self.key(sample))
     }
 
-    /// Where a sample lies in its object.
+    /// The range of a sample in its object.
     pub fn range(&self, sample: SampleId) -> ByteRange {
         self.entry(sample).map_or(ByteRange::default(), |entry| entry.range)
     }
@@ -202,17 +203,17 @@ impl Index {
         self.entry(sample).map_or(Bytes::ZERO, |entry| entry.object_size)
     }
 
-    /// The tag of a sample's object; empty if the origin gave none.
+    /// The tag of a sample's object; empty without one.
     pub fn tag(&self, sample: SampleId) -> &[u8] {
         self.entry(sample).map_or(&[], |entry| entry.tag)
     }
 
-    /// A sample's class, where the layout has classes.
+    /// A sample's class, in a layout with classes.
     pub fn label(&self, sample: SampleId) -> Option<i64> {
         self.entry(sample).ok().and_then(|entry| entry.label)
     }
 
-    /// All of the above at once, or what contradicts the file.
+    /// All of the above at once, or the contradiction to the file.
     ///
     /// # Errors
     /// [`IndexError::DamagedEntry`].
@@ -246,7 +247,7 @@ impl Index {
         })
     }
 
-    /// How many objects hold the samples.
+    /// The number of objects with samples.
     pub fn objects(&self) -> u64 {
         self.contents().objects.count
     }
@@ -256,38 +257,38 @@ impl Index {
         let (Some(names), Some(classes)) = (self.places().class, &self.contents().classes) else {
             return Vec::new();
         };
-        // A class is a folder, which has a name; without this a damaged count would be taken at its word.
+        // A class is a folder, which has a name; without this check a damaged count would be trusted.
         let name = |label| names.get(self.file(), label).filter(|name| !name.is_empty());
         (0..classes.count).map_while(name).collect()
     }
 
-    /// Where the data set lies, redacted; ends in `/`, and a key follows.
+    /// The redacted base URI; ends in `/`, and a key follows.
     pub fn base_uri(&self) -> &str {
         &self.contents().base_uri
     }
 
-    /// How the objects were arranged.
+    /// The layout of the objects.
     pub fn layout(&self) -> &Layout {
         &self.contents().layout
     }
 
-    /// Stands for keys, ranges, sizes, tags, labels and layout, and for the samples that were selected: equal exactly where
-    /// all of these are.
+    /// Identifies keys, ranges, sizes, tags, labels, layout and the selected samples: equal exactly if all of
+    /// these are.
     pub fn fingerprint(&self) -> [u8; 16] {
         self.selection.as_ref().map_or(self.inner.fingerprint, |selection| selection.fingerprint())
     }
 
-    /// As [`Self::fingerprint`], of all entries of the file.
+    /// The same, for all entries of the file.
     pub(crate) fn file_fingerprint(&self) -> [u8; 16] {
         self.inner.fingerprint
     }
 
-    /// When it was written, in seconds since 1970 in UTC.
+    /// The time of its creation, in seconds since 1970 in UTC.
     pub fn created(&self) -> u64 {
         self.contents().created
     }
 
-    /// The size that all samples have, if they have one.
+    /// The size of all samples, if it is equal.
     pub fn uniform_size(&self) -> Option<Bytes> {
         self.layout().row_bytes().or_else(|| self.places().size.constant()).map(Bytes::new)
     }
@@ -297,18 +298,18 @@ impl Index {
         Bytes::new(self.contents().max_bytes)
     }
 
-    /// Bytes of the entries of all samples; of an entry that samples share once.
+    /// Bytes of the entries of all samples; shared entries count once.
     pub fn total_bytes(&self) -> Bytes {
         let all = Bytes::new(self.contents().total_bytes);
         self.selection.as_ref().map_or(all, |selection| selection.total_bytes())
     }
 
-    /// The size of an entry of the file in the mean, rounded up.
+    /// The mean size of an entry of the file, rounded up.
     pub fn mean_size(&self) -> Bytes {
         Bytes::new(self.contents().total_bytes.div_ceil(self.len().max(1)))
     }
 
-    /// Memory that the index takes of this process; nothing for a mapped file.
+    /// Memory of the index in this process; 0 for a mapped file.
     pub fn memory(&self) -> Bytes {
         let file = Bytes::new(if self.inner.is_mapped { 0 } else { self.file().len() as u64 });
         self.selection.as_ref().map_or(file, |selection| file.saturating_add(selection.memory()))
@@ -318,7 +319,7 @@ impl Index {
         assert!(sample.0 < self.len(), "sample {sample} is not in an index of {}", self.len());
     }
 
-    /// A sample's object, and which of its rows it is.
+    /// A sample's object, and the index of its row there.
     fn locate(&self, sample: SampleId) -> Result<(u64, u64), IndexError> {
         let Some(row_end) = self.places().row_end else { return Ok((sample.0, 0)) };
         let damaged = |object| IndexError::DamagedEntry { object, what: "rows that are not in order" };
@@ -339,7 +340,7 @@ impl Index {
         Ok((low, row))
     }
 
-    /// Object `number`, with everything checked that can be checked of one alone.
+    /// Object `number`, after all checks that concern it alone.
     pub(crate) fn object_at(&self, number: u64) -> Result<Object<'_>, IndexError> {
         let (file, places) = (self.file(), self.places());
         let damaged = |what| IndexError::DamagedEntry { object: number, what };
@@ -375,7 +376,7 @@ impl Index {
         &self.inner.places
     }
 
-    /// The bytes it was opened from, all of them: written to a file they are this index again, without its selection.
+    /// All bytes of the file: written to a file they are this index again, without its selection.
     pub fn file(&self) -> &[u8] {
         (*self.inner.bytes).as_ref()
     }

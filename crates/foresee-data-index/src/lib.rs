@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a data set consists of: layouts, byte ranges, tags, labels; bytes are arguments.
+//! The index of a data set: layouts, byte ranges, tags and labels.
 //!
-//! Owns the answer to "which bytes of which object are sample 417": the layouts that cut a listing into
-//! samples, the file that keeps the answer (`docs/formats/index.md`) and what may stand in it (never a
-//! credential). Apart from the tiers, because a listing comes from anywhere and is arranged only here.
+//! It maps a sample number to bytes of an object. It contains the layouts that cut a listing into samples, the
+//! file format of the result (`docs/formats/index.md`), and the rules for its content (never a credential). It is
+//! separate from the tiers, because a listing may come from any source and is arranged only here.
 //!
-//! Refuses to open, list or read anything: a listing, the head of an array file and the bytes of an index
-//! arrive as arguments, and a new index leaves through [`std::io::Write`].
+//! The crate does no I/O: a listing, the header of an array file and the bytes of an index are arguments, and a
+//! new index is written to [`std::io::Write`].
 //!
 //! ```
 //! use std::sync::Arc;

@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A listing held for sorting: ten million keys and tags without ten million allocations.
+//! A listing in memory for sorting: ten million keys and tags without ten million allocations.
 //!
-//! Keys and tags lie one behind the other in blocks, 24 bytes beside them per object: a growing vector would
-//! hold everything twice whenever it moves. Refuses nothing; what may be kept is checked before.
+//! Keys and tags are concatenated in blocks, with 24 further bytes per object: a growing vector would hold
+//! everything twice during each reallocation. The caller validates objects before.
 
 /// One object as a store lists it.
 ///
-/// A key that ends in `/` is a folder (a console's placeholder object, or a directory that the lister
-/// reports): never a sample, but in a folder data set it makes a class, even an empty one.
+/// A key that ends in `/` is a folder (a console's placeholder object, or a directory that the lister reports).
+/// It is never a sample, but in a folder data set it defines a class, even an empty one.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Listed {
     /// Relative to the data set's URI, without a leading `/`; any bytes.
     pub key: Vec<u8>,
-    /// The object's size in bytes; 0 is legal.
+    /// The object's size in bytes; 0 is valid.
     pub size: u64,
-    /// The store's `ETag` as it sends it, or what stands for it on a file system; empty where there is none.
+    /// The store's `ETag` as sent, or its substitute on a file system; empty without one.
     pub tag: Vec<u8>,
 }
 
-/// Bytes per block; also 2 to the power of the bits that a place keeps for the offset.
+/// Bytes per block; also 2 to the power of the bits of a position's offset.
 const BLOCK_BYTES: usize = 1 << BLOCK_BITS;
 const BLOCK_BITS: u32 = 22;
 
-/// An object that was listed, 24 bytes.
+/// A listed object, 24 bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Held {
     place: u64,
@@ -32,7 +32,7 @@ pub(crate) struct Held {
 }
 
 impl Held {
-    /// A number that no other object of the listing has.
+    /// A number that is unique in the listing.
     pub(crate) fn place(self) -> u64 {
         self.place
     }
@@ -46,14 +46,14 @@ impl Held {
     }
 }
 
-/// The text of every object that was listed.
+/// The keys and tags of all listed objects.
 #[derive(Debug, Default)]
 pub(crate) struct Store {
     blocks: Vec<Vec<u8>>,
 }
 
 impl Store {
-    /// Keeps an object; key and tag are each below [`crate::KEY_BYTES_MAX`].
+    /// Store an object; key and tag must each be below [`crate::KEY_BYTES_MAX`].
     pub(crate) fn keep(&mut self, listed: &Listed) -> Held {
         let wanted = listed.key.len() + listed.tag.len();
         if self.blocks.last().is_none_or(|block| block.len() + wanted > BLOCK_BYTES) {
@@ -95,7 +95,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_comes_back_across_blocks() {
+    fn text_is_restored_across_blocks() {
         let mut store = Store::default();
         let listed: Vec<Listed> = (0_u64..300)
             .map(|size| Listed { key: vec![b'k'; 60_000], size, tag: size.to_string().into_bytes() })

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Some samples of an index, in an order of their own: what a subset of a data set consists of.
+//! A selection of an index's samples, in an order of its own, for subsets of a data set.
 //!
-//! Entries stay those of the file, so that what several subsets read of one data set is the same to every cache.
+//! Entries stay those of the file, so that reads of several subsets of one data set are the same to every cache.
 
 use foresee_units::{Bytes, SampleId};
 
@@ -9,7 +9,7 @@ use crate::error::IndexError;
 use crate::fingerprint::Fingerprint;
 use crate::index::Index;
 
-/// Samples of a file by their numbers there, in the order in which they are counted here.
+/// Samples by their numbers in the file, in the order of the selection.
 #[derive(Debug)]
 pub(crate) struct Selection {
     samples: Box<[u64]>,
@@ -42,11 +42,11 @@ impl Selection {
 }
 
 impl Index {
-    /// An index of some of the samples: sample `k` of it is sample `samples[k]` of this one. A sample may be there several
-    /// times. Entries, classes and the file stay those of the whole.
+    /// An index of some of the samples: its sample `k` is sample `samples[k]` of this one. A sample may occur
+    /// several times. Entries, classes and the file stay those of the whole.
     ///
     /// # Errors
-    /// [`IndexError::NotSelectable`] for the first number that no sample has, and if there is none at all.
+    /// [`IndexError::NotSelectable`] for the first invalid number, and for an empty selection.
     pub fn select(&self, samples: &[i64]) -> Result<Self, IndexError> {
         let known = self.samples();
         let in_file = (0_u64..).zip(samples).map(|(place, &sample)| {
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_that_no_sample_has_is_named_with_its_place() {
+    fn an_invalid_number_is_reported_with_its_position() {
         for (samples, place, sample) in [(&[0, 4][..], 1, 4), (&[-1][..], 0, -1)] {
             let found = table().select(samples).expect_err("outside");
             assert!(

@@ -1,25 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where an object lies: the base URI, keys below it, and what of a URI may be shown or stored.
+//! Locations of objects: the base URI, keys below it, and the parts of a URI that may be shown or stored.
 //!
-//! Apart from the layouts: a credential must be stopped at one door. Everything that shows or stores a URI
-//! passes [`redact_uri`]; keys pass [`check_key`] when they are listed and again when they are read back.
+//! It is separate from the layouts, so that credentials are removed in one place. Every URI that is shown or
+//! stored passes [`redact_uri`]; keys pass [`check_key`] when they are listed and again when they are read back.
 
 use crate::error::IndexError;
 
-/// The longest key that an index keeps, in bytes. S3 ends at 1,024 and Linux at 4,096; the rest is room for
-/// stores that nest further.
+/// The longest key of an index, in bytes. S3 allows 1,024 and Linux 4,096; the rest is for stores with deeper
+/// nesting.
 pub const KEY_BYTES_MAX: usize = 64 * 1024;
 
-/// The longest tag that an index keeps, in bytes: far above any store's.
+/// The longest tag of an index, in bytes: far above that of any store.
 pub(crate) const TAG_BYTES_MAX: usize = 64 * 1024;
 
-/// How much of a long key an error shows, in bytes.
+/// Maximum part of a long key in an error, in bytes.
 const SHOWN_BYTES_MAX: usize = 1024;
 
-/// The URI without what may be secret: user and password, query (presigned parts, tokens) and fragment.
+/// Return the URI without parts that may be secret: user and password, query (presigned parts, tokens) and
+/// fragment.
 ///
-/// A path without a scheme is returned as it is: `?` and `#` are ordinary letters there. A password with an
-/// unescaped `/`, `?` or `#` is caught where what precedes it is no host and port.
+/// A path without a scheme is returned unchanged: `?` and `#` are ordinary letters there. A password with an
+/// unescaped `/`, `?` or `#` is detected if the part before it is not a host and port.
 ///
 /// ```
 /// use foresee_data_index::redact_uri;
@@ -56,7 +57,7 @@ fn has_port(authority: &str) -> bool {
     after_address.split_once(':').is_none_or(|(_, port)| port.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
-/// The base as an index keeps it: redacted, and ending where a key begins.
+/// The base as an index stores it: redacted, and ending where a key begins.
 pub(crate) fn base_uri(uri: &str) -> String {
     let mut base = redact_uri(uri);
     if !base.ends_with('/') {
@@ -65,7 +66,7 @@ pub(crate) fn base_uri(uri: &str) -> String {
     base
 }
 
-/// An object's URI for people: what is not UTF-8 is replaced, control characters are escaped, a key beyond
+/// An object's URI for messages: invalid UTF-8 is replaced, control characters are escaped, a key beyond
 /// [`SHOWN_BYTES_MAX`] is cut, and below a web server nothing after a `?` is shown.
 pub(crate) fn show(base: &str, key: &[u8]) -> String {
     let shown = &key[..key.len().min(SHOWN_BYTES_MAX)];
@@ -86,7 +87,7 @@ pub(crate) fn show(base: &str, key: &[u8]) -> String {
     uri
 }
 
-/// A path or URI as it was given, for people: what is not UTF-8 is replaced, and a long one is cut.
+/// A path or URI as given, for messages: invalid UTF-8 is replaced, and a long one is cut.
 pub(crate) fn shortened(text: &[u8]) -> String {
     let mut shown = String::from_utf8_lossy(&text[..text.len().min(SHOWN_BYTES_MAX)]).into_owned();
     if text.len() > SHOWN_BYTES_MAX {
@@ -95,7 +96,7 @@ pub(crate) fn shortened(text: &[u8]) -> String {
     shown
 }
 
-/// Refuses a key that an index must not hold; `base` is already redacted.
+/// Check that an index may contain a key; `base` must be redacted.
 pub(crate) fn check_key(base: &str, key: &[u8]) -> Result<(), IndexError> {
     if key.is_empty() {
         return Err(IndexError::KeyEmpty { uri: base.to_owned() });
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_leave_their_data_set_are_refused_and_dots_in_names_are_not() {
+    fn keys_outside_of_their_data_set_are_refused_and_dots_in_names_are_not() {
         for key in ["..", "../a", "a/../../b", "a/..", "/etc/passwd"] {
             assert!(
                 matches!(check_key("/data/", key.as_bytes()), Err(IndexError::KeyEscapes { .. })),
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_of_s3s_longest_length_fits_and_one_past_ours_is_cut_in_the_message() {
+    fn a_key_of_the_longest_length_of_s3_fits_and_one_past_the_limit_is_cut_in_the_message() {
         assert!(check_key("s3://b/", &[b'k'; 1024]).is_ok());
         assert!(check_key("s3://b/", &vec![b'k'; KEY_BYTES_MAX]).is_ok());
         let error = check_key("s3://b/", &vec![b'k'; KEY_BYTES_MAX + 1]).unwrap_err().to_string();
@@ -195,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn a_uri_for_people_has_no_control_characters() {
+    fn a_uri_in_messages_has_no_control_characters() {
         assert_eq!(show("/d/", b"a\nb\xff"), "/d/a\\nb\u{fffd}");
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The whole check of an index: every entry, and all of them against the fingerprint.
+//! Full verification of an index: every entry, and all of them against the fingerprint.
 //!
-//! Apart from opening, which must not read ten million entries: `foresee index --verify` and whoever
-//! received an index from elsewhere pay for it, a training run does not.
+//! It is separate from opening, which must not read ten million entries: `foresee index --verify` and recipients
+//! of an index pay for it, a training run does not.
 
 use std::cmp::Ordering;
 
@@ -12,11 +12,11 @@ use crate::index::Index;
 use crate::layout::Layout;
 
 impl Index {
-    /// Reads every entry and holds it against the contents and the fingerprint.
+    /// Read every entry and compare it with the contents and the fingerprint.
     ///
     /// # Errors
-    /// The first contradiction: [`IndexError::DamagedEntry`] names its object, [`IndexError::Damaged`]
-    /// concerns the whole.
+    /// The first contradiction: [`IndexError::DamagedEntry`] with its object, or [`IndexError::Damaged`] for the
+    /// whole.
     pub fn verify(&self) -> Result<(), IndexError> {
         let contents = self.contents();
         let damaged = |what| IndexError::Damaged { what };

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Writing an index: front to back, in one pass over the file and a few over the sorted listing.
+//! Writing of an index: front to back, in one pass over the file and a few over the sorted listing.
 //!
-//! Apart from [`crate::builder`], which knows what a data set is and nothing of the file. Equal data sets
-//! give equal files, byte for byte, apart from `created` and the base URI.
+//! [`crate::builder`] is separate, and does not depend on the file format. Equal data sets give equal files, byte
+//! for byte, except for `created` and the base URI.
 //!
-//! Keys and tags are touched only to hash and to write them: they lie where the listing put them, far apart.
+//! Keys and tags are only read to hash and to write them, because their memory accesses are scattered.
 
 use std::io::{self, Write};
 
@@ -14,11 +14,11 @@ use crate::contents::{Classes, Contents, Objects, Picks, Rows};
 use crate::error::IndexError;
 use crate::fingerprint::{self, Fingerprint};
 
-/// What is gathered before a call into the caller's writer, which may be a bare file.
+/// Bytes that are buffered before a call of the caller's writer, which may be an unbuffered file.
 const BUFFER_BYTES: usize = 256 * 1024;
 
 impl IndexPlan {
-    /// Writes the index. Flushes `out`; making it durable is the caller's.
+    /// Write the index. Flushes `out`; the caller makes it durable.
     pub fn write(&self, out: impl Write) -> Result<(), IndexError> {
         let contents = self.contents();
         let mut out = Counted { inner: io::BufWriter::with_capacity(BUFFER_BYTES, out), written: 0 };
@@ -102,7 +102,7 @@ impl IndexPlan {
     }
 }
 
-/// Knows how many bytes went through it.
+/// Counts the bytes written.
 struct Counted<W> {
     inner: W,
     written: u64,

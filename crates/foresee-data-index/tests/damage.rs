@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hostile bytes: whatever stands in a file, opening and reading it ends, in little memory, with an answer.
+//! Hostile input: opening and reading any file ends with a result, in little memory.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -26,7 +26,7 @@ fn rows() -> Vec<u8> {
     built(options, &(0..20).map(object).collect::<Vec<_>>())
 }
 
-/// Reads what a loader would, and a little more.
+/// Read the data of a loader, and some more.
 fn use_all(file: Vec<u8>) {
     let Ok(index) = Index::open(Arc::new(file)) else { return };
     let _ = index.verify();
@@ -46,7 +46,7 @@ fn use_all(file: Vec<u8>) {
     let _ = serde_json::to_vec(&index.dump(10));
 }
 
-/// The file with its contents replaced and its trailer made to fit: what an attacker would send.
+/// The file with modified contents and a matching trailer, as an attacker would send.
 fn with_contents(file: &[u8], edit: impl Fn(&mut serde_json::Value)) -> Vec<u8> {
     let end = file.len() - 40;
     let place = u64::from_le_bytes(file[end..end + 8].try_into().unwrap());
@@ -60,7 +60,7 @@ fn with_contents(file: &[u8], edit: impl Fn(&mut serde_json::Value)) -> Vec<u8> 
 }
 
 #[test]
-fn an_index_of_a_later_version_says_both_versions() {
+fn an_index_of_a_later_version_is_refused_with_both_versions() {
     let mut file = rows();
     file[8..12].copy_from_slice(&7_u32.to_le_bytes());
     let error = Index::open(Arc::new(file)).unwrap_err();
@@ -69,7 +69,7 @@ fn an_index_of_a_later_version_says_both_versions() {
 }
 
 #[test]
-fn what_is_no_index_is_told_from_what_was_cut_short() {
+fn a_file_that_is_not_an_index_is_distinguished_from_a_truncated_one() {
     let open = |bytes: &[u8]| Index::open(Arc::new(bytes.to_vec())).unwrap_err();
     assert!(matches!(open(b""), IndexError::NotAnIndex));
     assert!(matches!(open(b"PK\x03\x04 and so on"), IndexError::NotAnIndex));
@@ -79,7 +79,7 @@ fn what_is_no_index_is_told_from_what_was_cut_short() {
 }
 
 #[test]
-fn lengths_of_2_to_the_63_are_refused_or_read_as_nothing() {
+fn lengths_of_2_to_the_63_are_refused_or_read_as_empty() {
     let file = rows();
     let giant = serde_json::json!(1_u64 << 63);
     for pointer in [
@@ -104,7 +104,7 @@ fn lengths_of_2_to_the_63_are_refused_or_read_as_nothing() {
 }
 
 #[test]
-fn columns_without_width_do_not_make_endless_work() {
+fn columns_of_zero_width_do_not_cause_endless_work() {
     let listing = [(b"a".to_vec(), 1, Vec::new())];
     let file = built(LayoutOptions::Flat { extensions: Vec::new() }, &listing);
     let hostile = with_contents(&file, |contents| {
@@ -132,7 +132,7 @@ proptest! {
     #![proptest_config(property(256))]
 
     #[test]
-    fn whatever_is_listed_comes_back(
+    fn every_listing_is_restored_from_its_index(
         mut listing in prop::collection::btree_map(
             prop::collection::vec(any::<u8>(), 1..12), (any::<u32>(), prop::collection::vec(any::<u8>(), 0..9)), 1..40,
         ),
@@ -152,12 +152,12 @@ proptest! {
     }
 
     #[test]
-    fn random_bytes_are_no_index(bytes in prop::collection::vec(any::<u8>(), 0..200), keep_head: bool) {
+    fn random_bytes_are_not_an_index(bytes in prop::collection::vec(any::<u8>(), 0..200), keep_head: bool) {
         use_all(if keep_head { [&rows()[..16], &bytes].concat() } else { bytes });
     }
 
     #[test]
-    fn changed_bytes_are_survived(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..9)) {
+    fn changed_bytes_never_panic(changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..9)) {
         let mut file = rows();
         for (at, byte) in changes {
             let at = at.index(file.len());
@@ -167,7 +167,7 @@ proptest! {
     }
 
     #[test]
-    fn forged_contents_are_survived(
+    fn forged_contents_never_panic(
         numbers in prop::collection::vec((0_usize..12, prop_oneof![0_u64..70, Just(1 << 63), any::<u64>()]), 1..4),
     ) {
         const POINTERS: [&str; 12] = [

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The golden files: an index written today is the one in `testdata/index`, byte for byte, and says what
-//! the JSON beside it says. Rewritten only under `UPDATE_GOLDEN=1`.
+//! Golden files: a newly written index equals the one in `testdata/index`, byte for byte, and matches the JSON
+//! next to it. `UPDATE_GOLDEN=1` rewrites them.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use foresee_data_index::{FolderOptions, Index, IndexBuilder, LayoutOptions, Listed, Windows};
 
-/// Key, size and tag of each object; `head` answers for the first bytes of any of them.
+/// Key, size and tag of each object; `head` has the first bytes of all of them.
 fn check(name: &str, options: LayoutOptions, objects: &[(&[u8], u64, &[u8])], head: &[u8]) {
     check_picks(name, options, objects, head, Vec::new());
 }
@@ -51,7 +51,7 @@ fn dump(file: Vec<u8>) -> String {
 }
 
 #[test]
-fn an_index_of_class_folders_is_as_it_was() {
+fn an_index_of_class_folders_is_unchanged() {
     let objects: [(&[u8], u64, &[u8]); 8] = [
         (b"dog/2.png", 3, b"\"9b2d\""),
         (b"dog/10.PNG", 4, b"\"9b2d\""),
@@ -67,7 +67,7 @@ fn an_index_of_class_folders_is_as_it_was() {
 }
 
 #[test]
-fn an_index_of_array_rows_is_as_it_was() {
+fn an_index_of_array_rows_is_unchanged() {
     let header = "{'descr': '<f4', 'fortran_order': False, 'shape': (3, 2), }";
     let head = format!("{header:<117}\n");
     let head = [b"\x93NUMPY\x01\x00\x76\x00", head.as_bytes()].concat();
@@ -77,14 +77,14 @@ fn an_index_of_array_rows_is_as_it_was() {
 }
 
 #[test]
-fn an_index_of_a_table_whose_rows_share_objects_is_as_it_was() {
+fn an_index_of_a_table_whose_rows_share_objects_is_unchanged() {
     let objects: [(&[u8], u64, &[u8]); 4] =
         [(b"b.jpg", 5, b"\"b2\""), (b"b.png", 2, b""), (b"a.jpg", 7, b"\"a0\""), (b"a.png", 3, b"")];
     check_picks("table", LayoutOptions::Table { parts: 2 }, &objects, b"", vec![0, 1, 2, 3, 0, 3]);
 }
 
 #[test]
-fn an_index_of_overlapping_windows_is_as_it_was() {
+fn an_index_of_overlapping_windows_is_unchanged() {
     let objects: [(&[u8], u64, &[u8]); 3] =
         [(b"b.bin", 22, b"\"b2\""), (b"a.bin", 4, b""), (b"c.bin", 10, b"\"c0\"")];
     let (dtype, item_bytes, length, stride) = ("<u2".to_owned(), 2, 5, 4);

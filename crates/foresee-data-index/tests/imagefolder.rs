@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The folder layout beside torchvision, on a tree that is hard to sort (`testdata/index/imagefolder.py`).
+//! The folder layout against torchvision, on a tree that is hard to sort (`testdata/index/imagefolder.py`).
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a builder refuses, and that the message names the URI and never a credential; and updates.
+//! Errors of the builder, whose messages contain the URI and never a credential; and updates.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -31,7 +31,7 @@ fn refused(options: LayoutOptions, listing: &[Listed]) -> String {
     plan("https://me:hunter2@host/d?sig=hunter2", options, listing).unwrap_err().to_string()
 }
 
-/// An array file's head: one axis of `rows`, `dtype`.
+/// An array file's header: one axis of `rows`, `dtype`.
 fn head(rows: u64, dtype: &str) -> Vec<u8> {
     let header = format!("{{'descr': '{dtype}', 'fortran_order': False, 'shape': ({rows},)}}");
     let length = u16::try_from(header.len()).unwrap().to_le_bytes();
@@ -52,7 +52,7 @@ fn arrays(files: &[(&str, u64, Vec<u8>)]) -> Result<IndexPlan, IndexError> {
 }
 
 #[test]
-fn every_refusal_names_the_uri_and_no_credential() {
+fn every_error_has_the_uri_and_no_credential() {
     let folder = || LayoutOptions::Folder(FolderOptions::default());
     let bin = |row_bytes| LayoutOptions::Bin { row_bytes, extensions: Vec::new() };
     for (message, uri, reason) in [
@@ -106,7 +106,7 @@ fn array_files_of_two_kinds_or_of_another_length_are_refused() {
 }
 
 #[test]
-fn a_header_longer_than_the_first_head_is_asked_for_again() {
+fn a_header_longer_than_the_first_read_is_requested_again() {
     let header = format!("{{'descr': '|u1', 'fortran_order': False, 'shape': (2,)}}{}", " ".repeat(9000));
     let length = u16::try_from(header.len()).unwrap().to_le_bytes();
     let head = [b"\x93NUMPY\x01\x00", &length[..], header.as_bytes()].concat();
@@ -115,13 +115,13 @@ fn a_header_longer_than_the_first_head_is_asked_for_again() {
 }
 
 #[test]
-fn samples_of_no_bytes_are_legal_and_counted() {
+fn samples_of_zero_bytes_are_valid_and_counted() {
     let summary = plan("/d", FLAT, &[listed("a", 0, ""), listed("b", 5, "")]).unwrap().summary();
     assert_eq!((summary.samples, summary.zero_sized, summary.total_bytes), (2, 1, 5));
 }
 
 #[test]
-fn an_update_counts_what_came_went_and_changed() {
+fn an_update_counts_added_removed_and_changed_objects() {
     let old =
         index(FLAT, &[listed("a", 1, "x"), listed("b", 1, "x"), listed("c", 1, "x"), listed("e", 1, "x")]);
     let mut builder = old.rebuild(9).unwrap();
@@ -153,7 +153,7 @@ fn an_update_counts_what_came_went_and_changed() {
 }
 
 #[test]
-fn the_fingerprint_forgets_where_and_when_and_nothing_else() {
+fn the_fingerprint_excludes_only_location_and_time() {
     let written = |base: &str, created, size, tag| {
         let mut builder = IndexBuilder::new(base, FLAT, created).unwrap();
         builder.handle_listed(listed("a", size, tag)).unwrap();
@@ -168,7 +168,7 @@ fn the_fingerprint_forgets_where_and_when_and_nothing_else() {
 }
 
 #[test]
-fn keys_and_folders_that_hold_no_sample_never_refuse_the_others() {
+fn keys_and_folders_without_samples_never_cause_an_error() {
     let folder =
         |allow_empty| LayoutOptions::Folder(FolderOptions { allow_empty, ..FolderOptions::default() });
     let left_out =
@@ -195,7 +195,7 @@ fn keys_and_folders_that_hold_no_sample_never_refuse_the_others() {
 }
 
 #[test]
-fn what_cannot_be_read_is_wanted_only_where_it_could_be_a_sample() {
+fn an_unreadable_object_is_wanted_only_if_it_could_be_a_sample() {
     let wants = |options: LayoutOptions, key: &str| {
         IndexBuilder::new("/d", options, 0).unwrap().wants(key.as_bytes())
     };

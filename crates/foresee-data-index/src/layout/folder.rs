@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Class folders: `URI/CLASS/.../file`, exactly as torchvision's `ImageFolder` reads them.
 //!
-//! Source: torchvision 0.29, `datasets/folder.py`. Classes are the sorted names of the first level's
-//! folders, empty ones included; samples are sorted by class, then by their folder's whole path, then by
-//! file name, each as Python compares text ([`super::text`]). Comparing the whole key would differ: `a.b/x`
-//! comes after `a/x`, for the folder `a` comes before `a.b`, though `.` is below `/`.
+//! Source: torchvision 0.29, `datasets/folder.py`. Classes are the sorted names of the first level's folders,
+//! including empty ones. Samples are sorted by class, then by their folder's whole path, then by file name, each
+//! as Python compares text ([`super::text`]). A comparison of whole keys would differ: `a.b/x` comes after `a/x`,
+//! because the folder `a` comes before `a.b`, although `.` is below `/`.
 //!
-//! Refuses a class without samples unless `allow_empty` says otherwise, and a data set without classes. A folder whose
-//! name begins with `.` or `_` and that has no sample is no class, unless `allow_empty` is set: editors, operating systems
-//! and Spark leave such folders behind (`.ipynb_checkpoints`, `_temporary`).
+//! A class without samples is an error unless `allow_empty` is set, and so is a data set without classes. A
+//! folder whose name begins with `.` or `_` and that has no sample is not a class, unless `allow_empty` is set:
+//! editors, operating systems and Spark create such folders (`.ipynb_checkpoints`, `_temporary`).
 
 use std::cmp::Ordering;
 use std::collections::BTreeSet;
@@ -19,17 +19,17 @@ use super::text;
 use crate::error::IndexError;
 use crate::uri;
 
-/// What torchvision takes for a picture: `IMG_EXTENSIONS`.
+/// The file extensions of images in torchvision: `IMG_EXTENSIONS`.
 pub const IMAGE_EXTENSIONS: [&str; 9] =
     [".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp"];
 
-/// Which files of a class folder are samples.
+/// The files of a class folder that are samples.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FolderOptions {
-    /// The ends of names, in lower case; empty: every file. Default [`IMAGE_EXTENSIONS`].
+    /// Ends of file names, in lower case; empty: every file. Default [`IMAGE_EXTENSIONS`].
     pub extensions: Vec<String>,
-    /// Whether a class may have no sample at all; it keeps its label then. Default no.
+    /// Whether a class may have no sample; it then keeps its label. False by default.
     pub allow_empty: bool,
 }
 
@@ -39,12 +39,12 @@ impl Default for FolderOptions {
     }
 }
 
-/// The class of a key: its first part, if anything follows it.
+/// The class of a key: its first part, if another part follows.
 pub(crate) fn class(key: &[u8]) -> Option<&[u8]> {
     key.iter().position(|&byte| byte == b'/').map(|end| &key[..end])
 }
 
-/// Whether a folder of this name is no class unless it has samples.
+/// Whether a folder of this name is a class only if it has samples.
 pub(crate) fn is_left_behind(name: &[u8]) -> bool {
     name.starts_with(b".") || name.starts_with(b"_")
 }
@@ -62,7 +62,7 @@ pub(crate) fn compare(one: &[u8], other: &[u8]) -> Ordering {
         .then_with(|| text::compare(one_name, other_name))
 }
 
-/// Folder, without its last `/`, and file name.
+/// The folder without its final `/`, and the file name.
 fn split(key: &[u8]) -> (&[u8], &[u8]) {
     match key.iter().rposition(|&byte| byte == b'/') {
         Some(at) => (&key[..at], &key[at + 1..]),
@@ -70,18 +70,18 @@ fn split(key: &[u8]) -> (&[u8], &[u8]) {
     }
 }
 
-/// The classes seen so far, of samples, of other files and of bare folders.
+/// The classes so far, from samples, other files and folders.
 #[derive(Debug, Default)]
 pub(crate) struct ClassesSeen {
     names: BTreeSet<Vec<u8>>,
-    /// The last one met: listings are mostly sorted, so the next is mostly the same.
+    /// The last class: listings are mostly sorted, so the next is mostly the same.
     last: Vec<u8>,
 }
 
 impl ClassesSeen {
-    /// Takes note of a listed key.
+    /// Add a listed key.
     pub(crate) fn see(&mut self, key: &[u8]) {
-        // A bucket's keys may have parts that no directory has.
+        // A bucket's keys may have parts that are invalid in directories.
         let Some(class) = class(key).filter(|class| !matches!(*class, b"" | b"..")) else { return };
         if class != self.last {
             self.last = class.to_vec();
@@ -125,7 +125,7 @@ impl ClassesSeen {
     }
 }
 
-/// A class, by its label's place; its samples follow those of the class before.
+/// A class, at the index of its label; its samples follow those of the previous class.
 #[derive(Debug)]
 pub(crate) struct Class {
     pub(crate) name: Vec<u8>,

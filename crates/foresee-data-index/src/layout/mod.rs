@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Layouts: how a listing becomes samples, one file each.
+//! Layouts, which turn a listing into samples; one file each.
 //!
-//! A layout says which objects count, in which order, how an object is cut and what labels it has. What a
-//! user asks for is [`LayoutOptions`]; what was found, and is kept in the index, is [`Layout`]. Shards will be
-//! further layouts, with a byte range per sample beside the rows of [`rows`].
-//!
-//! Refuses to read: a layout sees keys, sizes and, for arrays, the bytes of a head.
+//! A layout determines which objects count, their order, their cut and their labels. [`LayoutOptions`] is the
+//! user's request; [`Layout`] has the detected values and is stored in the index. Shards will be further layouts,
+//! with a byte range per sample next to the rows of [`rows`]. A layout reads no files: its input is keys, sizes
+//! and, for arrays, the bytes of a header.
 
 pub(crate) mod folder;
 pub(crate) mod npy;
@@ -22,7 +21,7 @@ use crate::error::IndexError;
 use folder::FolderOptions;
 use windows::Windows;
 
-/// What the user says of a data set, before anything of it was seen.
+/// The user's description of a data set, before it is listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum LayoutOptions {
@@ -30,7 +29,7 @@ pub enum LayoutOptions {
     Folder(FolderOptions),
     /// Every object is a sample, in the order of their keys' bytes; no labels.
     Flat {
-        /// Which objects count, by the end of their names, in lower case; empty: every object.
+        /// The objects that count, by the end of their names, in lower case; empty: every object.
         extensions: Vec<String>,
     },
     /// The rows (first axis) of every `.npy` file, files in the order of their keys' bytes.
@@ -39,20 +38,19 @@ pub enum LayoutOptions {
     Bin {
         /// A row's size, 1 or more.
         row_bytes: u64,
-        /// Which objects count, as in `Flat`.
+        /// The objects that count, as in `Flat`.
         extensions: Vec<String>,
     },
-    /// The rows of a table: objects in the order in which they are given, `parts` of them per sample.
+    /// The rows of a table: objects in the given order, `parts` of them per sample.
     Table {
         /// Objects of a sample, 1 or more.
         parts: u64,
     },
-    /// Windows over one-dimensional arrays (`.npy` with a header, anything else without), files in the order in
-    /// which they are given.
+    /// Windows over one-dimensional arrays (`.npy` with a header, all others without), files in the given order.
     Windows(Windows),
 }
 
-/// What a data set was found to be.
+/// The detected layout of a data set.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "name", rename_all = "lowercase", deny_unknown_fields)]
 #[non_exhaustive]
@@ -61,14 +59,14 @@ pub enum Layout {
     Folder(FolderOptions),
     /// One object, one sample.
     Flat {
-        /// Which objects count; empty: every object.
+        /// The objects that count; empty: every object.
         extensions: Vec<String>,
     },
     /// Rows of NumPy arrays.
     Npy {
-        /// As the arrays' headers say: `<f4`.
+        /// The type in the arrays' headers: `<f4`.
         dtype: String,
-        /// A row's shape: the arrays' without its first axis; empty for rows of one number.
+        /// A row's shape: the arrays' without its first axis; empty for scalar rows.
         shape: Vec<u64>,
         /// A row's size, 1 or more.
         row_bytes: u64,
@@ -77,7 +75,7 @@ pub enum Layout {
     Bin {
         /// A row's size, 1 or more.
         row_bytes: u64,
-        /// Which objects count; empty: every object.
+        /// The objects that count; empty: every object.
         extensions: Vec<String>,
     },
     /// Rows of a table.
@@ -90,7 +88,7 @@ pub enum Layout {
 }
 
 impl LayoutOptions {
-    /// Refuses what cannot mean anything.
+    /// Check that the options are valid.
     pub(crate) fn check(&self) -> Result<(), IndexError> {
         if let Self::Bin { row_bytes: 0, .. } = self {
             return Err(IndexError::NoRowBytes);
@@ -107,7 +105,7 @@ impl LayoutOptions {
         }
     }
 
-    /// Whether the object of this key counts; folders' own keys never do.
+    /// Whether the object with this key counts; keys of folders never do.
     pub(crate) fn takes(&self, key: &[u8]) -> bool {
         let fits = match self {
             Self::Npy => key.ends_with(b".npy"),
@@ -116,7 +114,7 @@ impl LayoutOptions {
         fits && !key.ends_with(b"/") && (!matches!(self, Self::Folder(_)) || key.contains(&b'/'))
     }
 
-    /// Whether the object of this key is next to class folders, and would be a sample in one.
+    /// Whether the object with this key is next to class folders, and would be a sample in one.
     pub(crate) fn is_outside(&self, key: &[u8]) -> bool {
         let Self::Folder(FolderOptions { extensions, .. }) = self else { return false };
         !key.contains(&b'/') && (extensions.is_empty() || text::ends_with_any(key, extensions))
@@ -132,12 +130,12 @@ impl LayoutOptions {
         }
     }
 
-    /// Whether objects stay in the order in which they are listed; else they are sorted by [`Self::compare`].
+    /// Whether objects keep the order of the listing; otherwise they are sorted by [`Self::compare`].
     pub(crate) const fn keeps_order(&self) -> bool {
         matches!(self, Self::Table { .. } | Self::Windows(_))
     }
 
-    /// Whether the head of the object of this key says where its data begin.
+    /// Whether the header of the object with this key determines where its data begin.
     pub(crate) fn needs_head(&self, key: &[u8]) -> bool {
         match self {
             Self::Npy => true,
@@ -155,7 +153,7 @@ impl LayoutOptions {
         }
     }
 
-    /// For messages: the name and, where it has any, the extensions.
+    /// The name and, if any, the extensions, for messages.
     pub(crate) fn describe(&self) -> String {
         let name = match self {
             Self::Folder(_) => "folder",
@@ -174,7 +172,7 @@ impl LayoutOptions {
 }
 
 impl Layout {
-    /// The options that find this layout again, for an update.
+    /// The options that reproduce this layout, for an update.
     pub fn options(&self) -> LayoutOptions {
         match self {
             Self::Folder(options) => LayoutOptions::Folder(options.clone()),
@@ -196,7 +194,7 @@ impl Layout {
         }
     }
 
-    /// The size of a row, where objects are cut into rows.
+    /// The size of a row, if objects are cut into rows.
     pub fn row_bytes(&self) -> Option<u64> {
         match self {
             Self::Folder(_) | Self::Flat { .. } | Self::Table { .. } => None,

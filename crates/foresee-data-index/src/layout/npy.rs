@@ -1,46 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-//! NumPy's array file: its head, from the first bytes of the object.
+//! NumPy's array file: its header, from the first bytes of the object.
 //!
-//! Source: NumPy's NEP 1 and `numpy.lib.format`, versions 1.0 to 3.0: magic, version, the header's length
-//! in 2 or 4 bytes, and a Python dictionary literal with `descr`, `fortran_order` and `shape`.
+//! Source: NumPy's NEP 1 and `numpy.lib.format`, versions 1.0 to 3.0: magic, version, the header's length in 2 or
+//! 4 bytes, and a Python dictionary literal with `descr`, `fortran_order` and `shape`.
 //!
-//! Refuses what has no rows or no fixed size: Fortran order, a single number, Python objects, and for now
-//! structured types, whose meaning a reader would have to know.
+//! Arrays without rows or without a fixed size are errors: Fortran order, scalars, Python objects, and for now
+//! structured types, whose fields a reader would have to know.
 
-/// The longest header that is read, in bytes; NumPy itself stops at 10,000.
+/// The longest accepted header, in bytes; NumPy itself stops at 10,000.
 const HEADER_BYTES_MAX: u64 = 64 * 1024;
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 
-/// What the first bytes of an array file tell.
+/// The result of parsing the first bytes of an array file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NpyHead {
     /// The whole header.
     Whole(NpyHeader),
-    /// Too few bytes: the header needs so many, counted from the object's first byte.
+    /// Too few bytes: the header needs this many, from the object's first byte.
     Needs(u64),
 }
 
 /// An array in C order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NpyHeader {
-    /// The type as the file says: `<f4`.
+    /// The type in the file: `<f4`.
     pub dtype: String,
     /// The array's shape; the first axis counts rows.
     pub shape: Vec<u64>,
-    /// Where its first row begins.
+    /// Start of its first row.
     pub data_start: u64,
     /// A row's size, 1 or more.
     pub row_bytes: u64,
 }
 
-/// Why an object is not an array that can be cut into rows.
+/// Why an object is not an array with rows.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NpyError {
-    /// No array file.
+    /// Not an array file.
     #[error("not an npy file: it does not begin with NumPy's magic; save arrays with numpy.save")]
     NotNpy,
-    /// A version that does not exist yet.
+    /// An unknown version.
     #[error("npy file of version {major}.{minor}; 1.0 to 3.0 are read, save it with numpy.save")]
     Version {
         /// The first number.
@@ -48,43 +48,43 @@ pub enum NpyError {
         /// The second number.
         minor: u8,
     },
-    /// No dictionary of the three entries.
+    /// A header without the three entries.
     #[error("unreadable npy header: {what}; save the array again with numpy.save")]
     Header {
-        /// What is missing or wrong.
+        /// The missing or invalid part.
         what: &'static str,
     },
-    /// Columns first.
+    /// Fortran order.
     #[error("array in Fortran order: its rows are not contiguous; save numpy.ascontiguousarray(array)")]
     FortranOrder,
     /// Pickled objects.
     #[error("array of Python objects ({dtype}): its rows are pickles; save it with a fixed-size type")]
     Objects {
-        /// The type as the file says.
+        /// The type in the file.
         dtype: String,
     },
-    /// A type of several fields.
+    /// A structured type.
     #[error("array of a structured type; save array.view(numpy.uint8) or one file per field")]
     Structured,
-    /// A type that no NumPy writes.
+    /// A type that NumPy does not write.
     #[error("array of unknown type {dtype:?}; save it with a fixed-size number type")]
     Dtype {
-        /// The type as the file says.
+        /// The type in the file.
         dtype: String,
     },
-    /// A single number.
+    /// A scalar.
     #[error("array without axes: a single number has no rows; save it with a first axis")]
     NoRows,
-    /// Rows of nothing.
+    /// Rows of zero bytes.
     #[error("rows of 0 bytes hold no sample; an axis after the first has length 0")]
     EmptyRows,
-    /// More than 64 bits count.
+    /// A size beyond 64 bits.
     #[error("array of more than 2^64 bytes; the header is damaged, save the array again")]
     TooLarge,
 }
 
 impl NpyHeader {
-    /// Reads the head of an array file from `first`, the object's first bytes; 4 KiB are mostly enough.
+    /// Parse the header of an array file from `first`, the object's first bytes; 4 KiB usually suffice.
     pub fn read(first: &[u8]) -> Result<NpyHead, NpyError> {
         if !MAGIC.starts_with(&first[..first.len().min(MAGIC.len())]) {
             return Err(NpyError::NotNpy);
@@ -105,7 +105,7 @@ impl NpyHeader {
         let Some(text) = usize::try_from(data_start).ok().and_then(|end| first.get(header_start..end)) else {
             return Ok(NpyHead::Needs(data_start));
         };
-        // Version 1 and 2 say Latin-1, version 3 UTF-8; what is read of it is ASCII in all three.
+        // Versions 1 and 2 specify Latin-1, version 3 UTF-8; the entries that are read are ASCII in all three.
         let header = Literal { rest: text }.header()?;
         if header.fortran_order {
             return Err(NpyError::FortranOrder);
@@ -122,7 +122,7 @@ impl NpyHeader {
         Ok(NpyHead::Whole(Self { dtype: header.dtype, shape: header.shape, data_start, row_bytes }))
     }
 
-    /// How many rows it has; 0 is legal.
+    /// The number of rows; 0 is valid.
     pub fn rows(&self) -> u64 {
         self.shape.first().copied().unwrap_or(0)
     }
@@ -132,13 +132,13 @@ impl NpyHeader {
         self.shape.get(1..).unwrap_or(&[])
     }
 
-    /// Header and rows together; `None` past 2^64 bytes.
+    /// Bytes of header and rows; `None` past 2^64 bytes.
     pub fn file_bytes(&self) -> Option<u64> {
         self.rows().checked_mul(self.row_bytes)?.checked_add(self.data_start)
     }
 }
 
-/// The size of one number of a type, as `numpy.dtype(text).itemsize`.
+/// The size of one element of a type, as `numpy.dtype(text).itemsize`.
 fn number_bytes(dtype: &str) -> Result<u64, NpyError> {
     let unknown = || NpyError::Dtype { dtype: dtype.to_owned() };
     let rest = dtype.strip_prefix(['<', '>', '|', '=']).unwrap_or(dtype);
@@ -170,7 +170,7 @@ struct Header {
     shape: Vec<u64>,
 }
 
-/// What is left to read of a Python literal.
+/// The unread rest of a Python literal.
 struct Literal<'a> {
     rest: &'a [u8],
 }
@@ -205,7 +205,7 @@ impl Literal<'_> {
         }
     }
 
-    /// A string in single or double quotes; none that NumPy writes has a backslash.
+    /// Parse a string in single or double quotes; NumPy writes none with a backslash.
     fn string(&mut self) -> Result<String, NpyError> {
         let broken = NpyError::Header { what: "a string is not closed" };
         let quote = self.peek().filter(|byte| matches!(byte, b'\'' | b'"')).ok_or(broken.clone())?;
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_read_in_every_version_and_spelling() {
+    fn a_header_is_parsed_in_every_version_and_spelling() {
         for (version, text) in [
             (1, "{'descr': '<f4', 'fortran_order': False, 'shape': (10, 3, 2), }           \n"),
             (2, "{'descr':'<f4','fortran_order':False,'shape':(10,3,2)}"),
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn too_few_bytes_say_how_many_are_needed() {
+    fn too_few_bytes_return_the_number_that_is_needed() {
         let whole = file(1, "{'descr': '|u1', 'fortran_order': False, 'shape': (1,)}");
         for end in 0..whole.len() {
             let Ok(NpyHead::Needs(bytes)) = NpyHeader::read(&whole[..end]) else { panic!("{end}") };
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_rows_of_fixed_size_is_refused_with_its_reason() {
+    fn an_array_without_rows_of_fixed_size_is_refused_with_its_reason() {
         let with = |dtype: &str, order: &str, shape: &str| {
             read(&format!("{{'descr': {dtype}, 'fortran_order': {order}, 'shape': {shape}}}")).unwrap_err()
         };
@@ -351,12 +351,12 @@ mod tests {
         #![proptest_config(property(256))]
 
         #[test]
-        fn no_header_brings_the_reader_down(text in "[{}()':, a-zA-Z0-9<|\\[\\]]{0,60}", version in 0_u8..5) {
+        fn no_header_panics_the_parser(text in "[{}()':, a-zA-Z0-9<|\\[\\]]{0,60}", version in 0_u8..5) {
             let _ = NpyHeader::read(&file(version, &text));
         }
 
         #[test]
-        fn no_bytes_bring_the_reader_down(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn no_bytes_panic_the_parser(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             let _ = NpyHeader::read(&[&file(1, "")[..8], &bytes].concat());
         }
     }

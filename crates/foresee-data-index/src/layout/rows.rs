@@ -1,23 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rows: objects that hold many samples of one size, one behind the other.
+//! Rows: objects with many samples of one size, one after the other.
 //!
-//! Apart from the layouts that have them (`npy`, `bin`): where a row lies is arithmetic and is not stored, so
-//! an index of a billion rows is as small as the list of its files.
-//!
-//! Refuses an object that ends inside a row: a remainder is a wrong row size or a file cut short.
+//! It is separate from the layouts with rows (`npy`, `bin`). The position of a row is computed and not stored, so
+//! an index of a billion rows is as small as the list of its files. An object that ends inside a row is an error:
+//! the row size is wrong, or the file is truncated.
 
 use crate::error::IndexError;
 
-/// How one object is cut.
+/// The cut of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
-    /// Where its first row begins.
+    /// Start of its first row.
     pub(crate) start: u64,
-    /// How many rows it has; 0 is legal.
+    /// The number of rows; 0 is valid.
     pub(crate) rows: u64,
 }
 
-/// Cuts an object of `size` bytes that is rows from its first byte to its last; `row_bytes` is not 0.
+/// Cut an object of `size` bytes that consists of rows only; `row_bytes` must not be 0.
 pub(crate) fn cut_whole(size: u64, row_bytes: u64, uri: impl FnOnce() -> String) -> Result<Cut, IndexError> {
     match size % row_bytes {
         0 => Ok(Cut { start: 0, rows: size / row_bytes }),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The rows of a table: paths and URIs as a user wrote them, made into one base URI and keys below it.
+//! The rows of a table: paths and URIs as written by a user, converted to one base URI and keys below it.
 //!
-//! Separate from listings, which find objects: here they are named one by one, in any order and any number of times. Each
-//! object is in the index once, so that rows that name it share its bytes.
+//! It is separate from listings, which find objects: here each is named individually, in any order and
+//! repeatedly. Each object is in the index once, so rows that name it share its bytes.
 
 use percent_encoding::percent_decode;
 
@@ -16,29 +16,30 @@ pub struct TablePlaces {
     pub base: String,
     /// Key of each object below `base`, in the order in which rows first name them.
     pub keys: Vec<Vec<u8>>,
-    /// Places in `keys` in the order of their bytes.
+    /// Indices into `keys` in the order of their bytes.
     pub by_key: Vec<usize>,
-    /// For each sample its objects, by their place in `keys`; `None` if each row names the next one.
+    /// For each sample its objects, as indices into `keys`; `None` if each row names the next one.
     pub picks: Option<Vec<u64>>,
 }
 
 /// One column of a table: its name for messages, and a path or URI per row.
 #[derive(Clone, Debug)]
 pub struct TableColumn {
-    /// As the user knows it.
+    /// The name that the user knows.
     pub name: String,
     /// Any bytes, one per sample.
     pub rows: Vec<Vec<u8>>,
 }
 
 impl TablePlaces {
-    /// Places of the rows of `columns`, which are equally long: a sample has one object of each column.
+    /// The objects of the rows of `columns`, which must be equally long: a sample has one object of each column.
     ///
-    /// Relative rows are below `root`, which is absolute or a URI. `resolve` returns the real path of a local path that
-    /// contains `..`, or `None` if there is none.
+    /// Relative rows are below `root`, which is absolute or a URI. `resolve` returns the real path of a local
+    /// path that contains `..`, or `None` if it does not exist.
     ///
     /// # Errors
-    /// [`IndexError::Row`] for the first row that names no object, or one in another store than the first row.
+    /// [`IndexError::Row`] for the first row that does not name an object, or names one in another store than the
+    /// first row.
     pub fn of(
         root: &str,
         columns: &[TableColumn],
@@ -112,7 +113,8 @@ impl Store {
     }
 }
 
-/// Store of a row, and its path there: from the root of the file system, without slash at its start in others.
+/// The store of a row, and its path there: from the root of the file system, without a leading slash in other
+/// stores.
 fn place(
     root: &str,
     text: &[u8],
@@ -130,7 +132,7 @@ fn place(
         }
         let (mut root_left, mut text) =
             (root.trim_end_matches('/'), text.strip_prefix(b"./").unwrap_or(text));
-        // A bucket has no folders whose links could lead elsewhere; of a path the file system decides.
+        // A bucket has no symbolic links; for a path the file system resolves `..`.
         while !root.starts_with('/') && text.starts_with(b"../") {
             let above = root_left.rsplit_once('/').map(|(above, _)| above);
             root_left =
@@ -212,7 +214,7 @@ fn local(path: &[u8], resolve: &mut impl FnMut(&[u8]) -> Option<Vec<u8>>) -> Res
     Ok(plain)
 }
 
-/// The longest folder, with its `/`, that all paths are in and that is valid UTF-8.
+/// The longest common folder of all paths, with its `/`, that is valid UTF-8.
 fn common_folder(paths: &[Vec<u8>]) -> Vec<u8> {
     let parent = |path: &[u8]| path.iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
     let first = paths.first().map_or(&[][..], |path| &path[..parent(path)]);
@@ -226,7 +228,7 @@ fn common_folder(paths: &[Vec<u8>]) -> Vec<u8> {
     first[..if text == len { len } else { parent(&first[..text]) }].to_vec()
 }
 
-/// Each path once, their order, and which of them the places were; `None` if none was there twice.
+/// Each path once, their order, and the index of each input; `None` if no path is repeated.
 fn unique(paths: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Vec<usize>, Option<Vec<u64>>) {
     if paths.windows(2).all(|pair| pair[0] < pair[1]) {
         let sorted = (0..paths.len()).collect();
@@ -234,7 +236,7 @@ fn unique(paths: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Vec<usize>, Option<Vec<u64>>) {
     }
     let mut sorted: Vec<usize> = (0..paths.len()).collect();
     sorted.sort_unstable_by(|&one, &other| paths[one].cmp(&paths[other]).then(one.cmp(&other)));
-    // The first place of each path.
+    // The first occurrence of each path.
     let mut first: Vec<usize> = (0..paths.len()).collect();
     for pair in sorted.windows(2) {
         if paths[pair[0]] == paths[pair[1]] {
@@ -281,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn relative_rows_are_below_the_root_and_the_base_is_what_all_have_in_common() {
+    fn relative_rows_are_below_the_root_and_the_base_is_the_common_folder() {
         let (base, keys, picks) = found("/data/csv", &["b/2.jpg", "./b//1.jpg", "/data/csv/b/x/3.jpg"]);
         assert_eq!((base.as_str(), picks), ("/data/csv/b/", None));
         assert_eq!(keys, ["2.jpg", "1.jpg", "x/3.jpg"]);
@@ -295,14 +297,14 @@ mod tests {
     }
 
     #[test]
-    fn an_object_that_several_rows_name_is_one() {
+    fn an_object_named_by_several_rows_is_stored_once() {
         let (_, keys, picks) = found("/d", &["b", "a", "b", "./a", "c"]);
         assert_eq!(keys, ["b", "a", "c"]);
         assert_eq!(picks, Some(vec![0, 1, 0, 1, 2]));
     }
 
     #[test]
-    fn a_folder_that_is_no_text_is_part_of_the_keys() {
+    fn a_folder_that_is_not_utf_8_is_part_of_the_keys() {
         let rows = vec![b"/d/\xff/1".to_vec(), b"/d/\xff/2".to_vec()];
         let places =
             TablePlaces::of("/", &[TableColumn { name: String::new(), rows }], |_| None).expect("sound");
@@ -310,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_row_that_names_no_object_is_refused_with_its_number_and_value() {
+    fn an_invalid_row_is_refused_with_its_number_and_value() {
         for (row, cause) in [
             ("", "is empty"),
             ("a/", "folder"),

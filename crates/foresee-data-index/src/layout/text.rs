@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keys as Python sees file names: text in UTF-8 in which a byte that is none stands for itself.
+//! Keys as Python sees file names: UTF-8 text in which an invalid byte stands for itself.
 //!
 //! torchvision sorts and matches `str`, not bytes. Python decodes a file name with `surrogateescape`: an
-//! undecodable byte B becomes the code point U+DC00 + B (PEP 383). Between valid names the order of code
-//! points is the order of bytes; an undecodable byte sorts above U+D7FF and below U+E000, so above most
-//! letters and below emoji, where bytes alone would put it elsewhere.
+//! undecodable byte B becomes the code point U+DC00 + B (PEP 383). Between valid names the order of code points
+//! is the order of bytes. An undecodable byte sorts above U+D7FF and below U+E000, so above most letters and
+//! below emoji, which differs from the order of bytes.
 
 use std::cmp::Ordering;
 
@@ -12,14 +12,14 @@ use std::cmp::Ordering;
 pub(crate) fn compare(one: &[u8], other: &[u8]) -> Ordering {
     let differ = one.iter().zip(other).position(|(a, b)| a != b);
     match differ {
-        // What precedes is equal and an ASCII byte begins a letter of its own, so it decides alone.
+        // The prefix is equal, and an ASCII byte is a character of its own, so it decides alone.
         Some(at) if one[at].is_ascii() && other[at].is_ascii() => one[at].cmp(&other[at]),
         _ if str::from_utf8(one).is_ok() && str::from_utf8(other).is_ok() => one.cmp(other),
         _ => code_points(one).cmp(code_points(other)),
     }
 }
 
-/// The code points of a name as Python sees it.
+/// The code points of a name, as in Python.
 pub(crate) fn code_points(name: &[u8]) -> impl Iterator<Item = u32> {
     name.utf8_chunks().flat_map(|chunk| {
         let escaped = chunk.invalid().iter().map(|&byte| 0xdc00 + u32::from(byte));
@@ -27,7 +27,7 @@ pub(crate) fn code_points(name: &[u8]) -> impl Iterator<Item = u32> {
     })
 }
 
-/// Whether the name in lower case ends with one of `extensions`, as `str.lower().endswith(...)`.
+/// Whether the lower-case name ends with one of `extensions`, as `str.lower().endswith(...)`.
 pub(crate) fn ends_with_any(name: &[u8], extensions: &[String]) -> bool {
     let ends_with = |name: &[u8], extension: &str| {
         name.len() >= extension.len()
@@ -36,7 +36,7 @@ pub(crate) fn ends_with_any(name: &[u8], extensions: &[String]) -> bool {
     if extensions.iter().any(|extension| ends_with(name, extension)) {
         return true;
     }
-    // Letters outside of ASCII may have their lower case inside, as the Kelvin sign has.
+    // Characters outside of ASCII may have a lower case inside, such as the Kelvin sign.
     !name.is_ascii() && {
         let mut lower = Vec::with_capacity(name.len());
         for chunk in name.utf8_chunks() {

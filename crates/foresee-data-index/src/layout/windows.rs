@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Windows: samples of one length over arrays of one axis, a stride apart, so that they may overlap.
 //!
-//! Separate from rows, which follow one another. A window never crosses the end of its file: what is left over at a file's
-//! end is dropped, or is the end of one further window that begins earlier. All lengths count elements.
+//! They are separate from rows, which follow one another. A window never crosses the end of its file: the rest at
+//! a file's end is dropped, or is the end of one further window that begins earlier. All lengths are in elements.
 
 use serde::{Deserialize, Serialize};
 
@@ -19,9 +19,9 @@ pub struct Windows {
     pub item_bytes: u64,
     /// Elements of a window, 1 or more.
     pub length: u64,
-    /// Elements from the start of a window to the start of the next, 1 or more.
+    /// Elements from the start of a window to the start of the next one, 1 or more.
     pub stride: u64,
-    /// Whether elements at a file's end that no window contains are left out.
+    /// Whether elements at a file's end that no window contains are dropped.
     pub drop_tail: bool,
 }
 
@@ -39,13 +39,13 @@ impl Windows {
         Ok(())
     }
 
-    /// Windows of a file of `elements`.
+    /// The number of windows of a file of `elements`.
     pub(crate) const fn count(&self, elements: u64) -> u64 {
         let Some(last) = elements.checked_sub(self.length) else { return 0 };
         if self.drop_tail { last / self.stride + 1 } else { last.div_ceil(self.stride) + 1 }
     }
 
-    /// Elements at the end of a file of `elements` that no window contains.
+    /// The number of elements at the end of a file of `elements` that no window contains.
     pub(crate) const fn tail(&self, elements: u64) -> u64 {
         match self.count(elements) {
             0 => elements,
@@ -54,14 +54,16 @@ impl Windows {
         }
     }
 
-    /// First byte of window `number` of an object of `size` bytes whose elements begin at `start`; `None` if it has none.
+    /// First byte of window `number` of an object of `size` bytes whose elements begin at `start`; `None` if it
+    /// does not exist.
     pub(crate) fn offset(&self, number: u64, start: u64, size: u64) -> Option<u64> {
         let last = size.checked_sub(start)?.checked_sub(self.bytes())?;
         let first = number.checked_mul(self.stride)?.checked_mul(self.item_bytes)?;
         start.checked_add(first.min(last))
     }
 
-    /// Cuts an object of `size` bytes whose elements begin at `start`; also the elements that no window contains.
+    /// Cut an object of `size` bytes whose elements begin at `start`; also return the number of elements that no
+    /// window contains.
     pub(crate) fn cut(
         &self,
         start: u64,
@@ -113,7 +115,7 @@ mod tests {
         #![proptest_config(property(256))]
 
         #[test]
-        fn windows_are_those_of_a_loop(elements in 0_u64..60, length in 1_u64..20, stride in 1_u64..25, drop_tail: bool) {
+        fn windows_match_a_simple_loop(elements in 0_u64..60, length in 1_u64..20, stride in 1_u64..25, drop_tail: bool) {
             let windows = windows(length, stride, drop_tail);
             let mut starts: Vec<u64> = (0..elements).map(|n| n * stride).filter(|start| start + length <= elements).collect();
             let covered = starts.last().map_or(0, |last| last + length);

@@ -68,7 +68,7 @@ pub(crate) struct Limiter {
     round: Round,
     /// Attempts begun before this time are no evidence about the current limit.
     cut_at: Option<Nanos>,
-    /// The limit at the last throttling.
+    /// The limit at the first throttling; cleared once the search reaches it again.
     ceiling: Option<u32>,
     throttled_until: Nanos,
     paused_until: Nanos,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `audit-1`: a sum over what was handed out, which anyone can compute in advance.
+//! `audit-1`: a sum over the samples handed out, which can be computed in advance.
 //!
-//! Every handed-out sample adds a hash of (seed, epoch, position, sample) modulo 2^128. Sums of ranks, of threads and
-//! of stretches merge in any order; equal sums mean that each position was handed out once, with its sample, but for
-//! a chance of about 2^-128. It finds accidents (two ranks drawing the same samples, a stretch lost or repeated at a
-//! resume); it does not withstand forgery.
+//! Every sample handed out adds a hash of (seed, epoch, position, sample) modulo 2^128. Sums of ranks, threads
+//! and ranges merge in any order. Equal sums mean that each position was handed out once, with its sample, except
+//! with a probability of about 2^-128. The sum detects accidents (two ranks with the same samples, a range lost
+//! or repeated after a resume); it does not withstand forgery.
 //!
-//! Separate from the order, which it must not trust to say what happened. Frozen under its name:
+//! It is separate from the order, which it checks. The definition is frozen under its name:
 //!
 //! ```text
 //! lane(c) = a(a(a(a(mix(c), seed), epoch), position), sample),   a(h, x) = mix((h + g) ^ x)
@@ -26,7 +26,7 @@ pub fn h128(seed: u64, epoch: Epoch, position: u64, id: SampleId) -> u128 {
     Prefix::new(seed, epoch).hash(position, id)
 }
 
-/// What is common to all samples of an epoch, hashed once.
+/// The common part of all samples of an epoch, hashed once.
 #[derive(Clone, Copy)]
 struct Prefix([u64; 2]);
 
@@ -45,7 +45,7 @@ const fn absorb(hash: u64, word: u64) -> u64 {
     mix(hash.wrapping_add(GAMMA) ^ word)
 }
 
-/// A sum of [`h128`] modulo 2^128, and how many samples are in it.
+/// A sum of [`h128`] modulo 2^128, and its number of samples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AuditSum {
     /// The sum.
@@ -90,10 +90,10 @@ impl fmt::Display for AuditSum {
 }
 
 impl Deal {
-    /// What the sum of `positions` must be once all ranks have handed them out.
+    /// The sum of `positions` once all ranks have handed them out.
     ///
     /// # Panics
-    /// If the positions do not lie in `start..end`.
+    /// If the positions are not within `start..end`.
     pub fn expected_audit(&self, positions: Range<u64>) -> AuditSum {
         let prefix = Prefix::new(self.order().seed(), self.order().epoch());
         let mut sum = AuditSum::default();
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_swap_a_loss_and_a_repeat_all_show() {
+    fn a_swap_a_loss_and_a_repeat_are_detected() {
         let order = Order::Sequential { n: 10, drop_last: false };
         let expected = order.epoch(Epoch(0)).unwrap().deal(1, 0).unwrap().expected_audit(0..10);
         let handed_out = |ids: [u64; 10]| {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `avoid-1`: samples that a run does not read, and which sample takes the place of each.
+//! `avoid-1`: samples that a run does not read, and the substitute of each.
 //!
-//! Separate from the orders, because it applies to all of them and changes no length and no position. A substitute is
-//! a function of (n, seed, epoch, sample) and of the avoided ids, so all ranks and all resumed runs have the same one.
-//! Frozen under its name:
+//! It is separate from the orders, because it applies to all of them and changes no length and no position. A
+//! substitute is a function of (n, seed, epoch, sample) and of the avoided ids, so all ranks and all resumed runs
+//! have the same one. The definition is frozen under its name:
 //!
 //! ```text
 //! h(a) = s(s(s(s(seed) ^ epoch) ^ sample) ^ a),   s(v) = mix(v + g),   mix and g as in splitmix64
@@ -17,10 +17,10 @@ use foresee_units::{Epoch, GAMMA, SampleId, mix};
 
 use crate::OrderError;
 
-/// Hashes that are tried before the ids behind the last one are taken in turn.
+/// Number of hashes before the ids after the last one are tried in turn.
 const ATTEMPTS: u64 = 100;
 
-/// A set of sample ids below `n`, not all of them. Cheap to clone.
+/// A set of sample ids below `n`, which leaves at least one. Cheap to clone.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Avoid {
     n: u64,
@@ -29,7 +29,7 @@ pub struct Avoid {
 }
 
 impl Avoid {
-    /// The set of `ids`, in any order, in a data set of `n` samples.
+    /// Create the set of `ids`, in any order, in a data set of `n` samples.
     ///
     /// # Errors
     /// [`OrderError::NoSuchSample`] for an id that is not below `n`, [`OrderError::AvoidsAll`] if no id is left.
@@ -46,7 +46,7 @@ impl Avoid {
         Ok(Self { n, ids: ids.into() })
     }
 
-    /// Whether no sample is avoided.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
@@ -61,7 +61,7 @@ impl Avoid {
         self.ids.binary_search(&id.0).is_ok()
     }
 
-    /// The sample that is read where an order has `id`: itself, unless it is avoided.
+    /// The sample to read at a place of `id`: itself, unless it is avoided.
     #[expect(clippy::missing_panics_doc, reason = "`new` refuses to avoid all samples")]
     pub fn substitute(&self, seed: u64, epoch: Epoch, id: SampleId) -> SampleId {
         if !self.contains(id) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How the rest of an epoch is shared out to the ranks, at any world size and from any position.
+//! Distribution of the rest of an epoch to the ranks, at any world size and from any position.
 //!
 //! ```text
 //! positions  start ............... len | len ......... end
@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Positions count the samples of all ranks, so they mean the same at every world size: after s steps of batch B,
-//! N ranks have handed out exactly the positions below s B N, and N' ranks go on from there. Separate from the
-//! list, of which there is one per epoch, while every resume deals anew.
+//! N ranks have handed out exactly the positions below s B N, and N' ranks continue from there. It is separate
+//! from the list: there is one list per epoch, but every resume distributes again.
 
 use std::iter::FusedIterator;
 use std::ops::Range;
@@ -18,7 +18,7 @@ use foresee_units::{Rank, SampleId};
 
 use crate::{EpochOrder, OrderError, Tail};
 
-/// An epoch from a position on, shared out to a number of ranks. Cheap to clone.
+/// An epoch from a position on, distributed to a number of ranks. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Deal {
     order: EpochOrder,
@@ -51,7 +51,7 @@ impl Deal {
         &self.order
     }
 
-    /// How many ranks share it.
+    /// The number of ranks.
     pub const fn size(&self) -> u32 {
         self.size
     }
@@ -61,7 +61,7 @@ impl Deal {
         self.start
     }
 
-    /// Behind the last position; at or above the list's length where it was padded.
+    /// One past the last position; at least the list's length if it was padded.
     pub const fn end(&self) -> u64 {
         self.end
     }
@@ -69,7 +69,7 @@ impl Deal {
     /// The sample at a position.
     ///
     /// # Panics
-    /// If the position does not lie in `start..end`.
+    /// If the position is not within `start..end`.
     pub fn id(&self, position: u64) -> SampleId {
         assert!(
             (self.start..self.end).contains(&position),
@@ -80,16 +80,16 @@ impl Deal {
         self.id_unchecked(position)
     }
 
-    /// The same for a position that is known to be dealt.
+    /// The same, for a position that is known to be within the range.
     fn id_unchecked(&self, position: u64) -> SampleId {
         let n = self.order.len();
         self.order.id(if position < n { position } else { (position - n) % n })
     }
 
-    /// The rank that gets a position.
+    /// The rank of a position.
     ///
     /// # Panics
-    /// If the position does not lie in `start..end`.
+    /// If the position is not within `start..end`.
     pub fn rank_of(&self, position: u64) -> Rank {
         assert!(
             (self.start..self.end).contains(&position),
@@ -101,7 +101,7 @@ impl Deal {
         Rank(u32::try_from(turn).expect("a remainder of a u32"))
     }
 
-    /// What one rank gets.
+    /// The samples of one rank.
     ///
     /// # Errors
     /// [`OrderError::NoSuchRank`].
@@ -115,16 +115,16 @@ impl Deal {
         Ok(RankStream { deal: self.clone(), rank, len: dealt / round * group + short })
     }
 
-    /// The first position behind `after` (from the start on, if `None`) at which `id` is used: by `rank`, or by
-    /// anyone.
+    /// The first position after `after` (from the start on, if `None`) at which `id` is used: by `rank`, or by
+    /// any rank.
     ///
-    /// At once where the order is computed ([`Order::Keyed`](crate::Order::Keyed), sequential); a drawn list is
-    /// searched from end to end.
+    /// Constant time for a computed order ([`Order::Keyed`](crate::Order::Keyed), sequential); a drawn list is
+    /// searched linearly.
     pub fn next_use(&self, id: SampleId, after: Option<u64>, rank: Option<Rank>) -> Option<u64> {
         let n = self.order.len();
         let from = after.map_or(self.start, |after| after.saturating_add(1).max(self.start));
         let places = self.order.places(id);
-        // A place comes at its own position, then once per turn of the padding.
+        // A place occurs at its own position, then once per repetition of the padding.
         let turns = (0..)
             .map(|turn| n.checked_mul(turn))
             .take_while(|first| first.is_some_and(|first| first < self.end));
@@ -135,13 +135,13 @@ impl Deal {
             .find(|&position| rank.is_none_or(|rank| self.rank_of(position) == rank))
     }
 
-    /// Positions until it is the same rank's turn again.
+    /// Positions until the same rank has its next turn.
     fn round(&self) -> u64 {
         self.order.group().get() * u64::from(self.size)
     }
 }
 
-/// The samples of one rank in the rest of one epoch. Cheap to clone; any of its places in constant time.
+/// The samples of one rank in the rest of one epoch. Cheap to clone; random access in constant time.
 #[derive(Clone, Debug)]
 pub struct RankStream {
     deal: Deal,
@@ -150,12 +150,12 @@ pub struct RankStream {
 }
 
 impl RankStream {
-    /// How many samples this rank gets.
+    /// The number of samples of this rank.
     pub const fn len(&self) -> u64 {
         self.len
     }
 
-    /// Whether it gets none.
+    /// Whether this rank has no samples.
     pub const fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -165,7 +165,7 @@ impl RankStream {
         self.rank
     }
 
-    /// What all ranks get.
+    /// The samples of all ranks.
     pub const fn deal(&self) -> &Deal {
         &self.deal
     }
@@ -178,7 +178,7 @@ impl RankStream {
         self.deal.id_unchecked(self.position(index))
     }
 
-    /// The global position of this rank's `index`-th sample, as states, plans and audits count it.
+    /// The global position of this rank's `index`-th sample, as used by states, plans and audits.
     ///
     /// # Panics
     /// If `index` is not below [`len`](Self::len).
@@ -186,7 +186,7 @@ impl RankStream {
         assert!(index < self.len, "sample {index} of {} of rank {}", self.len, self.rank);
         let group = self.deal.order.group().get();
         let rank = u64::from(self.rank.0);
-        // One by one is the common case, and a division per sample would be its largest cost.
+        // Groups of one are the common case, and a division per sample would be its largest cost.
         let dealt = if group == 1 {
             index * u64::from(self.deal.size) + rank
         } else {
@@ -195,10 +195,10 @@ impl RankStream {
         self.deal.start + dealt
     }
 
-    /// The samples at `range` of this rank's order: `out.extend(stream.ids(0..64))`.
+    /// The samples at `range` of this rank's order, as in `out.extend(stream.ids(0..64))`.
     ///
     /// # Panics
-    /// If the range reaches behind [`len`](Self::len).
+    /// If the range exceeds [`len`](Self::len).
     pub fn ids(&self, range: Range<u64>) -> RankIds<'_> {
         assert!(range.end <= self.len, "samples {range:?} of {} of rank {}", self.len, self.rank);
         RankIds { stream: self, range }

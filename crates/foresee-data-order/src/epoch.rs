@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One epoch's list of samples, drawn or computed, before anybody shares it out.
+//! One epoch's list of samples, drawn or computed, before its distribution to ranks.
 //!
-//! Separate from the dealing: this is the same for every world size and every place to resume at.
+//! It is separate from the distribution, because it is the same for every world size and every position of a
+//! resume.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -10,14 +11,15 @@ use foresee_units::{Epoch, SampleId, World};
 
 use crate::{Avoid, Deal, Ids, Keyed, OrderError, RankStream};
 
-/// What happens where an epoch does not divide evenly among the ranks.
+/// The treatment of an epoch that does not divide evenly among the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Tail {
-    /// The list goes on from its head, as often as needed: every rank gets equally many, some samples come twice.
+    /// The list is repeated from its head as often as needed: ranks have equally many samples, and some occur
+    /// twice.
     Pad,
-    /// The list is cut: every rank gets equally many, some samples do not come at all.
+    /// The list is cut: ranks have equally many samples, and some do not occur.
     Cut,
-    /// Every sample comes once; some ranks get fewer.
+    /// Every sample occurs once; some ranks have fewer.
     Uneven,
 }
 
@@ -50,16 +52,16 @@ impl EpochOrder {
         Self { epoch, seed, list, group, tail, avoid: None }
     }
 
-    /// The same epoch with a substitute in each place of an avoided sample; lengths and positions stay.
+    /// The same epoch with a substitute at each place of an avoided sample; lengths and positions stay.
     #[must_use]
     pub fn avoiding(mut self, avoid: &Avoid) -> Self {
         self.avoid = Some(avoid.clone()).filter(|avoid| !avoid.is_empty());
         self
     }
 
-    /// An order that somebody else has drawn: `RandomSampler` on a generator, or any finite sampler.
+    /// An order that was drawn elsewhere: `RandomSampler` on a generator, or any finite sampler.
     ///
-    /// `seed` only names the list in the audit. Samples may come more than once or not at all.
+    /// `seed` only identifies the list in the audit. Samples may occur repeatedly or not at all.
     pub fn listed(epoch: Epoch, seed: u64, ids: Ids, tail: Tail) -> Self {
         Self::new(epoch, seed, List::listed(ids), NonZeroU64::MIN, tail)
     }
@@ -74,7 +76,7 @@ impl EpochOrder {
         self.seed
     }
 
-    /// Places of the list.
+    /// The number of places in the list.
     pub fn len(&self) -> u64 {
         match &self.list {
             List::Sequential(n) => *n,
@@ -88,12 +90,12 @@ impl EpochOrder {
         self.len() == 0
     }
 
-    /// What happens at its end.
+    /// The treatment of its end.
     pub const fn tail(&self) -> Tail {
         self.tail
     }
 
-    /// Consecutive places that go to one rank.
+    /// The number of consecutive places of one rank.
     pub const fn group(&self) -> NonZeroU64 {
         self.group
     }
@@ -119,9 +121,9 @@ impl EpochOrder {
         }
     }
 
-    /// The places at which `id` comes, ascending.
+    /// The places of `id`, ascending.
     ///
-    /// At once where the order is computed. A drawn list is searched from end to end: who asks often builds a
+    /// Constant time for a computed order. A drawn list is searched linearly: for many queries, build a
     /// [`Window`](crate::Window).
     pub(crate) fn places(&self, id: SampleId) -> Vec<u64> {
         let Some(avoid) = &self.avoid else { return self.planned_places(id) };
@@ -144,7 +146,7 @@ impl EpochOrder {
         }
     }
 
-    /// The epoch from global position `start` on, shared out to `size` ranks: see [`Deal`].
+    /// Distribute the epoch from global position `start` on to `size` ranks: see [`Deal`].
     ///
     /// # Errors
     /// [`OrderError::NoRanks`], [`OrderError::PositionBehindEnd`], [`OrderError::TooManyPositions`].
@@ -152,7 +154,7 @@ impl EpochOrder {
         Deal::new(self.clone(), size, start)
     }
 
-    /// What this rank gets of the epoch from global position `start` on: [`deal`](Self::deal), then its rank.
+    /// This rank's samples of the epoch from global position `start` on: [`deal`](Self::deal), then its rank.
     ///
     /// # Errors
     /// As [`deal`](Self::deal).

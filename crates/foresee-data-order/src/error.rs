@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can be wrong with a question about the order: an argument, a generator's state, or the memory for a list.
+//! Errors of orders: invalid arguments, invalid generator states, and missing memory.
 
 use foresee_units::{Rank, SampleId};
 use thiserror::Error;
 
-/// Why there is no such order.
+/// Why an order does not exist.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OrderError {
@@ -14,19 +14,19 @@ pub enum OrderError {
     /// A batch without samples.
     #[error("batch_size should be a positive integer value, but got batch_size=0")]
     EmptyBatch,
-    /// A random sampler that has nothing to draw.
+    /// A random sampler without samples.
     #[error("num_samples should be a positive integer value, but got num_samples=0")]
     NothingToDraw,
-    /// Samples are to be drawn from an empty data set.
+    /// A draw from an empty data set.
     #[error("{num_samples} samples cannot be drawn from a data set of 0; add samples or draw none")]
     EmptyDataSet {
-        /// How many were asked for.
+        /// The requested number.
         num_samples: u64,
     },
     /// A rank outside its world.
     #[error("rank {rank} is not in a world of {size}; ranks go from 0 to world size - 1")]
     NoSuchRank {
-        /// The rank as given.
+        /// The rank.
         rank: Rank,
         /// Ranks in the world.
         size: u32,
@@ -34,23 +34,23 @@ pub enum OrderError {
     /// A sample outside the data set.
     #[error("sample {sample} is not in a data set of {n}; ids go from 0 to n - 1")]
     NoSuchSample {
-        /// The sample as given.
+        /// The sample.
         sample: SampleId,
         /// Samples in the data set.
         n: u64,
     },
-    /// No sample of the data set is left.
+    /// All samples of the data set are avoided.
     #[error("all {n} samples are to be avoided; avoid fewer")]
     AvoidsAll {
         /// Samples in the data set.
         n: u64,
     },
-    /// A position behind the end of its epoch.
+    /// A position past the end of its epoch.
     #[error(
         "position {position} lies behind the end of an epoch of {n} samples; was the state saved for another data set?"
     )]
     PositionBehindEnd {
-        /// The position as given, in samples over all ranks.
+        /// The position, in samples over all ranks.
         position: u64,
         /// Samples in the epoch.
         n: u64,
@@ -60,12 +60,12 @@ pub enum OrderError {
         "the order of {n} samples needs {bytes} bytes of memory and did not get them; order=\"keyed\" needs none"
     )]
     NoMemory {
-        /// Places of the list.
+        /// The length of the list.
         n: u64,
-        /// Bytes it takes.
+        /// Its size in bytes.
         bytes: u64,
     },
-    /// Padding an epoch would count past 2^64.
+    /// A padded epoch would exceed 2^64 positions.
     #[error(
         "{n} samples dealt to {size} ranks in groups of {group} exceed 2^64 positions; use a smaller batch"
     )]
@@ -74,20 +74,20 @@ pub enum OrderError {
         n: u64,
         /// Ranks.
         size: u32,
-        /// Consecutive samples that one rank gets.
+        /// Consecutive samples of one rank.
         group: u64,
     },
-    /// A generator's state of the wrong length.
+    /// A generator's state with the wrong length.
     #[error(
         "a torch CPU generator's state has {expected} bytes (got {got}); pass what generator.get_state() returned"
     )]
     StateLength {
-        /// Bytes of a state.
+        /// The length of a state in bytes.
         expected: usize,
-        /// Bytes as given.
+        /// The given length.
         got: usize,
     },
-    /// A generator's state that torch would refuse as well.
+    /// A generator's state that torch rejects too.
     #[error(
         "not the state of a seeded torch CPU generator: left {left}, seeded {seeded}, next {next}; pass what generator.get_state() returned"
     )]
@@ -96,7 +96,7 @@ pub enum OrderError {
         left: u32,
         /// Whether the generator was seeded, 0 or 1.
         seeded: u32,
-        /// Place of the next word in the block.
+        /// Index of the next word in the block.
         next: u64,
     },
 }

@@ -1,23 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A list of sample ids in the narrowest width that holds them: 4 bytes per sample up to 2^32, 8 beyond.
+//! A list of sample ids in the narrowest width: 4 bytes per sample up to 2^32, 8 beyond.
 //!
-//! Separate, because the width is chosen once, where the list is made, and nobody else should branch on it.
+//! It is separate, because the width is chosen once, when the list is created, and no other code should branch on
+//! it.
 
 use foresee_units::SampleId;
 
 use crate::OrderError;
 
-/// Sample ids, one after the other.
+/// A list of sample ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ids {
     /// All below 2^32.
     U32(Vec<u32>),
-    /// Some at or above 2^32 (or there might be).
+    /// Some may be 2^32 or more.
     U64(Vec<u64>),
 }
 
 impl Ids {
-    /// How many.
+    /// The number of ids.
     pub fn len(&self) -> u64 {
         match self {
             Self::U32(ids) => ids.len() as u64,
@@ -25,7 +26,7 @@ impl Ids {
         }
     }
 
-    /// Whether there are none.
+    /// Whether the list is empty.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -46,7 +47,7 @@ impl Ids {
         })
     }
 
-    /// All of them, in order.
+    /// All ids, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = SampleId> + '_ {
         let count = match self {
             Self::U32(ids) => ids.len(),
@@ -60,17 +61,17 @@ impl Ids {
         })
     }
 
-    /// Memory of the list, in bytes.
+    /// Size of the list in bytes.
     pub fn bytes(&self) -> u64 {
         self.len() * if matches!(self, Self::U32(_)) { 4 } else { 8 }
     }
 
-    /// An empty list with room for `places` ids below `n`.
+    /// An empty list with capacity for `places` ids below `n`.
     pub(crate) fn with_room(n: u64, places: u64) -> Result<Self, OrderError> {
         if fits_u32(n) { room(places).map(Self::U32) } else { room(places).map(Self::U64) }
     }
 
-    /// Appends an id that is below the `n` of [`with_room`](Self::with_room).
+    /// Append an id that is below the `n` of [`with_room`](Self::with_room).
     pub(crate) fn push(&mut self, id: SampleId) {
         match self {
             Self::U32(ids) => ids.push(u32::try_from(id.0).expect("the width was chosen for every id")),
@@ -78,7 +79,7 @@ impl Ids {
         }
     }
 
-    /// Appends the first `count` ids of another list, or all of it if it has fewer.
+    /// Append the first `count` ids of another list, or all of it if it has fewer.
     pub(crate) fn append_head(&mut self, other: &Self, count: u64) {
         let count = usize::try_from(count.min(other.len())).expect("the other list fits into memory");
         match (self, other) {
@@ -88,7 +89,7 @@ impl Ids {
         }
     }
 
-    /// In a sorted list, how many ids come before the first that fails `before`.
+    /// In a sorted list, the number of ids before the first one that fails `before`.
     pub(crate) fn partition_point(&self, before: impl Fn(SampleId) -> bool) -> usize {
         match self {
             Self::U32(ids) => ids.partition_point(|&id| before(SampleId(u64::from(id)))),
@@ -102,7 +103,7 @@ pub(crate) const fn fits_u32(n: u64) -> bool {
     n <= 1 << 32
 }
 
-/// An empty vector with room for `places`, or the error that says how much was missing.
+/// An empty vector with capacity for `places`, or an error with the missing size.
 pub(crate) fn room<T>(places: u64) -> Result<Vec<T>, OrderError> {
     let mut list = Vec::new();
     usize::try_from(places)
@@ -113,7 +114,7 @@ pub(crate) fn room<T>(places: u64) -> Result<Vec<T>, OrderError> {
 }
 
 impl FromIterator<SampleId> for Ids {
-    /// Starts narrow and widens at the first id that needs it.
+    /// Begin with 32 bits and widen at the first id that needs more.
     fn from_iter<I: IntoIterator<Item = SampleId>>(ids: I) -> Self {
         let mut narrow = Vec::new();
         let mut ids = ids.into_iter();
@@ -144,14 +145,14 @@ mod tests {
     }
 
     #[test]
-    fn a_list_larger_than_memory_is_an_error_and_no_abort() {
+    fn a_list_larger_than_memory_is_an_error_and_not_an_abort() {
         let error = Ids::with_room(u64::MAX, 1 << 62).unwrap_err();
         assert_eq!(error, OrderError::NoMemory { n: 1 << 62, bytes: u64::MAX });
     }
 
     #[test]
     #[should_panic(expected = "place 2 of a list of 2")]
-    fn a_place_behind_the_end_is_a_defect() {
+    fn a_place_past_the_end_panics() {
         Ids::U32(vec![0, 1]).get(2);
     }
 }

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `keyed-1`: a permutation that is computed in both directions instead of stored.
 //!
-//! For data sets whose list would not fit, and for the question that a list cannot answer cheaply: where in an
-//! epoch does this sample come? Separate from [`randperm`], whose order it does not share (only below n = 1024,
-//! where a network of so few bits would show, it *is* that list).
+//! It is for data sets whose list would not fit into memory, and for the query that is expensive in a list: at
+//! which position of an epoch is this sample? It is separate from [`randperm`], whose order it does not share.
+//! Below n = 1024, where a network of so few bits is not random enough, it *is* that list.
 //!
-//! Frozen under its name: a change of one constant is a new name, because saved positions refer to it.
+//! The definition is frozen under its name: a change of one constant is a new name, because saved positions refer
+//! to it.
 //!
 //! ```text
 //! b = max(2, bits of n - 1),  lo = b / 2,  hi = b - lo;   x = H * 2^lo + L
@@ -21,11 +22,11 @@ use foresee_units::{Epoch, GAMMA, SampleId, mix};
 
 use crate::{Ids, Mt19937, OrderError, randperm};
 
-/// From this n on the network is used; below, torch's permutation seeded with `seed + epoch`.
+/// Minimum n for the network; below it, torch's permutation seeded with `seed + epoch` is used.
 const NETWORK_FROM: u64 = 1024;
 const HALF_ROUNDS: usize = 8;
 
-/// A random permutation of 0 to n - 1 for one (seed, epoch): any place and any id in constant time and memory.
+/// A random permutation of 0 to n - 1 for one (seed, epoch), with constant time and memory for each query.
 #[derive(Clone, Debug)]
 pub struct Keyed {
     n: u64,
@@ -39,16 +40,16 @@ enum Way {
 }
 
 impl Keyed {
-    /// The permutation of `n` ids that `seed` has in `epoch`; any n up to 2^64 - 1.
+    /// The permutation of `n` ids for `seed` and `epoch`; any n up to 2^64 - 1.
     ///
     /// # Errors
-    /// Only what [`randperm`] may answer, below n = 1024.
+    /// Only those of [`randperm`], below n = 1024.
     pub fn new(n: u64, seed: u64, epoch: Epoch) -> Result<Self, OrderError> {
         let way = if n < NETWORK_FROM { Way::table(n, seed, epoch)? } else { Way::network(n, seed, epoch) };
         Ok(Self { n, way })
     }
 
-    /// How many ids.
+    /// The number of ids.
     pub fn n(&self) -> u64 {
         self.n
     }
@@ -94,7 +95,7 @@ impl Way {
         Self::Network { low_bits, low: (1 << low_bits) - 1, high: (1 << (bits - low_bits)) - 1, keys }
     }
 
-    /// Along the cycle until a value of the data set is met; it is met, for the start is one.
+    /// Follow the cycle to a value of the data set, which exists because the start is one.
     fn walk(&self, from: u64, n: u64, step: impl Fn(&Self, u64) -> u64) -> u64 {
         let mut value = step(self, from);
         while value >= n {
@@ -145,8 +146,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_small_n_is_a_bijection_and_the_inverse_undoes_it() {
-        // Every power of two below 4096 and its neighbours are among them.
+    fn every_small_n_is_a_bijection_with_its_inverse() {
+        // They include every power of two below 4096 and its neighbours.
         for n in (0..=1025).chain((1026..=4097).step_by(9)).chain([2047, 2048, 2049, 4095, 4096]) {
             let keyed = Keyed::new(n, n * 7919, Epoch(n % 5)).unwrap();
             let mut seen = vec![false; small(n)];
@@ -183,7 +184,7 @@ mod tests {
         );
     }
 
-    /// Chi-square over degrees of freedom of `counts` against an even spread.
+    /// Chi-square of `counts` against a uniform distribution, divided by the degrees of freedom.
     fn chi2(counts: &[u32]) -> f64 {
         let mean = counts.iter().map(|&c| f64::from(c)).sum::<f64>()
             / f64::from(u32::try_from(counts.len()).unwrap());
@@ -192,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn first_ids_pairs_and_second_differences_are_spread_evenly_over_seeds() {
+    fn first_ids_pairs_and_second_differences_are_uniform_over_seeds() {
         let n = 1024 + 476;
         let [mut first, mut pairs, mut seconds] = [(); 3].map(|()| vec![0_u32; small(n)]);
         for seed in 0..150_000 {
@@ -204,7 +205,7 @@ mod tests {
         }
         // No two ids are equal, so the difference 0 cannot occur among pairs.
         assert_eq!(pairs[0], 0);
-        // Standard deviation sqrt(2 / 1500) = 0.037: five of them either way.
+        // Standard deviation sqrt(2 / 1500) = 0.037; the bound is five of them.
         for (what, figure) in
             [("first", chi2(&first)), ("pairs", chi2(&pairs[1..])), ("seconds", chi2(&seconds))]
         {

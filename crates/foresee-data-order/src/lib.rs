@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which sample each rank needs at every step, for ever.
+//! The access order: which sample each rank needs at every step of a run.
 //!
 //! ```text
 //! Order --epoch(e)--> EpochOrder --deal(ranks, position)--> Deal --rank(r)--> RankStream
 //! a few numbers       the list L of one epoch               L[p..], padded    one rank's samples
 //! ```
 //!
-//! Owns torch's access order, bit for bit: its generator ([`Mt19937`]), its two permutations ([`randperm`]) and
-//! what its samplers make of them ([`Order`], [`RandomSampler`], [`BatchSampler`], [`LoaderDraws`]); a permutation of
-//! its own that needs no memory ([`Keyed`]); samples that are left out of any of them ([`Avoid`]); who uses a sample next ([`Window`], [`next_use`]); and the sum that
-//! shows that every sample was handed out ([`AuditSum`]). Separate, because everything else is computed from it: two
-//! ranks that disagree about one place of it disagree about everything.
+//! The crate reproduces torch's access order bit for bit: its generator ([`Mt19937`]), its two permutations
+//! ([`randperm`]) and its samplers ([`Order`], [`RandomSampler`], [`BatchSampler`], [`LoaderDraws`]). It adds a
+//! permutation without memory ([`Keyed`]), avoided samples ([`Avoid`]), queries of the next use ([`Window`],
+//! [`next_use`]), and a sum that shows that every sample was handed out ([`AuditSum`]). It is separate, because
+//! everything else is computed from it: two ranks must agree on every place of the order.
 //!
-//! Refuses to know what a sample is, where it lies and when it is needed. Every answer is a function of its
-//! arguments; randomness comes in as a seed or as a generator's state.
+//! Every result is a function of its arguments; randomness is a seed or a generator's state. The content,
+//! location and time of samples are unknown here.
 
 #![deny(
     clippy::disallowed_methods,

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! torch's CPU generator: mt19937, and the 5,056 bytes in which torch saves one.
+//! torch's CPU generator: mt19937, and its saved state of 5,056 bytes.
 //!
-//! Separate from the permutations, because other users of a `generator=` must see it as torch would have left it:
-//! a state is read, advanced here and written back, and what is not ours in it (the cached normals) passes through.
-//! Source: Matsumoto and Nishimura, "Mersenne twister", 1998; the layout of the state is that of torch 1.1 to 2.15.
+//! It is separate from the permutations, because other users of a `generator=` must see the state that torch
+//! would have left. A state is read, advanced here and written back, and its foreign part (the cached normals) is
+//! preserved. Source: Matsumoto and Nishimura, "Mersenne twister", 1998; the layout of the state is that of torch
+//! 1.1 to 2.15.
 //!
-//! Refuses states that torch would refuse, and those whose next word would lie outside the block.
+//! States that torch rejects are errors, as are those whose next word would be outside of the block.
 
 use std::fmt;
 
@@ -15,38 +16,38 @@ use crate::OrderError;
 const BLOCK: usize = 624;
 /// The twist mixes each word with the one this far ahead.
 const AHEAD: usize = 397;
-/// Bytes in front of the words: seed, left, seeded, next.
+/// Bytes before the words: seed, left, seeded, next.
 const HEAD_BYTES: usize = 24;
-/// Bytes behind the words: the cached normals of torch, in double and in single precision.
+/// Bytes after the words: the cached normals of torch, in double and in single precision.
 const TAIL_BYTES: usize = 40;
 
-/// From this range on torch draws 64 bits for a number below it. Measured at torch 2.15, whose builds have it since
-/// pytorch#144819 of early 2025; older ones had 2^32, and their `RandomSampler(replacement=True)` differs for data
-/// sets in between.
+/// From this range on torch draws 64 bits for a number below it. Measured with torch 2.15; builds have it since
+/// pytorch#144819 of early 2025. Older ones had 2^32, and their `RandomSampler(replacement=True)` differs for
+/// data sets between the two.
 pub(crate) const WIDE_RANGE: u64 = 1 << 28;
 
 /// Bytes of `torch.Generator().get_state()`.
 pub const STATE_BYTES: usize = HEAD_BYTES + BLOCK * 8 + TAIL_BYTES;
 
-/// The generator behind `torch.Generator()` on the CPU.
+/// The generator of `torch.Generator()` on the CPU.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Mt19937 {
-    /// The block as the recurrence knows it.
+    /// The block of the recurrence.
     state: [u32; BLOCK],
-    /// The same block tempered, as it is handed out.
+    /// The same block tempered, as it is returned.
     words: [u32; BLOCK],
-    /// Place of the next word; also 0 for a seeded generator that has drawn nothing.
+    /// Index of the next word; also 0 for a seeded generator that has drawn nothing.
     next: usize,
-    /// Words that remain in the block.
+    /// Remaining words in the block.
     left: usize,
-    /// What `torch.Generator.initial_seed()` answers.
+    /// The result of `torch.Generator.initial_seed()`.
     seed: u64,
-    /// The cached normals, untouched.
+    /// The cached normals, unchanged.
     tail: [u8; TAIL_BYTES],
 }
 
 impl Mt19937 {
-    /// As `torch.Generator().manual_seed(seed)`: only the low 32 bits decide the words.
+    /// As `torch.Generator().manual_seed(seed)`: only the low 32 bits determine the words.
     ///
     /// A negative seed is its two's complement, `seed.cast_unsigned()`.
     pub fn new(seed: u64) -> Self {
@@ -74,14 +75,14 @@ impl Mt19937 {
         high << 32 | u64::from(self.u32())
     }
 
-    /// What `torch.empty((), dtype=torch.int64).random_()` draws: 63 bits of two words.
+    /// The result of `torch.empty((), dtype=torch.int64).random_()`: 63 bits of two words.
     ///
-    /// So does `DataLoader` at each `iter()` (its `base_seed`), and `RandomSampler` without a generator.
+    /// `DataLoader` draws it at each `iter()` (its `base_seed`), and so does `RandomSampler` without a generator.
     pub fn random63(&mut self) -> u64 {
         self.u64() & (u64::MAX >> 1)
     }
 
-    /// What `torch.randint(high, ())` draws in int64: one word below 2^28, two from there on.
+    /// The result of `torch.randint(high, ())` in int64: one word below 2^28, two from there on.
     ///
     /// # Panics
     /// If `high` is 0.
@@ -89,9 +90,10 @@ impl Mt19937 {
         if high < WIDE_RANGE { u64::from(self.u32()) % high } else { self.u64() % high }
     }
 
-    /// The next words, at least one and at most `limit`: as many as the block still has.
+    /// The next words, at least one and at most `limit`: up to the rest of the block.
     ///
-    /// A loop over these is what makes a permutation fast: no test per word whether the block has ended.
+    /// A loop over these makes a permutation fast, because it does not check for the end of the block at each
+    /// word.
     ///
     /// # Panics
     /// If `limit` is 0.
@@ -107,14 +109,14 @@ impl Mt19937 {
         &self.words[first..self.next]
     }
 
-    /// Leaves out `words` words: no cheaper than the blocks they come in, but dearer by nothing else.
+    /// Skip `words` words, at the cost of generating their blocks.
     pub fn skip(&mut self, mut words: u64) {
         while words > 0 {
             words -= self.some(usize::try_from(words).unwrap_or(usize::MAX)).len() as u64;
         }
     }
 
-    /// The next block. In three runs, in each of which no word depends on one of the same run: vectors.
+    /// Generate the next block, in three loops without dependences between their words, which are vectorized.
     fn twist(&mut self) {
         const fn word(here: u32, after: u32, ahead: u32) -> u32 {
             let mixed = (here & 0x8000_0000) | (after & 0x7FFF_FFFF);
@@ -143,7 +145,7 @@ impl Mt19937 {
         }
     }
 
-    /// From the bytes of `torch.Generator.get_state()`.
+    /// Restore a generator from the bytes of `torch.Generator.get_state()`.
     pub fn from_state(bytes: &[u8]) -> Result<Self, OrderError> {
         if bytes.len() != STATE_BYTES {
             return Err(OrderError::StateLength { expected: STATE_BYTES, got: bytes.len() });
@@ -157,11 +159,11 @@ impl Mt19937 {
             return Err(invalid);
         };
         let remain = remain as usize;
-        // Torch's own two shapes: freshly seeded, or somewhere in a block.
+        // Torch has two valid forms: freshly seeded, or within a block.
         if seeded != 1 || (remain, place) != (0, 0) && remain.checked_add(place) != Some(BLOCK) {
             return Err(invalid);
         }
-        // torch keeps each 32-bit word in 64 bits; the upper half carries nothing.
+        // torch stores each 32-bit word in 64 bits; the upper half is unused.
         let state = std::array::from_fn(|i| u32_at(bytes, HEAD_BYTES + 8 * i));
         let mut tail = [0; TAIL_BYTES];
         tail.copy_from_slice(&bytes[STATE_BYTES - TAIL_BYTES..]);
@@ -170,7 +172,7 @@ impl Mt19937 {
         Ok(generator)
     }
 
-    /// The bytes that `torch.Generator.set_state` takes.
+    /// The bytes for `torch.Generator.set_state`.
     pub fn state(&self) -> Vec<u8> {
         #[expect(clippy::cast_possible_truncation, reason = "at most a block of 624 is left")]
         let left = self.left as u32 + 1;
@@ -188,7 +190,7 @@ impl Mt19937 {
 }
 
 impl fmt::Debug for Mt19937 {
-    /// Where it stands; the 624 words would say nothing to a reader.
+    /// The position only; the 624 words would not help a reader.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { seed, next, left, .. } = self;
         f.debug_struct("Mt19937")
@@ -220,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_low_32_bits_of_a_seed_decide_and_a_negative_one_is_its_complement() {
+    fn only_the_low_32_bits_of_a_seed_matter_and_a_negative_one_is_its_complement() {
         let words = |seed| {
             std::array::from_fn::<u32, 4, _>({
                 let mut generator = Mt19937::new(seed);
@@ -232,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_written_and_read_back_goes_on_with_the_same_words() {
+    fn a_restored_state_continues_with_the_same_words() {
         for drawn in [0, 1, 9, 623, 624, 625, 2000] {
             let mut generator = Mt19937::new(42);
             (0..drawn).for_each(|_| {
@@ -246,7 +248,7 @@ mod tests {
     }
 
     #[test]
-    fn a_state_that_torch_would_refuse_is_refused_with_its_numbers() {
+    fn a_state_that_torch_rejects_is_refused_with_its_numbers() {
         let good = Mt19937::new(1).state();
         assert_eq!(
             Mt19937::from_state(&good[1..]),
@@ -263,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn the_cached_normals_of_torch_pass_through_untouched() {
+    fn the_cached_normals_of_torch_are_preserved() {
         let mut bytes = Mt19937::new(1).state();
         bytes[STATE_BYTES - 3..].copy_from_slice(&[7, 8, 9]);
         let mut generator = Mt19937::from_state(&bytes).unwrap();

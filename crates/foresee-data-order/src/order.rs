@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What is agreed about a run's order before it starts: a few numbers, from which every epoch follows.
+//! The specification of a run's order: a few numbers that determine every epoch.
 //!
-//! Separate from the epochs, because this is what a saved state and a plan's hash name, and what two ranks compare.
-//! Refuses orders that hang on anything else (a generator somebody draws from, a sampler of the user's): those are
-//! known one epoch at a time, as [`EpochOrder::listed`].
+//! It is separate from the epochs, because saved states and a plan's hash contain it, and ranks compare it. An
+//! order that depends on anything else (a shared generator, a user's sampler) is known one epoch at a time, as
+//! [`EpochOrder::listed`].
 
 use std::num::NonZeroU64;
 
@@ -14,47 +14,48 @@ use crate::{EpochOrder, Keyed, Mt19937, OrderError, Tail, randperm};
 
 /// The order of all epochs: a function of these fields alone.
 ///
-/// `n` samples, 0 is an empty run. `seed` is torch's, with a negative one as its two's complement
-/// (`cast_unsigned`). `drop_last` is the sampler's: whether the global list is cut to a multiple of what all ranks
-/// take together, or padded from its head; a rank's own short last batch is a loader's matter.
+/// `n` samples; 0 is an empty run. `seed` is torch's, with a negative one as its two's complement
+/// (`cast_unsigned`). `drop_last` is the sampler's: it cuts the global list to a multiple of the samples that all
+/// ranks take together, instead of padding it from its head. A rank's own short last batch is the loader's
+/// responsibility.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Order {
     /// `torch.utils.data.DistributedSampler` with `set_epoch`; at world size 1 too.
     Distributed {
         /// Samples.
         n: u64,
-        /// Added to the epoch; the low 32 bits of the sum decide.
+        /// Added to the epoch; only the low 32 bits of the sum matter.
         seed: u64,
-        /// Without it every epoch is 0 to n - 1.
+        /// If false, every epoch is 0 to n - 1.
         shuffle: bool,
-        /// Cut instead of pad.
+        /// Whether to cut instead of pad.
         drop_last: bool,
     },
-    /// `torch.utils.data.SequentialSampler`: 0 to n - 1 in every epoch, dealt to ranks like `Distributed`.
+    /// `torch.utils.data.SequentialSampler`: 0 to n - 1 in every epoch, distributed to ranks like `Distributed`.
     Sequential {
         /// Samples.
         n: u64,
-        /// Cut instead of pad.
+        /// Whether to cut instead of pad.
         drop_last: bool,
     },
     /// [`Keyed`]: another random order, for data sets of any size, in constant memory.
     Keyed {
         /// Samples.
         n: u64,
-        /// All 64 bits decide.
+        /// All 64 bits matter.
         seed: u64,
-        /// Cut instead of pad.
+        /// Whether to cut instead of pad.
         drop_last: bool,
     },
-    /// Accelerate's `SeedableRandomSampler` under `BatchSamplerShard`: whole batches are dealt, not samples.
+    /// Accelerate's `SeedableRandomSampler` under `BatchSamplerShard`, which distributes whole batches.
     SeedableShard {
         /// Samples.
         n: u64,
-        /// Added to the epoch; the low 32 bits of the sum decide.
+        /// Added to the epoch; only the low 32 bits of the sum matter.
         seed: u64,
         /// Samples per batch of a rank.
         batch_size: NonZeroU64,
-        /// Only rounds in which every rank gets a full batch.
+        /// Whether to drop rounds in which some rank has no full batch.
         drop_last: bool,
         /// Without `drop_last`: pad to a full round from the first batches, or leave ranks uneven.
         even_batches: bool,
@@ -62,7 +63,7 @@ pub enum Order {
 }
 
 impl Order {
-    /// The name under which states and plans know it.
+    /// The name in states and plans.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Distributed { .. } => "torch.distributed",
@@ -82,7 +83,7 @@ impl Order {
         }
     }
 
-    /// The seed; 0 for an order that has none.
+    /// The seed; 0 for an order without one.
     pub const fn seed(&self) -> u64 {
         match *self {
             Self::Sequential { .. } => 0,
@@ -92,7 +93,7 @@ impl Order {
         }
     }
 
-    /// What happens at the end of an epoch that does not divide evenly.
+    /// The treatment of an epoch that does not divide evenly.
     pub const fn tail(&self) -> Tail {
         match *self {
             Self::Distributed { drop_last: true, .. }
@@ -104,7 +105,7 @@ impl Order {
         }
     }
 
-    /// Consecutive samples of the list that go to one rank: 1, or a batch.
+    /// The number of consecutive samples of one rank: 1, or a batch.
     pub const fn group(&self) -> NonZeroU64 {
         match *self {
             Self::SeedableShard { batch_size, .. } => batch_size,
@@ -112,7 +113,7 @@ impl Order {
         }
     }
 
-    /// Bytes of memory that one epoch takes: 0 where it is computed.
+    /// Memory of one epoch in bytes: 0 if it is computed.
     pub const fn epoch_bytes(&self) -> u64 {
         match *self {
             Self::Distributed { shuffle: true, n, .. } | Self::SeedableShard { n, .. } => {
@@ -122,7 +123,7 @@ impl Order {
         }
     }
 
-    /// The order of one epoch. Draws and keeps its list, where it is one: see [`epoch_bytes`](Self::epoch_bytes).
+    /// The order of one epoch. A drawn list is stored: see [`epoch_bytes`](Self::epoch_bytes).
     ///
     /// # Errors
     /// [`OrderError::NoMemory`] if the list does not fit.

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `torch.randperm(n)`: two shuffles, bit for bit, and the border between them.
 //!
-//! Separate from the samplers, which only seed it. Cost: one pass over the list and its random memory accesses;
-//! the words come in blocks, and below the border every number has 32 bits.
+//! It is separate from the samplers, which only seed it. It costs one pass over the list with its random memory
+//! accesses; words come in blocks, and below the border every number has 32 bits.
 
 use crate::ids::{fits_u32, room};
 use crate::{Ids, Mt19937, OrderError};
 
-/// The first n that torch shuffles inside out: `UINT32_MAX / 20`.
+/// The first n for which torch shuffles inside out: `UINT32_MAX / 20`.
 const BORDER: u32 = u32::MAX / 20;
 
-/// A random permutation of 0 to n - 1, as `torch.randperm(n, generator=g)` draws it in int64 on the CPU.
+/// Return a random permutation of 0 to n - 1, as `torch.randperm(n, generator=g)` draws it in int64 on the CPU.
 ///
-/// Takes n - 1 words of `generator` below n = 214,748,364, and 2n from there on. 4 bytes per sample up to
-/// n = 2^32, 8 beyond.
+/// It takes n - 1 words of `generator` below n = 214,748,364, and 2n from there on. The list has 4 bytes per
+/// sample up to n = 2^32, 8 beyond.
 ///
 /// # Errors
 /// [`OrderError::NoMemory`] if the list does not fit.
@@ -38,12 +38,12 @@ pub fn randperm(n: u64, generator: &mut Mt19937) -> Result<Ids, OrderError> {
     }
 }
 
-/// Words that [`randperm`] takes.
+/// The number of words that [`randperm`] takes.
 pub(crate) const fn randperm_words(n: u64) -> u64 {
     if n < BORDER as u64 { n.saturating_sub(1) } else { n.saturating_mul(2) }
 }
 
-/// Each place in turn takes a random one of those not yet taken.
+/// Each place in turn gets a random id of those not yet placed.
 fn swap_forward(ids: &mut [u32], generator: &mut Mt19937) {
     let mut place = 0;
     while place + 1 < ids.len() {
@@ -56,7 +56,7 @@ fn swap_forward(ids: &mut [u32], generator: &mut Mt19937) {
     }
 }
 
-/// Each id in turn goes to a random place, whose id moves to the end.
+/// Each id in turn goes to a random place, whose previous id moves to the end.
 fn inside_out<T: Copy>(
     n: u64,
     generator: &mut Mt19937,
@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_permutation_larger_than_memory_is_an_error_that_names_the_way_out() {
+    fn a_permutation_larger_than_memory_is_an_error_with_its_remedy() {
         let error = randperm(1 << 61, &mut Mt19937::new(0)).unwrap_err();
         assert!(error.to_string().ends_with("order=\"keyed\" needs none"), "{error}");
     }

@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One rank's samples over all epochs, as one stream.
 //!
-//! Separate from the epochs because of what it must not do: hold more than one of their lists, 4 bytes per sample,
-//! or nothing where the order is computed. A window of it is `stream.by_ref().take(w)`.
+//! It is separate from the epochs because it must hold at most one of their lists: 4 bytes per sample, or none
+//! for a computed order. A window of it is `stream.by_ref().take(w)`.
 
 use foresee_units::{Epoch, SampleId, World};
 
 use crate::{Order, OrderError, RankStream};
 
-/// One sample of one rank, and where it stands.
+/// One sample of one rank, with its position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunSample {
     /// The epoch.
     pub epoch: Epoch,
-    /// Place among this rank's samples of the epoch, counted from where the epoch was entered.
+    /// Index among this rank's samples of the epoch, from where the epoch was entered.
     pub index: u64,
     /// Global position in the epoch, over all ranks.
     pub position: u64,
@@ -28,14 +28,15 @@ pub struct RunStream {
     world: World,
     current: RankStream,
     index: u64,
-    /// Epochs that follow the current one; `None`: there is always another.
+    /// Number of epochs after the current one; `None`: unlimited.
     more: Option<u64>,
 }
 
 impl RunStream {
-    /// From global position `start` of epoch `first` on, for `epochs` epochs (that one counted), or without end.
+    /// Start at global position `start` of epoch `first`, for `epochs` epochs (including that one), or without
+    /// end.
     ///
-    /// Later epochs start at 0. A run of which this rank gets nothing ends at once, however many epochs it has.
+    /// Later epochs start at 0. A run without samples for this rank ends at once, for any number of epochs.
     ///
     /// # Errors
     /// As [`Order::epoch`] and [`EpochOrder::deal`](crate::EpochOrder::deal).
@@ -51,7 +52,7 @@ impl RunStream {
         Ok(Self { order, world, current, index, more: epochs.map(|epochs| epochs.saturating_sub(1)) })
     }
 
-    /// Enters the next epoch; `false` if there is none, or none in which this rank gets a sample.
+    /// Enter the next epoch; `false` if there is none, or if this rank has no samples in it.
     fn turn(&mut self) -> Result<bool, OrderError> {
         let epoch = self.current.deal().order().epoch();
         let (more, next) = (self.more.map(|more| more.checked_sub(1)), epoch.0.checked_add(1));
@@ -59,7 +60,7 @@ impl RunStream {
         self.more = more.flatten();
         self.current = self.order.epoch(Epoch(next))?.rank(self.world, 0)?;
         self.index = 0;
-        // Every epoch has the same length from here on: empty once is empty for ever.
+        // Every epoch has the same length from here on: if one is empty, all are.
         Ok(!self.current.is_empty())
     }
 }
@@ -113,14 +114,14 @@ mod tests {
     }
 
     #[test]
-    fn a_run_without_end_is_read_by_the_window() {
+    fn an_unlimited_run_is_read_window_by_window() {
         let mut run = RunStream::new(ORDER, World::ALONE, Epoch(0), 0, None).unwrap();
         assert_eq!(run.by_ref().take(25).count(), 25);
         assert_eq!(run.next().unwrap().unwrap().epoch, Epoch(2));
     }
 
     #[test]
-    fn a_run_of_nothing_ends_even_if_it_has_no_last_epoch() {
+    fn a_run_without_samples_ends_even_with_unlimited_epochs() {
         let nobody = Order::Distributed { n: 2, seed: 0, shuffle: true, drop_last: true };
         let world = World::new(0, 3).unwrap();
         assert!(RunStream::new(nobody, world, Epoch(0), 0, None).unwrap().next().is_none());

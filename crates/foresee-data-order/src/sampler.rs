@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! torch's samplers whose order is known one epoch at a time, because it hangs on a generator that others use too.
+//! torch's samplers with an order that is known one epoch at a time, because it depends on a generator with other
+//! users.
 //!
-//! Separate from [`Order`](crate::Order), which is known for ever. What matters here is not only the list but how
-//! many words it took: a generator is written back, and its other users must see what they would have seen.
+//! They are separate from [`Order`](crate::Order), which is known for all epochs. The number of words drawn
+//! matters as much as the list: the generator is written back, and its other users must see the same state as
+//! with torch.
 //!
-//! Refuses `SubsetRandomSampler` and `WeightedRandomSampler`: the first is a [`randperm`] over the caller's own list,
-//! the second torch's `multinomial`, whose floating point is not portable; ask torch for its list.
+//! `SubsetRandomSampler` and `WeightedRandomSampler` are not covered. The first is a [`randperm`] over the
+//! caller's own list; the second is torch's `multinomial`, whose floating point is not portable, so use torch's
+//! list.
 
 use std::num::NonZeroU64;
 use std::ops::Range;
@@ -16,15 +19,16 @@ use crate::mt19937::WIDE_RANGE;
 use crate::randperm::randperm_words;
 use crate::{Ids, Mt19937, OrderError, randperm};
 
-/// torch draws with replacement in blocks of so many.
+/// Block size of torch's draws with replacement.
 const REPLACEMENT_BLOCK: u64 = 32;
 
-/// How far a sampler is asked. It draws when it has to, so an epoch that is broken off leaves another generator.
+/// How far a sampler is consumed. It draws on demand, so an epoch that stops early leaves another generator
+/// state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Until {
     /// To its `StopIteration`.
     End,
-    /// So many samples and no further: not even to learn that there are no more.
+    /// This number of samples, without the query that detects the end.
     Taken(u64),
 }
 
@@ -37,10 +41,10 @@ pub struct RandomSampler {
 }
 
 impl RandomSampler {
-    /// A sampler of `num_samples` (default n) out of `n` samples.
+    /// A sampler of `num_samples` (default n) from `n` samples.
     ///
     /// # Errors
-    /// [`OrderError::NothingToDraw`] where torch raises its `ValueError`; [`OrderError::EmptyDataSet`].
+    /// [`OrderError::NothingToDraw`] if torch raises its `ValueError`; [`OrderError::EmptyDataSet`].
     pub fn new(n: u64, replacement: bool, num_samples: Option<u64>) -> Result<Self, OrderError> {
         match (n, num_samples.unwrap_or(n)) {
             (_, 0) => Err(OrderError::NothingToDraw),
@@ -55,10 +59,10 @@ impl RandomSampler {
         self.num_samples
     }
 
-    /// The samples of one epoch, drawn from `generator` as `RandomSampler(generator=g)` draws them from g.
+    /// The samples of one epoch, drawn from `generator` as by `RandomSampler(generator=g)` from g.
     ///
-    /// After its last full permutation the sampler draws one more, of which it uses `num_samples % n`: none at all
-    /// by default. That happens when it is asked for a sample too many, hence `until`.
+    /// After its last full permutation the sampler draws one more, of which it uses `num_samples % n` samples:
+    /// none by default. That happens when one sample too many is requested, hence `until`.
     ///
     /// # Errors
     /// [`OrderError::NoMemory`].
@@ -74,7 +78,7 @@ impl RandomSampler {
         }
     }
 
-    /// The same without `generator=`: at its first sample it draws a 63-bit seed from the `global` generator.
+    /// The same without `generator=`: the first sample draws a 63-bit seed from the `global` generator.
     ///
     /// # Errors
     /// As [`draw`](Self::draw).
@@ -132,30 +136,30 @@ pub struct BatchSampler {
 }
 
 impl BatchSampler {
-    /// Batches of `batch_size` samples; with `drop_last` without the short last one.
+    /// Batches of `batch_size` samples; `drop_last` drops the short last one.
     ///
     /// # Errors
-    /// [`OrderError::EmptyBatch`] where torch raises its `ValueError`.
+    /// [`OrderError::EmptyBatch`] if torch raises its `ValueError`.
     pub fn new(batch_size: u64, drop_last: bool) -> Result<Self, OrderError> {
         NonZeroU64::new(batch_size)
             .map(|batch_size| Self { batch_size, drop_last })
             .ok_or(OrderError::EmptyBatch)
     }
 
-    /// How many batches `samples` make.
+    /// The number of batches in `samples`.
     pub fn batches(&self, samples: u64) -> u64 {
         if self.drop_last { samples / self.batch_size } else { samples.div_ceil(self.batch_size.get()) }
     }
 
-    /// Which of the `samples` the `batch`-th batch holds; `None` behind the last.
+    /// The range of the `batch`-th batch in `samples`; `None` past the last one.
     pub fn range(&self, samples: u64, batch: u64) -> Option<Range<u64>> {
         let first = (batch < self.batches(samples)).then(|| batch * self.batch_size.get())?;
         Some(first..samples.min(first.saturating_add(self.batch_size.get())))
     }
 
-    /// How far the inner sampler of `samples` is asked when `asked` batches were asked of this one.
+    /// How far the inner sampler of `samples` is consumed when `asked` batches were requested.
     ///
-    /// A short last batch is short because the sampler has ended, and so is a batch too many: both exhaust it.
+    /// A short last batch exhausts the sampler, and so does a request for one batch too many.
     pub fn until(&self, samples: u64, asked: u64) -> Until {
         if asked <= samples / self.batch_size {
             Until::Taken(asked * self.batch_size.get())
@@ -165,7 +169,7 @@ impl BatchSampler {
     }
 }
 
-/// What `torch.utils.data.DataLoader` draws around its sampler, epoch by epoch.
+/// The draws of `torch.utils.data.DataLoader` around its sampler, epoch by epoch.
 #[derive(Clone, Debug)]
 pub struct LoaderDraws {
     sampler: RandomSampler,
@@ -180,16 +184,16 @@ pub struct LoaderDraws {
 /// One epoch of a [`LoaderDraws`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LoaderEpoch {
-    /// The seed of worker processes; `None` where persistent ones keep theirs.
+    /// The seed of worker processes; `None` if persistent ones keep theirs.
     pub base_seed: Option<u64>,
-    /// What the sampler has handed to the loader; prefetching workers are sent more than is trained on.
+    /// The samples that the loader has requested; prefetching workers get more than the training loop uses.
     pub ids: Ids,
 }
 
 impl LoaderDraws {
     /// A loader over `sampler` in `batches`.
     ///
-    /// `generator_given`: whether `generator=` was passed, to loader and sampler alike, as `shuffle=True` does.
+    /// `generator_given`: whether `generator=` was passed to both loader and sampler, as with `shuffle=True`.
     pub const fn new(sampler: RandomSampler, batches: BatchSampler, generator_given: bool) -> Self {
         Self {
             sampler,
@@ -202,7 +206,7 @@ impl LoaderDraws {
         }
     }
 
-    /// The same with worker processes: 1 or more, each sent `prefetch_factor` batches ahead.
+    /// The same with 1 or more worker processes, each of which gets `prefetch_factor` batches ahead.
     #[must_use]
     pub const fn with_workers(
         self,
@@ -213,11 +217,11 @@ impl LoaderDraws {
         Self { num_workers, prefetch_factor, persistent_workers, ..self }
     }
 
-    /// One epoch out of `generator`, the given one or the global one.
+    /// Draw one epoch from `generator`, the given or the global one.
     ///
-    /// `batches`: how many times `next` was called on the iterator before it was dropped, or `None` for a loop that
-    /// ran to its end. At `iter()` the loader draws its `base_seed`, before the sampler draws anything; persistent
-    /// workers keep the one of the first epoch, so that their later epochs differ from those of other loaders.
+    /// `batches`: the number of `next` calls on the iterator before it was dropped, or `None` for a loop that ran
+    /// to its end. At `iter()` the loader draws its `base_seed`, before the sampler draws anything. Persistent
+    /// workers keep that of the first epoch, so their later epochs differ from those of other loaders.
     ///
     /// # Errors
     /// As [`RandomSampler::draw`].
@@ -251,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn an_exhausted_sampler_has_drawn_one_permutation_more_than_one_broken_off() {
+    fn an_exhausted_sampler_has_drawn_one_permutation_more_than_one_stopped_early() {
         let sampler = RandomSampler::new(10, false, None).unwrap();
         let [mut ended, mut broken] = [(); 2].map(|()| Mt19937::new(3));
         let ids = sampler.draw(&mut ended, Until::End).unwrap();
@@ -273,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sampler_that_was_never_asked_has_drawn_nothing() {
+    fn an_unused_sampler_has_drawn_nothing() {
         for replacement in [false, true] {
             let sampler = RandomSampler::new(4, replacement, None).unwrap();
             let mut generator = Mt19937::new(1);
@@ -295,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn torchs_value_errors_are_ours() {
+    fn value_errors_are_those_of_torch() {
         assert_eq!(RandomSampler::new(5, false, Some(0)), Err(OrderError::NothingToDraw));
         assert_eq!(RandomSampler::new(0, false, None), Err(OrderError::NothingToDraw));
         assert_eq!(RandomSampler::new(0, true, Some(3)), Err(OrderError::EmptyDataSet { num_samples: 3 }));
@@ -303,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_cover_the_samples_and_know_when_they_have_exhausted_them() {
+    fn batches_cover_the_samples_and_report_exhaustion() {
         let [keep, cut] = [false, true].map(|drop_last| BatchSampler::new(4, drop_last).unwrap());
         assert_eq!((keep.batches(10), cut.batches(10)), (3, 2));
         assert_eq!((keep.range(10, 2), cut.range(10, 2)), (Some(8..10), None));

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Who uses a sample next, and how often: what a planner asks about the future.
+//! Next uses and counts of samples, for planners.
 //!
-//! Two ways to the same answer. [`next_use`] computes it, sample by sample, from the inverse of the order: for the
-//! keyed one in constant time. [`Window`] is a table of the accesses of all ranks in a stretch of the run: for a
-//! drawn order, and for who asks about most of its samples. Neither knows a size or a tier.
+//! Two implementations give the same result. [`next_use`] computes it for single samples from the inverse of the
+//! order, in constant time for the keyed order. [`Window`] is a table of the accesses of all ranks in a range of
+//! the run, for drawn orders and for queries about most samples.
 
 use std::ops::Range;
 
@@ -12,7 +12,8 @@ use foresee_units::{Epoch, Rank, SampleId};
 use crate::ids::room;
 use crate::{Deal, Ids, Order, OrderError};
 
-/// How often each of `n` samples occurs in `ids`: the accesses of a rank in an epoch, a window or a whole run.
+/// The number of occurrences of each of `n` samples in `ids`: the accesses of a rank in an epoch, a window or a
+/// whole run.
 ///
 /// # Errors
 /// [`OrderError::NoMemory`] (4 bytes per sample); [`OrderError::NoSuchSample`] for an id that is not below n.
@@ -29,12 +30,12 @@ pub fn access_counts(n: u64, ids: impl IntoIterator<Item = SampleId>) -> Result<
     Ok(counts)
 }
 
-/// The next use of `id` by `rank` (by anyone, if `None`) behind position `after` of the epoch in progress, or from
-/// the start of one of the `epochs` epochs behind it: the epoch and the position.
+/// The next use of `id` by `rank` (by any rank, if `None`) after position `after` of the current epoch, or in one
+/// of the `epochs` epochs after it: the epoch and the position.
 ///
-/// For a computed order each epoch costs one inverse, so "anywhere" is nearly always answered by the first two
-/// epochs, and "by rank" after as many as there are ranks, on average. A drawn order is drawn and searched epoch by
-/// epoch: build a [`Window`] instead.
+/// For a computed order each epoch costs one inverse. Therefore a query for any rank is nearly always answered by
+/// the first two epochs, and one for a rank after as many as there are ranks, on average. A drawn order is drawn
+/// and searched epoch by epoch: build a [`Window`] instead.
 ///
 /// # Errors
 /// As [`Order::epoch`] and [`EpochOrder::deal`](crate::EpochOrder::deal).
@@ -59,19 +60,19 @@ pub fn next_use(
     Ok(None)
 }
 
-/// All accesses of all ranks in a stretch of the run, found by sample.
+/// All accesses of all ranks in a range of the run, indexed by sample.
 ///
-/// A *time* counts them from the window's start, in global order. 8 bytes per access (12 from 2^32 samples on),
-/// and the lists of the epochs that the window touches.
+/// A *time* counts them from the window's start, in global order. Memory: 8 bytes per access (12 from 2^32
+/// samples on), and the lists of the epochs in the window.
 #[derive(Clone, Debug)]
 pub struct Window {
     parts: Vec<Part>,
-    /// Sorted by sample, then by time: the samples, and beside them the times.
+    /// The samples, sorted by sample, then by time; the times are parallel to them.
     ids: Ids,
     times: Vec<u32>,
 }
 
-/// The stretch of one epoch in a window.
+/// The part of one epoch in a window.
 #[derive(Clone, Debug)]
 struct Part {
     times: Range<u64>,
@@ -79,10 +80,10 @@ struct Part {
 }
 
 impl Window {
-    /// The next `accesses` accesses from where `current` starts, epoch after epoch; fewer if epochs are empty.
+    /// The next `accesses` accesses from the start of `current`, epoch after epoch; fewer if epochs are empty.
     ///
     /// # Errors
-    /// [`OrderError::NoMemory`]; else as [`Order::epoch`] and [`EpochOrder::deal`](crate::EpochOrder::deal).
+    /// [`OrderError::NoMemory`]; otherwise as [`Order::epoch`] and [`EpochOrder::deal`](crate::EpochOrder::deal).
     pub fn new(order: &Order, current: &Deal, accesses: u32) -> Result<Self, OrderError> {
         let limit = u64::from(accesses);
         let mut parts = Vec::new();
@@ -93,7 +94,7 @@ impl Window {
             let count = (deal.end() - deal.start()).min(limit - begin);
             let positions = deal.start()..deal.start() + count;
             pairs.extend(positions.map(|position| deal.id(position).0).zip(time(begin)..));
-            // The epoch in progress may be over; one that is empty from its start stays so.
+            // The current epoch may be over; one that is empty from its start stays so.
             let empty = count == 0 && deal.start() == 0;
             let (size, next) = (deal.size(), deal.order().epoch().0.checked_add(1));
             parts.push(Part { times: begin..begin + count, deal });
@@ -112,12 +113,12 @@ impl Window {
         Ok(Self { parts, ids, times: pairs.into_iter().map(|(_, time)| time).collect() })
     }
 
-    /// How many accesses it holds.
+    /// The number of accesses.
     pub fn len(&self) -> u64 {
         self.ids.len()
     }
 
-    /// Whether it holds none.
+    /// Whether the window is empty.
     pub fn is_empty(&self) -> bool {
         self.ids.is_empty()
     }
@@ -132,7 +133,7 @@ impl Window {
         (part.deal.order().epoch(), position, part.deal.rank_of(position))
     }
 
-    /// The sample that is accessed at `time`.
+    /// The sample at `time`.
     ///
     /// # Panics
     /// If `time` is not below [`len`](Self::len).
@@ -141,13 +142,13 @@ impl Window {
         part.deal.id(part.deal.start() + (u64::from(time) - part.times.start))
     }
 
-    /// The first access of `id` behind time `after` (from the start on, if `None`), by `rank` or by anyone.
+    /// The first access of `id` after time `after` (from the start on, if `None`), by `rank` or by any rank.
     pub fn next_use(&self, id: SampleId, after: Option<u32>, rank: Option<Rank>) -> Option<u32> {
         let from = after.map_or(0, |after| u64::from(after) + 1);
         self.uses(id).find(|&time| u64::from(time) >= from && rank.is_none_or(|rank| self.at(time).2 == rank))
     }
 
-    /// The times at which `id` is accessed, ascending.
+    /// The times of `id`, ascending.
     pub fn uses(&self, id: SampleId) -> impl Iterator<Item = u32> + '_ {
         let first = self.ids.partition_point(|other| other < id);
         let behind = self.ids.partition_point(|other| other <= id);
@@ -161,7 +162,7 @@ impl Window {
     }
 }
 
-/// A time as the tables keep it.
+/// A time in the width of the tables.
 fn time(count: u64) -> u32 {
     u32::try_from(count).expect("a window holds fewer than 2^32 accesses")
 }
@@ -189,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn table_and_inverse_give_the_next_use_that_a_replay_finds() {
+    fn table_and_inverse_give_the_next_use_of_a_replay() {
         for order in ORDERS {
             let (size, start) = (4, order.n() / 3);
             let all = replay(&order, size, start, 3);
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_keyed_order_of_a_million_million_samples_knows_the_next_use_at_once() {
+    fn a_keyed_order_of_10_to_the_12_samples_finds_the_next_use_at_once() {
         let order = Order::Keyed { n: 1_000_000_000_000, seed: 9, drop_last: false };
         let deal = order.epoch(Epoch(0)).unwrap().deal(64, 0).unwrap();
         let id = deal.id(123_456_789_012);
@@ -243,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_of_an_order_that_hands_out_nothing_is_empty() {
+    fn a_window_of_an_empty_order_is_empty() {
         let nothing = Order::Sequential { n: 2, drop_last: true };
         let deal = nothing.epoch(Epoch(0)).unwrap().deal(3, 0).unwrap();
         assert!(Window::new(&nothing, &deal, 100).unwrap().is_empty());

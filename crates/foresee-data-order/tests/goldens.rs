@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The orders that torch and Accelerate gave, case by case, out of `testdata/order`: no torch needed.
+//! The orders of torch and Accelerate, case by case, from `testdata/order`; the tests do not need torch.
 //!
-//! `testdata/order/make.py` says what each kind of line means; one function here answers each kind.
+//! `testdata/order/make.py` documents each kind of line; one function here evaluates each kind.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops; helpers too")]
 
@@ -13,7 +13,7 @@ use foresee_units::{Epoch, Rank};
 const TORCH: &str = include_str!("../../../testdata/order/torch.txt");
 const SHARD: &str = include_str!("../../../testdata/order/shard.txt");
 
-/// Answers every line of `kind`, and says how many there were.
+/// Evaluate every line of `kind`, and return their number.
 fn check(file: &str, kind: &str, answer: impl Fn(&[&str]) -> String) -> usize {
     let cases = file.lines().filter_map(|line| line.strip_prefix(kind)?.strip_prefix(' ')?.split_once(" = "));
     cases
@@ -43,7 +43,7 @@ fn number(text: &str) -> u64 {
     text.parse().unwrap()
 }
 
-/// For each epoch of `order`, rank after rank: how many indices it gets and which.
+/// For each epoch of `order`, rank after rank: the number of indices and their hash.
 fn fold_ranks(order: &Order, ranks: u32, epochs: &[u64]) -> Vec<String> {
     let fold_epoch = |&epoch: &u64| {
         let deal = order.epoch(Epoch(epoch)).unwrap().deal(ranks, 0).unwrap();
@@ -58,7 +58,7 @@ fn fold_ranks(order: &Order, ranks: u32, epochs: &[u64]) -> Vec<String> {
 }
 
 #[test]
-fn the_generator_draws_what_torch_draws_and_saves_what_torch_saves() {
+fn the_generator_draws_and_saves_as_torch_does() {
     let cases = check(TORCH, "draws", |arguments| {
         let mut generator = Mt19937::new(number(arguments[0]));
         let mut drawn: Vec<u64> = (0..3).map(|_| generator.random63()).collect();
@@ -74,7 +74,7 @@ fn the_generator_draws_what_torch_draws_and_saves_what_torch_saves() {
 }
 
 #[test]
-fn randperm_is_torchs() {
+fn randperm_matches_torch() {
     let cases = check(TORCH, "randperm", |arguments| {
         let n = number(arguments[0]);
         let ids = randperm(n, &mut Mt19937::new(number(arguments[1]))).unwrap();
@@ -87,7 +87,7 @@ fn randperm_is_torchs() {
 }
 
 #[test]
-fn distributed_sampler_is_torchs_in_6480_epochs_of_all_ranks() {
+fn distributed_sampler_matches_torch_in_6480_epochs_of_all_ranks() {
     let cases = check(TORCH, "distributed", |arguments| {
         let n = number(arguments[0]);
         let [shuffle, drop_last] = [2, 3].map(|place| arguments[place] == "1");
@@ -101,7 +101,7 @@ fn distributed_sampler_is_torchs_in_6480_epochs_of_all_ranks() {
 }
 
 #[test]
-fn random_sampler_is_torchs_and_leaves_the_generator_as_torch_does() {
+fn random_sampler_matches_torch_and_leaves_the_same_generator_state() {
     let cases = check(TORCH, "random", |arguments| {
         let [n, num_samples, seed] = [0, 1, 3].map(|place| number(arguments[place]));
         let until = if arguments[4] == "end" { Until::End } else { Until::Taken(number(arguments[4])) };
@@ -115,7 +115,7 @@ fn random_sampler_is_torchs_and_leaves_the_generator_as_torch_does() {
 }
 
 #[test]
-fn seedable_shard_is_accelerates_in_2304_epochs_of_all_ranks() {
+fn seedable_shard_matches_accelerate_in_2304_epochs_of_all_ranks() {
     let cases = check(SHARD, "shard", |arguments| {
         let n = number(arguments[0]);
         let batch_size: NonZeroU64 = arguments[2].parse().unwrap();

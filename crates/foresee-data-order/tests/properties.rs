@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What holds for every order, world size, flag and cut, not only for the cases somebody thought of.
+//! Properties of every order, world size, flag and cut.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on stops; helpers too")]
 
@@ -26,7 +26,7 @@ fn orders() -> impl Strategy<Value = Order> {
 
 /// The samples of `steps` steps of batch `batch`, or of all, over all ranks in global order.
 ///
-/// The ranks are read by themselves, each its own stream, and put side by side by the positions they name.
+/// Each rank's stream is read separately, and all are merged by the positions that they report.
 fn hand_out(epoch: &EpochOrder, size: u32, start: u64, batches: u64, batch: u64) -> Vec<(u64, u64)> {
     let mut out = Vec::new();
     for rank in 0..size {
@@ -93,13 +93,13 @@ proptest! {
         let mut position = 0;
         let mut handed_out = Vec::new();
         for (size, batch, steps) in legs {
-            // A rank of a batch-dealt order takes the batches that it is dealt.
+            // A rank of an order with groups takes whole batches.
             let batch = if order.group().get() > 1 { order.group().get() } else { batch };
             let leg = hand_out(&list, size, position, steps, batch);
             let whole = steps * batch * u64::from(size);
             let next = (position + whole).min(n);
             if position + whole <= n {
-                // Every rank is still inside the list: exactly a prefix has been handed out.
+                // Every rank is still inside the list, so exactly a prefix was handed out.
                 prop_assert!(leg.iter().map(|&(position, _)| position).eq(position..next));
                 handed_out.extend(leg);
                 position = next;
@@ -141,7 +141,7 @@ proptest! {
 }
 
 #[test]
-fn an_empty_data_set_is_an_empty_run_and_a_position_behind_the_end_is_an_error() {
+fn an_empty_data_set_is_an_empty_run_and_a_position_past_the_end_is_an_error() {
     let order = Order::Distributed { n: 0, seed: 0, shuffle: true, drop_last: false };
     let epoch = order.epoch(Epoch(0)).unwrap();
     assert!(epoch.rank(World::new(2, 3).unwrap(), 0).unwrap().is_empty());
@@ -154,7 +154,7 @@ fn an_empty_data_set_is_an_empty_run_and_a_position_behind_the_end_is_an_error()
 }
 
 #[test]
-fn padding_past_2_to_the_64_is_an_error_and_no_overflow() {
+fn padding_past_2_to_the_64_is_an_error_and_not_an_overflow() {
     let batch_size = NonZeroU64::new(1 << 40).unwrap();
     let order = Order::SeedableShard { n: 5, seed: 0, batch_size, drop_last: false, even_batches: true };
     assert!(order.epoch(Epoch(0)).unwrap().deal(u32::MAX, 0).is_err());
@@ -167,7 +167,7 @@ fn padding_past_2_to_the_64_is_an_error_and_no_overflow() {
 }
 
 #[test]
-fn a_list_drawn_by_somebody_else_is_dealt_like_any_other() {
+fn a_list_drawn_elsewhere_is_distributed_like_any_other() {
     let ids = [5, 3, 3, 9, 1].map(SampleId).into_iter().collect();
     let epoch = EpochOrder::listed(Epoch(0), 0, ids, Tail::Pad);
     let stream = epoch.rank(World::new(1, 2).unwrap(), 0).unwrap();

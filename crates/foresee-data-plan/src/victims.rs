@@ -235,7 +235,7 @@ pub(crate) struct Leaving<'a> {
 impl Iterator for Leaving<'_> {
     type Item = Victim;
 
-    // Returned through memory, each victim would cost a store and a reload.
+    // Inlined, because a return of each victim through memory would add a wait per victim.
     #[inline]
     fn next(&mut self) -> Option<Victim> {
         let Copies { tier, place, window, sizes } = self.copies;

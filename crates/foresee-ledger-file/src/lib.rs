@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The ledger's file in a run folder, written on a thread of its own: nobody who books waits for the disk.
+//! The ledger's file in a run folder, written by a thread of its own, so that logging does not wait for the disk.
 //!
-//! Apart from the ledger, which knows entries and no files. A file that cannot be written any more (disk full) is given
-//! up, and says so to whoever asks: the run is worth more than its minutes. Refuses to overwrite another's file.
+//! It is separate from the ledger, which has entries and no files. If a file cannot be written any more (disk
+//! full), it is abandoned and reports so, because the run is more important. An existing file is never
+//! overwritten.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -14,35 +15,35 @@ use std::thread::{Builder, JoinHandle};
 use foresee_ledger::{Entry, LedgerError, LedgerWriter};
 use foresee_units::Rank;
 
-/// Entries that may wait for the file. When the disk is that far behind, whoever books waits for it: entries are
-/// not thrown away.
+/// Maximum number of entries that wait for the file. If the disk is that far behind, callers wait: entries are
+/// never dropped.
 const WAITING_MAX: usize = 1 << 14;
 
-/// Why there is no file.
+/// Why a file does not exist.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LedgerFileError {
-    /// The run folder cannot be written to.
+    /// The run folder is not writable.
     #[error("{}: {why}", path.display())]
     RunFolder {
-        /// What could not be made.
+        /// The path that could not be created.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         why: String,
     },
-    /// The system has no thread.
+    /// The system has no thread left.
     #[error("no thread for the ledger: {why}")]
     Thread {
-        /// The system's words.
+        /// The system's error.
         why: String,
     },
 }
 
-/// A file of entries, `<folder>/ledger/rank-K.arrow`. Dropping it ends it.
+/// A file of entries, `<folder>/ledger/rank-K.arrow`. Dropping it closes it.
 #[derive(Debug)]
 pub struct LedgerFile {
     open: Mutex<Option<Open>>,
-    /// Why the file was given up.
+    /// Why the file was abandoned.
     lost: Arc<Mutex<Option<String>>>,
 }
 
@@ -53,10 +54,10 @@ struct Open {
 }
 
 impl LedgerFile {
-    /// A new file of `rank`: `rank-K.arrow`, or `rank-K.2.arrow` and so on where there are others of the rank.
+    /// Create a file of `rank`: `rank-K.arrow`, or `rank-K.2.arrow` and so on if the rank has others.
     ///
     /// # Errors
-    /// The folder cannot be written to, or there is no thread.
+    /// The folder is not writable, or there is no thread.
     pub fn create(folder: &Path, rank: Rank) -> Result<Self, LedgerFileError> {
         let (path, file) = new_file(folder, rank)?;
         let writer = LedgerWriter::new(BufWriter::new(file)).map_err(|why| fault(&path, &why))?;
@@ -68,7 +69,7 @@ impl LedgerFile {
             .spawn(move || {
                 if let Err(why) = write_all(writer, &waiting) {
                     *lock(&told) = Some(why.to_string());
-                    // Nobody may wait for a file that is given up.
+                    // No caller may block on an abandoned file.
                     waiting.iter().for_each(drop);
                 }
             })
@@ -76,21 +77,21 @@ impl LedgerFile {
         Ok(Self { open: Mutex::new(Some(Open { entries, thread })), lost })
     }
 
-    /// Adds an entry; nothing, once it was closed.
+    /// Add an entry; without effect after a close.
     pub fn add(&self, entry: Entry) {
         let entries = lock(&self.open).as_ref().map(|open| open.entries.clone());
         if let Some(entries) = entries {
-            // The thread reads until every sender is gone, so this fails only while the file is being closed.
+            // The thread reads until every sender is dropped, so this fails only during a close.
             let _ = entries.send(entry);
         }
     }
 
-    /// Why it was given up, if it was.
+    /// The reason, if the file was abandoned.
     pub fn lost(&self) -> Option<String> {
         lock(&self.lost).clone()
     }
 
-    /// Writes what waits, and the end. A second call does nothing.
+    /// Write the waiting entries and the end. A second call has no effect.
     pub fn close(&self) {
         let open = lock(&self.open).take();
         if let Some(Open { entries, thread }) = open {
@@ -108,9 +109,11 @@ impl Drop for LedgerFile {
     }
 }
 
-/// Files of entries of several ranks, written by whoever books them: for runs in virtual time, which no disk makes late.
+/// Files of entries of several ranks, written by the calling thread: for runs in virtual time, which a slow disk
+/// does not affect.
 ///
-/// Keeps some thirty megabytes of entries at most, however many ranks there are, and one open file per rank.
+/// It buffers about thirty megabytes of entries in total, for any number of ranks, and has one open file per
+/// rank.
 #[derive(Debug)]
 pub struct LedgerFiles {
     /// By rank.
@@ -118,14 +121,14 @@ pub struct LedgerFiles {
     lost: Option<LedgerError>,
 }
 
-/// Entries that wait for their files, over all ranks.
+/// Entries that are buffered, over all ranks.
 const ROWS_KEPT: usize = 1 << 18;
 
 impl LedgerFiles {
-    /// New files of ranks 0 to `ranks - 1`.
+    /// Create files of ranks 0 to `ranks - 1`.
     ///
     /// # Errors
-    /// The folder cannot be written to, or the process may not open so many files.
+    /// The folder is not writable, or the process may not open that many files.
     pub fn create(folder: &Path, ranks: u32) -> Result<Self, LedgerFileError> {
         let rows = ROWS_KEPT / ranks.max(1) as usize;
         let writers = (0..ranks)
@@ -137,10 +140,10 @@ impl LedgerFiles {
         Ok(Self { writers, lost: None })
     }
 
-    /// Adds an entry to the file of its rank; nothing, once a file could not be written.
+    /// Add an entry to the file of its rank; without effect after a write error.
     ///
     /// # Panics
-    /// If it is of another rank than those that there are files of.
+    /// If no file exists for the entry's rank.
     pub fn add(&mut self, entry: Entry) {
         if self.lost.is_none()
             && let Err(why) = self.writers[entry.rank.0 as usize].push(entry)
@@ -149,7 +152,7 @@ impl LedgerFiles {
         }
     }
 
-    /// Writes the rest, and the ends.
+    /// Write the buffered entries and the ends.
     ///
     /// # Errors
     /// A file could not be written.
@@ -161,7 +164,7 @@ impl LedgerFiles {
     }
 }
 
-/// The file of a rank that none has yet.
+/// Create a file of a rank under an unused name.
 fn new_file(folder: &Path, rank: Rank) -> Result<(PathBuf, File), LedgerFileError> {
     let ledger = folder.join("ledger");
     std::fs::create_dir_all(&ledger).map_err(|why| fault(&ledger, &why))?;
@@ -228,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn ledgers_of_one_rank_lie_side_by_side() {
+    fn ledgers_of_one_rank_have_different_names() {
         let folder = tempfile::tempdir().unwrap();
         for _ in 0..2 {
             let file = LedgerFile::create(folder.path(), Rank(3)).unwrap();
@@ -257,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_cannot_be_is_named() {
+    fn an_invalid_folder_is_named_in_the_error() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a file");
         std::fs::write(&file, "").unwrap();

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One line of the ledger, and the closed lists of words it may use.
+//! One entry of the ledger, and its enumerated values.
 //!
-//! Each list is an enum with its spelling beside it: the spelling is part of the saved format
+//! Each enumeration has its spelling next to it. The spelling is part of the saved format
 //! (`docs/formats/ledger.md`), the order of the variants is not.
 
 use foresee_units::{Bytes, Epoch, Nanos, Rank, ReadOutcome, SampleId, Source, Step, words};
 
 words! {
-    /// What was done.
+    /// The operation.
     Op {
         /// Listing the origin.
         List => "list",
-        /// Asking for size, time or tag.
+        /// A query of size, time or tag.
         Stat => "stat",
         /// Opening a file.
         Open => "open",
@@ -21,60 +21,60 @@ words! {
         Close => "close",
         /// Moving bytes into a cache.
         Write => "write",
-        /// Encoded bytes to values, user transforms included.
+        /// Decoding, including user transforms.
         Decode => "decode",
-        /// Samples to one batch.
+        /// Assembly of samples to a batch.
         Collate => "collate",
-        /// The consumer stood still.
+        /// A wait of the consumer.
         Wait => "wait",
-        /// A gradient towards a server.
+        /// A gradient to a server.
         Push => "push",
-        /// A sum back from a server.
+        /// A sum from a server.
         Pull => "pull",
-        /// Adding up on a server.
+        /// A summation on a server.
         Sum => "sum",
-        /// One training step as the consumer saw it.
+        /// One training step, as seen by the consumer.
         Step => "step",
     }
 }
 
 words! {
-    /// Why the consumer waited: the stage that its batch was in, of the first missing sample while there is one; or a
+    /// The cause of a wait: the stage of the batch, or of its first missing sample while there is one; or a
     /// gradient.
     Cause {
-        /// The batch was not planned yet: start-up, a seek, an order that was not announced or is being drawn.
+        /// The batch is not planned yet: start-up, a seek, or an order that is unannounced or being drawn.
         Plan => "plan",
-        /// In the queue for the origin: its rate or its limit on requests binds.
+        /// In the queue of the origin, whose rate or request limit is the bottleneck.
         OriginQueue => "origin_queue",
-        /// Being read at the origin: its latency binds.
+        /// Being read at the origin, whose latency is the bottleneck.
         OriginRead => "origin_read",
-        /// Not there because of a fault or a throttle: attempts that failed, pauses, and further attempts.
+        /// Missing because of a fault or throttling: failed attempts, pauses, and further attempts.
         OriginRetry => "origin_retry",
         /// Being read from the disk tier.
         Disk => "disk",
         /// Being read from another rank's tier.
         Peer => "peer",
-        /// Complete but for copies within memory, and for what handing it over takes.
+        /// Complete except for copies within memory and the handover.
         Copy => "copy",
-        /// Being decoded or transformed, or waiting for a thread that does so.
+        /// Being decoded or transformed, or waiting for a thread to do so.
         Transform => "transform",
-        /// Samples being put together to a batch.
+        /// Samples are being assembled to a batch.
         Collate => "collate",
-        /// With one of the `workers` that make batches, or waiting for one.
+        /// In one of the `workers` that make batches, or waiting for one.
         Workers => "workers",
-        /// A tensor's average has not landed.
+        /// A tensor's average has not arrived.
         Gradient => "gradient",
     }
 }
 
-/// What the entry is about.
+/// The subject of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Subject {
     /// The whole batch of the step.
     Batch,
     /// One sample.
     Sample(SampleId),
-    /// One tensor, by its place in the plan of gradients, or in the model trace.
+    /// One tensor, by its index in the plan of gradients or in the model trace.
     Tensor(u64),
     /// One job.
     Job(u64),
@@ -91,7 +91,7 @@ impl Subject {
         }
     }
 
-    /// The id, where the kind has one.
+    /// The id, if the kind has one.
     pub const fn id(self) -> Option<u64> {
         match self {
             Self::Batch => None,
@@ -100,34 +100,34 @@ impl Subject {
     }
 }
 
-/// One wait or one movement of bytes.
+/// One wait or one transfer of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// When it began, on the run's clock (0 = the engine's start).
+    /// Start time on the run's clock (0 is the engine's start).
     pub start: Nanos,
-    /// How long it took.
+    /// Its duration.
     pub duration: Nanos,
-    /// Who.
+    /// The rank.
     pub rank: Rank,
-    /// In which epoch.
+    /// The epoch.
     pub epoch: Epoch,
-    /// In which step of it, the step that the bytes or the wait are for.
+    /// The step of the epoch that the bytes or the wait are for.
     pub step: Step,
-    /// About what.
+    /// The subject.
     pub subject: Subject,
-    /// What was done.
+    /// The operation.
     pub op: Op,
-    /// From or to where.
+    /// The source or destination.
     pub source: Source,
-    /// Why; for waits only.
+    /// The cause; for waits only.
     pub cause: Option<Cause>,
     /// Payload bytes moved.
     pub bytes: Bytes,
-    /// How many samples the entry stands for: the RAM hits of one batch are one entry.
+    /// The number of samples of the entry: the RAM hits of one batch are one entry.
     pub samples: u32,
     /// 1 for the first attempt.
     pub attempt: u32,
-    /// How it ended.
+    /// Its outcome.
     pub outcome: ReadOutcome,
 }
 
@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_word_is_spelled_once_and_stands_where_its_variant_says() {
+    fn every_spelling_is_unique_and_at_the_position_of_its_variant() {
         fn check<T: Copy + PartialEq>(all: &[T], place: fn(T) -> usize, word: fn(T) -> &'static str) {
             for (expected, &variant) in all.iter().enumerate() {
                 assert_eq!(place(variant), expected);

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Durations in buckets whose width grows with the value.
+//! A histogram of durations with logarithmic buckets.
 //!
-//! Sixteen buckets per power of two: a quantile is off by at most 1/32 of itself, whatever the range, in
-//! 8 KiB. Exact sums are kept apart, in `Tally`, because they must add up to the epoch.
+//! It has sixteen buckets per power of two, so a quantile is off by at most 1/32 of itself over the whole range,
+//! in 8 KiB. `Tally` stores exact sums separately, because they must add up to the epoch.
 
 use foresee_units::Nanos;
 
 const SUB_BITS: u32 = 4;
 const SUB: usize = 1 << SUB_BITS;
-/// Values below `SUB` have a bucket each; above, `SUB` buckets for each of the remaining powers of two.
+/// Values below `SUB` have one bucket each; above, each power of two has `SUB` buckets.
 const BUCKETS: usize = SUB + (64 - SUB_BITS as usize) * SUB;
 
-/// How often durations of which size were seen.
+/// The number of durations by size.
 #[derive(Clone)]
 pub struct Histogram {
     counts: Box<[u64; BUCKETS]>,
@@ -35,14 +35,14 @@ impl std::fmt::Debug for Histogram {
 }
 
 impl Histogram {
-    /// Counts one duration.
+    /// Count one duration.
     pub fn add(&mut self, duration: Nanos) {
         self.counts[bucket(duration.get())] += 1;
         self.total += 1;
         self.max = self.max.max(duration);
     }
 
-    /// Adds what another histogram has counted.
+    /// Add the counts of another histogram.
     pub fn merge(&mut self, other: &Self) {
         for (mine, theirs) in self.counts.iter_mut().zip(other.counts.iter()) {
             *mine += theirs;
@@ -51,7 +51,7 @@ impl Histogram {
         self.max = self.max.max(other.max);
     }
 
-    /// How many durations were counted.
+    /// The number of durations counted.
     pub const fn total(&self) -> u64 {
         self.total
     }
@@ -61,8 +61,8 @@ impl Histogram {
         self.max
     }
 
-    /// The duration that a share `permille / 1000` of the counted ones does not exceed, within 1/32 of itself;
-    /// `None` when nothing was counted.
+    /// The duration that `permille / 1000` of the counted ones do not exceed, within 1/32 of itself; `None`
+    /// without any.
     pub fn quantile(&self, permille: u32) -> Option<Nanos> {
         let rank = (u128::from(self.total) * u128::from(permille.min(1000))).div_ceil(1000).max(1);
         if self.total > 0 && rank == u128::from(self.total) {
@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn quantiles_come_out_in_order_and_never_above_the_largest() {
+    fn quantiles_are_ordered_and_never_above_the_largest() {
         let mut histogram = Histogram::default();
         assert_eq!(histogram.quantile(500), None);
         for millis in 1..=100 {

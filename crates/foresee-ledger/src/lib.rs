@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Every wait and every byte is an entry: who, for what, from where, how long.
+//! The ledger: an entry for every wait and every transfer of a run.
 //!
-//! Owns the [`Entry`], the sums over entries that are always kept ([`Totals`]) and the table they are written
-//! to ([`LedgerWriter`], Arrow IPC stream). Simulated and real runs use the same three, so that a prediction
-//! and a run lie side by side. Refuses to look at a clock or to open a file: times and writers are arguments.
+//! It contains the [`Entry`], the sums over entries that always exist ([`Totals`]), and the writer of the table
+//! ([`LedgerWriter`], Arrow IPC stream). Simulated and real runs use the same three, so that a prediction and a
+//! run are comparable. Times and writers are arguments; no clock is read and no file is opened here.
 
 #![deny(
     clippy::disallowed_methods,

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The ledger as a table: Arrow IPC, stream form, one column per field of [`Entry`].
+//! The ledger as a table: Arrow IPC in stream form, with one column per field of [`Entry`].
 //!
-//! The stream form, not the file form, because it has no footer: after a kill -9 all batches but the last
-//! are still there to read. Words are dictionary-encoded, so a row costs about 60 bytes.
+//! The stream form has no footer, unlike the file form: after a kill -9 all batches except the last are still
+//! readable. Words are dictionary-encoded, so a row takes about 60 bytes.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -15,14 +15,14 @@ use arrow_schema::{ArrowError, DataType, Field, Schema};
 
 use crate::entry::Entry;
 
-/// Rows gathered before they are written.
+/// Rows per write.
 const ROWS_PER_BATCH: usize = 4096;
 
-/// A ledger that cannot be written.
+/// Failure to write a ledger.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LedgerError {
-    /// The writer failed, or refused a batch.
+    /// The writer failed or rejected a batch.
     #[error("the ledger cannot be written: {0}; check the run folder's disk, or run without one")]
     Arrow(#[from] ArrowError),
 }
@@ -31,7 +31,7 @@ pub enum LedgerError {
 pub struct LedgerWriter<W: Write> {
     stream: StreamWriter<W>,
     rows: Vec<Entry>,
-    /// Rows that are written together.
+    /// Rows per write of this writer.
     together: usize,
 }
 
@@ -42,25 +42,25 @@ impl<W: Write> std::fmt::Debug for LedgerWriter<W> {
 }
 
 impl<W: Write> LedgerWriter<W> {
-    /// Begins a stream on `writer`, which is given large writes only.
+    /// Begin a stream on `writer`, which gets large writes only.
     pub fn new(writer: W) -> Result<Self, LedgerError> {
         Self::with_rows(writer, ROWS_PER_BATCH)
     }
 
-    /// The same, for whoever keeps many at a time: `rows` are gathered before they are written, 1 or more.
+    /// The same with `rows` rows per write, 1 or more, for callers with many writers.
     pub fn with_rows(writer: W, rows: usize) -> Result<Self, LedgerError> {
         let stream = StreamWriter::try_new(writer, &schema())?;
         let together = rows.clamp(1, ROWS_PER_BATCH);
         Ok(Self { stream, rows: Vec::with_capacity(together), together })
     }
 
-    /// Adds one row; writes when enough have gathered.
+    /// Add one row; writes when enough rows are buffered.
     pub fn push(&mut self, entry: Entry) -> Result<(), LedgerError> {
         self.rows.push(entry);
         if self.rows.len() >= self.together { self.flush() } else { Ok(()) }
     }
 
-    /// Writes what has gathered.
+    /// Write the buffered rows.
     pub fn flush(&mut self) -> Result<(), LedgerError> {
         if !self.rows.is_empty() {
             self.stream.write(&batch_of(&self.rows)?)?;
@@ -69,7 +69,7 @@ impl<W: Write> LedgerWriter<W> {
         Ok(self.stream.flush()?)
     }
 
-    /// Writes the rest and ends the stream.
+    /// Write the buffered rows and end the stream.
     pub fn finish(mut self) -> Result<(), LedgerError> {
         self.flush()?;
         Ok(self.stream.finish()?)
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_written_is_read_back_row_by_row() {
+    fn written_rows_are_read_back() {
         let mut bytes = Vec::new();
         let mut writer = LedgerWriter::new(&mut bytes).expect("a Vec takes everything");
         for step in 0..5000 {
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_stream_still_gives_its_whole_batches() {
+    fn a_truncated_stream_still_has_its_complete_batches() {
         let mut bytes = Vec::new();
         let mut writer = LedgerWriter::new(&mut bytes).expect("a Vec takes everything");
         for step in 0..(2 * ROWS_PER_BATCH as u64) {

@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Sums over entries, kept while a run goes on: what `stats()` shows without reading a ledger back.
+//! Sums over entries during a run, for `stats()` without a read of the ledger.
 
 use foresee_units::{Bytes, Nanos, ReadOutcome, Source};
 
 use crate::entry::{Cause, Entry, Op};
 use crate::histogram::Histogram;
 
-/// The sum of like entries.
+/// The sum of entries of one kind.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Entries.
+    /// Number of entries.
     pub count: u64,
-    /// Samples they stand for.
+    /// Number of their samples.
     pub samples: u64,
     /// Payload bytes moved.
     pub bytes: Bytes,
-    /// Time, added up; parallel operations overlap, so this may exceed the run.
+    /// Total time; parallel operations overlap, so it may exceed the run.
     pub time: Nanos,
-    /// Distribution of the single durations.
+    /// Distribution of their durations.
     pub durations: Histogram,
 }
 
@@ -31,7 +31,7 @@ impl Tally {
     }
 }
 
-/// Tallies by operation and source, and of waits by cause. What was never seen has no tally.
+/// Tallies by operation and source, and of waits by cause. A kind without entries has none.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
     done: Vec<Option<Box<Tally>>>,
@@ -40,7 +40,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Books one entry.
+    /// Add one entry.
     pub fn add(&mut self, entry: &Entry) {
         if entry.op == Op::Wait {
             let cause = entry.cause.map_or(0, |cause| cause as usize);
@@ -56,7 +56,7 @@ impl Totals {
         self.done.get(place(op, source))?.as_deref()
     }
 
-    /// Operations of a kind that ended in any other way than `Ok`.
+    /// Operations of a kind with an outcome other than `Ok`.
     pub fn failed(&self, op: Op, source: Source) -> Option<&Tally> {
         self.failed.get(place(op, source))?.as_deref()
     }
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_add_up_under_their_own_heading_only() {
+    fn entries_add_up_under_their_own_kind_only() {
         let mut totals = Totals::default();
         totals.add(&entry(Op::Read, Source::Origin, None, ReadOutcome::Ok));
         totals.add(&entry(Op::Read, Source::Origin, None, ReadOutcome::Ok));

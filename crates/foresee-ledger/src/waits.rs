@@ -1,19 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Division of one wait of the training loop among its causes.
 //!
-//! Causes overlap: while a batch is transformed, other samples are being read. The rule is that each instant has one
-//! owner: the stage that the batch which ends the wait was in at that instant.
+//! Causes overlap: while a batch is transformed, other samples are being read. By the rule, each instant has one
+//! owner: the stage at that instant of the batch which ends the wait.
 
 use foresee_units::Nanos;
 
 use crate::entry::Cause;
 
-/// The time from `asked` to `got` by cause, in the order in which the causes first own an instant. The parts add up to
-/// exactly the whole.
+/// Divide the time from `asked` to `got` by cause, in the order in which the causes first own an instant. The
+/// parts add up exactly to the whole.
 ///
-/// `turns` names each stage of the batch and when it began, in order. Time before the first one belongs to the first
-/// one, time after the last one to the last one. A batch without any was ready: its wait is a [`Cause::Copy`]. Stages
-/// that began before `asked` own only what follows.
+/// `turns` has each stage of the batch and its start, in order. Time before the first stage belongs to the first,
+/// time after the last to the last. A batch without stages was ready: its wait is a [`Cause::Copy`]. A stage that
+/// began before `asked` owns only the time after it.
 ///
 /// ```
 /// use foresee_ledger::{Cause, divide};
@@ -67,12 +67,12 @@ mod tests {
     }
 
     #[test]
-    fn a_cause_that_comes_back_has_one_sum() {
+    fn a_repeated_cause_has_one_sum() {
         assert_eq!(parts(0, 10, &[(A, 0), (B, 3), (A, 4), (B, 9)]), [(A, 8), (B, 2)]);
     }
 
     #[test]
-    fn stages_that_ended_before_the_loop_asked_own_nothing() {
+    fn stages_that_ended_before_the_wait_own_nothing() {
         assert_eq!(parts(100, 130, &[(A, 10), (B, 50)]), [(B, 30)]);
     }
 
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn parts_add_up_to_the_whole_whatever_the_turns_say() {
+    fn parts_add_up_to_the_whole_for_any_stages() {
         let mut state = 1_u64;
         let mut draw = |below: u64| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

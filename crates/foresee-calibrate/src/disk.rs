@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A disk, by a nameless file in a folder: random reads and writes that reach the device, and reads that the page cache
-//! answers, apart.
+//! Disk measurements on an unnamed file in a folder: random reads and writes of the device, and reads from the
+//! page cache.
 //!
-//! The file is as large as its first writing allows in the time given for it, so a slow disk is not waited for.
+//! The file is as large as its first write allows in the given time, so a slow disk does not delay the
+//! measurement.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -16,21 +17,21 @@ use foresee_units::{Bytes, SplitMix64};
 use crate::race::{below, fill, race};
 use crate::{CalibrateError, Repeat};
 
-/// Size of a read: about a picture's.
+/// Size of a read: about that of an image.
 const SAMPLE: usize = 128 << 10;
-/// Size of a write: the disk tier gathers small samples before it writes them.
+/// Size of a write: the disk tier collects small samples before it writes them.
 const PIECE: usize = 1 << 20;
 const SAMPLES_PER_PIECE: usize = PIECE / SAMPLE;
-/// Size of a read of which the time is asked, not the rate.
+/// Size of a read for a latency measurement.
 const SMALL: usize = 4 << 10;
-/// Below this nothing can be said of a disk.
+/// Smallest file with a meaningful result.
 const LEAST: u64 = 4 << 20;
-/// Of the free room at most a quarter is taken.
+/// Maximum fraction of the free space that is used: a quarter.
 const SHARE_OF_ROOM: u64 = 4;
-/// What is held in the page cache while that is measured.
+/// Samples held in the page cache for its measurement.
 const WARM_SAMPLES: usize = 512;
 
-/// What is repeated.
+/// The operation of a repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DiskWork {
     /// Random reads of 128 KiB from the device.
@@ -39,29 +40,29 @@ pub enum DiskWork {
     SmallRead,
     /// Random reads of 128 KiB that the page cache answers.
     CachedRead,
-    /// Writes of 1 MiB in random places, until the device has them.
+    /// Writes of 1 MiB at random positions, until the device has them.
     Write,
 }
 
-/// A file to measure a disk with. It has no name: it is gone when this is.
+/// A file for disk measurements. It has no name and disappears with this value.
 #[derive(Debug)]
 pub struct DiskTrial {
     folder: PathBuf,
     file: TrialFile,
     pieces: usize,
-    /// Samples in random order: a read that may leave pages behind takes each once.
+    /// Samples in random order: a read that may leave pages in the cache takes each once.
     order: Vec<u32>,
 }
 
 impl DiskTrial {
-    /// Writes the file: `most` bytes, or what is written `within` that time, a quarter of the free room at most.
+    /// Write the file: `most` bytes, or as many as fit into `within`, and at most a quarter of the free space.
     pub fn create(
         folder: &Path,
         most: Bytes,
         within: Duration,
         stop: &AtomicBool,
     ) -> Result<Self, CalibrateError> {
-        // A quota says no although there is room.
+        // A quota may reject the file although there is free space.
         let failed = |doing, room| {
             move |source: io::Error| match source.kind() {
                 io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => full(folder, room),
@@ -82,7 +83,7 @@ impl DiskTrial {
             if stop.load(Ordering::Relaxed) {
                 return Err(CalibrateError::Stopped);
             }
-            // Another beginning each time: equal pieces would be kept once by some file systems.
+            // A different begin each time: some file systems would store equal pieces once.
             fill(&mut SplitMix64::new(pieces as u64), &mut buffer.as_mut_slice()[..4096]);
             file.write(buffer.as_mut_slice(), (pieces * PIECE) as u64).map_err(failed("writing", room))?;
             pieces += 1;
@@ -97,12 +98,12 @@ impl DiskTrial {
         Ok(Self { folder: folder.to_owned(), file, pieces, order })
     }
 
-    /// Whether reads and writes went past the page cache; else pages were dropped before.
+    /// Whether reads and writes bypass the page cache; otherwise pages are dropped before.
     pub fn is_direct(&self) -> bool {
         self.file.is_direct()
     }
 
-    /// Whether there is no device behind the folder.
+    /// Whether the folder has no device.
     pub fn in_memory(&self) -> bool {
         self.file.in_memory()
     }
@@ -112,13 +113,13 @@ impl DiskTrial {
         Bytes::new((self.pieces * PIECE) as u64)
     }
 
-    /// What is free beside the file, and what the file takes.
+    /// The free space, including that of the file.
     pub fn room(&self) -> Result<Bytes, CalibrateError> {
         let free = self.file.room().map_err(|why| self.fault("asking for free room", why))?;
         Ok(free.saturating_add(self.file_bytes()))
     }
 
-    /// One repeat with `threads` threads.
+    /// Run one repeat with `threads` threads.
     pub fn measure(
         &self,
         work: DiskWork,
@@ -216,7 +217,7 @@ impl DiskTrial {
     }
 }
 
-/// How long the file may get, in whole pieces; `None` if the disk is too full.
+/// The maximum length of the file, in whole pieces; `None` if the disk is too full.
 fn length(most: Bytes, room: Bytes) -> Option<u64> {
     let len = most.get().max(LEAST).min(room.get() / SHARE_OF_ROOM) / PIECE as u64 * PIECE as u64;
     (len >= LEAST).then_some(len)
@@ -237,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn every_work_moves_bytes_and_nothing_is_left_behind() {
+    fn every_operation_moves_bytes_and_leaves_no_file() {
         let folder = tempfile::tempdir().expect("a folder");
         let trial = create(folder.path()).expect("a file");
         assert_eq!(trial.file_bytes(), MOST);
@@ -260,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn without_time_the_file_is_as_small_as_it_may_be() {
+    fn without_time_the_file_has_its_minimum_size() {
         let folder = tempfile::tempdir().expect("a folder");
         let stop = AtomicBool::new(false);
         let trial = DiskTrial::create(folder.path(), MOST, Duration::ZERO, &stop).expect("a file");
@@ -268,7 +269,7 @@ mod tests {
     }
 
     #[test]
-    fn at_most_a_quarter_of_the_room_is_taken_and_a_full_disk_is_refused() {
+    fn at_most_a_quarter_of_the_free_space_is_used_and_a_full_disk_is_refused() {
         let mib = |n: u64| Bytes::new(n << 20);
         assert_eq!(length(mib(256), mib(100_000)), Some(256 << 20));
         assert_eq!(length(mib(256), mib(100)), Some(25 << 20));
@@ -280,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_folder_that_is_none_and_a_raised_flag_are_refused() {
+    fn an_invalid_folder_and_a_raised_flag_are_refused() {
         let nowhere = create(Path::new("/proc/no such folder")).expect_err("no folder").to_string();
         assert!(nowhere.contains("/proc/no such folder") && nowhere.contains("making a file"), "{nowhere}");
         let folder = tempfile::tempdir().expect("a folder");

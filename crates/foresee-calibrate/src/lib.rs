@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How fast this host's memory, disks, origin and links are: one short repeat of one measurement at a time.
+//! Measurements of this host's memory, disks, origin and links: one short repeat at a time.
 //!
-//! Bytes take the routes that training uses: the tiers' own reads, the origin's own client, frames of the wire. A
-//! [`Repeat`] reports what was moved and how long it took; the caller chooses the number of repeats and threads, and
-//! interprets the results. Separate from the loader, whose engine never reads in order to measure.
+//! Bytes take the paths of training: the tiers' own reads, the origin's own client, frames of the wire. A
+//! [`Repeat`] reports bytes and time; the caller chooses the number of repeats and threads, and interprets the
+//! results. The crate is separate from the loader, whose engine never reads in order to measure.
 //!
 //! | file | what it measures |
 //! |---|---|
@@ -30,41 +30,41 @@ use foresee_data_tier::OriginError;
 use foresee_units::{Bytes, Nanos};
 use foresee_wire::WireError;
 
-/// What one repeat moved, and how long it took.
+/// The bytes and times of one repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Repeat {
     /// Bytes of all threads or readers together.
     pub bytes: Bytes,
-    /// From the common start until the last one's end.
+    /// Time from the common start to the end of the last thread.
     pub took: Nanos,
     /// The median time of one operation.
     pub latency: Nanos,
-    /// How many operations ended well.
+    /// The number of successful operations.
     pub operations: u64,
 }
 
-/// Why there is no figure.
+/// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CalibrateError {
-    /// The folder does not take a file, or the file fails.
+    /// The folder does not accept a file, or the file fails.
     #[error("{}: {source} (while {doing}); name a folder that this user may write", .folder.display())]
     Folder {
-        /// As given.
+        /// The folder.
         folder: PathBuf,
-        /// Which step.
+        /// The step that failed.
         doing: &'static str,
-        /// The kernel's reason.
+        /// The kernel's error.
         source: std::io::Error,
     },
-    /// The disk has no room.
+    /// The disk is too full.
     #[error("{}: {room} free, at least {least} needed to measure; free some, or name another folder", .folder.display())]
     Full {
-        /// As given.
+        /// The folder.
         folder: PathBuf,
-        /// What is free.
+        /// The free space.
         room: Bytes,
-        /// What is needed.
+        /// The required space.
         least: Bytes,
     },
     /// The origin cannot be opened.
@@ -75,10 +75,10 @@ pub enum CalibrateError {
     Sample {
         /// Its object.
         uri: String,
-        /// The origin's words.
+        /// The origin's error.
         why: String,
     },
-    /// There is nothing to read.
+    /// All samples are empty.
     #[error("{uri}: all samples have 0 bytes; name a data set with something to read")]
     NoBytes {
         /// The data set.
@@ -87,27 +87,27 @@ pub enum CalibrateError {
     /// The link between ranks failed.
     #[error("network between ranks: {0}")]
     Wire(#[from] WireError),
-    /// Not all ranks came.
+    /// Some ranks did not connect.
     #[error(
         "network between ranks: {came} of {expected} ranks came to {address} within {within}; start `foresee calibrate` \
          on every rank, and let the port through the firewall"
     )]
     RanksMissing {
-        /// Beside rank 0.
+        /// The number without rank 0.
         came: u32,
-        /// Beside rank 0.
+        /// The expected number without rank 0.
         expected: u32,
-        /// Where rank 0 waited.
+        /// The address of rank 0.
         address: std::net::SocketAddr,
-        /// For how long.
+        /// How long it waited.
         within: Nanos,
     },
-    /// Memory or threads are not to be had.
+    /// The system refuses memory or threads.
     #[error("this machine refuses {what}: {why}; free some, or raise its limit (ulimit -u, ulimit -v)")]
     Machine {
-        /// What was refused.
+        /// The resource.
         what: &'static str,
-        /// The system's words.
+        /// The system's error.
         why: String,
     },
     /// The caller's flag was raised.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Copies, checksums and the memory tier, over more bytes than a core's caches hold.
+//! Measurements of copies, checksums and the memory tier, over more bytes than a core's caches hold.
 //!
-//! Destinations are walked through like a staging buffer, sources are drawn at random like samples.
+//! Destinations are used in sequence like a staging buffer, sources are drawn at random like samples.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,34 +16,35 @@ use foresee_units::{Bytes, ReadOutcome, SampleId, SplitMix64};
 use crate::race::{below, fill, race};
 use crate::{CalibrateError, Repeat};
 
-/// Size of a sample: about a picture's.
+/// Size of a sample: about that of an image.
 const SAMPLE: usize = 128 << 10;
-/// Size of a plain copy, for which the call itself costs nothing.
+/// Size of a plain copy, for which the cost of the call is negligible.
 const PIECE: usize = 1 << 20;
-/// Size of a read of which the time is asked, not the rate.
+/// Size of a read for a latency measurement.
 const SMALL: usize = 4 << 10;
 /// A thread's destination.
 const RING: usize = 8 << 20;
-/// Source bytes, and at least; never more than a 16th of the memory that this process may use.
+/// Maximum of source bytes, followed by the minimum; never more than a 16th of the memory that this process may
+/// use.
 const POOL_MOST: u64 = 256 << 20;
 const POOL_LEAST: u64 = 16 << 20;
 
-/// What is repeated.
+/// The operation of a repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MemoryWork {
     /// Plain copies of 1 MiB.
     Copy,
-    /// Checksums of samples of 128 KiB, as the disk tier takes them.
+    /// Checksums of samples of 128 KiB, as by the disk tier.
     Checksum,
-    /// Samples of 128 KiB out of the memory tier, as a batch is made.
+    /// Samples of 128 KiB from the memory tier, as for a batch.
     TierRead,
-    /// 4 KiB out of a sample of the memory tier.
+    /// 4 KiB of a sample in the memory tier.
     TierSmallRead,
-    /// Samples of 128 KiB into the memory tier, in place of others.
+    /// Samples of 128 KiB into the memory tier, replacing others.
     TierWrite,
 }
 
-/// Memory to measure with.
+/// The memory of the measurements.
 #[derive(Debug)]
 pub struct MemoryTrial {
     pool: Vec<u8>,
@@ -59,7 +60,7 @@ struct Filled {
 }
 
 impl MemoryTrial {
-    /// Takes the memory, and touches it.
+    /// Allocate the memory and touch it.
     pub fn new() -> Self {
         let allowed = memory_limit().map_or(POOL_MOST, |limit| limit.get() / 16);
         let len = allowed.clamp(POOL_LEAST, POOL_MOST) / PIECE as u64 * PIECE as u64;
@@ -68,12 +69,12 @@ impl MemoryTrial {
         Self { pool, tier: Mutex::default() }
     }
 
-    /// Bytes that sources are drawn from.
+    /// Bytes of the sources.
     pub fn pool(&self) -> Bytes {
         Bytes::new(self.pool.len() as u64)
     }
 
-    /// One repeat with `threads` threads.
+    /// Run one repeat with `threads` threads.
     pub fn measure(
         &self,
         work: MemoryWork,
@@ -87,7 +88,7 @@ impl MemoryTrial {
             MemoryWork::TierWrite => Some(self.tier(false)?),
         };
         let samples = self.pool.len() / SAMPLE;
-        // What a checksum came to is kept, so that it has to be computed.
+        // The checksums are used, so that they are not optimized away.
         let sums = AtomicU64::new(0);
         let step = |hand: &mut Hand| -> Result<Option<u64>, CalibrateError> {
             let sample = below(&mut hand.draw, samples);
@@ -105,7 +106,7 @@ impl MemoryTrial {
                 }
                 (MemoryWork::TierWrite, Some(tier)) => {
                     let from = below(&mut hand.draw, samples);
-                    // Another version each time: of the same one the tier would keep the copy that it has.
+                    // A new version each time: for the same one the tier would keep its copy.
                     let key = SampleKey { tag: TagHash(hand.draw.next()), ..key(sample) };
                     match tier.write_from(&key, &self.pool[from * SAMPLE..][..SAMPLE]) {
                         ReadOutcome::Ok => SAMPLE,
@@ -124,7 +125,7 @@ impl MemoryTrial {
         race(threads, lasts, stop, Hand::new, step, || Ok(()))
     }
 
-    /// The tier, filled when it is first wanted, and again for reads after writes.
+    /// The tier, filled on first use, and again for reads after writes.
     fn tier(&self, for_reads: bool) -> Result<RamTier, CalibrateError> {
         let mut made = self.tier.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(filled) = &mut *made
@@ -133,9 +134,9 @@ impl MemoryTrial {
             filled.clean &= for_reads;
             return Ok(filled.tier.clone());
         }
-        // The old one's memory goes before the new one's is taken.
+        // The old tier is freed before the new one is allocated.
         *made = None;
-        // A quarter more, since a sample is there twice while it is replaced.
+        // A quarter more, because a sample exists twice while it is replaced.
         let capacity = Bytes::new(self.pool.len() as u64 / 4 * 5);
         let tier = RamTier::new(capacity, Completions::new(|| ()))
             .map_err(|why| CalibrateError::Machine { what: "memory", why: why.to_string() })?;
@@ -155,7 +156,7 @@ impl Default for MemoryTrial {
     }
 }
 
-/// A thread's own.
+/// The state of one thread.
 struct Hand {
     draw: SplitMix64,
     ring: Vec<u8>,
@@ -191,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_work_moves_bytes_with_one_thread_and_with_more() {
+    fn every_operation_moves_bytes_with_one_thread_and_with_more() {
         let trial = MemoryTrial::new();
         let stop = AtomicBool::new(false);
         let all = [

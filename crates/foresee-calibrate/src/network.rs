@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Links between ranks: one direction's rate, and the round trip of a small message.
+//! Measurements of links between ranks: the rate of one direction, and the round trip of a small message.
 //!
-//! Rank 0 asks and every other rank answers: it counts what comes, and sends each sign of life back. One link at a time
-//! is measured, so that none takes from another. The connection is the wire's, proved by the job's secret; payload is
-//! of no meaning and is dropped.
+//! Rank 0 measures and every other rank responds: it counts the received bytes and returns each heartbeat. One
+//! link at a time is measured, so that none affects another. The connection is that of the wire, authenticated by
+//! the job's secret; the payload is arbitrary and is discarded.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,15 +19,15 @@ use foresee_wire::{
 use crate::race::Tally;
 use crate::{CalibrateError, Repeat};
 
-/// Name of the job in the handshake: only ranks that calibrate speak to each other.
+/// Name of the job in the handshake: only ranks that calibrate connect to each other.
 const JOB: &str = "foresee-calibrate";
-/// Bytes of a frame, large enough that its header costs nothing.
+/// Bytes of a frame, large enough that the cost of its header is negligible.
 const FRAME: u32 = 1 << 20;
-/// Between two looks at the flag, and two attempts to reach rank 0.
+/// Interval between two checks of the flag, and two attempts to connect to rank 0.
 const LOOK: Duration = Duration::from_millis(50);
-/// A link that says nothing for so long is broken.
+/// A link that is silent for this time is broken.
 const SILENCE: Duration = Duration::from_secs(20);
-/// Round trips before any is timed: the first ones pay for what both ends set up.
+/// Round trips before the first timed one, during which both ends set up their state.
 const ROUNDS_FIRST: usize = 3;
 
 /// One repeat on one link.
@@ -35,14 +35,14 @@ const ROUNDS_FIRST: usize = 3;
 pub struct LinkRepeat {
     /// The rank at the other end.
     pub rank: u32,
-    /// Bytes that it got from rank 0.
+    /// Bytes that it received from rank 0.
     pub sent: Repeat,
     /// Round trips of a message without payload; their median is the latency.
     pub rounds: Repeat,
 }
 
-/// Rank 0's part: waits at `address` for all others `within` a time, then measures link after link, `repeats` times
-/// `lasts` for the rate and half as long for round trips.
+/// Rank 0's part: wait at `address` for all others `within` a time, then measure link after link, `repeats`
+/// times, for `lasts` each for the rate and half as long for round trips.
 pub fn measure_links(
     address: SocketAddr,
     world: u32,
@@ -68,7 +68,7 @@ pub fn measure_links(
         }
         if let Some(arrival) = listener.accept(Wait::within(LOOK))? {
             let link = arrival.welcome(Welcome::default(), Wait::within(SILENCE))?;
-            // A rank that was started again takes its own place.
+            // A restarted rank replaces its previous connection.
             links.retain(|other| other.hello.rank != link.hello.rank);
             links.push(link);
         }
@@ -94,7 +94,7 @@ pub fn measure_links(
     Ok(measured)
 }
 
-/// The part of every other rank: dials rank 0 until it is there, and answers until rank 0 says that it is done.
+/// The part of every other rank: dial rank 0 until it is there, and respond until rank 0 ends the measurement.
 pub fn answer_links(
     address: SocketAddr,
     rank: u32,
@@ -115,7 +115,7 @@ pub fn answer_links(
             return Err(CalibrateError::Stopped);
         }
     };
-    // Others are measured before this one, and rank 0 may still wait for some.
+    // Other ranks are measured before this one, and rank 0 may still wait for some.
     let patience = Instant::now() + within + SILENCE * world.min(1024);
     let mut payload = vec![0; FRAME as usize];
     loop {
@@ -151,14 +151,14 @@ fn is_ours(hello: &Hello, world: u32) -> bool {
     hello.job == JOB && hello.purpose == Purpose::Samples && hello.world == world && hello.rank > 0
 }
 
-/// A link that answers.
+/// The link under measurement.
 struct Asked<'a> {
     link: &'a mut Connection,
     number: u64,
 }
 
 impl Asked<'_> {
-    /// Until everything that was sent has been read there.
+    /// Wait until the peer has read all sent bytes.
     fn round(&mut self) -> Result<(), CalibrateError> {
         let (number, wait) = (self.number, Wait::within(SILENCE));
         self.number += 1;

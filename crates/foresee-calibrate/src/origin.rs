@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The origin of a data set: whole samples in random order, so many at a time, by the loader's own client.
+//! Measurements of a data set's origin: whole samples in random order, a fixed number at a time, by the loader's
+//! own client.
 //!
-//! One thread keeps as many requests under way as there are readers, and each answer makes room for the next. Of a
-//! directory, pages of the samples to come are dropped first; where that is enough of them, no sample is read twice
-//! in a repeat.
+//! One thread keeps as many requests in flight as there are readers, and starts a new one after each answer. For
+//! a directory, the pages of the next samples are dropped first; with enough samples, none is read twice in a
+//! repeat.
 
 use std::collections::HashMap;
 use std::num::NonZeroUsize;
@@ -24,32 +25,32 @@ use foresee_units::{Bytes, Epoch, Nanos, ReadOutcome, SampleId};
 use crate::race::Tally;
 use crate::{CalibrateError, Repeat};
 
-/// Of a longer sample this much is read: a repeat is short.
+/// Maximum of bytes read from one sample, so that a repeat is short.
 const READ_MOST: u64 = 16 << 20;
-/// Size of a read of which the time is asked, not the rate.
+/// Size of a read for a latency measurement.
 const SMALL: u64 = 4 << 10;
-/// Samples whose pages are dropped before a repeat: more than are read in it.
+/// Samples whose pages are dropped before a repeat: more than it reads.
 const COLD_MOST: usize = 1 << 16;
-/// What is held in the page cache while that is measured.
+/// Bytes held in the page cache for its measurement.
 const WARM_BYTES: u64 = 64 << 20;
 const WARM_SAMPLES: usize = 4096;
-/// Answers that another attempt may mend; with more of them than samples, there is no figure.
+/// Number of transient errors that are tolerated; with more of them than samples, the measurement fails.
 const REFUSALS_FREE: u64 = 100;
-/// Between two looks at the flag.
+/// Interval between two checks of the flag.
 const LOOK: Duration = Duration::from_millis(50);
-/// How long answers on their way are waited for at the end.
+/// Time to wait at the end for answers in flight.
 const GRACE: Nanos = Nanos::from_millis(100);
-/// The order of samples is drawn from it; any number would do.
+/// Seed of the order of samples, an arbitrary number.
 const SEED: u64 = 1;
 
-/// What is repeated.
+/// The operation of a repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OriginWork {
-    /// Whole samples; of a directory, from the device.
+    /// Whole samples; for a directory, from the device.
     Read,
-    /// At most 4 KiB of a sample; of a directory, from the device.
+    /// At most 4 KiB of a sample; for a directory, from the device.
     SmallRead,
-    /// Whole samples that the page cache answers; of a directory alone.
+    /// Whole samples from the page cache; only for a directory.
     CachedRead,
 }
 
@@ -65,16 +66,16 @@ pub struct OriginTrial {
 
 #[derive(Debug)]
 struct State {
-    /// Has a message once completions were reported.
+    /// Receives a message after completions.
     woken: Receiver<()>,
-    /// How far the order has been walked.
+    /// The position in the order.
     position: u64,
     ticket: u64,
-    /// Memory of reads that have ended.
+    /// Buffers of reads that have ended.
     free: Vec<Vec<u8>>,
 }
 
-/// A read under way.
+/// A read in flight.
 struct Read {
     id: SampleId,
     scratch: Arc<Scratch>,
@@ -82,7 +83,7 @@ struct Read {
 }
 
 impl OriginTrial {
-    /// Opens the origin of `index` at `uri`, and asks it one small question.
+    /// Open the origin of `index` at `uri`, and make one small request.
     pub fn open(index: Index, uri: &str, storage: Vec<(String, String)>) -> Result<Self, CalibrateError> {
         if index.total_bytes().is_zero() {
             return Err(CalibrateError::NoBytes { uri: uri.to_owned() });
@@ -92,7 +93,7 @@ impl OriginTrial {
         probe_origin(&place, &options)?;
         let order = Keyed::new(index.len(), SEED, Epoch(0))
             .map_err(|why| CalibrateError::Machine { what: "an order", why: why.to_string() })?;
-        // One wake-up is remembered while this thread is busy; further ones would tell it nothing new.
+        // One wake-up is stored while this thread is busy; further ones would add nothing.
         let (waker, woken) = sync_channel(1);
         let completions = Completions::new(move || {
             let _ = waker.try_send(());
@@ -104,17 +105,17 @@ impl OriginTrial {
         Ok(Self { data, tier, completions, pages, order, state })
     }
 
-    /// Whether pages are dropped before reads: it is a directory.
+    /// Whether pages are dropped before reads, which requires a directory.
     pub fn has_pages(&self) -> bool {
         self.pages.is_some()
     }
 
-    /// Whether there is no device behind the origin: it is a directory of a file system in memory.
+    /// Whether the origin has no device: it is a directory of a file system in memory.
     pub fn in_memory(&self) -> bool {
         self.pages.as_ref().is_some_and(CachedPages::in_memory)
     }
 
-    /// One repeat with `readers` requests under way.
+    /// Run one repeat with `readers` requests in flight.
     pub fn measure(
         &self,
         work: OriginWork,
@@ -157,7 +158,8 @@ impl OriginTrial {
         }
     }
 
-    /// The bytes of some samples, at most `samples` of them and about `bytes` together: what decoding is tried with.
+    /// The bytes of some samples, at most `samples` of them and about `bytes` together, for a measurement of
+    /// decoding.
     pub fn samples(
         &self,
         samples: usize,
@@ -173,7 +175,7 @@ impl OriginTrial {
         Ok(read)
     }
 
-    /// The next samples that have bytes, until there are `samples`, `bytes` together, or `more` says no.
+    /// The next non-empty samples, until there are `samples`, `bytes` together, or `more` returns false.
     fn take(
         &self,
         state: &mut State,
@@ -205,7 +207,7 @@ impl OriginTrial {
         taken
     }
 
-    /// Reads samples with `readers` under way until there is none left, or for `lasts`; at least `readers` of them.
+    /// Read samples with `readers` in flight until none is left, or for `lasts`; at least `readers` of them.
     #[expect(clippy::too_many_arguments, reason = "what one repeat consists of")]
     fn read_all(
         &self,
@@ -225,7 +227,7 @@ impl OriginTrial {
             self.submit(state, id, most, &mut reads);
         }
         while !reads.is_empty() {
-            // A timeout is no fault: it is time to look at the flag.
+            // After a timeout it is time to check the flag.
             let _ = state.woken.recv_timeout(LOOK);
             if stop.load(Ordering::Relaxed) {
                 self.give_up(&reads);
@@ -233,7 +235,7 @@ impl OriginTrial {
             }
             self.completions.drain(&mut ended);
             for done in ended.drain(..) {
-                // What an earlier repeat left behind when it was stopped.
+                // A result of an earlier repeat that was stopped.
                 let Some(read) = reads.remove(&done.ticket) else { continue };
                 match self.settle(&done, &read) {
                     Ok(true) => {
@@ -279,7 +281,7 @@ impl OriginTrial {
         self.tier.submit(Op::Read { ticket, key: self.data.key(id), offset: 0, dest });
     }
 
-    /// Whether the read brought its bytes; if not, whether another may.
+    /// Whether the read returned its bytes; if not, whether another may.
     fn settle(&self, done: &Done, read: &Read) -> Result<bool, CalibrateError> {
         match done.outcome {
             ReadOutcome::Ok => Ok(true),
@@ -297,7 +299,7 @@ impl OriginTrial {
         CalibrateError::Sample { uri: self.data.uri(id), why }
     }
 
-    /// Nobody waits for these any more.
+    /// Abandon these reads.
     fn give_up(&self, reads: &HashMap<Ticket, Read>) {
         for &ticket in reads.keys() {
             self.tier.cancel(ticket);
@@ -343,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn every_work_reads_samples_with_one_reader_and_with_more_than_there_are() {
+    fn every_operation_reads_samples_with_one_reader_and_with_more_than_samples() {
         let (_folder, trial) = open(&[5000, 0, 7000, 100]);
         let trial = trial.expect("an origin");
         assert!(trial.has_pages());
@@ -365,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn samples_come_whole() {
+    fn samples_are_complete() {
         let (_folder, trial) = open(&[3, 5, 9]);
         let stop = AtomicBool::new(false);
         let mut read = trial.expect("an origin").samples(9, Bytes::new(1 << 20), &stop).expect("samples");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Threads that begin together, do the same thing over and over, and end at one moment.
+//! Threads that start together, repeat one operation, and end at the same time.
 //!
-//! Apart from what they do, so that every rate against threads is counted alike: bytes of all threads over the time
-//! from the common start to the last one's end.
+//! It is separate from the operations, so that every rate by threads is computed alike: bytes of all threads over
+//! the time from the common start to the last end.
 
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -14,10 +14,10 @@ use foresee_units::{Bytes, Nanos, SplitMix64};
 
 use crate::{CalibrateError, Repeat};
 
-/// Times of single operations that a thread keeps: the median of so many does not move any more.
+/// Maximum of operation times that a thread stores: the median of that many is stable.
 const TIMES_MOST: usize = 1 << 16;
 
-/// What a thread did.
+/// The results of one thread.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) bytes: u64,
@@ -54,8 +54,8 @@ impl Tally {
     }
 }
 
-/// Lets `threads` threads repeat `work` for `lasts`, each with a state of its own, and at least once. `work` says how
-/// many bytes it moved; `None` ends its thread. `after` is part of the time.
+/// Run `work` in `threads` threads repeatedly for `lasts`, each with a state of its own, and at least once.
+/// `work` returns the bytes it moved; `None` ends its thread. `after` is included in the time.
 pub(crate) fn race<S: Send>(
     threads: NonZeroUsize,
     lasts: Duration,
@@ -64,7 +64,7 @@ pub(crate) fn race<S: Send>(
     work: impl Fn(&mut S) -> Result<Option<u64>, CalibrateError> + Sync,
     after: impl FnOnce() -> Result<(), CalibrateError>,
 ) -> Result<Repeat, CalibrateError> {
-    // Made before the start: memory that is touched for the first time is not what is measured.
+    // Created before the start, because the first touch of memory must not be measured.
     let states: Vec<S> = (0..threads.get()).map(make).collect();
     let gate = Gate::default();
     let (work, gate) = (&work, &gate);
@@ -123,7 +123,7 @@ fn run<S>(
     Ok(tally)
 }
 
-/// What threads wait at until all are there.
+/// The barrier of the threads.
 #[derive(Debug, Default)]
 struct Gate {
     word: Mutex<Word>,
@@ -136,7 +136,7 @@ enum Word {
     Wait,
     /// The common start.
     Go(Instant),
-    /// Not all of them could be started.
+    /// Not all threads could be started.
     GoHome,
 }
 
@@ -146,7 +146,7 @@ impl Gate {
         self.heard.notify_all();
     }
 
-    /// When all began; `None` if nothing is to be done.
+    /// The common start; `None` to abort.
     fn wait(&self) -> Option<Instant> {
         let mut word = self.word.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn every_thread_works_at_least_once_and_all_are_counted() {
+    fn every_thread_runs_at_least_once_and_all_are_counted() {
         let stop = AtomicBool::new(false);
         let done =
             race(threads(3), Duration::ZERO, &stop, |nth| nth as u64 + 1, |&mut n| Ok(Some(n)), || Ok(()))
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_without_work_ends_and_one_that_fails_is_the_answer() {
+    fn a_thread_without_work_ends_and_an_error_of_one_is_the_result() {
         let stop = AtomicBool::new(false);
         let left = AtomicU64::new(5);
         let take = |(): &mut ()| {
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_raised_flag_ends_it_without_a_figure() {
+    fn a_raised_flag_ends_the_measurement_without_a_result() {
         let stop = AtomicBool::new(true);
         let long = Duration::from_secs(3600);
         let stopped = race(threads(2), long, &stop, |_| (), |&mut ()| Ok(Some(1)), || Ok(()));

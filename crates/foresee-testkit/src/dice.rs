@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Repeatable chance: a whole run follows from one number, which a failure names.
+//! Reproducible random choices: a whole run follows from one seed, which a failure prints.
 
 use foresee_units::SplitMix64;
 
-/// Choices that follow from a seed.
+/// Random choices from a seed.
 #[derive(Clone, Debug)]
 pub struct Dice(SplitMix64);
 
 impl Dice {
-    /// Dice that fall alike for equal seeds.
+    /// Equal seeds give equal choices.
     pub fn new(seed: u64) -> Self {
         Self(SplitMix64::new(seed))
     }
@@ -21,20 +21,20 @@ impl Dice {
     /// A number from 0 to `sides - 1`.
     ///
     /// # Panics
-    /// If there are no sides.
+    /// If `sides` is 0.
     pub fn below(&mut self, sides: usize) -> usize {
         usize::try_from(self.bits() % (sides as u64)).expect("below a usize")
     }
 
-    /// True once in `sides` times.
+    /// True with a probability of one in `sides`.
     pub fn one_in(&mut self, sides: usize) -> bool {
         self.below(sides) == 0
     }
 
-    /// One of these.
+    /// One of the elements.
     ///
     /// # Panics
-    /// If there are none.
+    /// If `from` is empty.
     pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())].clone()
     }

@@ -21,7 +21,7 @@ pub const WATCHDOG: Duration = Duration::from_secs(60);
 const CASES: u32 = 256;
 /// Seed of an ordinary test run: a change is judged by its own faults, not by new random inputs.
 const SEED: u64 = 0x464f_5245_5345_4531;
-/// Interval between two looks at a condition.
+/// Interval between two checks of a condition.
 const TICK: Duration = Duration::from_millis(1);
 
 /// Return the settings of a property test.
@@ -63,7 +63,7 @@ pub fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Sleep for `duration`, in place of the work or of the silence of another party.
+/// Sleep for `duration`, to simulate work or silence of another party.
 pub fn pause(duration: Duration) {
     thread::sleep(duration);
 }

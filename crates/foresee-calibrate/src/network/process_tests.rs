@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Links of ranks that meet over the loopback, and ranks that do not come.
+//! Links of ranks that connect over the loopback, and ranks that do not connect.
 
 use foresee_units::{Bytes, Nanos};
 
@@ -34,7 +34,7 @@ fn rank_0_measures_the_link_to_every_other_rank() {
 }
 
 #[test]
-fn ranks_that_do_not_come_are_counted_and_a_raised_flag_ends_the_wait() {
+fn missing_ranks_are_counted_and_a_raised_flag_ends_the_wait() {
     let (address, secret) = (free_port(), Secret::draw().expect("chance"));
     let none = Duration::ZERO;
     let alone = measure_links(address, 4, &secret, 1, none, none, &AtomicBool::new(false));

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A body on its way to the client: paid for, counted, and broken where a fault says so.
+//! The body of an answer: throttled, counted, and broken by faults.
 //!
-//! Every answer leaves through here, whether its bytes come from memory, from a file or from the server behind
-//! the proxy, so limits, counts and faults cannot differ between them.
+//! Every answer passes through here, with bytes from memory, a file or the server behind the proxy, so limits,
+//! counts and faults are always the same.
 
 use std::fs::File;
 use std::io;
@@ -22,10 +22,10 @@ use crate::faults::Fault;
 use crate::server::Origin;
 use crate::sleep::sleep;
 
-/// The most that is paid for in one go: 3 ms at 20 MB/s, so that connections share a limit in small pieces.
+/// Maximum of bytes per reservation: 3 ms at 20 MB/s, so that connections share a limit in small pieces.
 pub(crate) const PIECE_BYTES: usize = 64 << 10;
 
-/// Where a body's bytes come from.
+/// The source of a body's bytes.
 #[derive(Debug)]
 pub(crate) enum Source {
     Memory(Bytes),
@@ -33,7 +33,7 @@ pub(crate) enum Source {
     Upstream(Incoming),
 }
 
-/// A stretch of a file, read piece by piece on the threads for blocking work.
+/// A range of a file, read piece by piece on the threads for blocking work.
 #[derive(Debug)]
 pub(crate) struct FileRange {
     file: Arc<File>,
@@ -56,36 +56,36 @@ pub(crate) enum Broken {
 /// A body that is being sent.
 pub(crate) struct Outgoing {
     source: Source,
-    /// All of the body's bytes, where that is known.
+    /// Length of the body, if known.
     length: Option<u64>,
     sent: u64,
     fault: Option<Fault>,
-    /// Taken from the source, not paid for.
+    /// Bytes from the source that are not reserved.
     unpaid: Bytes,
-    /// To be sent as soon as `pause` is over.
+    /// Bytes to send as soon as `pause` is over.
     paid: Bytes,
     pause: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     toll: Option<Toll>,
 }
 
-/// Who limits and counts a body.
+/// The limits and counters of a body.
 #[derive(Debug)]
 pub(crate) struct Toll {
     pub(crate) origin: Arc<Origin>,
     pub(crate) of_object: bool,
-    /// Held until the body has been sent or given up.
+    /// Held until the body was sent or abandoned.
     pub(crate) _flight: Flight,
 }
 
 impl Outgoing {
-    /// `fault`: [`Fault::Stall`] and [`Fault::ShortBody`] happen at half of the body; others are not a body's.
-    /// Without `toll` the body is free and not counted.
+    /// `fault`: [`Fault::Stall`] and [`Fault::ShortBody`] happen at half of the body; others do not concern a
+    /// body. Without `toll` the body is neither limited nor counted.
     pub(crate) fn new(source: Source, length: Option<u64>, fault: Option<Fault>, toll: Option<Toll>) -> Self {
         let (unpaid, paid) = (Bytes::new(), Bytes::new());
         Self { source, length, sent: 0, fault, unpaid, paid, pause: None, toll }
     }
 
-    /// Where the fault happens, in bytes sent.
+    /// The position of the fault, in bytes sent.
     fn fault_at(&self) -> Option<u64> {
         self.fault.map(|_| self.length.unwrap_or(0) / 2)
     }
@@ -121,7 +121,7 @@ impl Body for Outgoing {
                         this.pause(Duration::from_millis(ms));
                         continue;
                     }
-                    // Nothing will wake this body again; the connection ends when the client gives up.
+                    // No event wakes this body again; the connection ends when the client gives up.
                     Some(Fault::Stall { ms: None }) => return Poll::Pending,
                     _ => return Poll::Ready(Some(Err(Broken::Fault))),
                 }
@@ -163,7 +163,7 @@ impl Source {
                     None => return Poll::Ready(None),
                     Some(Err(error)) => return Poll::Ready(Some(Err(error.into()))),
                     Some(Ok(frame)) => {
-                        // Trailers are not forwarded: S3 has none in answers.
+                        // Trailers are not forwarded: S3 sends none.
                         if let Ok(bytes) = frame.into_data()
                             && !bytes.is_empty()
                         {
@@ -202,7 +202,7 @@ impl FileRange {
     }
 }
 
-/// Exactly `length` bytes from `at`; a file that has become shorter is an error.
+/// Read exactly `length` bytes from `at`; a truncated file is an error.
 pub(crate) fn read_at(file: &File, at: u64, length: usize) -> io::Result<Bytes> {
     let mut bytes = vec![0; length];
     file.read_exact_at(&mut bytes, at)?;

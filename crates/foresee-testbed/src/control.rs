@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The testbed's own paths, `/-/...`: neither limited nor counted. No bucket can have that name.
+//! The testbed's own paths, `/-/...`, which are neither limited nor counted. No bucket can have that name.
 
 use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
@@ -9,13 +9,13 @@ use serde::Serialize;
 use crate::options::{Limits, parse_faults};
 use crate::server::{Answer, Origin};
 
-/// Paths that begin so are the testbed's own.
+/// The prefix of the testbed's own paths.
 pub(crate) const PREFIX: &str = "/-/";
 
 /// A list of faults longer than this is a mistake.
 const BODY_BYTES_MAX: usize = 1 << 20;
 
-/// Answers a request for one of the testbed's own paths.
+/// Answer a request for one of the testbed's own paths.
 pub(crate) async fn answer(origin: &Origin, request: Request<Incoming>) -> Answer {
     let (head, body) = request.into_parts();
     let Ok(body) = Limited::new(body, BODY_BYTES_MAX).collect().await else {

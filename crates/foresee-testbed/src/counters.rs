@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What went through, counted at the origin so that no loader reports on itself.
+//! Counters of requests and bytes at the origin, so that no loader reports on itself.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,13 +16,13 @@ pub(crate) struct Counters {
 /// The counts at one moment, in the form of `GET /-/counters`.
 #[derive(Clone, Debug, Default, Serialize)]
 pub(crate) struct Counts {
-    /// Answered requests: method, then status; `none` where a fault closed the connection unanswered.
+    /// Answered requests: method, then status; `none` if a fault closed the connection without an answer.
     requests: BTreeMap<String, BTreeMap<String, u64>>,
     /// The sum of `requests`.
     requests_total: u64,
-    /// How many of them asked for a listing.
+    /// The number of listings among them.
     lists: u64,
-    /// Bytes of objects handed to clients (bodies of `GET` answered 200 or 206, listings not among them).
+    /// Bytes of objects sent to clients (bodies of `GET` with status 200 or 206, without listings).
     body_bytes: u64,
     /// Bytes of all other answers: listings, errors.
     other_bytes: u64,
@@ -30,18 +30,18 @@ pub(crate) struct Counts {
     upload_bytes: u64,
     /// Connections accepted.
     connections: u64,
-    /// Time that answers waited for the limits on requests and bytes, added up; latency is not in it.
+    /// Total time that answers waited for the limits on requests and bytes, without latency.
     throttled_ms: f64,
-    /// Requests under way now, bodies included.
+    /// Current requests, including their bodies.
     in_flight: u64,
-    /// The most that were under way at once.
+    /// Maximum of concurrent requests.
     max_in_flight: u64,
     /// Faults injected.
     faults: u64,
 }
 
 impl Counters {
-    /// One request begins; it ends when the returned value is dropped.
+    /// Count the begin of a request; it ends when the returned value is dropped.
     pub(crate) fn begin(&self) -> Flight {
         self.change(|counts| {
             counts.in_flight += 1;
@@ -50,7 +50,7 @@ impl Counters {
         Flight { counters: self.clone() }
     }
 
-    /// A request is answered; `status` is `None` where its connection is closed instead.
+    /// Count an answer; `status` is `None` if its connection is closed instead.
     pub(crate) fn answered(&self, method: &str, status: Option<u16>, is_list: bool) {
         let status = status.map_or_else(|| "none".to_owned(), |status| status.to_string());
         self.change(|counts| {
@@ -60,7 +60,7 @@ impl Counters {
         });
     }
 
-    /// `bytes` of an answer's body go out.
+    /// Count `bytes` of an answer's body.
     pub(crate) fn sent(&self, bytes: u64, of_object: bool) {
         self.change(|counts| {
             if of_object {
@@ -71,29 +71,29 @@ impl Counters {
         });
     }
 
-    /// `bytes` came in from a client.
+    /// Count `bytes` from a client.
     pub(crate) fn uploaded(&self, bytes: u64) {
         self.change(|counts| counts.upload_bytes += bytes);
     }
 
-    /// A client connected.
+    /// Count a connection.
     pub(crate) fn connected(&self) {
         self.change(|counts| counts.connections += 1);
     }
 
-    /// An answer is held back for `time` by a limit.
+    /// Count the `time` for which a limit delays an answer.
     pub(crate) fn throttled(&self, time: Nanos) {
         #[expect(clippy::cast_precision_loss, reason = "a sum of waits stays under 2^53 ns for 100 days")]
         let milliseconds = time.get() as f64 / 1e6;
         self.change(|counts| counts.throttled_ms += milliseconds);
     }
 
-    /// A fault is injected.
+    /// Count an injected fault.
     pub(crate) fn faulted(&self) {
         self.change(|counts| counts.faults += 1);
     }
 
-    /// Sets everything to 0, except what is under way.
+    /// Reset everything to 0, except current requests.
     pub(crate) fn reset(&self) {
         self.change(|counts| {
             let in_flight = counts.in_flight;
@@ -111,7 +111,7 @@ impl Counters {
     }
 }
 
-/// One request under way.
+/// A current request.
 #[derive(Debug)]
 pub(crate) struct Flight {
     counters: Counters,
@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reset_forgets_the_past_but_not_what_is_under_way() {
+    fn a_reset_keeps_current_requests() {
         let counters = Counters::default();
         let first = counters.begin();
         drop(counters.begin());

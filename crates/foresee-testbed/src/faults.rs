@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What goes wrong, when, and for whom.
+//! Rules of injected faults.
 //!
-//! Decides only; `server` and `body` carry it out. Chances come from a seed in the rule, so a run that failed can
-//! be run again.
+//! This file only decides; `server` and `body` execute the faults. Random choices follow from a seed in the rule,
+//! so that a failed run can be repeated.
 
 use std::sync::{Mutex, PoisonError};
 
 use foresee_units::{GAMMA, SplitMix64};
 use serde::{Deserialize, Serialize};
 
-/// One way for an answer to fail.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", tag = "kind", deny_unknown_fields)]
 pub enum Fault {
@@ -17,38 +17,38 @@ pub enum Fault {
     Status {
         /// For example 503, S3's `SlowDown`.
         status: u16,
-        /// Sent as `Retry-After`, in seconds.
+        /// Value of `Retry-After`, in seconds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         retry_after_s: Option<u32>,
     },
-    /// Sends half of the body, then nothing for `ms`, then the rest; without `ms` nothing ever comes.
+    /// Sends half of the body, then nothing for `ms`, then the rest; without `ms` the rest never follows.
     Stall {
-        /// How long, in milliseconds.
+        /// Duration in milliseconds.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         ms: Option<u64>,
     },
-    /// Promises the whole body, sends half of it and closes the connection.
+    /// Announces the whole body, sends half of it and closes the connection.
     ShortBody,
     /// Resets the connection (TCP RST) instead of an answer.
     Reset,
 }
 
-/// For whom and how often a [`Fault`] happens. All conditions must hold.
+/// The conditions and frequency of a [`Fault`]. All conditions must hold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct FaultRule {
-    /// What happens.
+    /// The fault.
     #[serde(flatten)]
     pub fault: Fault,
-    /// Only to requests whose path contains this; empty: to all.
+    /// Only for requests whose path contains this; empty: all.
     #[serde(default)]
     pub path: String,
-    /// To at most so many requests; absent: without end.
+    /// Maximum number of requests; absent: unlimited.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub next: Option<u64>,
-    /// To so many of a hundred requests, 0 to 100; absent: to all.
+    /// Percentage of requests, 0 to 100; absent: all.
     #[serde(default = "always")]
     pub percent: f64,
-    /// Where the chances of `percent` start.
+    /// Seed of the choices of `percent`.
     #[serde(default)]
     pub seed: u64,
 }
@@ -57,7 +57,7 @@ fn always() -> f64 {
     100.0
 }
 
-/// The rules in force.
+/// The current rules.
 #[derive(Debug, Default)]
 pub(crate) struct Faults {
     rules: Mutex<Vec<FaultRule>>,
@@ -68,17 +68,17 @@ impl Faults {
         Self { rules: Mutex::new(rules) }
     }
 
-    /// Replaces the rules.
+    /// Replace the rules.
     pub(crate) fn set(&self, rules: Vec<FaultRule>) {
         *self.rules.lock().unwrap_or_else(PoisonError::into_inner) = rules;
     }
 
-    /// The rules as they stand, with what is left of each `next`.
+    /// The current rules, with the remaining count of each `next`.
     pub(crate) fn rules(&self) -> Vec<FaultRule> {
         self.rules.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// What happens to a request for `path`: the first rule that applies. Uses that rule up by one.
+    /// The fault of a request for `path`, from the first rule that applies, whose count is reduced by one.
     pub(crate) fn draw(&self, path: &str) -> Option<Fault> {
         let mut rules = self.rules.lock().unwrap_or_else(PoisonError::into_inner);
         rules.iter_mut().find_map(|rule| rule.draw(path))
@@ -86,7 +86,7 @@ impl Faults {
 }
 
 impl FaultRule {
-    /// Why this rule cannot be followed, if so.
+    /// An error if this rule is invalid.
     pub(crate) fn check(&self) -> Result<(), String> {
         if let Fault::Status { status, .. } = self.fault
             && !(400..600).contains(&status)
@@ -109,7 +109,7 @@ impl FaultRule {
         Some(self.fault)
     }
 
-    /// Return true in `percent` of a hundred draws; the seed moves on.
+    /// Return true in `percent` of a hundred draws, and advance the seed.
     fn chance(&mut self) -> bool {
         let mut draw = SplitMix64::new(self.seed);
         self.seed = self.seed.wrapping_add(GAMMA);
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_that_does_not_match_uses_nothing_up() {
+    fn a_path_that_does_not_match_consumes_no_fault() {
         let faults = parse(r#"[{"kind": "reset", "path": "/train/", "next": 1}]"#);
         assert_eq!(faults.draw("/bucket/val/1"), None);
         assert_eq!(faults.draw("/bucket/train/1"), Some(Fault::Reset));

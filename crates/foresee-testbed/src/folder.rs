@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A folder as an S3 server: each folder in it is a bucket, each file below an object.
+//! A folder as an S3 server: each of its folders is a bucket, each file below it an object.
 //!
-//! Serves the part of S3 that a reader needs (GET with ranges and conditions, HEAD, `ListObjectsV2`) and plain
-//! HTTP on the same paths. Refuses to write, and to leave its folder.
+//! It serves the part of S3 that a reader needs (GET with ranges and conditions, HEAD, `ListObjectsV2`) and plain
+//! HTTP on the same paths. It never writes, and never leaves its folder.
 
 use std::ffi::OsStr;
 use std::fs::{self, File, Metadata};
@@ -27,7 +27,7 @@ use crate::listing::{self, Listings};
 use crate::server::Answer;
 use crate::stamp::Stamp;
 
-/// The folder that is served.
+/// The served folder.
 #[derive(Debug)]
 pub(crate) struct Folder {
     root: PathBuf,
@@ -39,7 +39,7 @@ impl Folder {
         Self { root, listings: Listings::default() }
     }
 
-    /// Answers one request. Files are opened and listed on the threads for blocking work.
+    /// Answer one request. Files are opened and listed on the threads for blocking work.
     pub(crate) async fn answer(self: &Arc<Self>, head: Parts) -> Answer {
         let folder = Arc::clone(self);
         let answered = tokio::task::spawn_blocking(move || folder.answer_blocking(&head)).await;
@@ -54,7 +54,7 @@ impl Folder {
         }
         let mut answer = self.read(head);
         if is_head {
-            // The headers tell the length; the bytes stay here.
+            // The headers contain the length; the bytes are not sent.
             answer.source = Source::Memory(Bytes::new());
             answer.length = None;
         }
@@ -106,7 +106,7 @@ pub(crate) fn tag(meta: &Metadata) -> String {
     format!("\"{:x}-{:x}-{:x}.{:x}\"", meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec())
 }
 
-/// `folder` and `key` joined, unless that could name something outside or a key that no listing shows.
+/// `folder` and `key` joined, unless the result could be outside of the folder, or a key that no listing shows.
 fn below(folder: &Path, key: &[u8]) -> Option<PathBuf> {
     let mut path = folder.to_path_buf();
     for part in key.split(|byte| *byte == b'/') {
@@ -174,14 +174,14 @@ fn object(path: &Path, head: &Parts) -> io::Result<Answer> {
     Ok(answer)
 }
 
-/// What a `Range` header asks for.
+/// The range of a `Range` header.
 #[derive(Debug, PartialEq, Eq)]
 enum Wanted {
-    /// The whole object; also for headers that a server may ignore (several ranges, other units, nonsense).
+    /// The whole object; also for headers that a server may ignore (several ranges, other units, invalid ones).
     All,
     /// These bytes; never empty.
     Part(Range<u64>),
-    /// Bytes that the object does not have.
+    /// A range outside of the object.
     Nothing,
 }
 
@@ -199,7 +199,7 @@ fn wanted(value: &str, size: u64) -> Wanted {
 }
 
 fn tags_match(wanted: &str, tag: &str) -> bool {
-    // Some clients send the tag without its quotes.
+    // Some clients send the tag without quotes.
     wanted.split(',').map(str::trim).any(|one| one == "*" || one == tag || one == tag.trim_matches('"'))
 }
 
@@ -231,7 +231,7 @@ fn internal(error: &io::Error) -> Answer {
     refusal(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", &error.to_string())
 }
 
-/// Size, tag and time of a file, for a listing; `None` if it vanished meanwhile or is none.
+/// Size, tag and time of a file, for a listing; `None` if it has vanished or is not a file.
 pub(crate) fn describe(path: &Path) -> Option<Metadata> {
     fs::metadata(path).ok().filter(Metadata::is_file)
 }
@@ -241,7 +241,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_read_as_rfc_9110_says() {
+    fn ranges_are_parsed_as_in_rfc_9110() {
         for (value, expected) in [
             ("bytes=0-3", Wanted::Part(0..4)),
             ("bytes=8-99", Wanted::Part(8..10)),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The proxy's way: every request goes on as it came, so that signatures stay valid.
+//! The proxy: every request is forwarded unchanged, so that signatures stay valid.
 //!
-//! Each client connection has one connection of its own to the server: HTTP/1.1 answers in order, so a pool would
-//! add waiting and hide how many connections a client uses.
+//! Each client connection has one connection of its own to the server. HTTP/1.1 answers in order, so a pool would
+//! add waiting, and hide the number of connections of a client.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -30,7 +30,7 @@ pub(crate) struct Upstream {
 }
 
 impl Upstream {
-    /// Sends `request` on and gives the answer back, its body still to come.
+    /// Forward `request` and return the answer, whose body follows.
     pub(crate) async fn forward(
         &self,
         authority: &str,
@@ -66,7 +66,7 @@ impl Upstream {
         {
             match sender.try_send_request(request).await {
                 Ok(response) => return Ok(self.keep(sender, response)),
-                // The server closed the idle connection just now; the request never left.
+                // The server has just closed the idle connection; the request was never sent.
                 Err(mut failed) => match failed.take_message() {
                     Some(unsent) => request = unsent,
                     None => return Err(failed.into_error().into()),
@@ -88,11 +88,11 @@ impl Upstream {
     }
 }
 
-/// The request as the server is to see it: same path, headers and bytes; the bytes are counted.
+/// The request for the server, with the same path, headers and bytes; the bytes are counted.
 fn outgoing(request: Request<Incoming>, counters: Counters) -> Request<Upload> {
     let (mut head, body) = request.into_parts();
     drop_hop_by_hop(&mut head.headers);
-    // HTTP/1.1 to a server names the path alone; a client that takes us for its proxy sends more.
+    // HTTP/1.1 to a server contains only the path; a client that uses this as its proxy sends more.
     if let Some(path) = head.uri.path_and_query() {
         head.uri = Uri::from(path.clone());
     }
@@ -105,7 +105,7 @@ fn outgoing(request: Request<Incoming>, counters: Counters) -> Request<Upload> {
     Request::from_parts(head, counted.boxed_unsync())
 }
 
-/// Takes out what concerns one connection only (RFC 9110, section 7.6.1).
+/// Remove headers that concern one connection only (RFC 9110, section 7.6.1).
 fn drop_hop_by_hop(headers: &mut HeaderMap) {
     for name in
         [CONNECTION, HeaderName::from_static("keep-alive"), HeaderName::from_static("proxy-connection")]

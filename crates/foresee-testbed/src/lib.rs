@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A throttled, counting origin over HTTP, S3 and as a mount, and hosts on shaped links, for demo, tests and benchmarks.
+//! A throttled, counting origin over HTTP, S3 and as a mount, and hosts on shaped links, for demo, tests and
+//! benchmarks.
 //!
-//! One process stands between a loader and its data, so that two loaders meet the same slow place and what they
-//! took from it is counted by neither of them. It serves a folder, or stands in front of a real S3 server.
+//! One process stands between a loader and its data, so that two loaders use the same slow origin, and their
+//! traffic is counted independently of them. It serves a folder, or is a proxy for a real S3 server.
 //!
-//! It is a testbed: **signatures are accepted unchecked** when it serves a folder, one process holds every
-//! limit, and nothing here is part of the wheel. Refuses to write: `PUT`, `POST` and `DELETE` reach a server only
-//! through the proxy.
+//! It is a testbed: **signatures are not checked** when it serves a folder, one process holds every limit, and no
+//! part of it is in the wheel. It is read-only: `PUT`, `POST` and `DELETE` only reach a server through the proxy.
 //!
 //! ```text
 //! accept -> admit (requests/s, latency) -> fault? -> folder | forward -> body (bytes/s, counted) -> client

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `ListObjectsV2` over a folder tree: keys in byte order, in pages.
 //!
-//! Folders are walked as far as a page needs and no further. A folder's sorted names are kept while its
-//! modification time says that they hold, because a flat folder of a million files is listed in a thousand pages.
+//! Folders are only traversed as far as a page needs. A folder's sorted names are cached while its modification
+//! time is unchanged, because a flat folder of a million files is listed in a thousand pages.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -23,13 +23,13 @@ use crate::stamp::Stamp;
 /// S3's longest page.
 const PAGE_KEYS_MAX: usize = 1_000;
 
-/// A folder that changed this recently may change again within one tick of its clock; it is not kept.
+/// A folder that changed this recently may change again within one tick of its clock; it is not cached.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// What a key keeps of its signs under `encoding-type=url`.
+/// Characters of a key that `encoding-type=url` leaves unescaped.
 const KEY_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/').remove(b'~');
 
-/// What a listing asks for.
+/// The parameters of a listing.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Query {
     prefix: Vec<u8>,
@@ -39,12 +39,12 @@ pub(crate) struct Query {
     url_encoded: bool,
 }
 
-/// Where a page begins.
+/// The start of a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct After {
-    /// Keys up to and including this one are done.
+    /// Keys up to and including this one were listed.
     key: Vec<u8>,
-    /// `key` is a common prefix, and all keys that begin so are done.
+    /// `key` is a common prefix, and all keys with it were listed.
     with_all_below: bool,
 }
 
@@ -61,7 +61,7 @@ enum Found {
     Prefix(Vec<u8>),
 }
 
-/// The sorted names of folders, as long as they hold.
+/// The cached sorted names of folders.
 #[derive(Debug, Default)]
 pub(crate) struct Listings {
     kept: Mutex<BTreeMap<PathBuf, (SystemTime, Names)>>,
@@ -71,7 +71,7 @@ pub(crate) struct Listings {
 type Names = Arc<[Vec<u8>]>;
 
 impl Query {
-    /// Reads a query string; what is not offered is named.
+    /// Parse a query string; an unsupported parameter is named in the error.
     pub(crate) fn parse(query: &str) -> Result<Self, String> {
         let mut parsed = Self { max_keys: PAGE_KEYS_MAX, ..Self::default() };
         let mut version = None;
@@ -121,7 +121,7 @@ impl After {
         key <= &self.key[..] || self.with_all_below && key.starts_with(&self.key)
     }
 
-    /// Whether every object whose key begins with `folder` (which ends in `/`) does.
+    /// Whether all objects whose key begins with `folder` (which ends in `/`) belong to an earlier page.
     fn is_past_all(&self, folder: &[u8]) -> bool {
         if self.with_all_below && folder.starts_with(&self.key) {
             return true;
@@ -131,7 +131,7 @@ impl After {
 }
 
 impl Listings {
-    /// The page of `bucket` that `query` asks for.
+    /// The page of `bucket` for `query`.
     pub(crate) fn list(&self, bucket: &Path, query: &Query) -> io::Result<Page> {
         let mut page = Page::default();
         if query.max_keys == 0 {
@@ -148,7 +148,7 @@ impl Listings {
         Ok(page)
     }
 
-    /// Visits what lies below `folder`, whose key is `key`, in order of keys.
+    /// Visit the tree below `folder`, whose key is `key`, in order of keys.
     fn walk(
         &self,
         folder: &Path,
@@ -191,7 +191,7 @@ impl Listings {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Whether a page has anything to show below `folder`.
+    /// Whether a page has any object below `folder`.
     fn has_objects(&self, folder: &Path, key: &[u8], query: &Query) -> io::Result<bool> {
         let flat = Query { prefix: key.to_vec(), after: query.after.clone(), ..Query::default() };
         let walk = self.walk(folder, &mut key.to_vec(), &flat, &mut |_| ControlFlow::Break(()))?;
@@ -231,7 +231,7 @@ impl Listings {
 }
 
 impl Page {
-    /// The page as S3 writes it.
+    /// The page in S3's XML.
     pub(crate) fn to_xml(&self, bucket: &str, query: &Query) -> String {
         let text = |key: &[u8]| {
             if query.url_encoded {
@@ -283,7 +283,7 @@ impl Page {
 }
 
 impl Found {
-    /// Names the place behind this one; letters and digits, so that no client garbles it.
+    /// A token of the position after this one; letters and digits only, so that no client changes it.
     fn token(&self) -> String {
         let (kind, key) = match self {
             Self::Object(key, _) => ('k', key),
@@ -302,7 +302,7 @@ pub(crate) fn escape(text: &str) -> String {
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
             '"' => escaped.push_str("&quot;"),
-            // Not allowed in XML 1.0, not even as references; S3 has url encoding for them.
+            // Not allowed in XML 1.0, even as references; S3 uses url encoding for them.
             '\u{0}'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' => escaped.push('\u{fffd}'),
             sign => escaped.push(sign),
         }
@@ -324,7 +324,7 @@ mod tests {
         root
     }
 
-    /// All pages of a listing, and how many they were.
+    /// All pages of a listing, and their number.
     fn pages(root: &Path, query: &str) -> (Vec<String>, usize) {
         let listings = Listings::default();
         let (mut seen, mut token, mut count) = (Vec::new(), String::new(), 0);
@@ -347,7 +347,7 @@ mod tests {
     const KEYS: [&str; 7] = ["a-b", "a/1", "a/2", "a/c/3", "a0", "b d/ü&", "z"];
 
     #[test]
-    fn keys_come_in_byte_order_whatever_the_page_size() {
+    fn keys_are_in_byte_order_for_any_page_size() {
         let root = tree(&KEYS);
         for size in 1..=8 {
             let (seen, _) = pages(root.path(), &format!("max-keys={size}"));
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_added_later_is_seen() {
+    fn a_file_added_later_is_listed() {
         let root = tree(&["a"]);
         let listings = Listings::default();
         let query = Query::parse("list-type=2").expect("a valid query");
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn a_page_is_written_as_s3_writes_it() {
+    fn a_page_has_the_form_of_s3() {
         let root = tree(&["b d/ü&"]);
         let query = Query::parse("list-type=2&prefix=b+d%2F&encoding-type=url").expect("a valid query");
         let xml = Listings::default().list(root.path(), &query).expect("a listing").to_xml("data", &query);
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_offered_is_named() {
+    fn an_unsupported_parameter_is_named() {
         for (query, part) in [
             ("", "list-type=2"),
             ("list-type=2&delimiter=-", "delimiter"),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `foresee-testbed`: starts the testbed of the command line, says where it is, ends with its parent.
+//! `foresee-testbed`: starts the testbed of the command line, prints its address, and ends with its parent.
 
 use std::io::{Read, Write};
 use std::process::ExitCode;
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
     };
     let started = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
         let ended = runtime.block_on(run(options));
-        // Open connections and file reads end with the process; nobody waits for them.
+        // Open connections and file reads end with the process; no client waits for them.
         runtime.shutdown_background();
         ended
     });
@@ -73,7 +73,7 @@ async fn run(options: Options) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Done when standard input closes: whoever started us has ended, however it did.
+/// Completes when standard input closes: the parent process has ended, for any reason.
 fn standard_input_closed() -> oneshot::Receiver<()> {
     let (closed, wait) = oneshot::channel();
     std::thread::spawn(move || {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The folder that is served as a file system besides: slow for whoever reads its files, as a mount over a network is.
+//! The served folder as a file system, as slow as a network mount.
 //!
-//! A read is a request: it waits for its place under the limit on requests, for the latency, and for all of its bytes in one
-//! piece, so that reads come one after the other. Nothing stays in the page cache, so each read comes here; the kernel
-//! cuts it at a mebibyte. Names and sizes cost nothing. Refuses to write.
+//! A read is a request: it waits for its place under the limit on requests, for the latency, and for all of its
+//! bytes in one piece, so that reads are served one after the other. Nothing stays in the page cache, so each
+//! read arrives here; the kernel splits it at a mebibyte. Names and sizes cost nothing. The mount is read-only.
 
 use std::collections::HashMap;
 use std::fs::{self, File, Metadata};
@@ -25,10 +25,10 @@ use crate::body::read_at;
 use crate::server::Origin;
 use crate::sleep::sleep;
 
-/// How long the kernel may believe a name or a size.
+/// How long the kernel may cache a name or a size.
 const KNOWN_FOR: Duration = Duration::from_secs(3600);
 
-/// A mounted folder; it goes with this value, even if somebody has a file of it open.
+/// A mounted folder; dropping this value unmounts it, even if a file of it is open.
 #[derive(Debug)]
 pub(crate) struct Mount {
     at: PathBuf,
@@ -36,7 +36,7 @@ pub(crate) struct Mount {
 }
 
 impl Mount {
-    /// Mounts `root` at the folder `at`, read-only; reads are served by this runtime.
+    /// Mount `root` at the folder `at`, read-only; this runtime serves the reads.
     pub(crate) fn new(root: PathBuf, at: PathBuf, origin: Arc<Origin>) -> io::Result<Self> {
         let mut config = Config::default();
         config.mount_options = vec![MountOption::RO, MountOption::FSName("foresee-testbed".to_owned())];
@@ -51,7 +51,7 @@ impl Mount {
 
 impl Drop for Mount {
     fn drop(&mut self) {
-        // Gone already, or never to be had again: either way there is nobody to tell.
+        // Already unmounted, or impossible to unmount: a report would have no recipient.
         let _ = rustix::mount::unmount(&self.at, rustix::mount::UnmountFlags::DETACH);
     }
 }
@@ -63,9 +63,9 @@ struct Slow {
     known: Mutex<Known>,
 }
 
-/// What the kernel has a number for.
+/// The inodes known to the kernel.
 struct Known {
-    /// By inode, less one: paths that were looked up.
+    /// Paths that were looked up, by inode minus one.
     paths: Vec<PathBuf>,
     inodes: HashMap<PathBuf, u64>,
     open: HashMap<u64, Arc<File>>,
@@ -83,7 +83,7 @@ impl Known {
         place.and_then(|place| self.paths.get(place)).cloned().ok_or(io::ErrorKind::NotFound.into())
     }
 
-    /// The number of a path; the kernel's first question gives it one.
+    /// The inode of a path, assigned at its first look-up.
     fn inode(&mut self, path: &Path) -> INodeNo {
         if let Some(&inode) = self.inodes.get(path) {
             return INodeNo(inode);
@@ -105,7 +105,7 @@ impl Slow {
         Ok(attributes(self.known().inode(path), &meta))
     }
 
-    /// Names in a folder and what they are, in their order.
+    /// Names in a folder with their kinds, in order.
     fn names(&self, folder: INodeNo) -> io::Result<Vec<(PathBuf, FileType)>> {
         let folder = self.known().path(folder)?;
         let mut names = Vec::new();
@@ -118,7 +118,7 @@ impl Slow {
         Ok(names)
     }
 
-    /// As much as there is of what is asked for.
+    /// Read as many of the requested bytes as exist.
     fn read_now(&self, file: FileHandle, offset: u64, size: u32) -> io::Result<Bytes> {
         let file = self.known().open.get(&file.0).cloned().ok_or(io::ErrorKind::NotFound)?;
         let left = file.metadata()?.len().saturating_sub(offset);
@@ -213,7 +213,7 @@ impl Filesystem for Slow {
             Err(error) => return reply.error(errno(error)),
         };
         if bytes.is_empty() {
-            // Whoever reads on to the end learns that there is nothing more, which no device is asked.
+            // A read at the end returns no bytes, and costs no request to a device.
             return reply.data(&[]);
         }
         let origin = Arc::clone(&self.origin);

@@ -40,21 +40,21 @@ A testbed: signatures are not checked in serve mode, and only GET and HEAD are s
 /// A complete, checked configuration.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Options {
-    /// Where the bytes come from.
+    /// The source of the bytes.
     pub mode: Mode,
-    /// Where the folder that is served is mounted besides.
+    /// The mount point of the served folder, if any.
     pub mount: Option<PathBuf>,
-    /// Address to listen on; port 0 takes a free one.
+    /// Address to listen on; port 0 selects a free one.
     pub listen: SocketAddr,
-    /// Rates and latency at the start.
+    /// Initial rates and latency.
     pub limits: Limits,
-    /// Unused time that a limit lets catch up later.
+    /// Unused time of a limit that may be used later.
     pub burst: Duration,
-    /// Faults at the start.
+    /// Initial faults.
     pub faults: Vec<FaultRule>,
 }
 
-/// Where the bytes come from.
+/// The source of the bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Mode {
     /// Each folder in this one is a bucket.
@@ -63,57 +63,57 @@ pub enum Mode {
     Proxy(String),
 }
 
-/// How slow the place is.
+/// The limits of the origin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Limits {
-    /// Bodies of answers, all together, bytes per second; 0: no limit.
+    /// Bytes per second of all bodies together; 0: no limit.
     pub bytes_per_s: u64,
-    /// Requests, all together, per second; 0: no limit.
+    /// Requests per second, all together; 0: no limit.
     pub requests_per_s: u64,
-    /// Every request waits so long before anything else, milliseconds.
+    /// Delay of every request before anything else, in milliseconds.
     pub latency_ms: f64,
 }
 
-/// A command line that cannot be followed.
+/// An invalid command line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UsageError {
     /// `--help`.
     #[error("{USAGE}")]
     Help,
-    /// No mode, or one that does not exist.
+    /// A missing or unknown mode.
     #[error("the first argument is `serve DIR` or `proxy URL` (got {got:?}); see --help")]
     Mode {
-        /// What stood there.
+        /// The argument.
         got: String,
     },
-    /// An argument that no option takes.
+    /// An unknown argument.
     #[error("unknown argument {argument:?}; see --help")]
     Unknown {
         /// The argument.
         argument: String,
     },
-    /// An option at the end of the line.
+    /// An option without a value.
     #[error("{option} needs a value; see --help")]
     NoValue {
         /// The option.
         option: String,
     },
-    /// A value that does not parse or is out of range.
+    /// An invalid value.
     #[error("{option} cannot be {value:?}: {reason}; see --help")]
     Value {
         /// The option.
         option: String,
         /// Its value.
         value: String,
-        /// What is wrong with it.
+        /// The reason.
         reason: String,
     },
 }
 
 impl Options {
-    /// Reads the arguments that follow the program's name.
+    /// Parse the arguments that follow the program's name.
     pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Self, UsageError> {
         let mut arguments = arguments.into_iter();
         let mode = parse_mode(&mut arguments)?;
@@ -169,9 +169,9 @@ fn setter(option: &str) -> Option<Setter> {
 }
 
 impl Limits {
-    /// Why these limits cannot be kept, if so.
+    /// An error if these limits are invalid.
     pub(crate) fn check(&self) -> Result<(), String> {
-        // A day is more than any store ever took, and keeps the arithmetic far from its borders.
+        // A day exceeds the latency of any store, and keeps the arithmetic far from its limits.
         if (0.0..=86_400_000.0).contains(&self.latency_ms) {
             Ok(())
         } else {
@@ -180,7 +180,7 @@ impl Limits {
     }
 }
 
-/// A list of rules, each of which can be followed.
+/// Parse a list of valid rules.
 pub(crate) fn parse_faults(json: &[u8]) -> Result<Vec<FaultRule>, String> {
     let rules: Vec<FaultRule> = serde_json::from_slice(json).map_err(|error| error.to_string())?;
     rules.iter().try_for_each(FaultRule::check)?;

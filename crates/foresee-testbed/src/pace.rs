@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One rate, shared by everybody who draws from it.
+//! A rate that several users share.
 //!
-//! Keeps a single number, the time until which the rate is sold out, instead of a count of tokens: whoever
-//! comes reserves the next stretch of time and sleeps until its end. Late wake-ups therefore lose nothing as long
-//! as they stay under the burst, and the long-run rate is exact. Refuses to sleep itself: `now` is an argument.
+//! It stores the time until which the rate is reserved, instead of a count of tokens: a user reserves the next
+//! interval and sleeps until its end. Late wake-ups lose nothing while they are within the burst, so the long-run
+//! rate is exact. `now` is an argument, and the caller sleeps.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -21,9 +21,9 @@ pub(crate) struct Pace {
 struct State {
     /// Units per second; 0 is no limit.
     rate: u64,
-    /// How much unused time may be used up later.
+    /// Unused time that may be used later.
     burst: Nanos,
-    /// Everything before is sold.
+    /// The time up to which the rate is reserved.
     sold_until: Nanos,
 }
 
@@ -32,7 +32,7 @@ impl Pace {
         Self { state: Mutex::new(State { rate, burst, sold_until: Nanos::ZERO }) }
     }
 
-    /// Buys `amount` units at `now` and says when they are paid for: `now`, or later.
+    /// Reserve `amount` units at `now`, and return the end of the reservation: `now`, or later.
     pub(crate) fn reserve(&self, now: Nanos, amount: u64) -> Nanos {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         if state.rate == 0 {
@@ -44,7 +44,7 @@ impl Pace {
         state.sold_until.max(now)
     }
 
-    /// Changes the rate from `now` on; 0 lifts the limit. What was sold at the old rate is forgotten.
+    /// Change the rate from `now` on; 0 removes the limit. Reservations at the old rate are dropped.
     pub(crate) fn set_rate(&self, now: Nanos, rate: u64) {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         state.rate = rate;
@@ -65,7 +65,7 @@ mod tests {
     }
 
     #[test]
-    fn ten_thousand_draws_take_the_time_that_the_rate_says() {
+    fn ten_thousand_draws_take_the_time_of_the_rate() {
         let pace = Pace::new(1_000_000, MILLISECOND);
         let mut paid = Nanos::ZERO;
         for _ in 0..10_000 {
@@ -79,14 +79,14 @@ mod tests {
         let pace = Pace::new(1_000, Nanos::new(5_000_000));
         let mut now = Nanos::ZERO;
         for _ in 0..1_000 {
-            // Each draw wakes 2 ms after it was paid for, and only then comes the next.
+            // Each draw wakes 2 ms after the end of its reservation, and the next one follows only then.
             now = pace.reserve(now, 10) + Nanos::new(2_000_000);
         }
         assert_eq!(now, Nanos::new(10_000_000_000 + 2_000_000));
     }
 
     #[test]
-    fn idle_time_buys_no_more_than_the_burst() {
+    fn idle_time_yields_no_more_than_the_burst() {
         let pace = Pace::new(1_000, Nanos::new(5_000_000));
         let now = Nanos::new(60_000_000_000);
         assert_eq!(pace.reserve(now, 5), now);

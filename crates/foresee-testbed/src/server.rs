@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The way of a request: admitted, failed or answered, sent.
+//! The path of a request: admitted, failed or answered, sent.
 
 use std::io;
 use std::net::SocketAddr;
@@ -37,7 +37,7 @@ pub struct Testbed {
     _mount: Option<Mount>,
 }
 
-/// Where answers come from.
+/// The source of answers.
 #[derive(Clone, Debug)]
 enum Place {
     Folder(Arc<Folder>),
@@ -62,12 +62,12 @@ pub(crate) struct Answer {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
     pub(crate) source: Source,
-    /// Bytes in `source`, where that is known.
+    /// Bytes in `source`, if known.
     pub(crate) length: Option<u64>,
 }
 
 impl Testbed {
-    /// Binds the address; from then on clients can connect, and are answered once [`Testbed::run`] runs.
+    /// Bind the address; clients can connect from then on, and are answered once [`Testbed::run`] runs.
     pub async fn bind(options: Options) -> io::Result<Self> {
         let burst = Nanos::new(u64::try_from(options.burst.as_nanos()).unwrap_or(u64::MAX));
         let origin = Origin {
@@ -95,12 +95,12 @@ impl Testbed {
         Ok(Self { listener, place, origin, _mount: mount })
     }
 
-    /// Where it listens.
+    /// The listening address.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
 
-    /// Serves until `stop` is done. Connections that are open then end with the runtime.
+    /// Serve until `stop` completes. Open connections then end with the runtime.
     pub async fn run(self, stop: impl Future<Output = ()>) {
         let mut stop = pin!(stop);
         loop {
@@ -112,7 +112,7 @@ impl Testbed {
                 Ok((stream, _)) => {
                     tokio::spawn(serve(stream, self.place.clone(), Arc::clone(&self.origin)));
                 }
-                // Out of descriptors, mostly: those of connections that end meanwhile come free.
+                // Mostly out of descriptors, which are freed when connections end.
                 Err(_) => tokio::time::sleep(Duration::from_millis(10)).await,
             }
         }
@@ -124,7 +124,7 @@ impl Origin {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `limits` must have passed its check.
+    /// Set `limits`, which must be valid.
     pub(crate) fn set_limits(&self, limits: Limits) {
         let now = self.now();
         self.requests.set_rate(now, limits.requests_per_s);
@@ -134,7 +134,7 @@ impl Origin {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner) = limits;
     }
 
-    /// Waits for a place under the limit on requests, then for the latency.
+    /// Wait for a place under the limit on requests, then for the latency.
     pub(crate) async fn admit(&self) {
         let now = self.now();
         let wait = self.requests.reserve(now, 1).saturating_sub(now);
@@ -147,7 +147,7 @@ impl Origin {
         }
     }
 
-    /// How long `bytes` of a body have to wait for the limit on bytes.
+    /// The delay of `bytes` of a body by the limit on bytes.
     pub(crate) fn pay_for_bytes(&self, bytes: u64) -> Option<Duration> {
         let now = self.now();
         let wait = self.bytes.reserve(now, bytes).saturating_sub(now);
@@ -163,10 +163,10 @@ impl Origin {
     }
 }
 
-/// Serves one connection to its end; whatever ends it concerns its client only.
+/// Serve one connection to its end; its errors concern its client only.
 async fn serve(stream: TcpStream, place: Place, origin: Arc<Origin>) {
     origin.counters.connected();
-    // A second handle on the socket: a reset needs it after the first has gone into the HTTP connection.
+    // A second handle of the socket, which a reset needs after the first has moved into the HTTP connection.
     let (Ok(()), Ok(socket)) = (stream.set_nodelay(true), stream.as_fd().try_clone_to_owned()) else {
         return;
     };
@@ -176,7 +176,7 @@ async fn serve(stream: TcpStream, place: Place, origin: Arc<Origin>) {
         let (connection, upstream) = (Arc::clone(&connection), Arc::clone(&upstream));
         async move { connection.handle(&upstream, request).await }
     });
-    // An error here is a client that left, or a fault that was asked for.
+    // An error here is a client that disconnected, or an injected fault.
     let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), service).await;
 }
 
@@ -186,7 +186,7 @@ struct Connection {
     origin: Arc<Origin>,
 }
 
-/// The connection is to close without an answer.
+/// The connection must close without an answer.
 #[derive(Debug, thiserror::Error)]
 #[error("closed by a fault")]
 struct Closed;
@@ -212,7 +212,7 @@ impl Connection {
         let answer = match fault {
             Some(Fault::Reset) => {
                 self.origin.counters.answered(method.as_str(), None, is_list);
-                // With a linger time of 0 the close sends RST and drops what is unsent.
+                // With a linger time of 0 the close sends RST and discards unsent bytes.
                 let _ = rustix::net::sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
                 return Err(Closed);
             }
@@ -228,7 +228,7 @@ impl Connection {
         self.origin.counters.answered(method.as_str(), Some(answer.status.as_u16()), is_list);
         let of_object = method == Method::GET && answer.status.is_success() && !is_list;
         let toll = Toll { origin: Arc::clone(&self.origin), of_object, _flight: flight };
-        // The other faults have happened by now; these two happen on the way.
+        // The other faults have happened before; these two happen in the body.
         let fault = fault.filter(|fault| matches!(fault, Fault::Stall { .. } | Fault::ShortBody));
         Ok(answer.into_response(fault, Some(toll)))
     }
@@ -245,7 +245,7 @@ fn fault_answer(status: u16, retry_after_s: Option<u32>) -> Answer {
 }
 
 impl Answer {
-    /// An answer out of memory.
+    /// An answer from memory.
     pub(crate) fn of_bytes(
         status: StatusCode,
         content_type: &'static str,

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Times of files as HTTP and S3 write them.
+//! Times of files in the formats of HTTP and S3.
 
-/// A moment in UTC, to the second, from 1970 on.
+/// A time in UTC, to the second, from 1970 on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Stamp {
     seconds: i64,
@@ -41,8 +41,8 @@ impl Stamp {
         (second / 3_600, second / 60 % 60, second % 60)
     }
 
-    /// Year, month and day of the Gregorian calendar, counted in years that begin in March, so that the leap
-    /// day is a year's last. Source: H. Hinnant, "chrono-compatible low-level date algorithms".
+    /// Year, month and day of the Gregorian calendar, in years that begin in March, so that the leap day is the
+    /// last of a year. Source: H. Hinnant, "chrono-compatible low-level date algorithms".
     fn date(self) -> (i64, i64, i64) {
         let shifted = self.days() + 719_468;
         let era = shifted / 146_097;
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_moments_are_written_as_http_and_s3_write_them() {
+    fn known_times_have_the_formats_of_http_and_s3() {
         for (seconds, http, s3) in [
             (0, "Thu, 01 Jan 1970 00:00:00 GMT", "1970-01-01T00:00:00.000Z"),
             (951_782_400, "Tue, 29 Feb 2000 00:00:00 GMT", "2000-02-29T00:00:00.000Z"),

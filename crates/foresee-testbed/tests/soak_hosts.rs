@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The real command, with real namespaces: needs root and iproute2, as the tests that use it do.
+//! The real command with real namespaces: needs root and iproute2, like the tests that use it.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -48,7 +48,7 @@ fn namespaces() -> String {
 }
 
 fn ping(from: &str, to: &str) -> bool {
-    // Bash opens the connection: a refused one has crossed the network, an unreachable one has not.
+    // Bash opens the connection: a refused connection has crossed the network, an unreachable host has not.
     let script = format!("timeout 2 bash -c 'exec 3<>/dev/tcp/{to}/9' 2>&1");
     let said = Command::new("ip").args(["netns", "exec", from, "bash", "-c", &script]).output().unwrap();
     String::from_utf8_lossy(&said.stdout).contains("refused")
@@ -82,7 +82,7 @@ fn hosts_reach_one_another_until_a_link_is_cut_and_leave_nothing_behind() {
 }
 
 #[test]
-fn what_a_killed_one_left_behind_is_removed_by_the_next() {
+fn the_remains_of_a_killed_testbed_are_removed_by_the_next() {
     let mut killed = Hosts::start(&["a"]);
     let left = killed.answer()["hosts"]["a"]["namespace"].as_str().unwrap().to_owned();
     killed.child.kill().unwrap();
@@ -95,7 +95,7 @@ fn what_a_killed_one_left_behind_is_removed_by_the_next() {
 }
 
 #[test]
-fn every_way_out_of_a_host_has_the_pinned_congestion_control() {
+fn every_route_of_a_host_has_the_configured_congestion_control() {
     for (arguments, pinned) in [(&["c0", "c1"][..], "cubic"), (&["c0", "c1", "--congestion", "reno"], "reno")]
     {
         let mut hosts = Hosts::start(arguments);

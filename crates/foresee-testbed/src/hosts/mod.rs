@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Several hosts on one machine: network namespaces behind one switch, each link shaped both ways.
+//! Several hosts on one machine: network namespaces behind one switch, with each link shaped in both directions.
 //!
-//! For tests and benchmarks of what crosses a network. The switch has a namespace of its own, so nothing is
-//! attached to the machine's own interfaces and no packet can leave it. Apart from the origin, which is a server:
-//! this is a place where others' processes run (`ip netns exec NAMESPACE COMMAND`).
+//! It is for tests and benchmarks of network traffic. The switch has a namespace of its own, so nothing is
+//! attached to the machine's own interfaces, and no packet can leave it. It is separate from the origin, which is
+//! a server: hosts run processes of their users (`ip netns exec NAMESPACE COMMAND`).
 //!
-//! The hosts live as long as standard input is open. Lines on it change a link while it is used; each is answered
-//! by a line. What an earlier one that was killed has left behind is removed at the start.
+//! The hosts exist as long as standard input is open. Lines on it change a link at run time; each is answered by
+//! a line. Remains of a killed testbed are removed at the start.
 //!
-//! Refuses to delay: kernels of small machines have `tbf` and no `netem`, so a link has a rate and no latency of
-//! its own. Needs root and iproute2.
+//! Links have a rate and no latency of their own, because kernels of small machines have `tbf` and no `netem`.
+//! Needs root and iproute2.
 
 mod network;
 mod options;
@@ -24,8 +24,8 @@ pub use options::{HostOptions, HostsOptions};
 
 use crate::options::UsageError;
 
-/// Makes the hosts, says where they are, follows the lines of standard input; removes everything when that ends, or
-/// on SIGTERM or SIGINT.
+/// Create the hosts, print their addresses, and follow the lines of standard input; remove everything at its end,
+/// or on SIGTERM or SIGINT.
 pub fn run(arguments: impl IntoIterator<Item = String>) -> Result<(), RunError> {
     let options = HostsOptions::parse(arguments)?;
     tokio::runtime::Builder::new_current_thread().enable_all().build()?.block_on(serve(&options))
@@ -57,7 +57,7 @@ fn say(what: &serde_json::Value) -> std::io::Result<()> {
     stdout.flush()
 }
 
-/// Its lines; closed when it is.
+/// The lines of standard input; closed at its end.
 fn standard_input() -> mpsc::Receiver<String> {
     let (send, lines) = mpsc::channel(1);
     std::thread::spawn(move || {
@@ -70,17 +70,17 @@ fn standard_input() -> mpsc::Receiver<String> {
     lines
 }
 
-/// Why there are no hosts.
+/// Why the hosts could not be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// The command line.
+    /// An invalid command line.
     #[error(transparent)]
     Usage(#[from] UsageError),
-    /// A command of the system.
+    /// A failed system command.
     #[error(transparent)]
     Network(#[from] NetworkError),
-    /// Standard input or output.
+    /// A failure of standard input or output.
     #[error(transparent)]
     Io(#[from] std::io::Error),
 }

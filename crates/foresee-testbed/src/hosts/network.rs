@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The namespaces, links and shapers, made and removed with iproute2.
+//! The namespaces, links and shapers, created and removed with iproute2.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use super::options::HostsOptions;
 
-/// Where `ip netns exec` finds the files that it puts over those in `/etc`.
+/// The folder with the files that `ip netns exec` mounts over those in `/etc`.
 const OVERLAYS: &str = "/etc/netns";
-/// Where all hosts are.
+/// The subnet of all hosts.
 const SUBNET: &str = "10.77.0.0/16";
-/// How long processes in a host have to end after SIGTERM.
+/// Time for processes in a host to end after SIGTERM.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// The hosts of one testbed. Removed, with every process in them, when it is dropped.
+/// The hosts of one testbed. Dropping it removes them, with every process in them.
 #[derive(Debug)]
 pub struct Network {
     tag: String,
@@ -29,11 +29,11 @@ pub struct Network {
 struct Host {
     name: String,
     address: String,
-    /// The last one asked for.
+    /// The last requested rate.
     rate: Option<String>,
 }
 
-/// A command of the system failed, or was not understood.
+/// A system command failed, or a line is invalid.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetworkError {
@@ -42,10 +42,10 @@ pub enum NetworkError {
     NoProgram {
         /// Its name.
         program: &'static str,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The program said no.
+    /// The program failed.
     #[error("`{command}` failed: {said}; hosts need root and CAP_NET_ADMIN")]
     Refused {
         /// The whole command line.
@@ -53,21 +53,21 @@ pub enum NetworkError {
         /// Its standard error.
         said: String,
     },
-    /// The names of the hosts cannot be written down for them.
+    /// The files with the names of the hosts cannot be written.
     #[error("{path}: {source}")]
     Overlay {
         /// The file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// A line that is no command.
+    /// An unknown command.
     #[error("{line:?} is no command; `rate HOST RATE`, `cut HOST` and `mend HOST` are")]
     Unknown {
         /// The line.
         line: String,
     },
-    /// A command about a host that is not there.
+    /// A command for an unknown host.
     #[error("no host is called {name:?}")]
     NoHost {
         /// The name.
@@ -76,7 +76,7 @@ pub enum NetworkError {
 }
 
 impl Network {
-    /// Makes every host and its link.
+    /// Create every host and its link.
     pub fn build(options: &HostsOptions) -> Result<Self, NetworkError> {
         sweep();
         let address = |i: usize| format!("10.77.0.{}", i + 1);
@@ -104,7 +104,7 @@ impl Network {
         Ok(network)
     }
 
-    /// Where everybody is: one JSON object.
+    /// The addresses of all hosts, as one JSON object.
     pub fn describe(&self) -> serde_json::Value {
         let hosts: serde_json::Map<_, _> = self
             .hosts
@@ -118,7 +118,7 @@ impl Network {
         serde_json::json!({ "hosts": hosts, "pid": std::process::id() })
     }
 
-    /// Does what one line says.
+    /// Execute the command of one line.
     pub fn follow(&mut self, line: &str) -> Result<(), NetworkError> {
         match line.split_whitespace().collect::<Vec<_>>()[..] {
             ["rate", name, rate] => {
@@ -146,7 +146,7 @@ impl Network {
         self.shape(host)
     }
 
-    /// By route, not by the namespace's default: that may only be one that the machine allows to everybody.
+    /// By route and not by the namespace's default, which is limited to what the machine allows to all users.
     fn pin_congestion(&self, namespace: &str, address: &str) -> Result<(), NetworkError> {
         for route in [
             &[SUBNET, "dev", "eth0", "scope", "link"][..],
@@ -158,7 +158,7 @@ impl Network {
         Ok(())
     }
 
-    /// Names resolve from files alone: a look-up that waits for a name server takes five seconds to fail.
+    /// Names resolve from files only: a look-up that waits for a name server takes five seconds to fail.
     fn write_overlay(&self, namespace: &str) -> Result<(), NetworkError> {
         let folder = Path::new(OVERLAYS).join(namespace);
         let lines = self.hosts.iter().map(|host| format!("{} {}\n", host.address, host.name));
@@ -174,7 +174,7 @@ impl Network {
         Ok(())
     }
 
-    /// Both directions of a host's link: out at its own end, in at the switch's.
+    /// Shape both directions of a host's link: outgoing at its own end, incoming at the switch's.
     fn shape(&self, host: &Host) -> Result<(), NetworkError> {
         let (switch, own, port) = (self.namespace("switch"), self.namespace(&host.name), port(&host.name));
         for (namespace, device) in [(&own, "eth0"), (&switch, port.as_str())] {
@@ -195,7 +195,7 @@ impl Network {
                     "latency",
                     &self.queue,
                 ])?,
-                // There may be none to delete.
+                // There may be none.
                 None => drop(tc(&["-n", namespace, "qdisc", "del", "dev", device, "root"])),
             }
         }
@@ -233,7 +233,7 @@ fn port(host: &str) -> String {
     format!("v-{host}")
 }
 
-/// Removes what testbeds that no longer run have left behind.
+/// Remove the remains of testbeds that no longer run.
 fn sweep() {
     let abandoned: Vec<_> = namespaces()
         .into_iter()
@@ -247,7 +247,7 @@ fn sweep() {
     remove(&abandoned);
 }
 
-/// Ends the processes of these namespaces, politely and then not, and deletes them.
+/// End the processes of these namespaces, first by SIGTERM, then by SIGKILL, and delete the namespaces.
 fn remove(namespaces: &[String]) {
     let deadline = Instant::now() + GRACE;
     let alive = || -> Vec<String> { namespaces.iter().flat_map(|name| pids(name)).collect() };
@@ -281,7 +281,7 @@ fn kill(signal: &str, pids: &[String]) {
     drop(Command::new("kill").arg(signal).args(pids).stderr(Stdio::null()).status());
 }
 
-/// What a command prints, empty if it fails.
+/// The output of a command, empty if it fails.
 fn said(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).stderr(Stdio::null()).output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()

@@ -3,9 +3,9 @@
 
 use crate::options::UsageError;
 
-/// Interface names have at most 15 bytes, and a name stands in one.
+/// Interface names have at most 15 bytes, and contain the host's name.
 const NAME_BYTES_MAX: usize = 12;
-/// Addresses are 10.77.0.1 and on; one byte is plenty for one machine.
+/// Addresses start at 10.77.0.1; one byte suffices for one machine.
 const HOSTS_MAX: usize = 250;
 
 /// A complete, checked configuration.
@@ -13,11 +13,11 @@ const HOSTS_MAX: usize = 250;
 pub struct HostsOptions {
     /// The hosts, in the order of their addresses.
     pub hosts: Vec<HostOptions>,
-    /// What may pass at line speed after an idle gap, as `tc` spells sizes.
+    /// Bytes that may pass at line speed after an idle gap, in the notation of `tc`.
     pub burst: String,
-    /// How long a packet may wait in a link's queue before it is dropped, as `tc` spells times.
+    /// Maximum time of a packet in a link's queue before it is dropped, in the notation of `tc`.
     pub queue: String,
-    /// The congestion control of the hosts' sockets: what a machine has otherwise differs.
+    /// The congestion control of the hosts' sockets; the machine's default differs between machines.
     pub congestion: String,
 }
 
@@ -26,12 +26,12 @@ pub struct HostsOptions {
 pub struct HostOptions {
     /// Lower-case letters, digits and `-`, at most 12.
     pub name: String,
-    /// Of its link, each way, as `tc` spells rates (`200mbit`); `None`: not shaped.
+    /// Rate of its link in each direction, in the notation of `tc` (`200mbit`); `None`: not shaped.
     pub rate: Option<String>,
 }
 
 impl HostsOptions {
-    /// Reads the arguments that follow `hosts`.
+    /// Parse the arguments that follow `hosts`.
     pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Self, UsageError> {
         let mut arguments = arguments.into_iter();
         let (mut names, mut all) = (Vec::new(), None);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_has_its_own_rate_or_that_of_all() {
+    fn a_host_has_its_own_rate_or_the_common_one() {
         let options = parsed("w0 w1=1gbit w2=none --rate 200mbit --burst 32kb").unwrap();
         let rates: Vec<_> = options.hosts.iter().map(|host| host.rate.as_deref()).collect();
         assert_eq!(rates, [Some("200mbit"), Some("1gbit"), None]);

@@ -10,7 +10,7 @@ fn runtime() -> tokio::runtime::Runtime {
 }
 
 #[test]
-fn none_ends_early() {
+fn no_sleep_ends_early() {
     let runtime = runtime();
     for micros in [0, 1, 300, 2_500] {
         let time = Duration::from_micros(micros);
@@ -19,7 +19,7 @@ fn none_ends_early() {
 }
 
 #[test]
-fn a_time_beyond_the_clock_is_slept_and_can_be_given_up() {
+fn a_sleep_beyond_the_range_of_the_clock_can_be_cancelled() {
     let endless = async { tokio::time::timeout(Duration::from_millis(5), sleep(Duration::MAX)).await };
     assert!(runtime().block_on(endless).is_err());
 }

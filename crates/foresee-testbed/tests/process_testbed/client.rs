@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A testbed process and an HTTP client of a few lines, which hides nothing that the wire shows.
+//! A testbed process and a minimal HTTP client, which exposes all bytes on the wire.
 
 use std::fmt::Write as _;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -60,12 +60,12 @@ impl Drop for Process {
     }
 }
 
-/// One connection, for one request after the other.
+/// One connection, for sequential requests.
 pub(crate) struct Connection {
     stream: BufReader<TcpStream>,
 }
 
-/// An answer, whole.
+/// A complete answer.
 #[derive(Debug)]
 pub(crate) struct Response {
     pub(crate) status: u16,

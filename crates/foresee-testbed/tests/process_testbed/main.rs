@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The built program, over real sockets, as loaders meet it.
+//! The built program over real sockets, as used by loaders.
 
 mod client;
 
@@ -34,7 +34,7 @@ fn pattern(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn objects_come_whole_and_in_parts_with_their_tag() {
+fn objects_and_ranges_are_served_with_their_tag() {
     let bytes = pattern(300_000);
     let root = folder(&[("train/ü 1.bin", &bytes), ("empty", b"")]);
     let testbed = serve(&root, &[]);
@@ -87,7 +87,7 @@ fn a_bucket_is_found_and_listed() {
 }
 
 #[test]
-fn what_went_through_is_counted_by_method_status_and_kind() {
+fn traffic_is_counted_by_method_status_and_kind() {
     let root = folder(&[("k", &pattern(1_000))]);
     let testbed = serve(&root, &[]);
     let mut connection = testbed.connect();
@@ -102,7 +102,7 @@ fn what_went_through_is_counted_by_method_status_and_kind() {
     assert_eq!(counters["requests_total"], 6);
     assert_eq!(counters["body_bytes"], 3_010);
     assert_eq!(counters["other_bytes"], missing.body.len());
-    // This client's own look at the counters is a connection, but not a request.
+    // This client's own query of the counters is a connection, but not a request.
     assert_eq!(counters["connections"], 2);
     assert_eq!(counters["max_in_flight"], 1);
     testbed.post("/-/reset", "");
@@ -136,7 +136,7 @@ fn all_connections_together_keep_the_limits() {
 }
 
 #[test]
-fn every_fault_happens_as_often_as_asked_and_then_no_more() {
+fn every_fault_happens_as_often_as_requested_and_then_no_more() {
     let root = folder(&[("k", &pattern(100_000))]);
     let testbed =
         serve(&root, &["--faults", r#"[{"kind": "status", "status": 503, "retry_after_s": 2, "next": 1}]"#]);
@@ -200,13 +200,13 @@ fn the_proxy_forwards_every_byte_and_header_and_counts_them() {
     let counters = proxy.counters();
     assert_eq!(counters["body_bytes"], 600_005);
     assert_eq!(counters["body_bytes"], behind.counters()["body_bytes"]);
-    // One connection of a client is one connection to the server; looks at the counters are further ones.
+    // One connection of a client is one connection to the server; queries of the counters are further ones.
     assert_eq!(behind.counters()["requests_total"], 5);
     assert_eq!(behind.counters()["connections"], 4);
 }
 
 #[test]
-fn what_a_client_sends_reaches_the_server_unchanged() {
+fn uploads_reach_the_server_unchanged() {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     let url = format!("http://{}", listener.local_addr().expect("an address"));
     let proxy = Process::start(&["proxy", &url]);
@@ -236,7 +236,7 @@ fn what_a_client_sends_reaches_the_server_unchanged() {
 }
 
 #[test]
-fn a_server_that_is_not_there_is_a_named_bad_gateway() {
+fn a_missing_server_is_a_bad_gateway_with_its_name() {
     let unused = TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address");
     let proxy = Process::start(&["proxy", &format!("http://{unused}")]);
     let answer = proxy.get("/data/k");
@@ -284,7 +284,7 @@ fn a_mount_is_as_slow_as_the_origin_and_goes_with_it() {
     testbed.post("/-/reset", "");
     let limits = json!({"bytes_per_s": 10_000_000, "requests_per_s": 0, "latency_ms": 5.0});
     testbed.post("/-/limits", &limits.to_string());
-    // Three pieces of a mebibyte at most; the second time is no quicker, for nothing was kept.
+    // Three pieces of a mebibyte at most; the second time is not faster, because nothing was cached.
     let whole = takes_at_least(Duration::from_millis(235), || fs::read(path("large")));
     assert_eq!(whole.expect("the whole file"), bytes);
     let counted = testbed.counters();

@@ -64,7 +64,7 @@ impl Silence {
 
     /// Handle the kernel's data about a connection, requested about once per heartbeat.
     ///
-    /// An acknowledgment is a sign of life, and without bytes in flight none is expected. A peer that does not
+    /// An acknowledgment counts as activity, and without bytes in flight none is expected. A peer that does not
     /// read sends none either: its closed window leaves nothing in flight. It still answers window probes. If
     /// packets cannot leave at all, nothing is in flight, and the probes stay unanswered.
     pub fn handle_info(&mut self, info: &TcpInfo, now: Nanos) {
@@ -75,7 +75,7 @@ impl Silence {
         }
     }
 
-    /// Time since the last sign of life.
+    /// Time since the peer's last activity.
     pub fn lasts(&self, now: Nanos) -> Nanos {
         now.saturating_sub(self.heard)
     }
@@ -85,7 +85,7 @@ impl Silence {
         self.lasts(now) >= self.timeout
     }
 
-    /// When the peer counts as dead without a further sign of life.
+    /// When the peer counts as dead without further activity.
     pub fn deadline(&self) -> Nanos {
         self.heard.saturating_add(self.timeout)
     }
@@ -202,7 +202,7 @@ mod tests {
         #![proptest_config(property(256))]
 
         #[test]
-        fn a_peer_with_a_sign_of_life_in_each_timeout_stays_alive(gaps in proptest::collection::vec(0_u64..100, 1..50)) {
+        fn a_peer_that_is_active_within_each_timeout_stays_alive(gaps in proptest::collection::vec(0_u64..100, 1..50)) {
             let mut silence = Silence::new(MS(100), Nanos::ZERO);
             let mut now = Nanos::ZERO;
             for gap in gaps {

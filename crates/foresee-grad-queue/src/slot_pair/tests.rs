@@ -81,7 +81,7 @@ impl Bench {
 }
 
 #[test]
-fn contributions_are_added_in_rank_order_whatever_order_they_come_in() {
+fn contributions_are_added_in_rank_order_for_any_order_of_arrival() {
     let mut bench = Bench::new(4, 1 << 20, Dtype::F32);
     assert_eq!(bench.push(3, 0, 4.0), Outcome::Parked);
     assert_eq!(bench.push(2, 0, 1.0), Outcome::Parked);

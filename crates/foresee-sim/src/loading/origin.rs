@@ -40,7 +40,7 @@ pub(super) struct Origin<T> {
     now: f64,
 }
 
-/// A request under way.
+/// A request in flight.
 #[derive(Debug)]
 struct Request<T> {
     /// Remaining bytes of the current turn, and after it.

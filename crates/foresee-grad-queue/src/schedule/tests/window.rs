@@ -166,7 +166,7 @@ fn credit_always_admits_one_packet_and_others_as_it_returns() {
     assert_eq!(refused, ScheduleError::AckedTooMuch { connection: link, bytes: 201, unacked: 200 });
     schedule.handle_acked(link, Bytes::new(200)).unwrap();
     assert_eq!(rows(&mut schedule), [(1, 0, 3)]);
-    assert!(all(&mut schedule).is_empty()); // 900 bytes are beyond the credit while anything is under way
+    assert!(all(&mut schedule).is_empty()); // 900 bytes are beyond the credit while anything is in flight
     schedule.handle_acked(link, Bytes::new(100)).unwrap();
     assert_eq!(rows(&mut schedule), [(2, 0, 0)]);
 }

@@ -5,13 +5,13 @@
 //! [`Repeat`] reports bytes and time; the caller chooses the number of repeats and threads, and interprets the
 //! results. The crate is separate from the loader, whose engine never reads in order to measure.
 //!
-//! | file | what it measures |
+//! | file | measurement |
 //! |---|---|
 //! | `memory` | copies, checksums, the memory tier |
-//! | `disk` | a nameless file in a folder: device and page cache apart |
-//! | `origin` | samples of an index, at their origin |
+//! | `disk` | an unnamed file in a folder: device and page cache separately |
+//! | `origin` | samples of an index at their origin |
 //! | `network` | one direction of the links between rank 0 and the others |
-//! | `race` | threads that begin together and end at one moment |
+//! | `race` | threads that start and end together |
 
 mod disk;
 mod memory;

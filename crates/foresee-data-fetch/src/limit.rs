@@ -31,7 +31,7 @@ const CLEARLY: f64 = 1.2;
 const GROWS: f64 = 1.02;
 /// Fraction of the goodput that must remain after a step down.
 const KEEPS: f64 = 0.99;
-/// Concurrency until the first answer if other ranks use the source, and the maximum time for it.
+/// Concurrency until the first answer if other ranks use the source, and the maximum wait for that answer.
 const PROBE: u32 = 2;
 const PROBE_LONGEST: Nanos = Nanos::from_millis(250);
 /// Below this fraction of the plateau, twice in a row, the source has changed and the search restarts.

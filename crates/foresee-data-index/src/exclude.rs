@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Patterns of files and folders that a listing leaves out.
+//! Patterns of files and folders that a listing excludes.
 //!
 //! They are separate from the layouts because a lister needs them too: it does not enter an excluded folder, which
 //! it may not be allowed to read.

@@ -7,7 +7,7 @@
 //! ranks      0 1 .. N-1 0 1 .. N-1 ...                        in groups: 1 sample, or a batch
 //! ```
 //!
-//! Positions count the samples of all ranks, so they mean the same at every world size: after s steps of batch B,
+//! Positions count the samples of all ranks, so they mean the same at every world size. After s steps of batch B,
 //! N ranks have handed out exactly the positions below s B N, and N' ranks continue from there. It is separate
 //! from the list: there is one list per epoch, but every resume distributes again.
 

@@ -13,7 +13,7 @@
 //! 8 half-rounds, alternately  H ^= F(L + k_i) mod 2^hi,   L ^= F(H + k_i) mod 2^lo
 //! F(v) = mix(v) >> 17,  mix = the finaliser of splitmix64
 //! k_i = mix(s + (i + 1) g),  s = mix(mix(seed + g) + epoch),  g = 0x9E3779B97F4A7C15
-//! while x >= n: once more     (a walk along the cycle: under two rounds on average)
+//! while x >= n: repeat        (cycle walking: under two rounds on average)
 //! ```
 
 use std::sync::Arc;

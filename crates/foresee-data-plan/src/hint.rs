@@ -9,7 +9,7 @@
 /// a row may find no space.
 pub const AHEAD: usize = 32;
 
-/// The access that is [`AHEAD`] behind the `nth`, in order; `None` past the end.
+/// The access [`AHEAD`] places after the `nth`; `None` past the end.
 pub fn later<T: Copy>(accesses: &[T], nth: usize) -> Option<T> {
     accesses.get(nth + AHEAD).copied()
 }

@@ -98,7 +98,7 @@ pub enum QueueError {
     PlanBytes {
         /// Offset of the fault.
         at: usize,
-        /// What is wrong there.
+        /// The fault.
         problem: &'static str,
     },
     /// Two ranks train different models, or use different settings.

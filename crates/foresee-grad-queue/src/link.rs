@@ -5,10 +5,10 @@
 //! the window of a [`Schedule`](crate::Schedule). An interface whose traffic stays on its node has a meter of its
 //! own.
 //!
-//! | file | what it decides |
+//! | file | content |
 //! |---|---|
-//! | `rate` | what the link delivers, over the last round trips and at its best |
-//! | `late` | how much longer a window lasts, because what opens it again comes late |
+//! | `rate` | delivery rate of the link: recent, and maximum |
+//! | `late` | extra duration of a window for late acknowledgments |
 
 mod late;
 mod rate;
@@ -45,7 +45,7 @@ pub struct LinkMeter {
 pub struct LinkProgress {
     /// The delivery rate; `None` if this turn ended no interval of measurement.
     pub rate: Option<BytesPerSecond>,
-    /// How much longer than link and packets require the window has to last.
+    /// Extra duration of the window beyond that for link and packets.
     pub late: Nanos,
 }
 

@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_step_of_the_ablation_changes_what_its_name_says() {
+    fn each_step_of_the_ablation_changes_only_its_named_property() {
         let steps =
             [Policy::mercury(), Policy::mercury_windowed(), Policy::mercury_interface(), Policy::foresee()];
         let windows = steps.map(|policy| policy.push().window);

@@ -16,7 +16,7 @@
 //! A message is checked twice, both times under the packet's lock: by its header ([`SlotPair::verdict`]), and
 //! with its payload ([`SlotPair::take`]). In between, the lock is free for other ranks. A verdict stays valid,
 //! because a rank does not lose its turn, and early payloads have a reservation. If a reader fails in between, it
-//! drops its ticket without an effect.
+//! drops its admission without an effect.
 //!
 //! No call blocks: a caller that has to wait gets [`Verdict::Hold`], and [`Progress`] reports when to ask again.
 

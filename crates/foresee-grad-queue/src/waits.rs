@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Missing contributions of a round, for diagnostics of a long wait.
 //!
-//! It is separate from the slots, which are many and have a lock each: a driver visits them one after the other
+//! It is separate from the slots, which are many and have a lock each. A driver visits them one after the other
 //! when a wait is long, and never on the path of a packet. It does not decide whether a rank is lost.
 
 use std::collections::BTreeMap;

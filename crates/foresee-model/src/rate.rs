@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_was_never_measured_is_not_taken_for_one_that_comes_in_time() {
+    fn a_source_without_a_measurement_does_not_count_as_in_time() {
         let at = |source, time: Option<u64>| Candidate { source, time: time.map(Nanos::new) };
         let in_time = |candidates: &[Candidate]| choose_in_time(candidates, Nanos::new(10));
         assert_eq!(in_time(&[]), None);

@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_folder_is_no_prefix() {
+    fn an_empty_folder_is_not_a_prefix() {
         let root = tree(&["a/1"]);
         fs::create_dir_all(root.path().join("empty/deeper")).expect("folders");
         assert_eq!(pages(root.path(), "delimiter=/").0, ["a/"]);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The served folder as a file system, as slow as a network mount.
 //!
-//! A read is a request: it waits for its place under the limit on requests, for the latency, and for all of its
+//! A read is a request. It waits for its place under the limit on requests, for the latency, and for all of its
 //! bytes in one piece, so that reads are served one after the other. Nothing stays in the page cache, so each
 //! read arrives here; the kernel splits it at a mebibyte. Names and sizes cost nothing. The mount is read-only.
 

@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_line_says_what_is_wrong_and_where() {
+    fn an_invalid_command_line_is_reported_with_option_and_reason() {
         for (line, part) in [
             ("", "`serve DIR`"),
             ("serve /no/such/folder", "no such folder"),

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The receiving half of a connection: a header, then its payload into the caller's memory.
 //!
-//! Another thread sends. Header and payload are two calls, because the caller decides in between where a payload
-//! goes, whether it is wanted, and whether it stays unread for now; the unread connection then slows the peer
-//! down.
+//! Another thread sends. Header and payload are two calls, because the caller decides in between: where a payload
+//! goes, whether it is wanted, and whether it stays unread for now. An unread connection slows the peer down.
 //!
 //! This half allocates no memory for data, and reads at most one header ahead. A deadline that passes loses
 //! nothing: bytes read so far are retained, and the same call continues.

@@ -13,7 +13,7 @@
 //!
 //! This is all of them with a lead of one turn, half with three, a quarter with seven: a larger lead yields more,
 //! which equalizes the ranks. A rank retains at least twice the number that fills its share of the source if
-//! every answer is as fast as the fastest: if there is enough capacity for all, buffers still fill.
+//! every answer is as fast as the fastest. If there is enough capacity for all, buffers still fill.
 //!
 //! It does not apply to a consumer of unknown pace, to a source of fixed capacity, or without other ranks,
 //! because a rank that yields stops its search.

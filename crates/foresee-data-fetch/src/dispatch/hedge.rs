@@ -113,7 +113,7 @@ impl Dispatch {
     }
 }
 
-/// The later of: slow for its class, and little slack left.
+/// The later of two times: when the attempt is slow for its class, and when its slack is no longer than that.
 fn hedge_due(span: &Span, late_after: Nanos) -> Nanos {
     let late = span.began.saturating_add(late_after);
     late.max(span.deadline.saturating_sub(late_after)).saturating_add(Nanos::new(1))

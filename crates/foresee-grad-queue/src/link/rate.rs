@@ -13,8 +13,8 @@ const INTERVAL_MIN: Nanos = Nanos::from_millis(5);
 /// Number of intervals whose best rate counts, so that a thread that lost its core does not make the link look
 /// slow.
 const INTERVALS: usize = 8;
-/// Number of stretches whose best rate is the capacity. A stretch joins intervals until neither the granularity
-/// of acknowledgments nor a shaper's burst matters.
+/// Number of stretches whose best rate is the capacity, and their minimum duration. A stretch joins intervals until
+/// neither the granularity of acknowledgments nor a shaper's burst matters.
 const STRETCHES: usize = 64;
 const STRETCH_MIN: Nanos = Nanos::from_millis(50);
 

@@ -61,7 +61,7 @@ pub enum ScheduleError {
         connection: Connection,
         /// Number of the first packet, as offered.
         first: u32,
-        /// How many, as offered.
+        /// Number of packets, as offered.
         packets: u32,
     },
     /// Packets of two lanes over one connection could not be told apart.

@@ -50,7 +50,7 @@ number! {
     Flow(u32), "flow"
 }
 number! {
-    /// How urgent an offer is inside a round of its flow: 0 goes first, 255 last.
+    /// Urgency of an offer inside a round of its flow: 0 goes first, 255 last.
     Class(u8), "class"
 }
 

@@ -217,7 +217,7 @@ fn a_rank_that_runs_ahead_is_refused_by_name() {
 }
 
 #[test]
-fn a_new_generation_forgets_what_was_unfinished_and_keeps_results() {
+fn a_new_generation_drops_unfinished_sums_and_keeps_results() {
     let mut bench = Bench::new(3, 1 << 20, Dtype::F32);
     for rank in 0..3 {
         bench.push(rank, 0, 6.0);

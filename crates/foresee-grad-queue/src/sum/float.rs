@@ -96,7 +96,7 @@ mod tests {
     use half::{bf16, f16};
 
     #[test]
-    fn every_16_bit_pattern_widens_as_the_library_does_and_comes_back() {
+    fn every_16_bit_pattern_widens_as_in_the_library_and_is_restored() {
         for bits in 0..=u16::MAX {
             let (wide, theirs) = (f16_to_f32(bits), f16::from_bits(bits).to_f32());
             if theirs.is_nan() {

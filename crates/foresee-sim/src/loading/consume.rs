@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_are_computed_on_as_they_come_or_when_all_are_there() {
+    fn computation_starts_per_sample_or_with_the_whole_batch() {
         let mut one_by_one = Consumer::new(HandOver::Sample, 1.0);
         assert_eq!(one_by_one.take(2.0, 1, 5.0), Taken { wanted: 1.0, consumed: 2.0, waited: 1.0 });
         assert_eq!(one_by_one.take(6.0, 2, 5.0), Taken { wanted: 7.0, consumed: 7.0, waited: 0.0 });

@@ -4,9 +4,9 @@
 //! It is separate from the report's sums, which always exist; entries are optional. They go to a sink immediately
 //! and none is stored, so a run of any length takes the memory of one batch.
 //!
-//! As in the loader, there is a row per read of origin, disk and peers, one per batch for reads from memory, and
-//! one wait per batch, whose cause is its first missing sample. Nanoseconds are rounded to the nearest, so sums
-//! of entries match the report within half a nanosecond per row.
+//! As in the loader, there is a row per read of origin, disk and peers, and one per batch for reads from memory.
+//! Each batch has one wait, whose cause is its first missing sample. Nanoseconds are rounded to the nearest, so
+//! sums of entries match the report within half a nanosecond per row.
 
 use std::fmt;
 

@@ -106,7 +106,8 @@ fn published(case: &Value, policy: Policy) -> Option<f64> {
 /// Mean of the maximum of two and of four standard normals.
 const LARGEST: [(u32, f64); 2] = [(2, 0.564_190), (4, 1.029_375)];
 
-/// `bound = epochs * steps * (b mu + kappa sigma sqrt(b)) / c`: the barrier waits for the largest of the ranks' batches.
+/// `bound = epochs * steps * (b mu + kappa sigma sqrt(b)) / c`: the barrier waits for the largest batch of all
+/// ranks.
 fn bound(scenario: &Scenario, mean: f64, largest: f64) -> f64 {
     let DataSet::Normal { count, deviation, .. } = scenario.data else { panic!("sizes are drawn") };
     let training = &scenario.training;

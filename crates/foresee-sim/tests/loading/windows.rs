@@ -82,7 +82,7 @@ fn without_a_window_every_sample_waits_and_a_disk_never_does() {
 
 /// Three nodes and two epochs of many samples: the second epoch has the misses of the closed form.
 #[test]
-fn a_fifo_cache_misses_what_its_limit_says() {
+fn the_misses_of_a_fifo_cache_match_its_limit() {
     let partition = 20_000_u64;
     for (share, printed) in
         [(None, 2.0 / 3.0), (Some(0.75), 0.8870), (Some(0.5), 0.9530), (Some(0.25), 0.9890)]

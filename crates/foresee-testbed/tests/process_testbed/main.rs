@@ -265,7 +265,7 @@ fn it_ends_on_sigterm() {
 }
 
 #[test]
-fn a_mount_is_as_slow_as_the_origin_and_goes_with_it() {
+fn a_mount_is_as_slow_as_the_origin_and_disappears_with_it() {
     let bytes = pattern(2_500_000);
     let root = folder(&[("large", &bytes), ("deep/small", b"0123456789"), ("empty", b"")]);
     let at = tempfile::tempdir().expect("a temporary folder");

@@ -17,7 +17,7 @@ fn lanes_of_an_offer_take_turns_and_the_older_offer_goes_first() {
 }
 
 #[test]
-fn a_more_urgent_class_overtakes_between_packets_and_the_rest_goes_on_where_it_stopped() {
+fn a_more_urgent_class_overtakes_between_packets_and_the_rest_continues() {
     let mut schedule = schedule(OPEN, 10, 1);
     schedule.handle_offer(&offer(1, 0, 200, &[lane(0, 3, 10)]), START).unwrap();
     assert_eq!(schedule.poll_send(START).unwrap().packet, 0);

@@ -9,7 +9,6 @@ import pathlib
 import signal
 import subprocess
 import sys
-import xml.etree.ElementTree as ET
 from collections import Counter
 
 import pyarrow as pa
@@ -17,6 +16,7 @@ import pyarrow.ipc
 import pytest
 from support.bench_places import COUNT, SIZE, empty
 from support.house import ROOT
+from support.pictures import texts
 from support.waiting import WATCHDOG, wait_until
 
 from foresee.cli import main
@@ -74,18 +74,16 @@ def test_every_file_is_opened_read_and_closed_once_an_epoch_and_booked_where_it_
     for key in [*told, *told["asked"], *told["cases"][0], *told["cases"][0]["rates"][0]]:
         assert f"`{key}`" in page, f"{PAGE.name} does not tell of {key}"
     assert json.loads((tmp_path / "run" / "storage.json").read_text()) == told
-    pictures = {
-        name: (tmp_path / "run" / "4096-origin-local" / name).read_text()
+    drawn = {
+        name: texts(tmp_path / "run" / "4096-origin-local" / name)
         for name in ("bars.svg", "epochs.svg", "epoch-bars.svg")
     }
-    for name, picture in pictures.items():
-        assert ET.fromstring(picture).tag.endswith("svg")  # noqa: S314 - our own
+    for name in drawn:
         assert f"`CASE/{name}`" in page, f"{PAGE.name} does not tell of {name}"
     # Of two epochs at three rates, the time of each and its slowest process's I/O; and bars, with the changes beside.
-    assert pictures["epochs.svg"].count("<title>I/O of the slowest process</title>") == 2
-    assert pictures["epochs.svg"].count("<circle") == 2 * (3 + 1)
-    assert [pictures["epoch-bars.svg"].count(f">epoch {epoch}<") for epoch in (0, 1, 2)] == [1, 1, 0]
-    assert "faint: with GFS-META +50 %" in pictures["epoch-bars.svg"]
+    assert drawn["epochs.svg"].count("I/O of the slowest process") == 2
+    assert [drawn["epoch-bars.svg"].count(f"epoch {epoch}") for epoch in (0, 1, 2)] == [1, 1, 0]
+    assert any("faint: with GFS-META +50 %" in text for text in drawn["epoch-bars.svg"])
 
 
 def test_its_run_folders_are_analyzed_as_any_others(

@@ -29,6 +29,25 @@ def test_foresee_network_imports_no_torch() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
+def test_a_command_imports_matplotlib_for_a_picture_only() -> None:
+    program = (
+        "import sys; from foresee.cli import main\n"
+        f"main(['network', {VGG!r}, '--bandwidth', '1gbit/s']); assert 'matplotlib' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+
+
+def test_a_picture_without_matplotlib_ends_with_3_before_anything_is_computed(tmp_path) -> None:
+    program = (
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "from foresee.cli import main\n"
+        f"sys.exit(main(['network', {VGG!r}, '--plot', {str(tmp_path / 'curves.svg')!r}]))"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (run.returncode, run.stdout) == (3, "")
+    assert "install matplotlib, or foresee[plot]" in run.stderr
+
+
 def test_reading_a_job_needs_neither_numpy_nor_the_core() -> None:
     program = (
         "import sys, foresee.jobspec\nforesee.jobspec.scenario('thesis_1')\n"

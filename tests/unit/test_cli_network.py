@@ -7,14 +7,16 @@ import doctest
 import importlib
 import json
 import re
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
+import numpy as np
 import pytest
+from support import pictures
 from support.house import ROOT
 
 from foresee import network
 from foresee.cli import main
+from foresee.cli import network as command
 from foresee.network import trace
 
 FOLDER = ROOT / "testdata" / "network"
@@ -30,7 +32,7 @@ def facts(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) ->
     return json.loads(out)
 
 
-@pytest.mark.parametrize("module", ["foresee.cli.network", "foresee.cli._plot"])
+@pytest.mark.parametrize("module", ["foresee.cli.network", "foresee.cli._terminal_plot"])
 def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))
     assert result.attempted
@@ -126,31 +128,34 @@ def test_the_report_has_table_needs_and_curves(capsys) -> None:
 
 
 @pytest.mark.parametrize("name", ["vgg16", "resnet50", "bert_base", "gpt2_small", "trace"])
-def test_the_picture_is_a_page_of_svg(tmp_path: Path, capsys, name: str) -> None:
+def test_the_picture_has_a_curve_and_a_bar_for_each_policy(
+    tmp_path: Path, capsys, monkeypatch, name: str
+) -> None:
+    written = pictures.watch(monkeypatch)
     path = tmp_path / "curves.svg"
     assert main(["network", str(FOLDER / f"{name}.json"), "--plot", str(path)]) == 0
     capsys.readouterr()
-    root = ET.fromstring(path.read_text())  # noqa: S314 - our own file
-    space = "{http://www.w3.org/2000/svg}"
-    width, height = float(root.attrib["width"]), float(root.attrib["height"])
-    lines = root.findall(f"{space}polyline")
-    assert len(lines) == 4
-    for line in lines:
-        points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
-        assert all(0 <= x <= width and 0 <= y <= height for x, y in points)
-        assert [x for x, _ in points] == sorted(x for x, _ in points)
-        assert [-y for _, y in points] == sorted(-y for _, y in points), "more bandwidth is never slower"
-    words = "".join(root.itertext())
-    assert "fifo_tensor (WFBP)" in words
-    assert f"Speed of {trace.read(FOLDER / f'{name}.json').model} by bandwidth" in words
+    left, right = written[0].axes
+    assert [line.get_linestyle() for line in left.lines] == ["-", "--", ":", "-."]
+    for line in left.lines:
+        x, y = line.get_xdata(), line.get_ydata()
+        assert (np.diff(x) > 0).all()
+        assert (np.diff(y) >= -1e-12).all(), "more bandwidth is never slower"
+        assert y[0] >= 0
+        assert y[-1] <= 1
+    assert [tick.get_text() for tick in right.get_yticklabels()] == list(command._DRAWN)
+    drawn = pictures.texts(path)
+    assert {"fifo_tensor (WFBP)", "100 %", "1 Gbit/s", "bandwidth of one direction"} <= set(drawn)
+    assert f"Speed of {trace.read(FOLDER / f'{name}.json').model} by bandwidth" in drawn
+    assert list(pictures.overlapping(written[0])) == []
 
 
 def test_a_name_cannot_break_the_picture(tmp_path: Path, capsys) -> None:
-    made = trace.ModelTrace('<b>&"', (trace.Tensor("w", 5, 1.0, 1.0),))
+    made = trace.ModelTrace('<b>&" $x$', (trace.Tensor("w", 5, 1.0, 1.0),))
     trace.write(made, tmp_path / "model.json")
     path = tmp_path / "curves.svg"
     assert main(["network", str(tmp_path / "model.json"), "--plot", str(path)]) == 0
-    assert '<b>&"' in "".join(ET.fromstring(path.read_text()).itertext())  # noqa: S314 - our own file
+    assert 'Speed of <b>&" $x$ by bandwidth' in pictures.texts(path)
     assert "1 tensor," in capsys.readouterr().out
 
 
@@ -184,7 +189,7 @@ def test_a_slack_that_is_asked_for_and_not_reached_has_exit_code_1(capsys) -> No
         ([VGG, "--slack", "0"], "goal is 0"),
         ([VGG, "--slack", "nan"], "goal is NaN"),
         ([VGG, "--efficiency", "1.2"], "--efficiency 1.2"),
-        ([VGG, "--plot", "curves.png"], "only .svg"),
+        ([VGG, "--plot", "curves.gif"], "one of the suffixes .svg, .png, .pdf"),
         ([VGG, "--plot", "{folder}/nowhere/curves.svg"], "nowhere"),
     ],
 )

@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from types import SimpleNamespace
 
 import pytest
+from support import pictures
 from support.house import ROOT
+from support.pictures import texts
 from support.small_job import SMALL, small
 
 from foresee.cli import _simulate_plot, _simulate_run, main, simulate
@@ -52,14 +55,14 @@ def test_two_keys_are_swept_and_drawn(file, tmp_path, capsys) -> None:
     facts = json.loads(capsys.readouterr().out)
     assert len(facts["runs"]) == 6
     assert facts["runs"][3]["at"] == {"cluster.tiers.ram.capacity": "80 MB", "cluster.ranks": "3"}
-    drawn = picture.read_text()
-    assert drawn.startswith("<svg")
-    assert all(f">{value}</text>" in drawn for value in ("20 MB", "300 MB", "1", "3"))
+    drawn = texts(picture)
+    assert {"20 MB", "80 MB", "300 MB", "1", "3", *facts["sweep"]} <= set(drawn)
+    assert {f"{run['total_s']:.4g}" for run in facts["runs"]} <= set(drawn)
     assert main(["simulate", file, *sweep, "--plot", str(picture)]) == 2
     assert "choose one of" in capsys.readouterr().err
     bars = tmp_path / "bars.svg"
     assert main(["simulate", file, "--plot", str(bars)]) == 0
-    assert "stall" in bars.read_text()
+    assert "stall: origin" in texts(bars)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +76,7 @@ def test_two_keys_are_swept_and_drawn(file, tmp_path, capsys) -> None:
         (["{file}", "--sweep", "train.batch=1,nan"], "batch"),
         (["{file}", "--sweep", "cluster.tiers.ram.capacity=0"], "capacity"),
         (["{file}", "--threads", "0"], "--threads 0"),
-        (["{file}", "--plot", "x.png"], "only .svg"),
+        (["{file}", "--plot", "x.gif"], "one of the suffixes .svg, .png, .pdf"),
         (["nothing.toml"], "nothing.toml"),
     ],
 )
@@ -106,11 +109,11 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path, capsys) -> None:
     path = tmp_path / "job.toml"
     path.write_text(SMALL.replace("epochs = 3\n", "").replace('read = "400 MB/s"\n', ""))
     sweeps = ["--sweep", "x", "--sweep", "train.batch=0,1,-3"]
-    arguments = [str(path), *sweeps, "--policies", "foresee", "bset", "--threads", "0", "--plot", "x.png"]
+    arguments = [str(path), *sweeps, "--policies", "foresee", "bset", "--threads", "0", "--plot", "x.gif"]
     assert main(["simulate", *arguments]) == 2
     told = capsys.readouterr().err
     for fault in (
-        "only .svg",
+        "one of the suffixes .svg, .png, .pdf",
         "--threads 0",
         "--policies bset",
         "--sweep 'x'",
@@ -224,22 +227,23 @@ def test_details_have_every_source_and_every_epoch(file, capsys) -> None:
     assert ends == sorted(ends)
 
 
-def test_bars_are_stacked_by_where_the_time_went(file, tmp_path, capsys) -> None:
+def test_bars_are_stacked_by_where_the_time_went(file, tmp_path, capsys, monkeypatch) -> None:
+    written = pictures.watch(monkeypatch)
     picture = tmp_path / "bars.svg"
     asked = ["--policies", "nopfs", "naive", "parallel_staging", "--plot", str(picture), "--json"]
     assert main(["simulate", file, *asked]) == 0
     runs = json.loads(capsys.readouterr().out)["runs"]
-    drawn = picture.read_text()
-    for one in runs:
-        told = re.findall(rf"<title>{one['policy']} ([\w: ]+): (\S+) s</title>", drawn)
-        assert sum(float(value) for _, value in told) == pytest.approx(one["total_s"], rel=1e-3)
+    (figure,) = written
+    drawn = pictures.bars(figure)
+    for place, one in enumerate(runs):
+        heights = {name: [high for at, high in found if at == place] for name, found in drawn.items()}
+        assert sum(itertools.chain(*heights.values())) == pytest.approx(one["total_s"])
         waited = sum(each["waited_s"] for each in one["reads"] if each["source"] == "origin") / 3
-        assert [float(value) for name, value in told if name == "stall: origin"] == [
-            pytest.approx(each, rel=1e-3) for each in [waited] if each
-        ]
-    names = re.findall(r'y="[\d.]+" text-anchor="start">([a-z: ]+)</text>', drawn)
-    assert names[0] == "compute"
-    assert names[-3:] == ["stall: origin", "other ranks", "init"]
+        assert heights["stall: origin"] == [pytest.approx(each) for each in [waited] if each]
+    classes = list(drawn)
+    assert classes[0] == "compute"
+    assert classes[-3:] == ["stall: origin", "other ranks", "init"]
+    assert {*classes, *(one["policy"] for one in runs)} <= set(texts(picture))
 
 
 def test_a_cell_that_is_not_of_the_whole_run_is_marked() -> None:
@@ -248,10 +252,9 @@ def test_a_cell_that_is_not_of_the_whole_run_is_marked() -> None:
         for a in ("1", "2")
     ]
     facts = {"job": "j", "data": None, "compat": "physical", "interrupted": True, "runs": runs}
-    drawn = _simulate_plot.svg(facts | {"sweep": {"a": ["1", "2"], "b": ["1"]}}, [])
-    assert ">5</text>" in drawn
-    assert ">~5</text>" in drawn
-    assert "interrupted" in drawn
+    figure = _simulate_plot.figure(facts | {"sweep": {"a": ["1", "2"], "b": ["1"]}}, [])
+    assert [text.get_text() for text in figure.axes[0].texts] == ["5", "~5"]
+    assert "interrupted" in figure.texts[0].get_text()
 
 
 def test_preparing_is_a_part_of_the_progress() -> None:

@@ -26,7 +26,7 @@ def pair(tmp_path: Path) -> list[str]:
     return [write(tmp_path, "resnet"), write(tmp_path, "efficientnet")]
 
 
-@pytest.mark.parametrize("module", ["foresee.cli.stagger.report", "foresee.cli._panels"])
+@pytest.mark.parametrize("module", ["foresee.cli.stagger.report"])
 def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
     result = doctest.testmod(importlib.import_module(module))
     assert result.attempted
@@ -349,7 +349,7 @@ def test_a_prediction_is_that_of_the_model(pair: list[str], capsys) -> None:
         (["{a}", "{b}", "--machine", "m"], "--machine 'm': there is no catalog at "),
         (["{a}", "{b}", "--catalog", "{folder}/nowhere.db"], "nowhere.db"),
         (["{a}", "{b}", "--catalog", "{a}"], "no SQLite file"),
-        (["{a}", "{b}", "--plot", "curves.png"], "only .svg is written"),
+        (["{a}", "{b}", "--plot", "curves.gif"], "one of the suffixes .svg, .png, .pdf expected"),
         (["{a}", "{b}", "--plot", "{folder}/nowhere/curves.svg"], "nowhere"),
         (["{a}", "{b}", "--compat", "other"], "invalid choice"),
     ],

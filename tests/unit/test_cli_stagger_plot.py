@@ -4,15 +4,15 @@
 from __future__ import annotations
 
 import json
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
+from support import pictures
 from support.table_one import write
 
 from foresee import jobspec
 from foresee.cli import main
-from foresee.cli._panels import Mark
+from foresee.cli._figures import Mark
 from foresee.cli.stagger import plot
 from foresee.stagger import inputs
 
@@ -31,22 +31,23 @@ def facts(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
 @pytest.mark.parametrize(
     "more", [[], ["--running", "85"], ["--running", "100"], ["--cache", "0.4"], ["--compat", "paper"]]
 )
-def test_the_picture_is_a_page_of_svg(tmp_path: Path, pair: list[str], capsys, more: list[str]) -> None:
+def test_the_picture_has_four_panels_for_each_order(
+    tmp_path: Path, pair: list[str], capsys, monkeypatch, more: list[str]
+) -> None:
+    written = pictures.watch(monkeypatch, save=False)
     path = tmp_path / "curves.svg"
     assert main(["stagger", "predict", *pair, "--plot", str(path), *more]) == 0
     capsys.readouterr()
-    root = ET.fromstring(path.read_text())  # noqa: S314 - our own file
-    space = "{http://www.w3.org/2000/svg}"
-    panels = root.findall(f"{space}g")
-    assert len(panels) == (4 if "--running" in more else 8)
-    for panel in panels:
-        lines = panel.findall(f"{space}polyline")
-        assert lines
-        for line in lines:
-            points = [tuple(map(float, point.split(","))) for point in line.attrib["points"].split()]
-            assert all(0 <= x <= 470 and 0 <= y <= 240 for x, y in points)
-            assert [x for x, _ in points] == sorted(x for x, _ in points)
-    assert "resnet first, then efficientnet" in "".join(root.itertext())
+    (figure,) = written
+    assert len(figure.axes) == (4 if "--running" in more else 8)
+    for axes in figure.axes:
+        assert axes.lines
+        for line in axes.lines:
+            x, y = line.get_data()
+            assert list(x) == sorted(x)
+            assert axes.get_xlim()[0] <= min(x) <= max(x) <= axes.get_xlim()[1]
+            assert axes.get_ylim()[0] <= min(y) <= max(y) <= axes.get_ylim()[1]
+    assert figure.axes[0].get_title(loc="left") == "resnet first, then efficientnet"
 
 
 def test_no_curve_goes_on_where_the_cache_does_not_reach(pair: list[str], capsys) -> None:
@@ -102,31 +103,25 @@ def test_the_catch_up_is_marked_for_each_start_before_it(pair: list[str], capsys
         assert line.x[line.y.index(pytest.approx(600))] == pytest.approx(mark.x)
 
 
-def test_marks_are_drawn(tmp_path: Path, pair: list[str], capsys) -> None:
+def test_marks_are_drawn(tmp_path: Path, pair: list[str], capsys, monkeypatch) -> None:
+    written = pictures.watch(monkeypatch)
     path = tmp_path / "curves.svg"
     assert main(["stagger", "predict", *pair, "--plot", str(path)]) == 0
     capsys.readouterr()
-    space = "{http://www.w3.org/2000/svg}"
-    panels = ET.fromstring(path.read_text()).findall(f"{space}g")  # noqa: S314 - our own file
-    for panel in panels:
-        upright = [
-            line.attrib
-            for line in panel.iter(f"{space}line")
-            if line.attrib["x1"] == line.attrib["x2"] and "stroke-dasharray" in line.attrib
-        ]
-        assert len(upright) in {2, 3, 4}
-        assert all(64 <= float(line["x1"]) <= 456 for line in upright)
-    assert [text.text for text in panels[0].iter(f"{space}text")].count("best") == 1
+    for axes in written[0].axes:
+        upright = [line for line in axes.lines if len(set(line.get_xdata())) == 1]
+        assert len([line for line in upright if line.get_linestyle() == ":"]) in {2, 3, 4}
+    # Two panels of both orders of start.
+    assert pictures.texts(path).count("best") == 4
 
 
 def test_a_plans_picture_has_a_line_per_job_and_names_cannot_break_it(
     tmp_path: Path, pair: list[str], capsys
 ) -> None:
-    odd = write(tmp_path, "resnet2", 'model = "<b>&"\nwait_cached = 0')
+    odd = write(tmp_path, "resnet2", 'model = "<b>& $x$"\nwait_cached = 0')
     path = tmp_path / "plan.svg"
     arguments = [*pair, odd, "--coalesces", "--read", "1166 s", "--plot", str(path)]
     assert main(["stagger", "predict", *arguments]) == 0
     capsys.readouterr()
-    root = ET.fromstring(path.read_text())  # noqa: S314 - our own file
-    assert len(root.findall(".//{http://www.w3.org/2000/svg}polyline")) == 3
-    assert "<b>&" in "".join(root.itertext())
+    drawn = pictures.texts(path)
+    assert {"resnet", "efficientnet", "<b>& $x$", "end"} <= set(drawn)

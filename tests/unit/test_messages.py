@@ -56,8 +56,7 @@ OTHER_OPTIONS = {
     "--time": "of sbatch",
 }
 # Texts that are code for another program, not messages.
-NO_MESSAGES = ("cli/_svg", "cli/_bars", "cli/_heat", "cli/_panels", "cli/_plot", "cli/_front", "cli/stagger/plot",
-    "cli/_analysis_plots", "cli/_simulate_plot", "stagger/slurm", "storage/bench/loop")  # fmt: skip
+NO_MESSAGES = ("stagger/slurm", "storage/bench/loop")
 
 
 @functools.cache
@@ -181,6 +180,7 @@ EXTRAS = {
     "torch": "torch",
     "pyarrow": "ledger",
     "darshan": "darshan",
+    "matplotlib": "plot",
 }
 
 

@@ -61,22 +61,22 @@ def named(path: str | os.PathLike[str], make: Callable[[], _T]) -> _T:
         raise ConfigError([f"{os.fspath(path)}: {fault}" for fault in error.faults]) from None
 
 
-def write(path: str | os.PathLike[str], text: str) -> None:
-    """Write ``text`` to ``path``: a temporary file beside it first, then a rename.
+def write(path: str | os.PathLike[str], content: str | bytes) -> None:
+    """Replace the file ``path`` as a whole: write a temporary file next to it, then rename that.
 
     Raises:
-        OSError: the file cannot be written, and is named; what was there before is as it was.
+        OSError: the file cannot be written; the error names it, and an older file is unchanged.
     """
     shown = os.fspath(path)
     draft = f"{shown}.{os.getpid()}.tmp"
     try:
-        with open(draft, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
+        with open(draft, "wb") as file:
+            file.write(content.encode() if isinstance(content, str) else content)
         os.replace(draft, shown)
     except BaseException as error:
         if os.path.exists(draft):
             os.remove(draft)
         if isinstance(error, OSError):
-            # Whoever reads it asked for this file, and knows of no other.
+            # The name of the temporary file would mean nothing to the user.
             raise OSError(error.errno, error.strerror, shown) from None
         raise

@@ -1,38 +1,43 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of ``foresee analyze`` and ``foresee bench storage``: seconds by rate, process or epoch, and gains.
+"""Figures of ``foresee analyze`` and ``foresee bench storage``: seconds by cache rate, process or epoch, and gains.
 
-Between the answers and the drawing: what becomes a bar, a curve, an axis. Refuses to draw, which is what
-``_bars``, ``_front`` and ``_panels`` do. They are figures 1 to 4 of the paper that ``foresee.storage.model`` names:
-:func:`epochs`, :func:`bars` and :func:`epoch_bars` (what would be is faint in them, figure 3), :func:`pair`.
+They are figures 1 to 4 of the paper that ``foresee.storage.model`` cites: :func:`epochs`, :func:`bars` and
+:func:`epoch_bars` (predictions are faint in them, figure 3), and :func:`pair`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from foresee import storage
-from foresee.cli import _bars, _front, _panels, _svg
+from foresee.cli import _figures
+from foresee.cli._figures import Axis, Group, Line, Panel, Stack
 from foresee.storage.analysis import IoTable, answers
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["bars", "epoch_bars", "epochs", "in_words", "pair"]
 
 _BARS, _POINTS = 64, 200
-_EPOCHS, _BESIDE = 12, 3
-"""Of a page at most, and of a row of it."""
+_EPOCHS, _COLUMNS = 12, 3
+"""Largest number of epochs on a page, and of panels in a row of it."""
+_SIZE = 7.6, 4.6
+"""Of the figure of a pair, in inches."""
 
 
-def bars(tables: dict[float, IoTable], facts: dict[str, Any]) -> str:
+def bars(tables: dict[float, IoTable], facts: dict[str, Any]) -> Figure:
     """The slowest process of each cache rate, or of one rate the slowest processes; ``facts`` as they are printed."""
     classes = next(iter(tables.values())).classes
     goal = None if facts["goal"] is None else facts["goal"]["seconds"]
     if len(tables) > 1:
         answers.measured(tables)
         groups = [_group(told["rate"], told["slowest"], told["what_if"], classes) for told in facts["tables"]]
-        return _bars.svg(
+        return _figures.bars(
             "I/O time of the slowest process", _subtitle(facts), "cache rate", classes, groups, goal
         )
     groups = []
@@ -42,15 +47,15 @@ def bars(tables: dict[float, IoTable], facts: dict[str, Any]) -> str:
     seconds = np.nan_to_num(table.seconds)
     order = np.argsort(-seconds.sum(axis=1), kind="stable")[:_BARS]
     for row in order.tolist():
-        stacks = [_bars.Stack(seconds[row].tolist())]
+        stacks = [Stack(seconds[row].tolist())]
         if shares is not None:
-            stacks.append(_bars.Stack((seconds[row] * shares).tolist(), faint=True))
-        groups.append(_bars.Group(table.processes[row].removeprefix("rank "), stacks))
+            stacks.append(Stack((seconds[row] * shares).tolist(), faint=True))
+        groups.append(Group(table.processes[row].removeprefix("rank "), stacks))
     axis = f"process, the slowest {len(groups)} of {len(table.processes)}"
-    return _bars.svg("I/O time by process", _subtitle(facts), axis, classes, groups, goal)
+    return _figures.bars("I/O time by process", _subtitle(facts), axis, classes, groups, goal)
 
 
-def epochs(rates: Sequence[Mapping[str, Any]], inputs: Sequence[str]) -> str:
+def epochs(rates: Sequence[Mapping[str, Any]], inputs: Sequence[str]) -> Figure:
     """Of each epoch how long it took, and the I/O time of its slowest process beside it, against the cache rate.
 
     Args:
@@ -64,17 +69,17 @@ def epochs(rates: Sequence[Mapping[str, Any]], inputs: Sequence[str]) -> str:
         took = [each["seconds"] for each in at.values()]
         io = [each["slowest"]["seconds"] for each in at.values()]
         lines = [
-            _panels.Line("the epoch", _svg.COLOURS[0], list(at), took, points="circle"),
-            _panels.Line("I/O of the slowest process", _svg.COLOURS[1], list(at), io, points="triangle"),
+            Line("the epoch", _figures.COLOURS[0], list(at), took, points="o"),
+            Line("I/O of the slowest process", _figures.COLOURS[1], list(at), io, points="^"),
         ]
-        panels.append(_panels.Panel(f"epoch {epoch}", "cache rate", "seconds", lines))
-    rows = [panels[at : at + _BESIDE] for at in range(0, len(panels), _BESIDE)]
-    return _panels.svg("Epochs and their I/O time", _inputs(inputs, by_epoch), rows)
+        panels.append(Panel(f"epoch {epoch}", Axis("cache rate"), Axis("seconds"), lines))
+    rows = [panels[at : at + _COLUMNS] for at in range(0, len(panels), _COLUMNS)]
+    return _figures.panels("Epochs and their I/O time", _inputs(inputs, by_epoch), rows)
 
 
 def epoch_bars(
     rates: Sequence[Mapping[str, Any]], inputs: Sequence[str], *, changes: str = "", goal: float | None = None
-) -> str:
+) -> Figure:
     """Of each epoch the slowest process by class, against the cache rate.
 
     Args:
@@ -97,7 +102,7 @@ def epoch_bars(
     }
     words = [*_inputs(inputs, by_epoch), *([f"faint: with {changes}"] if changes else [])]
     title = "I/O time of the slowest process by epoch"
-    return _bars.column(title, [" · ".join(words)], "cache rate", classes, plots, goal)
+    return _figures.bar_rows(title, [" · ".join(words)], "cache rate", classes, plots, goal)
 
 
 def _by_epoch(rates: Sequence[Mapping[str, Any]]) -> dict[int, dict[float, Mapping[str, Any]]]:
@@ -119,16 +124,16 @@ def _group(
     slowest: Mapping[str, Any] | None,
     what_if: Mapping[str, Any] | None,
     classes: Sequence[str],
-) -> _bars.Group:
+) -> Group:
     stacks = [
-        _bars.Stack([which["by_class"].get(name, 0.0) for name in classes], faint=faint)
+        Stack([which["by_class"].get(name, 0.0) for name in classes], faint=faint)
         for which, faint in ((slowest, False), (what_if, True))
         if which is not None
     ]
-    return _bars.Group(f"{rate:g}", stacks)
+    return Group(f"{rate:g}", stacks)
 
 
-def pair(tables: dict[float, IoTable], question: answers.Question) -> str:
+def pair(tables: dict[float, IoTable], question: answers.Question) -> Figure:
     """The least gains of two classes, a curve per cache rate."""
     assert question.pair is not None
     assert question.goal is not None
@@ -141,20 +146,22 @@ def pair(tables: dict[float, IoTable], question: answers.Question) -> str:
     gains = [corner for front in fronts.values() for corner in front.corners]
     ends = tuple(_end([corner[i] for corner in gains]) for i in (0, 1))
     steps = [ends[0] * i / _POINTS for i in range(_POINTS + 1)]
-    curves = []
-    for rate, front in fronts.items():
+    lines = []
+    for number, (rate, front) in enumerate(fronts.items()):
         exact = [corner[0] for corner in front.corners if math.isfinite(corner[0])]
         points = [(gain, front.least(gain)) for gain in sorted({*steps, *exact})]
         points = [(gain, least) for gain, least in points if math.isfinite(least)]
         # From above: less of the first no gain of the second makes good.
         points = [(points[0][0], max(2 * ends[1], points[0][1])), *points]
-        curves.append(_front.Curve(f"cache rate {rate:g}" if len(tables) > 1 else "least gains", points))
+        name = f"cache rate {rate:g}" if len(tables) > 1 else "least gains"
+        colour = _figures.COLOURS[number % len(_figures.COLOURS)]
+        lines.append(Line(name, colour, [x for x, _ in points], [y for _, y in points]))
     first, second = (
-        _front.Axis(f"{name.upper()} faster by", 0.0, end, "%")
+        Axis(f"{name.upper()} faster by", 0.0, end, "%")
         for name, end in zip(question.pair, ends, strict=True)
     )
     title = f"What meets {question.goal:g} s: on the line and above"
-    return _front.svg(title, (first, second), curves)
+    return _figures.panels(title, (), [[Panel("", first, second, lines)]], size=_SIZE)
 
 
 def _end(gains: list[float]) -> float:

@@ -1,18 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``foresee require`` prints for people, and draws of two keys.
+"""Report of ``foresee require`` as text, and the figure of two keys.
 
-Apart from the command, whose one object has the same figures.
+Both show the numbers of the command's JSON object.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from foresee.cli import _front
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-__all__ = ["svg", "text"]
+__all__ = ["figure", "text"]
 
 _LEAST_WIDTH = 14
+_SIZE = 7.6, 4.6
+"""Of the figure, in inches."""
 
 
 def text(facts: dict[str, Any]) -> str:
@@ -46,16 +49,21 @@ def text(facts: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def svg(facts: dict[str, Any]) -> str:
-    """Of two keys: the mixes that meet the goal, as points; what lies between them was not simulated."""
+def figure(facts: dict[str, Any]) -> Figure:
+    """Draw the mixes of two keys that meet the goal, as points; what lies between them was not simulated."""
+    from foresee.cli import _figures
+
     first, second = (
-        _front.Axis(key["key"], min(key["from"], key["to"]), max(key["from"], key["to"]), key["unit"] or "")
+        _figures.Axis(key["key"], min(key["from"], key["to"]), max(key["from"], key["to"]), key["unit"] or "")
         for key in facts["keys"]
     )
     names = [key["key"] for key in facts["keys"]]
     points = sorted((point["at"][names[0]], point["at"][names[1]]) for point in facts["points"])
+    line = _figures.Line(
+        facts["policy"], _figures.COLOURS[0], [x for x, _ in points], [y for _, y in points], "none", "o"
+    )
     title = f"{facts['job']}: each point was simulated and meets the goal"
-    return _front.svg(title, (first, second), [_front.Curve(facts["policy"], points, joined=False)])
+    return _figures.panels(title, (), [[_figures.Panel("", first, second, [line])]], size=_SIZE)
 
 
 def _amount(key: dict[str, Any], point: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of ``foresee simulate``: bars stacked by where the time went, or a heat map of two swept keys.
+"""Figures of ``foresee simulate``: bars stacked by where the time went, or a heat map of two swept keys.
 
-Time is computing, waiting for a sample (by where that was read: a tier, another rank, the origin), waiting for other
-ranks, and what comes before training. Apart from the command, whose facts these are, and from the drawing itself.
+Time is computing, waiting for a sample (by its source: a tier, another rank, the origin), waiting for other ranks, and
+the initialization before training.
 
 Source: Dryden et al., "Clairvoyant Prefetching for Distributed Machine Learning I/O", SC 2021, figure 8: execution time
 stacked by I/O location.
@@ -12,66 +12,68 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from foresee.cli import _bars, _heat
+from foresee.cli import _figures
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["svg"]
+    from matplotlib.figure import Figure
+
+__all__ = ["figure"]
 
 _PEERS = "peers"
 
 
-def svg(facts: dict[str, Any], tiers: Sequence[str]) -> str:
-    """The picture of what was simulated, at least of one run; ``tiers`` by name, the fastest first.
+def figure(facts: dict[str, Any], tiers: Sequence[str]) -> Figure:
+    """Draw one or more simulated runs; ``tiers`` by name, the fastest first.
 
-    What an interrupted run came to so far is marked with ``~``.
+    Results of interrupted runs are marked with ``~``.
     """
-    told = [one for one in facts["runs"] if "total_s" in one]
+    runs = [one for one in facts["runs"] if "total_s" in one]
     title = f"{facts['job']}: {facts['data'] or 'data set'}"
-    lines = [f"{told[0]['ranks']} ranks, compat {facts['compat']}; seconds per rank"]
+    lines = [f"{runs[0]['ranks']} ranks, compat {facts['compat']}; seconds per rank"]
     if facts["interrupted"]:
         title += ", interrupted"
         lines[0] += "; ~: not the whole run"
-    return _map(facts, told, title, lines) if len(facts["sweep"]) == 2 else _stacks(told, tiers, title, lines)
+    return _map(facts, runs, title, lines) if len(facts["sweep"]) == 2 else _stacks(runs, tiers, title, lines)
 
 
-def _map(facts: dict[str, Any], told: list[dict[str, Any]], title: str, lines: list[str]) -> str:
+def _map(facts: dict[str, Any], runs: list[dict[str, Any]], title: str, lines: list[str]) -> Figure:
     (down, rows), (across, columns) = facts["sweep"].items()
-    by_point = {tuple(one["at"].values()): one for one in told}
+    by_point = {tuple(one["at"].values()): one for one in runs}
     cells = [[by_point.get((row, column)) for column in columns] for row in rows]
     values = [[None if one is None else one["total_s"] for one in row] for row in cells]
-    partly = {
+    partial = {
         (y, x)
         for y, row in enumerate(cells)
         for x, one in enumerate(row)
         if one is not None and not one["finished"]
     }
-    title = f"{title}, {told[0]['policy']}: total seconds"
-    return _heat.svg(title, lines, (down, rows), (across, columns), values, partly)
+    title = f"{title}, {runs[0]['policy']}: total seconds"
+    return _figures.heat_map(title, lines, (down, rows), (across, columns), values, partial)
 
 
-def _stacks(told: list[dict[str, Any]], tiers: Sequence[str], title: str, lines: list[str]) -> str:
-    stalls = [_stalls(one) for one in told]
+def _stacks(runs: list[dict[str, Any]], tiers: Sequence[str], title: str, lines: list[str]) -> Figure:
+    stalls = [_stalls(one) for one in runs]
     # A job without tiers may have a policy that keeps samples in memory all the same.
     known = [*(tiers or ["ram"]), _PEERS, "origin"]
     places = [place for place in known if any(place in stall for stall in stalls)]
-    groups: dict[str, list[_bars.Stack]] = {}
-    for one, stall in zip(told, stalls, strict=True):
+    groups: dict[str, list[_figures.Stack]] = {}
+    for one, stall in zip(runs, stalls, strict=True):
         ranks = one["ranks"]
         parts = [one["compute_s"], *(stall.get(place, 0.0) for place in places), one["barrier_s"]]
         label = " ".join([one["policy"], ", ".join(one.get("at", {}).values())]).strip()
         mark = "" if one["finished"] else "~"
         groups.setdefault(mark + label, []).append(
-            _bars.Stack([*(part / ranks for part in parts), one["init_s"]])
+            _figures.Stack([*(part / ranks for part in parts), one["init_s"]])
         )
     classes = ["compute", *(f"stall: {place}" for place in places), "other ranks", "init"]
-    bars = [_bars.Group(label, stacks) for label, stacks in groups.items()]
-    return _bars.svg(title, lines, "policy", classes, bars)
+    bars = [_figures.Group(label, stacks) for label, stacks in groups.items()]
+    return _figures.bars(title, lines, "policy", classes, bars)
 
 
 def _stalls(one: dict[str, Any]) -> dict[str, float]:
-    """Seconds of waiting over all ranks, by where the sample was read; other ranks' tiers are one place."""
+    """Return the seconds that all ranks waited, by the source of the sample; other ranks' tiers are one source."""
     waited: dict[str, float] = {}
     for each in one["reads"]:
         place = _PEERS if each["source"].startswith("peer ") else each["source"]

@@ -9,7 +9,7 @@ import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from foresee.cli import _svg
+from foresee.cli import _plot_option
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,23 +61,27 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="FILE",
         help="what could be bought, on top of --what-if: the cheapest that meets --goal",
     )
-    parser.add_argument("--plot-pair", metavar="FILE.svg", help="write the gains of --pair as a picture")
+    parser.add_argument(
+        "--plot-pair", metavar=_plot_option.METAVAR, help="write the gains of --pair as a picture"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
-    parser.add_argument("--plot", metavar="FILE.svg", help="write the bars as a picture")
+    parser.add_argument("--plot", metavar=_plot_option.METAVAR, help="write the bars as a picture")
     parser.add_argument(
         "--plot-epochs",
-        metavar="FILE.svg",
+        metavar=_plot_option.METAVAR,
         help="of run folders: how long each epoch took beside its slowest process's I/O, by cache rate",
     )
     parser.add_argument(
-        "--plot-epoch-bars", metavar="FILE.svg", help="of run folders: the bars of each epoch by cache rate"
+        "--plot-epoch-bars",
+        metavar=_plot_option.METAVAR,
+        help="of run folders: the bars of each epoch by cache rate",
     )
     parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
     """Carry it out."""
-    from foresee.cli import _analysis_plots, _analysis_report
+    from foresee.cli import _analysis_report
     from foresee.storage.analysis import answers
 
     pictures = {
@@ -86,7 +90,7 @@ def run(options: argparse.Namespace) -> int:
         "--plot-epochs": options.plot_epochs,
         "--plot-epoch-bars": options.plot_epoch_bars,
     }
-    if faults := [fault for name, path in pictures.items() for fault in _svg.check(name, path)]:
+    if faults := [fault for name, path in pictures.items() for fault in _plot_option.check(name, path)]:
         raise ConfigError(faults)
     if options.plot_pair is not None and options.pair is None:
         raise ConfigError("--plot-pair without --pair: which two classes?")
@@ -98,12 +102,8 @@ def run(options: argparse.Namespace) -> int:
     facts = {"inputs": options.inputs, **answers.answer(tables, question), "epochs": _epochs(options)}
     facts["waits"] = _waits(options)
     rated = any(map(_INPUT.fullmatch, options.inputs)) or options.hit_rate is not None
-    if options.plot is not None:
-        _svg.write(options.plot, _analysis_plots.bars(tables, facts))
-    if options.plot_pair is not None:
-        _svg.write(options.plot_pair, _analysis_plots.pair(tables, question))
-    if folders:
-        _plot_epochs(options, facts, folders)
+    if any(path is not None for path in pictures.values()):
+        _draw(options, facts, tables, question, folders)
     print(json.dumps(facts) if options.json else _analysis_report.report(facts, rated=rated))
     return 1 if facts["goal"] is not None and not facts["goal"]["met"] else 0
 
@@ -212,20 +212,32 @@ def _folders(options: argparse.Namespace) -> dict[float, list[str]]:
     return folders
 
 
-def _plot_epochs(options: argparse.Namespace, facts: dict[str, Any], folders: dict[float, list[str]]) -> None:
-    """Both pictures of epochs, or the one that is asked for."""
-    from foresee.cli import _analysis_plots
+def _draw(
+    options: argparse.Namespace,
+    facts: dict[str, Any],
+    tables: dict[float, IoTable],
+    question: answers.Question,
+    folders: dict[float, list[str]],
+) -> None:
+    """Write the pictures that the options name."""
+    from foresee.cli import _analysis_plots, _figures
     from foresee.storage.analysis import epochs
 
+    if options.plot is not None:
+        _figures.write(options.plot, _analysis_plots.bars(tables, facts))
+    if options.plot_pair is not None:
+        _figures.write(options.plot_pair, _analysis_plots.pair(tables, question))
+    if not folders:
+        return
     change = facts["what_if"]
     rates = epochs.read(folders, epoch=options.epoch, change=change)
     if options.plot_epochs is not None:
-        _svg.write(options.plot_epochs, _analysis_plots.epochs(rates, options.inputs))
+        _figures.write(options.plot_epochs, _analysis_plots.epochs(rates, options.inputs))
     if options.plot_epoch_bars is not None:
         goal = None if facts["goal"] is None else facts["goal"]["seconds"]
         words = "" if change is None else _analysis_plots.in_words(change)
         picture = _analysis_plots.epoch_bars(rates, options.inputs, changes=words, goal=goal)
-        _svg.write(options.plot_epoch_bars, picture)
+        _figures.write(options.plot_epoch_bars, picture)
 
 
 def _input(text: str) -> tuple[float, str]:

@@ -10,6 +10,7 @@ import shlex
 import time
 from typing import TYPE_CHECKING, Any
 
+from foresee.cli import _plot_option
 from foresee.cli._status import Status
 from foresee.errors import ConfigError, PackageMissing
 
@@ -112,7 +113,7 @@ def run(options: argparse.Namespace) -> int:
         drop_caches=options.drop_caches,
         throttle_by=options.throttle_by,
     )
-    _needs_ledgers()
+    _check_packages()
     folder = _folder(options.folder)
     measured, interrupted = _measured(wanted, folder)
     question = answers.Question(change=change, goal=goal)
@@ -124,10 +125,15 @@ def run(options: argparse.Namespace) -> int:
     return 1 if goal is not None and not any(case["answers"]["goal"]["met"] for case in told["cases"]) else 0
 
 
-def _needs_ledgers() -> None:
-    """Say that they cannot be read before minutes are spent on writing them."""
+def _check_packages() -> None:
+    """Fail before minutes of measuring if ledgers cannot be read or pictures cannot be drawn.
+
+    Raises:
+        PackageMissing: PyArrow or matplotlib is not installed.
+    """
     if importlib.util.find_spec("pyarrow") is None:
         raise PackageMissing("ledgers are read with pyarrow; install it, or foresee[ledger]")
+    _plot_option.need_matplotlib()
 
 
 def _folder(asked: str | None) -> str:
@@ -162,7 +168,7 @@ def _measured(wanted: Asked, folder: str) -> tuple[list[Measured], bool]:
 def _write(told: dict[str, Any], tables: dict[str, dict[float, IoTable]]) -> None:
     """Into the folder: all figures, and the pictures of each case."""
     from foresee._schema import files
-    from foresee.cli import _analysis_plots, _svg
+    from foresee.cli import _analysis_plots, _figures
     from foresee.storage.analysis import epochs
 
     for case in told["cases"]:
@@ -176,7 +182,7 @@ def _write(told: dict[str, Any], tables: dict[str, dict[float, IoTable]]) -> Non
             _EPOCH_BARS: _analysis_plots.epoch_bars(apart, [name], changes=words, goal=goal),
         }
         for picture, drawn in pictures.items():
-            _svg.write(os.path.join(told["folder"], name, picture), drawn)
+            _figures.write(os.path.join(told["folder"], name, picture), drawn)
     files.write(os.path.join(told["folder"], _FILE), json.dumps(told, allow_nan=False, indent=1) + "\n")
 
 

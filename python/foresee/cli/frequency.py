@@ -14,11 +14,13 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from foresee.cli import _svg
+from foresee.cli import _plot_option
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
+
+    from matplotlib.figure import Figure
 
 __all__ = ["add_to", "run"]
 
@@ -72,7 +74,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
     parser.add_argument(
-        "--plot", metavar="FILE.svg", help="samples by how often they are read, as in figure 3"
+        "--plot", metavar=_plot_option.METAVAR, help="samples by how often they are read, as in figure 3"
     )
     parser.set_defaults(run=run)
 
@@ -93,7 +95,7 @@ def run(options: argparse.Namespace) -> int:
         )
         if not least <= value < below
     ]
-    faults += _svg.check("--plot", options.plot)
+    faults += _plot_option.check("--plot", options.plot)
     if faults:
         raise ConfigError(faults)
     shape = {"ranks": options.ranks, "epochs": options.epochs, "samples": options.samples}
@@ -122,7 +124,9 @@ def run(options: argparse.Namespace) -> int:
         "drawn": [counts.tolist() for counts in drawn],
     }
     if options.plot is not None:
-        _svg.write(options.plot, _picture(facts))
+        from foresee.cli import _figures
+
+        _figures.write(options.plot, _picture(facts))
     print(json.dumps(facts) if options.json else _report(facts))
     return 0
 
@@ -186,18 +190,18 @@ def _shown(facts: dict[str, Any]) -> list[_Row]:
     return rows[min(some) : max(some) + 1] if some else rows
 
 
-def _picture(facts: dict[str, Any]) -> str:
-    from foresee.cli import _bars
+def _picture(facts: dict[str, Any]) -> Figure:
+    from foresee.cli import _figures
 
     groups = []
     for row in _shown(facts):
         often = row.reads >= facts["least_reads"]
         stacks = [
-            _bars.Stack((0.0, value) if often else (value, 0.0), faint=faint)
+            _figures.Stack((0.0, value) if often else (value, 0.0), faint=faint)
             for value, faint in ((row.expected, False), (row.counted, True), (row.drawn, True))
             if value is not None
         ]
-        groups.append(_bars.Group(str(row.reads), stacks))
+        groups.append(_figures.Group(str(row.reads), stacks))
     title = f"{facts['samples']:,} samples, {facts['ranks']:,} ranks, {facts['epochs']:,} epochs"
     light = [
         name
@@ -208,4 +212,4 @@ def _picture(facts: dict[str, Any]) -> str:
         f"{facts['least_reads']} reads or more: {facts['expected_often']:,.2f} samples{_beside(facts)}",
         "dark: expected" + (f"; light: {', then '.join(light)}" if light else ""),
     ]
-    return _bars.svg(title, lines, "reads by one rank", ("seldom", "often"), groups, unit="samples")
+    return _figures.bars(title, lines, "reads by one rank", ("seldom", "often"), groups, unit="samples")

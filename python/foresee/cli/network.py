@@ -8,13 +8,14 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from foresee.cli import _svg
+from foresee.cli import _plot_option, _terminal_plot
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
 
     import numpy as np
+    from matplotlib.figure import Figure
     from numpy.typing import NDArray
 
     from foresee import network
@@ -35,10 +36,10 @@ _SWEPT, _PLOTTED = 13, 97
 _AROUND = 4.0
 #: As each policy is drawn: letter, colour, dash.
 _DRAWN: dict[network.Policy, tuple[str, str, str]] = {
-    "mercury": ("m", "#0072B2", ""),
-    "barrier": ("b", "#E69F00", "9 3"),
-    "fifo_packet": ("p", "#009E73", "3 3"),
-    "fifo_tensor": ("t", "#D55E00", "9 3 2 3"),
+    "mercury": ("m", "#0072B2", "-"),
+    "barrier": ("b", "#E69F00", "--"),
+    "fifo_packet": ("p", "#009E73", ":"),
+    "fifo_tensor": ("t", "#D55E00", "-."),
 }
 _LABELS: dict[network.Policy, str] = {"fifo_tensor": "fifo_tensor (WFBP)"}
 
@@ -83,7 +84,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("--slack", type=float, metavar="S", help="share of the speed to be kept (0.99)")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
-    parser.add_argument("--plot", metavar="FILE.svg", help="write the curves as a picture")
+    parser.add_argument("--plot", metavar=_plot_option.METAVAR, help="write the curves as a picture")
     parser.set_defaults(run=run)
 
 
@@ -92,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
     from foresee import network
     from foresee.network import trace
 
-    if faults := _svg.check("--plot", options.plot):
+    if faults := _plot_option.check("--plot", options.plot):
         raise ConfigError(faults)
     model = trace.read(options.model)
     link = _link(options)
@@ -109,7 +110,9 @@ def run(options: argparse.Namespace) -> int:
     facts = _facts(model, step, link, rows, needs, goal, options)
     curves = network.sweep(step, shown, efficiency=link.efficiency, compat=options.compat)
     if options.plot is not None:
-        _svg.write(options.plot, _picture(model, facts, curves))
+        from foresee.cli import _figures
+
+        _figures.write(options.plot, _picture(model, facts, curves))
     print(json.dumps(facts) if options.json else _report(facts, curves))
     reached = float(rows.of("mercury")[rows.bandwidths.argmax()])
     return 1 if options.slack is not None and reached < goal else 0
@@ -212,8 +215,6 @@ def _facts(
 
 
 def _report(facts: dict[str, Any], curves: network.Sweep) -> str:
-    from foresee.cli import _plot
-
     policies = tuple(_DRAWN)
     lines = [*_head(facts), ""]
     lines.append(
@@ -226,14 +227,22 @@ def _report(facts: dict[str, Any], curves: network.Sweep) -> str:
             f"{_time(row['t_iter'][policy]):>11} {_share(row['speed'][policy]):>7}" for policy in policies
         )
         gain, clipping = f"{row['gain_over_fifo_tensor']:.2f} x", f"+{_time(row['exact_clipping_seconds'])}"
-        lines.append(f"{_plot.bit_rate(row['bandwidth']):>13}{''.join(cells)}{gain:>17}{clipping:>16}")
+        lines.append(
+            f"{_terminal_plot.bit_rate(row['bandwidth']):>13}{''.join(cells)}{gain:>17}{clipping:>16}"
+        )
     needs = facts["minimum_bandwidth"]
     lines += ["", f"needed for {100 * facts['slack']:.4g} % of the speed without a network"]
     for policy in policies:
         need = needs[policy]
-        told = "out of reach" if need is None else _plot.bit_rate(need)
+        told = "out of reach" if need is None else _terminal_plot.bit_rate(need)
         lines.append(f"{policy:>13}{told:>19}{_against_wfbp(policy, needs)}")
-    lines += ["", "speed against bandwidth", _plot.text(_curves(curves))]
+    drawn = [
+        _terminal_plot.Curve(
+            _LABELS.get(policy, policy), mark, curves.bandwidths.tolist(), curves.of(policy).tolist()
+        )
+        for policy, (mark, _, _) in _DRAWN.items()
+    ]
+    lines += ["", "speed against bandwidth", _terminal_plot.text(drawn)]
     return "\n".join(lines)
 
 
@@ -259,33 +268,30 @@ def _against_wfbp(policy: str, needs: dict[str, float | None]) -> str:
     return f"   {100 * (1 - need / wfbp):.0f} % less than WFBP"
 
 
-def _picture(model: trace.ModelTrace, facts: dict[str, Any], curves: network.Sweep) -> str:
-    from foresee.cli import _plot
+def _picture(model: trace.ModelTrace, facts: dict[str, Any], curves: network.Sweep) -> Figure:
+    from foresee.cli import _figures
 
     needs = facts["minimum_bandwidth"]
-    bars = [_plot.Bar(policy, colour, needs[policy]) for policy, (_, colour, _) in _DRAWN.items()]
+    bars = [_figures.Bar(policy, colour, needs[policy]) for policy, (_, colour, _) in _DRAWN.items()]
     first, second = _head(facts)
-    title = f"Speed of {model.model} by bandwidth"
-    lines = [first.removeprefix(f"{model.model}: "), second]
-    return _plot.svg(
-        title, lines, _curves(curves), bars, f"needed for {100 * facts['slack']:.4g} % of the speed"
+    rates = curves.bandwidths.tolist()
+    panel = _figures.Panel(
+        "",
+        _figures.Axis("bandwidth of one direction", rates[0], rates[-1]),
+        _figures.Axis("share of the speed without a network", 0.0, 1.0),
+        [
+            _figures.Line(_LABELS.get(policy, policy), colour, rates, curves.of(policy).tolist(), dash)
+            for policy, (_, colour, dash) in _DRAWN.items()
+        ],
     )
-
-
-def _curves(curves: network.Sweep) -> list[Any]:
-    from foresee.cli import _plot
-
-    return [
-        _plot.Curve(
-            _LABELS.get(policy, policy),
-            mark,
-            colour,
-            dash,
-            curves.bandwidths.tolist(),
-            curves.of(policy).tolist(),
-        )
-        for policy, (mark, colour, dash) in _DRAWN.items()
-    ]
+    return _figures.bandwidths(
+        f"Speed of {model.model} by bandwidth",
+        [first.removeprefix(f"{model.model}: "), second],
+        panel,
+        {rate: _terminal_plot.bit_rate(rate) for rate in _terminal_plot.ticks(rates[0], rates[-1])},
+        {f"needed for {100 * facts['slack']:.4g} % of the speed": bars},
+        _terminal_plot.bit_rate,
+    )
 
 
 def _time(seconds: float) -> str:

@@ -11,12 +11,14 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from foresee._runtime.waits import PREPARING
-from foresee.cli import _svg
+from foresee.cli import _plot_option
 from foresee.cli._status import Status
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
+
+    from matplotlib.figure import Figure
 
     from foresee import predict
 
@@ -45,7 +47,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     )
     parser.add_argument("--policies", nargs="+", metavar="P", help="instead of the job's")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
-    parser.add_argument("--plot", metavar="FILE.svg", help="stacked bars: where the time goes there")
+    parser.add_argument(
+        "--plot", metavar=_plot_option.METAVAR, help="stacked bars: where the time goes there"
+    )
     parser.set_defaults(run=run)
 
 
@@ -55,7 +59,7 @@ def run(options: argparse.Namespace) -> int:
     from foresee.jobspec import profile
     from foresee.planning import simulation
 
-    if faults := _svg.check("--plot", options.plot):
+    if faults := _plot_option.check("--plot", options.plot):
         raise ConfigError(faults)
     unknown = [policy for policy in options.policies or () if policy not in simulation.POLICIES]
     if unknown:
@@ -79,7 +83,9 @@ def run(options: argparse.Namespace) -> int:
         shown.end()
     facts = _facts(trace, asked, made, there.machine, interrupted=stopped)
     if options.plot is not None:
-        _svg.write(options.plot, _picture(facts))
+        from foresee.cli import _figures
+
+        _figures.write(options.plot, _picture(facts))
     print(json.dumps(facts) if options.json else _report(facts))
     if stopped:
         print("interrupted", file=sys.stderr)
@@ -206,8 +212,8 @@ def _plain(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:,.2f}"
 
 
-def _picture(facts: dict[str, Any]) -> str:
-    from foresee.cli import _bars
+def _picture(facts: dict[str, Any]) -> Figure:
+    from foresee.cli import _figures
 
     told = [one for one in facts["policies"] if one["reason"] is None]
     if not told:
@@ -217,7 +223,7 @@ def _picture(facts: dict[str, Any]) -> str:
         report = one["report"]
         ranks = report["ranks"]
         parts = (report["init_s"], *(report[f"{name}_s"] / ranks for name in _CLASSES[1:]))
-        bars.append(_bars.Group(one["policy"], [_bars.Stack(parts)]))
+        bars.append(_figures.Group(one["policy"], [_figures.Stack(parts)]))
     title = f"{facts['run']} on {facts['machine']}"
     lines = [f"{told[0]['report']['ranks']} ranks; seconds per rank, predicted from a trace"]
-    return _bars.svg(title, lines, "policy", _CLASSES, bars)
+    return _figures.bars(title, lines, "policy", _CLASSES, bars)

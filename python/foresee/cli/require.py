@@ -16,7 +16,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from foresee.cli import _simulate_options, _simulate_run, _svg
+from foresee.cli import _plot_option, _simulate_options, _simulate_run
 from foresee.cli._status import Status
 from foresee.errors import ConfigError
 
@@ -78,7 +78,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     _simulate_options.add_to(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
     parser.add_argument(
-        "--plot", metavar="FILE.svg", help="of two keys: the mixes that were simulated and meet the goal"
+        "--plot",
+        metavar=_plot_option.METAVAR,
+        help="of two keys: the mixes that were simulated and meet the goal",
     )
     parser.set_defaults(run=run)
 
@@ -159,7 +161,9 @@ def run(options: argparse.Namespace) -> int:
     points = _found(search, dearest)
     facts = _facts(search, points, dearest)
     if options.plot is not None and points:
-        _svg.write(options.plot, _require_report.svg(facts))
+        from foresee.cli import _figures
+
+        _figures.write(options.plot, _require_report.figure(facts))
     print(json.dumps(facts) if options.json else _require_report.text(facts))
     if search.interrupted:
         return 130
@@ -171,7 +175,7 @@ def _asked(options: argparse.Namespace) -> _Search:
     from foresee.jobspec import vary
     from foresee.planning import simulation
 
-    faults = _svg.check("--plot", options.plot)
+    faults = _plot_option.check("--plot", options.plot)
     keys = _keys(options, faults)
     meets = _goal(options, faults)
     if options.policy not in simulation.POLICIES:

@@ -12,7 +12,7 @@ import os
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from foresee.cli import _simulate_options, _simulate_run, _svg
+from foresee.cli import _plot_option, _simulate_options, _simulate_run
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
     parser.add_argument(
         "--plot",
-        metavar="FILE.svg",
+        metavar=_plot_option.METAVAR,
         help="bars stacked by where the time went; of two swept keys a heat map of one policy",
     )
     parser.set_defaults(run=run)
@@ -104,7 +104,7 @@ def _asked(options: argparse.Namespace) -> tuple[Job, _simulate_run.Asked]:
     from foresee.jobspec import vary
     from foresee.planning import simulation
 
-    faults = [*_svg.check("--plot", options.plot), *_faults(options)]
+    faults = [*_plot_option.check("--plot", options.plot), *_faults(options)]
     axes = _axes(options.sweep, faults)
     if options.job is None:
         faults.append("simulate: a job file or a scenario's name is missing; --list shows the scenarios")
@@ -236,10 +236,10 @@ def _facts(given: Job, asked: _simulate_run.Asked, options: argparse.Namespace) 
 
 def _plot(path: str, facts: dict[str, Any], asked: _simulate_run.Asked) -> None:
     """Draw what was simulated; of what was interrupted before anything had begun there is nothing to draw."""
-    from foresee.cli import _simulate_plot
+    from foresee.cli import _figures, _simulate_plot
 
     if any("total_s" in one for one in facts["runs"]):
         tiers = [tier.name for tier in asked.tasks[0].job.cluster.tiers]
-        _svg.write(path, _simulate_plot.svg(facts, tiers))
+        _figures.write(path, _simulate_plot.figure(facts, tiers))
     elif not asked.stopped:
         raise ConfigError("--plot: no policy has an answer, so there is nothing to draw")

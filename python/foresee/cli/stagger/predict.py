@@ -9,7 +9,7 @@ import platform
 import sys
 from typing import TYPE_CHECKING, Any
 
-from foresee.cli import _svg
+from foresee.cli import _plot_option
 from foresee.cli.stagger.options import SLACK, SLACK_HELP, add_read, read_faults, running_faults
 from foresee.errors import ConfigError
 
@@ -67,7 +67,7 @@ def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="with --simulate: hold a follower that comes near until the cache has so much of the data beyond it",
     )
     predict.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
-    predict.add_argument("--plot", metavar="FILE.svg", help="write the curves as a picture")
+    predict.add_argument("--plot", metavar=_plot_option.METAVAR, help="write the curves as a picture")
     predict.set_defaults(run=run)
 
 
@@ -94,10 +94,11 @@ def run(options: argparse.Namespace) -> int:
     add = _add_plan if _planned(options) else _add_orders
     reached = add(facts, jobs, known, options)
     if options.plot is not None:
+        from foresee.cli import _figures
         from foresee.cli.stagger import plot
 
-        picture = plot.picture(facts, known.jobs, compat=options.compat, cache=options.cache)
-        _svg.write(options.plot, picture)
+        figure = plot.figure(facts, known.jobs, compat=options.compat, cache=options.cache)
+        _figures.write(options.plot, figure)
     if options.json:
         print(json.dumps(facts, allow_nan=False))
     else:
@@ -110,7 +111,7 @@ def run(options: argparse.Namespace) -> int:
 def _check(options: argparse.Namespace) -> None:
     """Options that do not go together, and times as people write them."""
     faults = []
-    faults += _svg.check("--plot", options.plot)
+    faults += _plot_option.check("--plot", options.plot)
     faults += read_faults(options)
     if not 0 < options.cache <= 1:
         faults.append(f"--cache {options.cache}: a share above 0 and at most 1 expected")

@@ -58,7 +58,7 @@ def test_more_than_two_jobs_are_started_so_that_nobody_catches_up(
     for i in (0, 2):
         assert plan["starts"][i] + plan["runs"][i] == pytest.approx(plan["makespan"])
     assert main(["stagger", "predict", *files]) == 0
-    assert "nobody catches up" in capsys.readouterr().out
+    assert "no job catches up" in capsys.readouterr().out
 
 
 def test_jobs_of_a_plan_may_arrive_later(tmp_path: Path, capsys) -> None:

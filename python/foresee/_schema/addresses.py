@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``host:port`` as people write it to the ``ip:port`` that a socket takes.
+"""Resolution of the ``host:port`` that users write to the ``ip:port`` that a socket takes.
 
-Apart from the ranks that dial and the command that listens, because both read the same words. Refuses to guess: what
-cannot be read or found is an error with its remedy.
+Ranks that connect and the command that listens share it, so both accept the same spellings. An address that cannot be
+read or resolved is an error with its remedy.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 """Tables of values that users write into files, checked as a whole.
 
 A :class:`Checked` dataclass has a kind of value for each field and reports all faults at once, whether its values came
-from a file or from code.
-
-Refuses to read files (``_toml`` does), and to know how a value is spelled (``_values`` does).
+from a file or from code. ``toml`` reads the files, and ``values`` has the spelling of each value.
 """
 
 from __future__ import annotations
@@ -107,7 +105,7 @@ class Checked:
             raise ConfigError(faults)
 
     def _faults(self, wrong: frozenset[str]) -> Iterator[str]:
-        """What is wrong between fields; those in ``wrong`` hold what they were given, and are not to be asked."""
+        """Yield faults between fields; fields in ``wrong`` hold unchecked input and must not be read."""
         yield from ()
 
 
@@ -130,6 +128,6 @@ def build(of: type[_T], table: Mapping[str, object]) -> _T:
 
 
 def expected(of: type[Checked], key: str) -> str:
-    """What the field ``key`` of a dataclass may be."""
+    """Return the kind of the field ``key`` of a dataclass."""
     (kind,) = (each.metadata["kind"] for each in fields(of) if each.name == key)  # type: ignore[arg-type]
     return str(kind.expected)

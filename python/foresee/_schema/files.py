@@ -39,7 +39,7 @@ def user_path(value: object, name: str) -> str:
 
 
 def read(path: str | os.PathLike[str], most: int) -> bytes:
-    """What the file holds.
+    """Return the content of the file.
 
     Raises:
         ConfigError: more than ``most`` bytes; the message names the file.
@@ -54,7 +54,7 @@ def read(path: str | os.PathLike[str], most: int) -> bytes:
 
 
 def named(path: str | os.PathLike[str], make: Callable[[], _T]) -> _T:
-    """What ``make`` makes, its faults prefixed with the file's name."""
+    """Return the result of ``make``, whose faults get the file's name as prefix."""
     try:
         return make()
     except ConfigError as error:

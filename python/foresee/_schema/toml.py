@@ -46,7 +46,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def read(path: str | os.PathLike[str], make: Callable[[dict[str, Any]], _T]) -> _T:
-    """What ``make`` makes of the file's tables.
+    """Return the result of ``make`` for the file's tables.
 
     Raises:
         ConfigError: no TOML, or what ``make`` found: all faults, each with the file's name.
@@ -70,7 +70,7 @@ def parse(text: str) -> dict[str, Any]:
 
 
 def version_fault(table: Mapping[str, object], version: int, what: str) -> str | None:
-    """What is wrong with a file's ``version``, None if nothing is."""
+    """Return the fault of a file's ``version``, or None."""
     found = table.get("version")
     if found is None:
         return f"version is missing; write version = {version}, the version of the format of a {what}"

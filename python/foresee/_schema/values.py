@@ -2,10 +2,8 @@
 """Values that users write into files: sizes, rates, times, counts, words.
 
 A :class:`Kind` reads one value, a number in base units (bytes, seconds, bytes per second) or a text with a unit, or
-refuses it and says what it expected. Apart from the files' own modules, so that a rate has the same spelling in every
-one of them.
-
-Refuses to read files (``_toml`` does), to know tables (``_checked`` does), and what a value is for.
+raises an error that states the expected form. All file formats share these kinds, so a rate has the same spelling in
+each of them.
 """
 
 from __future__ import annotations
@@ -72,15 +70,15 @@ class Refused(ValueError):
 
 
 def refusal(error: Refused, kind: Kind) -> str:
-    """What a message says of a value that was refused."""
+    """Format a rejected value for a message."""
     return str(error) or kind.expected
 
 
 class Kind(ABC):
-    """What a value may be."""
+    """The values that a field accepts."""
 
     expected: str = ""
-    """What a message says was expected, range included."""
+    """The expected form for messages, range included."""
 
     @abstractmethod
     def read(self, value: object) -> Any:
@@ -431,7 +429,7 @@ def shown(value: object) -> str:
 
 
 def unknown(key: str, known: Sequence[str]) -> str:
-    """What a message says of a key that nobody knows: the nearest one that somebody does."""
+    """Return the hint of a message for an unknown key: the nearest known key."""
     near = get_close_matches(key, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(known)}"
     return f"{_printable(key)} is no key of this table; {hint}"

@@ -27,7 +27,7 @@ _MEDIAN = "50.000000"
 
 
 class _Fault(ValueError):
-    """What is wrong with one job."""
+    """A fault of one job."""
 
 
 def read(path: str, names: Mapping[str, str]) -> list[Figure]:
@@ -193,7 +193,7 @@ def _whole(options: Mapping[str, Any], key: str) -> int:
 
 
 def _date(table: Mapping[str, Any]) -> dt.date | None:
-    """When it ran; None, and so the profile's, where the file does not say."""
+    """The date of the run; None, and so the profile's, if the file has none."""
     stamp = table.get("timestamp")
     if isinstance(stamp, bool) or not isinstance(stamp, int) or not 0 < stamp < 1 << 40:
         return None

@@ -104,7 +104,7 @@ class _Notes:
 
 
 def load() -> str:
-    """What else runs: the load of the last minute, over the cores that are there.
+    """Return a note on other programs: the load of the last minute, over the cores that are there.
 
     >>> load().startswith("load ")
     True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked for, what is wrong with it, and each part's share of the time.
+"""Plan of a calibration: its checked options, and each part's share of the time.
 
 All faults are found before anything is measured, as far as they can be seen without measuring. Parts that need what was
 not given (an origin, a disk, a launcher) are left out and named.
@@ -63,7 +63,7 @@ class Asked:
     """Parts and names of disks; empty: all."""
     world: World = field(default_factory=lambda: World(0, 1))
     meeting: str | None = None
-    """Where ranks meet; None where there is one rank, or the network is left out."""
+    """The address at which ranks meet; None with one rank, or without the network part."""
 
     def wants(self, part: str) -> bool:
         """Whether a part, or a disk by its name, is to be measured."""
@@ -72,11 +72,11 @@ class Asked:
 
 @dataclass(frozen=True)
 class Measured:
-    """What a calibration came to."""
+    """The result of a calibration."""
 
     figures: tuple[Figure, ...]
     left_out: tuple[str, ...]
-    """What is not among them, and why."""
+    """Parts that were left out, with the reason."""
 
 
 def asked(
@@ -88,7 +88,7 @@ def asked(
     port: int | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Asked:
-    """What the words of a command line come to, but for the origin.
+    """Check the options of a command line, except the origin.
 
     Args:
         seconds: for everything, above 0, at most 3600.
@@ -196,7 +196,7 @@ _Run = Callable[[float], Iterator[Figure]]
 
 
 def _shares(wanted: Asked, tell: Callable[[str], None], left_out: list[str]) -> Iterator[tuple[_Run, float]]:
-    """What is run, in order, each with its seconds: less than its share where those before took longer than theirs."""
+    """Return the parts in order, each with its seconds, which are fewer after parts that took too long."""
     until = time.monotonic() + wanted.seconds
     runs = list(_runs(wanted, tell, left_out))
     whole = rest = sum(weight for _, weight in runs)

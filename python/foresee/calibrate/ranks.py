@@ -2,8 +2,8 @@
 """Links between ranks: rank 0 measures one after the other, all others answer and are done.
 
 Ranks meet at ``MASTER_ADDR``, one port above ``MASTER_PORT``, which the launcher keeps for itself. A connection is
-proved by ``FORESEE_TOKEN`` where that is set. Where it is not, by a word that anybody could know: nothing but padding
-travels, so a stranger could spoil a figure and nothing else.
+proved by ``FORESEE_TOKEN`` where that is set. Without it the secret is a public constant:
+only padding is sent, so a stranger could at most spoil a measurement.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def answer(world: World, address: str) -> None:
 
 
 def _own(address: str) -> str:
-    """Where rank 0 listens: on all interfaces, or where others cannot come from outside, on that one alone."""
+    """Return the address on which rank 0 listens: all interfaces, or only loopback if all ranks are local."""
     host, _, port = address.rpartition(":")
     ip = ipaddress.ip_address(host.strip("[]"))
     if ip.is_loopback:

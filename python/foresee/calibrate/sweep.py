@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One sweep: the same measurement with 1, 2, 4, ... threads or readers, until more of them bring nothing.
+"""One sweep: the same measurement with 1, 2, 4, ... threads or readers, until more of them bring no gain.
 
-A point is the median of several short repeats; its spread is half of the distance between their quartiles. Refuses to
-know what is measured.
+A point is the median of several short repeats; its spread is half of the distance between their quartiles. The
+measurement itself is an argument.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Measure: TypeAlias = Callable[[int, float], tuple[int, float, float]]
 
 @dataclass(frozen=True)
 class Point:
-    """What was measured with one count of threads."""
+    """The measurement with one count of threads."""
 
     at: int
     rates: tuple[float, ...]

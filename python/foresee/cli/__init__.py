@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command line: one file per command, imported only when it runs. Needs no torch.
 
-Exit codes: 0 done; 1 the asked-for condition does not hold; 2 bad input; 3 the environment lacks something,
-which is named; 130 interrupted; 141 whoever read the output has ended. With ``--json`` stdout has one object and
+Exit codes: 0 done; 1 the requested condition does not hold; 2 bad input; 3 the environment lacks something,
+which is named; 130 interrupted; 141 the reader of the output has ended. With ``--json`` stdout has one object and
 nothing else; all else goes to stderr.
 """
 

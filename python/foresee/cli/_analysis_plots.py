@@ -165,7 +165,7 @@ def pair(tables: dict[float, IoTable], question: answers.Question) -> Figure:
 
 
 def _end(gains: list[float]) -> float:
-    """Where an axis ends: somewhat above the largest gain, far above it where there is none; one digit."""
+    """Return the end of an axis, with one digit: above the largest finite gain, far above it if others are infinite."""
     largest = max((gain for gain in gains if math.isfinite(gain)), default=0.0)
     if largest <= 0:
         return 100.0

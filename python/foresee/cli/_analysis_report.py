@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``foresee analyze`` and ``foresee bench storage`` print: the table and the answers, as people read them.
+"""Text report of ``foresee analyze`` and ``foresee bench storage``: the table and the answers.
 
-Apart from the command, which asks. Everything here stands in the JSON too, and nothing is computed.
+It computes nothing: the JSON object has every number that the report shows.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def _of_one(label: str, slowest: dict[str, Any] | None, classes: list[str]) -> l
 
 
 def _waits(told: dict[str, Any], *, several: bool) -> list[str]:
-    """What the rank that waited longest waited for."""
+    """Format the causes of waiting of the rank that waited longest."""
     if not told["ranks"]:
         return []
     rank, causes = max(told["ranks"].items(), key=lambda each: sum(each[1].values()))

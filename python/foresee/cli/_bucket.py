@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What each policy of loading keeps, asks of a bucket, and waits for: counts from the known order.
+"""Counts of each loading policy on a bucket, from the known order: cached bytes, requests and waits.
 
-Apart from the command, which prices the counts. What hangs on timing, which prefetches come too late, or on what a
-cache drops that is too small for its rank, is the simulator's to say (:mod:`foresee.cli._bucket_runs`); what does not
-is counted here, for jobs that have no figures to simulate. Refuses to guess: a count by a formula is marked as one.
+``cost`` prices the counts. Counts that depend on timing, such as late prefetches, or on the evictions of a small cache
+come from the simulator (:mod:`foresee.cli._bucket_runs`). The others are computed here, also for jobs that lack the
+numbers for a simulation. A count from a formula is marked as one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ KNOWN = ("direct", "disk", "cache", "full_fetch", "fifty_fifty", "foresee")
 
 @dataclass(frozen=True, kw_only=True)
 class Counts:
-    """What a policy keeps, and asks of the bucket in the whole run."""
+    """Cached bytes of a policy, and its requests to the bucket in the whole run."""
 
     cached: int = 0
     """Samples that each machine keeps."""
@@ -44,7 +44,7 @@ class Counts:
     read_share: float | None = None
     """Bytes of those reads, in sizes of the data set; None: all samples have one size."""
     counted: Literal["order", "simulated", "limit", "formula"] = "formula"
-    """How reads were counted: in the known order, by the simulator, as the limit of many samples, by equations."""
+    """Method of counting reads: in the known order, by the simulator, as the limit of many samples, by equations."""
     note: str | None = None
     """Why reads are an estimate; None: they are not."""
 
@@ -58,7 +58,7 @@ class Arm:
     wait: float
     """Seconds of the whole run that it waits for data."""
     wait_from: Literal["job", "simulated"]
-    """Who says so."""
+    """The source of the wait."""
 
 
 def policies(asked: Job) -> tuple[str, ...]:
@@ -85,7 +85,7 @@ def uses_disk(asked: Job, policy: str) -> bool:
 
 
 def arm(policy: str, asked: Job, work: cost.Workload, compat: Literal["physical", "paper"]) -> Arm:
-    """What a policy keeps and asks for, and how long it waits.
+    """Count the cached bytes, the requests and the wait of a policy.
 
     Raises:
         ConfigError: as :func:`part`.
@@ -197,7 +197,7 @@ def _read_share(asked: Job, work: cost.Workload, run: Simulated) -> float | None
 
 
 def _missed(asked: Job, work: cost.Workload, share: Part, capacity: int | None, cached: int) -> Counts:
-    """What caches without prefetching miss in the whole run, where no simulation has counted it."""
+    """Count the misses of caches without prefetching in the whole run, without a simulation."""
     from foresee.planning import window
 
     if work.epochs * work.readers * share.reads > _bucket_runs.FOLLOWED_MAX:
@@ -212,7 +212,7 @@ def _missed(asked: Job, work: cost.Workload, share: Part, capacity: int | None, 
 
 
 def _orders(asked: Job, work: cost.Workload, share: Part, rank: int) -> Iterator[NDArray[Any]]:
-    """What a rank reads, epoch by epoch."""
+    """Return the reads of a rank, epoch by epoch."""
     from foresee import _native
 
     for epoch in range(work.epochs):

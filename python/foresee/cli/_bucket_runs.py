@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the simulator says of a job that is priced: its bytes, what a policy reads from the bucket, how long it waits.
+"""Simulated runs of a job that is priced: its bytes, the reads of a policy from the bucket, and its waits.
 
-Apart from the counts that follow from the order alone. The scenario is that of ``foresee simulate --order distributed``
-on the same job file, so that both commands tell one story. Refuses runs that would keep a command of seconds for
-minutes, and says so.
+The scenario is that of ``foresee simulate --order distributed`` on the same job file, so both commands agree. Runs that
+would take minutes are not simulated, and the result states that.
 """
 
 from __future__ import annotations

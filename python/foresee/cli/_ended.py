@@ -16,10 +16,10 @@ __all__ = ["like_interrupt"]
 
 @contextlib.contextmanager
 def like_interrupt() -> Iterator[None]:
-    """Within, SIGTERM and SIGHUP raise KeyboardInterrupt, so that whoever cleans up after Ctrl-C does after each.
+    """Within, SIGTERM and SIGHUP raise KeyboardInterrupt, so that cleanup after Ctrl-C happens after each.
 
-    The first of them does, and of Ctrl-C: what comes behind it does nothing, or it could end the cleaning up before
-    that has begun.
+    Only the first of these signals and Ctrl-C does: later ones do nothing, since they could end the cleanup before it
+    has begun.
     """
     before: dict[signal.Signals, Any] = {}
 

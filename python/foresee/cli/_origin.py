@@ -52,7 +52,7 @@ def keys(path: str | None) -> list[bytes] | None:
 
 
 def storage(pairs: Sequence[str], faults: Sequence[str] = ()) -> dict[str, str]:
-    """What ``--option`` gave.
+    """Parse the values of ``--option``.
 
     Errors: :class:`ConfigError` with every pair that is none, and after them ``faults`` of the command's own.
     """

@@ -42,7 +42,7 @@ def _expanded(word: str) -> str:
 
 
 def missing(error: FileNotFoundError) -> str:
-    """What is said of a file that is not there: what its folder has instead, or what makes it."""
+    """Return the hint for a missing file: similar files of its folder, or the command that writes it."""
     path = error.filename
     if not isinstance(path, str) or error.filename2 is not None:
         return str(error)

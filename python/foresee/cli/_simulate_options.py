@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every command that simulates is given: a job by file or name, which reading of the model, how many at a time.
+"""Options of every command that simulates: the job by file or name, the reading of the model, and the thread count.
 
-Apart from the commands, so that an option means the same in each.
+They are defined once, so that an option means the same in each command.
 """
 
 from __future__ import annotations
@@ -37,15 +37,15 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "--hand-over",
         choices=("sample", "batch"),
         default="sample",
-        help="what a rank has before it computes: sample after sample, as published, or its whole batch, as loaders do",
+        help="a rank computes sample by sample, as published, or on whole batches, as loaders deliver them",
     )
     parser.add_argument(
-        "--threads", type=int, metavar="N", help="simulations at a time (cores of this machine)"
+        "--threads", type=int, metavar="N", help="concurrent simulations (cores of this machine)"
     )
 
 
 def faults(options: argparse.Namespace) -> list[str]:
-    """What is wrong with them by themselves."""
+    """Return the faults of the options by themselves."""
     if options.threads is not None and options.threads < 1:
         return [f"--threads {options.threads}: 1 or more"]
     return []

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``foresee simulate`` prints for people: a row per policy, and in detail its epochs and what it reads from where.
+"""Text report of ``foresee simulate``: a row per policy, and in detail its epochs and its reads by source.
 
-Apart from the command, whose one object has the same figures. Times are per rank, samples and bytes of all ranks.
+The command's JSON object has the same numbers. Times are per rank; samples and bytes are sums over all ranks.
 """
 
 from __future__ import annotations

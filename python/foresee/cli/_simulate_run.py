@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``foresee simulate`` runs: policies on points of a sweep, side by side on a few threads, and how far they are.
+"""Simulations of ``foresee simulate``: policies on points of a sweep, concurrently on a few threads, with progress.
 
-Apart from the command, which says what is asked, and from what shows the results. Ctrl-C leaves every run where it is.
-Refuses the core's words for what is wrong: a fault names the job's file and the keys that stand in it.
+Ctrl-C stops every run at its current step and keeps the results so far. Faults of the core are reported with the job's
+file and its keys.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How far a command is: one line of a terminal on stderr, written over in place; elsewhere nothing.
+"""Progress of a command: one line of the terminal on stderr, overwritten in place.
 
-Knows no command. Refuses to write to what is no terminal: logs and pipes get results alone.
+Nothing is written if stderr is not a terminal, so logs and pipes have results only.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Status:
         self._written = False
 
     def say(self, text: str) -> None:
-        """What is done now."""
+        """Show the current activity."""
         if self.shown:
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
             self._written = True

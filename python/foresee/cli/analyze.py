@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from foresee.storage.analysis import IoTable, answers
 
-_HELP = "where a job's I/O time went, what holds it back, and what would meet a goal"
+_HELP = "show a job's I/O time, its bottleneck, and the changes that meet a goal"
 _EPILOG = (
-    "exit code 1: --goal was given, and neither the measured runs (with --what-if, if given) nor any of --offers meet "
-    "it. All answers take scaling to be linear: they are optimistic bounds."
+    "Exit code 1: neither the measured runs (with --what-if, if given) nor any of --offers meet --goal. All answers "
+    "assume linear scaling, so they are optimistic bounds."
 )
 _INPUT = re.compile(r"(\d*\.?\d+)=(.+)", flags=re.DOTALL)
 _CHANGE = re.compile(r"([A-Za-z][\w-]*)=([+-]?\d+(?:\.\d+)?)%?")
@@ -42,7 +42,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         action="append",
         default=[],
         metavar="NAME=PREFIX",
-        help="which paths of a Darshan log are whose: gfs=/lustre, lfs=/local; the longest prefix counts",
+        help="tier of the paths of a Darshan log: gfs=/lustre, lfs=/local; the longest prefix counts",
     )
     parser.add_argument("--epoch", type=int, metavar="N", help="only this epoch of run folders, from 0")
     parser.add_argument(
@@ -54,27 +54,27 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument("--hit-rate", type=float, metavar="R", help="a cache rate between the measured ones")
     parser.add_argument("--goal", metavar="T", help='seconds of the slowest process: 5.5, "2 min"')
     parser.add_argument(
-        "--pair", nargs=2, metavar="CLASS", help="what two classes must gain together for --goal"
+        "--pair", nargs=2, metavar="CLASS", help="gains that two classes need together for --goal"
     )
     parser.add_argument(
         "--offers",
         metavar="FILE",
-        help="what could be bought, on top of --what-if: the cheapest that meets --goal",
+        help="possible purchases, on top of --what-if: finds the cheapest that meets --goal",
     )
-    parser.add_argument(
-        "--plot-pair", metavar=_plot_option.METAVAR, help="write the gains of --pair as a picture"
-    )
+    parser.add_argument("--plot-pair", metavar=_plot_option.METAVAR, help="draw the gains of --pair")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
-    parser.add_argument("--plot", metavar=_plot_option.METAVAR, help="write the bars as a picture")
+    parser.add_argument(
+        "--plot", metavar=_plot_option.METAVAR, help="draw the I/O time as bars; .svg, .png or .pdf"
+    )
     parser.add_argument(
         "--plot-epochs",
         metavar=_plot_option.METAVAR,
-        help="of run folders: how long each epoch took beside its slowest process's I/O, by cache rate",
+        help="draw the duration of each epoch of run folders and the I/O time of its slowest process, by cache rate",
     )
     parser.add_argument(
         "--plot-epoch-bars",
         metavar=_plot_option.METAVAR,
-        help="of run folders: the bars of each epoch by cache rate",
+        help="draw the bars of each epoch of run folders, by cache rate",
     )
     parser.set_defaults(run=run)
 
@@ -187,7 +187,7 @@ def _epochs(options: argparse.Namespace) -> list[dict[str, Any]] | None:
 
 
 def _waits(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """What the training loops of run folders waited for."""
+    """Return the waits of the training loops of run folders, by cause."""
     from foresee.storage.analysis import waits
 
     paths = [path for _, path in map(_input, options.inputs) if os.path.isdir(path)]

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from foresee.storage.analysis import IoTable
     from foresee.storage.bench import Asked, Measured
 
-_HELP = "what storages give a training job, by our own reader"
+_HELP = "measure the storage under the load of a training job"
 _STORAGE = "I/O time by class at each cache rate, of small and large files, from the origin and a local tier"
 _EPILOG = (
-    "Files are made in folders of their own within --origin and --cache and removed at the end, after Ctrl-C too. "
-    "Nothing is modelled unless --throttle is given; a slower place that is there already is another --origin, such as "
-    "a folder of one storage target. exit code 1: --goal was given, and no case meets it."
+    "Files are created in new folders within --origin and --cache and removed at the end, also after Ctrl-C. Only "
+    "--throttle models a storage; give an existing slower one, such as a folder of one storage target, as another "
+    "--origin. Exit code 1: no case meets --goal."
 )
 _FILE, _BARS, _EPOCHS, _EPOCH_BARS = "storage.json", "bars.svg", "epochs.svg", "epoch-bars.svg"
 
@@ -41,7 +41,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         default=[],
         required=True,
         metavar="[NAME=]FOLDER",
-        help="a folder on the origin; each one given is measured by itself",
+        help="a folder on the origin; each --origin is measured separately",
     )
     storage.add_argument("--cache", required=True, metavar="FOLDER", help="a folder on the local tier")
     storage.add_argument(
@@ -63,18 +63,22 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--throttle-by",
         choices=("reader", "kernel"),
         default="reader",
-        help="who does that: a token bucket in the reading processes, or, as root, the kernel, on a loop device whose "
+        help="limit by a token bucket in the reading processes, or, as root, by the kernel on a loop device whose "
         "image is made in --origin; opens are then read requests (%(default)s)",
     )
-    storage.add_argument("--processes", type=int, default=4, metavar="N", help="that read (%(default)s)")
-    storage.add_argument("--epochs", type=int, default=3, metavar="N", help="at each rate (%(default)s)")
+    storage.add_argument(
+        "--processes", type=int, default=4, metavar="N", help="number of reading processes (%(default)s)"
+    )
+    storage.add_argument(
+        "--epochs", type=int, default=3, metavar="N", help="epochs at each rate (%(default)s)"
+    )
     storage.add_argument(
         "--shuffle",
         choices=("global", "local", "both"),
         default="both",
-        help="all files shuffled anew each epoch, or each process its own part (%(default)s)",
+        help="shuffle all files in each epoch, or each process its own shard (%(default)s)",
     )
-    storage.add_argument("--seed", type=int, default=0, metavar="N", help="of every order (%(default)s)")
+    storage.add_argument("--seed", type=int, default=0, metavar="N", help="seed of every order (%(default)s)")
     storage.add_argument(
         "--drop-caches",
         action="store_true",
@@ -145,7 +149,7 @@ def _folder(asked: str | None) -> str:
 
 
 def _measured(wanted: Asked, folder: str) -> tuple[list[Measured], bool]:
-    """What was measured, and whether that was cut short."""
+    """Measure; return the results, and whether Ctrl-C ended them early."""
     from foresee.cli._ended import like_interrupt
     from foresee.storage import bench
 
@@ -221,7 +225,7 @@ def _epochs(case: dict[str, Any]) -> str:
 
 
 class _Progress:
-    """What is measured, and about how long it takes yet."""
+    """Show the current measurement and the estimated time that is left."""
 
     def __init__(self, whole: int) -> None:
         self.done = 0

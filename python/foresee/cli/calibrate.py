@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 _HELP = "measure this machine's memory, disks, origin and network, and write profile.toml"
 _EPILOG = (
-    "Needs no root. A disk is measured with a file without a name, of a quarter of the free room and 1 GiB at most; an "
-    "origin is only read. Under a launcher run it on every rank: links are measured, and rank 0 measures the rest and "
+    "Root is not needed. A disk is measured with an unnamed file of at most a quarter of the free space and 1 GiB; an "
+    "origin is only read. Under a launcher, run it on every rank: links are measured, and rank 0 measures the rest and "
     "writes the file."
 )
 
@@ -36,18 +36,18 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "-o", "--output", default="profile.toml", metavar="FILE", help="the profile to write (%(default)s)"
     )
-    parser.add_argument("--force", action="store_true", help="write over FILE")
+    parser.add_argument("--force", action="store_true", help="overwrite FILE")
     parser.add_argument(
         "--disk",
         action="append",
         default=[],
         metavar="[NAME=]FOLDER",
-        help="a folder on a disk to measure, and what its tier is called (disk)",
+        help="a folder on a disk to measure, and the name of its tier (disk)",
     )
     parser.add_argument(
         "--origin", metavar="URI", help="directory, s3:// or http(s):// prefix, .npy file, or an index of one"
     )
-    parser.add_argument("--index", metavar="FILE", help="of the origin; then nothing is listed")
+    parser.add_argument("--index", metavar="FILE", help="index of the origin, which is then not listed")
     _origin.add_to(parser, layout="of the origin, where it is listed")
     parser.add_argument(
         "--fio",
@@ -64,10 +64,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="memcpy, checksum, ram, origin, decode, network, or the names of disks",
     )
     parser.add_argument(
-        "--seconds", type=float, metavar="S", help="for everything together, listing the origin apart (45)"
+        "--seconds", type=float, metavar="S", help="total time, without listing the origin (45)"
     )
-    parser.add_argument("--port", type=int, metavar="N", help="where ranks meet (MASTER_PORT + 1)")
-    parser.add_argument("--machine", metavar="TEXT", help="what the profile calls this machine")
+    parser.add_argument("--port", type=int, metavar="N", help="port at which ranks meet (MASTER_PORT + 1)")
+    parser.add_argument("--machine", metavar="TEXT", help="name of this machine in the profile")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
     parser.set_defaults(run=run)
 
@@ -112,7 +112,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace, machine: str) -> None:
-    """What can be wrong with the words and the file, before a minute is spent."""
+    """Check the options and the file before a minute is spent."""
     from foresee._schema.values import Refused, Text
 
     try:

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from foresee.jobspec import Job
     from foresee.planning import cost, prices
 
-_HELP = "what a job costs from disks and from a bucket, and where one overtakes the other"
+_HELP = "compare the cost of a job on disks and on a bucket, with break-even points"
 _EPILOG = (
-    "exit code 1: --budget was given, and no policy stays within it. Reads and waiting times are those of `foresee "
-    "simulate --order distributed` where the job has what that needs; [cost] wait_time goes before."
+    "Exit code 1: no policy stays within --budget. Reads and waiting times are those of `foresee simulate --order "
+    "distributed` if the job has the keys for it; [cost] wait_time has precedence."
 )
 
 #: Columns of the bill.
@@ -33,7 +33,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Add the command."""
     parser = commands.add_parser("cost", help=_HELP, description=_HELP, epilog=_EPILOG)
     parser.add_argument("job", metavar="job.toml", help="a job file")
-    parser.add_argument("--prices", metavar="FILE", help="a price book that goes before the shipped one")
+    parser.add_argument("--prices", metavar="FILE", help="a price book that overrides the shipped one")
     parser.add_argument(
         "--compat",
         choices=("physical", "paper"),
@@ -154,7 +154,7 @@ def _complete(asked: Job) -> None:
 
 
 def _needs_disk(asked: Job) -> bool:
-    """Whether the job has to name its disk; policies that nobody chose are left out one by one without one."""
+    """Whether the job has to name its disk; without one, policies that were not chosen are left out one by one."""
     names = asked.cost
     on_disk = any(_bucket.uses_disk(asked, policy) for policy in _bucket.policies(asked))
     return on_disk and (names.disk is not None or names.root_disk > 0 or asked.cache.policies is not None)
@@ -183,7 +183,7 @@ def _workload(asked: Job) -> cost.Workload:
 
 
 def _data(asked: Job) -> tuple[int, float]:
-    """How many samples, and their bytes."""
+    """Return the number of samples, and their bytes."""
     if asked.data.index is not None:
         from foresee import _native
 
@@ -301,7 +301,7 @@ def _break_even(
     tariff: tuple[tuple[float, float], ...],
     compat: Literal["physical", "paper"],
 ) -> list[dict[str, Any]]:
-    """Where each policy costs as much as disks, all else being equal."""
+    """Return the points at which each policy costs as much as disks, all else being equal."""
     from foresee.planning import cost
 
     if "disk" not in arms:
@@ -362,13 +362,13 @@ def _break_even(
 
 
 def _ends(tariff: tuple[tuple[float, float], ...], each: float) -> list[float]:
-    """Where the tiers of a tariff end, in units of so many bytes each; none where nothing leaves."""
+    """Return the ends of a tariff's tiers, in units of so many bytes each; none if no bytes leave."""
     # A hair before the end, so that rounding leads to no byte beyond a tariff's last.
     return [up_to / each * (1 - 1e-12) for up_to, _ in tariff] if each else []
 
 
 def _finite(ends: list[float]) -> float | None:
-    """Where a tariff ends; None if it does not."""
+    """Return the end of a tariff, None if it has none."""
     end = max(ends, default=math.inf)
     return None if math.isinf(end) else end
 
@@ -411,7 +411,7 @@ def _report(facts: dict[str, Any]) -> str:
 
 
 def _notes(told: list[dict[str, Any]]) -> list[str]:
-    """What the table marks, and what it does not say of its columns."""
+    """Return the footnotes of the table."""
     lines = [f"~ {arm['policy']}: {arm['note']}" for arm in told if arm.get("note") is not None]
     simulated = [arm["policy"] for arm in told if arm.get("wait_from") == "simulated"]
     if simulated:
@@ -420,7 +420,7 @@ def _notes(told: list[dict[str, Any]]) -> list[str]:
 
 
 def _point(point: dict[str, Any]) -> str:
-    """Where a policy costs as much as disks, in words."""
+    """Describe the points at which a policy costs as much as disks."""
     told = []
     if point["wait_seconds"] is not None:
         told.append(f"{_time(point['wait_seconds'])} of waiting")

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
 __all__ = ["add_to", "run"]
 
 _HELP = (
-    "how often one rank reads a sample in a run: expected by the exact distribution, counted in the order of a seed, "
-    "and drawn at random (Monte Carlo)"
+    "count how often one rank reads each sample in a run: by the exact distribution, in the order of a seed, and at "
+    "random (Monte Carlo)"
 )
 _EPILOG = (
-    "The order is that of DistributedSampler, shuffled anew in each epoch; counting it takes some 10 ns per sample and "
-    "epoch. Ctrl-C ends it; nothing is printed then, and the exit code is 130."
+    "The order is that of DistributedSampler, shuffled in each epoch; counting takes about 10 ns per sample and epoch. "
+    "After Ctrl-C nothing is printed, and the exit code is 130."
 )
 #: Draws at most; each is a number per sample and epoch.
 _DRAWS_MAX = 1000
@@ -39,9 +39,13 @@ _DRAWS_MAX = 1000
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
     parser = commands.add_parser("frequency", help=_HELP, description=_HELP, epilog=_EPILOG)
-    parser.add_argument("--ranks", type=int, required=True, metavar="N", help="that share the data")
-    parser.add_argument("--epochs", type=int, required=True, metavar="E", help="of the run")
-    parser.add_argument("--samples", type=int, required=True, metavar="F", help="of the data set")
+    parser.add_argument(
+        "--ranks", type=int, required=True, metavar="N", help="number of ranks that share the data"
+    )
+    parser.add_argument("--epochs", type=int, required=True, metavar="E", help="number of epochs of the run")
+    parser.add_argument(
+        "--samples", type=int, required=True, metavar="F", help="number of samples of the data set"
+    )
     parser.add_argument(
         "--delta",
         default="0.8",
@@ -59,22 +63,22 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         type=int,
         default=1,
         metavar="K",
-        help="so many times deal each sample in each epoch to a rank at random, and count; 0: never (1)",
+        help="number of random assignments of samples to ranks that are counted (1)",
     )
     parser.add_argument(
         "--seed",
         type=int,
         default=0,
         metavar="S",
-        help="of the order that is counted, and of the first draw; other draws have S + 1, ... (0)",
+        help="seed of the counted order and of the first draw; other draws have S + 1, ... (0)",
     )
-    parser.add_argument("--rank", type=int, default=0, metavar="R", help="whose reads are counted (0)")
+    parser.add_argument("--rank", type=int, default=0, metavar="R", help="rank whose reads are counted (0)")
     parser.add_argument(
         "--no-order", action="store_true", help="do not count an order, which takes long for many samples"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
     parser.add_argument(
-        "--plot", metavar=_plot_option.METAVAR, help="samples by how often they are read, as in figure 3"
+        "--plot", metavar=_plot_option.METAVAR, help="draw samples by their number of reads, as in figure 3"
     )
     parser.set_defaults(run=run)
 
@@ -132,7 +136,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 class _Row(NamedTuple):
-    """How many samples are read so often, by each answer; None where it was not asked for."""
+    """Number of samples with one count of reads, by each method; None without that method."""
 
     reads: int
     expected: float
@@ -166,7 +170,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _beside(facts: dict[str, Any]) -> str:
-    """What was counted and drawn, as the rest of a sentence."""
+    """Return the counted and drawn numbers as the rest of a sentence."""
     told = ""
     if facts["counted_often"] is not None:
         told += f", {facts['counted_often']:,} by rank {facts['rank']} in the order of seed {facts['seed']}"

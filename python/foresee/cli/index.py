@@ -35,10 +35,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--update",
         action="store_true",
-        help="list anew and say what changed since FILE was written; give --extensions, --exclude and --allow-empty "
+        help="list again and report changes since FILE was written; give --extensions, --exclude and --allow-empty "
         "again",
     )
-    parser.add_argument("--dump", action="store_true", help="show an index instead of making one")
+    parser.add_argument("--dump", action="store_true", help="show an index instead of writing one")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
     parser.set_defaults(run=run)
 

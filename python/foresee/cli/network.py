@@ -46,7 +46,7 @@ _LABELS: dict[network.Policy, str] = {"fifo_tensor": "fifo_tensor (WFBP)"}
 
 @dataclass(frozen=True)
 class _Link:
-    """What of each link's bandwidth is left for gradients, and why."""
+    """Share of each link's bandwidth that is left for gradients, by cause."""
 
     framing: float
     of_link: float
@@ -68,8 +68,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--bandwidth", nargs="+", metavar="B", help="rows of the table (100mbit/s to 100gbit/s)"
     )
     rates.add_argument("--sweep", nargs=2, metavar=("LO", "HI"), help="a table between two bandwidths")
-    parser.add_argument("--ranks", type=int, metavar="N", help="ranks, with a server on each one's machine")
-    parser.add_argument("--servers", type=int, metavar="K", help="machines with a server only (0)")
+    parser.add_argument("--ranks", type=int, metavar="N", help="number of ranks, with a server next to each")
+    parser.add_argument("--servers", type=int, metavar="K", help="number of dedicated servers (0)")
     parser.add_argument(
         "--compat",
         choices=("physical", "paper"),
@@ -82,9 +82,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="E",
         help="share of the link that framing leaves (0.955; paper: 1)",
     )
-    parser.add_argument("--slack", type=float, metavar="S", help="share of the speed to be kept (0.99)")
+    parser.add_argument("--slack", type=float, metavar="S", help="share of the speed to reach (0.99)")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
-    parser.add_argument("--plot", metavar=_plot_option.METAVAR, help="write the curves as a picture")
+    parser.add_argument("--plot", metavar=_plot_option.METAVAR, help="draw the curves; .svg, .png or .pdf")
     parser.set_defaults(run=run)
 
 

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to", "run"]
 
-_HELP = "from a traced run and another machine's profile, how long the run takes there under each policy of loading"
+_HELP = "predict the duration of a traced run on another machine, under each loading policy"
 _EPILOG = (
-    "Intervals are those of the time per step: 90 % of the means over steps drawn anew. Ctrl-C prints what was "
-    "predicted so far, and exits with 130."
+    "Intervals are those of the time per step: 90 % of the means over resampled steps. Ctrl-C prints the predictions "
+    "so far, and exits with 130."
 )
 #: Seconds between two pictures of the bar.
 _LOOK_S = 0.1
@@ -38,18 +38,14 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Add the command."""
     parser = commands.add_parser("predict", help=_HELP, description=_HELP, epilog=_EPILOG)
     parser.add_argument("folder", metavar="RUN", help="a run folder, as FORESEE_TRACE names it")
-    parser.add_argument("--profile", required=True, metavar="there.toml", help="of the machine asked about")
-    parser.add_argument(
-        "--job", metavar="job.toml", help="keys that no trace can tell, or that are to be others"
-    )
+    parser.add_argument("--profile", required=True, metavar="there.toml", help="profile of the other machine")
+    parser.add_argument("--job", metavar="job.toml", help="keys that the trace lacks, or that differ")
     parser.add_argument(
         "--compute-factor", type=float, default=1.0, metavar="X", help="a step computes X times as long there"
     )
-    parser.add_argument("--policies", nargs="+", metavar="P", help="instead of the job's")
+    parser.add_argument("--policies", nargs="+", metavar="P", help="loading policies (those of the job)")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
-    parser.add_argument(
-        "--plot", metavar=_plot_option.METAVAR, help="stacked bars: where the time goes there"
-    )
+    parser.add_argument("--plot", metavar=_plot_option.METAVAR, help="draw the time by cause as stacked bars")
     parser.set_defaults(run=run)
 
 
@@ -104,7 +100,7 @@ class _Shown:
         self._status = Status()
 
     def __call__(self, stage: str, done: int, total: int) -> None:
-        """How far a simulation is, as :meth:`foresee.planning.simulation.Run.advance` tells it."""
+        """Show the progress of a simulation, as :meth:`foresee.planning.simulation.Run.advance` reports it."""
         if stage == "finished":
             self._simulated += 1
         now = time.monotonic()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee require``: the least of a machine with which a job meets a goal, and what of it is cheapest.
+"""``foresee require``: the smallest machine with which a job meets a goal, and the cheapest of several.
 
-Owns the options, and the search side by side on a few threads: ``foresee.planning.sizing`` halves, the simulator
-answers, ``_require_report`` shows. Refuses to begin before all that is wrong is said.
+It has the options and the concurrent search: ``foresee.planning.sizing`` halves, the simulator answers, and
+``_require_report`` shows the result. All faults of the options are reported before the search starts.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ if TYPE_CHECKING:
 
 __all__ = ["add_to", "run"]
 
-_HELP = "the least memory, disk, rate or other figure of a machine with which a job meets a goal; of several, each mix"
+_HELP = "find the least memory, disk, rate or other value of a machine with which a job meets a goal"
 _EPILOG = (
-    "Each key is found by halving between both its ends, to 1 % of the way, which takes more to be no worse; each "
-    "answer was simulated and meets the goal. exit code 1: the dearest ends do not meet it. Ctrl-C prints what was "
-    "found so far, and exits with 130."
+    "Each key is found by bisection between its ends, to 1 % of the range, which assumes that more is no worse; each "
+    "answer was simulated and meets the goal. Exit code 1: the dearest ends do not meet it. Ctrl-C prints the answers "
+    "so far, and exits with 130."
 )
 _KEYS_MAX = 4
 _LOOK_S = 0.1
@@ -57,7 +57,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         action="append",
         default=[],
         metavar="KEY=AMOUNT",
-        help="of one unit of a key, as its --of has it: what is cheapest is told",
+        help="price of one unit of a key, the unit of its --of: marks the cheapest answer",
     )
     goal = parser.add_mutually_exclusive_group(required=True)
     goal.add_argument("--within", metavar="T", help='the whole run: seconds, or "2 h"')
@@ -67,20 +67,20 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="U",
         help="share of the run that ranks compute, above 0, at most 1",
     )
-    parser.add_argument("--policy", default="foresee", metavar="P", help="of loading (foresee)")
+    parser.add_argument("--policy", default="foresee", metavar="P", help="loading policy (foresee)")
     parser.add_argument(
         "--steps",
         type=int,
         default=8,
         metavar="N",
-        help="into how many steps each key but the last is cut; from each on all keys are halved to 1 %% (8)",
+        help="steps of each key but the last; from each step all keys are bisected to 1 %% (8)",
     )
     _simulate_options.add_to(parser)
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
     parser.add_argument(
         "--plot",
         metavar=_plot_option.METAVAR,
-        help="of two keys: the mixes that were simulated and meet the goal",
+        help="draw the combinations of two keys that were simulated and meet the goal",
     )
     parser.set_defaults(run=run)
 
@@ -117,7 +117,7 @@ class _Search:
         return [key.axis for key in self.keys]
 
     def report(self, values: Values) -> Report:
-        """What the policy comes to there; simulated once."""
+        """Return the result of the policy at a point, which is simulated once."""
         from foresee.jobspec import vary
 
         known = self.reports.get(values)
@@ -198,7 +198,7 @@ def _asked(options: argparse.Namespace) -> _Search:
 
 
 def _keys(options: argparse.Namespace, faults: list[str]) -> list[_Key]:
-    """What is searched, with prices; what is wrong is in ``faults``."""
+    """Return the axes of the search with their prices; faults are added to ``faults``."""
     from foresee.planning.sizing import Axis
 
     prices = _prices(options.price, faults)

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import argparse
 
-_HELP = "serve gradients: add up what ranks push, and send the averages back"
+_HELP = "run a gradient server: sum the gradients of ranks, and send the averages back"
 _EPILOG = (
-    "The secret that all ranks and servers of a job share comes from --secret-file or from FORESEE_TOKEN. It ends with "
-    "exit code 0 on SIGINT or SIGTERM; ranks that are connected are told. Started anew at the same address within the "
-    "timeout of its ranks, it goes on with their jobs. With a certificate it takes TLS alone, and ranks name it as "
-    "tls://HOST:PORT; any certificate will do, since the secret proves both ends of the session."
+    "The secret that all ranks and servers of a job share comes from --secret-file or from FORESEE_TOKEN. The server "
+    "notifies connected ranks and ends with exit code 0 on SIGINT or SIGTERM. If it is restarted at the same address "
+    "within the timeout of its ranks, it resumes their jobs. With a certificate it accepts TLS only, and ranks use "
+    "tls://HOST:PORT; any certificate is valid, since the secret proves both ends of the session."
 )
 _MIB = 1 << 20
 _ENDS = frozenset({signal.SIGINT, signal.SIGTERM})
@@ -25,7 +25,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     """Add the command."""
     parser = commands.add_parser("serve", help=_HELP, description=_HELP, epilog=_EPILOG)
     parser.add_argument(
-        "--bind", required=True, metavar="HOST:PORT", help="where to listen; port 0: any that is free"
+        "--bind", required=True, metavar="HOST:PORT", help="address to listen on; port 0: any free port"
     )
     parser.add_argument(
         "--secret-file", metavar="F", help="file with the secret, readable by its owner alone"
@@ -38,13 +38,13 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         type=int,
         default=64,
         metavar="MIB",
-        help="memory per job for gradients that come early (64)",
+        help="buffer per job for gradients that arrive before their turn (64)",
     )
     parser.add_argument(
         "--policy",
         default="foresee",
         metavar="NAME",
-        help="which result goes first (foresee); as on the ranks",
+        help="order of results (foresee); the same as on the ranks",
     )
     parser.add_argument(
         "--tls-cert", metavar="F", help="certificates in PEM, the server's first; with --tls-key"
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
 
     if options.park < 1:
         raise ConfigError(f"--park {options.park}: 1 MiB or more")
-    # Blocked before the server has threads, which inherit it: the signal waits for `sigwait`, whoever it is sent to.
+    # Blocked before the server has threads, which inherit the mask: the signal waits for `sigwait` in any case.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     try:
         server = GradientServer.start(

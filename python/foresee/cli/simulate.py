@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee simulate``: how long a job would take under each policy of loading, on a machine that need not exist.
+"""``foresee simulate``: the duration of a job under each loading policy, on a machine that need not exist.
 
-Owns the options, what is asked by them, and the answer as one object; ``_simulate_run`` runs it, ``_simulate_report``
-and ``_simulate_plot`` show it. Refuses to begin before all that is wrong is said.
+It has the options and the result as one object; ``_simulate_run`` runs the simulations, ``_simulate_report`` and
+``_simulate_plot`` show them. All faults of the options are reported before a simulation starts.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _BOUNDS = frozenset({"perfect", "nopfs_prestaged"})
 #: Nor these, whose ranks read other samples, or in another order, than the training asks for.
 _OTHER_ORDER = frozenset({"deepio_optimistic", "parallel_staging", "locality_aware"})
 
-_HELP = "how long a job would take under each policy of loading, where its time goes, and what it reads from where"
+_HELP = "simulate a job under each loading policy: its duration, its waits, and its reads by source"
 _EPILOG = (
-    "A job is a file, or the name of a published scenario: --list shows them. exit code 1: --within was given, and no "
-    f"policy that keeps the order stays within it; {', '.join(sorted(_OTHER_ORDER))} do not keep it, and "
-    f"{' and '.join(sorted(_BOUNDS))} are bounds. Ctrl-C prints what was simulated so far, and exits with 130."
+    "A job is a file, or the name of a published scenario: --list shows them. Exit code 1: no policy that keeps the "
+    f"order stays within --within; {', '.join(sorted(_OTHER_ORDER))} do not keep it, and "
+    f"{' and '.join(sorted(_BOUNDS))} are bounds. Ctrl-C prints the results so far, and exits with 130."
 )
 
 
@@ -41,14 +41,14 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser = commands.add_parser("simulate", help=_HELP, description=_HELP, epilog=_EPILOG)
     parser.add_argument("job", metavar="job.toml", nargs="?", help="a job file, or a scenario's name")
     parser.add_argument("--list", action="store_true", help="names of the published scenarios")
-    parser.add_argument("--policies", nargs="+", metavar="P", help="instead of the job's")
+    parser.add_argument("--policies", nargs="+", metavar="P", help="loading policies (those of the job)")
     _simulate_options.add_to(parser)
     parser.add_argument(
         "--sweep",
         action="append",
         default=[],
         metavar="KEY=V,V,...",
-        help="at these values of a key, such as cluster.tiers.ram.capacity='32 GB,64 GB'; twice for two keys",
+        help="simulate these values of a key, such as cluster.tiers.ram.capacity='32 GB,64 GB'; twice for two keys",
     )
     parser.add_argument(
         "--within",
@@ -59,16 +59,16 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--run-dir",
         metavar="DIR",
-        help="write ledgers there as a run does, for analyze and predict; of several policies, a folder each",
+        help="write ledgers as a run does, for analyze and predict; several policies have a folder each",
     )
     parser.add_argument(
-        "--details", action="store_true", help="also each epoch, and each source; --json has them anyway"
+        "--details", action="store_true", help="show each epoch and each source; --json always has them"
     )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
     parser.add_argument(
         "--plot",
         metavar=_plot_option.METAVAR,
-        help="bars stacked by where the time went; of two swept keys a heat map of one policy",
+        help="draw the time by cause as stacked bars, or two swept keys of one policy as a heat map",
     )
     parser.set_defaults(run=run)
 
@@ -162,7 +162,7 @@ def _axes(sweeps: Sequence[str], faults: list[str]) -> dict[str, list[str]]:
 
 
 def _faults(options: argparse.Namespace) -> list[str]:
-    """What is wrong with options by themselves; nothing of an older run may be mixed with this one."""
+    """Return faults of the options by themselves; results of an older run must not mix with this one's."""
     from foresee.jobspec import POLICIES
     from foresee.planning import simulation
 
@@ -189,7 +189,7 @@ def _run_dir(folder: str | None, policy: str, policies: Sequence[str]) -> str | 
 
 
 def _usual(given: Job) -> tuple[str, ...]:
-    """Where a job names no policies: all that it has the figures for."""
+    """Return the policies of a job that names none: all for which it has the values."""
     from foresee.jobspec import CACHE_POLICIES, WINDOW_POLICIES
 
     return CACHE_POLICIES if given.cluster.origin.read is not None else WINDOW_POLICIES

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job file, ``job.toml``, and the machine profile, ``profile.toml``: what every planning command starts from.
+"""The job file, ``job.toml``, and the machine profile, ``profile.toml``: the input of every planning command.
 
-``sections`` has the tables as dataclasses, ``file`` reads them, ``profile`` reads and writes measured figures.
-``scenarios/`` are the job files of published simulations. Apart from ``models``, which computes with plain numbers
-and knows no file. Needs no torch, and nothing of the native core.
+``sections`` has the tables as dataclasses, ``file`` reads them, ``profile`` reads and writes measured values.
+``scenarios/`` are the job files of published simulations. The package needs neither torch nor the native core.
 """
 
 from __future__ import annotations

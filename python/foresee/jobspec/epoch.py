@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one rank reads in an epoch, and in how many steps: as samplers deal samples to ranks and cut batches.
+"""The samples and the steps of one rank in an epoch, as samplers shard samples among ranks and cut batches.
 
-Apart from the order itself, which is the core's. Refuses an epoch without a whole step.
+The order itself is the core's. An epoch without a whole step is an error.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["Part", "part"]
 
 @dataclass(frozen=True)
 class Part:
-    """What one rank reads in an epoch: the sampler's share, without a last batch that is left out."""
+    """The samples of one rank in an epoch: the sampler's share, without a last batch that is dropped."""
 
     reads: int
     steps: int | None

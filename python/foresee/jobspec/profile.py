@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine profile, ``profile.toml``: figures that were measured, each with unit, spread, conditions and date.
+"""The machine profile, ``profile.toml``: measured values, each with unit, spread, conditions and date.
 
-``docs/formats/profile.md`` describes the format; ``foresee calibrate`` writes it. A figure has a name from a closed
-list, which settles its unit, and where it depends on a count (threads, readers) there is one figure per count.
-
-Refuses to measure, and to fill gaps: what is not there was not measured.
+``docs/formats/profile.md`` describes the format; ``foresee calibrate`` writes it. A value has a name from a closed
+list, which determines its unit. A value that depends on a count (threads, readers) has one entry per count. Missing
+values were not measured, and nothing fills them in.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ VERSION = 1
 
 @dataclass(frozen=True)
 class _Meaning:
-    """What a figure of some name is."""
+    """The meaning of a value's name."""
 
     kind: Quantity
     against: str | None
@@ -87,7 +86,7 @@ class Figure(Checked):
     spread: float | None = value_of(Number())
     """Half of the distance between the first and the last quartile of the repeats, in ``unit``."""
     conditions: str | None = value_of(Text())
-    """How it was measured: direct reads, size of a read, what else ran."""
+    """Conditions of the measurement: direct reads, size of a read, other load."""
     date: dt.date | None = value_of(Day())
     """When; not given: when the profile was."""
 
@@ -119,7 +118,7 @@ class Figure(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Profile(Checked):
-    """What was measured on one machine.
+    """The measured values of one machine.
 
     >>> figure = Figure(name="tier.ram.read", value=85.0, unit="GB/s", at=4)
     >>> Profile(machine="a", date=dt.date(2026, 11, 22), figure=(figure,)).curve("tier.ram.read")

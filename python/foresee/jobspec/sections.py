@@ -115,19 +115,19 @@ class Train(Checked):
     batch: int | None = value_of(Count(below=_BATCH_BELOW))
     """Samples per rank and step."""
     epochs: int | None = value_of(Count(below=_BATCH_BELOW))
-    """How often each sample is read."""
+    """Reads of each sample."""
     seed: int = value_of(Count(least=0), 0)
     """Of the order."""
     drop_last: bool = value_of(Flag(), False)
     """Whether a last batch that is short is left out."""
     steps_per_epoch: int | None = value_of(Count())
-    """Where it is known otherwise than from samples, batch and ranks."""
+    """Given if it does not follow from samples, batch and ranks."""
     compute_rate: float | None = value_of(Rate())
-    """What a rank's computation takes in, bytes of original samples per second."""
+    """Rate of a rank's computation, bytes of original samples per second."""
     compute_step: float | None = value_of(Time())
     """Or what a step of a rank computes, seconds."""
     preprocess_rate: float | None = value_of(Rate())
-    """What one thread decodes and transforms, bytes of original samples per second."""
+    """Rate at which one thread decodes and transforms, bytes of original samples per second."""
     barrier: bool = value_of(Flag(), True)
     """Whether ranks wait for each other after each step."""
 
@@ -189,8 +189,8 @@ class Origin(Checked):
     list_time: float = value_of(Time(), 0.0)
     """Seconds of the listing that precedes a window's downloads."""
     readers: str = value_of(Choice(("all", "active", "demand", "queue")), "all")
-    """Who has the origin at a time: all ranks, or those that read in the step before, a fixed part each; or whoever
-    asks, requests in turns of 64 KiB (demand) or, up to 1 MiB of each, one after the other (queue)."""
+    """Sharing of the origin: among all ranks, or among those that read in the step before (active), in fixed equal
+    shares; or by requests, in turns of 64 KiB (demand) or, up to 1 MiB of each, one after the other (queue)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,11 +210,11 @@ class Cluster(Checked):
     network: Network = section(Network)
     """Between ranks."""
     origin: Origin = section(Origin)
-    """Where the data lie."""
+    """The place of the data."""
 
     @property
     def machines(self) -> int | None:
-        """How many machines ``ranks`` fill."""
+        """Number of machines that ``ranks`` fill."""
         return None if self.ranks is None else -(-self.ranks // self.ranks_per_machine)
 
     def _faults(self, wrong: frozenset[str]) -> Iterator[str]:
@@ -261,7 +261,7 @@ class Cache(Checked):
     policies: tuple[str, ...] | None = value_of(Choices(POLICIES))
     """Which are compared."""
     write_cost: str = value_of(Choice(("preprocess", "write", "none")), "preprocess")
-    """What a sample costs on its way into a tier beside being fetched: preprocessing or the tier's write rate if
+    """Cost of a sample on its way into a tier, without the fetch: preprocessing or the tier's write rate if
     that takes longer, the write rate only, nothing.
     """
     window: Window = section(Window)
@@ -303,7 +303,7 @@ class Stagger(Checked):
     """``[stagger]``: beside other jobs that read the same data. Figures given here go before the catalog's."""
 
     model: str | None = value_of(Text())
-    """What is trained, as the catalog has it; not given: the file's name without its ending."""
+    """The model's name in the catalog; by default the file's name without its suffix."""
     loader: str = value_of(Text(), "default")
     """The loader's settings, as the catalog has them."""
     wait: float | None = value_of(Time())
@@ -325,9 +325,9 @@ class Cost(Checked):
     vm: str | None = value_of(Text())
     """The machine type of each machine."""
     gpu: str | None = value_of(Text())
-    """A GPU that is paid apart from its machine."""
+    """A GPU that is paid separately from its machine."""
     gpus_per_machine: int = value_of(Count(least=0, below=2**10), 0)
-    """How many of them."""
+    """Their number."""
     disk: str | None = value_of(Text())
     """The disk of each machine."""
     bucket: str | None = value_of(Text())
@@ -335,7 +335,7 @@ class Cost(Checked):
     egress: str | None = value_of(Text())
     """The tariff of bytes that leave the bucket; not given: they stay in the region, for free."""
     machines: int | None = value_of(Count(below=_RANKS_BELOW))
-    """Where it is not ranks / ranks_per_machine."""
+    """Given if it is not ranks / ranks_per_machine."""
     root_disk: int = value_of(Size(whole=True, zero=True), 0)
     """Bytes of each machine's disk beside the data."""
     page: int = value_of(Count(), 1000)
@@ -347,12 +347,12 @@ class Cost(Checked):
     period: str = value_of(Choice(("run", "month")), "run")
     """For how long storage is paid: the run, or a month."""
     cache_in: str = value_of(Choice(("disk", "ram")), "disk")
-    """Where samples are kept; memory is paid with the machine."""
+    """The place of cached samples; memory is paid with the machine."""
 
 
 @dataclass(frozen=True)
 class _AsGiven(Kind):
-    """What a job was completed from; no value of a file."""
+    """Values that a job was completed from; they are not read from its file."""
 
     expected: str = "a Given expected"
 
@@ -375,7 +375,7 @@ class Job(Checked):
     version: int = value_of(Count(below=_VERSION + 1), _VERSION)
     """Of the format."""
     data: Data = section(Data)
-    """What is read."""
+    """The data set."""
     train: Train = section(Train)
     """In which steps."""
     cluster: Cluster = section(Cluster)
@@ -383,23 +383,23 @@ class Job(Checked):
     cache: Cache = section(Cache)
     """By which rule."""
     gradients: Gradients = section(Gradients)
-    """What crosses the network besides."""
+    """The gradients that cross the network."""
     run: Run = section(Run)
-    """How it is started."""
+    """Its command."""
     stagger: Stagger = section(Stagger)
     """Beside which others."""
     cost: Cost = section(Cost)
-    """What is paid."""
+    """Prices."""
     file: str | None = value_of(Text(), key=False)
-    """Where it was read from, for messages; no key of the file."""
+    """The path of the file, for messages; it is not a key."""
     given: Given | None = field(
         default=None,
         repr=False,
         compare=False,
         metadata={"kind": _AsGiven(), "required": False, "key": False},
     )
-    """What ``cluster`` was completed from, for a job with other values; None: it was not read. Whoever puts another
-    ``cluster`` in its place puts None here.
+    """Values that ``cluster`` was completed from, for a job with other values; None: it was not read. Code that
+    replaces ``cluster`` sets it to None.
     """
 
     def need(self, *keys: str) -> tuple[Any, ...]:

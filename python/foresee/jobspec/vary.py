@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job with other values at some of its keys: what sweeps and questions of "what if" are made of.
+"""A job with other values at some of its keys, as sweeps and "what if" questions need it.
 
-Apart from the simulator, which knows one job at a time. A job that was read is completed from its profile again, since
-what a profile gives depends on other keys. Refuses keys that a job file does not have.
+A job that was read from a file is completed from its profile again, since the profile's values depend on other keys.
+Keys that a job file does not have are errors.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long a training step takes when its gradients cross a network, by policy and bandwidth.
+"""Duration of a training step whose gradients cross a network, by policy and bandwidth.
 
 Layers leave the backward pass last first, are pushed to servers and pulled back as averages; the next forward pass
 uses each as soon as it has landed. What differs is who goes first on the link:
@@ -90,7 +90,7 @@ class Step:
     update: NDArray[np.float64]
     """Seconds of each optimizer update, between landing and forward; shape (layers,). Default 0."""
     names: tuple[str, ...]
-    """Names of the layers, for whoever shows them; default ``"0"``, ``"1"`` and so on."""
+    """Names of the layers, for display; default ``"0"``, ``"1"`` and so on."""
     _core: _native.NetworkStep = field(repr=False)
 
     def __init__(
@@ -142,7 +142,7 @@ class Step:
 
 
 class Transfers(NamedTuple):
-    """What one direction of the link carries, in order of time; shape (transfers,) each.
+    """Transfers of one direction of the link, in order of time; shape (transfers,) each.
 
     A tensor that was interrupted has several, one without bytes has none.
     """
@@ -160,19 +160,19 @@ class Timeline:
     """A step, followed. All times are seconds since the backward pass began; shape (layers,) unless said."""
 
     t_iter: float
-    """When the last forward ends."""
+    """End of the last forward."""
     backward: NDArray[np.float64]
-    """When each gradient is ready."""
+    """Moment at which each gradient is ready."""
     push: NDArray[np.float64]
-    """When the servers have all of it."""
+    """Moment at which the servers have all of it."""
     pull: NDArray[np.float64]
-    """When its average has landed."""
+    """Moment at which its average has been received."""
     forward: NDArray[np.float64]
-    """When its next forward ends, which its update precedes."""
+    """End of its next forward, which its update precedes."""
     uplink: Transfers
-    """What the rank sends."""
+    """Transfers that the rank sends."""
     downlink: Transfers
-    """What it receives; with ``compat="paper"`` several transfers at once."""
+    """Transfers that it receives; with ``compat="paper"`` several transfers at once."""
 
 
 @dataclass(frozen=True)
@@ -180,13 +180,13 @@ class Infeasible:
     """No bandwidth reaches the goal. A value, not an error: it is what was asked."""
 
     goal: float
-    """What was asked for."""
+    """The requested speed."""
     best: float = 1.0
-    """What is approached as the bandwidth grows."""
+    """The limit for growing bandwidth."""
 
 
 class Shares(NamedTuple):
-    """How ranks and servers share their links and the bytes."""
+    """Shares of links and bytes among ranks and servers."""
 
     of_link: float
     """Share of its link that each rank gets, up and down alike."""
@@ -370,7 +370,7 @@ def linear_scaling(step: Step, *, ranks: int, batch: int) -> float:
 
 
 def shares(ranks: int, servers: int = 0, *, dedicated_only: bool = False) -> Shares:
-    """How links and bytes are shared by ranks, a server on each rank's machine, and dedicated servers.
+    """Compute the shares of links and bytes of ranks, a server on each rank's machine, and dedicated servers.
 
     Dealt so that all links are equally busy. With n ranks and k < n dedicated servers, D = n**2 + k (n - 2): a
     rank gets D / (2 n (n - 1)) of its link, a co-located server (n - k) / D of the bytes and a dedicated one
@@ -436,7 +436,7 @@ def goodput(packet_bytes: int = 30_000) -> float:
 
 
 def packet_delay(*, window_bytes: int, packet_bytes: int, bandwidth: float, efficiency: float = 1.0) -> float:
-    """How much later than :func:`t_iter` a step under ``mercury`` may end, in seconds: ``(W + 2 P) / B``.
+    """Bound the delay of a step under ``mercury`` beyond :func:`t_iter`, in seconds: ``(W + 2 P) / B``.
 
     Args:
         window_bytes: W, unacknowledged bytes before the next packet is chosen; 0 to 2**52.

@@ -56,7 +56,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class ModelTrace:
-    """What a model's gradients weigh and take.
+    """Bytes and times of a model's gradients.
 
     Raises:
         ConfigError: what no file may say: a name twice or empty, a figure outside its range, no tensor, a fact
@@ -70,7 +70,7 @@ class ModelTrace:
     """
 
     model: str
-    """What the model is called; not empty."""
+    """Name of the model; not empty."""
     tensors: tuple[Tensor, ...]
     """In order of first use by the forward pass."""
     facts: Mapping[str, Fact] = field(default_factory=dict)

@@ -22,8 +22,9 @@ PREFETCHING = ("full_fetch", "fifty_fifty")
 
 
 def downloads(job: Job, policy: str) -> int:
-    """How many downloads a rank has under way at a time under a policy of windows: of a request for prefetching as
-    many as it may, of anything else one.
+    """Return the number of downloads that a rank has in flight under a policy of windows.
+
+    A request for prefetching has as many as it may, any other request one.
     """
     window = job.cache.window
     if policy not in PREFETCHING:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a training run costs that reads from disks, or from a bucket through a cache of each machine.
+"""Cost of a training run that reads from disks, or from a bucket through a cache of each machine.
 
 Two ways to hold the data, and one bill for both:
 
@@ -57,7 +57,7 @@ _REQUESTS = 1e4
 
 @dataclass(frozen=True, kw_only=True)
 class Workload(Checked):
-    """What is run.
+    """The training run.
 
     Raises:
         ConfigError: a field outside its range; all faults at once.
@@ -95,7 +95,7 @@ class Workload(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Rates(Checked):
-    """What things cost, in one currency. What is not given is not known, and is asked for by name when needed."""
+    """Prices in one currency. Missing prices are unknown, and an error names those that are needed."""
 
     machine: float | None = value_of(Number())
     """c_c: per machine and hour, GPUs included."""
@@ -111,7 +111,7 @@ class Rates(Checked):
 
 @dataclass(frozen=True)
 class Bill:
-    """What a run costs."""
+    """The cost of a run."""
 
     storage: float
     """Disks and bucket."""
@@ -249,7 +249,7 @@ def bucket(
 
 
 def egress_cost(bytes_: float, tariff: tuple[tuple[float, float], ...]) -> float:
-    """What so many bytes cost on their way out, each part at the price of its tier.
+    """Return the cost of bytes on their way out, each share at the price of its tier.
 
     Args:
         bytes_: 0 or more.
@@ -274,7 +274,7 @@ def egress_cost(bytes_: float, tariff: tuple[tuple[float, float], ...]) -> float
 
 
 def runs_cost(bill: Bill, runs: float, egress: tuple[tuple[float, float], ...] = ()) -> float:
-    """What so many runs of a month cost on the same storage.
+    """Return the cost of several runs in a month on the same storage.
 
     A tariff's tiers are those of a month, so the bytes of all runs go through them together: from the second run on,
     bytes leave at the price of the tier that the runs before have reached.
@@ -303,7 +303,7 @@ def break_even(
     bends: Iterable[float] = (),
     end: float = math.inf,
 ) -> float | None:
-    """Where two costs are equal that grow linearly, or linearly between bends.
+    """Return the points at which two costs are equal that grow linearly, or linearly between bends.
 
     Args:
         one: the cost at x; continuous.

@@ -55,7 +55,7 @@ KINDS: Mapping[str, Mapping[str, float]] = {
     "get": _PER_10000,
     "egress": _PER_GB,
 }
-"""What is paid for, and in which units; the factor leads to the first: hours, GB-months, 10,000 requests, GB."""
+"""Priced resources and their units; the factor converts to the first unit: hours, GB-months, 10,000 requests, GB."""
 
 _UNIT = re.compile(r"([A-Z]{3})/(.+)")
 
@@ -75,7 +75,7 @@ class Price(Checked):
     """``[[price]]``: one row."""
 
     kind: str = value_of(Choice(tuple(KINDS)), required=True)
-    """What is paid for."""
+    """The priced resource."""
     provider: str = value_of(Text(), required=True)
     """Whose."""
     region: str = value_of(Text(), required=True)
@@ -85,9 +85,9 @@ class Price(Checked):
     unit: str = value_of(Text(), required=True)
     """``"USD/h"``, ``"USD/GiB-month"``, ``"USD/1000 requests"``."""
     date: dt.date = value_of(Day(), required=True)
-    """When the source said so."""
+    """Date of the source."""
     source: str = value_of(Text(), required=True)
-    """Where it stands."""
+    """Address of the source."""
     price: float | None = value_of(Number())
     """In ``unit``; of all kinds but egress."""
     tiers: tuple[EgressTier, ...] = value_of(Tables(EgressTier), ())
@@ -224,7 +224,7 @@ def loads(text: str) -> PriceBook:
 
 
 def stale(rows: list[Price], today: dt.date) -> list[str]:
-    """What a reader should be told of prices that are older than a year: provider, date, and how many."""
+    """Return warnings for prices that are older than a year: provider, date, and their number."""
     old: dict[tuple[str, dt.date], int] = {}
     for row in rows:
         if today - row.date > STALE_AFTER:

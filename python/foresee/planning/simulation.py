@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What any policy of loading would cost a job on any machine: the simulator, asked with a job file.
+"""Simulated runs of a job file: the time that any loading policy needs on any machine.
 
 A run is one policy on one scenario, in virtual time: every read of every rank, by the rules of ``foresee-sim``.
-``foresee`` is the planner that the runtime follows, the very code. ``compat="physical"``, the default, gives each place
+``foresee`` is the planner of the runtime, the same code. ``compat="physical"``, the default, gives each place
 a capacity that its threads share; ``"paper"`` divides by threads as the paper's formulas do.
 
 Seconds, bytes, and bytes per second throughout. Sums are over all ranks, so ``ranks * total_s`` is
 ``ranks * init_s + compute_s + stall_s + barrier_s``.
 
-Refuses to guess: what the job leaves out is a :class:`foresee.ConfigError` with its key, and a policy that has no
-answer for the job says why.
+A value that the job lacks is a :class:`foresee.ConfigError` with its key, and a policy that has no answer for the job
+reports the reason.
 
 Source: Dryden et al., "Clairvoyant Prefetching for Distributed Machine Learning I/O", SC 2021, sections 3, 4 and 6;
 Krichevsky et al., "Quantifying and Improving Performance of Distributed Deep Learning with Cloud Storage", IC2E 21.
@@ -86,7 +86,7 @@ class Epoch:
 
 @dataclass(frozen=True)
 class Report:
-    """What a policy came to."""
+    """The result of a policy."""
 
     policy: str
     total_s: float
@@ -219,7 +219,7 @@ class Run:
         self._run.end_ledgers()
 
     def report(self) -> Report:
-        """What it has come to so far: of the whole run, once it is finished."""
+        """Return the result so far, and of the whole run once it is finished."""
         told: dict[str, Any] = self._run.report()
         reads = tuple(self._reads(each, self._source(each)) for each in told["reads"])
         loads = tuple(
@@ -271,7 +271,7 @@ class Often(NamedTuple):
     least_reads: int
     """The least number of reads that counts."""
     samples: float
-    """How many samples it is expected to read that often."""
+    """Expected number of samples that it reads that often."""
 
 
 def read_often(*, ranks: int, epochs: int, samples: int, delta: str, compat: Compat = "physical") -> Often:
@@ -291,7 +291,7 @@ def read_often(*, ranks: int, epochs: int, samples: int, delta: str, compat: Com
 
 
 def reads_by_count(*, ranks: int, epochs: int, samples: int, seed: int | None = None) -> NDArray[np.float64]:
-    """How many samples one rank reads 0, 1, ... ``epochs`` times; shape (epochs + 1,).
+    """Return the numbers of samples that one rank reads 0, 1, ... ``epochs`` times; shape (epochs + 1,).
 
     Expected numbers, or with a ``seed`` those of one draw, in which every epoch deals each sample to any rank alike:
     Monte Carlo, and not the order of that seed, for which see :func:`reads_in_order`.
@@ -309,7 +309,7 @@ def reads_by_count(*, ranks: int, epochs: int, samples: int, seed: int | None = 
 
 
 def reads_in_order(*, ranks: int, epochs: int, samples: int, seed: int, rank: int = 0) -> NDArray[np.int64]:
-    """How many samples ``rank`` reads 0, 1, ... ``epochs`` times in a run with that seed, exactly; shape (epochs + 1,).
+    """Count the samples that ``rank`` reads 0, 1, ... ``epochs`` times in a run with that seed; shape (epochs + 1,).
 
     The order is that of torch's ``DistributedSampler``, shuffled anew in every epoch, which is counted read by read:
     some 10 ns per sample and epoch. Ctrl-C ends it between epochs.

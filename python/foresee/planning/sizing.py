@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The least that meets a goal, along one axis or several: what of a machine would do, and what it costs.
+"""Search for the smallest values that meet a goal, along one axis or several, and their costs.
 
 Every axis goes from its cheapest end to its dearest, in notches. At each combination of coarse notches of all axes but
-the last the least of the last is found by halving, and then that of each other axis beside it, so that no axis of a
-point could have a notch less. What another point undercuts on every axis is left out. What is asked is a question for
-whoever calls, the simulator in ``foresee require``.
+the last, halving finds the least value of the last axis, and then that of each other axis, so that no axis of a point
+could have a notch less. Points that another one undercuts on every axis are left out. The caller decides whether a
+point meets the goal; in ``foresee require`` that is the simulator.
 
-Refuses to know what an axis means. Halving takes more of an axis to be no worse, which holds of placement by next use
-with samples of one size; of other policies a smaller value might meet the goal too. Each point that is given out meets
-it.
+Halving assumes that more of an axis is no worse. This holds for placement by next use with samples of one size; with
+other policies a smaller value might meet the goal too. Each returned point meets it.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ _FINE = 128
 
 @dataclass(frozen=True)
 class Axis:
-    """What may be had of one thing.
+    """The range of one resource.
 
     Raises:
         ConfigError: its ends are one, or its price is negative.
@@ -116,7 +115,7 @@ def _halved(notches: Sequence[float], holds: float, meets: Callable[[float], boo
 
 
 def questions(axes: Sequence[Axis], steps: int) -> int:
-    """How often :func:`least` and :func:`tight` ask at most, over all :func:`cells`."""
+    """Return the largest number of queries of :func:`least` and :func:`tight`, over all :func:`cells`."""
     each = [len(axis.notches(_FINE)).bit_length() for axis in axes]
     return len(cells(axes, steps)) * (sum(each) + 1)
 
@@ -141,7 +140,7 @@ def undominated(axes: Sequence[Axis], points: Iterable[Values]) -> list[Values]:
 
 
 def cost(axes: Sequence[Axis], point: Values) -> float | None:
-    """What the values of a point cost together; None if no axis has a price."""
+    """Return the cost of a point's values together; None if no axis has a price."""
     if not any(axis.price for axis in axes):
         return None
     return sum(axis.price * value for axis, value in zip(axes, point, strict=True))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How often a cache in front of a bucket misses that keeps what it has just read.
+"""Misses of a cache in front of a bucket that retains its latest reads.
 
 A rank reads its share of a data set that is shuffled and dealt anew each epoch, as torch's ``DistributedSampler``
 does; its cache drops what came first (FIFO, a hit does not refresh) and keeps every sample that it missed.
@@ -55,7 +55,7 @@ def miss_rate(ranks: int, share: float) -> float:
 
 
 def misses(epochs: Iterable[ArrayLike], capacity: int | None) -> list[int]:
-    """How many reads of each epoch the cache misses, in a known order.
+    """Count the misses of the cache in each epoch, in a known order.
 
     Args:
         epochs: ids of the samples that one rank reads, in order, epoch by epoch.

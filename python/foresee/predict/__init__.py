@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Predictions of runs that were traced: from the run folder of one machine, how long the same takes on another.
+"""Predictions of traced runs: from the run folder of one machine, the duration of the same run on another.
 
-``trace`` reads what a run folder tells, ``elsewhere`` makes a job of it for another machine and asks the simulator.
-``beside`` predicts a run while it goes on: ``here`` makes its job, ``foretold`` is the file. ``sizes`` serves both.
-Apart from ``models``, which knows no file, and from ``analysis``, which asks only where the time went. Needs no torch.
+``run_trace`` reads the run folder; ``transfer`` makes a job for another machine of it and simulates that. ``live``
+predicts a run while it is running: ``live_job`` makes its job, and ``prediction_file`` writes the file. ``sizes``
+serves both. The package needs no torch.
 """
 
 from __future__ import annotations

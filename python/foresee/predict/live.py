@@ -87,7 +87,7 @@ class Beside:
     def begin(self, *, whole: bool) -> None:
         """An epoch begins; ``whole``: with its first sample. The first one waits for a prediction on its way."""
         if self._thread is not None and not (self._steps or self._held) and self._process == os.getpid():
-            # Before the clock of the epoch starts; whoever begins once more before the first batch has waited already.
+            # Before the clock of the epoch starts; an epoch that is begun again without a batch has waited already.
             self._held = True
             self._settled.wait(_HEAD_START_S)
         self._begun = None
@@ -149,7 +149,7 @@ class Beside:
     def _predict(self, step_s: float | None, told_by: int) -> None:
         try:
             if sys.platform == "linux":
-                # Priorities are by thread there; whoever else wants the core has it.
+                # Priorities are by thread there; any other thread gets the core first.
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
             machine = profile.read(self._profile_file)
             told = self._told(machine, step_s)

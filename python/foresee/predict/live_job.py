@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run that is going on, as a job for the simulator: what its loader knows, on the machine that it has.
+"""The running job as input of the simulator: the facts of its loader on the machine that it has.
 
-Apart from ``beside``, which says when it is simulated and what becomes of it. Refuses data that would take too long to
-be simulated beside training.
+Data that would take too long to simulate during training are an error.
 
-A profile's figures scatter, each by half the distance between the quartiles of its repeats. The ends of the interval
-are the times with all of them at the quick end of that, and with all at the slow end: what else may be wrong, how long
-a step computes above all, is not in it.
+Each value of a profile scatters by half the distance between the quartiles of its repeats. The ends of the interval are
+the times with all values at the quick end of that, and with all at the slow end. Other errors, above all of the compute
+time per step, are not part of it.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from foresee.predict.transfer import ram_room, staging_bytes
 __all__ = ["POLICY", "Shape", "ends", "job_of", "simulated"]
 
 POLICY = "foresee"
-"""What a run is simulated by: the loader's own."""
+"""The policy of the simulation, which is the loader's own."""
 
 #: Epochs that are simulated: the first, and what the others are like.
 _EPOCHS = 3
@@ -38,7 +37,7 @@ _LEAST_SHARE = 0.1
 
 @dataclass(frozen=True)
 class Shape:
-    """What the loader knows of its run."""
+    """The facts that the loader has of its run."""
 
     samples: int
     """Of the data set."""
@@ -51,7 +50,7 @@ class Shape:
     drop_last: bool
     """Whether a short last batch is left out."""
     epochs: int | None
-    """None: nobody knows."""
+    """None if unknown."""
     ranks: int
     """Training processes."""
     rank: int
@@ -82,7 +81,7 @@ def job_of(
         job_file: keys that go before what the loader knows.
 
     Raises:
-        ConfigError: too many samples; a job file with faults, or without a step's time where nobody else has it.
+        ConfigError: too many samples; a job file with faults, or without a step's time if it is not known otherwise.
         OSError: the job file cannot be read.
     """
     job = completed(_known(shape, step_s), machine, job_file)
@@ -98,7 +97,7 @@ def simulated(shape: Shape, job: Job, stopped: Callable[[], bool]) -> list[simul
     """Reports at the end of each epoch; None if ``stopped`` said so meanwhile.
 
     Raises:
-        ConfigError: the simulation needs what nobody said: all of it.
+        ConfigError: the simulation needs keys that are missing; the error lists all of them.
         Unsupported: it has no answer for the job.
     """
     order: Literal["distributed", "sequential"] = "distributed" if shape.shuffled else "sequential"
@@ -144,7 +143,7 @@ def _end(figure: Figure, *, quick: bool) -> Figure:
 
 
 def _known(shape: Shape, step_s: float | None) -> dict[str, dict[str, Any]]:
-    """What the loader knows, as tables of a job file."""
+    """Return the loader's facts as tables of a job file."""
     epochs = min(_EPOCHS, shape.epochs or _EPOCHS, _READS_MAX // shape.samples)
     if epochs < min(2, shape.epochs or 2):
         raise ConfigError(

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``prediction.json``: what a run was predicted to take, what it took, and by how much the prediction was off.
+"""``prediction.json``: the predicted and the measured times of a run, and the error of the prediction.
 
-``docs/formats/prediction.md`` describes the format. Plain values in, plain values out; who measures, and when the
-file is written, is ``beside``'s affair. Refuses to call an error what cannot be compared: it is null then.
+``docs/formats/prediction.md`` describes the format. Input and output are plain values; ``live`` measures and decides
+when the file is written. The error of times that cannot be compared is null.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ PLACES: Mapping[str, tuple[str, ...]] = {
     "disk": ("disk",),
     "ram": ("copy",),
 }
-"""Where the simulator has a sample read, and the ledger's causes of waiting for it. It has no other causes."""
+"""Sources of a sample in the simulator, with the ledger's causes of waiting for them. It has no other causes."""
 
 
 _FIGURES: Mapping[str, str] = {"origin": "origin.read", "disk": "tier.disk.read", "ram": "tier.ram.read"}
@@ -38,7 +38,7 @@ def predicted(reports: Sequence[Report], epochs: int | None) -> dict[str, Any]:
 
     Args:
         reports: of the simulation, one at each epoch's end; it may stop before the run does.
-        epochs: of the run; None: nobody knows.
+        epochs: of the run; None if unknown.
     """
     report = reports[-1]
     ends = [0.0, *(epoch.end_s for epoch in report.epochs)]
@@ -64,7 +64,7 @@ def predicted(reports: Sequence[Report], epochs: int | None) -> dict[str, Any]:
 def measured(
     epoch_s: Sequence[float], wait_s: Sequence[float], waits: Mapping[str, float], step_s: float
 ) -> dict[str, Any]:
-    """What was measured of the epochs that one rank read as a whole.
+    """Return the measured times of the epochs that one rank read as a whole.
 
     Args:
         epoch_s: seconds of each.
@@ -129,7 +129,7 @@ def interval(each: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 def moved(
     foretold: Mapping[str, Any], within: Mapping[str, Any] | None, found: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Where most of the difference is, if the measured epochs took less or more than the prediction allows.
+    """Return the largest part of the difference, if the measured epochs took less or more than the prediction allows.
 
     That is its interval, ``within``; without one a tenth of what was measured. None: they did not, or nothing can be
     compared. ``figure`` is the profile's, ``train.compute_step`` for what is no waiting, or None for causes of waiting

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run folder's ledgers tell of the run itself: its shape, its samples, and what a step computes.
+"""The run itself as its run folder's ledgers describe it: its shape, its samples, and the compute time of a step.
 
-Only what does not depend on the machine's storage is of use elsewhere; that is what is kept here, beside the measured
-times of the run. Refuses to guess: what the ledgers leave open stands in ``limits``.
+Only facts that do not depend on the machine's storage hold on another machine; these are returned, along with the
+measured times of the run. Facts that the ledgers leave open are listed in ``limits``.
 
 A step computes from the end of its batch's wait to the beginning of the next wait, transforms included. Ranks that
-wait for each other at the end of a step hide their waiting there; so of every step the least over ranks counts, which
-is that of the rank that had its batch last and kept the others waiting.
+wait for each other at the end of a step hide their waiting there. So the least over ranks counts for every step, which
+is that of the rank that had its batch last and delayed the others.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Trace:
     """One run, as its ledgers tell it."""
 
     folder: str
-    """Where it was read."""
+    """The run folder."""
     ranks: int
     """Training processes."""
     epochs: int
@@ -65,13 +65,13 @@ class Trace:
     waits: Mapping[str, float]
     """Seconds of waiting by cause, added up over ranks."""
     epoch_s: tuple[float, ...]
-    """What each whole epoch took the slowest rank: from its first wait to the end of its last step."""
+    """Duration of each whole epoch on the slowest rank: from its first wait to the end of its last step."""
     fetches: int
     """Most reads of one rank that were under way at a time."""
     preprocess_rate: float | None
     """Bytes per second that were decoded by one thread; None: the ledgers have no such entries."""
     limits: tuple[str, ...]
-    """What they do not tell."""
+    """Facts that the ledgers do not have."""
 
 
 def read(folder: str | os.PathLike[str]) -> Trace:
@@ -244,7 +244,7 @@ def _sizes(by_rank: Mapping[int, _Columns]) -> tuple[NDArray[Any], NDArray[np.fl
 def _samples(
     waits: Mapping[int, _Columns], whole: list[int], ids: NDArray[Any], ranks: int, limits: list[str]
 ) -> tuple[int, bool]:
-    """How many samples the data set has, and whether some are left out of an epoch."""
+    """Return the number of samples of the data set, and whether an epoch leaves some out."""
     highest = int(ids[-1]) + 1
     if not whole:
         limits.append(

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes of each sample of a run that is predicted: those that are known, and drawn ones in the place of the others.
+"""Bytes of each sample of a predicted run: known sizes, and drawn ones in place of unknown sizes.
 
-Apart from the simulator, which draws from a normal distribution as published scenarios do. That one begins below 0, and
-what is drawn there is drawn again: data whose sizes scatter as ImageNet's would come out a quarter larger. All that is
-given out here has the mean that was measured. Refuses nothing: its callers know how many samples there are.
+The simulator draws from a normal distribution, as published scenarios do, and draws values below 0 again. Data whose
+sizes scatter as those of ImageNet would become a quarter larger by that. The sizes of this module have the measured
+mean.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Task:
-    """What is predicted: a job made of a trace, and where that was not enough."""
+    """The input of a prediction: a job made of a trace, and the facts that the trace lacks."""
 
     job: Job
     """For the simulator, at the mean time per step."""
@@ -97,9 +97,9 @@ class Forecast:
     """Why it has no answer; None: it has."""
     total_s: Range | None
     first_epoch_s: Range | None
-    """What the first epoch takes, with all that goes before it."""
+    """Duration of the first epoch, including initialization."""
     later_epoch_s: Range | None
-    """What each of the others takes, in the mean; None: there is one only."""
+    """Mean duration of the other epochs; None if there is only one."""
     report: simulation.Report | None
     """At the mean time per step."""
 
@@ -153,7 +153,7 @@ def predict(
     chosen: Sequence[str] | None = None,
     between: Callable[[str, int, int], None] | None = None,
 ) -> list[Forecast]:
-    """How long ``asked`` takes under each policy; those of :func:`policies`, if none are chosen.
+    """Predict the duration of ``asked`` under each policy; those of :func:`policies`, if none are chosen.
 
     ``between`` is called with each value that :meth:`foresee.planning.simulation.Run.advance` returns; it may raise.
 
@@ -194,7 +194,7 @@ def policies(job: Job) -> tuple[str, ...]:
 
 
 def staging_bytes(batch: int, mean: float, *, ram: int = 0, largest: float | None = None) -> int:
-    """What the loader takes for its staging buffer, without being told, for samples of ``mean`` bytes.
+    """Return the loader's default size of the staging buffer for samples of ``mean`` bytes.
 
     Of a memory budget ``ram`` (bytes; 0: none was given) it takes a quarter at most, but always room for three batches
     of the ``largest`` sample.
@@ -212,7 +212,7 @@ def staging_bytes(batch: int, mean: float, *, ram: int = 0, largest: float | Non
 
 
 def ram_room(ram: int, staging: int, samples: int, *, disk: bool) -> int:
-    """What of the loader's memory budget ``ram`` is left for samples, in bytes; 0 where nothing is.
+    """Return the bytes of the loader's memory budget ``ram`` that are left for samples, 0 or more.
 
     Beside staging it pays for the planner's tables, and where there is a disk for copies on their way to it.
 
@@ -261,7 +261,7 @@ def _later(report: simulation.Report) -> float:
 
 
 def _sizes(trace: Trace, job: Job) -> NDArray[np.uint64] | None:
-    """What the job reads, where that is what the trace has seen."""
+    """Return the job's data if they are those of the trace."""
     data = job.data
     if data.index is not None or data.samples is None or (data.size, data.size_sigma) != _distribution(trace):
         return None
@@ -288,7 +288,7 @@ def _rates(there: Profile, requests: int) -> tuple[tuple[int, float], ...]:
 
 
 def _known(trace: Trace, there: Profile, compute_s: float, together: int) -> dict[str, dict[str, Any]]:
-    """What the trace tells, as tables of a job file; ``together``: ranks of a machine."""
+    """Return the facts of the trace as tables of a job file; ``together``: ranks of a machine."""
     mean, sigma = _distribution(trace)
     train: dict[str, Any] = {
         "batch": trace.batch,

@@ -15,7 +15,7 @@ job.toml ──> inputs ──> model: best starts ──> timing ──> schedu
 ``timing``, ``spacing``         of these decisions: when a job starts, and which one is held
 ``runner``, ``managed_job``     carries out the actions by a ``clock`` that is passed in
 ``local_job``, ``slurm``        how a job runs: as a local process, or through Slurm (``slurm_commands``)
-``external_job``                a job that somebody else started
+``external_job``                a job that another program started
 ``job_monitor``, ``reports``    steps and reports of one job, as seen from outside
 ``outcome``, ``termination``    the results of a run, and the end of all jobs on any exit
 =============================== ======================================================================================

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the decisions of a staggered run ask of its driver, one at a time.
+"""Actions that the scheduler of a staggered run returns to its runner, one at a time.
 
 Separate from ``supervise``, which decides, because ``running`` carries them out and needs no decision.
 """

@@ -60,7 +60,7 @@ _LOOK = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """How jobs are calibrated."""
+    """Options of a calibration."""
 
     steps: int | None = None
     """K: that count, of each run; 2 or more. None: 100, of the short form 50."""
@@ -93,14 +93,14 @@ class Plan:
 
     @property
     def counted(self) -> int:
-        """K, whoever chose it."""
+        """K, chosen by the user or by default."""
         if self.steps is not None:
             return self.steps
         return _SHORT if self.short else _LONG
 
 
 class Storage(Protocol):
-    """Where the data lie, and the page cache before it; ``foresee.storage.page_cache`` is this machine's."""
+    """The data's storage and the page cache in front of it; ``foresee.storage.page_cache`` is this machine's."""
 
     def files_of(self, jobs: Sequence[Job], paths: Iterable[str]) -> list[str] | None:
         """The files that jobs read; None: the data lie in no file system of this machine."""
@@ -297,7 +297,7 @@ class _Calibration:
             self._derive(a, "wait_conc", wait if coalesces else max(both, wait), beside=b)
 
     def _missing(self, at: int, *, beside: int | None = None) -> tuple[Figure, ...]:
-        """What the catalog lacks of a job now; what was derived is enough for the short form."""
+        """Return the values of a job that the catalog lacks; derived ones suffice for the short form."""
         other = None if beside is None else self._keys[beside]
         return self._catalog.missing(self._keys[at], beside=other, measured=not self._plan.short)
 
@@ -439,7 +439,7 @@ class _Calibration:
         return bool(sd / len(each) ** 0.5 <= _SETTLED * mean and halves <= _HALVES * mean)
 
     def _wait(self, processes: Iterable[Watched], ready: Callable[[Watched], bool]) -> None:
-        """Until all are ready; whoever is goes on beside the others."""
+        """Wait until all are ready; jobs that are ready run on meanwhile."""
         waited = list(processes)
         while True:
             codes = [(process, process.poll()) for process in waited]
@@ -475,8 +475,8 @@ class _Calibration:
         elif self._storage.touched(self._files):
             if nothing:
                 self._tell(
-                    f"{who} had the storage read nothing by the kernel's count, though data came into memory: somebody "
-                    "else reads for them, as the client of a network's file system does, or they read before their "
+                    f"{who} had the storage read nothing by the kernel's count, though data came into memory: another "
+                    "process reads for them, as the client of a network's file system does, or they read before their "
                     "first step, which then is no cold one"
                 )
         elif nothing:
@@ -535,7 +535,7 @@ def _since(before: int | None, after: int | None) -> int | None:
 
 
 def _first_epoch_end(process: Watched) -> float:
-    """When a job had read everything, by the clock; infinite: not yet."""
+    """Return the moment at which a job had read everything, by the clock; infinite if not yet."""
     epoch = steps_per_epoch(process.job)
     steps = process.steps()
     return float(steps[epoch - 1].sum()) if len(steps) >= epoch else np.inf

@@ -1,13 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The catalog: what jobs were measured to take per step, in an SQLite file. ``docs/formats/catalog.md`` describes it.
+"""The catalog: measured step times of jobs, in an SQLite file. ``docs/formats/catalog.md`` describes it.
 
-Figures are kept by what they depend on: machine, data set, model, batch and the loader's settings; the wait in company
-by both jobs. Beside them it has the files and folders that were driven out of memory for them, so that whoever compares
-a run with its prediction can see whether it began cold. Several programs may use one file: each change is one
-transaction, and who finds it locked waits for a while, then says so. What reality has contradicted stays, marked stale,
-until it is measured anew.
-
-Refuses to measure, and to guess: a figure that is not there is None.
+The key of a value is what it depends on: machine, data set, model, batch and the loader's settings; the wait in company
+depends on both jobs. The catalog also has the files and folders that were evicted from memory for a measurement, so
+that a comparison of a run with its prediction can check for a cold start. Several programs may use one file: each
+change is one transaction, and a locked file is an error after a timeout. Values that a run has contradicted are marked
+stale until they are measured again. A missing value is None.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from foresee.stagger.model import FIGURES, Figure, JobTimes
 __all__ = ["OFF", "VERSION", "Catalog"]
 
 VERSION = 2
-#: That had no places: read as it is, and made a catalog of this version by whoever writes into it.
+#: It had no places. It is read as it is, and the first write upgrades it.
 _BEFORE = 1
 #: "FSJC", in the header of the file: SQLite's ``application_id``.
 _APPLICATION = 0x46534A43
@@ -204,7 +202,7 @@ class Catalog:
             )
 
     def missing(self, key: Key, *, beside: Key | None = None, measured: bool = False) -> tuple[Figure, ...]:
-        """What has to be measured of a job: figures that are not there, or stale. With ``beside`` the pair's too.
+        """Return the values of a job to measure: missing or stale ones. With ``beside`` the pair's too.
 
         ``measured``: whether those that were derived from others count as missing.
         """
@@ -275,7 +273,7 @@ class Catalog:
         return False
 
     def places(self, machine: str, data: str) -> tuple[str, ...]:
-        """Files and folders of a data set, as whoever measured with it said; sorted, empty: nobody did.
+        """Return files and folders of a data set as measurements with it recorded them: sorted, empty without any.
 
         Raises:
             CatalogInvalid, CatalogBusy: as :meth:`open`.
@@ -439,7 +437,7 @@ class Catalog:
 
 @contextlib.contextmanager
 def _told(path: str) -> Iterator[None]:
-    """What SQLite says, in our errors."""
+    """Convert errors of SQLite to Foresee's."""
     try:
         yield
     except sqlite3.OperationalError as error:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a catalog keeps: a figure of a job, what it depends on, and which one a prediction was made from.
+"""Entries of a catalog: a value of a job, the facts that it depends on, and the values that a prediction used.
 
-Apart from the catalog, which is a file. Refuses values outside their range, all faults at once.
+All values outside their range are reported at once.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ _BATCH_BELOW = 2**32
 
 @dataclass(frozen=True, kw_only=True)
 class Key:
-    """What figures of a job depend on.
+    """The key of a job's values.
 
     Raises:
         ConfigError: a text that is empty or not printable, a batch outside its range; all faults at once.
     """
 
     machine: str
-    """Where it ran."""
+    """The machine of the measurement."""
     data: str
     """The data set, as jobs name it that share it."""
     model: str
-    """What is trained."""
+    """The model."""
     batch: int
     """Samples per step, 1 to 2**32 - 1."""
     loader: str
@@ -75,7 +75,7 @@ class Entry:
     program: str
     """Version of Foresee that measured it."""
     stale: str | None = None
-    """What contradicted it; None: nothing yet."""
+    """The observation that contradicted it, or None."""
 
     def __post_init__(self) -> None:
         faults = []

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One job that somebody else has started, and that goes on whatever we do.
+"""One job that another program started. It runs on whatever the launcher does, and is never stopped by it.
 
-Its steps are followed where its loader writes them (``FORESEE_STEPS``), if that is known. Refuses to end it: nobody
-asked us to start it.
+Its steps are followed if its loader writes them (``FORESEE_STEPS``) and their folder is known.
 """
 
 from __future__ import annotations

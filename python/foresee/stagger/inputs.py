@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From job files to the figures that predictions take: from the file, else the catalog, else the storage's rate.
+"""Times that predictions need, for each job: from the job file, else the catalog, else the storage's rate.
 
-Apart from the predictions, which take plain numbers, and from the command, which shows them. Here it is checked that
-the jobs read the same data in the same order: nothing that is predicted holds otherwise.
+The jobs must read the same data in the same order, which is checked here: no prediction holds otherwise.
 """
 
 from __future__ import annotations
@@ -28,32 +27,32 @@ _MEASURE = "measure it by `foresee stagger calibrate JOB.toml ...`"
 
 @dataclass(frozen=True)
 class Asked:
-    """What is known of jobs that share their data."""
+    """The input of predictions for jobs that share their data."""
 
     data: str
     """The data set: its name, or the path of its index."""
     jobs: tuple[JobTimes, ...]
     """In the order given, names distinct."""
     doubts: tuple[str, ...]
-    """What should make a reader doubt a prediction."""
+    """Reasons to doubt a prediction."""
     used: tuple[Used, ...] = ()
-    """What comes from the catalog, and so stands or falls with the prediction."""
+    """Values that come from the catalog, which a wrong prediction contradicts."""
 
 
 @dataclass(frozen=True)
 class Shared:
-    """What jobs have in common, and how they are told apart; one entry per job, in the order given."""
+    """Common facts of jobs, and their names and keys; one entry per job, in the order given."""
 
     data: str
     """The data set: its name, or the path of its index."""
     names: tuple[str, ...]
-    """What tables call the jobs."""
+    """Names of the jobs in tables."""
     keys: tuple[Key | None, ...]
-    """Where a catalog has them; None without a machine."""
+    """Keys of the catalog; None without a machine."""
 
 
 def shared(jobs: Sequence[Job], machine: str | None) -> Shared:
-    """What jobs that share their data have in common.
+    """Return the common facts of jobs that share their data.
 
     Raises:
         ConfigError: fewer than two jobs, other data, another order, or a key that is missing.
@@ -175,7 +174,7 @@ class _Found:
         return found
 
     def cold(self, times: JobTimes) -> Cold | None:
-        """What the catalog has measured of a cold step; None: not it but a file says so, or the job does not wait."""
+        """Return the catalog's cold step; None if a file gives it instead, or the job does not wait."""
         given = self._job.stagger
         if self._catalog is None or self._key is None or (given.wait, given.wait_conc) != (None, None):
             return None
@@ -239,7 +238,7 @@ def _in_files(jobs: Sequence[Job]) -> bool:
     try:
         return in_files(jobs)
     except (ForeseeError, OSError):
-        # Whoever needs the index will say what is wrong with it.
+        # Code that needs the index reports what is wrong with it.
         return True
 
 
@@ -307,7 +306,7 @@ def _stem(job: Job) -> str:
 
 
 def _names(jobs: Sequence[Job]) -> list[str]:
-    """What tables call the jobs: their models; where those are equal, numbered."""
+    """Return the names of the jobs in tables: their models, numbered if equal."""
     names = [job.stagger.model or _stem(job) for job in jobs]
     if len(set(names)) == len(names):
         return names

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One job as whoever started it sees it: its steps, and the gate before each of them.
+"""Steps of one job as its launcher observes them, and the gate in front of each step.
 
-Whatever runs the job (this machine, Slurm, somebody else), its loaders write their steps into a folder, and wait at the
-gate there while it is locked. What the job prints is in ``<folder>/<name>.log``, its steps are in ``<folder>/<name>/``.
-Apart from those who start jobs, and from those who decide when: here nothing is started, and nothing is predicted.
+Whether the job runs on this machine, through Slurm or by another launcher, its loaders write their steps into a folder,
+and wait at the gate there while it is locked. The job's output is in ``<folder>/<name>.log``, its steps are in
+``<folder>/<name>/``. This module neither starts jobs nor decides when they start.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Watched(ABC):
         self._rows: dict[str, list[NDArray[np.void]]] = {}
         self.started = clock.now()
         self.last_step = self.started
-        """When a step was last seen, or the job started; by the clock."""
+        """The moment of the last observed step, or of the start; by the clock."""
 
     def _make(self, *, held: bool) -> None:
         """Make the folder of steps, with a gate in it."""
@@ -74,7 +74,7 @@ class Watched(ABC):
             self.hold()
 
     def _told(self) -> dict[str, str]:
-        """What its environment tells the job."""
+        """Return the environment of the job."""
         return {STEPS: self.folder, SEED: str(self.job.train.seed)}
 
     @abstractmethod
@@ -120,7 +120,7 @@ class Watched(ABC):
 
     @property
     def head(self) -> Head | None:
-        """What its first rank says of its loader; None: no loader has begun."""
+        """The loader's report of its first rank; None before a loader has begun."""
         heads = [file.head for file in self._files.values() if file.head is not None]
         return min(heads, key=lambda head: head.rank, default=None)
 
@@ -139,7 +139,7 @@ class Watched(ABC):
         return told
 
     def caches(self) -> list[str]:
-        """Folders of its caches on disk that are apart from the user's."""
+        """Folders of its caches on disk, which are not the user's."""
         try:
             with open(os.path.join(self.folder, CACHES), encoding="utf-8") as file:
                 return file.read().splitlines()

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One job as a local process: started, and stopped with all that it has started.
+"""One job as a local process, which is started, and stopped along with all its descendants.
 
 The job's command runs in the job file's folder and in a session of its own, so that Ctrl-C at the launcher's terminal
-does not reach it. What it starts may have sessions of their own, as ``torchrun`` gives each rank one: its processes are
-found as what descends from it, and, where whoever started them has gone before, by the folder of steps that their
-environment names. Refuses to end what a job that has done well has left in sessions of its own: that was meant.
+does not reach it. Its processes may have sessions of their own, as ``torchrun`` gives each rank one. They are found as
+descendants, and, where their parent has ended before, by the folder of steps that their environment names. Processes
+that a successful job has left in sessions of their own are not stopped, since the job has done so on purpose.
 """
 
 from __future__ import annotations
@@ -115,12 +115,12 @@ class Process(Watched):
         return code
 
     def stop(self) -> None:
-        """End the job with all its processes: SIGTERM first, SIGKILL for whoever is left; again is fine."""
+        """End the job with all its processes: SIGTERM first, then SIGKILL. It may be called again."""
         self._abandon()
         known: set[_Member] = set()
         deadline = self.clock.now() + _GRACE
         while (left := self._left(known)) and self.clock.now() < deadline:
-            # Whoever is told may start others before it ends: they are told too.
+            # A process that gets the signal may start others before it ends: they get it too.
             _signal(left - known, signal.SIGTERM)
             known |= left
             self.clock.sleep(TICK / 2)
@@ -152,7 +152,7 @@ class Process(Watched):
 
 
 class _Seen(NamedTuple):
-    """What the kernel tells of a process."""
+    """The kernel's facts about a process."""
 
     member: _Member
     parent: int
@@ -160,7 +160,7 @@ class _Seen(NamedTuple):
 
 
 def _processes() -> dict[int, _Seen]:
-    """Processes of this machine by number, without those that have ended and that nobody has asked for."""
+    """Return the processes of this machine by number, without ended ones that their parent has not reaped."""
     found = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         with contextlib.suppress(OSError):
@@ -183,9 +183,9 @@ def _began(pid: int) -> int:
 
 
 def _family(table: Mapping[int, _Seen], first: _Member, mark: str | None) -> set[_Member]:
-    """Who is of the session of ``first``, or descends from it, or has ``mark`` in its environment."""
+    """Return the session of ``first``, its descendants, and processes with ``mark`` in their environment."""
     found: set[int] = set()
-    # Its number may be another one's by now, as a number is free once nobody is of its session.
+    # Its number may be another one's by now, as a number is free once its session is empty.
     if first.pid not in table or table[first.pid].member == first:
         found |= {pid for pid, seen in table.items() if seen.session == first.pid}
     if mark is not None:
@@ -198,7 +198,7 @@ def _family(table: Mapping[int, _Seen], first: _Member, mark: str | None) -> set
 
 
 def _carries(pid: int, mark: str) -> bool:
-    """Whether the environment that a process was started with has ``mark``; that of others' nobody may read."""
+    """Return whether a process was started with ``mark`` in its environment; other users' processes are unreadable."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
         return os.fsencode(mark) in file.read().split(b"\0")
     return False

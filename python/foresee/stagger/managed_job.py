@@ -23,18 +23,18 @@ __all__ = ["Look", "Part", "ends"]
 
 @dataclass(frozen=True, kw_only=True)
 class Look:
-    """What is seen of a job at one moment; moments are of the driver's clock."""
+    """Observation of a job at one moment; moments are of the runner's clock."""
 
     code: int | None
     """Its exit code; None: it has not ended."""
     head: Head | None
-    """What its loader reports; None: no loader has begun."""
+    """The loader's report; None before a loader has begun."""
     done: int
     """Steps that all its ranks have done."""
     started: float
-    """When it began to run, or was handed over."""
+    """The moment of its start, or of its submission."""
     last_step: float
-    """When a step was last seen, or it started."""
+    """The moment of the last observed step, or of its start."""
     queued: bool
     """Whether it waits for a machine, so that it cannot begin."""
 
@@ -56,7 +56,7 @@ class Part:
         self.job, self.name, self.ours = job, name, ours
         self.expected = expected_steps(job)
         self.look: Look | None = None
-        """What was seen of it last; None: it was not started, or its steps are not known."""
+        """The last observation; None if it was not started, or its steps are not known."""
         self.code: int | None = None
         self.steps: NDArray[np.float64] = np.zeros((0, 3))
         """As of ``Watched.steps``, when they were last asked for."""
@@ -69,7 +69,7 @@ class Part:
         self.checked = False
         """Whether what its loader says has been compared with its file."""
         self.start = self.told = start
-        """When it is to begin, and what the user heard last of that."""
+        """The planned start, and the one that the user was last informed of."""
         self.loaded: float | None = None
         """Seconds that it took from its launch until its loader was about to take a step; None: it has not, or it is
         not ours.
@@ -85,7 +85,7 @@ class Part:
 
     @property
     def head(self) -> Head | None:
-        """What its loader reports."""
+        """The loader's report."""
         return None if self.look is None else self.look.head
 
     @property
@@ -131,7 +131,7 @@ class Part:
             self.held, self._since = self.held + now - self._since, None
 
     def line(self, now: float) -> str:
-        """How far it is, or when it starts; nothing if its steps are not known."""
+        """Return its progress or its start; empty if its steps are not known."""
         if self.look is not None and self.released:
             held = ", held" if self.closed else ""
             return f"{self.name} {self.done}/{self.expected} ({100 * self.done / self.expected:.0f} %){held}"
@@ -140,7 +140,7 @@ class Part:
         return ""
 
     def outcome(self, zero: float, *, unseen: bool) -> Outcome:
-        """What became of it; ``zero``: of the driver's clock, from which moments count. ``unseen``: it was not
+        """Return its outcome; ``zero``: of the runner's clock, from which moments count. ``unseen``: it was not
         started by this run, and its steps are not known.
         """
         held: dict[str, Any] = {"holds": self.holds, "held": self.held}
@@ -170,6 +170,6 @@ class Part:
 
 
 def ends(steps: NDArray[np.float64]) -> NDArray[np.float64]:
-    """When steps have ended, of those of ``Watched.steps``."""
+    """Return the ends of those steps of ``Watched.steps`` that have ended."""
     found: NDArray[np.float64] = steps.sum(axis=1)
     return found

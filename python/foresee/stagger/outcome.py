@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What became of a run of jobs: of each job, and of the starts that were decided anew.
+"""Outcome of a run of jobs: of each job, and of the starts that were decided again.
 
-Apart from the driver, because whoever reports needs these and no clock. Refuses to judge: how right a prediction was is
-told where both are known.
+It is separate from the runner, because reports need it without a clock. It has measured values only; ``compared`` sets
+them against the prediction.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ __all__ = ["Moved", "Outcome", "Ran"]
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What became of a job; moments are seconds after the leader's first step."""
+    """Outcome of a job; moments are seconds after the leader's first step."""
 
     name: str
     """Which."""
@@ -25,11 +25,11 @@ class Outcome:
     code: int | None
     """Exit code, negative for a signal; None: it was not started, or not by us."""
     launched: float | None
-    """When it was started; None: not, or not by us."""
+    """Its start; None if it was not started, or by another program."""
     start: float | None
-    """When its first step began; None: none did."""
+    """Start of its first step, or None."""
     end: float | None
-    """When the last step that its file asks for ended."""
+    """End of the last step of its job file."""
     steps: int
     """That it did."""
     expected: int
@@ -39,7 +39,7 @@ class Outcome:
     wait: float | None
     """Likewise."""
     holds: int
-    """How often it was held because it came near to the one who reads."""
+    """How often it was held because it came near to the leader."""
     held: float
     """Seconds that its gate was closed for that."""
 
@@ -65,6 +65,6 @@ class Ran:
     moved: tuple[Moved, ...]
     """In order of time."""
     doubts: tuple[str, ...]
-    """What should make a reader doubt that the prediction was about these jobs."""
+    """Reasons to doubt that the prediction was about these jobs."""
     interrupted: bool
     """Whether we ended it."""

@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that wait for one storage wait at one rate: what they were measured apart by chance is averaged.
+"""Average of the storage rates that several jobs measured, if they differ by chance only.
 
-A hundred cold steps of 20 ms are twenty slices in which a throttled disk gives its rate out, and a part of one more or
-less is 1 to 2 % of a job's rate. Between two jobs that difference looks like one that reads faster and would lead;
-predictions then start both at once for a gain that nobody sees. But it is one storage: per sample they take the same
+A hundred cold steps of 20 ms are twenty slices in which a throttled disk grants its rate, and a fraction of one more or
+less is 1 to 2 % of a job's rate. Between two jobs that difference looks like a faster reader, which would lead;
+predictions then start both at once for a gain that does not exist. But it is one storage: per sample they take the same
 time cold.
 
-That rate is seen only by a job that waits for the storage: cold steps of one that computes for longer than the storage
-reads say how fast it computes.
-
-Apart from the catalog, which keeps what was measured, and from ``asked``, which finds it. Refuses to average what is
-apart by more than chance: loaders that read in another way have rates of their own. And to take a rate from a job that
-hardly waits.
+Only a job that waits for the storage measures this rate: cold steps of a job that computes for longer than the storage
+reads measure its compute rate. Rates that differ by more than chance are not averaged, since loaders that read in
+another way have rates of their own.
 
 Source: Assogba et al., HiPC 2023, Table I, where compute and wait of four models add up to one time per step; the
 average, its test and that of waiting are ours.
@@ -32,7 +29,7 @@ __all__ = ["Cold", "of_one_storage", "rate"]
 
 #: Standard errors by which two means may be apart by chance.
 _ERRORS = 2.0
-#: And the share of the smaller one: whoever is apart by more reads in another way, however rough the measurement.
+#: And the share of the smaller one: a job with a larger difference reads in another way, however rough the measurement.
 _APART = 0.05
 #: Share of a cold step that a job waits for longer than with a warm cache, from which the storage is what it waits for:
 #: less is batches that are handed over late, and bursts of a storage that is quicker than the job.
@@ -41,7 +38,7 @@ _BOUND = 0.05
 
 @dataclass(frozen=True)
 class Cold:
-    """What a job was measured to take for a sample, cold."""
+    """Measured time of a job for a sample, cold."""
 
     seconds: float
     """Mean; compute and wait."""

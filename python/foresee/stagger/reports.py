@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the loaders of jobs report of themselves, compared with the job files and with each other.
+"""Reports of the loaders of jobs, compared with the job files and with each other.
 
 Pure: the reports come in. Two jobs share what they read only if their loaders have the same steps and the same order.
 """
@@ -26,7 +26,7 @@ class Announced(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """Its name."""
 
     @property
     def job(self) -> Job:
@@ -34,7 +34,7 @@ class Announced(Protocol):
 
     @property
     def head(self) -> Head | None:
-        """What its loader reports; None: no loader has begun."""
+        """The loader's report; None before a loader has begun."""
 
 
 def agree(jobs: Sequence[Announced]) -> None:

@@ -43,7 +43,7 @@ __all__ = ["Launcher", "Local", "Runner"]
 
 
 class Launcher(Protocol):
-    """What runs jobs."""
+    """A launcher of jobs."""
 
     def wants(self, *, begun: bool, due: float) -> bool:
         """Whether a follower is to be handed over now: its leader has ``begun``, it should load in ``due`` seconds."""
@@ -68,7 +68,7 @@ class Local:
         self._clock = clock
 
     def wants(self, *, begun: bool, due: float) -> bool:
-        """When it is due."""
+        """Its due time."""
         del begun
         return due <= 0
 

@@ -109,7 +109,7 @@ class Supervisor:
             self._pending.append(Message(f"{self._parts[0].name} starts in {self._delay:.1f} s"))
 
     def handle_looks(self, looks: Sequence[Look | None], now: float) -> None:
-        """What is seen of all jobs; None: nothing new, as of one that was not launched. Decisions follow."""
+        """Take observations of all jobs, None for those without news or launch, and decide."""
         self._at = now
         for who, (part, look) in enumerate(zip(self._parts, looks, strict=True)):
             if look is None or part.over:
@@ -153,7 +153,7 @@ class Supervisor:
         self._parts[who].stopped = True
 
     def handle_result(self, who: int, look: Look, steps: NDArray[np.float64], now: float) -> None:
-        """What has become of a job in the end."""
+        """Take the end of a job."""
         self._at = now
         part = self._parts[who]
         part.look, part.steps = look, steps
@@ -162,7 +162,7 @@ class Supervisor:
     # Decisions.
 
     def poll_action(self, now: float) -> Action | None:
-        """What is to be done next; None: nothing until the next look.
+        """Return the next action; None if there is none until the next observation.
 
         Raises:
             ConfigError: the leader's loader is not that of its job file.
@@ -189,7 +189,7 @@ class Supervisor:
 
     @property
     def starts(self) -> tuple[float, ...]:
-        """When each is to begin, seconds after the leader's first step."""
+        """Planned start of each job, seconds after the leader's first step."""
         return tuple(part.start for part in self._parts)
 
     @property
@@ -199,7 +199,7 @@ class Supervisor:
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """What should make a reader doubt that the prediction was about these jobs."""
+        """Reasons to doubt that the prediction was about these jobs."""
         return tuple(self._doubts)
 
     def ended(self, who: int) -> bool:
@@ -211,7 +211,7 @@ class Supervisor:
         return self._parts[who].left
 
     def outcomes(self) -> tuple[Outcome, ...]:
-        """What became of the jobs."""
+        """Return the outcome of the jobs."""
         zero = self._origin()
         return tuple(
             part.outcome(zero, unseen=self._unseen and at == 0) for at, part in enumerate(self._parts)

@@ -2,16 +2,16 @@
 """Jobs through Slurm: submitted, followed, put off and cancelled with its own commands.
 
 A follower may wait in three ways. ``begin``: it is submitted once the leader has begun, with ``--begin`` some seconds
-before its moment; where the moment moves, so does its begin. ``dependency``: it is submitted with the leader and
-depends on its start, plus whole minutes, as Slurm counts them; that stands even if we are gone. ``hold``: it depends on
-the leader's start alone and holds its allocation until its moment: the right way for a few seconds, in which somebody
-else might take the machine. In all three its loader waits at the gate for what is left.
+before its start; if the start moves, so does ``--begin``. ``dependency``: it is submitted with the leader and depends
+on the leader's start, plus whole minutes, as Slurm counts them; this holds even if the launcher has ended. ``hold``: it
+depends on the leader's start alone and holds its allocation until its own start. This suits waits of a few seconds, in
+which another user might take the nodes. In all three ways its loader waits at the gate for the rest.
 
-A controller may take a minute to answer, in which gates have to open: jobs are asked after, and put off, without
-waiting for the answer (``slurm_commands``). Only a job that is submitted is waited for, as nobody knows it before.
+A controller may take a minute to answer, and gates have to open meanwhile. So status requests and postponements do not
+wait for the answer (``slurm_commands``). Only a submission is waited for, since the job has no number before.
 
-Needs a run folder on a file system that all nodes share, with locks (``flock``) that hold between them. Refuses to
-choose machines: what ``sbatch`` is to be told beyond cores and GPUs of the job file is an argument.
+The run folder must be on a file system that all nodes share, with locks (``flock``) that hold between them. Options
+of ``sbatch`` beyond cores and GPUs of the job file are an argument.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = ["HOLD_MAX", "WAYS", "Slurm", "SlurmJob", "Way"]
 Way = Literal["auto", "begin", "dependency", "hold"]
 
 WAYS: tuple[Way, ...] = ("auto", "begin", "dependency", "hold")
-"""How a follower waits; ``auto``: ``hold`` up to :data:`HOLD_MAX`, else ``begin``."""
+"""Ways in which a follower waits; ``auto``: ``hold`` up to :data:`HOLD_MAX`, else ``begin``."""
 
 HOLD_MAX = 60.0
 """Seconds for which ``auto`` holds an allocation: less than a minute of a machine, against losing it to others."""
@@ -207,7 +207,7 @@ class SlurmJob(Watched):
     def poll(self) -> int | None:
         """Read new steps; the exit code if the job is known to have ended, negative for a signal, else None.
 
-        Waits for nobody: what the controller is asked now is heard at a later call.
+        It never waits: the answer to a request is read at a later call.
         """
         code = self._code
         if code is None and self._asking is not None and self._asking.over:
@@ -234,7 +234,7 @@ class SlurmJob(Watched):
         return self._controller.begin("scontrol", "--oneliner", "show", "job", self.id)
 
     def _hear_state(self, asked: Question) -> int | None:
-        """What the controller says, once it does; the exit code if the job is over."""
+        """Read an answer of the controller, if there is one; return the exit code if the job is over."""
         try:
             told = asked.answer()
         except ConfigError as refused:

@@ -48,7 +48,7 @@ class Question(Protocol):
         """Whether the answer is there."""
 
     def answer(self) -> str:
-        """What the command prints; waits for it.
+        """Run a command to its end and return its output.
 
         Raises:
             ConfigError: the controller refuses, and says why.
@@ -206,7 +206,7 @@ def whole_minutes(seconds: float) -> int:
 
 
 def state(told: str) -> dict[str, str]:
-    """What ``scontrol --oneliner show job`` says, by name.
+    """Parse the output of ``scontrol --oneliner show job`` by name.
 
     >>> state("JobId=7 JobName=a JobState=FAILED Reason=NonZeroExitCode ExitCode=3:0")["ExitCode"]
     '3:0'

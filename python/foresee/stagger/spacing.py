@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is held because it comes too near to the job that reads the data in.
+"""The rule by which a follower is held when it comes too near to the leader, the job that reads the data in.
 
-Beyond the paper. A follower that catches up wants the very bytes that the leader waits for: both wait longer, and
-nothing ends earlier than if the follower had gone on at the leader's pace. So it is held between two steps, until the
-leader is some way ahead again. Whoever drives closes the gate of the follower's steps, which holds all its ranks before
-their next step, lets go when the launcher dies, and needs nothing of the job but the loader that it has; stopping its
-processes instead would also stop what must not wait, such as heartbeats between ranks.
+It goes beyond the paper. A follower that catches up needs the very bytes that the leader waits for: both wait longer,
+and nothing ends earlier than if the follower had continued at the leader's rate. So the follower is held between two
+steps until the leader is some steps ahead again. The runner closes the gate of the follower's steps, which holds all
+its ranks before their next step, opens when the launcher dies, and needs nothing but the job's loader. Stopping its
+processes instead would also stop heartbeats between ranks.
 
-Pure: counts of steps come in, who is held goes out. The rule is the simulator's (``Correction::Hold``): only who can
-catch up is held, and only if company would cost it more. Nobody is held for a job that stands still, for the last steps
-of an epoch, once one job has read everything, or behind one that itself finds in the cache what a job read that has
-ended since. Refuses to guess how far a job has come whose steps nobody sees: beside one, whoever drives has no pace.
+The rule is pure (counts of steps in, held jobs out) and the same as the simulator's (``Correction::Hold``). A job is
+held only if it can catch up and company would cost it more. No job is held for one that stands still, for the last
+steps of an epoch, once one job has read everything, or behind one that finds in the cache what an ended job has read.
+The rule does not apply next to a job whose steps are not visible.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ AHEAD = 8
 _LEFT_SHARE = 4
 #: How often the distance has to be there before a follower that is held goes on.
 _FREE = 2
-#: Steps of its own for which a leader may take none before nobody waits for it, and seconds at least.
+#: A leader that stands still is no longer waited for after the time of this many of its steps, and these seconds.
 _STILL_STEPS = 10
 _STILL_SECONDS = 1.0
 
 
 class Pace:
-    """Who is held.
+    """The jobs that are held.
 
     Args:
         jobs: as predicted.
@@ -78,8 +78,9 @@ class Pace:
         return tuple(self._held)
 
     def _reader(self) -> int | None:
-        """Who reads from the origin: the furthest in its first epoch; None: nobody does, as all that the furthest is at
-        was read before.
+        """Return the job that reads from the origin, the furthest in its first epoch.
+
+        It is None if the data of the furthest were read before.
         """
         shares = {
             who: done / self._jobs[who].steps for who, done in enumerate(self._done) if done is not None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of jobs that were started here: all of them, in little time, whoever presses what meanwhile.
+"""The end of jobs that this program started: all of them are stopped, in bounded time, whatever interrupts it.
 
-Apart from those who start and follow jobs, of whom each may end in the middle of anything. Refuses to be interrupted: a
-job is in a session of its own, so that one that is left behind is seen by nobody.
+Each job is in a session of its own, so a job that is left behind would be noticed by no one. That is why further
+signals do not interrupt it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def undisturbed() -> Iterator[list[int]]:
 
 @contextlib.contextmanager
 def at_once() -> Iterator[None]:
-    """Within, a job is started: a signal waits until whoever is to end it knows of it."""
+    """Start a job within this block: a signal waits until the job is registered for its end."""
     with undisturbed() as came:
         yield
     if came:

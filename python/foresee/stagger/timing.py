@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When the followers start: predicted before, decided again while the leader runs.
+"""Starts of the followers: predicted before, decided again while the leader runs.
 
-Pure: progress comes in, moments go out; whoever drives has the clock and the jobs. The rule: the leader has the rate
+It is pure: progress in, start times out; the runner has the clock and the jobs. The rule: the leader has the rate
 that it shows, in the first epoch and in later ones, instead of the predicted one, and the best starts are computed anew
 from there, never before now. A slower rate is believed at once, since it only puts starts off and may be taken back; a
 faster one after some steps. Cold steps of the others, and of jobs together, are taken to be longer or shorter by the
 same factor: it is one storage that they wait for.
 
 Two jobs have the exact optimum of ``foresee.stagger.model``, which may let the follower catch up. Of three and more,
-of any behind a cache that coalesces, and of two of which nobody knows what company costs, nobody catches up: while no
+of any behind a cache that coalesces, and of two whose cost of company is unknown, no job catches up: while no
 job ends its first epoch before the fastest could read everything alone, no schedule ends earlier than the frontier's
 does. Where that does not hold, because a cache is small, because company made jobs faster when it was measured, or
 because jobs arrive late, the simulator plays the starts that might be better.
@@ -59,7 +59,7 @@ class Chosen:
     gpu_seconds: float
     """All runs together."""
     case: str
-    """Of two jobs the model's; of more, and behind a cache that coalesces, ``behind``: nobody catches up, or
+    """Of two jobs the model's; of more, and behind a cache that coalesces, ``behind``: no job catches up, or
     ``together``: all as early as they can.
     """
     catch_up: float
@@ -77,7 +77,7 @@ def best(
     slack: float = 0.0,
 ) -> Chosen | None:
     """The best leader and starts: the earliest end, of equal ones the fewest GPU-seconds, then the order given; where
-    nobody catches up the fastest leader before that.
+    no job catches up the fastest leader before that.
 
     None: the cache reaches back to a follower at no start.
 
@@ -130,7 +130,7 @@ def choose(
     cache: float = 1.0,
     slack: float = 0.0,
 ) -> Chosen:
-    """What :func:`best` says, for whoever has to start the jobs.
+    """Result of :func:`best`, for the code that starts the jobs.
 
     Raises:
         ConfigError: the cache reaches back to a follower at no start; an argument outside its range.
@@ -217,7 +217,7 @@ def _runs(played: Played) -> tuple[float, ...]:
 
 
 class Timing:
-    """When each job starts, on the clock that begins with the leader's first step; job 0 leads at first.
+    """Starts of the jobs, on the clock that begins with the leader's first step; job 0 leads at first.
 
     Args:
         jobs: as predicted, in the order of ``chosen``.
@@ -289,11 +289,11 @@ class Timing:
             return
         running = [at for at, start in enumerate(self._starts) if start is not None and not self._over[at]]
         if running:
-            # Whoever is furthest reads the rest; how fast it is at that shows in how far it comes.
+            # The job that is furthest reads the rest; its progress shows its rate.
             self._lead = max(running, key=lambda at: self._done[at] / self._predicted[at].steps)
 
     def poll_start(self, who: int, now: float) -> float:
-        """When a job should start; ``now`` or before it: at once."""
+        """Return the start of a job; ``now`` or earlier means at once."""
         chosen = self._chosen
         soonest = chosen.earliest[who]
         if self._over[self._lead]:
@@ -309,7 +309,7 @@ class Timing:
                     *self._seen, now=soonest, compat=self._compat, cache=self._cache, slack=self._slack
                 )
             except NotMeasured:
-                # By its rate it is to be caught up with, which it was not to be, and nobody knows what company costs.
+                # At its rate it would be caught up with, which the plan excludes, and the cost of company is unknown.
                 return self._behind(now)[who]
             # None: a leader so slow, or so fast, that the cache does not reach back any more; later is no better.
             return soonest if pair is None else pair.start
@@ -354,7 +354,7 @@ class Timing:
                 )
 
     def _behind(self, now: float) -> list[float]:
-        """Starts behind whoever leads, counted from where it would have begun had it read alone all the time."""
+        """Starts behind the leader, counted from where it would have begun had it read alone all the time."""
         begin = 0.0
         if self._lead != 0:
             lead = self._seen[self._lead]

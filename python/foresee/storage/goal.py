@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a storage must give for a training goal: the origin's rate without a cache, the cached share with one.
+"""Requirements of a training goal for a storage: the origin's rate without a cache, the cached share with one.
 
-A first guess by closed forms, apart from ``storage``, which starts from a measured job: here nothing was measured but
-a step's compute and its bytes. Goals are a share of the time that is spent computing (MLPerf Storage's accelerator
+It is a first estimate by closed forms, which needs only a step's compute time and its bytes; ``storage.model`` starts
+from a measured job. Goals are a share of the time that is spent computing (MLPerf Storage's accelerator
 utilization), steps per second, or hours. Loading overlaps with computing, so a step takes the longer of the two.
 
-Refuses latency, metadata, bursts and order: the simulator has those. What one rank needs, as a rate, is for that rank
+Latency, metadata, bursts and order are not modelled here; the simulator has them. The rate of one rank is for that rank
 alone; ranks that share a storage need the sum.
 
 Source: MLPerf Storage's emulation (utilization = compute time / run time; mlcommons/storage#692 does it by hand), and

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What in the storage holds a job back, and what would meet a goal: seconds of I/O by process and class.
+"""Bottlenecks of a job in its storage, and changes that meet a goal: seconds of I/O by process and class.
 
 A table has a row per process and a column per class: reading and metadata of the origin (``GFS-READ``, ``GFS-META``)
 and of the local tier (``LFS-READ``, ``LFS-META``), or any others. A job ends with its slowest process, so rows are
@@ -76,7 +76,7 @@ class Slowest(NamedTuple):
 
 
 class Offer(NamedTuple):
-    """What can be had for one class."""
+    """A possible improvement of one class."""
 
     improvement: float
     """Percent of throughput, above -100."""
@@ -112,7 +112,7 @@ class Infeasible:
     """Nothing on offer meets the goal. A value, not an error: it is what was asked."""
 
     goal: float
-    """What was asked for, seconds."""
+    """The goal, seconds."""
     best: float
     """The least that can be reached; approached, where an improvement may be without limit."""
 
@@ -187,7 +187,7 @@ def sufficient(
 
 @dataclass(frozen=True)
 class Front:
-    """What two classes must gain together, exactly: of each gain of the first the least of the second.
+    """Gains that two classes need together, exactly: for each gain of the first the least of the second.
 
     Between neighbouring ``corners`` it is a straight line in ``100 / (100 + N)``.
     """

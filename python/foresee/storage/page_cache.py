@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cold start: the data's files driven out of the page cache, and a check that they are gone.
+"""Cold starts: eviction of the data's files from the page cache, and a check that they are gone.
 
-Linux drops the clean pages of a file on ``posix_fadvise(DONTNEED)`` for whoever may read it; ``mincore`` says which are
-left, but only to the owner and to those who may write it. Apart from the calibration, which knows no page. Refuses to
-call a cache cold that it has not seen empty, and to empty the whole machine's unless told to.
+Linux drops the clean pages of a file on ``posix_fadvise(DONTNEED)`` for any process that may read it. ``mincore``
+reports the pages that are left, but only to the owner and to processes that may write the file. A cache counts as cold
+only after this check, and the page cache of the whole machine is dropped only on request.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 _LOOKED_AT = 4096
 #: Files that are enough to see whether data are in memory.
 _GLIMPSE = 1024
-#: Share of the bytes that may stay: pages that somebody else touches at this moment.
+#: Share of the bytes that may stay: pages that another process touches at this moment.
 _KEPT_MAX = 0.01
 _DROP = "/proc/sys/vm/drop_caches"
 _PROT_READ, _MAP_SHARED = 1, 1
@@ -49,10 +49,10 @@ _FAILED = ctypes.c_void_p(-1).value
 
 @dataclass(frozen=True)
 class Evicted:
-    """What was driven out."""
+    """The evicted files."""
 
     files: int
-    """How many."""
+    """Their number."""
     bytes: int
     """Their sizes."""
     kept: int | None
@@ -90,7 +90,7 @@ def files_of(jobs: Sequence[Job], paths: Iterable[str]) -> list[str] | None:
 
 
 def places_of(jobs: Sequence[Job], paths: Iterable[str] = ()) -> list[str]:
-    """Where the jobs' data lie, as far as that is known: at those of ``paths`` that exist, else where their index has
+    """Return the known places of the jobs' data: at those of ``paths`` that exist, else where their index has
     them. Empty: nothing says so, or they lie in no file system of this machine.
 
     Raises:
@@ -152,7 +152,7 @@ def _index(jobs: Sequence[Job]) -> str | None:
 
 
 def _place(index: str) -> str | None:
-    """Where the data of an index lie in a file system of this machine; None: they do not."""
+    """Return the place of an index's data in a file system of this machine, or None."""
     from foresee._native import Index
 
     uri = Index.open(index).uri
@@ -223,7 +223,7 @@ def evict(files: Sequence[str], *, machine: bool = False) -> Evicted:
     if kept is not None and kept > _KEPT_MAX * looked_at:
         raise PageCacheKept(
             f"{kept} of {looked_at} bytes of the data stay in memory ({files[0]} and others), so nothing can be "
-            "measured cold: a tmpfs keeps its files there, and files that somebody has mapped stay too; "
+            "measured cold: a tmpfs keeps its files there, and files that a process has mapped stay too; "
             + (
                 "move the data to a disk"
                 if machine

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The smallest sets of classes that would have to gain for a goal to be met, where nothing has a price.
+"""The smallest sets of classes that would have to gain for a goal to be met, without prices.
 
-Apart from ``storage``, whose closed form answers for one given set: here sets are compared, fewer classes first and
-then the least gain. With prices it is ``storage.choose`` that compares. Every class of a set gains by as much, which is
-the least that the largest gain of the set can be; with two classes, ``storage.front`` has all that one may trade for
-the other. Refuses to judge how hard a gain is to have.
+The closed form of ``storage.model`` answers for one given set. This module compares sets: fewer classes first, then the
+least gain. ``storage.choose`` compares them by price. Every class of a set gains by the same amount, which is the least
+value of the largest gain in the set; ``storage.front`` has all combinations of two classes. The effort of a gain is not
+considered.
 
-An optimistic bound, as all of ``storage``. Source: the closed form of Fukai et al. (see there), inverted; ours.
+It is an optimistic bound, as all of ``storage``. Source: the closed form of Fukai et al. (see there), inverted; ours.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ def smallest(seconds: ArrayLike, goal: float, improvement: ArrayLike | None = No
         improvement: as in ``sufficient``: of the classes outside a set; a set's own gain counts from ``seconds``.
 
     Returns:
-        Empty if the goal is met already, and only then: all classes together always meet it, if by a gain that
-        nobody sells.
+        Empty if the goal is met already, and only then: all classes together always meet it, though perhaps by an
+        unrealistic gain.
 
     Raises:
         ConfigError: an argument outside its range, or more than ``CLASSES_MAX`` classes that took any time.

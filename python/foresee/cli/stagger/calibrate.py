@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     #: A figure: of which job, its name, beside which other one.
     _Which = tuple[str, str, str | None]
 
-_HELP = "run jobs for some steps, alone and together, and keep in a catalog what they take"
+_HELP = "run jobs for some steps, alone and together, and store their times in a catalog"
 _EPILOG = (
-    "Each job's [run] command is run from its file's folder and ended after its steps; it has to train with a Foresee "
-    "loader, or with one in foresee.torch.measure(loader). What the catalog has is not measured again, unless it is "
-    "stale, or was derived and --short is not given: then both are shown. exit code 3: the data cannot be driven out "
-    "of memory, the jobs read others, or the catalog is locked."
+    "Each job's [run] command is run from its file's folder and ended after its steps. It uses a Foresee loader, or "
+    "wraps its own in foresee.torch.measure(loader). Values of the catalog are not measured again, unless they are "
+    "stale, or derived and --short is not given: then both are shown. Exit code 3: the data cannot be evicted from "
+    "memory, the jobs read other data, or the catalog is locked."
 )
 
 
@@ -45,7 +45,7 @@ def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--steps",
         type=int,
         metavar="K",
-        help="that count, of each run (100; with --short 50, and fewer warm)",
+        help="measured steps of each run (100; with --short 50, and fewer warm)",
     )
     parser.add_argument("--warmup", type=int, default=10, metavar="N", help="steps before them (10)")
     parser.add_argument(
@@ -53,7 +53,7 @@ def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         action="append",
         default=[],
         metavar="PATH",
-        help="where the data lie, to be driven out of memory (where the jobs' index has them); may be repeated, and is "
+        help="place of the data, which are evicted from memory (the place in the jobs' index); may be repeated, and is "
         "kept in the catalog for stagger run",
     )
     parser.add_argument(
@@ -66,26 +66,26 @@ def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--coalesces",
         action="store_true",
         default=None,
-        help="with --short: jobs share what they read, so company is free (that is so of files)",
+        help="with --short: jobs share their reads, so company is free (default for files)",
     )
     parser.add_argument(
         "--no-coalesces",
         dest="coalesces",
         action="store_false",
         default=None,
-        help="with --short: each reads by itself (that is so of a bucket)",
+        help="with --short: each job reads separately (default for a bucket)",
     )
     parser.add_argument(
         "--patience",
         type=float,
         default=300.0,
         metavar="SECONDS",
-        help="for a job to begin, and between two of its steps (300)",
+        help="time for a job to begin, and between two of its steps (300)",
     )
     parser.add_argument(
         "--drop-caches",
         action="store_true",
-        help="as root: drop the whole machine's page cache where dropping the data's files is not enough",
+        help="as root: drop the whole machine's page cache if dropping the data's files is not enough",
     )
     parser.add_argument("--folder", metavar="PATH", help="keep logs and steps here; made if missing")
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
@@ -128,7 +128,7 @@ def run(
         path = catalog_path.own()
         os.makedirs(os.path.dirname(path), exist_ok=True)
     began = clock.now()
-    # Beside the data of nobody, unless told otherwise: an error quotes the end of a job's log, whose file then stays.
+    # In a temporary folder by default: an error quotes the end of a job's log, whose file then stays.
     folder = options.folder or tempfile.mkdtemp(prefix="foresee-calibrate-")
     os.makedirs(folder, exist_ok=True)
     with like_interrupt(), Catalog.open(path, write=True) as catalog:
@@ -165,7 +165,7 @@ def _tell(line: str) -> None:
 
 
 def _derived(told: list[dict[str, Any]]) -> dict[_Which, float]:
-    """What was derived, by which figure it is."""
+    """Return derived values by name."""
     return {
         (job["name"], figure["name"], figure["beside"]): figure["seconds"]
         for job in told
@@ -177,7 +177,7 @@ def _derived(told: list[dict[str, Any]]) -> dict[_Which, float]:
 def _jobs(
     jobs: list[Job], catalog: Catalog, machine: str, derived: Mapping[_Which, float] | None = None
 ) -> list[dict[str, Any]]:
-    """What the catalog has now, beside what was ``derived`` before it was measured."""
+    """Return the values of the catalog, next to those that were ``derived`` before they were measured."""
     from foresee.stagger.inputs import shared
 
     common = shared(jobs, machine)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which catalog ``foresee stagger`` reads and writes: the one that was named, else this user's own.
+"""The catalog that ``foresee stagger`` reads and writes: the named one, or the user's own.
 
-Apart from the commands, so that what one of them has measured is where the others look. Refuses a named catalog that is
-not there only by leaving it to whoever opens it; this user's own need not be there yet.
+All subcommands use it, so that they share measurements. A named catalog that does not exist is an error of the code
+that opens it; the user's own catalog need not exist yet.
 """
 
 from __future__ import annotations

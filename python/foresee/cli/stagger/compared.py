@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``foresee stagger run`` predicted against what it became: as plain values, and as a table for a terminal.
+"""Comparison of the predicted and the measured times of ``foresee stagger run``: as plain values and as a table.
 
-Apart from the command, which runs the jobs and judges the figures by this.
+The command runs the jobs and sets its exit code by these values.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _off(predicted: float, measured: float | None) -> float | None:
 def _at_once(
     jobs: list[JobTimes], chosen: Chosen, compat: Compat, cache: float, read: float | None
 ) -> dict[str, float] | None:
-    """What is predicted of all jobs as early as they can; None: nobody knows what company costs."""
+    """Return the prediction for all jobs as early as they can; None: the cost of company is unknown."""
     from foresee import stagger
 
     if any(job.wait_conc is None for job in jobs):
@@ -111,7 +111,7 @@ def _at_once(
 def _there(
     jobs: list[JobTimes], starts: list[float], ran: Ran, compat: Compat, cache: float, read: float | None
 ) -> dict[str, float]:
-    """What the figures say of the starts that it became: the test of the model, whatever the clock did."""
+    """Return the prediction for the actual starts, which tests the model independently of the clock."""
     from dataclasses import replace
 
     from foresee import stagger
@@ -123,7 +123,7 @@ def _there(
         leader, follower = jobs
         told = stagger.predict(leader, follower, starts[1:], compat=compat, cache=cache)
         return {"makespan": float(told.makespan[0]), "gpu_seconds": float(told.gpu_seconds[0])}
-    # Of more than two nobody knows what company costs, and nobody is meant to have any.
+    # The cost of company of more than two jobs is unknown, and plans avoid it.
     each = [replace(job, wait_conc=job.wait) if job.wait_conc is None else job for job in jobs]
     hold = min(max(AHEAD / job.steps for job in jobs), 1.0) if held else None
     played = stagger.simulate(each, starts, compat=compat, cache=cache, read=read, hold=hold)

@@ -11,15 +11,15 @@ if TYPE_CHECKING:
 #: ``foresee.stagger.timing.SLACK``, which help may not import.
 SLACK = 0.005
 SLACK_HELP = (
-    "of the makespan, by which starts that are as good may differ: of those the latest is the best, with the fewest "
+    "share of the makespan within which starts count as equal: the latest of them is the best, with the fewest "
     "GPU-seconds (0.005)"
 )
 
 
 def add_read(parser: argparse.ArgumentParser) -> None:
-    """Add what is said of the storage, and of the cache before it."""
+    """Add the options of the storage and of the cache in front of it."""
     parser.add_argument(
-        "--read", metavar="TIME", help="in which the origin delivers the data set once: 750s, 12.5min"
+        "--read", metavar="TIME", help="time in which the origin delivers the data set once: 750s, 12.5min"
     )
     parser.add_argument(
         "--coalesces",
@@ -29,7 +29,7 @@ def add_read(parser: argparse.ArgumentParser) -> None:
 
 
 def read_faults(options: argparse.Namespace) -> list[str]:
-    """What is wrong with what :func:`add_read` adds; its time in seconds from here on."""
+    """Return the faults of the options of :func:`add_read`, and replace its time by seconds."""
     from foresee._schema.values import Refused, Time
 
     if options.read is None:
@@ -47,7 +47,7 @@ def read_faults(options: argparse.Namespace) -> list[str]:
 
 
 def running_faults(options: argparse.Namespace) -> list[str]:
-    """What is wrong with ``--running``: the first job is somewhere in its run."""
+    """Return the faults of ``--running``: the first job is somewhere in its run."""
     if options.running is None or 0 <= options.running <= 100:
         return []
     expected = "percent of the first job's run expected, 0 to 100; leave out a job that has ended"

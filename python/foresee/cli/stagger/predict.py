@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
 _HELP = "predict makespan and GPU-seconds by start, and the best start"
 _EPILOG = (
-    "Figures come from [stagger] and [train] of the job files, else from the catalog, else from --read. "
-    "All jobs have one seed: what is random in them is not independent any more. "
-    "exit code 1: the cache reaches back to a follower at no start; --simulate has an answer there."
+    "Values come from [stagger] and [train] of the job files, else from the catalog, else from --read. "
+    "All jobs have one seed, so their random choices are not independent. "
+    "Exit code 1: the cache is too small for a follower at any start; --simulate has an answer for it."
 )
 #: Starts that the table has, in percent of the leader's run alone, as the paper's exhaustive search.
 _PERCENTS = tuple(range(0, 101, 10))
@@ -40,10 +40,10 @@ def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     predict.add_argument(
         "jobs", nargs="+", metavar="JOB.toml", help="two or more job files that share their data"
     )
-    catalog_path.add_to(predict, machine="whose figures of the catalog (this one's name)")
+    catalog_path.add_to(predict, machine="machine whose values of the catalog are used (this machine's name)")
     add_read(predict)
     predict.add_argument(
-        "--cache", type=float, default=1.0, metavar="SHARE", help="of the data that the cache keeps (1)"
+        "--cache", type=float, default=1.0, metavar="SHARE", help="share of the data that the cache holds (1)"
     )
     predict.add_argument("--slack", type=float, default=SLACK, metavar="SHARE", help=SLACK_HELP)
     predict.add_argument(
@@ -58,16 +58,16 @@ def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     predict.add_argument(
         "--simulate",
         action="store_true",
-        help="play each start step by step too; beyond the cache's reach as well",
+        help="also simulate each start step by step, also beyond the cache's reach",
     )
     predict.add_argument(
         "--hold",
         type=float,
         metavar="SHARE",
-        help="with --simulate: hold a follower that comes near until the cache has so much of the data beyond it",
+        help="with --simulate: hold a near follower until the cache has this share of the data beyond it",
     )
     predict.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
-    predict.add_argument("--plot", metavar=_plot_option.METAVAR, help="write the curves as a picture")
+    predict.add_argument("--plot", metavar=_plot_option.METAVAR, help="draw the curves; .svg, .png or .pdf")
     predict.set_defaults(run=run)
 
 
@@ -119,19 +119,19 @@ def _check(options: argparse.Namespace) -> None:
         faults.append(f"--slack {options.slack}: a share of 0 or more and below 1 expected")
     faults += running_faults(options)
     if options.hold is not None and not options.simulate:
-        faults.append(f"--hold {options.hold} without --simulate: no closed form holds anybody")
+        faults.append(f"--hold {options.hold} without --simulate: no closed form holds a job")
     if options.hold is not None and not 0 <= options.hold <= 1:
         faults.append(f"--hold {options.hold}: a share from 0 to 1 expected")
     if options.hold is not None and options.coalesces:
         faults.append(
-            f"--hold {options.hold} with --coalesces: company costs no time there, so nobody is held"
+            f"--hold {options.hold} with --coalesces: company costs no time there, so no job is held"
         )
     if faults:
         raise ConfigError(faults)
 
 
 def _planned(options: argparse.Namespace) -> bool:
-    """Whether nobody is to catch up, instead of what two jobs do to each other when one does."""
+    """Return whether no job is to catch up, which is planned instead of the effect of two jobs on each other."""
     return bool(options.coalesces or len(options.jobs) > 2)
 
 
@@ -214,7 +214,7 @@ def _add_plan(
 
 
 def _planned_by(chosen: timing_.Chosen, jobs: Sequence[stagger.JobTimes]) -> dict[str, Any]:
-    """What was chosen, with lists in the order of the command line, and from the first arrival on."""
+    """Return the chosen plan, with lists in the order of the command line, and from the first arrival on."""
     starts, runs = [0.0] * len(jobs), [0.0] * len(jobs)
     for place, start, run_ in zip(chosen.order, chosen.starts, chosen.runs, strict=True):
         starts[place], runs[place] = chosen.delay + start, run_
@@ -235,7 +235,7 @@ def _at_once(
     arrivals: Sequence[float],
     options: argparse.Namespace,
 ) -> dict[str, Any] | None:
-    """All jobs as soon as they can, behind a cache that coalesces: nobody ends sooner, whatever is planned.
+    """All jobs as soon as they can, behind a cache that coalesces: no plan ends sooner.
 
     None: they come at several moments, and have more steps than are played.
     """
@@ -295,7 +295,7 @@ def _add_orders(
 def _played(
     jobs: Sequence[stagger.JobTimes], starts: Sequence[float], options: argparse.Namespace
 ) -> dict[str, Any]:
-    """What comes out step by step."""
+    """Simulate the jobs step by step."""
     from foresee import stagger
 
     read = options.read if options.coalesces else None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The report of ``foresee stagger predict``: its figures as a table for a terminal.
+"""Text report of ``foresee stagger predict``: its numbers as a table for a terminal.
 
-Apart from the command, which makes the figures; whatever stands here stands in ``--json`` too.
+``--json`` has every number that the report shows.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _orders(facts: dict[str, Any]) -> list[str]:
 
 
 def _name(row: dict[str, Any], order: dict[str, Any]) -> str:
-    """What a row of the table is called: a start at which both is so has one row."""
+    """Return the name of a row of the table: one row for a start that has both names."""
     at_once, best = row is order["simultaneous"], order["best"]
     if best is not None and row["start"] == best["start"]:
         return "best, at once" if at_once else "best"
@@ -141,7 +141,7 @@ def _shown(played: dict[str, Any] | None) -> str:
 
 
 def _after(best: dict[str, Any]) -> str:
-    """When the follower starts; also from now where the leader runs already."""
+    """Format the start of the follower; also from now on if the leader runs already."""
     now = "" if best["from_now"] is None else f" ({_time(best['from_now'])} from now)"
     return f"{_time(best['start'])} after {best['leader']}{now}"
 
@@ -158,7 +158,7 @@ def _plan(facts: dict[str, Any]) -> list[str]:
             note = f"{_time(plan['from_now'][at]):>13}{note}" if at else f"{'runs':>13}{note}"
         lines.append(f"{_cut(job['name'])}{_time(start):>13}{_time(run):>13}{_time(start + run):>13}{note}")
     shorter = 100 * (1 - plan["makespan"] / plan["sequential"])
-    how = "nobody catches up" if plan["case"] == "behind" else "all as early as they can"
+    how = "no job catches up" if plan["case"] == "behind" else "all as early as they can"
     lines += [
         "",
         f"makespan {_time(plan['makespan'])}, {shorter:.1f} % shorter than one after the other; {how}",
@@ -178,7 +178,7 @@ def _plan(facts: dict[str, Any]) -> list[str]:
 
 
 def only(planned: float, at_once: float, slack: float, less: float) -> str:
-    """What a makespan that is planned is good for, if all at once take no longer; else nothing.
+    """Describe the gain of a planned makespan, if all jobs at once take no longer; else return nothing.
 
     ``less``: percent of GPU-seconds that it saves; less than is shown is nothing.
     """

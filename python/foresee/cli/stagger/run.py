@@ -27,13 +27,13 @@ if TYPE_CHECKING:
 
 _HELP = "start jobs at the best moments, follow them, and compare with what was predicted"
 _EPILOG = (
-    "Each job's [run] command is run from its file's folder; it has to train with a Foresee loader, or with one in "
+    "Each job's [run] command is run from its file's folder; it uses a Foresee loader, or wraps its own in "
     "foresee.torch.measure(loader). Times count from the first step of the first job to the last step. If the first "
-    "job is not as fast as predicted the others' starts are decided anew; if it fails or hangs, they start without it. "
-    "A job that comes near to the one that reads the data in is held until that one is ahead again. With --slurm the "
-    "run folder has to be on a file system that all nodes share. All jobs have one seed, that of [train] in their "
-    "files: FORESEE_SEED tells it to their scripts, and what is random in them is not independent any more. Ctrl-C "
-    "ends all jobs but one that ran already. exit code 1: a job failed."
+    "job is not as fast as predicted, the starts of the others are planned again; if it fails or hangs, they start "
+    "without it. A job that comes near to the leader is held until the leader is ahead again. With --slurm the run "
+    "folder must be on a file system that all nodes share. All jobs have one seed, that of [train] in their files. "
+    "Scripts get it as FORESEE_SEED, so random choices of jobs are not independent. Ctrl-C ends all jobs except one "
+    "that ran already. Exit code 1: a job failed."
 )
 _FILE = "stagger.json"
 _VERSION = 3
@@ -53,13 +53,13 @@ def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     parser.add_argument(
         "jobs", nargs="+", metavar="JOB.toml", help="two or more job files that share their data"
     )
-    catalog_path.add_to(parser, machine="whose figures of the catalog (this one's name)")
+    catalog_path.add_to(parser, machine="machine whose values of the catalog are used (this machine's name)")
     add_read(parser)
     parser.add_argument(
-        "--cache", type=float, default=1.0, metavar="SHARE", help="of the data that the cache keeps (1)"
+        "--cache", type=float, default=1.0, metavar="SHARE", help="share of the data that the cache holds (1)"
     )
     parser.add_argument(
-        "--compat", choices=("physical", "paper"), default="physical", help="as of foresee stagger predict"
+        "--compat", choices=("physical", "paper"), default="physical", help="as for foresee stagger predict"
     )
     parser.add_argument("--slack", type=float, default=SLACK, metavar="SHARE", help=SLACK_HELP)
     parser.add_argument(
@@ -81,7 +81,7 @@ def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--slurm-wait",
         choices=("auto", "begin", "dependency", "hold"),
         default="auto",
-        help="how a later job waits: for its time of begin, for the first job's start and some minutes, or inside of "
+        help="how a later job waits: for its begin time, with a dependency on the first job and some minutes, or inside of "
         "its allocation (auto: hold up to 60 s, else begin)",
     )
     parser.add_argument(
@@ -95,8 +95,8 @@ def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         type=float,
         default=300.0,
         metavar="SECONDS",
-        help="for the first job to begin; one that takes no step for as long the others do not wait for; one that has "
-        "done its steps and does not end within it is followed no longer, and goes on (300)",
+        help="time for the first job to begin. The others do not wait for a leader that takes no step for as long. A "
+        "job that does not end within this time after its steps is left running (300)",
     )
     parser.add_argument(
         "--folder", metavar="PATH", help="run folder: logs, steps, stagger.json (runs/stagger-DATE)"
@@ -229,7 +229,7 @@ def _run(
 
 
 def _holds(options: argparse.Namespace) -> bool:
-    """Whether who comes near is held: not where company costs no time, or where nobody sees how far the first is."""
+    """Return whether near followers are held: not if company costs no time or the leader's steps are unknown."""
     return not (options.no_hold or options.coalesces or options.running is not None)
 
 
@@ -251,7 +251,7 @@ def _joined(
 
 
 def _places(jobs: list[Job], catalog: Catalog | None, machine: str | None, data: str) -> list[str]:
-    """Where the data lie, by whoever measured with them or by their index; empty: nobody knows."""
+    """Return the places of the data, from the catalog or from their index; empty if unknown."""
     from foresee.errors import ForeseeError
     from foresee.storage import page_cache
 
@@ -259,18 +259,18 @@ def _places(jobs: list[Job], catalog: Catalog | None, machine: str | None, data:
     try:
         return page_cache.places_of(jobs, said)
     except (ForeseeError, OSError):
-        # Whoever reads the index will say what is wrong with it.
+        # The job itself will report what is wrong with the index.
         return []
 
 
 def _warm(places: list[str]) -> str | None:
-    """That data are in memory already, which is no cold start; None: they are not, or nobody knows."""
+    """Return the warning that data are in memory already, which is no cold start; None if not, or unknown."""
     from foresee.storage import page_cache
 
     try:
         share = page_cache.share_in_memory(places)
     except OSError:
-        # Whoever reads them will say what is wrong with them.
+        # The job itself will report what is wrong with them.
         return None
     if share is None or share <= _WARM:
         return None
@@ -317,7 +317,7 @@ def _tell(line: str) -> None:
 
 
 def _shown(clock: Clock) -> Callable[[str], None]:
-    """Where progress goes: one line of a terminal, written over; else a line now and then, so that a log goes on."""
+    """Progress: one line of a terminal that is overwritten, or a line now and then in a log."""
     if sys.stderr.isatty():
         return lambda line: print(f"{line}\x1b[K", end="\r", file=sys.stderr, flush=True)
     last = clock.now()
@@ -379,8 +379,10 @@ def _judged(
 
 
 def _read_nothing(places: list[str]) -> bool:
-    """Whether all jobs together, which have ended, had the storage read less than a share of the data, or of data of
-    which nobody knows the size nothing at all. Processes that a job did not wait for are not in what the kernel counts.
+    """Return whether all ended jobs together had the storage read less than a share of the data.
+
+    If the size of the data is unknown, that share is nothing at all. The kernel does not count processes that a job did
+    not wait for.
     """
     import resource
 

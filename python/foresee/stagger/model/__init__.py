@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When jobs that read the same data should start.
+"""Starts of jobs that read the same data.
 
 The second job finds in the cache what the first has read, until it catches up; then both want the same bytes from the
 origin at the same time. :class:`JobTimes` has what one job takes per step. ``pair`` answers for two jobs with measured
-figures: makespan, GPU-seconds, catch-up time and the best start. ``frontier`` plans any number of jobs so that nobody
+figures: makespan, GPU-seconds, catch-up time and the best start. ``frontier`` plans any number of jobs so that no job
 catches up. Both are closed forms; ``steps`` plays jobs step by step where those end. Seconds throughout; nothing is
 read or written here.
 

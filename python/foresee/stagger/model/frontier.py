@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Any number of jobs behind one frontier: the latest starts at which nobody catches up.
+"""Any number of jobs behind one frontier: the latest starts at which no job catches up.
 
-One job leads and reads from the origin; how far it has come is the frontier. Every other job starts so late that it
-finds everything in the cache, and no later than that it ends with the last. Where nobody waits any less for being
-behind, all start as early as they can: a later start would only end a job later. Apart from ``pair``, which knows what
-two jobs do to each other once they meet: here nobody meets, so it does not matter.
+One job leads and reads from the origin; its progress is the frontier. Every other job starts so late that it finds all
+its data in the cache, and no later than that it ends with the last job. If no job waits less for being behind, all
+start as early as they can: a later start would only end a job later. ``pair`` models the effect of two jobs that meet,
+which does not happen here.
 
-Where the cache coalesces, company costs no time anyway: no schedule has a shorter makespan then, and all that
-staggering saves is GPU time. Exact while the cache holds the data set. A smaller cache limits how far a follower may
-be behind; where a job slower than the leader falls further behind than that, the plan says so, and the simulation of
-steps has the answer.
+Where the cache coalesces, company costs no time: no schedule has a shorter makespan then, and staggering saves GPU time
+only. The result is exact while the cache holds the data set. A smaller cache limits how far a follower may be behind.
+If a job slower than the leader falls further behind than that, the plan reports it, and the simulation of steps has the
+answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Plan", "led_by", "plan"]
 
 @dataclass(frozen=True)
 class Plan:
-    """When each job starts, and what it comes to. Tuples have one entry per job, in the order given."""
+    """Starts of the jobs, and the resulting times. Tuples have one entry per job, in the order given."""
 
     leader: int
     """Which job starts first and reads from the origin."""
@@ -56,7 +56,7 @@ def plan(
     arrivals: Sequence[float] | None = None,
     cache: float = 1.0,
 ) -> Plan:
-    """The latest starts with the smallest makespan at which nobody catches up.
+    """The latest starts with the smallest makespan at which no job catches up.
 
     Each job is tried as the leader: the one with the smallest makespan leads, of equal ones that with the fewest
     GPU-seconds. Where the cache coalesces and all jobs are there at 0, no schedule at all has a shorter makespan.
@@ -114,7 +114,7 @@ def led_by(
     *,
     cache: float = 1.0,
 ) -> Plan:
-    """The latest starts behind one leader at which nobody catches up, and which end the jobs as early as any.
+    """The latest starts behind one leader at which no job catches up, and which end the jobs as early as any.
 
     That of :func:`plan` for a leader that is given, as one that runs already is. Of jobs that have started, give the
     start as ``earliest``; their ends count, and the starts that are told of them do not.
@@ -147,7 +147,7 @@ def _led_by(
     all_read = begin + pace
     cached = [pace if i == leader else job.cached_epoch() for i, job in enumerate(jobs)]
     later = [(job.epochs - 1) * job.later_epoch(cache) for job in jobs]
-    # Nobody starts before the leader: it would read from the origin.
+    # No job starts before the leader: it would read from the origin.
     earliest = [max(arrival, begin) for arrival in there]
     ends = [
         max(start + own, all_read) + rest for start, own, rest in zip(earliest, cached, later, strict=True)

@@ -52,10 +52,10 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class Prediction:
-    """What each start leads to; every array has the shape of ``start``, every time is in seconds."""
+    """Times for each start; every array has the shape of ``start``, every time is in seconds."""
 
     start: Floats
-    """When the follower starts, after the leader."""
+    """Start of the follower, after the leader's."""
     case: NDArray[np.str_]
     """One of :data:`CASES`."""
     catch_up: Floats
@@ -83,13 +83,13 @@ class Optimum:
     """The best start of the follower, in seconds."""
 
     start: float
-    """When to start it, after the leader."""
+    """Its start, after the leader's."""
     share: float
     """The same in terms of the leader's run alone."""
     case: Case
-    """What happens then."""
+    """The case of the model."""
     catch_up: float
-    """When it catches up; infinite if not within the leader's first epoch."""
+    """Moment at which it catches up; infinite if not within the leader's first epoch."""
     leader: float
     """The leader's run."""
     follower: float
@@ -102,7 +102,7 @@ class Optimum:
 
 @dataclass(frozen=True, eq=False)
 class Waits:
-    """How long a job waits for data, step by step, over its run."""
+    """Wait of a job for data, step by step, over its run."""
 
     edges: Floats
     """Seconds since the leader's start at which the wait changes, ascending; shape (spans + 1,)."""
@@ -118,7 +118,7 @@ def predict(
     compat: Compat = "physical",
     cache: float = 1.0,
 ) -> Prediction:
-    """What each start of the follower leads to (equations 1 to 4, with the cases that they leave out).
+    """Predict the times for each start of the follower (equations 1 to 4, with the cases that they leave out).
 
     Args:
         leader: the job that starts at 0.
@@ -222,7 +222,7 @@ def optimum(
 def waits(
     leader: JobTimes, follower: JobTimes, start: float, *, compat: Compat = "physical", cache: float = 1.0
 ) -> tuple[Waits, Waits]:
-    """How long leader and follower wait per step, over time, if the follower starts at ``start``.
+    """Return the waits of leader and follower per step, over time, if the follower starts at ``start``.
 
     Arguments and errors are those of :func:`predict`.
 

@@ -23,7 +23,7 @@ __all__ = ["STATES", "STEPS_MAX", "Played", "Run", "State", "simulate"]
 State = Literal["alone", "together", "behind", "cached"]
 
 STATES: tuple[State, ...] = ("alone", "together", "behind", "cached")
-"""Where a step's data come from: the storage, read by nobody else or beside others; the cache, behind a job that is
+"""Sources of a step's data: the storage, read alone or together with others; the cache, behind a job that is
 still reading them in or with all of them there."""
 
 STEPS_MAX = 10**9
@@ -34,33 +34,33 @@ _SECONDS_BELOW = 2**63 / 1e9
 
 @dataclass(frozen=True)
 class Run:
-    """What one job came to; moments are seconds on the clock of ``starts``."""
+    """Result of one job; moments are seconds on the clock of ``starts``."""
 
     start: float
-    """When it started."""
+    """Its start."""
     end: float
-    """When its last step ended."""
+    """End of its last step."""
     first_epoch: float
-    """When its first epoch ended."""
+    """End of its first epoch."""
     caught: float | None
-    """When it first caught up with another job."""
+    """Moment at which it first caught up with another job."""
     steps: Mapping[State, int]
-    """How many it did in each state."""
+    """Number of its steps in each state."""
     seconds: Mapping[State, float]
-    """How long they took."""
+    """Their seconds."""
     held: float
     """Seconds that it was held for."""
     stall: float
     """Seconds that it did not compute, ``held`` included."""
     hits: float
-    """What it took from the cache or from another's transfer, in data sets."""
+    """Bytes from the cache or from another job's transfer, in data sets."""
     reads: float
-    """What it had the storage read, in data sets."""
+    """Bytes that it had the storage read, in data sets."""
 
 
 @dataclass(frozen=True)
 class Played:
-    """What all jobs came to."""
+    """Results of all jobs."""
 
     runs: tuple[Run, ...]
     """In the order given."""
@@ -89,7 +89,7 @@ def simulate(
         read: seconds in which the origin delivers the data set once, behind a cache that coalesces; finite, > 0.
             None: reads compete, and each job takes what it was measured to take.
         hold: share of the data that has to be in the cache beyond a follower's next step before it goes on, once it
-            has come near; 0 or more. None: nobody is held. Of no use with ``read``.
+            has come near; 0 or more. None: no job is held. Of no use with ``read``.
 
     Raises:
         ConfigError: an argument outside its range, or more than 10**9 steps.

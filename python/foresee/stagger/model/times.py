@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one job takes per step, alone and in company: the figures that every prediction of staggering starts from.
+"""Times of one job per step, alone and in company: the input of every prediction of staggering.
 
-Apart from the predictions, because a catalog keeps these figures and a job file gives some of them. Refuses to fill
-a gap: what nobody measured is None, and whoever needs it says so.
+A catalog stores these times, and a job file gives some of them. A time that was not measured is None, and a prediction
+that needs it raises an error.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = [
 Figure = Literal["compute", "wait", "wait_cached", "wait_conc"]
 
 FIGURES: tuple[Figure, ...] = ("compute", "wait", "wait_cached", "wait_conc")
-"""What is measured of a job, per step."""
+"""The measured times of a job, per step."""
 
 EQUAL = 1e-12
 """Makespans that differ by less than this share are equal; rounding alone makes them differ by a thousandth of it."""
@@ -129,7 +129,7 @@ class JobTimes:
         return self.cold_epoch() + (self.epochs - 1) * self.later_epoch(cache)
 
     def doubts(self) -> tuple[str, ...]:
-        """What no machine should show, by more than 5 % of a step; a prediction is made nevertheless."""
+        """Return warnings for times that contradict each other by more than 5 % of a step."""
         found = []
         noise = _NOISE * (self.compute + self.wait)
         if self.wait_cached > self.wait + noise:
@@ -176,7 +176,7 @@ def wait_from_storage(compute: float, read: float, *, readers: int = 1) -> float
 
 
 def seconds_fault(field: str, value: object, *, above_zero: bool = False) -> str | None:
-    """What is wrong with ``value`` as a number of seconds; None if nothing is."""
+    """Return the fault of ``value`` as a number of seconds, or None."""
     rule = "finite and above 0" if above_zero else "finite and 0 or more"
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     try:
@@ -187,7 +187,7 @@ def seconds_fault(field: str, value: object, *, above_zero: bool = False) -> str
 
 
 def cache_faults(cache: object) -> list[str]:
-    """What is wrong with ``cache`` as the share of the data that a cache keeps; nothing if nothing is."""
+    """Return the faults of ``cache`` as the share of the data that a cache holds."""
     if isinstance(cache, bool) or not isinstance(cache, (int, float)) or not 0 < cache <= 1:
         return [f"cache is {cache!r}; the share of the data that it keeps expected, above 0 and at most 1"]
     return []
@@ -196,7 +196,7 @@ def cache_faults(cache: object) -> list[str]:
 def company_faults(
     jobs: Sequence[JobTimes], moments: str, times: Sequence[float], read: float | None, cache: float
 ) -> list[str]:
-    """What is wrong with jobs, one of the ``moments`` (starts, arrivals) for each, their storage and their cache."""
+    """Return the faults of jobs, one of the ``moments`` (starts, arrivals) for each, their storage and their cache."""
     faults = [] if jobs else ["jobs is empty; one or more expected"]
     if len(times) != len(jobs):
         faults.append(f"{len(times)} {moments} for {len(jobs)} jobs; one of each expected")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where a finished job's I/O time went: tables by process and class, out of run folders and Darshan logs.
+"""I/O time of a finished job: tables by process and class, out of run folders and Darshan logs.
 
 ``table`` is what both become, ``ledger`` and ``darshan`` read them, ``offers`` reads what could be bought, ``answers``
 asks what holds the job back and what would meet a goal, of ``foresee.storage.model``, which knows no file, ``epochs``

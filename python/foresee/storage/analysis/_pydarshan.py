@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m foresee.storage.analysis._pydarshan LOG OUT.npz``: a Darshan log's figures as arrays.
+"""``python -m foresee.storage.analysis._pydarshan LOG OUT.npz``: a Darshan log's counters as arrays.
 
-A program of its own: PyDarshan's C library ends the process that gives it a damaged log. What it cannot read it says
-on stderr, which whoever started this reads. Decides nothing about the figures.
+It is a program of its own, because PyDarshan's C library ends the process that gives it a damaged log. Errors are
+written to stderr, which the parent process reads.
 """
 
 from __future__ import annotations

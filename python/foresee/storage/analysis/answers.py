@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a job's tables answer, as plain values: slowest processes, what-if, what would meet a goal.
+"""Answers from a job's tables, as plain values: slowest processes, what-if, changes that meet a goal.
 
 Between the tables, which know processes and classes by name, and ``foresee.storage.model``, which knows numbers. Null
 stands for what was not measured, and for a gain without limit. Everything that is printed or drawn comes from here.
@@ -28,7 +28,7 @@ _MANY = f"more than {smallest_sets.CLASSES_MAX} classes took any time: too many 
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked of the tables."""
+    """The questions to the tables."""
 
     change: Sequence[float] | None = None
     """Percent of throughput by class; offers are bought on top of it."""
@@ -37,7 +37,7 @@ class Question:
     pair: tuple[str, str] | None = None
     """Two classes that may gain together to meet the goal."""
     offers: Offers | None = None
-    """What could be bought to meet it."""
+    """Offers that could meet it."""
 
 
 def answer(tables: Mapping[float, IoTable], question: Question) -> dict[str, Any]:
@@ -130,7 +130,7 @@ def _best(tables: Mapping[float, IoTable], change: Sequence[float] | None) -> fl
 
 
 def _toward(tables: Mapping[float, IoTable], goal: float, question: Question) -> dict[str, Any]:
-    """What would meet the goal."""
+    """Return the changes that would meet the goal."""
     change = question.change
     seconds = {rate: table.seconds for rate, table in tables.items()}
     least = model.minimum_rate(seconds, goal, change)

@@ -157,7 +157,7 @@ def _last(child: subprocess.CompletedProcess[str]) -> str:
 
 @dataclass
 class _Found:
-    """What the entries of a log add up to."""
+    """Sums of the entries of a log."""
 
     spent: Spent = field(default_factory=lambda: defaultdict(float))
     """Seconds by process and class, 0 or more."""
@@ -273,7 +273,7 @@ def _told(log: dict[str, Any], found: _Found, between: tuple[float, float] | Non
 
 
 def _places(log: dict[str, Any]) -> str:
-    """Where the log's files lie, those with the most seconds first: by mount, or else by first folder."""
+    """Return the places of the log's files, most seconds first: by mount, or else by first folder."""
     mounts = [mount.rstrip("/") for mount in log["mounts"].tolist() if mount != "/"]
     names = dict(zip(log["ids"].tolist(), log["names"].tolist(), strict=True))
     seconds: Counter[str] = Counter()

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each epoch of run folders at their cache rates: how long it took, and the process that its I/O waited for.
+"""Each epoch of run folders by cache rate: its duration, and the slowest process of its I/O.
 
-Apart from ``answers``, whose tables are of one span of time: here it is one table per epoch and rate. Refuses to tell
-epochs of anything but run folders, since no other log of ours knows any.
+``answers`` has tables of one span of time; this module has one table per epoch and rate. Only run folders have epochs.
 """
 
 from __future__ import annotations

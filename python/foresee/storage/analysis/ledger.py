@@ -28,7 +28,7 @@ AT_ONCE = (
     "seconds of one rank add up over requests that ran at the same time, so they may exceed the run's; "
     "what memory answered is no I/O"
 )
-"""What every table of a run says; not of readers that do one thing after the other."""
+"""Limits that every table of a run has, except of readers that do one thing after the other."""
 
 
 def read(folder: str | os.PathLike[str], *, epoch: int | None = None) -> IoTable:
@@ -66,7 +66,7 @@ def read_epochs(folder: str | os.PathLike[str]) -> dict[int, IoTable]:
 
 
 def epoch_seconds(folder: str | os.PathLike[str]) -> dict[int, float]:
-    """How long each epoch took, in seconds: from its first row to its last one, of the rank that took longest.
+    """Return the seconds of each epoch: from its first row to its last one, of the slowest rank.
 
     Where a rank waits for batches, only those waits count: reads run ahead, into the epoch before. What a job does
     after an epoch's last batch is not in it. Each ledger has a clock of its own, so ranks are not laid over each

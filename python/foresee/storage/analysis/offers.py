@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What could be bought, ``offers.toml``: improvements of classes, and capacity for cache rates, each with its price.
+"""Possible purchases, ``offers.toml``: improvements of classes, and capacity for cache rates, each with its price.
 
-``docs/formats/offers.md`` describes the format. Apart from the price book, whose rows are what a cloud charges: here
-stands what a change to the storage would bring, which only its owner can say.
+``docs/formats/offers.md`` describes the format. The price book has the rows that a cloud provider charges. Offers have
+the effect of a change to one storage, which only its owner knows.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class Offers(Checked):
 
     @property
     def cache_prices(self) -> dict[float, float]:
-        """What each cache rate costs."""
+        """Return the price of each cache rate."""
         return {each.rate: each.price for each in self.capacity}
 
     def _faults(self, wrong: frozenset[str]) -> Iterator[str]:

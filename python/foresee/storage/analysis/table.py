@@ -30,7 +30,7 @@ _FIRST = model.CLASSES
 
 @dataclass(frozen=True, eq=False)
 class IoTable:
-    """What one run, or one cache rate, spent on I/O."""
+    """I/O time of one run, or of one cache rate."""
 
     seconds: NDArray[np.float64]
     """Shape (processes, classes); NaN where the source does not tell."""
@@ -41,7 +41,7 @@ class IoTable:
     shared: tuple[float, ...]
     """By class, measured seconds of all processes together that ``seconds`` does not have, because it is NaN there."""
     limits: tuple[str, ...]
-    """What the source cannot tell, for whoever reads the result."""
+    """Facts that the source does not have, for readers of the result."""
 
     @property
     def known(self) -> bool:

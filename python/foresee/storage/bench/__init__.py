@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an origin and a local tier give a job at each cache rate: the hierarchical-storage paper's measurement.
+"""Throughput of an origin and a local tier at each cache rate: the hierarchical-storage paper's measurement.
 
 Our own reader takes it. Files of one size lie in the origin's folder, and a growing share of them in the cache's too.
 Some processes read all of them in a shuffled order, each from the cache if it is there, and write down every open, read

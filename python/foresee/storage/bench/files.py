@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files of a measurement: made in folders of their own, driven out of memory, removed with all that is in them.
+"""Files of a measurement: created in folders of their own, evicted from memory, and removed with these folders.
 
-Each begins with its number, so that who reads it knows that it was the right one; the rest is random, so that nothing
-compresses it or finds it twice. Refuses to touch what was there before.
+Each file begins with its number, by which its reader checks that it is the right one. The rest is random, so that it
+can neither be compressed nor deduplicated. Files that existed before are never touched.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _DROP = "/proc/sys/vm/drop_caches"
 
 
 def path(folder: str, number: int) -> str:
-    """Where a file lies."""
+    """The place of a file."""
     return os.path.join(folder, f"{number:08d}")
 
 
@@ -78,7 +78,7 @@ def _write(where: str, head: bytes, rest: bytes) -> None:
             file.write(head)
             file.write(rest)
     except OSError as error:
-        # Without a name nobody knows which of the folders is full.
+        # Without a name the error does not show which of the folders is full.
         raise OSError(error.errno, error.strerror, where) from None
 
 

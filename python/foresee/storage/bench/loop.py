@@ -29,7 +29,7 @@ _SHARE, _MORE_BYTES, _MORE_INODES = 1.1, 96 << 20, 64
 
 
 def missing(cgroups: str = _CGROUPS) -> str | None:
-    """What this machine, or this user, lacks; None: nothing."""
+    """Return the requirement that this machine or user lacks, or None."""
     if os.geteuid() != 0:
         return "only root may attach a loop device; run as root, or leave it out and let the reader throttle itself"
     if not os.path.exists("/dev/loop-control"):
@@ -106,7 +106,7 @@ class Device:
 
     image: str
     folder: str
-    """Where it is mounted."""
+    """Its mount point."""
     numbers: str
     """``MAJOR:MINOR``."""
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The measurement itself: which process reads which file, in which order, from where, and into which run folder.
+"""The measurement itself: the process, the order, the place and the run folder of each file that is read.
 
-With the global shuffle all files are shuffled anew in every epoch and dealt to the ranks, as torch's
-``DistributedSampler`` does; with the local one a rank keeps its part and shuffles that. The cache is filled before and
-never changes, as the paper's (pinning), so its rate is its hit rate; what it holds at one rate it holds at every higher
-one, and of each rank's part it holds the same share.
+With the global shuffle all files are shuffled in every epoch and sharded among the ranks, as torch's
+``DistributedSampler`` does; with the local one each rank shuffles its own shard. The cache is filled before and never
+changes, as the paper's (pinning), so its rate is its hit rate. Files that it holds at one rate it holds at every higher
+one, and it holds the same share of each rank's shard.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from foresee.storage.bench.throttle import Throttle
 
 __all__ = ["Case", "Measured", "cases", "measure", "order", "parts", "taken"]
 
-#: Apart from every epoch's seed: what is cached has to do with no order.
+#: Differs from every epoch's seed: the cached files do not depend on an order.
 _PARTS_SEED = 1 << 40
 _LOCAL_SEED = 1 << 41
 
@@ -140,11 +140,11 @@ def _tell(tell: Callable[[str], None], where: str, what: str) -> None:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where an origin's files lie now."""
+    """The current place of an origin's files."""
 
     folder: str
     device: Device | None
-    """What it is on, where the kernel throttles that."""
+    """Its device, if the kernel throttles it."""
 
 
 @contextmanager
@@ -168,8 +168,8 @@ def _laid_out(
         try:
             yield [_Place(*each) for each in zip(homes, devices, strict=True)], cache
         except BaseException:
-            # Nobody may read the files, or keep their device busy, while they go; and who waits for the kernel to let
-            # a read through cannot be ended before.
+            # No process may read the files, or keep their device busy, while they are removed; and a process that waits
+            # for the kernel's throttle cannot be ended before.
             ranks, group = readers
             for device in devices:
                 if group is not None and device is not None:

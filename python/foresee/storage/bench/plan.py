@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of a measurement, what is wrong with it, and whether there is room for its files.
+"""Plan of a measurement: its checked options, and the space that its files need.
 
 All faults are found together, before a file is made. Words are read as a command line has them.
 """
@@ -96,7 +96,7 @@ def asked(
     drop_caches: bool = False,
     throttle_by: str = "reader",
 ) -> Asked:
-    """What the words of a command line come to.
+    """Check the options of a command line.
 
     Args:
         origins: ``[NAME=]FOLDER``, one or more.

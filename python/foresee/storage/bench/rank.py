@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One process of a measurement: opens, reads and closes files in its order, and writes down how long each took.
+"""One process of a measurement: opens, reads and closes files in its order, and measures each duration.
 
-One file after the other, so its seconds add up to no more than the epoch's. Times stay in memory until the epoch has
-ended and are then put into the run's ledger: nothing is written while something is measured. Refuses to decide what is
-read from where.
+Files are read one after the other, so the seconds add up to no more than the epoch's. Times stay in memory until the
+epoch has ended and are then written to the run's ledger: nothing is written during a measurement. The caller decides
+which files are read from which place.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Task:
     run: str
     """The run folder."""
     clock_ns: int
-    """When the run began, by ``time.monotonic_ns``."""
+    """Start of the run, by ``time.monotonic_ns``."""
     epoch: int
     order: NDArray[np.int64]
     """Files that it reads."""
@@ -48,7 +48,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Took:
-    """When a rank's epoch began and ended, by ``time.monotonic_ns``."""
+    """Start and end of a rank's epoch, by ``time.monotonic_ns``."""
 
     began_ns: int
     ended_ns: int

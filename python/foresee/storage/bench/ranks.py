@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a measurement: started once, given one epoch at a time, begun together, ended with the block.
+"""The processes of a measurement: started once, given one epoch at a time, started together, ended with the block.
 
-Ctrl-C is this process's to handle: the others never see it, and are ended by it. Refuses to know what an epoch is.
+The parent process handles Ctrl-C: the others never receive it, and are ended by the parent.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ class Ranks:
             if process.is_alive():
                 process.kill()
                 process.join()
-        # Last: whoever still answered would find nobody there, and say so at length.
+        # Last: a process that still answered would find no reader, and print a long error.
         for end in self._ends:
             end.close()
         self._ends, self._processes = [], []

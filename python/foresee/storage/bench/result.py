@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was measured, as plain values: seconds by class at each rate and epoch, their answers, what they do not tell.
+"""Results of a measurement as plain values: seconds by class at each rate and epoch, answers from them, and limits.
 
 The figures are those of the run folders' ledgers, read as any run's are. Everything that is printed, drawn or written
 comes from here; ``docs/formats/storage-bench.md`` has the keys.
@@ -129,7 +129,7 @@ def _rate(measured: Measured) -> dict[str, Any]:
 
 
 def _limits(wanted: Asked, measured: Sequence[Measured]) -> list[str]:
-    """What a reader of the figures has to know."""
+    """Return the notes for readers of the results."""
     limits = [_ONE_MACHINE]
     for name, at in (("origin", 0), ("cache", 1)):
         shares = [each.in_memory[at] for each in measured]

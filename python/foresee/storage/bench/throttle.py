@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """An origin that is slower than its folder: a token bucket that the processes of a run share.
 
-A model, for who has one storage and asks about two: it delays this reader and nobody else, and it knows a rate of bytes
-and a rate of opens, no more. Where a real slow place can be had (a striping of one target, a mount that the kernel
-throttles), measure that instead.
+It models a second storage on a machine that has one. It delays only this reader, and it has a rate of bytes and a rate
+of opens. If a real slow place exists (a striping of one target, a mount that the kernel throttles), measure that
+instead.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ __all__ = ["Bucket", "Throttle", "until"]
 
 @dataclass(frozen=True)
 class Throttle:
-    """How fast the origin is at most, for all processes together; None: as fast as its folder."""
+    """Upper limits of the origin's rates, for all processes together; None: as fast as its folder."""
 
     bytes_per_s: float | None = None
     """Above 0."""

@@ -70,8 +70,14 @@ def limits(runs: Runs) -> Figure | None:
     axis.set_ylim(0.8, HIGHEST)
     for bar in axis.patches:
         if isinstance(bar, Rectangle) and bar.get_height() > HIGHEST:
-            at = bar.get_x() + bar.get_width() / 2
-            axis.text(at, HIGHEST, f"{bar.get_height():.1f}", ha="center", va="bottom", fontsize=6)
+            axis.text(
+                bar.get_x() + bar.get_width() / 2,
+                HIGHEST,
+                f"{bar.get_height():.1f}",
+                ha="center",
+                va="bottom",
+                fontsize=6,
+            )
     axis.set_ylabel("time / limit")
     axis.legend(fontsize=6, loc="upper left", ncols=2)
     return figure

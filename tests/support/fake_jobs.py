@@ -99,7 +99,7 @@ class FakeJob(Watched):
     ) -> None:
         super().__init__(job, name, folder, clock=clock)
         self._make(held=held)
-        self.environment = {**(environment or {}), **self._told()}
+        self.environment = {**(environment or {}), **self._environment()}
         self.code: int | None = None
         self.delivered = 0
         """Bytes that came from the origin."""

@@ -181,13 +181,13 @@ def test_files_that_stay_in_memory_are_a_share_and_no_failure(tmp_path: pathlib.
 def test_a_wrong_word_is_refused_with_its_rule(tmp_path: pathlib.Path, more: dict, expected: str) -> None:
     given_ = {"origins": [str(tmp_path)], "cache": str(tmp_path), "files": ["1KiB:8"], **more}
     with pytest.raises(ConfigError) as told:
-        bench.asked(**given_)
+        bench.check(**given_)
     assert any(fault.startswith(expected) for fault in told.value.faults), told.value
 
 
 def test_all_faults_are_told_at_once(tmp_path: pathlib.Path) -> None:
     with pytest.raises(ConfigError) as told:
-        bench.asked(origins=["/nowhere"], cache="/nowhere", files=["x"], processes=0, epochs=0, rates="2")
+        bench.check(origins=["/nowhere"], cache="/nowhere", files=["x"], processes=0, epochs=0, rates="2")
     assert len(told.value.faults) == 6
 
 
@@ -196,15 +196,15 @@ def test_files_that_have_no_room_are_refused_before_any_is_made(tmp_path: pathli
     monkeypatch.setattr(os, "statvfs", lambda _: free)
     told = {"origins": [str(tmp_path)], "cache": str(tmp_path), "processes": 1}
     # Both folders take from the same room, and the cache no more than its largest rate.
-    bench.asked(**told, files=["1MB:2"], rates="0,0.5")
+    bench.check(**told, files=["1MB:2"], rates="0,0.5")
     with pytest.raises(ConfigError, match=r"4 MB of files, and 4 MB are free; fewer files by --files"):
-        bench.asked(**told, files=["1MB:2"])
+        bench.check(**told, files=["1MB:2"])
 
 
 def test_dropping_all_caches_needs_the_right_to(tmp_path: pathlib.Path, monkeypatch) -> None:
     monkeypatch.setattr("foresee.storage.bench.plan.may_drop", lambda: False)
     with pytest.raises(ConfigError, match="--drop-caches: only root may drop"):
-        bench.asked(
+        bench.check(
             origins=[str(tmp_path)], cache=str(tmp_path), files=["1KiB:4"], processes=1, drop_caches=True
         )
 
@@ -212,7 +212,7 @@ def test_dropping_all_caches_needs_the_right_to(tmp_path: pathlib.Path, monkeypa
 @properties(soak=20)
 @given(st.lists(st.none() | st.floats(0, 1), min_size=1, max_size=3))
 def test_memory_that_was_not_emptied_is_said_in_words(shares: list[float | None]) -> None:
-    wanted = bench.asked(origins=["/"], cache="/", files=["16:4"], processes=1)
+    wanted = bench.check(origins=["/"], cache="/", files=["16:4"], processes=1)
     case = bench.cases(wanted)[0]
     measured = [measurement.Measured(case, 0.0, 0, "", (1.0,), (share, None)) for share in shares]
     limits = [limit for limit in result._limits(wanted, measured) if limit.startswith("origin: ")]
@@ -228,7 +228,7 @@ def test_cases_are_named_by_what_tells_them_apart(tmp_path: pathlib.Path) -> Non
     place = str(tmp_path)
 
     def names(origins: list[str], *throttles: str) -> list[str]:
-        return [case.name for case in bench.cases(bench.asked(origins=origins, throttles=throttles, **told))]
+        return [case.name for case in bench.cases(bench.check(origins=origins, throttles=throttles, **told))]
 
     assert names([place]) == ["1KiB-origin-global"]
     assert names([place], "none", "1MB/s", "fast=2MB/s") == [
@@ -287,10 +287,10 @@ def test_what_a_throttled_device_lacks_is_named(tmp_path: pathlib.Path, monkeypa
     monkeypatch.setattr(loop, "missing", lambda: "no root")
     told = {"origins": [str(tmp_path)], "cache": str(tmp_path), "files": ["1KiB:4"], "throttle_by": "kernel"}
     with pytest.raises(ConfigError) as error:
-        bench.asked(**told)
+        bench.check(**told)
     assert error.value.faults == [
         "--throttle-by kernel: how fast? Add --throttle RATE",
         "--throttle-by kernel: no root",
     ]
     with pytest.raises(ConfigError, match="--throttle-by me: reader or kernel expected"):
-        bench.asked(**{**told, "throttle_by": "me"})
+        bench.check(**{**told, "throttle_by": "me"})

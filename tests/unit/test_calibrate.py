@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support.properties import TEXTS, properties
 
-from foresee.calibrate import asked, fio, parts, ranks
+from foresee.calibrate import check, fio, parts, ranks
 from foresee.calibrate.sweep import REPEATS, Sweep, counts, rate, spread, sweep, time_of
 from foresee.errors import ConfigError
 from foresee.jobspec import Profile
@@ -277,7 +277,7 @@ def faults(table: dict[str, Any]) -> list[str]:
 
 
 def ask(**words: Any) -> Any:
-    return asked(**{"seconds": 1.0, "disks": (), "results": (), "only": (), "environ": {}, **words})
+    return check(**{"seconds": 1.0, "disks": (), "results": (), "only": (), "environ": {}, **words})
 
 
 @pytest.mark.parametrize(

@@ -186,10 +186,10 @@ def test_a_sweep_has_what_the_profile_gives_at_each_point(tmp_path, capsys) -> N
 
 
 def test_a_row_has_its_first_epoch_and_the_others_and_what_the_origin_was_asked_for(file, capsys) -> None:
-    asked = ["simulate", file, "--policies", "foresee", "parallel_staging"]
-    assert main([*asked, "--json"]) == 0
+    arguments = ["simulate", file, "--policies", "foresee", "parallel_staging"]
+    assert main([*arguments, "--json"]) == 0
     one, other = json.loads(capsys.readouterr().out)["runs"]
-    assert main(asked) == 0
+    assert main(arguments) == 0
     head, *rows = capsys.readouterr().out.splitlines()[-3:]
     assert " ".join(head.split()) == (
         "policy total init epoch 1 later stall others hits from origin requests coverage"
@@ -206,10 +206,10 @@ def test_a_row_has_its_first_epoch_and_the_others_and_what_the_origin_was_asked_
 
 
 def test_details_have_every_source_and_every_epoch(file, capsys) -> None:
-    asked = ["simulate", file, "--policies", "nopfs", "perfect"]
-    assert main([*asked, "--json"]) == 0
+    arguments = ["simulate", file, "--policies", "nopfs", "perfect"]
+    assert main([*arguments, "--json"]) == 0
     one = json.loads(capsys.readouterr().out)["runs"][0]
-    assert main([*asked, "--details"]) == 0
+    assert main([*arguments, "--details"]) == 0
     out = capsys.readouterr().out
     by_source, by_epoch = (part.splitlines()[2:] for part in out.split("\n\n")[2:4])
     for each in one["reads"]:

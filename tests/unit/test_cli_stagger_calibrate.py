@@ -20,7 +20,7 @@ from foresee.cli.stagger import calibrate as command
 from foresee.errors import ConfigError
 from foresee.stagger import Catalog
 from foresee.stagger.calibrate import Plan, _Calibration
-from foresee.stagger.catalog_entry import Used
+from foresee.stagger.catalog_entry import UsedValue
 
 
 def test_cold_waits_warm_does_not_and_company_waits_longer(
@@ -191,7 +191,7 @@ def test_the_storages_rate_is_taken_from_what_the_catalog_holds(
     assert kinds(calibrate(virtual, data, pair[0], third, "--short")) == [("cold", "c"), ("warm", "c")]
     with Catalog.open(tmp_path / "jobs.db", write=True) as catalog:
         _, b, _ = catalog.keys()
-        catalog.judge([Used(b, "wait")], predicted=1.0, measured=2.0)
+        catalog.judge([UsedValue(b, "wait")], predicted=1.0, measured=2.0)
     again = calibrate(virtual, data, *pair, "--short")
     assert again["runs"] == []
     kept = figures(again)

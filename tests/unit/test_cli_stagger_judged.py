@@ -16,7 +16,7 @@ from support.virtual import Virtual
 
 from foresee.cli.stagger import run
 from foresee.stagger import Catalog, Entry, Key
-from foresee.stagger.catalog_entry import Used
+from foresee.stagger.catalog_entry import UsedValue
 from foresee.storage import page_cache
 
 
@@ -147,7 +147,7 @@ def judged(**more: object) -> argparse.Namespace:
 def test_figures_within_ten_percent_stand(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "jobs.db"
     one, other = figures(path, 1.0)
-    used = [Used(one, "wait"), Used(other, "wait")]
+    used = [UsedValue(one, "wait"), UsedValue(other, "wait")]
     options = judged(catalog=str(path))
     told = {"measured": {"makespan": 100.0}, "predicted_at_starts": {"makespan": 92.0}, "doubts": []}
     assert run._judged(options, used, [], told) is True
@@ -164,7 +164,7 @@ def test_jobs_that_had_the_storage_read_nothing_judge_nothing(
 ) -> None:
     path = tmp_path / "jobs.db"
     one, other = figures(path, 1.0)
-    used = [Used(one, "wait"), Used(other, "wait")]
+    used = [UsedValue(one, "wait"), UsedValue(other, "wait")]
     far = {"measured": {"makespan": 100.0}, "predicted_at_starts": {"makespan": 50.0}, "doubts": []}
     chunks = tmp_path / "chunks.bin"
     chunks.write_bytes(bytes(40 * 512))

@@ -17,7 +17,7 @@ from support.house import ROOT
 from foresee.errors import CatalogBusy, CatalogInvalid, ConfigError, NotMeasured
 from foresee.stagger import Catalog, Entry, Key
 from foresee.stagger import catalog as module
-from foresee.stagger.catalog_entry import Used
+from foresee.stagger.catalog_entry import UsedValue
 
 FOLDER = ROOT / "testdata" / "jobs"
 RESNET = Key(machine="node-1", data="TinyImageNet", model="resnet50", batch=64, loader="8 threads")
@@ -128,11 +128,11 @@ def test_a_makespan_far_from_its_prediction_makes_figures_stale_that_it_was_made
 ) -> None:
     fill(tmp_path / "catalog.db")
     used = [
-        Used(RESNET, "compute"),
-        Used(RESNET, "wait_conc", VGG),
-        Used(VGG, "wait"),
-        Used(VGG, "wait_conc", RESNET),
-        Used(dataclasses.replace(VGG, batch=1), "wait"),
+        UsedValue(RESNET, "compute"),
+        UsedValue(RESNET, "wait_conc", VGG),
+        UsedValue(VGG, "wait"),
+        UsedValue(VGG, "wait_conc", RESNET),
+        UsedValue(dataclasses.replace(VGG, batch=1), "wait"),
     ]
     with Catalog.open(tmp_path / "catalog.db", write=True) as catalog:
         assert catalog.judge(used, predicted=1090.0, measured=1000.0)

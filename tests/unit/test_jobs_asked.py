@@ -12,8 +12,8 @@ from foresee import jobspec
 from foresee.cli import main
 from foresee.errors import ConfigError, NotMeasured
 from foresee.stagger import Catalog, Entry, Key
-from foresee.stagger import inputs as asked_
-from foresee.stagger.catalog_entry import Used
+from foresee.stagger import inputs as stagger_inputs
+from foresee.stagger.catalog_entry import UsedValue
 from foresee.stagger.inputs import times
 from foresee.stagger.model import Figure
 from foresee.stagger.pooling import rate
@@ -157,7 +157,7 @@ def test_the_storages_rate_gives_the_waits_that_are_nowhere_else(monkeypatch: py
         assert first.estimated == {"wait", "wait_conc"}
         assert (second.wait, second.wait_conc, second.estimated) == (0.125, 0.125, {"wait_conc"})
     # From a bucket each reads by itself.
-    monkeypatch.setattr(asked_, "in_files", lambda jobs: False)
+    monkeypatch.setattr(stagger_inputs, "in_files", lambda jobs: False)
     first, second = times(files, read=read).jobs
     assert (first.wait_conc, second.wait_conc) == (1.25, 1.0)
     slow = made("b", train="compute_step = 1.5", stagger="wait_cached = 0\nwait = 0.125")
@@ -175,9 +175,9 @@ def test_what_comes_from_the_catalog_is_told(tmp_path: pathlib.Path) -> None:
     with Catalog.open(path) as catalog:
         asked = times(files, catalog=catalog, machine=MACHINE)
         assert asked.used == (
-            Used(key("a"), "compute"),
-            Used(key("a"), "wait"),
-            Used(key("a"), "wait_conc", key("b")),
+            UsedValue(key("a"), "compute"),
+            UsedValue(key("a"), "wait"),
+            UsedValue(key("a"), "wait_conc", key("b")),
         )
         # Of company that nobody knows as a whole, no part is used.
         three = times([*files, made("c")], catalog=catalog, machine=MACHINE)

@@ -12,7 +12,7 @@ from foresee import jobspec
 from foresee._native import Index
 from foresee.cli.stagger import run
 from foresee.stagger import Catalog, Key
-from foresee.stagger.catalog_entry import Used
+from foresee.stagger.catalog_entry import UsedValue
 from foresee.storage import page_cache
 
 CHUNK = 1 << 16
@@ -36,7 +36,7 @@ def test_data_that_are_in_memory_are_told_of_and_mark_nothing(
     assert told is not None
     assert told.startswith("100 % of the data are in memory already")
     assert page_cache.touched(files)
-    used = [Used(KEY, "wait")]
+    used = [UsedValue(KEY, "wait")]
     judged = {"measured": {"makespan": 9.0}, "predicted_at_starts": {"makespan": 1.0}, "doubts": [told]}
     options = argparse.Namespace(catalog="jobs.db", slurm=False, running=None, steps=None)
     assert run._judged(options, used, [str(folder)], judged) is None

@@ -33,7 +33,7 @@ from foresee.stagger.actions import (
     ReportEnd,
     Stop,
 )
-from foresee.stagger.managed_job import Look
+from foresee.stagger.managed_job import Snapshot
 from foresee.stagger.model import JobTimes
 from foresee.stagger.runner import Local
 from foresee.stagger.scheduler import Supervisor
@@ -101,10 +101,10 @@ def decider(
     return made
 
 
-def look(done: int = 0, *, head: Head | None = HEAD, started: float = BEGIN, **more: object) -> Look:
+def look(done: int = 0, *, head: Head | None = HEAD, started: float = BEGIN, **more: object) -> Snapshot:
     """What is seen of a job that runs."""
     facts = {"code": None, "last_step": started, "queued": False, **more}
-    return Look(head=head, done=done, started=started, **facts)  # type: ignore[arg-type]
+    return Snapshot(head=head, done=done, started=started, **facts)  # type: ignore[arg-type]
 
 
 def rows(first: float, count: int, every: float, wait: float = 0.03, compute: float = 0.02) -> np.ndarray:
@@ -116,11 +116,11 @@ def rows(first: float, count: int, every: float, wait: float = 0.03, compute: fl
 def actions(
     made: Supervisor,
     now: float,
-    looks: Sequence[Look | None],
+    looks: Sequence[Snapshot | None],
     steps: dict[int, np.ndarray] | None = None,
 ) -> list[Action]:
     """All of one look; what a driver answers is answered, and a gate does what it is asked to."""
-    made.handle_looks(looks, now)
+    made.handle_snapshots(looks, now)
     found: list[Action] = []
     while (action := made.poll_action(now)) is not None:
         if isinstance(action, Launch):
@@ -152,8 +152,8 @@ def test_a_follower_is_launched_a_load_before_its_moment_and_let_go_at_it(tmp_pa
     assert actions(made, zero + 0.71, [look(14), None], steps) == [Launch(1, True, 0.0, False)]
     waits = look(head=None, started=zero + 0.71)
     assert actions(made, zero + 0.76, [look(15), waits], steps) == [Move(1, pytest.approx(0.7 - 0.76))]
-    assert made.poll_look(zero + 0.76) == TICK
-    assert made.poll_look(zero + 1.18) == pytest.approx(0.02)
+    assert made.poll_next_snapshot(zero + 0.76) == TICK
+    assert made.poll_next_snapshot(zero + 1.18) == pytest.approx(0.02)
     steps = {0: rows(zero, 23, 0.05)}
     assert actions(made, zero + 1.19, [look(23), waits], steps) == [Move(1, pytest.approx(0.7 - 1.19))]
     found = actions(made, zero + 1.2, [look(24), look(started=zero + 0.71)], steps)
@@ -163,7 +163,7 @@ def test_a_follower_is_launched_a_load_before_its_moment_and_let_go_at_it(tmp_pa
 def test_a_leader_that_waits_for_its_moment_is_launched_at_it(tmp_path: pathlib.Path) -> None:
     made = decider(tmp_path, delay=7.0)
     assert actions(made, BEGIN, [None, None]) == [Message("a starts in 7.0 s")]
-    assert made.poll_look(BEGIN) == 7.0
+    assert made.poll_next_snapshot(BEGIN) == 7.0
     assert actions(made, BEGIN + 7.0, [None, None]) == [Launch(0, False, 0.0, True)]
 
 
@@ -202,7 +202,7 @@ def test_a_gate_that_a_rank_passes_right_now_is_closed_at_the_next_look(tmp_path
     begun(made)
     steps = {0: rows(BEGIN + 1.0, 24, 0.05)}
     actions(made, BEGIN + 2.2, [look(24), look()], steps)
-    made.handle_looks([look(24), look(20)], BEGIN + 2.3)
+    made.handle_snapshots([look(24), look(20)], BEGIN + 2.3)
     while (action := made.poll_action(BEGIN + 2.3)) is not None:
         if action == Hold(1):
             made.handle_gate(1, False, BEGIN + 2.3)
@@ -269,7 +269,7 @@ def test_how_long_one_took_to_load_is_how_long_the_next_one_has(tmp_path: pathli
     assert isinstance(first, Launch)
     who = first.who
     other = 3 - who
-    seen: list[Look | None] = [None, None, None]
+    seen: list[Snapshot | None] = [None, None, None]
     seen[who] = look(head=None)
     actions(made, BEGIN + 1, seen)
     seen[who] = look()
@@ -338,7 +338,7 @@ def test_a_follower_whose_steps_cannot_be_read_is_stopped(tmp_path: pathlib.Path
 def test_a_follower_that_cannot_be_launched_is_not_tried_again(tmp_path: pathlib.Path) -> None:
     made = decider(tmp_path)
     actions(made, BEGIN, [None, None])
-    made.handle_looks([look(), None], BEGIN + 1.1)
+    made.handle_snapshots([look(), None], BEGIN + 1.1)
     found = []
     while (action := made.poll_action(BEGIN + 1.1)) is not None:
         if isinstance(action, Launch):

@@ -38,7 +38,7 @@ class Times:
 
 def measured_here(folder: Path, seconds: float) -> Profile:
     """Rates of this machine's memory and disk."""
-    wanted = calibrate.asked(
+    wanted = calibrate.check(
         seconds=seconds, disks=[f"disk={folder}"], results=[], only=["ram", "disk"], environ={}
     )
     found = calibrate.measure(wanted, lambda _: None)

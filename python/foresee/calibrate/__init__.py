@@ -24,6 +24,15 @@ plan ──> memory ┐
 
 from __future__ import annotations
 
-from foresee.calibrate.plan import SECONDS, Asked, Disk, Measured, asked, machine_name, measure, profile
+from foresee.calibrate.plan import (
+    SECONDS,
+    CalibrationRequest,
+    Disk,
+    Measured,
+    check,
+    machine_name,
+    measure,
+    profile,
+)
 
-__all__ = ["SECONDS", "Asked", "Disk", "Measured", "asked", "machine_name", "measure", "profile"]
+__all__ = ["SECONDS", "CalibrationRequest", "Disk", "Measured", "check", "machine_name", "measure", "profile"]

@@ -26,7 +26,7 @@ from foresee.calibrate.sweep import cores
 from foresee.errors import ConfigError
 from foresee.jobspec import Figure, Profile
 
-__all__ = ["SECONDS", "Asked", "Disk", "Measured", "asked", "machine_name", "measure", "profile"]
+__all__ = ["SECONDS", "CalibrationRequest", "Disk", "Measured", "check", "machine_name", "measure", "profile"]
 
 #: Seconds of a whole calibration, all parts together, unless told otherwise.
 SECONDS = 45.0
@@ -51,7 +51,7 @@ class Disk:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class CalibrationRequest:
     """A calibration without faults."""
 
     seconds: float = SECONDS
@@ -79,7 +79,7 @@ class Measured:
     """Parts that were left out, with the reason."""
 
 
-def asked(
+def check(
     *,
     seconds: float,
     disks: Sequence[str],
@@ -87,7 +87,7 @@ def asked(
     only: Sequence[str],
     port: int | None = None,
     environ: Mapping[str, str] | None = None,
-) -> Asked:
+) -> CalibrationRequest:
     """Check the options of a command line, except the origin.
 
     Args:
@@ -137,7 +137,7 @@ def asked(
         faults += error.faults
     if faults:
         raise ConfigError(faults)
-    return Asked(
+    return CalibrationRequest(
         seconds=seconds,
         disks=tuple(named),
         results=tuple(figures),
@@ -168,7 +168,7 @@ def _named(words: Sequence[str], option: str, taken: Sequence[str], faults: list
     return made
 
 
-def measure(wanted: Asked, tell: Callable[[str], None]) -> Measured | None:
+def measure(wanted: CalibrationRequest, tell: Callable[[str], None]) -> Measured | None:
     """Measure everything; None on ranks other than the first, which only answer it.
 
     Args:
@@ -195,7 +195,9 @@ def measure(wanted: Asked, tell: Callable[[str], None]) -> Measured | None:
 _Run = Callable[[float], Iterator[Figure]]
 
 
-def _shares(wanted: Asked, tell: Callable[[str], None], left_out: list[str]) -> Iterator[tuple[_Run, float]]:
+def _shares(
+    wanted: CalibrationRequest, tell: Callable[[str], None], left_out: list[str]
+) -> Iterator[tuple[_Run, float]]:
     """Return the parts in order, each with its seconds, which are fewer after parts that took too long."""
     until = time.monotonic() + wanted.seconds
     runs = list(_runs(wanted, tell, left_out))
@@ -207,7 +209,9 @@ def _shares(wanted: Asked, tell: Callable[[str], None], left_out: list[str]) -> 
         yield run, max(min(share, left), _SHARE_LEAST * share)
 
 
-def _runs(wanted: Asked, tell: Callable[[str], None], left_out: list[str]) -> Iterator[tuple[_Run, float]]:
+def _runs(
+    wanted: CalibrationRequest, tell: Callable[[str], None], left_out: list[str]
+) -> Iterator[tuple[_Run, float]]:
     measured_by_fio = {figure.name for figure in wanted.results}
     if wanted.meeting is not None:
         # First, since the others wait for nothing else.
@@ -238,7 +242,7 @@ def _runs(wanted: Asked, tell: Callable[[str], None], left_out: list[str]) -> It
         yield partial(decode.decode, trial, **told), _WEIGHTS["decode"]
 
 
-def _not_given(wanted: Asked) -> Iterator[str]:
+def _not_given(wanted: CalibrationRequest) -> Iterator[str]:
     if wanted.wants("network") and wanted.meeting is None:
         yield (
             "network: one rank; start the command on every rank, by torchrun or with RANK, WORLD_SIZE, MASTER_ADDR "

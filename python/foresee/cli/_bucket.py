@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from foresee.cli._bucket_runs import Simulated
-    from foresee.jobspec import Job, Part
+    from foresee.jobspec import Job, RankShare
     from foresee.planning import cost
 
 __all__ = ["KNOWN", "Arm", "Counts", "arm", "left_out", "policies", "uses_disk"]
@@ -91,9 +91,9 @@ def arm(policy: str, asked: Job, work: cost.Workload, compat: Literal["physical"
         ConfigError: as :func:`part`.
         NotMeasured: neither the job nor a simulation has what the policy needs; the message says what.
     """
-    from foresee.jobspec import part
+    from foresee.jobspec import rank_share
 
-    share = part(asked, work.samples, work.readers)
+    share = rank_share(asked, work.samples, work.readers)
     run = _run(policy, asked, compat, work.epochs * work.readers * share.reads)
     wait, wait_from = _wait(policy, asked, run)
     if policy == "foresee":
@@ -136,7 +136,9 @@ def _of_paper(policy: str, asked: Job, work: cost.Workload) -> Counts:
     return Counts(cached=_kept(asked, work, capacity), fetch=fetch)
 
 
-def _of_window(policy: str, asked: Job, work: cost.Workload, share: Part, run: Simulated | str) -> Counts:
+def _of_window(
+    policy: str, asked: Job, work: cost.Workload, share: RankShare, run: Simulated | str
+) -> Counts:
     """Of the policies that read a bucket sample by sample, or through a window of prefetching."""
     reads, pages = work.readers * share.reads, -(-work.samples // work.page)
     if policy == "disk":
@@ -196,7 +198,7 @@ def _read_share(asked: Job, work: cost.Workload, run: Simulated) -> float | None
     return None if one_size else run.read_bytes / work.data_bytes
 
 
-def _missed(asked: Job, work: cost.Workload, share: Part, capacity: int | None, cached: int) -> Counts:
+def _missed(asked: Job, work: cost.Workload, share: RankShare, capacity: int | None, cached: int) -> Counts:
     """Count the misses of caches without prefetching in the whole run, without a simulation."""
     from foresee.planning import window
 
@@ -211,7 +213,7 @@ def _missed(asked: Job, work: cost.Workload, share: Part, capacity: int | None, 
     return Counts(cached=cached, gets=missed, counted="order")
 
 
-def _orders(asked: Job, work: cost.Workload, share: Part, rank: int) -> Iterator[NDArray[Any]]:
+def _orders(asked: Job, work: cost.Workload, share: RankShare, rank: int) -> Iterator[NDArray[Any]]:
     """Return the reads of a rank, epoch by epoch."""
     from foresee import _native
 
@@ -220,7 +222,7 @@ def _orders(asked: Job, work: cost.Workload, share: Part, rank: int) -> Iterator
         yield ids[: share.reads]
 
 
-def _of_plan(asked: Job, work: cost.Workload, share: Part, run: Simulated | str) -> Counts:
+def _of_plan(asked: Job, work: cost.Workload, share: RankShare, run: Simulated | str) -> Counts:
     """Of Foresee's own runs: one listing; reads by the planner, or all that ranks see where they can keep it."""
     room = sum(tier.capacity or 0 for tier in asked.cluster.tiers)
     size = work.data_bytes / work.samples
@@ -253,7 +255,7 @@ def _of_plan(asked: Job, work: cost.Workload, share: Part, run: Simulated | str)
     return Counts(cached=kept, lists=pages, gets=reads, counted="order")
 
 
-def _distinct(asked: Job, work: cost.Workload, share: Part) -> tuple[int, int]:
+def _distinct(asked: Job, work: cost.Workload, share: RankShare) -> tuple[int, int]:
     """Different samples that a rank reads in the whole run: added up over ranks, and the most of one."""
     import numpy as np
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from foresee.jobspec import Job
     from foresee.planning import simulation
 
-__all__ = ["Asked", "Task", "one", "simulate"]
+__all__ = ["Simulations", "Task", "one", "simulate"]
 
 _LOOK_S = 0.1
 #: Of a task that prepares: as much as its training, which no one can know before.
@@ -44,7 +44,7 @@ class Task:
 
 
 @dataclass
-class Asked:
+class Simulations:
     """All that is to be simulated, in the order in which it is shown."""
 
     axes: dict[str, list[str]]
@@ -52,7 +52,7 @@ class Asked:
     stopped: bool = False
 
 
-def simulate(asked: Asked, options: argparse.Namespace) -> None:
+def simulate(simulations: Simulations, options: argparse.Namespace) -> None:
     """Run all tasks on a few threads; Ctrl-C ends them where they are.
 
     Raises:
@@ -62,16 +62,16 @@ def simulate(asked: Asked, options: argparse.Namespace) -> None:
     stop, status = threading.Event(), Status()
     workers = options.threads or os.cpu_count() or 1
     with ThreadPoolExecutor(workers, thread_name_prefix="foresee-simulate") as pool:
-        running = [pool.submit(one, task, options, stop) for task in asked.tasks]
+        running = [pool.submit(one, task, options, stop) for task in simulations.tasks]
         try:
             while not all(future.done() for future in running):
                 wait(running, timeout=_LOOK_S, return_when=FIRST_EXCEPTION)
                 if any(future.done() and future.exception() for future in running):
                     # The others need not go on.
                     stop.set()
-                _show(status, asked.tasks)
+                _show(status, simulations.tasks)
         except KeyboardInterrupt:
-            asked.stopped = True
+            simulations.stopped = True
         finally:
             stop.set()
             status.end()

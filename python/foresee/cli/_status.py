@@ -19,7 +19,7 @@ class Status:
         self.shown = sys.stderr is not None and sys.stderr.isatty()
         self._written = False
 
-    def say(self, text: str) -> None:
+    def show(self, text: str) -> None:
         """Show the current activity."""
         if self.shown:
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
@@ -27,7 +27,7 @@ class Status:
 
     def bar(self, share: float, told: str) -> None:
         """A share of the whole, 0 to 1, and words behind it."""
-        self.say(f"[{'#' * round(share * _BAR):<{_BAR}}] {share:4.0%}  {told}")
+        self.show(f"[{'#' * round(share * _BAR):<{_BAR}}] {share:4.0%}  {told}")
 
     def end(self) -> None:
         """Leave the line empty."""

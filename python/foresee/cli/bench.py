@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import argparse
 
     from foresee.storage.analysis import IoTable
-    from foresee.storage.bench import Asked, Measured
+    from foresee.storage.bench import BenchRequest, Measured
 
 _HELP = "measure the storage under the load of a training job"
 _STORAGE = "I/O time by class at each cache rate, of small and large files, from the origin and a local tier"
@@ -104,7 +104,7 @@ def run(options: argparse.Namespace) -> int:
 
     goal = None if options.goal is None else analyze.seconds(options.goal)
     change = analyze.change(options.what_if, storage.CLASSES) if options.what_if else None
-    wanted = bench.asked(
+    wanted = bench.check(
         origins=options.origin,
         cache=options.cache,
         files=options.files or bench.FILES,
@@ -148,7 +148,7 @@ def _folder(asked: str | None) -> str:
     return folder
 
 
-def _measured(wanted: Asked, folder: str) -> tuple[list[Measured], bool]:
+def _measured(wanted: BenchRequest, folder: str) -> tuple[list[Measured], bool]:
     """Measure; return the results, and whether Ctrl-C ended them early."""
     from foresee.cli._ended import like_interrupt
     from foresee.storage import bench
@@ -240,7 +240,7 @@ class _Progress:
         left = ""
         if self.done and self._began is not None:
             left = f", about {(now - self._began) * (self._whole - self.done) / self.done:.0f} s left"
-        self._status.say(what + left)
+        self._status.show(what + left)
 
     def end(self) -> None:
         self._status.end()

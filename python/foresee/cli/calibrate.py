@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
 
     seconds = calibrate.SECONDS if options.seconds is None else options.seconds
     only = [part for word in options.only for part in word.split(",") if part]
-    wanted = calibrate.asked(
+    wanted = calibrate.check(
         seconds=seconds, disks=options.disk, results=options.fio, only=only, port=options.port
     )
     machine = calibrate.machine_name() if options.machine is None else options.machine
@@ -89,7 +89,7 @@ def run(options: argparse.Namespace) -> int:
     status, began = Status(), time.monotonic()
 
     def progress(what: str) -> None:
-        status.say(f"{time.monotonic() - began:.0f} of {seconds:g} s: {what}")
+        status.show(f"{time.monotonic() - began:.0f} of {seconds:g} s: {what}")
 
     try:
         measured = calibrate.measure(wanted, progress)

@@ -195,7 +195,7 @@ def _data(asked: Job) -> tuple[int, float]:
 
 def _compute(asked: Job, samples: int, size: float, machines: int) -> float:
     """Seconds of the run that compute."""
-    from foresee.jobspec import part
+    from foresee.jobspec import rank_share
 
     if asked.cost.compute_time is not None:
         return asked.cost.compute_time
@@ -205,7 +205,7 @@ def _compute(asked: Job, samples: int, size: float, machines: int) -> float:
             "how long the run computes", "write [train] compute_rate or compute_step, or [cost] compute_time"
         )
     batch, epochs = asked.need("train.batch", "train.epochs")
-    share = part(asked, samples, asked.cluster.ranks or machines)
+    share = rank_share(asked, samples, asked.cluster.ranks or machines)
     steps = train.steps_per_epoch or share.steps
     assert steps is not None
     if train.compute_step is not None:

@@ -153,7 +153,7 @@ def _report(facts: dict[str, Any]) -> str:
         ),
         (
             f"{facts['least_reads']} times or more (delta {facts['delta']}, {facts['compat']}): "
-            f"{facts['expected_often']:,.2f} samples expected{_beside(facts)}"
+            f"{facts['expected_often']:,.2f} samples expected{_counts(facts)}"
         ),
         "",
         f"{'reads':>6}{'expected':>18}{'counted':>18}{'drawn':>18}",
@@ -169,7 +169,7 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)
 
 
-def _beside(facts: dict[str, Any]) -> str:
+def _counts(facts: dict[str, Any]) -> str:
     """Return the counted and drawn numbers as the rest of a sentence."""
     told = ""
     if facts["counted_often"] is not None:
@@ -213,7 +213,7 @@ def _picture(facts: dict[str, Any]) -> Figure:
         if values
     ]
     lines = [
-        f"{facts['least_reads']} reads or more: {facts['expected_often']:,.2f} samples{_beside(facts)}",
+        f"{facts['least_reads']} reads or more: {facts['expected_often']:,.2f} samples{_counts(facts)}",
         "dark: expected" + (f"; light: {', then '.join(light)}" if light else ""),
     ]
     return _figures.bars(title, lines, "reads by one rank", ("seldom", "often"), groups, unit="samples")

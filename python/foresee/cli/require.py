@@ -156,7 +156,7 @@ def run(options: argparse.Namespace) -> int:
     """Carry it out."""
     from foresee.cli import _require_report
 
-    search = _asked(options)
+    search = _checked(options)
     dearest = tuple(axis.high for axis in search.axes)
     points = _found(search, dearest)
     facts = _facts(search, points, dearest)
@@ -170,7 +170,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if points else 1
 
 
-def _asked(options: argparse.Namespace) -> _Search:
+def _checked(options: argparse.Namespace) -> _Search:
     """The question; all that is wrong with it is said at once."""
     from foresee.jobspec import vary
     from foresee.planning import simulation

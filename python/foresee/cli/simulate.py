@@ -81,13 +81,13 @@ def run(options: argparse.Namespace) -> int:
     if options.list:
         print(json.dumps(jobspec.scenarios()) if options.json else "\n".join(jobspec.scenarios()))
         return 0
-    given, asked = _asked(options)
-    _simulate_run.simulate(asked, options)
-    facts = _facts(given, asked, options)
+    given, simulations = _plan(options)
+    _simulate_run.simulate(simulations, options)
+    facts = _facts(given, simulations, options)
     if options.plot is not None:
-        _plot(options.plot, facts, asked)
+        _plot(options.plot, facts, simulations)
     print(json.dumps(facts) if options.json else _simulate_report.text(facts, details=options.details))
-    if asked.stopped:
+    if simulations.stopped:
         return 130
     if options.within is None:
         return 0
@@ -99,7 +99,7 @@ def run(options: argparse.Namespace) -> int:
     return 0 if any(total <= options.within for total in totals) else 1
 
 
-def _asked(options: argparse.Namespace) -> tuple[Job, _simulate_run.Asked]:
+def _plan(options: argparse.Namespace) -> tuple[Job, _simulate_run.Simulations]:
     """The job, and what is to be simulated; all that is wrong is said at once, before anything takes time."""
     from foresee.jobspec import vary
     from foresee.planning import simulation
@@ -132,19 +132,19 @@ def _asked(options: argparse.Namespace) -> tuple[Job, _simulate_run.Asked]:
         )
     if faults or given is None:
         raise ConfigError(list(dict.fromkeys(faults)))
-    asked = _simulate_run.Asked(axes)
+    simulations = _simulate_run.Simulations(axes)
     for values, there in points:
         shown = tuple(str(value) for value in values)
-        asked.tasks += [
+        simulations.tasks += [
             _simulate_run.Task(policy, shown, there, _run_dir(options.run_dir, policy, policies))
             for policy in policies
         ]
     # An index that cannot be opened is no fault of the job, and is said as early.
-    first = asked.tasks[0]
+    first = simulations.tasks[0]
     simulation.scenario_of(
         first.job, first.policy, compat=options.compat, order=options.order, hand_over=options.hand_over
     )
-    return given, asked
+    return given, simulations
 
 
 def _axes(sweeps: Sequence[str], faults: list[str]) -> dict[str, list[str]]:
@@ -207,12 +207,12 @@ def _number(word: str) -> object:
     return word
 
 
-def _facts(given: Job, asked: _simulate_run.Asked, options: argparse.Namespace) -> dict[str, Any]:
+def _facts(given: Job, simulations: _simulate_run.Simulations, options: argparse.Namespace) -> dict[str, Any]:
     runs = []
-    for task in asked.tasks:
+    for task in simulations.tasks:
         one: dict[str, Any] = {"policy": task.policy}
-        if asked.axes:
-            one["at"] = dict(zip(asked.axes, task.point, strict=True))
+        if simulations.axes:
+            one["at"] = dict(zip(simulations.axes, task.point, strict=True))
         if task.reason:
             one["unsupported"] = task.reason
         elif task.report is None:
@@ -228,18 +228,18 @@ def _facts(given: Job, asked: _simulate_run.Asked, options: argparse.Namespace) 
         "compat": options.compat,
         "order": options.order,
         "hand_over": options.hand_over,
-        "sweep": asked.axes,
+        "sweep": simulations.axes,
         "runs": runs,
-        "interrupted": asked.stopped,
+        "interrupted": simulations.stopped,
     }
 
 
-def _plot(path: str, facts: dict[str, Any], asked: _simulate_run.Asked) -> None:
+def _plot(path: str, facts: dict[str, Any], simulations: _simulate_run.Simulations) -> None:
     """Draw what was simulated; of what was interrupted before anything had begun there is nothing to draw."""
     from foresee.cli import _figures, _simulate_plot
 
     if any("total_s" in one for one in facts["runs"]):
-        tiers = [tier.name for tier in asked.tasks[0].job.cluster.tiers]
+        tiers = [tier.name for tier in simulations.tasks[0].job.cluster.tiers]
         _figures.write(path, _simulate_plot.figure(facts, tiers))
-    elif not asked.stopped:
+    elif not simulations.stopped:
         raise ConfigError("--plot: no policy has an answer, so there is nothing to draw")

@@ -7,7 +7,7 @@
 
 from __future__ import annotations
 
-from foresee.jobspec.epoch import Part, part
+from foresee.jobspec.epoch import RankShare, rank_share
 from foresee.jobspec.file import completed, facts, loads, read, read_all, scenario, scenarios
 from foresee.jobspec.profile import Figure, Profile
 from foresee.jobspec.sections import (
@@ -45,8 +45,8 @@ __all__ = [
     "Job",
     "Network",
     "Origin",
-    "Part",
     "Profile",
+    "RankShare",
     "Run",
     "Stagger",
     "Staging",
@@ -56,7 +56,7 @@ __all__ = [
     "completed",
     "facts",
     "loads",
-    "part",
+    "rank_share",
     "read",
     "read_all",
     "scenario",

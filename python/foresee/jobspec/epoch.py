@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from foresee.errors import ConfigError
 from foresee.jobspec.sections import Job
 
-__all__ = ["Part", "part"]
+__all__ = ["RankShare", "rank_share"]
 
 
 @dataclass(frozen=True)
-class Part:
+class RankShare:
     """The samples of one rank in an epoch: the sampler's share, without a last batch that is dropped."""
 
     reads: int
@@ -23,7 +23,7 @@ class Part:
     """None where the job has no batch."""
 
 
-def part(asked: Job, samples: int, ranks: int) -> Part:
+def rank_share(asked: Job, samples: int, ranks: int) -> RankShare:
     """A rank's part of an epoch, as runs have it: samples are dealt to equal parts first, batches cut from those.
 
     Raises:
@@ -31,7 +31,7 @@ def part(asked: Job, samples: int, ranks: int) -> Part:
     """
     each = -(-samples // ranks)
     if not asked.train.drop_last:
-        return Part(each, None if asked.train.batch is None else -(-each // asked.train.batch))
+        return RankShare(each, None if asked.train.batch is None else -(-each // asked.train.batch))
     (batch,) = asked.need("train.batch")
     steps = each // batch
     if steps == 0:
@@ -40,4 +40,4 @@ def part(asked: Job, samples: int, ranks: int) -> Part:
             f"{where}train.batch = {batch}; a rank's {each} samples make no whole step, and drop_last leaves out the "
             f"rest; at most {each} expected, or drop_last = false"
         )
-    return Part(steps * batch, steps)
+    return RankShare(steps * batch, steps)

@@ -100,7 +100,7 @@ class Beside:
         self._steps += 1
         self._of_epoch += 1
         if self._steps in (1, 1 + _STEPS) or finished:
-            self._guard(self._look, finished)
+            self._guard(self._snapshot, finished)
 
     def end(self) -> None:
         """The run is over: add what was measured. Idempotent."""
@@ -121,7 +121,7 @@ class Beside:
     def _open(self) -> None:
         self._begun = (self._clock(), dict(self._waits()))
 
-    def _look(self, finished: bool) -> None:
+    def _snapshot(self, finished: bool) -> None:
         now, waits = self._clock(), self._waits()
         waited = sum(waits.values())
         if self._steps == 1:
@@ -146,13 +146,13 @@ class Beside:
         )
         self._thread.start()
 
-    def _predict(self, step_s: float | None, told_by: int) -> None:
+    def _predict(self, step_s: float | None, measured_steps: int) -> None:
         try:
             if sys.platform == "linux":
                 # Priorities are by thread there; any other thread gets the core first.
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICE)
             machine = profile.read(self._profile_file)
-            told = self._told(machine, step_s)
+            told = self._job(machine, step_s)
             if told is None:
                 return
             job, predicted = told
@@ -165,7 +165,7 @@ class Beside:
                 "ranks": self._shape.ranks,
                 "compute": {
                     "from": "first steps" if step_s is not None else "job file",
-                    "steps": told_by,
+                    "steps": measured_steps,
                     "step_s": job.train.compute_step,
                     "bytes_per_s": job.train.compute_rate,
                 },
@@ -184,14 +184,14 @@ class Beside:
         finally:
             self._settled.set()
         if (ends := live_job.ends(machine)) is not None:
-            each = [self._told(end, step_s) for end in ends]
+            each = [self._job(end, step_s) for end in ends]
             if all(one is not None for one in each):
                 self._document["interval"] = prediction_file.interval(
                     [predicted, *(one[1] for one in each if one is not None)]
                 )
                 self._write()
 
-    def _told(self, machine: Profile, step_s: float | None) -> tuple[Job, dict[str, Any]] | None:
+    def _job(self, machine: Profile, step_s: float | None) -> tuple[Job, dict[str, Any]] | None:
         """The job, and what it is predicted to take on ``machine``; None if the run ended meanwhile."""
         job = live_job.job_of(self._shape, step_s, machine, self._job_file)
         reports = live_job.simulated(self._shape, job, self._stop.is_set)

@@ -380,8 +380,8 @@ class _Calibration:
                     kind=kind,
                     name=name,
                     beside=beside,
-                    compute=_told(steps[:, 2]),
-                    wait=_told(steps[:, 1]),
+                    compute=_mean_and_deviation(steps[:, 2]),
+                    wait=_mean_and_deviation(steps[:, 1]),
                     steps=len(steps),
                     lasted=lasted,
                     read_bytes=bytes_,
@@ -434,7 +434,7 @@ class _Calibration:
         if done >= self._plan.counted or done < _SETTLED_STEPS:
             return done >= self._plan.counted
         each = process.steps()[self._plan.warmup :, 1:].sum(axis=1)
-        mean, sd = _told(each)
+        mean, sd = _mean_and_deviation(each)
         halves = abs(np.mean(each[: len(each) // 2]) - np.mean(each[len(each) // 2 :]))
         return bool(sd / len(each) ** 0.5 <= _SETTLED * mean and halves <= _HALVES * mean)
 
@@ -545,5 +545,5 @@ def _today() -> dt.date:
     return dt.datetime.now().astimezone().date()
 
 
-def _told(seconds: NDArray[np.float64]) -> tuple[float, float]:
+def _mean_and_deviation(seconds: NDArray[np.float64]) -> tuple[float, float]:
     return float(np.mean(seconds)), float(np.std(seconds, ddof=1))

@@ -21,7 +21,7 @@ from typing import Any
 from urllib.parse import quote
 
 from foresee.errors import CatalogBusy, CatalogInvalid, ConfigError, NotMeasured
-from foresee.stagger.catalog_entry import Entry, Key, Used, is_time
+from foresee.stagger.catalog_entry import Entry, Key, UsedValue, is_time
 from foresee.stagger.model import FIGURES, Figure, JobTimes
 
 __all__ = ["OFF", "VERSION", "Catalog"]
@@ -105,7 +105,7 @@ class Catalog:
         if head != _MAGIC and (head or not write):
             raise CatalogInvalid(f"{shown}: no SQLite file, so this is no catalog of jobs")
         uri = f"file:{quote(os.path.abspath(shown))}?mode={'rw' if write else 'ro'}"
-        with _told(shown):
+        with _converted_errors(shown):
             database = sqlite3.connect(uri, uri=True, timeout=wait, isolation_level=None)
         catalog = cls(shown, database)
         try:
@@ -116,7 +116,7 @@ class Catalog:
         return catalog
 
     def _begin_with(self, write: bool) -> None:
-        with _told(self._path):
+        with _converted_errors(self._path):
             self._db.execute("PRAGMA foreign_keys = ON")
             if write:
                 with self._change():
@@ -225,9 +225,9 @@ class Catalog:
             CatalogInvalid, CatalogBusy: as :meth:`open`.
         """
         names = _OWN if beside is None else ("wait_conc",)
-        return self._mark([Used(key, name, beside) for name in names], reason)
+        return self._mark([UsedValue(key, name, beside) for name in names], reason)
 
-    def _mark(self, used: Iterable[Used], reason: str) -> int:
+    def _mark(self, used: Iterable[UsedValue], reason: str) -> int:
         if not reason:
             raise ConfigError("reason is empty; say what contradicts the figures")
         marked = 0
@@ -242,7 +242,7 @@ class Catalog:
                 ).rowcount
         return marked
 
-    def judge(self, used: Iterable[Used], *, predicted: float, measured: float) -> bool:
+    def judge(self, used: Iterable[UsedValue], *, predicted: float, measured: float) -> bool:
         """Compare a makespan with what was predicted; mark the figures behind it if it is more than 10 % off.
 
         Args:
@@ -278,7 +278,7 @@ class Catalog:
         Raises:
             CatalogInvalid, CatalogBusy: as :meth:`open`.
         """
-        with _told(self._path):
+        with _converted_errors(self._path):
             if not self._is(VERSION):
                 return ()
         rows = self._rows("SELECT path FROM place WHERE machine = ? AND data = ? ORDER BY 1", machine, data)
@@ -383,7 +383,7 @@ class Catalog:
         self.close()
 
     def _rows(self, question: str, *values: object) -> list[tuple[Any, ...]]:
-        with _told(self._path):
+        with _converted_errors(self._path):
             return self._db.execute(question, values).fetchall()
 
     def _number(self, question: str) -> int:
@@ -409,7 +409,7 @@ class Catalog:
     @contextlib.contextmanager
     def _change(self) -> Iterator[None]:
         """One transaction, which begins by taking the lock: it never fails half-way for want of it."""
-        with _told(self._path):
+        with _converted_errors(self._path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -436,7 +436,7 @@ class Catalog:
 
 
 @contextlib.contextmanager
-def _told(path: str) -> Iterator[None]:
+def _converted_errors(path: str) -> Iterator[None]:
     """Convert errors of SQLite to Foresee's."""
     try:
         yield

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from foresee.errors import ConfigError
 from foresee.stagger.model import Figure
 
-__all__ = ["Entry", "Key", "Used", "is_time"]
+__all__ = ["Entry", "Key", "UsedValue", "is_time"]
 
 _BATCH_BELOW = 2**32
 
@@ -99,7 +99,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class Used:
+class UsedValue:
     """A figure that a prediction was made from."""
 
     key: Key

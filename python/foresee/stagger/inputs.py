@@ -13,20 +13,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from foresee.errors import ConfigError, ForeseeError, NotMeasured
-from foresee.jobspec import Job, part
+from foresee.jobspec import Job, rank_share
 from foresee.stagger.catalog import Catalog
-from foresee.stagger.catalog_entry import Key, Used
+from foresee.stagger.catalog_entry import Key, UsedValue
 from foresee.stagger.model import Figure, JobTimes, wait_from_storage
 from foresee.stagger.pooling import Cold, of_one_storage
 from foresee.storage.page_cache import in_files
 
-__all__ = ["Asked", "Shared", "shared", "steps_per_epoch", "times"]
+__all__ = ["Shared", "StaggerInputs", "shared", "steps_per_epoch", "times"]
 
 _MEASURE = "measure it by `foresee stagger calibrate JOB.toml ...`"
 
 
 @dataclass(frozen=True)
-class Asked:
+class StaggerInputs:
     """The input of predictions for jobs that share their data."""
 
     data: str
@@ -35,7 +35,7 @@ class Asked:
     """In the order given, names distinct."""
     doubts: tuple[str, ...]
     """Reasons to doubt a prediction."""
-    used: tuple[Used, ...] = ()
+    used: tuple[UsedValue, ...] = ()
     """Values that come from the catalog, which a wrong prediction contradicts."""
 
 
@@ -77,7 +77,7 @@ def times(
     machine: str | None = None,
     read: float | None = None,
     coalesces: bool = False,
-) -> Asked:
+) -> StaggerInputs:
     """The figures of jobs that share their data.
 
     Args:
@@ -98,7 +98,7 @@ def times(
     made: list[JobTimes] = []
     cold: list[Cold | None] = []
     doubts: list[str] = []
-    used: list[Used] = []
+    used: list[UsedValue] = []
     coalesces = coalesces or (read is not None and _in_files(jobs))
     for at, (job, name, key) in enumerate(zip(jobs, common.names, common.keys, strict=True)):
         besides = [*common.keys[:at], *common.keys[at + 1 :]]
@@ -109,7 +109,7 @@ def times(
         doubts += found.doubts
         used += found.used
     one_rate = tuple(of_one_storage(made, cold))
-    return Asked(data=common.data, jobs=one_rate, doubts=tuple(doubts), used=tuple(used))
+    return StaggerInputs(data=common.data, jobs=one_rate, doubts=tuple(doubts), used=tuple(used))
 
 
 class _Found:
@@ -130,7 +130,7 @@ class _Found:
         self._read, self._coalesces = read, coalesces
         self._estimated: set[Figure] = set()
         self.doubts: list[str] = []
-        self.used: list[Used] = []
+        self.used: list[UsedValue] = []
 
     def times(self) -> JobTimes:
         (epochs,) = self._job.need("train.epochs")
@@ -224,7 +224,7 @@ class _Found:
         entry = self._catalog.get(self._key, name, beside=beside)
         if entry is None:
             return None
-        self.used.append(Used(self._key, name, beside))
+        self.used.append(UsedValue(self._key, name, beside))
         if entry.steps is None:
             self._estimated.add(name)
         if entry.stale is not None:
@@ -269,7 +269,7 @@ def steps_per_epoch(job: Job) -> int:
         samples = len(Index.open(job.data.index))
     if samples is None:
         (samples,) = job.need("data.samples")
-    steps = part(job, int(samples), job.cluster.ranks or 1).steps
+    steps = rank_share(job, int(samples), job.cluster.ranks or 1).steps
     assert steps is not None, "the job has a batch"
     return steps
 

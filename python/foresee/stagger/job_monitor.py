@@ -73,7 +73,7 @@ class Watched(ABC):
         if held:
             self.hold()
 
-    def _told(self) -> dict[str, str]:
+    def _environment(self) -> dict[str, str]:
         """Return the environment of the job."""
         return {STEPS: self.folder, SEED: str(self.job.train.seed)}
 

@@ -90,7 +90,7 @@ class Process(Watched):
                 self._popen = subprocess.Popen(
                     words,
                     cwd=where,
-                    env={**os.environ, **(environment or {}), **self._told()},
+                    env={**os.environ, **(environment or {}), **self._environment()},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

@@ -18,11 +18,11 @@ from foresee.jobspec import Job
 from foresee.stagger.outcome import Outcome
 from foresee.stagger.reports import expected_steps
 
-__all__ = ["Look", "Part", "ends"]
+__all__ = ["ManagedJob", "Snapshot", "ends"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Look:
+class Snapshot:
     """Observation of a job at one moment; moments are of the runner's clock."""
 
     code: int | None
@@ -39,7 +39,7 @@ class Look:
     """Whether it waits for a machine, so that it cannot begin."""
 
 
-class Part:
+class ManagedJob:
     """One job of a run.
 
     Args:
@@ -55,7 +55,7 @@ class Part:
     def __init__(self, job: Job, name: str, start: float, *, ours: bool = True) -> None:
         self.job, self.name, self.ours = job, name, ours
         self.expected = expected_steps(job)
-        self.look: Look | None = None
+        self.look: Snapshot | None = None
         """The last observation; None if it was not started, or its steps are not known."""
         self.code: int | None = None
         self.steps: NDArray[np.float64] = np.zeros((0, 3))
@@ -112,7 +112,7 @@ class Part:
         """Seconds since it was seen to have done its steps; 0 if it has not, or has ended."""
         return 0.0 if self._full is None or self.over else now - self._full
 
-    def see(self, look: Look, now: float) -> None:
+    def see(self, look: Snapshot, now: float) -> None:
         """Note what is seen of it now."""
         self.look, self.code = look, look.code
         if self.loaded is None and self.ours and look.head is not None:

@@ -32,7 +32,7 @@ from foresee.stagger.clock import SYSTEM, Clock
 from foresee.stagger.external_job import Already
 from foresee.stagger.job_monitor import Watched
 from foresee.stagger.local_job import Process
-from foresee.stagger.managed_job import Look
+from foresee.stagger.managed_job import Snapshot
 from foresee.stagger.outcome import Ran
 from foresee.stagger.scheduler import Supervisor
 from foresee.stagger.spacing import Pace
@@ -160,15 +160,15 @@ class Runner:
         decider, clock = self._decider, self._clock
         decider.handle_start(clock.now())
         while True:
-            looks = [self._look(who) for who in range(len(self._jobs))]
-            decider.handle_looks(looks, clock.now())
+            looks = [self._snapshot(who) for who in range(len(self._jobs))]
+            decider.handle_snapshots(looks, clock.now())
             while (action := decider.poll_action(clock.now())) is not None:
                 self._carry_out(action)
             if decider.over:
                 return
-            clock.sleep(decider.poll_look(clock.now()))
+            clock.sleep(decider.poll_next_snapshot(clock.now()))
 
-    def _look(self, who: int) -> Look | None:
+    def _snapshot(self, who: int) -> Snapshot | None:
         """See how a job does; None: it was not started, or has ended before, or cannot be followed."""
         watched = self._watched[who]
         if watched is None or self._decider.ended(who):
@@ -252,8 +252,8 @@ class Runner:
             self._decider.handle_result(who, _seen(watched, code), watched.steps(), self._clock.now())
 
 
-def _seen(watched: Watched, code: int | None) -> Look:
-    return Look(
+def _seen(watched: Watched, code: int | None) -> Snapshot:
+    return Snapshot(
         code=code,
         head=watched.head,
         done=watched.done,

@@ -30,7 +30,7 @@ from foresee.stagger.actions import (
     ReportEnd,
     Stop,
 )
-from foresee.stagger.managed_job import Look, Part, ends
+from foresee.stagger.managed_job import ManagedJob, Snapshot, ends
 from foresee.stagger.outcome import Moved, Outcome
 from foresee.stagger.reports import agree, unordered
 from foresee.stagger.spacing import Pace
@@ -78,7 +78,7 @@ class Supervisor:
         patience: float = 300.0,
     ) -> None:
         self._parts = [
-            Part(job, name, timing.poll_start(at, 0.0), ours=at > 0 or not joined)
+            ManagedJob(job, name, timing.poll_start(at, 0.0), ours=at > 0 or not joined)
             for at, (job, name) in enumerate(jobs)
         ]
         self._unseen = elapsed is not None
@@ -108,7 +108,7 @@ class Supervisor:
         if self._delay and not self._joined:
             self._pending.append(Message(f"{self._parts[0].name} starts in {self._delay:.1f} s"))
 
-    def handle_looks(self, looks: Sequence[Look | None], now: float) -> None:
+    def handle_snapshots(self, looks: Sequence[Snapshot | None], now: float) -> None:
         """Take observations of all jobs, None for those without news or launch, and decide."""
         self._at = now
         for who, (part, look) in enumerate(zip(self._parts, looks, strict=True)):
@@ -121,7 +121,7 @@ class Supervisor:
                 self._pending.append(whole if part.whole else ReportEnd(who, part.code))
         self._round = self._decisions()
 
-    def handle_launch(self, who: int, look: Look, now: float) -> None:
+    def handle_launch(self, who: int, look: Snapshot, now: float) -> None:
         """A job was handed over."""
         self._at = now
         self._parts[who].see(look, now)
@@ -152,7 +152,7 @@ class Supervisor:
         self._at = now
         self._parts[who].stopped = True
 
-    def handle_result(self, who: int, look: Look, steps: NDArray[np.float64], now: float) -> None:
+    def handle_result(self, who: int, look: Snapshot, steps: NDArray[np.float64], now: float) -> None:
         """Take the end of a job."""
         self._at = now
         part = self._parts[who]
@@ -170,7 +170,7 @@ class Supervisor:
         self._at = now
         return self._pending.popleft() if self._pending else next(self._round, None)
 
-    def poll_look(self, now: float) -> float:
+    def poll_next_snapshot(self, now: float) -> float:
         """Seconds until the next look, which is at the next start if that is sooner."""
         self._at = now
         if (wait := self._waits()) > 0:
@@ -332,7 +332,7 @@ class Supervisor:
                 )
         yield Progress(", ".join(filter(None, (part.line(self._now()) for part in self._parts))))
 
-    def _know(self, at: int, part: Part) -> None:
+    def _know(self, at: int, part: ManagedJob) -> None:
         """Tell the decider of starts of one job."""
         if part.gone:
             self._timing.handle_end(at, whole=part.whole)

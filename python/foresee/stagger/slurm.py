@@ -188,8 +188,8 @@ class SlurmJob(Watched):
         self._offset = math.inf
         self._code: int | None = None
         self._state = "PENDING"
-        self._asked = -math.inf
-        self._asking: Question | None = None
+        self._request_time = -math.inf
+        self._request: Question | None = None
         self._ran = False
         """Whether the controller has said since when it runs."""
         self.queued = True
@@ -197,7 +197,7 @@ class SlurmJob(Watched):
             words, job, name, where, self.log, begin=begin, depends=self._depends, options=options
         )
         try:
-            told = controller.ask(*asked, environment=self._told())
+            told = controller.ask(*asked, environment=self._environment())
         except BaseException:
             self._abandon()
             raise
@@ -210,17 +210,17 @@ class SlurmJob(Watched):
         It never waits: the answer to a request is read at a later call.
         """
         code = self._code
-        if code is None and self._asking is not None and self._asking.over:
-            asked, self._asking, self._asked = self._asking, None, self.clock.now()
+        if code is None and self._request is not None and self._request.over:
+            asked, self._request, self._request_time = self._request, None, self.clock.now()
             code = self._hear_state(asked)
         self._hear_move()
         ended = self._read()
         if self.queued and self.head is not None:
             # It runs, and the controller says since when.
-            self.queued, self._asked = False, -math.inf
+            self.queued, self._request_time = False, -math.inf
             self.started = self.last_step = self.clock.now()
-        if code is None and self._asking is None and self.clock.now() - self._asked >= _ASK:
-            self._asking = self._question()
+        if code is None and self._request is None and self.clock.now() - self._request_time >= _ASK:
+            self._request = self._question()
         if ended is not None:
             # What is read now was written before, and at times right before: the least difference is that of clocks.
             self._offset = min(self._offset, self.clock.now() - ended)
@@ -288,7 +288,7 @@ class SlurmJob(Watched):
             asked.answer()
         except (ConfigError, SlurmUnreachable):
             # It has begun meanwhile, or the controller is away; the gate keeps it from running ahead.
-            self._asked = -math.inf
+            self._request_time = -math.inf
             return
         if self._minutes:
             self._minutes = int(to)

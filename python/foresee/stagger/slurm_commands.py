@@ -121,7 +121,7 @@ class _Asked:
     """A question that a thread waits for."""
 
     def __init__(self, commands: Commands, words: Sequence[str]) -> None:
-        self._told: str | ConfigError | SlurmUnreachable | None = None
+        self._answer: str | ConfigError | SlurmUnreachable | None = None
         # A daemon: the end of the program does not wait for it.
         self._thread = threading.Thread(
             target=self._run, args=(commands, *words), name="foresee-slurm", daemon=True
@@ -130,11 +130,11 @@ class _Asked:
 
     def _run(self, commands: Commands, *words: str) -> None:
         try:
-            self._told = commands.ask(*words)
+            self._answer = commands.ask(*words)
         except (ConfigError, SlurmUnreachable) as error:
-            self._told = error
+            self._answer = error
         except OSError as error:
-            self._told = SlurmUnreachable(f"{words[0]}: {error}")
+            self._answer = SlurmUnreachable(f"{words[0]}: {error}")
 
     @property
     def over(self) -> bool:
@@ -144,10 +144,10 @@ class _Asked:
     def answer(self) -> str:
         """As of :class:`Question`."""
         self._thread.join()
-        if isinstance(self._told, str):
-            return self._told
-        assert self._told is not None, "a question that is over has an answer"
-        raise self._told
+        if isinstance(self._answer, str):
+            return self._answer
+        assert self._answer is not None, "a question that is over has an answer"
+        raise self._answer
 
 
 def submission(

@@ -140,7 +140,7 @@ def run(
             plan,
             folder,
             program=__version__,
-            tell=_tell,
+            tell=_notify,
             clock=clock,
             start=start or Process,
             storage=storage or page_cache,
@@ -160,7 +160,7 @@ def run(
     return 0
 
 
-def _tell(line: str) -> None:
+def _notify(line: str) -> None:
     print(f"foresee: {line}", file=sys.stderr)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from foresee import stagger
     from foresee.jobspec import Job
-    from foresee.stagger import inputs as asked_
+    from foresee.stagger import inputs
     from foresee.stagger import timing as timing_
 
 _HELP = "predict makespan and GPU-seconds by start, and the best start"
@@ -135,7 +135,7 @@ def _planned(options: argparse.Namespace) -> bool:
     return bool(options.coalesces or len(options.jobs) > 2)
 
 
-def _known(options: argparse.Namespace) -> tuple[list[Job], asked_.Asked]:
+def _known(options: argparse.Namespace) -> tuple[list[Job], inputs.StaggerInputs]:
     """The jobs, and all figures."""
     from foresee import jobspec
     from foresee.cli.stagger import catalog_path
@@ -165,7 +165,7 @@ def _job(job: stagger.JobTimes, cache: float) -> dict[str, Any]:
 
 
 def _add_plan(
-    facts: dict[str, Any], jobs: list[Job], known: asked_.Asked, options: argparse.Namespace
+    facts: dict[str, Any], jobs: list[Job], known: inputs.StaggerInputs, options: argparse.Namespace
 ) -> bool:
     from foresee import stagger
     from foresee.stagger import timing
@@ -252,7 +252,7 @@ def _at_once(
 
 
 def _add_orders(
-    facts: dict[str, Any], jobs: list[Job], known: asked_.Asked, options: argparse.Namespace
+    facts: dict[str, Any], jobs: list[Job], known: inputs.StaggerInputs, options: argparse.Namespace
 ) -> bool:
     from foresee.stagger import timing
 

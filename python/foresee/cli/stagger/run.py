@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from foresee.jobspec import Job
     from foresee.stagger import Catalog
-    from foresee.stagger.catalog_entry import Used
+    from foresee.stagger.catalog_entry import UsedValue
     from foresee.stagger.clock import Clock
     from foresee.stagger.external_job import Already
     from foresee.stagger.model import JobTimes
@@ -81,7 +81,7 @@ def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "--slurm-wait",
         choices=("auto", "begin", "dependency", "hold"),
         default="auto",
-        help="how a later job waits: for its begin time, with a dependency on the first job and some minutes, or inside of "
+        help="how a later job waits: for its begin time, with a dependency on the first job and some minutes, or in "
         "its allocation (auto: hold up to 60 s, else begin)",
     )
     parser.add_argument(
@@ -170,7 +170,7 @@ def _run(
     for each in jobs[joins:]:
         command(each)
     for doubt in known.doubts:
-        _tell(doubt)
+        _notify(doubt)
     at = {"compat": options.compat, "cache": options.cache}
     read = options.read if options.coalesces else None
     already, elapsed = _joined(options, jobs[0], known.jobs[0], clock)
@@ -187,7 +187,7 @@ def _run(
     ordered = [known.jobs[place] for place in chosen.order]
     launcher = launcher or _launcher(options, chosen, clock)
     folder = _folder(options.folder, clock)
-    _tell(_announced(ordered, chosen, folder, elapsed=elapsed))
+    _notify(_announced(ordered, chosen, folder, elapsed=elapsed))
     runner = Runner(
         [(jobs[place], known.jobs[place].name) for place in chosen.order],
         Timing(ordered, chosen, slack=options.slack, **at),
@@ -197,7 +197,7 @@ def _run(
         delay=chosen.delay,
         already=already,
         patience=options.patience,
-        tell=_tell,
+        tell=_notify,
         show=_shown(clock),
         clock=clock,
     )
@@ -214,7 +214,7 @@ def _run(
         "hold": _holds(options),
         "slurm": getattr(launcher, "way", None),
         "running_seconds": elapsed,
-        **compared(ordered, chosen, ran, read=read, tell=_tell, **at),
+        **compared(ordered, chosen, ran, read=read, tell=_notify, **at),
         "doubts": [*known.doubts, *ran.doubts, *([] if warm is None else [warm])],
         "interrupted": ran.interrupted,
         "folder": folder,
@@ -275,7 +275,7 @@ def _warm(places: list[str]) -> str | None:
     if share is None or share <= _WARM:
         return None
     told = f"{100 * share:.0f} % of the data are in memory already; what is predicted begins with none of them there"
-    _tell(told)
+    _notify(told)
     return told
 
 
@@ -311,7 +311,7 @@ def _announced(jobs: list[JobTimes], chosen: Chosen, folder: str, *, elapsed: fl
     return f"{jobs[0].name} {first}, {later}, makespan {chosen.makespan:.1f} s predicted; logs in {folder}"
 
 
-def _tell(line: str) -> None:
+def _notify(line: str) -> None:
     end = "\x1b[K\n" if sys.stderr.isatty() else "\n"
     print(f"foresee: {line}", end=end, file=sys.stderr, flush=True)
 
@@ -326,7 +326,7 @@ def _shown(clock: Clock) -> Callable[[str], None]:
         nonlocal last
         if line and clock.now() - last >= _LOG_EVERY:
             last = clock.now()
-            _tell(line)
+            _notify(line)
 
     return now_and_then
 
@@ -346,7 +346,7 @@ def _folder(asked: str | None, clock: Clock) -> str:
 
 
 def _judged(
-    options: argparse.Namespace, used: Sequence[Used], places: list[str], told: dict[str, Any]
+    options: argparse.Namespace, used: Sequence[UsedValue], places: list[str], told: dict[str, Any]
 ) -> bool | None:
     """Whether the figures that came from the catalog stand; marks them stale if not. None: nothing to judge by."""
     from foresee.errors import ForeseeError
@@ -356,7 +356,7 @@ def _judged(
         return None
     ours = not options.slurm and options.running is None and options.steps is None
     if ours and _read_nothing(places):
-        _tell(
+        _notify(
             "the jobs had the storage read next to nothing, so this was no cold run and says nothing of figures"
         )
         return None
@@ -369,10 +369,10 @@ def _judged(
             )
     except (ForeseeError, OSError) as error:
         # The jobs are done: what they showed is in the run folder.
-        _tell(f"the catalog is not told: {error}")
+        _notify(f"the catalog is not told: {error}")
         return None
     if not stands:
-        _tell(
+        _notify(
             "the makespan is more than 10 % off: figures marked stale, foresee stagger calibrate measures them"
         )
     return stands

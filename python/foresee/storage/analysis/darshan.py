@@ -85,7 +85,7 @@ def read(
         given = ", ".join(tiers)
         raise ConfigError(f"{shown}: no I/O below {given}; it has {_places(log)}")
     processes = [f"rank {rank}" for rank in range(int(log["nprocs"]))]
-    limits = _told(log, found, between)
+    limits = _limits(log, found, between)
     unknown = found.unknown()
     limits += found.negatives(unknown)
     return build(found.spent, processes, untold=found.shared, unknown=unknown, limits=limits)
@@ -251,7 +251,7 @@ def _traced(
             found.add(rank, f"{tier}-{'WRITE' if write else 'READ'}", time)
 
 
-def _told(log: dict[str, Any], found: _Found, between: tuple[float, float] | None) -> list[str]:
+def _limits(log: dict[str, Any], found: _Found, between: tuple[float, float] | None) -> list[str]:
     limits = list(_LIMITS)
     partial = log["partial"].tolist()
     if partial:

@@ -64,7 +64,7 @@ def read(
         {
             "rate": rate,
             "epochs": [
-                {"epoch": at, "seconds": took, **_told(aligned[_key(rate, at)], change)}
+                {"epoch": at, "seconds": took, **_facts(aligned[_key(rate, at)], change)}
                 for at, took in seconds.items()
             ],
         }
@@ -84,7 +84,7 @@ def _of(by_epoch: Mapping[int, IoTable], epoch: int) -> IoTable:
     return replace(other, seconds=np.zeros_like(other.seconds))
 
 
-def _told(table: IoTable, change: Mapping[str, float] | None) -> dict[str, Any]:
+def _facts(table: IoTable, change: Mapping[str, float] | None) -> dict[str, Any]:
     told: dict[str, Any] = {"slowest": answers.slowest(table)}
     if change is not None:
         told["what_if"] = answers.slowest(table, [change.get(name, 0.0) for name in table.classes])

@@ -30,18 +30,18 @@ sections 4.2 and 5.1.
 from __future__ import annotations
 
 from foresee.storage.bench.measurement import Case, Measured, cases, measure
-from foresee.storage.bench.plan import FILES, RATES, SHUFFLES, Asked, asked
+from foresee.storage.bench.plan import FILES, RATES, SHUFFLES, BenchRequest, check
 from foresee.storage.bench.result import facts, tables
 
 __all__ = [
     "FILES",
     "RATES",
     "SHUFFLES",
-    "Asked",
+    "BenchRequest",
     "Case",
     "Measured",
-    "asked",
     "cases",
+    "check",
     "facts",
     "measure",
     "tables",

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from foresee import _native
 from foresee.storage.bench.files import cold, made, path
 from foresee.storage.bench.loop import Device, Group, attached
-from foresee.storage.bench.plan import Asked, Files, Origin
+from foresee.storage.bench.plan import BenchRequest, Files, Origin
 from foresee.storage.bench.rank import Task
 from foresee.storage.bench.ranks import Ranks
 from foresee.storage.bench.throttle import Throttle
@@ -61,7 +61,7 @@ class Measured:
     """Of the origin's and of the cache's bytes the largest share that was in memory before an epoch; None: unknown."""
 
 
-def cases(wanted: Asked) -> list[Case]:
+def cases(wanted: BenchRequest) -> list[Case]:
     """All cases, in the order in which they are measured."""
     found = []
     for files in wanted.files:
@@ -96,7 +96,7 @@ def order(shuffle: str, count: int, ranks: int, seed: int, epoch: int) -> list[N
     ]
 
 
-def measure(wanted: Asked, folder: str, tell: Callable[[str], None]) -> Iterator[Measured]:
+def measure(wanted: BenchRequest, folder: str, tell: Callable[[str], None]) -> Iterator[Measured]:
     """Measure rate after rate; run folders go below ``folder``, files are removed when this ends in whichever way.
 
     Args:
@@ -149,7 +149,7 @@ class _Place:
 
 @contextmanager
 def _laid_out(
-    wanted: Asked,
+    wanted: BenchRequest,
     files: Files,
     filled: NDArray[np.int64],
     readers: tuple[Ranks, Group | None],
@@ -189,7 +189,7 @@ class _Run:
     cache: str
     folder: str
 
-    def measured(self, wanted: Asked, ranks: Ranks, tell: Callable[[str], None]) -> Measured:
+    def measured(self, wanted: BenchRequest, ranks: Ranks, tell: Callable[[str], None]) -> Measured:
         """All epochs."""
         count = self.case.files.count
         held = round(self.rate * count)

@@ -19,7 +19,7 @@ from foresee.storage.bench import loop
 from foresee.storage.bench.files import HEAD_BYTES, may_drop
 from foresee.storage.bench.throttle import Throttle
 
-__all__ = ["FILES", "RATES", "SHUFFLES", "THROTTLERS", "Asked", "Files", "Origin", "asked"]
+__all__ = ["FILES", "RATES", "SHUFFLES", "THROTTLERS", "BenchRequest", "Files", "Origin", "check"]
 
 #: The paper's sizes, as ImageNet and CosmoFlow have them; counts that a laptop has room for.
 FILES = ("128KiB:2048", "12MiB:24")
@@ -60,7 +60,7 @@ class Origin:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class BenchRequest:
     """A measurement without faults."""
 
     origins: tuple[Origin, ...]
@@ -82,7 +82,7 @@ class Asked:
     """``reader``: a model in the reading processes; ``kernel``: of a loop device's reads."""
 
 
-def asked(
+def check(
     *,
     origins: Sequence[str],
     cache: str,
@@ -95,7 +95,7 @@ def asked(
     seed: int = 0,
     drop_caches: bool = False,
     throttle_by: str = "reader",
-) -> Asked:
+) -> BenchRequest:
     """Check the options of a command line.
 
     Args:
@@ -150,7 +150,7 @@ def asked(
         faults += _room([place.folder for place in places], cache, sets, max(shares))
     if faults:
         raise ConfigError(faults)
-    return Asked(
+    return BenchRequest(
         origins=tuple(places),
         cache=cache,
         files=tuple(sets),

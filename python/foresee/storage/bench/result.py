@@ -14,10 +14,10 @@ from typing import Any
 
 from foresee.storage.analysis import IoTable, align, answers, ledger
 from foresee.storage.bench.measurement import Case, Measured
-from foresee.storage.bench.plan import Asked
+from foresee.storage.bench.plan import BenchRequest
 from foresee.storage.bench.throttle import Throttle
 
-__all__ = ["VERSION", "facts", "tables", "told_epoch"]
+__all__ = ["VERSION", "analyzed_epoch", "facts", "tables"]
 
 VERSION = 1
 #: A share of bytes in memory from which on it is worth a sentence.
@@ -28,14 +28,14 @@ _ONE_MACHINE = (
 )
 
 
-def told_epoch(wanted: Asked) -> int:
+def analyzed_epoch(wanted: BenchRequest) -> int:
     """The epoch whose figures are analyzed: the second, as in the paper, where there is one."""
     return min(1, wanted.epochs - 1)
 
 
-def tables(wanted: Asked, measured: Sequence[Measured]) -> dict[str, dict[float, IoTable]]:
+def tables(wanted: BenchRequest, measured: Sequence[Measured]) -> dict[str, dict[float, IoTable]]:
     """The epoch's tables, by case and cache rate."""
-    epoch = told_epoch(wanted)
+    epoch = analyzed_epoch(wanted)
     return {
         name: align({each.rate: _read(each.folder, epoch) for each in those})
         for name, those in _by_case(measured).items()
@@ -49,7 +49,7 @@ def _read(folder: str, epoch: int) -> IoTable:
 
 
 def facts(
-    wanted: Asked, measured: Sequence[Measured], question: answers.Question, *, interrupted: bool
+    wanted: BenchRequest, measured: Sequence[Measured], question: answers.Question, *, interrupted: bool
 ) -> dict[str, Any]:
     """Everything, in seconds, bytes and shares.
 
@@ -62,8 +62,8 @@ def facts(
     read = tables(wanted, measured)
     return {
         "version": VERSION,
-        "asked": _asked(wanted),
-        "epoch": told_epoch(wanted),
+        "asked": _request(wanted),
+        "epoch": analyzed_epoch(wanted),
         "cases": [
             {
                 **_named(those[0].case),
@@ -84,7 +84,7 @@ def _by_case(measured: Sequence[Measured]) -> dict[str, list[Measured]]:
     return by_case
 
 
-def _asked(wanted: Asked) -> dict[str, Any]:
+def _request(wanted: BenchRequest) -> dict[str, Any]:
     return {
         "origins": {origin.name: origin.folder for origin in wanted.origins},
         "cache": wanted.cache,
@@ -128,7 +128,7 @@ def _rate(measured: Measured) -> dict[str, Any]:
     }
 
 
-def _limits(wanted: Asked, measured: Sequence[Measured]) -> list[str]:
+def _limits(wanted: BenchRequest, measured: Sequence[Measured]) -> list[str]:
     """Return the notes for readers of the results."""
     limits = [_ONE_MACHINE]
     for name, at in (("origin", 0), ("cache", 1)):

@@ -166,7 +166,7 @@ def tested(package: str, options: argparse.Namespace) -> tuple[str, list[str]]:
     """Outcome of a package's tests, and which failed."""
     if package == MODELS:
         files = {
-            str(path) for name in PYTHON_TESTS for path in (ROOT / "tests" / "unit").glob(f"test_{name}.py")
+            str(path) for name in PYTHON_TESTS for path in (ROOT / "tests" / "unit").rglob(f"test_{name}.py")
         }
         command = [*shlex.split(options.python_test), *sorted(files)]
     else:

@@ -27,7 +27,7 @@ DOCTESTS = ["cargo", "test", "--workspace", "--locked", "--quiet", "--doc"]
 NEXTEST_FAILED, PYTEST_FAILED = 100, 1
 #: Tests that depend on how torch draws or shuffles, by class: they run on the oldest torch too.
 ON_OLDEST_TORCH = {
-    "unit": "tests/unit/test_torch_orders.py",
+    "unit": "tests/unit/torch_data/test_torch_orders.py",
     "process": "tests/process/test_order_live.py",
     "soak": "tests/soak/test_oldest_torch.py",
 }

@@ -130,7 +130,7 @@ def test_ctrl_c_ends_all_jobs_and_signals_that_follow_end_none_of_that(tmp_path:
     words = ("--deaf", "--hangs-after", "2")
     jobs = [write_sleeper(tmp_path, name, data, *words, stagger=together) for name in ("a", "b")]
     # So that the jobs are killed after a second, not after ten.
-    program = "import sys; from foresee.cli import main; from foresee.stagger import process; process._GRACE = 1.0; "
+    program = "import sys; from foresee.cli import main; from foresee.stagger import local_job; local_job._GRACE = 1.0; "
     with begun(tmp_path, *jobs, program=f"{program}sys.exit(main(sys.argv[1:]))") as launcher:
         for name in ("a", "b"):
             steps = tmp_path / "run" / name / "rank-0.steps"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waits by cause in every mode of the loaders, with real threads, workers and reads.
 
-How near the causes come to the time inside ``next()`` is shown on a virtual clock in ``tests/unit/test_waits.py``. Here
+How near the causes come to the time inside ``next()`` is shown on a virtual clock in ``tests/unit/loading/test_waits.py``. Here
 they never exceed it, and a transform that takes its time is waited for at least that long.
 """
 

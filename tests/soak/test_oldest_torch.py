@@ -14,7 +14,7 @@ from support.environment import plain_environment
 from support.house import ROOT
 
 FILES = (
-    "tests/unit/test_torch_batches.py",
+    "tests/unit/torch_data/test_torch_batches.py",
     "tests/process/test_torch_waits.py",
     "tests/process/test_torch_workers.py",
     "tests/process/test_torch_pictures.py",

@@ -84,7 +84,7 @@ def measured(
     }
 
 
-def error(foretold: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, float | None]:
+def error(prediction: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, float | None]:
     """``(predicted - measured) / measured`` over the epochs that were read as a whole.
 
     ``wait`` is all waiting for batches, beside it that for each of :data:`PLACES`; ``compute`` the rest, in which a
@@ -97,17 +97,17 @@ def error(foretold: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, fl
     (0.06666666666666667, 0.5, None)
     """
     epochs = found["epochs"]
-    total, wait = (_sum(foretold, what, epochs) if epochs else None for what in ("epoch", "wait"))
+    total, wait = (_sum(prediction, what, epochs) if epochs else None for what in ("epoch", "wait"))
     compute = None if total is None or wait is None else total - wait
     made = {
         "total": _off(total, found["total_s"]),
-        "first_epoch": _off(foretold["first_epoch_s"], found["first_epoch_s"]),
-        "later_epoch": _off(foretold["later_epoch_s"], found["later_epoch_s"]),
+        "first_epoch": _off(prediction["first_epoch_s"], found["first_epoch_s"]),
+        "later_epoch": _off(prediction["later_epoch_s"], found["later_epoch_s"]),
         "wait": _off(wait, found["wait_s"]),
         "compute": _off(compute, found["compute_s"]),
     }
     for place, causes in PLACES.items():
-        first, later = foretold["first_waits_s"].get(place), foretold["later_waits_s"].get(place)
+        first, later = prediction["first_waits_s"].get(place), prediction["later_waits_s"].get(place)
         waited = None if first is None or not epochs else _whole(first, later, epochs)
         made[f"wait_{place}"] = _off(waited, sum(found["waits_s"].get(cause, 0.0) for cause in causes))
     return made
@@ -127,7 +127,7 @@ def interval(each: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def moved(
-    foretold: Mapping[str, Any], within: Mapping[str, Any] | None, found: Mapping[str, Any]
+    prediction: Mapping[str, Any], within: Mapping[str, Any] | None, found: Mapping[str, Any]
 ) -> dict[str, Any] | None:
     """Return the largest part of the difference, if the measured epochs took less or more than the prediction allows.
 
@@ -141,7 +141,7 @@ def moved(
     {'figure': 'origin.read', 'cause': 'origin', 'seconds': 6.0}
     """
     epochs = found["epochs"]
-    total, wait = (_sum(foretold, what, epochs) if epochs else None for what in ("epoch", "wait"))
+    total, wait = (_sum(prediction, what, epochs) if epochs else None for what in ("epoch", "wait"))
     if total is None or wait is None:
         return None
     took = found["total_s"]
@@ -158,7 +158,7 @@ def moved(
     ]
     simulated = {cause for causes in PLACES.values() for cause in causes}
     for place, causes in PLACES.items():
-        first, later = foretold["first_waits_s"].get(place), foretold["later_waits_s"].get(place)
+        first, later = prediction["first_waits_s"].get(place), prediction["later_waits_s"].get(place)
         waited = None if first is None else _whole(first, later, epochs)
         measured_s = sum(found["waits_s"].get(cause, 0.0) for cause in causes)
         differences.append((measured_s - (waited or 0.0), _FIGURES[place], place))

@@ -17,7 +17,7 @@ from foresee.jobspec import Job, rank_share
 from foresee.stagger.catalog import Catalog
 from foresee.stagger.catalog_entry import Key, UsedValue
 from foresee.stagger.model import Figure, JobTimes, wait_from_storage
-from foresee.stagger.pooling import Cold, of_one_storage
+from foresee.stagger.pooling import Cold, pool_waits
 from foresee.storage.page_cache import in_files
 
 __all__ = ["Shared", "StaggerInputs", "shared", "steps_per_epoch", "times"]
@@ -108,7 +108,7 @@ def times(
         cold.append(found.cold(one))
         doubts += found.doubts
         used += found.used
-    one_rate = tuple(of_one_storage(made, cold))
+    one_rate = tuple(pool_waits(made, cold))
     return StaggerInputs(data=common.data, jobs=one_rate, doubts=tuple(doubts), used=tuple(used))
 
 

@@ -25,7 +25,7 @@ from foresee.stagger.catalog import Catalog
 from foresee.stagger.catalog_entry import Entry, Key
 from foresee.stagger.model import JobTimes
 
-__all__ = ["Cold", "of_one_storage", "rate"]
+__all__ = ["Cold", "pool_waits", "rate"]
 
 #: Standard errors by which two means may be apart by chance.
 _ERRORS = 2.0
@@ -48,7 +48,7 @@ class Cold:
     """Samples of a step, 1 or more."""
 
 
-def of_one_storage(jobs: Sequence[JobTimes], cold: Sequence[Cold | None]) -> list[JobTimes]:
+def pool_waits(jobs: Sequence[JobTimes], cold: Sequence[Cold | None]) -> list[JobTimes]:
     """``jobs`` with waits at one rate.
 
     Args:

@@ -6,12 +6,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import pickle
-from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.house import ROOT
 from support.properties import properties
 from support.small_job import SMALL, small
 
@@ -20,7 +20,7 @@ from foresee.errors import ConfigError, Unsupported
 from foresee.jobspec import vary
 from foresee.planning import simulation
 
-VECTORS = json.loads((Path(__file__).resolve().parents[2] / "testdata" / "models" / "reads.json").read_text())
+VECTORS = json.loads((ROOT / "testdata" / "models" / "reads.json").read_text())
 
 ORDER_KEPT = ("naive", "staging_buffer", "deepio_ordered", "nopfs", "foresee")
 

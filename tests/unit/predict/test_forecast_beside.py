@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from support.house import ROOT
 from support.profiles import PROFILE
 from support.properties import properties
 from support.waiting import WATCHDOG
@@ -26,7 +27,7 @@ from foresee.predict import live_job, prediction_file
 from foresee.predict.live import Beside, Shape
 from foresee.predict.sizes import drawn
 
-GOLDEN = Path(__file__).resolve().parents[2] / "testdata" / "forecast" / "prediction.json"
+GOLDEN = ROOT / "testdata" / "forecast" / "prediction.json"
 
 #: What a first batch waits for its prediction at most.
 HEAD_START_S = beside_._HEAD_START_S

@@ -5,15 +5,15 @@ from __future__ import annotations
 
 import copy
 import importlib.util
-import pathlib
 import sys
 from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
 import pytest
+from support.house import ROOT
 
-FILE = pathlib.Path(__file__).resolve().parents[2] / "examples" / "demo" / "report.py"
+FILE = ROOT / "examples" / "demo" / "report.py"
 
 
 @pytest.fixture(scope="module")

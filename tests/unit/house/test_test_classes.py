@@ -52,7 +52,7 @@ STARTING = re.compile(rf"\b(?:{'|'.join([*REFUSED, *STARTS])})\b")
 #: Files that may sleep and read a clock, each with the reason.
 EXCEPTIONS = {
     "tests/support/waiting.py": "it is the only module that sleeps and reads a clock",
-    "tests/unit/test_test_classes.py": "it has the planted examples",
+    "tests/unit/house/test_test_classes.py": "it has the planted examples",
 }
 
 #: Modules that unit tests share with tests of processes. What starts one there is refused when a unit test runs it.

@@ -14,8 +14,7 @@ away, and ``resized_image`` handed out in its place. Two things differ. The orde
 ``DistributedSampler``, over all files, where DLIO gives each rank a part; and a rank reads a file once per run where
 its cache has room, not once per epoch, which is what is compared.
 
-Refuses files with more than one sample and data that are not in a file system. Needs torch and DLIO; apart from
-``foresee.torch``, which knows neither DLIO nor its formats.
+Files with more than one sample, and data that are not in a file system, are refused. Needs torch and DLIO.
 """
 
 from __future__ import annotations

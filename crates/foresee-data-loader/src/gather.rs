@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Copies out of memory into one batch, that two threads may share.
+//! Copies out of memory into one batch, shared by two threads.
 //!
-//! Where all samples lie in memory a loop without compute is as fast as bytes are copied, and its consumer would only
-//! stand and watch. Apart from the driver, because whoever waits for the batch lends a hand: each copy is taken by
-//! whoever comes first, and the batch is complete when the last of them has ended.
+//! Where all samples are in memory, a loop without compute is as fast as bytes are copied. The consumer that waits for
+//! the batch therefore copies too: each thread takes the next copy, and the batch is complete when the last copy has
+//! ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

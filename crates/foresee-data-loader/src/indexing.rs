@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Making an index: list the origin, read what heads the layout asks for, write the file.
+//! Building an index: list the origin, read the file headers that the layout needs, write the index file.
 //!
-//! The place where the origin's words become the index's, since neither may know the other. Apart from the engine:
-//! it runs before training, and the CLI needs nothing else of this crate.
+//! This module translates between the origin and the index, which do not know each other. It is separate from the
+//! engine because it runs before training; the command line needs nothing else of this crate.
 
 mod named;
 

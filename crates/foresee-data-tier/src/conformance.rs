@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What every place and every wrapper promises, as one suite that each of them runs.
+//! The guarantees of every tier and every wrapper, as one suite that each of them runs.
 //!
-//! Apart from the places, because it is the law and they are the cases: [`read_half`] is for all of them,
-//! [`write_half`] (which includes it) for those that keep samples, [`fault_half`] for those that fail on
-//! purpose. Refuses to know any place: it sees a [`Tier`], the keys in it and a queue of ends. Panics with the
-//! broken promise; a `Done` that does not come within a minute is one.
+//! [`read_half`] is for all of them, [`write_half`] (which includes it) for those that store samples, and
+//! [`fault_half`] for those that fail on purpose. The suite uses a [`Tier`], its keys and its completion queue only. It
+//! panics with the violated guarantee; a `Done` that does not come within a minute is a violation.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};

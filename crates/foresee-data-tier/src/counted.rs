@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A place that counts what is asked of it: operations and bytes, by kind and by outcome.
+//! A tier that counts operations and bytes of another one, by kind and by outcome.
 //!
-//! Apart from every place's own figures, so that a test or a benchmark counts all of them alike, and behind
-//! the same door. Refuses to change anything.
+//! Tests and benchmarks count all tiers alike this way, independent of a tier's own metrics. It changes no operation.
 
 use std::collections::HashMap;
 use std::fmt;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A place that fails on purpose, by a schedule that a seed decides.
+//! A tier that fails on purpose, by a schedule that follows from a seed.
 //!
-//! Apart from real faults, so that a driver's answer to each can be tested again and again. Which attempt at
-//! which sample fails, and how, is a function of the seed, the sample and the attempt's number: threads and
-//! clocks have no say. Refuses to fail writes other than by asking to be left alone or asked again.
+//! Tests repeat a driver's answer to each failure with it. Whether an attempt fails, and how, is a function of the
+//! seed, the sample and the attempt's number; threads and clocks have no influence. Writes fail only with refusals and
+//! throttling.
 
 use std::collections::HashMap;
 use std::fmt;

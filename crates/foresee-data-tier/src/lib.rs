@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One trait, many places: ram, disk, origin; and the wrappers throttled, counted, faulty.
+//! One trait and its implementations: ram, disk, origin; and the wrappers throttled, counted, faulty.
 //!
-//! Owns how bytes move between a place and memory of the caller, and what every place promises while it does
-//! so ([`Tier`], held to by the suite in `conformance`). Refuses to choose: which sample, from where, when and
-//! how often is decided elsewhere and arrives here as an [`Op`].
+//! A tier moves bytes between a place and memory of the caller. [`Tier`] has the guarantees, and the suite in
+//! `conformance` tests them. Which sample is read from where, when and how often is decided by the caller and arrives
+//! as an [`Op`].
 
 mod completion;
 #[cfg(any(test, feature = "conformance"))]

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an origin holds: every object with its size and tag, once per run, for the index.
+//! Listing of an origin: every object with its size and tag, once per run, for the index.
 //!
-//! Apart from reading: a listing runs before training, over all objects at once, and is bounded by requests
-//! rather than bytes. What cannot be read is told, with its error: whether it is a sample is not known here.
+//! It is separate from reading because it runs before training, over all objects at once, and is bounded by requests
+//! rather than bytes. Objects that cannot be read are reported with their error; whether they are samples is not known
+//! here.
 
 mod nearby;
 mod posix;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The slowest tier: the directory or bucket that holds the data set.
 //!
-//! Owns how one read of a sample becomes one request there, and what its failure means. Two places behind one
-//! door: [`PosixOrigin`] for mounted file systems, [`StoreOrigin`] for S3 and plain HTTP. Refuses to write,
-//! to delete and to try again: when and how often to ask is decided by whoever submits.
+//! One read of a sample is one request, and a failure is classified. [`PosixOrigin`] reads mounted file systems,
+//! [`StoreOrigin`] S3 and plain HTTP. An origin never writes, deletes or retries: the caller decides when and how often
+//! to read.
 
 mod client;
 mod fault;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The way of an end from a wrapped place through its wrapper to the engine.
+//! The path of an end from a wrapped tier through its wrapper to the engine.
 //!
-//! Apart from the wrappers, which all need it: a place reports on the queue of its construction, so a wrapper
-//! that counts or changes ends stands between two queues. Runs one thread, which lives until the
-//! wrapper is gone and every operation handed inside has ended. Refuses to lose or to invent an end.
+//! A tier reports to the queue of its construction, so a wrapper that counts or changes ends stands between two queues.
+//! One thread runs until the wrapper is gone and every operation handed inside has ended. No end is lost or invented.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What lies where in one address space, and who still looks at it: the book-keeping of RAM and disk.
+//! Entries of one address space and their readers: the bookkeeping of RAM and disk.
 //!
-//! Apart from both, because "room is free again when the sample is forgotten *and* the last reader is gone" is
-//! the one rule that keeps readers from seeing another sample's bytes, in memory and in a file alike. Owns
-//! no byte of the space itself, takes no lock, does no I/O: the owner wraps it in a mutex.
+//! Space is free again when the sample is forgotten *and* its last reader is gone. This rule keeps readers from seeing
+//! another sample's bytes, in memory and in a file alike. The slab has none of the bytes, takes no lock and does no
+//! I/O: its owner wraps it in a mutex.
 
 mod extents;
 mod listing;

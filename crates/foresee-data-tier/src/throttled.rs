@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A place made slow: bytes per second, requests per second, latency.
+//! A tier made slow: bytes per second, requests per second, latency.
 //!
-//! Apart from real slow places, for tests, simulation and demos that need one of known speed. One timer
-//! thread lets operations in when their time has come. Refuses to serve as a benchmark's origin: a throttle
-//! inside our own code slows only us and proves nothing.
+//! Tests, simulation and demos use it where a known speed is needed. One timer thread admits operations when they are
+//! due. Benchmarks do not use it as an origin, because it slows only Foresee.
 
 use std::collections::{HashMap, VecDeque};
 use std::fmt;

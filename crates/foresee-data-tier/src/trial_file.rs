@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A nameless file on a disk, for measurements: written and read past the page cache where that can be had.
+//! A nameless file on a disk, for measurements that bypass the page cache where possible.
 //!
-//! Apart from the disk tier, which wants what the page cache gives: here a read has to reach the device. Where the file
-//! system takes `O_DIRECT`, it is used; elsewhere pages are sent to the device and dropped, which is only advice and
-//! works on clean ones. The file has no name once it is open, so whatever ends the process leaves nothing behind.
-//!
-//! Refuses to time anything, and to interpret a failure.
+//! Where the file system accepts `O_DIRECT`, it is used; elsewhere pages are written to the device and dropped, which
+//! is advice only and works on clean pages. The file has no name once it is open, so nothing remains when the process
+//! ends. The caller measures time and interprets failures.
 
 use std::fs::File;
 use std::io;

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where a data set lies, as its user writes it: a path, `file://`, `s3://bucket/prefix`,
-//! `http(s)://host/path`.
+//! The URI of a data set, as its user writes it: a path, `file://`, `s3://bucket/prefix`, `http(s)://host/path`.
 //!
-//! Apart from the origin: the index and error messages name objects by the same rules, and this is the one
-//! place that decides what of a URI may be shown. Refuses to show user names, passwords and query strings
-//! (presigned parts); they travel to the origin and nowhere else.
+//! The index and error messages name objects by the same rules. User names, passwords and query strings (presigned
+//! parts) are sent to the origin and never shown.
 
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

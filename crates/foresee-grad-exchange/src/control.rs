@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A control connection: messages out in the order in which they were told, messages in, signs of life both ways.
+//! A control connection: messages out in order, messages in, heartbeats both ways.
 //!
-//! Two threads, as both ends of it do: one writes what was told and a PING where nothing was, one reads. Whoever tells
-//! never waits for the network, and no lock is held over it.
-//!
-//! Apart from the data connections, so that no sign of life queues behind bulk. Refuses to understand a message.
+//! One thread writes messages, and a PING where there was none; the other reads. A caller that sends a message never
+//! waits for the network, and no lock is held over it. It is separate from the data connections so that heartbeats do
+//! not queue behind bulk data. Messages are not interpreted here.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why gradients cannot be exchanged any longer.
+//! Reasons why gradients cannot be exchanged any longer.
 //!
-//! Apart from what the wire and the queue refuse, which is carried along: here it is known which rank or server it
-//! was, and what the user can do.
+//! Errors of the wire and of the queue are carried along. Here the rank or server is known, and the remedy for the
+//! user.
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a rank and a server have to be told.
-//!
-//! Refuses defaults for what only the user knows: addresses, the job's name and its secret.
+//! Options of ranks and servers. Addresses, the job's name and its secret have no defaults.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;

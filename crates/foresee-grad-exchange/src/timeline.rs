@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What happened when: packets and waits of one process, for pictures and measurements.
+//! Timeline of one process: packets and waits, for pictures and measurements.
 //!
-//! Off unless asked for, and then bounded: once it is full, what comes is counted and forgotten. Times are of the
-//! system's monotonic clock, so that those of several processes of one machine lie on one axis.
-//!
-//! Refuses to draw, and to say what a time means.
+//! It is off by default, and bounded: entries beyond the bound are counted and dropped. Times are of the system's
+//! monotonic clock, so that several processes of a node share one axis.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The Rust core as `foresee._native`: convert, release the interpreter, convert back; no logic.
 //!
-//! One file per concern, mirrored by a class in `python/foresee/_native.pyi`. Refuses to hold an opinion: what a
-//! default is, when to retry, how an error is shown to a user stands in Python or in the core.
+//! One file per concern, mirrored by a class in `python/foresee/_native.pyi`. Defaults, retries and the form of errors
+//! are decided in Python or in the core.
 
 #![expect(clippy::needless_pass_by_value, reason = "arguments are extracted from Python objects, by value")]
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an element of a tensor is.
+//! Types of the elements of a tensor.
 //!
-//! One word for plans, frames and sums, which live in crates that do not know each other. Refuses to guess: a code
-//! that is not listed is no dtype.
+//! Plans, frames and sums share them, in crates that do not know each other. An unlisted code is an error.
 
 use std::fmt;
 

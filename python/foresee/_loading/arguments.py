@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments that both loaders have: what is wrong with them, and what a timeout means.
+"""Arguments that both loaders have: their faults, and the meaning of a timeout.
 
-Apart from the loaders so that one mistake has one message. Refuses to raise: a loader reports the faults of
-all its arguments at once.
+Both loaders report one mistake with one message. Faults are returned, not raised: a loader reports those of all its
+arguments at once.
 """
 
 from __future__ import annotations

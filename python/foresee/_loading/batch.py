@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch as the faces handle it: the engine's arrays, plus where each sample stands in the epoch.
+"""A batch as both loaders handle it: the engine's arrays, and the place of each sample in the epoch.
 
-Apart from the engine's own ``Batch`` because a repaired batch (a sample replaced or skipped) has the same
-shape but other memory. Arrays of an unrepaired batch are the engine's memory, not copies.
+A repaired batch (a sample replaced or skipped) has the same shape as the engine's own ``Batch`` but other memory.
+Arrays of an unrepaired batch are the engine's memory, not copies.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which epoch is next, and how much of it was handed out.
+"""The next epoch, and how much of it was returned.
 
-Only batches that the training loop received count, never those on their way. Apart from the loaders so that
-both faces share one answer to "what does the next ``iter()`` give", which is all that resume rests on.
+Only batches that the training loop received count, not those in flight. Both loaders share this answer to what the next
+``iter()`` returns, and resume rests on it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How long each step of a training loop waits for data and computes: measured, and told to whoever started the job.
+"""Step times of a training loop: wait and computation of each step, for the program that started the job.
 
 One clock per iterator: the time within ``next()`` is waiting, the time between two calls is computing. If the
-environment names a folder (``FORESEE_STEPS``), each step is one write of 32 bytes at the end of ``rank-K.steps`` there;
-``docs/formats/steps.md`` describes it. A step that was written survives a kill, and half of one is no step.
+environment names a folder (``FORESEE_STEPS``), each step is one write of 32 bytes at the end of ``rank-K.steps``
+there; ``docs/formats/steps.md`` describes it. A step that was written survives a kill, and half of one is no step.
 
-Apart from the loaders, because all of them and ``ft.measure`` tell alike, and from ``jobs``, which reads it. Refuses to
-disturb the training: a file that cannot be written any more is given up with one warning.
+All loaders and ``ft.measure`` write steps, and ``foresee.stagger`` reads them. A file that cannot be written any
+more is given up with one warning, so that training continues.
 """
 
 from __future__ import annotations

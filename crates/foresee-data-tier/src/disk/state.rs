@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the disk tier decides under its lock: where a sample goes, what waits for which thread, when to grow.
+//! Decisions of the disk tier under its lock: where a sample goes, which thread does what, when a file grows.
 //!
-//! Apart from the threads that carry it out (`work`), so that the lock is never held over I/O: nothing in
-//! this file opens, reads or writes a file.
+//! The threads that carry them out are in `work`, so the lock is never held over I/O: nothing in this file opens, reads
+//! or writes a file.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Walks a directory tree with several threads.
+//! Listing of a directory tree with several threads.
 //!
-//! Apart from other listings: here a name is bytes, links exist, and the cost is one `stat` per file, which a
-//! network file system answers slowly but many at a time. What cannot be read is told with its error.
+//! Names are bytes, links exist, and the cost is one `stat` per file, which a network file system answers slowly but
+//! many at a time. Entries that cannot be read are reported with their error.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;

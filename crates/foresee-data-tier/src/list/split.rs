@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where to cut a range of keys in two, so that both halves can be listed at once.
+//! The key at which a range of keys is cut in two, so that both halves can be listed at once.
 //!
-//! Apart from the requests: it is arithmetic on strings and says nothing of what keys exist. A cut may
-//! leave one half empty; that costs one request and is the price of not knowing. Refuses to promise halves.
+//! This is arithmetic on strings and does not know which keys exist. A cut may leave one half empty, which costs one
+//! request.
 
 /// The printable ASCII characters, as digits of a number: what keys are mostly made of.
 const FIRST: u8 = b' ';

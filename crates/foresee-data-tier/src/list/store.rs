@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lists a bucket with many requests at once, and asks a web server for each object of a given list.
+//! Listing of a bucket with many requests at once, and of a given list of URLs at a web server.
 //!
-//! A bucket answers 1000 keys at a time and only in order, so the key space is cut into spans that are
-//! listed side by side: first at its top folders, then, whenever a request could be under way and none is,
-//! half way between where a span has come and where it ends. Refuses to trust an answer's order or size.
+//! A bucket returns 1000 keys at a time and only in order, so the key space is cut into spans that are listed in
+//! parallel: first at its top folders, then, whenever a request slot is free, half way between the current key of a
+//! span and its end. Order and size of an answer are checked.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store client: which store a URI means, with which settings, on which runtime.
+//! The store client: the store of a URI, its settings, and the runtime it runs on.
 //!
-//! Apart from the tier: listings and index-time reads use the same client without being one. Its own retries
-//! are switched off, because its caller knows the deadline and it does not. Refuses settings it does not
-//! know: a misspelt key must not silently mean anonymous access.
+//! Listings and reads of file headers use the same client as the tier. Its own retries are off, because only the caller
+//! knows the deadline. Unknown settings are refused, so that a misspelt key does not mean anonymous access.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What an answer of a store means, and what of it may be shown.
+//! Classification of a store's answers, and the part of them that may be shown.
 //!
-//! Apart from the requests: a hook below the store client sees each answer before the client turns it into
-//! an error of its own, so status, `Retry-After` and the server's code survive. Refuses to show a URL's
-//! query or a header: presigned parts and credentials stay out of every message.
+//! A hook below the store client sees each answer before the client turns it into its own error, so status,
+//! `Retry-After` and the server's code are available. Query strings and headers, which contain presigned parts and
+//! credentials, are in no message.
 
 use std::error::Error;
 use std::future::Future;

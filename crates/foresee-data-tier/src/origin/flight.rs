@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One operation under way: who gets its end, and that there is exactly one.
+//! One operation in flight, which reports exactly one end.
 //!
-//! Apart from the places: each of them runs operations elsewhere (threads, tasks, queues), all of them owe
-//! the same promise. Keeps it by ownership: a [`Flight`] that is dropped unfinished reports itself, whether
-//! its thread panicked, its task was aborted or its queue was thrown away.
+//! Tiers run operations on threads, tasks and queues. A [`Flight`] that is dropped unfinished reports itself, whether
+//! its thread panicked, its task was aborted or its queue was dropped.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};

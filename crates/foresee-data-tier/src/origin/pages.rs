@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Forgetting what the page cache holds of a directory, so that the next read of it reaches the device.
+//! Removal of a directory's pages from the page cache, so that the next read reaches the device.
 //!
-//! Apart from the origin, which reads as it comes: only a measurement has to know where bytes come from. It is advice
-//! to the kernel, needs no rights beyond reading, and works on pages that are clean and mapped by nobody.
+//! Only measurements need this. It is advice to the kernel, needs no rights beyond reading, and works on pages that are
+//! clean and not mapped.
 
 use std::os::fd::OwnedFd;
 

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An origin on a mounted file system: a local disk, NFS, Lustre, a FUSE mount.
 //!
-//! Blocking reads on threads of its own, because no other way works on every file system and every kernel.
-//! One read costs four system calls (openat, pread, fstat, close). Threads start when reads turn out to
-//! wait for a device: a page cache is served by as many as there are cores, a disk by all of them.
+//! Reads are blocking, on threads of its own, because no other way works on every file system and every kernel. One
+//! read costs four system calls (openat, pread, fstat, close). Threads start when reads turn out to wait for a device:
+//! a page cache is served by as many threads as there are cores, a disk by all of them.
 //!
-//! Refuses keys that leave the root by name (`..`, absolute). Symbolic links are followed wherever they
-//! lead, as a folder data set's own loader would.
+//! Keys that leave the root by name (`..`, absolute) are refused. Symbolic links are followed anywhere, as the loader
+//! of a folder data set does.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;

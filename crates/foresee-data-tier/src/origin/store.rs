@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An origin behind HTTP: an S3 bucket, or a plain web server.
 //!
-//! One task per read on two threads of its own; the body goes from the connection into the caller's memory.
-//! Every read is conditional on the index's tag, so versions never mix. Refuses to try again and to accept
-//! another number of bytes than was asked for.
+//! Each read is a task on two threads of its own; the body goes from the connection into the caller's memory. Every
+//! read is conditional on the index's tag, so versions never mix. An answer with another number of bytes is a failure.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

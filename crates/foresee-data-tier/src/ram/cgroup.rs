@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! How much memory this process may use: what its control group allows, and what the machine has.
+//! Memory that this process may use: the limit of its control group, and the memory of the node.
 //!
-//! Apart from the slab, because it is asked before there is one: a `ram=` that cannot fit is an error at the
-//! start, not a kill in hour three. Reads versions 1 and 2; the smallest limit from the group up to the root of
-//! what this process can see counts. Refuses to guess: what cannot be read limits nothing.
+//! A `ram=` that cannot fit is an error at the start, before the slab exists. Versions 1 and 2 are read; the smallest
+//! limit from the group up to the visible root counts. A limit that cannot be read does not apply.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One private anonymous mapping: the bytes of the RAM tier.
+//! One private anonymous mapping: the bytes of the RAM tier. The `unsafe` code of the tier is here.
 //!
-//! Apart from the tier, because this is where its `unsafe` lives. Plain memory instead of a memory file, because
-//! kernels give huge pages to the one and, as they are set up, not to the other (`docs/notes/008`). It has no name to
-//! go stale, and a forked child neither copies nor sees it. Refuses to know what lies where.
+//! It is plain memory instead of a memory file, because kernels give huge pages to plain memory and, with usual
+//! settings, not to memory files (`docs/notes/008`). It has no name that could remain, and a forked child neither
+//! copies nor sees it.
 
 use std::ffi::c_void;
 use std::io;

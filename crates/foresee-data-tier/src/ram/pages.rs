@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which pages fresh memory of the slab gets: as measured, stretch by stretch.
+//! The page size of fresh memory of the slab, chosen by measurement for each stretch.
 //!
-//! A huge page costs one fault where small ones cost 512, and reads that jump about find its address at once. But a
-//! virtual machine may have handed its free huge pages back to its host, and then gets each of them anew at many
-//! times the price of small ones; nothing tells the guest. So the first stretches are tried with either kind, huge
-//! pages stay unless small ones are far cheaper, and the other kind is tried again now and then.
+//! A huge page costs one fault where small ones cost 512, and random reads find its address at once. But a virtual
+//! machine may have returned its free huge pages to the host; it then gets each of them again at many times the price
+//! of small ones, and nothing reports this to the guest. So both kinds are tried on the first stretches, huge pages
+//! stay unless small ones are far cheaper, and the other kind is tried again now and then.
 //!
-//! Apart from the mapping, because what is cheaper is a decision and can be tested without memory.
+//! The choice is separate from the mapping so that it can be tested without memory.
 
 use std::ops::Range;
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which stretches of an address space are free: best fit, joined with their neighbours when given back.
+//! Free ranges of an address space: best fit, joined with their neighbours when they are returned.
 //!
-//! Apart from what lies in the stretches, so that RAM and disk share it and a model can test it alone. Counts
-//! in granules of the owner's choice. Refuses to move anything: room that is free but scattered stays so, and
-//! [`Extents::largest`] shows it.
+//! RAM and disk share it, and a model tests it alone. It counts in granules of the owner's choice. Nothing is moved:
+//! free space that is scattered stays so, and [`Extents::largest`] reports the largest range.
 
 use std::collections::{BTreeMap, BTreeSet};
 

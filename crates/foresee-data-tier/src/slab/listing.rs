@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which slot holds a sample: (data set, id) to a 32-bit number.
+//! The slot of a sample: (data set, id) to a 32-bit number.
 //!
-//! Apart from the slots because its size matters at 10 million samples: pages of 64 ids cost 4 bytes per
-//! neighbouring id, and an id out of nowhere costs one page instead of a table up to it.
+//! Its size matters at 10 million samples: pages of 64 ids cost 4 bytes per neighbouring id, and a distant id costs one
+//! page instead of a table up to it.
 
 use std::collections::HashMap;
 

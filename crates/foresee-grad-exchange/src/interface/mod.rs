@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ways for packets: offers come in from anywhere, packets go out in the scheduler's order.
+//! Network interfaces: offers come from any thread, packets leave in the scheduler's order.
 //!
-//! A network interface has a thread that writes to sockets. What goes to the same process is handed over in memory.
+//! Each network interface has one thread that writes to sockets. Packets for the same process are passed in memory. A
+//! rank's pushes and, where a server shares its process, that server's sums leave through the same instance, so that
+//! the bound on bytes in flight holds for the interface and an urgent packet of either goes first.
 //!
-//! A rank's pushes and, where a server shares its machine, that server's sums leave through the same instance,
-//! so that the bound on what is under way holds for the interface and an urgent packet of either goes first.
-//!
-//! Refuses to know what a packet is: whoever offers hands over a [`Parcel`], which says so when the packet is
-//! about to be written and not before. Refuses to choose: `foresee_grad_queue::Schedule` does.
+//! A [`Parcel`] yields the bytes of a packet only when it is about to be written. `foresee_grad_queue::Schedule`
+//! chooses the next packet.
 
 mod memory;
 mod sender;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The thread of an interface: take orders and facts, let the scheduler choose, write, wait.
 //!
-//! Refuses to sleep: a wait ends with an order, an acknowledgment, room in a socket, the moment at which the window
-//! should have opened, or that at which to ask whether the other ends still acknowledge.
+//! It never sleeps: a wait ends with an order, an acknowledgment, space in a socket, the time at which the window
+//! should have opened, or the time to check whether the other ends still acknowledge.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The memory that the ranks of one machine share for one plan: an area of each rank, the results, and who is how far.
+//! Shared memory of the ranks of one node for one plan: an area of each rank, the results, and everyone's progress.
 //!
 //! ```text
 //! bells | used round | ended, by rank | landed, by tensor | pushed, by rank and tensor | used, two rounds
 //! areas, by rank and round's parity and tensor | results, by tensor
 //! ```
 //!
-//! Counters hold rounds plus one, 0 is none. Whoever writes bytes does it before the counter that tells of them
-//! (release), and whoever reads them has seen that counter (acquire).
+//! Counters hold rounds plus one, 0 is none. Bytes are written before the counter that announces them (release), and read
+//! after that counter was seen (acquire).
 //!
-//! It has no name in any file system, so nothing is left behind, whoever is killed: the hub's process holds it open, and
-//! the others open it through that process's descriptor. Refuses to grow, and to be had in part: a machine without so
-//! much memory says so before training begins.
+//! The memory has no name in any file system, so nothing remains when a process is killed: the leader's process holds it
+//! open, and the others open it through that process's descriptor. All of it is allocated before training begins; a node
+//! without enough memory is an error.
 
 use std::fs::{File, OpenOptions};
 use std::io;

@@ -1,10 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The memory in which averages land: one buffer per tensor, in the model's dtype and order of memory.
+//! Receive buffers of averages: one per tensor, in the model's dtype and memory order.
 //!
-//! Apart from the state behind the lock, because readers write here without it: `Collect` hands out each packet of a
-//! round to one reader, and a tensor's next round begins only when its last has been taken over.
-//!
-//! Refuses to grow: the plan says how large it is.
+//! Readers write here without the lock of the state: `Collect` hands out each packet of a round to one reader, and a
+//! tensor's next round begins only when its last was taken over. The plan fixes the sizes.
 
 use std::any::Any;
 use std::cell::UnsafeCell;

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What has become known of a round, tensor by tensor: for the hub of a machine, which passes it on.
-//!
-//! Apart from waiting, which asks after tensors that somebody needs. Refuses to tell anything twice.
+//! Progress of a round, tensor by tensor, for the leader of a node, which passes it on. Each fact is reported once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A gradient on its way: whose memory it is, and which bytes of it a packet has.
+//! A gradient in flight: the owner of its memory, and the bytes of each packet.
 //!
-//! Refuses to copy, but for gradients that travel in fewer bits than they have, and for those of several ranks of one
-//! machine: they are rounded, and averaged, packet by packet, when each is about to be written.
+//! Nothing is copied, except gradients that travel in fewer bits and those of several ranks of one node: they are
+//! rounded, and averaged, packet by packet, when each is about to be written.
 
 use std::any::Any;
 use std::ops::Range;

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A server of gradients: takes ranks in, keeps their jobs apart, ends with its handle.
+//! A server of gradients: admits ranks, separates their jobs, ends with its handle.
 //!
-//! It needs no model and no optimizer, and knows a job from its ranks' HELLO alone. What it keeps of one is bounded:
-//! two slots for each packet that is its to sum, and what may be parked.
-//!
-//! Refuses whoever does not prove the secret, and what does not fit a job that is running.
+//! It needs no model and no optimizer, and knows a job from its ranks' HELLO alone. Its memory per job is bounded: two
+//! slots for each packet that it sums, and the early buffer. Peers without the secret, and ranks that do not fit a
+//! running job, are refused.
 
 mod job;
 mod session;

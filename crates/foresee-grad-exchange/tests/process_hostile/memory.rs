@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Counts what this process has from its allocator, now and at most.
+//! An allocator that counts the current and the largest memory of this process.
 //!
-//! Refuses to give more than a test may ever need: what asks for it ends the process, and with it the test.
+//! A request above the bound of a test ends the process, and with it the test.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Tensors, and gradients that any rank can compute.
-//!
-//! Refuses to know who exchanges them.
 
 use foresee_grad_queue::{Dtype, Op, TensorSpec};
 

@@ -91,7 +91,7 @@ impl ServerJob {
     }
 }
 
-/// Refuses numbers behind which nothing could be counted any more.
+/// Check that generations and rounds can still be counted from these numbers on.
 pub(super) fn check_reach(rank: Rank, generation: u32, oldest: Round) -> Result<(), Refusal> {
     if generation <= GENERATION_MAX && oldest <= ROUND_MAX {
         return Ok(());

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Python's words for what ranks and servers of gradients are told, into those of the core; a wrong one is a
-//! `ConfigError` that names it.
+//! Settings of ranks and servers of gradients, from Python's words to the core's.
 //!
-//! Refuses to open anything.
+//! A wrong word is a `ConfigError` that names it. Nothing is opened here.
 
 use std::net::SocketAddr;
 use std::num::NonZeroU32;

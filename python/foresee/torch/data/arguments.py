@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The arguments of ``foresee.torch.DataLoader`` that stock loaders have too: their faults, and their meaning.
 
-Apart from the loader because samplers, seeds, generators and ranks mean something together, which can be read
-and refused before there is an engine. Refuses to hand out anything: what it gives are a world, a plan, and
-the samplers that others see.
+Samplers, seeds, generators and ranks are checked together, before there is an engine. The results are a world, a plan,
+and the samplers that other code sees.
 """
 
 from __future__ import annotations

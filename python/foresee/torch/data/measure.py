@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``ft.measure``: any loader, with a clock: how long each step waits for its batch, and how long it computes.
+"""``ft.measure``: the step times of any loader: the wait for each batch, and the computation.
 
-For jobs that ``foresee stagger`` starts and that train with a stock loader; Foresee's own need no wrapper. Apart from
-the clock, which knows no torch: here it is told which order a stock loader will read, so that jobs that do not share
-theirs are found out. Refuses to touch the loader: no random number is drawn, and batches pass unseen.
+Jobs that ``foresee stagger`` starts with a stock loader use it; Foresee's own loaders need no wrapper. The order
+that a stock loader will read is recorded too, so that jobs with different orders are found. The loader is not
+touched: no random number is drawn, and batches pass through unchanged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A sample that could not be made: ``on_error``, or the error for the user.
 
-Apart from ``_faults``, which knows samples that did not arrive; shared by threads and worker processes.
+Threads and worker processes share it. Samples that could not be read are handled by ``foresee._loading.on_error``.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What makes the batches of one ``DataLoader``: a feed, with threads or worker processes behind it.
+"""Resources behind the batches of one ``DataLoader``: a feed, and its threads or worker processes.
 
-Apart from the loader, to which nothing here refers, so that a loader that nobody uses is collected, and this
-is closed with it. Refuses to know epochs and orders: the feed goes where the loader sends it.
+Nothing here refers to the loader, so an unused loader is collected and closes these resources. Epochs and orders are
+chosen by the loader.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``ft.trace_model``: how long a model's tensors take in backward, forward and update, without any network.
+"""``ft.trace_model``: times of a model's tensors in backward, forward and update, without any network.
 
-Apart from the model of the network, which is asked about what is measured here: a ``ModelTrace`` joins them. Refuses to
-touch what it measures: it runs a copy, and puts torch's random numbers back, those of CUDA devices too. Refuses to time
-requests in place of work: each mark of the clock waits for the devices.
+The result is a ``ModelTrace``, which the model of the network reads. A copy of the model runs, and torch's random
+number generators are restored, those of CUDA devices too. Each time stamp waits for the devices, so that work is
+timed and not its requests.
 """
 
 from __future__ import annotations

@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a directory promises, and what its faults mean.
-//!
-//! Apart from `posix.rs` for its length only.
+//! Guarantees of a directory as an origin, and the meaning of its failures.
 
 use super::*;
 use crate::conformance;

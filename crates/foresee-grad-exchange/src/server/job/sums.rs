@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a rank pushes, from its data connection into the sums: one thread per rank, which waits where there is no room.
+//! Pushes of a rank, from its data connection into the sums: one thread per rank, which waits where there is no space.
 //!
-//! Apart from the session, which judges and sums. Refuses to go on behind what the plan does not allow.
+//! The session judges and sums. A packet that the plan does not allow ends the connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

@@ -116,7 +116,7 @@ def main() -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=WORLD)
     prepare(device)
     trainings: dict[str, Callable[[], dict[str, Any]]] = {
-        name: partial(_plain, device, rank, local_average=way) for name, way in WAYS.items()
+        name: partial(_plain, device, rank, hierarchical=way) for name, way in WAYS.items()
     }
     trainings["amp"] = partial(_amp, device, rank)
     for name, train in trainings.items():
@@ -124,10 +124,10 @@ def main() -> None:
     dist.destroy_process_group()
 
 
-def _plain(device: str, rank: int, *, local_average: bool) -> dict[str, Any]:
+def _plain(device: str, rank: int, *, hierarchical: bool) -> dict[str, Any]:
     plan = training(device)
     model, optimizer = plan.fresh()
-    model, optimizer = ft.synchronize(model, optimizer, servers="ranks", local_average=local_average)
+    model, optimizer = ft.synchronize(model, optimizer, servers="colocated", hierarchical=hierarchical)
     for step in range(plan.steps):
         optimizer.zero_grad()
         plan.loss(model, plan.batch(step, rank)).backward()
@@ -139,7 +139,9 @@ def _plain(device: str, rank: int, *, local_average: bool) -> dict[str, Any]:
 
 def _amp(device: str, rank: int) -> dict[str, Any]:
     amp = Amp(device)
-    amp.model, amp.optimizer = ft.synchronize(amp.model, amp.optimizer, servers="ranks", overlap="backward")
+    amp.model, amp.optimizer = ft.synchronize(
+        amp.model, amp.optimizer, servers="colocated", overlap="backward"
+    )
     for step in range(_AMP_STEPS):
         amp.optimizer.zero_grad()
         amp.backward(step, rank)

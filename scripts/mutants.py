@@ -45,7 +45,7 @@ PYTHON_TESTS = (
     "stagger_steps",
     "stagger_timing",
     "prices",
-    "required",
+    "sizing",
 )
 #: Address space of each command in bytes, since a mutant may allocate without end.
 MEMORY = 8 << 30

@@ -90,7 +90,7 @@ class Server:
             server = GradientServer.start(
                 f"{job['address']}:{job['port']}",
                 timeout_s=job["timeout_s"],
-                park_bytes=256 << 20,
+                early_buffer_bytes=256 << 20,
                 secret=SECRET,
                 policy=job["policy"],
                 timeline=job["timeline"],

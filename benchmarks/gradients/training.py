@@ -210,7 +210,7 @@ def beside_ranks(job: dict[str, Any]) -> dict[str, Any]:
     """Over a server beside each rank, which ranks find through torch's process group."""
     os.environ["FORESEE_ADDRESS"] = job["address"]
     with process_group(job):
-        return over_servers({**job, "servers": "ranks"})
+        return over_servers({**job, "servers": "colocated"})
 
 
 def main() -> int:

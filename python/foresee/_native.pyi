@@ -459,7 +459,7 @@ class GradientExchange:
         timeout_s: float,
         secret: str | None = None,
         secret_file: str | None = None,
-        wire: str | None = None,
+        comm_dtype: str | None = None,
         policy: str = "foresee",
         tls: bool = False,
         packet_bytes: int | None = None,
@@ -478,7 +478,7 @@ class GradientExchange:
             timeout_s: silence after which a server is lost, 0.01 to 86400.
             secret: 16 to 1024 bytes; None: of ``secret_file``, else of ``FORESEE_TOKEN``.
             secret_file: which only its owner can read.
-            wire: ``f32``, ``f16`` or ``bf16`` for 32-bit floats; None: as they are.
+            comm_dtype: ``f32``, ``f16`` or ``bf16`` for 32-bit floats; None: as they are.
             policy: as on the servers; a name, and settings that differ: ``partition,size=1000000,credit=4000000``.
             tls: encrypt; the servers prove themselves by the secret.
             packet_bytes: a multiple of 64; None: what suits 1 Gbit/s, and from the second plan on what the slowest
@@ -605,7 +605,7 @@ class GradientNode:
         timeout_s: silence after which another rank of the node is lost.
         secret: what they prove to each other, and to the servers.
         secret_file: which only its owner can read.
-        wire: the dtype between nodes.
+        comm_dtype: the dtype between nodes.
         timeline: events to keep.
 
     Raises:
@@ -622,7 +622,7 @@ class GradientNode:
         timeout_s: float,
         secret: str | None = None,
         secret_file: str | None = None,
-        wire: str | None = None,
+        comm_dtype: str | None = None,
         timeline: int = 0,
     ) -> GradientNode: ...
     def listen(self) -> GradientLeader:
@@ -684,7 +684,7 @@ class GradientServer:
         bind: str,
         *,
         timeout_s: float,
-        park_bytes: int,
+        early_buffer_bytes: int,
         secret: str | None = None,
         secret_file: str | None = None,
         policy: str = "foresee",
@@ -698,7 +698,7 @@ class GradientServer:
         Args:
             bind: an address of this machine.
             timeout_s: silence after which a rank is lost, 0.01 to 86400.
-            park_bytes: per job, for contributions that wait for the turn of their rank.
+            early_buffer_bytes: per job, for contributions that wait for the turn of their rank.
             secret: as in ``GradientExchange.open``; likewise ``secret_file``.
             secret_file: see there.
             policy: which result goes first.

@@ -109,7 +109,7 @@ def test_ctrl_c_prints_the_sizes_that_were_found(tmp_path: Path) -> None:
     large = SMALL.replace("samples = 3000", "samples = 3_000_000").replace("epochs = 3", "epochs = 90")
     path.write_text(large)
     of = "cluster.tiers.ram.capacity=1..300GB"
-    with on_terminal("require", str(path), "--of", of, "--within", "1 d", "--json") as command:
+    with on_terminal("size", str(path), "--of", of, "--within", "1 d", "--json") as command:
         command.process.send_signal(signal.SIGINT)
         status, output = command.end()
     assert status == 130, command.progress

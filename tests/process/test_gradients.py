@@ -102,7 +102,7 @@ def test_a_server_that_ends_is_named(started) -> None:
 def test_ranks_under_torchrun_carry_the_servers_themselves(started, servers, ranks: int, others: int) -> None:
     # The group's store carries the secret where nobody has one; servers of their own have it from outside.
     env = {"FORESEE_TOKEN": gradients.TOKEN} if others else None
-    group = started(gradients.torchrun(ranks, ["ranks", *servers(others)], env))
+    group = started(gradients.torchrun(ranks, ["colocated", *servers(others)], env))
     expected = started(gradients.reference(ranks)).line()["digest"]
     for _ in range(ranks):
         said = group.line()
@@ -117,7 +117,7 @@ def test_ranks_that_no_launcher_has_told_anything_meet_in_the_groups_store(
 ) -> None:
     # Two runs at once, which have the secret and the servers in common.
     env = {"FORESEE_TOKEN": gradients.TOKEN, "FORESEE_ADDRESS": "127.0.0.1"}
-    places = servers(others) or ["ranks"]
+    places = servers(others) or ["colocated"]
     stores = [
         torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in range(2)
     ]
@@ -131,7 +131,7 @@ def test_ranks_that_no_launcher_has_told_anything_meet_in_the_groups_store(
 
 
 def test_servers_beside_ranks_need_a_way_to_be_found(started) -> None:
-    said = told(started(gradients.rank(0, 2, ["ranks"])))
+    said = told(started(gradients.rank(0, 2, ["colocated"])))
     assert said["error"] == "ConfigError"
     assert "init_process_group() first" in said["text"]
 

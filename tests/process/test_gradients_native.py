@@ -28,7 +28,7 @@ COUNT = 30_000
 
 
 def started() -> GradientServer:
-    return GradientServer.start("127.0.0.1:0", timeout_s=10, park_bytes=1 << 20, secret=TOKEN)
+    return GradientServer.start("127.0.0.1:0", timeout_s=10, early_buffer_bytes=1 << 20, secret=TOKEN)
 
 
 @pytest.fixture
@@ -155,7 +155,7 @@ def test_misuse_is_an_error_of_ours(server, monkeypatch) -> None:
     with pytest.raises(ConfigError, match="one of foresee"):
         opened(server, policy="best")
     with pytest.raises(ConfigError, match="one of f32"):
-        opened(server, wire="f8")
+        opened(server, comm_dtype="f8")
     with pytest.raises(ConfigError, match="rank"):
         opened(server, rank=2)
     with pytest.raises(ServerLost, match=r"nothing listens at 127\.0\.0\.1:9;") as lost:
@@ -184,14 +184,14 @@ ONE = ("w", "float32", [4, 3], [3, 1], 0, "mean")
         ([], {}, "tensor 'w' is given on rank 0 and missing on rank 1"),
         (
             [ONE],
-            {"wire": "bf16"},
+            {"comm_dtype": "bf16"},
             "dtype on the wire is f32 on rank 0 and bf16 on rank 1",
         ),
     ],
-    ids=["dtype", "shape", "strides", "operation", "more", "another", "none", "wire"],
+    ids=["dtype", "shape", "strides", "operation", "more", "another", "none", "comm_dtype"],
 )
 def test_ranks_that_disagree_on_their_tensors_are_told_in_what(server, theirs, settings, words) -> None:
-    remedy = "pass the same wire= on all ranks" if settings else "every rank must build the same model"
+    remedy = "pass the same comm_dtype= on all ranks" if settings else "every rank must build the same model"
     disagree([opened(server, world=2), opened(server, rank=1, world=2, **settings)], theirs, words, remedy)
 
 
@@ -254,7 +254,7 @@ def test_a_rank_whose_number_is_taken_is_told_so_in_the_end(server) -> None:
 
 def test_ranks_that_leave_while_one_of_them_is_held_back_leave_nothing_behind() -> None:
     # The server has no room for what rank 2 pushes before the others do: it leaves it unread, and waits.
-    server = GradientServer.start("127.0.0.1:0", timeout_s=10, park_bytes=64 << 10, secret=TOKEN)
+    server = GradientServer.start("127.0.0.1:0", timeout_s=10, early_buffer_bytes=64 << 10, secret=TOKEN)
     base = sorted(engine_threads())
     ranks = [opened(server, rank=rank, world=3) for rank in range(3)]
     plan = [("w", "float32", [1 << 20], [1], 0, "mean")]
@@ -285,7 +285,7 @@ def groups(server, monkeypatch):
     made = []
 
     def make(world: int, **arguments) -> list[NetworkGroup]:
-        settings = {"wire": None, "on_rank_loss": "raise", "timeout_s": 10.0, **arguments}
+        settings = {"comm_dtype": None, "on_rank_loss": "raise", "timeout_s": 10.0, **arguments}
         for rank in range(world):
             monkeypatch.setattr(_network, "detect", lambda rank=rank: World(rank, world))
             made.append(NetworkGroup(ExchangeSettings((server.address,), job="x", **settings)))
@@ -303,8 +303,8 @@ def spec_of(id_: int, tensor: torch.Tensor, kind="gradient") -> TensorSpec:
     )
 
 
-@pytest.mark.parametrize("wire", [None, "bf16"])
-def test_a_broadcast_copies_every_bit_of_any_dtype_and_a_buffer_likewise(groups, wire) -> None:
+@pytest.mark.parametrize("comm_dtype", [None, "bf16"])
+def test_a_broadcast_copies_every_bit_of_any_dtype_and_a_buffer_likewise(groups, comm_dtype) -> None:
     dtypes = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32]
     odd = [3, 5, 1, 7, 33_001, 2]
 
@@ -338,7 +338,7 @@ def test_a_broadcast_copies_every_bit_of_any_dtype_and_a_buffer_likewise(groups,
         landed = [as_tensor(exchange.received(id_), plan[id_]).clone() for id_ in (last, last + 1)]
         return mine, *landed
 
-    for mine, buffer, weight in run(groups(3, wire=wire), body):
+    for mine, buffer, weight in run(groups(3, comm_dtype=comm_dtype), body):
         for one, expected in zip(mine, tensors(0), strict=True):
             assert one.view(torch.uint8).tolist() == expected.view(torch.uint8).tolist() or not one.numel()
         assert buffer.tolist() == [1.0 + 2.0**-20] * 5
@@ -352,7 +352,7 @@ def test_a_server_in_the_place_of_a_lost_one_goes_on_and_the_log_says_so(server,
         address = server.address
         server.close()
         give(exchange, Keeper(round_))
-        server = GradientServer.start(address, timeout_s=10, park_bytes=1 << 20, secret=TOKEN)
+        server = GradientServer.start(address, timeout_s=10, early_buffer_bytes=1 << 20, secret=TOKEN)
         assert exchange.end_round() == round_
         exchange.wait([0], nothing)
         assert exchange.received(0).view(np.float32).tolist() == [round_] * COUNT
@@ -381,8 +381,10 @@ def test_without_recovery_a_lost_server_ends_the_exchange(server) -> None:
 
 def test_what_this_exchange_cannot_do_is_refused(monkeypatch) -> None:
     monkeypatch.setattr(_network, "detect", lambda: World(0, 1))
-    settings = ExchangeSettings(("ranks",), None, on_rank_loss="continue", timeout_s=10.0, job="x")
-    with pytest.raises(ConfigError, match="on_rank_loss='continue' is not possible with servers=\"ranks\""):
+    settings = ExchangeSettings(("colocated",), None, on_rank_loss="continue", timeout_s=10.0, job="x")
+    with pytest.raises(
+        ConfigError, match="on_rank_loss='continue' is not possible with servers=\"colocated\""
+    ):
         NetworkGroup(settings)
 
 
@@ -439,13 +441,13 @@ def test_a_forked_child_leaves_the_parents_exchange_alone(server, own) -> None:
         "MASTER_PORT": "1",
     }
     env |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    (said,) = child(FORKED, "ranks" if own else server.address, env=env, warm=True)
+    (said,) = child(FORKED, "colocated" if own else server.address, env=env, warm=True)
     assert said == {"statuses": [7, 0, 0, 2]}
 
 
 def test_a_rank_beside_a_server_has_one_for_each_rank() -> None:
     own = GradientServer.start(
-        "127.0.0.1:0", timeout_s=10, park_bytes=1 << 20, secret=TOKEN, beside_rank=True
+        "127.0.0.1:0", timeout_s=10, early_buffer_bytes=1 << 20, secret=TOKEN, beside_rank=True
     )
     with pytest.raises(ConfigError, match="1 servers for 2 ranks, one beside each"):
         opened(own, world=2, beside=own)

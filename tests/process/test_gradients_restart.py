@@ -16,7 +16,7 @@ def test_a_run_whose_rank_falls_goes_on_from_its_checkpoint_to_the_same_bits(
 ) -> None:
     serving = [started(gradients.serve("--bind", "127.0.0.1:0")) for _ in range(count)]
     # Beside the ranks the servers are new as well, and the secret is the store's to carry, twice.
-    places = ",".join(server.line()["address"] for server in serving) or "ranks"
+    places = ",".join(server.line()["address"] for server in serving) or "colocated"
     env = {"FORESEE_TOKEN": gradients.TOKEN} if serving else {}
     # Else torchrun keeps one store for all attempts, in which gloo finds addresses of processes that are gone.
     env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"

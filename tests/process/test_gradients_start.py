@@ -34,7 +34,7 @@ PLAN = [TensorSpec(0, "w", "gradient", torch.float32, (4,), (1,), 16, 0)]
 def test_ranks_that_never_come_are_named_by_those_that_wait(monkeypatch, here, missing):
     monkeypatch.setenv("FORESEE_TOKEN", TOKEN)
     monkeypatch.setenv("FORESEE_JOB", "threads")
-    server = GradientServer.start("127.0.0.1:0", timeout_s=WATCHDOG, park_bytes=1 << 20, secret=TOKEN)
+    server = GradientServer.start("127.0.0.1:0", timeout_s=WATCHDOG, early_buffer_bytes=1 << 20, secret=TOKEN)
     # The first gives up; the others have more patience than the watchdog, and are closed.
     settings = {
         rank: ExchangeSettings(

@@ -41,20 +41,20 @@ def faults(model=None, optimizer=None, **arguments):
         ({"clip": "exact", "max_norm": math.inf}, "max_norm=inf; a number above 0"),
         ({"max_norm": 1.0}, 'say clip="exact"'),
         ({"clip": "exact", "max_norm": 1.0, "overlap": "backward"}, "call clip_grad_norm_ after backward()"),
-        ({"wire": "f8", "servers": "a:1"}, "wire='f8'; one of"),
+        ({"comm_dtype": "f8", "servers": "a:1"}, "comm_dtype='f8'; one of"),
         ({"on_rank_loss": "wait", "servers": "a:1"}, "on_rank_loss='wait'; one of"),
         ({"recover": 1, "servers": "a:1"}, "recover=1; True or False"),
         ({"timeout": 0, "servers": "a:1"}, "timeout=0; seconds"),
         ({"timeout": math.nan, "servers": "a:1"}, "timeout=nan; seconds"),
         ({"timeout": True, "servers": "a:1"}, "timeout=True; seconds"),
-        ({"wire": "bf16"}, "wire='bf16' is a matter of the GradientExchange"),
+        ({"comm_dtype": "bf16"}, "comm_dtype='bf16' is a matter of the GradientExchange"),
         ({"secret_file": 7, "servers": "a:1"}, "secret_file=7; the path"),
         ({"timeout": 5.0}, "timeout=5.0 is a matter of the GradientExchange"),
         ({"servers": ""}, "'' is no address"),
         ({"servers": []}, "servers=[] names none"),
         ({"servers": "host"}, "'host' is no address"),
-        ({"servers": "ranks,host:1,ranks"}, '"ranks" stands there twice'),
-        ({"servers": "ranks,tls://host:1"}, "have no certificate"),
+        ({"servers": "colocated,host:1,colocated"}, '"colocated" stands there twice'),
+        ({"servers": "colocated,tls://host:1"}, "have no certificate"),
         ({"servers": "tls://host:1,host:2"}, "write it before all or none"),
         ({"servers": "host:0,other:70000"}, "'other:70000' is no address"),
         ({"servers": ["host:7000", 3]}, "servers=['host:7000', 3]; servers=\"host:port"),
@@ -181,7 +181,7 @@ def test_addresses_and_settings_reach_the_network(monkeypatch):
             model,
             sgd(model),
             servers=servers,
-            wire="bf16",
+            comm_dtype="bf16",
             timeout=3,
             on_rank_loss="continue",
             recover=False,
@@ -189,7 +189,7 @@ def test_addresses_and_settings_reach_the_network(monkeypatch):
         )
     first, second = asked
     assert first.servers == second.servers == ("a:7000", "[::1]:7001")
-    assert (first.wire, first.on_rank_loss, first.timeout_s) == ("bf16", "continue", 3)
+    assert (first.comm_dtype, first.on_rank_loss, first.timeout_s) == ("bf16", "continue", 3)
     assert (first.secret_file, first.recover) == ("/run/secret", False)
     assert first.job != second.job
 

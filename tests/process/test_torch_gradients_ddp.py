@@ -187,7 +187,7 @@ def test_a_closed_or_dropped_state_ends_its_thread():
 
 def test_wrong_arguments_come_at_once():
     with pytest.raises(ConfigError) as raised:
-        ft.DdpState(servers="nowhere", timeout=0, wire="f8")
+        ft.DdpState(servers="nowhere", timeout=0, comm_dtype="f8")
     assert len(raised.value.faults) == 3
 
 

@@ -8,7 +8,7 @@ import torch
 from support import differing
 
 DIFFERENCES = {
-    "wire": "dtype on the wire is f32 on rank 0 and bf16 on rank 1; pass the same wire= on all ranks",
+    "comm_dtype": "dtype on the wire is f32 on rank 0 and bf16 on rank 1; pass the same comm_dtype= on all ranks",
     "overlap": "overlap= is 'forward' on rank 0 and 'backward' on rank 1, so weights would drift apart; give every rank "
     "the same",
     "buffers": "tensor '1.running_mean' is given on rank 0 and missing on rank 1; every rank must build the same model and "

@@ -16,7 +16,7 @@ def test_ranks_under_torchrun_carry_the_servers_themselves(
     # The group's store carries the secret where none is given; servers of their own have it from outside.
     env = {"FORESEE_TOKEN": gradients.TOKEN} if others else None
     servers = [started(gradients.serve("--bind", "127.0.0.1:0")).line()["address"] for _ in range(others)]
-    group = started(gradients.torchrun(ranks, ["ranks", *servers], env, mode=mode))
+    group = started(gradients.torchrun(ranks, ["colocated", *servers], env, mode=mode))
     expected = started(gradients.reference(ranks)).line()["digest"]
     for _ in range(ranks):
         said = group.line()

@@ -22,7 +22,7 @@ from support.processes import Child, say
 
 #: By name of the argument: what the last rank is given; the others are given none.
 ARGUMENTS: dict[str, object] = {
-    "wire": "bf16",
+    "comm_dtype": "bf16",
     "overlap": "backward",
     "buffers": False,
     "recover": False,
@@ -74,7 +74,7 @@ def _synchronized(arguments: Mapping[str, Any]) -> tuple[nn.Module, Any]:
     model = _model()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     return ft.synchronize(
-        model, optimizer, servers="ranks", local_average=False, timeout=_TIMEOUT_S, **arguments
+        model, optimizer, servers="colocated", hierarchical=False, timeout=_TIMEOUT_S, **arguments
     )
 
 
@@ -90,7 +90,7 @@ def _train(number: int) -> None:
 
 def _train_in_ddp(number: int) -> None:
     model = nn.parallel.DistributedDataParallel(_model())
-    state = ft.DdpState(servers="ranks", local_average=False, timeout=_TIMEOUT_S)
+    state = ft.DdpState(servers="colocated", hierarchical=False, timeout=_TIMEOUT_S)
     model.register_comm_hook(state, ft.ddp_hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     try:

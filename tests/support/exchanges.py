@@ -351,7 +351,7 @@ def over_servers(servers: int = 1) -> Iterator[Callable[..., list[GradientExchan
 
     token, jobs, made = "a secret of 24 characters", itertools.count(), []
     started = [
-        GradientServer.start("127.0.0.1:0", timeout_s=WATCHDOG, park_bytes=1 << 20, secret=token)
+        GradientServer.start("127.0.0.1:0", timeout_s=WATCHDOG, early_buffer_bytes=1 << 20, secret=token)
         for _ in range(servers)
     ]
     places = tuple(server.address for server in started)

@@ -168,7 +168,7 @@ def main() -> None:
         servers=servers,
         timeout=20.0,
         recover="recover" in more,
-        local_average=mode != "group",
+        hierarchical=mode != "group",
         on_rank_loss=loss,
     )
     if mode == "survive":

@@ -80,7 +80,7 @@ SYNCHRONIZED = """
         def configure_optimizers(self):
             optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
             if self.synchronized:
-                self.net, optimizer = ft.synchronize(self.net, optimizer, servers="ranks")
+                self.net, optimizer = ft.synchronize(self.net, optimizer, servers="colocated")
             return {"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)}
 
         def training_step(self, batch):

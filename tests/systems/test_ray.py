@@ -36,15 +36,15 @@ def trained(folder: pathlib.Path, servers: str, **variables: str) -> list[dict]:
     return [json.loads((folder / f"rank-{rank}").read_text()) for rank in range(RANKS)]
 
 
-@pytest.mark.parametrize("place", ["a server", "ranks"])
+@pytest.mark.parametrize("place", ["a server", "colocated"])
 def test_ranks_that_ray_started_have_the_bits_of_the_reference(
     started: Callable[[Child], Child], tmp_path: pathlib.Path, place: str
 ) -> None:
     # Ray tells each worker how many a machine has, so they exchange as one.
     expected = started(gradients.reference(RANKS, RANKS)).line()["digest"]
-    if place == "ranks":
+    if place == "colocated":
         # No secret is given: the process group's store carries one.
-        said = trained(tmp_path, "ranks")
+        said = trained(tmp_path, "colocated")
     else:
         server = started(gradients.serve("--bind", "127.0.0.1:0"))
         said = trained(tmp_path, server.line()["address"], FORESEE_TOKEN=gradients.TOKEN)

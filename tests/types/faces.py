@@ -84,10 +84,10 @@ def gradients_face(model: torch.nn.Linear, path: Path) -> None:
     assert_type(same, torch.nn.Linear)
     assert_type(stepped, torch.optim.AdamW)
     ft.synchronize(
-        model, optimizer, servers=["host:1"], overlap="backward", wire="bf16", timeline="step.json"
+        model, optimizer, servers=["host:1"], overlap="backward", comm_dtype="bf16", timeline="step.json"
     )
     ft.synchronize(model, optimizer)  # type: ignore[call-overload]
-    ft.synchronize(model, optimizer, servers="host:1", wire="f8")  # type: ignore[call-overload]
+    ft.synchronize(model, optimizer, servers="host:1", comm_dtype="f8")  # type: ignore[call-overload]
     ft.synchronize(model.parameters(), optimizer, servers="host:1")  # type: ignore[call-overload]
     _, several = ft.synchronize(model, [optimizer, torch.optim.SGD(model.parameters())], servers="host:1")
     assert_type(several, list[torch.optim.Optimizer])

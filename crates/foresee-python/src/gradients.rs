@@ -64,7 +64,7 @@ struct ReceiveBuffer {
 impl GradientExchange {
     #[staticmethod]
     #[pyo3(signature = (
-        servers, *, job, rank, world, timeout_s, secret=None, secret_file=None, wire=None, policy="foresee", tls=false,
+        servers, *, job, rank, world, timeout_s, secret=None, secret_file=None, comm_dtype=None, policy="foresee", tls=false,
         packet_bytes=None, timeline=0, beside=None, recover=true, survives=false
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
@@ -77,7 +77,7 @@ impl GradientExchange {
         timeout_s: f64,
         secret: Option<&str>,
         secret_file: Option<PathBuf>,
-        wire: Option<&str>,
+        comm_dtype: Option<&str>,
         policy: &str,
         tls: bool,
         packet_bytes: Option<NonZeroU32>,
@@ -86,7 +86,7 @@ impl GradientExchange {
         recover: bool,
         survives: bool,
     ) -> PyResult<Self> {
-        let link = Link { wire: wire_of(wire)?, policy, tls, packet_bytes, timeline, recover, survives };
+        let link = Link { wire: wire_of(comm_dtype)?, policy, tls, packet_bytes, timeline, recover, survives };
         let rank = (Rank(rank), world, 1);
         let options = rank_options(
             servers,
@@ -273,7 +273,7 @@ pub(crate) struct GradientServer {
 impl GradientServer {
     #[staticmethod]
     #[pyo3(signature = (
-        bind, *, timeout_s, park_bytes, secret=None, secret_file=None, policy="foresee", tls_cert=None, tls_key=None,
+        bind, *, timeout_s, early_buffer_bytes, secret=None, secret_file=None, policy="foresee", tls_cert=None, tls_key=None,
         timeline=0, beside_rank=false
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
@@ -281,7 +281,7 @@ impl GradientServer {
         py: Python<'_>,
         bind: &str,
         timeout_s: f64,
-        park_bytes: u64,
+        early_buffer_bytes: u64,
         secret: Option<&str>,
         secret_file: Option<PathBuf>,
         policy: &str,
@@ -303,7 +303,7 @@ impl GradientServer {
             tls,
             timeouts: timeouts_of(timeout_s)?,
             policy,
-            park: Bytes::new(park_bytes),
+            park: Bytes::new(early_buffer_bytes),
             timeline,
             interfaces: Some(interfaces.clone()),
             ..ServerOptions::new(address_of(bind)?, secret_of(secret, secret_file)?)

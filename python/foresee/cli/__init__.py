@@ -82,13 +82,13 @@ def _parser() -> argparse.ArgumentParser:
         bench,
         calibrate,
         cost,
-        frequency,
         index,
         network,
         predict,
-        require,
+        reuse,
         serve,
         simulate,
+        size,
         stagger,
         which,
     )
@@ -100,11 +100,11 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_to(commands)
     calibrate.add_to(commands)
     cost.add_to(commands)
-    frequency.add_to(commands)
+    reuse.add_to(commands)
     index.add_to(commands)
     network.add_to(commands)
     predict.add_to(commands)
-    require.add_to(commands)
+    size.add_to(commands)
     serve.add_to(commands)
     simulate.add_to(commands)
     stagger.add_to(commands)

@@ -34,7 +34,7 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--timeout", type=float, default=30.0, metavar="S", help="seconds until a silent rank is lost (30)"
     )
     parser.add_argument(
-        "--park",
+        "--early-buffer",
         type=int,
         default=64,
         metavar="MIB",
@@ -60,15 +60,15 @@ def run(options: argparse.Namespace) -> int:
     from foresee._schema.addresses import resolve
     from foresee.errors import ConfigError
 
-    if options.park < 1:
-        raise ConfigError(f"--park {options.park}: 1 MiB or more")
+    if options.early_buffer < 1:
+        raise ConfigError(f"--early-buffer {options.early_buffer}: 1 MiB or more")
     # Blocked before the server has threads, which inherit the mask: the signal waits for `sigwait` in any case.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
     try:
         server = GradientServer.start(
             resolve(options.bind, what="--bind"),
             timeout_s=options.timeout,
-            park_bytes=options.park * _MIB,
+            early_buffer_bytes=options.early_buffer * _MIB,
             secret_file=options.secret_file,
             policy=options.policy,
             tls_cert=options.tls_cert,
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace) -> int:
             "address": server.address,
             "policy": options.policy,
             "timeout_seconds": options.timeout,
-            "park_bytes": options.park * _MIB,
+            "early_buffer_bytes": options.early_buffer * _MIB,
             "tls": options.tls_cert is not None,
         }
         said = json.dumps(facts) if options.json else f"serving gradients at {server.address}; Ctrl-C ends it"

@@ -4,7 +4,7 @@
 Every axis goes from its cheapest end to its dearest, in notches. At each combination of coarse notches of all axes but
 the last, halving finds the least value of the last axis, and then that of each other axis, so that no axis of a point
 could have a notch less. Points that another one undercuts on every axis are left out. The caller decides whether a
-point meets the goal; in ``foresee require`` that is the simulator.
+point meets the goal; in ``foresee size`` that is the simulator.
 
 Halving assumes that more of an axis is no worse. This holds for placement by next use with samples of one size; with
 other policies a smaller value might meet the goal too. Each returned point meets it.

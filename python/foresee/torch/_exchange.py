@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "RANKS",
+    "COLOCATED",
     "ExchangeSettings",
     "GradientExchange",
     "PlannedTensor",
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 #: In place of an address: a server beside each rank, in its process.
-RANKS = "ranks"
+COLOCATED = "colocated"
 
 #: A tensor of a plan, without torch: name, dtype, shape, strides in elements, class, and ``mean`` or ``sum``.
 PlannedTensor = tuple[str, str, Sequence[int], Sequence[int], int, str]
@@ -174,8 +174,8 @@ class ExchangeSettings:
     """Arguments of ``synchronize`` that concern the exchange."""
 
     servers: tuple[str, ...]
-    """Addresses, ``host:port``; ``RANKS`` may be among them."""
-    wire: Literal["f32", "f16", "bf16"] | None
+    """Addresses, ``host:port``; ``COLOCATED`` may be among them."""
+    comm_dtype: Literal["f32", "f16", "bf16"] | None
     """Dtype of 32-bit floats on the network; None: as they are."""
     on_rank_loss: Literal["raise", "continue"]
     timeout_s: float
@@ -186,7 +186,7 @@ class ExchangeSettings:
     """File with the job's secret; None: ``FORESEE_TOKEN``, or what the job's store carries."""
     policy: str = "foresee"
     """Which packet goes first; as on the servers. The others are for comparison."""
-    local_average: bool = True
+    hierarchical: bool = True
     """Whether the ranks of one node exchange as one."""
     timeline: int = 0
     """Events of a timeline to keep between two calls of ``timeline()``; 0: none."""

@@ -20,7 +20,7 @@ from foresee._runtime.ranks import World, detect
 from foresee._schema.addresses import resolve
 from foresee.errors import ConfigError, ForeseeError
 from foresee.torch import _rendezvous
-from foresee.torch._exchange import RANKS, ExchangeSettings
+from foresee.torch._exchange import COLOCATED, ExchangeSettings
 from foresee.torch._node import LeaderAddress, leader_rank, wait_for_leader
 from foresee.torch._rank_group import RankGroup
 
@@ -65,18 +65,18 @@ class NetworkGroup(RankGroup):
 
     def __init__(self, settings: ExchangeSettings) -> None:
         survives = settings.on_rank_loss == "continue"
-        if survives and RANKS in settings.servers:
+        if survives and COLOCATED in settings.servers:
             raise ConfigError(
-                f"on_rank_loss='continue' is not possible with servers=\"{RANKS}\": a lost rank takes the server "
+                f"on_rank_loss='continue' is not possible with servers=\"{COLOCATED}\": a lost rank takes the server "
                 "beside it along; start `foresee serve` apart from ranks and name its address, or pass 'raise'"
             )
-        others = [server for server in settings.servers if server != RANKS]
+        others = [server for server in settings.servers if server != COLOCATED]
         encrypted = {server.startswith(_TLS) for server in others}
         if len(encrypted) > 1:
             raise ConfigError(f"servers: {_TLS} stands before some of them; write it before all or none")
         if True in encrypted and len(others) < len(settings.servers):
             raise ConfigError(
-                f'servers: those of "{RANKS}" have no certificate; drop it, or {_TLS} before the others'
+                f'servers: those of "{COLOCATED}" have no certificate; drop it, or {_TLS} before the others'
             )
         addresses = [resolve(server.removeprefix(_TLS), what="servers:") for server in others]
         world = detect()
@@ -88,7 +88,7 @@ class NetworkGroup(RankGroup):
         self._leader_address: LeaderAddress | None = None
         route = _Route(job, world, secret, settings, addresses, True in encrypted, store)
         # Ranks that may be lost exchange each by itself: with the leader of a node all of it would be lost.
-        leader = leader_rank(world) if settings.local_average and not survives else None
+        leader = leader_rank(world) if settings.hierarchical and not survives else None
         with contextlib.ExitStack() as undo:
             exchange = self._open(route, undo) if leader is None else self._join_node(route, leader, undo)
             undo.pop_all()
@@ -107,7 +107,7 @@ class NetworkGroup(RankGroup):
             timeout_s=settings.timeout_s,
             secret=route.secret,
             secret_file=settings.secret_file,
-            wire=settings.wire,
+            comm_dtype=settings.comm_dtype,
             policy=settings.policy,
             tls=route.tls,
             timeline=settings.timeline,
@@ -127,7 +127,7 @@ class NetworkGroup(RankGroup):
             timeout_s=settings.timeout_s,
             secret=route.secret,
             secret_file=settings.secret_file,
-            wire=settings.wire,
+            comm_dtype=settings.comm_dtype,
             timeline=settings.timeline,
         )
         if world.rank != leader:
@@ -145,7 +145,7 @@ class NetworkGroup(RankGroup):
 
     def _addresses(self, route: _Route, undo: contextlib.ExitStack, *, every: int) -> list[str]:
         """The addresses of all servers: of colocated ones, one of which starts here, and of the others."""
-        if RANKS not in route.settings.servers:
+        if COLOCATED not in route.settings.servers:
             return route.servers
         self._server = _colocated_server(route.world, route.settings, route.secret)
         undo.callback(self._server.close)
@@ -188,7 +188,7 @@ def _colocated_server(world: World, settings: ExchangeSettings, secret: str | No
     return GradientServer.start(
         resolve(f"[{host}]:0" if ":" in host else f"{host}:0", what=f"{_rendezvous.ADDRESS}:"),
         timeout_s=settings.timeout_s,
-        park_bytes=_PARK_BYTES,
+        early_buffer_bytes=_PARK_BYTES,
         secret=secret,
         secret_file=settings.secret_file,
         policy=settings.policy,

@@ -122,7 +122,7 @@ def _path(job: str, leader: int) -> str:
     found = os.lstat(folder)
     if found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise ConfigError(
-            f"{folder} is not this user's alone; remove it, or pass local_average=False on every rank"
+            f"{folder} is not this user's alone; remove it, or pass hierarchical=False on every rank"
         )
     return os.path.join(folder, f"{hashlib.sha256(job.encode()).hexdigest()[:24]}-{leader}")
 

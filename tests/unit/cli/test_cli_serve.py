@@ -20,7 +20,7 @@ TOKEN = "a secret of 24 characters"
         (["--policy", "best"], "one of foresee, mercury"),
         (["--timeout", "0"], "10 ms to 24 h"),
         (["--timeout", "nan"], "a number of seconds"),
-        (["--park", "0"], "--park 0"),
+        (["--early-buffer", "0"], "--early-buffer 0"),
         (["--tls-key", "key.pem"], "give both or neither"),
         (["--tls-key", "no.pem", "--tls-cert", "no.pem"], "no.pem cannot be used for TLS"),
         (["--secret-file", "no-such-file"], "the secret cannot be read from no-such-file"),

@@ -168,6 +168,9 @@ RETIRED = (
     Retired("foretold", "prediction file"),
     Retired("thawed", "unfrozen"),
     Retired("one_storage", "pooling"),
+    Retired("local_average", "hierarchical"),
+    Retired("park_bytes", "early_buffer_bytes"),
+    Retired("handovers?", "batch queue"),
 )
 
 #: A name with so many underscores is the sentence of a test.

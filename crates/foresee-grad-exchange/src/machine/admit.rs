@@ -54,7 +54,7 @@ impl Shared {
             let text = format!(
                 "rank {rank} of {} of job '{}' is none of this machine's, which has ranks {first} to {} of {world} of job \
                  '{job}'; start equally many ranks on every machine, in the order of the machines, or pass \
-                 local_average=False on all",
+                 hierarchical=False on all",
                 hello.world,
                 hello.job,
                 first.0 + local - 1,
@@ -129,7 +129,7 @@ mod tests {
         let hello = |rank, world| Hello::new(Purpose::Gradients, Role::Control, "job", rank, world);
         for stranger in [hello(1, 4), hello(2, 5), Hello { job: "other".into(), ..hello(2, 4) }] {
             let fault = hub.expects(&stranger).unwrap_err();
-            assert!(fault.code == FaultCode::Plan && fault.text.contains("local_average=False"), "{fault}");
+            assert!(fault.code == FaultCode::Plan && fault.text.contains("hierarchical=False"), "{fault}");
         }
         assert_eq!(
             hub.expects(&Hello { role: Role::Data, ..hello(2, 4) }).unwrap_err().code,

@@ -73,7 +73,7 @@ mod tests {
         let peer = "127.0.0.1:9".parse().unwrap();
         let why = unreachable(Rank(4), WireError::NobodyThere { peer });
         assert!(matches!(why, ExchangeError::RankLost { rank: Rank(4), .. }), "{why}");
-        let denied = Box::new(Fault::new(FaultCode::Plan, "pass local_average=False on all"));
+        let denied = Box::new(Fault::new(FaultCode::Plan, "pass hierarchical=False on all"));
         let why = unreachable(Rank(4), WireError::Denied { peer, fault: denied });
         assert!(matches!(why, ExchangeError::Disagree(_)), "{why}");
     }

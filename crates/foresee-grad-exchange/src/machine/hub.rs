@@ -282,7 +282,7 @@ impl Shared {
             let segment = Arc::new(segment.map_err(|why| ExchangeError::Setting {
                 name: "the gradients of this machine's ranks",
                 found: format!("in shared memory ({why})"),
-                rule: "it holds two of each rank and their mean; free some, or pass local_average=False on every rank",
+                rule: "it holds two of each rank and their mean; free some, or pass hierarchical=False on every rank",
             })?);
             made = Some(Arc::clone(&segment));
             Ok(segment.landings())

@@ -386,7 +386,7 @@ impl Session {
         let segment = Arc::new(segment.map_err(|why| ExchangeError::Setting {
             name: "the memory of this machine's ranks",
             found: format!("shared through {path} ({why})"),
-            rule: "they run as one user, in one container; else pass local_average=False on every rank",
+            rule: "they run as one user, in one container; else pass hierarchical=False on every rank",
         })?);
         let tensors = plan.tensors();
         let copies = (0..tensors).map(|tensor| Landing::new(segment.bytes(TensorId(tensor)))).collect();

@@ -82,7 +82,7 @@ impl Difference {
     /// The remedy for the user.
     pub const fn remedy(&self) -> &'static str {
         match self.field {
-            Field::Wire => "pass the same wire= on all ranks",
+            Field::Wire => "pass the same comm_dtype= on all ranks",
             Field::Shares => "pass the same servers in the same order on all ranks",
             Field::BufferPresence => "every rank must build the same model and pass the same buffers=",
             _ => "every rank must build the same model",

@@ -67,7 +67,7 @@ impl ServerJob {
         if hello.local != own.local {
             return differs(format!(
                 "rank {rank} of job '{name}' exchanges for {} ranks of its machine, and others for {}; start equally many ranks \
-                 on every machine, in the order of the machines, or pass local_average=False on all",
+                 on every machine, in the order of the machines, or pass hierarchical=False on all",
                 hello.local, own.local
             ));
         }

@@ -27,7 +27,7 @@ pub(crate) struct GradientNode {
 impl GradientNode {
     #[new]
     #[pyo3(signature = (
-        *, job, first, local, world, timeout_s, secret=None, secret_file=None, wire=None, timeline=0
+        *, job, first, local, world, timeout_s, secret=None, secret_file=None, comm_dtype=None, timeline=0
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
     fn new(
@@ -38,7 +38,7 @@ impl GradientNode {
         timeout_s: f64,
         secret: Option<&str>,
         secret_file: Option<PathBuf>,
-        wire: Option<&str>,
+        comm_dtype: Option<&str>,
         timeline: usize,
     ) -> PyResult<Self> {
         let options = MachineOptions {
@@ -48,7 +48,7 @@ impl GradientNode {
             local,
             secret: secret_of(secret, secret_file)?,
             timeouts: timeouts_of(timeout_s)?,
-            wire: wire_of(wire)?,
+            wire: wire_of(comm_dtype)?,
             timeline,
         };
         Ok(Self { options })

@@ -107,7 +107,7 @@ pub(super) fn wire_of(name: Option<&str>) -> PyResult<Wire> {
         None | Some("f32") => Ok(Wire::Own),
         Some("bf16") => Ok(Wire::Bf16),
         Some("f16") => Ok(Wire::F16),
-        Some(other) => Err(of_setting(format!("wire {other:?}; one of f32, f16, bf16"))),
+        Some(other) => Err(of_setting(format!("comm_dtype {other:?}; one of f32, f16, bf16"))),
     }
 }
 

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from foresee.torch._exchange import RANKS, ExchangeSettings, GradientExchange
+from foresee.torch._exchange import COLOCATED, ExchangeSettings, GradientExchange
 from foresee.torch._network import NetworkGroup
 from foresee.torch._rank_group import RankGroup
 
@@ -26,8 +26,8 @@ TIMEOUT_S = 30.0
 START_TIMEOUT_S = 1800.0
 
 _REMEDY = (
-    'servers="host:port,host:port" or "tls://host:port,tls://host:port", a list of such, "ranks" alone or among them, '
-    "or a GradientExchange"
+    'servers="host:port,host:port" or "tls://host:port,tls://host:port", a list of such, "colocated" alone or among '
+    "them, or a GradientExchange"
 )
 _opened = 0
 
@@ -35,18 +35,18 @@ _opened = 0
 def server_faults(
     servers: object,
     *,
-    wire: object,
+    comm_dtype: object,
     on_rank_loss: object,
     recover: object,
     timeout: object,
     secret_file: object,
-    local_average: object,
+    hierarchical: object,
     start_timeout: object = START_TIMEOUT_S,
 ) -> list[str]:
     """Everything that is wrong with them, each with its remedy."""
     faults = []
-    if wire not in (None, "f32", "f16", "bf16"):
-        faults.append(f"wire={wire!r}; one of None, 'f32', 'f16', 'bf16'")
+    if comm_dtype not in (None, "f32", "f16", "bf16"):
+        faults.append(f"comm_dtype={comm_dtype!r}; one of None, 'f32', 'f16', 'bf16'")
     if on_rank_loss not in ("raise", "continue"):
         faults.append(f"on_rank_loss={on_rank_loss!r}; one of 'raise', 'continue'")
     if not isinstance(recover, bool):
@@ -57,18 +57,18 @@ def server_faults(
         faults.append(f"start_timeout={start_timeout!r}; seconds, above 0 and finite")
     if secret_file is not None and not isinstance(secret_file, str):
         faults.append(f"secret_file={secret_file!r}; the path of a file, or None")
-    if not isinstance(local_average, bool):
-        faults.append(f"local_average={local_average!r}; True or False")
+    if not isinstance(hierarchical, bool):
+        faults.append(f"hierarchical={hierarchical!r}; True or False")
     if not isinstance(servers, GradientExchange):
         return faults + _addresses(servers)
     stock: dict[str, tuple[object, object]] = {
-        "wire": (wire, None),
+        "comm_dtype": (comm_dtype, None),
         "on_rank_loss": (on_rank_loss, "raise"),
         "recover": (recover, True),
         "timeout": (timeout, TIMEOUT_S),
         "start_timeout": (start_timeout, START_TIMEOUT_S),
         "secret_file": (secret_file, None),
-        "local_average": (local_average, True),
+        "hierarchical": (hierarchical, True),
     }
     return faults + [
         f"{name}={value!r} is a matter of the GradientExchange that was passed as servers=; set it there"
@@ -80,12 +80,12 @@ def server_faults(
 def open_group(
     servers: str | Sequence[str] | GradientExchange,
     *,
-    wire: Literal["f32", "f16", "bf16"] | None,
+    comm_dtype: Literal["f32", "f16", "bf16"] | None,
     on_rank_loss: Literal["raise", "continue"],
     recover: bool,
     timeout: float,
     secret_file: str | None,
-    local_average: bool,
+    hierarchical: bool,
     timeline: int = 0,
     start_timeout: float = START_TIMEOUT_S,
 ) -> RankGroup:
@@ -97,12 +97,12 @@ def open_group(
     _opened += 1
     settings = ExchangeSettings(
         _split(servers),
-        wire,
+        comm_dtype,
         on_rank_loss,
         timeout,
         job,
         secret_file=None if secret_file is None else os.path.expanduser(secret_file),
-        local_average=local_average,
+        hierarchical=hierarchical,
         timeline=timeline,
         start_timeout_s=start_timeout,
         recover=recover,
@@ -134,7 +134,7 @@ def _split(servers: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def _is_server(text: str) -> bool:
-    if text == RANKS:
+    if text == COLOCATED:
         return True
     host, _, port = text.rpartition(":")
     return bool(host) and port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16

@@ -73,8 +73,8 @@ class DdpState:
     """State of ``ddp_hook`` between buckets: one per DistributedDataParallel.
 
     Args:
-        servers: as for ``synchronize``; likewise ``wire``, ``on_rank_loss``, ``recover``, ``timeout``,
-            ``start_timeout``, ``secret_file``, ``local_average`` and ``timeline``, whose waits are those of buckets
+        servers: as for ``synchronize``; likewise ``comm_dtype``, ``on_rank_loss``, ``recover``, ``timeout``,
+            ``start_timeout``, ``secret_file``, ``hierarchical`` and ``timeline``, whose waits are those of buckets
             after the last one was computed: the time that backward does not hide. Buckets are copied to recover: DDP
             uses their memory again.
 
@@ -86,24 +86,24 @@ class DdpState:
         self,
         *,
         servers: str | Sequence[str] | GradientExchange,
-        wire: Literal["f32", "f16", "bf16"] | None = None,
+        comm_dtype: Literal["f32", "f16", "bf16"] | None = None,
         on_rank_loss: Literal["raise", "continue"] = "raise",
         recover: bool = True,
         timeout: float = TIMEOUT_S,
         start_timeout: float = START_TIMEOUT_S,
         secret_file: str | None = None,
-        local_average: bool = True,
+        hierarchical: bool = True,
         timeline: str | None = None,
     ) -> None:
         faults = server_faults(
             servers,
-            wire=wire,
+            comm_dtype=comm_dtype,
             on_rank_loss=on_rank_loss,
             recover=recover,
             timeout=timeout,
             start_timeout=start_timeout,
             secret_file=secret_file,
-            local_average=local_average,
+            hierarchical=hierarchical,
         )
         faults += timeline_faults(timeline, servers)
         if faults:
@@ -111,13 +111,13 @@ class DdpState:
         tracing = Tracing(timeline)
         self._group = open_group(
             servers,
-            wire=wire,
+            comm_dtype=comm_dtype,
             on_rank_loss=on_rank_loss,
             recover=recover,
             timeout=timeout,
             start_timeout=start_timeout,
             secret_file=secret_file,
-            local_average=local_average,
+            hierarchical=hierarchical,
             timeline=tracing.events,
         )
         self._timeline = tracing.of(self._group)

@@ -45,14 +45,14 @@ def synchronize(
     overlap: Literal["forward", "backward"] = "forward",
     clip: ClipMode | None = None,
     max_norm: float | None = None,
-    wire: Literal["f32", "f16", "bf16"] | None = None,
+    comm_dtype: Literal["f32", "f16", "bf16"] | None = None,
     buffers: bool = True,
     on_rank_loss: Literal["raise", "continue"] = "raise",
     recover: bool = True,
     timeout: float = TIMEOUT_S,
     start_timeout: float = START_TIMEOUT_S,
     secret_file: str | None = None,
-    local_average: bool = True,
+    hierarchical: bool = True,
     timeline: str | None = None,
     debug: bool = False,
 ) -> tuple[Model, Optimizer]: ...
@@ -65,14 +65,14 @@ def synchronize(
     overlap: Literal["forward", "backward"] = "forward",
     clip: ClipMode | None = None,
     max_norm: float | None = None,
-    wire: Literal["f32", "f16", "bf16"] | None = None,
+    comm_dtype: Literal["f32", "f16", "bf16"] | None = None,
     buffers: bool = True,
     on_rank_loss: Literal["raise", "continue"] = "raise",
     recover: bool = True,
     timeout: float = TIMEOUT_S,
     start_timeout: float = START_TIMEOUT_S,
     secret_file: str | None = None,
-    local_average: bool = True,
+    hierarchical: bool = True,
     timeline: str | None = None,
     debug: bool = False,
 ) -> tuple[Model, list[Optimizer]]: ...
@@ -84,14 +84,14 @@ def synchronize(
     overlap: Literal["forward", "backward"] = "forward",
     clip: ClipMode | None = None,
     max_norm: float | None = None,
-    wire: Literal["f32", "f16", "bf16"] | None = None,
+    comm_dtype: Literal["f32", "f16", "bf16"] | None = None,
     buffers: bool = True,
     on_rank_loss: Literal["raise", "continue"] = "raise",
     recover: bool = True,
     timeout: float = TIMEOUT_S,
     start_timeout: float = START_TIMEOUT_S,
     secret_file: str | None = None,
-    local_average: bool = True,
+    hierarchical: bool = True,
     timeline: str | None = None,
     debug: bool = False,
 ) -> tuple[Model, Optimizer] | tuple[Model, list[Optimizer]]:
@@ -126,19 +126,19 @@ def synchronize(
         optimizer: one, or a list of those that share the model, no parameter in two of them. Parameters of theirs that
             the model does not have are averaged too, but ``step()`` waits for them. LBFGS, SAM and others that need a
             closure are refused.
-        servers: addresses ``host:port``, in one string with commas or in a list; ``"ranks"``, alone or among them, is a
-            server beside each rank, in its process, which needs torch's process group to be found; or a
-            ``GradientExchange``. Servers beside n ranks alone carry what all-reduce carries; n others besides carry
-            twice that. ``tls://host:port``, of all of them or of none, encrypts: for servers with a certificate
-            (``foresee serve --tls-cert --tls-key``), which may be any. The secret proves both ends, and that nobody
-            sits between them. Without it, the secret keeps strangers out, and gradients travel in the clear. Those of
-            ``"ranks"`` have no certificate.
+        servers: addresses ``host:port``, in one string with commas or in a list; or a ``GradientExchange``.
+            ``"colocated"``, alone or among the addresses, is a server in the process of each rank; torch's process
+            group carries their addresses. Colocated servers alone carry the traffic of an all-reduce, and n dedicated
+            ones in addition carry twice that. ``tls://host:port``, for all addresses or for none, encrypts. It needs
+            servers with a certificate (``foresee serve --tls-cert --tls-key``), which may be any: the secret
+            authenticates both ends and excludes a man in the middle. Without TLS the secret keeps strangers out, and
+            gradients are readable. Colocated servers have no certificate.
         overlap: see above.
         clip: ``exact``: torch's ``clip_grad_norm_`` over all averages, bit for bit; the next forward pass then waits
             for the last tensor. ``per_param``: each tensor's own norm. ``previous_norm``: scales by the total norm of
             the step before. The last two keep the overlap, and are not what stock clipping computes.
         max_norm: above 0; with ``clip``.
-        wire: dtype of 32-bit floats on the network; None: as they are.
+        comm_dtype: dtype of 32-bit floats on the network; None: as they are.
         buffers: send rank 0's buffers (BatchNorm's statistics) to all ranks every step, as DDP does. Constants do not
             travel.
         on_rank_loss: ``raise``: every rank raises, naming it. ``continue``: the others go on, with means over those
@@ -154,7 +154,7 @@ def synchronize(
             ``RankLost`` with their numbers.
         secret_file: path of a file with the secret that the servers have, which only its owner can read; None: the
             variable ``FORESEE_TOKEN``.
-        local_average: average the ranks of one node first, in shared memory, and exchange the node's mean: what
+        hierarchical: average the ranks of one node first, in shared memory, and exchange the node's mean: what
             is sent does not grow with the ranks of a node. The reference is then the mean over nodes of the mean
             over each node's ranks. On Linux, where the launcher says how many ranks a node has, equally many on
             each and in the order of the nodes; elsewhere, or with False, every rank exchanges by itself. The same on
@@ -174,13 +174,13 @@ def synchronize(
     """
     faults = server_faults(
         servers,
-        wire=wire,
+        comm_dtype=comm_dtype,
         on_rank_loss=on_rank_loss,
         recover=recover,
         timeout=timeout,
         start_timeout=start_timeout,
         secret_file=secret_file,
-        local_average=local_average,
+        hierarchical=hierarchical,
     )
     faults += _own_faults(overlap=overlap, clip=clip, max_norm=max_norm)
     faults += timeline_faults(timeline, servers)
@@ -208,13 +208,13 @@ def synchronize(
     tracing = Tracing(timeline)
     group = open_group(
         servers,
-        wire=wire,
+        comm_dtype=comm_dtype,
         on_rank_loss=on_rank_loss,
         recover=recover,
         timeout=timeout,
         start_timeout=start_timeout,
         secret_file=secret_file,
-        local_average=local_average,
+        hierarchical=hierarchical,
         timeline=tracing.events,
     )
     synchronizer = Synchronizer(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee require``: what it finds, its one object, its picture, and how it ends."""
+"""``foresee size``: what it finds, its one object, its picture, and how it ends."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def file(tmp_path):
 
 def test_the_least_meets_the_goal_and_a_notch_less_does_not(file, capsys) -> None:
     within = simulation.Run(small(cluster__tiers__ram__capacity="150 MB"), "foresee").finish().total_s
-    arguments = ["require", file, "--of", f"{RAM}=1..300MB", "--within", f"{within}"]
+    arguments = ["size", file, "--of", f"{RAM}=1..300MB", "--within", f"{within}"]
     assert main([*arguments, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     (point,) = facts["points"]
@@ -48,7 +48,7 @@ def test_of_two_keys_every_mix_is_told_and_the_cheapest(file, tmp_path, capsys, 
     picture = tmp_path / "front.svg"
     of = ["--of", f"{RAM}=10..300 MB", "--of", f"{READ}=20..200 MB/s"]
     price = ["--price", f"{RAM}=0.01", "--price", f"{READ}=0.05"]
-    arguments = ["require", file, *of, *price, "--within", "12 s", "--steps", "4"]
+    arguments = ["size", file, *of, *price, "--within", "12 s", "--steps", "4"]
     assert main([*arguments, "--plot", str(picture), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     points = facts["points"]
@@ -83,7 +83,7 @@ def test_of_two_keys_every_mix_is_told_and_the_cheapest(file, tmp_path, capsys, 
 
 
 def test_a_goal_may_be_the_share_of_time_that_ranks_compute(file, capsys) -> None:
-    arguments = ["require", file, "--of", f"{RAM}=1..300MB", "--utilization", "0.5", "--json"]
+    arguments = ["size", file, "--of", f"{RAM}=1..300MB", "--utilization", "0.5", "--json"]
     assert main(arguments) == 0
     (point,) = json.loads(capsys.readouterr().out)["points"]
     assert 0.5 <= point["utilization"] <= 1
@@ -91,17 +91,17 @@ def test_a_goal_may_be_the_share_of_time_that_ranks_compute(file, capsys) -> Non
 
 def test_less_may_be_dearer_and_counts_stay_whole(file, capsys) -> None:
     naive = ["--policy", "naive", "--json"]
-    assert main(["require", file, "--of", "cluster.origin.latency=50..0ms", "--within", "60", *naive]) == 0
+    assert main(["size", file, "--of", "cluster.origin.latency=50..0ms", "--within", "60", *naive]) == 0
     (point,) = json.loads(capsys.readouterr().out)["points"]
     assert 0 < point["at"]["cluster.origin.latency"] < 50
-    assert main(["require", file, "--of", "cluster.ranks=1..9", "--within", "12"]) in {0, 1}
-    assert main(["require", file, "--of", "cluster.ranks=1..9", "--utilization", "0.01", "--json"]) == 0
+    assert main(["size", file, "--of", "cluster.ranks=1..9", "--within", "12"]) in {0, 1}
+    assert main(["size", file, "--of", "cluster.ranks=1..9", "--utilization", "0.01", "--json"]) == 0
     (point,) = json.loads(capsys.readouterr().out.splitlines()[-1])["points"]
     assert point["at"]["cluster.ranks"] == 1
 
 
 def test_a_goal_out_of_reach_says_how_near_the_dearest_comes(file, capsys) -> None:
-    arguments = ["require", file, "--of", f"{RAM}=1..300MB", "--within", "1 ms"]
+    arguments = ["size", file, "--of", f"{RAM}=1..300MB", "--within", "1 ms"]
     assert main(arguments) == 1
     told = capsys.readouterr().out
     assert f"not met: with {RAM} = 300 MB it takes" in told
@@ -124,7 +124,7 @@ def test_all_that_is_wrong_is_said_at_once(file, capsys) -> None:
         f"{READ}=1 MB/s..9 GB/s",
     ]
     more = ["--price", "a=-1", "--price", f"{READ}=1", "--within", "soon", "--steps", "0", "--threads", "0"]
-    assert main(["require", file, *words, *more, "--policy", "bset", "--plot", "x.gif"]) == 2
+    assert main(["size", file, *words, *more, "--policy", "bset", "--plot", "x.gif"]) == 2
     told = capsys.readouterr().err
     for fault in (
         "one of the suffixes .svg, .png, .pdf",
@@ -159,5 +159,5 @@ def test_all_that_is_wrong_is_said_at_once(file, capsys) -> None:
     ],
 )
 def test_what_is_wrong_is_named(file, capsys, arguments, told) -> None:
-    assert main(["require", file, *arguments]) == 2
+    assert main(["size", file, *arguments]) == 2
     assert told in capsys.readouterr().err

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee require``: the smallest machine with which a job meets a goal, and the cheapest of several.
+"""``foresee size``: the smallest machine with which a job meets a goal, and the cheapest of several.
 
 It has the options and the concurrent search: ``foresee.planning.sizing`` halves, the simulator answers, and
 ``_require_report`` shows the result. All faults of the options are reported before the search starts.
@@ -43,7 +43,7 @@ _RANGE = re.compile(r"\s*([-+.\d_eE]+?)\s*([A-Za-zµ/]*)\s*\.\.\s*([-+.\d_eE]+?)
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = commands.add_parser("require", help=_HELP, description=_HELP, epilog=_EPILOG)
+    parser = commands.add_parser("size", help=_HELP, description=_HELP, epilog=_EPILOG)
     parser.add_argument("job", metavar="job.toml", help="a job file, or a published scenario's name")
     parser.add_argument(
         "--of",
@@ -154,7 +154,7 @@ class _Stopped(Exception):
 
 def run(options: argparse.Namespace) -> int:
     """Carry it out."""
-    from foresee.cli import _require_report
+    from foresee.cli import _size_report
 
     search = _checked(options)
     dearest = tuple(axis.high for axis in search.axes)
@@ -163,8 +163,8 @@ def run(options: argparse.Namespace) -> int:
     if options.plot is not None and points:
         from foresee.cli import _figures
 
-        _figures.write(options.plot, _require_report.figure(facts))
-    print(json.dumps(facts) if options.json else _require_report.text(facts))
+        _figures.write(options.plot, _size_report.figure(facts))
+    print(json.dumps(facts) if options.json else _size_report.text(facts))
     if search.interrupted:
         return 130
     return 0 if points else 1
@@ -284,7 +284,7 @@ def _found(search: _Search, dearest: Values) -> list[Values]:
     status = Status()
     workers = search.options.threads or os.cpu_count() or 1
     futures: list[Future[Values | None]] = []
-    with ThreadPoolExecutor(workers, thread_name_prefix="foresee-require") as pool:
+    with ThreadPoolExecutor(workers, thread_name_prefix="foresee-size") as pool:
         try:
             top = pool.submit(search.report, dearest)
             _follow([top], search, status, most)

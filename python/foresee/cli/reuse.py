@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee frequency``: how often one rank reads a sample of a shuffled data set: expected, counted and drawn.
+"""``foresee reuse``: how often one rank reads a sample of a shuffled data set: expected, counted and drawn.
 
 Three answers to one question, side by side: the exact distribution's, the very order's that a run with that seed has,
 and Monte Carlo's, which deals each sample to any rank alike in every epoch.
@@ -38,7 +38,7 @@ _DRAWS_MAX = 1000
 
 def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    parser = commands.add_parser("frequency", help=_HELP, description=_HELP, epilog=_EPILOG)
+    parser = commands.add_parser("reuse", help=_HELP, description=_HELP, epilog=_EPILOG)
     parser.add_argument(
         "--ranks", type=int, required=True, metavar="N", help="number of ranks that share the data"
     )

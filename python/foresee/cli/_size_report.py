@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Report of ``foresee require`` as text, and the figure of two keys.
+"""Report of ``foresee size`` as text, and the figure of two keys.
 
 Both show the numbers of the command's JSON object.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee frequency``: the published figure's numbers, by the exact distribution, in the order of a run, and drawn."""
+"""``foresee reuse``: the published figure's numbers, by the exact distribution, in the order of a run, and drawn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from support import pictures
 
 from foresee._native import order_distributed
-from foresee.cli import _figures, frequency, main
+from foresee.cli import _figures, main, reuse
 from foresee.planning import simulation
 
 FIGURE = ["--ranks", "16", "--epochs", "90", "--samples", "1281167", "--delta", "0.8"]
@@ -21,7 +21,7 @@ SMALL = ["--ranks", "4", "--epochs", "8", "--samples", "2001"]
 
 
 def test_the_published_figure_comes_out(capsys: Any) -> None:
-    assert main(["frequency", *FIGURE, "--draws", "0", "--no-order"]) == 0
+    assert main(["reuse", *FIGURE, "--draws", "0", "--no-order"]) == 0
     told = capsys.readouterr().out
     assert "11 times or more" in told
     assert "31,634.69 samples expected\n" in told
@@ -30,7 +30,7 @@ def test_the_published_figure_comes_out(capsys: Any) -> None:
 
 def test_what_is_counted_is_the_order_that_a_run_has(capsys: Any) -> None:
     for rank in (0, 3):
-        assert main(["frequency", *SMALL, "--seed", "7", f"--rank={rank}", "--json"]) == 0
+        assert main(["reuse", *SMALL, "--seed", "7", f"--rank={rank}", "--json"]) == 0
         facts = json.loads(capsys.readouterr().out)
         reads = np.zeros(2001, int)
         for epoch in range(8):
@@ -42,7 +42,7 @@ def test_what_is_counted_is_the_order_that_a_run_has(capsys: Any) -> None:
 
 
 def test_one_object_has_all_distributions_and_they_agree(capsys: Any) -> None:
-    assert main(["frequency", *SMALL, "--draws", "5", "--json"]) == 0
+    assert main(["reuse", *SMALL, "--draws", "5", "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
     assert sum(facts["expected"]) == pytest.approx(2001)
     assert [sum(each) for each in (facts["counted"], *facts["drawn"])] == [2001] * 6
@@ -60,14 +60,14 @@ def test_one_object_has_all_distributions_and_they_agree(capsys: Any) -> None:
 def test_a_seed_repeats_what_it_gives(capsys: Any, which: str) -> None:
     given = []
     for seed in ("3", "3", "4"):
-        assert main(["frequency", *SMALL, "--seed", seed, "--json"]) == 0
+        assert main(["reuse", *SMALL, "--seed", seed, "--json"]) == 0
         given.append(json.loads(capsys.readouterr().out)[which])
     assert given[0] == given[1] != given[2]
 
 
 def test_a_table_and_a_picture(tmp_path: Path, capsys: Any) -> None:
     picture = tmp_path / "figure.svg"
-    assert main(["frequency", *SMALL, "--draws", "2", "--plot", str(picture)]) == 0
+    assert main(["reuse", *SMALL, "--draws", "2", "--plot", str(picture)]) == 0
     told = capsys.readouterr().out
     assert "by rank 0 in the order of seed 0" in told
     assert "in the mean of 2 draws" in told
@@ -95,7 +95,7 @@ def test_a_table_and_a_picture(tmp_path: Path, capsys: Any) -> None:
     ],
 )
 def test_bad_input_ends_with_2(capsys: Any, arguments: list[str], told: str) -> None:
-    assert main(["frequency", *SMALL, *(f"{arguments[0]}={value}" for value in arguments[1:])]) == 2
+    assert main(["reuse", *SMALL, *(f"{arguments[0]}={value}" for value in arguments[1:])]) == 2
     assert told in capsys.readouterr().err
 
 
@@ -106,7 +106,7 @@ def test_no_label_of_the_picture_overlaps_another(samples: int, counts: int) -> 
     shape = {"samples": samples, "ranks": 16, "epochs": 90, "rank": 0, "seed": 0}
     often = {"least_reads": 11, "expected_often": 31634.69, "counted_often": 31502, "drawn_often": [1.0, 2.0]}
     facts = {**shape, **often, "expected": each, "counted": each, "drawn": [each, each]}
-    assert list(pictures.overlapping(frequency._picture(facts))) == []
+    assert list(pictures.overlapping(reuse._picture(facts))) == []
 
 
 def test_names_below_bars_do_not_overlap() -> None:

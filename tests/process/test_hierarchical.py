@@ -56,7 +56,7 @@ def test_the_bits_are_those_of_the_nested_reference(started, server: str, machin
 
 def test_under_torchrun_a_machine_needs_no_other(started) -> None:
     ranks = 2
-    group = started(gradients.torchrun(ranks, ["ranks"], mode="machine"))
+    group = started(gradients.torchrun(ranks, ["colocated"], mode="machine"))
     expected = started(gradients.reference(ranks)).line()["digest"]
     for _ in range(ranks):
         said = group.line()

@@ -17,10 +17,11 @@ LINTER = pathlib.Path(sysconfig.get_path("scripts")) / "lint-imports"
 
 #: Lines that break a layer, by the module to which they are added, and what the report says of each.
 PLANTS = {
-    "_session.py": ("import torch", "foresee._loading.session -> torch"),
+    "_loading/session.py": ("import torch", "foresee._loading.session -> torch"),
     "cli/index.py": ("import foresee.torch", "foresee.cli.index -> foresee.torch"),
-    "_world.py": ("import foresee.loader", "foresee._runtime.ranks -> foresee.loader"),
-    "torch/folder.py": (
+    "_runtime/ranks.py": ("import foresee.loader", "foresee._runtime.ranks -> foresee.loader"),
+    "storage/model.py": ("import sqlite3", "foresee.storage.model -> sqlite3"),
+    "torch/data/folder.py": (
         "import foresee.torch.data.plans",
         "foresee.torch.data.folder -> foresee.torch.data.plans",
     ),

@@ -86,7 +86,8 @@ impl GradientExchange {
         recover: bool,
         survives: bool,
     ) -> PyResult<Self> {
-        let link = Link { wire: wire_of(comm_dtype)?, policy, tls, packet_bytes, timeline, recover, survives };
+        let link =
+            Link { wire: wire_of(comm_dtype)?, policy, tls, packet_bytes, timeline, recover, survives };
         let rank = (Rank(rank), world, 1);
         let options = rank_options(
             servers,

@@ -8,8 +8,7 @@ import pickle
 
 import pytest
 import torch
-from support.exchanges import Hub, Lost
-from support.ranks import run
+from support.exchanges import Hub
 from support.small_models import function_modes
 from support.tensors import assert_same_bits, noise
 from torch import nn
@@ -17,7 +16,6 @@ from torch.nn import functional as F  # noqa: N812
 from torch.utils.checkpoint import checkpoint
 
 import foresee.torch as ft
-from foresee.errors import Closed, ConfigError
 from foresee.torch import GradientMisuse
 from foresee.torch.gradients._first_use import FirstUse
 
@@ -487,74 +485,6 @@ def test_a_gradient_of_another_shape_is_refused():
         GradientMisuse, match=r"0\.weight is float32 \(2, 4\), the parameter was planned as float32 \(4, 4\)"
     ):
         optimizer.step()
-
-
-def test_ranks_that_disagree_hear_which_tensor(network):
-    def body(exchange):
-        wide = 5 if exchange.rank else 4
-        model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, wide))
-        ft.synchronize(model, torch.optim.SGD(model.parameters(), lr=0.1), servers=exchange)
-
-    with pytest.raises(ConfigError, match=r"1\.weight"):
-        run(network(2), body)
-
-
-def test_ranks_with_other_strides_hear_which_tensor(network):
-    def body(exchange):
-        model = nn.Conv2d(2, 3, 3)
-        if exchange.rank:
-            model = model.to(memory_format=torch.channels_last)
-        ft.synchronize(model, torch.optim.SGD(model.parameters(), lr=0.1), servers=exchange)
-
-    with pytest.raises(ConfigError, match=r"weight.*strides"):
-        run(network(2), body)
-
-
-def test_a_lost_rank_ends_the_forward_pass_with_its_name():
-    hub = Hub(2, late=0.0)
-
-    def body(exchange):
-        model = nn.Linear(4, 4)
-        model, optimizer = ft.synchronize(
-            model, torch.optim.SGD(model.parameters(), lr=0.1), servers=exchange
-        )
-        for step in range(3):
-            if exchange.rank == 1 and step == 2:
-                hub.lose("rank 1 is gone")
-                return
-            optimizer.zero_grad()
-            backward(model, step)
-            optimizer.step()
-        with pytest.raises(Lost, match="rank 1 is gone"):
-            model(noise(3, 4, seed=0))
-        with pytest.raises(Lost, match="rank 1 is gone"):
-            model.state_dict()
-
-    run(hub.exchanges(), body)
-
-
-def test_closing_ends_a_wait_of_another_thread():
-    import threading
-
-    hub = Hub(2)
-    first, second = hub.exchanges()
-    failed = []
-
-    def body(exchange):
-        model = nn.Linear(4, 4)
-        model, optimizer = ft.synchronize(
-            model, torch.optim.SGD(model.parameters(), lr=0.1), servers=exchange
-        )
-        backward(model)
-        if exchange.rank:
-            return
-        threading.Timer(0.2, exchange.close).start()
-        with pytest.raises(Closed):
-            optimizer.step()
-        failed.append(exchange.rank)
-
-    run([first, second], body)
-    assert failed == [0]
 
 
 def test_the_error_survives_pickling_and_is_a_runtime_error():

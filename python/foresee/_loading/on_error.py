@@ -119,7 +119,7 @@ class Faults:
         """
         if not raw.faults:
             return batch
-        return self.mend(
+        return self.repair(
             batch,
             {
                 place: self.error(int(raw.ids[place]), kind, message, permanent=permanent)
@@ -127,7 +127,7 @@ class Faults:
             },
         )
 
-    def mend(self, batch: Batch, faults: dict[int, SampleFault]) -> Batch:
+    def repair(self, batch: Batch, faults: dict[int, SampleFault]) -> Batch:
         """A batch in which the places of ``faults`` are replaced or left out; see ``settle``."""
         for error in faults.values():
             if self._on_error == "raise" or not error.permanent:

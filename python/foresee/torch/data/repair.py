@@ -20,12 +20,12 @@ _WHAT = {
 }
 
 
-def mend(session: Session, batch: Batch, error: SampleError) -> Batch:
-    """``batch`` with another sample in the place of the one that failed, or without it, as ``on_error`` says.
+def repair(session: Session, batch: Batch, error: SampleError) -> Batch:
+    """Return ``batch`` with another sample in the place of the failed one, or without it, as ``on_error`` decides.
 
     Raises:
-        SampleFault: ``on_error`` says so.
-        Exception: what the dataset raised, as torch's loader does, where the dataset is no Foresee dataset.
+        SampleFault: ``on_error`` decides so.
+        Exception: the exception of a dataset that is not Foresee's, as torch's loader raises it.
     """
     cause = error.__cause__
     assert cause is not None, "a SampleError has its cause"
@@ -40,4 +40,4 @@ def mend(session: Session, batch: Batch, error: SampleError) -> Batch:
     text = _WHAT[error.kind].format(f"{type(cause).__name__}: {cause}")
     fault = session.faults.error(sample, error.kind, text, permanent=True)
     fault.__cause__ = cause
-    return session.faults.mend(batch, {place: fault})
+    return session.faults.repair(batch, {place: fault})

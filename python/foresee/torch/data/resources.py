@@ -19,7 +19,7 @@ import torch
 from foresee.errors import Closed
 from foresee.torch.data.assemble import ByteRecipe, Recipe, SampleError, Work
 from foresee.torch.data.feed import Ahead, Direct, Job
-from foresee.torch.data.repair import mend
+from foresee.torch.data.repair import repair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -158,7 +158,7 @@ class Resources:
                 value = recipe.assemble(work, made, turns=turns)
             except SampleError as error:
                 turns.enter("origin_read")
-                batch = mend(self._session, batch, error)
+                batch = repair(self._session, batch, error)
             else:
                 if self._pin is None:
                     return value

@@ -25,7 +25,7 @@ from foresee.errors import Closed, WorkerDied
 from foresee.torch.data.arena import Segment
 from foresee.torch.data.assemble import Recipe, SampleError, Work
 from foresee.torch.data.pipe import load, receive, send
-from foresee.torch.data.repair import mend
+from foresee.torch.data.repair import repair
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -227,7 +227,7 @@ class WorkerPool:
                 failed = SampleError(*message["sample"])
                 failed.__cause__ = _remote(message)
                 task.turns.enter("origin_read")
-                task.batch = mend(self._session, task.batch, failed)
+                task.batch = repair(self._session, task.batch, failed)
                 task.turns.enter("workers")
                 self._send(worker, message["task"], task)
                 return

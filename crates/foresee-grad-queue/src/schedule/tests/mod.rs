@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Properties of every scheduler: against a naive one, over a virtual link, and in single cases.
 
-mod books;
 mod cases;
 mod flows;
 mod link;
+mod naive;
 mod order;
 mod window;
 

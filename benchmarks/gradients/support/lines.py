@@ -126,12 +126,14 @@ def training(runs: Runs) -> float | str:
 class Row:
     """Real training over servers, beside ranks or dedicated, against DDP on the same hosts."""
 
-    #: Paired by repeat, the median.
+    #: Mean steps, paired by repeat; the median of the pairs.
     over_ddp: float
     #: The closed form over DDP's step, and our step over the closed form; None where the links were not measured.
     model_over_ddp: float | None
     over_model: float | None
     shaped: bool
+    #: Whether each rank has a server in its process, and no host of its own serves.
+    is_colocated: bool
     #: Whether a core had nothing to do for a tenth of the time at least.
     has_cores: bool
 
@@ -152,13 +154,14 @@ def rows(runs: Runs) -> list[Row]:
             continue
         pairs = zip(ours, theirs, strict=False)
         model = [run.model_s["foresee"] for run in ours if "foresee" in run.model_s]
-        step, ddp = (statistics.median(run.t_iter_s for run in some) for some in (ours, theirs))
+        step, ddp = (statistics.median(run.mean_iter_s for run in some) for some in (ours, theirs))
         found.append(
             Row(
-                statistics.median(one.t_iter_s / other.t_iter_s for one, other in pairs),
+                statistics.median(one.mean_iter_s / other.mean_iter_s for one, other in pairs),
                 statistics.median(model) / ddp if model else None,
                 step / statistics.median(model) if model else None,
                 rate != UNSHAPED,
+                cluster.endswith("+0"),
                 min(run.idle or 0.0 for run in ours) >= IDLE,
             )
         )
@@ -166,11 +169,16 @@ def rows(runs: Runs) -> list[Row]:
 
 
 def ranks_over_ddp(runs: Runs, *, shaped: bool, ahead: bool = False) -> float | str:
-    """The worst row of those that the line is about. ``ahead``: whose closed form is below 0.95 of DDP's step."""
+    """The worst row of those that the line is about. ``ahead``: whose closed form is below 0.95 of DDP's step.
+
+    Unshaped, two cores are the limit, and dedicated servers would share them with the ranks: only colocated ones count.
+    """
     found = [
         row.over_ddp
         for row in rows(runs)
-        if row.shaped is shaped and (row.model_over_ddp is not None and row.model_over_ddp < AHEAD) is ahead
+        if row.shaped is shaped
+        and (shaped or row.is_colocated)
+        and (row.model_over_ddp is not None and row.model_over_ddp < AHEAD) is ahead
     ]
     return max(found) if found else "no such row was run; the full run does it"
 

@@ -56,6 +56,11 @@ class Run:
         """Median step of the slowest rank."""
         return max(statistics.median(times) for times in self.steps_s)
 
+    @property
+    def mean_iter_s(self) -> float:
+        """Mean step of the slowest rank. Where steps overlap, a short one follows a long one: their mean is the training's pace."""
+        return max(statistics.mean(times) for times in self.steps_s)
+
     def stretch_medians_s(self) -> list[float]:
         """Median step of each stretch of one rate; steps across two stretches are left out, and where none was whole it took
         longer than a stretch.

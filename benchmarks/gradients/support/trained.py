@@ -23,6 +23,9 @@ BESIDE = How(program="training.py", own_servers=True)
 BUCKETS_MB = (1, 25, 100)
 #: The rows of part `ranks`: so many hosts, each with a rank and a server beside it, and their links.
 RANKS_LINKS = [(ranks, rate) for rate in ("200mbit", "1gbit", UNSHAPED) for ranks in (2, 4)]
+#: Steps to warm up, and measured ones, where no link is the limit: uses of parameters are watched at steps 1, 2, 4, 8 and 16, which
+#: takes the CPU there and is once per training; a step takes a tenth of one on a shaped link.
+WARMED = (17, 30)
 #: The row whose model is compiled as a whole, too.
 COMPILED = (2, "200mbit")
 #: Where torch's process group meets: another port for each run.
@@ -46,7 +49,8 @@ def run_training(session: Session, hosts: Hosts, model: str) -> None:
 
 def run_ranks(session: Session, ranks: int, rate: str) -> None:
     """Servers beside ranks, as many dedicated ones, and DDP with the best size of its buckets, by turns."""
-    given = {"model": "blocks", "warmup": 3, "rounds": session.plan.rounds // 2}
+    warmup, rounds = WARMED if rate == UNSHAPED else (3, session.plan.rounds // 2)
+    given = {"model": "blocks", "warmup": warmup, "rounds": rounds}
     with hosts_of(session, f"{ranks}+{ranks}", rate, ranks, ranks) as hosts:
         alone = dataclasses.replace(hosts, name=f"{ranks}+0", servers=[])
         step = traced(session, alone, "blocks")

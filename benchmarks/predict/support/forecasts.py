@@ -80,7 +80,7 @@ def job_of(
     if policy == OURS:
         ram, disk = setup.room(setup.ram), int(setup.room(setup.disk) * DISK_SHARE)
         staging = transfer.staging_bytes(setup.batch, mean, ram=ram, largest=max(truth.sizes))
-        room = transfer.ram_room(ram, staging, len(truth.sizes), disk=bool(disk))
+        room = transfer.ram_capacity(ram, staging, len(truth.sizes), disk=bool(disk))
         tiers = [{"name": "ram", "capacity": room}] if room > 0 else []
         if disk:
             tiers.append({"name": "disk", "capacity": disk, "threads": DISK_THREADS})

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from foresee._runtime.ranks import World
     from foresee._runtime.waits import Turn
     from foresee.config import Cache, Settings
-    from foresee.predict.live import Beside
+    from foresee.predict.live import LivePrediction
 
     Engine: TypeAlias = _native.Loader | PlainEngine | MapEngine
 
@@ -170,7 +170,7 @@ class Session:
         self.waits = Waits(self._engine)
         self._audit.begin(place.epoch, place.position, None if self.order is None else self.order.n)
         if self._beside is not None:
-            self._beside.begin(whole=place.position == 0)
+            self._beside.begin_epoch(whole=place.position == 0)
 
     def open(self) -> None:
         """Open origin, cache and threads of the engine. Idempotent; the first batch does it too."""
@@ -270,7 +270,7 @@ class Session:
         """Nothing but ``yield`` is left to do for ``raw``: its wait is over."""
         waits.got(raw.epoch, raw.step, len(raw))
         if self._beside is not None:
-            self._beside.handed(finished=self.progress.place.finished)
+            self._beside.on_batch(finished=self.progress.place.finished)
 
     def end_wait(self, waits: Waits) -> None:
         """End a wait to which no batch came: an error, a timeout or the epoch's end."""
@@ -349,7 +349,7 @@ class Session:
         """End the engine."""
         self._finalizer()
 
-    def _predicted(self, settings: Settings) -> Beside | None:
+    def _predicted(self, settings: Settings) -> LivePrediction | None:
         """What predicts this run, if the environment asks for that; one rank does it for all."""
         engine = self._engine
         if settings.profile is None or settings.run_dir is None or self.world.rank != 0:
@@ -389,15 +389,15 @@ class Session:
                 if each is not None and cause not in PREPARING
             }
 
-        return live.Beside(shape, settings.run_dir, settings.profile, settings.job, waits)
+        return live.LivePrediction(shape, settings.run_dir, settings.profile, settings.job, waits)
 
 
-def _end(process: int, engine: Engine, beside: Beside | None) -> None:
+def _end(process: int, engine: Engine, beside: LivePrediction | None) -> None:
     if os.getpid() != process:
         return  # A fork's child: threads and files are its parent's.
     engine.close()
     if beside is not None:
-        beside.end()
+        beside.close()
 
 
 class _Prefix:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Predictions of traced runs: from the run folder of one machine, the duration of the same run on another.
+"""Predictions of traced runs: the duration of the same run on another host.
 
-``run_trace`` reads the run folder; ``transfer`` makes a job for another machine of it and simulates that. ``live``
-predicts a run while it is running: ``live_job`` makes its job, and ``prediction_file`` writes the file. ``sizes``
-serves both. The package needs no torch.
+``run_trace`` reads the run folder; ``transfer`` makes a job for the other host and simulates it. ``live`` predicts a
+run while it is running: ``live_job`` makes its job, and ``prediction_file`` writes the file. Both use ``sizes``. The
+package does not need torch.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from foresee.predict.transfer import (
     interval,
     policies,
     predict,
-    ram_room,
+    ram_capacity,
     staging_bytes,
     task,
 )
@@ -29,7 +29,7 @@ __all__ = [
     "interval",
     "policies",
     "predict",
-    "ram_room",
+    "ram_capacity",
     "read",
     "staging_bytes",
     "task",

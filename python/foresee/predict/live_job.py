@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The running job as input of the simulator: the facts of its loader on the machine that it has.
+"""The running job as input of the simulator: the facts of its loader on its own host.
 
-Data that would take too long to simulate during training are an error.
-
-Each value of a profile scatters by half the distance between the quartiles of its repeats. The ends of the interval are
-the times with all values at the quick end of that, and with all at the slow end. Other errors, above all of the compute
-time per step, are not part of it.
+Data that would take too long to simulate during training are an error. The interval of a prediction has the times with
+all values of the profile at the fast end of their ``spread``, and with all at the slow end. It does not contain other
+errors, above all that of the compute time per step.
 """
 
 from __future__ import annotations
@@ -20,18 +18,18 @@ from foresee.errors import ConfigError
 from foresee.jobspec import Figure, Job, Profile, completed
 from foresee.planning import simulation
 from foresee.predict.sizes import drawn
-from foresee.predict.transfer import ram_room, staging_bytes
+from foresee.predict.transfer import ram_capacity, staging_bytes
 
 __all__ = ["POLICY", "Shape", "ends", "job_of", "simulated"]
 
 POLICY = "foresee"
 """The policy of the simulation, which is the loader's own."""
 
-#: Epochs that are simulated: the first, and what the others are like.
+#: Simulated epochs; later ones equal the last.
 _EPOCHS = 3
-#: Reads that are simulated at most: seconds of one core.
+#: Limit of simulated reads: seconds of one core.
 _READS_MAX = 2**25
-#: Of a figure that scatters by all of itself, what its slow end keeps: it is not known to be 0.
+#: Smallest share of a value at its slow end; a large spread does not make it 0.
 _LEAST_SHARE = 0.1
 
 
@@ -40,71 +38,74 @@ class Shape:
     """The facts that the loader has of its run."""
 
     samples: int
-    """Of the data set."""
+    """Samples of the data set."""
     mean_bytes: float
-    """Of a sample."""
+    """Mean bytes of a sample."""
     sigma_bytes: float
-    """Standard deviation of that."""
+    """Standard deviation of the bytes."""
     batch: int
     """Samples per rank and step."""
     drop_last: bool
     """Whether a short last batch is left out."""
     epochs: int | None
-    """None if unknown."""
+    """Number of epochs; None if unknown."""
     ranks: int
     """Training processes."""
     rank: int
-    """This one."""
+    """Number of this rank."""
     seed: int
-    """Of the order."""
+    """Seed of the order."""
     shuffled: bool
-    """Or ascending."""
+    """Whether the order is shuffled; otherwise ids ascend."""
     ram_bytes: int
-    """Of the cache, staging among them."""
+    """Memory budget, including staging."""
     disk_bytes: int
-    """Likewise; 0: there is none."""
+    """Disk budget; 0: no disk tier."""
     in_flight: int
-    """Reads of the origin that this rank begins with."""
+    """Initial number of concurrent reads from the origin."""
     folder: bool
-    """Whether it reads files, which a device serves one after the other, and no bucket, whose answers share a link."""
+    """Whether the origin is a folder, whose device serves single reads; answers of a bucket share a link."""
 
 
 def job_of(
     shape: Shape, step_s: float | None, machine: Profile, job_file: str | os.PathLike[str] | None
 ) -> Job:
-    """The job of a run, at most three epochs of it.
+    """Return the job of a run, with at most three epochs.
 
     Args:
-        shape: what its loader knows.
-        step_s: seconds that a step computes; None: the job file says.
-        machine: that it runs on.
-        job_file: keys that go before what the loader knows.
+        shape: facts of the loader.
+        step_s: compute time of a step in seconds; None: from the job file.
+        machine: profile of the host.
+        job_file: keys that override the facts of the loader.
 
     Raises:
-        ConfigError: too many samples; a job file with faults, or without a step's time if it is not known otherwise.
+        ConfigError: too many samples; a job file with faults, or without compute time if no ``step_s``.
         OSError: the job file cannot be read.
     """
-    job = completed(_known(shape, step_s), machine, job_file)
+    job = completed(_tables(shape, step_s), machine, job_file)
     if job.train.compute_step is None and job.train.compute_rate is None:
         raise ConfigError(
-            f"{job_file}: train.compute_step is missing, and so is train.compute_rate; one of both, or no job file: "
-            "the first steps tell"
+            f"{job_file}: train.compute_step and train.compute_rate are missing; add one of them, or omit the job "
+            "file, so that the first steps give the compute time"
         )
     return job
 
 
 def simulated(shape: Shape, job: Job, stopped: Callable[[], bool]) -> list[simulation.Report] | None:
-    """Reports at the end of each epoch; None if ``stopped`` said so meanwhile.
+    """Return a report at the end of each epoch; None if ``stopped`` returned True before.
 
     Raises:
         ConfigError: the simulation needs keys that are missing; the error lists all of them.
-        Unsupported: it has no answer for the job.
+        Unsupported: the simulator does not support the job.
     """
     order: Literal["distributed", "sequential"] = "distributed" if shape.shuffled else "sequential"
     data = job.data
-    known = data.index is None and (data.size, data.size_sigma) == (shape.mean_bytes, shape.sigma_bytes)
+    is_unchanged = data.index is None and (data.size, data.size_sigma) == (
+        shape.mean_bytes,
+        shape.sigma_bytes,
+    )
     sizes = None
-    if known and data.samples is not None and data.size and data.size_sigma:
+    if is_unchanged and data.samples is not None and data.size and data.size_sigma:
         sizes = drawn(data.samples, data.size, data.size_sigma)
     run = simulation.Run(job, POLICY, order=order, hand_over="batch", sizes=sizes)
     reports: list[simulation.Report] = []
@@ -113,7 +114,7 @@ def simulated(shape: Shape, job: Job, stopped: Callable[[], bool]) -> list[simul
         if stopped():
             return None
         stage, _, _ = run.advance()
-        # An advance ends where an epoch does.
+        # `advance` returns at each end of an epoch.
         now = run.report()
         if len(now.epochs) > len(reports):
             reports.append(now)
@@ -121,37 +122,39 @@ def simulated(shape: Shape, job: Job, stopped: Callable[[], bool]) -> list[simul
 
 
 def ends(machine: Profile) -> tuple[Profile, Profile] | None:
-    """The machine with every rate and latency at the quick end of its spread, and at the slow one.
+    """Return the profile with every rate and latency at the fast end of its spread, and at the slow end.
 
-    None: no figure has a spread. Rooms stay as they are.
+    Capacities stay unchanged. None: no value has a spread.
     """
     if not any(figure.spread for figure in machine.figure if not figure.name.endswith(".capacity")):
         return None
-    return _shifted(machine, quick=True), _shifted(machine, quick=False)
+    return _shift(machine, fast=True), _shift(machine, fast=False)
 
 
-def _shifted(machine: Profile, *, quick: bool) -> Profile:
-    return dataclasses.replace(machine, figure=tuple(_end(figure, quick=quick) for figure in machine.figure))
+def _shift(machine: Profile, *, fast: bool) -> Profile:
+    return dataclasses.replace(
+        machine, figure=tuple(_end_value(figure, fast=fast) for figure in machine.figure)
+    )
 
 
-def _end(figure: Figure, *, quick: bool) -> Figure:
+def _end_value(figure: Figure, *, fast: bool) -> Figure:
     if not figure.spread or figure.name.endswith(".capacity"):
         return figure
-    up = quick != figure.name.endswith(".latency")
+    up = fast != figure.name.endswith(".latency")
     value = figure.value + (figure.spread if up else -figure.spread)
     return dataclasses.replace(figure, value=max(value, _LEAST_SHARE * figure.value))
 
 
-def _known(shape: Shape, step_s: float | None) -> dict[str, dict[str, Any]]:
+def _tables(shape: Shape, step_s: float | None) -> dict[str, dict[str, Any]]:
     """Return the loader's facts as tables of a job file."""
     epochs = min(_EPOCHS, shape.epochs or _EPOCHS, _READS_MAX // shape.samples)
     if epochs < min(2, shape.epochs or 2):
         raise ConfigError(
-            f"{shape.samples:,} samples are too many to be simulated beside training; ask `foresee simulate`"
+            f"{shape.samples:,} samples are too many to simulate during training; use `foresee simulate`"
         )
     staging = staging_bytes(shape.batch, shape.mean_bytes, ram=shape.ram_bytes)
-    room = ram_room(shape.ram_bytes, staging, shape.samples, disk=shape.disk_bytes > 0)
-    tiers = [("ram", room), ("disk", shape.disk_bytes)]
+    capacity = ram_capacity(shape.ram_bytes, staging, shape.samples, disk=shape.disk_bytes > 0)
+    tiers = [("ram", capacity), ("disk", shape.disk_bytes)]
     train: dict[str, Any] = {
         "batch": shape.batch,
         "epochs": epochs,
@@ -167,6 +170,6 @@ def _known(shape: Shape, step_s: float | None) -> dict[str, dict[str, Any]]:
             "ranks": shape.ranks,
             "origin": {"readers": "queue" if shape.folder else "demand"},
             "staging": {"capacity": staging, "threads": shape.in_flight},
-            "tiers": [{"name": name, "capacity": room} for name, room in tiers if room > 0],
+            "tiers": [{"name": name, "capacity": size} for name, size in tiers if size > 0],
         },
     }

@@ -16,10 +16,10 @@ from typing import Any
 from foresee.errors import ConfigError
 from foresee.planning.simulation import Report
 
-__all__ = ["PLACES", "VERSION", "dumps", "error", "interval", "measured", "moved", "predicted", "read"]
+__all__ = ["SOURCES", "VERSION", "dumps", "error", "interval", "measured", "moved", "predicted", "read"]
 
 VERSION = 2
-PLACES: Mapping[str, tuple[str, ...]] = {
+SOURCES: Mapping[str, tuple[str, ...]] = {
     "origin": ("origin_queue", "origin_read", "origin_retry"),
     "disk": ("disk",),
     "ram": ("copy",),
@@ -29,22 +29,22 @@ PLACES: Mapping[str, tuple[str, ...]] = {
 
 _FIGURES: Mapping[str, str] = {"origin": "origin.read", "disk": "tier.disk.read", "ram": "tier.ram.read"}
 _TIMES = ("total_s", "first_epoch_s", "later_epoch_s")
-#: By how much of what was measured a prediction may be off that has no interval.
-_OFF = 0.1
+#: Tolerance of a prediction without interval, as a share of the measured time.
+_TOLERANCE = 0.1
 
 
 def predicted(reports: Sequence[Report], epochs: int | None) -> dict[str, Any]:
-    """The prediction, of one rank in the mean.
+    """Return the prediction, as the mean over ranks.
 
     Args:
-        reports: of the simulation, one at each epoch's end; it may stop before the run does.
-        epochs: of the run; None if unknown.
+        reports: reports of the simulation, one at each epoch's end; it may have fewer epochs than the run.
+        epochs: number of epochs of the run; None if unknown.
     """
     report = reports[-1]
     ends = [0.0, *(epoch.end_s for epoch in report.epochs)]
     took = [end - before for before, end in itertools.pairwise(ends)]
     waited = [epoch.stall_s / report.ranks for epoch in report.epochs]
-    told: dict[str, Any] = {
+    made: dict[str, Any] = {
         "simulated_epochs": len(took),
         "first_epoch_s": took[0],
         "later_epoch_s": _mean(took[1:]),
@@ -53,24 +53,24 @@ def predicted(reports: Sequence[Report], epochs: int | None) -> dict[str, Any]:
         "first_waits_s": {},
         "later_waits_s": {},
     }
-    for place in PLACES:
-        so_far = [0.0, *(_waited(each, place) for each in reports)]
+    for source in SOURCES:
+        so_far = [0.0, *(_waited(each, source) for each in reports)]
         each = [end - before for before, end in itertools.pairwise(so_far)]
-        told["first_waits_s"][place] = each[0]
-        told["later_waits_s"][place] = _mean(each[1:])
-    return {"total_s": None if epochs is None else _sum(told, "epoch", epochs), **told}
+        made["first_waits_s"][source] = each[0]
+        made["later_waits_s"][source] = _mean(each[1:])
+    return {"total_s": None if epochs is None else _sum(made, "epoch", epochs), **made}
 
 
 def measured(
     epoch_s: Sequence[float], wait_s: Sequence[float], waits: Mapping[str, float], step_s: float
 ) -> dict[str, Any]:
-    """Return the measured times of the epochs that one rank read as a whole.
+    """Return the measured times of the epochs that one rank read completely.
 
     Args:
-        epoch_s: seconds of each.
-        wait_s: of that waiting for batches.
-        waits: the waiting of all of them by cause.
-        step_s: that a step computed, in the mean.
+        epoch_s: seconds of each epoch.
+        wait_s: seconds of waiting for batches in each.
+        waits: seconds of waiting in all of them, by cause.
+        step_s: mean compute time of a step in seconds.
     """
     return {
         "epochs": len(epoch_s),
@@ -85,14 +85,14 @@ def measured(
 
 
 def error(prediction: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, float | None]:
-    """``(predicted - measured) / measured`` over the epochs that were read as a whole.
+    """Return ``(predicted - measured) / measured`` over the epochs that were read completely.
 
-    ``wait`` is all waiting for batches, beside it that for each of :data:`PLACES`; ``compute`` the rest, in which a
-    rank also waits for others.
+    ``wait`` is all waiting for batches, ``wait_*`` that for each of :data:`SOURCES`; ``compute`` is the rest, which
+    contains waits for other ranks.
 
-    >>> told = {"first_epoch_s": 11.0, "later_epoch_s": 5.0, "first_wait_s": 3.0, "later_wait_s": 0.0}
-    >>> told |= {"first_waits_s": {"origin": 3.0}, "later_waits_s": {"origin": 0.0}}
-    >>> off = error(told, measured([10.0, 5.0], [2.0, 0.0], {"origin_read": 2.0}, 0.1))
+    >>> prediction = {"first_epoch_s": 11.0, "later_epoch_s": 5.0, "first_wait_s": 3.0, "later_wait_s": 0.0}
+    >>> prediction |= {"first_waits_s": {"origin": 3.0}, "later_waits_s": {"origin": 0.0}}
+    >>> off = error(prediction, measured([10.0, 5.0], [2.0, 0.0], {"origin_read": 2.0}, 0.1))
     >>> off["total"], off["wait_origin"], off["wait_disk"]
     (0.06666666666666667, 0.5, None)
     """
@@ -100,21 +100,21 @@ def error(prediction: Mapping[str, Any], found: Mapping[str, Any]) -> dict[str, 
     total, wait = (_sum(prediction, what, epochs) if epochs else None for what in ("epoch", "wait"))
     compute = None if total is None or wait is None else total - wait
     made = {
-        "total": _off(total, found["total_s"]),
-        "first_epoch": _off(prediction["first_epoch_s"], found["first_epoch_s"]),
-        "later_epoch": _off(prediction["later_epoch_s"], found["later_epoch_s"]),
-        "wait": _off(wait, found["wait_s"]),
-        "compute": _off(compute, found["compute_s"]),
+        "total": _relative(total, found["total_s"]),
+        "first_epoch": _relative(prediction["first_epoch_s"], found["first_epoch_s"]),
+        "later_epoch": _relative(prediction["later_epoch_s"], found["later_epoch_s"]),
+        "wait": _relative(wait, found["wait_s"]),
+        "compute": _relative(compute, found["compute_s"]),
     }
-    for place, causes in PLACES.items():
-        first, later = prediction["first_waits_s"].get(place), prediction["later_waits_s"].get(place)
-        waited = None if first is None or not epochs else _whole(first, later, epochs)
-        made[f"wait_{place}"] = _off(waited, sum(found["waits_s"].get(cause, 0.0) for cause in causes))
+    for source, causes in SOURCES.items():
+        first, later = prediction["first_waits_s"].get(source), prediction["later_waits_s"].get(source)
+        waited = None if first is None or not epochs else _total(first, later, epochs)
+        made[f"wait_{source}"] = _relative(waited, sum(found["waits_s"].get(cause, 0.0) for cause in causes))
     return made
 
 
 def interval(each: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The least and the greatest time of several predictions of one run, each as :func:`predicted` gives it.
+    """Return minimum and maximum of several predictions of one run, which :func:`predicted` returned.
 
     >>> low = {"total_s": None, "first_epoch_s": 2.0, "later_epoch_s": 1.0}
     >>> interval([low, low | {"first_epoch_s": 3.0}])["high"]
@@ -129,15 +129,15 @@ def interval(each: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 def moved(
     prediction: Mapping[str, Any], within: Mapping[str, Any] | None, found: Mapping[str, Any]
 ) -> dict[str, Any] | None:
-    """Return the largest part of the difference, if the measured epochs took less or more than the prediction allows.
+    """Return the largest part of the difference, if the measured epochs are outside of the tolerance.
 
-    That is its interval, ``within``; without one a tenth of what was measured. None: they did not, or nothing can be
-    compared. ``figure`` is the profile's, ``train.compute_step`` for what is no waiting, or None for causes of waiting
-    that are not simulated; ``cause`` is where the waiting was, ``seconds`` what it took longer than predicted.
+    The tolerance is the interval ``within``; without one, a tenth of the measured time. None: they are inside, or there
+    is nothing to compare. ``figure`` is the profile's value, ``train.compute_step`` for time other than waiting, or
+    None for causes that are not simulated. ``cause`` is the cause of the wait, ``seconds`` the excess.
 
-    >>> told = {"first_epoch_s": 11.0, "later_epoch_s": 5.0, "first_wait_s": 3.0, "later_wait_s": 0.0}
-    >>> told |= {"first_waits_s": {"origin": 3.0}, "later_waits_s": {"origin": 0.0}}
-    >>> moved(told, None, measured([19.0, 6.0], [10.0, 0.5], {"origin_read": 9.0, "plan": 1.5}, 0.1))
+    >>> prediction = {"first_epoch_s": 11.0, "later_epoch_s": 5.0, "first_wait_s": 3.0, "later_wait_s": 0.0}
+    >>> prediction |= {"first_waits_s": {"origin": 3.0}, "later_waits_s": {"origin": 0.0}}
+    >>> moved(prediction, None, measured([19.0, 6.0], [10.0, 0.5], {"origin_read": 9.0, "plan": 1.5}, 0.1))
     {'figure': 'origin.read', 'cause': 'origin', 'seconds': 6.0}
     """
     epochs = found["epochs"]
@@ -146,7 +146,7 @@ def moved(
         return None
     took = found["total_s"]
     if within is None:
-        allowed = abs(took - total) <= _OFF * took
+        allowed = abs(took - total) <= _TOLERANCE * took
     else:
         low, high = (_sum(within[end], "epoch", epochs) for end in ("low", "high"))
         allowed = low is not None and high is not None and low <= took <= high
@@ -156,12 +156,12 @@ def moved(
     differences: list[tuple[float, str | None, str]] = [
         (found["compute_s"] - (total - wait), "train.compute_step", "compute")
     ]
-    simulated = {cause for causes in PLACES.values() for cause in causes}
-    for place, causes in PLACES.items():
-        first, later = prediction["first_waits_s"].get(place), prediction["later_waits_s"].get(place)
-        waited = None if first is None else _whole(first, later, epochs)
+    simulated = {cause for causes in SOURCES.values() for cause in causes}
+    for source, causes in SOURCES.items():
+        first, later = prediction["first_waits_s"].get(source), prediction["later_waits_s"].get(source)
+        waited = None if first is None else _total(first, later, epochs)
         measured_s = sum(found["waits_s"].get(cause, 0.0) for cause in causes)
-        differences.append((measured_s - (waited or 0.0), _FIGURES[place], place))
+        differences.append((measured_s - (waited or 0.0), _FIGURES[source], source))
     differences += [
         (seconds, None, cause) for cause, seconds in found["waits_s"].items() if cause not in simulated
     ]
@@ -170,15 +170,15 @@ def moved(
 
 
 def dumps(document: Mapping[str, Any]) -> str:
-    """The text of the file."""
+    """Return the text of the file."""
     return json.dumps({"version": VERSION, **document}, indent=2) + "\n"
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The file as plain values.
+    """Return the file as plain values.
 
     Raises:
-        ConfigError: no prediction, or of another version.
+        ConfigError: no prediction, or another version.
         OSError: the file cannot be read.
     """
     shown = os.fspath(path)
@@ -186,7 +186,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
         try:
             document = json.load(file)
         except (ValueError, RecursionError) as why:
-            raise ConfigError(f"{shown}: no prediction: {why}") from None
+            raise ConfigError(f"{shown}: not a prediction file: {why}") from None
     found = document.get("version") if isinstance(document, dict) else None
     if isinstance(found, bool) or found != VERSION:
         raise ConfigError(
@@ -196,23 +196,23 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     return made
 
 
-def _sum(told: Mapping[str, Any], what: str, epochs: int) -> float | None:
-    """Of so many epochs; None where only the first is known."""
-    return _whole(told[f"first_{what}_s"], told[f"later_{what}_s"], epochs)
+def _sum(prediction: Mapping[str, Any], what: str, epochs: int) -> float | None:
+    """Return the time of ``epochs``; None if only the first is known."""
+    return _total(prediction[f"first_{what}_s"], prediction[f"later_{what}_s"], epochs)
 
 
-def _whole(first: float, later: float | None, epochs: int) -> float | None:
+def _total(first: float, later: float | None, epochs: int) -> float | None:
     if epochs == 1:
         return float(first)
     return None if later is None else float(first + (epochs - 1) * later)
 
 
-def _waited(report: Report, place: str) -> float:
-    return sum(reads.waited_s for reads in report.reads if reads.source == place) / report.ranks
+def _waited(report: Report, source: str) -> float:
+    return sum(reads.waited_s for reads in report.reads if reads.source == source) / report.ranks
 
 
-def _off(told: float | None, found: float | None) -> float | None:
-    return None if told is None or not found else (told - found) / found
+def _relative(predicted_s: float | None, found: float | None) -> float | None:
+    return None if predicted_s is None or not found else (predicted_s - found) / found
 
 
 def _mean(values: Sequence[float]) -> float | None:

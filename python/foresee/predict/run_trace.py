@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run itself as its run folder's ledgers describe it: its shape, its samples, and the compute time of a step.
+"""Shape, samples and compute times of a run, from the ledgers of its run folder.
 
-Only facts that do not depend on the machine's storage hold on another machine; these are returned, along with the
-measured times of the run. Facts that the ledgers leave open are listed in ``limits``.
-
-A step computes from the end of its batch's wait to the beginning of the next wait, transforms included. Ranks that
-wait for each other at the end of a step hide their waiting there. So the least over ranks counts for every step, which
-is that of the rank that had its batch last and delayed the others.
+The result has the facts that do not depend on the host's storage, and the measured times of the run; ``limits`` lists
+missing facts. A step computes from the end of its batch's wait to the beginning of the next wait, including transforms.
+This time also contains waits for other ranks at the end of a step. So each step counts with the least over ranks, that
+of the rank whose batch came last.
 """
 
 from __future__ import annotations
@@ -30,55 +28,55 @@ _Columns: TypeAlias = dict[str, NDArray[Any]]
 _NUMBERS = ("start_ns", "duration_ns", "epoch", "step", "subject_id", "bytes", "samples")
 _WORDS = ("op", "source", "subject", "cause", "outcome")
 _NS = 1e9
-#: In place of a sample's id where an entry has none.
+#: Replaces the sample's id of an entry without one.
 _NO_ID = np.iinfo(np.int64).max
 
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """One run, as its ledgers tell it."""
+    """Facts of one run from its ledgers."""
 
     folder: str
     """The run folder."""
     ranks: int
     """Training processes."""
     epochs: int
-    """That were begun."""
+    """Number of epochs that began."""
     steps: int
-    """Of a whole epoch."""
+    """Steps of a complete epoch."""
     batch: int
     """Samples per rank and step."""
     samples: int
     """Of the data set, as far as the ledgers show."""
     drop_last: bool
-    """Whether a last batch that is short was left out."""
+    """Whether a short last batch was left out."""
     ids: NDArray[np.int64]
-    """Shape (samples that were read one by one,): which, ascending."""
+    """Shape (samples that were read individually,): their ids, ascending."""
     sizes: NDArray[np.float64]
-    """Likewise: bytes of each."""
+    """Same shape: bytes of each."""
     order: str
     """``sequential``, or ``distributed`` for any shuffled order."""
     compute: NDArray[np.float64]
-    """Seconds that each step computed and its batch was transformed, all epochs. The last step of an epoch is followed
-    by no wait and left out.
+    """Seconds of compute and transforms of each step, all epochs. The last step of an epoch is left out, because no
+    wait follows it.
     """
     waits: Mapping[str, float]
     """Seconds of waiting by cause, added up over ranks."""
     epoch_s: tuple[float, ...]
-    """Duration of each whole epoch on the slowest rank: from its first wait to the end of its last step."""
+    """Duration of each complete epoch on the slowest rank: from its first wait to the end of its last step."""
     fetches: int
-    """Most reads of one rank that were under way at a time."""
+    """Maximum of concurrent reads of one rank."""
     preprocess_rate: float | None
-    """Bytes per second that were decoded by one thread; None: the ledgers have no such entries."""
+    """Bytes per second that one thread decoded; None: the ledgers have no such entries."""
     limits: tuple[str, ...]
     """Facts that the ledgers do not have."""
 
 
 def read(folder: str | os.PathLike[str]) -> Trace:
-    """The trace of a run folder.
+    """Return the trace of a run folder.
 
     Raises:
-        ConfigError: no ledger of a loader there, not one of ours, of another version, or of less than two steps.
+        ConfigError: no ledger of a loader, a ledger of another program or version, or fewer than two steps.
         PackageMissing: pyarrow is not installed.
         OSError: a file cannot be read.
     """
@@ -87,19 +85,21 @@ def read(folder: str | os.PathLike[str]) -> Trace:
     by_rank = _loaders(shown, limits)
     ranks = max(by_rank) + 1
     if missing := sorted(set(range(ranks)) - by_rank.keys()):
-        limits.append(f"cluster.ranks: {_listed(missing)} left no ledger; taken to be like the others")
+        limits.append(f"cluster.ranks: {_list_ranks(missing)} left no ledger; assumed to equal the others")
     waits = {rank: _waits(columns) for rank, columns in by_rank.items()}
     epochs = 1 + max(int(each["epoch"].max()) for each in waits.values())
     steps = 1 + max(int(each["step"].max()) for each in waits.values())
     whole = _whole(waits, steps, epochs)
     compute = _compute(waits, steps)
     if not len(compute):
-        raise ConfigError(f"{shown}: no two steps of one epoch follow each other there, so no time per step")
+        raise ConfigError(
+            f"{shown}: no two consecutive steps of one epoch, so no time per step; trace at least one epoch"
+        )
     batch = max(int(each["samples"].max()) for each in waits.values())
     ids, sizes = _sizes(by_rank)
     if not len(sizes):
         raise ConfigError(
-            f"{shown}: no sample was read one by one, all came out of memory; trace a run from its start"
+            f"{shown}: no sample was read individually, all came from memory; trace a run from its start"
         )
     samples, drop_last = _samples(waits, whole, ids, ranks, limits)
     return Trace(
@@ -116,14 +116,14 @@ def read(folder: str | os.PathLike[str]) -> Trace:
         compute=compute,
         waits=_by_cause(by_rank),
         epoch_s=tuple(_epoch_s(waits, epoch, float(np.median(compute))) for epoch in whole),
-        fetches=max(_together(columns) for columns in by_rank.values()),
+        fetches=max(_max_in_flight(columns) for columns in by_rank.values()),
         preprocess_rate=_decoded(by_rank),
         limits=tuple(limits),
     )
 
 
 def _loaders(folder: str, limits: list[str]) -> dict[int, _Columns]:
-    """By rank, the entries of its first loader. Further loaders and gradients are told of."""
+    """Return by rank the entries of its first loader. ``limits`` names further loaders."""
     found: dict[int, _Columns] = {}
     for path, rank in ledger.files(folder):
         name = os.path.basename(path)
@@ -131,11 +131,11 @@ def _loaders(folder: str, limits: list[str]) -> dict[int, _Columns]:
         if not len(_of(columns, op="wait")["step"]):
             continue
         if rank in found:
-            limits.append(f"{name}: of a further loader of rank {rank}, not in the figures")
+            limits.append(f"{name}: of a further loader of rank {rank}, not part of the numbers")
         else:
             found[rank] = columns
     if not found:
-        raise ConfigError(f"{folder}: no batch was waited for in its ledgers; a run with a loader expected")
+        raise ConfigError(f"{folder}: its ledgers have no wait for a batch; expected a run with a loader")
     return found
 
 
@@ -164,25 +164,25 @@ def _columns(path: str, name: str, limits: list[str]) -> _Columns:
 
 
 def _of(columns: _Columns, *, op: str) -> _Columns:
-    """Entries of the batches' own operation; those of gradients are about tensors."""
+    """Return the entries of an operation on batches; entries of gradients are about tensors."""
     which = (columns["op"] == op) & (columns["subject"] == "batch")
     return {key: column[which] for key, column in columns.items()}
 
 
 def _waits(columns: _Columns) -> _Columns:
-    """The waits for batches, one row each: when it began, how long the batch was being read, its step and samples.
+    """Return one row per wait for a batch: start, time of reading, step and samples.
 
-    The ledger has one row per cause, the last one with the samples. Decoding, transforms and workers are not simulated:
-    their time is the step's.
+    The ledger has one row per cause, and the last one has the samples. Decoding, transforms and workers are not
+    simulated, so their time is part of the step.
     """
     rows = _of(columns, op="wait")
     order = np.argsort(rows["start_ns"], kind="stable")
     rows = {key: column[order] for key, column in rows.items()}
     last = np.flatnonzero(rows["samples"] > 0)
     wait = np.searchsorted(last, np.arange(len(order)))
-    # Rows after the last samples are of a wait that was cut off.
-    known = wait < len(last)
-    reading = known & ~np.isin(rows["cause"].astype(str), PREPARING)
+    # Rows after the last samples belong to an incomplete wait.
+    is_complete = wait < len(last)
+    reading = is_complete & ~np.isin(rows["cause"].astype(str), PREPARING)
     spent = np.bincount(wait[reading], rows["duration_ns"][reading], len(last)).astype(np.int64)
     first = np.concatenate([[0], last[:-1] + 1])[: len(last)]
     return {
@@ -195,7 +195,7 @@ def _waits(columns: _Columns) -> _Columns:
 
 
 def _whole(waits: Mapping[int, _Columns], steps: int, epochs: int) -> list[int]:
-    """Epochs of which every rank took every step, once."""
+    """Return the epochs of which every rank took every step once."""
     every = np.arange(steps)
     return [
         epoch
@@ -207,7 +207,7 @@ def _whole(waits: Mapping[int, _Columns], steps: int, epochs: int) -> list[int]:
 
 
 def _compute(waits: Mapping[int, _Columns], steps: int) -> NDArray[np.float64]:
-    """Seconds between waits, by epoch and step, the least over ranks."""
+    """Return the seconds between waits by epoch and step, the least over ranks."""
     least: dict[int, float] = {}
     for each in waits.values():
         order = np.argsort(each["start_ns"], kind="stable")
@@ -221,7 +221,7 @@ def _compute(waits: Mapping[int, _Columns], steps: int) -> NDArray[np.float64]:
     return np.array([least[key] for key in sorted(least)])
 
 
-def _read_alone(columns: _Columns) -> NDArray[np.bool_]:
+def _is_single_read(columns: _Columns) -> NDArray[np.bool_]:
     which: NDArray[np.bool_] = (
         (columns["op"] == "read") & (columns["subject"] == "sample") & (columns["outcome"] == "ok")
     )
@@ -229,8 +229,8 @@ def _read_alone(columns: _Columns) -> NDArray[np.bool_]:
 
 
 def _sizes(by_rank: Mapping[int, _Columns]) -> tuple[NDArray[Any], NDArray[np.float64]]:
-    """Samples that were read one by one, and their bytes."""
-    reads = [_read_alone(columns) for columns in by_rank.values()]
+    """Return the samples that were read individually, and their bytes."""
+    reads = [_is_single_read(columns) for columns in by_rank.values()]
     ids = np.concatenate(
         [each["subject_id"][which] for each, which in zip(by_rank.values(), reads, strict=True)]
     )
@@ -248,7 +248,7 @@ def _samples(
     highest = int(ids[-1]) + 1
     if not whole:
         limits.append(
-            f"data.samples: no epoch was traced from its beginning to its end; {highest:,}, the highest that was read"
+            f"data.samples: no complete epoch was traced; assumed {highest:,}, from the highest id that was read"
         )
         return max(highest, ranks), False
     counts = [int(each["samples"][each["epoch"] == whole[0]].sum()) for each in waits.values()]
@@ -265,9 +265,9 @@ def _samples(
 
 
 def _sequential(by_rank: Mapping[int, _Columns], ranks: int, batch: int) -> bool:
-    """Whether every sample was read in the step in which ascending ids have it."""
+    """Whether every sample was read in its step of the ascending order."""
     for columns in by_rank.values():
-        which = _read_alone(columns)
+        which = _is_single_read(columns)
         if np.any(columns["subject_id"][which] // (ranks * batch) != columns["step"][which]):
             return False
     return True
@@ -284,7 +284,7 @@ def _by_cause(by_rank: Mapping[int, _Columns]) -> dict[str, float]:
 
 
 def _epoch_s(waits: Mapping[int, _Columns], epoch: int, step: float) -> float:
-    """Of the slowest rank; its last step, which no wait ends, takes as long as one does."""
+    """Return the seconds of an epoch on the slowest rank; ``step``: those of its last step, which no wait ends."""
     spans = []
     for each in waits.values():
         which = each["epoch"] == epoch
@@ -293,15 +293,15 @@ def _epoch_s(waits: Mapping[int, _Columns], epoch: int, step: float) -> float:
     return max(spans) + step
 
 
-def _together(columns: _Columns) -> int:
-    """The most reads by themselves under way at a time."""
-    which = _read_alone(columns)
+def _max_in_flight(columns: _Columns) -> int:
+    """Return the maximum of concurrent reads of single samples."""
+    which = _is_single_read(columns)
     start, duration = columns["start_ns"][which], columns["duration_ns"][which]
     times = np.concatenate([start, start + duration])
     change = np.concatenate([np.ones_like(start), -np.ones_like(start)])
-    # One that ends makes room for one that begins at the same time.
-    under_way = np.cumsum(change[np.lexsort((change, times))])
-    return max(1, int(under_way.max(initial=0)))
+    # An end counts before a start at the same time.
+    in_flight = np.cumsum(change[np.lexsort((change, times))])
+    return max(1, int(in_flight.max(initial=0)))
 
 
 def _decoded(by_rank: Mapping[int, _Columns]) -> float | None:
@@ -313,5 +313,5 @@ def _decoded(by_rank: Mapping[int, _Columns]) -> float | None:
     return nbytes / seconds if nbytes and seconds else None
 
 
-def _listed(ranks: list[int]) -> str:
+def _list_ranks(ranks: list[int]) -> str:
     return ("rank " if len(ranks) == 1 else "ranks ") + ", ".join(map(str, ranks))

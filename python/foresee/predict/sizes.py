@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bytes of each sample of a predicted run: known sizes, and drawn ones in place of unknown sizes.
 
-The simulator draws from a normal distribution, as published scenarios do, and draws values below 0 again. Data whose
-sizes scatter as those of ImageNet would become a quarter larger by that. The sizes of this module have the measured
-mean.
+The simulator draws from a normal distribution, as published scenarios do, and draws values below 0 again. With the
+spread of ImageNet's sizes this makes the data a quarter larger. The sizes of this module have the measured mean.
 """
 
 from __future__ import annotations
@@ -14,18 +13,18 @@ from numpy.typing import NDArray
 __all__ = ["drawn", "filled"]
 
 _SEED = 0
-#: Below this a gamma distribution is hardly anything but zeros, with one value so large that it stands for all.
+#: Below this, a gamma distribution has almost only zeros and one huge value.
 _SHAPE_LEAST = 0.01
-#: A few draws of such a distribution may all be next to nothing: no factor makes sizes of them.
+#: A few draws of such a distribution may all be almost 0 and cannot be scaled to sizes.
 _MEAN_LEAST = 1e-9
 
 
 def filled(samples: int, ids: NDArray[np.int64], sizes: NDArray[np.float64]) -> NDArray[np.uint64]:
-    """Sizes of ``samples``, of which those of ``ids`` are known; the others are drawn from the known ones.
+    """Return the bytes of each sample; those of ``ids`` are known, the others are drawn from them.
 
     Args:
-        samples: how many there are, 1 or more.
-        ids: shape (known,), 1 or more; ids that are no sample's tell of the others alone.
+        samples: number of samples, 1 or more.
+        ids: shape (known,), at least one; ids above the samples only add to the distribution.
         sizes: shape (known,), bytes, 0 or more; 0 becomes 1, the least that can be read.
 
     >>> filled(4, np.array([0, 3]), np.array([5.0, 5.0])).tolist()
@@ -42,10 +41,10 @@ def filled(samples: int, ids: NDArray[np.int64], sizes: NDArray[np.float64]) -> 
 
 
 def drawn(samples: int, mean: float, sigma: float) -> NDArray[np.uint64]:
-    """Sizes of ``samples``, 1 byte or more, of which nothing but ``mean`` and ``sigma`` is known, in bytes, above 0.
+    """Return drawn bytes of each sample, 1 or more, with ``mean`` and ``sigma`` in bytes, above 0.
 
-    From a gamma distribution of that mean and deviation (of ten times the mean at most), which has nothing below 0,
-    scaled so that the drawn sizes have the mean to a byte.
+    They come from a gamma distribution with this mean and deviation (of ten times the mean at most), which has no
+    values below 0, scaled so that the drawn sizes have the mean to a byte.
 
     >>> sizes = drawn(100_000, 107_700.0, 100_000.0)
     >>> round(float(sizes.mean())), round(float(sizes.std()) / 1000)

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trace here, predict there: how long a traced run takes on another machine, under every policy of loading.
+"""Predict the duration of a traced run on another host, under every loading policy.
 
-A trace gives the job, the other machine's profile the cluster, a job file what neither knows. Compute is scaled by a
-given factor alone: how much faster another accelerator is, no ledger of this one tells. Nor does any tell which ranks
-shared a machine: all of them are taken to, unless the job file says otherwise.
+The trace gives the job, the other host's profile the cluster, and a job file the missing values. A given factor scales
+the compute time, because no ledger contains the speed of another accelerator. All ranks are assumed to share a node,
+unless the job file says otherwise.
 
-Intervals are those of the time per step. The mean over steps is drawn anew (bootstrap) a thousand times with a fixed
-seed, and the middle 90 % of the means are kept. A run's time grows with its time per step, so the times at both ends
-of that interval are the ends of the time's own; three simulations tell what a thousand would. What else may be wrong,
-the profile above all, is not in them.
+Intervals come from the time per step: the middle 90 % of a thousand bootstrap means over steps, with a fixed seed. A
+run's time grows with its time per step, so two simulations at the ends of this interval give the ends of the run's own.
+Other errors, above all of the profile, are not part of it.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ __all__ = [
     "interval",
     "policies",
     "predict",
-    "ram_room",
+    "ram_capacity",
     "staging_bytes",
     "task",
 ]
@@ -44,19 +43,18 @@ __all__ = [
 _DRAWS = 1000
 _SEED = 0
 _SHARE = 0.9
-#: As the loader takes it without being told: batches; or samples if that is more, but not for more than some bytes;
-#: at most so many bytes in all.
+#: The loader's default staging buffer: batches; samples if that is more, up to a number of bytes; a limit in bytes.
 _STAGING_BATCHES, _STAGING_SAMPLES, _STAGING_SAMPLES_BYTES, _STAGING_MAX = 8, 4096, 64 * 2**20, 2 * 10**9
-#: Of a memory budget one part in so many; and so many batches in any case: in use, ready, on its way.
+#: Its largest share of a memory budget, as a divisor; its least number of batches: in use, ready, in flight.
 _STAGING_OF_RAM, _STAGING_LEAST = 4, 3
-#: Bytes per sample of the planner's tables, and the most for copies on their way to a disk.
-_TABLES, _COPIES_MOST = 40, 32 * 2**20
+#: Bytes per sample of the planner's tables, and the limit for copies in flight to a disk.
+_TABLES, _COPIES_MAX = 40, 32 * 2**20
 _LEAST_S = 1e-9
 
 
 @dataclass(frozen=True)
 class Range:
-    """A predicted time in seconds, and the interval that it lies in as far as the steps tell."""
+    """A predicted time in seconds, with its interval from the spread of the steps."""
 
     value: float
     low: float
@@ -65,36 +63,38 @@ class Range:
 
 @dataclass(frozen=True)
 class Task:
-    """The input of a prediction: a job made of a trace, and the facts that the trace lacks."""
+    """Input of a prediction: a job from a trace, and assumptions for the values that the trace lacks."""
 
     job: Job
     """For the simulator, at the mean time per step."""
     order: Literal["distributed", "sequential"]
     compute_s: Range | None
-    """Of a step, there; None: as the job file says, and nothing else varies."""
+    """Of a step on the other host; None: the job file gives it, without an interval."""
     untold: Mapping[str, str]
-    """By key of the job file: what the trace cannot tell, and what stands in its place."""
+    """By key of the job file: an assumption in place of a value that the trace lacks."""
     sizes: NDArray[np.uint64] | None = field(default=None, compare=False)
-    """Shape (samples,): bytes of each, by id; None: as the job says."""
+    """Shape (samples,): bytes of each sample, by id; None: from the job."""
     by_requests: Mapping[int, tuple[tuple[int, float], ...]] = field(default_factory=dict)
-    """By requests that a rank has under way at a time, the origin's rates against ranks: for policies of windows, which
-    do not ask as staging does. Empty where the job file has the rates.
+    """By concurrent requests of a rank, the origin's rates against ranks: for window policies, whose number of requests
+    is not that of staging. Empty if the job file has the rates.
     """
 
     @property
     def steps_s(self) -> tuple[float | None, ...]:
-        """Times per step that are simulated for each policy, the mean first; None: that of the job."""
-        told = self.compute_s
-        return (None,) if told is None else tuple(dict.fromkeys((told.value, told.low, told.high)))
+        """Simulated times per step, the mean first; None: that of the job."""
+        compute = self.compute_s
+        return (
+            (None,) if compute is None else tuple(dict.fromkeys((compute.value, compute.low, compute.high)))
+        )
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """One policy there."""
+    """Prediction for one policy."""
 
     policy: str
     reason: str | None
-    """Why it has no answer; None: it has."""
+    """Reason for a missing prediction; None: there is one."""
     total_s: Range | None
     first_epoch_s: Range | None
     """Duration of the first epoch, including initialization."""
@@ -106,18 +106,18 @@ class Forecast:
 
 def task(
     trace: Trace,
-    there: Profile,
+    target: Profile,
     *,
     job_file: str | os.PathLike[str] | None = None,
     compute_factor: float = 1.0,
 ) -> Task:
-    """The job that a trace tells of, on the machine of a profile.
+    """Return the job of a trace on the host of a profile.
 
     Args:
-        trace: of a run, anywhere.
-        there: what was measured on the machine that is asked about.
-        job_file: keys that the trace cannot tell, or that are to be others than it tells.
-        compute_factor: how many times as long a step computes there, above 0.
+        trace: trace of a run on any host.
+        target: profile of the other host.
+        job_file: keys that the trace lacks, or that override it.
+        compute_factor: compute time of a step on the other host, as a multiple of the traced one; above 0.
 
     Raises:
         ConfigError: a wrong factor, or a job file with faults.
@@ -125,13 +125,13 @@ def task(
     """
     if not (isinstance(compute_factor, (int, float)) and 0 < compute_factor < math.inf):
         raise ConfigError(f"compute_factor={compute_factor!r}; a number above 0 expected")
-    # A step that takes no time at all is one whose time a clock cannot tell.
+    # A step of 0 s is shorter than the resolution of the clock.
     mean = max(float(trace.compute.mean()) * compute_factor, _LEAST_S)
-    job = completed(_known(trace, there, mean, trace.ranks), there, job_file)
+    job = completed(_tables(trace, target, mean, trace.ranks), target, job_file)
     ranks = job.cluster.ranks
     if ranks is not None and ranks != trace.ranks:
-        # More ranks, or fewer, are on one machine as well.
-        job = completed(_known(trace, there, mean, ranks), there, job_file)
+        # Another number of ranks is on one node as well.
+        job = completed(_tables(trace, target, mean, ranks), target, job_file)
     order: Literal["distributed", "sequential"] = (
         "sequential" if trace.order == "sequential" else "distributed"
     )
@@ -141,29 +141,29 @@ def task(
         compute = Range(mean, low, high)
     elif compute_factor != 1.0:
         raise ConfigError(
-            f"{job.file}: it says how long a step computes, beside a compute factor of {compute_factor:g}; leave out "
-            "one of both"
+            f"{job.file}: it has the compute time of a step, and compute_factor={compute_factor:g} is given; omit one "
+            "of them"
         )
     sizes = _sizes(trace, job)
-    return Task(job, order, compute, _untold(trace, job, sizes), sizes, _by_requests(there, job))
+    return Task(job, order, compute, _assumptions(trace, job, sizes), sizes, _by_requests(target, job))
 
 
 def predict(
-    asked: Task,
+    task: Task,
     chosen: Sequence[str] | None = None,
     between: Callable[[str, int, int], None] | None = None,
 ) -> list[Forecast]:
-    """Predict the duration of ``asked`` under each policy; those of :func:`policies`, if none are chosen.
+    """Predict the duration of ``task`` under each chosen policy; by default those of :func:`policies`.
 
     ``between`` is called with each value that :meth:`foresee.planning.simulation.Run.advance` returns; it may raise.
 
     Raises:
-        ConfigError: what the simulation needs was neither traced nor measured nor given: all of it, by key.
+        ConfigError: values for the simulation are missing in trace, profile and job file; the error lists their keys.
     """
     made = []
-    for policy in chosen or policies(asked.job):
+    for policy in chosen or policies(task.job):
         try:
-            made.append(_forecast(asked, policy, between))
+            made.append(_forecast(task, policy, between))
         except Unsupported as why:
             made.append(Forecast(policy, why.reason, None, None, None, None))
     return made
@@ -172,7 +172,7 @@ def predict(
 def interval(
     values: NDArray[np.float64], *, draws: int = _DRAWS, seed: int = _SEED, share: float = _SHARE
 ) -> tuple[float, float]:
-    """The middle ``share`` of the means of ``draws`` samples of ``values``, drawn with replacement.
+    """Return the middle ``share`` of the means of ``draws`` samples of ``values``, drawn with replacement.
 
     Source: Efron, "Bootstrap Methods: Another Look at the Jackknife", 1979: the percentile interval.
 
@@ -187,17 +187,17 @@ def interval(
 
 
 def policies(job: Job) -> tuple[str, ...]:
-    """The job's policies, or all that it has the figures for."""
+    """Return the job's policies, or all policies for which it has the values."""
     if job.cache.policies:
         return job.cache.policies
     return CACHE_POLICIES if job.cluster.origin.latency is None else (*CACHE_POLICIES, *WINDOW_POLICIES)
 
 
 def staging_bytes(batch: int, mean: float, *, ram: int = 0, largest: float | None = None) -> int:
-    """Return the loader's default size of the staging buffer for samples of ``mean`` bytes.
+    """Return the loader's default size of the staging buffer in bytes, for samples of ``mean`` bytes.
 
-    Of a memory budget ``ram`` (bytes; 0: none was given) it takes a quarter at most, but always room for three batches
-    of the ``largest`` sample.
+    It takes at most a quarter of a memory budget ``ram`` (bytes; 0: no budget), and at least three batches of the
+    ``largest`` sample.
 
     >>> staging_bytes(1000, 1e6), staging_bytes(32, 100.0)
     (3000000000, 409600)
@@ -211,20 +211,20 @@ def staging_bytes(batch: int, mean: float, *, ram: int = 0, largest: float | Non
     return max(1, math.ceil(max(wanted, _STAGING_LEAST * batch * (largest or mean))))
 
 
-def ram_room(ram: int, staging: int, samples: int, *, disk: bool) -> int:
-    """Return the bytes of the loader's memory budget ``ram`` that are left for samples, 0 or more.
+def ram_capacity(ram: int, staging: int, samples: int, *, disk: bool) -> int:
+    """Return the bytes of the loader's memory budget ``ram`` that remain for samples, 0 or more.
 
-    Beside staging it pays for the planner's tables, and where there is a disk for copies on their way to it.
+    Staging, the planner's tables and, with a disk, copies in flight to it are subtracted.
 
-    >>> ram_room(100_000_000, 25_000_000, 1000, disk=True)
+    >>> ram_capacity(100_000_000, 25_000_000, 1000, disk=True)
     62460000
     """
     rest = ram - staging - _TABLES * samples
-    return max(0, rest - (min(_COPIES_MOST, ram // 8) if disk else 0))
+    return max(0, rest - (min(_COPIES_MAX, ram // 8) if disk else 0))
 
 
-def _forecast(asked: Task, policy: str, between: Callable[[str, int, int], None] | None) -> Forecast:
-    reports = [_simulated(asked, policy, seconds, between) for seconds in asked.steps_s]
+def _forecast(task: Task, policy: str, between: Callable[[str, int, int], None] | None) -> Forecast:
+    reports = [_simulate(task, policy, seconds, between) for seconds in task.steps_s]
 
     def ranged(time: Callable[[simulation.Report], float]) -> Range:
         times = [time(report) for report in reports]
@@ -240,19 +240,17 @@ def _forecast(asked: Task, policy: str, between: Callable[[str, int, int], None]
     )
 
 
-def _simulated(
-    asked: Task, policy: str, seconds: float | None, between: Callable[[str, int, int], None] | None
+def _simulate(
+    task: Task, policy: str, seconds: float | None, between: Callable[[str, int, int], None] | None
 ) -> simulation.Report:
-    job = asked.job
+    job = task.job
     if seconds is not None:
         job = dataclasses.replace(job, train=dataclasses.replace(job.train, compute_step=seconds))
     if policy in WINDOW_POLICIES:
-        rates = asked.by_requests.get(bucket_window.downloads(job, policy))
+        rates = task.by_requests.get(bucket_window.downloads(job, policy))
         if rates is not None:
             job = vary.with_value(job, "cluster.origin.read", dict(rates))
-    return simulation.Run(job, policy, order=asked.order, hand_over="batch", sizes=asked.sizes).finish(
-        between
-    )
+    return simulation.Run(job, policy, order=task.order, hand_over="batch", sizes=task.sizes).finish(between)
 
 
 def _later(report: simulation.Report) -> float:
@@ -261,7 +259,7 @@ def _later(report: simulation.Report) -> float:
 
 
 def _sizes(trace: Trace, job: Job) -> NDArray[np.uint64] | None:
-    """Return the job's data if they are those of the trace."""
+    """Return the sizes of the trace if the job has its data."""
     data = job.data
     if data.index is not None or data.samples is None or (data.size, data.size_sigma) != _distribution(trace):
         return None
@@ -273,22 +271,24 @@ def _distribution(trace: Trace) -> tuple[float, float]:
     return float(trace.sizes.mean()), float(trace.sizes.std())
 
 
-def _by_requests(there: Profile, job: Job) -> dict[int, tuple[tuple[int, float], ...]]:
+def _by_requests(target: Profile, job: Job) -> dict[int, tuple[tuple[int, float], ...]]:
     staging, given = job.cluster.staging, job.cluster.origin.read
-    if staging is None or given is None or given != _rates(there, staging.threads):
+    if staging is None or given is None or given != _rates(target, staging.threads):
         return {}
     counts = {bucket_window.downloads(job, policy) for policy in WINDOW_POLICIES}
-    return {count: rates for count in counts if (rates := _rates(there, count))}
+    return {count: rates for count in counts if (rates := _rates(target, count))}
 
 
-def _rates(there: Profile, requests: int) -> tuple[tuple[int, float], ...]:
-    """The origin's rates against ranks, each of which has so many requests under way."""
-    curve = there.complete({"staging": {"threads": requests}})["origin"].get("read", {})
+def _rates(target: Profile, requests: int) -> tuple[tuple[int, float], ...]:
+    """Return the origin's rates against ranks, each with ``requests`` in flight."""
+    curve = target.complete({"staging": {"threads": requests}})["origin"].get("read", {})
     return tuple(sorted(curve.items()))
 
 
-def _known(trace: Trace, there: Profile, compute_s: float, together: int) -> dict[str, dict[str, Any]]:
-    """Return the facts of the trace as tables of a job file; ``together``: ranks of a machine."""
+def _tables(
+    trace: Trace, target: Profile, compute_s: float, ranks_per_node: int
+) -> dict[str, dict[str, Any]]:
+    """Return the facts of the trace as tables of a job file."""
     mean, sigma = _distribution(trace)
     train: dict[str, Any] = {
         "batch": trace.batch,
@@ -307,65 +307,69 @@ def _known(trace: Trace, there: Profile, compute_s: float, together: int) -> dic
         "train": train,
         "cluster": {
             "ranks": trace.ranks,
-            "ranks_per_machine": together,
-            "origin": {"readers": "queue" if _is_folder(there) else "demand"},
+            "ranks_per_machine": ranks_per_node,
+            "origin": {"readers": "queue" if _is_folder(target) else "demand"},
             "staging": {"capacity": staging_bytes(trace.batch, mean), "threads": trace.fetches},
-            "tiers": [{"name": name} for name in _tiers(there)],
+            "tiers": [{"name": name} for name in _tiers(target)],
         },
     }
 
 
-def _is_folder(there: Profile) -> bool:
-    """Whether the origin there is a folder, whose reads are served one after the other.
+def _is_folder(target: Profile) -> bool:
+    """Whether the origin is a folder, whose reads are served one after the other.
 
-    What a page cache answers is measured of no other.
+    Only a folder has measured reads from the page cache.
     """
-    return bool(there.curve("origin.cached_read"))
+    return bool(target.curve("origin.cached_read"))
 
 
-def _tiers(there: Profile) -> list[str]:
-    """Tiers that the profile has room and rates of, the fastest first."""
+def _tiers(target: Profile) -> list[str]:
+    """Return the tiers with capacity and rates in the profile, the fastest first."""
     names = dict.fromkeys(
-        figure.name.split(".")[1] for figure in there.figure if figure.name.startswith("tier.")
+        figure.name.split(".")[1] for figure in target.figure if figure.name.startswith("tier.")
     )
-    told = [name for name in names if there.get(f"tier.{name}.capacity") and there.curve(f"tier.{name}.read")]
-    return sorted(told, key=lambda name: -max(there.curve(f"tier.{name}.read").values()))
+    measured = [
+        name for name in names if target.get(f"tier.{name}.capacity") and target.curve(f"tier.{name}.read")
+    ]
+    return sorted(measured, key=lambda name: -max(target.curve(f"tier.{name}.read").values()))
 
 
-def _untold(trace: Trace, job: Job, sizes: NDArray[np.uint64] | None) -> dict[str, str]:
-    """By key, what no ledger has."""
+def _assumptions(trace: Trace, job: Job, sizes: NDArray[np.uint64] | None) -> dict[str, str]:
+    """Return the assumptions by key."""
     cluster = job.cluster
-    untold: dict[str, str] = {}
+    assumptions: dict[str, str] = {}
     if trace.order != "sequential":
-        untold["train.seed"] = f"{job.train.seed}; any shuffled order takes about as long"
+        assumptions["train.seed"] = f"{job.train.seed}; any shuffled order takes about as long"
     unread = 0 if sizes is None else len(sizes) - int((trace.ids < len(sizes)).sum())
     if unread:
-        untold["data.index"] = (
-            f"sizes of {unread:,} samples, which were not read one by one, are drawn from those of the others"
+        assumptions["data.index"] = (
+            f"sizes of {unread:,} samples, which were not read individually, are drawn from those of the others"
         )
     if job.train.preprocess_rate is None:
-        untold["train.preprocess_rate"] = (
-            "no decoding in the ledgers: what the training loop does is in its time per step, what runs ahead is not"
+        assumptions["train.preprocess_rate"] = (
+            "no decoding in the ledgers: decoding in the training loop is part of the time per step, decoding ahead is "
+            "missing"
         )
     staging = cluster.staging
     if staging is not None:
-        untold["cluster.staging"] = (
+        assumptions["cluster.staging"] = (
             f"{staging.capacity:,} bytes and {staging.threads} threads, unless the job file says otherwise"
         )
     together = min(cluster.ranks_per_machine, cluster.ranks or 1)
     if together > 1:
-        untold["cluster.ranks_per_machine"] = (
-            f"{together} ranks share a machine, and its memory and disk in equal parts; all of them do, unless the "
-            "job file says otherwise"
+        assumptions["cluster.ranks_per_machine"] = (
+            f"{together} ranks share a node, and its memory and disk in equal parts, unless the job file says otherwise"
         )
     names = ", ".join(tier.name for tier in cluster.tiers)
-    untold["cluster.tiers"] = (
-        f"{names}: rooms of the profile in equal parts for the ranks of a machine, those of a job file for each rank"
+    assumptions["cluster.tiers"] = (
+        f"{names}: capacities of the profile in equal parts for the ranks of a node, those of a job file for each rank"
         if names
-        else "none: the profile has no tier with capacity and rates, so nothing is kept"
+        else "none: the profile has no tier with capacity and rates, so nothing is cached"
     )
     if cluster.network.rate is None and trace.ranks > 1:
-        untold["cluster.network.rate"] = "not in the profile: no policy that reads from peers has an answer"
+        assumptions["cluster.network.rate"] = (
+            "not in the profile: no prediction for policies that read from peers"
+        )
     if cluster.origin.latency is None:
-        untold["cluster.origin.latency"] = "not in the profile: no policy of windows has an answer"
-    return untold
+        assumptions["cluster.origin.latency"] = "not in the profile: no prediction for window policies"
+    return assumptions

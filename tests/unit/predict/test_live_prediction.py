@@ -24,7 +24,7 @@ from foresee.errors import ConfigError
 from foresee.planning import simulation
 from foresee.predict import live as beside_
 from foresee.predict import live_job, prediction_file
-from foresee.predict.live import Beside, Shape
+from foresee.predict.live import LivePrediction, Shape
 from foresee.predict.sizes import drawn
 
 GOLDEN = ROOT / "testdata" / "forecast" / "prediction.json"
@@ -86,7 +86,7 @@ class Later:
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine may take longer than training would wait, and the thread has its share of the cores."""
     monkeypatch.setattr(beside_, "_HEAD_START_S", WATCHDOG)
-    monkeypatch.setattr(beside_, "_PATIENCE_S", WATCHDOG)
+    monkeypatch.setattr(beside_, "_LINGER_S", WATCHDOG)
     monkeypatch.setattr(beside_, "_NICE", 0)
 
 
@@ -96,23 +96,23 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def made(tmp_path: Path, clock: Clock) -> Callable[..., Beside]:
+def made(tmp_path: Path, clock: Clock) -> Callable[..., LivePrediction]:
     profile = tmp_path / "profile.toml"
     profile.write_text(PROFILE)
 
-    def make(shape: Shape = SHAPE, **other: Any) -> Beside:
+    def make(shape: Shape = SHAPE, **other: Any) -> LivePrediction:
         given = {"folder": str(tmp_path / "run"), "profile_file": str(profile), "job_file": None} | other
-        return Beside(shape, waits=clock.waits, clock=lambda: clock.now, **given)
+        return LivePrediction(shape, waits=clock.waits, clock=lambda: clock.now, **given)
 
     return make
 
 
-def train(beside: Beside, clock: Clock, epochs: int = 3, steps: int = 40) -> None:
+def train(live: LivePrediction, clock: Clock, epochs: int = 3, steps: int = 40) -> None:
     for _ in range(epochs):
-        beside.begin(whole=True)
+        live.begin_epoch(whole=True)
         for step in range(steps):
             clock.spend_waiting(0.002)
-            beside.handed(finished=step + 1 == steps)
+            live.on_batch(finished=step + 1 == steps)
             clock.now += 0.01
         clock.now += 5.0  # something else between epochs
 
@@ -122,9 +122,9 @@ def document(tmp_path: Path, name: str = "prediction.json") -> dict[str, Any]:
 
 
 def test_the_first_steps_tell_how_long_one_computes(tmp_path: Path, clock: Clock, made: Any) -> None:
-    beside = made()
-    train(beside, clock)
-    beside.end()
+    live = made()
+    train(live, clock)
+    live.close()
     told = document(tmp_path)
     assert told["compute"] == {
         "from": "first steps",
@@ -147,8 +147,8 @@ def test_the_first_steps_tell_how_long_one_computes(tmp_path: Path, clock: Clock
 def test_a_job_file_tells_before_the_first_step(tmp_path: Path, clock: Clock, made: Any) -> None:
     file = tmp_path / "job.toml"
     file.write_text('version = 1\n[train]\ncompute_step = "12 ms"\n')
-    beside = made(job_file=str(file))
-    beside._thread.join()
+    live = made(job_file=str(file))
+    live._thread.join()
     told = document(tmp_path)
     assert (told["after_steps"], told["compute"]["from"], told["compute"]["step_s"]) == (
         0,
@@ -156,9 +156,9 @@ def test_a_job_file_tells_before_the_first_step(tmp_path: Path, clock: Clock, ma
         0.012,
     )
     assert told["measured"] is None
-    train(beside, clock)
-    beside.end()
-    beside.end()
+    train(live, clock)
+    live.close()
+    live.close()
     assert document(tmp_path)["error"]["total"] == pytest.approx(0, abs=0.01)
 
 
@@ -167,12 +167,12 @@ def test_the_first_batch_waits_for_a_prediction_that_a_job_file_makes_possible(
 ) -> None:
     file = tmp_path / "job.toml"
     file.write_text('version = 1\n[train]\ncompute_step = "12 ms"\n')
-    beside = made(job_file=str(file))
-    beside.begin(whole=True)
+    live = made(job_file=str(file))
+    live.begin_epoch(whole=True)
     assert document(tmp_path)["after_steps"] == 0
     for _ in range(5):
-        beside.handed(finished=False)
-    beside.end()
+        live.on_batch(finished=False)
+    live.close()
     assert document(tmp_path)["after_steps"] == 0
 
 
@@ -183,15 +183,15 @@ def test_a_prediction_that_is_late_says_so_and_holds_the_run_up_once(
     file.write_text('version = 1\n[train]\ncompute_step = "12 ms"\n')
     monkeypatch.setattr(beside_, "_HEAD_START_S", HEAD_START_S)
     monkeypatch.setattr(beside_, "threading", Later)
-    beside = made(job_file=str(file))
+    live = made(job_file=str(file))
     held: list[float] = []
-    monkeypatch.setattr(beside._settled, "wait", held.append)
-    beside.begin(whole=True)
-    beside.begin(whole=True)
+    monkeypatch.setattr(live._is_written, "wait", held.append)
+    live.begin_epoch(whole=True)
+    live.begin_epoch(whole=True)
     assert held == [2.0]
     for _ in range(3):
-        beside.handed(finished=False)
-    beside.end()
+        live.on_batch(finished=False)
+    live.close()
     assert document(tmp_path)["after_steps"] == 3
 
 
@@ -200,13 +200,13 @@ def test_steps_taken_while_the_file_is_written_count(
 ) -> None:
     file = tmp_path / "job.toml"
     file.write_text('version = 1\n[train]\ncompute_step = "12 ms"\n')
-    write = Beside._write
+    write = LivePrediction._write
 
-    def slow(self: Beside) -> None:
+    def slow(self: LivePrediction) -> None:
         self._steps = 2
         write(self)
 
-    monkeypatch.setattr(Beside, "_write", slow)
+    monkeypatch.setattr(LivePrediction, "_write", slow)
     made(job_file=str(file))._thread.join()
     assert document(tmp_path)["after_steps"] == 2
 
@@ -220,9 +220,9 @@ def test_sizes_that_scatter_keep_their_mean(tmp_path: Path, made: Any) -> None:
             SHAPE, samples=2000, mean_bytes=107_700.0, sigma_bytes=100_000.0, epochs=1, ram_bytes=0
         )
         place = tmp_path / step.replace(" ", "")
-        beside = made(shape=shape, folder=str(place), job_file=str(file))
-        beside.begin(whole=True)
-        beside.end()
+        live = made(shape=shape, folder=str(place), job_file=str(file))
+        live.begin_epoch(whole=True)
+        live.close()
         told = prediction_file.read(place / "prediction.json")["predicted"]["first_epoch_s"]
         assert told == pytest.approx(least, rel=0.02)
 
@@ -245,9 +245,9 @@ def test_a_profile_that_scatters_gives_an_interval(tmp_path: Path, clock: Clock,
     shape = dataclasses.replace(SHAPE, mean_bytes=1e6, epochs=1)
     file = tmp_path / "job.toml"
     file.write_text('version = 1\n[train]\ncompute_step = "1 us"\n')
-    beside = made(shape=shape, profile_file=str(tmp_path / "spread.toml"), job_file=str(file))
-    train(beside, clock, epochs=1)
-    beside.end()
+    live = made(shape=shape, profile_file=str(tmp_path / "spread.toml"), job_file=str(file))
+    train(live, clock, epochs=1)
+    live.close()
     told = document(tmp_path)
     assert told["interval"]["low"]["total_s"] == pytest.approx(200e6 / 120e6, rel=0.02)
     assert told["interval"]["high"]["total_s"] == pytest.approx(200e6 / 80e6, rel=0.02)
@@ -319,23 +319,23 @@ def test_files_come_one_after_the_other_and_answers_of_a_bucket_together(tmp_pat
     for folder in (True, False):
         place = tmp_path / str(folder)
         shape = dataclasses.replace(SHAPE, mean_bytes=500_000.0, folder=folder)
-        beside = made(shape=shape, folder=str(place), job_file=str(file))
-        beside._thread.join()
-        beside.end()
+        live = made(shape=shape, folder=str(place), job_file=str(file))
+        live._thread.join()
+        live.close()
         waits.append(prediction_file.read(place / "prediction.json")["predicted"]["first_wait_s"])
     # Only the first batch is waited for. Two threads, batches of five: a bucket's fifth sample comes a turn before the sixth.
     assert waits[0] < waits[1] < 1.3 * waits[0]
 
 
 def test_what_was_not_read_as_a_whole_is_not_compared(tmp_path: Path, clock: Clock, made: Any) -> None:
-    beside = made()
-    beside.begin(whole=False)
+    live = made()
+    live.begin_epoch(whole=False)
     for step in range(30):
-        beside.handed(finished=step == 29)
+        live.on_batch(finished=step == 29)
         clock.now += 0.01
-    beside.begin(whole=True)
-    beside.handed(finished=False)
-    beside.end()
+    live.begin_epoch(whole=True)
+    live.on_batch(finished=False)
+    live.close()
     told = document(tmp_path)
     assert told["measured"]["epochs"] == 0
     assert set(told["error"].values()) == {None}
@@ -343,9 +343,9 @@ def test_what_was_not_read_as_a_whole_is_not_compared(tmp_path: Path, clock: Clo
 
 def test_every_loader_has_a_file_of_its_own(tmp_path: Path, clock: Clock, made: Any) -> None:
     for _ in range(2):
-        beside = made()
-        train(beside, clock)
-        beside.end()
+        live = made()
+        train(live, clock)
+        live.close()
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"prediction.json", "prediction.2.json"}
     assert document(tmp_path, "prediction.2.json")["error"] is not None
 
@@ -356,7 +356,7 @@ def test_every_loader_has_a_file_of_its_own(tmp_path: Path, clock: Clock, made: 
         ({"profile_file": "nothing.toml"}, "nothing.toml"),
         ({"job_file": "nothing.toml"}, "nothing.toml"),
         ({"folder": os.devnull + "/run"}, "/dev/null"),
-        ({"shape": dataclasses.replace(SHAPE, samples=2**25)}, "too many to be simulated beside training"),
+        ({"shape": dataclasses.replace(SHAPE, samples=2**25)}, "too many to simulate during training"),
         ({"shape": dataclasses.replace(SHAPE, mean_bytes=0.0)}, "data.size"),
         (
             {"shape": dataclasses.replace(SHAPE, disk_bytes=10**9)},
@@ -367,9 +367,9 @@ def test_every_loader_has_a_file_of_its_own(tmp_path: Path, clock: Clock, made: 
 def test_a_prediction_that_cannot_be_made_is_one_warning(
     clock: Clock, made: Any, caplog: Any, spoil: dict[str, Any], told: str
 ) -> None:
-    beside = made(**spoil)
-    train(beside, clock)
-    beside.end()
+    live = made(**spoil)
+    train(live, clock)
+    live.close()
     (warning,) = caplog.messages
     assert "this run has no prediction: " in warning
     assert told in warning
@@ -379,20 +379,20 @@ def test_a_job_file_without_the_steps_time_is_a_warning(
     tmp_path: Path, clock: Clock, made: Any, caplog: Any
 ) -> None:
     (tmp_path / "job.toml").write_text("version = 1\n[train]\nepochs = 2\n")
-    beside = made(job_file=str(tmp_path / "job.toml"))
-    train(beside, clock)
-    beside.end()
+    live = made(job_file=str(tmp_path / "job.toml"))
+    train(live, clock)
+    live.close()
     (warning,) = caplog.messages
-    assert "train.compute_step is missing" in warning
+    assert "train.compute_step and train.compute_rate are missing" in warning
 
 
 def test_a_run_too_short_to_tell_is_a_warning(tmp_path: Path, made: Any, caplog: Any) -> None:
-    beside = made()
-    beside.begin(whole=True)
-    beside.handed(finished=False)
-    beside.end()
+    live = made()
+    live.begin_epoch(whole=True)
+    live.on_batch(finished=False)
+    live.close()
     (warning,) = caplog.messages
-    assert "ended before its steps told" in warning
+    assert "ended before its first steps" in warning
     assert not (tmp_path / "run").exists()
 
 
@@ -400,10 +400,10 @@ def test_counters_that_fail_are_no_affair_of_training(made: Any, clock: Clock, c
     def broken() -> dict[str, float]:
         raise RuntimeError("no counters")
 
-    beside = made()
-    beside._waits = broken
-    train(beside, clock)
-    beside.end()
+    live = made()
+    live._waits = broken
+    train(live, clock)
+    live.close()
     assert "no counters" in caplog.messages[0]
     assert len(caplog.messages) == 1
 
@@ -458,13 +458,14 @@ def test_the_page_has_every_key() -> None:
     keys |= {*document["interval"], *document["moved"]}
     keys |= {
         *predicted["first_waits_s"],
-        *(cause for place in prediction_file.PLACES.values() for cause in place),
+        *(cause for place in prediction_file.SOURCES.values() for cause in place),
     }
     assert not {key for key in keys if f"`{key}`" not in page}
 
 
 @pytest.mark.parametrize(
-    ("text", "told"), [("{", "no prediction"), ('{"version": 1}', "version = 1"), ("[]", "version = None")]
+    ("text", "told"),
+    [("{", "not a prediction file"), ('{"version": 1}', "version = 1"), ("[]", "version = None")],
 )
 def test_another_file_is_refused(tmp_path: Path, text: str, told: str) -> None:
     (tmp_path / "p.json").write_text(text)
@@ -481,7 +482,7 @@ def test_the_loaders_default_staging_is_the_engines() -> None:
 
 
 def test_what_a_memory_budget_has_left_for_samples_is_the_engines() -> None:
-    assert predict.ram_room(1_000_000_000, 250_000_000, 1_000_000, disk=False) == 710_000_000
-    assert predict.ram_room(1_000_000_000, 250_000_000, 1_000_000, disk=True) == 710_000_000 - (32 << 20)
-    assert predict.ram_room(80_000_000, 20_000_000, 0, disk=True) == 50_000_000
-    assert predict.ram_room(10, 20, 1, disk=False) == 0
+    assert predict.ram_capacity(1_000_000_000, 250_000_000, 1_000_000, disk=False) == 710_000_000
+    assert predict.ram_capacity(1_000_000_000, 250_000_000, 1_000_000, disk=True) == 710_000_000 - (32 << 20)
+    assert predict.ram_capacity(80_000_000, 20_000_000, 0, disk=True) == 50_000_000
+    assert predict.ram_capacity(10, 20, 1, disk=False) == 0

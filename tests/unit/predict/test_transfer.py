@@ -167,7 +167,7 @@ def test_ranks_share_the_memory_of_the_machine_that_is_asked_about(tmp_path: Pat
     trace = predict.read(folder(tmp_path, run()))
     asked = predict.task(trace, there())
     assert asked.job.cluster.tiers[0].capacity == 1_000_000
-    assert "2 ranks share a machine" in asked.untold["cluster.ranks_per_machine"]
+    assert "2 ranks share a node" in asked.untold["cluster.ranks_per_machine"]
     file = tmp_path / "job.toml"
     for text, room in (
         ("ranks_per_machine = 1", 2_000_000),
@@ -249,7 +249,7 @@ def test_a_job_file_goes_before_the_trace(tmp_path: Path) -> None:
     assert perfect.total_s is not None
     assert perfect.total_s.value == pytest.approx(STEPS * BATCH * 1000 / 1e6)
     assert perfect.later_epoch_s is None
-    with pytest.raises(ConfigError, match="beside a compute factor of 2"):
+    with pytest.raises(ConfigError, match="compute_factor=2 is given"):
         predict.task(trace, there(), job_file=file, compute_factor=2)
 
 
@@ -275,9 +275,9 @@ def test_runs_that_tell_too_little_are_refused(tmp_path: Path) -> None:
         predict.read(tmp_path)
     tensor = entry(0, 0, 0, "wait", subject="tensor", subject_id=0, cause="gradient")
     for name, entries, told in (
-        ("gradients", [tensor], "no batch was waited for"),
-        ("nothing", [], "no batch was waited for"),
-        ("one", [entry(0, 0, 0, "wait")], "no two steps"),
+        ("gradients", [tensor], "no wait for a batch"),
+        ("nothing", [], "no wait for a batch"),
+        ("one", [entry(0, 0, 0, "wait")], "no two consecutive steps"),
         ("hits", [entry(0, 0, step, "wait", start_ns=step) for step in (0, 1)], "read one by one"),
     ):
         written(tmp_path / name / "ledger" / "rank-0.arrow", entries)
@@ -288,7 +288,7 @@ def test_runs_that_tell_too_little_are_refused(tmp_path: Path) -> None:
 def test_what_nobody_measured_is_named(tmp_path: Path) -> None:
     bare = profile.loads('version = 1\nmachine = "a"\ndate = 2026-11-22')
     asked = predict.task(predict.read(folder(tmp_path, run())), bare)
-    assert "nothing is kept" in asked.untold["cluster.tiers"]
+    assert "nothing is cached" in asked.untold["cluster.tiers"]
     with pytest.raises(ConfigError, match=r"cluster\.origin\.read is missing"):
         predict.predict(asked, ["naive"])
 

@@ -278,7 +278,7 @@ def test_runs_that_tell_too_little_are_refused(tmp_path: Path) -> None:
         ("gradients", [tensor], "no wait for a batch"),
         ("nothing", [], "no wait for a batch"),
         ("one", [entry(0, 0, 0, "wait")], "no two consecutive steps"),
-        ("hits", [entry(0, 0, step, "wait", start_ns=step) for step in (0, 1)], "read one by one"),
+        ("hits", [entry(0, 0, step, "wait", start_ns=step) for step in (0, 1)], "read individually"),
     ):
         written(tmp_path / name / "ledger" / "rank-0.arrow", entries)
         with pytest.raises(ConfigError, match=told):

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from foresee import calibrate
-from foresee.jobspec import Job, Profile, completed
+from foresee.jobspec import Job, Profile, complete
 from foresee.planning import simulation
 from foresee.predict import transfer
 
@@ -97,7 +97,7 @@ def job_of(
         origin["requests"] = setup.requests_per_s
     if setup.latency_ms:
         origin["latency"] = setup.latency_ms / 1e3
-    return completed(
+    return complete(
         {
             "data": {"index": index},
             "train": {

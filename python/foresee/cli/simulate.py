@@ -115,7 +115,9 @@ def _plan(options: argparse.Namespace) -> tuple[Job, _simulate_run.Simulations]:
     policies = tuple(options.policies or ())
     if given is not None:
         policies = policies or given.cache.policies or _usual(given)
-        points, wrong = vary.tried(given, {key: [_number(one) for one in each] for key, each in axes.items()})
+        points, wrong = vary.try_points(
+            given, {key: [_number(one) for one in each] for key, each in axes.items()}
+        )
         faults += wrong
         # Where no point is a job, the job itself tells what else is missing; what is swept, its points would have.
         jobs = [there for _, there in points] or [given]

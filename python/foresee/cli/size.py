@@ -188,7 +188,7 @@ def _checked(options: argparse.Namespace) -> _Search:
     given = _simulate_options.named_job(options.job, faults)
     if given is not None and keys:
         ends = {key.axis.name: [key.value(key.axis.low), key.value(key.axis.high)] for key in keys}
-        points, wrong = vary.tried(given, ends)
+        points, wrong = vary.try_points(given, ends)
         faults += wrong
         if not wrong and options.policy in simulation.POLICIES:
             faults += [fault for _, there in points for fault in simulation.missing(there, options.policy)]

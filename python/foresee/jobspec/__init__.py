@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from foresee.jobspec.epoch import RankShare, rank_share
-from foresee.jobspec.file import completed, facts, loads, read, read_all, scenario, scenarios
+from foresee.jobspec.file import complete, facts, loads, read, read_all, scenario, scenarios
 from foresee.jobspec.profile import Figure, Profile
 from foresee.jobspec.sections import (
     CACHE_POLICIES,
@@ -53,7 +53,7 @@ __all__ = [
     "Tier",
     "Train",
     "Window",
-    "completed",
+    "complete",
     "facts",
     "loads",
     "rank_share",

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples and the steps of one rank in an epoch, as samplers shard samples among ranks and cut batches.
+"""Numbers of samples and steps of one rank in an epoch.
 
-The order itself is the core's. An epoch without a whole step is an error.
+The core computes the order itself. An epoch without a complete step is an error.
 """
 
 from __future__ import annotations
@@ -16,26 +16,26 @@ __all__ = ["RankShare", "rank_share"]
 
 @dataclass(frozen=True)
 class RankShare:
-    """The samples of one rank in an epoch: the sampler's share, without a last batch that is dropped."""
+    """The samples of one rank in an epoch, without a dropped last batch."""
 
     reads: int
     steps: int | None
-    """None where the job has no batch."""
+    """None if the job has no batch."""
 
 
-def rank_share(asked: Job, samples: int, ranks: int) -> RankShare:
-    """A rank's part of an epoch, as runs have it: samples are dealt to equal parts first, batches cut from those.
+def rank_share(job: Job, samples: int, ranks: int) -> RankShare:
+    """Return a rank's share of an epoch: samples are first divided equally among ranks, then into batches.
 
     Raises:
-        ConfigError: ``drop_last`` without ``batch``, or without one whole step.
+        ConfigError: ``drop_last`` without ``batch``, or without a complete step.
     """
     each = -(-samples // ranks)
-    if not asked.train.drop_last:
-        return RankShare(each, None if asked.train.batch is None else -(-each // asked.train.batch))
-    (batch,) = asked.need("train.batch")
+    if not job.train.drop_last:
+        return RankShare(each, None if job.train.batch is None else -(-each // job.train.batch))
+    (batch,) = job.need("train.batch")
     steps = each // batch
     if steps == 0:
-        where = f"{asked.file}: " if asked.file else ""
+        where = f"{job.file}: " if job.file else ""
         raise ConfigError(
             f"{where}train.batch = {batch}; a rank's {each} samples make no whole step, and drop_last leaves out the "
             f"rest; at most {each} expected, or drop_last = false"

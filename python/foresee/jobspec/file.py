@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reads job files: ``docs/formats/job.md`` describes the format.
+"""Read job files; ``docs/formats/job.md`` describes the format.
 
-Paths in a file are meant from its folder, and figures that it leaves out come from the machine profile that it names.
-Both are settled here, so that a :class:`Job` means the same wherever it is used.
+Paths in a file are relative to its folder, and missing values come from the profile that it names. Both are resolved
+here, so a :class:`Job` has the same meaning everywhere.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from foresee.errors import ConfigError
 from foresee.jobspec import profile
 from foresee.jobspec.sections import Job
 
-__all__ = ["VERSION", "completed", "facts", "loads", "read", "read_all", "scenario", "scenarios"]
+__all__ = ["VERSION", "complete", "facts", "loads", "read", "read_all", "scenario", "scenarios"]
 
 VERSION = 1
 _PATHS = (("data", "index"), ("cluster", "profile"), ("gradients", "model"), ("run", "folder"))
@@ -31,8 +31,8 @@ def read(path: str | os.PathLike[str]) -> Job:
     """Read a job file, and the profile that it names.
 
     Raises:
-        ConfigError: not a job file, of another version, or with faults: all of them, each with file, key, value and
-            what was expected; or its profile cannot be read.
+        ConfigError: not a job file, another version, faults (all of them, each with file, key, value and the expected
+            value), or an unreadable profile.
         OSError: the file cannot be read.
     """
     shown = os.path.expanduser(path)
@@ -59,7 +59,7 @@ def read_all(paths: Sequence[str]) -> list[Job]:
 
 
 def loads(text: str, folder: str = "") -> Job:
-    """A job from the text of its file, which lies in ``folder``.
+    """Return a job from the text of its file in ``folder``.
 
     Raises:
         ConfigError: as :func:`read`, without the file's name.
@@ -67,35 +67,35 @@ def loads(text: str, folder: str = "") -> Job:
     return _job(toml.parse(text), folder, None)
 
 
-def completed(
+def complete(
     known: Mapping[str, Mapping[str, Any]],
     measured: profile.Profile,
     path: str | os.PathLike[str] | None = None,
 ) -> Job:
-    r"""The job that is ``known`` from elsewhere, on the machine that was ``measured``.
+    r"""Return a job from ``known`` tables, a profile and optionally a job file.
 
     Args:
-        known: tables as a job file has them, without ``version``.
-        measured: gives what the cluster leaves out, in place of a profile that the file names.
-        path: of a job file, whose keys go before those of ``known``.
+        known: tables of a job file, without ``version``.
+        measured: profile with missing values of the cluster; replaces one that the file names.
+        path: path of a job file, whose keys override those of ``known``.
 
     Raises:
         ConfigError: as :func:`read`.
         OSError: the file cannot be read.
 
     >>> figures = profile.loads('version = 1\nmachine = "a"\ndate = 2026-11-22')
-    >>> completed({"train": {"batch": 8}}, figures).train.batch
+    >>> complete({"train": {"batch": 8}}, figures).train.batch
     8
     """
     if path is None:
         return _job({"version": VERSION, **known}, "", None, measured)
     shown = os.path.expanduser(path)
     folder = os.path.dirname(os.path.abspath(shown))
-    return toml.read(shown, lambda given: _job(_over(known, given), folder, shown, measured))
+    return toml.read(shown, lambda given: _job(_merge(known, given), folder, shown, measured))
 
 
-#: Keys that say the same in other words: where one is given, what is known by the others gives way.
-_INSTEAD = {
+#: Alternative keys: a given one removes known values of the others.
+_ALTERNATIVES = {
     ("data", "index"): ("samples", "size", "size_sigma"),
     ("data", "size"): ("size_sigma",),
     ("train", "compute_rate"): ("compute_step",),
@@ -103,17 +103,20 @@ _INSTEAD = {
 }
 
 
-def _over(known: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Tables with the keys of both; what is given goes before what is known, and tables within tables alike."""
+def _merge(known: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return tables with the keys of both; given values override known ones, also in nested tables."""
     made: dict[str, Any] = dict(given)
     for section, table in known.items():
         over = given.get(section, {})
         if not isinstance(over, Mapping):
             continue
-        gone = {
-            word for (of, key), words in _INSTEAD.items() if of == section and key in over for word in words
+        replaced = {
+            word
+            for (of, key), words in _ALTERNATIVES.items()
+            if of == section and key in over
+            for word in words
         }
-        below = {key: value for key, value in table.items() if key not in gone}
+        below = {key: value for key, value in table.items() if key not in replaced}
         inner = {key: value for key, value in below.items() if isinstance(value, Mapping)}
         made[section] = below | dict(over)
         for key, value in inner.items():
@@ -123,15 +126,15 @@ def _over(known: Mapping[str, Mapping[str, Any]], given: Mapping[str, Any]) -> d
 
 
 def scenarios() -> tuple[str, ...]:
-    """Names of the job files that are shipped: the simulations of published papers."""
+    """Return the names of the shipped job files: the simulations of published papers."""
     return tuple(sorted(name[: -len(_SUFFIX)] for name in os.listdir(_SCENARIOS) if name.endswith(_SUFFIX)))
 
 
 def scenario(name: str) -> Job:
-    """One of :func:`scenarios`.
+    """Return one of :func:`scenarios`.
 
     Raises:
-        ConfigError: there is no such one.
+        ConfigError: an unknown name.
 
     >>> scenario("nopfs_2a_printed").data.samples
     1281167
@@ -143,16 +146,16 @@ def scenario(name: str) -> Job:
 
 
 def facts(job: Job) -> dict[str, Any]:
-    """The job in plain values and base units, as JSON takes them; what was not given is None."""
-    told = dataclasses.asdict(dataclasses.replace(job, given=None))
-    return {key: value for key, value in told.items() if key not in {"file", "given"}}
+    """Return the job as plain values in base units, for JSON; missing values are None."""
+    values = dataclasses.asdict(dataclasses.replace(job, given=None))
+    return {key: value for key, value in values.items() if key not in {"file", "given"}}
 
 
 def _job(
     table: dict[str, Any], folder: str, shown: str | None, measured: profile.Profile | None = None
 ) -> Job:
     if (fault := toml.version_fault(table, VERSION, "job")) and table.get("version") is not None:
-        raise ConfigError(fault)  # the keys of another version are others
+        raise ConfigError(fault)  # another version has other keys
     table = {key: dict(value) if isinstance(value, Mapping) else value for key, value in table.items()}
     for section, key in _PATHS:
         within = table.get(section)
@@ -170,9 +173,9 @@ def _job(
             except ConfigError as error:
                 faults += error.faults
             except OSError as error:
-                faults.append(f'cluster.profile = "{cluster["profile"]}"; {_unread(error)}')
+                faults.append(f'cluster.profile = "{cluster["profile"]}"; {_explain(error)}')
         given = profile.Given(cluster, measured)
-        table["cluster"] = given.completed()
+        table["cluster"] = given.complete()
     faults = [fault, *faults] if fault else faults
     try:
         made = build(Job, table)
@@ -183,6 +186,6 @@ def _job(
     return dataclasses.replace(made, file=shown or None, given=given)
 
 
-def _unread(error: OSError) -> str:
-    """Why a profile cannot be read, and what makes one."""
+def _explain(error: OSError) -> str:
+    """Return why a profile cannot be read, and the command that creates one."""
     return f"{error.strerror}: `foresee calibrate` measures one" if error.strerror else str(error)

@@ -48,7 +48,7 @@ class _Meaning:
 
 NAMES: Mapping[str, _Meaning] = {
     "tier.NAME.capacity": _Meaning(
-        Size(), None, "room of the tier NAME on the machine, of which each of its ranks has an equal part"
+        Size(), None, "capacity of the tier NAME on the host, of which each of its ranks has an equal share"
     ),
     "tier.NAME.read": _Meaning(Rate(), "threads", "random reads from the tier NAME, all threads together"),
     "tier.NAME.write": _Meaning(Rate(), "threads", "writes into it, all threads together"),
@@ -58,7 +58,7 @@ NAMES: Mapping[str, _Meaning] = {
     "origin.cached_read": _Meaning(Rate(), "readers", "reads of it that the page cache answered"),
     "origin.latency": _Meaning(Time(), "readers", "one request to it"),
     "origin.requests": _Meaning(
-        Frequency(), None, "requests that it takes per second, of all readers together"
+        Frequency(), None, "requests that it accepts per second, of all readers together"
     ),
     "network.rate": _Meaning(Rate(), None, "one direction of a link between ranks"),
     "network.latency": _Meaning(Time(), None, "one request between ranks"),
@@ -66,7 +66,7 @@ NAMES: Mapping[str, _Meaning] = {
     "checksum.rate": _Meaning(Rate(), "threads", "checksums of samples"),
     "decode.rate": _Meaning(Rate(), "threads", "decoding, bytes of encoded samples"),
 }
-"""Names of figures; NAME is that of a tier."""
+"""Names of values; NAME is that of a tier."""
 
 _TIER = re.compile(r"tier\.([^.]+)\.(\w+)")
 
@@ -88,7 +88,7 @@ class Figure(Checked):
     conditions: str | None = value_of(Text())
     """Conditions of the measurement: direct reads, size of a read, other load."""
     date: dt.date | None = value_of(Day())
-    """When; not given: when the profile was."""
+    """Date of this value; None: that of the profile."""
 
     @property
     def base(self) -> float:
@@ -118,7 +118,7 @@ class Figure(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Profile(Checked):
-    """The measured values of one machine.
+    """The measured values of one host.
 
     >>> figure = Figure(name="tier.ram.read", value=85.0, unit="GB/s", at=4)
     >>> Profile(machine="a", date=dt.date(2026, 11, 22), figure=(figure,)).curve("tier.ram.read")
@@ -126,33 +126,33 @@ class Profile(Checked):
     """
 
     machine: str = value_of(Text(), required=True)
-    """Which one."""
+    """Name of the host."""
     date: dt.date = value_of(Day(), required=True)
-    """Of the measurement."""
+    """Date of the measurement."""
     version: int = value_of(Count(below=VERSION + 1), VERSION)
-    """Of the format."""
+    """Version of the format."""
     figure: tuple[Figure, ...] = value_of(Tables(Figure), ())
-    """All figures; a name and a count once."""
+    """All values; each pair of name and count once."""
 
     def get(self, name: str, at: int | None = None) -> float | None:
-        """A figure in base units; None if it was not measured."""
+        """Return a value in base units; None if it was not measured."""
         return next((each.base for each in self.figure if each.name == name and each.at == at), None)
 
     def curve(self, name: str) -> dict[int, float]:
-        """Figures of one name against their count, ascending; empty if none was measured."""
+        """Return the values of one name by ascending count; empty if none was measured."""
         return dict(
             sorted((each.at, each.base) for each in self.figure if each.name == name and each.at is not None)
         )
 
     def complete(self, cluster: Mapping[str, Any]) -> dict[str, Any]:
-        """The table ``[cluster]`` of a job with what it leaves out and this profile has. Given values stay.
+        """Return the table ``[cluster]`` of a job with missing values from this profile.
 
-        A tier's room was measured for the machine, and a job's tier is that of a rank: each has an equal part. The
-        origin was measured against requests under way, and a rank of a job has as many as its staging has threads.
+        A tier's capacity was measured for the host, and each rank of a job has an equal share. The origin was measured
+        against requests in flight, and a rank of a job has as many as its staging has threads.
         """
         made = dict(cluster)
-        beside = made.get("ranks_per_machine", 1)
-        sharing = beside if isinstance(beside, int) and beside > 0 else 1
+        ranks_per_node = made.get("ranks_per_machine", 1)
+        sharing = ranks_per_node if isinstance(ranks_per_node, int) and ranks_per_node > 0 else 1
         network = {"rate": self.get("network.rate"), "latency": self.get("network.latency")}
         latencies = self.curve("origin.latency")
         requests = self.get("origin.requests")
@@ -176,9 +176,9 @@ class Profile(Checked):
         return made
 
     def _of_tier(self, name: str, sharing: int) -> dict[str, Any]:
-        room = self.get(f"tier.{name}.capacity")
+        capacity = self.get(f"tier.{name}.capacity")
         measured = {
-            "capacity": None if room is None else room // sharing,
+            "capacity": None if capacity is None else capacity // sharing,
             "read": self.curve(f"tier.{name}.read"),
             "write": self.curve(f"tier.{name}.write"),
         }
@@ -198,27 +198,26 @@ class Profile(Checked):
 
 @dataclass(frozen=True)
 class Given:
-    """The table ``[cluster]`` of a job as it was given, and the profile that completes it.
+    """The original table ``[cluster]`` of a job, and the profile that completes it.
 
-    A job keeps both: what a profile gives follows from other keys, the origin's rates from ``staging.threads`` and a
-    tier's room from ``ranks_per_machine``, so that a job with another value there is to be completed anew.
+    A job stores both, because values from a profile depend on other keys: the origin's rates on ``staging.threads``,
+    a tier's capacity on ``ranks_per_machine``. A job with another value there is completed again.
     """
 
     cluster: Mapping[str, Any]
-    """As in the file, but for paths, which are meant from where the program runs."""
+    """As in the file, with paths relative to the working folder."""
     measured: Profile | None = None
-    """None: no profile was named."""
+    """None: no profile."""
 
-    def completed(self) -> dict[str, Any]:
-        """The table with what it leaves out and the profile has."""
+    def complete(self) -> dict[str, Any]:
+        """Return the table with missing values from the profile."""
         return dict(self.cluster) if self.measured is None else self.measured.complete(self.cluster)
 
 
 def _by_rank(by_request: Mapping[int, float], cluster: Mapping[str, Any]) -> dict[int, float]:
-    """Rates against requests under way as rates against ranks that have ``staging.threads`` of them each.
+    """Convert rates against requests in flight to rates against ranks with ``staging.threads`` requests each.
 
-    Linear between its points, as the curve itself is; those of the curve that are no whole number of ranks lie between
-    two that are kept.
+    Both curves are linear between their points. A point that is no whole number of ranks becomes its two neighbours.
     """
     staging = cluster.get("staging")
     threads = staging.get("threads", 1) if isinstance(staging, Mapping) else 1
@@ -230,7 +229,7 @@ def _by_rank(by_request: Mapping[int, float], cluster: Mapping[str, Any]) -> dic
 
 
 def _between(curve: Mapping[int, float], counts: list[int], at: int) -> float:
-    """Linear between neighbouring counts, the nearest one's outside."""
+    """Interpolate linearly between neighbouring counts; outside, return the nearest value."""
     above = next((count for count in counts if count >= at), counts[-1])
     below = next((count for count in reversed(counts) if count <= at), counts[0])
     if above <= below:
@@ -242,14 +241,14 @@ def read(path: str | os.PathLike[str]) -> Profile:
     """Read a profile.
 
     Raises:
-        ConfigError: not a profile, of another version, or with faults: all of them.
+        ConfigError: not a profile, another version, or faults; the error has all of them.
         OSError: the file cannot be read.
     """
     return toml.read(path, _profile)
 
 
 def loads(text: str) -> Profile:
-    """A profile from the text of its file.
+    """Return a profile from the text of its file.
 
     Raises:
         ConfigError: as :func:`read`, without the file's name.
@@ -258,7 +257,7 @@ def loads(text: str) -> Profile:
 
 
 def dumps(made: Profile) -> str:
-    """The text of the file. Values come back as they are."""
+    """Return the text of the file; reading it gives equal values."""
     lines = [f"{key} = {toml.written(getattr(made, key))}" for key in ("version", "machine", "date")]
     for figure in made.figure:
         lines += ["", "[[figure]]"]
@@ -271,7 +270,7 @@ def dumps(made: Profile) -> str:
 
 
 def write(made: Profile, path: str | os.PathLike[str]) -> None:
-    """Write ``made`` to ``path``: a temporary file beside it first, then a rename.
+    """Write ``made`` to ``path``: first to a temporary file in the same folder, then by a rename.
 
     Raises:
         OSError: the file cannot be written.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The tables of a job file, as frozen dataclasses in base units: bytes, seconds, bytes per second.
 
-One schema for every command that plans; each reads what it needs and asks for it with :meth:`Job.need`. None stands
-for a value that was not given, never 0. Values may be given in code as in the file, ``Tier(capacity="120 GB")``.
-``docs/formats/job.md`` is the same as a table.
+All planning commands share this schema; each command requests its keys with :meth:`Job.need`. None is a missing value,
+never 0. Code may use the spelling of the file, ``Tier(capacity="120 GB")``. ``docs/formats/job.md`` has the same
+information as a table.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ WINDOW_POLICIES = ("direct", "disk", "cache", "full_fetch", "fifty_fifty")
 """Policies of loading from a bucket, with a window of prefetching."""
 POLICIES = (*CACHE_POLICIES, *WINDOW_POLICIES)
 GRADIENT_POLICIES = ("oracle", "mercury", "barrier", "fifo_packet", "fifo_tensor")
-"""As ``foresee.network.model`` has them."""
+"""Policies of ``foresee.network.model``."""
 
 _VERSION = 1
 _RANKS_BELOW = 2**20
@@ -80,12 +80,12 @@ _BATCH_BELOW = 2**32
 
 @dataclass(frozen=True, kw_only=True)
 class Data(Checked):
-    """``[data]``: what is read. An index, or a number of samples and the distribution of their sizes."""
+    """``[data]``: an index, or a number of samples and the distribution of their sizes."""
 
     index: str | None = value_of(Text())
     """Path of an index, from the job file's folder."""
     samples: int | None = value_of(Count())
-    """How many there are."""
+    """Number of samples."""
     size: float | None = value_of(Size())
     """Mean size of a sample, bytes."""
     size_sigma: float = value_of(Size(zero=True), 0.0)
@@ -93,9 +93,9 @@ class Data(Checked):
     ``size``.
     """
     seed: int = value_of(Count(least=0), 0)
-    """Of the draw of sizes."""
+    """Seed of the sizes."""
     name: str | None = value_of(Text())
-    """For the reader. Jobs with equal names, or equal indexes, share their data."""
+    """Free text. Jobs with equal names, or equal indexes, share their data."""
 
     def _faults(self, wrong: frozenset[str]) -> Iterator[str]:
         if self.index is not None:
@@ -110,22 +110,22 @@ class Data(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Train(Checked):
-    """``[train]``: in which steps it is read, and what a step computes."""
+    """``[train]``: the steps of training, and their compute time."""
 
     batch: int | None = value_of(Count(below=_BATCH_BELOW))
     """Samples per rank and step."""
     epochs: int | None = value_of(Count(below=_BATCH_BELOW))
     """Reads of each sample."""
     seed: int = value_of(Count(least=0), 0)
-    """Of the order."""
+    """Seed of the order."""
     drop_last: bool = value_of(Flag(), False)
-    """Whether a last batch that is short is left out."""
+    """Whether a short last batch is left out."""
     steps_per_epoch: int | None = value_of(Count())
     """Given if it does not follow from samples, batch and ranks."""
     compute_rate: float | None = value_of(Rate())
     """Rate of a rank's computation, bytes of original samples per second."""
     compute_step: float | None = value_of(Time())
-    """Or what a step of a rank computes, seconds."""
+    """Compute time of a rank's step in seconds, instead of ``compute_rate``."""
     preprocess_rate: float | None = value_of(Rate())
     """Rate at which one thread decodes and transforms, bytes of original samples per second."""
     barrier: bool = value_of(Flag(), True)
@@ -138,30 +138,30 @@ class Train(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Staging(Checked):
-    """``[cluster.staging]``: tier 0, where batches come together."""
+    """``[cluster.staging]``: tier 0, where batches are assembled."""
 
     capacity: int | None = value_of(Size(whole=True), required=True)
     """Bytes per rank."""
     threads: int = value_of(Count(below=2**16), 1)
-    """That fetch and preprocess."""
+    """Threads that fetch and preprocess."""
     write: tuple[tuple[int, float], ...] | None = value_of(Curve())
-    """Bytes per second into it, all threads together, against threads; not given: without limit."""
+    """Bytes per second into it, all threads together, against threads; None: no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tier(Checked):
-    """``[[cluster.tiers]]``: a place that keeps samples near a rank; the fastest first."""
+    """``[[cluster.tiers]]``: a cache of a rank; the fastest first."""
 
     name: str = value_of(Text(), "", required=True)
     """``ram``, ``disk``; each once."""
     capacity: int | None = value_of(Size(whole=True), required=True)
     """Bytes per rank."""
     threads: int = value_of(Count(below=2**16), 1)
-    """That fetch into it ahead of time."""
+    """Threads that prefetch into it."""
     read: tuple[tuple[int, float], ...] | None = value_of(Curve())
     """Random reads, bytes per second of all threads together, against threads."""
     write: tuple[tuple[int, float], ...] | None = value_of(Curve())
-    """Likewise into it; not given: without limit."""
+    """Writes into it, likewise; None: no limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -176,16 +176,16 @@ class Network(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Origin(Checked):
-    """``[cluster.origin]``: bucket or file system that has everything."""
+    """``[cluster.origin]``: the bucket or file system with the whole data set."""
 
     read: tuple[tuple[int, float], ...] | None = value_of(Curve("readers"))
     """Random reads, bytes per second of all readers together, against reading ranks."""
     link: float | None = value_of(Rate())
-    """A rank's link to it, bytes per second; not given: without limit."""
+    """A rank's link to it, bytes per second; None: no limit."""
     latency: float | None = value_of(Time())
     """Seconds from a request to its first byte; of a whole download where windows are simulated without ``read``."""
     requests: int | None = value_of(Count())
-    """Requests per second that it takes of all ranks together; not given: without limit. Not of windows of a bucket."""
+    """Accepted requests per second of all ranks together; None: no limit. Not used for bucket windows."""
     list_time: float = value_of(Time(), 0.0)
     """Seconds of the listing that precedes a window's downloads."""
     readers: str = value_of(Choice(("all", "active", "demand", "queue")), "all")
@@ -195,26 +195,26 @@ class Origin(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Cluster(Checked):
-    """``[cluster]``: on what."""
+    """``[cluster]``: the hardware."""
 
     ranks: int | None = value_of(Count(below=_RANKS_BELOW))
     """Training processes."""
     ranks_per_machine: int = value_of(Count(below=_RANKS_BELOW), 1)
-    """The last machine may have fewer."""
+    """Ranks per node; the last node may have fewer."""
     profile: str | None = value_of(Text())
-    """Path of a machine profile, from the job file's folder; it gives what this table leaves out."""
+    """Path of a machine profile, from the job file's folder; it provides missing values of this table."""
     staging: Staging | None = value_of(Table(Staging))
     """Tier 0."""
     tiers: tuple[Tier, ...] = value_of(Tables(Tier), ())
-    """The fastest first; none: nothing is kept."""
+    """The fastest first; none: nothing is cached."""
     network: Network = section(Network)
-    """Between ranks."""
+    """Links between ranks."""
     origin: Origin = section(Origin)
     """The place of the data."""
 
     @property
     def machines(self) -> int | None:
-        """Number of machines that ``ranks`` fill."""
+        """Number of nodes for ``ranks``."""
         return None if self.ranks is None else -(-self.ranks // self.ranks_per_machine)
 
     def _faults(self, wrong: frozenset[str]) -> Iterator[str]:
@@ -231,21 +231,21 @@ class Window(Checked):
     """``[cache.window]``: prefetching from a bucket, in samples of one rank."""
 
     capacity: int | None = value_of(Count())
-    """Samples that the cache holds; not given: all."""
+    """Capacity of the cache in samples; None: all."""
     fetch: int | None = value_of(Count())
-    """Samples of one request for prefetching."""
+    """Samples per prefetch request."""
     threshold: int | None = value_of(Count(least=0))
-    """Samples left in the queue at which the next request goes out."""
+    """Remaining samples in the queue that trigger the next request."""
     parallel: int = value_of(Count(below=2**16), 16)
-    """Downloads of a request for prefetching at a time."""
+    """Concurrent downloads of a prefetch request."""
     miss_time: float | None = value_of(Time())
-    """Seconds to download a sample that is not there, alone; not given: by the origin's latency and rate."""
+    """Seconds to download a missing sample alone; None: from the origin's latency and rate."""
     download_time: float | None = value_of(Time())
     """Seconds of each of the ``parallel`` downloads of a request; likewise."""
     hit_time: float = value_of(Time(), 0.0)
-    """Seconds to load a sample that is there."""
+    """Seconds to load a cached sample."""
     strict: bool = value_of(Flag(), False)
-    """Whether a request goes out below the threshold only, not at it."""
+    """Whether a request is sent only below the threshold, not at it."""
 
     def _faults(self, wrong: frozenset[str]) -> Iterator[str]:
         if self.strict and self.threshold == 0:
@@ -256,35 +256,35 @@ class Window(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Cache(Checked):
-    """``[cache]``: which rule of loading."""
+    """``[cache]``: the loading policy."""
 
     policies: tuple[str, ...] | None = value_of(Choices(POLICIES))
-    """Which are compared."""
+    """Policies to compare."""
     write_cost: str = value_of(Choice(("preprocess", "write", "none")), "preprocess")
-    """Cost of a sample on its way into a tier, without the fetch: preprocessing or the tier's write rate if
+    """Cost of writing a sample to a tier, without the fetch: preprocessing or the tier's write rate if
     that takes longer, the write rate only, nothing.
     """
     window: Window = section(Window)
-    """For loading from a bucket."""
+    """Window for loading from a bucket."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gradients(Checked):
-    """``[gradients]``: what crosses the network besides."""
+    """``[gradients]``: gradient traffic."""
 
     model: str | None = value_of(Text())
     """Path of a model trace, from the job file's folder."""
     policies: tuple[str, ...] | None = value_of(Choices(GRADIENT_POLICIES))
-    """Which are compared."""
+    """Policies to compare."""
     servers: int = value_of(Count(least=0, below=_RANKS_BELOW), 0)
-    """Machines with a server only."""
+    """Number of dedicated servers."""
     efficiency: float | None = value_of(Number(above=True, most=1.0))
-    """Share of a link that framing leaves."""
+    """Share of a link that remains after framing."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run(Checked):
-    """``[run]``: how it is started."""
+    """``[run]``: how the job is started."""
 
     command: tuple[str, ...] | None = value_of(Texts())
     """Program and arguments."""
@@ -293,71 +293,71 @@ class Run(Checked):
     cores: int | None = value_of(Count(below=2**20))
     """Processor cores of the job."""
     gpus: int | None = value_of(Count(least=0, below=2**20))
-    """Its GPUs."""
+    """GPUs of the job."""
     start: float = value_of(Time(), 0.0)
-    """Seconds after which it may begin at the earliest."""
+    """Earliest start in seconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Stagger(Checked):
-    """``[stagger]``: beside other jobs that read the same data. Figures given here go before the catalog's."""
+    """``[stagger]``: together with jobs that read the same data. Values given here override the catalog's."""
 
     model: str | None = value_of(Text())
     """The model's name in the catalog; by default the file's name without its suffix."""
     loader: str = value_of(Text(), "default")
-    """The loader's settings, as the catalog has them."""
+    """The loader's settings, as in the catalog."""
     wait: float | None = value_of(Time())
-    """Seconds per step that it waits for data, alone, with a cold cache."""
+    """Seconds of waiting for data per step, alone, with an empty cache."""
     wait_cached: float | None = value_of(Time())
-    """The same with a warm cache."""
+    """The same with a full cache."""
     wait_conc: float | None = value_of(Time())
-    """The same with a cold cache beside the other job, which reads cold data too."""
+    """The same with an empty cache, next to the other job, which also reads uncached data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost(Checked):
-    """``[cost]``: what is paid, by its names in the price book, and for how long."""
+    """``[cost]``: names in the price book, and periods."""
 
     provider: str | None = value_of(Text())
     """``gcp``, ``aws``, ``azure``, or one of the user's book."""
     region: str | None = value_of(Text())
-    """As the book has it."""
+    """Region in the price book."""
     vm: str | None = value_of(Text())
-    """The machine type of each machine."""
+    """The machine type of each node."""
     gpu: str | None = value_of(Text())
-    """A GPU that is paid separately from its machine."""
+    """A GPU that is charged separately."""
     gpus_per_machine: int = value_of(Count(least=0, below=2**10), 0)
     """Their number."""
     disk: str | None = value_of(Text())
-    """The disk of each machine."""
+    """The disk of each node."""
     bucket: str | None = value_of(Text())
     """The storage class of the bucket."""
     egress: str | None = value_of(Text())
-    """The tariff of bytes that leave the bucket; not given: they stay in the region, for free."""
+    """The tariff of bytes that leave the bucket; None: they stay in the region, for free."""
     machines: int | None = value_of(Count(below=_RANKS_BELOW))
     """Given if it is not ranks / ranks_per_machine."""
     root_disk: int = value_of(Size(whole=True, zero=True), 0)
-    """Bytes of each machine's disk beside the data."""
+    """Bytes of each node's disk without the data."""
     page: int = value_of(Count(), 1000)
     """Names per answer of a listing."""
     compute_time: float | None = value_of(Time())
-    """Seconds of the whole run that compute; not given: from ``[train]``."""
+    """Compute time of the whole run in seconds; None: from ``[train]``."""
     wait_time: Mapping[str, float] | None = value_of(ByWord(Time(), POLICIES))
-    """Seconds of the whole run that wait for data, by policy; one time for all stands under ``""``."""
+    """Seconds of the whole run spent waiting for data, by policy; the key ``""`` is one time for all."""
     period: str = value_of(Choice(("run", "month")), "run")
-    """For how long storage is paid: the run, or a month."""
+    """Period for which storage is charged: the run, or a month."""
     cache_in: str = value_of(Choice(("disk", "ram")), "disk")
-    """The place of cached samples; memory is paid with the machine."""
+    """The place of cached samples; memory is part of the price of the machine."""
 
 
 @dataclass(frozen=True)
-class _AsGiven(Kind):
+class _GivenKind(Kind):
     """Values that a job was completed from; they are not read from its file."""
 
     expected: str = "a Given expected"
 
     def read(self, value: object) -> Given:
-        """The value itself."""
+        """Return the value unchanged."""
         if not isinstance(value, Given):
             raise Refused
         return value
@@ -365,7 +365,7 @@ class _AsGiven(Kind):
 
 @dataclass(frozen=True, kw_only=True)
 class Job(Checked):
-    """A job, as every planning command reads it.
+    """The job of a planning command.
 
     >>> job = Job(train=Train(batch=32, epochs=90), cluster=Cluster(ranks=4))
     >>> job.need("train.batch", "cluster.ranks")
@@ -373,21 +373,21 @@ class Job(Checked):
     """
 
     version: int = value_of(Count(below=_VERSION + 1), _VERSION)
-    """Of the format."""
+    """Version of the format."""
     data: Data = section(Data)
     """The data set."""
     train: Train = section(Train)
-    """In which steps."""
+    """The steps of training."""
     cluster: Cluster = section(Cluster)
-    """On what."""
+    """The hardware."""
     cache: Cache = section(Cache)
-    """By which rule."""
+    """The loading policy."""
     gradients: Gradients = section(Gradients)
     """The gradients that cross the network."""
     run: Run = section(Run)
-    """Its command."""
+    """The command of the job."""
     stagger: Stagger = section(Stagger)
-    """Beside which others."""
+    """Values for staggering."""
     cost: Cost = section(Cost)
     """Prices."""
     file: str | None = value_of(Text(), key=False)
@@ -396,17 +396,17 @@ class Job(Checked):
         default=None,
         repr=False,
         compare=False,
-        metadata={"kind": _AsGiven(), "required": False, "key": False},
+        metadata={"kind": _GivenKind(), "required": False, "key": False},
     )
     """Values that ``cluster`` was completed from, for a job with other values; None: it was not read. Code that
     replaces ``cluster`` sets it to None.
     """
 
     def need(self, *keys: str) -> tuple[Any, ...]:
-        """Values that a command cannot do without, by key: ``"train.batch"``.
+        """Return required values by key, such as ``"train.batch"``.
 
         Raises:
-            ConfigError: some were not given; the message has all of them, with what they may be.
+            ConfigError: values are missing; the message lists all of them, with their allowed values.
         """
         values: list[Any] = []
         faults: list[str] = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job with other values at some of its keys, as sweeps and "what if" questions need it.
+"""A job with other values at some of its keys, for sweeps and "what if" questions.
 
 A job that was read from a file is completed from its profile again, since the profile's values depend on other keys.
 Keys that a job file does not have are errors.
@@ -17,21 +17,21 @@ from foresee.errors import ConfigError
 from foresee.jobspec import profile
 from foresee.jobspec.sections import Cluster, Job
 
-__all__ = ["Point", "points", "tried", "with_value"]
+__all__ = ["Point", "points", "try_points", "with_value"]
 
 Point: TypeAlias = tuple[tuple[object, ...], Job]
 """Values, by axis, and the job at them."""
 
 
 def with_value(job: Job, key: str, value: object) -> Job:
-    r"""The job with ``value`` at ``key``, given as in a job file; a tier goes by its name.
+    r"""Return the job with ``value`` at ``key``, in the spelling of a job file; a name identifies a tier.
 
-    What the job's profile gives is settled anew, and another ``cluster.profile`` is read. Paths are meant from where
-    the program runs, as those of arguments are.
+    The job is completed from its profile again, and another ``cluster.profile`` is read. Paths are relative to the
+    working folder, like those of arguments.
 
     Raises:
-        ConfigError: there is no such key, or the value is not one of its kind, or none beside the others: all faults,
-            each with the job's file, the whole key and what was expected.
+        ConfigError: an unknown key, or a value that is invalid or contradicts others: all faults, each with the job's
+            file, the whole key and the expected value.
         OSError: the profile cannot be read.
 
     >>> from foresee.jobspec import loads
@@ -40,9 +40,9 @@ def with_value(job: Job, key: str, value: object) -> Job:
     """
     path = key.split(".")
     try:
-        made: Job = _replaced(job, path, value, key)
+        made: Job = _replace(job, path, value, key)
         if job.given is not None and path[0] == "cluster":
-            made = _completed(made, job.given, path[1:], value)
+            made = _complete(made, job.given, path[1:], value)
     except ConfigError as error:
         where = f"{job.file}: " if job.file else ""
         raise ConfigError([where + fault for fault in error.faults]) from None
@@ -50,20 +50,20 @@ def with_value(job: Job, key: str, value: object) -> Job:
 
 
 def points(job: Job, axes: Mapping[str, Sequence[object]]) -> list[Point]:
-    """The job at every combination of values, the last axis fastest; each with its values.
+    """Return the job at every combination of values, the last axis fastest; each with its values.
 
     Raises:
         ConfigError: an axis has no values, or as :func:`with_value`: the faults of all points.
         OSError: as :func:`with_value`.
     """
-    made, faults = tried(job, axes)
+    made, faults = try_points(job, axes)
     if faults:
         raise ConfigError(faults)
     return made
 
 
-def tried(job: Job, axes: Mapping[str, Sequence[object]]) -> tuple[list[Point], list[str]]:
-    """The :func:`points` that are a job, and the faults of the others, each once.
+def try_points(job: Job, axes: Mapping[str, Sequence[object]]) -> tuple[list[Point], list[str]]:
+    """Return the valid :func:`points`, and the faults of the others, each once.
 
     Raises:
         OSError: as :func:`with_value`.
@@ -71,25 +71,25 @@ def tried(job: Job, axes: Mapping[str, Sequence[object]]) -> tuple[list[Point], 
     made: list[Point] = []
     faults = [f"{key}: no values to sweep; give one or more" for key, values in axes.items() if not values]
     for values in itertools.product(*axes.values()):
-        there = job
+        varied = job
         try:
             for key, value in zip(axes, values, strict=True):
-                there = with_value(there, key, value)
+                varied = with_value(varied, key, value)
         except ConfigError as error:
             faults += error.faults
         else:
-            made.append((values, there))
+            made.append((values, varied))
     return made, list(dict.fromkeys(faults))
 
 
-def _replaced(place: Any, path: Sequence[str], value: object, key: str) -> Any:
+def _replace(place: Any, path: Sequence[str], value: object, key: str) -> Any:
     head, *rest = path
     if isinstance(place, tuple):
         names = [tier.name for tier in place]
         if head not in names or not rest:
             raise ConfigError(f"{key}: no tier {head!r}; this job has {', '.join(names) or 'none'}")
         at = names.index(head)
-        return (*place[:at], _replaced(place[at], rest, value, key), *place[at + 1 :])
+        return (*place[:at], _replace(place[at], rest, value, key), *place[at + 1 :])
     known = [field.name for field in dataclasses.fields(place) if field.name not in _NO_KEYS]
     if head not in known:
         raise ConfigError(f"{key}: no key {head!r} there; one of {', '.join(known)}")
@@ -101,7 +101,7 @@ def _replaced(place: Any, path: Sequence[str], value: object, key: str) -> Any:
         raise ConfigError(
             f"{key}: {head} has no keys below it" if inner is not None else f"{key}: the job has no {head}"
         )
-    return _with(place, head, _replaced(inner, rest, value, key), above)
+    return _with(place, head, _replace(inner, rest, value, key), above)
 
 
 #: Fields of a job that are no keys to vary.
@@ -109,34 +109,34 @@ _NO_KEYS = frozenset({"file", "given", "version"})
 
 
 def _with(place: Any, field: str, value: object, above: Sequence[str]) -> Any:
-    """The dataclass with another value; its faults name the whole key, of which ``above`` comes before."""
+    """Return the dataclass with another value; its faults name the whole key, which begins with ``above``."""
     try:
         return dataclasses.replace(place, **{field: value})
     except ConfigError as error:
         raise ConfigError([".".join([*above, fault]) for fault in error.faults]) from None
 
 
-def _completed(job: Job, given: profile.Given, path: Sequence[str], value: object) -> Job:
-    """The job whose cluster is what was given, with ``value`` at ``path`` in it, and what a profile adds to that."""
+def _complete(job: Job, given: profile.Given, path: Sequence[str], value: object) -> Job:
+    """Return the job with ``value`` at ``path`` of its original cluster, completed from the profile."""
     if not path:
-        # The whole table is another one, of which nothing was left out.
+        # The whole table is replaced by a complete one.
         return dataclasses.replace(job, given=None)
     measured = profile.read(value) if path == ["profile"] and isinstance(value, str) else given.measured
     given = profile.Given(_put(given.cluster, path, value), measured)
     try:
-        cluster = build(Cluster, given.completed())
+        cluster = build(Cluster, given.complete())
     except ConfigError as error:
         raise ConfigError([f"cluster.{fault}" for fault in error.faults]) from None
     return dataclasses.replace(job, cluster=cluster, given=given)
 
 
 def _put(place: Any, path: Sequence[str], value: object) -> Any:
-    """Tables with ``value`` at ``path``, which was looked up in the dataclasses before."""
+    """Return tables with ``value`` at ``path``, which exists in the dataclasses."""
     head, *rest = path
     if isinstance(place, (list, tuple)):
         return [_put(tier, rest, value) if _name(tier) == head else tier for tier in place]
     if dataclasses.is_dataclass(place):
-        return _replaced(place, path, value, ".".join(path))
+        return _replace(place, path, value, ".".join(path))
     return {**place, head: _put(place.get(head, {}), rest, value) if rest else value}
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from foresee.errors import ConfigError
-from foresee.jobspec import Figure, Job, Profile, completed
+from foresee.jobspec import Figure, Job, Profile, complete
 from foresee.planning import simulation
 from foresee.predict.sizes import drawn
 from foresee.predict.transfer import ram_capacity, staging_bytes
@@ -82,7 +82,7 @@ def job_of(
         ConfigError: too many samples; a job file with faults, or without compute time if no ``step_s``.
         OSError: the job file cannot be read.
     """
-    job = completed(_tables(shape, step_s), machine, job_file)
+    job = complete(_tables(shape, step_s), machine, job_file)
     if job.train.compute_step is None and job.train.compute_rate is None:
         raise ConfigError(
             f"{job_file}: train.compute_step and train.compute_rate are missing; add one of them, or omit the job "

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresee.errors import ConfigError, Unsupported
-from foresee.jobspec import CACHE_POLICIES, WINDOW_POLICIES, Job, Profile, completed, vary
+from foresee.jobspec import CACHE_POLICIES, WINDOW_POLICIES, Job, Profile, complete, vary
 from foresee.planning import bucket_window, simulation
 from foresee.predict.run_trace import Trace
 from foresee.predict.sizes import filled
@@ -127,11 +127,11 @@ def task(
         raise ConfigError(f"compute_factor={compute_factor!r}; a number above 0 expected")
     # A step of 0 s is shorter than the resolution of the clock.
     mean = max(float(trace.compute.mean()) * compute_factor, _LEAST_S)
-    job = completed(_tables(trace, target, mean, trace.ranks), target, job_file)
+    job = complete(_tables(trace, target, mean, trace.ranks), target, job_file)
     ranks = job.cluster.ranks
     if ranks is not None and ranks != trace.ranks:
         # Another number of ranks is on one node as well.
-        job = completed(_tables(trace, target, mean, ranks), target, job_file)
+        job = complete(_tables(trace, target, mean, ranks), target, job_file)
     order: Literal["distributed", "sequential"] = (
         "sequential" if trace.order == "sequential" else "distributed"
     )

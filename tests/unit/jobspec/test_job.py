@@ -172,7 +172,7 @@ def test_a_value_that_cannot_be_names_file_key_value_and_range() -> None:
         vary.points(read, {"train.batch": [0, 1, -1], "cluster.ranks": [1, 0]})
     found = [fault.removeprefix(f"{read.file}: ").partition(";")[0] for fault in caught.value.faults]
     assert sorted(found) == ["cluster.ranks = 0", "train.batch = -1", "train.batch = 0"]
-    made, faults = vary.tried(read, {"train.batch": [0, 1]})
+    made, faults = vary.try_points(read, {"train.batch": [0, 1]})
     assert ([values for values, _ in made], len(faults)) == ([(1,)], 1)
 
 

@@ -1,22 +1,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """Duration of a training step whose gradients cross a network, by policy and bandwidth.
 
-Layers leave the backward pass last first, are pushed to servers and pulled back as averages; the next forward pass
-uses each as soon as it has landed. What differs is who goes first on the link:
+Backward computes gradients last layer first. Each is pushed to servers and pulled back as an average, and the next
+forward pass uses each layer as soon as its average is received. Policies differ in what is sent first:
 
 =============== =====================================================================================================
 ``oracle``      no network: the lower bound
-``mercury``     packets, the tensor used first goes first; a newly ready one interrupts
+``mercury``     packets of the tensor that is used first; a newly ready tensor preempts others
 ``barrier``     the forward pass waits for the last tensor: clipping by the global norm, a gradient scaler
 ``fifo_packet`` packets in the order in which tensors become ready
 ``fifo_tensor`` whole tensors in that order, each pulled after its push: WFBP, an unscheduled parameter server
 =============== =====================================================================================================
 
-In this order no policy is slower than the next. ``compat="physical"``, the default, lets pulls queue for one
-downlink; ``compat="paper"`` lets those of ``fifo_tensor`` pass for free, as equation (7) of the paper does.
+In this order no policy is slower than the next. With ``compat="physical"``, the default, pulls share one downlink; with
+``compat="paper"`` those of ``fifo_tensor`` do not, as in equation (7) of the paper.
 
-Seconds, bytes, and bytes per second of one direction throughout. Packets are infinitely small: :func:`packet_delay`
-bounds what real ones add. Left out: round trips, skew between ranks, copies between devices, the servers' time.
+Units are seconds, bytes, and bytes per second of one direction. Packets are infinitely small: :func:`packet_delay`
+bounds the delay of real ones. Not modelled: round trips, skew between ranks, copies between devices, the servers' time.
 
 Source: Duan et al., "Mercury: A Simple Transport Layer Scheduler to Accelerate Distributed DNN Training", TPDS 2023,
 sections IV and V; closed forms, required bandwidth and the mix of servers are ours.
@@ -33,6 +33,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from foresee import _native
 from foresee._schema.compat import Compat
+from foresee._schema.values import shown
 from foresee.errors import ConfigError
 
 __all__ = [
@@ -68,13 +69,13 @@ POLICIES: tuple[Policy, ...] = ("oracle", "mercury", "barrier", "fifo_packet", "
 class Step:
     """One training step of one rank, layer by layer, in order of first use by the forward pass.
 
-    A layer is what becomes ready together and is waited for together: a parameter tensor as a rule. Arrays are
-    copied, and read-only.
+    A layer is a unit that becomes ready and is waited for as a whole, usually a parameter tensor. Arrays are copied,
+    and read-only.
 
     Raises:
-        ConfigError: shapes differ, there is no layer, a time is negative, NaN or infinite, all times together are
-            below a picosecond, bytes are no whole numbers of 0 or more, or all of them together exceed 2**52. All
-            faults of shape and type at once; of values the first, with its layer.
+        ConfigError: shapes differ, there is no layer, a time is negative, NaN or infinite, the sum of all times is
+            below a picosecond, bytes are no whole numbers of 0 or more, or their sum exceeds 2**52. All faults of
+            shape and type at once; of values the first, with its layer.
 
     >>> step = Step([1, 4, 3], backward=[2, 2, 2], forward=[1, 1, 1])
     >>> t_iter(step, "mercury", 1.0), t_iter(step, "fifo_tensor", 1.0)
@@ -88,7 +89,7 @@ class Step:
     forward: NDArray[np.float64]
     """Seconds of each forward; shape (layers,)."""
     update: NDArray[np.float64]
-    """Seconds of each optimizer update, between landing and forward; shape (layers,). Default 0."""
+    """Seconds of each optimizer update, between receipt and forward; shape (layers,). Default 0."""
     names: tuple[str, ...]
     """Names of the layers, for display; default ``"0"``, ``"1"`` and so on."""
     _core: _native.NetworkStep = field(repr=False)
@@ -144,7 +145,7 @@ class Step:
 class Transfers(NamedTuple):
     """Transfers of one direction of the link, in order of time; shape (transfers,) each.
 
-    A tensor that was interrupted has several, one without bytes has none.
+    A preempted tensor has several, one without bytes has none.
     """
 
     layer: NDArray[np.uint64]
@@ -152,32 +153,32 @@ class Transfers(NamedTuple):
     start: NDArray[np.float64]
     """Seconds since the backward pass began."""
     end: NDArray[np.float64]
-    """Likewise."""
+    """Seconds since the backward pass began."""
 
 
 @dataclass(frozen=True, eq=False)
 class Timeline:
-    """A step, followed. All times are seconds since the backward pass began; shape (layers,) unless said."""
+    """The times of one step, in seconds since the backward pass began; shape (layers,) unless noted."""
 
     t_iter: float
     """End of the last forward."""
     backward: NDArray[np.float64]
-    """Moment at which each gradient is ready."""
+    """Time at which each gradient is ready."""
     push: NDArray[np.float64]
-    """Moment at which the servers have all of it."""
+    """Time at which the servers have all of it."""
     pull: NDArray[np.float64]
-    """Moment at which its average has been received."""
+    """Time at which its average is received."""
     forward: NDArray[np.float64]
-    """End of its next forward, which its update precedes."""
+    """End of its next forward, after its update."""
     uplink: Transfers
-    """Transfers that the rank sends."""
+    """Transfers from the rank."""
     downlink: Transfers
-    """Transfers that it receives; with ``compat="paper"`` several transfers at once."""
+    """Transfers to the rank; with ``compat="paper"`` several at the same time."""
 
 
 @dataclass(frozen=True)
 class Infeasible:
-    """No bandwidth reaches the goal. A value, not an error: it is what was asked."""
+    """No bandwidth reaches the goal: a value of :func:`minimum_bandwidth`, not an error."""
 
     goal: float
     """The requested speed."""
@@ -189,16 +190,16 @@ class Shares(NamedTuple):
     """Shares of links and bytes among ranks and servers."""
 
     of_link: float
-    """Share of its link that each rank gets, up and down alike."""
+    """Share of its link that each rank gets, in each direction."""
     colocated: float
-    """Share of all bytes that the server on each rank's machine sums."""
+    """Share of all bytes that the server on each rank's node sums."""
     dedicated: float
     """Share of all bytes that each dedicated server sums."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sweep:
-    """Every policy at every bandwidth."""
+    """Step times and speeds by policy and bandwidth."""
 
     policies: tuple[Policy, ...]
     """The rows."""
@@ -220,14 +221,14 @@ def t_iter(
 ) -> float:
     """Seconds of one step: from the start of the backward pass to the end of the next forward pass.
 
-    By the policy's closed form, in one pass over the layers.
+    Computed by the policy's closed form, in one pass over the layers.
 
     Args:
-        step: what is computed and sent.
-        policy: who goes first.
+        step: the computation and the gradients.
+        policy: order of transmission.
         bandwidth: bytes per second of one direction, finite, > 0.
         efficiency: share of it that gradients get, in (0, 1]: :func:`goodput` times ``shares(...).of_link``.
-        compat: which reading of ``fifo_tensor``.
+        compat: see the module.
 
     Raises:
         ConfigError: an argument outside its range, or a link so slow that the time is not finite.
@@ -259,34 +260,34 @@ def speed(
 def timeline(
     step: Step, policy: Policy, bandwidth: float, *, efficiency: float = 1.0, compat: Compat = "physical"
 ) -> Timeline:
-    """Follow one step: when each tensor is ready, pushed, pulled and used, and what the link carries.
+    """Simulate one step: when each tensor is ready, pushed, pulled and used, and the transfers of the link.
 
-    By the recursions (4) to (8) and Algorithm 1 of the paper; its ``t_iter`` is that of :func:`t_iter` but for
-    rounding. Arguments and errors are those of :func:`t_iter`; the arrays are the caller's.
+    Computed by the recursions (4) to (8) and Algorithm 1 of the paper; its ``t_iter`` is that of :func:`t_iter` up to
+    rounding. Arguments and errors are those of :func:`t_iter`; the caller owns the arrays.
 
-    >>> followed = timeline(Step([1, 4, 3], backward=[2, 2, 2], forward=[1, 1, 1]), "mercury", 1.0)
-    >>> followed.pull.tolist(), followed.forward.tolist()
+    >>> result = timeline(Step([1, 4, 3], backward=[2, 2, 2], forward=[1, 1, 1]), "mercury", 1.0)
+    >>> result.pull.tolist(), result.forward.tolist()
     ([7.0, 9.0, 10.0], [8.0, 10.0, 11.0])
-    >>> followed.uplink.layer.tolist()  # the last layer was interrupted by the second, that one by the first
+    >>> result.uplink.layer.tolist()  # the second layer preempts the last one, and the first the second
     [2, 1, 0, 1, 2]
     """
-    told = step._core.timeline(policy, bandwidth, efficiency=efficiency, compat=compat)  # noqa: SLF001
-    uplink, downlink = Transfers(*told.pop("uplink")), Transfers(*told.pop("downlink"))
-    return Timeline(**told, uplink=uplink, downlink=downlink)
+    times = step._core.timeline(policy, bandwidth, efficiency=efficiency, compat=compat)  # noqa: SLF001
+    uplink, downlink = Transfers(*times.pop("uplink")), Transfers(*times.pop("downlink"))
+    return Timeline(**times, uplink=uplink, downlink=downlink)
 
 
 def minimum_bandwidth(
     step: Step, policy: Policy, *, goal: float = 0.99, efficiency: float = 1.0, compat: Compat = "physical"
 ) -> float | Infeasible:
-    """The least bandwidth at which a step keeps the share ``goal`` of its speed without a network.
+    """Return the least bandwidth at which a step keeps the share ``goal`` of its speed without a network.
 
-    In bytes per second of one direction, of which gradients get ``efficiency``; 0 where any will do. Exact: a
-    step's time is the largest of chains ``x + y / B``, and the answer is ``y / (oracle / goal - x)`` of one.
+    In bytes per second of one direction, of which gradients get ``efficiency``; 0 if any bandwidth suffices. Exact: a
+    step's time is the largest of chains ``x + y / B``, and the result is ``y / (oracle / goal - x)`` of one.
 
     Args:
-        step: what is computed and sent.
-        policy: who goes first.
-        goal: finite, > 0; the paper asks 0.99, of BERT 0.9. A goal of 1 is :class:`Infeasible` unless the
+        step: the computation and the gradients.
+        policy: order of transmission.
+        goal: finite, > 0; in the paper 0.99, and 0.9 for BERT. A goal of 1 is :class:`Infeasible` unless the
             tensors used first have no bytes, one above 1 always is.
         efficiency: as in :func:`t_iter`.
         compat: as in :func:`t_iter`.
@@ -313,12 +314,12 @@ def sweep(
     efficiency: float = 1.0,
     compat: Compat = "physical",
 ) -> Sweep:
-    """Every policy at every bandwidth: the paper's figure 11.
+    """Compute step times and speeds of policies at bandwidths: the paper's figure 11.
 
     Args:
-        step: what is computed and sent.
+        step: the computation and the gradients.
         bandwidths: shape (bandwidths,), bytes per second of one direction, finite, > 0. Copied.
-        policies: which ones, as rows.
+        policies: the rows.
         efficiency: as in :func:`t_iter`.
         compat: as in :func:`t_iter`.
 
@@ -339,9 +340,9 @@ def sweep(
 
 
 def barrier_cost(step: Step, bandwidth: float, *, efficiency: float = 1.0) -> float:
-    """Seconds per step that waiting for every tensor costs: ``barrier`` less ``mercury``.
+    """Return the seconds per step by which ``barrier`` is slower than ``mercury``.
 
-    The price of exact clipping by the global norm, which needs the last gradient before the first update.
+    This is the cost of exact clipping by the global norm, which needs the last gradient before the first update.
     Arguments and errors are those of :func:`t_iter`.
 
     >>> barrier_cost(Step([1, 4, 3], backward=[2, 2, 2], forward=[1, 1, 1]), 1.0)
@@ -351,7 +352,7 @@ def barrier_cost(step: Step, bandwidth: float, *, efficiency: float = 1.0) -> fl
 
 
 def linear_scaling(step: Step, *, ranks: int, batch: int) -> float:
-    """Samples per second of ``ranks`` ranks that never wait: the paper's Linear-Scaling.
+    """Return the samples per second of ``ranks`` ranks that never wait: the paper's Linear-Scaling.
 
     A policy reaches :func:`speed` times this.
 
@@ -370,16 +371,16 @@ def linear_scaling(step: Step, *, ranks: int, batch: int) -> float:
 
 
 def shares(ranks: int, servers: int = 0, *, dedicated_only: bool = False) -> Shares:
-    """Compute the shares of links and bytes of ranks, a server on each rank's machine, and dedicated servers.
+    """Return the shares of links and bytes of ranks, a colocated server per rank, and dedicated servers.
 
-    Dealt so that all links are equally busy. With n ranks and k < n dedicated servers, D = n**2 + k (n - 2): a
-    rank gets D / (2 n (n - 1)) of its link, a co-located server (n - k) / D of the bytes and a dedicated one
-    2 (n - 1) / D; from k = n on dedicated servers are enough. Without one it is the volume of an all-reduce.
+    The shares make all links equally busy. With n ranks and k < n dedicated servers, D = n**2 + k (n - 2): a
+    rank gets D / (2 n (n - 1)) of its link, a colocated server (n - k) / D of the bytes and a dedicated one
+    2 (n - 1) / D; with k >= n there are dedicated servers only. With k = 0 the volume is that of an all-reduce.
 
     Args:
         ranks: 2 or more, below 2**32.
-        servers: dedicated ones, on machines of their own with links like the ranks'.
-        dedicated_only: whether ranks' machines have no server.
+        servers: dedicated ones, on other nodes with links like the ranks'.
+        dedicated_only: whether ranks' nodes have no server.
 
     Raises:
         ConfigError: fewer than 2 ranks, or no server at all.
@@ -396,14 +397,14 @@ def shares(ranks: int, servers: int = 0, *, dedicated_only: bool = False) -> Sha
 def effective_bandwidth(
     bandwidth: float, ranks: int, servers: int = 0, *, dedicated_only: bool = False, efficiency: float = 1.0
 ) -> float:
-    """Bytes of gradients per second and direction that a rank gets: ``bandwidth * efficiency * of_link``.
+    """Return the bytes of gradients per second and direction of a rank: ``bandwidth * efficiency * of_link``.
 
     Args:
-        bandwidth: bytes per second of one direction of every machine's link, finite, > 0.
+        bandwidth: bytes per second of one direction of every node's link, finite, > 0.
         ranks: as in :func:`shares`.
         servers: as in :func:`shares`.
         dedicated_only: as in :func:`shares`.
-        efficiency: what else takes its share, in (0, 1]: :func:`goodput`.
+        efficiency: share of the link that gradients get, in (0, 1]: :func:`goodput`.
 
     Raises:
         ConfigError: an argument outside its range.
@@ -422,9 +423,9 @@ def effective_bandwidth(
 
 
 def goodput(packet_bytes: int = 30_000) -> float:
-    """Share of an Ethernet link that gradients get in packets of so many bytes over TCP.
+    """Return the share of an Ethernet link that gradients get in packets of ``packet_bytes`` over TCP.
 
-    A header of 32 bytes per packet, 1448 bytes of payload in a frame of 1514.
+    A packet has a header of 32 bytes, a frame of 1514 bytes has 1448 of payload.
 
     Raises:
         ConfigError: not 1 to 2**52 bytes.
@@ -458,9 +459,9 @@ def packet_delay(*, window_bytes: int, packet_bytes: int, bandwidth: float, effi
 def _sizes(values: ArrayLike, faults: list[str]) -> NDArray[np.uint64]:
     array = np.array(values)
     if array.shape == (0,):
-        return np.zeros(0, np.uint64)  # no layers: refused by that name, whatever type an empty list has
+        return np.zeros(0, np.uint64)  # the core refuses no layers; the type of an empty list is float
     if array.ndim != 1 or array.dtype.kind not in "iu" or array.min() < 0:
-        faults.append(f"bytes={_shown(values)}; whole numbers of 0 or more, shape (layers,)")
+        faults.append(f"bytes={shown(values)}; whole numbers of 0 or more, shape (layers,)")
         return np.zeros(0, np.uint64)
     return array.astype(np.uint64)
 
@@ -468,7 +469,7 @@ def _sizes(values: ArrayLike, faults: list[str]) -> NDArray[np.uint64]:
 def _seconds(name: str, values: ArrayLike, faults: list[str]) -> NDArray[np.float64]:
     array = np.array(values)
     if array.ndim != 1 or array.dtype.kind not in "iuf":
-        faults.append(f"{name}={_shown(values)}; numbers of one dimension")
+        faults.append(f"{name}={shown(values)}; numbers of one dimension")
         return np.zeros(0)
     return np.ascontiguousarray(array, np.float64)
 
@@ -477,8 +478,3 @@ def _count(name: str, value: int, least: int, below: int = 2**32) -> int:
     if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or not least <= value < below:
         raise ConfigError(f"{name}={value!r}; a whole number of {least} or more, below {below}")
     return int(value)
-
-
-def _shown(values: object) -> str:
-    text = repr(values)
-    return text if len(text) <= 60 else f"{text[:57]}..."

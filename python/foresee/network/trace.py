@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model trace, ``model.json``: what the gradients of a model weigh, and how long each takes.
+"""The model trace, ``model.json``: sizes and times of the gradients of one model on one machine.
 
-One file per model and machine: for each parameter tensor its bytes and its backward, forward and update times, in
-order of first use, and free facts about how it was had. ``docs/formats/model-trace.md`` describes the format. Apart
-from ``network``, which computes with these figures, because a format is read once and checked here: each fault names
-the tensor and the field, unknown keys are refused.
+It has, for each parameter tensor in order of first use, its bytes and its backward, forward and update times, and free
+facts about the measurement. ``docs/formats/model-trace.md`` describes the format. Each fault names the tensor and the
+field; unknown keys are refused.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ VERSION = 1
 
 Fact = str | int | float | bool
 
-_BYTES_MAX = 2**52
-_FILE_BYTES_MAX = 256 * 2**20
-_FAULTS_SHOWN = 20
-_TOP = ("format", "version", "model", "facts", "tensors")
-_TENSOR = ("name", "bytes", "order", "backward", "forward", "update")
+_MAX_BYTES = 2**52
+_MAX_FILE_BYTES = 256 * 2**20
+_MAX_FAULTS = 20
+_FILE_KEYS = ("format", "version", "model", "facts", "tensors")
+_TENSOR_KEYS = ("name", "bytes", "order", "backward", "forward", "update")
 _TIMES = ("backward", "forward", "update")
 
 
@@ -43,7 +42,7 @@ class Tensor:
     """One parameter tensor of a model."""
 
     name: str
-    """As the model calls it; not empty, unique."""
+    """Name in the model; not empty, unique."""
     bytes: int
     """Bytes of its gradient on the wire, one way; 0 to 2**52."""
     backward: float
@@ -59,8 +58,8 @@ class ModelTrace:
     """Bytes and times of a model's gradients.
 
     Raises:
-        ConfigError: what no file may say: a name twice or empty, a figure outside its range, no tensor, a fact
-            that is no text, number or truth value. All faults at once.
+        ConfigError: a name is empty or repeated, a number is outside its range, there is no tensor, or a fact is no
+            text, number or truth value. All faults at once.
 
     >>> trace = ModelTrace("tiny", (Tensor("w", 8, 0.2, 0.1), Tensor("b", 4, 0.1, 0.1)), {"batch": 3})
     >>> loads(dumps(trace)) == trace
@@ -74,8 +73,8 @@ class ModelTrace:
     tensors: tuple[Tensor, ...]
     """In order of first use by the forward pass."""
     facts: Mapping[str, Fact] = field(default_factory=dict)
-    """Whatever tells how the figures were had: ``batch``, ``device``, ``date``. ``batch``, samples per rank and
-    step, is the only one that anything is computed with.
+    """Facts about the measurement, such as ``batch``, ``device``, ``date``. Only ``batch``, samples per rank and step,
+    is used in computations.
     """
 
     def __post_init__(self) -> None:
@@ -83,13 +82,13 @@ class ModelTrace:
         object.__setattr__(self, "facts", dict(self.facts))
         faults = list(_faults(self))
         if faults:
-            raise ConfigError(_few(faults))
+            raise ConfigError(_limited(faults))
 
     def step(self) -> Step:
-        """The step that the model is asked about: tensors in order of first use are its layers.
+        """Return the step whose layers are the tensors.
 
         Raises:
-            ConfigError: all tensors together take less than a picosecond, or weigh more than 2**52 bytes.
+            ConfigError: the sum of all times is below a picosecond, or that of all bytes exceeds 2**52.
         """
         return Step(
             [tensor.bytes for tensor in self.tensors],
@@ -103,7 +102,7 @@ class ModelTrace:
     def batch(self) -> int | None:
         """The fact ``batch`` if it is a number of samples, else None."""
         batch = self.facts.get("batch")
-        return batch if _whole(batch) and 1 <= batch < 2**32 else None
+        return batch if _is_whole(batch) and 1 <= batch < 2**32 else None
 
 
 def read(path: str | os.PathLike[str]) -> ModelTrace:
@@ -114,12 +113,12 @@ def read(path: str | os.PathLike[str]) -> ModelTrace:
             tensor and the field.
         OSError: the file cannot be read.
     """
-    content = files.read(path, _FILE_BYTES_MAX)
+    content = files.read(path, _MAX_FILE_BYTES)
     return files.named(path, lambda: loads(content))
 
 
 def write(trace: ModelTrace, path: str | os.PathLike[str]) -> None:
-    """Write ``trace`` to ``path``: a temporary file beside it first, then a rename.
+    """Write ``trace`` to ``path``: to a temporary file next to it, which is renamed.
 
     Raises:
         OSError: the file cannot be written.
@@ -128,36 +127,29 @@ def write(trace: ModelTrace, path: str | os.PathLike[str]) -> None:
 
 
 def dumps(trace: ModelTrace) -> str:
-    """The text of the file: a line per fact and per tensor. Numbers come back as they are."""
+    """Return the text of the file, a line per fact and per tensor, with exact numbers."""
     tensors = (
-        {
-            "name": tensor.name,
-            "bytes": tensor.bytes,
-            "order": order,
-            "backward": tensor.backward,
-            "forward": tensor.forward,
-            "update": tensor.update,
-        }
+        {key: order if key == "order" else getattr(tensor, key) for key in _TENSOR_KEYS}
         for order, tensor in enumerate(trace.tensors)
     )
     head = (("format", FORMAT), ("version", VERSION), ("model", trace.model))
     lines = [f"  {_json(key)}: {_json(value)}," for key, value in head]
     lines += ['  "facts": {']
-    lines += _joined(f"    {_json(key)}: {_json(value)}" for key, value in trace.facts.items())
+    lines += _with_commas(f"    {_json(key)}: {_json(value)}" for key, value in trace.facts.items())
     lines += ["  },", '  "tensors": [']
-    lines += _joined(f"    {_json(tensor)}" for tensor in tensors)
+    lines += _with_commas(f"    {_json(tensor)}" for tensor in tensors)
     lines += ["  ]"]
     return "\n".join(["{", *lines, "}", ""])
 
 
 def loads(text: str | bytes) -> ModelTrace:
-    """A model trace from the text of its file.
+    """Parse the text of a model trace.
 
     Raises:
         ConfigError: as :func:`read`, without the file's name.
     """
     try:
-        content = json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        content = json.loads(text, object_pairs_hook=_unique_keys, parse_constant=_refuse_constant)
     except ConfigError:
         raise
     except (ValueError, RecursionError) as error:
@@ -169,12 +161,12 @@ def loads(text: str | bytes) -> ModelTrace:
             f"format is {_shown(content.get('format'))}, not {FORMAT!r}; this is no model trace"
         )
     version = content.get("version")
-    if not _whole(version) or version != VERSION:
+    if not _is_whole(version) or version != VERSION:
         raise ConfigError(
-            f"version is {_shown(version)}; this program reads version {VERSION}: write the trace anew, or install "
+            f"version is {_shown(version)}; this program reads version {VERSION}: measure the trace again, or install "
             "the release that wrote it"
         )
-    faults = _keys("the file", content, _TOP)
+    faults = _key_faults("the file", content, _FILE_KEYS)
     if faults:
         raise ConfigError(faults)
     model, facts, listed = content["model"], content["facts"], content["tensors"]
@@ -184,11 +176,11 @@ def loads(text: str | bytes) -> ModelTrace:
         faults.append(f"tensors is {_kind(listed)}; a list expected")
     if faults:
         raise ConfigError(faults)
-    return ModelTrace(model, _in_order(listed), facts)
+    return ModelTrace(model, _parse_tensors(listed), facts)
 
 
-def _in_order(listed: list[Any]) -> tuple[Tensor, ...]:
-    """Tensors by their ``order``; whether their other values are right is ``ModelTrace``'s question."""
+def _parse_tensors(listed: list[Any]) -> tuple[Tensor, ...]:
+    """Return tensors by their ``order``; ``ModelTrace`` checks their other values."""
     faults: list[str] = []
     by_order: dict[int, Tensor] = {}
     for at, entry in enumerate(listed):
@@ -196,12 +188,12 @@ def _in_order(listed: list[Any]) -> tuple[Tensor, ...]:
             faults.append(f"tensor {at}: {_kind(entry)}; an object expected")
             continue
         where = _where(entry.get("name"), at)
-        wrong = _keys(where, entry, _TENSOR)
-        if wrong:
-            faults += wrong
+        key_faults = _key_faults(where, entry, _TENSOR_KEYS)
+        if key_faults:
+            faults += key_faults
             continue
         order = entry["order"]
-        if not _whole(order) or not 0 <= order < len(listed):
+        if not _is_whole(order) or not 0 <= order < len(listed):
             faults.append(
                 f"{where}: order is {_shown(order)}; a whole number from 0 to {len(listed) - 1} expected"
             )
@@ -210,18 +202,18 @@ def _in_order(listed: list[Any]) -> tuple[Tensor, ...]:
                 f"{where}: order is {order}, as of tensor {_shown(by_order[order].name)}; each comes once"
             )
         else:
-            by_order[order] = Tensor(**{key: entry[key] for key in _TENSOR if key != "order"})
+            by_order[order] = Tensor(**{key: entry[key] for key in _TENSOR_KEYS if key != "order"})
     if faults:
-        raise ConfigError(_few(faults))
+        raise ConfigError(_limited(faults))
     return tuple(by_order[order] for order in sorted(by_order))
 
 
 def _faults(trace: ModelTrace) -> Iterator[str]:
-    if not _name(trace.model):
+    if not _is_name(trace.model):
         yield f"model is {_shown(trace.model)}; a name expected, printable and not empty"
-    facts: Mapping[str, object] = trace.facts  # annotations promise more than a file keeps
+    facts: Mapping[str, object] = trace.facts  # values of a file may have other types
     for key, value in facts.items():
-        if not _name(key):
+        if not _is_name(key):
             yield f"fact {_shown(key)}: a name expected, printable and not empty"
         elif not isinstance(value, (str, bool, int, float)):
             yield f"fact {_shown(key)} is {_kind(value)}; a text, a number or a truth value expected"
@@ -234,21 +226,21 @@ def _faults(trace: ModelTrace) -> Iterator[str]:
     names: set[str] = set()
     for at, tensor in enumerate(trace.tensors):
         where = _where(tensor.name, at)
-        if not _name(tensor.name):
+        if not _is_name(tensor.name):
             yield f"{where}: name is {_shown(tensor.name)}; a text expected, printable and not empty"
         elif tensor.name in names:
             yield f"{where}: the name stands twice; each tensor once"
         else:
             names.add(tensor.name)
-        if not _whole(tensor.bytes) or not 0 <= tensor.bytes <= _BYTES_MAX:
+        if not _is_whole(tensor.bytes) or not 0 <= tensor.bytes <= _MAX_BYTES:
             yield f"{where}: bytes is {_shown(tensor.bytes)}; a whole number from 0 to 2**52 expected"
         for key in _TIMES:
             value = getattr(tensor, key)
-            if not _seconds(value):
+            if not _is_seconds(value):
                 yield f"{where}: {key} is {_shown(value)}; seconds expected, finite and 0 or more"
 
 
-def _keys(where: str, entry: dict[str, Any], known: tuple[str, ...]) -> list[str]:
+def _key_faults(where: str, entry: dict[str, Any], known: tuple[str, ...]) -> list[str]:
     missing = [f"{where}: {key} is missing" for key in known if key not in entry]
     return missing + [
         f"{where}: {_shown(key)} is no key of this format; known are {', '.join(known)}"
@@ -261,15 +253,15 @@ def _where(name: object, at: int) -> str:
     return f"tensor {_shown(name)}" if isinstance(name, str) and name else f"tensor {at}"
 
 
-def _name(value: object) -> bool:
+def _is_name(value: object) -> bool:
     return isinstance(value, str) and value != "" and value.isprintable()
 
 
-def _whole(value: object) -> TypeGuard[int]:
+def _is_whole(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _seconds(value: object) -> bool:
+def _is_seconds(value: object) -> bool:
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         return False
     try:
@@ -278,14 +270,14 @@ def _seconds(value: object) -> bool:
         return False
 
 
-def _few(faults: list[str]) -> list[str]:
-    """The first faults, and how many more there are."""
-    more = len(faults) - _FAULTS_SHOWN
-    return faults[:_FAULTS_SHOWN] + ([f"and {more} more"] if more > 0 else [])
+def _limited(faults: list[str]) -> list[str]:
+    """Return the first faults and the number of others."""
+    more = len(faults) - _MAX_FAULTS
+    return faults[:_MAX_FAULTS] + ([f"and {more} more"] if more > 0 else [])
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys stand once: JSON itself would silently keep the last."""
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object without repeated keys, of which ``json`` would silently use the last."""
     entry: dict[str, Any] = {}
     for key, value in pairs:
         if key in entry:
@@ -295,7 +287,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return entry
 
 
-def _no_constant(word: str) -> float:
+def _refuse_constant(word: str) -> float:
     raise ConfigError(f"{word} stands where a number is expected; write what was measured")
 
 
@@ -303,7 +295,7 @@ def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False, allow_nan=False)
 
 
-def _joined(lines: Iterator[str]) -> list[str]:
+def _with_commas(lines: Iterator[str]) -> list[str]:
     every = list(lines)
     return [*(f"{line}," for line in every[:-1]), *every[-1:]]
 

@@ -209,7 +209,7 @@ def test_no_bandwidth_keeps_the_whole_speed() -> None:
         ({"forward": [1, 1, np.nan]}, "layer 2: forward is NaN"),
         ({"backward": [1, -2, 1]}, "layer 1: backward is -2"),
         ({"update": [np.inf, 0, 0]}, "layer 0: update is inf"),
-        ({"update": "soon"}, "update='soon'; numbers"),
+        ({"update": "soon"}, 'update="soon"; numbers'),
         ({"forward": [1]}, "forward has shape (1,)"),
         ({"names": ["a"]}, "1 names for 3 layers"),
         ({"backward": [0, 0, 0], "forward": [0, 0, 0]}, "time of all layers is 0"),

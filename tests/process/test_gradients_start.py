@@ -75,14 +75,14 @@ def test_ranks_that_never_come_are_named_by_those_that_wait(monkeypatch, here, m
 
 def test_a_rank_that_does_not_come_to_the_store_is_named():
     store = torch.distributed.HashStore()
-    bounded = _rendezvous._Bounded(store, 0.3)
+    bounded = _rendezvous._StoreView(store, limit_s=0.3)
     with pytest.raises(RankLost, match=r"rank 1 did not come .* within 0 s.*start_timeout=") as raised:
-        _rendezvous.fresh(bounded, "job", World(0, 2))
+        _rendezvous.begin_attempt(bounded, "job", World(0, 2))
     assert raised.value.rank == 1
     with pytest.raises(RankLost, match="rank 0 did not come") as raised:
-        _rendezvous.fresh(bounded, "job", World(1, 2))
+        _rendezvous.begin_attempt(bounded, "job", World(1, 2))
     assert raised.value.rank == 0
-    assert _rendezvous.patience_s(bounded) == dt.timedelta(seconds=0.3).total_seconds()
+    assert _rendezvous.store_timeout_s(bounded) == dt.timedelta(seconds=0.3).total_seconds()
 
 
 @pytest.mark.parametrize("value", [0, -1.0, float("inf"), "10", None, True])

@@ -21,8 +21,8 @@ def test_ranks_that_start_again_find_nothing_of_the_ranks_before_them() -> None:
 
         def come(rank: int, attempt: int = attempt, found: list = found) -> None:
             world = _rendezvous.World(rank, 3)
-            part = _rendezvous.fresh(store, "job", world)
-            secret = _rendezvous.job_secret(rank, None, part, {})
+            part = _rendezvous.begin_attempt(store, "job", world)
+            secret = _rendezvous.find_secret(rank, None, part, {})
             found[rank] = secret, _rendezvous.share_address(world, f"10.0.{attempt}.{rank}:7", part)
 
         threads = [threading.Thread(target=come, args=(rank,)) for rank in order]
@@ -46,7 +46,7 @@ def test_a_rank_that_never_comes_is_named_and_not_waited_for_longer_than_the_sto
 
     def come() -> None:
         with pytest.raises(RankLost, match="ranks 1, 3 did not come") as lost:
-            _rendezvous.fresh(store, "job", _rendezvous.World(2, 4))
+            _rendezvous.begin_attempt(store, "job", _rendezvous.World(2, 4))
         heard.append(lost.value.rank)
 
     there = threading.Thread(target=come)
@@ -54,13 +54,13 @@ def test_a_rank_that_never_comes_is_named_and_not_waited_for_longer_than_the_sto
     with pytest.raises(
         RankLost, match="ranks 1, 3 did not come to the exchange of gradients within 0 s"
     ) as lost:
-        _rendezvous.fresh(store, "job", _rendezvous.World(0, 4))
+        _rendezvous.begin_attempt(store, "job", _rendezvous.World(0, 4))
     assert lost.value.rank == 1
     there.join(WATCHDOG)
     assert heard == [1], "a rank that is there names the missing ones too, whichever gives up first"
     for asks in (
-        lambda: _rendezvous.fresh(store, "other", _rendezvous.World(1, 2)),
-        lambda: _rendezvous.job_secret(1, None, store, {}),
+        lambda: _rendezvous.begin_attempt(store, "other", _rendezvous.World(1, 2)),
+        lambda: _rendezvous.find_secret(1, None, store, {}),
     ):
         with pytest.raises(RankLost, match="rank 0 did not come"):
             asks()
@@ -69,5 +69,5 @@ def test_a_rank_that_never_comes_is_named_and_not_waited_for_longer_than_the_sto
 
 
 def test_the_way_to_another_machine_starts_at_an_address_of_this_one() -> None:
-    assert _rendezvous._address_towards("127.0.0.1") == "127.0.0.1"
-    assert _rendezvous._address_towards("no such host.invalid") is None
+    assert _rendezvous._find_source_address("127.0.0.1") == "127.0.0.1"
+    assert _rendezvous._find_source_address("no such host.invalid") is None

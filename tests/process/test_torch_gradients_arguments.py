@@ -16,7 +16,7 @@ from torch import nn
 import foresee.torch as ft
 from foresee.errors import ConfigError
 from foresee.torch._rank_group import RankGroup
-from foresee.torch.gradients._separable import separable
+from foresee.torch.gradients._separable import is_separable
 
 
 def sgd(model):
@@ -39,7 +39,7 @@ def faults(model=None, optimizer=None, **arguments):
         ({"clip": "exact"}, "max_norm=None; a number above 0"),
         ({"clip": "exact", "max_norm": 0}, "max_norm=0; a number above 0"),
         ({"clip": "exact", "max_norm": math.inf}, "max_norm=inf; a number above 0"),
-        ({"max_norm": 1.0}, 'say clip="exact"'),
+        ({"max_norm": 1.0}, 'pass clip="exact"'),
         ({"clip": "exact", "max_norm": 1.0, "overlap": "backward"}, "call clip_grad_norm_ after backward()"),
         ({"comm_dtype": "f8", "servers": "a:1"}, "comm_dtype='f8'; one of"),
         ({"on_rank_loss": "wait", "servers": "a:1"}, "on_rank_loss='wait'; one of"),
@@ -341,16 +341,16 @@ def test_the_toy_tells_which_classes_can_be_stepped_in_parts(cls, right):
     model = nn.Sequential(nn.Linear(4, 4), nn.Conv2d(1, 1, 2), nn.BatchNorm1d(3))
     before = [parameter.detach().clone() for parameter in model.parameters()]
     optimizer = cls(model.parameters(), lr=0.1)
-    assert separable(optimizer) is right
+    assert is_separable(optimizer) is right
     assert not optimizer.state
     assert_same_bits([parameter.detach() for parameter in model.parameters()], before)
-    assert separable(cls(nn.Linear(2, 2, bias=False).parameters(), lr=0.1)) is right
+    assert is_separable(cls(nn.Linear(2, 2, bias=False).parameters(), lr=0.1)) is right
 
 
 def test_a_class_that_cannot_be_tried_is_not_trusted():
     optimizer = Failing(nn.Linear(2, 2).parameters())
-    with pytest.warns(UserWarning, match="could not be tried"):
-        assert not separable(optimizer)
+    with pytest.warns(UserWarning, match="could not be tested"):
+        assert not is_separable(optimizer)
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import foresee.torch as ft
 from foresee.torch import GradientMisuse
-from foresee.torch.gradients._first_use import FirstUse
+from foresee.torch.gradients._use_profile import UseProfile
 
 
 @pytest.fixture(autouse=True)
@@ -412,8 +412,8 @@ def test_contents_that_were_edited_unseen_are_found_before_watched_steps(step):
 def test_a_graph_that_is_new_each_step_has_few_steps_watched(monkeypatch):
     model, optimizer = pair()
     watched = []
-    start = FirstUse.start
-    monkeypatch.setattr(FirstUse, "start", lambda self, **how: (watched.append(how), start(self, **how))[1])
+    start = UseProfile.start
+    monkeypatch.setattr(UseProfile, "start", lambda self, **how: (watched.append(how), start(self, **how))[1])
     for step in range(200):
         optimizer.zero_grad()
         x = noise(3, 4, seed=step)

@@ -125,7 +125,7 @@ def test_exact_clipping_waits_for_all_and_the_other_ways_do_not(network):
         net[0](batch(0, 0))
         assert last.grad is not None
         pending = [
-            entry.name for entry in net.__dict__["_foresee_synchronizer"].plan.entries if entry.pending
+            entry.name for entry in net.__dict__["_foresee_synchronizer"].plan.entries if entry.is_pending
         ]
         assert pending == ([] if whole else ["2.weight", "2.bias", "4.weight", "4.bias"])
 

@@ -337,7 +337,7 @@ def test_step_hooks_of_one_optimizer_do_not_make_the_other_wait(network):
         every_step(model, [first, second], step, lambda step=step: loss(model, step, 0).backward())
     assert len(seen) == 3
     synchronizer = model.__dict__["_foresee_synchronizer"]
-    assert {entry.name for entry in synchronizer.plan.gradients if entry.pending} == {
+    assert {entry.name for entry in synchronizer.plan.gradients if entry.is_pending} == {
         "head.weight", "head.bias", "skipped.weight", "skipped.bias",
     }  # fmt: skip
 

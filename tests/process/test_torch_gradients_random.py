@@ -18,7 +18,7 @@ from torch import nn
 import foresee.torch as ft
 from foresee.errors import ConfigError
 from foresee.torch.gradients import _agreement, _separable
-from foresee.torch.gradients._random import SEEDS, state
+from foresee.torch.gradients._random import SEEDS, digest_state
 
 DRAWS = {
     "torch": (torch.manual_seed, torch.randn_like),
@@ -65,15 +65,15 @@ def test_the_generator_is_found_and_left_as_it_was(kind):
     seed(5)
     expected = draw(like)
     seed(5)
-    assert _separable.drawn(optimizer) == [kind]
-    assert not _separable.separable(optimizer)
+    assert _separable.find_generators(optimizer) == [kind]
+    assert not _separable.is_separable(optimizer)
     assert torch.equal(draw(like), expected)
 
 
 @pytest.mark.parametrize("name", ["SGD", "AdamW", "Muon"])
 def test_optimizers_of_torch_draw_nothing(name):
     model = nn.Linear(4, 4, bias=False)
-    assert _separable.drawn(getattr(torch.optim, name)(model.parameters(), lr=0.1)) == []
+    assert _separable.find_generators(getattr(torch.optim, name)(model.parameters(), lr=0.1)) == []
 
 
 class Wrapping(torch.optim.Optimizer):
@@ -83,7 +83,7 @@ class Wrapping(torch.optim.Optimizer):
 
 
 def test_the_generator_of_a_wrapped_optimizer_is_found():
-    assert _separable.drawn(Wrapping(pair("random")[1])) == ["random"]
+    assert _separable.find_generators(Wrapping(pair("random")[1])) == ["random"]
 
 
 @pytest.mark.filterwarnings("ignore:optimizer Noisy gives other bits")
@@ -91,7 +91,7 @@ def test_the_generator_of_a_wrapped_optimizer_is_found():
 def test_ranks_whose_generators_differ_hear_it_before_the_step(network, monkeypatch, kind):
     # The ranks of a test are threads, which share the generators: each reports a state of its own.
     here = threading.local()
-    monkeypatch.setattr(_agreement, "state", lambda name, _: f"{name} {here.state}")
+    monkeypatch.setattr(_agreement, "digest_state", lambda name, _: f"{name} {here.state}")
 
     def body(exchange):
         here.state = 0
@@ -116,8 +116,8 @@ def test_ranks_whose_generators_differ_hear_it_before_the_step(network, monkeypa
 def test_a_state_is_one_of_the_generator_asked_for():
     for kind, (seed, draw) in DRAWS.items():
         seed(1)
-        before = {name: state(name, []) for name in SEEDS}
+        before = {name: digest_state(name, []) for name in SEEDS}
         draw(torch.empty(2))
-        assert [name for name in SEEDS if state(name, []) != before[name]] == [kind]
+        assert [name for name in SEEDS if digest_state(name, []) != before[name]] == [kind]
         seed(1)
-        assert state(kind, []) == before[kind]
+        assert digest_state(kind, []) == before[kind]

@@ -147,7 +147,7 @@ def test_a_model_in_two_places_is_refused_by_name() -> None:
     (exchange,) = in_process(1)
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
     with pytest.raises(
-        ConfigError, match=r"parameter 1\.weight is on meta; gradients travel from memory of the CPU or"
+        ConfigError, match=r"parameter 1\.weight is on meta; gradients are sent from memory of the CPU or"
     ):
         ft.synchronize(model, torch.optim.SGD(model.parameters(), lr=0.1), servers=exchange)
 

@@ -88,7 +88,7 @@ def backward_first(events):
 def test_without_the_means_it_is_refused_by_name(tmp_path):
     (exchange,) = in_process(1)
     model = HeadFirst()
-    with pytest.raises(ConfigError, match="ThreadExchange does not tell what its packets do"):
+    with pytest.raises(ConfigError, match="ThreadExchange does not log its packets"):
         ft.synchronize(model, sgd(model), servers=exchange, timeline="step.json")
     with pytest.raises(ConfigError, match="timeline=3; the path of a file"):
         ft.synchronize(model, sgd(model), servers=exchange, timeline=3)

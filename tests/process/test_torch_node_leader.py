@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import threading
 from pathlib import Path
@@ -35,7 +36,7 @@ def elsewhere(job: str, first: int, folder: Path) -> str | None:
 
 
 def test_the_address_is_found_until_it_is_closed(tmp_path: Path) -> None:
-    with LeaderAddress("job", 4, "127.0.0.1:29600", 1.0) as address:
+    with contextlib.closing(LeaderAddress("job", 4, "127.0.0.1:29600", 1.0)) as address:
         assert elsewhere("job", 4, tmp_path) == "127.0.0.1:29600"
         # Neither another node's nor another job's.
         assert elsewhere("job", 0, tmp_path) is None
@@ -51,7 +52,7 @@ def test_what_a_killed_process_left_is_no_address(tmp_path: Path) -> None:
     path.write_text("127.0.0.1:1\n")
     assert find_leader("job", 0) is None
     # The next one takes the file over.
-    with LeaderAddress("job", 0, "127.0.0.1:2", 1.0):
+    with contextlib.closing(LeaderAddress("job", 0, "127.0.0.1:2", 1.0)):
         assert elsewhere("job", 0, tmp_path) == "127.0.0.1:2"
 
 
@@ -73,6 +74,6 @@ def test_one_process_at_a_time_publishes_an_address(tmp_path: Path) -> None:
         # Killed, as it may be: the lock goes with it.
         timer = threading.Timer(0.1, other.send, [signal.SIGKILL])
         timer.start()
-        with LeaderAddress("job", 0, "127.0.0.1:4", 60.0):
+        with contextlib.closing(LeaderAddress("job", 0, "127.0.0.1:4", 60.0)):
             assert elsewhere("job", 0, tmp_path) == "127.0.0.1:4"
         timer.join()

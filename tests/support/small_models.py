@@ -8,7 +8,7 @@ import gc
 import torch
 from torch import nn
 
-from foresee.torch.gradients._first_use import FirstUse
+from foresee.torch.gradients._use_profile import UseProfile
 from support.ranks import Training
 from support.tensors import assert_same_bits, noise
 
@@ -32,7 +32,7 @@ def check(network, model, world=2, **arguments):
 def function_modes():
     """How many function modes torch has on this thread, but for one that watches of dropped models have left here."""
     gc.collect()
-    profile = FirstUse(nn.Linear(1, 1), [])
+    profile = UseProfile(nn.Linear(1, 1), [])
     profile.start(eager=False)
     torch.ones(1).add(1)
     profile.stop()

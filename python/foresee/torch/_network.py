@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Opens a rank's ``GradientExchange`` over servers: addresses, secret, node leader and colocated server.
 
-The exchange itself is a class of the core. The group around it owns what this process runs for other ranks, which has
-to outlive this rank's own exchange until they have left it.
+``NetworkGroup`` owns what this process runs for other ranks, which has to outlive this rank's exchange until they
+leave.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ if sys.platform == "linux":
 __all__ = ["NetworkGroup"]
 
 _TLS = "tls://"
-#: As much as `foresee serve` has for a job.
-_PARK_BYTES = 64 << 20
-#: How often a server that only waits for other ranks checks whether they have left.
+#: The default of `foresee serve` for a job.
+_EARLY_BUFFER_BYTES = 64 << 20
+#: Seconds between two checks whether the other ranks have left a server.
 _POLL_S = 0.02
 
 
 @dataclass(frozen=True)
-class _Route:
-    """How a rank reaches the servers."""
+class _JobContext:
+    """The parameters of a rank's connections."""
 
-    job: str
+    name: str
     world: World
     secret: str | None
     settings: ExchangeSettings
     servers: list[str]
-    """Addresses of servers that are not colocated with ranks."""
+    """Addresses of dedicated servers."""
     tls: bool
     store: _rendezvous.Store | None
 
@@ -54,113 +54,113 @@ class NetworkGroup(RankGroup):
     """The ranks of a job that reach each other over servers.
 
     Args:
-        settings: as ``synchronize`` understood its arguments.
+        settings: from the arguments of ``synchronize``.
 
     Raises:
-        ConfigError: an address, the secret, or what the launcher says is wrong; or the secret is not the servers'.
-        ServerLost: no server came up at an address within the timeout, or it refuses this rank.
+        ConfigError: an address, the secret, or a variable of the launcher is wrong; or the servers have another secret.
+        ServerLost: no server listened at an address within the timeout, or it refused this rank.
     """
 
     exchange: GradientExchange
 
     def __init__(self, settings: ExchangeSettings) -> None:
-        survives = settings.on_rank_loss == "continue"
-        if survives and COLOCATED in settings.servers:
+        continues = settings.on_rank_loss == "continue"
+        if continues and COLOCATED in settings.servers:
             raise ConfigError(
-                f"on_rank_loss='continue' is not possible with servers=\"{COLOCATED}\": a lost rank takes the server "
-                "beside it along; start `foresee serve` apart from ranks and name its address, or pass 'raise'"
+                f"on_rank_loss='continue' is not possible with servers=\"{COLOCATED}\": a lost rank takes its "
+                "server along; start `foresee serve` as its own process and pass its address, or pass 'raise'"
             )
-        others = [server for server in settings.servers if server != COLOCATED]
-        encrypted = {server.startswith(_TLS) for server in others}
+        dedicated = [server for server in settings.servers if server != COLOCATED]
+        encrypted = {server.startswith(_TLS) for server in dedicated}
         if len(encrypted) > 1:
-            raise ConfigError(f"servers: {_TLS} stands before some of them; write it before all or none")
-        if True in encrypted and len(others) < len(settings.servers):
+            raise ConfigError(f"servers: {_TLS} precedes only some of them; write it before all or none")
+        if True in encrypted and len(dedicated) < len(settings.servers):
             raise ConfigError(
-                f'servers: those of "{COLOCATED}" have no certificate; drop it, or {_TLS} before the others'
+                f'servers: those of "{COLOCATED}" have no certificate; remove it, or {_TLS} before the others'
             )
-        addresses = [resolve(server.removeprefix(_TLS), what="servers:") for server in others]
+        addresses = [resolve(server.removeprefix(_TLS), what="servers:") for server in dedicated]
         world = detect()
-        job, store = _rendezvous.job_place(settings.job, world, limit_s=settings.start_timeout_s)
-        secret = _rendezvous.job_secret(world.rank, settings.secret_file, store)
+        name, store = _rendezvous.open_job(settings.job, world, limit_s=settings.start_timeout_s)
+        secret = _rendezvous.find_secret(world.rank, settings.secret_file, store)
         self._process = os.getpid()
         self._timeout_s = settings.timeout_s
         self._server: GradientServer | None = None
         self._leader_address: LeaderAddress | None = None
-        route = _Route(job, world, secret, settings, addresses, True in encrypted, store)
-        # Ranks that may be lost exchange each by itself: with the leader of a node all of it would be lost.
-        leader = leader_rank(world) if settings.hierarchical and not survives else None
+        job = _JobContext(name, world, secret, settings, addresses, True in encrypted, store)
+        # With ``continue`` each rank exchanges by itself: the loss of a leader would be that of its node.
+        leader = leader_rank(world) if settings.hierarchical and not continues else None
         with contextlib.ExitStack() as undo:
-            exchange = self._open(route, undo) if leader is None else self._join_node(route, leader, undo)
+            exchange = self._open(job, undo) if leader is None else self._join_node(job, leader, undo)
             undo.pop_all()
-        # The limit is of the first agreement alone: from then on a rank that is slow is waited for.
+        # Only the first agreement has a limit: a slow rank is waited for afterwards.
         super().__init__(exchange, start_timeout_s=settings.start_timeout_s)
-        _opened.add(self)
+        _open_groups.add(self)
 
-    def _open(self, route: _Route, undo: contextlib.ExitStack) -> GradientExchange:
-        """The exchange of a rank with the servers; ``undo``: closes what was opened, if it fails."""
-        settings, world = route.settings, route.world
+    def _open(self, job: _JobContext, undo: contextlib.ExitStack) -> GradientExchange:
+        """Open the exchange of a rank with the servers; ``undo`` closes what was opened after a failure."""
+        settings, world = job.settings, job.world
         return GradientExchange.open(
-            self._addresses(route, undo, every=1),
-            job=route.job,
+            self._find_addresses(job, undo, every=1),
+            job=job.name,
             rank=world.rank,
             world=world.size,
             timeout_s=settings.timeout_s,
-            secret=route.secret,
+            secret=job.secret,
             secret_file=settings.secret_file,
             comm_dtype=settings.comm_dtype,
             policy=settings.policy,
-            tls=route.tls,
+            tls=job.tls,
             timeline=settings.timeline,
             beside=self._server,
             recover=settings.recover,
             survives=settings.on_rank_loss == "continue",
         )
 
-    def _join_node(self, route: _Route, leader: int, undo: contextlib.ExitStack) -> GradientExchange:
-        """The exchange of a rank with its node's leader, which is in the process of rank ``leader``."""
-        settings, world = route.settings, route.world
+    def _join_node(self, job: _JobContext, leader: int, undo: contextlib.ExitStack) -> GradientExchange:
+        """Open the exchange of a rank with its node's leader, in the process of rank ``leader``."""
+        settings, world = job.settings, job.world
         node = GradientNode(
-            job=route.job,
+            job=job.name,
             first=leader,
             local=world.local_size,
             world=world.size,
             timeout_s=settings.timeout_s,
-            secret=route.secret,
+            secret=job.secret,
             secret_file=settings.secret_file,
             comm_dtype=settings.comm_dtype,
             timeline=settings.timeline,
         )
         if world.rank != leader:
-            patience_s = min(_rendezvous.patience_s(route.store), settings.start_timeout_s)
-            return node.join(world.rank, wait_for_leader(route.job, leader, patience_s))
+            limit_s = min(_rendezvous.store_timeout_s(job.store), settings.start_timeout_s)
+            return node.join(world.rank, wait_for_leader(job.name, leader, limit_s))
         own = node.listen()
         undo.callback(own.close)
-        self._leader_address = LeaderAddress(route.job, leader, own.address, settings.timeout_s)
+        self._leader_address = LeaderAddress(job.name, leader, own.address, settings.timeout_s)
         undo.callback(self._leader_address.close)
-        servers = self._addresses(route, undo, every=world.local_size)
+        servers = self._find_addresses(job, undo, every=world.local_size)
         own.connect(
-            servers, policy=settings.policy, tls=route.tls, beside=self._server, recover=settings.recover
+            servers, policy=settings.policy, tls=job.tls, beside=self._server, recover=settings.recover
         )
         return node.join(world.rank, own.address, leader=own)
 
-    def _addresses(self, route: _Route, undo: contextlib.ExitStack, *, every: int) -> list[str]:
-        """The addresses of all servers: of colocated ones, one of which starts here, and of the others."""
-        if COLOCATED not in route.settings.servers:
-            return route.servers
-        self._server = _colocated_server(route.world, route.settings, route.secret)
+    def _find_addresses(self, job: _JobContext, undo: contextlib.ExitStack, *, every: int) -> list[str]:
+        """Return the addresses of all servers, and start the colocated one of this rank."""
+        if COLOCATED not in job.settings.servers:
+            return job.servers
+        self._server = _start_server(job.world, job.settings, job.secret)
         undo.callback(self._server.close)
-        own = _rendezvous.share_address(route.world, self._server.address, route.store, every=every)
-        return own + route.servers
+        own = _rendezvous.share_address(job.world, self._server.address, job.store, every=every)
+        return own + job.servers
 
     def close(self) -> None:
-        """Leave the exchange, then close the colocated server and the leader's address once other ranks have left."""
+        """Leave the exchange, and close the colocated server and the leader's address once other ranks have left."""
         super().close()
         self.close_services()
 
     def close_services(self) -> None:
-        """Close what this process runs for other ranks: once they have left it, or after the timeout."""
+        """Close what this process runs for other ranks, once they have left or after the timeout."""
         if self._process != os.getpid():
-            return  # in a fork's child: it belongs to the parent
+            return  # a forked child: the services belong to the parent
         if self._leader_address is not None:
             self._leader_address.close()
         server, self._server = self._server, None
@@ -174,7 +174,7 @@ class NetworkGroup(RankGroup):
             server.close()
 
     def leave(self) -> None:
-        """At the end of the process: let the other ranks have what this one owes them for rounds that it ended."""
+        """Finish the sends of ended rounds, and leave the exchange, at the end of the process."""
         try:
             with contextlib.suppress(ForeseeError):
                 self.exchange.wait_all(self._timeout_s)
@@ -182,13 +182,13 @@ class NetworkGroup(RankGroup):
             self.exchange.close()
 
 
-def _colocated_server(world: World, settings: ExchangeSettings, secret: str | None) -> GradientServer:
-    """Start the server of this rank's process."""
-    host = _rendezvous.own_address(world)
+def _start_server(world: World, settings: ExchangeSettings, secret: str | None) -> GradientServer:
+    """Start the server in this rank's process."""
+    host = _rendezvous.find_own_address(world)
     return GradientServer.start(
         resolve(f"[{host}]:0" if ":" in host else f"{host}:0", what=f"{_rendezvous.ADDRESS}:"),
         timeout_s=settings.timeout_s,
-        early_buffer_bytes=_PARK_BYTES,
+        early_buffer_bytes=_EARLY_BUFFER_BYTES,
         secret=secret,
         secret_file=settings.secret_file,
         policy=settings.policy,
@@ -196,16 +196,16 @@ def _colocated_server(world: World, settings: ExchangeSettings, secret: str | No
     )
 
 
-_opened: weakref.WeakSet[NetworkGroup] = weakref.WeakSet()
-# A forked child has the objects and not their threads; the exchange is its parent's.
-os.register_at_fork(after_in_child=_opened.clear)
+_open_groups: weakref.WeakSet[NetworkGroup] = weakref.WeakSet()
+# A forked child has the objects without their threads; the exchange belongs to the parent.
+os.register_at_fork(after_in_child=_open_groups.clear)
 
 
 @atexit.register
 def _leave_all() -> None:
-    groups = list(_opened)
+    groups = list(_open_groups)
     for group in groups:
         group.leave()
-    # After all have been left: another rank may close its servers in another order.
+    # After all exchanges: another rank may close its servers in another order.
     for group in groups:
         group.close_services()

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Collectives of the ranks that share gradients, built from the rounds of one ``GradientExchange``.
+"""Collectives of the ranks that share gradients, built from rounds of one ``GradientExchange``.
 
-They run between training steps: at the start, when the plan changes, and where ranks differ. The steps themselves use
-the exchange of the group directly. A broadcast or gather is a round of a plan of its own, after which the plan before
-it is agreed on again.
+They run between training steps: at the start, when the plan changes, and where ranks differ. A broadcast or gather is a
+round of its own plan, after which the ranks agree on the previous plan again.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from foresee.torch._exchange import GradientExchange, TensorSpec
 
 __all__ = ["RankGroup"]
 
-# Any dtype travels as integers: the sum of one contribution is that contribution, in every bit.
+# Any dtype is sent as integers: the sum of one contribution has its bits.
 _WORD_BYTES = 4
 
 
 class RankGroup:
-    """All ranks of a job, as one of them reaches them.
+    """All ranks of a job, seen from one of them.
 
     Args:
         exchange: this rank's; closed with the group.
-        start_timeout_s: how long the first agreement waits for other ranks; None: as long as it takes.
+        start_timeout_s: limit for the first agreement; None: no limit.
     """
 
     def __init__(self, exchange: GradientExchange, *, start_timeout_s: float | None = None) -> None:
@@ -41,18 +40,18 @@ class RankGroup:
 
         Raises:
             ConfigError: ranks differ; see ``GradientExchange.agree``.
-            RankLost: a rank did not come to the first agreement.
+            RankLost: a rank is missing in the first agreement.
         """
         limit_s, self._start_timeout_s = self._start_timeout_s, None
         try:
             self.exchange.agree([spec.planned for spec in plan], limit_s=limit_s)
         except TimeoutError as late:
             assert limit_s is not None, "only the first agreement has a limit"
-            raise _missing(str(late), limit_s) from None
+            raise _missing_error(str(late), limit_s) from None
         self._plan = list(plan)
 
     def broadcast(self, tensors: Sequence[tuple[TensorSpec, torch.Tensor]]) -> None:
-        """Copy the values of the first rank to all, bit by bit. Collective, with nothing in flight.
+        """Copy the values of the first rank to all ranks, bit by bit. Collective, with nothing in flight.
 
         Args:
             tensors: dense, in CPU memory, of ``nbytes`` bytes each.
@@ -68,10 +67,10 @@ class RankGroup:
         first = exchange.first
         if exchange.rank == first:
             for id_, (_, memory) in enumerate(sent):
-                # A copy: if the round fails, the exchange may go on to read it after the caller has moved on.
+                # A copy: after a failed round the exchange may still read it.
                 self._push(id_, memory)
         exchange.end_round()
-        exchange.wait(range(len(sent)), _nothing)
+        exchange.wait(range(len(sent)), _no_op)
         if exchange.first != first:
             raise RankLost(
                 f"rank {first} was lost while its values were copied to the others; start the job again",
@@ -83,21 +82,21 @@ class RankGroup:
         self.agree(self._plan)
 
     def gather(self, own: bytes, sizes: Mapping[int, int]) -> Mapping[int, bytes]:
-        """Give all ranks what some of them have. Collective, with nothing in flight.
+        """Return bytes of some ranks on all ranks. Collective, with nothing in flight.
 
         Args:
-            own: of this rank; not sent if the rank is not in ``sizes``.
-            sizes: bytes by rank, above 0; the same on every rank.
+            own: bytes of this rank; not sent if the rank is not in ``sizes``.
+            sizes: number of bytes by rank, above 0; the same on every rank.
 
         Returns:
-            By rank; without those that were lost.
+            Bytes by rank, without lost ranks.
         """
         exchange, ranks = self.exchange, sorted(sizes)
         exchange.agree([_words(f"bytes of rank {rank}", sizes[rank], 0) for rank in ranks])
         if exchange.rank in sizes:
             self._push(ranks.index(exchange.rank), torch.frombuffer(bytearray(own), dtype=torch.uint8))
         exchange.end_round()
-        exchange.wait(range(len(ranks)), _nothing)
+        exchange.wait(range(len(ranks)), _no_op)
         found = {
             rank: bytes(self._received(id_)[: sizes[rank]].tolist())
             for id_, rank in enumerate(ranks)
@@ -112,7 +111,7 @@ class RankGroup:
 
     def _push(self, id_: int, memory: torch.Tensor) -> None:
         """Push a copy, in whole words."""
-        sent = torch.zeros(_words_of(memory.numel()) * _WORD_BYTES, dtype=torch.uint8)
+        sent = torch.zeros(_count_words(memory.numel()) * _WORD_BYTES, dtype=torch.uint8)
         sent[: memory.numel()].copy_(memory)
         self.exchange.push(id_, sent.data_ptr(), sent.numel(), sent)
 
@@ -126,28 +125,28 @@ class RankGroup:
 
 
 def _words(name: str, nbytes: int, priority: int) -> tuple[str, str, list[int], list[int], int, str]:
-    """Bytes as a tensor of a plan."""
-    return name, "int32", [_words_of(nbytes)], [1], priority, "sum"
+    """Return the tensor of a plan for a number of bytes."""
+    return name, "int32", [_count_words(nbytes)], [1], priority, "sum"
 
 
-def _words_of(nbytes: int) -> int:
+def _count_words(nbytes: int) -> int:
     return -(-nbytes // _WORD_BYTES)
 
 
 def _bytes_of(spec: TensorSpec, tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a dense tensor, whatever its strides; its owner keeps it alive."""
+    """Return the memory of a dense tensor with any strides; the caller keeps it alive."""
     return torch.frombuffer((ctypes.c_char * spec.nbytes).from_address(tensor.data_ptr()), dtype=torch.uint8)
 
 
-def _missing(waits: str, limit_s: float) -> RankLost:
-    """The error for ranks that did not come; ``waits``: the last reports of the servers."""
+def _missing_error(waits: str, limit_s: float) -> RankLost:
+    """Return the error for missing ranks; ``waits``: the last reports of the servers."""
     named = re.search(r"ranks? (\d+)", waits)
-    who = waits or "not all ranks came"
+    cause = waits or "not all ranks came"
     return RankLost(
-        f"no start within {limit_s:g} s: {who}; look at the output of what is missing, or pass a larger start_timeout=",
+        f"no start within {limit_s:g} s: {cause}; look at the output there, or pass a larger start_timeout=",
         rank=int(named[1]) if named else -1,
     )
 
 
-def _nothing() -> None:
-    """Nothing interrupts; signals are handled without it."""
+def _no_op() -> None:
+    """Signals interrupt a wait without it."""

@@ -13,7 +13,7 @@ State = RoundState[TensorState]
 
 
 def parameters(*places: tuple[int, int] | None) -> list[TensorState]:
-    return [TensorState(name=f"p{number}", place=place) for number, place in enumerate(places)]
+    return [TensorState(name=f"p{number}", param_group=place) for number, place in enumerate(places)]
 
 
 def state_of(tensors: list[TensorState], *, overlap: bool = True, optimizers: int = 1) -> State:
@@ -33,7 +33,7 @@ def step(state: State, optimizer: int, tensors: list[TensorState]) -> bool:
     if ends:
         state.end_round(optimizer)
     state.record_step(optimizer)
-    state.arm([tensor for tensor in tensors if tensor.is_owned_by(optimizer)])
+    state.defer_updates([tensor for tensor in tensors if tensor.is_owned_by(optimizer)])
     return ends
 
 
@@ -47,14 +47,14 @@ def test_a_round_pends_from_its_end_until_everything_was_received() -> None:
     tensors = parameters((0, 0), (0, 0))
     state = state_of(tensors)
     push(state, *tensors)
-    assert state.pending == 0
+    assert state.pending_count == 0
     assert step(state, 0, tensors)
-    assert (state.number, state.pending) == (1, 2)
+    assert (state.number, state.pending_count) == (1, 2)
     receive(state, tensors[:1])
-    assert [tensor.pending for tensor in tensors] == [False, True]
+    assert [tensor.is_pending for tensor in tensors] == [False, True]
     receive(state, tensors)
-    assert state.pending == 0
-    assert not any(tensor.armed for tensor in tensors)
+    assert state.pending_count == 0
+    assert not any(tensor.has_deferred_update for tensor in tensors)
 
 
 def test_a_second_gradient_in_one_round_is_refused_by_name() -> None:
@@ -82,7 +82,7 @@ def test_a_parameter_that_no_optimizer_stepped_may_get_its_next_gradient_before_
     state = state_of(tensors)
     push(state, tensor)
     state.end_round(None)
-    assert tensor.pending
+    assert tensor.is_pending
     assert state.accepts_gradient(tensor)
 
 
@@ -92,9 +92,9 @@ def test_gradients_under_no_sync_are_accumulated_and_the_next_step_ends_a_round(
     step(state, 0, tensors)
     receive(state, tensors)
     assert not state.ends_round(1)
-    with state.paused(), state.paused():
+    with state.pause(), state.pause():
         assert not state.accepts_gradient(tensor)
-    assert tensor.pushed == -1
+    assert tensor.pushed_round == -1
     assert state.has_gradients
     assert state.ends_round(1)
 
@@ -114,24 +114,24 @@ def test_the_first_of_several_optimizers_ends_the_round_for_all() -> None:
 def test_an_absent_gradient_is_due_unless_a_step_of_its_own_optimizer_ends_the_round() -> None:
     tensors = parameters((0, 0), (1, 0), None)
     state = state_of(tensors, optimizers=2)
-    assert state.unpushed() == tensors
+    assert state.find_unpushed() == tensors
     for tensor in tensors:
         state.record_absent(tensor, 0, has_gradient=False)
-    assert [tensor.due for tensor in tensors] == [False, True, True]
+    assert [tensor.is_due for tensor in tensors] == [False, True, True]
     state.clear_due(1)
-    assert [tensor.due for tensor in tensors] == [False, False, True]
+    assert [tensor.is_due for tensor in tensors] == [False, False, True]
     state.clear_due()
-    assert not any(tensor.due for tensor in tensors)
+    assert not any(tensor.is_due for tensor in tensors)
     state.record_absent(tensors[2], None, has_gradient=True)
-    assert not tensors[2].due
+    assert not tensors[2].is_due
 
 
 def test_the_first_round_is_a_barrier_and_without_overlap_every_round_is() -> None:
     overlapping, other = state_of(parameters((0, 0))), state_of(parameters((0, 0)), overlap=False)
     assert overlapping.is_barrier
-    overlapping.barrier_due = False
+    overlapping.is_barrier_due = False
     assert not overlapping.is_barrier
-    other.barrier_due = False
+    other.is_barrier_due = False
     assert other.is_barrier
 
 
@@ -145,13 +145,13 @@ def test_exact_clipping_selects_all_that_is_pending_once_one_is_needed() -> None
 
 
 def test_a_pushed_gradient_is_found_and_a_pushed_buffer_is_none() -> None:
-    buffer, tensor = TensorState(name="b", is_buffer=True), TensorState(name="p", place=(0, 0))
+    buffer, tensor = TensorState(name="b", is_buffer=True), TensorState(name="p", param_group=(0, 0))
     state = state_of([buffer, tensor])
-    assert state.first_pushed() is None
-    buffer.pushed = 0
-    assert state.first_pushed() is None
+    assert state.find_pushed_gradient() is None
+    buffer.pushed_round = 0
+    assert state.find_pushed_gradient() is None
     push(state, tensor)
-    assert state.first_pushed() is tensor
+    assert state.find_pushed_gradient() is tensor
 
 
 def test_a_backward_inside_of_another_is_refused() -> None:

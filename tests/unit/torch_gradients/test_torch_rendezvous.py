@@ -15,21 +15,21 @@ from foresee.torch import _rendezvous
 
 def test_the_secret_is_the_users_or_drawn_by_rank_0(tmp_path) -> None:
     store = torch.distributed.HashStore()
-    assert _rendezvous.job_secret(0, "file", store, {}) is None
+    assert _rendezvous.find_secret(0, "file", store, {}) is None
     with pytest.raises(ConfigError, match="rank 1 has no secret, and rank 0 has"):
-        _rendezvous.job_secret(1, None, store, {})
-    assert _rendezvous.job_secret(1, None, store, {"FORESEE_TOKEN": "x"}) is None
-    drawn = _rendezvous.job_secret(0, None, store, {})
+        _rendezvous.find_secret(1, None, store, {})
+    assert _rendezvous.find_secret(1, None, store, {"FORESEE_TOKEN": "x"}) is None
+    drawn = _rendezvous.find_secret(0, None, store, {})
     assert drawn is not None
     assert len(drawn) == 64
-    assert _rendezvous.job_secret(1, None, store, {}) == drawn
+    assert _rendezvous.find_secret(1, None, store, {}) == drawn
     with pytest.raises(ConfigError, match="no secret: set FORESEE_TOKEN"):
-        _rendezvous.job_secret(0, None, None, {})
+        _rendezvous.find_secret(0, None, None, {})
 
 
 def test_a_run_has_a_name_that_all_ranks_know() -> None:
     one, many = _rendezvous.World(0, 1), _rendezvous.World(1, 4)
-    name = _rendezvous.job_name
+    name = _rendezvous.find_job_name
     assert name("x", many, {"FORESEE_JOB": "my job!"}) == "my-job-/x"
     slurm = {"SLURM_JOB_ID": "7", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
     assert name("x", many, {**slurm, "SLURM_STEP_ID": "2"}) == "slurm-7.2/x"
@@ -63,30 +63,30 @@ def test_a_run_that_nothing_has_named_needs_a_name() -> None:
     with pytest.raises(
         ConfigError, match="set FORESEE_JOB to the same on every rank and to another for every run"
     ):
-        _rendezvous.job_place("x", _rendezvous.World(1, 4), {"OMPI_COMM_WORLD_RANK": "1"})
-    assert _rendezvous.job_place("x", _rendezvous.World(1, 4), {"FORESEE_JOB": "a"}) == ("a/x", None)
+        _rendezvous.open_job("x", _rendezvous.World(1, 4), {"OMPI_COMM_WORLD_RANK": "1"})
+    assert _rendezvous.open_job("x", _rendezvous.World(1, 4), {"FORESEE_JOB": "a"}) == ("a/x", None)
 
 
 def test_the_part_of_a_store_is_as_patient_as_the_store() -> None:
     store = torch.distributed.HashStore()
     store.set_timeout(dt.timedelta(seconds=7))
-    assert _rendezvous.patience_s(_rendezvous.fresh(store, "job", _rendezvous.World(0, 1))) == 7
-    assert _rendezvous.patience_s(None) == 1800
+    assert _rendezvous.store_timeout_s(_rendezvous.begin_attempt(store, "job", _rendezvous.World(0, 1))) == 7
+    assert _rendezvous.store_timeout_s(None) == 1800
 
 
 def test_a_rank_tells_others_the_address_at_which_they_reach_it(monkeypatch) -> None:
     alone, apart = _rendezvous.World(0, 2, 0, 2), _rendezvous.World(0, 2)
-    own = _rendezvous.own_address
-    monkeypatch.setattr(_rendezvous, "_address_towards", {"127.0.0.1": "127.0.0.1"}.get)
+    own = _rendezvous.find_own_address
+    monkeypatch.setattr(_rendezvous, "_find_source_address", {"127.0.0.1": "127.0.0.1"}.get)
     assert own(alone, {"MASTER_ADDR": "127.0.0.1"}) == "127.0.0.1"
     assert own(alone, {}) == "127.0.0.1"
     assert own(apart, {"FORESEE_ADDRESS": "10.1.2.3", "MASTER_ADDR": "127.0.0.1"}) == "10.1.2.3"
     ways = {"127.0.1.1": "127.0.0.1", "10.0.0.9": "10.0.0.4", _rendezvous._REMOTE: "10.0.0.1"}
-    monkeypatch.setattr(_rendezvous, "_address_towards", ways.get)
+    monkeypatch.setattr(_rendezvous, "_find_source_address", ways.get)
     assert own(apart, {"MASTER_ADDR": "10.0.0.9"}) == "10.0.0.4"
     # A machine that knows itself by a loopback address, as Debian has its own name.
     assert own(apart, {"MASTER_ADDR": "127.0.1.1"}) == "10.0.0.1"
-    monkeypatch.setattr(_rendezvous, "_address_towards", lambda place: None)
+    monkeypatch.setattr(_rendezvous, "_find_source_address", lambda place: None)
     with pytest.raises(ConfigError, match="set FORESEE_ADDRESS to its IP"):
         own(apart, {"MASTER_ADDR": "nobody"})
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all ranks have to have alike: the plan, the values at the start, and the settings that they train with.
+"""Agreement of all ranks on the plan, the initial values, and the settings that they train with.
 
-Settings are compared at the start, and again whenever a rank's settings change: a small tensor travels with the rounds
-in which they changed, a checkpoint was loaded, or ``state_dict()`` was called on some rank. Its mean equals a rank's
-own values if all ranks sent the same, so no rank waits for a comparison alone, and rank 0 may call ``state_dict()`` by
-itself. Only where the mean differs, which all ranks see, do they exchange their settings in words.
+Settings are compared at the start, and in rounds in which some rank's settings changed, a checkpoint was loaded, or
+``state_dict()`` was called: a small tensor travels with the round, whose mean equals a rank's own values only if all
+ranks sent the same. So no rank waits for a comparison alone, and rank 0 may call ``state_dict()`` by itself. Only where
+the mean differs, which all ranks see, do they exchange descriptions of their settings.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,35 +21,35 @@ from foresee.errors import ConfigError
 from foresee.torch._exchange import GradientExchange, TensorSpec, as_tensor
 from foresee.torch.gradients import _settings
 from foresee.torch.gradients._initial import share
-from foresee.torch.gradients._random import SEEDS, state
+from foresee.torch.gradients._random import SEEDS, digest_state
 
 if TYPE_CHECKING:
     from foresee.torch._rank_group import RankGroup
     from foresee.torch.gradients._buffers import Buffers
-    from foresee.torch.gradients._optimizers import Stepper
     from foresee.torch.gradients._plan import Entry, Plan
     from foresee.torch.gradients._round_state import RoundState
     from foresee.torch.gradients._settings import Line
+    from foresee.torch.gradients._steps import Stepper
     from foresee.torch.gradients._timeline import Timeline
     from foresee.torch.gradients._transfer import Transfer
 
-__all__ = ["DIFFERS", "Described", "PlanAgreement", "SettingsCheck", "compare"]
+__all__ = ["SETTINGS_DIFFER", "PlanAgreement", "SettingsCheck", "SettingsDescription", "compare_lines"]
 
 NAME = "settings of the optimizers"
-#: Where the settings cannot be exchanged in words.
-DIFFERS = (
+#: The error where descriptions cannot be exchanged.
+SETTINGS_DIFFER = (
     "settings or state of the optimizers differ between ranks, so weights would drift apart; set and load the same on "
     "every rank"
 )
-# Whether this rank's settings changed, whether it asks all to compare their state, and a digest in four numbers.
+# Whether this rank's settings changed, whether it requests a comparison of states, and a digest in four numbers.
 _NUMBERS = 6
 _HEADER = struct.Struct("<16sQ")
 # Longer values are cut in messages.
-_VALUE_MAX = 60
+_MAX_VALUE_CHARS = 60
 
 
-def compare(group: RankGroup, lines: Sequence[Line]) -> None:
-    """Compare what ranks describe. Collective, with nothing in flight.
+def compare_lines(group: RankGroup, lines: Sequence[Line]) -> None:
+    """Compare the descriptions of all ranks. Collective, with nothing in flight.
 
     Raises:
         ConfigError: two ranks differ; the message names the first difference, both values and both ranks.
@@ -56,7 +57,7 @@ def compare(group: RankGroup, lines: Sequence[Line]) -> None:
     world = group.exchange.world
     if world == 1:
         return
-    own = _settings.encoded(lines)
+    own = _settings.encode(lines)
     header = _HEADER.pack(_settings.digest(lines), len(own))
     heads = group.gather(header, dict.fromkeys(range(world), _HEADER.size))
     first = min(heads)
@@ -64,7 +65,7 @@ def compare(group: RankGroup, lines: Sequence[Line]) -> None:
     if other is None:
         return
     texts = group.gather(own, {rank: _HEADER.unpack(heads[rank])[1] for rank in (first, other)})
-    found = _settings.first_difference(texts[first], texts[other])
+    found = _settings.find_difference(texts[first], texts[other])
     if found is None:
         return
     what, mine, theirs, remedy = found
@@ -73,123 +74,117 @@ def compare(group: RankGroup, lines: Sequence[Line]) -> None:
     )
 
 
-class Described:
-    """What this rank trains with, in words.
+@dataclass(eq=False)
+class SettingsDescription:
+    """Describes the settings of this rank."""
 
-    Args:
-        steppers: the optimizers.
-        plan: names of parameters.
-        rounds: how often each optimizer was stepped.
-        arguments: of ``synchronize``, that have to be equal.
-    """
-
-    def __init__(
-        self,
-        steppers: Sequence[Stepper],
-        plan: Plan,
-        rounds: RoundState[Entry],
-        arguments: Mapping[str, object],
-    ) -> None:
-        self._rounds = rounds
-        self._steppers = steppers
-        self._optimizers = [one.optimizer for one in steppers]
-        self._plan = plan
-        self._arguments = arguments
+    steppers: Sequence[Stepper]
+    plan: Plan
+    rounds: RoundState[Entry]
+    arguments: Mapping[str, object]
+    """Arguments of ``synchronize`` that must be equal."""
 
     def fingerprint(self) -> str:
-        """A text that changes with the settings; cheap."""
-        counts, drawn = list(self._counts().values()), [line[1] for line in self._generators()]
-        return f"{_settings.fingerprint(self._optimizers)} {counts} {drawn}"
+        """Return a text that changes with the settings; cheap."""
+        counts, states = list(self._counts().values()), [line[1] for line in self._generators()]
+        return f"{_settings.fingerprint(self._optimizers)} {counts} {states}"
 
     def lines(self, *, weights: bool = True) -> list[Line]:
-        """Settings, state and weights; reads all of them."""
-        some = [entry.tensor for entry in self._plan.gradients] if weights else []
-        state = _settings.state_lines(self._optimizers, self._plan.names, some)
-        settings = _settings.described(self._optimizers, self._arguments, self._counts())
-        # A script may seed later than it synchronizes.
+        """Return settings, state and weights; reads all of them."""
+        some = [entry.tensor for entry in self.plan.gradients] if weights else []
+        state = _settings.describe_state(self._optimizers, self.plan.names, some)
+        settings = _settings.describe_settings(self._optimizers, self.arguments, self._counts())
+        # Not at the start: a script may seed after ``synchronize``.
         return (self._generators() if weights else []) + settings + state
 
+    @property
+    def _optimizers(self) -> list[torch.optim.Optimizer]:
+        return [one.optimizer for one in self.steppers]
+
     def _generators(self) -> list[Line]:
-        """States of the random generators that optimizers draw from. Their next step draws from these."""
+        """Return the states of the random generators from which the optimizers' next steps draw."""
         lines = []
-        for stepper in self._steppers:
+        for stepper in self.steppers:
             devices = sorted({entry.tensor.device for entry in stepper.entries}, key=str)
-            for name in stepper.drawn:
+            for name in stepper.generators:
                 remedy = (
                     f"so {stepper.base.__name__}, which draws from it in step(), would update weights differently; "
                     f"seed it alike on every rank with {SEEDS[name]}, and draw what differs between ranks from "
                     "another generator"
                 )
                 what = f"the state of the random generator of {name}"
-                lines.append((what, state(name, devices), remedy))
+                lines.append((what, digest_state(name, devices), remedy))
         return lines
 
     def _counts(self) -> dict[str, int]:
-        several = len(self._steppers) > 1
-        return {
-            f"steps of optimizers[{number}]": steps
-            for number, steps in enumerate(self._rounds.steps)
-            if several
-        }
+        if len(self.steppers) == 1:
+            return {}
+        return {f"steps of optimizers[{number}]": steps for number, steps in enumerate(self.rounds.steps)}
 
 
 class SettingsCheck:
-    """This rank's part in the comparisons of a run.
+    """Compares settings of all ranks with the rounds.
 
     Args:
         exchange: of more than one rank, or nothing is compared.
-        described: what is compared.
+        description: of this rank's settings.
     """
 
-    def __init__(self, exchange: GradientExchange, described: Described) -> None:
-        self.active = exchange.world > 1
-        self.pending = False
+    def __init__(self, exchange: GradientExchange, description: SettingsDescription) -> None:
+        self.is_active = exchange.world > 1
+        self.is_pending = False
         """Whether the tensor of the last round has not been compared."""
         self._exchange = exchange
-        self._described = described
-        self._last = described.fingerprint() if self.active else ""
+        self._description = description
+        self._last = description.fingerprint() if self.is_active else ""
         self._is_requesting = self._is_requested = False
         self._is_loaded = False
         self._sent = torch.zeros(_NUMBERS, dtype=torch.float64)
         self._id = -1
 
     def spec(self, id_: int) -> TensorSpec:
-        """The tensor, at this position of the plan."""
+        """Return the tensor, at this position of the plan."""
         self._id = id_
         return TensorSpec(id_, NAME, "gradient", torch.float64, (_NUMBERS,), (1,), _NUMBERS * 8, 0)
 
     def request(self) -> None:
-        """Have all ranks compare settings, state and weights, with the round after the next."""
-        self._is_requesting = self.active
+        """Compare settings, state and weights of all ranks, with the round after the next."""
+        self._is_requesting = self.is_active
 
     def record_load(self) -> None:
-        """State or weights were replaced on this rank: all ranks have to have done the same."""
-        self._is_loaded = self.active
+        """Record that state or weights were replaced, which all ranks must do alike."""
+        self._is_loaded = self.is_active
 
     def push(self) -> None:
-        """At the end of a round: push what has changed."""
-        if not self.active:
+        """Push the tensor at the end of a round, if something changed."""
+        if not self.is_active:
             return
-        text = self._described.fingerprint()
-        whole = self._is_loaded or self._is_requested
-        changed = whole or text != self._last
-        digest = _settings.digest(self._described.lines()) if whole else _settings.digest([("", text, "")])
-        numbers = struct.unpack("<4I", digest)
-        # The exchange retains what was pushed: a tensor of its own for each round.
-        self._sent = torch.tensor(
-            [float(changed), float(self._is_requesting), *map(float, numbers)], dtype=torch.float64
+        text = self._description.fingerprint()
+        is_whole = self._is_loaded or self._is_requested
+        has_changed = is_whole or text != self._last
+        digest = (
+            _settings.digest(self._description.lines()) if is_whole else _settings.digest([("", text, "")])
         )
-        if changed or self._is_requesting:
-            sent = self._sent.clone() if changed else self._sent * torch.tensor([0.0, 1, 0, 0, 0, 0]).double()
+        numbers = struct.unpack("<4I", digest)
+        # A new tensor for each round, since the exchange retains it.
+        self._sent = torch.tensor(
+            [float(has_changed), float(self._is_requesting), *map(float, numbers)], dtype=torch.float64
+        )
+        if has_changed or self._is_requesting:
+            sent = (
+                self._sent.clone()
+                if has_changed
+                else self._sent * torch.tensor([0.0, 1, 0, 0, 0, 0]).double()
+            )
             self._exchange.push(self._id, sent.data_ptr(), _NUMBERS * 8, sent)
         self._last = text
         self._is_requesting = self._is_requested = self._is_loaded = False
-        self.pending = True
+        self.is_pending = True
 
     def differs(self, wait: Callable[[Sequence[int]], None]) -> bool:
-        """Wait for the tensor of the last round; whether ranks seem to differ, which all of them see alike."""
+        """Wait for the tensor of the last round; returns whether ranks seem to differ, equally on all ranks."""
         wait([self._id])
-        self.pending = False
+        self.is_pending = False
         if not self._exchange.used(self._id):
             return False
         mean = as_tensor(self._exchange.received(self._id), self.spec(self._id))
@@ -200,16 +195,7 @@ class SettingsCheck:
 
 
 class PlanAgreement:
-    """The agreements of a group on plan, values and settings. Collective, with nothing in flight.
-
-    Args:
-        group: all ranks.
-        plan: this rank's.
-        transfer: of the tensors in the plan.
-        buffers: the same in every rank after an agreement.
-        described: the settings.
-        timeline: has to know of new plans; None: there is none.
-    """
+    """The agreements of a group on plan, values and settings. Collective, with nothing in flight."""
 
     def __init__(
         self,
@@ -217,44 +203,44 @@ class PlanAgreement:
         plan: Plan,
         transfer: Transfer,
         buffers: Buffers,
-        described: Described,
+        description: SettingsDescription,
         timeline: Timeline | None,
     ) -> None:
-        self.check = SettingsCheck(group.exchange, described)
+        self.check = SettingsCheck(group.exchange, description)
         self._group = group
         self._plan = plan
         self._transfer = transfer
         self._buffers = buffers
-        self._described = described
+        self._description = description
         self._timeline = timeline
 
     def adopt(self, entries: Sequence[Entry], round_: int) -> None:
-        """Agree on the plan, which begins with ``round_``, and copy rank 0's values of ``entries``."""
+        """Agree on the plan from ``round_`` on, and copy rank 0's values of ``entries``."""
         with self._new_plan(round_):
             self._group.agree(self._specs())
             with self._transfer.on_host([(entry.spec, entry.tensor) for entry in entries]) as tensors:
                 self._group.broadcast(tensors)
         for entry in entries:
-            # The exchange wrote behind torch's back; autograd must not trust what it saved of the old values.
+            # The exchange wrote without torch's knowledge; autograd must not use saved old values.
             torch.autograd.graph.increment_version(entry.tensor)
             if entry.is_buffer:
                 self._buffers.adopt(entry)
 
     def share(self, model: torch.nn.Module, round_: int) -> None:
-        """Copy rank 0's values of what no round carries, and compare settings and state."""
+        """Copy rank 0's values of tensors that no round sends, and compare settings and state."""
         with self._new_plan(round_):
-            share(self._group, self._plan.constant(model), self._specs())
-            compare(self._group, self._described.lines(weights=False))
+            share(self._group, self._plan.list_constants(model), self._specs())
+            compare_lines(self._group, self._description.lines(weights=False))
 
     def update_classes(self, round_: int) -> None:
-        """Agree on the plan with its present classes."""
+        """Agree on the plan's present classes."""
         with self._new_plan(round_):
             self._group.agree(self._specs())
 
     def compare(self, round_: int) -> None:
-        """Compare settings, state and weights in words."""
+        """Compare descriptions of settings, state and weights."""
         with self._new_plan(round_):
-            compare(self._group, self._described.lines())
+            compare_lines(self._group, self._description.lines())
 
     @contextlib.contextmanager
     def _new_plan(self, round_: int) -> Iterator[None]:
@@ -265,11 +251,11 @@ class PlanAgreement:
             self._timeline.begin_plan(round_)
 
     def _specs(self) -> list[TensorSpec]:
-        specs = self._plan.specs
-        return [*specs, self.check.spec(len(specs))] if self.check.active else specs
+        specs = [entry.spec for entry in self._plan.entries]
+        return [*specs, self.check.spec(len(specs))] if self.check.is_active else specs
 
 
 def _value(text: str | None) -> str:
     if text is None:
         return "missing"
-    return text if len(text) <= _VALUE_MAX else f"{text[:_VALUE_MAX]}..."
+    return text if len(text) <= _MAX_VALUE_CHARS else f"{text[:_MAX_VALUE_CHARS]}..."

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Classes that synchronized models and optimizers become: the user's own, with a few methods in front.
+"""Classes of synchronized models and optimizers: the user's own with a few methods in front.
 
-The objects stay what they are and only change their class. Python allows that between a class and a subclass which
-has it as its single base and adds no field. A second base would fail for ``class Net(ABC, nn.Module)`` or
-``class Net(Generic[T], nn.Module)`` ("object layout differs"), so the methods enter through the order of
-resolution instead. No code of the user runs when the class is made: neither ``__init_subclass__``, which may require
-arguments, forbid subclasses or register them, nor the constructor of a metaclass.
+Objects only change their class. Python allows that between a class and a subclass which has it as its single base and
+adds no field. A second base would fail for ``class Net(ABC, nn.Module)`` or ``class Net(Generic[T], nn.Module)``
+("object layout differs"), so the methods enter through the method resolution order. Making the class runs no code of
+the user: neither ``__init_subclass__``, which may require arguments or register subclasses, nor a metaclass's
+constructor.
 """
 
 from __future__ import annotations
@@ -16,35 +16,35 @@ import operator
 import weakref
 from typing import Any
 
-__all__ = ["Methods", "become", "plain_class"]
+__all__ = ["Methods", "compose", "plain_class"]
 
-_made: weakref.WeakKeyDictionary[type, dict[type, type]] = weakref.WeakKeyDictionary()
+_composed_classes: weakref.WeakKeyDictionary[type, dict[type, type]] = weakref.WeakKeyDictionary()
 
 
 class Methods:
-    """Base of what is put in front of a user's class: methods alone, no fields."""
+    """Base of the methods that are put in front of a user's class; without fields."""
 
     __slots__ = ()
 
     def __init_subclass__(cls, **_: Any) -> None:
-        """End here: the user's classes do not hear of ours."""
+        """Stop here: the user's classes are not notified."""
 
 
-def become(one: object, methods: type[Methods]) -> None:
-    """Give ``one`` the methods, in front of those of its class."""
-    # Below the object's own __setattr__, which may refuse, as that of a frozen dataclass does.
+def compose(one: object, methods: type[Methods]) -> None:
+    """Put the methods in front of those of the object's class."""
+    # The object's own __setattr__ may refuse, as that of a frozen dataclass does.
     object.__setattr__(one, "__class__", _composed(methods, type(one)))
 
 
 def plain_class(composed: type) -> type:
-    """The user's own class, of one that was composed."""
+    """Return the user's class of a composed one."""
     base = composed.__base__
     assert base is not None
     return base
 
 
 def _composed(methods: type[Methods], base: type) -> type:
-    by_methods = _made.setdefault(base, {})
+    by_methods = _composed_classes.setdefault(base, {})
     if methods not in by_methods:
         by_methods[methods] = _compose(methods, base)
     return by_methods[methods]
@@ -56,12 +56,12 @@ def _compose(methods: type[Methods], base: type) -> type:
     class Composed(kind):  # type: ignore[misc, valid-type] # the metaclass of the user's class
         def mro(self) -> list[type]:
             if self.__bases__ != (base,):
-                # A class that others derive from the composed one, as Lightning does, has its own bases first.
+                # Subclasses of the composed class, as Lightning makes them, have their own bases first.
                 own: list[type] = super().mro()
                 return own
             return [self, *methods.__mro__[:-1], *base.__mro__]
 
-    # Classes are written by their name, under which a reader would find the user's.
+    # Pickle writes a class by its name, which is that of the user's class.
     copyreg.pickle(Composed, _as_plain)
     new = abc.ABCMeta.__new__ if issubclass(kind, abc.ABCMeta) else type.__new__
     names = {name: getattr(base, name) for name in ("__module__", "__qualname__", "__doc__")}
@@ -70,5 +70,5 @@ def _compose(methods: type[Methods], base: type) -> type:
 
 
 def _as_plain(composed: type) -> tuple[Any, ...]:
-    """A class by what exists wherever the user's class does."""
+    """Reduce a composed class to the user's class, without names of Foresee."""
     return operator.itemgetter(0), ((plain_class(composed),),)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Copies to and from CUDA devices, on streams of their own, without the host ever waiting for a device.
+"""Copies to and from CUDA devices, on streams of their own; the host never waits for a device.
 
-``_transfer`` decides what is copied when. Gradients may not be captured into a CUDA graph: a replay runs no hook.
+Gradients must not be captured into a CUDA graph: a replay runs no hook.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from foresee.errors import ConfigError
 
 __all__ = ["CudaCopies"]
 
-#: Memory below this is copied as it is: to lock pages costs more than it brings.
+#: Smaller memory is not pinned: locking its pages would cost more than it saves.
 _PINNED_MIN = 64 << 10
 
 
@@ -30,40 +30,39 @@ class _CudaCopy:
 
 
 class CudaCopies:
-    """To and from all CUDA devices of this process; two streams for each that is used."""
+    """Copies to and from all CUDA devices of this process, on two streams per device."""
 
     def __init__(self) -> None:
         self._out: dict[torch.device, torch.cuda.Stream] = {}
         self._in: dict[torch.device, torch.cuda.Stream] = {}
         self._locked: dict[int, bool] = {}
-        """By first byte of a receive buffer: whether its pages are locked."""
+        """Whether the pages of a receive buffer are locked, by its address."""
 
     def to_host(self, tensor: torch.Tensor) -> _CudaCopy:
-        """Behind what the present stream has been given so far.
+        """Copy after the work that is queued on the present stream.
 
         Raises:
-            ConfigError: under capture of a CUDA graph.
+            ConfigError: during capture of a CUDA graph.
         """
         device = tensor.device
         current = torch.cuda.current_stream(device)
         if torch.cuda.is_current_stream_capturing():
             raise ConfigError(
-                "gradients are being captured into a CUDA graph, whose replays nobody hears of; train without graphs, "
-                "or capture forward passes alone"
+                "gradients are being captured into a CUDA graph, whose replays run no hooks; train without graphs, "
+                "or capture forward passes only"
             )
         stream = self._stream(self._out, device)
-        # torch keeps this memory from being used again before the copy is done.
+        # torch does not reuse this memory before the copy is complete.
         host = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, pin_memory=True)
         stream.wait_stream(current)
         with torch.cuda.stream(stream):
             host.copy_(tensor, non_blocking=True)
-            done = torch.cuda.Event()
-            done.record(stream)
+            done = stream.record_event()
         tensor.record_stream(stream)
         return _CudaCopy(host, done)
 
     def to_device(self, host: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """Beside what the present stream does; what it is given from here on comes after the copy."""
+        """Copy concurrently with the present stream; work that is queued on it from here on waits for the copy."""
         self._lock(host)
         stream, current = self._stream(self._in, device), torch.cuda.current_stream(device)
         with torch.cuda.stream(stream):
@@ -74,12 +73,8 @@ class CudaCopies:
         return made
 
     def record_reads(self) -> Callable[[], None]:
-        """Of all devices."""
-        events = []
-        for stream in self._in.values():
-            event = torch.cuda.Event()
-            event.record(stream)
-            events.append(event)
+        """Return a function that waits for the copies to all devices."""
+        events = [stream.record_event() for stream in self._in.values()]
 
         def wait() -> None:
             for event in events:
@@ -88,7 +83,7 @@ class CudaCopies:
         return wait
 
     def close(self) -> None:
-        """Unlock pages; they are about to be given back."""
+        """Unlock pages before their memory is freed."""
         runtime = torch.cuda.cudart()
         for stream in self._in.values():
             stream.synchronize()
@@ -99,10 +94,10 @@ class CudaCopies:
         self._locked.clear()
 
     def _lock(self, host: torch.Tensor) -> None:
-        """Lock the pages of a receive buffer: without, the host waits for each copy from there."""
+        """Lock the pages of a receive buffer; otherwise the host waits for each copy from it."""
         address, nbytes = host.data_ptr(), host.numel() * host.element_size()
         if nbytes >= _PINNED_MIN and address not in self._locked:
-            # Where pages cannot be locked, copies are right and slower.
+            # If pages cannot be locked, copies are correct and slower.
             self._locked[address] = int(torch.cuda.cudart().cudaHostRegister(address, nbytes, 0)) == 0
 
     @staticmethod

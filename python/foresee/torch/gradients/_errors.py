@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of training loops that share their gradients, in words.
+"""Errors of training loops that share gradients.
 
-The texts are in one file so that they can be read together: each names the parameter, every cause that leads to the
-same place, and a remedy per cause. They are errors and not warnings, since the loop would train on wrong numbers.
+All texts are in one file so that they can be compared. Each names the parameter, every possible cause, and a remedy per
+cause. They are errors and not warnings, since the loop would train on wrong numbers.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ _BACKWARD = 'overlap="backward"'
 
 
 class GradientMisuse(ForeseeError, RuntimeError):
-    """The training loop does something that would give wrong numbers; the message says what to do instead.
+    """The training loop would compute wrong numbers; the message has the remedy.
 
     Attributes:
-        tensor: name of the parameter or buffer, ``""`` where it is about none.
+        tensor: name of the parameter or buffer, or ``""``.
     """
 
     def __init__(self, message: str, tensor: str = "") -> None:
@@ -27,7 +27,7 @@ class GradientMisuse(ForeseeError, RuntimeError):
         super().__init__(message)
 
     def __reduce__(self) -> tuple[type[GradientMisuse], tuple[str, str]]:
-        """Rebuild from the facts, so that the error crosses process borders whole."""
+        """Keep the attributes when the error is pickled."""
         return type(self), (str(self), self.tensor)
 
 
@@ -76,7 +76,7 @@ def used_early(name: str) -> GradientMisuse:
 
 
 def checked_use(name: str, where: str) -> GradientMisuse:
-    """``debug=True`` saw such a use."""
+    """``debug=True`` found a use of a parameter whose update was pending."""
     return GradientMisuse(
         f"{name} was used {where} before its update was received. Use it inside of the modules that used it in the "
         f"first step, call optimizer.flush() before, or pass {_BACKWARD}",
@@ -95,7 +95,7 @@ def modified(name: str) -> GradientMisuse:
 
 
 def no_memory(name: str, form: str) -> GradientMisuse:
-    """A gradient that is no dense tensor."""
+    """A gradient is no dense tensor."""
     return GradientMisuse(
         f"the gradient of {name} is {form}, which has no dense memory to send; for embeddings pass sparse=False, else "
         "make it dense in a hook of the parameter",
@@ -104,14 +104,14 @@ def no_memory(name: str, form: str) -> GradientMisuse:
 
 
 def other_form(name: str, got: str, planned: str) -> GradientMisuse:
-    """A gradient of a dtype or shape that the ranks did not agree on."""
+    """A gradient has another dtype or shape than the plan."""
     return GradientMisuse(
         f"the gradient of {name} is {got}, the parameter was planned as {planned}; keep them alike", name
     )
 
 
 def buffer_form(name: str, planned: str) -> GradientMisuse:
-    """A buffer that changed its form or went away."""
+    """A buffer changed its form or was removed."""
     return GradientMisuse(
         f"buffer {name} is no longer the {planned} that was planned; keep its form, or pass buffers=False",
         name,
@@ -161,7 +161,7 @@ def step_arguments() -> GradientMisuse:
 
 
 def reentrant(name: str) -> GradientMisuse:
-    """Gradients of one backward come in several passes of autograd."""
+    """One backward computes its gradients in several passes of autograd."""
     return GradientMisuse(
         f"{name} got its gradient in a backward() inside of backward(), as reentrant checkpointing does: the averages "
         "would be waited for once per checkpoint; use checkpoint(..., use_reentrant=False)",

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The placeholder in ``p.grad`` while the gradient is in flight: a tensor without storage that raises on any use.
 
-Every function of torch raises; only what Python itself does with an object (``is None``, ``id``) works. ``None`` in its
-place would be silent: ``clip_grad_norm_`` would return 0.0 and clip nothing, and a second ``backward()`` would
-overwrite what was pushed.
+Only what Python itself does with an object (``is None``, ``id``) works. ``None`` instead would fail silently:
+``clip_grad_norm_`` would return 0.0 and clip nothing, and a second ``backward()`` would overwrite what was pushed.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ from foresee.torch.gradients import _errors
 
 __all__ = ["GradPlaceholder", "is_placeholder"]
 
-_GRAD: Any = torch.Tensor.grad  # the descriptor, whatever its type says
-_SETTER = _GRAD.__set__
+_GRAD: Any = torch.Tensor.grad  # a descriptor, which its type hides
+_SET_GRAD = _GRAD.__set__
 
 
 class GradPlaceholder(torch.Tensor):
@@ -42,25 +41,25 @@ class GradPlaceholder(torch.Tensor):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        """Refuse; but let it be put into ``p.grad`` under a function mode of the user's."""
-        if func != _SETTER:
+        """Refuse all functions but the assignment to ``p.grad``, which a user's function mode may intercept."""
+        if func != _SET_GRAD:
             _refuse(args, kwargs)
         with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001
             return func(*args, **(kwargs or {}))
 
     @classmethod
-    def __torch_dispatch__(  # type: ignore[override] # torch declares the one that is not there
+    def __torch_dispatch__(  # type: ignore[override] # torch declares another signature
         cls,
         func: Any,
         types: Iterable[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> NoReturn:
-        """Refuse: here arrives what autograd and compiled code do, such as adding a second gradient."""
+        """Refuse calls of autograd and compiled code, such as the addition of a second gradient."""
         _refuse(args, kwargs)
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override] # torch types it oddly
-        """Say what it is, so that printing a model's gradients explains itself."""
+        """Name the parameter and its state."""
         return f"GradPlaceholder({self.__dict__['_foresee_name']}: this step's gradient is in flight)"
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Random generators of the process that an optimizer draws from in its step, and their states.
+"""The process's random generators and their states.
 
-Such an optimizer updates all ranks alike only if these generators are in the same state on all ranks at every step.
+An optimizer that draws from them in its step updates all ranks equally only if their states are equal on all ranks.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from typing import Any
 
 import torch
 
-__all__ = ["SEEDS", "preserved", "state", "states"]
+__all__ = ["SEEDS", "digest_state", "preserve_generators", "read_states"]
 
-#: What seeds each generator.
+#: The function that seeds each generator.
 SEEDS = {"torch": "torch.manual_seed()", "random": "random.seed()", "numpy.random": "numpy.random.seed()"}
 
 
-def states() -> dict[str, object]:
-    """The state of each generator; NumPy's where it is imported."""
+def read_states() -> dict[str, object]:
+    """Return the state of each generator; NumPy's if it is imported."""
     found: dict[str, object] = {"torch": torch.get_rng_state().tolist(), "random": random.getstate()}
-    if (drawn := _numpy_random()) is not None:
-        kind, keys, *rest = drawn.get_state()
+    if (numpy_random := _numpy_random()) is not None:
+        kind, keys, *rest = numpy_random.get_state()
         found["numpy.random"] = kind, keys.tolist(), *rest
     return found
 
 
-def state(generator: str, devices: Sequence[torch.device]) -> str:
-    """A digest of the state of one of them; of torch's also on CUDA devices."""
-    found: list[object] = [states().get(generator)]
+def digest_state(generator: str, devices: Sequence[torch.device]) -> str:
+    """Return a digest of one generator's state; of torch's also on CUDA devices."""
+    found: list[object] = [read_states().get(generator)]
     if generator == "torch":
         found += [torch.cuda.get_rng_state(device).tolist() for device in devices if device.type == "cuda"]
     return hashlib.blake2b(repr(found).encode(), digest_size=8).hexdigest()
 
 
 @contextlib.contextmanager
-def preserved() -> Iterator[None]:
-    """Draws inside change no state outside."""
-    numbers, drawn = random.getstate(), _numpy_random()
-    of_numpy = None if drawn is None else drawn.get_state()
+def preserve_generators() -> Iterator[None]:
+    """Restore the states of the generators at the end."""
+    python_state, numpy_random = random.getstate(), _numpy_random()
+    numpy_state = None if numpy_random is None else numpy_random.get_state()
     with torch.random.fork_rng(devices=()):
         try:
             yield
         finally:
-            random.setstate(numbers)
-            if drawn is not None:
-                drawn.set_state(of_numpy)
+            random.setstate(python_state)
+            if numpy_random is not None:
+                numpy_random.set_state(numpy_state)
 
 
 def _numpy_random() -> Any:

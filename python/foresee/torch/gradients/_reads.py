@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parameters and buffers whose pending updates are received when they are read from their module, wherever that is.
+"""Parameters and buffers whose pending updates are received when code reads them from their module.
 
-Wait points cover what a module uses while it runs. ``F.linear(x, model.head.weight)`` before the head runs, an edit
-of ``model.head.weight.data`` after ``step()`` or a look at ``model.norm.running_mean`` pass no wait point, but all of
-them read the tensor from its module, which has it in a dict. The dicts of synchronized modules are of a class that
-receives a pending update before it returns the tensor. Copies and files hold plain dicts.
+Wait points cover what a module uses while it runs, but not ``F.linear(x, model.head.weight)`` before the head runs, nor
+an edit of ``model.head.weight.data`` after ``step()``. All of these read the tensor from a dict of its module. In
+synchronized modules, that dict receives a pending update before it returns the tensor. Copies and files hold plain
+dicts.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from foresee.torch.gradients._plan import Entry
     from foresee.torch.gradients._synchronizer import Synchronizer
 
-__all__ = ["Reads", "own", "place", "remove"]
+__all__ = ["install", "raw_items", "uninstall"]
 
 _DICTS = ("_parameters", "_buffers")
 
 
-class Reads(dict[str, Any]):
+class _UpdatingDict(dict[str, Any]):
     """The parameters or the buffers of one module."""
 
     __slots__ = ("_buffers", "_synchronizer")
@@ -38,68 +38,67 @@ class Reads(dict[str, Any]):
         self._buffers = buffers
 
     def __getitem__(self, name: str) -> Any:
-        """The tensor, updated."""
+        """Return the tensor, updated."""
         value = super().__getitem__(name)
         synchronizer = self._synchronizer()
-        if synchronizer is not None and synchronizer.watches_reads:
-            self._read(synchronizer, [(name, value)])
+        if synchronizer is not None and synchronizer.is_watching_reads:
+            self._receive(synchronizer, [(name, value)])
         return value
 
     def values(self) -> Any:
-        """All tensors of the module, updated."""
-        self._read_all()
+        """Return all tensors of the module, updated."""
+        self._receive_all()
         return super().values()
 
     def items(self) -> Any:
-        """All names and tensors of the module, updated.
-
-        Not in the root's forward pass, where models ask their first parameter for its dtype: wait points see to uses.
-        """
-        self._read_all()
+        """Return all names and tensors of the module, updated."""
+        self._receive_all()
         return super().items()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """A copy or a file holds a plain dict."""
+        """Leave a plain dict in a copy or a file."""
         return dict, (), None, None, iter(self.items())
 
     def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """Likewise."""
+        """Leave a plain dict in a copy or a file."""
         return self.__reduce__()
 
-    def _read_all(self) -> None:
+    def _receive_all(self) -> None:
         synchronizer = self._synchronizer()
-        if synchronizer is not None and synchronizer.watches_reads and not synchronizer.in_forward:
-            self._read(synchronizer, super().items())
+        # Not in the root's forward pass, where models read the dtype of their first parameter and wait points cover
+        # uses.
+        if synchronizer is not None and synchronizer.is_watching_reads and not synchronizer.is_in_forward:
+            self._receive(synchronizer, super().items())
 
-    def _read(self, synchronizer: Synchronizer, tensors: Iterable[tuple[str, Any]]) -> None:
+    def _receive(self, synchronizer: Synchronizer, tensors: Iterable[tuple[str, Any]]) -> None:
         known = synchronizer.plan.by_parameter
         found = [self._buffers.get(name) or known.get(id(value)) for name, value in tensors]
         synchronizer.read([entry for entry in found if entry is not None])
 
 
-def place(model: torch.nn.Module, synchronizer: Synchronizer, buffers: list[Entry]) -> None:
-    """Put them in place of the dicts of all modules; those of scripted modules are no dicts and stay."""
+def install(model: torch.nn.Module, synchronizer: Synchronizer) -> None:
+    """Replace the dicts of all modules; scripted modules have none."""
     named: dict[int, dict[str, Entry]] = {}
-    for entry in buffers:
-        assert entry.owner is not None
-        module, name = entry.owner
-        named.setdefault(id(module), {})[name] = entry
+    for entry in synchronizer.plan.entries:
+        if entry.owner is not None:
+            module, name = entry.owner
+            named.setdefault(id(module), {})[name] = entry
     for module in model.modules():
         for key in _DICTS:
             tensors = module.__dict__.get(key)
             if type(tensors) is dict and tensors:
                 owned = named.get(id(module), {}) if key == "_buffers" else {}
-                module.__dict__[key] = Reads(tensors, synchronizer, owned)
+                module.__dict__[key] = _UpdatingDict(tensors, synchronizer, owned)
 
 
-def remove(model: torch.nn.Module) -> None:
+def uninstall(model: torch.nn.Module) -> None:
     """Give the modules plain dicts again."""
     for module in model.modules():
         for key in _DICTS:
-            if type(module.__dict__.get(key)) is Reads:
-                module.__dict__[key] = dict(own(module.__dict__[key]))
+            if type(module.__dict__.get(key)) is _UpdatingDict:
+                module.__dict__[key] = dict(raw_items(module.__dict__[key]))
 
 
-def own(tensors: dict[str, Any]) -> ItemsView[str, Any]:
-    """What the dict of a module holds, without receiving anything."""
+def raw_items(tensors: dict[str, Any]) -> ItemsView[str, Any]:
+    """Return the items of a module's dict without receiving updates."""
     return dict.items(tensors)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether an optimizer may be stepped one parameter at a time, and which must not be used at all.
+"""Whether an optimizer may be stepped one parameter at a time, and which optimizers are refused.
 
-Classes that were tried bit by bit are listed; every other is tried on a toy when it is wrapped, and so is a subclass of
-a listed class, which may have another step.
+Classes that were tested bit by bit are listed. Every other class is tested on a toy, as are subclasses of listed ones,
+which may have another step.
 """
 
 from __future__ import annotations
@@ -18,26 +18,26 @@ from typing import Any
 import torch
 from torch import optim
 
-from foresee.torch.gradients._random import preserved, states
-from foresee.torch.gradients._steps import original_step, snapshot, step_some
+from foresee.torch.gradients._random import preserve_generators, read_states
+from foresee.torch.gradients._steps import copy_settings, original_step, step_subset
 
-__all__ = ["drawn", "evaluates_once", "refusal", "separable"]
+__all__ = ["evaluates_once", "find_generators", "find_refusal", "is_separable"]
 
-#: Gives the bits of the whole step when stepped parameter by parameter, in reverse order, with a schedule between.
+#: Classes with the bits of the whole step when stepped parameter by parameter, in reverse order, with a schedule.
 _LISTED = (
     "SGD", "Adam", "AdamW", "RMSprop", "Adagrad", "NAdam", "RAdam", "Adafactor", "Adamax", "Adadelta", "ASGD",
     "Rprop", "Muon",
 )  # fmt: skip
 
-# Enough for what an optimizer does in every fifth or tenth step only.
+# Enough for what an optimizer does only in every fifth or tenth step.
 _TOY_STEPS = 20
-_once: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
-# At most so many toy parameters per group, of distinct numbers of dimensions where there are.
+_evaluates_once: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
+# Toy parameters per group, of distinct numbers of dimensions if possible.
 _TOY_PARAMETERS = 3
 
 
-def refusal(optimizer: torch.optim.Optimizer) -> str | None:
-    """Why this optimizer cannot be synchronized, with the remedy; None if it can."""
+def find_refusal(optimizer: torch.optim.Optimizer) -> str | None:
+    """Return why this optimizer cannot be synchronized, with the remedy; None if it can."""
     name = type(optimizer).__name__
     remedy = "use one whose step() needs no closure, or torch's DistributedDataParallel"
     if isinstance(optimizer, optim.LBFGS):
@@ -45,50 +45,50 @@ def refusal(optimizer: torch.optim.Optimizer) -> str | None:
     if hasattr(optimizer, "first_step") and hasattr(optimizer, "second_step"):
         return f"optimizer {name} takes two gradients for one step, as SAM does; {remedy}"
     if isinstance(optimizer, optim.SparseAdam):
-        return f"optimizer {name} is for sparse gradients, which do not travel; use Adam and sparse=False"
+        return f"optimizer {name} is for sparse gradients, which are not sent; use Adam and sparse=False"
     closure = inspect.signature(original_step(type(optimizer))).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         return f"optimizer {name} requires a closure; {remedy}"
     if any(group.get("differentiable") for group in optimizer.param_groups):
-        return f"optimizer {name} has differentiable=True: a late step is in no graph; leave it out"
+        return f"optimizer {name} has differentiable=True: a deferred step is in no graph; leave it out"
     return None
 
 
-def separable(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether parameter by parameter gives the bits of one whole step: known, or found on a toy."""
+def is_separable(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether steps parameter by parameter give the bits of one whole step: known, or tested on a toy."""
     base = type(optimizer)
     if _is_listed(base):
         return True
     if any(isinstance(value, optim.Optimizer) for value in vars(optimizer).values()):
-        # It steps another one, over the parameters of that one.
+        # It steps another optimizer, over the parameters of that one.
         return False
     try:
-        with preserved():
+        with preserve_generators():
             return _same_on_toy(optimizer, base)
-    except Exception as error:  # noqa: BLE001 - somebody else's class, given parameters it was not made with
+    except Exception as error:  # noqa: BLE001 - a user's class with parameters that it was not made for
         warnings.warn(
-            f"optimizer {base.__name__} could not be tried on toy parameters ({type(error).__name__}: {error})",
+            f"optimizer {base.__name__} could not be tested on toy parameters ({type(error).__name__}: {error})",
             stacklevel=2,
         )
         return False
 
 
-def drawn(optimizer: torch.optim.Optimizer) -> list[str]:
-    """The generators of the process that its step draws from, as seen on a toy: names of ``_random.SEEDS``."""
+def find_generators(optimizer: torch.optim.Optimizer) -> list[str]:
+    """Return the random generators from which its step draws on a toy: names of ``_random.SEEDS``."""
     base = type(optimizer)
     if _is_listed(base):
         return []
     inner = [one for one in vars(optimizer).values() if isinstance(one, optim.Optimizer)]
     if inner:
-        return sorted({name for one in inner for name in drawn(one)})
+        return sorted({name for one in inner for name in find_generators(one)})
     found: set[str] = set()
-    with preserved(), contextlib.suppress(Exception):
+    with preserve_generators(), contextlib.suppress(Exception):
         toy = _toy(optimizer, base)
         for seed in range(_TOY_STEPS):
             _fill_gradients(toy, seed)
-            before = states()
+            before = read_states()
             original_step(base)(toy)
-            after = states()
+            after = read_states()
             found |= {name for name in after if after[name] != before.get(name)}
     return sorted(found)
 
@@ -97,19 +97,19 @@ def evaluates_once(optimizer: torch.optim.Optimizer, base: type[torch.optim.Opti
     """Whether ``step(closure)`` of ``base`` evaluates the closure once, before it changes a parameter."""
     if _is_listed(base):
         return True
-    known = _once.get(base)
+    known = _evaluates_once.get(base)
     if known is None:
         try:
-            with preserved():
+            with preserve_generators():
                 known = _evaluations(optimizer, base) == [True]
-        except Exception:  # noqa: BLE001 - a class of others, which may want anything of its closure
+        except Exception:  # noqa: BLE001 - a user's class may expect anything of its closure
             known = False
-        _once[base] = known
+        _evaluates_once[base] = known
     return known
 
 
 def _evaluations(optimizer: torch.optim.Optimizer, base: type[torch.optim.Optimizer]) -> list[bool]:
-    """For each evaluation of a closure by a toy's step, whether all parameters were as before."""
+    """Return, per evaluation of a closure by a toy's step, whether all parameters were unchanged."""
     toy = _toy(optimizer, base)
     before = [parameter.detach().clone() for parameter in _parameters(toy)]
     found = []
@@ -129,23 +129,23 @@ def _is_listed(base: type[torch.optim.Optimizer]) -> bool:
 
 
 def _same_on_toy(optimizer: torch.optim.Optimizer, base: type[torch.optim.Optimizer]) -> bool:
-    """Step two equal toys, one whole and one in parts, in reverse and with the gradient's memory reused."""
+    """Step two equal toys, one whole and one in reverse parts with reused gradient memory, and compare them."""
     whole, parts = _toy(optimizer, base), _toy(optimizer, base)
     for seed in range(_TOY_STEPS):
         _fill_gradients(whole, seed)
         _fill_gradients(parts, seed)
         original_step(base)(whole)
-        hyper = snapshot(parts)
+        hyper = copy_settings(parts)
         for parameter in reversed(_parameters(parts)):
             others = [one for one in _parameters(parts) if one is not parameter]
-            kept = [one.grad for one in others]
+            gradients = [one.grad for one in others]
             for one in others:
                 one.grad = None
-            step_some(parts, base, hyper, {id(parameter)})
-            # The memory of a gradient is used again after its step; who keeps a reference reads this.
+            step_subset(parts, base, hyper, {id(parameter)})
+            # The memory of a gradient is reused after its step; an optimizer with a reference reads this.
             if parameter.grad is not None:
                 parameter.grad.fill_(float("nan"))
-            for one, gradient in zip(others, kept, strict=True):
+            for one, gradient in zip(others, gradients, strict=True):
                 one.grad = gradient
         if not _equal(whole, parts):
             return False
@@ -153,16 +153,16 @@ def _same_on_toy(optimizer: torch.optim.Optimizer, base: type[torch.optim.Optimi
 
 
 def _toy(optimizer: torch.optim.Optimizer, base: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
-    """An optimizer with the same settings over a few small parameters, and no state."""
+    """Return an optimizer with the same settings over a few small parameters, and no state."""
     toy = object.__new__(base)
-    apart = {"state", "param_groups"}
+    excluded = {"state", "param_groups"}
     toy.__dict__.update(
-        {key: _copied(key, value) for key, value in optimizer.__dict__.items() if key not in apart}
+        {key: _copied(key, value) for key, value in optimizer.__dict__.items() if key not in excluded}
     )
     toy.state = defaultdict(dict)
     toy.param_groups = []
     draw = torch.Generator().manual_seed(1)
-    for settings, group in zip(snapshot(optimizer), optimizer.param_groups, strict=True):
+    for settings, group in zip(copy_settings(optimizer), optimizer.param_groups, strict=True):
         like = list({parameter.dim(): parameter for parameter in group["params"]}.values())[:_TOY_PARAMETERS]
         like += like[: 2 - len(like)]
         shapes = [
@@ -181,7 +181,7 @@ def _toy(optimizer: torch.optim.Optimizer, base: type[torch.optim.Optimizer]) ->
 
 
 def _copied(key: str, value: Any) -> Any:
-    """Hooks stay the user's and do not run; everything else the toy may change."""
+    """Copy what the toy may change; hooks do not run on it."""
     return type(value)() if "hooks" in key and isinstance(value, dict) else copy.deepcopy(value)
 
 
@@ -192,13 +192,13 @@ def _parameters(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
 def _fill_gradients(optimizer: torch.optim.Optimizer, seed: int) -> None:
     draw = torch.Generator().manual_seed(seed)
     for number, parameter in enumerate(_parameters(optimizer)):
-        # Of unlike sizes, so that a norm over all of them shows.
+        # Of different sizes, to detect a norm over all of them.
         gradient = torch.randn(parameter.shape, generator=draw) * 4.0**number
         parameter.grad = gradient.to(parameter.dtype)
 
 
 def _equal(one: torch.optim.Optimizer, other: torch.optim.Optimizer) -> bool:
-    """In parameters, state, settings, and whatever the class keeps on itself, such as a counter of steps."""
+    """Compare parameters, state, settings, and own attributes of the class, such as a counter of steps."""
     mine, theirs = _parameters(one), _parameters(other)
     same_parameters = all(
         _same_bits(a, b) and _same_value(dict(one.state[a]), dict(other.state[b]))
@@ -207,13 +207,15 @@ def _equal(one: torch.optim.Optimizer, other: torch.optim.Optimizer) -> bool:
     return (
         same_parameters
         and _same_value(_own(one), _own(other))
-        and _same_value(snapshot(one), snapshot(other))
+        and _same_value(copy_settings(one), copy_settings(other))
     )
 
 
 def _own(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    apart = ("state", "param_groups", "_foresee_synchronizer")
-    return {key: value for key, value in vars(optimizer).items() if key not in apart and "hooks" not in key}
+    excluded = ("state", "param_groups", "_foresee_synchronizer")
+    return {
+        key: value for key, value in vars(optimizer).items() if key not in excluded and "hooks" not in key
+    }
 
 
 def _same_value(a: Any, b: Any) -> bool:

@@ -1,24 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What has to be equal on all ranks besides the tensors: settings, the optimizers' state and the weights, in words.
+"""Descriptions of what has to be equal on all ranks: settings, the optimizers' state and the weights.
 
-A description is a list of lines, each with a remedy, so that the first line that differs names the difference. Tensors
-are digested: two sums of their memory as integers, computed where the tensor is.
+A description is a list of lines, each with a remedy; the first line that differs names the difference. The digest of a
+tensor is two sums of its memory as integers, computed on its device.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-__all__ = ["Line", "described", "digest", "fingerprint", "first_difference", "state_lines"]
+__all__ = [
+    "Line",
+    "describe_settings",
+    "describe_state",
+    "digest",
+    "encode",
+    "find_difference",
+    "fingerprint",
+]
 
-#: What is compared, its value in words, and what a difference leads to, with the remedy.
+#: The setting, its value, and the consequence of a difference with the remedy.
 Line = tuple[str, str, str]
 
-# Elements that are digested at once: 32 MiB.
+# Words that are digested at once: 32 MiB.
 _CHUNK = 1 << 22
 # Tensors of more elements are shown as a digest.
 _SHOWN = 16
@@ -26,17 +35,17 @@ _DRIFT = "so weights would drift apart"
 _SAME = f"{_DRIFT}; give every rank the same"
 _LOAD = f"{_DRIFT}; load the same checkpoint on every rank, before synchronize()"
 _COUNT = f"{_DRIFT}; step each optimizer as often on every rank"
-# What ranks do about a fault, rather than what they compute.
-_FAULTS = {
+# Arguments that do not change what is computed.
+_OTHER_REMEDIES = {
     "recover": "so not every rank would wait for a lost server's replacement; give every rank the same"
 }
 
 
-def described(
+def describe_settings(
     optimizers: Sequence[torch.optim.Optimizer], arguments: Mapping[str, object], counts: Mapping[str, int]
 ) -> list[Line]:
-    """The arguments of ``synchronize``, what was counted, and every setting of every optimizer."""
-    lines = [(f"{name}=", repr(value), _FAULTS.get(name, _SAME)) for name, value in arguments.items()]
+    """Describe the arguments of ``synchronize``, the counts, and every setting of every optimizer."""
+    lines = [(f"{name}=", repr(value), _OTHER_REMEDIES.get(name, _SAME)) for name, value in arguments.items()]
     lines += [(name, str(count), _COUNT) for name, count in counts.items()]
     for number, optimizer in enumerate(optimizers):
         place = "" if len(optimizers) == 1 else f"optimizers[{number}]."
@@ -57,12 +66,12 @@ def described(
     return lines
 
 
-def state_lines(
+def describe_state(
     optimizers: Sequence[torch.optim.Optimizer],
     names: Mapping[int, str],
     weights: Sequence[torch.Tensor] = (),
 ) -> list[Line]:
-    """What is in the state of every parameter; and its weights, of those that are given. ``names``: by ``id()``."""
+    """Describe the state of every parameter, and the values of ``weights``. ``names``: by ``id()``."""
     lines = []
     for optimizer in optimizers:
         for group in optimizer.param_groups:
@@ -78,20 +87,18 @@ def state_lines(
 
 
 def digest(lines: Sequence[Line]) -> bytes:
-    """16 bytes that are equal where the lines are."""
-    return hashlib.blake2b(encoded(lines), digest_size=16).digest()
+    """Return 16 bytes that are equal where the lines are."""
+    return hashlib.blake2b(encode(lines), digest_size=16).digest()
 
 
-def encoded(lines: Sequence[Line]) -> bytes:
-    """The lines as bytes."""
-    return "\n".join(
-        "\t".join(part.replace("\t", " ").replace("\n", " ") for part in line) for line in lines
-    ).encode()
+def encode(lines: Sequence[Line]) -> bytes:
+    """Return the lines as bytes."""
+    return json.dumps(lines).encode()
 
 
-def first_difference(mine: bytes, theirs: bytes) -> tuple[str, str | None, str | None, str] | None:
-    """What differs first between two encoded descriptions, both values, and the remedy; None for what one lacks."""
-    one, other = ({line[0]: line for line in _decoded(text)} for text in (mine, theirs))
+def find_difference(mine: bytes, theirs: bytes) -> tuple[str, str | None, str | None, str] | None:
+    """Return the first setting that differs, both values (None if missing), and the remedy."""
+    one, other = ({line[0]: line for line in json.loads(text)} for text in (mine, theirs))
     for key, line in {**one, **other}.items():
         a, b = one.get(key), other.get(key)
         if a is None or b is None or a[1] != b[1]:
@@ -100,7 +107,7 @@ def first_difference(mine: bytes, theirs: bytes) -> tuple[str, str | None, str |
 
 
 def fingerprint(optimizers: Sequence[torch.optim.Optimizer]) -> str:
-    """Changes with every setting of a group; cheap enough for every step. Tensors of a device are not read."""
+    """Return a text that changes with the settings of all groups, without reading a device; cheap."""
     return repr(
         [
             [(key, _cheap(value)) for key, value in group.items() if key not in ("params", "param_names")]
@@ -110,12 +117,8 @@ def fingerprint(optimizers: Sequence[torch.optim.Optimizer]) -> str:
     )
 
 
-def _decoded(text: bytes) -> Iterator[list[str]]:
-    return (line.split("\t") for line in text.decode(errors="replace").split("\n") if line.count("\t") == 2)
-
-
 def _plain_name(optimizer: torch.optim.Optimizer) -> str:
-    # Of a synchronized one, the user's own class.
+    # The user's class, also of a synchronized optimizer.
     base = next(one for one in type(optimizer).__mro__ if not one.__name__.startswith("Synchronized"))
     return base.__qualname__
 
@@ -141,7 +144,7 @@ def _shown(value: Any, *, short: bool = True) -> str:
 
 
 def _tensor_digest(tensor: torch.Tensor) -> str:
-    """Two sums over the memory, one of them weighted by position, as 64-bit integers that wrap around."""
+    """Return two wrapping 64-bit sums over the memory, one of them weighted by position."""
     if tensor.layout != torch.strided or not tensor.numel():
         return "of nothing"
     memory = tensor.detach().contiguous().view(-1).view(torch.uint8)

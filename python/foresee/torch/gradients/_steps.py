@@ -1,30 +1,79 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The user's optimizer, unmodified, stepped over some of its parameters as of an earlier ``step()``.
+"""Steps of the user's unmodified optimizers over some of their parameters, with the settings of an earlier ``step()``.
 
-No update rule is written anew here: an object of the user's own class, with the user's own state dict and the parameter
-groups cut down, runs the class's own step. For a class whose parameters are independent of each other, which
-``_separable`` finds out, this gives the bits of one whole step.
+An object of the user's class, with the user's state dict and reduced parameter groups, runs the class's own step. For a
+class that updates parameters independently, which ``_separable`` tests, this gives the bits of one whole step.
 """
 
 from __future__ import annotations
 
 import copy
 from collections.abc import Collection
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.optim import optimizer as torch_optimizer
 
-__all__ = ["Hyper", "original_step", "snapshot", "step_some"]
+if TYPE_CHECKING:
+    from foresee.torch.gradients._plan import Entry
 
-#: Per parameter group, what the user's ``step()`` call would have read.
-Hyper = list[dict[str, Any]]
+__all__ = ["Stepper", "copy_settings", "original_step", "step_subset"]
+
+#: Per parameter group, the settings that a step reads.
+_GroupSettings = list[dict[str, Any]]
 
 
-def snapshot(optimizer: torch.optim.Optimizer) -> Hyper:
-    """The settings of all groups as they are now.
+@dataclass(eq=False)
+class Stepper:
+    """One optimizer; made before its class is changed."""
 
-    Tensors are cloned and containers copied: a schedule that steps next changes a tensor ``lr`` in place, and its
-    value must not reach an update that belongs to the step before.
+    optimizer: torch.optim.Optimizer
+    number: int
+    """Position in the list that was passed to ``synchronize``."""
+    generators: list[str]
+    """Random generators that its step draws from."""
+    base: type[torch.optim.Optimizer] = field(init=False)
+    """The user's class."""
+    entries: list[Entry] = field(default_factory=list)
+    """Its parameters."""
+    settings: _GroupSettings = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.base = type(self.optimizer)
+
+    def copy_settings(self) -> None:
+        """Copy the present settings, with which each parameter is stepped when its average is received."""
+        self.settings = copy_settings(self.optimizer)
+        for entry in self.entries:
+            # Another optimizer's step may have ended the round, and the loop edited parameters since.
+            entry.record_version()
+
+    def step_subset(self, chosen: Collection[int]) -> None:
+        """Step the parameters whose ``id()`` is in ``chosen``, with the copied settings."""
+        step_subset(self.optimizer, self.base, self.settings, chosen)
+
+    def step_whole(self) -> None:
+        """Run the user's own step, including hooks, on the gradients in ``grad``."""
+        self.base.step(self.optimizer)
+
+    @property
+    def has_step_hooks(self) -> bool:
+        """Whether a user's hook expects to see a whole step."""
+        own = self.optimizer
+        return bool(
+            own._optimizer_step_pre_hooks  # noqa: SLF001
+            or own._optimizer_step_post_hooks  # noqa: SLF001
+            or torch_optimizer._global_optimizer_pre_hooks  # noqa: SLF001
+            or torch_optimizer._global_optimizer_post_hooks  # noqa: SLF001
+        )
+
+
+def copy_settings(optimizer: torch.optim.Optimizer) -> _GroupSettings:
+    """Return a copy of the settings of all groups.
+
+    Tensors are cloned: the next step of a schedule changes a tensor ``lr`` in place, and updates of this step must not
+    use it.
     """
     return [
         {key: _copied(value) for key, value in group.items() if key not in ("params", "param_names")}
@@ -32,15 +81,15 @@ def snapshot(optimizer: torch.optim.Optimizer) -> Hyper:
     ]
 
 
-def step_some(
+def step_subset(
     optimizer: torch.optim.Optimizer,
     base: type[torch.optim.Optimizer],
-    hyper: Hyper,
+    hyper: _GroupSettings,
     chosen: Collection[int],
 ) -> None:
     """Step the parameters whose ``id()`` is in ``chosen``, with their present ``grad``, as the class ``base`` does.
 
-    Runs neither the user's step hooks nor what a schedule put around ``step``: those belong to the whole step.
+    Step hooks and a schedule's wrapper of ``step`` do not run: they belong to the whole step.
     """
     part = object.__new__(base)
     part.__dict__.update(optimizer.__dict__)
@@ -49,16 +98,15 @@ def step_some(
         for settings, group in zip(hyper, optimizer.param_groups, strict=True)
         if (params := [parameter for parameter in group["params"] if id(parameter) in chosen])
     ]
-    # State is one dict for all parts, so what a part adds is the whole's.
+    # All subsets share one state dict.
     assert part.state is optimizer.state
     original_step(base)(part)
 
 
 def original_step(base: type[torch.optim.Optimizer]) -> Any:
-    """The step of ``base`` below the wrapper that runs step hooks.
+    """Return the step of ``base`` without the wrapper that runs step hooks, which is marked ``hooked``.
 
-    That wrapper marks itself ``hooked``. An unwrapped step has a ``__wrapped__`` too, its own gradient guard, which
-    must stay.
+    An unwrapped step has a ``__wrapped__`` too, its gradient guard, which must stay.
     """
     step: Any = base.step
     return step.__wrapped__ if getattr(step, "hooked", False) else step

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``ft.trace_model``: times of a model's tensors in backward, forward and update, without any network.
+"""``ft.trace_model``: times of a model's tensors in backward, forward and update, without a network.
 
-The result is a ``ModelTrace``, which the model of the network reads. A copy of the model runs, and torch's random
-number generators are restored, those of CUDA devices too. Each time stamp waits for the devices, so that work is
-timed and not its requests.
+A copy of the model runs, and torch's random generators are restored, also those of CUDA devices. Each time stamp waits
+for the devices, so that work is timed and not its submission.
 """
 
 from __future__ import annotations
@@ -22,10 +21,10 @@ import torch
 from foresee.errors import ConfigError
 from foresee.network import trace
 from foresee.network.trace import ModelTrace
-from foresee.torch.gradients._first_use import FirstUse
 from foresee.torch.gradients._plan import Entry, Plan
-from foresee.torch.gradients._separable import separable
-from foresee.torch.gradients._steps import original_step, snapshot, step_some
+from foresee.torch.gradients._separable import is_separable
+from foresee.torch.gradients._steps import copy_settings, original_step, step_subset
+from foresee.torch.gradients._use_profile import UseProfile, find_tensors
 
 __all__ = ["trace_model"]
 
@@ -44,10 +43,10 @@ def trace_model(
 ) -> ModelTrace:
     """Measure one training step, tensor by tensor.
 
-    Forward and update times belong to wait points: what a module takes is written at the last of the tensors that it
-    needs, since it cannot begin before that one. The time before the first wait point is in the first. Backward time
-    of a tensor is that between the gradient before it and its own. All are medians. On CUDA devices every time includes
-    the wait for the device, so that layers do not overlap with each other as they may in a training.
+    Forward and update times belong to wait points: the time of a module counts for the last tensor that it needs, since
+    it cannot begin before that one. The time before the first wait point counts for the first. The backward time of a
+    tensor is that between the previous gradient and its own. All are medians. On CUDA devices every time includes the
+    wait for the device, so layers do not overlap as in training.
 
     Args:
         model: run as a copy, in the mode it is in.
@@ -60,8 +59,8 @@ def trace_model(
         path: where to write the trace, for ``foresee network``; None: nowhere.
 
     Returns:
-        The tensors with a gradient, in order of first use, and how they were measured. ``foresee.network.trace.write``
-        writes it, its ``step()`` is what ``foresee.network.model`` is asked about.
+        The tensors with a gradient, in order of first use, and facts about the measurement.
+        ``foresee.network.trace.write`` writes it; its ``step()`` is the input of ``foresee.network.model``.
 
     Raises:
         ConfigError: arguments out of range, or no gradient at all.
@@ -74,18 +73,18 @@ def trace_model(
     """
     if steps < 1 or warmup < 0:
         raise ConfigError(f"steps={steps!r}, warmup={warmup!r}; 1 or more, and 0 or more")
-    devices = _devices((*model.parameters(), *model.buffers(), *_all_tensors(batch)))
+    devices = _devices((*model.parameters(), *model.buffers(), *find_tensors(batch)))
     with torch.random.fork_rng([device.index for device in devices]):
-        # Together, so that the copy of the optimizer is over the copied parameters.
-        copied, its_optimizer = copy.deepcopy((model, optimizer))
-        tensors = _tensors(copied, its_optimizer, batch, loss or _plain_loss, steps, warmup, devices)
+        # Together, so that the copied optimizer has the copied parameters.
+        model_copy, optimizer_copy = copy.deepcopy((model, optimizer))
+        tensors = _measure(model_copy, optimizer_copy, batch, loss or _default_loss, steps, warmup, devices)
     facts: dict[str, trace.Fact] = {
         "device": str(next(model.parameters()).device),
         "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
         "torch": torch.__version__,
         "steps": steps,
     }
-    samples = next((tensor.shape[0] for tensor in _all_tensors(batch) if tensor.dim() > 0), None)
+    samples = next((tensor.shape[0] for tensor in find_tensors(batch) if tensor.dim() > 0), None)
     if samples is not None:
         facts = {"batch": samples, **facts}
     made = ModelTrace(type(model).__name__, tuple(tensors), facts)
@@ -94,7 +93,7 @@ def trace_model(
     return made
 
 
-def _tensors(
+def _measure(
     model: torch.nn.Module,
     optimizer: torch.optim.Optimizer | None,
     batch: Any,
@@ -103,20 +102,20 @@ def _tensors(
     warmup: int,
     devices: Sequence[torch.device],
 ) -> list[trace.Tensor]:
-    holder = optimizer or torch.optim.SGD(model.parameters())
-    plan, faults = Plan.of(model, [holder], buffers=False)
+    planned = optimizer or torch.optim.SGD(model.parameters())
+    plan, faults = Plan.build(model, [planned], buffers=False)
     if faults:
         raise ConfigError(faults)
-    points = _first_points(model, plan, lambda: loss(_call(model, batch)).backward())
+    points = _find_points(model, plan, lambda: loss(_call(model, batch)).backward())
     if not points:
         raise ConfigError("no parameter got a gradient from this batch and loss; is requires_grad off?")
     clock = _Clock(points, devices)
-    handles = list(clock.listen())
+    handles = list(clock.install_hooks())
     try:
         for number in range(warmup + steps):
             if number == warmup:
-                clock.forget()
-            holder.zero_grad()
+                clock.reset()
+            planned.zero_grad()
             clock.start_forward()
             value = loss(_call(model, batch))
             clock.start_backward()
@@ -139,12 +138,12 @@ def _tensors(
     ]
 
 
-#: Modules in order of their first use of a tensor, each with the tensors first used there; None: not seen in a module.
+#: Modules in order of their first use of a tensor, each with the tensors first used there; None: outside of modules.
 _Points = list[tuple[torch.nn.Module | None, list[Entry]]]
 
 
-def _first_points(model: torch.nn.Module, plan: Plan, step: Callable[[], None]) -> _Points:
-    profile = FirstUse(model, plan.entries)
+def _find_points(model: torch.nn.Module, plan: Plan, step: Callable[[], None]) -> _Points:
+    profile = UseProfile(model, plan.entries)
     profile.start()
     try:
         step()
@@ -160,7 +159,7 @@ def _first_points(model: torch.nn.Module, plan: Plan, step: Callable[[], None]) 
 
 
 class _Clock:
-    """Seconds by tensor, of each measured step."""
+    """Records seconds by tensor, of each measured step."""
 
     def __init__(self, points: _Points, devices: Sequence[torch.device]) -> None:
         self._points = points
@@ -168,17 +167,17 @@ class _Clock:
         self._reached: set[int] = set()
         self._last = 0.0
         self._current = 0
-        self._forward = False
-        self.forget()
+        self._is_forward = False
+        self.reset()
 
-    def forget(self) -> None:
-        """Warm now: begin anew."""
+    def reset(self) -> None:
+        """Drop the times of the warm-up."""
         self.backward: _Seconds = {}
         self.forward: _Seconds = {}
         self.updates: _Seconds = {}
 
-    def listen(self) -> Iterator[Any]:
-        """Put hooks on modules and parameters; yields their handles."""
+    def install_hooks(self) -> Iterator[Any]:
+        """Install hooks on modules and parameters; yields their handles."""
         for number, (module, group) in enumerate(self._points):
             if module is not None:
                 yield module.register_forward_pre_hook(
@@ -186,60 +185,60 @@ class _Clock:
                 )
             for entry in group:
                 yield entry.tensor.register_post_accumulate_grad_hook(
-                    lambda _, entry=entry: self._gradient(entry)
+                    lambda _, entry=entry: self._record_gradient(entry)
                 )
 
     def start_forward(self) -> None:
-        """The next module that is reached began here."""
+        """Start the forward pass."""
         self._reached = set()
-        self._forward = True
+        self._is_forward = True
         self._current = 0
         self._last = self._now()
 
     def start_backward(self) -> None:
-        """Forward and loss are over."""
-        self._close()
-        self._forward = False
+        """End forward and loss."""
+        self._end_point()
+        self._is_forward = False
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:
-        """Step wait point by wait point, or as a whole where only that is right."""
-        hyper, base = snapshot(optimizer), type(optimizer)
-        if not separable(optimizer):
-            self._timed(self._points[0][1], lambda: original_step(base)(optimizer))
+        """Step by wait points, or as a whole if the optimizer needs that."""
+        hyper, base = copy_settings(optimizer), type(optimizer)
+        if not is_separable(optimizer):
+            self._time_step(self._points[0][1], lambda: original_step(base)(optimizer))
             return
         for _, group in self._points:
             chosen = {id(entry.tensor) for entry in group}
-            self._timed(group, functools.partial(step_some, optimizer, base, hyper, chosen))
+            self._time_step(group, functools.partial(step_subset, optimizer, base, hyper, chosen))
 
-    def _timed(self, group: Sequence[Entry], step: Callable[[], None]) -> None:
+    def _time_step(self, group: Sequence[Entry], step: Callable[[], None]) -> None:
         began = self._now()
         with torch.no_grad():
             step()
         self.updates.setdefault(group[-1].spec.id, []).append(self._now() - began)
 
     def _enter(self, number: int) -> None:
-        # Only the first time: a module used twice waits once, and recomputation in backward is backward.
-        if not self._forward or number in self._reached:
+        # A module that runs twice waits once, and recomputation in backward counts as backward.
+        if not self._is_forward or number in self._reached:
             return
         if self._reached:
-            self._close()
+            self._end_point()
         self._reached.add(number)
         self._current = number
 
-    def _close(self) -> None:
-        """What ran since the last wait point is that one's."""
+    def _end_point(self) -> None:
+        """Count the time since the last wait point for that one."""
         now = self._now()
         last = self._points[self._current][1][-1]
         self.forward.setdefault(last.spec.id, []).append(now - self._last)
         self._last = now
 
-    def _gradient(self, entry: Entry) -> None:
+    def _record_gradient(self, entry: Entry) -> None:
         now = self._now()
         self.backward.setdefault(entry.spec.id, []).append(now - self._last)
         self._last = now
 
     def _now(self) -> float:
-        """In seconds, once the devices have done what they were asked for."""
+        """Return seconds, after all devices have finished."""
         for device in self._devices:
             torch.cuda.synchronize(device)
         return time.perf_counter()
@@ -250,7 +249,7 @@ def _median(seconds: Mapping[int, list[float]], entry: Entry) -> float:
 
 
 def _devices(tensors: Iterable[torch.Tensor]) -> list[torch.device]:
-    """The CUDA devices that they are on, each once."""
+    """Return the CUDA devices of the tensors, each once."""
     return sorted({one.device for one in tensors if one.device.type == "cuda"}, key=lambda one: one.index)
 
 
@@ -260,24 +259,13 @@ def _call(model: torch.nn.Module, batch: Any) -> Any:
     return model(*batch) if isinstance(batch, (tuple, list)) else model(batch)
 
 
-def _plain_loss(output: Any) -> torch.Tensor:
+def _default_loss(output: Any) -> torch.Tensor:
     found = getattr(output, "loss", None)
     if isinstance(found, torch.Tensor):
         return found
     if isinstance(output, torch.Tensor) and output.dim() == 0:
         return output
-    tensors = [tensor for tensor in _all_tensors(output) if tensor.is_floating_point()]
+    tensors = [tensor for tensor in find_tensors(output) if tensor.is_floating_point()]
     if not tensors:
         raise ConfigError(f"the model's output, a {type(output).__name__}, has no float tensor; pass loss=")
     return torch.stack([tensor.float().square().mean() for tensor in tensors]).sum()
-
-
-def _all_tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, Mapping):
-        for one in value.values():
-            yield from _all_tensors(one)
-    elif isinstance(value, (tuple, list)):
-        for one in value:
-            yield from _all_tensors(one)

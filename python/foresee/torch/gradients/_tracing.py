@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which files the spans of a rank go to: a Chrome trace that the user asks for, the ledger of a run folder, or none."""
+"""The files that the spans of a rank are written to: a Chrome trace, the ledger of a run folder, both, or none."""
 
 from __future__ import annotations
 
@@ -7,31 +7,29 @@ import os
 
 from foresee.config import Settings
 from foresee.errors import ConfigError
-from foresee.torch._exchange import GradientExchange, Traced
+from foresee.torch._exchange import GradientExchange, TracedExchange
 from foresee.torch._rank_group import RankGroup
-from foresee.torch.gradients._chrome import ChromeFile, file_of
+from foresee.torch.gradients._chrome import ChromeFile, rank_path
 from foresee.torch.gradients._ledger import LedgerSink
 from foresee.torch.gradients._timeline import EVENTS_PER_ROUND, Sink, Timeline
 
-__all__ = ["Tracing", "timeline_faults"]
+__all__ = ["Tracing", "find_timeline_faults"]
 
 
-def timeline_faults(timeline: object, servers: object) -> list[str]:
-    """What is wrong with the argument ``timeline``, with its remedy."""
+def find_timeline_faults(timeline: object, servers: object) -> list[str]:
+    """Return the faults of the argument ``timeline``, each with its remedy."""
     if timeline is None:
         return []
     if not isinstance(timeline, str) or not timeline:
         return [f"timeline={timeline!r}; the path of a file, or None"]
-    if isinstance(servers, GradientExchange) and not isinstance(servers, Traced):
+    if isinstance(servers, GradientExchange) and not isinstance(servers, TracedExchange):
         kind = type(servers).__name__
-        return [
-            f"timeline={timeline!r}: {kind} does not tell what its packets do; pass addresses as servers="
-        ]
+        return [f"timeline={timeline!r}: {kind} does not log its packets; pass addresses as servers="]
     return []
 
 
 class Tracing:
-    """What is asked for: ``timeline``, the path of a Chrome trace; and ``FORESEE_TRACE``, a run folder.
+    """The requested files: ``timeline``, the path of a Chrome trace; and ``FORESEE_TRACE``, a run folder.
 
     Raises:
         ConfigError: an environment variable is wrong.
@@ -43,17 +41,17 @@ class Tracing:
 
     @property
     def events(self) -> int:
-        """How many the exchange logs between two calls of ``timeline()``; 0: nothing is asked for."""
+        """Events that the exchange retains between two calls of ``timeline()``; 0: no file is requested."""
         return 0 if self._timeline is None and self._run_dir is None else EVENTS_PER_ROUND
 
-    def of(self, group: RankGroup) -> Timeline | None:
-        """The timeline of a group's exchange with its files open; None where nothing is asked for.
+    def open_timeline(self, group: RankGroup) -> Timeline | None:
+        """Open the files, and return the timeline of the group's exchange; None if no file is requested.
 
         Raises:
-            ConfigError: a file cannot be written. The group is closed then.
+            ConfigError: a file cannot be written; the group is closed.
         """
         exchange = group.exchange
-        if not isinstance(exchange, Traced):
+        if not isinstance(exchange, TracedExchange):
             return None
         try:
             sinks = self._sinks(exchange.rank)
@@ -65,7 +63,7 @@ class Tracing:
     def _sinks(self, rank: int) -> list[Sink]:
         sinks: list[Sink] = []
         if self._timeline is not None:
-            path = file_of(self._timeline, rank)
+            path = rank_path(self._timeline, rank)
             try:
                 sinks.append(ChromeFile(path, rank))
             except OSError as error:

@@ -1,18 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Transfers between the tensors of a model and the memory that an exchange sends from and receives into.
 
-``Transfer`` is for tensors in CPU memory, where both are the same and nothing is copied. ``DeviceStaging`` is for
-tensors of a device: the device copies a gradient to pinned memory in its own order, and a thread pushes the copy once
-it is complete, so that neither backward nor the loop waits for the device; an average is copied back in the device's
-order. Tensors and ends of rounds reach the exchange in the order in which they were handed over.
-
-    gradient --copy--> pinned memory --thread--> exchange ...      exchange --copy--> average, in the device's order
+``Transfer`` is for tensors in CPU memory, which the exchange reads and writes itself. ``DeviceStaging`` is for tensors
+of a device: the device copies a gradient to pinned memory, and a thread pushes the copy once it is complete, so that
+neither backward nor the loop waits for the device. Averages are copied back in the device's order. Tensors and ends of
+rounds reach the exchange in the order of the calls.
 """
 
 from __future__ import annotations
 
 import contextlib
-import functools
 import queue
 import threading
 import weakref
@@ -23,19 +20,19 @@ import torch
 
 from foresee.torch._exchange import GradientExchange, TensorSpec, as_tensor
 from foresee.torch.gradients._cuda import CudaCopies
-from foresee.torch.gradients._plan import in_strides, same_memory
+from foresee.torch.gradients._plan import copy_in_strides, has_planned_strides
 
 __all__ = ["DeviceCopies", "DeviceStaging", "HostCopy", "Transfer", "transfer_for"]
 
-#: How often a wait for the thread checks for Ctrl-C and ``close()``.
+#: Seconds between two checks for Ctrl-C and ``close()`` during a wait for the thread.
 _POLL_S = 0.1
 
 
 class HostCopy(Protocol):
-    """A copy of a device's tensor that is being made."""
+    """A copy of a device's tensor that is in progress."""
 
     host: torch.Tensor
-    """Its memory, in the strides of its source. Not to be read before ``wait``."""
+    """In the strides of its source; valid after ``wait``."""
 
     def wait(self) -> None:
         """Block until it is complete."""
@@ -45,13 +42,13 @@ class DeviceCopies(Protocol):
     """Copies between a device and the host. Only what ``to_host`` and ``record_reads`` return blocks."""
 
     def to_host(self, tensor: torch.Tensor) -> HostCopy:
-        """Copy ``tensor`` as it is when the device gets there; its memory stays until then."""
+        """Copy ``tensor`` in the device's order; its memory stays until then."""
 
     def to_device(self, host: torch.Tensor, device: torch.device) -> torch.Tensor:
-        """A tensor of ``device`` that has these values for whatever the device does next."""
+        """Return a tensor of ``device`` that has these values for the device's next operations."""
 
     def record_reads(self) -> Callable[[], None]:
-        """A function that waits until the device has read all that was given to ``to_device`` so far."""
+        """Return a function that waits until the device has read everything given to ``to_device`` so far."""
 
     def close(self) -> None:
         """Release what was registered with the device."""
@@ -63,9 +60,9 @@ class Transfer:
     def __init__(self, exchange: GradientExchange) -> None:
         self._exchange = exchange
         self._shared: dict[int, torch.Tensor] = {}
-        """Of buffers that this rank pushes where they changed: the values that all ranks have, by id."""
+        """Values of buffers that all ranks have, by id; on the rank that pushes them."""
         self._received: dict[int, torch.Tensor] = {}
-        """Of buffers that another rank pushes: the values that were received last, where the model has them."""
+        """Values of buffers that were received last, by id; on the other ranks."""
 
     def push(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
         """Push a tensor in the present round: dense, in the strides of the plan. Never blocks."""
@@ -74,23 +71,23 @@ class Transfer:
     def push_changed(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
         """Push a copy of ``tensor``, unless all ranks have its bits. The caller may write to ``tensor`` at once."""
         if not self._is_shared(spec, tensor):
-            self._shared[spec.id] = copied = in_strides(spec, tensor)
+            self._shared[spec.id] = copied = copy_in_strides(spec, tensor)
             self.push(spec, copied)
 
     def record_shared(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
-        """All ranks have these values: nothing is pushed until they change."""
-        self._shared[spec.id] = in_strides(spec, tensor)
+        """Record that all ranks have these values: ``push_changed`` skips them until they change."""
+        self._shared[spec.id] = copy_in_strides(spec, tensor)
 
     def forget_shared(self) -> None:
-        """It is not known any more what other ranks have."""
+        """Forget which values other ranks have."""
         self._shared.clear()
 
     def record_received(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
-        """These values came from another rank; ``restore`` returns to them."""
+        """Record values of another rank, for ``restore``."""
         self._received[spec.id] = tensor.detach().clone()
 
     def restore(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
-        """Return to the values that were received, if this rank has others."""
+        """Copy the values that were received last into ``tensor``, if it has others."""
         received = self._received.get(spec.id)
         if received is not None and not _same_bits(tensor, received, spec):
             tensor.copy_(received)
@@ -100,22 +97,22 @@ class Transfer:
         self._exchange.end_round()
 
     def wait(self, ids: Sequence[int], on_interrupt: Callable[[], None]) -> None:
-        """Block until each of ``ids`` was received; as ``GradientExchange.wait``."""
+        """As ``GradientExchange.wait``."""
         self._exchange.wait(ids, on_interrupt)
 
     def average(self, spec: TensorSpec, device: torch.device) -> torch.Tensor:  # noqa: ARG002 - it is the CPU's
-        """The mean that was received last, over the exchange's own memory."""
+        """Return the mean that was received last, in the exchange's own memory."""
         return as_tensor(self._exchange.received(spec.id), spec)
 
     @contextlib.contextmanager
     def on_host(
         self, tensors: Sequence[tuple[TensorSpec, torch.Tensor]]
     ) -> Iterator[Sequence[tuple[TensorSpec, torch.Tensor]]]:
-        """The tensors in CPU memory; values that are written to them inside are the tensors' afterwards."""
+        """Yield the tensors in CPU memory; what is written to them inside is copied to the tensors."""
         yield tensors
 
     def close(self) -> None:
-        """End the transfers. The exchange is closed by its owner."""
+        """End the transfers, but not the exchange."""
 
     def _is_shared(self, spec: TensorSpec, tensor: torch.Tensor) -> bool:
         """Whether all ranks have the bits of ``tensor``."""
@@ -124,14 +121,14 @@ class Transfer:
 
 
 def transfer_for(exchange: GradientExchange, tensors: Iterable[torch.Tensor]) -> Transfer:
-    """The transfer for the memory of these tensors."""
+    """Return the transfer for the memory of these tensors."""
     if any(tensor.device.type == "cuda" for tensor in tensors):
         return DeviceStaging(exchange, CudaCopies())
     return Transfer(exchange)
 
 
 class DeviceStaging(Transfer):
-    """For tensors of a device.
+    """Transfers of device tensors.
 
     Args:
         exchange: sends from, and receives into, CPU memory.
@@ -141,7 +138,8 @@ class DeviceStaging(Transfer):
     def __init__(self, exchange: GradientExchange, copies: DeviceCopies) -> None:
         super().__init__(exchange)
         self._copies = copies
-        self._jobs: queue.SimpleQueue[Callable[[DeviceStaging], None] | None] = queue.SimpleQueue()
+        # Jobs get the staging as argument: one that is queued must not keep it alive.
+        self._jobs: _Jobs = queue.SimpleQueue()
         self._changed = threading.Condition()
         self._queued_ends = self._ended = 0
         """Rounds whose end was queued, and those that the exchange has ended."""
@@ -153,39 +151,38 @@ class DeviceStaging(Transfer):
         weakref.finalize(self, self._jobs.put, None).atexit = False
 
     def push(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
-        """Have the tensor copied, and pushed once the copy is complete. Never blocks."""
-        self._check()
-        self._jobs.put(functools.partial(_push, spec, self._copies.to_host(tensor)))
+        """Copy the tensor, and push the copy once it is complete. Never blocks."""
+        copy = self._copies.to_host(tensor)
+        self._submit(lambda staging: staging._push_copy(spec, copy))  # noqa: SLF001
 
     def push_changed(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
-        """Have it copied; whether it changed is known when the copy is complete."""
-        self._check()
-        self._jobs.put(functools.partial(_push_changed, spec, self._to_host(spec, tensor)))
+        """Copy the tensor, and push the complete copy unless all ranks have its bits."""
+        copy = self._to_host(spec, tensor)
+        self._submit(lambda staging: staging._push_copy(spec, copy, changed=True))  # noqa: SLF001
 
     def record_shared(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
-        """Behind all that was pushed."""
-        self._check()
-        self._jobs.put(functools.partial(_record_shared, spec, self._to_host(spec, tensor)))
+        """Record that all ranks have these values, after all pushes so far."""
+        copy = self._to_host(spec, tensor)
+        self._submit(lambda staging: staging._record_shared_copy(spec, copy))  # noqa: SLF001
 
     def forget_shared(self) -> None:
-        """Behind all that was pushed."""
-        self._check()
-        self._jobs.put(Transfer.forget_shared)
+        """Forget which values other ranks have, after all pushes so far."""
+        self._submit(Transfer.forget_shared)
 
     def restore(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
-        """Return to them: only the device knows whether this rank has others, and it is not waited for."""
+        """Copy the values that were received last into ``tensor``: a comparison would wait for the device."""
         received = self._received.get(spec.id)
         if received is not None:
             tensor.copy_(received)
 
     def end_round(self) -> None:
-        """Behind all that was pushed. Never blocks."""
-        self._check()
+        """End a round of this rank, after all pushes so far. Never blocks."""
+        wait_for_reads = self._copies.record_reads()
         self._queued_ends += 1
-        self._jobs.put(functools.partial(_end_round, self._copies.record_reads()))
+        self._submit(lambda staging: staging._end_round(wait_for_reads))  # noqa: SLF001
 
     def wait(self, ids: Sequence[int], on_interrupt: Callable[[], None]) -> None:
-        """Block until the exchange has ended every round whose end was queued, and then as it does."""
+        """Wait until the exchange has ended every queued round, and then as ``GradientExchange.wait``."""
         with self._changed:
             while self._ended < self._queued_ends and self._failure is None:
                 self._changed.wait(_POLL_S)
@@ -194,14 +191,14 @@ class DeviceStaging(Transfer):
         super().wait(ids, on_interrupt)
 
     def average(self, spec: TensorSpec, device: torch.device) -> torch.Tensor:
-        """The mean that was received last, on ``device``."""
+        """Return the mean that was received last, on ``device``."""
         return self._copies.to_device(super().average(spec, device), device)
 
     @contextlib.contextmanager
     def on_host(
         self, tensors: Sequence[tuple[TensorSpec, torch.Tensor]]
     ) -> Iterator[Sequence[tuple[TensorSpec, torch.Tensor]]]:
-        """Copies, which are waited for, and are copied back afterwards."""
+        """Yield complete copies, which are copied back afterwards."""
         hosts = []
         for spec, tensor in tensors:
             copy = self._copies.to_host(tensor.detach())
@@ -213,12 +210,12 @@ class DeviceStaging(Transfer):
                 tensor.copy_(host)
 
     def close(self) -> None:
-        """End the thread; what it has not pushed stays."""
+        """End the thread; what it has not pushed is dropped."""
         self._jobs.put(None)
         self._copies.close()
 
     def run(self, job: Callable[[DeviceStaging], None]) -> None:
-        """Run one job of the queue, unless one before it has failed. On the thread."""
+        """Run one job, unless an earlier one failed. On the thread."""
         if self._failure is None:
             try:
                 job(self)
@@ -227,55 +224,41 @@ class DeviceStaging(Transfer):
         with self._changed:
             self._changed.notify_all()
 
-    def push_copy(self, spec: TensorSpec, host: torch.Tensor) -> None:
-        """Push a copy that is complete. On the thread."""
-        super().push(spec, host)
-
-    def push_changed_copy(self, spec: TensorSpec, host: torch.Tensor) -> None:
-        """The same, unless all ranks have its bits."""
-        if not self._is_shared(spec, host):
-            self._shared[spec.id] = host
-            super().push(spec, host)
-
-    def record_shared_copy(self, spec: TensorSpec, host: torch.Tensor) -> None:
-        """All ranks have the values of a copy that is complete. On the thread."""
-        self._shared[spec.id] = host
-
-    def end_round_now(self) -> None:
-        """End a round of the exchange. On the thread."""
-        super().end_round()
-        with self._changed:
-            self._ended += 1
+    def _submit(self, job: Callable[[DeviceStaging], None]) -> None:
+        self._check()
+        self._jobs.put(job)
 
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
 
     def _to_host(self, spec: TensorSpec, tensor: torch.Tensor) -> HostCopy:
-        dense = tensor.detach() if same_memory(tensor, spec) else in_strides(spec, tensor)
-        return self._copies.to_host(dense)
+        is_planned = has_planned_strides(tensor, spec)
+        return self._copies.to_host(tensor.detach() if is_planned else copy_in_strides(spec, tensor))
+
+    # On the thread.
+
+    def _push_copy(self, spec: TensorSpec, copy: HostCopy, *, changed: bool = False) -> None:
+        copy.wait()
+        if changed:
+            if self._is_shared(spec, copy.host):
+                return
+            self._shared[spec.id] = copy.host
+        super().push(spec, copy.host)
+
+    def _record_shared_copy(self, spec: TensorSpec, copy: HostCopy) -> None:
+        copy.wait()
+        self._shared[spec.id] = copy.host
+
+    def _end_round(self, wait_for_reads: Callable[[], None]) -> None:
+        # The exchange may write to the memory of an average after this round's end, also without a push of this rank.
+        wait_for_reads()
+        super().end_round()
+        with self._changed:
+            self._ended += 1
 
 
-def _push(spec: TensorSpec, copy: HostCopy, staging: DeviceStaging) -> None:
-    copy.wait()
-    staging.push_copy(spec, copy.host)
-
-
-def _push_changed(spec: TensorSpec, copy: HostCopy, staging: DeviceStaging) -> None:
-    copy.wait()
-    staging.push_changed_copy(spec, copy.host)
-
-
-def _record_shared(spec: TensorSpec, copy: HostCopy, staging: DeviceStaging) -> None:
-    copy.wait()
-    staging.record_shared_copy(spec, copy.host)
-
-
-def _end_round(wait_for_reads: Callable[[], None], staging: DeviceStaging) -> None:
-    # A tensor that is absent is received again without this rank's push, so nothing else says that its last average was
-    # read.
-    wait_for_reads()
-    staging.end_round_now()
+_Jobs = queue.SimpleQueue[Callable[[DeviceStaging], None] | None]
 
 
 def _same_bits(tensor: torch.Tensor, other: torch.Tensor, spec: TensorSpec) -> bool:
@@ -285,10 +268,8 @@ def _same_bits(tensor: torch.Tensor, other: torch.Tensor, spec: TensorSpec) -> b
     return torch.equal(flat[0], flat[1])
 
 
-def _run_all(
-    staging: weakref.ref[DeviceStaging], jobs: queue.SimpleQueue[Callable[[DeviceStaging], None] | None]
-) -> None:
-    """Body of the thread: holds the staging only while there is work, so that a dropped one can be collected."""
+def _run_all(staging: weakref.ref[DeviceStaging], jobs: _Jobs) -> None:
+    """Run jobs; holds the staging only during a job, so that one that is dropped can be collected."""
     while (job := jobs.get()) is not None:
         alive = staging()
         if alive is None:

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``ft.ddp_hook``: torch's DistributedDataParallel, with our exchange in place of its all-reduce.
-
-DDP has its own loop: a bucket is a tensor, its index is its class, and the overlap is with backward alone. It is one
-line, with any optimizer, stock clipping and ``GradScaler``. Backward never blocks in the hook: a thread waits.
+"""``ft.ddp_hook``: DistributedDataParallel with Foresee's exchange in place of the all-reduce.
 
     state = ft.DdpState(servers="10.0.0.1:7000")
     ddp.register_comm_hook(state, ft.ddp_hook)
 
-DDP forms its buckets anew after the first step, so the plan is keyed by (index, size) and agreed on again when an
-unknown bucket comes. Averages are sums in rank order, divided once; DDP's own bits differ, with its bucket sizes too.
+A bucket is one tensor of the plan, and its index is its class. The exchange overlaps with backward alone; a thread
+waits for averages, so the hook never blocks. It works with any optimizer, stock clipping and ``GradScaler``. DDP
+rebuilds its buckets after the first step, so the plan has a tensor per (index, size, dtype), and ranks agree again on
+an unknown one. Averages are sums in rank order, divided once; the bits of DDP itself differ, and depend on its bucket
+sizes.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ import torch
 from foresee.errors import Closed, ConfigError
 from foresee.torch._exchange import GradientExchange, TensorSpec
 from foresee.torch.gradients import _settings
-from foresee.torch.gradients._agreement import compare
+from foresee.torch.gradients._agreement import compare_lines
 from foresee.torch.gradients._plan import DEVICES
-from foresee.torch.gradients._servers import START_TIMEOUT_S, TIMEOUT_S, open_group, server_faults
-from foresee.torch.gradients._tracing import Tracing, timeline_faults
+from foresee.torch.gradients._servers import START_TIMEOUT_S, TIMEOUT_S, ServerArguments
+from foresee.torch.gradients._tracing import Tracing, find_timeline_faults
 from foresee.torch.gradients._transfer import Transfer, transfer_for
 
 __all__ = ["DdpState", "ddp_hook"]
 
 _Key = tuple[int, int, torch.dtype]
-#: How often a backward pass that waits checks for ``close()``, in seconds.
+#: Seconds between two checks for ``close()`` during a wait of backward.
 _POLL_S = 0.1
 
 
 class Bucket(Protocol):
-    """What is used of ``torch.distributed.GradBucket``."""
+    """The part of ``torch.distributed.GradBucket`` that is used."""
 
     def index(self) -> int:
         """Position in this backward pass, from 0."""
 
     def buffer(self) -> torch.Tensor:
-        """Gradients, flat."""
+        """The gradients, flattened."""
 
     def is_last(self) -> bool:
-        """Whether the backward pass ends with it."""
+        """Whether it is the last bucket of the backward pass."""
 
 
 @dataclass(eq=False)
@@ -58,25 +58,23 @@ class _Backward:
     """The buckets of one backward pass."""
 
     pushed: dict[int, torch.futures.Future[torch.Tensor]] = field(default_factory=dict)
-    """Of the plan, by id; in flight."""
+    """Buckets in flight, by id in the plan."""
     deferred: list[tuple[_Key, torch.Tensor, torch.futures.Future[torch.Tensor]]] = field(
         default_factory=list
     )
-    """Unknown to the plan: they are pushed when the ranks have agreed."""
+    """Buckets that are not in the plan yet: pushed once the ranks have agreed."""
     complete_s: float = 0.0
-    """When the hook got its last bucket: from then on nothing hides what is in flight."""
-    over: threading.Event = field(default_factory=threading.Event)
-    """Set when all of its averages were received, or failed to be."""
+    """Time of the last bucket: from then on, communication is exposed."""
+    finished: threading.Event = field(default_factory=threading.Event)
+    """Set when all averages were received, or the exchange failed."""
 
 
 class DdpState:
     """State of ``ddp_hook`` between buckets: one per DistributedDataParallel.
 
     Args:
-        servers: as for ``synchronize``; likewise ``comm_dtype``, ``on_rank_loss``, ``recover``, ``timeout``,
-            ``start_timeout``, ``secret_file``, ``hierarchical`` and ``timeline``, whose waits are those of buckets
-            after the last one was computed: the time that backward does not hide. Buckets are copied to recover: DDP
-            uses their memory again.
+        servers: as in ``synchronize``, like the other arguments. Buckets are copied to recover, since DDP reuses their
+            memory. The waits in ``timeline`` are those after the last bucket, which backward does not hide.
 
     Raises:
         ConfigError: every wrong argument at once.
@@ -95,8 +93,8 @@ class DdpState:
         hierarchical: bool = True,
         timeline: str | None = None,
     ) -> None:
-        faults = server_faults(
-            servers,
+        arguments = ServerArguments(
+            servers=servers,
             comm_dtype=comm_dtype,
             on_rank_loss=on_rank_loss,
             recover=recover,
@@ -105,32 +103,22 @@ class DdpState:
             secret_file=secret_file,
             hierarchical=hierarchical,
         )
-        faults += timeline_faults(timeline, servers)
+        faults = arguments.find_faults() + find_timeline_faults(timeline, servers)
         if faults:
             raise ConfigError(faults)
         tracing = Tracing(timeline)
-        self._group = open_group(
-            servers,
-            comm_dtype=comm_dtype,
-            on_rank_loss=on_rank_loss,
-            recover=recover,
-            timeout=timeout,
-            start_timeout=start_timeout,
-            secret_file=secret_file,
-            hierarchical=hierarchical,
-            timeline=tracing.events,
-        )
-        self._timeline = tracing.of(self._group)
-        # With the first plan; the plan itself has the other arguments that have to be equal.
-        self._compared = _settings.described([], {"recover": recover}, {})
-        # For where the first bucket is, and all others.
+        self._group = arguments.open_group(tracing.events)
+        self._timeline = tracing.open_timeline(self._group)
+        # Compared with the first plan, which has the other arguments that must be equal.
+        self._compared = _settings.describe_settings([], {"recover": recover}, {})
+        # Made for the device of the first bucket, which is that of all others.
         self._transfer: Transfer | None = None
         self._device = torch.device("cpu")
         self._specs: list[TensorSpec] = []
         self._ids: dict[_Key, int] = {}
         self._round = 0
-        # Since when the backward pass that is waited for is exposed, or its last round; of the thread alone.
-        self._since_s = 0.0
+        # Start of the present exposed time; of the thread alone.
+        self._exposed_since_s = 0.0
         self._exposed_s = self._exposed_last_round_s = 0.0
         self._backward = _Backward()
         self._failure: BaseException | None = None
@@ -142,10 +130,10 @@ class DdpState:
         weakref.finalize(self, self._jobs.put, None).atexit = False
 
     def stats(self) -> Mapping[str, float]:
-        """Counters of the exchange, and how long averages were exposed.
+        """Return counters of the exchange, and the exposed time.
 
-        ``exposed_s``: seconds from the last bucket of a backward pass until all of its averages are received, which is
-        what DDP waits for. On a CUDA device it counts from the host's last bucket, when the device may still compute.
+        ``exposed_s``: seconds from the last bucket of a backward pass until all of its averages are received. On a CUDA
+        device it counts from the host's last bucket, when the device may still compute.
         """
         return {
             **self._group.exchange.stats(),
@@ -167,21 +155,21 @@ class DdpState:
             self._timeline.close()
 
     def push(self, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
-        """Push a bucket, or set it aside until the plan knows it; its average comes with the future."""
+        """Push a bucket, or defer it until it is in the plan; the future receives its average."""
         if self._failure is not None:
             raise self._failure
         # DDP writes averages, and the next gradients, into a bucket that the exchange may still read: it gets a copy.
         gradients = bucket.buffer().detach()
         if gradients.device.type not in DEVICES:
             raise ConfigError(
-                f"bucket {bucket.index()} is on {gradients.device}; gradients travel from memory of the CPU or of CUDA "
-                "devices"
+                f"bucket {bucket.index()} is on {gradients.device}; gradients are sent from memory of the CPU or of "
+                "CUDA devices"
             )
         future: torch.futures.Future[torch.Tensor]
         if gradients.device.type == "cpu":
             gradients, future = gradients.clone(), torch.futures.Future()
         else:
-            # A device's bucket is pushed as a copy, made before the average is there; DDP waits for it in its streams.
+            # The transfer copies a device's bucket. DDP waits for the average in its own streams.
             future = torch.futures.Future(devices=[gradients.device])
         if self._transfer is None:
             self._transfer, self._device = transfer_for(self._group.exchange, [gradients]), gradients.device
@@ -198,21 +186,21 @@ class DdpState:
             self._jobs.put(backward)
             if torch._C._current_graph_task_id() >= 0:  # noqa: SLF001 - as DDP calls it
                 engine: Any = torch.autograd.Variable._execution_engine  # noqa: SLF001
-                # Before DDP's own: it would make a RuntimeError of whatever a future failed with.
-                engine.queue_callback(functools.partial(self._await, backward))
+                # Before DDP's own callback, which would turn every error of a future into a RuntimeError.
+                engine.queue_callback(functools.partial(self._wait_for, backward))
         return future
 
-    def _await(self, backward: _Backward) -> None:
-        """At the end of a backward pass, where DDP waits next: raise what ended the exchange, as it is."""
-        while not backward.over.wait(_POLL_S):
+    def _wait_for(self, backward: _Backward) -> None:
+        """Wait for a backward pass to finish, and raise the error that ended the exchange."""
+        while not backward.finished.wait(_POLL_S):
             self._check()
         self._check()
 
     def finish(self, backward: _Backward) -> None:
-        """Finish a backward pass: end the round, hand out the averages. On the thread."""
+        """End the round of a backward pass and complete its futures. On the thread."""
         waiting = dict(backward.pushed)
         futures = [*backward.pushed.values(), *(future for _, _, future in backward.deferred)]
-        self._since_s = backward.complete_s
+        self._exposed_since_s = backward.complete_s
         try:
             if waiting or not backward.deferred:
                 self._end_round(waiting)
@@ -229,7 +217,7 @@ class DdpState:
                 if not future.done():
                     future.set_exception(error)  # type: ignore[arg-type]
         finally:
-            backward.over.set()
+            backward.finished.set()
 
     def _end_round(self, waiting: Mapping[int, torch.futures.Future[torch.Tensor]]) -> None:
         """End a round in which ``waiting`` were pushed."""
@@ -239,15 +227,15 @@ class DdpState:
         self._round += 1
         if self._timeline is not None:
             self._timeline.end_round()
-        # All before any: with its last average DDP goes on, and may push the buckets of an earlier layout again.
+        # Wait for all averages before the first future completes: DDP may then push buckets of an earlier layout again.
         transfer.wait([spec.id for spec in self._specs], self._check)
-        # Before backward goes on, so that ``stats()`` after it counts this round.
+        # Counted before backward continues, so that ``stats()`` after it includes this round.
         now = time.perf_counter()
-        self._exposed_last_round_s = now - self._since_s
+        self._exposed_last_round_s = now - self._exposed_since_s
         self._exposed_s += self._exposed_last_round_s
-        self._since_s = now
+        self._exposed_since_s = now
         for id_, future in waiting.items():
-            # DDP copies it into the bucket before the next backward, so the exchange may have its memory back then.
+            # DDP copies the average into the bucket before the next backward, when the exchange may reuse its memory.
             future.set_result(transfer.average(self._specs[id_], self._device))
 
     def _agree(self, keys: Sequence[_Key]) -> None:
@@ -262,7 +250,7 @@ class DdpState:
             self._timeline.finish()
         self._group.agree(self._specs)
         if self._compared:
-            compare(self._group, self._compared)
+            compare_lines(self._group, self._compared)
             self._compared = []
         if self._timeline is not None:
             self._timeline.begin_plan(self._round)
@@ -273,19 +261,19 @@ class DdpState:
 
 
 def ddp_hook(state: DdpState, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
-    """Average a bucket over all ranks; give it to ``DistributedDataParallel.register_comm_hook``.
+    """Average a bucket over all ranks; for ``DistributedDataParallel.register_comm_hook``.
 
     Never blocks. The future's value is valid until this bucket's next backward.
     """
     return state.push(bucket)
 
 
-# DDP compares annotations with its own types, and these are strings here.
+# DDP compares annotations with its own types; here they are strings.
 ddp_hook.__annotations__.clear()
 
 
 def _finish_all(state: weakref.ref[DdpState], jobs: queue.SimpleQueue[_Backward | None]) -> None:
-    """Body of the thread: holds the state only while there is work, so that a dropped one can go."""
+    """Finish backward passes; holds the state only meanwhile, so that one that is dropped can be collected."""
     while (backward := jobs.get()) is not None:
         alive = state()
         if alive is None:

@@ -57,6 +57,7 @@ def test_every_tensor_of_every_round_is_pushed_summed_and_pulled_in_this_order(t
             assert times["sum", "e"] == times["pull", "b"]
 
 
+@pytest.mark.usefixtures("slow_network")
 def test_backward_waits_and_steps_have_a_track_each(traces):
     for events in traces:
         tracks = defaultdict(list)

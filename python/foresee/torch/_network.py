@@ -147,7 +147,16 @@ class NetworkGroup(RankGroup):
         """Return the addresses of all servers, and start the colocated one of this rank."""
         if COLOCATED not in job.settings.servers:
             return job.servers
-        self._server = _start_server(job.world, job.settings, job.secret)
+        host = _rendezvous.find_own_address(job.world)
+        self._server = GradientServer.start(
+            resolve(f"[{host}]:0" if ":" in host else f"{host}:0", what=f"{_rendezvous.ADDRESS}:"),
+            timeout_s=job.settings.timeout_s,
+            early_buffer_bytes=_EARLY_BUFFER_BYTES,
+            secret=job.secret,
+            secret_file=job.settings.secret_file,
+            policy=job.settings.policy,
+            beside_rank=True,
+        )
         undo.callback(self._server.close)
         own = _rendezvous.share_address(job.world, self._server.address, job.store, every=every)
         return own + job.servers
@@ -180,20 +189,6 @@ class NetworkGroup(RankGroup):
                 self.exchange.wait_all(self._timeout_s)
         finally:
             self.exchange.close()
-
-
-def _start_server(world: World, settings: ExchangeSettings, secret: str | None) -> GradientServer:
-    """Start the server in this rank's process."""
-    host = _rendezvous.find_own_address(world)
-    return GradientServer.start(
-        resolve(f"[{host}]:0" if ":" in host else f"{host}:0", what=f"{_rendezvous.ADDRESS}:"),
-        timeout_s=settings.timeout_s,
-        early_buffer_bytes=_EARLY_BUFFER_BYTES,
-        secret=secret,
-        secret_file=settings.secret_file,
-        policy=settings.policy,
-        beside_rank=True,
-    )
 
 
 _open_groups: weakref.WeakSet[NetworkGroup] = weakref.WeakSet()

@@ -47,7 +47,13 @@ class RankGroup:
             self.exchange.agree([spec.planned for spec in plan], limit_s=limit_s)
         except TimeoutError as late:
             assert limit_s is not None, "only the first agreement has a limit"
-            raise _missing_error(str(late), limit_s) from None
+            # The message has the last reports of the servers.
+            named = re.search(r"ranks? (\d+)", str(late))
+            raise RankLost(
+                f"no start within {limit_s:g} s: {str(late) or 'not all ranks came'}; look at the output there, or "
+                "pass a larger start_timeout=",
+                rank=int(named[1]) if named else -1,
+            ) from None
         self._plan = list(plan)
 
     def broadcast(self, tensors: Sequence[tuple[TensorSpec, torch.Tensor]]) -> None:
@@ -136,16 +142,6 @@ def _count_words(nbytes: int) -> int:
 def _bytes_of(spec: TensorSpec, tensor: torch.Tensor) -> torch.Tensor:
     """Return the memory of a dense tensor with any strides; the caller keeps it alive."""
     return torch.frombuffer((ctypes.c_char * spec.nbytes).from_address(tensor.data_ptr()), dtype=torch.uint8)
-
-
-def _missing_error(waits: str, limit_s: float) -> RankLost:
-    """Return the error for missing ranks; ``waits``: the last reports of the servers."""
-    named = re.search(r"ranks? (\d+)", waits)
-    cause = waits or "not all ranks came"
-    return RankLost(
-        f"no start within {limit_s:g} s: {cause}; look at the output there, or pass a larger start_timeout=",
-        rank=int(named[1]) if named else -1,
-    )
 
 
 def _no_op() -> None:

@@ -77,7 +77,7 @@ def open_job(
 ) -> tuple[str, Store | None]:
     """Return the job's name, and its part of the store of torch's process group, if any. Collective with a store.
 
-    If nothing names the run, such as a script with its own store, rank 0 draws a name and shares it in the store.
+    If nothing names the run, rank 0 draws a name and shares it in the store.
 
     Args:
         exchange: tells apart the exchanges of a run.

@@ -162,20 +162,15 @@ class SettingsCheck:
         text = self._description.fingerprint()
         is_whole = self._is_loaded or self._is_requested
         has_changed = is_whole or text != self._last
-        digest = (
-            _settings.digest(self._description.lines()) if is_whole else _settings.digest([("", text, "")])
-        )
-        numbers = struct.unpack("<4I", digest)
-        # A new tensor for each round, since the exchange retains it.
-        self._sent = torch.tensor(
-            [float(has_changed), float(self._is_requesting), *map(float, numbers)], dtype=torch.float64
-        )
-        if has_changed or self._is_requesting:
-            sent = (
-                self._sent.clone()
-                if has_changed
-                else self._sent * torch.tensor([0.0, 1, 0, 0, 0, 0]).double()
-            )
+        digest = _settings.digest(self._description.lines() if is_whole else [("", text, "")])
+        numbers = map(float, struct.unpack("<4I", digest))
+        flags = float(has_changed), float(self._is_requesting)
+        self._sent = torch.tensor([*flags, *numbers], dtype=torch.float64)
+        if any(flags):
+            # A copy for each round, since the exchange retains it.
+            sent = self._sent.clone()
+            if not has_changed:
+                sent[2:] = 0
             self._exchange.push(self._id, sent.data_ptr(), _NUMBERS * 8, sent)
         self._last = text
         self._is_requesting = self._is_requested = self._is_loaded = False
@@ -194,64 +189,58 @@ class SettingsCheck:
         return bool(mean[0] != 1 or (mean[2:] != self._sent[2:]).any())
 
 
+@dataclass(eq=False)
 class PlanAgreement:
     """The agreements of a group on plan, values and settings. Collective, with nothing in flight."""
 
-    def __init__(
-        self,
-        group: RankGroup,
-        plan: Plan,
-        transfer: Transfer,
-        buffers: Buffers,
-        description: SettingsDescription,
-        timeline: Timeline | None,
-    ) -> None:
-        self.check = SettingsCheck(group.exchange, description)
-        self._group = group
-        self._plan = plan
-        self._transfer = transfer
-        self._buffers = buffers
-        self._description = description
-        self._timeline = timeline
+    group: RankGroup
+    plan: Plan
+    transfer: Transfer
+    buffers: Buffers
+    description: SettingsDescription
+    timeline: Timeline | None
+
+    def __post_init__(self) -> None:
+        self.check = SettingsCheck(self.group.exchange, self.description)
 
     def adopt(self, entries: Sequence[Entry], round_: int) -> None:
         """Agree on the plan from ``round_`` on, and copy rank 0's values of ``entries``."""
         with self._new_plan(round_):
-            self._group.agree(self._specs())
-            with self._transfer.on_host([(entry.spec, entry.tensor) for entry in entries]) as tensors:
-                self._group.broadcast(tensors)
+            self.group.agree(self._specs())
+            with self.transfer.on_host([(entry.spec, entry.tensor) for entry in entries]) as tensors:
+                self.group.broadcast(tensors)
         for entry in entries:
             # The exchange wrote without torch's knowledge; autograd must not use saved old values.
             torch.autograd.graph.increment_version(entry.tensor)
             if entry.is_buffer:
-                self._buffers.adopt(entry)
+                self.buffers.adopt(entry)
 
     def share(self, model: torch.nn.Module, round_: int) -> None:
         """Copy rank 0's values of tensors that no round sends, and compare settings and state."""
         with self._new_plan(round_):
-            share(self._group, self._plan.list_constants(model), self._specs())
-            compare_lines(self._group, self._description.lines(weights=False))
+            share(self.group, self.plan.list_constants(model), self._specs())
+            compare_lines(self.group, self.description.lines(weights=False))
 
     def update_classes(self, round_: int) -> None:
         """Agree on the plan's present classes."""
         with self._new_plan(round_):
-            self._group.agree(self._specs())
+            self.group.agree(self._specs())
 
     def compare(self, round_: int) -> None:
         """Compare descriptions of settings, state and weights."""
         with self._new_plan(round_):
-            compare_lines(self._group, self._description.lines())
+            compare_lines(self.group, self.description.lines())
 
     @contextlib.contextmanager
     def _new_plan(self, round_: int) -> Iterator[None]:
-        if self._timeline is not None:
-            self._timeline.finish()
+        if self.timeline is not None:
+            self.timeline.finish()
         yield
-        if self._timeline is not None:
-            self._timeline.begin_plan(round_)
+        if self.timeline is not None:
+            self.timeline.begin_plan(round_)
 
     def _specs(self) -> list[TensorSpec]:
-        specs = [entry.spec for entry in self._plan.entries]
+        specs = [entry.spec for entry in self.plan.entries]
         return [*specs, self.check.spec(len(specs))] if self.check.is_active else specs
 
 

@@ -7,6 +7,8 @@ cause. They are errors and not warnings, since the loop would train on wrong num
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from foresee.errors import ForeseeError
 
 __all__ = ["GradientMisuse"]
@@ -29,6 +31,11 @@ class GradientMisuse(ForeseeError, RuntimeError):
     def __reduce__(self) -> tuple[type[GradientMisuse], tuple[str, str]]:
         """Keep the attributes when the error is pickled."""
         return type(self), (str(self), self.tensor)
+
+
+def list_names(names: Sequence[str], limit: int = 5) -> str:
+    """Return the first ``limit`` names for a message."""
+    return ", ".join(names[:limit]) + (", ..." if len(names) > limit else "")
 
 
 def in_flight(name: str) -> GradientMisuse:

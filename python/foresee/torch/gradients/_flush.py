@@ -102,8 +102,7 @@ class SynchronizedModel(_Model):
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
         """As the model's own; no pending update changes what was loaded. All ranks have to load the same."""
-        _flush(self)
-        _record_load(self)
+        _flush(self, load=True)
         return super().load_state_dict(*args, **kwargs)
 
     def train(self, mode: bool = True) -> Any:
@@ -220,8 +219,7 @@ class SynchronizedOptimizer(_Optimizer):
 
     def load_state_dict(self, state_dict: Any) -> None:
         """As the optimizer's own; no pending update changes what was loaded. All ranks have to load the same."""
-        _flush(self)
-        _record_load(self)
+        _flush(self, load=True)
         super().load_state_dict(state_dict)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -244,16 +242,13 @@ def _synchronizer(one: Any) -> Synchronizer | None:
     return synchronizer
 
 
-def _flush(one: Any) -> None:
+def _flush(one: Any, *, load: bool = False) -> None:
+    """Receive every update. ``load``: state or weights are replaced next."""
     synchronizer = _synchronizer(one)
     if synchronizer is not None:
         synchronizer.flush()
-
-
-def _record_load(one: Any) -> None:
-    synchronizer = _synchronizer(one)
-    if synchronizer is not None:
-        synchronizer.check.record_load()
+        if load:
+            synchronizer.check.record_load()
 
 
 def _flush_outside(model: Any) -> None:

@@ -43,16 +43,8 @@ class Hook:
         """Call the method."""
         self._call()
 
-    def __deepcopy__(self, memo: object) -> Any:
-        """Leave a no-op in the copy."""
-        return no_op_hook()
-
-    def __copy__(self) -> Any:
-        """Leave a no-op in the copy."""
-        return no_op_hook()
-
     def __reduce__(self) -> tuple[Any, ...]:
-        """Leave a no-op in the file."""
+        """Leave a no-op in a copy or a file."""
         return getattr, (contextlib.nullcontext(), "__exit__")
 
     def _run(self) -> None:

@@ -34,7 +34,6 @@ __all__ = [
     "describe_form",
     "has_plain_memory",
     "has_planned_strides",
-    "is_dense",
 ]
 
 #: Dtypes that the exchange can copy; it can sum the first four.
@@ -128,17 +127,13 @@ class Entry(TensorState):
 class Plan:
     """All entries, by id."""
 
-    entries: list[Entry]
-    by_parameter: dict[int, Entry] = field(init=False)
+    entries: list[Entry] = field(default_factory=list)
+    by_parameter: dict[int, Entry] = field(default_factory=dict)
     """Entries by ``id()`` of the tensor."""
-    by_use: list[Entry] = field(init=False)
+    by_use: list[Entry] = field(default_factory=list)
     """Entries in the order of first use, as far as it is known."""
     frozen: list[tuple[str, torch.Tensor]] = field(default_factory=list)
     """Parameters that need no gradient and are in no optimizer nor in the plan, with names."""
-
-    def __post_init__(self) -> None:
-        self.by_parameter = {id(entry.tensor): entry for entry in self.entries}
-        self.by_use = list(self.entries)
 
     @property
     def gradients(self) -> list[Entry]:
@@ -155,7 +150,7 @@ class Plan:
         model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], *, buffers: bool
     ) -> tuple[Plan, list[str]]:
         """Build the plan, with classes in order of registration; returns it and all faults."""
-        plan = Plan([])
+        plan = Plan()
         return plan, plan.extend(model, optimizers, buffers=buffers)
 
     def extend(
@@ -246,28 +241,20 @@ class Plan:
             # Neighbours share a class if there are more uses than classes.
             class_ = use if last < _CLASSES else use * _CLASSES // (last + 1)
             entry.spec = replace(entry.spec, priority=class_)
-        self.by_use = [
-            entry for _, entry in sorted(zip(uses, self.entries, strict=True), key=lambda one: one[0])
-        ]
+        self.by_use = sorted(self.entries, key=lambda entry: uses[entry.spec.id])
 
     def find_unplanned(self, optimizers: Sequence[torch.optim.Optimizer]) -> str | None:
         """Return the name of a parameter that joined or left an optimizer without a new plan."""
-        found = 0
+        present = set()
         for number, optimizer in enumerate(optimizers):
             for i, group in enumerate(optimizer.param_groups):
                 for j, parameter in enumerate(group["params"]):
                     entry = self.by_parameter.get(id(parameter))
                     if entry is None or entry.param_group != (number, i):
                         return entry.name if entry else _group_name(len(optimizers), number, i, j)
-                    found += 1
-        if found == sum(entry.param_group is not None for entry in self.entries):
-            return None
-        present = {
-            id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]
-        }
-        return next(
-            entry.name for entry in self.entries if entry.param_group and id(entry.tensor) not in present
-        )
+                    present.add(entry.spec.id)
+        missing = (one.name for one in self.entries if one.param_group and one.spec.id not in present)
+        return next(missing, None)
 
     def find_unfrozen(self) -> str | None:
         """Return the name of a parameter in ``frozen`` that requires a gradient now."""
@@ -327,7 +314,7 @@ def describe_form(dtype: torch.dtype, shape: Sequence[int]) -> str:
     return f"{str(dtype).removeprefix('torch.')} {tuple(shape)}"
 
 
-def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether the elements fill one piece of memory, each once, in any order of dimensions."""
     if 0 in shape:
         return True
@@ -373,7 +360,7 @@ def _fault(name: str, kind: str, tensor: torch.Tensor, dtypes: Iterable[torch.dt
         return f"{what} is {tensor.dtype}; one of {allowed}"
     if tensor.is_inference():
         return f"{what} was made under inference_mode(); make it outside, or clone() it"
-    if not is_dense(tensor.shape, tensor.stride()):
+    if not _is_dense(tensor.shape, tensor.stride()):
         return (
             f"{what} of shape {tuple(tensor.shape)} has strides {tensor.stride()}, which leave gaps or overlap; "
             "make it a contiguous() copy"

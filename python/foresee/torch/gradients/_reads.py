@@ -59,10 +59,6 @@ class _UpdatingDict(dict[str, Any]):
         """Leave a plain dict in a copy or a file."""
         return dict, (), None, None, iter(self.items())
 
-    def __reduce_ex__(self, protocol: Any) -> tuple[Any, ...]:
-        """Leave a plain dict in a copy or a file."""
-        return self.__reduce__()
-
     def _receive_all(self) -> None:
         synchronizer = self._synchronizer()
         # Not in the root's forward pass, where models read the dtype of their first parameter and wait points cover

@@ -34,6 +34,8 @@ _TOY_STEPS = 20
 _evaluates_once: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 # Toy parameters per group, of distinct numbers of dimensions if possible.
 _TOY_PARAMETERS = 3
+# Attributes of an optimizer that are not its class's own.
+_EXCLUDED = ("state", "param_groups", "_foresee_synchronizer")
 
 
 def find_refusal(optimizer: torch.optim.Optimizer) -> str | None:
@@ -64,7 +66,7 @@ def is_separable(optimizer: torch.optim.Optimizer) -> bool:
         return False
     try:
         with preserve_generators():
-            return _same_on_toy(optimizer, base)
+            return _is_separable_on_toy(optimizer, base)
     except Exception as error:  # noqa: BLE001 - a user's class with parameters that it was not made for
         warnings.warn(
             f"optimizer {base.__name__} could not be tested on toy parameters ({type(error).__name__}: {error})",
@@ -83,7 +85,7 @@ def find_generators(optimizer: torch.optim.Optimizer) -> list[str]:
         return sorted({name for one in inner for name in find_generators(one)})
     found: set[str] = set()
     with preserve_generators(), contextlib.suppress(Exception):
-        toy = _toy(optimizer, base)
+        toy = _build_toy(optimizer, base)
         for seed in range(_TOY_STEPS):
             _fill_gradients(toy, seed)
             before = read_states()
@@ -101,16 +103,16 @@ def evaluates_once(optimizer: torch.optim.Optimizer, base: type[torch.optim.Opti
     if known is None:
         try:
             with preserve_generators():
-                known = _evaluations(optimizer, base) == [True]
+                known = _record_evaluations(optimizer, base) == [True]
         except Exception:  # noqa: BLE001 - a user's class may expect anything of its closure
             known = False
         _evaluates_once[base] = known
     return known
 
 
-def _evaluations(optimizer: torch.optim.Optimizer, base: type[torch.optim.Optimizer]) -> list[bool]:
+def _record_evaluations(optimizer: torch.optim.Optimizer, base: type[torch.optim.Optimizer]) -> list[bool]:
     """Return, per evaluation of a closure by a toy's step, whether all parameters were unchanged."""
-    toy = _toy(optimizer, base)
+    toy = _build_toy(optimizer, base)
     before = [parameter.detach().clone() for parameter in _parameters(toy)]
     found = []
 
@@ -128,20 +130,20 @@ def _is_listed(base: type[torch.optim.Optimizer]) -> bool:
     return any(base is getattr(optim, name, None) for name in _LISTED)
 
 
-def _same_on_toy(optimizer: torch.optim.Optimizer, base: type[torch.optim.Optimizer]) -> bool:
+def _is_separable_on_toy(optimizer: torch.optim.Optimizer, base: type[torch.optim.Optimizer]) -> bool:
     """Step two equal toys, one whole and one in reverse parts with reused gradient memory, and compare them."""
-    whole, parts = _toy(optimizer, base), _toy(optimizer, base)
+    whole, parts = _build_toy(optimizer, base), _build_toy(optimizer, base)
     for seed in range(_TOY_STEPS):
         _fill_gradients(whole, seed)
         _fill_gradients(parts, seed)
         original_step(base)(whole)
-        hyper = copy_settings(parts)
+        settings = copy_settings(parts)
         for parameter in reversed(_parameters(parts)):
             others = [one for one in _parameters(parts) if one is not parameter]
             gradients = [one.grad for one in others]
             for one in others:
                 one.grad = None
-            step_subset(parts, base, hyper, {id(parameter)})
+            step_subset(parts, base, settings, {id(parameter)})
             # The memory of a gradient is reused after its step; an optimizer with a reference reads this.
             if parameter.grad is not None:
                 parameter.grad.fill_(float("nan"))
@@ -152,12 +154,11 @@ def _same_on_toy(optimizer: torch.optim.Optimizer, base: type[torch.optim.Optimi
     return True
 
 
-def _toy(optimizer: torch.optim.Optimizer, base: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
+def _build_toy(optimizer: torch.optim.Optimizer, base: type[torch.optim.Optimizer]) -> torch.optim.Optimizer:
     """Return an optimizer with the same settings over a few small parameters, and no state."""
     toy = object.__new__(base)
-    excluded = {"state", "param_groups"}
     toy.__dict__.update(
-        {key: _copied(key, value) for key, value in optimizer.__dict__.items() if key not in excluded}
+        {key: _copied(key, value) for key, value in optimizer.__dict__.items() if key not in _EXCLUDED}
     )
     toy.state = defaultdict(dict)
     toy.param_groups = []
@@ -212,9 +213,8 @@ def _equal(one: torch.optim.Optimizer, other: torch.optim.Optimizer) -> bool:
 
 
 def _own(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    excluded = ("state", "param_groups", "_foresee_synchronizer")
     return {
-        key: value for key, value in vars(optimizer).items() if key not in excluded and "hooks" not in key
+        key: value for key, value in vars(optimizer).items() if key not in _EXCLUDED and "hooks" not in key
     }
 
 

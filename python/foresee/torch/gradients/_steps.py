@@ -84,7 +84,7 @@ def copy_settings(optimizer: torch.optim.Optimizer) -> _GroupSettings:
 def step_subset(
     optimizer: torch.optim.Optimizer,
     base: type[torch.optim.Optimizer],
-    hyper: _GroupSettings,
+    settings: _GroupSettings,
     chosen: Collection[int],
 ) -> None:
     """Step the parameters whose ``id()`` is in ``chosen``, with their present ``grad``, as the class ``base`` does.
@@ -94,8 +94,8 @@ def step_subset(
     part = object.__new__(base)
     part.__dict__.update(optimizer.__dict__)
     part.param_groups = [
-        {**settings, "params": params}
-        for settings, group in zip(hyper, optimizer.param_groups, strict=True)
+        {**values, "params": params}
+        for values, group in zip(settings, optimizer.param_groups, strict=True)
         if (params := [parameter for parameter in group["params"] if id(parameter) in chosen])
     ]
     # All subsets share one state dict.

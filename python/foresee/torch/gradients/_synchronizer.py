@@ -111,7 +111,7 @@ class Synchronizer:
         """Begin the root's forward pass on this thread, and receive what it needs."""
         check_forward(self.model)
         self._forward_thread = threading.get_ident()
-        # Used without a hook: the average of a tensor that its optimizer did not step is due before its next gradient.
+        # Tensors without a hook: an average that no step used is due before the next gradient.
         self.wait(self._uses.points.step_waits)
         if self.check.is_pending:
             with self._lock:
@@ -119,8 +119,7 @@ class Synchronizer:
         if torch.is_grad_enabled():
             self.wait_point(entries)
         else:
-            # An evaluation may take other paths than the profiled step, such as the fast path of
-            # TransformerEncoderLayer.
+            # Evaluations may take unprofiled paths, such as the fast path of TransformerEncoderLayer.
             self.flush()
 
     def leave_forward(self) -> None:
@@ -149,7 +148,7 @@ class Synchronizer:
         if gradient is None or not self.rounds.accepts_gradient(entry):
             return
         if entry.is_pending:
-            # Not stepped, so the value was right; the average of the last round is received first.
+            # No deferred update, so the value was right. The average of the last round is received first.
             self.wait([entry])
             gradient = entry.tensor.grad
             assert gradient is not None, "set by autograd"
@@ -164,7 +163,7 @@ class Synchronizer:
 
     def evaluate(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Any:
         """Evaluate a closure of ``step()`` before anything else, if the optimizer evaluates it exactly once."""
-        base = self._stepper_of(optimizer).base
+        base = self._find_stepper(optimizer).base
         if not evaluates_once(optimizer, base):
             raise _errors.closure(base.__name__)
         with torch.enable_grad():
@@ -174,7 +173,7 @@ class Synchronizer:
         """Run ``optimizer.step()``."""
         with self._lock:
             self.rounds.check_open()
-            stepper = self._stepper_of(optimizer)
+            stepper = self._find_stepper(optimizer)
             ends_round = self.rounds.ends_round(stepper.number)
             if ends_round:
                 self._end_round(stepper.number)
@@ -198,11 +197,7 @@ class Synchronizer:
 
     def clear_due(self, optimizer: torch.optim.Optimizer | None = None) -> None:
         """Handle ``zero_grad()`` of an optimizer or the model: averages of others' gradients stay out of ``grad``."""
-        if optimizer is None:
-            self.rounds.clear_due()
-        for number, one in enumerate(self.optimizers):
-            if one is optimizer:
-                self.rounds.clear_due(number)
+        self.rounds.clear_due(None if optimizer is None else self._find_stepper(optimizer).number)
 
     # Calls at any time.
 
@@ -297,14 +292,11 @@ class Synchronizer:
             self.group.close()
             self._transfer.close()
 
-    def __deepcopy__(self, memo: object) -> None:
-        """Leave None in a copy of the model."""
-
     def __reduce__(self) -> tuple[Any, ...]:
-        """Leave None in a file."""
+        """Leave None in a copy or a file of the model."""
         return type(None), ()
 
-    # Under the lock, or at the start, except ``_hook_gradients`` and ``_stepper_of``.
+    # Under the lock, or at the start, except ``_hook_gradients`` and ``_find_stepper``.
 
     def _adopt(self, entries: Sequence[Entry]) -> None:
         """Agree on the plan, copy rank 0's values of ``entries``, and hook them."""
@@ -352,7 +344,10 @@ class Synchronizer:
         own = stepper.entries
         pending = [entry for entry in own if entry.is_pending]
         # Averages that were received, or left from an earlier backward, are in ``grad`` only for a whole step.
-        is_whole = len(pending) < len(own) or any(_has_gradient(entry) for entry in own)
+        gradients = (entry.tensor.grad for entry in own)
+        is_whole = len(pending) < len(own) or any(
+            gradient is not None and not is_placeholder(gradient) for gradient in gradients
+        )
         if is_whole or stepper.has_step_hooks:
             self._updates.receive(pending, at_once=ended)
             stepper.step_whole()
@@ -376,9 +371,5 @@ class Synchronizer:
             self._updates.receive(self.plan.entries)
             self._agreement.compare(self.rounds.number)
 
-    def _stepper_of(self, optimizer: torch.optim.Optimizer) -> Stepper:
+    def _find_stepper(self, optimizer: torch.optim.Optimizer) -> Stepper:
         return next(one for one in self._steppers if one.optimizer is optimizer)
-
-
-def _has_gradient(entry: Entry) -> bool:
-    return entry.tensor.grad is not None and not is_placeholder(entry.tensor.grad)

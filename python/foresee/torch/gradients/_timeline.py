@@ -23,6 +23,7 @@ from typing import Literal, Protocol
 
 from foresee._native import TIMELINE_KINDS
 from foresee.torch._exchange import TracedExchange
+from foresee.torch.gradients._errors import list_names
 
 __all__ = ["EVENTS_PER_ROUND", "Sink", "Span", "Timeline"]
 
@@ -34,7 +35,6 @@ Track = Literal["backward", "push", "sum", "pull", "wait", "step"]
 _PUSHED, _SENT, _RECEIVED, _WAITING, _RESUMED = (
     TIMELINE_KINDS.index(kind) for kind in ("pushed", "sent", "landed", "waiting", "resumed")
 )
-_NAMES_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,7 @@ class Timeline:
 
     def record_update(self, names: Sequence[str], began_ns: int, ended_ns: int) -> None:
         """Write the span of an update of these parameters."""
-        shown = ", ".join(names[:_NAMES_SHOWN]) + (", ..." if len(names) > _NAMES_SHOWN else "")
-        self._write(Span("step", shown, 0, 0, 0, began_ns, ended_ns))
+        self._write(Span("step", list_names(names, 3), 0, 0, 0, began_ns, ended_ns))
 
     def end_round(self) -> None:
         """Write the spans of the round before the one that ended, of which everything was received."""

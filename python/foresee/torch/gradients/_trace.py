@@ -13,7 +13,7 @@ import functools
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -73,11 +73,12 @@ def trace_model(
     """
     if steps < 1 or warmup < 0:
         raise ConfigError(f"steps={steps!r}, warmup={warmup!r}; 1 or more, and 0 or more")
-    devices = _devices((*model.parameters(), *model.buffers(), *find_tensors(batch)))
+    tensors = (*model.parameters(), *model.buffers(), *find_tensors(batch))
+    devices = sorted({one.device for one in tensors if one.device.type == "cuda"}, key=lambda one: one.index)
     with torch.random.fork_rng([device.index for device in devices]):
         # Together, so that the copied optimizer has the copied parameters.
         model_copy, optimizer_copy = copy.deepcopy((model, optimizer))
-        tensors = _measure(model_copy, optimizer_copy, batch, loss or _default_loss, steps, warmup, devices)
+        measured = _measure(model_copy, optimizer_copy, batch, loss or _default_loss, steps, warmup, devices)
     facts: dict[str, trace.Fact] = {
         "device": str(next(model.parameters()).device),
         "date": dt.datetime.now(dt.timezone.utc).date().isoformat(),
@@ -87,7 +88,7 @@ def trace_model(
     samples = next((tensor.shape[0] for tensor in find_tensors(batch) if tensor.dim() > 0), None)
     if samples is not None:
         facts = {"batch": samples, **facts}
-    made = ModelTrace(type(model).__name__, tuple(tensors), facts)
+    made = ModelTrace(type(model).__name__, tuple(measured), facts)
     if path is not None:
         trace.write(made, os.path.expanduser(path))
     return made
@@ -202,13 +203,13 @@ class _Clock:
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:
         """Step by wait points, or as a whole if the optimizer needs that."""
-        hyper, base = copy_settings(optimizer), type(optimizer)
+        settings, base = copy_settings(optimizer), type(optimizer)
         if not is_separable(optimizer):
             self._time_step(self._points[0][1], lambda: original_step(base)(optimizer))
             return
         for _, group in self._points:
             chosen = {id(entry.tensor) for entry in group}
-            self._time_step(group, functools.partial(step_subset, optimizer, base, hyper, chosen))
+            self._time_step(group, functools.partial(step_subset, optimizer, base, settings, chosen))
 
     def _time_step(self, group: Sequence[Entry], step: Callable[[], None]) -> None:
         began = self._now()
@@ -246,11 +247,6 @@ class _Clock:
 
 def _median(seconds: Mapping[int, list[float]], entry: Entry) -> float:
     return statistics.median(seconds.get(entry.spec.id, [0.0]))
-
-
-def _devices(tensors: Iterable[torch.Tensor]) -> list[torch.device]:
-    """Return the CUDA devices of the tensors, each once."""
-    return sorted({one.device for one in tensors if one.device.type == "cuda"}, key=lambda one: one.index)
 
 
 def _call(model: torch.nn.Module, batch: Any) -> Any:

@@ -22,7 +22,7 @@ from foresee.torch._exchange import GradientExchange, TensorSpec, as_tensor
 from foresee.torch.gradients._cuda import CudaCopies
 from foresee.torch.gradients._plan import copy_in_strides, has_planned_strides
 
-__all__ = ["DeviceCopies", "DeviceStaging", "HostCopy", "Transfer", "transfer_for"]
+__all__ = ["DeviceStaging", "Transfer", "transfer_for"]
 
 #: Seconds between two checks for Ctrl-C and ``close()`` during a wait for the thread.
 _POLL_S = 0.1

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from foresee.torch.gradients._errors import list_names
 from foresee.torch.gradients._hooks import Hook
 from foresee.torch.gradients._reads import install, raw_items, uninstall
 
@@ -23,9 +24,6 @@ if TYPE_CHECKING:
     from foresee.torch.gradients._use_profile import UseProfile
 
 __all__ = ["WaitPoints"]
-
-# Names of parameters that a warning lists.
-_NAMES_SHOWN = 5
 
 
 class WaitPoints:
@@ -143,11 +141,10 @@ class WaitPoints:
     def _warn_of_uses(self, plan: Plan) -> None:
         gradients = [entry.name for entry in self.step_waits if not entry.is_buffer]
         if gradients:
-            shown = ", ".join(gradients[:_NAMES_SHOWN]) + (", ..." if len(gradients) > _NAMES_SHOWN else "")
             self._warn(
-                f"{len(gradients)} of {len(plan.gradients)} parameters ({shown}) were used outside of all modules, or "
-                "where torch does not show uses (raw pointers, another thread than that of synchronize()): step() "
-                "waits for their updates, without overlap. Use them inside of a module's forward"
+                f"{len(gradients)} of {len(plan.gradients)} parameters ({list_names(gradients)}) were used outside of "
+                "all modules, or where torch does not show uses (raw pointers, another thread than that of "
+                "synchronize()): step() waits for their updates, without overlap. Use them inside of a module's forward"
             )
         if _is_compiled(self._model):
             self._warn(

@@ -20,7 +20,7 @@ import time
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -33,24 +33,14 @@ from foresee.torch.gradients._servers import START_TIMEOUT_S, TIMEOUT_S, ServerA
 from foresee.torch.gradients._tracing import Tracing, find_timeline_faults
 from foresee.torch.gradients._transfer import Transfer, transfer_for
 
+if TYPE_CHECKING:
+    from torch._C._distributed_c10d import GradBucket
+
 __all__ = ["DdpState", "ddp_hook"]
 
 _Key = tuple[int, int, torch.dtype]
 #: Seconds between two checks for ``close()`` during a wait of backward.
 _POLL_S = 0.1
-
-
-class Bucket(Protocol):
-    """The part of ``torch.distributed.GradBucket`` that is used."""
-
-    def index(self) -> int:
-        """Position in this backward pass, from 0."""
-
-    def buffer(self) -> torch.Tensor:
-        """The gradients, flattened."""
-
-    def is_last(self) -> bool:
-        """Whether it is the last bucket of the backward pass."""
 
 
 @dataclass(eq=False)
@@ -154,7 +144,7 @@ class DdpState:
         if self._timeline is not None:
             self._timeline.close()
 
-    def push(self, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
+    def push(self, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
         """Push a bucket, or defer it until it is in the plan; the future receives its average."""
         if self._failure is not None:
             raise self._failure
@@ -260,7 +250,7 @@ class DdpState:
             raise self._failure
 
 
-def ddp_hook(state: DdpState, bucket: Bucket) -> torch.futures.Future[torch.Tensor]:
+def ddp_hook(state: DdpState, bucket: GradBucket) -> torch.futures.Future[torch.Tensor]:
     """Average a bucket over all ranks; for ``DistributedDataParallel.register_comm_hook``.
 
     Never blocks. The future's value is valid until this bucket's next backward.

@@ -19,6 +19,7 @@ from foresee.errors import ConfigError
 from foresee.torch._exchange import GradientExchange
 from foresee.torch.gradients import _separable
 from foresee.torch.gradients._clip import Clip, ClipMode
+from foresee.torch.gradients._errors import list_names
 from foresee.torch.gradients._flush import SynchronizedModel, SynchronizedOptimizer, attach
 from foresee.torch.gradients._plan import Plan
 from foresee.torch.gradients._servers import START_TIMEOUT_S, TIMEOUT_S, ServerArguments, is_number
@@ -31,9 +32,6 @@ __all__ = ["synchronize"]
 
 Model = TypeVar("Model", bound=torch.nn.Module)
 Optimizer = TypeVar("Optimizer", bound=torch.optim.Optimizer)
-
-# Names of parameters that a warning lists.
-_NAMES_SHOWN = 5
 
 
 @overload
@@ -305,11 +303,10 @@ def _warn_of_unowned(plan: Plan) -> None:
     unowned = [entry for entry in plan.gradients if entry.param_group is None]
     if not unowned:
         return
-    shown = ", ".join(entry.name for entry in unowned[:_NAMES_SHOWN])
-    more = ", ..." if len(unowned) > _NAMES_SHOWN else ""
+    names = list_names([entry.name for entry in unowned])
     nbytes = sum(entry.spec.nbytes for entry in unowned)
     warnings.warn(
-        f"{len(unowned)} parameters ({shown}{more}; {nbytes / 1e6:.3g} MB) require gradients and are in no optimizer: "
+        f"{len(unowned)} parameters ({names}; {nbytes / 1e6:.3g} MB) require gradients and are in no optimizer: "
         "their gradients are averaged, as in DistributedDataParallel; pass their optimizer too, or call "
         "requires_grad_(False) on them",
         stacklevel=3,

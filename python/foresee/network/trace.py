@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model trace, ``model.json``: sizes and times of the gradients of one model on one machine.
+"""The model trace, ``model.json``: sizes and times of the gradients of one model on one host.
 
 It has, for each parameter tensor in order of first use, its bytes and its backward, forward and update times, and free
 facts about the measurement. ``docs/formats/model-trace.md`` describes the format. Each fault names the tensor and the

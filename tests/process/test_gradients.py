@@ -48,7 +48,7 @@ def test_ranks_train_to_the_bits_of_one_process(started, servers, ranks: int, co
         assert child.end()[0] == 0
 
 
-def test_a_rank_that_ends_without_a_word_leaves_its_last_gradients_behind(started, servers) -> None:
+def test_a_rank_that_exits_without_close_finishes_its_last_round(started, servers) -> None:
     places = servers(1)
     quiet = started(gradients.rank(0, 2, places, mode="leave"))
     other = started(gradients.rank(1, 2, places))
@@ -63,7 +63,7 @@ def test_another_secret_is_refused(started, servers) -> None:
     assert "the secret of 127.0.0.1" in said["text"]
 
 
-def test_ranks_that_disagree_on_a_shape_are_told_in_which_tensor(started, servers) -> None:
+def test_ranks_with_different_shapes_get_an_error_that_names_the_tensor(started, servers) -> None:
     places = servers(2)
     children = [started(gradients.rank(one, 2, places, mode="other shape")) for one in range(2)]
     for child in children:
@@ -112,9 +112,7 @@ def test_ranks_under_torchrun_carry_the_servers_themselves(started, servers, ran
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_ranks_that_no_launcher_has_told_anything_meet_in_the_groups_store(
-    started, servers, others: int
-) -> None:
+def test_ranks_without_a_launcher_meet_in_the_store_of_the_group(started, servers, others: int) -> None:
     # Two runs at once, which have the secret and the servers in common.
     env = {"FORESEE_TOKEN": gradients.TOKEN, "FORESEE_ADDRESS": "127.0.0.1"}
     places = servers(others) or ["colocated"]
@@ -130,7 +128,7 @@ def test_ranks_that_no_launcher_has_told_anything_meet_in_the_groups_store(
         assert child.end()[0] == 0
 
 
-def test_servers_beside_ranks_need_a_way_to_be_found(started) -> None:
+def test_colocated_servers_need_a_store(started) -> None:
     said = told(started(gradients.rank(0, 2, ["colocated"])))
     assert said["error"] == "ConfigError"
     assert "init_process_group() first" in said["text"]
@@ -168,7 +166,7 @@ def test_a_server_that_is_started_again_at_its_address_serves_the_next_attempt(s
 
 @pytest.mark.parametrize("recover", [False, True])
 @pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP], ids=["gone", "silent"])
-def test_all_others_hear_of_a_lost_rank(started, end: signal.Signals, recover: bool) -> None:
+def test_all_other_ranks_report_a_lost_rank(started, end: signal.Signals, recover: bool) -> None:
     timeout_s = 2.0
     place = started(gradients.serve("--bind", "127.0.0.1:0", "--timeout", str(timeout_s))).line()["address"]
     ranks = [
@@ -183,7 +181,7 @@ def test_all_others_hear_of_a_lost_rank(started, end: signal.Signals, recover: b
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_a_training_goes_on_with_one_model_when_a_rank_is_killed(started, servers, lost: int) -> None:
+def test_training_continues_with_one_model_when_a_rank_is_killed(started, servers, lost: int) -> None:
     places = servers(2)
     children = [started(gradients.rank(one, 3, places, mode="survive")) for one in range(3)]
     while children[lost].line() != {"step": 5}:
@@ -224,7 +222,7 @@ def test_servers_that_are_killed_and_started_again_leave_the_bits_of_one_process
         assert child.end()[0] == 0
 
 
-def test_a_killed_server_that_nobody_replaces_is_named_within_the_timeout(started) -> None:
+def test_a_killed_server_without_a_replacement_is_named_within_the_timeout(started) -> None:
     server = started(gradients.serve("--bind", "127.0.0.1:0"))
     place = server.line()["address"]
     ranks = [started(lasting_ranks.rank(one, 2, [place], rounds=10**6, timeout_s=2.0)) for one in range(2)]
@@ -263,10 +261,10 @@ def test_a_killed_rank_or_server_is_named_by_all_ranks(started, victim: str, rec
 
 
 @pytest.mark.parametrize(("recover", "number"), [(False, 1), (True, 2)])
-def test_ranks_go_on_without_the_one_that_is_killed(started, recover: bool, number: int) -> None:
+def test_ranks_continue_without_a_killed_one(started, recover: bool, number: int) -> None:
     kills.go_on_without_a_rank(started, number, recover=recover)
 
 
 @pytest.mark.parametrize("number", [1, 3])
-def test_killed_servers_are_replaced_without_a_bit_lost(started, number: int) -> None:
+def test_killed_servers_are_replaced_with_the_same_bits(started, number: int) -> None:
     kills.replace_servers(started, number)

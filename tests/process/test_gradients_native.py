@@ -58,7 +58,7 @@ def give(exchange: GradientExchange, keeper: Keeper) -> None:
     exchange.push(0, keeper.memory.ctypes.data, keeper.memory.nbytes, keeper)
 
 
-def test_a_keeper_is_let_go_of_whichever_thread_was_done_with_it_last(server) -> None:
+def test_the_owner_of_memory_is_released_on_any_thread(server) -> None:
     exchange = opened(server)
     exchange.agree([("w", "float32", [COUNT], [1], 0, "mean")])
     alive = []
@@ -86,7 +86,7 @@ def test_a_keeper_is_let_go_of_whichever_thread_was_done_with_it_last(server) ->
     wait_until(all_gone, what="the end of all that was kept alive")
 
 
-def test_what_landed_is_writable_and_outlives_the_exchange(server) -> None:
+def test_a_received_average_is_writable_and_outlives_the_exchange(server) -> None:
     exchange = opened(server)
     exchange.agree([("w", "float32", [COUNT], [1], 0, "mean")])
     give(exchange, Keeper(3.0))
@@ -104,7 +104,7 @@ def test_what_landed_is_writable_and_outlives_the_exchange(server) -> None:
     assert tensor.sum() == 6.0 * COUNT
 
 
-def test_a_wait_answers_to_its_caller_and_to_a_close(server) -> None:
+def test_a_wait_ends_by_its_callback_or_by_close(server) -> None:
     exchange = opened(server, world=2)
     other = opened(server, rank=1, world=2)
     plan = [("w", "float32", [COUNT], [1], 0, "mean")]
@@ -136,7 +136,7 @@ def test_a_wait_answers_to_its_caller_and_to_a_close(server) -> None:
     other.close()
 
 
-def test_ctrl_c_ends_what_waits_for_other_ranks(server) -> None:
+def test_ctrl_c_ends_waits_for_other_ranks(server) -> None:
     exchange = opened(server, world=2)
     timer = threading.Timer(0.3, signal.raise_signal, (signal.SIGINT,))
     timer.start()
@@ -147,7 +147,7 @@ def test_ctrl_c_ends_what_waits_for_other_ranks(server) -> None:
         exchange.agree([("w", "float32", [1], [1], 0, "mean")])
 
 
-def test_misuse_is_an_error_of_ours(server, monkeypatch) -> None:
+def test_misuse_raises_an_error_of_foresee(server, monkeypatch) -> None:
     with pytest.raises(ConfigError, match="secret"):
         opened(server, secret="another secret, as long")
     with pytest.raises(ConfigError, match="FORESEE_TOKEN is not set"):
@@ -190,12 +190,14 @@ ONE = ("w", "float32", [4, 3], [3, 1], 0, "mean")
     ],
     ids=["dtype", "shape", "strides", "operation", "more", "another", "none", "comm_dtype"],
 )
-def test_ranks_that_disagree_on_their_tensors_are_told_in_what(server, theirs, settings, words) -> None:
+def test_ranks_with_different_tensors_get_an_error_with_the_difference(
+    server, theirs, settings, words
+) -> None:
     remedy = "pass the same comm_dtype= on all ranks" if settings else "every rank must build the same model"
     disagree([opened(server, world=2), opened(server, rank=1, world=2, **settings)], theirs, words, remedy)
 
 
-def test_ranks_that_disagree_on_the_servers_are_told_so(server) -> None:
+def test_ranks_with_different_servers_get_an_error(server) -> None:
     another = started()
     words, remedy = (
         "[1] on rank 0 and [1, 1] on rank 1",
@@ -234,7 +236,7 @@ def disagree(ranks, theirs, words, remedy="every rank must build the same model"
         rank.close()
 
 
-def test_ranks_that_disagree_on_the_size_of_the_world_are_told_so(server) -> None:
+def test_ranks_with_different_world_sizes_get_an_error(server) -> None:
     first = opened(server, world=2)
     words = "says that the job has 3 ranks, and others say 2"
     with pytest.raises(ConfigError, match=words):
@@ -245,14 +247,14 @@ def test_ranks_that_disagree_on_the_size_of_the_world_are_told_so(server) -> Non
     first.close()
 
 
-def test_a_rank_whose_number_is_taken_is_told_so_in_the_end(server) -> None:
+def test_a_rank_whose_number_is_in_use_gets_an_error(server) -> None:
     first = opened(server, world=2)
     with pytest.raises(ServerLost, match="rank 0 of job 'job' is here already, in another process"):
         opened(server, world=2, timeout_s=0.5)
     first.close()
 
 
-def test_ranks_that_leave_while_one_of_them_is_held_back_leave_nothing_behind() -> None:
+def test_ranks_that_leave_while_one_is_stopped_release_everything() -> None:
     # The server has no room for what rank 2 pushes before the others do: it leaves it unread, and waits.
     server = GradientServer.start("127.0.0.1:0", timeout_s=10, early_buffer_bytes=64 << 10, secret=TOKEN)
     base = sorted(engine_threads())
@@ -345,7 +347,7 @@ def test_a_broadcast_copies_every_bit_of_any_dtype_and_a_buffer_likewise(groups,
         assert weight.tolist() == [3.0] * 4
 
 
-def test_a_server_in_the_place_of_a_lost_one_goes_on_and_the_log_says_so(server, caplog) -> None:
+def test_a_replacement_server_continues_and_is_logged(server, caplog) -> None:
     exchange = opened(server)
     exchange.agree([("w", "float32", [COUNT], [1], 0, "mean")])
     for round_ in range(3):
@@ -379,7 +381,7 @@ def test_without_recovery_a_lost_server_ends_the_exchange(server) -> None:
     exchange.close()
 
 
-def test_what_this_exchange_cannot_do_is_refused(monkeypatch) -> None:
+def test_unsupported_settings_are_refused(monkeypatch) -> None:
     monkeypatch.setattr(_network, "detect", lambda: World(0, 1))
     settings = ExchangeSettings(("colocated",), None, on_rank_loss="continue", timeout_s=10.0, job="x")
     with pytest.raises(
@@ -445,7 +447,7 @@ def test_a_forked_child_leaves_the_parents_exchange_alone(server, own) -> None:
     assert said == {"statuses": [7, 0, 0, 2]}
 
 
-def test_a_rank_beside_a_server_has_one_for_each_rank() -> None:
+def test_colocated_servers_have_one_address_per_rank() -> None:
     own = GradientServer.start(
         "127.0.0.1:0", timeout_s=10, early_buffer_bytes=1 << 20, secret=TOKEN, beside_rank=True
     )

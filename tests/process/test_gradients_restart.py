@@ -11,7 +11,7 @@ from support.restarts import FALLS_IN
 
 
 @pytest.mark.parametrize(("how", "count"), [("is killed", 2), ("raises", 0)])
-def test_a_run_whose_rank_falls_goes_on_from_its_checkpoint_to_the_same_bits(
+def test_a_run_with_a_killed_rank_resumes_from_its_checkpoint_to_the_same_bits(
     started, tmp_path, how: str, count: int
 ) -> None:
     serving = [started(gradients.serve("--bind", "127.0.0.1:0")) for _ in range(count)]

@@ -31,7 +31,7 @@ def test_a_server_that_is_stopped_for_longer_than_the_timeout_is_named(started) 
 
 
 @pytest.mark.parametrize("who", ["rank", "server"])
-def test_a_silence_shorter_than_the_timeout_costs_no_bit(started, who: str) -> None:
+def test_a_stop_shorter_than_the_timeout_changes_no_bit(started, who: str) -> None:
     server = started(gradients.serve("--bind", "127.0.0.1:0", "--timeout", str(PATIENT_S)))
     place = server.line()["address"]
     ranks = [
@@ -57,7 +57,7 @@ def test_a_silence_shorter_than_the_timeout_costs_no_bit(started, who: str) -> N
 
 
 @pytest.mark.hosts
-def test_a_data_connection_that_something_on_the_way_drops_is_made_again_without_a_bit_lost(
+def test_a_dropped_data_connection_is_reconnected_with_the_same_bits(
     scene: Scene,
 ) -> None:
     is_made_again(scene, "what the rank sends")

@@ -31,7 +31,7 @@ PLAN = [TensorSpec(0, "w", "gradient", torch.float32, (4,), (1,), 16, 0)]
     [([0], r"ranks 1, 2, 3 to come"), ([0, 2, 3], r"rank 1 to come")],
     ids=["one", "three"],
 )
-def test_ranks_that_never_come_are_named_by_those_that_wait(monkeypatch, here, missing):
+def test_missing_ranks_are_named_by_those_that_wait(monkeypatch, here, missing):
     monkeypatch.setenv("FORESEE_TOKEN", TOKEN)
     monkeypatch.setenv("FORESEE_JOB", "threads")
     server = GradientServer.start("127.0.0.1:0", timeout_s=WATCHDOG, early_buffer_bytes=1 << 20, secret=TOKEN)
@@ -73,7 +73,7 @@ def test_ranks_that_never_come_are_named_by_those_that_wait(monkeypatch, here, m
     server.close()
 
 
-def test_a_rank_that_does_not_come_to_the_store_is_named():
+def test_a_rank_that_is_missing_in_the_store_is_named():
     store = torch.distributed.HashStore()
     bounded = _rendezvous._StoreView(store, limit_s=0.3)
     with pytest.raises(RankLost, match=r"rank 1 did not come .* within 0 s.*start_timeout=") as raised:
@@ -94,7 +94,7 @@ def test_a_wrong_start_timeout_is_refused(value):
         ft.DdpState(servers="host:1", start_timeout=value)
 
 
-def test_it_bounds_no_agreement_after_the_first():
+def test_start_timeout_limits_only_the_first_agreement():
     (exchange,) = Hub(1).exchanges()
     limits = []
     agree = exchange.agree

@@ -23,7 +23,7 @@ def finished(started, place: str, job: str) -> None:
     assert child.end()[0] == 0
 
 
-def test_a_flood_of_strangers_gets_nothing_and_a_running_job_does_not_notice(started) -> None:
+def test_a_flood_of_unauthenticated_connections_does_not_disturb_a_job(started) -> None:
     server = started(gradients.serve("--bind", "127.0.0.1:0", "--timeout", str(TIMEOUT_S)))
     place = server.line()["address"]
     with Between(place) as between:
@@ -60,7 +60,7 @@ def test_a_flood_of_strangers_gets_nothing_and_a_running_job_does_not_notice(sta
     assert gradients.at_rest(server) == before
 
 
-def test_a_replayed_conversation_is_not_taken_for_a_rank(started) -> None:
+def test_a_replayed_conversation_is_refused(started) -> None:
     place = started(gradients.serve("--bind", "127.0.0.1:0", "--timeout", str(TIMEOUT_S))).line()["address"]
     with Between(place) as between:
         finished(started, between.address, "heard")

@@ -45,21 +45,21 @@ def test_ranks_train_to_the_same_bits_under_tls(started, serving) -> None:
     assert status == 0, output + errors
 
 
-def test_a_rank_without_tls_hears_that_the_server_wants_it(serving, told) -> None:
+def test_a_rank_without_tls_gets_an_error_from_a_tls_server(serving, told) -> None:
     place = serving(*WITH_TLS)
     said = told(place)
     assert said["error"] == "ConfigError", said
     assert f"{place} wants TLS, which is off here" in said["text"]
 
 
-def test_a_rank_with_tls_hears_that_the_server_speaks_without(serving, told) -> None:
+def test_a_rank_with_tls_gets_an_error_from_a_plain_server(serving, told) -> None:
     place = serving()
     said = told(f"tls://{place}")
     assert said["error"] == "ConfigError", said
     assert f"{place} does not speak TLS, which is on here" in said["text"]
 
 
-def test_whoever_sits_between_is_found_out_even_with_the_servers_own_certificate(serving, told) -> None:
+def test_a_man_in_the_middle_fails_even_with_the_servers_certificate(serving, told) -> None:
     with Between(serving(*WITH_TLS), tls=True) as between:
         said = told(f"tls://{between.address}")
         assert said["error"] == "ConfigError", said

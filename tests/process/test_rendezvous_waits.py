@@ -14,7 +14,7 @@ from foresee.errors import RankLost
 from foresee.torch import _rendezvous
 
 
-def test_ranks_that_start_again_find_nothing_of_the_ranks_before_them() -> None:
+def test_restarted_ranks_see_no_values_of_an_earlier_attempt() -> None:
     store, secrets = torch.distributed.HashStore(), set()
     for attempt, order in enumerate(([0, 1, 2], [2, 1, 0], [1, 0, 2])):
         found: list[tuple[str | None, list[str]] | None] = [None] * 3
@@ -39,7 +39,7 @@ def test_ranks_that_start_again_find_nothing_of_the_ranks_before_them() -> None:
     assert len(secrets) == 3
 
 
-def test_a_rank_that_never_comes_is_named_and_not_waited_for_longer_than_the_store_does() -> None:
+def test_a_missing_rank_is_named_after_the_timeout_of_the_store() -> None:
     store = torch.distributed.HashStore()
     store.set_timeout(dt.timedelta(seconds=0.3))
     heard = []
@@ -68,6 +68,6 @@ def test_a_rank_that_never_comes_is_named_and_not_waited_for_longer_than_the_sto
         _rendezvous.share_address(_rendezvous.World(0, 2), "a:1", store)
 
 
-def test_the_way_to_another_machine_starts_at_an_address_of_this_one() -> None:
+def test_the_source_address_of_a_route_belongs_to_this_host() -> None:
     assert _rendezvous._find_source_address("127.0.0.1") == "127.0.0.1"
     assert _rendezvous._find_source_address("no such host.invalid") is None

@@ -94,7 +94,7 @@ class SAM(torch.optim.SGD):
         (lambda p: torch.optim.Adam(p, differentiable=True), "differentiable=True"),
     ],
 )
-def test_optimizers_that_cannot_be_are_refused_with_the_remedy(make, text):
+def test_unsupported_optimizers_are_refused_with_the_remedy(make, text):
     model = nn.Linear(2, 2)
     shown = faults(model, make(list(model.parameters())))
     assert text in shown
@@ -132,21 +132,21 @@ def _inference():
         (_inference, "made under inference_mode"),
     ],
 )
-def test_models_that_cannot_be_are_refused_by_name(make, text):
+def test_unsupported_models_are_refused_by_name(make, text):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         model = make()
     assert text in faults(model)
 
 
-def test_a_lazy_model_is_refused_until_it_has_shapes():
+def test_a_lazy_model_without_shapes_is_refused():
     model = nn.Sequential(nn.LazyLinear(2))
     optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
     optimizer.param_groups[0]["params"] = list(model.parameters())
     assert "0.weight has no shape yet" in faults(model, optimizer)
 
 
-def test_an_odd_buffer_is_refused_unless_buffers_stay_at_home():
+def test_an_unsupported_buffer_is_refused_unless_buffers_are_not_sent():
     model = nn.Linear(2, 2)
     model.register_buffer("wide", torch.ones(2, 1).expand(2, 2))
     assert "buffer wide" in faults(model)
@@ -159,7 +159,7 @@ def test_other_objects_are_refused():
     assert "optimizer is a str" in faults(optimizer="sgd")
 
 
-def test_a_pair_is_synchronized_once():
+def test_a_model_and_its_optimizer_are_synchronized_once():
     model = nn.Linear(2, 2)
     model, optimizer = ft.synchronize(model, sgd(model), servers=Hub(1).exchange(0))
     text = faults(model, optimizer)
@@ -337,7 +337,7 @@ class Subclass(torch.optim.AdamW):
         (Wrapping, False),
     ],
 )
-def test_the_toy_tells_which_classes_can_be_stepped_in_parts(cls, right):
+def test_the_toy_finds_classes_that_can_be_stepped_in_parts(cls, right):
     model = nn.Sequential(nn.Linear(4, 4), nn.Conv2d(1, 1, 2), nn.BatchNorm1d(3))
     before = [parameter.detach().clone() for parameter in model.parameters()]
     optimizer = cls(model.parameters(), lr=0.1)
@@ -347,7 +347,7 @@ def test_the_toy_tells_which_classes_can_be_stepped_in_parts(cls, right):
     assert is_separable(cls(nn.Linear(2, 2, bias=False).parameters(), lr=0.1)) is right
 
 
-def test_a_class_that_cannot_be_tried_is_not_trusted():
+def test_a_class_that_cannot_be_tested_is_not_separable():
     optimizer = Failing(nn.Linear(2, 2).parameters())
     with pytest.warns(UserWarning, match="could not be tested"):
         assert not is_separable(optimizer)
@@ -356,7 +356,7 @@ def test_a_class_that_cannot_be_tried_is_not_trusted():
 @pytest.mark.parametrize(
     "cls", [Mine, Subclass, Normed, Counting, Keeping, Indexed, Grouped, Lookahead, ScheduleFree, Wrapping]
 )
-def test_unlisted_optimizers_keep_their_bits_one_way_or_the_other(network, cls):
+def test_unlisted_optimizers_keep_their_bits(network, cls):
     training = Training(
         lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)),
         lambda model: cls(model.parameters(), lr=0.1),

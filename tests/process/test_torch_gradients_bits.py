@@ -141,7 +141,7 @@ def cycled(optimizer):
     return torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=[0.05, 0.01], total_steps=8)
 
 
-def test_a_schedule_that_also_moves_momentum(network):
+def test_a_schedule_that_also_changes_momentum(network):
     training = Training(
         Net, lambda model: two_groups(model, torch.optim.Adam, lr=torch.tensor(0.01)), tokens, schedule=cycled
     )
@@ -152,7 +152,7 @@ def test_a_schedule_that_also_moves_momentum(network):
 
 @pytest.mark.parametrize("mode", [torch.inference_mode, torch.no_grad])
 @pytest.mark.parametrize("switch", [True, False])
-def test_an_evaluation_midway_changes_nothing_and_sees_everything(network, request, mode, switch):
+def test_an_evaluation_midway_uses_all_updates_and_changes_nothing(network, request, mode, switch):
     training = Training(
         Net, lambda model: two_groups(model, torch.optim.AdamW, lr=0.01), tokens, schedule=halved
     )
@@ -203,7 +203,7 @@ def test_every_float_dtype(network, dtype):
 @pytest.mark.parametrize("servers", [1, 3])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("name", ["Adam amsgrad", "SGD nesterov"])
-def test_however_many_servers_share_the_packets_of_a_tensor(name, dtype, servers):
+def test_any_number_of_servers_gives_the_same_bits(name, dtype, servers):
     cls, arguments = OPTIMIZERS[name]
     training = Training(
         # Of several packets, so that servers share each of the larger ones.
@@ -219,7 +219,7 @@ def test_however_many_servers_share_the_packets_of_a_tensor(name, dtype, servers
 
 
 @pytest.mark.parametrize("late", range(WORLD))
-def test_sums_are_taken_in_rank_order_whoever_is_late(network, late):
+def test_sums_are_in_rank_order_with_any_late_rank(network, late):
     values = [1e8, -1e8, 1.0]
 
     def batch(step, rank):
@@ -298,7 +298,7 @@ def test_zero_size_parameters_are_stepped_with_the_others(network):
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_landings_in_any_order_give_the_same_bits(network, seed):
+def test_averages_in_any_order_give_the_same_bits(network, seed):
     draw = torch.Generator().manual_seed(seed)
     world = int(torch.randint(2, 5, (), generator=draw))
     sizes = [int(torch.randint(1, 9, (), generator=draw)) for _ in range(5)]
@@ -319,7 +319,7 @@ def test_landings_in_any_order_give_the_same_bits(network, seed):
         assert_same_bits(state, expected)
 
 
-def test_one_network_computes_what_a_functional_call_does(network):
+def test_a_functional_call_keeps_the_bits(network):
     """Weights that only a parent uses: no hook of their own module ever runs."""
 
     class Parent(nn.Module):

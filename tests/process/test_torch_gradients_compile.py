@@ -120,7 +120,7 @@ def test_blocks_that_ran_compiled_before_synchronize_are_never_stale():
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_a_whole_compiled_model_is_right_and_says_that_it_does_not_overlap(backend):
+def test_a_whole_compiled_model_is_right_and_warns_of_no_overlap(backend):
     expected_model, optimizer = fresh()
     expected_model.compile(backend=backend)
     expected = train(expected_model, optimizer)

@@ -75,7 +75,7 @@ def test_buckets_are_averaged_in_rank_order_and_rebuilt_ones_are_agreed_on(netwo
         assert stats["rounds"] >= len(layouts)
 
 
-def test_statistics_tell_how_long_averages_were_exposed():
+def test_stats_have_the_exposed_time():
     """From a backward pass's last bucket on: what comes before is hidden, however long it takes."""
     state = ft.DdpState(servers=Hub(1, slow=lambda rank, name: 0.2).exchange(0))
     assert state.stats()["exposed_s"] == state.stats()["exposed_last_round_s"] == 0
@@ -144,7 +144,7 @@ def test_a_failure_reaches_every_future_and_every_later_bucket():
     run(hub.exchanges(), body)
 
 
-def test_backward_raises_what_ended_the_exchange_as_it_is():
+def test_backward_raises_the_error_that_ended_the_exchange():
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:
         hub = Hub(2)
@@ -185,7 +185,7 @@ def test_a_closed_or_dropped_state_ends_its_thread():
     assert not thread.is_alive()
 
 
-def test_wrong_arguments_come_at_once():
+def test_all_wrong_arguments_are_reported_at_once():
     with pytest.raises(ConfigError) as raised:
         ft.DdpState(servers="nowhere", timeout=0, comm_dtype="f8")
     assert len(raised.value.faults) == 3
@@ -235,7 +235,7 @@ def test_ddp_itself_trains_with_the_bits_of_rank_order(network, monkeypatch, vie
         assert_same_bits(state, reference["model"])
 
 
-def test_ranks_that_pass_another_recover_hear_it_in_the_first_backward(network):
+def test_ranks_with_different_recover_raise_in_the_first_backward(network):
     def body(exchange):
         state = ft.DdpState(servers=exchange)
         # As of ranks that open their exchanges themselves.

@@ -91,7 +91,7 @@ POINTS = {
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_every_flush_point_lands_everything(point):
+def test_every_flush_point_receives_everything(point):
     model, optimizer = trained()
     POINTS[point](model, optimizer)
     seen = {name: tensor.detach().clone() for name, tensor in _raw(model)}
@@ -108,7 +108,7 @@ def _raw(model, prefix=""):
             yield f"{name}.{key}", tensor
 
 
-def test_without_a_flush_point_updates_are_really_under_way():
+def test_without_a_flush_point_updates_are_in_flight():
     """Else the tests above would prove nothing."""
     model, _ = trained()
     expected, _ = stock()
@@ -116,7 +116,7 @@ def test_without_a_flush_point_updates_are_really_under_way():
     assert any(not torch.equal(seen[name], tensor) for name, tensor in expected.named_parameters())
 
 
-def test_train_every_step_and_zero_grad_of_the_model_keep_updates_under_way():
+def test_train_in_every_step_and_zero_grad_keep_updates_in_flight():
     model, optimizer = trained()
     before = {name: tensor.detach().clone() for name, tensor in _raw(model)}
     model.train()
@@ -125,7 +125,7 @@ def test_train_every_step_and_zero_grad_of_the_model_keep_updates_under_way():
     assert_same_bits(dict(_raw(model)), before)
 
 
-def test_loading_a_state_midway_is_not_overwritten_by_late_updates():
+def test_a_loaded_state_is_not_overwritten_by_pending_updates():
     model, optimizer = trained()
     kept = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
     train(model, optimizer, 2, first=3)
@@ -137,7 +137,7 @@ def test_loading_a_state_midway_is_not_overwritten_by_late_updates():
     assert_same_bits(optimizer.state_dict()["state"], theirs.state_dict()["state"])
 
 
-def test_loading_a_child_is_not_overwritten_by_late_updates():
+def test_a_loaded_child_is_not_overwritten_by_pending_updates():
     model, optimizer = trained()
     model.head.load_state_dict({"weight": torch.ones(2, 4), "bias": torch.ones(2)})
     optimizer.flush()
@@ -211,7 +211,7 @@ def test_an_averaged_model_averages_the_updated_weights():
     assert_same_bits(dict(swa(model, optimizer).state_dict()), dict(swa(*TRAINING.fresh()).state_dict()))
 
 
-def test_an_ema_over_parameters_sees_every_update():
+def test_an_ema_over_parameters_uses_every_update():
     def ema(model, optimizer):
         kept = [parameter.detach().clone() for parameter in model.parameters()]
         for step in range(4):
@@ -224,7 +224,7 @@ def test_an_ema_over_parameters_sees_every_update():
     assert_same_bits(ema(*trained(0)), ema(*TRAINING.fresh()))
 
 
-def test_closing_gives_back_plain_objects_that_train_on_alone():
+def test_close_restores_plain_objects_that_train_alone():
     modes = function_modes()
     model, optimizer = trained(3)
     optimizer.close()
@@ -238,7 +238,7 @@ def test_closing_gives_back_plain_objects_that_train_on_alone():
     assert modes_after_collection() == modes
 
 
-def test_closing_twice_does_nothing_and_a_closed_pair_can_be_synchronized_again():
+def test_a_second_close_does_nothing_and_closed_objects_can_be_synchronized_again():
     model, optimizer = trained(3)
     optimizer.close()
     optimizer.close()
@@ -250,7 +250,7 @@ def test_closing_twice_does_nothing_and_a_closed_pair_can_be_synchronized_again(
     assert_same_bits(dict(model.state_dict()), dict(stock(5)[0].state_dict()))
 
 
-def test_a_closed_pair_still_tells_its_last_counters(network):
+def test_stats_after_close_are_the_last_counters(network):
     model, optimizer = TRAINING.fresh()
     model, optimizer = ft.synchronize(model, optimizer, servers=network(1)[0])
     train(model, optimizer, 3)
@@ -262,13 +262,13 @@ def test_a_closed_pair_still_tells_its_last_counters(network):
     assert "stats" not in pickle.loads(pickle.dumps(optimizer)).__dict__
 
 
-def test_closing_takes_stand_ins_away():
+def test_close_removes_placeholders():
     model, optimizer = trained(3)
     optimizer.close()
     assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_closing_before_the_first_step_leaves_nothing_behind():
+def test_close_before_the_first_step_restores_everything():
     modes = function_modes()
     model, optimizer = trained(0)
     optimizer.close()
@@ -282,7 +282,7 @@ def modes_after_collection():
     return torch._C._len_torch_function_stack()
 
 
-def test_a_pair_that_is_dropped_before_its_first_step_leaves_nothing_behind():
+def test_objects_dropped_before_the_first_step_restore_torch():
     modes = function_modes()
     model, optimizer = trained(0)
     exchange = model.__dict__["_foresee_synchronizer"].group.exchange
@@ -305,7 +305,7 @@ def test_a_pair_that_is_dropped_before_its_first_step_leaves_nothing_behind():
     assert modes_after_collection() <= modes
 
 
-def test_a_pair_that_is_dropped_in_a_thread_that_ends_keeps_no_code_from_being_compiled():
+def test_objects_dropped_in_an_ended_thread_do_not_prevent_compilation():
     function_modes()
     thread = threading.Thread(target=trained, args=(0,))
     thread.start()
@@ -323,7 +323,7 @@ def test_a_pair_that_is_dropped_in_a_thread_that_ends_keeps_no_code_from_being_c
     assert compiled
 
 
-def test_a_pair_may_be_collected_while_torch_takes_its_modes_off(monkeypatch):
+def test_objects_may_be_collected_while_torch_removes_its_modes(monkeypatch):
     modes = function_modes()
     gc.disable()
     try:
@@ -345,7 +345,7 @@ def test_a_pair_may_be_collected_while_torch_takes_its_modes_off(monkeypatch):
     assert torch._C._len_torch_function_stack() >= max(modes, 1)
 
 
-def test_both_are_still_of_their_own_classes():
+def test_model_and_optimizer_are_instances_of_their_classes():
     model, optimizer = trained(1)
     assert isinstance(model, Net)
     assert isinstance(optimizer, torch.optim.AdamW)
@@ -353,7 +353,7 @@ def test_both_are_still_of_their_own_classes():
     assert optimizer.param_groups[0]["lr"] == 0.01
 
 
-def test_statistics_tell_rounds_and_exposed_seconds():
+def test_stats_have_rounds_and_exposed_seconds():
     _, optimizer = trained(3, slow=lambda rank, name: 0.2)
     optimizer.flush()
     stats = optimizer.stats()
@@ -363,7 +363,7 @@ def test_statistics_tell_rounds_and_exposed_seconds():
 
 
 @pytest.mark.parametrize("overlap", ["forward", "backward"])
-def test_the_last_rounds_exposed_seconds_are_not_the_runs(overlap):
+def test_exposed_seconds_of_the_last_round_differ_from_those_of_the_run(overlap):
     hub = Hub(1, slow=lambda rank, name: 0.02)
     model, optimizer = ft.synchronize(*TRAINING.fresh(), servers=hub.exchange(0), overlap=overlap)
     before = 0.0
@@ -423,7 +423,7 @@ timer.start()
     "convert", [nn.Module.cpu, nn.Module.float, lambda model: model.to("cpu")], ids=range(3)
 )
 @pytest.mark.parametrize("steps", [1, 3])
-def test_a_model_is_moved_between_step_and_zero_grad(convert, steps):
+def test_a_model_can_be_moved_between_step_and_zero_grad(convert, steps):
     model, optimizer = trained(steps)
     convert(model)
     train(model, optimizer, 2, first=steps)
@@ -442,7 +442,7 @@ def test_a_backward_without_zero_grad_is_found_after_a_model_was_moved():
     optimizer.close()
 
 
-def test_a_model_is_not_moved_between_backward_and_step():
+def test_a_model_cannot_be_moved_between_backward_and_step():
     model, optimizer = trained()
     optimizer.zero_grad()
     model(batch(9)).square().mean().backward()

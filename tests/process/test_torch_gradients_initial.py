@@ -56,7 +56,7 @@ def made_otherwise(model):
 
 
 @pytest.mark.parametrize("buffers", [True, False], ids=["buffers", "no buffers"])
-def test_every_rank_begins_with_all_of_rank_0s_tensors_as_under_ddp(network, buffers):
+def test_all_ranks_start_with_rank_0s_tensors_as_in_ddp(network, buffers):
     first = tensors(seeded(Body))
 
     def body(exchange):
@@ -108,7 +108,7 @@ def test_a_frozen_tensor_of_another_shape_is_refused_by_name(network):
 
 
 @pytest.mark.filterwarnings("ignore:.* require gradients and are in no optimizer")
-def test_a_part_that_is_frozen_on_one_rank_alone_is_refused_by_name(network):
+def test_a_parameter_that_is_frozen_on_one_rank_alone_is_refused_by_name(network):
     def body(exchange):
         model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
         model[0].requires_grad_(exchange.rank == 0)

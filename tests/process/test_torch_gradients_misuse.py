@@ -225,7 +225,7 @@ def test_sparse_gradients_are_refused_by_name():
     ids=["clamp", "reset", "data", "set"],
 )
 @pytest.mark.parametrize("steps", [2, 4])
-def test_editing_a_kept_weight_while_its_update_is_under_way(edit, steps):
+def test_an_edit_of_a_held_weight_during_its_update(edit, steps):
     model, optimizer = pair()
     weight = model[0].weight
     warm(model, optimizer, steps)
@@ -306,7 +306,7 @@ class Early(nn.Module):
 
 
 @pytest.mark.usefixtures("slow_network")
-def test_a_use_before_the_update_landed_raises_at_the_gradient():
+def test_a_use_before_the_update_raises_at_the_gradient():
     model, optimizer = pair(Early())
     warm(model, optimizer)
     model.early = True
@@ -326,7 +326,7 @@ class Saved(Early):
 
 
 @pytest.mark.usefixtures("slow_network")
-def test_an_update_that_lands_after_a_saved_use_raises_in_autograd(network):
+def test_an_update_after_a_saved_use_raises_in_autograd(network):
     model, optimizer = pair(Saved(), network)
     warm(model, optimizer)
     model.early = True
@@ -355,7 +355,7 @@ def unsaved(model, weight, step, first):
 
 
 @pytest.mark.parametrize("first", [3, 4, 5, 6])
-def test_an_early_use_of_a_kept_weight_is_found_in_the_step_after_its_first(first):
+def test_an_early_use_of_a_held_weight_is_found_in_the_next_step(first):
     """Steps are numbered from 1, and 2, 4 and 8 are watched; else the one after a step with a new graph."""
     model, optimizer = pair()
     weight = model[2].weight
@@ -376,7 +376,7 @@ def test_an_early_use_of_a_kept_weight_is_found_in_the_step_after_its_first(firs
 @pytest.mark.parametrize(
     ("first", "kept"), [(1, True), (2, True), (1, False), (2, False), (3, False), (6, False)]
 )
-def test_early_uses_that_wait_points_or_modules_know_of_keep_stock_bits(first, kept):
+def test_early_uses_with_a_wait_point_or_a_read_keep_stock_bits(first, kept):
     """Those of the first two steps, or of a weight that is read from its module at any time."""
 
     def trained(model, optimizer):
@@ -397,7 +397,7 @@ def test_early_uses_that_wait_points_or_modules_know_of_keep_stock_bits(first, k
 
 
 @pytest.mark.parametrize("step", [1, 3, 7])
-def test_contents_that_were_edited_unseen_are_found_before_watched_steps(step):
+def test_undetected_edits_are_found_before_watched_steps(step):
     model, optimizer = pair()
     weight = model[0].weight
     warm(model, optimizer, step)
@@ -409,7 +409,7 @@ def test_contents_that_were_edited_unseen_are_found_before_watched_steps(step):
         model(noise(3, 4, seed=0))
 
 
-def test_a_graph_that_is_new_each_step_has_few_steps_watched(monkeypatch):
+def test_few_steps_are_watched_if_every_graph_is_new(monkeypatch):
     model, optimizer = pair()
     watched = []
     start = UseProfile.start
@@ -425,7 +425,7 @@ def test_a_graph_that_is_new_each_step_has_few_steps_watched(monkeypatch):
     optimizer.close()
 
 
-def test_debug_sees_uses_outside_of_modules_and_allows_right_ones():
+def test_debug_checks_uses_outside_of_modules_and_allows_correct_ones():
     modes = function_modes()
     model, optimizer = pair(debug=True)
     weight = model[0].weight

@@ -112,7 +112,7 @@ def test_a_closure_that_is_evaluated_once_gives_stock_bits(network, overlap, mak
 
 
 @pytest.mark.usefixtures("slow_network")
-def test_exact_clipping_waits_for_all_and_the_other_ways_do_not(network):
+def test_only_exact_clipping_waits_for_all_tensors(network):
     for clip, whole in (("exact", True), ("per_param", False), ("previous_norm", False)):
         (exchange,) = network(1)
         net = model()

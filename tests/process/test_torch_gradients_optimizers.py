@@ -54,7 +54,7 @@ def loss(model: nn.Module, step: int, rank: int, **how: Any) -> torch.Tensor:
     return model(noise(5, 4, seed=10 * step + rank), **how).square().mean()
 
 
-def test_what_is_edited_between_two_optimizers_counts_in_every_step():
+def test_an_edit_between_two_optimizers_affects_every_step():
     def trained(synchronize: bool) -> list[torch.Tensor]:
         model: Any = seeded(Net)
         optimizers: list[Any] = body_and_heads(model)
@@ -365,7 +365,7 @@ def test_step_hooks_of_one_optimizer_do_not_make_the_other_wait(network):
         ),
     ],
 )
-def test_what_is_wrong_with_a_list_is_refused(network, optimizers_of, message):
+def test_faults_of_a_list_of_optimizers_are_refused(network, optimizers_of, message):
     (exchange,) = network(1)
     model = Net()
     with pytest.raises(ConfigError, match=message):
@@ -373,7 +373,7 @@ def test_what_is_wrong_with_a_list_is_refused(network, optimizers_of, message):
 
 
 @UNOWNED
-def test_a_second_call_for_one_model_says_to_pass_a_list(network):
+def test_the_error_of_a_second_call_recommends_a_list(network):
     model = Net()
     first, second = body_and_heads(model)
     exchange, other = network(1)[0], network(1)[0]

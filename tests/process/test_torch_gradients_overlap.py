@@ -64,7 +64,7 @@ def test_a_buffer_has_the_class_of_its_layer():
     assert classes == {"nobodys": max(of_layer[-1]) + 1}
 
 
-def test_a_shape_query_is_no_use():
+def test_a_shape_query_is_not_a_use():
     class Asks(HeadFirst):
         def forward(self, x):
             x = x.to(self.head.weight.dtype).view(-1, self.second.weight.shape[1])
@@ -84,7 +84,7 @@ def test_a_parameter_that_the_first_step_did_not_use_comes_last():
     assert order[:2] == ["head.weight", "head.bias"]
 
 
-def test_the_first_layers_run_before_the_last_have_landed():
+def test_the_first_layers_run_before_the_last_are_received():
     """The point of it all: with a network that is slow for the last layer, the first layer does not wait for it."""
     holding = set()
     hub = Hub(2, held=lambda rank, name: rank in holding and name.startswith("head"))
@@ -119,7 +119,7 @@ def test_the_first_layers_run_before_the_last_have_landed():
 
 
 @pytest.mark.usefixtures("slow_network")
-def test_an_update_lands_before_the_module_that_uses_it_and_not_before_step():
+def test_an_update_is_received_before_its_module_and_not_before_step():
     hub = Hub(1)
     (exchange,) = hub.exchanges()
     model = HeadFirst()
@@ -139,7 +139,7 @@ def test_an_update_lands_before_the_module_that_uses_it_and_not_before_step():
     ]
 
 
-def test_updates_that_have_landed_by_then_are_stepped_together_but_in_watched_steps_and_with_debug():
+def test_received_updates_are_stepped_together_except_in_checked_steps():
     def waits(debug):
         (exchange,) = Hub(1).exchanges()
         model = HeadFirst()
@@ -190,7 +190,7 @@ def test_a_use_outside_after_the_module_ran_needs_no_wait(network):
         )
 
 
-def test_a_model_that_is_called_by_its_parts_overlaps_all_the_same(network):
+def test_a_model_that_is_called_by_its_parts_overlaps(network):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check(
@@ -216,7 +216,7 @@ def test_a_model_that_asks_its_parameters_for_their_dtype_still_overlaps():
     assert "head.weight" in waits[2]
 
 
-def test_profiling_and_watching_leave_torch_as_it_was():
+def test_profiling_and_watching_restore_torch():
     before = function_modes()
     models = [HeadFirst(), HeadFirst()]
     pairs = [ft.synchronize(model, sgd(model), servers=Hub(1).exchange(0)) for model in models]

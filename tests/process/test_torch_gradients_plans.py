@@ -54,7 +54,7 @@ def test_new_parameter_groups_join_on_every_rank(network):
         assert_same_bits(state, expected)
 
 
-def test_buffers_follow_rank_0_and_constants_do_not_travel():
+def test_buffers_follow_rank_0_and_constants_are_not_sent():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -125,7 +125,7 @@ def test_a_buffer_that_another_rank_alone_has_changed_follows_rank_0_too(network
     assert first["seen"] == 1
 
 
-def test_what_is_written_to_a_buffer_between_steps_is_not_taken_for_a_branch(network):
+def test_a_write_to_a_buffer_between_steps_is_kept(network):
     def body(exchange):
         net = nn.Linear(4, 4)
         net.register_buffer("scale", torch.ones(()))

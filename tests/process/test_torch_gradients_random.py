@@ -58,7 +58,7 @@ def step(model, optimizer, number, rank=0):
 
 @pytest.mark.filterwarnings("ignore:optimizer Noisy gives other bits")
 @pytest.mark.parametrize("kind", DRAWS)
-def test_the_generator_is_found_and_left_as_it_was(kind):
+def test_the_generator_is_found_and_preserved(kind):
     _, optimizer = pair(kind)
     seed, draw = DRAWS[kind]
     like = torch.empty(3)
@@ -88,7 +88,7 @@ def test_the_generator_of_a_wrapped_optimizer_is_found():
 
 @pytest.mark.filterwarnings("ignore:optimizer Noisy gives other bits")
 @pytest.mark.parametrize("kind", DRAWS)
-def test_ranks_whose_generators_differ_hear_it_before_the_step(network, monkeypatch, kind):
+def test_ranks_with_different_generators_raise_before_the_step(network, monkeypatch, kind):
     # The ranks of a test are threads, which share the generators: each reports a state of its own.
     here = threading.local()
     monkeypatch.setattr(_agreement, "digest_state", lambda name, _: f"{name} {here.state}")
@@ -113,7 +113,7 @@ def test_ranks_whose_generators_differ_hear_it_before_the_step(network, monkeypa
 
 
 @pytest.mark.filterwarnings("ignore:optimizer Noisy gives other bits")
-def test_a_state_is_one_of_the_generator_asked_for():
+def test_a_digest_covers_only_its_generator():
     for kind, (seed, draw) in DRAWS.items():
         seed(1)
         before = {name: digest_state(name, []) for name in SEEDS}

@@ -103,7 +103,7 @@ def _scaled(optimizer):
 
 
 @pytest.mark.parametrize("case", STARTS)
-def test_ranks_that_start_with_other_settings_hear_which(network, case):
+def test_ranks_with_different_initial_settings_get_an_error_that_names_them(network, case):
     make, message = STARTS[case]
 
     def body(exchange):
@@ -179,7 +179,7 @@ def test_a_change_on_one_rank_is_found_while_training_and_rank_0_alone_saves(
 
 
 @pytest.mark.parametrize("overlap", ["forward", "backward"])
-def test_the_same_change_on_every_rank_is_none(network, overlap):
+def test_the_same_change_on_every_rank_is_no_difference(network, overlap):
     def body(exchange):
         net = seeded(model)
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
@@ -205,7 +205,7 @@ def test_the_same_change_on_every_rank_is_none(network, overlap):
     assert all(map(torch.equal, first, second))
 
 
-def test_a_load_that_changes_nothing_on_one_rank_alone_goes_on(network):
+def test_a_load_without_a_change_on_one_rank_alone_is_accepted(network):
     def body(exchange):
         net = seeded(model)
         net, optimizer = ft.synchronize(net, torch.optim.SGD(net.parameters(), lr=0.1), servers=exchange)
@@ -242,7 +242,7 @@ def test_optimizers_that_are_stepped_on_one_rank_alone_are_found(network):
     run(network(WORLD), body)
 
 
-def test_digests_see_every_bit_and_its_place():
+def test_digests_depend_on_every_bit_and_its_position():
     from foresee.torch.gradients._settings import _tensor_digest
 
     for dtype, count in ((torch.float32, 7), (torch.bfloat16, 33), (torch.float64, 5), (torch.uint8, 3)):

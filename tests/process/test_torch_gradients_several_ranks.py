@@ -16,7 +16,7 @@ import foresee.torch as ft
 from foresee.errors import Closed, ConfigError
 
 
-def test_ranks_that_disagree_hear_which_tensor(network):
+def test_ranks_with_different_shapes_get_an_error_that_names_the_tensor(network):
     def body(exchange):
         wide = 5 if exchange.rank else 4
         model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, wide))
@@ -26,7 +26,7 @@ def test_ranks_that_disagree_hear_which_tensor(network):
         run(network(2), body)
 
 
-def test_ranks_with_other_strides_hear_which_tensor(network):
+def test_ranks_with_different_strides_get_an_error_that_names_the_tensor(network):
     def body(exchange):
         model = nn.Conv2d(2, 3, 3)
         if exchange.rank:

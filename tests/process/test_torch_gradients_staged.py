@@ -107,7 +107,7 @@ def test_buffers_go_where_they_changed_and_constants_stay(copies) -> None:
     assert [none.count(id_) for id_ in range(5)] == [4, 4, 0, 0, 0], names
 
 
-def test_what_fails_behind_the_loops_back_is_raised_where_it_waits(copies) -> None:
+def test_an_error_on_the_thread_is_raised_where_the_loop_waits(copies) -> None:
     def body(exchange):
         model = nn.Linear(3, 3)
         model, optimizer = ft.synchronize(
@@ -128,7 +128,7 @@ def test_what_fails_behind_the_loops_back_is_raised_where_it_waits(copies) -> No
     run(in_process(1), body)
 
 
-def test_buckets_of_a_device_are_averaged_likewise(copies) -> None:
+def test_buckets_of_a_device_are_averaged(copies) -> None:
     layouts = [[6, 3, 2], [4, 4, 3], [4, 4, 3]]
 
     def body(exchange):
@@ -143,7 +143,7 @@ def test_buckets_of_a_device_are_averaged_likewise(copies) -> None:
     assert all(one.closed for one in copies)
 
 
-def test_a_model_in_two_places_is_refused_by_name() -> None:
+def test_a_model_on_two_devices_is_refused_by_name() -> None:
     (exchange,) = in_process(1)
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2, device="meta"))
     with pytest.raises(
@@ -169,7 +169,7 @@ def test_a_model_on_a_gpu_trains_to_the_bits_of_one_process() -> None:
 
 
 @pytest.mark.gpu
-def test_copies_of_a_gpu_are_whole_when_they_are_waited_for_and_in_order_when_they_are_used() -> None:
+def test_copies_of_a_gpu_are_complete_after_the_wait_and_in_stream_order() -> None:
     from foresee.torch.gradients._cuda import CudaCopies
 
     copies, device = CudaCopies(), torch.device("cuda")

@@ -86,7 +86,7 @@ def backward_first(events):
     return pushes[0][1].split(",")[0]
 
 
-def test_without_the_means_it_is_refused_by_name(tmp_path):
+def test_an_exchange_without_a_timeline_is_refused_by_name(tmp_path):
     (exchange,) = in_process(1)
     model = HeadFirst()
     with pytest.raises(ConfigError, match="ThreadExchange does not log its packets"):

@@ -122,7 +122,7 @@ def normed():
     [HeadFirst, Attention, Bare, Tied, Functional, Views, Recurrent, Checkpointed, Twice, Custom, normed],
     ids=lambda model: model.__name__,
 )
-def test_every_way_of_using_a_parameter_keeps_the_bits(network, model):
+def test_every_kind_of_use_of_a_parameter_keeps_the_bits(network, model):
     check(network, model)
 
 
@@ -255,7 +255,7 @@ def test_accumulation_under_no_sync(network):
         assert_same_bits(state, expected)
 
 
-def test_a_gradient_of_no_sync_alone_still_travels(network):
+def test_a_gradient_of_no_sync_alone_is_sent(network):
     """The last backward does not reach it."""
 
     class Two(nn.Module):

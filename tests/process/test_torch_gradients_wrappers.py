@@ -56,7 +56,7 @@ def test_a_wrapper_around_a_synchronized_model_is_named_when_it_is_made(wrap, na
 
 
 @pytest.mark.usefixtures("group")
-def test_ddp_around_a_module_that_holds_a_synchronized_model_is_named_in_its_forward_pass():
+def test_ddp_around_a_parent_of_a_synchronized_model_is_named_in_its_forward_pass():
     model, optimizer = pair()
     train(model, optimizer)
     with pytest.raises(ConfigError, match="DistributedDataParallel around a synchronized model"):

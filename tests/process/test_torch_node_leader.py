@@ -35,7 +35,7 @@ def elsewhere(job: str, first: int, folder: Path) -> str | None:
     return found
 
 
-def test_the_address_is_found_until_it_is_closed(tmp_path: Path) -> None:
+def test_the_address_of_a_leader_is_found_until_it_is_closed(tmp_path: Path) -> None:
     with contextlib.closing(LeaderAddress("job", 4, "127.0.0.1:29600", 1.0)) as address:
         assert elsewhere("job", 4, tmp_path) == "127.0.0.1:29600"
         # Neither another node's nor another job's.
@@ -47,7 +47,7 @@ def test_the_address_is_found_until_it_is_closed(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
-def test_what_a_killed_process_left_is_no_address(tmp_path: Path) -> None:
+def test_the_file_of_a_killed_process_is_no_address(tmp_path: Path) -> None:
     path = Path(_node._path("job", 0))
     path.write_text("127.0.0.1:1\n")
     assert find_leader("job", 0) is None

@@ -63,7 +63,7 @@ def test_who_is_silent_for_longer_than_the_timeout_is_named_and_the_next_start_w
 
 @pytest.mark.parametrize("how", ["is stopped", "is cut off"])
 @pytest.mark.parametrize("who", ["r1", "s1"])
-def test_a_silence_shorter_than_the_timeout_costs_no_bit(scene: Scene, who: str, how: str) -> None:
+def test_a_stop_shorter_than_the_timeout_changes_no_bit(scene: Scene, who: str, how: str) -> None:
     scene.serve(*SERVERS, timeout_s=PATIENT_S)
     scene.train(timeout_s=PATIENT_S, rounds=60, pause_s=0.05)
     began = moment()

@@ -37,7 +37,7 @@ def test_the_golden_trace_is_read_in_order_of_first_use() -> None:
     assert network.t_iter(step, "mercury", 1.0) == 11.0
 
 
-def test_what_is_written_is_read_again_to_the_bit(tmp_path: Path) -> None:
+def test_a_written_trace_is_read_back_bit_for_bit(tmp_path: Path) -> None:
     made = ModelTrace(
         "ünïcode ✓",
         (Tensor("a.b", 2**52 - 1, 0.1 + 0.2, 1e-300, 5e-324), Tensor('"quoted\\"', 0, 1, 0)),
@@ -50,7 +50,7 @@ def test_what_is_written_is_read_again_to_the_bit(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_the_documents_example_is_a_trace() -> None:
+def test_the_example_in_the_documentation_is_a_trace() -> None:
     page = (ROOT / "docs" / "formats" / "model-trace.md").read_text()
     example = page.split("```json\n")[1].split("```")[0]
     read = trace.loads(example)
@@ -152,7 +152,7 @@ def test_a_number_too_large_for_a_float_is_a_fault_like_any_other() -> None:
         trace.loads(text)
 
 
-def test_all_faults_come_at_once_with_the_file_in_front_and_an_end(tmp_path: Path) -> None:
+def test_all_faults_are_reported_at_once_with_the_file_up_to_a_limit(tmp_path: Path) -> None:
     path = tmp_path / "model.json"
     path.write_text(
         json.dumps(
@@ -184,7 +184,7 @@ def test_a_trace_made_in_code_is_checked_too() -> None:
 
 
 @pytest.mark.parametrize(("batch", "expected"), [(8, 8), (0, None), (True, None), ("8", None), (2**32, None)])
-def test_a_batch_is_a_number_of_samples_or_unknown(batch: trace.Fact, expected: int | None) -> None:
+def test_batch_is_a_number_of_samples_or_none(batch: trace.Fact, expected: int | None) -> None:
     assert ModelTrace("m", (Tensor("a", 1, 1.0, 1.0),), {"batch": batch}).batch == expected
 
 
@@ -223,7 +223,7 @@ def test_the_well_known_models_have_their_sizes(
         assert multiply_adds == pytest.approx(work * 1e9, rel=0.01)
 
 
-def test_the_paper_is_right_about_who_gains() -> None:
+def test_large_last_tensors_are_hidden_and_large_first_ones_are_not() -> None:
     """Large tensors at the end are easily hidden, large ones at the front are not; small models gain little."""
     steps = {name: trace.read(FOLDER / f"{name}.json").step() for name in ("vgg16", "resnet50", "bert_base")}
     need = {

@@ -22,7 +22,7 @@ GOLDEN = sorted((ROOT / "testdata" / "network").glob("*.txt"))
 
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
-def test_every_golden_step_is_answered_so(path: Path) -> None:
+def test_every_golden_step_has_its_expected_results(path: Path) -> None:
     layers: list[list[Fraction]] = []
     bandwidth = 1.0
     asked = 0
@@ -106,7 +106,7 @@ def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
 A = network.Step([1, 4, 3], backward=[2, 2, 2], forward=[1, 1, 1])
 
 
-def test_answers_are_plain_floats_and_arrays_of_the_shapes_that_are_promised() -> None:
+def test_results_have_the_documented_types_and_shapes() -> None:
     assert type(network.t_iter(A, "mercury", 1.0)) is float
     assert type(network.speed(A, "mercury", 1.0)) is float
     assert type(network.minimum_bandwidth(A, "mercury")) is float
@@ -144,7 +144,7 @@ def test_efficiency_is_a_factor_on_the_bandwidth() -> None:
     assert network.barrier_cost(A, 4.0, efficiency=0.25) == 2.0
 
 
-def test_dedicated_servers_and_ranks_share_links_as_the_formula_says() -> None:
+def test_shares_of_ranks_and_dedicated_servers_follow_the_formula() -> None:
     assert network.shares(4) == network.Shares(2 / 3, 0.25, 0.0)
     assert network.shares(8, 8) == network.Shares(1.0, 0.0, 0.125)
     assert network.effective_bandwidth(100.0, 8, 4, efficiency=0.5) == pytest.approx(50 * 11 / 14)
@@ -215,7 +215,7 @@ def test_no_bandwidth_keeps_the_whole_speed() -> None:
         ({"backward": [0, 0, 0], "forward": [0, 0, 0]}, "time of all layers is 0"),
     ],
 )
-def test_a_step_that_cannot_be_is_refused(arguments: dict[str, object], expected: str) -> None:
+def test_an_invalid_step_is_refused(arguments: dict[str, object], expected: str) -> None:
     usual: dict[str, object] = {"bytes": [1, 4, 3], "backward": [2, 2, 2], "forward": [1, 1, 1]}
     if arguments.get("bytes") == []:
         usual = {"backward": [], "forward": []}
@@ -224,7 +224,7 @@ def test_a_step_that_cannot_be_is_refused(arguments: dict[str, object], expected
     assert expected in str(raised.value)
 
 
-def test_faults_of_shape_come_all_at_once() -> None:
+def test_all_faults_of_shape_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as raised:
         network.Step([1.5], backward="x", forward=[[1]])
     assert len(raised.value.faults) == 3

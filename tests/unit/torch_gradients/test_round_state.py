@@ -43,7 +43,7 @@ def receive(state: State, tensors: list[TensorState]) -> None:
     state.record_updated(pending)
 
 
-def test_a_round_pends_from_its_end_until_everything_was_received() -> None:
+def test_tensors_are_pending_from_the_end_of_a_round_until_received() -> None:
     tensors = parameters((0, 0), (0, 0))
     state = state_of(tensors)
     push(state, *tensors)
@@ -111,7 +111,7 @@ def test_the_first_of_several_optimizers_ends_the_round_for_all() -> None:
     assert (state.number, state.steps) == (2, [2, 2])
 
 
-def test_an_absent_gradient_is_due_unless_a_step_of_its_own_optimizer_ends_the_round() -> None:
+def test_an_absent_gradient_is_due_unless_its_own_optimizer_ends_the_round() -> None:
     tensors = parameters((0, 0), (1, 0), None)
     state = state_of(tensors, optimizers=2)
     assert state.find_unpushed() == tensors
@@ -144,7 +144,7 @@ def test_exact_clipping_selects_all_that_is_pending_once_one_is_needed() -> None
     assert state.select_pending(tensors[:1], all_at_once=True) == []
 
 
-def test_a_pushed_gradient_is_found_and_a_pushed_buffer_is_none() -> None:
+def test_a_pushed_buffer_is_no_pushed_gradient() -> None:
     buffer, tensor = TensorState(name="b", is_buffer=True), TensorState(name="p", param_group=(0, 0))
     state = state_of([buffer, tensor])
     assert state.find_pushed_gradient() is None
@@ -154,7 +154,7 @@ def test_a_pushed_gradient_is_found_and_a_pushed_buffer_is_none() -> None:
     assert state.find_pushed_gradient() is tensor
 
 
-def test_a_backward_inside_of_another_is_refused() -> None:
+def test_a_backward_within_another_is_refused() -> None:
     (tensor,) = tensors = parameters((0, 0))
     state = state_of(tensors, overlap=False)
     assert state.begin_backward(3, tensor)

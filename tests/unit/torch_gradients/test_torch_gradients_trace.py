@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``ft.trace_model``: seconds per tensor, written where the model of the network reads them, leaving no trace behind."""
+"""``ft.trace_model``: seconds per tensor in the file of the network model, without changes to the model."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ torch.optim.SGD([torch.zeros(1)])
 
 
 class Clock:
-    """Time that passes when a layer says so."""
+    """A clock that layers advance."""
 
     now = 0.0
 
 
 class Slow(torch.autograd.Function):
-    """Takes its time, one way and back."""
+    """A function that advances the clock in forward and backward."""
 
     @staticmethod
     def forward(ctx, x, forward_s, backward_s):
@@ -52,7 +52,7 @@ class Layer(nn.Module):
 
 
 class Net(nn.Module):
-    """Registered against the order of use; one tensor has no gradient."""
+    """Registered in the reverse order of use; one tensor has no gradient."""
 
     def __init__(self):
         super().__init__()
@@ -71,7 +71,7 @@ def by_name(trace, key):
     return {tensor.name: getattr(tensor, key) for tensor in trace.tensors}
 
 
-def test_times_land_on_the_right_tensors(monkeypatch, tmp_path):
+def test_times_are_assigned_to_the_right_tensors(monkeypatch, tmp_path):
     monkeypatch.setattr(_trace, "time", types.SimpleNamespace(perf_counter=lambda: Clock.now))
     model = Net()
     trace = ft.trace_model(model, noise(3, 4, seed=0), steps=3, warmup=1, path=tmp_path / "model.json")
@@ -87,7 +87,7 @@ def test_times_land_on_the_right_tensors(monkeypatch, tmp_path):
     measured = [backward[f"{name}.linear.weight"] + backward[f"{name}.linear.bias"] for name in layers]
     assert measured == pytest.approx([0.02, 0.01, 0.03])
     assert all(tensor.update == 0 for tensor in trace.tensors)
-    # What a module takes stands at the last tensor that it needs.
+    # The time of a module counts for the last tensor that it needs.
     assert forward["a.linear.weight"] == 0
     assert (trace.model, trace.batch, trace.facts["device"]) == ("Net", 3, "cpu")
     assert read(tmp_path / "model.json") == trace
@@ -95,7 +95,7 @@ def test_times_land_on_the_right_tensors(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("optimizer", [torch.optim.AdamW, torch.optim.SGD])
-def test_the_model_its_gradients_its_optimizer_and_the_random_numbers_stay_as_they_are(optimizer):
+def test_model_gradients_optimizer_and_generators_are_unchanged(optimizer):
     model = Net()
     optimizer = optimizer(model.parameters(), lr=0.1)
     before = copy.deepcopy((model.state_dict(), optimizer.state_dict(), torch.get_rng_state()))
@@ -106,22 +106,22 @@ def test_the_model_its_gradients_its_optimizer_and_the_random_numbers_stay_as_th
     assert not any(module._forward_pre_hooks for module in model.modules())
 
 
-def test_a_device_is_waited_for_at_each_mark_and_gets_its_random_numbers_back(monkeypatch):
-    here = torch.device("cuda:1")
-    asked = ["work"]
+def test_each_time_stamp_waits_for_the_device_and_its_generator_is_restored(monkeypatch):
+    device = torch.device("cuda:1")
+    pending = ["work"]
     marks = []
-    monkeypatch.setattr(_trace, "_devices", lambda tensors: [here])
+    monkeypatch.setattr(_trace, "_find_devices", lambda tensors: [device])
     monkeypatch.setattr(
-        torch.cuda, "synchronize", lambda device: asked.remove("work") or asked.append(device)
+        torch.cuda, "synchronize", lambda device: pending.remove("work") or pending.append(device)
     )
     monkeypatch.setattr(torch.cuda, "get_rng_state", lambda device: f"of {device}")
-    put_back = []
-    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: put_back.append((state, device)))
+    restored = []
+    monkeypatch.setattr(torch.cuda, "set_rng_state", lambda state, device: restored.append((state, device)))
 
     def now():
-        # Each mark has waited, once, for what was asked of the device since the mark before it.
-        assert asked == [here]
-        asked[:] = ["work"]
+        # Each time stamp waited once for the work since the previous one.
+        assert pending == [device]
+        pending[:] = ["work"]
         marks.append(len(marks))
         return float(len(marks))
 
@@ -129,20 +129,20 @@ def test_a_device_is_waited_for_at_each_mark_and_gets_its_random_numbers_back(mo
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters())
     ft.trace_model(model, noise(3, 4, seed=0), optimizer=optimizer, steps=1, warmup=0)
-    # Begin and end of forward, two gradients, begin and end of the update.
+    # Start and end of forward, two gradients, start and end of the update.
     assert len(marks) == 6
-    assert put_back == [("of 1", 1)]
+    assert restored == [("of 1", 1)]
 
 
-def test_the_devices_waited_for_are_those_of_the_tensors():
+def test_the_synchronized_devices_are_those_of_the_tensors():
     def on(*devices):
         return [types.SimpleNamespace(device=torch.device(device)) for device in devices]
 
-    assert _trace._devices(on("cpu", "cuda:1", "cuda:0", "cuda:1", "meta")) == [
+    assert _trace._find_devices(on("cpu", "cuda:1", "cuda:0", "cuda:1", "meta")) == [
         torch.device("cuda:0"),
         torch.device("cuda:1"),
     ]
-    assert _trace._devices(on("cpu")) == []
+    assert _trace._find_devices(on("cpu")) == []
 
 
 class Output(dict):

@@ -35,7 +35,7 @@ def test_ranks_of_equal_nodes_in_order_exchange_as_one(world: World, first: int 
     assert leader_rank(world) == first
 
 
-def test_only_a_launcher_that_says_how_many_ranks_a_node_has_is_believed() -> None:
+def test_the_local_size_is_known_only_from_a_launcher() -> None:
     both = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
     assert detect(environ=both).local_size_known
     assert detect(1, 2, environ=both).local_size_known
@@ -46,7 +46,7 @@ def test_only_a_launcher_that_says_how_many_ranks_a_node_has_is_believed() -> No
     assert detect(environ=slurm | {"SLURM_NTASKS_PER_NODE": "2"}).local_size_known
 
 
-def test_a_folder_of_others_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_other_users_can_access_is_refused(tmp_path: Path) -> None:
     folder = Path(_node._path("job", 0)).parent
     folder.chmod(0o755)
     with pytest.raises(ConfigError, match="not this user's alone"):
@@ -63,7 +63,7 @@ def test_a_wait_for_the_leader_is_logged(
     assert "waiting for rank 4, which exchanges for this node" in caplog.text
 
 
-def test_a_leader_that_never_comes_is_named_after_a_limit() -> None:
+def test_a_missing_leader_is_named_after_a_limit() -> None:
     with pytest.raises(
         RankLost, match=r"rank 4, which exchanges for this node, did not come .* within 0 s"
     ) as lost:

@@ -13,7 +13,7 @@ from foresee.errors import ConfigError
 from foresee.torch import _rendezvous
 
 
-def test_the_secret_is_the_users_or_drawn_by_rank_0(tmp_path) -> None:
+def test_the_secret_comes_from_the_user_or_rank_0_draws_it(tmp_path) -> None:
     store = torch.distributed.HashStore()
     assert _rendezvous.find_secret(0, "file", store, {}) is None
     with pytest.raises(ConfigError, match="rank 1 has no secret, and rank 0 has"):
@@ -59,7 +59,7 @@ def test_a_run_has_a_name_that_all_ranks_know() -> None:
     assert len(name("exchange-3", many, {"FORESEE_JOB": "j" * 500})) == 128
 
 
-def test_a_run_that_nothing_has_named_needs_a_name() -> None:
+def test_a_run_without_a_name_is_refused() -> None:
     with pytest.raises(
         ConfigError, match="set FORESEE_JOB to the same on every rank and to another for every run"
     ):
@@ -67,14 +67,14 @@ def test_a_run_that_nothing_has_named_needs_a_name() -> None:
     assert _rendezvous.open_job("x", _rendezvous.World(1, 4), {"FORESEE_JOB": "a"}) == ("a/x", None)
 
 
-def test_the_part_of_a_store_is_as_patient_as_the_store() -> None:
+def test_a_store_view_has_the_timeout_of_its_store() -> None:
     store = torch.distributed.HashStore()
     store.set_timeout(dt.timedelta(seconds=7))
     assert _rendezvous.store_timeout_s(_rendezvous.begin_attempt(store, "job", _rendezvous.World(0, 1))) == 7
     assert _rendezvous.store_timeout_s(None) == 1800
 
 
-def test_a_rank_tells_others_the_address_at_which_they_reach_it(monkeypatch) -> None:
+def test_a_rank_publishes_an_address_that_other_nodes_reach(monkeypatch) -> None:
     alone, apart = _rendezvous.World(0, 2, 0, 2), _rendezvous.World(0, 2)
     own = _rendezvous.find_own_address
     monkeypatch.setattr(_rendezvous, "_find_source_address", {"127.0.0.1": "127.0.0.1"}.get)
@@ -91,7 +91,7 @@ def test_a_rank_tells_others_the_address_at_which_they_reach_it(monkeypatch) -> 
         own(apart, {"MASTER_ADDR": "nobody"})
 
 
-def test_addresses_of_servers_beside_ranks_are_by_rank() -> None:
+def test_addresses_of_colocated_servers_are_in_rank_order() -> None:
     store = torch.distributed.HashStore()
     world = [_rendezvous.World(rank, 3) for rank in range(3)]
     found = [f"10.0.0.{rank}:7" for rank in range(3)]

@@ -13,7 +13,7 @@ import functools
 import os
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -73,8 +73,7 @@ def trace_model(
     """
     if steps < 1 or warmup < 0:
         raise ConfigError(f"steps={steps!r}, warmup={warmup!r}; 1 or more, and 0 or more")
-    tensors = (*model.parameters(), *model.buffers(), *find_tensors(batch))
-    devices = sorted({one.device for one in tensors if one.device.type == "cuda"}, key=lambda one: one.index)
+    devices = _find_devices((*model.parameters(), *model.buffers(), *find_tensors(batch)))
     with torch.random.fork_rng([device.index for device in devices]):
         # Together, so that the copied optimizer has the copied parameters.
         model_copy, optimizer_copy = copy.deepcopy((model, optimizer))
@@ -247,6 +246,11 @@ class _Clock:
 
 def _median(seconds: Mapping[int, list[float]], entry: Entry) -> float:
     return statistics.median(seconds.get(entry.spec.id, [0.0]))
+
+
+def _find_devices(tensors: Iterable[torch.Tensor]) -> list[torch.device]:
+    """Return the CUDA devices of the tensors, each once."""
+    return sorted({one.device for one in tensors if one.device.type == "cuda"}, key=lambda one: one.index)
 
 
 def _call(model: torch.nn.Module, batch: Any) -> Any:

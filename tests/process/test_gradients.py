@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients from end to end: `foresee serve` and ranks, each a process of its own, over real sockets."""
+"""Gradients end to end: processes of `foresee serve` and ranks, over real sockets."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.waiting import pause
 
 @pytest.fixture
 def servers(started: Callable[[Child], Child]) -> Callable[[int], list[str]]:
-    """Starts servers; where each listens."""
+    """Start servers; returns their addresses."""
 
     def start(count: int) -> list[str]:
         children = [started(gradients.serve("--bind", "127.0.0.1:0")) for _ in range(count)]
@@ -27,8 +27,8 @@ def servers(started: Callable[[Child], Child]) -> Callable[[int], list[str]]:
     return start
 
 
-def told(child: Child) -> dict[str, Any]:
-    """The last thing that a rank says."""
+def last_report(child: Child) -> dict[str, Any]:
+    """The last report of a rank."""
     while True:
         line: dict[str, Any] = child.line()
         if "step" not in line:
@@ -41,10 +41,10 @@ def test_ranks_train_to_the_bits_of_one_process(started, servers, ranks: int, co
     children = [started(gradients.rank(one, ranks, places)) for one in range(ranks)]
     expected = started(gradients.reference(ranks)).line()["digest"]
     for child in children:
-        said = told(child)
-        assert said.get("digest") == expected, said
-        assert said["stats"]["rounds"] == 5
-        assert said["stats"]["sent_bytes"] > 5 * 4 * WIDTH**2
+        report = last_report(child)
+        assert report.get("digest") == expected, report
+        assert report["stats"]["rounds"] == 5
+        assert report["stats"]["sent_bytes"] > 5 * 4 * WIDTH**2
         assert child.end()[0] == 0
 
 
@@ -52,68 +52,68 @@ def test_a_rank_that_exits_without_close_finishes_its_last_round(started, server
     places = servers(1)
     quiet = started(gradients.rank(0, 2, places, mode="leave"))
     other = started(gradients.rank(1, 2, places))
-    said = told(other)
-    assert said.get("digest") == started(gradients.reference(2)).line()["digest"], said
+    report = last_report(other)
+    assert report.get("digest") == started(gradients.reference(2)).line()["digest"], report
     assert quiet.end()[0] == 0
 
 
 def test_another_secret_is_refused(started, servers) -> None:
-    said = told(started(gradients.rank(0, 1, servers(1), token="another secret, as long")))
-    assert said["error"] == "ConfigError"
-    assert "the secret of 127.0.0.1" in said["text"]
+    report = last_report(started(gradients.rank(0, 1, servers(1), token="another secret, as long")))
+    assert report["error"] == "ConfigError"
+    assert "the secret of 127.0.0.1" in report["text"]
 
 
 def test_ranks_with_different_shapes_get_an_error_that_names_the_tensor(started, servers) -> None:
     places = servers(2)
     children = [started(gradients.rank(one, 2, places, mode="other shape")) for one in range(2)]
     for child in children:
-        said = told(child)
-        assert said["error"] == "ConfigError", said
+        report = last_report(child)
+        assert report["error"] == "ConfigError", report
         for part in ("'first.weight'", "rank 0", "rank 1", str(WIDTH), str(WIDTH + 1)):
-            assert part in said["text"]
+            assert part in report["text"]
 
 
 def test_a_killed_rank_is_named_by_all_others(started, servers) -> None:
     places = servers(2)
-    children = [started(gradients.rank(one, 3, places, mode="for ever")) for one in range(3)]
+    children = [started(gradients.rank(one, 3, places, mode="forever")) for one in range(3)]
     while children[1].line().get("step", 0) < 3:
         pass
     children[1].send(signal.SIGKILL)
     for one in (0, 2):
-        said = told(children[one])
-        assert (said["error"], said["rank"]) == ("RankLost", 1), said
-        assert "lost rank 1" in said["text"]
+        report = last_report(children[one])
+        assert (report["error"], report["rank"]) == ("RankLost", 1), report
+        assert "lost rank 1" in report["text"]
 
 
 def test_a_server_that_ends_is_named(started) -> None:
     server = started(gradients.serve("--bind", "127.0.0.1:0"))
     place = server.line()["address"]
-    child = started(gradients.rank(0, 1, [place], mode="for ever", recover=False))
+    child = started(gradients.rank(0, 1, [place], mode="forever", recover=False))
     while child.line().get("step", 0) < 2:
         pass
     server.send(signal.SIGTERM)
-    said = told(child)
-    assert said["error"] == "ServerLost", said
-    assert place in said["text"]
+    report = last_report(child)
+    assert report["error"] == "ServerLost", report
+    assert place in report["text"]
     assert server.end()[0] == 0
 
 
 @pytest.mark.parametrize(("ranks", "others"), [(2, 0), (3, 1)])
 def test_ranks_under_torchrun_carry_the_servers_themselves(started, servers, ranks: int, others: int) -> None:
-    # The group's store carries the secret where nobody has one; servers of their own have it from outside.
+    # The group's store carries the secret if no rank has one; dedicated servers get it separately.
     env = {"FORESEE_TOKEN": gradients.TOKEN} if others else None
     group = started(gradients.torchrun(ranks, ["colocated", *servers(others)], env))
     expected = started(gradients.reference(ranks)).line()["digest"]
     for _ in range(ranks):
-        said = group.line()
-        assert said.get("digest") == expected, said
+        report = group.line()
+        assert report.get("digest") == expected, report
     status, output, errors = group.end()
     assert status == 0, output + errors
 
 
 @pytest.mark.parametrize("others", [0, 1])
 def test_ranks_without_a_launcher_meet_in_the_store_of_the_group(started, servers, others: int) -> None:
-    # Two runs at once, which have the secret and the servers in common.
+    # Two concurrent runs with the same secret and servers.
     env = {"FORESEE_TOKEN": gradients.TOKEN, "FORESEE_ADDRESS": "127.0.0.1"}
     places = servers(others) or ["colocated"]
     stores = [
@@ -123,15 +123,15 @@ def test_ranks_without_a_launcher_meet_in_the_store_of_the_group(started, server
         started(gradients.in_a_store(one, 2, store.port, places, env)) for store in stores for one in range(2)
     ]
     for child in ranks:
-        said = told(child)
-        assert said.get("digest") == gradients.expected(2), said
+        report = last_report(child)
+        assert report.get("digest") == gradients.expected(2), report
         assert child.end()[0] == 0
 
 
 def test_colocated_servers_need_a_store(started) -> None:
-    said = told(started(gradients.rank(0, 2, ["colocated"])))
-    assert said["error"] == "ConfigError"
-    assert "init_process_group() first" in said["text"]
+    report = last_report(started(gradients.rank(0, 2, ["colocated"])))
+    assert report["error"] == "ConfigError"
+    assert "init_process_group() first" in report["text"]
 
 
 def test_a_rank_that_computes_for_longer_than_the_timeout_is_slow_and_not_lost(started) -> None:
@@ -150,7 +150,7 @@ def test_a_rank_that_computes_for_longer_than_the_timeout_is_slow_and_not_lost(s
 def test_a_server_that_is_started_again_at_its_address_serves_the_next_attempt(started) -> None:
     place = "127.0.0.1:0"
     for attempt in range(2):
-        # The address is that of the first; whoever is killed has not closed it.
+        # A killed process has not closed the address of the first.
         server = started(gradients.serve("--bind", place))
         place = server.line()["address"]
         rounds = 3 if attempt else None
@@ -160,8 +160,8 @@ def test_a_server_that_is_started_again_at_its_address_serves_the_next_attempt(s
         if attempt == 0:
             server.send(signal.SIGKILL)
         for child in ranks:
-            said = child.line()
-            assert said.get("error", "ended") == ("ended" if attempt else "ServerLost"), said
+            report = child.line()
+            assert report.get("error", "ended") == ("ended" if attempt else "ServerLost"), report
 
 
 @pytest.mark.parametrize("recover", [False, True])
@@ -176,25 +176,25 @@ def test_all_other_ranks_report_a_lost_rank(started, end: signal.Signals, recove
         assert child.line() == {"round": 0}
     ranks.pop(2).send(end)
     for child in ranks:
-        said = child.line()
-        assert (said["error"], said["rank"]) == ("RankLost", 2), said
+        report = child.line()
+        assert (report["error"], report["rank"]) == ("RankLost", 2), report
 
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_training_continues_with_one_model_when_a_rank_is_killed(started, servers, lost: int) -> None:
     places = servers(2)
-    children = [started(gradients.rank(one, 3, places, mode="survive")) for one in range(3)]
+    children = [started(gradients.rank(one, 3, places, mode="continue")) for one in range(3)]
     while children[lost].line() != {"step": 5}:
         pass
     children.pop(lost).send(signal.SIGKILL)
-    ends = [told(child) for child in children]
-    for said in ends:
-        assert said.get("digest", said) == ends[0]["digest"], (
+    ends = [last_report(child) for child in children]
+    for report in ends:
+        assert report.get("digest", report) == ends[0]["digest"], (
             "parameters, buffers and optimizer, in every bit"
         )
-        assert said["stats"]["ranks_lost"] == 1
-        assert said["least_variance"] > 0.01, (
-            "statistics of a batch, and not the zeros that stand in for lost packets"
+        assert report["stats"]["ranks_lost"] == 1
+        assert report["least_variance"] > 0.01, (
+            "statistics of a batch, and not zeros in place of lost packets"
         )
     for child in children:
         status, _, errors = child.end()
@@ -209,7 +209,7 @@ def test_servers_that_are_killed_and_started_again_leave_the_bits_of_one_process
     dice = random.Random(ranks)
     serving = [started(gradients.serve("--bind", "127.0.0.1:0")) for _ in range(count)]
     places = [server.line()["address"] for server in serving]
-    children = [started(gradients.rank(one, ranks, places, mode="telling")) for one in range(ranks)]
+    children = [started(gradients.rank(one, ranks, places, mode="report")) for one in range(ranks)]
     expected = started(gradients.reference(ranks)).line()["digest"]
     assert children[0].line() == {"step": 0}
     for lost in range(count):
@@ -217,8 +217,8 @@ def test_servers_that_are_killed_and_started_again_leave_the_bits_of_one_process
         serving[lost].send(signal.SIGKILL)
         started(gradients.serve("--bind", places[lost]))
     for child in children:
-        said = told(child)
-        assert said.get("digest") == expected, said
+        report = last_report(child)
+        assert report.get("digest") == expected, report
         assert child.end()[0] == 0
 
 
@@ -230,10 +230,10 @@ def test_a_killed_server_without_a_replacement_is_named_within_the_timeout(start
         assert child.line() == {"round": 0}
     server.send(signal.SIGKILL)
     for child in ranks:
-        said = child.line()
-        assert said["error"] == "ServerLost", said
+        report = child.line()
+        assert report["error"] == "ServerLost", report
         for part in (place, "nobody came in its place within 2", "missing"):
-            assert part in said["text"]
+            assert part in report["text"]
 
 
 def test_a_rank_lost_together_with_the_server_is_an_error_within_the_timeout(started) -> None:
@@ -246,13 +246,13 @@ def test_a_rank_lost_together_with_the_server_is_an_error_within_the_timeout(sta
     ranks.pop(1).send(signal.SIGKILL)
     started(gradients.serve("--bind", place))
     for child in ranks:
-        said = child.line()
-        # Whichever of them the first to give up has seen.
-        assert said["error"] in ("ServerLost", "RankLost"), said
-        assert place in said["text"]
+        report = child.line()
+        # The error depends on which rank gives up first.
+        assert report["error"] in ("ServerLost", "RankLost"), report
+        assert place in report["text"]
 
 
-# ---- One fixed moment of each kind; `make soak` draws many more.
+# ---- One fixed moment of each kind; `make soak` draws many.
 
 
 @pytest.mark.parametrize(("victim", "recover"), [("rank", False), ("rank", True), ("server", False)])

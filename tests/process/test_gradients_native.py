@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients through ``foresee._native``: whose memory lives how long, what a wait answers to, copies of any dtype."""
+"""Gradients through ``foresee._native``: lifetimes of memory, interrupts of waits, copies of any dtype."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_the_owner_of_memory_is_released_on_any_thread(server) -> None:
     for round_ in range(4):
         keeper = Keeper(round_)
         alive.append(weakref.ref(keeper))
-        # Other threads push, as autograd's do, and are gone when the exchange lets go.
+        # Other threads push, as autograd's do, and have ended when the exchange releases memory.
         thread = threading.Thread(target=give, args=(exchange, keeper))
         thread.start()
         thread.join()
@@ -79,11 +79,11 @@ def test_the_owner_of_memory_is_released_on_any_thread(server) -> None:
     del exchange
 
     def all_gone() -> bool:
-        # Memory is let go of when the next call comes in.
+        # The next call releases memory.
         server.stats()
         return not any(one() for one in alive)
 
-    wait_until(all_gone, what="the end of all that was kept alive")
+    wait_until(all_gone, what="the release of all owners")
 
 
 def test_a_received_average_is_writable_and_outlives_the_exchange(server) -> None:
@@ -214,7 +214,7 @@ def test_ranks_with_different_servers_get_an_error(server) -> None:
 
 
 def disagree(ranks, theirs, words, remedy="every rank must build the same model") -> None:
-    """Both are told in what they differ, when the second one has other tensors or settings."""
+    """Both ranks get the difference if the second one has other tensors or settings."""
     errors: list[ConfigError | None] = [None, None]
 
     def agree(rank: int) -> None:
@@ -241,7 +241,7 @@ def test_ranks_with_different_world_sizes_get_an_error(server) -> None:
     words = "says that the job has 3 ranks, and others say 2"
     with pytest.raises(ConfigError, match=words):
         opened(server, rank=1, world=3)
-    # Whoever is there already would wait for ever.
+    # The rank that waits would otherwise wait forever.
     with pytest.raises(ForeseeError, match=words):
         first.agree([ONE])
     first.close()
@@ -255,7 +255,7 @@ def test_a_rank_whose_number_is_in_use_gets_an_error(server) -> None:
 
 
 def test_ranks_that_leave_while_one_is_stopped_release_everything() -> None:
-    # The server has no room for what rank 2 pushes before the others do: it leaves it unread, and waits.
+    # The server's buffer is too small for the early pushes of rank 2: it stops reading, and waits.
     server = GradientServer.start("127.0.0.1:0", timeout_s=10, early_buffer_bytes=64 << 10, secret=TOKEN)
     base = sorted(engine_threads())
     ranks = [opened(server, rank=rank, world=3) for rank in range(3)]
@@ -330,15 +330,15 @@ def test_a_broadcast_copies_every_bit_of_any_dtype_and_a_buffer_likewise(groups,
         plan += [spec_of(last, buffer, "buffer"), spec_of(last + 1, weight)]
         group.agree(plan)
         group.broadcast(list(zip(plan, mine, strict=False)))
-        # The plan from before holds again.
+        # The previous plan applies again.
         if exchange.rank == 0:
             exchange.push(last, buffer.data_ptr(), 20, buffer)
         exchange.push(last + 1, weight.data_ptr(), 16, weight)
         exchange.end_round()
         exchange.wait([spec.id for spec in plan], nothing)
         assert [exchange.used(spec.id) for spec in plan] == [False] * last + [True, True]
-        landed = [as_tensor(exchange.received(id_), plan[id_]).clone() for id_ in (last, last + 1)]
-        return mine, *landed
+        received = [as_tensor(exchange.received(id_), plan[id_]).clone() for id_ in (last, last + 1)]
+        return mine, *received
 
     for mine, buffer, weight in run(groups(3, comm_dtype=comm_dtype), body):
         for one, expected in zip(mine, tensors(0), strict=True):
@@ -433,7 +433,7 @@ say(statuses=statuses)
 """
 
 
-@pytest.mark.parametrize("own", [False, True], ids=["apart", "beside"])
+@pytest.mark.parametrize("own", [False, True], ids=["dedicated", "colocated"])
 def test_a_forked_child_leaves_the_parents_exchange_alone(server, own) -> None:
     env = {
         "FORESEE_TOKEN": TOKEN,
@@ -443,8 +443,8 @@ def test_a_forked_child_leaves_the_parents_exchange_alone(server, own) -> None:
         "MASTER_PORT": "1",
     }
     env |= {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
-    (said,) = child(FORKED, "colocated" if own else server.address, env=env, warm=True)
-    assert said == {"statuses": [7, 0, 0, 2]}
+    (report,) = child(FORKED, "colocated" if own else server.address, env=env, warm=True)
+    assert report == {"statuses": [7, 0, 0, 2]}
 
 
 def test_colocated_servers_have_one_address_per_rank() -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that torchrun starts again: the ranks go on from their checkpoint to the bits of a run that nothing disturbed."""
+"""A run that torchrun restarts: the ranks resume from their checkpoint to the bits of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 
 import pytest
 from support import gradients
-from support.restarts import FALLS_IN
+from support.restarts import FAILING_STEP
 
 
 @pytest.mark.parametrize(("how", "count"), [("is killed", 2), ("raises", 0)])
@@ -15,19 +15,19 @@ def test_a_run_with_a_killed_rank_resumes_from_its_checkpoint_to_the_same_bits(
     started, tmp_path, how: str, count: int
 ) -> None:
     serving = [started(gradients.serve("--bind", "127.0.0.1:0")) for _ in range(count)]
-    # Beside the ranks the servers are new as well, and the secret is the store's to carry, twice.
+    # Colocated servers restart with the ranks, and the store carries a secret twice.
     places = ",".join(server.line()["address"] for server in serving) or "colocated"
     env = {"FORESEE_TOKEN": gradients.TOKEN} if serving else {}
-    # Else torchrun keeps one store for all attempts, in which gloo finds addresses of processes that are gone.
+    # Otherwise torchrun keeps one store for all attempts, in which gloo finds addresses of ended processes.
     env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     group = started(
         gradients.under_torchrun(2, "support.restarts", how, str(tmp_path), places, restarts=1, env=env)
     )
     status, output, errors = group.end()
     assert status == 0, output + errors
-    said = [json.loads(line) for line in output.splitlines()]
-    assert [(one["attempt"], one["first"]) for one in said] == [(1, FALLS_IN - 1)] * 2
-    for one in said:
+    reports = [json.loads(line) for line in output.splitlines()]
+    assert [(one["attempt"], one["first"]) for one in reports] == [(1, FAILING_STEP - 1)] * 2
+    for one in reports:
         assert one["digest"] == gradients.expected(2)
     for server in serving:
         assert server.process.poll() is None, "the run was started again, and the servers were not"

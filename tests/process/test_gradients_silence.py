@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks and servers of gradients that fall silent: shorter than the timeout, longer, and behind a connection that drops.
+"""Silent ranks and servers: shorter than the timeout, longer, and behind a dropped connection.
 
-`tests/soak/test_gradients_hosts.py` has every way of it, between hosts of their own.
+`tests/soak/test_gradients_hosts.py` has all variants, between separate hosts.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def test_a_server_that_is_stopped_for_longer_than_the_timeout_is_named(started) 
         assert child.line() == {"round": 0}
     serving[1].send(signal.SIGSTOP)
     for child in ranks:
-        said = child.line()
-        assert said["error"] == "ServerLost", said
-        assert places[1] in said["text"]
+        report = child.line()
+        assert report["error"] == "ServerLost", report
+        assert places[1] in report["text"]
         assert child.line()["threads"] == []
 
 
@@ -47,12 +47,12 @@ def test_a_stop_shorter_than_the_timeout_changes_no_bit(started, who: str) -> No
     woken = moment()
     stopped.send(signal.SIGCONT)
     for child in ranks:
-        said = child.line()
-        assert "ended" in said, said
-        assert said["ended"][0] < silent
-        assert woken < said["ended"][-1], "the ranks were done before the silence began"
-        # What had left already may still have come.
-        assert sum(silent < ended < woken for ended in said["ended"]) <= 2, "there was no silence"
+        report = child.line()
+        assert "ended" in report, report
+        assert report["ended"][0] < silent
+        assert woken < report["ended"][-1], "the ranks ended before the stop"
+        # Packets in flight may still arrive.
+        assert sum(silent < ended < woken for ended in report["ended"]) <= 2, "the process was not stopped"
         assert child.line()["threads"] == []
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that never come: the others give up after `start_timeout=`, and the error has the numbers of the missing ranks."""
+"""Missing ranks at the start: the others give up after `start_timeout=`, with an error that names them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import threading
 
 import pytest
 import torch
-from support.exchanges import Hub
+from support.exchanges import ThreadServer
 from support.small_models import HeadFirst, sgd
 from support.waiting import WATCHDOG
 
@@ -35,7 +35,7 @@ def test_missing_ranks_are_named_by_those_that_wait(monkeypatch, here, missing):
     monkeypatch.setenv("FORESEE_TOKEN", TOKEN)
     monkeypatch.setenv("FORESEE_JOB", "threads")
     server = GradientServer.start("127.0.0.1:0", timeout_s=WATCHDOG, early_buffer_bytes=1 << 20, secret=TOKEN)
-    # The first gives up; the others have more patience than the watchdog, and are closed.
+    # The first gives up; the others have a limit above the watchdog's, and are closed.
     settings = {
         rank: ExchangeSettings(
             (server.address,),
@@ -95,7 +95,7 @@ def test_a_wrong_start_timeout_is_refused(value):
 
 
 def test_start_timeout_limits_only_the_first_agreement():
-    (exchange,) = Hub(1).exchanges()
+    (exchange,) = ThreadServer(1).exchanges()
     limits = []
     agree = exchange.agree
     exchange.agree = lambda plan, *, limit_s=None: (limits.append(limit_s), agree(plan))

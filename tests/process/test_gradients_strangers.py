@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whoever has not the secret gets nothing of a server, and takes nothing from those who have: not time, not memory."""
+"""Connections without the secret get no data of a server, and cost its jobs neither time nor memory."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from support.processes import engine_threads, resident_bytes
 from support.strangers import CHALLENGE, ERROR, Strangers, frame_bytes, kinds, words
 from support.waiting import moment
 
-#: Of the server: a stranger holds a place for as long.
+#: Timeout of the server, after which a stranger's connection ends.
 TIMEOUT_S = 3.0
-#: Places for strangers, and connections that want one.
+#: Connections of strangers that the server accepts at a time, and those that the test opens.
 PLACES, FLOOD = 64, 320
 
 
 def finished(started, place: str, job: str) -> None:
-    """A job of one rank, from its beginning to its end."""
+    """Run a job of one rank to its end."""
     child = started(bare_ranks.rank(0, 1, [place], job=job, rounds=2))
     assert child.line() == {"round": 0}
     assert "ended" in child.line()
@@ -36,19 +36,19 @@ def test_a_flood_of_unauthenticated_connections_does_not_disturb_a_job(started) 
     for rank in ranks:
         assert rank.line() == {"round": 0}
     began = moment()
-    with Strangers(place, FLOOD, words(conversations[0]), slowly="a greeting") as strangers:
-        # A thread gives its place back just before it ends, so that a few more than places may be seen.
+    with Strangers(place, FLOOD, words(conversations[0]), slowly="a hello") as strangers:
+        # A thread releases its place just before it ends, so there may be a few more threads than places.
         assert engine_threads(server.pid).count("foresee-greet") < 2 * PLACES < FLOOD / 2
-        # Ranks of another machine than the strangers' come in meanwhile.
+        # Ranks of another host than the strangers' connect meanwhile.
         finished(started, place, "newcomer")
         strangers.listen()
         assert resident_bytes(server.pid) - memory < 64 << 20
     for what, answer in strangers.answers:
         spoken = kinds(bytes(answer))
         assert set(spoken) <= {CHALLENGE, ERROR}, what
-        if what in ("nothing", "noise", "a question", "half a greeting", "a long greeting"):
+        if what in ("nothing", "noise", "an HTTP request", "half a hello", "a long hello"):
             assert spoken == [], what
-        if what == "what a rank has said":
+        if what == "a conversation":
             assert spoken in ([CHALLENGE, ERROR], [CHALLENGE], []), what
             assert b"secret" in answer or ERROR not in spoken
     assert [CHALLENGE, ERROR] in [kinds(bytes(answer)) for what, answer in strangers.answers]
@@ -65,7 +65,7 @@ def test_a_replayed_conversation_is_refused(started) -> None:
     with Between(place) as between:
         finished(started, between.address, "heard")
         conversations = [bytes(said) for said in between.said]
-    assert all(len(one) > frame_bytes(one) for one in conversations), "a greeting, a proof, and more"
+    assert all(len(one) > frame_bytes(one) for one in conversations), "a hello, a proof, and more"
     with Strangers(place, 2, dict(zip(("messages", "gradients"), conversations, strict=True))) as strangers:
         strangers.listen()
     for what, answer in strangers.answers:

@@ -56,7 +56,7 @@ def test_the_bits_are_those_of_the_nested_reference(started, server: str, machin
 
 def test_under_torchrun_a_machine_needs_no_other(started) -> None:
     ranks = 2
-    group = started(gradients.torchrun(ranks, ["colocated"], mode="machine"))
+    group = started(gradients.torchrun(ranks, ["colocated"], mode="node"))
     expected = started(gradients.reference(ranks)).line()["digest"]
     for _ in range(ranks):
         said = group.line()
@@ -67,7 +67,7 @@ def test_under_torchrun_a_machine_needs_no_other(started) -> None:
 
 @pytest.mark.parametrize("victim", range(4))
 def test_whoever_is_killed_is_named_on_both_machines(started, server: str, victim: int) -> None:
-    children = [started(gradients.rank(one, 4, [server], mode="for ever", local=2)) for one in range(4)]
+    children = [started(gradients.rank(one, 4, [server], mode="forever", local=2)) for one in range(4)]
     while children[victim].line().get("step", 0) < 3:
         pass
     children[victim].send(signal.SIGKILL)
@@ -83,7 +83,7 @@ def test_whoever_is_killed_is_named_on_both_machines(started, server: str, victi
 def test_a_server_that_is_killed_and_started_again_leaves_the_bits_of_the_nested_reference(started) -> None:
     serving = started(gradients.serve("--bind", "127.0.0.1:0"))
     place = serving.line()["address"]
-    children = [started(gradients.rank(one, 4, [place], mode="telling", local=2)) for one in range(4)]
+    children = [started(gradients.rank(one, 4, [place], mode="report", local=2)) for one in range(4)]
     expected = started(gradients.reference(4, 2)).line()["digest"]
     assert children[3].line() == {"step": 0}
     serving.send(signal.SIGKILL)

@@ -19,16 +19,16 @@ def test_restarted_ranks_see_no_values_of_an_earlier_attempt() -> None:
     for attempt, order in enumerate(([0, 1, 2], [2, 1, 0], [1, 0, 2])):
         found: list[tuple[str | None, list[str]] | None] = [None] * 3
 
-        def come(rank: int, attempt: int = attempt, found: list = found) -> None:
+        def join(rank: int, attempt: int = attempt, found: list = found) -> None:
             world = _rendezvous.World(rank, 3)
-            part = _rendezvous.begin_attempt(store, "job", world)
-            secret = _rendezvous.find_secret(rank, None, part, {})
-            found[rank] = secret, _rendezvous.share_address(world, f"10.0.{attempt}.{rank}:7", part)
+            view = _rendezvous.begin_attempt(store, "job", world)
+            secret = _rendezvous.find_secret(rank, None, view, {})
+            found[rank] = secret, _rendezvous.share_address(world, f"10.0.{attempt}.{rank}:7", view)
 
-        threads = [threading.Thread(target=come, args=(rank,)) for rank in order]
+        threads = [threading.Thread(target=join, args=(rank,)) for rank in order]
         for thread in threads:
             thread.start()
-            # They come one by one, so that each could take an earlier attempt's word for the others'.
+            # One by one, so that each could read values of an earlier attempt.
             pause(0.1)
         for thread in threads:
             thread.join(WATCHDOG)
@@ -42,28 +42,28 @@ def test_restarted_ranks_see_no_values_of_an_earlier_attempt() -> None:
 def test_a_missing_rank_is_named_after_the_timeout_of_the_store() -> None:
     store = torch.distributed.HashStore()
     store.set_timeout(dt.timedelta(seconds=0.3))
-    heard = []
+    named = []
 
-    def come() -> None:
+    def join() -> None:
         with pytest.raises(RankLost, match="ranks 1, 3 did not come") as lost:
             _rendezvous.begin_attempt(store, "job", _rendezvous.World(2, 4))
-        heard.append(lost.value.rank)
+        named.append(lost.value.rank)
 
-    there = threading.Thread(target=come)
-    there.start()
+    waiting = threading.Thread(target=join)
+    waiting.start()
     with pytest.raises(
         RankLost, match="ranks 1, 3 did not come to the exchange of gradients within 0 s"
     ) as lost:
         _rendezvous.begin_attempt(store, "job", _rendezvous.World(0, 4))
     assert lost.value.rank == 1
-    there.join(WATCHDOG)
-    assert heard == [1], "a rank that is there names the missing ones too, whichever gives up first"
-    for asks in (
+    waiting.join(WATCHDOG)
+    assert named == [1], "a waiting rank names the missing ones too, whichever rank gives up first"
+    for wait in (
         lambda: _rendezvous.begin_attempt(store, "other", _rendezvous.World(1, 2)),
         lambda: _rendezvous.find_secret(1, None, store, {}),
     ):
         with pytest.raises(RankLost, match="rank 0 did not come"):
-            asks()
+            wait()
     with pytest.raises(RankLost, match="rank 1 did not come"):
         _rendezvous.share_address(_rendezvous.World(0, 2), "a:1", store)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``synchronize``: wrong arguments all at once, models and optimizers that cannot be, and those that are tried first."""
+"""``synchronize``: all wrong arguments at once, unsupported models and optimizers, and the tests on toys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import warnings
 
 import pytest
 import torch
-from support.exchanges import Hub
+from support.exchanges import ThreadServer
 from support.ranks import Training
 from support.tensors import assert_same_bits, noise
 from torch import nn
@@ -25,7 +25,7 @@ def sgd(model):
 
 def faults(model=None, optimizer=None, **arguments):
     model = model if model is not None else nn.Linear(2, 2)
-    arguments.setdefault("servers", Hub(1).exchange(0))
+    arguments.setdefault("servers", ThreadServer(1).exchange(0))
     with pytest.raises(ConfigError) as raised:
         ft.synchronize(model, optimizer if optimizer is not None else sgd(model), **arguments)
     return "\n".join(raised.value.faults)
@@ -151,7 +151,7 @@ def test_an_unsupported_buffer_is_refused_unless_buffers_are_not_sent():
     model.register_buffer("wide", torch.ones(2, 1).expand(2, 2))
     assert "buffer wide" in faults(model)
     assert "buffers=False" in faults(model)
-    ft.synchronize(model, sgd(model), servers=Hub(1).exchange(0), buffers=False)
+    ft.synchronize(model, sgd(model), servers=ThreadServer(1).exchange(0), buffers=False)
 
 
 def test_other_objects_are_refused():
@@ -161,18 +161,18 @@ def test_other_objects_are_refused():
 
 def test_a_model_and_its_optimizer_are_synchronized_once():
     model = nn.Linear(2, 2)
-    model, optimizer = ft.synchronize(model, sgd(model), servers=Hub(1).exchange(0))
+    model, optimizer = ft.synchronize(model, sgd(model), servers=ThreadServer(1).exchange(0))
     text = faults(model, optimizer)
     assert "model is synchronized already" in text
     assert "optimizer is synchronized already" in text
 
 
 def test_addresses_and_settings_reach_the_network(monkeypatch):
-    asked = []
+    settings_seen = []
 
     def open_group(settings):
-        asked.append(settings)
-        return RankGroup(Hub(1).exchange(0))
+        settings_seen.append(settings)
+        return RankGroup(ThreadServer(1).exchange(0))
 
     monkeypatch.setattr("foresee.torch.gradients._servers.NetworkGroup", open_group)
     for servers in ("a:7000, [::1]:7001", ["a:7000", "[::1]:7001"]):
@@ -187,7 +187,7 @@ def test_addresses_and_settings_reach_the_network(monkeypatch):
             recover=False,
             secret_file="/run/secret",
         )
-    first, second = asked
+    first, second = settings_seen
     assert first.servers == second.servers == ("a:7000", "[::1]:7001")
     assert (first.comm_dtype, first.on_rank_loss, first.timeout_s) == ("bf16", "continue", 3)
     assert (first.secret_file, first.recover) == ("/run/secret", False)
@@ -195,7 +195,7 @@ def test_addresses_and_settings_reach_the_network(monkeypatch):
 
 
 class Mine(torch.optim.Optimizer):
-    """Somebody's own, parameter by parameter."""
+    """A user's class that updates parameters independently."""
 
     def __init__(self, parameters, lr=0.1):
         super().__init__(parameters, {"lr": lr})
@@ -211,7 +211,7 @@ class Mine(torch.optim.Optimizer):
 
 
 class Normed(Mine):
-    """The norm over all parameters."""
+    """Uses the norm over all parameters."""
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -222,7 +222,7 @@ class Normed(Mine):
 
 
 class Counting(Mine):
-    """A counter of its own, which a step over some parameters would lose or count twice."""
+    """Has a counter, which a step over some parameters would lose or count twice."""
 
     steps = 0
 
@@ -236,7 +236,7 @@ class Counting(Mine):
 
 
 class Keeping(Mine):
-    """Keeps the gradient itself, whose memory is used again."""
+    """Retains the gradient itself, whose memory is reused."""
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -249,7 +249,7 @@ class Keeping(Mine):
 
 
 class Indexed(Mine):
-    """State by position, as 8-bit optimizers have it."""
+    """Has state by position, like 8-bit optimizers."""
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -262,7 +262,7 @@ class Indexed(Mine):
 
 
 class Grouped(Mine):
-    """A counter in the group."""
+    """Has a counter in the group."""
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -274,7 +274,7 @@ class Grouped(Mine):
 
 
 class Lookahead(torch.optim.SGD):
-    """Goes back half of the way in every fifth step, by a counter of its own."""
+    """Moves halfway back in every fifth step, by its own counter."""
 
     steps = 0
 
@@ -289,7 +289,7 @@ class Lookahead(torch.optim.SGD):
 
 
 class ScheduleFree(torch.optim.SGD):
-    """Weights of an average in the group, which count from the seventh step on."""
+    """Has weights of an average in the group, from the seventh step on."""
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -312,14 +312,14 @@ class Wrapping(torch.optim.Optimizer):
 
 
 class Failing(Mine):
-    """Wants parameters that a toy does not have."""
+    """Requires parameters that a toy does not have."""
 
     def step(self, closure=None):
         raise KeyError("special")
 
 
 class Subclass(torch.optim.AdamW):
-    """Nothing of its own: tried, and found right."""
+    """An unchanged subclass, which the toy finds separable."""
 
 
 @pytest.mark.parametrize(

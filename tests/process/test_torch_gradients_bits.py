@@ -24,7 +24,7 @@ WORLD = 3
 
 
 class Net(nn.Module):
-    """Everything that makes order of use differ from order of registration, small."""
+    """A small net whose order of use differs from that of registration in all ways."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ def tokens(step: int, rank: int) -> torch.Tensor:
 
 
 def two_groups(model, cls, **arguments):
-    """Weights and the rest apart, with settings of their own."""
+    """Weights and other parameters in two groups with different settings."""
     plain = [p for p in model.parameters() if p.dim() < 2]
     wide = [p for p in model.parameters() if p.dim() >= 2]
     return cls([{"params": wide}, {"params": plain, "lr": 0.003}], **arguments)
@@ -79,7 +79,7 @@ OPTIMIZERS = {
     "ASGD": (torch.optim.ASGD, {"lr": 0.01, "t0": 2.0}),
     "Rprop": (torch.optim.Rprop, {"lr": 0.01}),
 }
-#: Newer than the oldest torch that is supported, and for matrices alone.
+#: Newer than the oldest supported torch, and for matrices only.
 MATRICES = {"Muon": getattr(torch.optim, "Muon", None)}
 
 
@@ -156,7 +156,7 @@ def test_an_evaluation_midway_uses_all_updates_and_changes_nothing(network, requ
     training = Training(
         Net, lambda model: two_groups(model, torch.optim.AdamW, lr=0.01), tokens, schedule=halved
     )
-    # Torch's fused path of the layer refuses modules with hooks; its bits are others.
+    # Torch's fused path of the layer, with other bits, refuses modules with hooks.
     torch.backends.mha.set_fastpath_enabled(False)
     request.addfinalizer(lambda: torch.backends.mha.set_fastpath_enabled(True))
     seen = []
@@ -175,7 +175,7 @@ def test_an_evaluation_midway_uses_all_updates_and_changes_nothing(network, requ
     for state in states:
         assert_same_bits(state, expected)
     for step in range(training.steps):
-        # The evaluation of step k is that of a run that ended there.
+        # The evaluation of step k equals that of a run that ended there.
         model, _ = training.fresh()
         training_until = Training(training.model, training.optimizer, tokens, schedule=halved, steps=step + 1)
         model.load_state_dict(training_until.reference(2)["model"])
@@ -206,7 +206,7 @@ def test_every_float_dtype(network, dtype):
 def test_any_number_of_servers_gives_the_same_bits(name, dtype, servers):
     cls, arguments = OPTIMIZERS[name]
     training = Training(
-        # Of several packets, so that servers share each of the larger ones.
+        # Several packets, so that several servers have a part of the larger tensors.
         lambda: nn.Sequential(nn.Linear(8, 192), nn.Tanh(), nn.Linear(192, 192), nn.Linear(192, 2)).to(dtype),
         lambda model: two_groups(model, cls, **arguments),
         lambda step, rank: noise(3, 8, seed=10 * step + rank).to(dtype),
@@ -223,7 +223,7 @@ def test_sums_are_in_rank_order_with_any_late_rank(network, late):
     values = [1e8, -1e8, 1.0]
 
     def batch(step, rank):
-        # Whatever the others push is there before: it has to wait for its turn.
+        # The pushes of the others arrive earlier, and have to wait.
         pause(0.05 if rank == late else 0.0)
         return torch.full((1, 1), values[(rank + step) % 3])
 
@@ -320,7 +320,7 @@ def test_averages_in_any_order_give_the_same_bits(network, seed):
 
 
 def test_a_functional_call_keeps_the_bits(network):
-    """Weights that only a parent uses: no hook of their own module ever runs."""
+    """Weights that only a parent uses: no hook of their module runs."""
 
     class Parent(nn.Module):
         def __init__(self) -> None:
@@ -343,7 +343,7 @@ def test_a_functional_call_keeps_the_bits(network):
 
 @pytest.mark.parametrize("seed", range(16))
 def test_any_loop_keeps_the_bits(network, seed):
-    """What loops do besides steps, drawn: accumulation, looks at the weights, settings changed by hand, reloads."""
+    """Random actions of loops besides steps: accumulation, reads of weights, changes of settings, reloads."""
     draw = random.Random(seed)
     world = 2
     plan = [

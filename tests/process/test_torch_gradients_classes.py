@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models and optimizers of every kind of class are synchronized, and come back as what they were."""
+"""Models and optimizers of every kind of class are synchronized and restored."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import typing
 
 import pytest
 import torch
-from support.exchanges import Hub
+from support.exchanges import ThreadServer
 from support.tensors import assert_same_bits, noise
 from torch import nn
 
@@ -125,7 +125,7 @@ class Data(nn.Module):
 
 
 class Frozen(Body):
-    """Takes no attribute, as a frozen dataclass."""
+    """Refuses attributes, like a frozen dataclass."""
 
     def __init__(self):
         self.__dict__["frozen"] = False
@@ -203,7 +203,7 @@ def fresh(model=Body, optimizer=Rule):
 
 
 def synchronized(model=Body, optimizer=Rule):
-    return ft.synchronize(*fresh(model, optimizer), servers=Hub(1, late=0.01).exchange(0))
+    return ft.synchronize(*fresh(model, optimizer), servers=ThreadServer(1, late=0.01).exchange(0))
 
 
 @pytest.mark.parametrize(
@@ -271,7 +271,7 @@ def test_the_class_of_a_synchronized_model_makes_plain_models_and_is_written_as_
 
 
 def test_checks_against_the_class_of_a_synchronized_model_change_no_later_check():
-    """Abstract classes remember the answers."""
+    """Abstract classes cache the results."""
     model, optimizer = synchronized(OfAbstract)
     plain = OfAbstract()
     assert not isinstance(plain, type(model))
@@ -281,7 +281,7 @@ def test_checks_against_the_class_of_a_synchronized_model_change_no_later_check(
 
 
 class Wrapper:
-    """Puts its methods in front of the class of an optimizer, as Lightning does."""
+    """Adds methods in front of an optimizer's class, like Lightning."""
 
     def step(self):
         return "wrapper"

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled blocks wait once, before they run; what was compiled is never stale."""
+"""Compiled blocks wait once, before they run, and are never stale."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from support.exchanges import Hub
+from support.exchanges import ThreadServer
 from support.processes import run
 from support.tensors import assert_same_bits, noise
 from torch import nn
@@ -41,7 +41,7 @@ class Net(nn.Module):
 
 
 def wrapped(model, backend):
-    """As ``torch.compile(block)`` does it: a module around the block."""
+    """Return a module around the block, as ``torch.compile(block)`` does."""
     for i, block in enumerate(model.blocks):
         model.blocks[i] = torch.compile(block, backend=backend)
 
@@ -82,7 +82,7 @@ def test_compiled_blocks_keep_the_bits_and_wait_once_each(how, backend):
     torch._dynamo.reset()
     model, _ = fresh()
     how(model, backend)
-    (exchange,) = Hub(1, late=0.01).exchanges()
+    (exchange,) = ThreadServer(1, late=0.01).exchanges()
     model, optimizer = ft.synchronize(model, torch.optim.AdamW(model.parameters(), lr=0.05), servers=exchange)
     assert_same_bits(train(model, optimizer), expected)
     ends = [i for i, (kind, _) in enumerate(exchange.log) if kind == "end_round"]
@@ -94,7 +94,7 @@ def test_compiled_blocks_keep_the_bits_and_wait_once_each(how, backend):
 def test_blocks_compiled_after_the_first_step_keep_the_bits():
     expected = train(*fresh())
     model, optimizer = fresh()
-    model, optimizer = ft.synchronize(model, optimizer, servers=Hub(1, late=0.01).exchange(0))
+    model, optimizer = ft.synchronize(model, optimizer, servers=ThreadServer(1, late=0.01).exchange(0))
     train(model, optimizer, 2)
     in_place(model, "eager")
     mine = [train_one(model, optimizer, step) for step in (2, 3)]
@@ -109,13 +109,13 @@ def train_one(model, optimizer, step):
 
 
 def test_blocks_that_ran_compiled_before_synchronize_are_never_stale():
-    """Dynamo guards on no hooks: code that was compiled before they were placed may skip them, and must not go unseen."""
+    """Dynamo has no guards on hooks: code that was compiled earlier may skip them, which must be detected."""
     expected_model, optimizer = fresh()
     expected = train(expected_model, optimizer)
     model, optimizer = fresh()
     in_place(model, "eager")
     model(noise(3, 4, seed=9))
-    model, optimizer = ft.synchronize(model, optimizer, servers=Hub(1, late=0.01).exchange(0))
+    model, optimizer = ft.synchronize(model, optimizer, servers=ThreadServer(1, late=0.01).exchange(0))
     assert_same_bits(train(model, optimizer), expected)
 
 
@@ -127,7 +127,7 @@ def test_a_whole_compiled_model_is_right_and_warns_of_no_overlap(backend):
     torch._dynamo.reset()
     model, optimizer = fresh()
     model.compile(backend=backend)
-    model, optimizer = ft.synchronize(model, optimizer, servers=Hub(1, late=0.01).exchange(0))
+    model, optimizer = ft.synchronize(model, optimizer, servers=ThreadServer(1, late=0.01).exchange(0))
     with pytest.warns(UserWarning, match="compile per block"):
         assert_same_bits(train(model, optimizer), expected)
 
@@ -137,17 +137,17 @@ def test_wrapping_the_synchronized_model_is_right():
     expected = train(torch.compile(expected_model, backend="eager"), optimizer)
     torch._dynamo.reset()
     model, optimizer = fresh()
-    model, optimizer = ft.synchronize(model, optimizer, servers=Hub(1, late=0.01).exchange(0))
+    model, optimizer = ft.synchronize(model, optimizer, servers=ThreadServer(1, late=0.01).exchange(0))
     compiled = torch.compile(model, backend="eager")
     train(compiled, optimizer)
     assert_same_bits([parameter.detach() for parameter in model.parameters()], expected)
 
 
-#: In a process of its own: what other tests have compiled and changed there counts for dynamo, too.
+#: In a separate process: dynamo also counts the compilations of other tests.
 REUSED = """
     import torch
     import foresee.torch as ft
-    from support.exchanges import Hub
+    from support.exchanges import ThreadServer
     from support.processes import say
     from process.test_torch_gradients_compile import fresh, in_place, train
 
@@ -159,7 +159,7 @@ REUSED = """
         return graph.forward
 
     in_place(model, backend)
-    model, optimizer = ft.synchronize(model, optimizer, servers=Hub(1).exchange(0))
+    model, optimizer = ft.synchronize(model, optimizer, servers=ThreadServer(1).exchange(0))
     train(model, optimizer, 1)
     profiled = len(calls)
     train(model, optimizer, 3)

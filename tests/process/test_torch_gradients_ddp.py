@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``ft.ddp_hook``: torch's DistributedDataParallel with our exchange, whose averages are sums in rank order."""
+"""``ft.ddp_hook``: DistributedDataParallel with averages of sums in rank order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import threading
 import pyarrow.ipc
 import pytest
 import torch
-from support.exchanges import Hub, Lost, over_servers
+from support.exchanges import Lost, ThreadServer, over_servers
 from support.ranks import Training, run
 from support.reference import mean_in_rank_order
 from support.tensors import assert_same_bits, noise
@@ -22,7 +22,7 @@ from foresee.errors import Closed, ConfigError
 
 
 class Bucket:
-    """What DDP hands to a hook."""
+    """The bucket that DDP passes to a hook."""
 
     def __init__(self, index, gradients, *, last):
         self._index, self._gradients, self._last = index, gradients, last
@@ -38,7 +38,7 @@ class Bucket:
 
 
 def backward(state, sizes, rank, step):
-    """One backward pass of DDP, as a hook sees it: buckets in order, then all futures."""
+    """Run one backward pass of DDP for a hook: buckets in order, then all futures."""
     given = [noise(size, seed=1000 * step + 10 * index + rank) for index, size in enumerate(sizes)]
     futures = [
         ft.ddp_hook(state, Bucket(index, gradients, last=index == len(sizes) - 1))
@@ -76,11 +76,11 @@ def test_buckets_are_averaged_in_rank_order_and_rebuilt_ones_are_agreed_on(netwo
 
 
 def test_stats_have_the_exposed_time():
-    """From a backward pass's last bucket on: what comes before is hidden, however long it takes."""
-    state = ft.DdpState(servers=Hub(1, slow=lambda rank, name: 0.2).exchange(0))
+    """Only time after the last bucket of a backward pass is exposed."""
+    state = ft.DdpState(servers=ThreadServer(1, slow=lambda rank, name: 0.2).exchange(0))
     assert state.stats()["exposed_s"] == state.stats()["exposed_last_round_s"] == 0
     before = 0.0
-    # The second is of the plan, and the third not: a round of what is known, a plan, and a round.
+    # The second bucket is in the plan, the third is not: a round, a new plan, and another round.
     for step, sizes in enumerate([[3, 2], [3, 2], [3, 4]]):
         first = ft.ddp_hook(state, Bucket(0, torch.ones(sizes[0]), last=False))
         pause(0.2)
@@ -112,7 +112,7 @@ def test_every_bucket_of_every_step_is_in_the_timeline_and_in_the_ledger(tmp_pat
     for rank in range(2):
         events = json.loads((tmp_path / f"step.rank{rank}.json").read_text())
         pulled = {event["name"] for event in events if (event.get("cat"), event["ph"]) == ("pull", "e")}
-        # The first step's buckets were not known before, nor the second's.
+        # The buckets of the first two steps are new.
         assert len([name for name in pulled if name.startswith("bucket 0 of 1600 bytes")]) == 2
         assert any(name.startswith("bucket 1 of 120 bytes") for name in pulled)
         with pyarrow.ipc.open_stream((tmp_path / "ledger" / f"rank-{rank}.arrow").read_bytes()) as stream:
@@ -124,44 +124,44 @@ def test_every_bucket_of_every_step_is_in_the_timeline_and_in_the_ledger(tmp_pat
 
 
 def test_a_failure_reaches_every_future_and_every_later_bucket():
-    hub = Hub(2)
+    server = ThreadServer(2)
 
     def body(exchange):
         state = ft.DdpState(servers=exchange)
         backward(state, [3, 2], exchange.rank, 0)
         if exchange.rank == 1:
-            hub.lose("rank 1 is gone")
+            server.lose("rank 1 is lost")
             return
         futures = [
             ft.ddp_hook(state, Bucket(i, torch.ones(size), last=i == 1)) for i, size in enumerate([3, 2])
         ]
         for future in futures:
-            with pytest.raises(Exception, match="rank 1 is gone"):
+            with pytest.raises(Exception, match="rank 1 is lost"):
                 future.wait()
-        with pytest.raises(Lost, match="rank 1 is gone"):
+        with pytest.raises(Lost, match="rank 1 is lost"):
             ft.ddp_hook(state, Bucket(0, torch.ones(3), last=True))
 
-    run(hub.exchanges(), body)
+    run(server.exchanges(), body)
 
 
 def test_backward_raises_the_error_that_ended_the_exchange():
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     try:
-        hub = Hub(2)
-        first, second = hub.exchanges()
-        landed = threading.Event()
+        server = ThreadServer(2)
+        first, second = server.exchanges()
+        received = threading.Event()
 
         def body(exchange):
             if exchange is second:
                 backward(ft.DdpState(servers=exchange), [10], 1, 0)
-                landed.wait(WATCHDOG)
-                hub.lose("rank 1 is gone")
+                received.wait(WATCHDOG)
+                server.lose("rank 1 is lost")
                 return
             ddp = nn.parallel.DistributedDataParallel(nn.Linear(4, 2))
             ddp.register_comm_hook(ft.DdpState(servers=exchange), ft.ddp_hook)
             ddp(noise(3, 4, seed=0)).sum().backward()
-            landed.set()
-            with pytest.raises(Lost, match="rank 1 is gone"):
+            received.set()
+            with pytest.raises(Lost, match="rank 1 is lost"):
                 ddp(noise(3, 4, seed=1)).sum().backward()
 
         run([first, second], body)
@@ -170,13 +170,13 @@ def test_backward_raises_the_error_that_ended_the_exchange():
 
 
 def test_a_closed_or_dropped_state_ends_its_thread():
-    state = ft.DdpState(servers=Hub(1).exchange(0))
+    state = ft.DdpState(servers=ThreadServer(1).exchange(0))
     backward(state, [3], 0, 0)
     state.close()
     with pytest.raises(Closed):
         ft.ddp_hook(state, Bucket(0, torch.ones(3), last=True))
     state.close()
-    dropped = ft.DdpState(servers=Hub(1).exchange(0))
+    dropped = ft.DdpState(servers=ThreadServer(1).exchange(0))
     thread = dropped._thread
     backward(dropped, [3], 0, 0)
     del dropped
@@ -195,8 +195,8 @@ def test_all_wrong_arguments_are_reported_at_once():
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("view", [False, True])
 def test_ddp_itself_trains_with_the_bits_of_rank_order(network, monkeypatch, view):
-    """A process group per thread, for DDP's own start; gradients go by the hook."""
-    # Where a forward pass runs, DDP notes for the whole process: of two threads the last may put the other's back.
+    """With a process group per thread for DDP's start; gradients use the hook."""
+    # DDP records the running forward pass per process: of two threads the last may restore the other's.
     monkeypatch.setattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
     world = 2
 
@@ -238,7 +238,7 @@ def test_ddp_itself_trains_with_the_bits_of_rank_order(network, monkeypatch, vie
 def test_ranks_with_different_recover_raise_in_the_first_backward(network):
     def body(exchange):
         state = ft.DdpState(servers=exchange)
-        # As of ranks that open their exchanges themselves.
+        # Like ranks that open their exchanges themselves.
         state._compared = [("recover=", str(exchange.rank == 0), "so give every rank the same")]
         with pytest.raises(ConfigError, match=r"recover= is True on rank 0 and False on rank 1, so give"):
             backward(state, [4, 3], exchange.rank, 0)

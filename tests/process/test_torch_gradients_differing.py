@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors that all ranks raise alike: their class, the rank that they name, the first difference, and the remedy."""
+"""Errors that are equal on all ranks: class, named rank, first difference, and remedy."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def test_an_argument_that_differs_is_named_on_every_rank_with_both_values(starte
     assert differing.ARGUMENTS.keys() == DIFFERENCES.keys()
     for case, text in DIFFERENCES.items():
         for child in ranks:
-            said = child.line()
-            assert (said["case"], said["error"], said["text"]) == (case, "ConfigError", text)
+            report = child.line()
+            assert (report["case"], report["error"], report["text"]) == (case, "ConfigError", text)
 
 
 @pytest.mark.parametrize("way", ["synchronize", "ddp_hook"])
@@ -38,8 +38,8 @@ def test_a_rank_lost_with_the_server_in_its_process_is_named_by_the_others(start
     place = store()
     ranks = [started(differing.rank(one, 3, place.port, "lost", way)) for one in range(3)]
     for child in (ranks[0], ranks[2]):
-        said = child.line()
-        assert (said["error"], said["rank"]) == ("RankLost", 1), said
-        assert said["text"].startswith("lost rank 1: "), said
-        assert "look at " in said["text"], said
-        assert "start the server first" not in said["text"], said
+        report = child.line()
+        assert (report["error"], report["rank"]) == ("RankLost", 1), report
+        assert report["text"].startswith("lost rank 1: "), report
+        assert "look at " in report["text"], report
+        assert "start the server first" not in report["text"], report

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What shows weights or states as a whole shows all updates; copies and files know nothing of rounds."""
+"""Methods that show weights or states receive all updates; copies and files are plain."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import threading
 
 import pytest
 import torch
-from support.exchanges import Hub
+from support.exchanges import ThreadServer
 from support.house import ROOT
 from support.ranks import Training
 from support.small_models import function_modes
@@ -48,9 +48,11 @@ TRAINING = Training(Net, adam, batch)
 
 
 def trained(steps=3, **disorder):
-    """One rank with updates under way."""
+    """One rank with updates in flight."""
     model, optimizer = TRAINING.fresh()
-    model, optimizer = ft.synchronize(model, optimizer, servers=Hub(1, late=0.02, **disorder).exchange(0))
+    model, optimizer = ft.synchronize(
+        model, optimizer, servers=ThreadServer(1, late=0.02, **disorder).exchange(0)
+    )
     train(model, optimizer, steps)
     return model, optimizer
 
@@ -69,7 +71,7 @@ def stock(steps=3):
 
 
 def weights(model):
-    """As they lie in memory, without asking the root."""
+    """Return the weights in memory, without a flush."""
     return {name: tensor.detach().clone() for name, tensor in nn.Module.state_dict(model).items()}
 
 
@@ -104,12 +106,12 @@ def test_every_flush_point_receives_everything(point):
 
 def _raw(model, prefix=""):
     for name, child in model._modules.items():
-        for key, tensor in dict.items(child._parameters):  # without landing them
+        for key, tensor in dict.items(child._parameters):  # without receiving them
             yield f"{name}.{key}", tensor
 
 
 def test_without_a_flush_point_updates_are_in_flight():
-    """Else the tests above would prove nothing."""
+    """The tests above rely on it."""
     model, _ = trained()
     expected, _ = stock()
     seen = dict(_raw(model))
@@ -127,10 +129,10 @@ def test_train_in_every_step_and_zero_grad_keep_updates_in_flight():
 
 def test_a_loaded_state_is_not_overwritten_by_pending_updates():
     model, optimizer = trained()
-    kept = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
+    saved = copy.deepcopy((model.state_dict(), optimizer.state_dict()))
     train(model, optimizer, 2, first=3)
-    model.load_state_dict(kept[0])
-    optimizer.load_state_dict(kept[1])
+    model.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
     train(model, optimizer, 2, first=3)
     expected, theirs = stock(5)
     assert_same_bits(dict(model.state_dict()), dict(expected.state_dict()))
@@ -176,7 +178,7 @@ def test_a_copy_of_the_optimizer_is_plain():
 
 def test_a_saved_model_opens_where_foresee_is_not_installed(tmp_path):
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
-    model, optimizer = ft.synchronize(model, adam(model), servers=Hub(1).exchange(0))
+    model, optimizer = ft.synchronize(model, adam(model), servers=ThreadServer(1).exchange(0))
     torch.save(model, tmp_path / "before.pt")
     train(model, optimizer, 2)
     torch.save(model, tmp_path / "model.pt")
@@ -213,13 +215,13 @@ def test_an_averaged_model_averages_the_updated_weights():
 
 def test_an_ema_over_parameters_uses_every_update():
     def ema(model, optimizer):
-        kept = [parameter.detach().clone() for parameter in model.parameters()]
+        saved = [parameter.detach().clone() for parameter in model.parameters()]
         for step in range(4):
             train(model, optimizer, 1, first=step)
             with torch.no_grad():
-                for mean, parameter in zip(kept, model.parameters(), strict=True):
+                for mean, parameter in zip(saved, model.parameters(), strict=True):
                     mean.lerp_(parameter, 0.1)
-        return kept
+        return saved
 
     assert_same_bits(ema(*trained(0)), ema(*TRAINING.fresh()))
 
@@ -244,7 +246,7 @@ def test_a_second_close_does_nothing_and_closed_objects_can_be_synchronized_agai
     optimizer.close()
     optimizer.flush()
     assert type(copy.deepcopy(optimizer)) is torch.optim.AdamW
-    model, optimizer = ft.synchronize(model, optimizer, servers=Hub(1).exchange(0))
+    model, optimizer = ft.synchronize(model, optimizer, servers=ThreadServer(1).exchange(0))
     train(model, optimizer, 2, first=3)
     optimizer.close()
     assert_same_bits(dict(model.state_dict()), dict(stock(5)[0].state_dict()))
@@ -290,7 +292,7 @@ def test_objects_dropped_before_the_first_step_restore_torch():
     del model, optimizer
     gc.collect()
     assert exchange._closed
-    # Code is compiled again from the next call on; the mode goes with the next profile.
+    # Code is compiled again from the next call on; the next profile removes the mode.
     torch.zeros(1).add(1)
     compiled = []
 
@@ -364,8 +366,8 @@ def test_stats_have_rounds_and_exposed_seconds():
 
 @pytest.mark.parametrize("overlap", ["forward", "backward"])
 def test_exposed_seconds_of_the_last_round_differ_from_those_of_the_run(overlap):
-    hub = Hub(1, slow=lambda rank, name: 0.02)
-    model, optimizer = ft.synchronize(*TRAINING.fresh(), servers=hub.exchange(0), overlap=overlap)
+    server = ThreadServer(1, slow=lambda rank, name: 0.02)
+    model, optimizer = ft.synchronize(*TRAINING.fresh(), servers=server.exchange(0), overlap=overlap)
     before = 0.0
     for step in range(3):
         train(model, optimizer, 1, first=step)
@@ -379,34 +381,34 @@ def test_a_process_that_ends_finishes_its_last_round(tmp_path):
     code = """
 import sys, threading, torch
 from torch import nn
-from support.exchanges import Hub
+from support.exchanges import ThreadServer
 import foresee.torch as ft
 
 held = [False]
-hub = Hub(1, held=lambda rank, name: held[0])
+server = ThreadServer(1, held=lambda rank, name: held[0])
 model = nn.Linear(4, 4)
-model, optimizer = ft.synchronize(model, torch.optim.SGD(model.parameters(), lr=1.0), servers=hub.exchange(0))
+model, optimizer = ft.synchronize(model, torch.optim.SGD(model.parameters(), lr=1.0), servers=server.exchange(0))
 for step in range(2):
     optimizer.zero_grad()
     loss = model(torch.ones(1, 4)).sum()
     held[0] = step == 1
     loss.backward()
     optimizer.step()
-assert hub.training.received[0][0] == 0, hub.training.received
+assert server.training.received[0][0] == 0, server.training.received
 
 def release():
     held[0] = False
-    hub.release()
+    server.release()
 
-# A thread that is no daemon would itself be waited for.
+# The process would wait for a thread that is no daemon.
 timer = threading.Timer(0.3, release)
 timer.daemon = True
 timer.start()
 """
     code = (
-        "import atexit\nholder = {}\natexit.register(lambda: print('landed', sorted(holder['hub'].training.received[0])))\n"
+        "import atexit\nholder = {}\natexit.register(lambda: print('received', sorted(holder['server'].training.received[0])))\n"
         + code
-        + "\nholder['hub'] = hub\n"
+        + "\nholder['server'] = server\n"
     )
     path = os.pathsep.join([str(ROOT / "tests"), *sys.path])
     environment = {**os.environ, "PYTHONPATH": path}
@@ -415,8 +417,8 @@ timer.start()
     ended = subprocess.run(
         [sys.executable, script], capture_output=True, text=True, env=environment, check=False
     )
-    # Handlers run last in, first out: ours, registered later, before the one that prints.
-    assert ended.stdout == "landed [0, 1]\n", ended.stderr
+    # Handlers run last in, first out: Foresee's, registered later, before the one that prints.
+    assert ended.stdout == "received [0, 1]\n", ended.stderr
 
 
 @pytest.mark.parametrize(

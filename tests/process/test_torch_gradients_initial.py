@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All ranks begin with rank 0's parameters and buffers, as under DistributedDataParallel: also those that never travel."""
+"""All ranks start with rank 0's parameters and buffers, as in DistributedDataParallel: also those that no round sends."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def tensors(model):
 
 
 def made_otherwise(model):
-    """Other values in every tensor of the model."""
+    """Return a model with other values in every tensor."""
     for tensor in [*model.parameters(), *model.buffers()]:
         with torch.inference_mode(tensor.is_inference()), torch.no_grad():
             memory = tensor[0] if 0 in tensor.stride() else tensor

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loops that would train on wrong numbers raise, name the parameter, and say what to do."""
+"""Loops that would train on wrong numbers raise an error with the parameter and the remedy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pickle
 
 import pytest
 import torch
-from support.exchanges import Hub
+from support.exchanges import ThreadServer
 from support.small_models import function_modes
 from support.tensors import assert_same_bits, noise
 from torch import nn
@@ -22,16 +22,16 @@ from foresee.torch.gradients._use_profile import UseProfile
 
 @pytest.fixture(autouse=True)
 def without_compiled_code() -> None:
-    """Other tests of this process compile; where that was done no step is watched."""
+    """Hide compilations of other tests, after which no step is watched."""
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
 
 
 def pair(model=None, network=None, **arguments):
-    """One rank, synchronized."""
+    """Return a synchronized model and optimizer of one rank."""
     model = model or nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    exchange = network(1)[0] if network else Hub(1).exchange(0)
+    exchange = network(1)[0] if network else ThreadServer(1).exchange(0)
     return ft.synchronize(model, optimizer, servers=exchange, **arguments)
 
 
@@ -40,7 +40,7 @@ def backward(model, seed=0):
 
 
 def warm(model, optimizer, steps=2):
-    """Past the barrier of the first step."""
+    """Return them after the barrier of the first step."""
     for step in range(steps):
         optimizer.zero_grad()
         backward(model, step)
@@ -49,7 +49,7 @@ def warm(model, optimizer, steps=2):
 
 @pytest.mark.parametrize("warmed", [True, False], ids=["later", "first step"])
 class TestPlaceholder:
-    """Whatever touches ``p.grad`` while the gradient is in flight."""
+    """Uses of ``p.grad`` while the gradient is in flight."""
 
     def ready(self, warmed):
         model, optimizer = pair()
@@ -123,7 +123,7 @@ class TestPlaceholder:
         model, optimizer = self.ready(warmed)
         optimizer.step()
         if not warmed:
-            # The first step is a barrier, which leaves averages as a stock step does: they add up.
+            # The first step is a barrier, which leaves averages in ``grad`` like a stock step: they add up.
             backward(model)
             optimizer.step()
         with pytest.raises(GradientMisuse, match=r"call optimizer\.zero_grad\(\) first"):
@@ -137,7 +137,7 @@ class TestPlaceholder:
 
 
 def test_another_networks_backward_is_refused():
-    """A GAN whose generator step goes through the critic without taking it out."""
+    """A GAN whose generator step passes through the critic without freezing it."""
     critic, optimizer = pair(nn.Linear(4, 1))
     generator = nn.Linear(4, 4)
     critic(generator(noise(3, 4, seed=0))).mean().backward()
@@ -170,7 +170,7 @@ def test_reentrant_checkpoints_are_refused_where_each_would_be_a_barrier():
 
 
 class EvaluatesTwice(torch.optim.SGD):
-    """Evaluates its closure before and after the update, as optimizers with two gradients do."""
+    """Evaluates its closure before and after the update, like optimizers with two gradients."""
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -184,7 +184,10 @@ class EvaluatesTwice(torch.optim.SGD):
 def test_a_closure_is_refused_where_it_is_evaluated_several_times():
     model = nn.Linear(4, 2)
     model, optimizer = ft.synchronize(
-        model, EvaluatesTwice(model.parameters(), lr=0.1), servers=Hub(1).exchange(0), overlap="backward"
+        model,
+        EvaluatesTwice(model.parameters(), lr=0.1),
+        servers=ThreadServer(1).exchange(0),
+        overlap="backward",
     )
     with pytest.raises(
         GradientMisuse, match=r"EvaluatesTwice does not evaluate .*call backward\(\) before step\(\)"
@@ -275,7 +278,7 @@ def test_edits_after_the_step_keep_stock_bits(edit, request):
     expected = trained(*fresh())
     model, optimizer = fresh()
     assert_same_bits(
-        trained(*ft.synchronize(model, optimizer, servers=Hub(1, late=0.01).exchange(0))), expected
+        trained(*ft.synchronize(model, optimizer, servers=ThreadServer(1, late=0.01).exchange(0))), expected
     )
 
 
@@ -290,18 +293,18 @@ def test_editing_weights_from_parameters_is_allowed():
 
 
 class Early(nn.Module):
-    """Uses the head's bias, which it keeps and autograd does not save, before the head runs; not in the first step."""
+    """Uses the head's bias, which it holds and autograd does not save, before the head runs; not in the first step."""
 
     def __init__(self):
         super().__init__()
         self.early = False
         self.body = nn.Linear(4, 4)
         self.head = nn.Linear(4, 4)
-        self.kept = list(self.head.parameters())
+        self.held = list(self.head.parameters())
 
     def forward(self, x):
         if self.early:
-            return self.body(x + self.kept[1])
+            return self.body(x + self.held[1])
         return self.head(self.body(x))
 
 
@@ -318,11 +321,11 @@ def test_a_use_before_the_update_raises_at_the_gradient():
 
 
 class Saved(Early):
-    """Uses the head's weight, which autograd saves, before the head runs and its update lands; not in the first step."""
+    """Uses the head's weight, which autograd saves, before the head runs and its update; not in the first step."""
 
     def forward(self, x):
         x = self.body(x)
-        return self.head(F.linear(x, self.kept[0]) if self.early else x)
+        return self.head(F.linear(x, self.held[0]) if self.early else x)
 
 
 @pytest.mark.usefixtures("slow_network")
@@ -348,7 +351,7 @@ def test_debug_names_the_place_of_such_a_use():
 
 
 def unsaved(model, weight, step, first):
-    """From the step ``first`` on, a use before the module runs of which autograd saves nothing."""
+    """From the step ``first`` on, an early use of which autograd saves nothing."""
     x = noise(3, 4, seed=step)
     early = F.linear(x, weight()).square().mean() if step >= first else 0.0
     return model(x).square().mean() + early
@@ -356,7 +359,7 @@ def unsaved(model, weight, step, first):
 
 @pytest.mark.parametrize("first", [3, 4, 5, 6])
 def test_an_early_use_of_a_held_weight_is_found_in_the_next_step(first):
-    """Steps are numbered from 1, and 2, 4 and 8 are watched; else the one after a step with a new graph."""
+    """Steps 2, 4 and 8 (from 1) are watched, and the one after a step with a new graph."""
     model, optimizer = pair()
     weight = model[2].weight
     for step in range(1, 9):
@@ -374,16 +377,16 @@ def test_an_early_use_of_a_held_weight_is_found_in_the_next_step(first):
 
 @pytest.mark.filterwarnings("ignore:1 of 4 parameters:UserWarning")
 @pytest.mark.parametrize(
-    ("first", "kept"), [(1, True), (2, True), (1, False), (2, False), (3, False), (6, False)]
+    ("first", "held"), [(1, True), (2, True), (1, False), (2, False), (3, False), (6, False)]
 )
-def test_early_uses_with_a_wait_point_or_a_read_keep_stock_bits(first, kept):
-    """Those of the first two steps, or of a weight that is read from its module at any time."""
+def test_early_uses_with_a_wait_point_or_a_read_keep_stock_bits(first, held):
+    """Early uses in the first two steps, or of a weight that is read from its module."""
 
     def trained(model, optimizer):
         weight = model[2].weight
         for step in range(1, 9):
             optimizer.zero_grad()
-            unsaved(model, lambda: weight if kept else model[2].weight, step, first).backward()
+            unsaved(model, lambda: weight if held else model[2].weight, step, first).backward()
             optimizer.step()
         return {name: value.clone() for name, value in model.state_dict().items()}
 
@@ -393,7 +396,9 @@ def test_early_uses_with_a_wait_point_or_a_read_keep_stock_bits(first, kept):
         return model, torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
 
     expected = trained(*fresh())
-    assert_same_bits(trained(*ft.synchronize(*fresh(), servers=Hub(1, late=0.01).exchange(0))), expected)
+    assert_same_bits(
+        trained(*ft.synchronize(*fresh(), servers=ThreadServer(1, late=0.01).exchange(0))), expected
+    )
 
 
 @pytest.mark.parametrize("step", [1, 3, 7])
@@ -403,7 +408,7 @@ def test_undetected_edits_are_found_before_watched_steps(step):
     warm(model, optimizer, step)
     weight.data.mul_(0.5)
     if step == 1:
-        backward(model)  # the first step is a barrier: its update has landed, so the edit is right
+        backward(model)  # the first step is a barrier: its update was received, so the edit is right
         return
     with pytest.raises(GradientMisuse, match=r"0\.weight was modified"):
         model(noise(3, 4, seed=0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clipping in its three ways, step hooks, and ``overlap="backward"``: what needs gradients that are complete."""
+"""Three modes of clipping, step hooks, and ``overlap="backward"``, which need complete gradients."""
 
 from __future__ import annotations
 
@@ -79,14 +79,14 @@ def test_clipping_by_the_norm_of_the_step_before(network):
 
 
 class Own(torch.optim.AdamW):
-    """A class that is tried on toy parameters."""
+    """A class that is tested on toy parameters."""
 
 
 @pytest.mark.parametrize("overlap", ["forward", "backward"])
 @pytest.mark.parametrize("make", [torch.optim.AdamW, Own], ids=["listed", "tried"])
 @pytest.mark.parametrize("by_name", [True, False], ids=["closure=", "positional"])
 def test_a_closure_that_is_evaluated_once_gives_stock_bits(network, overlap, make, by_name):
-    """As Lightning calls it: forward pass, zero_grad() and backward() in the closure, whose loss step() returns."""
+    """As in Lightning: forward pass, zero_grad() and backward() in the closure, whose loss step() returns."""
     expected = Training(model, lambda net: make(net.parameters(), lr=0.01), batch, loss=loss).reference(WORLD)
 
     def body(exchange):
@@ -169,7 +169,7 @@ ARGUMENTS = {"overlap": "backward"}
 
 
 class TestBackward:
-    """``overlap="backward"``: everything is in ``p.grad`` when ``backward()`` returns."""
+    """``overlap="backward"``: all averages are in ``p.grad`` when ``backward()`` returns."""
 
     def test_bits(self, network):
         class Net(nn.Module):

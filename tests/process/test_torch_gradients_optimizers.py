@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from support.exchanges import Hub
+from support.exchanges import ThreadServer
 from support.ranks import run
 from support.reference import mean_in_rank_order, seeded
 from support.tensors import assert_same_bits, noise, state_of
@@ -18,7 +18,7 @@ import foresee.torch as ft
 from foresee.errors import ConfigError
 from foresee.torch import GradientMisuse
 
-# An optimizer that is stepped in some steps only has a schedule that is stepped before it.
+# A schedule may step before an optimizer that steps in some steps only.
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 WORLD = 2
 UNOWNED = pytest.mark.filterwarnings("ignore:.* are in no optimizer")
@@ -59,13 +59,13 @@ def test_an_edit_between_two_optimizers_affects_every_step():
         model: Any = seeded(Net)
         optimizers: list[Any] = body_and_heads(model)
         if synchronize:
-            model, optimizers = ft.synchronize(model, optimizers, servers=Hub(1).exchange(0))
+            model, optimizers = ft.synchronize(model, optimizers, servers=ThreadServer(1).exchange(0))
         weight = model.head.weight
         for step in range(9):
             model.zero_grad()
             loss(model, step, 0).backward()
             optimizers[0].step()
-            # Kept by the loop, so no read of the module tells of it: in place, and as other memory.
+            # Held by the loop, so without a read from the module: in place, and as other memory.
             weight.data.mul_(0.9)
             weight.data = weight.data.clone()
             optimizers[1].step()
@@ -80,7 +80,7 @@ def test_an_edit_between_two_optimizers_affects_every_step():
 Loop = Callable[[Any, list[Any], int, Callable[..., None]], None]
 
 
-# Each takes the model, the optimizers, the step, and what does `backward()` on this rank or on all in turn.
+# Each takes the model, the optimizers, the step, and a function for `backward()` on this rank or on all in turn.
 def every_step(model, optimizers, step, backward):
     for one in optimizers:
         one.zero_grad()
@@ -114,7 +114,7 @@ def the_second_over_sums_of_two_steps(model, optimizers, step, backward):
 
 
 def one_after_the_other(model, optimizers, step, backward):
-    """As two networks in one module are trained: each has a backward pass and a step of its own."""
+    """Train two networks in one module: each has its own backward pass and step."""
     for one in optimizers:
         one.zero_grad()
         backward(skip=one is optimizers[1])
@@ -160,7 +160,7 @@ def reference(optimizers_of, loop, *, steps=6, clip=None) -> list[dict[str, torc
         def backward(*, step: int = step, **how: Any) -> None:
             before = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
             buffers = [value.clone() for value in model.buffers()]
-            kept = buffers
+            first_buffers = buffers
             given = []
             for rank in range(WORLD):
                 for parameter, gradient in zip(model.parameters(), before, strict=True):
@@ -169,13 +169,13 @@ def reference(optimizers_of, loop, *, steps=6, clip=None) -> list[dict[str, torc
                     value.copy_(saved)
                 loss(model, step, rank, **how).backward()
                 given.append([p.grad for p in model.parameters()])
-                kept = [value.clone() for value in model.buffers()] if rank == 0 else kept
-            for value, saved in zip(model.buffers(), kept, strict=True):
+                first_buffers = [value.clone() for value in model.buffers()] if rank == 0 else first_buffers
+            for value, saved in zip(model.buffers(), first_buffers, strict=True):
                 value.copy_(saved)
             for parameter, gradients, old in zip(
                 model.parameters(), zip(*given, strict=True), before, strict=True
             ):
-                # What no rank's backward reached stays as it was.
+                # Gradients that no rank's backward reached are unchanged.
                 reached = old is None or any(not torch.equal(one, old) for one in gradients)
                 there = [one for one in gradients if one is not None]
                 parameter.grad = mean_in_rank_order(there, WORLD) if reached else old
@@ -252,7 +252,7 @@ def test_gradients_of_parameters_in_no_optimizer_are_averaged(network, overlap):
             for parameter in model.body.parameters():
                 parameter.sub_(parameter.grad, alpha=0.1)
                 parameter.grad = None
-        # Of the norm they add up, as nobody clears them.
+        # Gradients of the norm add up, since no optimizer clears them.
 
     def one(model, optimizers, step, backward):
         by_hand(model, optimizers[0], step, backward, getattr(optimizers[0], "flush", lambda: None))

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from support.exchanges import Hub
+from support.exchanges import ThreadServer
 from support.ranks import Training, run
 from support.small_models import HeadFirst, Tied, batch, check, function_modes, sgd
 from support.tensors import assert_same_bits
@@ -18,12 +18,12 @@ import foresee.torch as ft
 
 
 def classes(model, loss):
-    """Names of parameters in the order of their classes, found in one step of one rank."""
-    (exchange,) = Hub(1).exchanges()
+    """Return names of parameters in the order of their classes after one step of one rank."""
+    (exchange,) = ThreadServer(1).exchanges()
     model, optimizer = ft.synchronize(model, sgd(model), servers=exchange)
     loss(model).backward()
     optimizer.step()
-    gradients = [spec for spec in exchange.hub.plan if spec.op == "mean"]
+    gradients = [spec for spec in exchange.server.plan if spec.op == "mean"]
     return [spec.name for spec in sorted(gradients, key=lambda spec: spec.priority)]
 
 
@@ -37,7 +37,7 @@ def test_classes_follow_first_use_not_registration():
 
 def test_a_buffer_has_the_class_of_its_layer():
     class Normed(HeadFirst):
-        """Registered against the order of use; two buffers are not used in the first step."""
+        """Registered in the reverse order of use; two buffers are not used in the first step."""
 
         def __init__(self):
             super().__init__()
@@ -45,23 +45,23 @@ def test_a_buffer_has_the_class_of_its_layer():
             self.early = nn.BatchNorm1d(4)
             self.bare = nn.BatchNorm1d(4, affine=False)
             self.second.register_buffer("unseen", torch.zeros(2))
-            self.register_buffer("nobodys", torch.zeros(2))
+            self.register_buffer("unused", torch.zeros(2))
 
         def forward(self, x):
             return self.late(super().forward(self.bare(self.early(x))))
 
-    (exchange,) = Hub(1).exchanges()
+    (exchange,) = ThreadServer(1).exchanges()
     model = Normed()
     model, optimizer = ft.synchronize(model, sgd(model), servers=exchange)
     model(batch(0, 0)).sum().backward()
     optimizer.step()
-    classes = {spec.name: spec.priority for spec in exchange.hub.plan}
+    classes = {spec.name: spec.priority for spec in exchange.server.plan}
     layers = ("early", "bare", "first", "second", "head", "late")
     of_layer = [{classes.pop(name) for name in list(classes) if name.startswith(layer)} for layer in layers]
-    # Whatever a layer needs comes behind all that those before it need, and before all that those behind it do.
+    # The tensors of a layer come after those of earlier layers and before those of later ones.
     assert all(max(one) < min(other) for one, other in pairwise(of_layer))
     assert [len(one) for one in of_layer] == [5, 3, 2, 2, 2, 5], "unseen has the class of second.weight"
-    assert classes == {"nobodys": max(of_layer[-1]) + 1}
+    assert classes == {"unused": max(of_layer[-1]) + 1}
 
 
 def test_a_shape_query_is_not_a_use():
@@ -85,9 +85,9 @@ def test_a_parameter_that_the_first_step_did_not_use_comes_last():
 
 
 def test_the_first_layers_run_before_the_last_are_received():
-    """The point of it all: with a network that is slow for the last layer, the first layer does not wait for it."""
+    """With a slow network for the last layer, the first layer does not wait for it."""
     holding = set()
-    hub = Hub(2, held=lambda rank, name: rank in holding and name.startswith("head"))
+    server = ThreadServer(2, held=lambda rank, name: rank in holding and name.startswith("head"))
     reached = [[], []]
 
     def body(exchange):
@@ -97,10 +97,10 @@ def test_the_first_layers_run_before_the_last_are_received():
 
         def ran(name):
             if step == 2:
-                reached[rank].append((name, hub.rounds_of(rank, "head.weight")))
+                reached[rank].append((name, server.rounds_of(rank, "head.weight")))
                 if name == "second":
                     holding.remove(rank)
-                    hub.release()
+                    server.release()
 
         for name in ("first", "second", "head"):
             getattr(model, name).register_forward_hook(lambda *_, name=name: ran(name))
@@ -113,15 +113,15 @@ def test_the_first_layers_run_before_the_last_are_received():
             optimizer.step()
         optimizer.flush()
 
-    run(hub.exchanges(), body)
-    # Rounds count from 0. In the third forward pass the head of the second round lands only when "second" has run.
+    run(server.exchanges(), body)
+    # Rounds count from 0. In the third forward pass the head of the second round is received only after "second" ran.
     assert reached == [[("first", 0), ("second", 0), ("head", 1)]] * 2
 
 
 @pytest.mark.usefixtures("slow_network")
 def test_an_update_is_received_before_its_module_and_not_before_step():
-    hub = Hub(1)
-    (exchange,) = hub.exchanges()
+    server = ThreadServer(1)
+    (exchange,) = server.exchanges()
     model = HeadFirst()
     model, optimizer = ft.synchronize(model, sgd(model), servers=exchange)
     for step in range(2):
@@ -141,7 +141,7 @@ def test_an_update_is_received_before_its_module_and_not_before_step():
 
 def test_received_updates_are_stepped_together_except_in_checked_steps():
     def waits(debug):
-        (exchange,) = Hub(1).exchanges()
+        (exchange,) = ThreadServer(1).exchanges()
         model = HeadFirst()
         model, optimizer = ft.synchronize(model, sgd(model), servers=exchange, debug=debug)
         for step in range(6):
@@ -150,11 +150,11 @@ def test_received_updates_are_stepped_together_except_in_checked_steps():
             optimizer.step()
         ends = [i for i, (kind, _) in enumerate(exchange.log) if kind == "end_round"]
         parts = [exchange.log[first:last] for first, last in pairwise(ends)]
-        # What the first step waits for is in the order of registration.
+        # The first step waits in the order of registration.
         return [[names[0] for kind, names in part if kind == "wait"] for part in parts[1:]]
 
     together, one_by_one = ["first.weight"], ["first.weight", "second.weight", "head.weight"]
-    # Of steps 3 to 6 the fourth is watched.
+    # Of steps 3 to 6, step 4 is watched.
     assert waits(debug=False) == [together, one_by_one, together, together]
     assert waits(debug=True) == [one_by_one] * 4
 
@@ -204,7 +204,7 @@ def test_a_model_that_asks_its_parameters_for_their_dtype_still_overlaps():
         def forward(self, x):
             return super().forward(x.to(next(self.parameters()).dtype))
 
-    (exchange,) = Hub(1).exchanges()
+    (exchange,) = ThreadServer(1).exchanges()
     model = Asks()
     model, optimizer = ft.synchronize(model, sgd(model), servers=exchange)
     for step in range(3):
@@ -219,7 +219,7 @@ def test_a_model_that_asks_its_parameters_for_their_dtype_still_overlaps():
 def test_profiling_and_watching_restore_torch():
     before = function_modes()
     models = [HeadFirst(), HeadFirst()]
-    pairs = [ft.synchronize(model, sgd(model), servers=Hub(1).exchange(0)) for model in models]
+    pairs = [ft.synchronize(model, sgd(model), servers=ThreadServer(1).exchange(0)) for model in models]
     with torch.device("cpu"):
         for step in range(2):
             for model, optimizer in pairs:

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What travels: new parameter groups, buffers, several models."""
+"""What is sent: new parameter groups, buffers, several models."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from support.exchanges import Hub
+from support.exchanges import ThreadServer
 from support.ranks import run
 from support.reference import mean_in_rank_order, seeded
 from support.small_models import HeadFirst, batch, sgd
@@ -68,7 +68,7 @@ def test_buffers_follow_rank_0_and_constants_are_not_sent():
                 self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
             return self.norm(x * self.table * self.mask) + self.mean
 
-    hub = Hub(2, late=0.01)
+    server = ThreadServer(2, late=0.01)
     nets = [Net(), Net()]
 
     def body(exchange):
@@ -79,7 +79,7 @@ def test_buffers_follow_rank_0_and_constants_are_not_sent():
             optimizer.step()
         return {name: value.clone() for name, value in model.state_dict().items()}, exchange.log
 
-    (first, log), (second, other) = run(hub.exchanges(), body)
+    (first, log), (second, other) = run(server.exchanges(), body)
     assert_same_bits(first, second)
     assert first["norm.num_batches_tracked"] == 4
     pushed = [name for kind, name in log if kind == "push"]
@@ -93,7 +93,7 @@ def test_buffers_follow_rank_0_and_constants_are_not_sent():
 
 @pytest.mark.parametrize("overlap", ["forward", "backward"])
 def test_a_buffer_that_another_rank_alone_has_changed_follows_rank_0_too(network, overlap):
-    """A branch that only some ranks take: rank 0 has nothing to send, and the others keep nothing of their own."""
+    """A branch of some ranks only: rank 0 sends nothing, and the others return to its values."""
 
     class Net(nn.Module):
         def __init__(self):
@@ -142,7 +142,7 @@ def test_a_write_to_a_buffer_between_steps_is_kept(network):
 
 
 def test_two_models_with_two_optimizers(network):
-    """A GAN: each pair has its own exchange; the other network is kept out by requires_grad_(False)."""
+    """A GAN: each pair has its own exchange; requires_grad_(False) excludes the other network."""
 
     def nets():
         return seeded(lambda: (nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))))

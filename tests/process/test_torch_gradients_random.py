@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers that draw random numbers in their step: ranks that would draw other ones hear it at once."""
+"""Optimizers that draw random numbers in their step: ranks with different generators get an error at once."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def test_the_generator_of_a_wrapped_optimizer_is_found():
 @pytest.mark.filterwarnings("ignore:optimizer Noisy gives other bits")
 @pytest.mark.parametrize("kind", DRAWS)
 def test_ranks_with_different_generators_raise_before_the_step(network, monkeypatch, kind):
-    # The ranks of a test are threads, which share the generators: each reports a state of its own.
+    # The ranks of a test are threads, which share the generators: each reports its own state.
     here = threading.local()
     monkeypatch.setattr(_agreement, "digest_state", lambda name, _: f"{name} {here.state}")
 

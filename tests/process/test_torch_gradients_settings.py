@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks whose settings, states or weights differ hear what differs first, both values and both ranks."""
+"""Errors for ranks with different settings, states or weights: the first difference, both values and both ranks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def sgd(lr=0.1, **settings):
     return lambda net, odd: torch.optim.SGD(net.parameters(), lr=lr, **settings)
 
 
-# For each: the optimizer of a rank and its arguments, by whether it is the odd one; what the error says.
+# For each: the optimizer of a rank and its arguments, by whether it differs; the text of the error.
 STARTS = {
     "rate": (
         lambda net, odd: (torch.optim.SGD(net.parameters(), lr=0.01 if odd else 0.1), {}),

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 import torch
-from support.exchanges import Hub, Lost
+from support.exchanges import Lost, ThreadServer
 from support.ranks import run
 from support.tensors import noise
 from torch import nn
@@ -38,7 +38,7 @@ def test_ranks_with_different_strides_get_an_error_that_names_the_tensor(network
 
 
 def test_a_lost_rank_ends_the_forward_pass_with_its_name():
-    hub = Hub(2, late=0.0)
+    server = ThreadServer(2, late=0.0)
 
     def body(exchange):
         model = nn.Linear(4, 4)
@@ -47,22 +47,22 @@ def test_a_lost_rank_ends_the_forward_pass_with_its_name():
         )
         for step in range(3):
             if exchange.rank == 1 and step == 2:
-                hub.lose("rank 1 is gone")
+                server.lose("rank 1 is lost")
                 return
             optimizer.zero_grad()
             model(noise(3, 4, seed=step)).square().mean().backward()
             optimizer.step()
-        with pytest.raises(Lost, match="rank 1 is gone"):
+        with pytest.raises(Lost, match="rank 1 is lost"):
             model(noise(3, 4, seed=0))
-        with pytest.raises(Lost, match="rank 1 is gone"):
+        with pytest.raises(Lost, match="rank 1 is lost"):
             model.state_dict()
 
-    run(hub.exchanges(), body)
+    run(server.exchanges(), body)
 
 
 def test_closing_ends_a_wait_of_another_thread():
-    hub = Hub(2)
-    first, second = hub.exchanges()
+    server = ThreadServer(2)
+    first, second = server.exchanges()
     failed = []
 
     def body(exchange):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of a device: copies that take their time, on a device that is not there; and on a GPU where there is one."""
+"""Tensors of a device: late copies of a simulated device, and a GPU if there is one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import importlib
 
 import pytest
 import torch
-from support.exchanges import Hub, in_process, over_servers
+from support.exchanges import ThreadServer, in_process, over_servers
 from support.gradients import training
 from support.late_copies import LateCopies, staged
 from support.ranks import run
@@ -25,7 +25,7 @@ from foresee.torch.gradients._transfer import DeviceStaging, transfer_for
 @pytest.fixture
 def copies(monkeypatch) -> list[LateCopies]:
     made: list[LateCopies] = []
-    # The names of the package are the functions that these modules have.
+    # The names in the package are the functions of these modules.
     for name in ("synchronize", "ddp_hook"):
         module = importlib.import_module(f"foresee.torch.gradients.{name}")
         monkeypatch.setattr(module, "transfer_for", staged(made))
@@ -51,7 +51,7 @@ def test_a_model_on_a_device_trains_to_the_bits_of_one_process(copies, world) ->
     plan = training()
     reference = plan.reference(world)
     for state, _ in run(
-        Hub(world, late=0.003).exchanges(), functools.partial(train, plan=plan, steps=plan.steps)
+        ThreadServer(world, late=0.003).exchanges(), functools.partial(train, plan=plan, steps=plan.steps)
     ):
         assert_same_bits(state, reference)
     with over_servers(2) as connect:
@@ -63,7 +63,7 @@ def test_a_model_on_a_device_trains_to_the_bits_of_one_process(copies, world) ->
 
 
 class Counting(nn.Module):
-    """A buffer that changes, one that does not, and one that is replaced by another of other strides."""
+    """Buffers that change, do not change, and are replaced by one with other strides."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,7 +137,7 @@ def test_buckets_of_a_device_are_averaged(copies) -> None:
         state.close()
         return results
 
-    for results in run(Hub(3, late=0.003).exchanges(), body):
+    for results in run(ThreadServer(3, late=0.003).exchanges(), body):
         for step, sizes in enumerate(layouts):
             assert_same_bits(results[step], expected(sizes, 3, step))
     assert all(one.closed for one in copies)

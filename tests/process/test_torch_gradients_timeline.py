@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Chrome trace of a run: every tensor of every round, in an order that can have been."""
+"""The Chrome trace of a run: every tensor of every round, in a possible order."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STEPS = 5
 
 @pytest.fixture
 def traces(tmp_path):
-    """What two ranks wrote, without the events that describe tracks."""
+    """Return the events of two ranks, without those that describe tracks."""
 
     def train(exchange):
         model = HeadFirst()
@@ -66,7 +66,7 @@ def test_backward_waits_and_steps_have_a_track_each(traces):
                 assert event["dur"] >= 0
                 tracks[event["tid"]].append(event["name"])
         backward, steps = tracks[1], tracks[3]
-        # The last layer's gradient comes first, with nothing before it.
+        # The last layer's gradient comes first, without a predecessor.
         assert set(backward) == {
             "first.bias",
             "first.weight",
@@ -79,7 +79,7 @@ def test_backward_waits_and_steps_have_a_track_each(traces):
 
 
 def backward_first(events):
-    """The tensor that no span of backward has: the first of each pass."""
+    """Return the first tensor of each pass, which has no span of backward."""
     pushes = sorted(
         (event["ts"], event["name"]) for event in events if (event.get("cat"), event["ph"]) == ("push", "b")
     )
@@ -112,8 +112,8 @@ def test_a_full_disk_ends_the_timeline_and_not_the_training(tmp_path, caplog):
             model(batch(step, 0)).square().mean().backward()
             optimizer.step()
         optimizer.close()
-    said = [entry.message for entry in caplog.records if "timeline" in entry.message]
-    assert said == [f"the timeline {tmp_path / 'step.rank0.json'} ends here: No space left on device"]
+    messages = [entry.message for entry in caplog.records if "timeline" in entry.message]
+    assert messages == [f"the timeline {tmp_path / 'step.rank0.json'} ends here: No space left on device"]
 
 
 def test_pushes_pulls_and_waits_are_entries_of_the_ledger(tmp_path, monkeypatch):
@@ -141,7 +141,7 @@ def test_pushes_pulls_and_waits_are_entries_of_the_ledger(tmp_path, monkeypatch)
         for op in ("push", "pull"):
             moved = [row for row in rows if row["op"] == op]
             assert {row["source"] for row in moved} == {"server"}
-            # Each tensor once a step, on its own clock in order.
+            # Each tensor once per step, in the order of the clock.
             assert len({(row["step"], row["subject_id"]) for row in moved}) == len(moved)
             assert len(moved) == STEPS * len(parameters)
             assert sum(row["bytes"] for row in moved) == STEPS * sum(parameters.values())

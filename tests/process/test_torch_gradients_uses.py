@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every way in which a training uses parameters keeps the bits of the reference."""
+"""Every kind of use of parameters keeps the bits of the reference."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_autocast_around_the_forward_pass_does_not_touch_the_step(network):
 
 
 def test_one_autocast_region_over_a_whole_run_uses_no_stale_cast(network):
-    """Stock torch would: its cache of casts lives until the region ends."""
+    """Stock torch does: its cache of casts is valid until the region ends."""
     model = nn.Linear(4, 4)
     model, optimizer = ft.synchronize(model, sgd(model), servers=network(1)[0])
     x = batch(0, 0)
@@ -185,9 +185,9 @@ def test_branches_that_the_first_step_did_not_take_keep_the_bits(network):
             self.c = nn.Linear(4, 4)
 
         def forward(self, x):
-            taken = self.count // self.per_step % 3
+            branch = self.count // self.per_step % 3
             self.count += 1
-            return self.c(x) + (self.b(self.a(x)).sum() if taken else 0.0)
+            return self.c(x) + (self.b(self.a(x)).sum() if branch else 0.0)
 
     def model(per_step):
         made = Branches()
@@ -202,7 +202,7 @@ def test_branches_that_the_first_step_did_not_take_keep_the_bits(network):
 
 
 def test_unused_parameters_that_differ_by_rank(network):
-    """Used by one rank: everybody steps. Used by none: no gradient, no step, no decay."""
+    """Used by one rank: all ranks step. Used by none: no gradient, no step, no decay."""
 
     class Experts(nn.Module):
         def __init__(self):

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrappers that average or shard by themselves are named, around a synchronized model and inside of one."""
+"""Wrappers that average or shard are refused by name, around a synchronized model and within one."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from support.exchanges import Hub
+from support.exchanges import ThreadServer
 from support.tensors import noise
 from torch import distributed, nn
 from torch.distributed import fsdp
@@ -18,7 +18,7 @@ Ddp = nn.parallel.DistributedDataParallel
 
 @pytest.fixture
 def group():
-    """A process group of this process alone, which the wrappers need."""
+    """A process group of this process alone, for the wrappers."""
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     yield
     distributed.destroy_process_group()
@@ -27,7 +27,7 @@ def group():
 def pair(model=None):
     model = model or nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    return ft.synchronize(model, optimizer, servers=Hub(1).exchange(0))
+    return ft.synchronize(model, optimizer, servers=ThreadServer(1).exchange(0))
 
 
 def train(model, optimizer, through=None, steps=2):

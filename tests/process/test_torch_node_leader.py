@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the processes of a node find the rank that exchanges for them; file locks belong to a process, so each needs its own."""
+"""How processes of a node find their leader; a file lock belongs to a process, so each runs in its own."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
 
-def elsewhere(job: str, first: int, folder: Path) -> str | None:
-    """What another process finds: locks are a process's."""
+def find_in_other_process(job: str, first: int, folder: Path) -> str | None:
+    """The result of another process, since locks belong to a process."""
     source = """
         import sys, tempfile
         from support.processes import say
@@ -30,19 +30,19 @@ def elsewhere(job: str, first: int, folder: Path) -> str | None:
         tempfile.tempdir = sys.argv[1]
         say(found=find_leader(sys.argv[2], int(sys.argv[3])))
     """
-    (said,) = run(source, str(folder), job, str(first), warm=True)
-    found: str | None = said["found"]
+    (report,) = run(source, str(folder), job, str(first), warm=True)
+    found: str | None = report["found"]
     return found
 
 
 def test_the_address_of_a_leader_is_found_until_it_is_closed(tmp_path: Path) -> None:
     with contextlib.closing(LeaderAddress("job", 4, "127.0.0.1:29600", 1.0)) as address:
-        assert elsewhere("job", 4, tmp_path) == "127.0.0.1:29600"
-        # Neither another node's nor another job's.
-        assert elsewhere("job", 0, tmp_path) is None
-        assert elsewhere("other", 4, tmp_path) is None
+        assert find_in_other_process("job", 4, tmp_path) == "127.0.0.1:29600"
+        # Not for another node or another job.
+        assert find_in_other_process("job", 0, tmp_path) is None
+        assert find_in_other_process("other", 4, tmp_path) is None
     address.close()
-    assert elsewhere("job", 4, tmp_path) is None
+    assert find_in_other_process("job", 4, tmp_path) is None
     (folder,) = tmp_path.iterdir()
     assert list(folder.iterdir()) == []
 
@@ -51,9 +51,9 @@ def test_the_file_of_a_killed_process_is_no_address(tmp_path: Path) -> None:
     path = Path(_node._path("job", 0))
     path.write_text("127.0.0.1:1\n")
     assert find_leader("job", 0) is None
-    # The next one takes the file over.
+    # The next leader reuses the file.
     with contextlib.closing(LeaderAddress("job", 0, "127.0.0.1:2", 1.0)):
-        assert elsewhere("job", 0, tmp_path) == "127.0.0.1:2"
+        assert find_in_other_process("job", 0, tmp_path) == "127.0.0.1:2"
 
 
 def test_one_process_at_a_time_publishes_an_address(tmp_path: Path) -> None:
@@ -71,9 +71,9 @@ def test_one_process_at_a_time_publishes_an_address(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="FORESEE_JOB"):
             LeaderAddress("job", 0, "127.0.0.1:4", 0.1)
         assert wait_for_leader("job", 0, 60.0) == find_leader("job", 0) == "127.0.0.1:3"
-        # Killed, as it may be: the lock goes with it.
+        # A killed process loses its lock.
         timer = threading.Timer(0.1, other.send, [signal.SIGKILL])
         timer.start()
         with contextlib.closing(LeaderAddress("job", 0, "127.0.0.1:4", 60.0)):
-            assert elsewhere("job", 0, tmp_path) == "127.0.0.1:4"
+            assert find_in_other_process("job", 0, tmp_path) == "127.0.0.1:4"
         timer.join()

@@ -8,7 +8,7 @@ from support import gradients
 
 
 @pytest.mark.parametrize(
-    ("ranks", "others", "mode"), [(1, 0, "group"), (2, 2, "group"), (4, 1, "group"), (3, 0, "machine")]
+    ("ranks", "others", "mode"), [(1, 0, "group"), (2, 2, "group"), (4, 1, "group"), (3, 0, "node")]
 )
 def test_ranks_under_torchrun_carry_the_servers_themselves(
     started, ranks: int, others: int, mode: str

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks without torch, which start in no time: they push and wait, and say what happens to them."""
+"""Ranks without torch, which start quickly: they push, wait, and report their results."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ TOKEN = "a secret of 24 characters"
 #: Elements of each tensor, in order of first use: less than a packet, a few, many, none.
 ELEMENTS = (100, 20_000, 300_000, 0, 7)
 PACKET = 16 << 10
-#: Seconds; whoever is killed is noticed at once, whoever is silent after this.
+#: Seconds after which a silent process is lost; a killed one is noticed at once.
 TIMEOUT_S = 20.0
 
 
 @dataclass(frozen=True)
-class Part:
-    """What a rank does."""
+class RankPlan:
+    """The plan of one rank."""
 
     number: int
     world: int
     servers: tuple[str, ...]
     rounds: int | None = None
-    """None: for ever."""
+    """None: forever."""
     job: str = "bare"
     timeout_s: float = TIMEOUT_S
     elements: tuple[int, ...] = ELEMENTS
     pause_s: float = 0.0
-    """Between two rounds: what the rank computes."""
+    """Seconds between two rounds."""
     lost: int | None = None
-    """Who will be killed, after which the others go on."""
+    """The rank that is killed, without which the others continue."""
     recover: bool = False
 
 
@@ -59,26 +59,26 @@ def rank(
     recover: bool = False,
     within: Sequence[str] = (),
 ) -> Child:
-    """A rank in a process of its own; ``within``: see ``Child``.
+    """Start a rank in its own process; ``within``: see ``Child``.
 
-    Its first line is of its first round, the second of its end: the error, or when each round ended, by the machine's
-    clock; where one is lost also a digest of all averages, and who was in the last. The third tells what it has not
-    given back.
+    Its first line reports its first round. The second reports its end: the error, or when each round ended by the host's
+    clock; with ``lost`` also a digest of all averages, and the ranks of the last one. The third reports unreleased memory
+    and threads.
     """
-    part = Part(
+    plan = RankPlan(
         number, world, tuple(servers), rounds, job, timeout_s, tuple(elements), pause_s, lost, recover
     )
     source = "from support.bare_ranks import main; main()"
-    return Child(source, json.dumps(asdict(part)), env={"FORESEE_TOKEN": TOKEN}, within=within)
+    return Child(source, json.dumps(asdict(plan)), env={"FORESEE_TOKEN": TOKEN}, within=within)
 
 
 def main() -> None:
-    """Of a rank process."""
-    part = Part(**json.loads(sys.argv[1]))
-    gradients = [np.full(count, part.number + 1, np.float32) for count in part.elements]
+    """Run a rank process."""
+    plan = RankPlan(**json.loads(sys.argv[1]))
+    gradients = [np.full(count, plan.number + 1, np.float32) for count in plan.elements]
     before = resident_bytes()
     try:
-        ended = _exchange(part, gradients)
+        ended = _exchange(plan, gradients)
     except (ForeseeError, AssertionError) as error:
         say(error=type(error).__name__, text=str(error), rank=getattr(error, "rank", None))
     else:
@@ -89,45 +89,45 @@ def main() -> None:
 
 
 def _mean(ranks: Sequence[int]) -> np.float32:
-    """Of the numbers plus one, in every bit as servers add and divide."""
+    """Return the mean of the numbers plus one, with the bits of the servers."""
     return np.float32(sum(number + 1 for number in ranks)) / np.float32(len(ranks))
 
 
-def _exchange(part: Part, gradients: list[np.ndarray]) -> dict[str, object]:
-    """Every element of an average is the mean of all ranks, or of those that are left; what to say at the end."""
-    everybody = range(part.world)
-    left = [number for number in everybody if number != part.lost]
-    means = [_mean(everybody), _mean(left)]
+def _exchange(plan: RankPlan, gradients: list[np.ndarray]) -> dict[str, object]:
+    """Check that every element is the mean of all ranks or of those that are left; returns the final report."""
+    all_ranks = range(plan.world)
+    left = [number for number in all_ranks if number != plan.lost]
+    means = [_mean(all_ranks), _mean(left)]
     exchange = GradientExchange.open(
-        list(part.servers),
-        job=part.job,
-        rank=part.number,
-        world=part.world,
-        timeout_s=part.timeout_s,
+        list(plan.servers),
+        job=plan.job,
+        rank=plan.number,
+        world=plan.world,
+        timeout_s=plan.timeout_s,
         packet_bytes=PACKET,
-        recover=part.recover,
-        survives=part.lost is not None,
+        recover=plan.recover,
+        survives=plan.lost is not None,
     )
     try:
         exchange.agree(
-            [(f"w{id_}", "float32", [count], [1], id_, "mean") for id_, count in enumerate(part.elements)]
+            [(f"w{id_}", "float32", [count], [1], id_, "mean") for id_, count in enumerate(plan.elements)]
         )
         ended, digest = [], hashlib.sha256()
-        for round_ in itertools.count() if part.rounds is None else range(part.rounds):
+        for round_ in itertools.count() if plan.rounds is None else range(plan.rounds):
             if round_:
-                pause(part.pause_s)
+                pause(plan.pause_s)
             for id_, gradient in reversed(list(enumerate(gradients))):
                 exchange.push(id_, gradient.ctypes.data, gradient.nbytes, gradient)
             exchange.end_round()
             for id_ in range(len(gradients)):
                 exchange.wait([id_], lambda: None)
-                got = exchange.received(id_).view(np.float32)
-                assert np.isin(got, means).all(), f"w{id_} in round {round_}"
-                digest.update(got.tobytes())
+                average = exchange.received(id_).view(np.float32)
+                assert np.isin(average, means).all(), f"w{id_} in round {round_}"
+                digest.update(average.tobytes())
             ended.append(moment())
             if round_ == 0:
                 say(round=round_)
-        if part.lost is None:
+        if plan.lost is None:
             return {"ended": ended}
         without = bool((exchange.received(0).view(np.float32) == means[1]).all())
         lost, first = exchange.stats()["ranks_lost"], exchange.first

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks of a process group that are given different arguments, or of which one is lost with the server in its process.
+"""Ranks of a process group with different arguments, or of which one is lost with the server in its process.
 
-Each reports how its calls end.
+Each reports the results of its calls.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import foresee.torch as ft
 from foresee.errors import ForeseeError
 from support.processes import Child, say
 
-#: By name of the argument: what the last rank is given; the others are given none.
+#: Arguments of the last rank only, by name.
 ARGUMENTS: dict[str, object] = {
     "comm_dtype": "bf16",
     "overlap": "backward",
@@ -29,28 +29,28 @@ ARGUMENTS: dict[str, object] = {
     "clip": "exact",
 }
 _MAX_NORM = {"clip": {"max_norm": 1.0}}
-#: Seconds after which silence is a loss; a process that is gone is noticed earlier.
+#: Seconds after which a silent process is lost; a killed one is noticed earlier.
 _TIMEOUT_S = 20.0
 _LOST_STEP = 2
 
 
 def rank(number: int, world: int, port: int, *what: str) -> Child:
-    """A rank whose group meets in the store at ``port``; ``what``: "arguments", or "lost" and the way to train."""
+    """Start a rank with a store at ``port``; ``what``: "arguments", or "lost" and the training function."""
     source = "from support.differing import main; main()"
     env = {"FORESEE_ADDRESS": "127.0.0.1"}
     return Child(source, str(number), str(world), str(port), *what, env=env, warm=True)
 
 
 def main() -> None:
-    """Of a rank process."""
+    """Run a rank process."""
     warnings.simplefilter("ignore")
     number, world, port = map(int, sys.argv[1:4])
     store = distributed.TCPStore("127.0.0.1", port)
     distributed.init_process_group("gloo", store=store, rank=number, world_size=world)
     if sys.argv[4] == "arguments":
         for name, value in ARGUMENTS.items():
-            given = {name: value, **_MAX_NORM.get(name, {})} if number == world - 1 else {}
-            _report(name, lambda given=given: _synchronized(given))
+            arguments = {name: value, **_MAX_NORM.get(name, {})} if number == world - 1 else {}
+            _report(name, lambda arguments=arguments: _synchronized(arguments))
     else:
         train = {"synchronize": _train, "ddp_hook": _train_in_ddp}[sys.argv[5]]
         _report("lost", lambda: train(number))
@@ -94,7 +94,7 @@ def _train_in_ddp(number: int) -> None:
     model.register_comm_hook(state, ft.ddp_hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     try:
-        # Buffers of DDP would travel in gloo, which has an error of its own for a lost rank.
+        # DDP would send buffers over gloo, which has another error for a lost rank.
         model.broadcast_buffers = model.require_forward_param_sync = False
         for step in range(4):
             _die(number, step)

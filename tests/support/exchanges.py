@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ``GradientExchange`` inside of one process, for tests: ranks are threads, and averages may be late and shuffled.
+"""A ``GradientExchange`` within one process, for tests: ranks are threads, and averages may be late and shuffled.
 
-It does by the plainest code what the servers do: contributions are added one by one in rank order, 16-bit floats in
-f32, absent ranks skipped, one true division by the number of ranks, one rounding. It also checks the contract: a second
-push, a wait before the round's end, or two rounds of a tensor that overlap fail the test with an assertion.
+It computes averages as the servers do: contributions are added one by one in rank order, 16-bit floats in f32, absent
+ranks skipped, with one true division by the number of ranks and one rounding. It also checks the contract: a second push,
+a wait before the round's end, or two overlapping rounds of a tensor fail the test with an assertion.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from foresee.torch._exchange import GradientExchange, PlannedTensor
 from support.reference import mean_in_rank_order
 from support.waiting import WATCHDOG
 
-#: Seconds between two questions whether the caller wants to be interrupted.
+#: Seconds between two calls of ``on_interrupt``.
 _TICK_S = 0.05
 
 
 class Lost(ForeseeError):
-    """A rank of the test is gone."""
+    """A rank of the test is lost."""
 
 
 class Planned:
@@ -46,17 +46,17 @@ class Planned:
 
 
 @dataclass
-class HubRounds:
-    """What ranks have pushed, ended and received; rounds are numbered from 0, by tensor id and by rank."""
+class ServerRounds:
+    """State of the rounds of one plan, by tensor id and rank; rounds are numbered from 0."""
 
     world: int
     pushes: dict[tuple[int, int], dict[int, torch.Tensor]] = field(default_factory=dict)
     ended: list[int] = field(init=False)
-    """By rank, the last round that it ended."""
+    """Last ended round by rank."""
     absent: dict[int, dict[int, frozenset[int]]] = field(default_factory=dict)
-    """By round and rank, what the rank did not push."""
+    """Ids that a rank did not push, by round and rank."""
     received: list[dict[int, int]] = field(init=False)
-    """By rank and tensor, the last round that was received."""
+    """Last received round by rank and tensor."""
     results: list[dict[int, torch.Tensor]] = field(init=False)
     sums: set[tuple[int, int]] = field(default_factory=set)
 
@@ -66,15 +66,17 @@ class HubRounds:
         self.results = [{} for _ in range(self.world)]
 
 
-class Hub:
-    """Where the exchanges of ``world`` ranks meet.
+class ThreadServer:
+    """The server of ``world`` ranks that are threads.
 
-    ``late``: seconds, the most by which an average is delayed; delays are drawn from ``seed`` per rank and tensor, so
-    averages come in any order. 0: at once. ``slow``: by rank and tensor name, added to the delay. ``held``: by
-    rank and tensor name, whether an average is held back until `release` is called and it is held no more.
+    Args:
+        world: number of ranks.
+        late: maximal delay of an average in seconds. Delays are drawn per rank and tensor, so averages come in any order.
+        seed: of the delays.
+        slow: an additional delay by rank and tensor name.
+        held: whether to hold an average back until `release`, by rank and tensor name.
 
-    Plans without a mean are those of collectives: their rounds are counted by themselves, appear in no log, and are
-    neither late nor held.
+    Plans without a mean belong to collectives: their rounds are counted separately, are not logged, and are not delayed.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class Hub:
     ):
         self.world = world
         self.changed = threading.Condition()
-        self.training = HubRounds(world)
+        self.training = ServerRounds(world)
         self.rounds = self.training
         self.agreements: list[dict[int, list[Planned]]] = []
         self.plan: list[Planned] = []
@@ -100,7 +102,7 @@ class Hub:
 
     @property
     def trains(self) -> bool:
-        """Whether the present plan is one of training steps, not of a collective."""
+        """Whether the present plan is one of training steps."""
         return self.rounds is self.training
 
     def exchange(self, rank: int) -> ThreadExchange:
@@ -110,13 +112,13 @@ class Hub:
         return [self.exchange(rank) for rank in range(self.world)]
 
     def lose(self, who: str) -> None:
-        """From here on everybody who waits hears that ``who`` is gone."""
+        """Fail all waits from here on, with the loss of ``who``."""
         with self.changed:
             self.lost = who
             self.changed.notify_all()
 
     def release(self) -> None:
-        """Deliver what was held back and is held no more."""
+        """Deliver the averages that ``held`` no longer holds back."""
         with self.changed:
             before, self._held_back = self._held_back, []
             for rank, tensor, round_, mean in before:
@@ -137,22 +139,21 @@ class Hub:
         """All ranks have agreed on ``plan``."""
         self.plan = plan
         is_training = any(spec.op == "mean" for spec in plan)
-        self.rounds = self.training if is_training else HubRounds(self.world)
+        self.rounds = self.training if is_training else ServerRounds(self.world)
         for rank, received in enumerate(self.rounds.received):
             for spec in plan:
                 received[spec.id] = self.rounds.ended[rank]
 
     def settle(self, tensor: int, round_: int) -> None:
-        """Deliver the mean everywhere, if all ranks have pushed the tensor or said that they do not."""
+        """Deliver the mean to all ranks, if each has pushed the tensor or ended the round without it."""
         rounds = self.rounds
-        given = rounds.pushes.get((tensor, round_), {})
+        pushed = rounds.pushes.get((tensor, round_), {})
         absent = {rank for rank, ids in rounds.absent.get(round_, {}).items() if tensor in ids}
-        if len(given) + len(absent) < self.world or (tensor, round_) in rounds.sums:
+        if len(pushed) + len(absent) < self.world or (tensor, round_) in rounds.sums:
             return
         spec = self.plan[tensor]
-        # Whether nobody pushed is known only when all have said so.
         mean = mean_in_rank_order(
-            [given[rank] for rank in sorted(given)], self.world if spec.op == "mean" else 1
+            [pushed[rank] for rank in sorted(pushed)], self.world if spec.op == "mean" else 1
         )
         rounds.sums.add((tensor, round_))
         for rank in range(self.world):
@@ -168,36 +169,36 @@ class Hub:
                 self._deliver(rounds, rank, tensor, round_, mean)
 
     def _deliver_late(
-        self, rounds: HubRounds, rank: int, tensor: int, round_: int, mean: torch.Tensor | None
+        self, rounds: ServerRounds, rank: int, tensor: int, round_: int, mean: torch.Tensor | None
     ) -> None:
         with self.changed:
             self._deliver(rounds, rank, tensor, round_, mean)
 
     def _deliver(
-        self, rounds: HubRounds, rank: int, tensor: int, round_: int, mean: torch.Tensor | None
+        self, rounds: ServerRounds, rank: int, tensor: int, round_: int, mean: torch.Tensor | None
     ) -> None:
         assert rounds.received[rank].get(tensor, -1) == round_ - 1, "a tensor's rounds overlap"
         rounds.received[rank][tensor] = round_
         if mean is None:
             rounds.results[rank].pop(tensor, None)
         else:
-            # Memory that is used again, as the real one's is.
-            kept = rounds.results[rank].get(tensor)
-            if kept is None or kept.shape != mean.shape:
+            # Memory is reused, as in the native exchange.
+            memory = rounds.results[rank].get(tensor)
+            if memory is None or memory.shape != mean.shape:
                 rounds.results[rank][tensor] = mean.clone()
             else:
-                kept.copy_(mean)
+                memory.copy_(mean)
         self.changed.notify_all()
 
 
 class ThreadExchange:
-    """One rank's end of a hub."""
+    """The exchange of one rank."""
 
-    def __init__(self, hub: Hub, rank: int) -> None:
-        self.hub = hub
+    def __init__(self, server: ThreadServer, rank: int) -> None:
+        self.server = server
         self._rank = rank
         self._closed = False
-        self._kept: list[tuple[int, object, torch.Tensor]] = []
+        self._retained: list[tuple[int, object, torch.Tensor]] = []
         self.log: list[tuple[str, Any]] = []
         """Calls of training, in order: ("push", name), ("end_round", round), ("wait", names)."""
 
@@ -207,7 +208,7 @@ class ThreadExchange:
 
     @property
     def world(self) -> int:
-        return self.hub.world
+        return self.server.world
 
     @property
     def first(self) -> int:
@@ -215,114 +216,114 @@ class ThreadExchange:
 
     @property
     def _round(self) -> int:
-        """The last one that this rank ended."""
-        return self.hub.rounds.ended[self._rank]
+        """The last round that this rank ended."""
+        return self.server.rounds.ended[self._rank]
 
     def agree(self, tensors: Sequence[PlannedTensor], *, limit_s: float | None = None) -> None:
-        hub = self.hub
-        with hub.changed:
-            received = hub.rounds.received[self._rank]
-            assert all(received.get(t.id, -1) == self._round for t in hub.plan), "agreed in flight"
-            mine = sum(self._rank in one for one in hub.agreements)
-            if mine == len(hub.agreements):
-                hub.agreements.append({})
-            agreement = hub.agreements[mine]
+        server = self.server
+        with server.changed:
+            received = server.rounds.received[self._rank]
+            assert all(received.get(t.id, -1) == self._round for t in server.plan), "agreed in flight"
+            mine = sum(self._rank in one for one in server.agreements)
+            if mine == len(server.agreements):
+                server.agreements.append({})
+            agreement = server.agreements[mine]
             agreement[self._rank] = [Planned(id_, tensor) for id_, tensor in enumerate(tensors)]
-            if len(agreement) == hub.world and not _difference(agreement):
-                hub.adopt(agreement[0])
-            hub.changed.notify_all()
-            self._await(lambda: len(agreement) == hub.world)
+            if len(agreement) == server.world and not _difference(agreement):
+                server.adopt(agreement[0])
+            server.changed.notify_all()
+            self._await(lambda: len(agreement) == server.world)
             difference = _difference(agreement)
             if difference:
                 raise ConfigError(difference)
 
     def push(self, tensor_id: int, data_ptr: int, nbytes: int, keepalive: object) -> None:
-        hub, round_ = self.hub, self._round + 1
-        with hub.changed:
-            rounds, spec = hub.rounds, hub.plan[tensor_id]
+        server, round_ = self.server, self._round + 1
+        with server.changed:
+            rounds, spec = server.rounds, server.plan[tensor_id]
             assert nbytes == spec.nbytes
             assert rounds.received[self._rank].get(tensor_id, -1) == round_ - 1, (
                 f"{spec.name} pushed before it was received"
             )
-            given = rounds.pushes.setdefault((tensor_id, round_), {})
-            assert self._rank not in given, f"{spec.name} pushed twice"
+            pushed = rounds.pushes.setdefault((tensor_id, round_), {})
+            assert self._rank not in pushed, f"{spec.name} pushed twice"
             memory = _view(data_ptr, nbytes)
-            if hub.trains:
-                self._kept.append((round_, keepalive, memory))
-                self._kept.append((round_, None, memory.clone()))
+            if server.trains:
+                self._retained.append((round_, keepalive, memory))
+                self._retained.append((round_, None, memory.clone()))
                 self.log.append(("push", spec.name))
-            given[self._rank] = (
+            pushed[self._rank] = (
                 memory.clone().view(spec.dtype) if nbytes else torch.empty(0, dtype=spec.dtype)
             )
-            hub.settle(tensor_id, round_)
+            server.settle(tensor_id, round_)
 
     def end_round(self) -> int:
-        hub = self.hub
-        with hub.changed:
-            rounds, round_ = hub.rounds, self._round + 1
+        server = self.server
+        with server.changed:
+            rounds, round_ = server.rounds, self._round + 1
             absent = frozenset(
-                spec.id for spec in hub.plan if self._rank not in rounds.pushes.get((spec.id, round_), {})
+                spec.id for spec in server.plan if self._rank not in rounds.pushes.get((spec.id, round_), {})
             )
-            for spec in hub.plan:
+            for spec in server.plan:
                 assert rounds.received[self._rank].get(spec.id, -1) >= round_ - 1, (
                     f"{spec.name} is pending from the last round"
                 )
             rounds.ended[self._rank] = round_
             rounds.absent.setdefault(round_, {})[self._rank] = absent
             for tensor in sorted(absent):
-                hub.settle(tensor, round_)
-            if hub.trains:
+                server.settle(tensor, round_)
+            if server.trains:
                 self.log.append(("end_round", round_))
-                # What was retained in case a server is lost must still be as it was handed over.
-                done = [one for one in self._kept if one[0] < round_]
+                # Memory that is retained for recovery must be unchanged.
+                done = [one for one in self._retained if one[0] < round_]
                 for (_, _, memory), (_, _, copied) in zip(done[::2], done[1::2], strict=True):
                     assert torch.equal(memory, copied), "pushed memory was written to"
-                del self._kept[: len(done)]
+                del self._retained[: len(done)]
             return round_
 
     def wait(self, ids: Sequence[int], on_interrupt: Callable[[], object]) -> None:
-        hub = self.hub
-        with hub.changed:
-            if hub.trains:
-                self.log.append(("wait", [hub.plan[one].name for one in ids]))
-            received = hub.rounds.received[self._rank]
+        server = self.server
+        with server.changed:
+            if server.trains:
+                self.log.append(("wait", [server.plan[one].name for one in ids]))
+            received = server.rounds.received[self._rank]
             self._await(lambda: all(received[one] == self._round for one in ids), on_interrupt)
 
     def count_received(self, ids: Sequence[int]) -> int:
-        with self.hub.changed:
-            received = (self.hub.rounds.received[self._rank][one] == self._round for one in ids)
+        with self.server.changed:
+            received = (self.server.rounds.received[self._rank][one] == self._round for one in ids)
             return sum(1 for _ in itertools.takewhile(bool, received))
 
     def received(self, tensor_id: int) -> object:
-        return self.hub.rounds.results[self._rank][tensor_id].view(-1)
+        return self.server.rounds.results[self._rank][tensor_id].view(-1)
 
     def used(self, tensor_id: int) -> bool:
-        assert self.hub.rounds.received[self._rank][tensor_id] == self._round
-        return tensor_id in self.hub.rounds.results[self._rank]
+        assert self.server.rounds.received[self._rank][tensor_id] == self._round
+        return tensor_id in self.server.rounds.results[self._rank]
 
     def stats(self) -> Mapping[str, float]:
         return {"pushed_tensors": sum(kind == "push" for kind, _ in self.log)}
 
     def close(self) -> None:
-        with self.hub.changed:
+        with self.server.changed:
             self._closed = True
-            self.hub.changed.notify_all()
+            self.server.changed.notify_all()
 
     def _await(self, done: Callable[[], bool], on_interrupt: Callable[[], object] = lambda: None) -> None:
         quiet = 0.0
         while not done():
-            if self.hub.lost:
-                raise Lost(self.hub.lost)
+            if self.server.lost:
+                raise Lost(self.server.lost)
             if self._closed:
                 raise Closed("the exchange was closed")
             assert quiet < WATCHDOG, f"rank {self._rank} waits for ranks that do not come"
-            if not self.hub.changed.wait(_TICK_S):
+            if not self.server.changed.wait(_TICK_S):
                 quiet += _TICK_S
             on_interrupt()
 
 
 def _difference(agreement: Mapping[int, list[Planned]]) -> str | None:
-    """What differs first between the plans of ranks."""
+    """Return the first difference between the plans of ranks."""
     first = agreement[0]
     for rank, theirs in sorted(agreement.items()):
         if len(theirs) != len(first):
@@ -336,13 +337,13 @@ def _difference(agreement: Mapping[int, list[Planned]]) -> str | None:
 
 
 def in_process(world: int, **disorder: Any) -> list[GradientExchange]:
-    """A network for the fixture ``network``: exchanges of ``world`` ranks that are threads of this process."""
-    return list(Hub(world, **disorder).exchanges())
+    """Return exchanges of ``world`` ranks that are threads of this process, for the fixture ``network``."""
+    return list(ThreadServer(world, **disorder).exchanges())
 
 
 @contextlib.contextmanager
 def over_servers(servers: int = 1) -> Iterator[Callable[..., list[GradientExchange]]]:
-    """The same through real servers of this process and real sockets; what ``disorder`` asks for they do by themselves."""
+    """Yield the same over real servers of this process and real sockets, which need no artificial delays."""
     from foresee._native import GradientServer
     from foresee._runtime.ranks import World
     from foresee.torch import _network
@@ -354,10 +355,12 @@ def over_servers(servers: int = 1) -> Iterator[Callable[..., list[GradientExchan
         GradientServer.start("127.0.0.1:0", timeout_s=WATCHDOG, early_buffer_bytes=1 << 20, secret=token)
         for _ in range(servers)
     ]
-    places = tuple(server.address for server in started)
+    addresses = tuple(server.address for server in started)
 
     def connect(world: int, *, timeline: int = 0, **_: Any) -> list[GradientExchange]:
-        settings = ExchangeSettings(places, None, "raise", WATCHDOG, f"job-{next(jobs)}", timeline=timeline)
+        settings = ExchangeSettings(
+            addresses, None, "raise", WATCHDOG, f"job-{next(jobs)}", timeline=timeline
+        )
         groups: list[NetworkGroup] = []
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("FORESEE_TOKEN", token)
@@ -376,7 +379,7 @@ def over_servers(servers: int = 1) -> Iterator[Callable[..., list[GradientExchan
 
 
 def _view(pointer: int, nbytes: int) -> torch.Tensor:
-    """The bytes at ``pointer``, as they are, without a copy."""
+    """Return the bytes at ``pointer`` without a copy."""
     if not nbytes:
         return torch.empty(0, dtype=torch.uint8)
     return torch.frombuffer((ctypes.c_char * nbytes).from_address(pointer), dtype=torch.uint8)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A small training for rank processes over real servers, the same for their reference in one process."""
+"""A small training for rank processes over real servers, and for their reference in one process."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from support.waiting import pause, wait_until
 
 TOKEN = "a secret of 24 characters"
 _RANK = "from support.gradients import main; main()"
-_REFERENCE = "from support.gradients import say_reference; say_reference()"
-#: Of ranks of which one is killed: enough for the others to be in the midst of it.
+_REFERENCE = "from support.gradients import report_reference; report_reference()"
+#: Steps of ranks of which one is killed during training.
 SURVIVING_STEPS = 60
 
 
@@ -37,43 +37,43 @@ def training(**arguments: Any) -> Training:
 
 
 def digest(state: Any) -> dict[str, str]:
-    """Of every tensor of a state, by its path."""
+    """Return a digest of every tensor of a state, by its path."""
     found: dict[str, str] = {}
 
-    def walk(one: Any, path: str) -> None:
+    def visit(one: Any, path: str) -> None:
         if isinstance(one, torch.Tensor):
             memory = one.detach().contiguous().view(-1).view(torch.uint8)
             found[path] = hashlib.sha256(memory.numpy().tobytes()).hexdigest()
         elif isinstance(one, dict):
             for key, value in one.items():
-                walk(value, f"{path}/{key}")
+                visit(value, f"{path}/{key}")
 
-    walk(state, "")
+    visit(state, "")
     return found
 
 
 def serve(*arguments: str, token: str | None = TOKEN, within: Sequence[str] = (), **variables: str) -> Child:
-    """A `foresee serve` of its own; its first line says where. ``within``: see ``Child``."""
+    """Start a `foresee serve`, whose first line has its address. ``within``: see ``Child``."""
     source = "import sys; from foresee.cli import main; sys.exit(main(sys.argv[1:]))"
     env = variables if token is None else {"FORESEE_TOKEN": token, **variables}
     return Child(source, "serve", "--json", *arguments, env=env, within=within)
 
 
 def at_rest(server: Child) -> tuple[list[str], int]:
-    """Its threads, and how many files it has open, once no thread of a job or of a stranger is left."""
-    visits = ("foresee-greet", "foresee-hear", "foresee-sum", "foresee-suspect", "foresee-tell")
+    """Return the threads and the number of open files of a server once no connection is left."""
+    of_connections = ("foresee-greet", "foresee-hear", "foresee-sum", "foresee-suspect", "foresee-tell")
 
-    def nobody() -> bool:
-        return not any(name.startswith(visits) for name in engine_threads(server.pid))
+    def is_idle() -> bool:
+        return not any(name.startswith(of_connections) for name in engine_threads(server.pid))
 
-    def for_a_while() -> bool:
-        # The files of a thread that has ended are another thread's to close, and one that ends may begin another.
-        if not nobody():
+    def stays_idle() -> bool:
+        # Another thread closes the files of an ended one, and an ending thread may start another.
+        if not is_idle():
             return False
         pause(0.3)
-        return nobody()
+        return is_idle()
 
-    wait_until(for_a_while, what="the end of all visits")
+    wait_until(stays_idle, what="the end of all connections")
     return sorted(engine_threads(server.pid)), descriptors(server.pid)
 
 
@@ -87,7 +87,7 @@ def rank(
     recover: bool = True,
     local: int = 0,
 ) -> Child:
-    """A rank in a process of its own; it says what happens to it. ``local``: ranks of its machine, if it is told."""
+    """Start a rank in its own process, which reports its results. ``local``: ranks per node; 0: unknown."""
     env = {
         "RANK": str(number),
         "WORLD_SIZE": str(world),
@@ -103,7 +103,7 @@ def rank(
 def in_a_store(
     number: int, world: int, port: int, servers: list[str], env: dict[str, str] | None = None
 ) -> Child:
-    """A rank whose program gives torch's process group a store, at ``port``; no launcher has told it anything."""
+    """Start a rank without a launcher, whose program gives torch's process group a store at ``port``."""
     arguments = ("store", ",".join(servers), "recover", str(number), str(world), str(port))
     return Child(_RANK, *arguments, env=env, warm=True)
 
@@ -111,9 +111,9 @@ def in_a_store(
 def torchrun(
     world: int, servers: list[str], env: dict[str, str] | None = None, *, mode: str = "group"
 ) -> Child:
-    """Ranks under torchrun, in torch's process group; each says what happens to it.
+    """Start ranks under torchrun, in torch's process group; each reports its results.
 
-    ``mode``: in a ``group`` each exchanges by itself, on a ``machine`` they do as one.
+    ``mode``: in a ``group`` each exchanges by itself, on a ``node`` they do as one.
     """
     return under_torchrun(world, "support.gradients", mode, ",".join(servers), "recover", env=env)
 
@@ -121,7 +121,7 @@ def torchrun(
 def under_torchrun(
     world: int, module: str, *arguments: str, restarts: int = 0, env: dict[str, str] | None = None
 ) -> Child:
-    """A module's ``main`` as every rank."""
+    """Run a module's ``main`` as every rank."""
     source = """
         import sys
         from support.warm import fork_ranks_of_torchrun
@@ -135,25 +135,25 @@ def under_torchrun(
 
 
 def reference(world: int, local: int = 1) -> Child:
-    """One process that does what all ranks do. Not the test's own: torch rounds otherwise on more threads."""
+    """Start the reference in its own process, since torch rounds differently on more threads."""
     return Child(_REFERENCE, str(world), str(local), warm=True)
 
 
 @functools.cache
 def expected(world: int) -> dict[str, str]:
-    """What the reference ends with; computed once for all tests."""
-    (said,) = run(_REFERENCE, str(world), "1", warm=True)
-    digests: dict[str, str] = said["digest"]
+    """Return the digests of the reference; computed once for all tests."""
+    (report,) = run(_REFERENCE, str(world), "1", warm=True)
+    digests: dict[str, str] = report["digest"]
     return digests
 
 
-def say_reference() -> None:
-    """Of the reference process."""
+def report_reference() -> None:
+    """Run the reference process."""
     say(digest=digest(training().reference(int(sys.argv[1]), int(sys.argv[2]))))
 
 
 def main() -> None:
-    """Of a rank process."""
+    """Run a rank process."""
     mode, servers, *more = sys.argv[1:]
     if mode == "store":
         own, world, port = map(int, more[1:])
@@ -161,9 +161,9 @@ def main() -> None:
         torch.distributed.init_process_group("gloo", store=store, rank=own, world_size=world)
     else:
         own = detect().rank
-    if mode in ("group", "machine"):
+    if mode in ("group", "node"):
         torch.distributed.init_process_group("gloo")
-    loss = "continue" if mode == "survive" else "raise"
+    loss = "continue" if mode == "continue" else "raise"
     plan = training(
         servers=servers,
         timeout=20.0,
@@ -171,7 +171,7 @@ def main() -> None:
         hierarchical=mode != "group",
         on_rank_loss=loss,
     )
-    if mode == "survive":
+    if mode == "continue":
         plan.steps = SURVIVING_STEPS
     try:
         torch.manual_seed(0)
@@ -182,13 +182,13 @@ def main() -> None:
                     tensor.mul_(0.5)
         optimizer = plan.optimizer(model)
         model, optimizer = ft.synchronize(model, optimizer, **plan.arguments)
-        for step in itertools.count() if mode == "for ever" else range(plan.steps):
+        for step in itertools.count() if mode == "forever" else range(plan.steps):
             optimizer.zero_grad()
             plan.loss(model, plan.batch(step, own)).backward()
             optimizer.step()
-            if mode in ("for ever", "telling", "survive"):
+            if mode in ("forever", "report", "continue"):
                 say(step=step)
-        if mode in ("train", "telling", "survive", "group", "machine", "store"):
+        if mode in ("train", "report", "continue", "group", "node", "store"):
             state = state_of(model, optimizer)
             variance = float(model.norm.running_var.min())
             say(digest=digest(state), stats=dict(optimizer.stats()), least_variance=variance)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks without torch that survive lost servers and connections, and compare every bit of every average.
+"""Ranks without torch that recover from lost servers and connections, and compare every bit of every average.
 
-Each round has other gradients. The ranks of ``bare_ranks`` end with the first loss instead.
+Each round has other gradients. The ranks of ``bare_ranks`` end at the first loss instead.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOKEN = "a secret of 24 characters"
 #: Elements of each tensor, in order of first use: less than a packet, a few, many, none.
 ELEMENTS = (100, 20_000, 300_000, 0, 7)
 PACKET = 16 << 10
-#: Seconds; whoever is killed is noticed at once, whoever is silent after this.
+#: Seconds after which a silent process is lost; a killed one is noticed at once.
 TIMEOUT_S = 20.0
 
 
@@ -33,7 +33,7 @@ def rank(
     timeout_s: float = TIMEOUT_S,
     within: Sequence[str] = (),
 ) -> Child:
-    """A rank in a process of its own: its first line is of its first round, its second of its end.
+    """Start a rank in its own process: its first line reports its first round, its second its end.
 
     ``within``: see ``Child``.
     """
@@ -42,8 +42,8 @@ def rank(
     return Child(source, *map(str, arguments), env={"FORESEE_TOKEN": TOKEN}, within=within)
 
 
-def drawn(number: int, round_: int) -> list[np.ndarray]:
-    """What a rank pushes in a round: of all sizes, so that the order of a sum shows in its bits."""
+def gradients_of(number: int, round_: int) -> list[np.ndarray]:
+    """Return the gradients of a rank in a round, with all magnitudes to detect the order of a sum."""
     draw = np.random.default_rng((number, round_))
     return [
         (draw.standard_normal(count) * 10.0 ** draw.integers(-3, 4)).astype(np.float32) for count in ELEMENTS
@@ -51,10 +51,10 @@ def drawn(number: int, round_: int) -> list[np.ndarray]:
 
 
 def expected(world: int, rounds: int) -> str:
-    """The digest of all averages: added in rank order, then one division."""
+    """Return the digest of all averages: added in rank order, then divided once."""
     digest = hashlib.sha256()
     for round_ in range(rounds):
-        ranks = [drawn(number, round_) for number in range(world)]
+        ranks = [gradients_of(number, round_) for number in range(world)]
         for tensors in zip(*ranks, strict=True):
             total = tensors[0]
             for more in tensors[1:]:
@@ -64,7 +64,7 @@ def expected(world: int, rounds: int) -> str:
 
 
 def main() -> None:
-    """Of a rank process."""
+    """Run a rank process."""
     number, world, rounds = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[4])
     digest = hashlib.sha256()
     try:
@@ -80,7 +80,7 @@ def main() -> None:
             [(f"w{id_}", "float32", [count], [1], id_, "mean") for id_, count in enumerate(ELEMENTS)]
         )
         for round_ in range(rounds):
-            for id_, gradient in reversed(list(enumerate(drawn(number, round_)))):
+            for id_, gradient in reversed(list(enumerate(gradients_of(number, round_)))):
                 exchange.push(id_, gradient.ctypes.data, gradient.nbytes, gradient)
             exchange.end_round()
             for id_ in range(len(ELEMENTS)):

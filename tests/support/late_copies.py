@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A simulated device, for machines without CUDA: its copies are late, and until then their memory holds rubbish.
+"""A simulated device for hosts without CUDA: its copies are late, and their memory is invalid until then.
 
-Tensors stay in CPU memory. It shows that no copy is read before it is complete, and no average after the exchange may
-write to its memory again; streams and pinned memory are for tests with a GPU.
+Tensors stay in CPU memory. It shows that the product reads no copy before it is complete, and no average after the
+exchange may overwrite it. Streams and pinned memory are for tests with a GPU.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from foresee.torch._exchange import GradientExchange
 from foresee.torch.gradients._transfer import DeviceStaging, Transfer
 from support.waiting import pause
 
-#: Seconds, the most that a copy takes.
+#: Maximal seconds of a copy.
 LATE_S = 0.004
 
 
 class LateCopy:
-    """A copy that is made when somebody waits for it, of what was there when it was asked for."""
+    """A copy of the tensor at its creation, which is written by ``wait``."""
 
     def __init__(self, tensor: torch.Tensor, late_s: float) -> None:
         self.host = torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype)
@@ -36,10 +36,10 @@ class LateCopy:
 
 
 class LateCopies:
-    """Of a device whose copies take a drawn time."""
+    """Copies of a device that take a random time."""
 
     def __init__(self, seed: int = 0) -> None:
-        self._dice = random.Random(seed)
+        self._random = random.Random(seed)
         self._lock = threading.Lock()
         self.left = self.arrived = 0
         self.closed = False
@@ -47,7 +47,7 @@ class LateCopies:
     def to_host(self, tensor: torch.Tensor) -> LateCopy:
         with self._lock:
             self.left += 1
-            return LateCopy(tensor, self._dice.uniform(0, LATE_S))
+            return LateCopy(tensor, self._random.uniform(0, LATE_S))
 
     def to_device(self, host: torch.Tensor, device: torch.device) -> torch.Tensor:
         assert device.type == "cpu"
@@ -62,7 +62,7 @@ class LateCopies:
 
 
 def staged(made: list[LateCopies]) -> Callable[..., Transfer]:
-    """In place of ``transfer_for``: everything goes through a device that is not there; those that were made."""
+    """Replace ``transfer_for`` by one that uses the simulated device; ``made`` gets its copies."""
 
     def transfer_for(exchange: GradientExchange, tensors: object) -> Transfer:
         made.append(LateCopies(exchange.rank))

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def run(exchanges: Sequence[GradientExchange], body: Callable[[GradientExchange], Any]) -> list[Any]:
-    """``body`` of every rank, each in its thread; what they returned. The first error ends all, and is raised."""
+    """Run ``body`` for every rank in its thread; returns the results. The first error ends all, and is raised."""
     results: list[Any] = [None] * len(exchanges)
     errors: list[BaseException] = []
 
@@ -45,10 +45,10 @@ def run(exchanges: Sequence[GradientExchange], body: Callable[[GradientExchange]
 
 @dataclass
 class Training(ReferenceTraining):
-    """What is trained, and how; the same for the ranks and for their reference."""
+    """A training that is the same for the ranks and their reference."""
 
     arguments: dict[str, Any] = field(default_factory=dict)
-    """Of ``synchronize``."""
+    """Arguments of ``synchronize``."""
 
     def ranks(
         self,
@@ -58,7 +58,7 @@ class Training(ReferenceTraining):
         zero_last: bool = False,
         midway: Callable[[torch.nn.Module, int], None] | None = None,
     ) -> list[dict[str, Any]]:
-        """All ranks train; the state of each at the end. Rank 0's weights are the reference's, the others' are not."""
+        """Train all ranks; returns the state of each. Only rank 0 starts with the reference's weights."""
         pairs = [self.fresh() for _ in exchanges]
         for model, _ in pairs[1:]:
             with torch.no_grad():

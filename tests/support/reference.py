@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sequential reference that ranks are held against, bit by bit: one process, every rank's gradient in turn.
+"""The sequential reference of ranks, compared bit by bit: one process computes every rank's gradient in turn.
 
-Needs torch alone, so that ``scripts/gpu_check.py`` uses it where nothing of the tests is installed.
+It needs torch alone, for ``scripts/gpu_check.py``.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from support.tensors import state_of
 
 T = TypeVar("T")
 
-#: Larger than a packet, so that servers share it.
+#: Larger than a packet, so that several servers have a part.
 WIDTH = 192
 
 
@@ -36,43 +36,43 @@ class Net(nn.Module):
         return result
 
 
-#: torch draws first weights from one source for all threads.
-_DRAWING = threading.Lock()
+#: torch draws initial weights from one generator for all threads.
+_SEED_LOCK = threading.Lock()
 
 
 def seeded(make: Callable[[], T]) -> T:
-    """What ``make`` draws by torch's own generator, the same for every rank, whichever thread it runs in."""
-    with _DRAWING:
+    """Return the result of ``make`` with torch's seeded generator, the same on every rank and thread."""
+    with _SEED_LOCK:
         torch.manual_seed(0)
         return make()
 
 
 @dataclass
 class ReferenceTraining:
-    """What is trained, and how, by one process in the place of all ranks."""
+    """A training that one process runs for all ranks."""
 
     model: Callable[[], torch.nn.Module]
     optimizer: Callable[[torch.nn.Module], torch.optim.Optimizer]
     batch: Callable[[int, int], torch.Tensor]
-    """Of a step and a rank."""
+    """Batch of a step and a rank."""
     loss: Callable[[torch.nn.Module, torch.Tensor], torch.Tensor] = lambda model, batch: (
         model(batch).square().mean()
     )
     schedule: Callable[[torch.optim.Optimizer], Any] | None = None
     steps: int = 5
     clip: Callable[[torch.nn.Module], None] | None = None
-    """What the reference does with the averages before it steps."""
+    """Clipping of the averages before the step."""
 
     def reference(self, world: int, local: int = 1) -> dict[str, Any]:
-        """One process: every rank's gradient in turn, averaged in rank order, one whole stock step.
+        """Compute every rank's gradient in turn, average them in rank order, and take whole stock steps.
 
-        ``local``: ranks of each machine, which are averaged first.
+        ``local``: ranks of each node, which are averaged first.
         """
         model, optimizer = self.fresh()
         schedule = self.schedule(optimizer) if self.schedule else None
         for step in range(self.steps):
             buffers = {name: value.clone() for name, value in model.named_buffers()}
-            kept = buffers
+            first_buffers = buffers
             gradients = []
             for rank in range(world):
                 for name, value in model.named_buffers():
@@ -81,17 +81,17 @@ class ReferenceTraining:
                 self.loss(model, self.batch(step, rank)).backward()
                 gradients.append([parameter.grad for parameter in model.parameters()])
                 if rank == 0:
-                    kept = {name: value.clone() for name, value in model.named_buffers()}
+                    first_buffers = {name: value.clone() for name, value in model.named_buffers()}
             for name, value in model.named_buffers():
-                value.copy_(kept[name])
-            for parameter, given in zip(model.parameters(), zip(*gradients, strict=True), strict=True):
-                machines = [
+                value.copy_(first_buffers[name])
+            for parameter, of_ranks in zip(model.parameters(), zip(*gradients, strict=True), strict=True):
+                nodes = [
                     mean_in_rank_order(
-                        [one for one in given[first : first + local] if one is not None], local
+                        [one for one in of_ranks[first : first + local] if one is not None], local
                     )
                     for first in range(0, world, local)
                 ]
-                present = [one for one in machines if one is not None]
+                present = [one for one in nodes if one is not None]
                 parameter.grad = mean_in_rank_order(present, world // local)
             if self.clip:
                 self.clip(model)
@@ -117,5 +117,5 @@ def mean_in_rank_order(tensors: Sequence[torch.Tensor], divisor: int) -> torch.T
     if divisor == 1:
         return total.to(dtype)
     mean = (total / torch.tensor(divisor, dtype=wide)).to(dtype)
-    # Machines differ in the payload of a NaN, so that of a sum is always the same one.
+    # CPUs differ in the payload of a NaN, so the product uses one payload.
     return mean.masked_fill_(mean.isnan(), math.nan)

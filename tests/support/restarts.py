@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank that goes on from the last checkpoint, as a user's script does, and falls once in mid-training."""
+"""A rank that resumes from the last checkpoint, as a user's script does, and fails once during training."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from support.processes import say
 from support.reference import Net
 from support.tensors import state_of
 
-#: The step in which rank 1 falls: its gradients of it have left, and rank 0 waits for what is missing.
-FALLS_IN = 3
+#: The step in which rank 1 fails, after it pushed its gradients and before it ends the round.
+FAILING_STEP = 3
 
 
 def main() -> None:
-    """Of a rank under torchrun."""
+    """Run a rank under torchrun."""
     how, folder, servers = sys.argv[1:]
     checkpoint = pathlib.Path(folder) / "checkpoint.pt"
     rank, attempt = int(os.environ["RANK"]), int(os.environ["TORCHELASTIC_RESTART_COUNT"])
@@ -40,7 +40,7 @@ def main() -> None:
     for step in range(first, plan.steps):
         optimizer.zero_grad()
         plan.loss(model, plan.batch(step, rank)).backward()
-        if (rank, attempt, step) == (1, 0, FALLS_IN):
+        if (rank, attempt, step) == (1, 0, FAILING_STEP):
             if how == "is killed":
                 os.kill(os.getpid(), signal.SIGKILL)
             raise RuntimeError("a fault in the user's script")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small models that several files train, and what with."""
+"""Small models, optimizers and batches of several test files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check(network, model, world=2, **arguments):
 
 
 def function_modes():
-    """How many function modes torch has on this thread, but for one that watches of dropped models have left here."""
+    """Return the number of torch's function modes on this thread, without the idle one of dropped models."""
     gc.collect()
     profile = UseProfile(nn.Linear(1, 1), [])
     profile.start(eager=False)

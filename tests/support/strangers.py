@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Connections without the secret, by the hundred: what each says, and everything that it is answered.
+"""Hundreds of connections without the secret: what each sends, and all answers.
 
-They come from an address of their own, as those of another machine would.
+They come from another address, like those of another host.
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from support.waiting import wait_until
 
 ADDRESS = "127.0.0.2"
 HEADER_BYTES = 32
-#: Codes of frames, as the page of the format has them.
+#: Codes of frames in the format's documentation.
 CHALLENGE, ERROR = 17, 27
 
 
 def words(conversation: bytes) -> dict[str, bytes]:
-    """What strangers say, who know a ``conversation`` that a rank has had before."""
+    """Return the bytes that strangers send, who recorded a ``conversation`` of a rank."""
     hello = conversation[: frame_bytes(conversation)]
     announced = bytearray(hello[:HEADER_BYTES])
     struct.pack_into("<I", announced, 20, 1 << 20)
     return {
         "nothing": b"",
-        "a question": b"GET / HTTP/1.1\r\nHost: here\r\n\r\n" * 9,
+        "an HTTP request": b"GET / HTTP/1.1\r\nHost: here\r\n\r\n" * 9,
         "noise": bytes(range(256)) * 16,
-        "a greeting": hello,
-        "half a greeting": hello[:-1],
-        "a long greeting": bytes(announced) + bytes(1 << 16),
-        "what a rank has said": conversation,
+        "a hello": hello,
+        "half a hello": hello[:-1],
+        "a long hello": bytes(announced) + bytes(1 << 16),
+        "a conversation": conversation,
     }
 
 
 def frame_bytes(stream: bytes) -> int:
-    """Of the frame at its beginning."""
+    """Return the bytes of the first frame."""
     length: int = struct.unpack_from("<I", stream, 20)[0]
     return HEADER_BYTES + length
 
 
 def kinds(answer: bytes) -> list[int]:
-    """The codes of the frames of an answer, which has nothing else."""
+    """Return the codes of all frames of an answer."""
     found = []
     while answer:
         found.append(answer[2])
@@ -54,25 +54,25 @@ def kinds(answer: bytes) -> list[int]:
 
 
 class Strangers:
-    """``count`` connections, which say one of ``sayings`` each, in turn; ``slowly``: this one a byte at a time as well."""
+    """``count`` connections that send one of ``messages`` each, in turn; ``slowly``: also sent byte by byte."""
 
     def __init__(
-        self, server: str, count: int, sayings: Mapping[str, bytes], *, slowly: str | None = None
+        self, server: str, count: int, messages: Mapping[str, bytes], *, slowly: str | None = None
     ) -> None:
         self.answers: list[tuple[str, bytearray]] = []
-        """To whom, and what it was."""
+        """Message and answer of each connection."""
         self._open = selectors.DefaultSelector()
-        self._dribbles: list[tuple[socket.socket, list[int]]] = []
+        self._slow: list[tuple[socket.socket, list[int]]] = []
         host, _, port = server.rpartition(":")
-        for what, dribbled in itertools.islice(itertools.cycle(_turns(sayings, slowly)), count):
+        for what, is_slow in itertools.islice(itertools.cycle(_turns(messages, slowly)), count):
             one = socket.create_connection((host, int(port)), source_address=(ADDRESS, 0))
             one.setblocking(False)
             self.answers.append((what, bytearray()))
             self._open.register(one, selectors.EVENT_READ, self.answers[-1][1])
-            if dribbled:
-                self._dribbles.append((one, list(sayings[what])))
+            if is_slow:
+                self._slow.append((one, list(messages[what])))
             else:
-                self._say(one, sayings[what])
+                self._send(one, messages[what])
 
     def __enter__(self) -> Strangers:
         return self
@@ -89,14 +89,14 @@ class Strangers:
         wait_until(self._all_ended, what="the end of every connection, by the server")
 
     def _all_ended(self) -> bool:
-        for one, left in self._dribbles:
+        for one, left in self._slow:
             if left and one.fileno() >= 0:
-                self._say(one, bytes([left.pop(0)]))
+                self._send(one, bytes([left.pop(0)]))
         for key, _ in self._open.select(0.05):
-            self._hear(key)
+            self._receive(key)
         return not self._open.get_map()
 
-    def _hear(self, key: selectors.SelectorKey) -> None:
+    def _receive(self, key: selectors.SelectorKey) -> None:
         try:
             part = key.fileobj.recv(1 << 16)  # type: ignore[union-attr]
         except BlockingIOError:
@@ -107,8 +107,8 @@ class Strangers:
         if not part:
             self._leave(key.fileobj)
 
-    def _say(self, one: socket.socket, text: bytes) -> None:
-        # Whoever was shown the door need not be heard to the end.
+    def _send(self, one: socket.socket, text: bytes) -> None:
+        # The server may have closed the connection.
         with contextlib.suppress(OSError):
             one.send(text)
 
@@ -118,6 +118,6 @@ class Strangers:
         one.close()
 
 
-def _turns(sayings: Mapping[str, bytes], slowly: str | None) -> list[tuple[str, bool]]:
-    whole = [(what, False) for what in sayings]
+def _turns(messages: Mapping[str, bytes], slowly: str | None) -> list[tuple[str, bool]]:
+    whole = [(what, False) for what in messages]
     return whole if slowly is None else [*whole, (slowly, True)]

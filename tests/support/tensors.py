@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of a training: drawn numbers, the state that training changes, and its comparison bit by bit."""
+"""Tensors of a training: random numbers, the state that training changes, and its comparison bit by bit."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 
 def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Everything that training has changed, as it is now."""
+    """Return a copy of everything that training changes."""
     own = optimizer.state_dict()
     return copy.deepcopy(
         {"model": dict(model.state_dict()), "state": own["state"], "groups": own["param_groups"]}
@@ -18,7 +18,7 @@ def state_of(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[s
 
 
 def assert_same_bits(mine: Any, theirs: Any, where: str = "") -> None:
-    """Equal in structure, dtype and every bit; NaN equals NaN of the same bits, 0.0 is not -0.0."""
+    """Assert equal structure, dtype and bits; NaN equals NaN of the same bits, 0.0 is not -0.0."""
     if isinstance(mine, torch.Tensor):
         assert isinstance(theirs, torch.Tensor), where
         assert mine.dtype == theirs.dtype, where
@@ -41,5 +41,5 @@ def assert_same_bits(mine: Any, theirs: Any, where: str = "") -> None:
 
 
 def noise(*shape: int, seed: int) -> torch.Tensor:
-    """Numbers of their own, whatever other threads draw."""
+    """Return random numbers that do not depend on other threads."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))

@@ -18,7 +18,7 @@ PROGRAM = """
     from torch import nn
     import foresee.torch as ft
     from foresee.errors import ForeseeError
-    from support.exchanges import Hub
+    from support.exchanges import ThreadServer
     from support.tensors import noise
 
     warnings.simplefilter("ignore")
@@ -30,7 +30,7 @@ PROGRAM = """
         rate = {"lr": 0.01} if "lr" in inspect.signature(cls.__init__).parameters else {}
         optimizer = cls(model.parameters(), **rate)
         if synchronized:
-            model, optimizer = ft.synchronize(model, optimizer, servers=Hub(1).exchange(0))
+            model, optimizer = ft.synchronize(model, optimizer, servers=ThreadServer(1).exchange(0))
         # Some draw, by torch or by NumPy.
         torch.manual_seed(1)
         np.random.seed(1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model trace: what is written is read, each fault is named, and the well-known models have their sizes."""
+"""The model trace: reading and writing, faults, and the sizes of well-known models."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FOLDER = ROOT / "testdata" / "network"
 
 
 def golden() -> dict[str, object]:
-    """The golden file, as JSON has it."""
+    """Return the JSON content of the golden file."""
     content: dict[str, object] = json.loads((FOLDER / "trace.json").read_text())
     return content
 
@@ -79,7 +79,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
 
 
 def change(path: tuple[object, ...], value: object) -> str:
-    """The golden file with one value replaced; ``...`` removes it."""
+    """Return the golden file with one value replaced; ``...`` removes it."""
     content = golden()
     place: object = content
     for key in path[:-1]:
@@ -189,7 +189,7 @@ def test_batch_is_a_number_of_samples_or_none(batch: trace.Fact, expected: int |
 
 
 def script() -> ModuleType:
-    """`scripts/model_traces.py` as a module."""
+    """Import `scripts/model_traces.py` as a module."""
     spec = importlib.util.spec_from_file_location("model_traces", ROOT / "scripts" / "model_traces.py")
     assert spec is not None
     assert spec.loader is not None
@@ -224,7 +224,7 @@ def test_the_well_known_models_have_their_sizes(
 
 
 def test_large_last_tensors_are_hidden_and_large_first_ones_are_not() -> None:
-    """Large tensors at the end are easily hidden, large ones at the front are not; small models gain little."""
+    """As in the paper; small models gain little."""
     steps = {name: trace.read(FOLDER / f"{name}.json").step() for name in ("vgg16", "resnet50", "bert_base")}
     need = {
         name: network.minimum_bandwidth(step, "mercury", goal=0.99) / step.total_bytes * step.oracle

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The model of a step whose gradients cross a network: golden steps, arrays in and out, laws, refusals."""
+"""The model of a step whose gradients cross a network: golden steps, arrays, laws, refused arguments."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GOLDEN = sorted((ROOT / "testdata" / "network").glob("*.txt"))
 def test_every_golden_step_has_its_expected_results(path: Path) -> None:
     layers: list[list[Fraction]] = []
     bandwidth = 1.0
-    asked = 0
+    checked = 0
     for question, answers in questions(path.read_text()):
         word, *rest = question.split()
         if word == "layer":
@@ -34,14 +34,14 @@ def test_every_golden_step_has_its_expected_results(path: Path) -> None:
         if word == "bandwidth":
             bandwidth = float(Fraction(rest[0]))
             continue
-        asked += 1
+        checked += 1
         assert len(answers) == (4 if word == "follow" else 1), question
         if word in {"servers", "dedicated"}:
             ranks, servers = map(int, rest)
-            told = network.shares(ranks, servers, dedicated_only=word == "dedicated")
-            close(told, answers[0].split())
+            actual = network.shares(ranks, servers, dedicated_only=word == "dedicated")
+            close(actual, answers[0].split())
             assert network.effective_bandwidth(8.0, ranks, servers, dedicated_only=word == "dedicated") == (
-                8.0 * told.of_link
+                8.0 * actual.of_link
             )
             continue
         step = golden_step(layers)
@@ -70,11 +70,11 @@ def test_every_golden_step_has_its_expected_results(path: Path) -> None:
             assert followed.uplink.layer.tolist() == [int(layer) for layer, _, _ in carried]
             close(followed.uplink.start, [start for _, start, _ in carried])
             close(followed.uplink.end, [end for _, _, end in carried])
-    assert asked >= 10
+    assert checked >= 10
 
 
 def questions(text: str) -> list[tuple[str, list[str]]]:
-    """Each line that asks, and its answers."""
+    """Return each query line with its results."""
     found: list[tuple[str, list[str]]] = []
     for line in text.splitlines():
         if line.startswith("> "):
@@ -90,8 +90,8 @@ def golden_step(layers: list[list[Fraction]]) -> network.Step:
     return network.Step([int(size) for size in columns[0]], backward=backward, forward=forward, update=update)
 
 
-def close(told, expected) -> None:
-    np.testing.assert_allclose(list(told), [float(Fraction(word)) for word in expected], rtol=1e-9)
+def close(actual, expected) -> None:
+    np.testing.assert_allclose(list(actual), [float(Fraction(word)) for word in expected], rtol=1e-9)
 
 
 @pytest.mark.parametrize("module", ["foresee.network.model", "foresee.network.trace"])

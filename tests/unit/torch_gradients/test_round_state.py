@@ -28,7 +28,7 @@ def push(state: State, *tensors: TensorState) -> None:
 
 
 def step(state: State, optimizer: int, tensors: list[TensorState]) -> bool:
-    """As a step in the overlapping mode; whether it ended a round."""
+    """Step in the overlapping mode; returns whether a round ended."""
     ends = state.ends_round(optimizer)
     if ends:
         state.end_round(optimizer)
@@ -105,7 +105,7 @@ def test_the_first_of_several_optimizers_ends_the_round_for_all() -> None:
     push(state, *tensors)
     assert [step(state, 1, tensors), step(state, 0, tensors)] == [True, False]
     receive(state, tensors)
-    # Without a backward in between, the one that has used this round's averages ends another one.
+    # Without a backward in between, the optimizer that used this round's averages ends another round.
     assert not state.has_gradients
     assert [step(state, 0, tensors), step(state, 1, tensors)] == [True, False]
     assert (state.number, state.steps) == (2, [2, 2])

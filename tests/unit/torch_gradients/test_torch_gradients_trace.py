@@ -16,7 +16,7 @@ from foresee.errors import ConfigError
 from foresee.network.trace import read
 from foresee.torch.gradients import _trace
 
-# The first optimizer of a process imports torch's compiler: seconds that are no test's.
+# The first optimizer of a process imports torch's compiler, for seconds.
 torch.optim.SGD([torch.zeros(1)])
 
 

@@ -25,7 +25,7 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (World(4, 8, 0, 4, True), 4),
         (World(0, 2, 0, 2, True), 0),
         (World(3, 4, 0, 1, True), None),
-        # Unevenly spread, not in the order of the nodes, or not known.
+        # Uneven, not in the order of the nodes, or unknown.
         (World(1, 5, 1, 2, True), None),
         (World(1, 4, 0, 2, True), None),
         (World(1, 2, 1, 2, False), None),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where ranks and servers of a job meet: its name, its secret, its store, and the addresses of its own servers."""
+"""Rendezvous of ranks and servers of a job: its name, secret, store, and addresses of colocated servers."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ def test_the_secret_comes_from_the_user_or_rank_0_draws_it(tmp_path) -> None:
     with pytest.raises(ConfigError, match="rank 1 has no secret, and rank 0 has"):
         _rendezvous.find_secret(1, None, store, {})
     assert _rendezvous.find_secret(1, None, store, {"FORESEE_TOKEN": "x"}) is None
-    drawn = _rendezvous.find_secret(0, None, store, {})
-    assert drawn is not None
-    assert len(drawn) == 64
-    assert _rendezvous.find_secret(1, None, store, {}) == drawn
+    secret = _rendezvous.find_secret(0, None, store, {})
+    assert secret is not None
+    assert len(secret) == 64
+    assert _rendezvous.find_secret(1, None, store, {}) == secret
     with pytest.raises(ConfigError, match="no secret: set FORESEE_TOKEN"):
         _rendezvous.find_secret(0, None, None, {})
 
@@ -34,26 +34,26 @@ def test_a_run_has_a_name_that_all_ranks_know() -> None:
     slurm = {"SLURM_JOB_ID": "7", "MASTER_ADDR": "a", "MASTER_PORT": "1"}
     assert name("x", many, {**slurm, "SLURM_STEP_ID": "2"}) == "slurm-7.2/x"
     assert name("x", many, {**slurm, "SLURM_STEP_ID": "2", "RANK": "1"}) == "a:1/x"
-    # A batch script may start several runs, each of which meets elsewhere.
+    # A batch script may start several runs with different addresses.
     assert name("x", many, slurm) == "a:1/x"
     assert name("x", many, {"MASTER_ADDR": "fe80::1", "MASTER_PORT": "29500"}) == "fe80::1:29500/x"
-    # Each machine has a loopback address, and torchrun's port is the same everywhere.
-    here = _rendezvous.World(1, 4, 1, 4, local_size_known=True)
+    # Every host has a loopback address, and torchrun's port is the same on all.
+    single_node = _rendezvous.World(1, 4, 1, 4, local_size_known=True)
     for place in ("127.0.0.1", "::1", "localhost"):
-        alike = name("x", here, {"MASTER_ADDR": place, "MASTER_PORT": "29500"})
+        alike = name("x", single_node, {"MASTER_ADDR": place, "MASTER_PORT": "29500"})
         assert alike == f"{platform.node()}:29500/x"
-    assert name("x", here, {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}) == "node1:29500/x"
-    # Not known is not alone: the last rank would be the only one that thinks so.
+    assert name("x", single_node, {"MASTER_ADDR": "node1", "MASTER_PORT": "29500"}) == "node1:29500/x"
+    # With an unknown local size the last rank must not use another name than the others.
     last = _rendezvous.World(3, 4, 3, 4)
     assert name("x", last, {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}) == "127.0.0.1:29500/x"
     assert name("x", one, {}) is not None
-    # Whoever started the ranks has named the run; the machine where mpirun is has no step of Slurm's.
+    # The launcher of the ranks names the run; the node of mpirun has no Slurm step.
     for number in ("PMIX_NAMESPACE", "OMPI_MCA_ess_base_jobid", "PALS_APID", "PMI_JOBID"):
         assert name("x", many, {number: "prterun-a-12@1"}) == "mpi-prterun-a-12-1/x"
         assert name("x", many, {number: "7", **slurm, "SLURM_STEP_ID": "0"}) == "mpi-7/x"
-        # That of torchrun's agents, perhaps, and they may start several runs.
+        # The id may be that of torchrun's agents, which may start several runs.
         assert name("x", many, {number: "7", **slurm, "RANK": "1"}) == "a:1/x"
-    # One constant for all would seat the ranks of two runs beside each other.
+    # A constant name would mix the ranks of two runs.
     assert name("x", many, {}) is None
     assert name("x", many, {"PMI_RANK": "1", "PMI_SIZE": "4", "PMI_ID": "1"}) is None
     assert len(name("exchange-3", many, {"FORESEE_JOB": "j" * 500})) == 128
@@ -81,14 +81,14 @@ def test_a_rank_publishes_an_address_that_other_nodes_reach(monkeypatch) -> None
     assert own(alone, {"MASTER_ADDR": "127.0.0.1"}) == "127.0.0.1"
     assert own(alone, {}) == "127.0.0.1"
     assert own(apart, {"FORESEE_ADDRESS": "10.1.2.3", "MASTER_ADDR": "127.0.0.1"}) == "10.1.2.3"
-    ways = {"127.0.1.1": "127.0.0.1", "10.0.0.9": "10.0.0.4", _rendezvous._REMOTE: "10.0.0.1"}
-    monkeypatch.setattr(_rendezvous, "_find_source_address", ways.get)
+    sources = {"127.0.1.1": "127.0.0.1", "10.0.0.9": "10.0.0.4", _rendezvous._REMOTE: "10.0.0.1"}
+    monkeypatch.setattr(_rendezvous, "_find_source_address", sources.get)
     assert own(apart, {"MASTER_ADDR": "10.0.0.9"}) == "10.0.0.4"
-    # A machine that knows itself by a loopback address, as Debian has its own name.
+    # A host whose own name is a loopback address, as on Debian.
     assert own(apart, {"MASTER_ADDR": "127.0.1.1"}) == "10.0.0.1"
     monkeypatch.setattr(_rendezvous, "_find_source_address", lambda place: None)
     with pytest.raises(ConfigError, match="set FORESEE_ADDRESS to its IP"):
-        own(apart, {"MASTER_ADDR": "nobody"})
+        own(apart, {"MASTER_ADDR": "unknown"})
 
 
 def test_addresses_of_colocated_servers_are_in_rank_order() -> None:

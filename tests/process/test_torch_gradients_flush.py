@@ -448,7 +448,7 @@ def test_a_model_cannot_be_moved_between_backward_and_step():
     model, optimizer = trained()
     optimizer.zero_grad()
     model(batch(9)).square().mean().backward()
-    with pytest.raises(ft.GradientMisuse, match="its gradient was taken"):
+    with pytest.raises(ft.GradientMisuse, match="its gradient is in flight"):
         model.cpu()
     optimizer.step()
     optimizer.close()

@@ -80,7 +80,7 @@ def errors(error: foresee.SampleFault) -> None:
 
 def gradients_face(model: torch.nn.Linear, path: Path) -> None:
     optimizer = torch.optim.AdamW(model.parameters())
-    same, stepped = ft.synchronize(model, optimizer, servers="ranks,host:1", clip="exact", max_norm=1.0)
+    same, stepped = ft.synchronize(model, optimizer, servers="colocated,host:1", clip="exact", max_norm=1.0)
     assert_type(same, torch.nn.Linear)
     assert_type(stepped, torch.optim.AdamW)
     ft.synchronize(

@@ -41,8 +41,8 @@ def list_names(names: Sequence[str], limit: int = 5) -> str:
 def in_flight(name: str) -> GradientMisuse:
     """Code used the placeholder in ``p.grad``."""
     return GradientMisuse(
-        f"{name}: its gradient was taken when backward() computed it and is in flight to the servers, so p.grad holds "
-        "nothing to read, add to or zero. If this is\n"
+        f"{name}: its gradient is in flight to the servers since backward() computed it, so p.grad holds nothing to "
+        "read, add to or zero. If this is\n"
         "- the step of an optimizer that synchronize() was not given: pass all optimizers of the model in one call, "
         "synchronize(model, [first, second], ...);\n"
         "- a backward() without zero_grad() after the last step: call optimizer.zero_grad() first, and not with "
@@ -67,7 +67,7 @@ def second_gradient(name: str) -> GradientMisuse:
         "- another network's backward() that passed through this one (GAN): call requires_grad_(False) on this one "
         f"around it, or put it under {_NO_SYNC};\n"
         "- a step that was skipped, or a backward() that failed: every rank has to call optimizer.step() after each "
-        f"backward(); {_BACKWARD} allows to skip.",
+        f"backward(); {_BACKWARD} allows skipping.",
         name,
     )
 
@@ -76,7 +76,7 @@ def used_early(name: str) -> GradientMisuse:
     """A gradient was computed from a parameter whose update was pending."""
     return GradientMisuse(
         f"{name} was used before its update was received, so this gradient is of an old value: some code used it "
-        "before, or outside of, the modules that were seen to use it in the first step. Use it inside of them, or pass "
+        "before, or outside of, the modules that used it in the first step. Use it inside of them, or pass "
         f"{_BACKWARD}; debug=True names the place",
         name,
     )
@@ -95,8 +95,8 @@ def modified(name: str) -> GradientMisuse:
     """The version of a parameter changed while its update was pending."""
     return GradientMisuse(
         f"{name} was modified or assigned to between step() and its update (clamp, EMA copied back, weight reset, "
-        "...), which is in flight then and would be lost or come on top. Call optimizer.flush() before, or take the "
-        "parameter from its module or from model.parameters() each time, which receive its update",
+        "...), so the change or the update would be lost. Call optimizer.flush() before, or read the parameter from "
+        "its module or from model.parameters() each time, which receive its update",
         name,
     )
 
@@ -113,14 +113,15 @@ def no_memory(name: str, form: str) -> GradientMisuse:
 def other_form(name: str, got: str, planned: str) -> GradientMisuse:
     """A gradient has another dtype or shape than the plan."""
     return GradientMisuse(
-        f"the gradient of {name} is {got}, the parameter was planned as {planned}; keep them alike", name
+        f"the gradient of {name} is {got}, the plan has {planned}; give the gradient the form of its parameter",
+        name,
     )
 
 
 def buffer_form(name: str, planned: str) -> GradientMisuse:
     """A buffer changed its form or was removed."""
     return GradientMisuse(
-        f"buffer {name} is no longer the {planned} that was planned; keep its form, or pass buffers=False",
+        f"buffer {name} is no longer {planned} as in the plan; keep its form, or pass buffers=False",
         name,
     )
 
@@ -128,8 +129,8 @@ def buffer_form(name: str, planned: str) -> GradientMisuse:
 def unplanned(name: str) -> GradientMisuse:
     """The optimizer's groups were edited by hand."""
     return GradientMisuse(
-        f"{name} joined, left or changed the optimizer's parameter groups unseen; use optimizer.add_param_group(), "
-        "before backward(), on every rank",
+        f"{name} joined, left or changed the optimizer's parameter groups without a new plan; use "
+        "optimizer.add_param_group(), before backward(), on every rank",
         name,
     )
 
@@ -170,7 +171,7 @@ def step_arguments() -> GradientMisuse:
 def reentrant(name: str) -> GradientMisuse:
     """One backward computes its gradients in several passes of autograd."""
     return GradientMisuse(
-        f"{name} got its gradient in a backward() inside of backward(), as reentrant checkpointing does: the averages "
-        "would be waited for once per checkpoint; use checkpoint(..., use_reentrant=False)",
+        f"{name} got its gradient in a backward() inside of backward(), as reentrant checkpointing does: each "
+        "checkpoint would wait for averages; use checkpoint(..., use_reentrant=False)",
         name,
     )

@@ -38,6 +38,7 @@ class Stepper:
     entries: list[Entry] = field(default_factory=list)
     """Its parameters."""
     settings: _GroupSettings = field(default_factory=list)
+    """Settings of the last ``step()`` whose updates are deferred."""
 
     def __post_init__(self) -> None:
         self.base = type(self.optimizer)

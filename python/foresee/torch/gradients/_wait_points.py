@@ -52,7 +52,7 @@ class WaitPoints:
         """Hook the modules by the uses in ``round_``, the round that just ended."""
         synchronizer = self._synchronizer()
         assert synchronizer is not None
-        waiting = self._map_to_wait_points()
+        wait_points = self._map_to_wait_points()
         root = self._model
         points: dict[torch.nn.Module, dict[int, Entry]] = {root: {}}
         self.step_waits, self._unseen = [], set()
@@ -69,8 +69,8 @@ class WaitPoints:
                     modules.append(root)
             for module in (*modules, *self._find_registering(entry)):
                 # A module outside of the model's tree, such as a loss, cannot come before the model.
-                if module in waiting:
-                    points.setdefault(waiting[module], {})[entry.spec.id] = entry
+                if module in wait_points:
+                    points.setdefault(wait_points[module], {})[entry.spec.id] = entry
         for module, entries in points.items():
             self._hook(module, synchronizer, entries.values())
         for module, hook in self._hooks.items():
@@ -123,20 +123,20 @@ class WaitPoints:
 
         A wait inside of compiled code would break the graph, so a compiled block waits once, before it runs.
         """
-        waiting: dict[torch.nn.Module, torch.nn.Module] = {}
+        wait_points: dict[torch.nn.Module, torch.nn.Module] = {}
 
         def visit(module: torch.nn.Module, outermost: torch.nn.Module | None) -> None:
-            if module in waiting:
+            if module in wait_points:
                 return
             if outermost is None and _is_compiled(module):
                 outermost = module
             # No ``or``: a module may have a length, and be false.
-            waiting[module] = module if outermost is None else outermost
+            wait_points[module] = module if outermost is None else outermost
             for child in module.children():
                 visit(child, outermost)
 
         visit(self._model, None)
-        return waiting
+        return wait_points
 
     def _warn_of_uses(self, plan: Plan) -> None:
         gradients = [entry.name for entry in self.step_waits if not entry.is_buffer]

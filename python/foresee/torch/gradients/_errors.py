@@ -121,7 +121,7 @@ def other_form(name: str, got: str, planned: str) -> GradientMisuse:
 def buffer_form(name: str, planned: str) -> GradientMisuse:
     """A buffer changed its form or was removed."""
     return GradientMisuse(
-        f"buffer {name} is no longer {planned} as in the plan; keep its form, or pass buffers=False",
+        f"buffer {name} is no longer the {planned} of the plan; keep its form, or pass buffers=False",
         name,
     )
 

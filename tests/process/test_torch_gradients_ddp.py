@@ -196,7 +196,7 @@ def test_all_wrong_arguments_are_reported_at_once():
 @pytest.mark.parametrize("view", [False, True])
 def test_ddp_itself_trains_with_the_bits_of_rank_order(network, monkeypatch, view):
     """With a process group per thread for DDP's start; gradients use the hook."""
-    # DDP records the running forward pass per process: of two threads the last may restore the other's.
+    # DDP notes the running forward pass per process: of two threads the last may restore the other's.
     monkeypatch.setattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
     world = 2
 

@@ -132,8 +132,7 @@ class GradientExchange(Protocol):
 
         Raises:
             ForeseeError: a rank or server was lost, or nothing arrived for the exchange's ``timeout``; the message
-            names
-                rank, tensor and what is missing.
+                names rank, tensor and what is missing.
         """
 
     def count_received(self, ids: Sequence[int]) -> int:

@@ -152,7 +152,7 @@ class SettingsCheck:
         self._is_requesting = self.is_active
 
     def record_load(self) -> None:
-        """Record that state or weights were replaced, which all ranks must do alike."""
+        """Note that state or weights were replaced, which all ranks must do alike."""
         self._is_loaded = self.is_active
 
     def push(self) -> None:

@@ -30,7 +30,7 @@ class Buffers:
     """The rank that sends, as of the last round that ended."""
 
     def adopt(self, entry: Entry) -> None:
-        """Record that all ranks have the values that ``entry`` has now."""
+        """Note that all ranks have the values that ``entry`` has now."""
         self.transfer.record_shared(entry.spec, entry.tensor)
         if self.exchange.rank != self.sender:
             self.transfer.record_received(entry.spec, entry.tensor)

@@ -56,8 +56,8 @@ def attach(
     for optimizer in optimizers:
         optimizer.__dict__[_KEY] = synchronizer
         compose(optimizer, SynchronizedOptimizer)
-        # An earlier schedule has set a step on the instance to record that step() was called. It would hide the step of
-        # the class, which records that too.
+        # An earlier schedule has set a step on the instance to note that step() was called. It would hide the step of
+        # the class, which notes that too.
         for name in ("step", "close", "flush", "stats"):
             optimizer.__dict__.pop(name, None)
     # Handlers run last in, first out: those that were registered before, to save weights, find them updated.

@@ -91,7 +91,7 @@ class Entry(TensorState):
             gradient.add_(average)
 
     def record_version(self) -> None:
-        """Record the version and the memory of the tensor, to detect later edits."""
+        """Note the version and the memory of the tensor, to detect later edits."""
         self.version, self.address = self.tensor._version, self.tensor.data_ptr()  # noqa: SLF001
 
     @property

@@ -96,5 +96,5 @@ def uninstall(model: torch.nn.Module) -> None:
 
 
 def raw_items(tensors: dict[str, Any]) -> ItemsView[str, Any]:
-    """Return the items of a module's dict without receiving updates."""
+    """Return the entries of a module's dict without receiving updates."""
     return dict.items(tensors)

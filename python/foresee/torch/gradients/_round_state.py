@@ -109,12 +109,12 @@ class RoundState(Generic[Tensor]):
             raise _errors.second_gradient(tensor.name)
 
     def record_push(self, tensor: Tensor) -> None:
-        """Record that ``tensor`` is pushed in this round."""
+        """Note that ``tensor`` is pushed in this round."""
         tensor.pushed_round = self.number
         self.has_gradients = True
 
     def begin_backward(self, number: int, tensor: Tensor) -> bool:
-        """Record a gradient of the backward pass with this number; returns whether it is the first of the pass.
+        """Note a gradient of the backward pass with this number; returns whether it is the first of the pass.
 
         Raises:
             GradientMisuse: the pass runs within another one.
@@ -148,7 +148,7 @@ class RoundState(Generic[Tensor]):
         )
 
     def record_absent(self, tensor: Tensor, stepped: int | None, *, has_gradient: bool) -> None:
-        """Record that no gradient is pushed in the round that a step of ``stepped`` ends, or no step."""
+        """Note that no gradient is pushed in the round that a step of ``stepped`` ends, or no step."""
         tensor.is_due = not tensor.is_owned_by(stepped) and not has_gradient
 
     def end_round(self, stepped: int | None) -> None:
@@ -167,12 +167,12 @@ class RoundState(Generic[Tensor]):
         return not self._is_overlapping or self.is_barrier_due
 
     def record_step(self, optimizer: int) -> None:
-        """Record a step of this optimizer, with the averages of the last round that ended."""
+        """Note a step of this optimizer, with the averages of the last round that ended."""
         self._used_round[optimizer] = self.number - 1
         self.steps[optimizer] += 1
 
     def defer_updates(self, tensors: Sequence[Tensor]) -> None:
-        """Record a step of their optimizer: each is updated when its average is received."""
+        """Note a step of their optimizer: each is updated when its average is received."""
         for tensor in tensors:
             tensor.has_deferred_update = True
 
@@ -184,13 +184,13 @@ class RoundState(Generic[Tensor]):
         return [one for one in self.tensors if one.is_pending] if pending and all_at_once else pending
 
     def record_received(self, tensors: Sequence[Tensor]) -> None:
-        """Record that their averages, or the lack of one, are known."""
+        """Note that their averages, or the lack of one, are known."""
         for tensor in tensors:
             tensor.is_pending = False
         self.pending_count -= len(tensors)
 
     def record_updated(self, tensors: Sequence[Tensor]) -> None:
-        """Record that their optimizers and ``grad`` have the averages of this round."""
+        """Note that their optimizers and ``grad`` have the averages of this round."""
         for tensor in tensors:
             tensor.has_deferred_update = tensor.is_due = False
 

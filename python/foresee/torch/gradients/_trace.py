@@ -159,7 +159,7 @@ def _find_points(model: torch.nn.Module, plan: Plan, step: Callable[[], None]) -
 
 
 class _Clock:
-    """Records seconds by tensor, of each measured step."""
+    """Seconds by tensor, of each measured step."""
 
     def __init__(self, points: _Points, devices: Sequence[torch.device]) -> None:
         self._points = points

@@ -75,7 +75,7 @@ class Transfer:
             self.push(spec, copied)
 
     def record_shared(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
-        """Record that all ranks have these values: ``push_changed`` skips them until they change."""
+        """Note that all ranks have these values: ``push_changed`` skips them until they change."""
         self._shared[spec.id] = copy_in_strides(spec, tensor)
 
     def forget_shared(self) -> None:
@@ -83,7 +83,7 @@ class Transfer:
         self._shared.clear()
 
     def record_received(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
-        """Record values of another rank, for ``restore``."""
+        """Note values of another rank, for ``restore``."""
         self._received[spec.id] = tensor.detach().clone()
 
     def restore(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
@@ -161,7 +161,7 @@ class DeviceStaging(Transfer):
         self._submit(lambda staging: staging._push_copy(spec, copy, changed=True))  # noqa: SLF001
 
     def record_shared(self, spec: TensorSpec, tensor: torch.Tensor) -> None:
-        """Record that all ranks have these values, after all pushes so far."""
+        """Note that all ranks have these values, after all pushes so far."""
         copy = self._to_host(spec, tensor)
         self._submit(lambda staging: staging._record_shared_copy(spec, copy))  # noqa: SLF001
 

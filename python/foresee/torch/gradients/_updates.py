@@ -136,7 +136,7 @@ class Updates:
 
 @contextlib.contextmanager
 def isolated() -> Iterator[None]:
-    """Run as a stock step would, also within a forward pass, and record no uses.
+    """Run as a stock step would, also within a forward pass, and note no uses.
 
     State created in inference mode could never be updated, autocast would round inside of Muon, and a dispatch mode
     such as that of selective checkpointing would expect the step again when it recomputes.

@@ -88,7 +88,7 @@ class UseProfile:
                 self._by_storage.setdefault(entry.tensor.untyped_storage().data_ptr(), []).append(span)
 
     def start(self, *, eager: bool = True) -> None:
-        """Record the uses of this thread until ``stop``.
+        """Note the uses of this thread until ``stop``.
 
         Args:
             eager: run compiled code eagerly until then, since its uses are not seen otherwise.
@@ -111,19 +111,19 @@ class UseProfile:
         self._mode = None
 
     def enter(self, module: torch.nn.Module) -> None:
-        """Record that the forward pass of ``module`` begins."""
+        """Note that the forward pass of ``module`` begins."""
         grad = self._running[-1][1] if self._running else torch.is_grad_enabled()
         self._running.append((module, grad))
 
     def leave(self, module: torch.nn.Module) -> None:
-        """Record that ``module``, and all that it called, returned or raised."""
+        """Note that ``module``, and all that it called, returned or raised."""
         for i in range(len(self._running) - 1, -1, -1):
             if self._running[i][0] is module:
                 del self._running[i:]
                 return
 
     def record_call(self, arguments: Iterable[Any], result: Any) -> None:
-        """Record the uses in one call of a torch function."""
+        """Note the uses in one call of a torch function."""
         module, grad = self._running[-1] if self._running else (None, torch.is_grad_enabled())
         if not grad:
             return
@@ -169,7 +169,7 @@ class UseProfile:
 
 @contextlib.contextmanager
 def pause_profiles() -> Iterator[None]:
-    """Record no uses of this thread inside, as for an optimizer's step within a forward pass.
+    """Note no uses of this thread inside, as for an optimizer's step within a forward pass.
 
     The mode leaves torch's stack meanwhile. Otherwise every function of the step would call Python.
     """

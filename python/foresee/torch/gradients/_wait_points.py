@@ -43,7 +43,7 @@ class WaitPoints:
         self._warned: set[str] = set()
 
     def record_gradient(self, entry: Entry) -> None:
-        """Record that ``entry`` got a gradient."""
+        """Note that ``entry`` got a gradient."""
         if entry.spec.id in self._unseen:
             self._unseen.discard(entry.spec.id)
             self.has_new_uses = True

@@ -58,7 +58,7 @@ class UseWatch(UseProfile):
         """Ids of tensors used outside of modules without a read from their module."""
 
     def mark_wait_point(self) -> None:
-        """Record a wait point in a forward pass with gradients."""
+        """Note a wait point in a forward pass with gradients."""
         self._wait_point_nodes.append(_next_node())
 
     def merge_into(self, known: dict[int, list[torch.nn.Module | None]]) -> bool:
@@ -80,7 +80,7 @@ class UseWatch(UseProfile):
         return added
 
     def record_read(self, entry: Entry) -> None:
-        """Record a read from the module, which receives the update: later uses outside of modules are safe."""
+        """Note a read from the module, which receives the update: later uses outside of modules are safe."""
         if self.is_running:
             self._read.add(entry.spec.id)
 

@@ -2,7 +2,7 @@
 """Detection of torch's wrappers that average gradients or shard weights themselves.
 
 They cannot wrap a synchronized model, nor a part of one. A wrapper does not notify what it wraps, but its constructor
-calls ``parameters()``, and ``DistributedDataParallel`` records that its forward pass runs.
+calls ``parameters()``, and ``DistributedDataParallel`` notes that its forward pass runs.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from foresee import _native
-from foresee._runtime.step_times import Meter, mark
+from foresee._runtime.step_times import Meter, order_hash
 
 #: What torch's DataLoader has for one worker: batches that are ready, beside the one that is being read.
 AHEAD = 2
@@ -64,19 +64,19 @@ def batches(given: argparse.Namespace, epoch: int) -> Iterator[list[bytes]]:
 def sleep(given: argparse.Namespace) -> None:
     """Every epoch, asleep."""
     meter = Meter(os.environ.get("FORESEE_STEPS"))
-    order = mark(f"distributed {given.samples} {given.seed}")
+    order = order_hash(f"distributed {given.samples} {given.seed}")
     for epoch in range(given.epochs):
-        lap = meter.lap(steps=-(-given.samples // given.batch), order=order)
-        # The lap waits at the gate, so nothing is read before.
+        timer = meter.timer(steps=-(-given.samples // given.batch), order=order)
+        # The timer waits at the gate, so nothing is read before.
         fetched = batches(given, epoch)
         while True:
-            lap.ask()
+            timer.begin_wait()
             batch = next(fetched, None)
             if batch is None:
                 break
-            lap.got()
+            timer.end_wait()
             time.sleep(given.compute)
-        lap.end()
+        timer.end_step()
 
 
 def train(given: argparse.Namespace) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Foresee: training that never waits for data.
 
-``foresee.Loader`` yields numpy batches; ``foresee.torch`` has the PyTorch face. Names are imported when first
-used, so that the command line starts in a blink.
+``foresee.Loader`` returns NumPy batches; ``foresee.torch`` has the loader and the gradients for PyTorch. Names are
+imported on first use, so that the command line starts fast.
 """
 
 from __future__ import annotations

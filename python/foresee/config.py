@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What users configure: sizes as strings, the cache, and the environment variables.
+"""Configuration: sizes as strings, the cache, and the environment variables.
 
-Values given in code win over the environment, and the environment over defaults. Everything is checked where
-it is given, and a message shows the value that is wrong. Nothing is allocated, opened or created here.
+Arguments take precedence over the environment, and the environment over defaults. Nothing is allocated, opened or
+created here.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ _UNITS = {
 }
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*")
 _BYTES_MAX = 2**63 - 1
-# Without a word from the user: enough for staging and for small data sets, and too little to hurt a machine.
+# Enough for staging and small data sets; at most a quarter of the node's memory.
 _DEFAULT_RAM_BYTES = 2 * 10**9
 _DEFAULT_RAM_SHARE = 4
 
 
 def parse_size(value: int | str, name: str = "size") -> int:
-    """Bytes from ``16_000_000``, ``"16GB"`` (10**9 each) or ``"16GiB"`` (2**30 each).
+    """Return the bytes of ``16_000_000``, ``"16GB"`` (10**9 each) or ``"16GiB"`` (2**30 each).
 
     Args:
         value: 0 or more. Units: B, KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (powers of 1024), in
             any case; a fraction of a byte is cut off.
-        name: what the message calls it.
+        name: name in the message.
 
     Raises:
         ConfigError: not a size, negative, or beyond 2**63 - 1 bytes.
@@ -75,50 +75,44 @@ def parse_size(value: int | str, name: str = "size") -> int:
 class Cache:
     """Memory and disk that loaders may use.
 
-    One object is one budget: give the same ``Cache`` to a training and a validation loader and they share it.
-    Two objects, even with equal fields, are two budgets. Nothing is allocated before a loader starts.
+    Loaders with the same object share its capacity, such as a training and a validation loader. Two objects, even with
+    equal fields, are two caches. Nothing is allocated before a loader starts.
 
     Raises:
-        ConfigError: a field is wrong; all faults at once.
+        ConfigError: fields are wrong; all faults at once.
     """
 
     _: KW_ONLY
     ram: int | str = _DEFAULT_RAM_BYTES
     """Memory of this process for samples, staging and tables together: bytes, or "16GB". 0: staging only."""
     disk: str | os.PathLike[str] | None = None
-    """Directory of this node's fast disk; made if missing, mode 0700. If other users can write to it, a private folder
-    in it is used; if it is read-only, what is there is read. None: no disk tier."""
+    """Directory on this node's fast disk; created with mode 0700 if missing. If other users can write to it, a private
+    folder in it is used; if it is read-only, its entries are read. None: no disk tier."""
     disk_size: int | str | None = None
-    """Bytes that ``disk`` may take, with everything that earlier and concurrent runs have stored there; the oldest
-    unused data leave first. Needed with ``disk``, refused without: no limit is ever guessed."""
+    """Capacity of ``disk`` in bytes, including the entries of earlier and concurrent runs; the oldest unused entries
+    are evicted first. Required with ``disk``, refused without."""
     peers: bool = False
-    """Share samples between machines. Not in this version: True is refused."""
+    """Share samples between nodes. Not in this version: True is refused."""
     _handle: list[Any] = field(default_factory=list, init=False, repr=False)
 
     def __post_init__(self) -> None:
         faults: list[str] = []
-        for name, value in (
-            ("ram", self.ram),
-            ("disk_size", 0 if self.disk_size is None else self.disk_size),
-        ):
+        for name, check in (("ram", parse_size), ("disk_size", parse_size), ("disk", user_path)):
+            value: Any = getattr(self, name)
             try:
-                parse_size(value, name)
-            except ConfigError as error:
-                faults += error.faults
-        if self.disk is not None:
-            try:
-                user_path(self.disk, "disk")
+                if value is not None or name == "ram":
+                    check(value, name)
             except ConfigError as error:
                 faults += error.faults
         if self.disk is not None and self.disk_size is None:
-            faults.append(f'disk={self.disk!r} without disk_size=; say how much of it may be used: "300GB"')
+            faults.append(f'disk={self.disk!r} without disk_size=; pass its capacity, such as "300GB"')
         if self.disk is None and self.disk_size is not None:
             faults.append(
-                f"disk_size={self.disk_size!r} without disk=; name the directory, or leave both out"
+                f"disk_size={self.disk_size!r} without disk=; pass the directory, or leave both out"
             )
         if self.peers:
             faults.append(
-                "peers=True: exchange of samples between machines is not in this version; leave it out"
+                "peers=True: exchange of samples between nodes is not in this version; leave it out"
             )
         if faults:
             raise ConfigError(faults)
@@ -134,17 +128,17 @@ class Cache:
         return 0 if self.disk_size is None else parse_size(self.disk_size, "disk_size")
 
     def native(self) -> _native.Cache:
-        """The one native cache behind this object in this process. A forked child gets its own, empty one.
+        """Return the native cache of this object in this process; a forked child gets an own, empty one.
 
         Raises:
             ConfigError: ``ram`` is above the memory limit of this process.
         """
         from foresee import _native
-        from foresee._runtime.step_times import cache_apart
+        from foresee._runtime.step_times import disk_cache_folder
 
         with _handles:
             if not self._handle or self._handle[0] != os.getpid():
-                disk = None if self.disk is None else cache_apart(user_path(self.disk, "disk"))
+                disk = None if self.disk is None else disk_cache_folder(user_path(self.disk, "disk"))
                 try:
                     cache = _native.Cache(ram_bytes=self.ram_bytes, disk_dir=disk, disk_bytes=self.disk_bytes)
                 except ValueError as error:
@@ -154,7 +148,7 @@ class Cache:
             return handle
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Fields only: in another process the budget is another one."""
+        """Pickle the fields only: another process has another cache."""
         return _rebuild_cache, (self.ram, self.disk, self.disk_size)
 
 
@@ -171,19 +165,17 @@ class Settings:
 
     _: KW_ONLY
     off: bool = False
-    """``FORESEE_OFF``: 1 for plain reads in the same order, without engine, threads or caches."""
+    """``FORESEE_OFF``: 1 for plain reads in the same order, without engine, threads and caches."""
     threads: int | None = None
     """``FORESEE_THREADS``: threads of the engine, 1 or more; default: the engine's choice."""
     run_dir: str | None = None
-    """``FORESEE_TRACE``: run folder that gets the ledger; default: none is written."""
+    """``FORESEE_TRACE``: run folder for the ledger; default: none is written."""
     steps_dir: str | None = None
-    """``FORESEE_STEPS``: folder that gets a row per step, set by ``foresee stagger``; default: none is written."""
+    """``FORESEE_STEPS``: folder for a row per step, set by ``foresee stagger``; default: none is written."""
     profile: str | None = None
-    """``FORESEE_PROFILE``: machine profile from which a run with a run folder is predicted; default: it is not."""
+    """``FORESEE_PROFILE``: machine profile for the prediction of a run with a run folder; default: no prediction."""
     job: str | None = None
-    """``FORESEE_JOB_FILE``: job file with what the loader does not know of the run to be predicted; default: its first
-    steps tell how long one computes.
-    """
+    """``FORESEE_JOB_FILE``: job file for the prediction; default: the first steps give the compute time."""
     log: str | None = None
     """``FORESEE_LOG``: level of the logger ``foresee`` (debug, info, warning, error), shown on stderr."""
     ram: str | None = None
@@ -231,9 +223,7 @@ class Settings:
         )
 
     def cache(self) -> Cache:
-        """The cache of loaders that were given none: one per process and set of values, so that they share
-        it.
-        """
+        """Return the cache of loaders without ``cache=``: one per process and set of values."""
         key = (os.getpid(), self.ram, self.cache_dir, self.disk_size)
         with _handles:
             if key not in _defaults:
@@ -243,7 +233,7 @@ class Settings:
             return _defaults[key]
 
     def apply_log(self) -> None:
-        """Set the level of the logger ``foresee``, and show it on stderr if nobody else does."""
+        """Set the level of the logger ``foresee``; without any handler, it logs to stderr."""
         if self.log is not None:
             logger = logging.getLogger("foresee")
             logger.setLevel(self.log.upper())

@@ -1,20 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A data loader for DLIO (``dlio-benchmark``): its workloads, and MLPerf Storage's, read by Foresee.
+"""Data loader plug-in for DLIO (``dlio-benchmark``), for its workloads and those of MLPerf Storage.
 
-DLIO finds it by its name, which goes into a workload, or onto the command line of ``dlio_benchmark``::
+Its class name goes into a workload, or onto the command line of ``dlio_benchmark``::
 
     ++workload.reader.data_loader_classname=foresee.dlio.ForeseeDataLoader ++workload.reader.data_loader_sampler=index
 
-Memory and disk to use come from the environment, as everywhere: ``FORESEE_RAM``, ``FORESEE_CACHE_DIR``,
-``FORESEE_DISK_SIZE``. DLIO passes over a class that it does not find and takes its own loader: its log says "Discovered
-custom data loader" where it has taken this one.
+The environment gives memory and disk: ``FORESEE_RAM``, ``FORESEE_CACHE_DIR``, ``FORESEE_DISK_SIZE``. If DLIO does not
+find the class, it uses its own loader; its log has "Discovered custom data loader" if it found this one.
 
-What a batch costs beside reading is what DLIO's own loader for PyTorch does: a sample is decoded, which DLIO throws
-away, and ``resized_image`` handed out in its place. Two things differ. The order is that of torch's
-``DistributedSampler``, over all files, where DLIO gives each rank a part; and a rank reads a file once per run where
-its cache has room, not once per epoch, which is what is compared.
-
-Files with more than one sample, and data that are not in a file system, are refused. Needs torch and DLIO.
+As in DLIO's own loader for PyTorch, a sample is decoded and ``resized_image`` is returned in its place. Two things
+differ: the order is that of torch's ``DistributedSampler`` over all files, and a rank reads a file once per run if its
+cache has the capacity, not once per epoch. Files with several samples, and data outside of a file system, are refused.
 """
 
 from __future__ import annotations
@@ -54,22 +50,22 @@ _FRAME_END = 4
 
 
 class ForeseeDataLoader(BaseDataLoader):  # type: ignore[misc] # DLIO has no types
-    """What DLIO asks for batches; one object serves all epochs.
+    """Loader that DLIO creates; one object serves all epochs.
 
     Raises:
-        ConfigError: a workload that cannot be read this way; all faults.
+        ConfigError: the workload is not supported; all faults.
         IndexInvalid: files are missing.
     """
 
     def __init__(self, format_type: Any, dataset_type: Any, epoch_number: int) -> None:
         super().__init__(format_type, dataset_type, epoch_number, DataLoaderType.PYTORCH)
         self._train = dataset_type is DatasetType.TRAIN
-        self._left = self._args.epochs if self._train else None
+        self._epochs_left = self._args.epochs if self._train else None
         self._loader: ft.DataLoader | None = None
-        self._begun = False
+        self._is_begun = False
 
     def decode(self, data: memoryview) -> Any:
-        """What DLIO's reader makes of a file's bytes."""
+        """Decode the bytes of a file, as DLIO's reader does."""
         return DECODERS[str(self.format_type)](data)
 
     def read(self) -> None:
@@ -95,35 +91,35 @@ class ForeseeDataLoader(BaseDataLoader):  # type: ignore[misc] # DLIO has no typ
             batch_size=self.batch_size,
             shuffle=shuffled,
             seed=args.seed if shuffled else None,
-            epochs=self._left,
+            epochs=self._epochs_left,
             drop_last=True,
             rank=args.my_rank,
             world_size=args.comm_size,
         )
 
     def next(self) -> Iterator[Any]:
-        """The batches of an epoch; DLIO may stop before the last."""
-        assert self._loader is not None, "DLIO reads before it asks for batches"
-        # Not at the end: DLIO leaves after the last batch, and whoever left is told so late or never.
-        self.epoch_number += self._begun
-        self._begun = True
+        """Iterate over the batches of an epoch; DLIO may stop before the last."""
+        assert self._loader is not None, "DLIO calls read() first"
+        # Not at the end: DLIO abandons the iterator after the last batch.
+        self.epoch_number += self._is_begun
+        self._is_begun = True
         yield from self._loader
 
     def finalize(self) -> None:
-        """An epoch is over; after the last one of a training everything is closed."""
-        if self._left is None:
+        """End an epoch; after the last one of a training, close the loader."""
+        if self._epochs_left is None:
             return
-        self._left -= 1
-        if self._left == 0 and self._loader is not None:
-            # There is nothing to tell under FORESEE_OFF.
+        self._epochs_left -= 1
+        if self._epochs_left == 0 and self._loader is not None:
+            # FORESEE_OFF has no operations.
             operations = self._loader.stats().get("operations", {})
             reads = {name: done["read"]["ok"] for name, done in operations.items()}
-            moved = ", ".join(f"{told['bytes']} from {name}" for name, told in reads.items() if told)
+            moved = ", ".join(f"{read['bytes']} from {name}" for name, read in reads.items() if read)
             _log.info("Foresee on rank %d: bytes %s", self._args.my_rank, moved)
             self._loader.close()
 
     def sample(self, data: memoryview) -> Any:
-        """What is handed out for a file. Called on several threads, some batches ahead, past the end of an epoch."""
+        """Make the sample of a file. Called on several threads, some batches ahead, past the end of an epoch."""
         self.decode(data)
         args = self._args
         if args.preprocess_time > 0 or args.preprocess_time_stdev > 0:
@@ -132,7 +128,7 @@ class ForeseeDataLoader(BaseDataLoader):  # type: ignore[misc] # DLIO has no typ
 
 
 def _dataset(files: list[str], make: Callable[[memoryview], Any]) -> ft.FolderDataset:
-    """DLIO's list of files: it may be fewer than the folder has, and lie in subfolders."""
+    """Return a dataset of DLIO's list of files, which may be a part of the folder and in subfolders."""
     paths = [os.path.abspath(file) for file in files]
     top = os.path.commonpath([os.path.dirname(path) for path in paths])
     keys = [os.fsencode(os.path.relpath(path, top)) for path in paths]
@@ -163,7 +159,7 @@ def _hdf5(data: memoryview) -> Any:
 
 
 def _tfrecord(data: memoryview) -> Any:
-    """The payload; DLIO parses it no further than to its fields."""
+    """Return the payload; DLIO does not decode its fields."""
     length, _ = _FRAME.unpack_from(data)
     payload = np.frombuffer(data, np.uint8)[_FRAME.size : -_FRAME_END]
     if len(payload) != length:
@@ -171,7 +167,7 @@ def _tfrecord(data: memoryview) -> Any:
     return payload
 
 
-#: By DLIO's name of a format: from a file's bytes to its sample.
+#: Decoder of a file by DLIO's name of its format.
 DECODERS: dict[str, Callable[[memoryview], Any]] = {
     "npz": _npz,
     "npy": _npy,

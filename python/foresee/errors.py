@@ -1,46 +1,32 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error that Foresee raises, under one root.
+"""Errors of Foresee, under one root.
 
-Each class is also the builtin that a caller would expect (``OriginMissing`` is a ``FileNotFoundError``),
-so ``except OSError`` keeps working in scripts that know nothing of Foresee. The Rust core raises these very
-classes; that is why they stand apart from all code and import nothing.
-
-A message says what failed, where, and what to do. ``KeyError`` is no base here: it prints its message in
-quotes.
+Each class also derives from the matching builtin (``OriginMissing`` is a ``FileNotFoundError``), so ``except OSError``
+works in scripts without Foresee's classes. ``KeyError`` is no base, because it prints its message in quotes. The Rust
+core raises these classes, so this module imports nothing else of Foresee.
 """
 
 from __future__ import annotations
 
-__all__ = [
-    "CacheError",
-    "CatalogBusy",
-    "CatalogInvalid",
-    "Closed",
-    "ConfigError",
-    "ForeseeError",
-    "IndexInvalid",
-    "JobFailed",
-    "NoSamples",
-    "NotMeasured",
-    "OriginChanged",
-    "OriginDenied",
-    "OriginError",
-    "OriginMissing",
-    "PackageMissing",
-    "PageCacheKept",
-    "RankLost",
-    "SampleFault",
-    "ServerLost",
-    "SlurmUnreachable",
-    "StallTimeout",
-    "StateMismatch",
-    "Unsupported",
-    "WorkerDied",
-]
+from typing import Any
+
+
+def _rebuild(kind: type[ForeseeError], arguments: tuple[Any, ...]) -> ForeseeError:
+    error = kind.__new__(kind)
+    error.args = arguments
+    return error
 
 
 class ForeseeError(Exception):
-    """Root of the tree: ``except ForeseeError`` catches whatever Foresee itself reports."""
+    """Base of all errors of Foresee."""
+
+
+class _ErrorWithFields(ForeseeError):
+    """An error whose constructor takes the values of its fields, not the message."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Keep message and fields, so that the error can be passed to another process."""
+        return _rebuild, (type(self), self.args), self.__dict__
 
 
 class OriginError(ForeseeError, OSError):
@@ -52,7 +38,7 @@ class OriginMissing(OriginError, FileNotFoundError):
 
 
 class OriginChanged(OriginError):
-    """An object differs from what the index lists; ``foresee index --update`` lists it anew."""
+    """An object differs from its entry in the index; ``foresee index --update`` lists it again."""
 
 
 class OriginDenied(OriginError, PermissionError):
@@ -64,35 +50,35 @@ class IndexInvalid(ForeseeError, ValueError):
 
 
 class NoSamples(IndexInvalid):
-    """A listing has no sample of the layout that was asked for; another layout may fit."""
+    """A listing has no sample of the requested layout; another layout may fit."""
 
 
 class CacheError(ForeseeError, OSError):
-    """The cache directory cannot be used. A cache that fails later costs time, never an error."""
+    """The cache directory cannot be used. A later failure of the cache costs time and raises nothing."""
 
 
 class CatalogInvalid(ForeseeError, ValueError):
-    """A file is not a usable catalog of jobs: of another version, damaged, or something else altogether."""
+    """A file is not a usable catalog of jobs: it has another version or format, or is damaged."""
 
 
 class CatalogBusy(ForeseeError, TimeoutError):
-    """Another program has a catalog locked, and did not let go in time."""
+    """Another program locked a catalog and did not release it in time."""
 
 
 class JobFailed(ForeseeError, RuntimeError):
-    """A job that was started ended too early, or takes no steps; the message has the end of its log."""
+    """A started job ended too early, or takes no steps; the message has the end of its log."""
 
 
 class PageCacheKept(ForeseeError, OSError):
-    """The data's files cannot be driven out of memory here, so no figure of a cold cache can be measured."""
+    """The data's files cannot be evicted from the page cache, so a cold read cannot be measured."""
 
 
 class SlurmUnreachable(ForeseeError, OSError):
-    """Slurm is not installed here, or its controller does not answer."""
+    """Slurm is not installed, or its controller does not answer."""
 
 
 class StallTimeout(ForeseeError, TimeoutError, RuntimeError):
-    """A batch did not come within ``timeout``; it is still on its way, so asking again is right."""
+    """A batch did not arrive within ``timeout``; it is still in flight, so the next call may return it."""
 
 
 class Closed(ForeseeError, RuntimeError):
@@ -100,44 +86,36 @@ class Closed(ForeseeError, RuntimeError):
 
 
 class WorkerDied(ForeseeError, RuntimeError):
-    """A worker process ended before its work did; the message names it and how it ended."""
+    """A worker process ended early; the message has its number and exit status."""
 
 
-class Unsupported(ForeseeError, ValueError):
-    """A policy has no answer for a job; others may.
+class Unsupported(_ErrorWithFields, ValueError):
+    """A policy cannot simulate a job; others may.
 
     Attributes:
-        policy: which.
-        reason: why.
+        policy: name of the policy.
+        reason: reason in words.
     """
 
     def __init__(self, policy: str, reason: str) -> None:
         self.policy, self.reason = policy, reason
         super().__init__(f"{policy} has no answer for this job: {reason}")
 
-    def __reduce__(self) -> tuple[type[Unsupported], tuple[str, str]]:
-        """Rebuild from the facts, so that the error crosses process borders whole."""
-        return type(self), (self.policy, self.reason)
 
-
-class RankLost(ForeseeError, RuntimeError):
-    """Another rank of the job is gone, so gradients cannot be averaged; the message says what was still wanted.
+class RankLost(_ErrorWithFields, RuntimeError):
+    """Another rank of the job is lost, so gradients cannot be averaged; the message has what was missing.
 
     Attributes:
-        rank: which one.
+        rank: the lost rank.
     """
 
     def __init__(self, message: str, rank: int) -> None:
         self.rank = rank
         super().__init__(message)
 
-    def __reduce__(self) -> tuple[type[RankLost], tuple[str, int]]:
-        """Rebuild from the facts, so that the error crosses process borders whole."""
-        return type(self), (str(self), self.rank)
 
-
-class ServerLost(ForeseeError, ConnectionError):
-    """A server of gradients cannot be reached, refuses this rank, or is gone.
+class ServerLost(_ErrorWithFields, ConnectionError):
+    """A gradient server cannot be reached, refuses this rank, or is lost.
 
     Attributes:
         address: ``ip:port`` of the server.
@@ -147,20 +125,16 @@ class ServerLost(ForeseeError, ConnectionError):
         self.address = address
         super().__init__(message)
 
-    def __reduce__(self) -> tuple[type[ServerLost], tuple[str, str]]:
-        """Rebuild from the facts, so that the error crosses process borders whole."""
-        return type(self), (str(self), self.address)
-
 
 class StateMismatch(ForeseeError, ValueError):
-    """A saved state does not fit this loader; the message shows both values of everything that differs."""
+    """A saved state does not fit this loader; the message has both values of each difference."""
 
 
-class ConfigError(ForeseeError, ValueError):
+class ConfigError(_ErrorWithFields, ValueError):
     """Arguments or environment variables are wrong.
 
     Attributes:
-        faults: every fault found, each with its remedy, so that one run shows them all.
+        faults: all faults, each with its remedy.
     """
 
     def __init__(self, faults: str | list[str]) -> None:
@@ -168,16 +142,12 @@ class ConfigError(ForeseeError, ValueError):
         text = self.faults[0] if len(self.faults) == 1 else "".join(f"\n- {fault}" for fault in self.faults)
         super().__init__(text)
 
-    def __reduce__(self) -> tuple[type[ConfigError], tuple[list[str]]]:
-        """Rebuild from the faults: the default would pass the joined text."""
-        return type(self), (self.faults,)
 
-
-class NotMeasured(ForeseeError, LookupError):
-    """A figure that the question needs is not there. It is never taken for 0.
+class NotMeasured(_ErrorWithFields, LookupError):
+    """A required value is unknown; 0 never stands for it.
 
     Attributes:
-        field: which one.
+        field: name of the value.
         remedy: what measures it, or where to write it.
     """
 
@@ -186,29 +156,23 @@ class NotMeasured(ForeseeError, LookupError):
         self.remedy = remedy
         super().__init__(f"{field} is not known; {remedy}")
 
-    def __reduce__(self) -> tuple[type[NotMeasured], tuple[str, str]]:
-        """Rebuild from the facts."""
-        return type(self), (self.field, self.remedy)
-
 
 class PackageMissing(ForeseeError, ModuleNotFoundError):
-    """A Python package that only some need is not installed; the message names the extra that has it."""
+    """An optional Python package is not installed; the message names the extra that installs it."""
 
 
-class SampleFault(ForeseeError, RuntimeError):
-    """One sample could not be delivered. Raised at the batch it belongs to, not earlier.
-
-    The error that caused it, where there is one, is its ``__cause__``.
+class SampleFault(_ErrorWithFields, RuntimeError):
+    """One sample could not be delivered; raised at its batch, with the original error as ``__cause__``.
 
     Attributes:
         sample: id of the sample.
-        uri: where it lies.
-        rank: rank that wanted it.
+        uri: URI of the sample.
+        rank: rank that requested it.
         kind: ``missing``, ``changed``, ``denied``, ``corrupt``, ``throttled``, ``timeout``, ``failed``, ``decode``,
             ``transform`` or ``dataset`` (a dataset of the user's raised an error).
-        cause: what happened, in words.
-        remedy: what to do about it.
-        permanent: whether asking again is pointless; only such faults are for ``on_error``.
+        cause: cause in words.
+        remedy: remedy in words.
+        permanent: whether another attempt is useless; ``on_error`` handles only such faults.
     """
 
     def __init__(
@@ -222,14 +186,3 @@ class SampleFault(ForeseeError, RuntimeError):
         self.remedy = remedy
         self.permanent = permanent
         super().__init__(f"sample {sample} ({uri}) on rank {rank}: {cause}; {remedy}")
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """Rebuild from the facts, so that the error crosses process borders whole."""
-        facts = (self.sample, self.uri, self.rank, self.kind, self.cause, self.remedy)
-        return _sample_fault, (*facts, self.permanent)
-
-
-def _sample_fault(
-    sample: int, uri: str, rank: int, kind: str, cause: str, remedy: str, permanent: bool
-) -> SampleFault:
-    return SampleFault(sample, uri, rank, kind, cause, remedy, permanent=permanent)

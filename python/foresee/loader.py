@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee.Loader``: numpy batches in a known order, without torch.
-
-The face for everything that is not a PyTorch training loop. What it yields are bytes; decoding is the
-caller's.
-"""
+"""``foresee.Loader``: NumPy batches of bytes in a known order, for programs without PyTorch."""
 
 from __future__ import annotations
 
@@ -13,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from foresee._loading import data_source, orders
 from foresee._loading.arguments import checked, milliseconds, plain
-from foresee._loading.base_loader import Face
+from foresee._loading.base_loader import BaseLoader
 from foresee._loading.epoch import EpochIterator
 from foresee._loading.session import Session
 from foresee._runtime import ranks
@@ -31,52 +27,52 @@ if TYPE_CHECKING:
     from foresee._loading.on_error import OnError
     from foresee._loading.progress import Place, Progress
     from foresee._runtime.ranks import World
-    from foresee._runtime.step_times import Lap
+    from foresee._runtime.step_times import StepTimer
 
 __all__ = ["Loader"]
 
 _log = logging.getLogger("foresee")
 
 
-class Loader(Face):
+class Loader(BaseLoader):
     """Batches of a data set, read ahead of time because their order is known.
 
-    One ``for`` loop over it is one epoch, also one that is left early; epochs advance by themselves. An iterator that
-    handed out no batch, or one of several, costs no epoch: a look at the first batch leaves the run as it was. Nothing
-    is read before the first ``iter()``, or ``start()``.
+    One ``for`` loop is one epoch, also if it is left early; epochs advance by themselves. An iterator that returned no
+    batch, or one of several, does not count, so a test of the first batch changes nothing. Nothing is read before the
+    first ``iter()``, or ``start()``.
 
     Args:
-        data: URI or path of the data, or of their index (``.fidx``), or an open ``Index``. Without an index
-            the data are listed here, at every start and by every rank; an index is never listed again.
+        data: URI or path of the data, or of their index (``.fidx``), or an open ``Index``. Without an index, every rank
+            lists the data at every start; an index is never listed again.
         batch_size: samples of a batch and rank, 1 or more.
         shuffle: True for the order of torch's ``DistributedSampler`` with ``seed`` and ``set_epoch`` every
             epoch; False for 0, 1, 2, ...
         seed: of the order; needed to shuffle.
-        epochs: how many there will be, if known: the plan then keeps nothing for later ones. A further one is read
-            after one warning.
-        drop_last: whether a rank's short last batch is left out.
+        epochs: number of epochs, if known: nothing is then cached for later ones. A further epoch is read after one
+            warning.
+        drop_last: whether to omit a rank's short last batch.
         order: ``keyed`` for a permutation that takes no memory per sample (not torch's); None otherwise.
         cache: memory and disk to use; loaders with the same ``Cache`` share it. Default: the environment's.
         rank: of this process among those that share the data. Default: that of the process group of
             ``torch.distributed``, if one is initialized before the first ``iter()``, else the launcher's.
-        world_size: how many there are.
-        storage_options: of the origin, such as ``endpoint`` or ``region``; never written anywhere.
+        world_size: number of these ranks.
+        storage_options: of the origin, such as ``endpoint`` or ``region``; never stored.
         on_error: what to do with a sample that is missing or damaged: ``raise``, ``replace``, ``skip``, or a
             callable that gets the ``SampleFault`` and returns the id of another sample. The number of
             batches stays the same.
         layout: of data without index: ``folder``, ``flat``, ``npy``, ``bin``, or ``auto``.
         row_bytes: of layout ``bin``.
-        extensions: of layout ``folder``; default: pictures.
+        extensions: of layout ``folder``; default: those of images.
         allow_empty: whether a class folder may have no sample.
-        exclude: patterns of files and folders to leave out of a listing, such as ``"*.tmp"`` or
+        exclude: patterns of files and folders to omit from a listing, such as ``"*.tmp"`` or
             ``["train/old/", ".ipynb_checkpoints"]``: one without ``/`` matches a name on any level, one with ``/`` the
             path below the URI, in which ``**`` stands for any folders. Letter case counts.
-        uri: where the objects of an index lie now, if they have moved.
-        timeout: seconds to wait for a batch before ``StallTimeout``; 0 or infinity waits as long as it takes.
+        uri: new place of the objects of an index, if they have moved.
+        timeout: seconds to wait for a batch before ``StallTimeout``; 0 or infinity: no limit.
 
     Raises:
-        ConfigError: every wrong argument at once.
-        IndexInvalid: no samples, or no usable index.
+        ConfigError: arguments are wrong; all faults at once.
+        IndexInvalid: there are no samples, or no usable index.
         OriginError: the data cannot be listed.
     """
 
@@ -116,9 +112,9 @@ class Loader(Face):
             on_error=on_error,
         )
         if shuffle and seed is None:
-            faults.append("shuffle=True without seed=; give one, it fixes the order of the whole run")
+            faults.append("shuffle=True without seed=; pass one, it determines the order of the whole run")
         if order == "keyed" and not shuffle:
-            faults.append('order="keyed" without shuffle=True; it says how to shuffle')
+            faults.append('order="keyed" without shuffle=True; it is a way to shuffle')
         if faults:
             raise ConfigError(faults)
         if isinstance(seed, int) and not shuffle:
@@ -166,7 +162,7 @@ class Loader(Face):
 
     @property
     def index(self) -> _native.Index:
-        """What the data set consists of."""
+        """Index of the data set."""
         return self._index
 
     @property
@@ -176,52 +172,52 @@ class Loader(Face):
 
     @property
     def drop_last(self) -> bool:
-        """Whether a rank's short last batch is left out."""
+        """Whether a rank's short last batch is omitted."""
         return self._session.drop_last
 
     @property
     def rank(self) -> int:
-        """Of this process."""
-        self._settle()
+        """Rank of this process."""
+        self._update_rank()
         return self._session.world.rank
 
     @property
     def world_size(self) -> int:
         """Ranks that share the data."""
-        self._settle()
+        self._update_rank()
         return self._session.world.size
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
-        self._settle()
+        self._update_rank()
         return self._session.steps
 
     def __iter__(self) -> Iterator[Batch]:
-        """The next epoch, or the rest of a resumed one. Ends iterators that came before it."""
-        self._settle(provisional=False)
+        """Begin the next epoch, or the rest of a resumed one; older iterators end."""
+        self._update_rank(provisional=False)
         token, place = self._session.begin(repeats=True)
         self._session.begin_epoch(place)
-        lap = self._meter.lap(steps=len(self), order=self._order.mark)
-        return _Epoch(self, self._session, lap, token=token, place=place, timeout_ms=self._timeout_ms)
+        timer = self._meter.timer(steps=len(self), order=self._order.order_hash)
+        return _Epoch(self, self._session, timer, token=token, place=place, timeout_ms=self._timeout_ms)
 
     def _describe(self) -> Mapping[str, Any]:
         return self._order.describe()
 
 
 class _Epoch(EpochIterator["Batch"]):
-    """Batches as the engine has them."""
+    """Batches of the engine."""
 
     def __init__(
         self,
         owner: object,
         session: Session,
-        lap: Lap,
+        timer: StepTimer,
         *,
         token: int,
         place: Place,
         timeout_ms: int | None,
     ) -> None:
-        super().__init__(owner, session, lap, token=token, place=place)
+        super().__init__(owner, session, timer, token=token, place=place)
         self._timeout_ms = timeout_ms
         self._position = place.position
 

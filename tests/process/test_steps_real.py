@@ -15,18 +15,18 @@ from support.waiting import WATCHDOG, pause
 
 from foresee._runtime import step_times
 from foresee._runtime.ranks import World
-from foresee._runtime.step_times import Followed, Meter
+from foresee._runtime.step_times import Meter, StepsReader
 
 
 def test_a_locked_gate_holds_between_two_steps(tmp_path: pathlib.Path) -> None:
     gate = os.open(tmp_path / step_times.GATE, os.O_RDWR | os.O_CREAT)
     meter = Meter(str(tmp_path), World(0, 1))
-    file = Followed(str(tmp_path / "rank-0.steps"))
-    lap = meter.lap(steps=3)
-    lap.ask()
-    lap.got()
+    file = StepsReader(str(tmp_path / "rank-0.steps"))
+    timer = meter.timer(steps=3)
+    timer.begin_wait()
+    timer.end_wait()
     fcntl.flock(gate, fcntl.LOCK_EX)
-    asked = threading.Thread(target=lap.ask)
+    asked = threading.Thread(target=timer.begin_wait)
     asked.start()
     pause(0.2)
     assert asked.is_alive()
@@ -35,8 +35,8 @@ def test_a_locked_gate_holds_between_two_steps(tmp_path: pathlib.Path) -> None:
     fcntl.flock(gate, fcntl.LOCK_UN)
     asked.join(WATCHDOG)
     assert not asked.is_alive()
-    lap.got()
-    lap.end()
+    timer.end_wait()
+    timer.end_step()
     (second,) = file.poll()
     end = first["begin_ns"] + first["wait_ns"] + first["compute_ns"]
     assert second["begin_ns"] > end
@@ -48,12 +48,12 @@ def test_a_locked_gate_holds_between_two_steps(tmp_path: pathlib.Path) -> None:
 def test_a_kill_loses_no_step_that_had_ended(tmp_path: pathlib.Path) -> None:
     script = (
         "import os, signal\nfrom foresee._runtime.step_times import Meter\n"
-        "lap = Meter(os.environ['FORESEE_STEPS']).lap()\n"
-        "for _ in range(1000):\n    lap.ask()\n    lap.got()\n"
-        "lap.ask()\nos.kill(os.getpid(), signal.SIGKILL)\n"
+        "timer = Meter(os.environ['FORESEE_STEPS']).timer()\n"
+        "for _ in range(1000):\n    timer.begin_wait()\n    timer.end_wait()\n"
+        "timer.begin_wait()\nos.kill(os.getpid(), signal.SIGKILL)\n"
     )
     steps = tmp_path / "steps"
     environment = {**os.environ, "FORESEE_STEPS": str(steps)}
     done = subprocess.run([sys.executable, "-c", script], env=environment, check=False)
     assert done.returncode == -signal.SIGKILL
-    assert len(Followed(str(steps / "rank-0.steps")).poll()) == 1000
+    assert len(StepsReader(str(steps / "rank-0.steps")).poll()) == 1000

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from foresee._runtime.ranks import World
-from foresee._runtime.step_times import APART, CACHES, Meter, mark
+from foresee._runtime.step_times import CACHE_SUBFOLDER, CACHES, Meter, order_hash
 from foresee.jobspec import Job
 from foresee.stagger.job_monitor import Watched
 from foresee.stagger.runner import Local
@@ -165,15 +165,15 @@ class FakeJob(Watched):
         self._print(f"this job sleeps, seed {self.environment['FORESEE_SEED']}")
         yield load + asked.loads
         if asked.cache:
-            apart = os.path.join(asked.cache, self.environment[APART])
+            apart = os.path.join(asked.cache, self.environment[CACHE_SUBFOLDER])
             with open(os.path.join(self.folder, CACHES), "w", encoding="utf-8") as file:
                 file.write(f"{apart}\n")
             os.makedirs(apart, exist_ok=True)
         meter = _Ungated(self.folder, World(0, 1))
         done = 0
         for epoch in range(asked.epochs):
-            order = mark(asked.order) if asked.order else 0
-            meter.lap(steps=asked.loader_steps or asked.steps, order=order)
+            order = order_hash(asked.order) if asked.order else 0
+            meter.timer(steps=asked.loader_steps or asked.steps, order=order)
             for step in range(asked.steps):
                 yield None
                 if done == asked.dies_after:

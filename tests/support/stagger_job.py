@@ -22,7 +22,7 @@ import numpy as np
 # As a program of its own it finds no package of the tests.
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
-from foresee._runtime.step_times import CACHES, Meter, mark
+from foresee._runtime.step_times import CACHES, Meter, order_hash
 from foresee.config import Cache
 from support.waiting import pause
 
@@ -91,11 +91,11 @@ def main() -> None:
     file = os.open(asked.data, os.O_RDONLY)
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_RANDOM)
     meter = Meter(os.environ.get("FORESEE_STEPS"))
-    done, order = 0, mark(asked.order) if asked.order else 0
+    done, order = 0, order_hash(asked.order) if asked.order else 0
     for _ in range(asked.epochs):
-        lap = meter.lap(steps=asked.loader_steps or asked.steps, order=order)
+        timer = meter.timer(steps=asked.loader_steps or asked.steps, order=order)
         for step in range(asked.steps):
-            lap.ask()
+            timer.begin_wait()
             if done == asked.dies_after:
                 print("no more memory", flush=True)
                 sys.exit(3)
@@ -103,10 +103,10 @@ def main() -> None:
                 pause(600)
             slow = asked.slow_after is not None and done >= asked.slow_after
             read(file, step, asked.slow if slow else asked.wait)
-            lap.got()
+            timer.end_wait()
             pause(asked.compute)
             done += 1
-        lap.end()
+        timer.end_step()
 
 
 if __name__ == "__main__":

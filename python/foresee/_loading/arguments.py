@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments that both loaders have: their faults, and the meaning of a timeout.
+"""Checks of the arguments that both loaders have.
 
-Both loaders report one mistake with one message. Faults are returned, not raised: a loader reports those of all its
-arguments at once.
+Faults are returned, not raised, because a loader reports those of all its arguments at once.
 """
 
 from __future__ import annotations
@@ -21,8 +20,7 @@ if TYPE_CHECKING:
     from foresee._loading.on_error import OnError
 
 _T = TypeVar("_T")
-# Seconds, 146 years. No lock can wait for TIMEOUT_MAX, and deadlines are sums: half of it, plus what a clock
-# shows, still is a wait.
+# Seconds, 146 years. A deadline is the sum of a clock and a timeout, and must stay below TIMEOUT_MAX.
 _TIMEOUT_MAX = threading.TIMEOUT_MAX / 2
 
 
@@ -37,7 +35,7 @@ def checked(
     cache: object,
     on_error: OnError,
 ) -> list[str]:
-    """Everything that is wrong with them, each with its remedy."""
+    """Return all faults, each with its remedy."""
     faults = []
     if not whole(batch_size) or batch_size < 1:
         faults.append(f"batch_size={batch_size!r}; a whole number of 1 or more")
@@ -57,17 +55,15 @@ def checked(
 
 
 def plain(value: _T) -> _T | int:
-    """``value``, but Python's int where it is an integer of NumPy's."""
+    """Convert an integer of NumPy's to an int."""
     return int(value) if isinstance(value, np.integer) else value
 
 
 def whole(value: object) -> TypeGuard[int]:
-    """Whether ``value`` is a whole number; True and False are none."""
+    """Whether ``value`` is an int and no bool."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def milliseconds(timeout: float) -> int | None:
-    """Milliseconds for the engine, 1 or more, of ``timeout`` in seconds; None waits as long as it takes: for
-    0, and for what is longer than any lock could wait, such as infinity.
-    """
+    """Convert ``timeout`` in seconds to the engine's milliseconds; None, without a limit, for 0 or over 146 years."""
     return None if timeout == 0 or timeout > _TIMEOUT_MAX else max(1, round(timeout * 1000))

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Proof that the samples handed out are the samples of the order.
+"""Proof that the returned samples are those of the order.
 
-Each rank adds up a 128-bit hash of (seed, epoch, position, id) over what it handed out. Sums do not depend on
-the order of adding and add up over ranks, so the expected sum of any part of an epoch can be computed by
-anyone, without talking. Positions past the data set are padding and count apart.
+Each rank adds up a 128-bit hash of (seed, epoch, position, id) over its samples. The sum does not depend on the order
+of adding and adds up over ranks, so every rank can compute the expected sum of any part of an epoch without
+communication. Positions past the data set are padding.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _MODULUS = 2**128
 
 
 class Audit:
-    """What this rank has handed out of the current epoch, since it began or was resumed."""
+    """Samples of this rank in the current epoch, since it began or was resumed."""
 
     def __init__(self, world: World, seed: int) -> None:
         self._world = world
@@ -33,7 +33,7 @@ class Audit:
         self.begin(0, 0)
 
     def begin(self, epoch: int, start: int, samples: int | None = None) -> None:
-        """Forget the past; ``samples``: length of the data set, to tell padding, if there is any."""
+        """Begin an epoch; ``samples``: length of the data set, past which positions are padding."""
         self._epoch = epoch
         self._start = start
         self._limit = samples
@@ -41,7 +41,7 @@ class Audit:
         self._spans: list[tuple[int, int]] = []
 
     def record(self, epoch: int, first: int, planned: Ints) -> None:
-        """Samples ``planned`` were handed out, this rank's ``first`` and following of the epoch."""
+        """Add the samples ``planned``, this rank's ``first`` and following of the epoch."""
         self._sum = (self._sum + self._hash(epoch, first, planned)) % _MODULUS
         if self._spans and self._spans[-1][1] == first:
             self._spans[-1] = (self._spans[-1][0], first + len(planned))
@@ -49,18 +49,14 @@ class Audit:
             self._spans.append((first, first + len(planned)))
 
     def report(self, order: RunOrder | None, stop: int, ids: Callable[[], Ints]) -> dict[str, Any]:
-        """Compare with the order; ``ids`` gives this rank's planned samples from where the epoch began.
+        """Compare with the order; ``ids`` returns this rank's planned samples from where the epoch began.
 
         Returns:
-            ``ok``: whether this rank handed out exactly its share; ``sum``: of this rank, hexadecimal;
-            ``expected``: of all ranks together from ``start`` to ``stop`` (None where only this rank knows
-            its order): the sums of all ranks, added modulo 2**128, must give it.
+            ``ok``: whether the samples are exactly this rank's share; ``sum``: of this rank, hexadecimal; ``expected``:
+            sum of all ranks from ``start`` to ``stop``, modulo 2**128; None where only this rank knows its order.
         """
         planned = ids() if self._spans else np.zeros(0, np.int64)
-        expected, samples = 0, 0
-        for first, end in self._spans:
-            expected += self._hash(self._epoch, first, planned[first:end])
-            samples += end - first
+        expected = sum(self._hash(self._epoch, first, planned[first:end]) for first, end in self._spans)
         total = None
         if order is not None:
             start = min(self._start, stop)
@@ -74,7 +70,7 @@ class Audit:
             "stop": stop,
             "rank": self._world.rank,
             "world_size": self._world.size,
-            "samples": samples,
+            "samples": sum(end - first for first, end in self._spans),
             "sum": f"{self._sum:032x}",
             "expected": None if total is None else f"{total:032x}",
             "ok": self._sum == expected % _MODULUS
@@ -82,7 +78,6 @@ class Audit:
         }
 
     def _hash(self, epoch: int, first: int, ids: Ints) -> int:
-        """Of this rank's ``first`` and following samples of the epoch."""
         position = self._start + first * self._world.size + self._world.rank
         return _native.order_audit_sum(
             self._seed, epoch, ids, first=position, stride=self._world.size, limit=self._limit

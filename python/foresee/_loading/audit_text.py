@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the report of ``ft.audit`` says in words: faults with their remedies, notes, and the table."""
+"""Texts of the report of ``ft.audit``: faults with their remedies, notes, and the table."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def faults(report: dict[str, Any], facts: Sequence[RankFacts]) -> list[str]:
-    """Return what is wrong with an epoch, each with its remedy."""
+    """Return the faults of an epoch, each with its remedy."""
     found, drawn = [], any(each.replacement for each in facts)
     same = report["same_on_all_ranks"]
     batches = report["batches"]
@@ -52,7 +52,7 @@ def faults(report: dict[str, Any], facts: Sequence[RankFacts]) -> list[str]:
 
 
 def notes(report: dict[str, Any], facts: Sequence[RankFacts], *, stable: bool | None) -> list[str]:
-    """Return what is no fault and worth to know; ``stable``: see ``Sketch.end``."""
+    """Return remarks that are no faults; ``stable``: result of ``Sketch.end``."""
     lines = []
     if not report["whole"]:
         why = "left early" if any(not each.whole for each in facts) else "resumed from a saved state"
@@ -73,10 +73,10 @@ def notes(report: dict[str, Any], facts: Sequence[RankFacts], *, stable: bool | 
 
 
 def table(report: dict[str, Any]) -> str:
-    """Return the report as text, one line per figure."""
+    """Return the report as text, one line per count."""
     state = "" if report["whole"] else ", partial"
-    few = report["batches"]
-    batches = str(few[0]) if len(set(few)) == 1 else f"{min(few)} to {max(few)}"
+    counts = report["batches"]
+    batches = str(counts[0]) if len(set(counts)) == 1 else f"{min(counts)} to {max(counts)}"
     ranks = f"{report['ranks']} rank{'s' if report['ranks'] > 1 else ''}"
     head = f"audit of epoch {report['epoch']}{state}: {report['samples']:,} samples on {ranks}, {batches} batches each"
     lines = [f"{head}, ids by {report['source']}"]

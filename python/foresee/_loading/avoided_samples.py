@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples that a run avoids: where a state says so, and which samples are read in their place.
+"""Samples that a run avoids: their entries in a state, and their substitutes.
 
-The core computes the substitutes (``avoid-1`` in ``docs/formats/order.md``). A state says from which position on each
-sample is avoided, so the samples of an earlier step can still be computed. A loader avoids all of them everywhere.
+The core computes the substitutes (``avoid-1`` in ``docs/formats/order.md``). A state has the position from which on
+each sample is avoided, so the samples of earlier steps can still be computed. A loader avoids all of them everywhere.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Avoided:
-    """Samples that are avoided from a position of an epoch on."""
+    """Samples that are avoided from ``position`` of ``epoch`` on."""
 
     epoch: int
     position: int
@@ -37,7 +37,7 @@ def from_state(entries: object) -> tuple[Avoided, ...]:
     """Return the entries under ``avoid`` of a state.
 
     Raises:
-        ValueError: they are none, or an id comes twice.
+        ValueError: they have another form, or an id comes twice.
     """
     if not isinstance(entries, list | tuple) or not entries:
         raise ValueError("a list of entries expected")
@@ -67,7 +67,7 @@ def before(avoided: Iterable[Avoided], epoch: int, position: int) -> tuple[int, 
 
 
 def substituted(ids: Ints, avoid: tuple[int, ...], *, samples: int, seed: int, epoch: int) -> Ints:
-    """Return ``ids`` of ``epoch`` with a substitute in each place of an avoided sample."""
+    """Replace the avoided samples among ``ids`` of ``epoch`` by their substitutes."""
     if not avoid:
         return ids
     sorted_avoid = np.array(avoid, np.int64)

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A batch as both loaders handle it: the engine's arrays, and the place of each sample in the epoch.
+"""A batch of either loader: the engine's arrays, and the place of each sample in the epoch.
 
-A repaired batch (a sample replaced or skipped) has the same shape as the engine's own ``Batch`` but other memory.
-Arrays of an unrepaired batch are the engine's memory, not copies.
+Arrays of a batch are the engine's memory; those of a repaired batch (a sample was replaced or skipped) are copies.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ Ints = NDArray[np.int64]
 
 
 class Receipt(Protocol):
-    """What must be known of a batch to count it as handed over."""
+    """The fields by which a returned batch is counted."""
 
     @property
     def ids(self) -> Ints: ...
@@ -39,7 +38,7 @@ class Receipt(Protocol):
 
 
 class RawBatch(Receipt, Protocol):
-    """What an engine hands over: ``_native.Batch``, or its like without an engine."""
+    """A batch of an engine: ``_native.Batch``, or ``StepBatch`` of an engine in Python."""
 
     @property
     def data(self) -> Bytes: ...
@@ -55,10 +54,10 @@ class RawBatch(Receipt, Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """One step's samples of this rank, in order.
+    """Samples of this rank in one step, in order.
 
-    The memory is the loader's until the batch and all arrays of it are gone; whoever keeps every batch stalls
-    the loader. Writing into ``data`` is allowed.
+    The memory is the loader's and is used again when the batch and all its arrays are gone: a program that keeps every
+    batch stalls the loader. Writing into ``data`` is allowed.
     """
 
     data: Bytes
@@ -66,7 +65,7 @@ class Batch:
     offsets: Ints
     """Shape (samples + 1,): sample i is ``data[offsets[i]:offsets[i + 1]]``."""
     ids: Ints
-    """Shape (samples,): which samples these are; a substitute has its own id."""
+    """Shape (samples,): ids of the samples; a substitute has its own id."""
     labels: Ints
     """Shape (samples,): index into the classes; -1 where a sample has none."""
     epoch: int
@@ -76,9 +75,7 @@ class Batch:
     positions: Ints
     """Shape (samples,): position of each sample in the epoch over all ranks."""
     planned: Ints
-    """Shape (samples,): the ids that the order asked for; differs from ``ids`` where a sample was
-    replaced.
-    """
+    """Shape (samples,): ids of the order; they differ from ``ids`` where a sample was replaced."""
     tries: Ints
     """Shape (samples,): substitutes tried in each place."""
     row_dtype: str | None = None
@@ -90,14 +87,13 @@ class Batch:
         return len(self.ids)
 
     def sample(self, i: int) -> Bytes:
-        """Bytes of the sample in place ``i``, 0 to ``len(self) - 1``: a view."""
+        """Return the bytes of the sample in place ``i``, 0 to ``len(self) - 1``, as a view."""
         if not 0 <= i < len(self):
             raise IndexError(f"place {i} of a batch of {len(self)} samples")
         return self.data[self.offsets[i] : self.offsets[i + 1]]
 
     def rows(self) -> NDArray[np.generic]:
-        """All samples as one array, shape (samples, *row): a view. Without a row shape, (samples, bytes) of
-        uint8.
+        """Return all samples as one view of shape (samples, *row), or (samples, bytes) of uint8 without a row shape.
 
         Raises:
             ValueError: the samples differ in size.
@@ -110,7 +106,7 @@ class Batch:
         return self.data.view(self.row_dtype).reshape(len(self), *self.row_shape)
 
     def with_samples(self, chosen: Sequence[tuple[int, int, Bytes, int, int]]) -> Batch:
-        """A new batch of ``(place here, id, bytes, label, tries)``; copies."""
+        """Copy ``(place in this batch, id, bytes, label, tries)`` into a new batch."""
         places = np.array([place for place, *_ in chosen], dtype=np.int64)
         sizes = np.array([len(data) for _, _, data, _, _ in chosen], dtype=np.int64)
         return Batch(

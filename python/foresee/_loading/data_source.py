@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what a user names (a URI, a path, an index) to an index and the place of its objects.
+"""Resolution of a URI, a path or an index to an index and the place of its objects.
 
-An index that is given is never listed again. Without one the data are listed at every start, by every rank:
-make one with ``foresee index`` where that takes long.
+The objects of a given index are never listed again. Without an index, every rank lists the data at every start; where
+that takes long, make an index with ``foresee index``.
 """
 
 from __future__ import annotations
 
+import contextlib
 import operator
 import os
 import re
 import sys
 import tempfile
 import urllib.parse
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -37,45 +38,43 @@ _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 @dataclass(frozen=True)
 class Source:
-    """An index, and where and how its objects are read."""
+    """An index, and the place of its objects."""
 
     index: _native.Index
     uri: str
     options: Mapping[str, str] = field(default_factory=dict, repr=False)
-    """Storage options: credentials may be among them, so they are never shown."""
+    """Storage options; never shown, because they may contain credentials."""
     file: str | None = None
-    """The index's file, where it was opened from one."""
+    """File of the index, if it was opened from one."""
     listed: bool = False
-    """The index is a listing of ``uri`` made a moment ago, with ``options``."""
+    """Whether the index is a new listing of ``uri`` with ``options``."""
 
     def __len__(self) -> int:
         return len(self.index)
 
     @property
     def mean_bytes(self) -> float:
-        """Bytes of a sample in the mean."""
+        """Mean bytes of a sample."""
         return self.index.total_bytes / max(1, len(self.index))
 
     @property
     def fingerprint(self) -> str:
-        """What a state keeps of the data."""
+        """Fingerprint in a state."""
         return self.index.fingerprint
 
     @property
     def row_dtype(self) -> str | None:
-        """NumPy dtype of a row, where the data are arrays."""
         return self.index.row_dtype
 
     @property
     def row_shape(self) -> tuple[int, ...] | None:
-        """Shape of a row, where the data are arrays."""
         return self.index.row_shape
 
     def ids(self, keys: list[Any]) -> NDArray[np.int64]:
-        """The samples that a sampler names.
+        """Convert the keys of a sampler to ids.
 
         Raises:
-            ConfigError: there is no such sample.
+            ConfigError: a sample does not exist.
         """
         import numpy as np  # the command line starts without it
 
@@ -86,23 +85,22 @@ class Source:
         return ids
 
     def select(self, samples: NDArray[np.int64]) -> Source:
-        """These samples alone, in this order; one may be there several times.
+        """Return a source of these samples in this order; an id may be repeated.
 
         Raises:
-            ConfigError: there is no such sample, or none is named.
+            ConfigError: a sample does not exist, or ``samples`` is empty.
         """
         return replace(self, index=self.index.select(samples))
 
     def label(self, sample: int) -> int | None:
-        """Class of the sample; None where it has none."""
         return self.index.label(sample)
 
     def sample_uri(self, sample: int) -> str:
-        """Where the sample lies now, for messages."""
+        """Present URI of the sample, for messages."""
         return self.index.sample_uri(sample, base=self.uri)
 
     def file_bytes(self) -> bytes:
-        """The index as the bytes of its file, which has all samples."""
+        """Return the bytes of an index file."""
         with tempfile.TemporaryDirectory(prefix="foresee-") as folder:
             path = os.path.join(folder, "index.fidx")
             self.index.save(path)
@@ -123,16 +121,16 @@ def resolve(
     options: Mapping[str, str] | None = None,
     name: str = "data",
 ) -> Source:
-    """The index of ``data``: itself, the file it names, ``index``, or a new listing.
+    """Return the source of ``data``, whose index is ``data`` or its file, ``index``, or a new listing.
 
-    ``name``: what the caller's argument is called.
+    ``name``: name of the argument, for messages.
 
     Raises:
         ConfigError: the arguments contradict each other.
         IndexInvalid: no index, or no samples.
         OriginError: the data cannot be listed.
     """
-    kept = storage_options(options)
+    store = storage_options(options)
     opened = _opened(data, index, name)
     if opened is not None:
         given = [word for word, value in (("exclude=", exclude), ("allow_empty=", allow_empty)) if value]
@@ -142,7 +140,7 @@ def resolve(
                 "and --exclude or --allow-empty"
             )
         found, uri, file = opened
-        return Source(found, uri if index is None else split(uri, layout)[0], kept, file)
+        return Source(found, uri if index is None else split(uri, layout)[0], store, file)
     uri = user_path(data, name)
     built = build(
         uri,
@@ -152,15 +150,15 @@ def resolve(
         allow_empty=allow_empty,
         row_bytes=row_bytes,
         exclude=exclude,
-        options=kept,
+        options=store,
     )
-    return Source(built, split(uri, layout)[0], kept, listed=True)
+    return Source(built, split(uri, layout)[0], store, listed=True)
 
 
 def _opened(
     data: str | PathLike | _native.Index, index: str | PathLike | _native.Index | None, name: str
 ) -> tuple[_native.Index, str, str | None] | None:
-    """The index that the arguments name, where its data are, and its file; None where they name none."""
+    """Return the index in the arguments, the URI of its data, and its file; None if there is no index."""
     if isinstance(data, _native.Index):
         if index is not None:
             raise ConfigError(
@@ -187,27 +185,24 @@ def table(
     allow_missing: bool,
     options: Mapping[str, str] | None,
 ) -> Source:
-    """The objects that ``columns`` name, row by row; relative ones are below ``root``, default the working directory.
+    """Return the source of the objects in ``columns``; relative ones are below ``root`` (None: working directory).
 
     Raises:
-        ConfigError: a row names no object.
-        OriginMissing: objects are not there.
-        OriginError: the origin cannot be asked.
+        ConfigError: a row has no object.
+        OriginMissing: objects do not exist.
+        OriginError: the origin does not answer.
     """
-    kept = storage_options(options)
-    progress = _Progress(f"{len(columns[0][1]):,} rows" if root is None else root)
-    try:
+    store = storage_options(options)
+    with _listing(f"{len(columns[0][1]):,} rows" if root is None else root) as progress:
         index = _native.Index.table(
             columns,
             root=absolute(root or "."),
             sizes=list(sizes),
             allow_missing=allow_missing,
-            options=kept,
-            progress=progress if progress.shown else None,
+            options=store,
+            progress=progress,
         )
-    finally:
-        progress.end()
-    return Source(index, index.uri, kept, listed=True)
+    return Source(index, index.uri, store, listed=True)
 
 
 def windows(
@@ -220,14 +215,14 @@ def windows(
     exclude: str | Iterable[str] | None,
     options: Mapping[str, str] | None,
 ) -> tuple[Source, int, int]:
-    """Windows over a file, several, or those of a directory or prefix; also elements in no window, and their files.
+    """Return windows over one or several files, a directory or a prefix, with the numbers of unused elements and files.
 
     Raises:
-        ConfigError: see ``ft.TokenDataset``.
-        IndexInvalid: no windows.
+        ConfigError: as of ``ft.TokenDataset``.
+        IndexInvalid: there are no windows.
         OriginError: a file cannot be read.
     """
-    kept, patterns = storage_options(options), _texts(exclude, "exclude", "*.tmp")
+    store, patterns = storage_options(options), _texts(exclude, "exclude", "*.tmp")
     place: str | None = None
     files: tuple[str, list[str]] | None = None
     if isinstance(uri, (str, os.PathLike)):
@@ -237,8 +232,7 @@ def windows(
         place, files = (None, ("uri", [named])) if is_file else (named, None)
     else:
         files = ("uri", [user_path(one, f"uri[{i}]") for i, one in enumerate(uri)])
-    progress = _Progress(place or "files")
-    try:
+    with _listing(place or "files") as progress:
         index, elements, cut = _native.Index.windows(
             place,
             files,
@@ -249,22 +243,20 @@ def windows(
             stride=stride,
             drop_tail=drop_tail,
             exclude=None if patterns is None else [os.fsencode(pattern) for pattern in patterns],
-            options=kept,
-            progress=progress if progress.shown else None,
+            options=store,
+            progress=progress,
         )
-    finally:
-        progress.end()
-    return Source(index, index.uri if place is None else place, kept, listed=True), elements, cut
+    return Source(index, index.uri if place is None else place, store, listed=True), elements, cut
 
 
 def absolute(place: str) -> str:
-    """``place`` as an absolute path; a URI as it is."""
+    """Make a path absolute; a URI is unchanged."""
     path = local_path(place)
     return place if path is None else os.path.abspath(path)
 
 
 def read_file(uri: str, options: Mapping[str, str] | None = None) -> bytes:
-    """All bytes of one object, such as a table in a bucket; waits.
+    """Read one object, such as a table in a bucket.
 
     Raises:
         OriginError: it cannot be read.
@@ -274,7 +266,7 @@ def read_file(uri: str, options: Mapping[str, str] | None = None) -> bytes:
 
 
 def plain_loader(source: Source) -> _native.Loader:
-    """An engine that only ``read`` is called of: no plan, no cache."""
+    """Return a native loader without plan and cache, for ``read``."""
     return _native.Loader(
         source.index,
         _native.Cache(ram_bytes=0, disk_dir=None, disk_bytes=0),
@@ -297,10 +289,10 @@ def plain_loader(source: Source) -> _native.Loader:
 
 
 def storage_options(options: object) -> dict[str, str]:
-    """Storage options as texts: True and numbers as the store writes them.
+    """Return storage options as texts; numbers, True and False in the store's spelling.
 
     Raises:
-        ConfigError: no mapping, or a value that is no text; the value, which may be secret, is not shown.
+        ConfigError: no mapping, or a value that is no text; the message omits the value, which may be secret.
     """
     if options is None:
         return {}
@@ -310,21 +302,21 @@ def storage_options(options: object) -> dict[str, str]:
             f"storage_options is a {type(options).__name__}; texts by name expected, such as {example}"
         )
     faults: list[str] = []
-    kept: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for name, value in options.items():
         if not isinstance(name, str) or not isinstance(value, str | bool | int | float):
             faults.append(
                 f"storage_options has a {type(value).__name__} as {name!r}; a text expected, such as {example}"
             )
         else:
-            kept[name] = str(value).lower() if isinstance(value, bool) else str(value)
+            texts[name] = str(value).lower() if isinstance(value, bool) else str(value)
     if faults:
         raise ConfigError(faults)
-    return kept
+    return texts
 
 
 def split(uri: str, layout: str) -> tuple[str, str | None]:
-    """The directory or prefix that holds the data, and the one file in it where ``uri`` names a single array."""
+    """Return the directory or prefix of the data, and the name of the file if ``uri`` is a single array."""
     path = local_path(uri)
     named = uri.endswith(".npy") and layout in ("auto", "npy")
     if path is not None:
@@ -352,9 +344,9 @@ def build(
 ) -> _native.Index:
     """List ``uri``, with progress on stderr if that is a terminal.
 
-    ``layout``: ``auto`` is ``npy`` for names that end so and directories of nothing else, else ``folder``
-    where there are class folders, else ``flat``; ``note`` is told which one it was. ``or_flat``: ``folder`` is ``flat``
-    where no class folder is.
+    ``layout``: ``auto`` is ``npy`` for ``.npy`` files and directories that contain nothing else, else ``folder`` if
+    there are class folders, else ``flat``; ``note`` gets the result. ``or_flat``: ``folder`` without class folders is
+    ``flat``.
     """
     uri = user_path(uri, "uri")
     known = _texts(extensions, "extensions", ".jpg")
@@ -368,26 +360,24 @@ def build(
     chosen = [layout] if layout != "auto" else _guess(uri)
     listed = [os.fsencode(single)] if single is not None else None if keys is None else list(keys)
     for attempt, name in enumerate(chosen):
-        progress = _Progress(uri)
         try:
-            built = _native.Index.build(
-                place,
-                layout=name,
-                or_flat=or_flat,
-                extensions=known,
-                allow_empty=allow_empty,
-                row_bytes=row_bytes,
-                keys=listed,
-                exclude=None if patterns is None else [os.fsencode(pattern) for pattern in patterns],
-                options=storage_options(options),
-                progress=progress if progress.shown else None,
-            )
+            with _listing(uri) as progress:
+                built = _native.Index.build(
+                    place,
+                    layout=name,
+                    or_flat=or_flat,
+                    extensions=known,
+                    allow_empty=allow_empty,
+                    row_bytes=row_bytes,
+                    keys=listed,
+                    exclude=None if patterns is None else [os.fsencode(pattern) for pattern in patterns],
+                    options=storage_options(options),
+                    progress=progress,
+                )
         except NoSamples:
             if attempt + 1 == len(chosen):
                 raise
             continue
-        finally:
-            progress.end()
         if note is not None and layout == "auto":
             note(f"layout: {name}")
         return built
@@ -395,7 +385,6 @@ def build(
 
 
 def _faults(layout: object, allow_empty: object, row_bytes: object) -> list[str]:
-    """What is wrong with the arguments, each with its remedy."""
     faults = []
     if layout not in LAYOUTS:
         faults.append(f"layout={layout!r}; use {', '.join(LAYOUTS)}")
@@ -405,7 +394,7 @@ def _faults(layout: object, allow_empty: object, row_bytes: object) -> list[str]
     if row_bytes is not None and not (is_number and 1 <= row_bytes < 2**63):  # type: ignore[operator]
         faults.append(f"row_bytes={row_bytes!r}; bytes of a row, a whole number of 1 or more")
     if layout == "bin" and row_bytes is None:
-        faults.append('layout="bin" without row_bytes=; say how many bytes a row has')
+        faults.append('layout="bin" without row_bytes=; pass the bytes of a row')
     return faults
 
 
@@ -419,7 +408,7 @@ def _guess(uri: str) -> list[str]:
         with os.scandir(path) as entries:
             kinds = {"folder" if entry.is_dir() else os.path.splitext(entry.name)[1] for entry in entries}
     except OSError:
-        # The listing meets it again, and knows the remedy.
+        # The listing fails too, and its error has the remedy.
         return ["folder"]
     if kinds == {".npy"}:
         return ["npy"]
@@ -427,7 +416,7 @@ def _guess(uri: str) -> list[str]:
 
 
 def _texts(given: object, name: str, example: str) -> list[str] | None:
-    """One text or several, as the argument ``name``."""
+    """Return the texts of the argument ``name``."""
     if given is None or isinstance(given, str):
         return None if given is None else [given]
     texts = list(given) if isinstance(given, Iterable) and not isinstance(given, bytes) else [given]
@@ -438,25 +427,27 @@ def _texts(given: object, name: str, example: str) -> list[str] | None:
 
 
 def local_path(uri: str) -> str | None:
-    """The path of a local URI, or None."""
+    """Return the path of a local URI, else None."""
     scheme = uri[: len("file://")]
     if scheme.lower() == "file://":
         return os.fsdecode(urllib.parse.unquote_to_bytes(uri.removeprefix(scheme)))
     return None if _SCHEME.match(uri) else uri
 
 
-class _Progress:
-    """One line on a terminal, rewritten in place."""
+@contextlib.contextmanager
+def _listing(name: str) -> Iterator[Callable[[int, int], None] | None]:
+    """Show the progress of a listing in one line on stderr, rewritten in place; None: stderr is no terminal."""
+    if sys.stderr is None or not sys.stderr.isatty():
+        yield None
+        return
+    end = ""
 
-    def __init__(self, uri: str) -> None:
-        self._uri = uri
-        self._printed = False
-        self.shown = sys.stderr is not None and sys.stderr.isatty()
+    def show(objects: int, bytes_: int) -> None:
+        nonlocal end
+        print(f"\rlisting {name}: {objects:,} objects, {bytes_ / 1e9:,.1f} GB", end="", file=sys.stderr)
+        end = "\n"
 
-    def __call__(self, objects: int, bytes_: int) -> None:
-        self._printed = True
-        print(f"\rlisting {self._uri}: {objects:,} objects, {bytes_ / 1e9:,.1f} GB", end="", file=sys.stderr)
-
-    def end(self) -> None:
-        if self._printed:
-            print(file=sys.stderr)
+    try:
+        yield show
+    finally:
+        print(end=end, file=sys.stderr)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples of one epoch over all ranks, compared: lost, doubled, the same on every rank, in the order of before.
+"""Comparison of the samples of all ranks in one epoch: lost, doubled, the same on every rank, in the same order.
 
-Pure: ids come in as arrays, a report goes out. Ids are sorted and compared in parts of their range, so memory is 4 or 8
-bytes per sample of a rank, and a bounded number of bytes per part. How ids are known and how ranks exchange them is in
-``foresee.torch.audit``.
+Pure: ids in, a report out. Ids are sorted and compared by partitions of their range, so memory is 4 or 8 bytes per
+sample of a rank, and bounded per partition. ``foresee.torch.audit`` finds the ids and exchanges them between ranks.
 """
 
 from __future__ import annotations
@@ -23,13 +22,13 @@ if TYPE_CHECKING:
     Ids = NDArray[np.unsignedinteger[Any]]
 
 _BLOCK = 1 << 16
-_PART = 1 << 20
+_PARTITION = 1 << 20
 _EXAMPLES = 5
 _SKETCH = 1 << 14
 
 
 class Tally:
-    """Ids that one rank handed out in one epoch, in order."""
+    """Ids of one rank in one epoch, in order."""
 
     def __init__(self) -> None:
         self.batches = 0
@@ -71,12 +70,12 @@ class Tally:
 
     @property
     def digest(self) -> str:
-        """Of the ids in their order."""
+        """Digest of the ids in their order."""
         return self._digest.hexdigest()
 
     @property
     def is_ascending(self) -> bool:
-        """Whether the order is that of the ids, padding from the head aside."""
+        """Whether the ids are ascending, except for padding from the start."""
         return self._descents <= 1
 
     def _pack(self) -> None:
@@ -99,13 +98,13 @@ class _Counts:
     )
 
     def show(self, name: str, ids: NDArray[Any]) -> None:
-        """Keep the first few."""
+        """Add the first few of ``ids`` to the examples."""
         shown = self.examples[name]
         shown += ids[: _EXAMPLES - len(shown)].tolist()
 
 
-def kept(facts: Sequence[RankFacts]) -> list[int]:
-    """Return the ranks to compare: one for each share of the data, where the loaders say which share they read."""
+def ranks_to_compare(facts: Sequence[RankFacts]) -> list[int]:
+    """Return one rank for each share of the data; all ranks if the shares are unknown."""
     shares = [each.share for each in facts]
     sizes = {share[1] for share in shares if share is not None}
     if None in shares or len(sizes) != 1:
@@ -117,22 +116,22 @@ def kept(facts: Sequence[RankFacts]) -> list[int]:
     return list(first.values()) if len(first) == sizes.pop() else list(range(len(facts)))
 
 
-def part_edges(facts: Sequence[RankFacts]) -> list[int]:
-    """Return the edges of the parts of the ids' range, the same on every rank."""
+def partition_edges(facts: Sequence[RankFacts]) -> list[int]:
+    """Return the edges of the partitions of the ids' range, the same on every rank."""
     hashed = any(each.hashed for each in facts)
     expected = max((each.expected or 0) for each in facts)
     space = 2**64 if hashed else max(expected, 1)
-    count = max(1, -(-max(sum(each.samples for each in facts), 0 if hashed else expected) // _PART))
-    edges = [space * part // count for part in range(count)]
+    count = max(1, -(-max(sum(each.samples for each in facts), 0 if hashed else expected) // _PARTITION))
+    edges = [space * i // count for i in range(count)]
     return [*edges, 2**64]
 
 
-def cut(ids: Ids, edges: Sequence[int], part: int) -> Ids:
-    """Return those of the ascending ``ids`` that lie in a part."""
+def select(ids: Ids, edges: Sequence[int], partition: int) -> Ids:
+    """Return those of the ascending ``ids`` that are in a partition."""
     largest = int(np.iinfo(ids.dtype).max)
     first, last = (
         len(ids) if edge > largest else int(np.searchsorted(ids, ids.dtype.type(edge)))
-        for edge in edges[part : part + 2]
+        for edge in edges[partition : partition + 2]
     )
     return ids[first:last]
 
@@ -140,7 +139,7 @@ def cut(ids: Ids, edges: Sequence[int], part: int) -> Ids:
 def compare(
     epoch: int,
     facts: Sequence[RankFacts],
-    parts: Iterable[tuple[Sequence[Ids], Sequence[Ids | None]]],
+    partitions: Iterable[tuple[Sequence[Ids], Sequence[Ids | None]]],
     edges: Sequence[int],
     *,
     source: str,
@@ -151,17 +150,16 @@ def compare(
     Args:
         epoch: its number.
         facts: of each rank that is compared.
-        parts: for each part of the ids' range the ids of each rank, ascending, and those that it is to hand out if they
-            are chosen ones.
-        edges: of the parts.
-        source: where ids come from, as it is shown.
-        sketch: of the epoch before; gets this one.
+        partitions: for each partition the ids of each rank, ascending, and those of its subset if it reads one.
+        edges: of the partitions.
+        source: name of the source of the ids, for the report.
+        sketch: of the epoch before; updated with this epoch.
     """
     counts, hashed, whole = _Counts(), facts[0].hashed, _whole(facts)
     lasts = np.concatenate([each.last for each in facts])
     expected = max((each.expected or 0) for each in facts) or None
     chosen_total = 0
-    for part, (ids, chosen) in enumerate(parts):
+    for partition, (ids, chosen) in enumerate(partitions):
         values, times = np.unique(np.concatenate(ids), return_counts=True)
         counts.distinct += len(values)
         twice = values[times > 1]
@@ -178,7 +176,7 @@ def compare(
         if any(each is not None for each in chosen):
             due = np.unique(np.concatenate([each for each in chosen if each is not None]))
         else:
-            due = np.arange(edges[part], min(edges[part + 1], expected), dtype=np.uint64)
+            due = np.arange(edges[partition], min(edges[partition + 1], expected), dtype=np.uint64)
         chosen_total += len(due)
         missing = np.setdiff1d(due, values, assume_unique=True)
         counts.lost += len(missing)
@@ -198,20 +196,20 @@ def compare(
 
 
 class Sketch:
-    """The smallest hashes of an epoch and of the one before it: whether the same samples have the same hashes."""
+    """The smallest hashes of two successive epochs, which show whether hashes of a sample are stable."""
 
     def __init__(self) -> None:
         self._before: Ids | None = None
         self._now: list[Ids] = []
 
     def add(self, values: Ids) -> None:
-        """Take ascending values of the next part."""
+        """Add the ascending values of the next partition."""
         missing = _SKETCH - sum(map(len, self._now))
         if missing > 0:
             self._now.append(values[:missing])
 
     def end(self, *, whole: bool) -> bool | None:
-        """End the epoch: whether most of its values came in the whole one before; None: there was none."""
+        """End the epoch; return whether most of its values were in the whole epoch before, None if there was none."""
         values, self._now = np.concatenate(self._now) if self._now else np.zeros(0, np.uint64), []
         before = self._before
         if whole:
@@ -224,7 +222,7 @@ class Sketch:
 
 
 def unknown(epoch: int, facts: Sequence[RankFacts], reason: str, source: str) -> dict[str, Any]:
-    """Return the report of an epoch whose samples cannot be told apart."""
+    """Return the report of an epoch whose samples are unknown."""
     report = _report(epoch, facts, _Counts(), whole=_whole(facts), due=None, source=source)
     for name in ("lost", "doubled", "padding", "dropped", "same_on_all_ranks", "distinct"):
         report[name] = None
@@ -244,8 +242,8 @@ def _report(
     world, samples = len(facts), sum(each.samples for each in facts)
     largest = max(each.largest for each in facts)
     padding, dropped, same, doubled, lost = 0, 0, counts.same, counts.doubled, counts.lost
-    room = world * largest if any(each.padded_by_batch for each in facts) else world
-    if 0 < doubled < room and counts.doubled_last == doubled:
+    padding_max = world * largest if any(each.padded_by_batch for each in facts) else world
+    if 0 < doubled < padding_max and counts.doubled_last == doubled:
         padding, doubled, same = doubled, 0, 0
     if any(each.drop_last for each in facts) and lost < world * largest + world:
         dropped, lost = lost, 0
@@ -286,7 +284,7 @@ def _report(
 
 
 def _whole(facts: Sequence[RankFacts]) -> bool:
-    """Whether every rank handed out all of its epoch."""
+    """Whether every rank returned all of its epoch."""
     return all(each.whole and not each.resumed for each in facts)
 
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The steps of one rank, epoch after epoch, for engines that are written in Python.
+"""Steps of one rank, epoch after epoch, for engines in Python.
 
-As in the native engine, an order that is known for the run continues with the next epoch by itself. Any other epoch
+As in the native engine, the order of a run continues with the next epoch by itself. Without such an order, each epoch
 begins with its samples.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,26 +15,37 @@ import numpy as np
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
-    from foresee._loading.batch import Ints
+    from foresee._loading.batch import Bytes, Ints
     from foresee._loading.orders import EpochSamples, RunOrder
     from foresee._runtime.ranks import World
+    from foresee._runtime.waits import Turn
+
+_NO_BYTES: Bytes = np.zeros(0, np.uint8)
 
 
 @dataclass(frozen=True, eq=False)
-class EpochStep:
-    """The samples of one batch."""
+class StepBatch:
+    """A batch with the fields of the native engine's; ids alone, unless an engine adds bytes."""
 
     epoch: int
     step: int
-    """Counted from where the epoch began or was resumed."""
+    """From where the epoch began or was resumed."""
     start: int
-    """This rank's samples before it, counted likewise."""
+    """Samples of this rank before it, from the same place."""
     last: bool
     ids: Ints
+    offsets: Ints
+    labels: Ints
+    data: Bytes = field(default_factory=lambda: _NO_BYTES)
+    faults: list[tuple[int, str, str, bool]] = field(default_factory=list)
+    turns: list[Turn] = field(default_factory=list)
+
+    def __len__(self) -> int:
+        return len(self.ids)
 
 
 class EpochSteps:
-    """Batches of ids, as ``begin_epoch`` and ``next_batch`` of an engine give them."""
+    """Batches of ids, with ``begin_epoch`` of an engine."""
 
     def __init__(self, order: RunOrder | None, world: World, batch_size: int, *, drop_last: bool) -> None:
         self._order = order
@@ -47,10 +58,10 @@ class EpochSteps:
         self._step = 0
 
     def begin_epoch(self, epoch: int, position: int, order: EpochSamples | None = None) -> None:
-        """Continue at ``position`` of ``epoch``; ``order``: its samples, where no order is known for the run.
+        """Continue at ``position`` of ``epoch``; ``order``: its samples, needed if and only if the run has no order.
 
         Raises:
-            ConfigError: ``order`` is given although one is known, or is missing.
+            ConfigError: ``order`` is missing, or the run has one.
         """
         if self._order is None:
             if order is None:
@@ -71,8 +82,8 @@ class EpochSteps:
             bounds = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         self._epoch, self._ids, self._bounds, self._step = epoch, ids, bounds, 0
 
-    def next(self) -> EpochStep | None:
-        """The next batch; None at the epoch's end, after which the next epoch of a known order begins."""
+    def next(self) -> StepBatch | None:
+        """Return the next batch; None at the epoch's end, after which the next epoch of the run's order begins."""
         steps = len(self._bounds) - 1
         if self._step >= steps:
             if self._epoch >= 0 and self._order is not None:
@@ -81,11 +92,17 @@ class EpochSteps:
         start, stop = int(self._bounds[self._step]), int(self._bounds[self._step + 1])
         self._step += 1
         ids = np.ascontiguousarray(self._ids[start:stop])
-        return EpochStep(self._epoch, self._step - 1, start, self._step == steps, ids)
+        return StepBatch(
+            self._epoch,
+            self._step - 1,
+            start,
+            self._step == steps,
+            ids,
+            offsets=np.zeros(len(ids) + 1, np.int64),
+            labels=np.full(len(ids), -1, np.int64),
+        )
 
     def count(self, position: int) -> int:
-        """Steps that a known order has from ``position`` of an epoch on."""
+        """Steps of the run's order from ``position`` of an epoch on."""
         assert self._order is not None, "other epochs have the length of their samples"
-        samples = self._order.samples_per_rank(position, self._world.size)
-        whole, rest = divmod(samples, self._batch_size)
-        return whole + (rest > 0 and not self._drop_last)
+        return self._order.steps(position, self._world.size, self._batch_size, drop_last=self._drop_last)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Samples that a dataset of the user's makes itself: an engine that knows their order and reads nothing.
+"""Source and engine of a user's dataset that makes its samples: their order is known, and nothing is read.
 
-``MapSource`` stands where an index stands otherwise, ``MapEngine`` where the native engine does.
+``MapSource`` takes the place of an index, ``MapEngine`` that of the native engine.
 """
 
 from __future__ import annotations
@@ -17,23 +17,22 @@ from foresee._loading.epoch_steps import EpochSteps
 from foresee.errors import Closed
 
 if TYPE_CHECKING:
-    from foresee._loading.batch import Bytes, Ints
+    from foresee._loading.batch import Ints
+    from foresee._loading.epoch_steps import StepBatch
     from foresee._loading.orders import RunOrder
     from foresee._runtime.ranks import World
     from foresee._runtime.waits import Turn
 
-_NO_BYTES: Bytes = np.zeros(0, np.uint8)
-
 
 @dataclass(eq=False)
 class MapSource:
-    """What is known of such a dataset: its name for messages, and how many samples it has."""
+    """Name and number of samples of a dataset, and what its ids stand for."""
 
     name: str
     count: int | None
-    """None: the dataset has no length, and a sampler names its samples."""
+    """None: the dataset has no length, and a sampler has its samples."""
     keys: dict[int, Any] = field(default_factory=dict)
-    """What the dataset is asked for, by id, where that is no whole number from 0 to ``count - 1``."""
+    """Arguments of ``__getitem__`` by id, where they are no whole numbers from 0 to ``count - 1``."""
 
     row_dtype = None
     row_shape = None
@@ -43,13 +42,13 @@ class MapSource:
 
     @property
     def fingerprint(self) -> str:
-        """What a state keeps of the data: their number."""
+        """Fingerprint in a state: the number of samples."""
         return "samples" if self.count is None else f"samples-{self.count}"
 
     def ids(self, keys: list[Any]) -> Ints:
-        """A number for each of ``keys``, which replace those of the epoch before: itself, or a hash of its text.
+        """Return an id for each of ``keys``: the key itself, or a hash of its text.
 
-        The dataset is asked for the keys as they are, as torch's loader does.
+        They replace the keys of the epoch before. The dataset gets the keys as they are, as from torch's loader.
         """
         count = 2**63 if self.count is None else self.count
         ids = [int(key) if _is_number(key) and 0 <= key < count else _hash(key) for key in keys]
@@ -57,39 +56,18 @@ class MapSource:
         return np.array(ids, dtype=np.int64)
 
     def key(self, sample: int) -> Any:
-        """What ``__getitem__`` is asked for."""
+        """Argument of ``__getitem__``."""
         return self.keys.get(sample, sample)
 
     def label(self, sample: int) -> int | None:  # noqa: ARG002 - as of an index
-        """Not known."""
         return None
 
     def sample_uri(self, sample: int) -> str:
-        """How messages name the sample."""
         return f"{self.name}[{self.key(sample)!r}]"
 
 
-@dataclass(frozen=True, eq=False)
-class MapBatch:
-    """The samples of a batch, as an engine hands it over."""
-
-    epoch: int
-    step: int
-    start: int
-    last: bool
-    ids: Ints
-    offsets: Ints
-    labels: Ints
-    data: Bytes = field(default_factory=lambda: _NO_BYTES)
-    faults: list[tuple[int, str, str, bool]] = field(default_factory=list)
-    turns: list[Turn] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-
 class MapEngine:
-    """The order alone, with the clock and the ledger of a native engine."""
+    """Order without reads, with the clock and the ledger of a native engine."""
 
     def __init__(
         self, order: RunOrder | None, world: World, batch_size: int, *, drop_last: bool, run_dir: str | None
@@ -105,42 +83,30 @@ class MapEngine:
         self.steps = self._steps.count
 
     def start(self) -> None:
-        """Open the ledger, if there is to be one. Idempotent."""
+        """Open the ledger of a run folder. Idempotent."""
         if self._run_dir is not None:
             run_dir, self._run_dir = self._run_dir, None
             self._recorder.write_to(run_dir)
 
     # The order is known at once.
-    def next_batch(self, *, timeout_ms: int | None = None) -> MapBatch | None:  # noqa: ARG002
-        """The ids of the next batch; None at the epoch's end."""
+    def next_batch(self, *, timeout_ms: int | None = None) -> StepBatch | None:  # noqa: ARG002
+        """Return the ids of the next batch; None at the epoch's end."""
         if self._closed:
             raise Closed("the loader is closed")
         self.start()
         step = self._steps.next()
-        if step is None:
-            return None
-        count = len(step.ids)
-        self._samples += count
-        return MapBatch(
-            step.epoch,
-            step.step,
-            step.start,
-            step.last,
-            step.ids,
-            offsets=np.zeros(count + 1, np.int64),
-            labels=np.full(count, -1, np.int64),
-        )
+        self._samples += 0 if step is None else len(step)
+        return step
 
     def turns(self) -> list[Turn]:
-        """Nothing is waited for here."""
         return []
 
     def read(self, sample: int) -> bytes:  # noqa: ARG002 - as of an engine
-        """No bytes: the dataset makes the sample."""
+        """Return no bytes: the dataset makes the sample."""
         return b""
 
     def stats(self) -> dict[str, Any]:
-        """Samples that were planned, and waits."""
+        """Return the number of planned samples, and waits."""
         return {"samples": self._samples, **self._recorder.stats()}
 
     def close(self) -> None:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What happens to a sample that cannot be delivered: ``on_error``.
+"""``on_error``: a sample that cannot be delivered is raised, replaced or skipped.
 
-Only permanent faults (missing, changed, denied, corrupt, undecodable) are for ``on_error``; a timeout was
-retried and is raised. No choice changes the number of steps, so ranks stay in step without talking, and
-substitutes are a function of (seed, epoch, sample), so a resumed run has the same ones.
+It applies to permanent faults only (missing, changed, denied, corrupt, undecodable); a timeout was retried and is
+raised. The number of steps never changes, so ranks need no communication. Substitutes are a function of (seed, epoch,
+sample), so a resumed run has the same ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from foresee._loading.mix import substitute
+from foresee._loading.hashing import substitute
 from foresee.errors import ConfigError, OriginChanged, OriginDenied, OriginError, OriginMissing, SampleFault
 
 if TYPE_CHECKING:
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from foresee._loading.map_source import MapSource
 
 OnError = Literal["raise", "replace", "skip"] | Callable[[SampleFault], int]
-"""``raise``; ``replace`` by another sample; ``skip`` (a shorter batch, never an empty one); or a callable
-that gets the error and returns the id of the sample to take instead."""
+"""``raise``; ``replace`` by another sample; ``skip`` (a shorter batch, never an empty one); or a callable that gets the
+error and returns the id of a substitute."""
 
 _log = logging.getLogger("foresee")
-# So many substitutes in a row that cannot be read mean a broken origin, not broken samples.
+# After so many unreadable substitutes in a row, the origin is broken, not the samples.
 _TRIES_MAX = 100
-_KEPT_MAX = 1000
+_CHANGES_MAX = 1000
 
 _CAUSES: dict[str, tuple[type[OriginError] | None, str]] = {
     "missing": (OriginMissing, "restore the object, or list the data anew with `foresee index --update`"),
     "changed": (OriginChanged, "list the data anew with `foresee index --update`"),
-    "denied": (OriginDenied, "grant read access to the prefix, or mend what the answer names, then resume"),
+    "denied": (OriginDenied, "grant read access to the prefix, or repair what the answer names, then resume"),
     "corrupt": (OriginError, "restore the object; its checksum is wrong at the origin"),
     "throttled": (
         OriginError,
@@ -53,7 +53,7 @@ _CAUSES: dict[str, tuple[type[OriginError] | None, str]] = {
 
 
 def checked(on_error: OnError) -> list[str]:
-    """What is wrong with the argument."""
+    """Return the faults of the argument."""
     if callable(on_error) or on_error in ("raise", "replace", "skip"):
         return []
     return [f'on_error={on_error!r}; use "raise", "replace", "skip" or a callable(error) -> sample']
@@ -61,7 +61,7 @@ def checked(on_error: OnError) -> list[str]:
 
 @dataclass(frozen=True)
 class Change:
-    """One sample that was not what the order asked for."""
+    """One replaced or skipped sample."""
 
     epoch: int
     position: int
@@ -71,8 +71,8 @@ class Change:
     cause: str
 
 
-class Faults:
-    """Applies ``on_error``; keeps count. Called from any thread."""
+class FaultHandler:
+    """Applies ``on_error`` and counts the changes. Thread-safe."""
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Faults:
         return self._on_error == "raise"
 
     def error(self, sample: int, kind: str, cause: str, *, permanent: bool) -> SampleFault:
-        """The error for a fault of ``kind``, with the builtin it stands for as its cause."""
+        """Return the error for a fault of ``kind``, with the builtin exception of that kind as its cause."""
         origin, remedy = _CAUSES.get(kind, (OriginError, "see the cause"))
         error = SampleFault(
             sample, self._source.sample_uri(sample), self._rank, kind, cause, remedy, permanent=permanent
@@ -111,11 +111,11 @@ class Faults:
             error.__cause__ = origin(cause)
         return error
 
-    def settle(self, raw: RawBatch, batch: Batch) -> Batch:
-        """``batch``, made of ``raw``, with its unreadable samples dealt with.
+    def repair_unreadable(self, raw: RawBatch, batch: Batch) -> Batch:
+        """Replace or skip the unreadable samples of ``batch``, which was made of ``raw``.
 
         Raises:
-            SampleFault: ``on_error`` says so, or the fault is not permanent.
+            SampleFault: ``on_error`` is ``raise``, or the fault is not permanent.
         """
         if not raw.faults:
             return batch
@@ -128,13 +128,13 @@ class Faults:
         )
 
     def repair(self, batch: Batch, faults: dict[int, SampleFault]) -> Batch:
-        """A batch in which the places of ``faults`` are replaced or left out; see ``settle``."""
+        """Replace or skip the places of ``faults``; errors as of ``repair_unreadable``."""
         for error in faults.values():
             if self._on_error == "raise" or not error.permanent:
                 raise error
         skip = self._on_error == "skip"
         # A batch is never empty: if every place is at fault, the first one is replaced.
-        keep = min(faults) if skip and len(faults) == len(batch) else None
+        replaced = min(faults) if skip and len(faults) == len(batch) else None
         chosen: list[tuple[int, int, NDArray[np.uint8], int, int]] = []
         for place in range(len(batch)):
             tries = int(batch.tries[place])
@@ -142,13 +142,13 @@ class Faults:
                 chosen.append(
                     (place, int(batch.ids[place]), batch.sample(place), int(batch.labels[place]), tries)
                 )
-            elif skip and place != keep:
-                self._note(batch, place, None, faults[place])
+            elif skip and place != replaced:
+                self._record_change(batch, place, None, faults[place])
             else:
                 sample, data, tries = self._substitute(batch, place, faults[place])
                 label = self._source.label(sample)
                 chosen.append((place, sample, data, -1 if label is None else label, tries))
-                self._note(batch, place, sample, faults[place])
+                self._record_change(batch, place, sample, faults[place])
         return batch.with_samples(chosen)
 
     def _substitute(self, batch: Batch, place: int, error: SampleFault) -> tuple[int, NDArray[np.uint8], int]:
@@ -173,27 +173,27 @@ class Faults:
             except (OriginMissing, OriginChanged, OriginDenied) as failed:
                 error = self.error(sample, _kind(failed), str(failed), permanent=True)
             except OriginError as failed:
-                # Taking the next one now would make a resumed run differ from this one.
+                # Another substitute would make a resumed run differ from this one.
                 raise self.error(sample, "failed", str(failed), permanent=False) from failed
         raise error
 
-    def _note(self, batch: Batch, place: int, sample: int | None, error: SampleFault) -> None:
+    def _record_change(self, batch: Batch, place: int, sample: int | None, error: SampleFault) -> None:
         change = Change(
             batch.epoch, int(batch.positions[place]), int(batch.planned[place]), sample, error.cause
         )
         _log.warning("%s; %s", error, "skipped" if sample is None else f"replaced by sample {sample}")
         with self._lock:
             self._counts["skipped" if sample is None else "replaced"] += 1
-            if len(self._changes) < _KEPT_MAX:
+            if len(self._changes) < _CHANGES_MAX:
                 self._changes.append(change)
 
     def counts(self) -> dict[str, int]:
-        """Samples ``replaced`` and ``skipped`` since the loader started."""
+        """Return the numbers of samples ``replaced`` and ``skipped`` since the loader started."""
         with self._lock:
             return dict(self._counts)
 
     def changes(self, epoch: int) -> list[Change]:
-        """The changes of ``epoch``; the first thousand of a run are kept."""
+        """Return the changes of ``epoch``, among the first thousand of the run."""
         with self._lock:
             return [change for change in self._changes if change.epoch == epoch]
 

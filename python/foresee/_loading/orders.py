@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Orders that are known for a whole run, and the samples of one epoch where no such order is known.
 
-The core computes the orders of a run; this module says which one the arguments mean, and which positions of it a rank
-has. Orders that are drawn anew each epoch come from ``foresee.torch``.
+The core computes the orders of a run; this module names them and computes the positions of a rank. Orders that are
+drawn in each epoch come from ``foresee.torch``.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 
 class EpochSamples(NamedTuple):
-    """One rank's samples of one epoch, from where it begins or resumes."""
+    """Samples of one rank in one epoch, from where the epoch begins or resumes."""
 
     ids: Ints
     """Shape (samples,)."""
     lengths: Ints | None
-    """Shape (steps,): samples of each batch; None: all have the batch size."""
+    """Shape (steps,): samples of each batch; None: the batch size."""
 
 
 @dataclass(frozen=True)
 class RunOrder:
-    """An order that is a function of (seed, epoch): any part of any epoch, at any world size."""
+    """An order that is a function of (seed, epoch), at any world size."""
 
     name: str
     """``torch.distributed`` or ``keyed-1``."""
@@ -43,7 +43,7 @@ class RunOrder:
     shuffle: bool = True
     """False: 0, 1, 2, ... in every epoch."""
     drop_last: bool = False
-    """Whether the epoch is cut to a multiple of the world size; else it is padded from its head."""
+    """Whether the epoch is cut to a multiple of the world size; else it is padded from its start."""
     avoid: tuple[int, ...] = ()
     """Samples that have a substitute in every epoch, ascending."""
 
@@ -60,23 +60,23 @@ class RunOrder:
         }
 
     @property
-    def mark(self) -> int:
-        """What jobs that share their data compare; drop_last and padding touch an epoch's end only."""
+    def order_hash(self) -> int:
+        """Hash that jobs with shared data compare; without drop_last and padding, which change an epoch's end only."""
         if not self.shuffle:
-            return step_times.mark(f"sequential {self.n}")
+            return step_times.order_hash(f"sequential {self.n}")
         name = "keyed" if self.name == "keyed-1" else "distributed"
-        return step_times.mark(f"{name} {self.n} {self.seed}")
+        return step_times.order_hash(f"{name} {self.n} {self.seed}")
 
     def describe(self) -> dict[str, Any]:
-        """What a state keeps of it."""
+        """Return the order's fields of a state."""
         return {**self.native, "n": self.n}
 
     def ids(self, epoch: int, position: int, world: World) -> Ints:
-        """This rank's samples of ``epoch`` from ``position`` on: what the engine hands out there."""
+        """Return the samples of the rank in ``epoch`` from ``position`` on, as the engine returns them."""
         return self._substituted(epoch, self._planned(epoch, position, world))
 
     def at(self, epoch: int, positions: Ints) -> Ints:
-        """Samples at global ``positions`` of ``epoch``; past the end the epoch is padded from its head."""
+        """Return the samples at global ``positions`` of ``epoch``; past the end the epoch is padded from its start."""
         where = positions % self.n
         if self.name == "keyed-1":
             planned = self._keyed(epoch, where)
@@ -87,9 +87,14 @@ class RunOrder:
         return self._substituted(epoch, planned)
 
     def samples_per_rank(self, position: int, world_size: int) -> int:
-        """Samples that each of ``world_size`` ranks gets of an epoch from ``position`` on."""
+        """Return the number of samples per rank in an epoch from ``position`` on."""
         rest = self.n - position
         return rest // world_size if self.drop_last and self.name != "keyed-1" else -(-rest // world_size)
+
+    def steps(self, position: int, world_size: int, batch_size: int, *, drop_last: bool) -> int:
+        """Return the number of steps of an epoch from ``position`` on; ``drop_last``: without a short last batch."""
+        samples = self.samples_per_rank(position, world_size)
+        return samples // batch_size if drop_last else -(-samples // batch_size)
 
     def _substituted(self, epoch: int, ids: Ints) -> Ints:
         return substituted(ids, self.avoid, samples=self.n, seed=self.native["seed"], epoch=epoch)
@@ -100,7 +105,7 @@ class RunOrder:
     def _planned(self, epoch: int, position: int, world: World) -> Ints:
         if self.name == "keyed-1":
             count = -(-(self.n - position) // world.size)
-            # Past the end the epoch is padded from its head, as DistributedSampler does.
+            # Padded from the start of the epoch, as by DistributedSampler.
             return self._keyed(epoch, positions(position, 0, count, world) % self.n)
         return _native.order_distributed(
             self.n,
@@ -114,32 +119,30 @@ class RunOrder:
         ).astype(np.int64)
 
     def position(self, start: int, samples: int, world: World) -> int:
-        """Samples handed out over all ranks when each rank had ``samples`` since ``start``."""
+        """Return the global position after ``samples`` of each rank since ``start``."""
         return min(start + samples * world.size, self.n)
 
 
 def positions(start: int, first: int, count: int, world: World) -> Ints:
-    """Global positions of this rank's samples ``first`` to ``first + count - 1`` of an epoch resumed at
-    ``start``.
-    """
+    """Return the global positions of ``count`` samples of a rank from its ``first`` one after ``start`` on."""
     return start + (first + np.arange(count, dtype=np.int64)) * world.size + world.rank
 
 
 def sequential(n: int) -> RunOrder:
-    """0, 1, 2, ..., dealt to the ranks in turn, padded from the head."""
+    """Return the order 0, 1, 2, ..., distributed round-robin over the ranks, padded from its start."""
     return RunOrder("torch.distributed", n, shuffle=False)
 
 
 def shuffled(n: int, seed: int) -> RunOrder:
-    """The order of ``torch.utils.data.DistributedSampler(seed=seed)`` with ``set_epoch`` every epoch."""
+    """Return the order of ``torch.utils.data.DistributedSampler(seed=seed)`` with ``set_epoch`` every epoch."""
     return RunOrder("torch.distributed", n, seed=seed)
 
 
 def keyed(n: int, seed: int) -> RunOrder:
-    """A keyed permutation: no memory per sample, for giant data sets; not torch's order."""
+    """Return a keyed permutation, which takes no memory per sample; not torch's order."""
     return RunOrder("keyed-1", n, seed=seed)
 
 
 def _signed(seed: int) -> int:
-    """A 64-bit seed as its two's complement, which is what torch makes of it."""
+    """Return a 64-bit seed in two's complement, as torch takes it."""
     return seed - 2**64 if seed >= 2**63 else seed

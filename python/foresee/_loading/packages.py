@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Python packages that only some users need, imported when they are needed.
-
-A package that is missing is reported with the extra of ``foresee`` that installs it.
-"""
+"""Optional Python packages, imported on use; the error of a missing one names the extra that installs it."""
 
 from __future__ import annotations
 
@@ -11,30 +8,20 @@ from typing import Any
 
 from foresee.errors import PackageMissing
 
-__all__ = ["cloudpickle", "pillow", "pyarrow"]
-
 
 def pillow() -> Any:
-    """``PIL.Image``.
-
-    Raises:
-        PackageMissing: Pillow is not installed.
-    """
+    """Return ``PIL.Image``."""
     try:
         from PIL import Image
     except ModuleNotFoundError as error:
         raise PackageMissing(
-            "pictures are decoded with Pillow; install pillow, or foresee[pictures]"
+            "images are decoded with Pillow; install pillow, or foresee[pictures]"
         ) from error
     return Image
 
 
 def pyarrow(module: str) -> Any:
-    """The module ``pyarrow.`` and ``module``, such as ``csv``.
-
-    Raises:
-        PackageMissing: it is not installed.
-    """
+    """Return the module ``pyarrow.<module>``, such as ``csv``."""
     try:
         return importlib.import_module(f"pyarrow.{module}")
     except ModuleNotFoundError as error:
@@ -44,11 +31,7 @@ def pyarrow(module: str) -> Any:
 
 
 def cloudpickle() -> Any:
-    """The module ``cloudpickle``.
-
-    Raises:
-        PackageMissing: it is not installed.
-    """
+    """Return the module ``cloudpickle``."""
     try:
         import cloudpickle as module
     except ModuleNotFoundError as error:

@@ -12,30 +12,31 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class RankFacts:
-    """What one rank tells the others of its epoch, besides its ids."""
+    """Facts that one rank sends to the others with its ids."""
 
     whole: bool
     """Whether the epoch was iterated to its end."""
     resumed: bool = False
-    """Whether only the rest of the epoch was handed out, from a saved state on."""
+    """Whether the rank returned only the rest of the epoch, from a saved state on."""
     batches: int
     samples: int
     largest: int
-    """Samples of its largest batch."""
+    """Size of its largest batch."""
     digest: str
     same_order: bool | None
-    """As in the epoch before; None: there was none."""
+    """Whether the order equals that of the epoch before; None: there was none."""
     shuffled: bool
-    """Whether the ids come in another order than their own."""
+    """Whether the ids are not ascending."""
     last: NDArray[np.uint64]
+    """Ids of the last batch."""
     hashed: bool
-    """Ids are hashes; else they are indices of the data set."""
+    """Whether ids are hashes; else they are indices of the data set."""
     expected: int | None
-    """Samples of the data set; None: not known."""
+    """Samples of the data set; None: unknown."""
     chosen: bool = False
-    """Whether the rank is to hand out chosen samples of the data set only."""
+    """Whether the rank reads only a subset of the data set."""
     share: tuple[int, int] | None = None
-    """Which share of how many the rank reads, if its loader says so."""
+    """Index and number of the rank's share of the data, if its loader has them."""
     padded_by_batch: bool = False
     drop_last: bool = False
     replacement: bool = False
@@ -46,4 +47,4 @@ class RankFacts:
     own: bool | None = None
     """Verdict of a Foresee loader's own audit."""
     unknown: str | None = None
-    """Why the ids are not known."""
+    """Reason why the ids are unknown."""

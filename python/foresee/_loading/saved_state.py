@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The saved state: what it holds, and whether it fits.
+"""Format of the saved state, and its comparison with a loader.
 
 Format, versions 1 and 2, JSON-able and equal on every rank::
 
@@ -7,11 +7,9 @@ Format, versions 1 and 2, JSON-able and equal on every rank::
      "batch_size": B, "world_size": N, "drop_last": false, "fingerprint": "...", "draw": {...},
      "avoid": [{"epoch": e, "position": p, "ids": [i, ...]}, ...]}
 
-``position`` counts samples over all ranks (batches, for a ``batch_sampler=``). ``draw`` is there only for
-orders that drew random numbers which cannot be computed again. What differs between ranks (audit,
-substitutes) is not in it. ``avoid``, samples that are replaced from a position on, is there in version 2 only; a
-state without it is of version 1. So a Foresee that knows version 1 alone refuses a state whose avoided samples it would
-read. Whatever does not fit is listed with both values.
+``position`` counts samples over all ranks (batches, for a ``batch_sampler=``). ``draw`` has the random numbers of an
+order that cannot be computed again. Nothing in a state differs between ranks. ``avoid``, samples that are replaced from
+a position on, makes a state version 2, so that a Foresee which knows version 1 alone refuses it.
 """
 
 from __future__ import annotations
@@ -38,7 +36,7 @@ def build(
     draw: Mapping[str, Any] | None = None,
     avoided: tuple[Avoided, ...] = (),
 ) -> dict[str, Any]:
-    """A state of version 1, or of version 2 if samples are avoided."""
+    """Return a state of version 1, or of version 2 if samples are avoided."""
     state: dict[str, Any] = {
         "foresee": VERSION if avoided else _WITHOUT_AVOID,
         "epoch": place.epoch,
@@ -58,7 +56,7 @@ def build(
 
 
 def avoided(state: Mapping[str, Any]) -> tuple[Avoided, ...]:
-    """Samples that a checked state avoids, by the position from which on it does."""
+    """Return the samples that a checked state avoids, by the position from which on it does."""
     return from_state(state["avoid"]) if "avoid" in state else ()
 
 
@@ -72,30 +70,27 @@ def check(
     any_world: bool,
     strict: bool,
 ) -> Place:
-    """Where ``state`` stands, if it fits.
+    """Return the place of ``state``, if it fits a loader with these values.
 
     Args:
-        state: what ``state_dict`` gave, perhaps in another process.
-        order: as this loader describes it.
-        batch_size: of this loader; compared only where the order does not allow another one.
-        world_size: of this loader; likewise.
-        fingerprint: of this loader's index.
-        any_world: whether another batch size and world size are fine.
-        strict: False lets the data set have grown: its size and fingerprint may differ.
+        state: result of ``state_dict``, perhaps of another process.
+        order: description of the loader's order.
+        batch_size: compared unless ``any_world``.
+        world_size: compared unless ``any_world``.
+        fingerprint: of the loader's index.
+        any_world: whether the order allows other batch and world sizes.
+        strict: False accepts another size and fingerprint of the data set.
 
     Raises:
-        StateMismatch: no state of ours, a newer version, or values that differ; shows all of them.
+        StateMismatch: ``state`` is no state, of a newer version, or has other values; shows all of them.
     """
     check_shape(state)
     faults = []
-    here, there = dict(order), dict(state["order"])
-    if not strict:
-        here.pop("n", None)
-        there.pop("n", None)
+    saved: Mapping[str, Any] = state["order"]
     faults += [
-        f"order {key}: {there.get(key)!r} in the state, {here.get(key)!r} in this loader"
-        for key in sorted(here.keys() | there.keys())
-        if here.get(key) != there.get(key)
+        f"order {key}: {saved.get(key)!r} in the state, {order.get(key)!r} in this loader"
+        for key in sorted(order.keys() | saved.keys())
+        if order.get(key) != saved.get(key) and (strict or key != "n")
     ]
     if strict and state["fingerprint"] != fingerprint:
         faults.append(
@@ -132,10 +127,10 @@ _TYPES: dict[str, type | tuple[type, ...]] = {
 
 
 def check_shape(state: Mapping[str, Any]) -> None:
-    """Refuse what is no state.
+    """Check the version and the types of the fields of ``state``.
 
     Raises:
-        StateMismatch: no state of ours, a newer version, or damaged fields.
+        StateMismatch: ``state`` is no state, of a newer version, or damaged.
     """
     version = state.get("foresee") if isinstance(state, Mapping) else None
     if not isinstance(version, int) or isinstance(version, bool):

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One rank's run behind either loader: engine, progress, faults and audit, wired together.
+"""Session of one rank: engine, progress, fault handling and audit of a loader.
 
-``foresee.Loader`` and ``foresee.torch.DataLoader`` add what they yield, and reach the engine through the session only.
-The session needs no torch and knows neither transforms nor worker processes.
+``foresee.Loader`` and ``foresee.torch.DataLoader`` reach the engine only through the session. It needs no torch, and
+has neither transforms nor worker processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from foresee._loading.avoided_samples import Avoided, substituted, union
 from foresee._loading.batch import Batch, Ints, RawBatch, Receipt
 from foresee._loading.data_source import Source
 from foresee._loading.map_source import MapEngine, MapSource
-from foresee._loading.on_error import Faults, OnError
+from foresee._loading.on_error import FaultHandler, OnError
 from foresee._loading.orders import EpochSamples, RunOrder, positions
 from foresee._loading.plain import PlainEngine
 from foresee._loading.progress import Place, Progress
@@ -42,15 +42,15 @@ if TYPE_CHECKING:
 
 
 _log = logging.getLogger("foresee")
-#: Samples whose sizes tell how the sizes of all of them scatter.
+#: Samples from which the standard deviation of the sizes is estimated.
 _SIZES = 1024
-#: Batches of fewer bytes are small: their next() takes so little that letting go of one counts. Kept for a step longer,
-#: they take no memory to speak of.
+#: Bytes below which a batch is small: the time to free it is then a notable part of next(), and the memory of one more
+#: batch is not.
 _SMALL = 1 << 20
 
 
 class Session:
-    """See the module. One per loader and rank. ``batch_size``: None where each epoch has the lengths of its batches."""
+    """Session of one loader and rank; ``batch_size``: None where each epoch has the lengths of its batches."""
 
     def __init__(
         self,
@@ -89,17 +89,19 @@ class Session:
         self.waits = Waits(self._engine)
         self.is_small = isinstance(source, Source) and source.mean_bytes * per_batch < _SMALL
         seed = 0 if order is None else order.seed
-        self.faults = Faults(on_error, source, world.rank, seed, self._engine.read, avoid=frozenset(avoid))
+        self.faults = FaultHandler(
+            on_error, source, world.rank, seed, self._engine.read, avoid=frozenset(avoid)
+        )
         self._audit = Audit(world, seed)
         self._epoch_samples: EpochSamples | None = None
         self.on_ids: Callable[[Ints], None] | None = None
-        self._begun = Place(0, 0)
-        self._warned = False
-        self._handed = _Prefix()
-        self._beside = self._predicted(settings)
+        self._start = Place(0, 0)
+        self._has_warned = False
+        self._prefix = _ReturnedPrefix()
+        self._live_job = self._open_live_job(settings)
         self._process = os.getpid()
-        # Runs when the loader is collected and at interpreter exit, so that no thread outlives its owner.
-        self._finalizer = weakref.finalize(self, _end, self._process, self._engine, self._beside)
+        # Also at interpreter exit, so that no thread outlives the loader.
+        self._finalizer = weakref.finalize(self, _end, self._process, self._engine, self._live_job)
 
     def _open_engine(self, settings: Settings, per_batch: int) -> Engine:
         source, order, world = self.source, self.order, self.world
@@ -134,43 +136,43 @@ class Session:
         return native
 
     def begin(self, *, repeats: bool) -> tuple[int, Place]:
-        """Begin the next iterator. ``begin_epoch`` follows, from the thread that asks for batches.
+        """Begin the next iterator; the thread that requests batches then calls ``begin_epoch``.
 
-        ``repeats``: see ``Progress.begin``. An epoch beyond ``epochs`` is read after one warning.
+        ``repeats``: as of ``Progress.begin``. An epoch beyond ``epochs`` is read after one warning.
         """
         token, place = self.progress.begin(repeats=repeats)
-        self._set_out(place)
+        self._begin_at(place)
         return token, place
 
     @property
-    def began(self) -> Place:
-        """Where the iterator that was begun last starts."""
-        return self._begun
+    def start_place(self) -> Place:
+        """Start of the current iterator."""
+        return self._start
 
-    def start(self, token: int, place: Place, *, turns: bool = True) -> Place:
-        """Return where the iterator that began at ``place`` starts; see ``Progress.start``."""
-        start = self.progress.start(token, place, turns=turns)
+    def start(self, token: int, place: Place, *, can_switch: bool = True) -> Place:
+        """Return the start of the iterator that began at ``place``, as ``Progress.start``."""
+        start = self.progress.start(token, place, can_switch=can_switch)
         if start != place:
-            self._set_out(start)
+            self._begin_at(start)
         return start
 
-    def _set_out(self, place: Place) -> None:
-        if self.is_beyond(place.epoch) and not self._warned:
-            self._warned = True
+    def _begin_at(self, place: Place) -> None:
+        if self.is_beyond(place.epoch) and not self._has_warned:
+            self._has_warned = True
             _log.warning(
                 "epoch %d of a loader with epochs=%d: it is read, but nothing was cached for it; give the true number, "
                 "or none",
                 place.epoch,
                 self.epochs,
             )
-        self._begun = place
-        self._handed = _Prefix()
-        # One for each iterator: an older one that is collected ends no wait but its own.
+        self._start = place
+        self._prefix = _ReturnedPrefix()
+        # One per iterator, so that an older one that is collected ends only its own wait.
         self.waits.flush()
         self.waits = Waits(self._engine)
         self._audit.begin(place.epoch, place.position, None if self.order is None else self.order.n)
-        if self._beside is not None:
-            self._beside.begin_epoch(whole=place.position == 0)
+        if self._live_job is not None:
+            self._live_job.begin_epoch(whole=place.position == 0)
 
     def open(self) -> None:
         """Open origin, cache and threads of the engine. Idempotent; the first batch does it too."""
@@ -179,7 +181,7 @@ class Session:
     def begin_epoch(self, place: Place, order: EpochSamples | None = None) -> None:
         """Let the engine continue at ``place``; ``order``: the epoch's samples, where the run has no order.
 
-        Avoided samples are replaced here. The audit compares with the result.
+        Replaces avoided samples; the audit compares with the result.
         """
         if order is not None:
             ids = substituted(order.ids, self._avoid, samples=self.samples, seed=0, epoch=place.epoch)
@@ -188,12 +190,12 @@ class Session:
         self._engine.begin_epoch(place.epoch, place.position, order)
 
     def abandon(self, token: int) -> None:
-        """The iterator of ``token`` was left: let the engine go on to what comes next at once, if that is known.
+        """End the iterator of ``token`` early, and let the engine begin the next epoch at once, if it is known.
 
-        Never raises: it runs while an iterator is collected. Whoever asks a closed, failed or forked engine for more
-        hears what is wrong with it.
+        Never raises, because it runs while an iterator is collected. The next request to a closed, failed or forked
+        engine raises its error.
         """
-        self.progress.leave(token)
+        self.progress.abandon(token)
         place = self.progress.peek()
         if self.order is not None and not self.is_beyond(place.epoch):
             with contextlib.suppress(ForeseeError):
@@ -201,16 +203,16 @@ class Session:
 
     @property
     def samples(self) -> int:
-        """Samples of the data set."""
+        """Number of samples of the data set."""
         return len(self.source)
 
     @property
     def is_forked(self) -> bool:
-        """Whether this is a fork's child: threads, workers and files are its parent's."""
+        """Whether this process is a forked child; threads, workers and files belong to the parent."""
         return os.getpid() != self._process
 
     def is_beyond(self, epoch: int) -> bool:
-        """Whether ``epoch`` is not among those that the run was said to have."""
+        """Whether ``epoch`` exceeds ``epochs=``."""
         return self.epochs is not None and epoch >= self.epochs
 
     @property
@@ -219,7 +221,7 @@ class Session:
         return self._engine.steps(0)
 
     def turns(self) -> list[Turn]:
-        """Return the causes of the engine's present wait so far."""
+        """Return the stages of the engine's present wait."""
         return self._engine.turns()
 
     def prefetch_batch(self, timeout_ms: int) -> RawBatch | None:
@@ -227,21 +229,21 @@ class Session:
         return self._engine.next_batch(timeout_ms=timeout_ms)
 
     def next_batch(self, timeout_ms: int | None) -> RawBatch | None:
-        """The engine's next batch, for the thread of the training loop; None at the epoch's end."""
+        """Return the engine's next batch in the thread of the training loop; None at the epoch's end."""
         try:
             raw = self._engine.next_batch(timeout_ms=timeout_ms)
         except BaseException:
-            self.waits.follow(self._engine.turns())
+            self.waits.extend(self._engine.turns())
             raise
         if raw is not None and raw.turns:
-            self.waits.follow(raw.turns)
+            self.waits.extend(raw.turns)
         return raw
 
     def batch(self, raw: RawBatch, start: int) -> Batch:
-        """``raw`` with its faults dealt with; ``start``: position at which its epoch began or was resumed.
+        """Make a batch of ``raw`` and apply ``on_error``; ``start``: position at which its epoch began or was resumed.
 
         Raises:
-            SampleFault: as ``on_error`` says.
+            SampleFault: as decided by ``on_error``.
         """
         batch = Batch(
             data=raw.data,
@@ -256,38 +258,38 @@ class Session:
             row_dtype=self.source.row_dtype,
             row_shape=self.source.row_shape,
         )
-        return self.faults.settle(raw, batch)
+        return self.faults.repair_unreadable(raw, batch)
 
-    def hand_over(self, token: int, raw: Receipt) -> None:
-        """``raw`` is about to reach the training loop: count it."""
-        steps, samples, finished = self._handed.add(raw)
-        self.progress.handed(token, self.position(steps, samples), finished=finished)
+    def record_batch(self, token: int, raw: Receipt) -> None:
+        """Count ``raw``, which is about to be returned."""
+        steps, samples, finished = self._prefix.add(raw)
+        self.progress.record_batch(token, self.position(steps, samples), finished=finished)
         self._audit.record(raw.epoch, raw.start, raw.ids)
         if self.on_ids is not None:
             self.on_ids(raw.ids)
 
-    def delivered(self, waits: Waits, raw: Receipt) -> None:
-        """Nothing but ``yield`` is left to do for ``raw``: its wait is over."""
-        waits.got(raw.epoch, raw.step, len(raw))
-        if self._beside is not None:
-            self._beside.on_batch(finished=self.progress.place.finished)
+    def finish_wait(self, waits: Waits, raw: Receipt) -> None:
+        """End the wait for ``raw``, right before it is returned."""
+        waits.end(raw.epoch, raw.step, len(raw))
+        if self._live_job is not None:
+            self._live_job.on_batch(finished=self.progress.place.finished)
 
     def end_wait(self, waits: Waits) -> None:
-        """End a wait to which no batch came: an error, a timeout or the epoch's end."""
-        waits.got(self._begun.epoch, self._handed.reached[0], 0)
+        """End a wait without a batch: by an error, a timeout or the epoch's end."""
+        waits.end(self._start.epoch, self._prefix.reached[0], 0)
         waits.flush()
 
     def position(self, steps: int, samples: int) -> int:
-        """Position after this rank's ``steps`` with ``samples`` since the epoch began or was resumed."""
+        """Return the position after ``steps`` with ``samples`` of this rank since the start of the iterator."""
         if self.order is not None:
-            return self.order.position(self._begun.position, samples, self.world)
+            return self.order.position(self._start.position, samples, self.world)
         if self._epoch_samples is not None and self._epoch_samples.lengths is not None:
-            return self._begun.position + steps
-        return self._begun.position + samples * self.world.size
+            return self._start.position + steps
+        return self._start.position + samples * self.world.size
 
     def state(self, order: Mapping[str, Any], *, draw: Mapping[str, Any] | None) -> dict[str, Any]:
-        """The saved state; a loaded one unchanged until the next batch."""
-        return self.progress.loaded or saved_state.build(
+        """Return the state; a loaded one is unchanged until the next batch."""
+        return self.progress.loaded_state or saved_state.build(
             self.progress.place,
             order=order,
             batch_size=self.batch_size,
@@ -299,7 +301,7 @@ class Session:
         )
 
     def check(self, state: Mapping[str, Any], order: Mapping[str, Any], *, strict: bool) -> Place:
-        """Return where ``state`` stands.
+        """Return the place of ``state``.
 
         Raises:
             StateMismatch: it does not fit this session.
@@ -315,16 +317,16 @@ class Session:
         )
 
     def audit(self) -> dict[str, Any]:
-        """See ``foresee.Loader.audit``."""
-        place = self._begun
+        """As ``foresee.Loader.audit``."""
+        place = self._start
 
         def planned() -> Ints:
             if self.order is not None:
                 return self.order.ids(place.epoch, place.position, self.world)
-            assert self._epoch_samples is not None, "something was handed out"
+            assert self._epoch_samples is not None, "a batch was returned"
             return self._epoch_samples.ids
 
-        steps, samples = self._handed.reached
+        steps, samples = self._prefix.reached
         report = self._audit.report(self.order, self.position(steps, samples), planned)
         report["avoided"] = len(self._avoid)
         changes = self.faults.changes(place.epoch)
@@ -341,20 +343,19 @@ class Session:
         return report
 
     def stats(self) -> dict[str, Any]:
-        """Counters of the engine, and of ``on_error``."""
+        """Return the counters of the engine and of ``on_error``."""
         self.waits.flush()
         return {**self._engine.stats(), "on_error": self.faults.counts(), "avoided": len(self._avoid)}
 
     def close(self) -> None:
-        """End the engine."""
         self._finalizer()
 
-    def _predicted(self, settings: Settings) -> LivePrediction | None:
-        """What predicts this run, if the environment asks for that; one rank does it for all."""
+    def _open_live_job(self, settings: Settings) -> LivePrediction | None:
+        """Return the predictor of this run, on rank 0 and if the environment asks for it."""
         engine = self._engine
         if settings.profile is None or settings.run_dir is None or self.world.rank != 0:
             return None
-        # Other engines read nothing, or as training goes: there is nothing to predict by.
+        # Other engines read nothing, or not ahead of training, so there is nothing to predict.
         if not isinstance(engine, _native.Loader) or isinstance(self.source, MapSource):
             return None
         from foresee._loading.data_source import local_path
@@ -380,28 +381,27 @@ class Session:
         )
 
         def waits() -> dict[str, float]:
-            # Work on samples is part of a step here: the simulation knows reads alone.
+            # The simulation has reads alone, so work on samples counts as a part of a step.
             self.waits.flush()
-            told = engine.stats()["waits"]
             return {
                 cause: each["seconds"]
-                for cause, each in told.items()
+                for cause, each in engine.stats()["waits"].items()
                 if each is not None and cause not in PREPARING
             }
 
         return live.LivePrediction(shape, settings.run_dir, settings.profile, settings.job, waits)
 
 
-def _end(process: int, engine: Engine, beside: LivePrediction | None) -> None:
+def _end(process: int, engine: Engine, live_job: LivePrediction | None) -> None:
     if os.getpid() != process:
-        return  # A fork's child: threads and files are its parent's.
+        return  # In a forked child, threads and files belong to the parent.
     engine.close()
-    if beside is not None:
-        beside.close()
+    if live_job is not None:
+        live_job.close()
 
 
-class _Prefix:
-    """How far an epoch was handed out without a gap; batches may be handed out of order."""
+class _ReturnedPrefix:
+    """Steps of an epoch that were returned without a gap; batches may be returned out of order."""
 
     def __init__(self) -> None:
         self.reached = (0, 0)
@@ -409,7 +409,7 @@ class _Prefix:
         self._ahead: dict[int, tuple[int, bool]] = {}
 
     def add(self, raw: Receipt) -> tuple[int, int, bool]:
-        """Steps and samples without a gap, and whether the epoch is over."""
+        """Add a batch; return steps and samples without a gap, and whether the epoch is over."""
         self._ahead[raw.step] = (len(raw), raw.last)
         steps, samples = self.reached
         while steps in self._ahead:

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One line for a loader or a data set, and a page for what a loader's ``stats()`` mean.
+"""``repr`` of a loader or data set, and the text of ``report()``.
 
-Nothing here starts anything, and a line never fails: it is what a debugger shows of a loader that is closed, forked or
-half made.
+A debugger shows the ``repr`` of loaders that are closed, forked or unfinished, so it starts nothing.
 """
 
 from __future__ import annotations
@@ -17,16 +16,16 @@ if TYPE_CHECKING:
 
 _UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 _SECRETS = re.compile(r"(?<=://)[^/@]*@|[?#].*")
-# Of the time since start: below it the loop waits so little that no cause is worth naming.
-_WAITED_LITTLE = 0.02
+# Share of the time since start below which a wait has no hint.
+_WAIT_SHARE_MIN = 0.02
 _SOURCES = {"origin": "origin", "disk": "disk", "ram": "RAM", "staging": "shared in staging"}
 _HINTS = {
-    "plan": "batches were asked for while the loader still started: call start() while the model is built",
+    "plan": "batches were requested while the loader still started: call start() while the model is built",
     "origin_queue": "more samples were due than the origin served: keep more, with Cache(ram=, disk=, disk_size=)",
     "origin_read": "the origin was slower than the loop: keep more samples, with Cache(ram=, disk=, disk_size=)",
     "origin_retry": "the origin failed or throttled: start fewer ranks at a time, or keep more samples with cache=",
     "disk": "the cache's disk is slower than the loop: give Cache a faster disk=, or more ram=",
-    "copy": "batches were ready: only handing them over took time",
+    "copy": "batches were ready: only returning them took time",
     "transform": "transforms are slower than the loop: raise num_workers=, or transform_threads= if they keep no state",
     "collate": "collating is slower than the loop: raise num_workers=",
     "workers": "workers were started or could not keep up: persistent_workers=True, or raise num_workers=",
@@ -34,7 +33,7 @@ _HINTS = {
 
 
 def loader_line(name: str, session: Session, batches: int | None, *, provisional: bool) -> str:
-    """Return the line of a loader whose class has ``name``; ``batches``: of an epoch, None if not known."""
+    """Return the ``repr`` of a loader of class ``name``; ``batches``: of an epoch, None if unknown."""
     world, cache = session.world, session.cache
     size = "of their own" if session.batch_size is None else f"of {session.batch_size:,}"
     count = "batches" if batches is None else _count(batches, "batch", "batches")
@@ -55,7 +54,7 @@ def loader_line(name: str, session: Session, batches: int | None, *, provisional
 
 
 def source_line(name: str, source: Source) -> str:
-    """Return the line of a data set whose class has ``name``."""
+    """Return the ``repr`` of a data set of class ``name``."""
     index = source.index
     classes = f", {_count(len(index.classes), 'class', 'classes')}" if index.classes else ""
     total = shown_bytes(index.total_bytes)
@@ -91,7 +90,7 @@ def _seconds(value: float) -> str:
 
 
 def report(stats: Mapping[str, Any]) -> str:
-    """Return what ``stats()`` of a loader mean, a few lines."""
+    """Return a few lines on ``stats()`` of a loader."""
     waits = {cause: each["seconds"] for cause, each in stats["waits"].items() if each is not None}
     lines = ["plain reads, FORESEE_OFF=1"] if stats.get("off") else []
     lines += _bytes(stats) + _tiers(stats) + _waits(waits, stats.get("elapsed_s"))
@@ -107,7 +106,7 @@ def report(stats: Mapping[str, Any]) -> str:
 
 
 def _bytes(stats: Mapping[str, Any]) -> list[str]:
-    """Where bytes came from, and how many samples without the origin."""
+    """Return the sources of the bytes, and the share of samples that were not read from the origin."""
     if stats.get("off"):
         return [
             f"bytes     {shown_bytes(stats['bytes'])} of {_count(stats['samples'], 'sample')} from the origin"
@@ -139,7 +138,7 @@ def _tiers(stats: Mapping[str, Any]) -> list[str]:
 
 
 def _waits(waits: Mapping[str, float], elapsed: float | None) -> list[str]:
-    """The loop's waits by cause, the longest first, and one thing to do about that one."""
+    """Return the loop's waits by cause, the longest first, and a hint for that one."""
     total = sum(waits.values())
     if not waits:
         return []
@@ -151,7 +150,7 @@ def _waits(waits: Mapping[str, float], elapsed: float | None) -> list[str]:
     ]
     share = f" of {_seconds(elapsed)} since start" if elapsed else ""
     lines = [f"waited    {_seconds(total)}{share}: {', '.join(causes)}"]
-    if elapsed and total < _WAITED_LITTLE * elapsed:
+    if elapsed and total < _WAIT_SHARE_MIN * elapsed:
         return [
             *lines,
             f"hint      the loop waited for {total / elapsed:.1%} of the time; nothing to gain here",

@@ -2,8 +2,7 @@
 """Rank and world size of this process.
 
 Both loaders and the gradients take them from here, so that no two parts of a run disagree. Only data-parallel ranks
-count: ranks that share tensors or sequences pass ``rank`` and ``world_size`` themselves. Nothing is sent over the
-network.
+count: ranks that share tensors or sequences pass ``rank`` and ``world_size`` themselves.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Launcher(NamedTuple):
-    """A launcher, and its variables: of rank and size, over all machines and within this one."""
+    """A launcher, and its variables of rank and size, over all nodes and within this node."""
 
     name: str
     rank: str
@@ -48,14 +47,14 @@ _LAUNCHERS = (
 
 @dataclass(frozen=True)
 class World:
-    """``rank`` of ``size``, and ``local_rank`` of ``local_size`` within this machine."""
+    """``rank`` of ``size``, and ``local_rank`` of ``local_size`` within this node."""
 
     rank: int
     size: int
     local_rank: int = 0
     local_size: int = 1
     local_size_known: bool = False
-    """Whether the launcher says so; else ``local_size`` is the least that ``local_rank`` allows."""
+    """Whether the launcher sets ``local_size``; else it is the least that ``local_rank`` allows."""
 
 
 def detect(
@@ -65,9 +64,7 @@ def detect(
     *,
     provisional: bool = False,
 ) -> World:
-    """Return this process's rank: the one place that decides it, for loaders and for gradients.
-
-    The first of these that is there decides:
+    """Return the rank of this process, from the first of these sources that exists:
 
     1. ``rank`` and ``world_size``. They may differ from everything below, as data-parallel ranks do under tensor
        parallelism.
@@ -87,7 +84,7 @@ def detect(
             before it initializes the process group.
 
     Raises:
-        ConfigError: one of a pair is missing, a value is no number or out of range, or two of the sources disagree.
+        ConfigError: one of a pair is missing, a value is no number or out of range, or two sources disagree.
     """
     env = os.environ if environ is None else environ
     if (rank is None) != (world_size is None):
@@ -97,10 +94,15 @@ def detect(
             "arguments", _whole(rank, "rank"), _whole(world_size, "world_size"), *_local_of_first(env)
         )
     runtimes = {"the process group": _process_group(), "JAX": _jax()}
-    initialized = [(name, says) for name, says in runtimes.items() if says is not None]
+    initialized = [(name, pair) for name, pair in runtimes.items() if pair is not None]
     if initialized:
         name, group = initialized[0]
-        _check_alike(initialized)
+        for second, pair in initialized[1:]:
+            if pair != group:
+                raise ConfigError(
+                    f"{name} says rank {group[0]} of {group[1]}, {second} says rank {pair[0]} of {pair[1]}; pass rank= "
+                    "and world_size="
+                )
         _check_against(name, group, env)
         return _checked(name, group[0], group[1], *_local_of_first(env))
     if provisional and _incomplete(env):
@@ -109,7 +111,7 @@ def detect(
     if not found:
         return World(0, 1)
     winner, first = found[0]
-    # torchrun under Slurm: there Slurm counts agents, one per machine, not ranks.
+    # torchrun under Slurm: there Slurm counts agents, one per node, not ranks.
     for launcher, other in [] if _UNDER_TORCHRUN in env else found[1:]:
         if (other.rank, other.size) != (first.rank, first.size):
             raise ConfigError(
@@ -136,22 +138,11 @@ def _jax() -> tuple[int, int] | None:
     return jax.process_index(), jax.process_count()
 
 
-def _check_alike(initialized: list[tuple[str, tuple[int, int]]]) -> None:
-    """Refuse a process group and a JAX that contradict one another."""
-    (name, group), *others = initialized
-    for other, (rank, size) in others:
-        if (rank, size) != group:
-            raise ConfigError(
-                f"{name} says rank {group[0]} of {group[1]}, {other} says rank {rank} of {size}; pass rank= and "
-                "world_size="
-            )
-
-
 def _check_against(name: str, group: tuple[int, int], env: Mapping[str, str]) -> None:
     """Refuse variables of a launcher that contradict ``group``; one of a pair may be missing."""
     for launcher in _LAUNCHERS:
         if launcher.name != "torchrun" and (_UNDER_TORCHRUN in env or env.get(launcher.size, "1") == "1"):
-            continue  # One task of Slurm or MPI may well start all ranks of its node by itself.
+            continue  # One task of Slurm or MPI may start all ranks of its node by itself.
         if not _is_set(env, launcher):
             continue
         for variable, value in zip((launcher.rank, launcher.size), group, strict=True):
@@ -193,25 +184,20 @@ def _read(env: Mapping[str, str], launcher: _Launcher) -> World | None:
 
 
 def _is_set(env: Mapping[str, str], launcher: _Launcher) -> bool:
-    """Whether the launcher's variables are about this process. A shell inside a Slurm allocation has SLURM_NTASKS, but
-    only a launched task has a rank.
-    """
+    """Whether the launcher's variables describe this process."""
+    # A shell inside a Slurm allocation has SLURM_NTASKS, but only a launched task has a rank.
     if launcher.rank not in env and (launcher.size not in env or launcher.name == "Slurm"):
         return False
     return not _is_script(env, launcher)
 
 
 def _is_script(env: Mapping[str, str], launcher: _Launcher) -> bool:
-    """Whether what Slurm says is about a batch script: task 0 of however many srun may start, and none of these, which
-    have a step.
-    """
+    """Whether Slurm's variables describe a batch script, not one of the tasks that srun starts: those have a step."""
     return launcher.name == "Slurm" and "SLURM_JOB_ID" in env and "SLURM_STEP_ID" not in env
 
 
 def _local(env: Mapping[str, str], launcher: _Launcher) -> tuple[int, int, bool]:
-    """Rank and size within this machine, and whether the size is known; else it is the least that the rank
-    allows.
-    """
+    """Return rank and size within this node, and whether the size is known; else it is the least possible one."""
     rank = _number(env, launcher.local_rank) if launcher.local_rank in env else 0
     known = launcher.local_rank in env and launcher.local_size in env
     return rank, _number(env, launcher.local_size) if launcher.local_size in env else rank + 1, known
@@ -225,7 +211,7 @@ def _number(env: Mapping[str, str], variable: str) -> int:
 
 
 def _whole(value: object, name: str) -> int:
-    """``value`` as Python's int, NumPy's integers too."""
+    """Convert ``value``, also an integer of NumPy, to an int."""
     if isinstance(value, bool) or not isinstance(value, SupportsIndex):
         raise ConfigError(f"{name}={value!r}; a whole number expected")
     return operator.index(value)

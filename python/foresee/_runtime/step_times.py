@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Step times of a training loop: wait and computation of each step, for the program that started the job.
 
-One clock per iterator: the time within ``next()`` is waiting, the time between two calls is computing. If the
-environment names a folder (``FORESEE_STEPS``), each step is one write of 32 bytes at the end of ``rank-K.steps``
-there; ``docs/formats/steps.md`` describes it. A step that was written survives a kill, and half of one is no step.
+The time within ``next()`` is waiting, the time between two calls is computing. If the environment names a folder
+(``FORESEE_STEPS``), each step appends one row of 32 bytes to ``rank-K.steps`` there (``docs/formats/steps.md``).
 
-All loaders and ``ft.measure`` write steps, and ``foresee.stagger`` reads them. A file that cannot be written any
-more is given up with one warning, so that training continues.
+All loaders and ``ft.measure`` write steps, and ``foresee.stagger`` reads them. After a failed write, training continues
+with one warning and without the file.
 """
 
 from __future__ import annotations
@@ -29,26 +28,11 @@ from numpy.typing import NDArray
 from foresee._runtime import ranks
 from foresee.errors import ConfigError
 
-__all__ = [
-    "APART",
-    "CACHES",
-    "GATE",
-    "ROW",
-    "VERSION",
-    "Followed",
-    "Head",
-    "Lap",
-    "Meter",
-    "cache_apart",
-    "mark",
-]
-
 VERSION = 1
 _MAGIC = b"FORESTEP"
-#: Magic, version, rank, ranks, steps per epoch (0: not known), mark of the order (0: not known).
+#: Magic, version, rank, ranks, steps per epoch (0: unknown), hash of the order (0: unknown).
 _HEAD = struct.Struct("<8sIIIIQ")
 _ROW = struct.Struct("<QQQII")
-#: A row as numpy has it.
 ROW = np.dtype(
     [
         ("begin_ns", "<u8"),
@@ -59,21 +43,19 @@ ROW = np.dtype(
     ]
 )
 assert _ROW.size == ROW.itemsize
-#: A file beside those of steps: while the launcher has it locked, no loader begins a step.
+#: A file next to those of steps: while the launcher locks it, no loader begins a step.
 GATE = "gate"
-#: The variable with the name of a folder for caches on disk, below those that a job gives its loaders.
-APART = "FORESEE_CACHE_APART"
-#: A file beside those of steps, with a line for each folder that a job made of it.
+#: Variable with the name of a subfolder: an empty disk cache, below the folder that a job gives its loaders.
+CACHE_SUBFOLDER = "FORESEE_CACHE_APART"
+#: A file next to those of steps, with a line for each such folder of a job.
 CACHES = "caches"
 
 _log = logging.getLogger("foresee")
 
 
-def cache_apart(folder: str) -> str:
-    """Where a cache on disk is that was given ``folder``: there, or below it, and told, where whoever started the job
-    wants an empty one.
-    """
-    name, steps = os.environ.get(APART), os.environ.get("FORESEE_STEPS")
+def disk_cache_folder(folder: str) -> str:
+    """Return ``folder``, or the subfolder for an empty cache that the launcher of the job asks for, and report that."""
+    name, steps = os.environ.get(CACHE_SUBFOLDER), os.environ.get("FORESEE_STEPS")
     if not name or not steps:
         return folder
     folder = os.path.abspath(os.path.join(folder, name))
@@ -82,11 +64,11 @@ def cache_apart(folder: str) -> str:
     return folder
 
 
-def mark(order: str) -> int:
-    """A number for an order in words; equal orders of equal data have equal ones, and 0 is none of them.
+def order_hash(order: str) -> int:
+    """Return 64 bits, never 0, that are equal for equal orders of equal data.
 
-    >>> mark("sequential 10") == mark("sequential 10"), mark("sequential 10") == mark("sequential 11")
-    (True, False)
+    >>> order_hash("sequential 10") == order_hash("sequential 11")
+    False
     """
     return int.from_bytes(hashlib.blake2b(order.encode(), digest_size=8).digest(), "little") or 1
 
@@ -95,9 +77,9 @@ class Meter:
     """The steps of one loader in this process.
 
     Args:
-        folder: that gets the rows; None: nothing is written.
-        world: which rank this is; None: the launcher's.
-        clock: nanoseconds of a clock that never goes backwards, the one of whoever reads the file.
+        folder: for the rows; None: nothing is written.
+        world: rank of this process; None: the launcher's.
+        clock: monotonic clock in nanoseconds, shared with the reader of the file.
     """
 
     def __init__(
@@ -119,24 +101,24 @@ class Meter:
         self._mean = [0.0, 0.0]
         self._squares = [0.0, 0.0]
 
-    def lap(self, *, steps: int | None = None, order: int = 0) -> Lap:
-        """The clock of one iterator, whose epoch has ``steps`` steps in the order with mark ``order``."""
+    def timer(self, *, steps: int | None = None, order: int = 0) -> StepTimer:
+        """Return the timer of one iterator, whose epoch has ``steps`` steps; ``order``: its ``order_hash``."""
         if self._epochs == 0:
             self._open(steps or 0, order)
         self._epochs += 1
-        return Lap(self, self._epochs - 1)
+        return StepTimer(self, self._epochs - 1)
 
     def stats(self) -> dict[str, Any]:
-        """Figures of all steps so far: seconds per step, mean and standard deviation; None: not measured."""
-        told: dict[str, Any] = {"steps": self._steps, "epochs": self._epochs}
+        """Return mean and standard deviation of the seconds per step so far; None: not measured."""
+        stats: dict[str, Any] = {"steps": self._steps, "epochs": self._epochs}
         for name, mean, squares in zip(("wait", "compute"), self._mean, self._squares, strict=True):
-            told[f"{name}_seconds"] = mean / 1e9 if self._steps else None
+            stats[f"{name}_seconds"] = mean / 1e9 if self._steps else None
             sd = math.sqrt(squares / (self._steps - 1)) if self._steps > 1 else None
-            told[f"{name}_seconds_sd"] = None if sd is None else sd / 1e9
-        return told
+            stats[f"{name}_seconds_sd"] = None if sd is None else sd / 1e9
+        return stats
 
     def _open(self, steps: int, order: int) -> None:
-        # A forked child has its parent's loader, and its file belongs to the parent.
+        # In a forked child the file belongs to the parent.
         if self._folder is None or os.getpid() != self._pid:
             return
         world = self._world or ranks.detect()
@@ -148,7 +130,7 @@ class Meter:
             )
         except OSError as error:
             if os.path.isfile(path):
-                return  # another loader of this rank came first, and it is the one that counts
+                return  # The first loader of a rank is the one that counts.
             _log.warning("%s: steps are not written: %s", path, error)
             return
         self._write(_HEAD.pack(_MAGIC, VERSION, world.rank, world.size, min(steps, 2**32 - 1), order))
@@ -157,7 +139,7 @@ class Meter:
         self._pass_gate()
 
     def _pass_gate(self) -> bool:
-        """Wait while the launcher keeps the gate locked; a launcher that dies lets go of it. Whether it was."""
+        """Wait while the launcher locks the gate, and return whether it did; the lock ends with the launcher."""
         if self._gate is None or os.getpid() != self._pid:
             return False
         locked = False
@@ -187,7 +169,7 @@ class Meter:
             self.close()
 
     def close(self) -> None:
-        """Let go of the files; again is fine."""
+        """Close the files. Idempotent."""
         for name in ("_file", "_gate"):
             file = getattr(self, name, None)
             if file is not None:
@@ -198,74 +180,74 @@ class Meter:
         self.close()
 
 
-class Lap:
-    """The clock of one iterator: ``ask`` before each ``next()``, ``got`` after it, ``end`` when no other comes."""
+class StepTimer:
+    """Timer of one iterator: ``begin_wait`` before each ``next()``, ``end_wait`` after it, ``end_step`` at the end."""
 
-    __slots__ = ("_asked", "_epoch", "_got", "_meter", "_step")
+    __slots__ = ("_epoch", "_meter", "_received", "_requested", "_step")
 
     def __init__(self, meter: Meter, epoch: int) -> None:
         self._meter = meter
         self._epoch = epoch
         self._step = 0
-        self._asked = 0
-        self._got: int | None = None
+        self._requested = 0
+        self._received: int | None = None
 
-    def ask(self) -> bool:
-        """A batch is asked for, so the step before has ended; what passes at the gate is in no step. Whether it was
-        held there.
-        """
-        now = self.end()
-        held = self._meter._pass_gate()  # noqa: SLF001 - the clock is the meter's other half
-        self._asked = self._meter.now() if held else now
-        return held
+    def begin_wait(self) -> bool:
+        """End the previous step and pass the gate; return whether it was locked. The time at the gate is in no step."""
+        now = self.end_step()
+        is_locked = self._meter._pass_gate()  # noqa: SLF001 - a part of the meter
+        self._requested = self._meter.now() if is_locked else now
+        return is_locked
 
-    def got(self) -> None:
-        """It is there."""
-        self._got = self._meter.now()
+    def end_wait(self) -> None:
+        """End the wait: the batch was received."""
+        self._received = self._meter.now()
 
-    def end(self) -> int:
-        """The step has ended, if one was under way; when, in nanoseconds."""
+    def end_step(self) -> int:
+        """End the step in progress, if any, and return the time in nanoseconds."""
         now = self._meter.now()
-        if self._got is not None:
-            self._meter._add(  # noqa: SLF001 - the clock is the meter's other half
-                self._asked, self._got - self._asked, now - self._got, self._epoch, self._step
+        if self._received is not None:
+            self._meter._add(  # noqa: SLF001 - a part of the meter
+                self._requested,
+                self._received - self._requested,
+                now - self._received,
+                self._epoch,
+                self._step,
             )
             self._step += 1
-            self._got = None
+            self._received = None
         return now
 
 
 @dataclass(frozen=True)
-class Head:
-    """What a file of steps says of itself."""
+class StepsHeader:
+    """The header of a file of steps."""
 
     rank: int
-    """Who."""
     ranks: int
-    """Of how many."""
     steps: int | None
-    """Per epoch; None: the loader does not know."""
+    """Per epoch; None: unknown."""
     order: int | None
-    """Mark of the order; None: not known."""
+    """``order_hash``; None: unknown."""
 
 
-class Followed:
-    """A file of steps, read as it grows."""
+class StepsReader:
+    """Reader of a file of steps that grows."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.head: Head | None = None
-        self._at = 0
+        self.head: StepsHeader | None = None
+        self._offset = 0
 
     def poll(self) -> NDArray[np.void]:
-        """Rows that are new, of :data:`ROW`; none if the file is not there yet.
+        """Return new rows, of :data:`ROW`; none if the file does not exist yet.
 
         Raises:
-            ConfigError: no file of steps, or of another version.
-            OSError: it cannot be read.
+            ConfigError: the file has another format or version.
+            OSError: the file cannot be read.
         """
         try:
-            file = open(self.path, "rb")  # noqa: SIM115 - closed below; only the opening may fail so
+            file = open(self.path, "rb")  # noqa: SIM115 - closed below; only open() may raise this
         except FileNotFoundError:
             return np.zeros(0, ROW)
         with file:
@@ -274,20 +256,20 @@ class Followed:
                 if len(start) < _HEAD.size:
                     return np.zeros(0, ROW)
                 self.head = self._head(start)
-                self._at = _HEAD.size
-            file.seek(self._at)
+                self._offset = _HEAD.size
+            file.seek(self._offset)
             data = file.read()
         whole = len(data) // ROW.itemsize
-        self._at += whole * ROW.itemsize
+        self._offset += whole * ROW.itemsize
         return np.frombuffer(data, ROW, whole)
 
-    def _head(self, start: bytes) -> Head:
+    def _head(self, start: bytes) -> StepsHeader:
         magic, version, rank, ranks, steps, order = _HEAD.unpack(start)
         if magic != _MAGIC:
-            raise ConfigError(f"{self.path}: no file of steps")
+            raise ConfigError(f"{self.path} is no file of steps; remove it from the folder")
         if version != VERSION:
             raise ConfigError(
                 f"{self.path}: version {version}; this program reads version {VERSION} of steps: let job and launcher "
                 "use one release"
             )
-        return Head(rank=rank, ranks=ranks, steps=steps or None, order=order or None)
+        return StepsHeader(rank=rank, ranks=ranks, steps=steps or None, order=order or None)

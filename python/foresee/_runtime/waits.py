@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waits of one training loop: the time inside ``next()``, divided by cause.
 
-Each instant has one owner: the stage that the batch which ends the wait was in at that instant. The engine names the
-stages until the bytes are there, the code that makes a batch of them names the rest; ``foresee_ledger::divide`` adds
-them up. A batch that was ready is a wait for ``copy``. ``docs/formats/ledger.md`` has the rule and all causes.
+A wait ends with a batch, and each instant of it counts for the stage in which that batch was. The engine names the
+stages until the bytes are in memory; the code that makes the batch names the others. ``foresee_ledger::divide`` adds
+them up. The wait for a finished batch counts as ``copy``. ``docs/formats/ledger.md`` has the rule and all causes.
 """
 
 from __future__ import annotations
@@ -13,17 +13,16 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-__all__ = ["PREPARING", "Turn", "Turns", "Waits"]
 
 Turn = tuple[str, int]
 """A cause, and the nanosecond since which it has lasted."""
 
 PREPARING = ("transform", "collate", "workers")
-"""Causes that are work on samples which have been read."""
+"""Causes that are work on samples in memory."""
 
 
 class Turns:
-    """Stages of one batch on its way, in order. Handed from thread to thread, never used by two at once."""
+    """Stages of one batch, in order. Threads pass it on; two never use it at the same time."""
 
     __slots__ = ("list", "now")
 
@@ -32,56 +31,53 @@ class Turns:
         self.list: list[Turn] = list(turns)
 
     def enter(self, cause: str) -> None:
-        """From now on the batch is in the stage ``cause``."""
+        """Let the batch enter the stage ``cause`` now."""
         self.list.append((cause, self.now()))
 
-    def follow(self, turns: Iterable[Turn]) -> None:
-        """The batch was in these stages."""
+    def extend(self, turns: Iterable[Turn]) -> None:
+        """Append stages from another list."""
         self.list.extend(turns)
 
 
 class Recorder(Protocol):
-    """What books waits: an engine."""
+    """The clock and the ledger of an engine, in nanoseconds."""
 
-    def now(self) -> int:
-        """Nanoseconds of its clock."""
-
+    def now(self) -> int: ...
     def record_wait(
-        self, epoch: int, step: int, samples: int, asked: int, got: int, turns: list[Turn], /
-    ) -> None:
-        """Book a wait."""
+        self, epoch: int, step: int, samples: int, begin: int, end: int, turns: list[Turn], /
+    ) -> None: ...
 
 
 class Waits(Turns):
-    """The clock of one loop: ``ask`` when ``next()`` begins, ``got`` before it returns.
+    """The waits of one loop: ``begin`` when ``next()`` begins, ``end`` before it returns.
 
-    In between it has the stages of the batch that is waited for. A wait is booked when the next one begins, or when
-    ``flush`` is called, so that booking is inside the time that is measured.
+    In between it has the stages of the expected batch. A wait is written in the next one, or by ``flush``,
+    so the measured time includes the writing.
     """
 
-    __slots__ = ("_asked", "_due", "_record")
+    __slots__ = ("_began", "_due", "_record")
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__(recorder.now)
         self._record = recorder.record_wait
-        self._asked: int | None = None
+        self._began: int | None = None
         self._due: deque[tuple[int, int, int, int, int, list[Turn]]] = deque()
 
-    def ask(self) -> None:
-        """A batch is asked for."""
-        self._asked = self.now()
+    def begin(self) -> None:
+        """Begin a wait."""
+        self._began = self.now()
         self.list = []
         if self._due:
             self.flush()
 
-    def got(self, epoch: int, step: int, samples: int) -> None:
-        """The wait ends with ``samples`` of a step, or with 0 and no batch."""
-        if self._asked is not None:
-            self._due.append((epoch, step, samples, self._asked, self.now(), self.list))
-            self._asked = None
+    def end(self, epoch: int, step: int, samples: int) -> None:
+        """End the wait with ``samples`` of a step; 0: without a batch."""
+        if self._began is not None:
+            self._due.append((epoch, step, samples, self._began, self.now(), self.list))
+            self._began = None
 
     def flush(self) -> None:
-        """Book what has ended. From any thread: each wait is taken out once."""
+        """Write the ended waits to the ledger, each once, from any thread."""
         while self._due:
             try:
                 wait = self._due.popleft()

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resolution of the ``host:port`` that users write to the ``ip:port`` that a socket takes.
 
-Ranks that connect and the command that listens share it, so both accept the same spellings. An address that cannot be
-read or resolved is an error with its remedy.
+Ranks that connect and the command that listens share it, so both accept the same spellings.
 """
 
 from __future__ import annotations
@@ -11,20 +10,14 @@ import socket
 
 from foresee.errors import ConfigError
 
-__all__ = ["resolve"]
-
 
 def resolve(address: str, *, what: str) -> str:
-    """``ip:port`` or ``[ip6]:port`` of ``host:port``, ``ip:port`` or ``[ip6]:port``.
+    """Resolve ``host:port``, ``ip:port`` or ``[ip6]:port`` to ``ip:port`` or ``[ip6]:port``; IPv4 is preferred.
 
-    A name with addresses of both kinds gives one of IPv4; write the address in brackets where IPv6 is meant.
-
-    Args:
-        address: as a user wrote it.
-        what: the argument it comes from, for messages.
+    ``what``: name of the argument, for messages.
 
     Raises:
-        ConfigError: it cannot be read, or the name service knows no such host.
+        ConfigError: the address has another form, or the name service does not know the host.
     """
     host, _, port = address.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host

@@ -14,8 +14,6 @@ from typing import Any, TypeVar
 from foresee._schema.values import Kind, Refused, refusal, shown, unknown
 from foresee.errors import ConfigError
 
-__all__ = ["Checked", "Table", "Tables", "build", "expected", "section", "value_of"]
-
 _T = TypeVar("_T", bound="Checked")
 
 
@@ -27,7 +25,6 @@ class Table(Kind):
     expected: str = "a table expected"
 
     def read(self, value: object) -> Checked:
-        """An instance."""
         if isinstance(value, self.of):
             return value
         if not isinstance(value, Mapping):
@@ -43,7 +40,6 @@ class Tables(Kind):
     expected: str = "a list of tables expected"
 
     def read(self, value: object) -> tuple[Checked, ...]:
-        """Instances."""
         if not isinstance(value, (list, tuple)):
             raise Refused
         made: list[Checked] = []
@@ -61,12 +57,12 @@ class Tables(Kind):
 
 
 def value_of(kind: Kind, default: Any = None, *, required: bool = False, key: bool = True) -> Any:
-    """The field of a :class:`Checked` dataclass: None unless given, or ``default``; a key of its file, or not."""
+    """Return the field of a :class:`Checked` dataclass; ``key``: whether files may have it as a key."""
     return field(default=default, metadata={"kind": kind, "required": required, "key": key})
 
 
 def section(of: type[Checked]) -> Any:
-    """The field for a table that is there with its defaults even where it was not given."""
+    """Return the field of a table that has its defaults where it was not given."""
     return value_of(Table(of), of())
 
 
@@ -110,10 +106,10 @@ class Checked:
 
 
 def build(of: type[_T], table: Mapping[str, object]) -> _T:
-    """An ``of`` from a table of a file.
+    """Make an ``of`` from a table of a file.
 
     Raises:
-        ConfigError: as ``of`` does, and for keys that it does not know, with the nearest that it does.
+        ConfigError: faults of ``of``, and unknown keys with the nearest known one.
     """
     known = [each.name for each in fields(of) if each.metadata["key"]]  # type: ignore[arg-type]
     faults = [unknown(key, known) for key in table if key not in known]

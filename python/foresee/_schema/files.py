@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Paths as users write them, and small files that are read and written as a whole.
 
-A file's size is bounded, its faults are prefixed with its name, and no half of one is ever left.
+The size of a file is bounded, its faults start with its name, and a write replaces the file as a whole.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ from typing import TypeVar
 
 from foresee.errors import ConfigError
 
-__all__ = ["named", "read", "user_path", "write"]
-
 _T = TypeVar("_T")
-# What pathlib makes of s3://bucket/prefix.
+# pathlib turns s3://bucket/prefix into this.
 _DAMAGED_URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:/[^/]")
 
 
@@ -49,7 +47,7 @@ def read(path: str | os.PathLike[str], most: int) -> bytes:
     with open(shown, "rb") as file:
         content = file.read(most + 1)
     if len(content) > most:
-        raise ConfigError(f"{shown}: larger than {most} bytes, which is more than such a file ever needs")
+        raise ConfigError(f"{shown}: larger than {most} bytes, the limit for such a file")
     return content
 
 
@@ -77,6 +75,6 @@ def write(path: str | os.PathLike[str], content: str | bytes) -> None:
         if os.path.exists(draft):
             os.remove(draft)
         if isinstance(error, OSError):
-            # The name of the temporary file would mean nothing to the user.
+            # The user does not know the name of the temporary file.
             raise OSError(error.errno, error.strerror, shown) from None
         raise

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""TOML files: read as tables, of one version, out of which something is made; values as TOML has them.
+"""TOML: files and texts as tables, the check of their version, and values formatted as TOML.
 
 Python has a reader since 3.11 (``tomllib``) and no writer; ``tomli`` is the same reader for 3.10.
 """
@@ -20,18 +20,16 @@ if sys.version_info >= (3, 11):
 else:
     import tomli as tomllib
 
-__all__ = ["load", "parse", "read", "version_fault", "written"]
-
 _FILE_BYTES_MAX = 16 * 2**20
 
 _T = TypeVar("_T")
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """The file's tables.
+    """Return the tables of a file.
 
     Raises:
-        ConfigError: no TOML; the message names the file.
+        ConfigError: the file is no TOML; the message names it.
         OSError: the file cannot be read.
     """
     content = files.read(path, _FILE_BYTES_MAX)
@@ -49,7 +47,7 @@ def read(path: str | os.PathLike[str], make: Callable[[dict[str, Any]], _T]) -> 
     """Return the result of ``make`` for the file's tables.
 
     Raises:
-        ConfigError: no TOML, or what ``make`` found: all faults, each with the file's name.
+        ConfigError: the file is no TOML, or ``make`` found faults; each has the file's name.
         OSError: the file cannot be read.
     """
     tables = load(path)
@@ -57,10 +55,10 @@ def read(path: str | os.PathLike[str], make: Callable[[dict[str, Any]], _T]) -> 
 
 
 def parse(text: str) -> dict[str, Any]:
-    """The tables of a text.
+    """Return the tables of a text.
 
     Raises:
-        ConfigError: no TOML.
+        ConfigError: the text is no TOML.
     """
     try:
         tables: dict[str, Any] = tomllib.loads(text)
@@ -76,14 +74,14 @@ def version_fault(table: Mapping[str, object], version: int, what: str) -> str |
         return f"version is missing; write version = {version}, the version of the format of a {what}"
     if isinstance(found, bool) or found != version or not isinstance(found, int):
         return (
-            f"version = {found!r}; this program reads version {version} of a {what}: write it anew, or install the "
-            "release that wrote it"
+            f"version = {found!r}; this program reads version {version} of a {what}: write the file again, or install "
+            "the release that wrote it"
         )
     return None
 
 
 def written(value: object) -> str:
-    r"""A value as TOML has it: text, number, truth value, date, list.
+    r"""Format a text, number, truth value, date or list as TOML.
 
     >>> written('a "b"'), written(0.1), written([1, True])
     ('"a \\"b\\""', '0.1', '[1, true]')

@@ -20,30 +20,6 @@ from typing import Any, ClassVar
 
 from foresee.errors import ConfigError
 
-__all__ = [
-    "ByWord",
-    "Choice",
-    "Choices",
-    "Count",
-    "Curve",
-    "Day",
-    "Flag",
-    "Frequency",
-    "Kind",
-    "Number",
-    "Quantity",
-    "Rate",
-    "Refused",
-    "Size",
-    "Text",
-    "Texts",
-    "Time",
-    "base_value",
-    "refusal",
-    "shown",
-    "unknown",
-]
-
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4, "P": 5}
 _BYTES = {f"{prefix}B": Decimal(1000) ** power for prefix, power in _POWERS.items()} | {
     f"{prefix}IB": Decimal(1024) ** power for prefix, power in _POWERS.items() if power
@@ -66,7 +42,7 @@ _SHOWN_MAX = 60
 
 
 class Refused(ValueError):
-    """A value is not of its kind; its text, if any, says why and goes in the place of what was expected."""
+    """A value is not of its kind. A text, if any, gives the reason and replaces the kind's expected form."""
 
 
 def refusal(error: Refused, kind: Kind) -> str:
@@ -85,32 +61,30 @@ class Kind(ABC):
         """The value in base units.
 
         Raises:
-            Refused: it is not of this kind.
-            ConfigError: it is a table with faults of its own.
+            Refused: the value is not of this kind.
+            ConfigError: the value is a table with faults of its own.
         """
 
 
 @dataclass(frozen=True)
 class Quantity(Kind):
-    """A number with a unit: in base units where it is a plain number."""
+    """A number with a unit; a plain number is in base units."""
 
     zero: bool = False
     """Whether 0 is allowed."""
     whole: bool = False
     """Whether a fraction is cut off."""
     below: float = math.inf
-    """It is less."""
+    """Exclusive upper bound."""
 
     units: ClassVar[Mapping[str, Decimal]] = {}
     names: ClassVar[str] = ""
 
     @property
     def expected(self) -> str:  # type: ignore[override]
-        """Range, spelling and units."""
-        return f"{self.names.format('0 or more' if self.zero else 'above 0')}"
+        return self.names.format("0 or more" if self.zero else "above 0")
 
     def read(self, value: object) -> float | int:
-        """In base units."""
         number = _finite(value)
         if number is None and isinstance(value, str):
             match = _QUANTITY.fullmatch(value)
@@ -191,13 +165,11 @@ class Number(Kind):
 
     @property
     def expected(self) -> str:  # type: ignore[override]
-        """Its range."""
         low = f"above {self.least:g}" if self.above else f"{self.least:g} or more"
         high = f", at most {self.most:g}" if self.most < math.inf else ""
         return f"a finite number expected, {low}{high}"
 
     def read(self, value: object) -> float:
-        """As it is."""
         number = _finite(value)
         if (
             number is None
@@ -218,12 +190,10 @@ class Count(Kind):
 
     @property
     def expected(self) -> str:  # type: ignore[override]
-        """Its range."""
         high = "" if self.below == _COUNT_BELOW else f", below {self.below}"
         return f"a whole number of {self.least} or more{high} expected"
 
     def read(self, value: object) -> int:
-        """As it is."""
         if not isinstance(value, int) or isinstance(value, bool) or not self.least <= value < self.below:
             raise Refused
         return value
@@ -236,7 +206,6 @@ class Flag(Kind):
     expected: str = "true or false expected"
 
     def read(self, value: object) -> bool:
-        """As it is."""
         if not isinstance(value, bool):
             raise Refused
         return value
@@ -249,7 +218,6 @@ class Text(Kind):
     expected: str = "a text expected, printable and not empty"
 
     def read(self, value: object) -> str:
-        """As it is."""
         if not isinstance(value, str) or not value.strip() or not value.isprintable():
             raise Refused
         return value
@@ -262,7 +230,6 @@ class Texts(Kind):
     expected: str = 'a list of texts expected, or one text: ["python", "train.py"] or "python train.py"'
 
     def read(self, value: object) -> tuple[str, ...]:
-        """A tuple."""
         import shlex
 
         if isinstance(value, str):
@@ -285,11 +252,9 @@ class Choice(Kind):
 
     @property
     def expected(self) -> str:  # type: ignore[override]
-        """The words."""
         return f"one of {', '.join(self.words)} expected"
 
     def read(self, value: object) -> str:
-        """As it is."""
         if not isinstance(value, str) or value not in self.words:
             raise Refused
         return value
@@ -297,17 +262,15 @@ class Choice(Kind):
 
 @dataclass(frozen=True)
 class Choices(Kind):
-    """Some of some words, each once."""
+    """A subset of some words."""
 
     words: tuple[str, ...]
 
     @property
     def expected(self) -> str:  # type: ignore[override]
-        """The words."""
         return f"a list of {', '.join(self.words)} expected, at least one, each once"
 
     def read(self, value: object) -> tuple[str, ...]:
-        """A tuple."""
         if not isinstance(value, (list, tuple)) or not value:
             raise Refused
         if any(not isinstance(word, str) or word not in self.words for word in value):
@@ -324,7 +287,6 @@ class Day(Kind):
     expected: str = "a date expected: 2026-11-22"
 
     def read(self, value: object) -> dt.date:
-        """A date without a time."""
         if isinstance(value, dt.datetime) or not isinstance(value, dt.date):
             raise Refused
         return value
@@ -338,16 +300,15 @@ class Curve(Kind):
 
     @property
     def expected(self) -> str:  # type: ignore[override]
-        """Its two spellings."""
         return (
             f'a rate above 0 expected, such as "85 GB/s", or a table from {self.of} (1 or more) to rates: '
             '{1 = "30 GB/s", 4 = "85 GB/s"}'
         )
 
     def read(self, value: object) -> tuple[tuple[int, float], ...]:
-        """Pairs of count and bytes per second, ascending; a single rate stands at 1."""
+        """Return pairs of count and bytes per second, ascending; a single rate has count 1."""
         rate = Rate()
-        if isinstance(value, (list, tuple)):  # as this method gave it
+        if isinstance(value, (list, tuple)):  # the result of an earlier read
             value = dict(value) if all(isinstance(pair, tuple) and len(pair) == 2 for pair in value) else None
         if not isinstance(value, Mapping):
             return ((1, rate.read(value)),)
@@ -376,11 +337,10 @@ class ByWord(Kind):
 
     @property
     def expected(self) -> str:  # type: ignore[override]
-        """Its two spellings."""
         return f"{self.kind.expected}; or a table of them by {', '.join(self.words)}"
 
     def read(self, value: object) -> dict[str, Any]:
-        """Values by word; one for all stands under the empty text."""
+        """Return values by word; one value for all words has the empty text as key."""
         if not isinstance(value, Mapping):
             return {"": self.kind.read(value)}
         faults = [unknown(word, list(self.words)) for word in value if word and word not in self.words]
@@ -398,16 +358,16 @@ class ByWord(Kind):
 
 
 def base_value(kind: Quantity, value: float, unit: str) -> float | None:
-    """``value`` of ``unit`` in base units; None if the unit is not one of ``kind``."""
+    """Convert ``value`` from ``unit`` to base units; None if ``kind`` has no such unit."""
     try:
-        factor = kind._factor(unit)  # noqa: SLF001 - a spelling for both
+        factor = kind._factor(unit)  # noqa: SLF001 - the same module
     except Refused:
         return None
     return None if factor is None else float(Decimal(repr(float(value))) * factor)
 
 
 def shown(value: object) -> str:
-    """A value as TOML would have it, cut where it is long.
+    """Format a value as in TOML, cut to 60 characters.
 
     >>> shown("120 GX"), shown(True), shown(float("nan"))
     ('"120 GX"', 'true', 'nan')
@@ -436,7 +396,7 @@ def unknown(key: str, known: Sequence[str]) -> str:
 
 
 def _printable(text: str) -> str:
-    """One line, whatever stands in it."""
+    """Escape ``text`` to one printable line."""
     if text.isprintable():
         return text or '""'
     return text.encode("unicode_escape").decode("ascii")

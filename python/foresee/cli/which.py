@@ -14,7 +14,7 @@ from foresee.errors import ConfigError
 if TYPE_CHECKING:
     from foresee import _native
     from foresee._loading.data_source import Source
-    from foresee._loading.steps_of_state import Step
+    from foresee._loading.state_steps import Step
 
 _HELP = "name the samples of any step from a saved state, or write a state that avoids samples"
 _STATE_BYTES_MAX = 1 << 30
@@ -99,7 +99,7 @@ def _read_state(path: str) -> dict[str, Any]:
 
 
 def _show(options: argparse.Namespace, state: dict[str, Any]) -> int:
-    from foresee._loading.steps_of_state import StateSteps
+    from foresee._loading.state_steps import StateSteps
 
     steps = StateSteps(state)
     if options.rank is not None and not 0 <= options.rank < steps.world_size:
@@ -165,7 +165,7 @@ def _source(path: str, fingerprint: str) -> Source:
 
 
 def _write(options: argparse.Namespace, state: dict[str, Any]) -> int:
-    from foresee._loading.steps_of_state import avoiding
+    from foresee._loading.state_steps import avoiding
     from foresee._schema import files
 
     ids = [] if options.avoid is None else _ids(options.avoid, "--avoid")

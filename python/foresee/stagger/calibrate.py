@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee._runtime.step_times import APART
+from foresee._runtime.step_times import CACHE_SUBFOLDER
 from foresee.errors import ConfigError, PageCacheKept
 from foresee.jobspec import Job
 from foresee.stagger.catalog import Catalog
@@ -396,7 +396,7 @@ class _Calibration:
         os.makedirs(folder)
         for at in which:
             with at_once():
-                environment = {APART: self._apart()}
+                environment = {CACHE_SUBFOLDER: self._apart()}
                 processes.append(
                     self._starter(
                         self._jobs[at],

@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee._runtime.step_times import CACHES, GATE, ROW, Followed, Head
+from foresee._runtime.step_times import CACHES, GATE, ROW, StepsHeader, StepsReader
 from foresee.errors import JobFailed
 from foresee.jobspec import Job
 from foresee.stagger.clock import SYSTEM, Clock
@@ -60,7 +60,7 @@ class Watched(ABC):
         self.queued = False
         """Whether it waits for a machine, so that it cannot begin."""
         self._gate: int | None = None
-        self._files: dict[str, Followed] = {}
+        self._files: dict[str, StepsReader] = {}
         self._rows: dict[str, list[NDArray[np.void]]] = {}
         self.started = clock.now()
         self.last_step = self.started
@@ -109,7 +109,7 @@ class Watched(ABC):
         """Read new steps; when the last of them ended, by the job's own clock; None: there is no new one."""
         ended = None
         for path in glob.glob(os.path.join(glob.escape(self.folder), "rank-*.steps")):
-            file = self._files.setdefault(path, Followed(path))
+            file = self._files.setdefault(path, StepsReader(path))
             new = file.poll()
             if len(new):
                 self._rows.setdefault(path, []).append(new)
@@ -119,7 +119,7 @@ class Watched(ABC):
         return ended
 
     @property
-    def head(self) -> Head | None:
+    def head(self) -> StepsHeader | None:
         """The loader's report of its first rank; None before a loader has begun."""
         heads = [file.head for file in self._files.values() if file.head is not None]
         return min(heads, key=lambda head: head.rank, default=None)

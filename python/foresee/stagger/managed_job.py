@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from foresee._runtime.step_times import Head
+from foresee._runtime.step_times import StepsHeader
 from foresee.jobspec import Job
 from foresee.stagger.outcome import Outcome
 from foresee.stagger.reports import expected_steps
@@ -27,7 +27,7 @@ class Snapshot:
 
     code: int | None
     """Its exit code; None: it has not ended."""
-    head: Head | None
+    head: StepsHeader | None
     """The loader's report; None before a loader has begun."""
     done: int
     """Steps that all its ranks have done."""
@@ -84,7 +84,7 @@ class ManagedJob:
         self._full: float | None = None
 
     @property
-    def head(self) -> Head | None:
+    def head(self) -> StepsHeader | None:
         """The loader's report."""
         return None if self.look is None else self.look.head
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from foresee._runtime.step_times import Head
+from foresee._runtime.step_times import StepsHeader
 from foresee.errors import ConfigError
 from foresee.jobspec import Job
 from foresee.stagger.inputs import steps_per_epoch
@@ -33,7 +33,7 @@ class Announced(Protocol):
         """Its file."""
 
     @property
-    def head(self) -> Head | None:
+    def head(self) -> StepsHeader | None:
         """The loader's report; None before a loader has begun."""
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, Rando
 
 import foresee
 import foresee.torch as ft
-from foresee._loading.steps_of_state import StateSteps
+from foresee._loading.state_steps import StateSteps
 from foresee.cli import main
 from foresee.errors import ConfigError, StateMismatch
 

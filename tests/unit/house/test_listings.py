@@ -322,9 +322,11 @@ def test_a_package_that_is_missing_is_named_with_its_extra_before_a_sample_is_re
 
 
 def test_throttling_has_a_remedy_of_its_own(tree: pathlib.Path) -> None:
-    from foresee._loading.on_error import Faults
+    from foresee._loading.on_error import FaultHandler
 
     data = ft.FolderDataset(tree)
-    error = Faults("skip", data.source, 0, 0, lambda _: b"").error(1, "throttled", "refused", permanent=False)
+    error = FaultHandler("skip", data.source, 0, 0, lambda _: b"").error(
+        1, "throttled", "refused", permanent=False
+    )
     assert error.kind == "throttled"
     assert "fewer ranks" in error.remedy

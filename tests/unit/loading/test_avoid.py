@@ -13,8 +13,8 @@ from torch.utils.data import BatchSampler, SequentialSampler
 import foresee
 import foresee.torch as ft
 from foresee import _native
-from foresee._loading.mix import substitute
-from foresee._loading.steps_of_state import StateSteps, avoiding
+from foresee._loading.hashing import substitute
+from foresee._loading.state_steps import StateSteps, avoiding
 from foresee._runtime.ranks import World
 from foresee.cli import main
 from foresee.errors import ConfigError, StateMismatch

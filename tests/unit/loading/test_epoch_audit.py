@@ -42,10 +42,10 @@ def compared(ranks, batch=3, **more):
         for at in range(0, len(ids), batch):
             tally.add(np.array(ids[at : at + batch], np.uint64))
     every = [facts(tally, **more) for tally in tallies]
-    edges = epoch_audit.part_edges(every)
+    edges = epoch_audit.partition_edges(every)
     ids = [tally.sorted() for tally in tallies]
     parts = (
-        ([epoch_audit.cut(one, edges, part) for one in ids], [None] * len(ids))
+        ([epoch_audit.select(one, edges, part) for one in ids], [None] * len(ids))
         for part in range(len(edges) - 1)
     )
     return epoch_audit.compare(0, every, parts, edges, source="test", sketch=Sketch())
@@ -65,11 +65,11 @@ def test_counts_are_those_of_sets_whatever_the_parts(n, world, lose, twice, part
     for rank, i in twice:
         if i < n:
             ranks[rank % world].insert(0, i)
-    before, epoch_audit._PART = epoch_audit._PART, part
+    before, epoch_audit._PARTITION = epoch_audit._PARTITION, part
     try:
         report = compared(ranks, expected=n, hashed=hashed)
     finally:
-        epoch_audit._PART = before
+        epoch_audit._PARTITION = before
     seen = [i for rank in ranks for i in rank]
     assert report["lost"] == n - len(set(seen))
     assert report["doubled"] + report["padding"] == len(seen) - len(set(seen))
@@ -109,10 +109,12 @@ def test_ranks_that_share_samples_by_their_loaders_word_are_counted_once():
     tally = Tally()
     tally.add(np.arange(3, dtype=np.uint64))
     every = [facts(tally, share=(rank // 2, 2), **of) for rank in range(4)]
-    assert epoch_audit.kept(every) == [0, 2]
-    assert epoch_audit.kept([facts(tally, share=(0, 1), **of)] * 2) == [0]
-    assert epoch_audit.kept([facts(tally, share=None, **of), facts(tally, share=(0, 2), **of)]) == [0, 1]
-    assert epoch_audit.kept([facts(tally, share=(0, 2), **of)] * 2) == [0, 1]
+    assert epoch_audit.ranks_to_compare(every) == [0, 2]
+    assert epoch_audit.ranks_to_compare([facts(tally, share=(0, 1), **of)] * 2) == [0]
+    assert epoch_audit.ranks_to_compare(
+        [facts(tally, share=None, **of), facts(tally, share=(0, 2), **of)]
+    ) == [0, 1]
+    assert epoch_audit.ranks_to_compare([facts(tally, share=(0, 2), **of)] * 2) == [0, 1]
 
 
 def test_ids_take_four_bytes_below_two_to_the_32_and_stay_exact_above():
@@ -121,4 +123,4 @@ def test_ids_take_four_bytes_below_two_to_the_32_and_stay_exact_above():
     assert tally.sorted().dtype == np.uint32
     tally.add(np.array([2**33], np.uint64))
     assert tally.sorted().tolist() == [3, 5, 2**33]
-    assert epoch_audit.cut(np.array([1, 2], np.uint32), [0, 2**40, 2**64], 1).tolist() == []
+    assert epoch_audit.select(np.array([1, 2], np.uint32), [0, 2**40, 2**64], 1).tolist() == []

@@ -262,7 +262,7 @@ def test_a_mesh_says_which_ranks_share_the_data(array, group, variables):
     for mesh, arguments, named in (
         (Mesh(1, 2, 2), {}, r'2 dimensions \(dp, tp\); pass the data-parallel one, such as mesh\["dp"\]'),
         (Mesh(1, 2, member=False), {}, "does not contain this process"),
-        (Mesh(1, 2), {"rank": 0, "world_size": 2}, "the mesh names them"),
+        (Mesh(1, 2), {"rank": 0, "world_size": 2}, "the mesh determines them"),
     ):
         with pytest.raises(ConfigError, match=named):
             ft.DataLoader(data, mesh=mesh, **arguments)

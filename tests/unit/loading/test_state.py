@@ -132,7 +132,7 @@ def test_set_epoch_after_load_keeps_the_position_of_the_same_epoch_only(folder, 
     assert ids(same) == whole[2:]
     other.load_state_dict(state)
     other.set_epoch(3)
-    assert "the rest of that epoch is not read; name epoch 0" in caplog.text
+    assert "the rest of that epoch is not read; set epoch 0" in caplog.text
     assert ids(other) == ids(make_at(folder, 3))
 
 

@@ -19,7 +19,7 @@ import foresee
 import foresee.torch as ft
 from foresee._runtime import step_times
 from foresee._runtime.ranks import World
-from foresee._runtime.step_times import Followed, Meter, mark
+from foresee._runtime.step_times import Meter, StepsReader, order_hash
 from foresee.errors import ConfigError
 
 DATA = TensorDataset(torch.arange(10))
@@ -32,8 +32,8 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "steps"
 
 
-def rows(folder: Path, rank: int = 0) -> tuple[step_times.Head, np.ndarray]:
-    file = Followed(str(folder / f"rank-{rank}.steps"))
+def rows(folder: Path, rank: int = 0) -> tuple[step_times.StepsHeader, np.ndarray]:
+    file = StepsReader(str(folder / f"rank-{rank}.steps"))
     new = file.poll()
     assert file.head is not None
     return file.head, new
@@ -48,7 +48,7 @@ def test_the_example_of_the_page_reads_as_it_says(tmp_path: Path) -> None:
     example = re.findall(r"^```\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)[-1]
     (tmp_path / "rank-1.steps").write_bytes(bytes.fromhex(example))
     head, steps = rows(tmp_path, 1)
-    assert head == step_times.Head(rank=1, ranks=2, steps=3, order=mark("sequential 10"))
+    assert head == step_times.StepsHeader(rank=1, ranks=2, steps=3, order=order_hash("sequential 10"))
     assert steps.tolist() == [(10**9, 2 * 10**6, 5 * 10**6, 0, 0)]
 
 
@@ -69,22 +69,22 @@ class Nanoseconds:
 def test_waiting_and_computing_are_told_apart_and_the_reader_follows(tmp_path: Path) -> None:
     clock = Nanoseconds()
     meter = Meter(str(tmp_path / "new"), World(1, 2), clock=clock)
-    file = Followed(str(tmp_path / "new" / "rank-1.steps"))
+    file = StepsReader(str(tmp_path / "new" / "rank-1.steps"))
     assert len(file.poll()) == 0
-    lap = meter.lap(steps=3, order=7)
+    timer = meter.timer(steps=3, order=7)
     began = clock()
     for wait, compute in ((0.02, 0.04), (0.03, 0.07)):
-        lap.ask()
+        timer.begin_wait()
         clock.pass_by(wait)
-        lap.got()
+        timer.end_wait()
         clock.pass_by(compute)
     (first,) = file.poll()
     assert first.tolist() == (began, 20_000_000, 40_000_000, 0, 0)
-    lap.end()
-    lap.end()
+    timer.end_step()
+    timer.end_step()
     (second,) = file.poll()
     assert second.tolist() == (began + 60_000_000, 30_000_000, 70_000_000, 0, 1)
-    assert file.head == step_times.Head(rank=1, ranks=2, steps=3, order=7)
+    assert file.head == step_times.StepsHeader(rank=1, ranks=2, steps=3, order=7)
     stats = meter.stats()
     assert (stats["steps"], stats["epochs"]) == (2, 1)
     assert stats["wait_seconds"] == pytest.approx(0.025)
@@ -94,11 +94,11 @@ def test_waiting_and_computing_are_told_apart_and_the_reader_follows(tmp_path: P
 def test_time_at_a_locked_gate_is_in_no_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Nanoseconds()
     meter = Meter(str(tmp_path), World(0, 1), clock=clock)
-    lap = meter.lap(steps=3)
+    timer = meter.timer(steps=3)
     began = clock()
-    lap.ask()
+    timer.begin_wait()
     clock.pass_by(0.02)
-    lap.got()
+    timer.end_wait()
     clock.pass_by(0.04)
 
     def held() -> bool:
@@ -108,10 +108,10 @@ def test_time_at_a_locked_gate_is_in_no_step(tmp_path: Path, monkeypatch: pytest
         return True
 
     monkeypatch.setattr(meter, "_pass_gate", held)
-    lap.ask()
+    timer.begin_wait()
     clock.pass_by(0.03)
-    lap.got()
-    lap.end()
+    timer.end_wait()
+    timer.end_step()
     first, second = rows(tmp_path)[1].tolist()
     assert first[:3] == (began, 20_000_000, 40_000_000)
     assert second[:3] == (began + 5_060_000_000, 30_000_000, 0)
@@ -137,7 +137,7 @@ def test_a_stock_loader_tells_steps_epochs_and_its_order(told: Path) -> None:
     for _ in range(2):
         list(loader)
     head, steps = rows(told)
-    assert head == step_times.Head(rank=0, ranks=1, steps=3, order=mark("sequential 10"))
+    assert head == step_times.StepsHeader(rank=0, ranks=1, steps=3, order=order_hash("sequential 10"))
     assert steps["epoch"].tolist() == [0, 0, 0, 1, 1, 1]
     assert steps["step"].tolist() == [0, 1, 2, 0, 1, 2]
     assert (np.diff(steps["begin_ns"].astype(np.int64)) > 0).all()
@@ -175,7 +175,7 @@ def test_equal_orders_have_equal_marks_and_others_do_not(
         tmp_path, monkeypatch, dealt(3), dealt(4), DataLoader(DATA, 2), DataLoader(DATA, 2, shuffle=True)
     )
     assert len({*marks, None}) == 5
-    assert marks[0] == mark("distributed 10 3")
+    assert marks[0] == order_hash("distributed 10 3")
 
 
 def test_the_state_of_a_generator_marks_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,7 @@ def test_the_first_loader_of_a_rank_counts(told: Path) -> None:
 def test_our_loaders_tell_the_same_without_a_wrapper(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shuffle: bool
 ) -> None:
-    expected = mark("distributed 23 5" if shuffle else "sequential 23")
+    expected = order_hash("distributed 23 5" if shuffle else "sequential 23")
     for i, make in enumerate(
         (
             lambda: foresee.Loader(folder, batch_size=4, shuffle=shuffle, seed=5, epochs=2),
@@ -227,7 +227,7 @@ def test_our_loaders_tell_the_same_without_a_wrapper(
         with make() as loader:
             assert sum(1 for _ in range(2) for _ in loader) == 12
         head, steps = rows(tmp_path / str(i))
-        assert head == step_times.Head(rank=0, ranks=1, steps=6, order=expected)
+        assert head == step_times.StepsHeader(rank=0, ranks=1, steps=6, order=expected)
         assert steps["step"].tolist() == [*range(6), *range(6)]
 
 
@@ -236,7 +236,7 @@ def test_half_a_step_at_the_end_of_a_file_is_no_step(told: Path) -> None:
     path = told / "rank-0.steps"
     with path.open("ab") as file:
         file.write(b"half a step")
-    followed = Followed(str(path))
+    followed = StepsReader(str(path))
     assert len(followed.poll()) == 3
     assert len(followed.poll()) == 0
 
@@ -272,4 +272,4 @@ def test_a_disk_that_is_full_costs_a_warning_and_no_training(
 def test_a_file_of_something_else_is_refused(tmp_path: Path, data: bytes, what: str) -> None:
     (tmp_path / "rank-0.steps").write_bytes(data)
     with pytest.raises(ConfigError, match=what):
-        Followed(str(tmp_path / "rank-0.steps")).poll()
+        StepsReader(str(tmp_path / "rank-0.steps")).poll()

@@ -10,7 +10,7 @@ import pytest
 import foresee
 import foresee.torch as ft
 from foresee._loading import summary
-from foresee._loading.steps_of_state import avoiding
+from foresee._loading.state_steps import avoiding
 
 
 def make(data, **changes):

@@ -194,16 +194,16 @@ def test_waits_that_ended_are_booked_once_and_in_order() -> None:
 
     recorder = Recorder()
     waits = Waits(recorder)
-    waits.got(0, 0, 1)
-    waits.ask()
+    waits.end(0, 0, 1)
+    waits.begin()
     waits.enter("transform")
-    waits.follow(Turns(recorder.now, [("collate", 9)]).list)
-    waits.got(0, 1, 8)
+    waits.extend(Turns(recorder.now, [("collate", 9)]).list)
+    waits.end(0, 1, 8)
     assert recorder.booked == []
-    waits.ask()
+    waits.begin()
     assert recorder.booked == [(0, 1, 8, 1, 3, [("transform", 2), ("collate", 9)])]
-    waits.got(0, 2, 8)
-    waits.got(0, 2, 8)
+    waits.end(0, 2, 8)
+    waits.end(0, 2, 8)
     waits.flush()
     waits.flush()
     assert [wait[:3] for wait in recorder.booked] == [(0, 1, 8), (0, 2, 8)]

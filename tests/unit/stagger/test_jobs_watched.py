@@ -41,7 +41,7 @@ def test_a_job_of_two_ranks_is_as_far_as_the_slower_and_takes_their_mean(tmp_pat
     second = 10**9
     for rank in (0, 1):
         meter = Meter(made.folder, World(rank, 2))
-        meter.lap(steps=40)
+        meter.timer(steps=40)
         for step in range(3 - rank):
             meter._add(second, (1 + 2 * rank) * second, 5 * second, 0, step)
     assert made.poll() is None
@@ -73,7 +73,7 @@ def test_a_job_that_runs_already_is_lost_when_its_patience_is_over(tmp_path: pat
     with pytest.raises(ConfigError, match="no loader has written steps there"):
         Already(of, "a", str(tmp_path / "steps"), 2.0, clock=clock)
     meter = Meter(str(tmp_path / "steps"), World(0, 1))
-    meter.lap(steps=40)
+    meter.timer(steps=40)
     made = Already(of, "a", str(tmp_path / "steps"), 2.0, clock=clock)
     clock.sleep(1.9)
     meter._add(0, 1, 1, 0, 0)

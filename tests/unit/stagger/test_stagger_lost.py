@@ -13,7 +13,7 @@ from support.stagger_runs import write
 from support.virtual import Virtual
 
 from foresee._runtime.ranks import World
-from foresee._runtime.step_times import Meter, mark
+from foresee._runtime.step_times import Meter, order_hash
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_job_that_runs_and_stops_taking_steps_is_not_waited_for(
 ) -> None:
     steps = tmp_path / "elsewhere"
     meter = Meter(str(steps), World(0, 1))
-    meter.lap(steps=40, order=mark("sequential 40"))
+    meter.timer(steps=40, order=order_hash("sequential 40"))
     meter._add(round(1e9 * virtual.clock.now()), 30_000_000, 20_000_000, 0, 0)
     jobs = write(tmp_path, "a", data), write(tmp_path, "b", data)
     told, said = virtual.run(*jobs, "--steps", str(steps), "--patience", "0.5", code=1)

@@ -15,7 +15,7 @@ import pytest
 from support.stagger_runs import write
 
 from foresee import jobspec
-from foresee._runtime.step_times import Head, mark
+from foresee._runtime.step_times import StepsHeader, order_hash
 from foresee.errors import ConfigError
 from foresee.stagger import actions as actions_
 from foresee.stagger import managed_job, outcome, scheduler, spacing, timing
@@ -46,7 +46,7 @@ TIMES = [
 ]
 #: Faster than what it reads, so that it comes near.
 QUICK = JobTimes(name="c", compute=0.01, wait=0.04, wait_cached=0.0, wait_conc=0.06, steps=40)
-HEAD = Head(rank=0, ranks=1, steps=40, order=mark("one"))
+HEAD = StepsHeader(rank=0, ranks=1, steps=40, order=order_hash("one"))
 #: When runs begin, of a clock of anybody's.
 BEGIN = 500.0
 
@@ -101,7 +101,9 @@ def decider(
     return made
 
 
-def look(done: int = 0, *, head: Head | None = HEAD, started: float = BEGIN, **more: object) -> Snapshot:
+def look(
+    done: int = 0, *, head: StepsHeader | None = HEAD, started: float = BEGIN, **more: object
+) -> Snapshot:
     """What is seen of a job that runs."""
     facts = {"code": None, "last_step": started, "queued": False, **more}
     return Snapshot(head=head, done=done, started=started, **facts)  # type: ignore[arg-type]
@@ -287,7 +289,7 @@ def test_how_long_one_took_to_load_is_how_long_the_next_one_has(tmp_path: pathli
 def test_an_order_that_nobody_knows_is_a_doubt(tmp_path: pathlib.Path) -> None:
     made = decider(tmp_path)
     begun(made)
-    unknown = Head(rank=0, ranks=1, steps=40, order=None)
+    unknown = StepsHeader(rank=0, ranks=1, steps=40, order=None)
     (message,) = actions(made, BEGIN + 1.1, [look(), look(head=unknown)])[1:]
     assert actions(made, BEGIN + 1.15, [look(), look(head=unknown)])[1:] == []
     (doubt,) = made.doubts
@@ -300,7 +302,7 @@ def test_a_leader_that_is_not_as_its_file_says_is_refused(tmp_path: pathlib.Path
     made = decider(tmp_path)
     actions(made, BEGIN, [None, None])
     with pytest.raises(ConfigError, match="a: its loader has 50 steps per epoch, 40 by its job file"):
-        actions(made, BEGIN + 1, [look(head=Head(rank=0, ranks=1, steps=50, order=None)), None])
+        actions(made, BEGIN + 1, [look(head=StepsHeader(rank=0, ranks=1, steps=50, order=None)), None])
 
 
 def test_a_leader_that_fails_has_the_other_start_when_it_has_loaded(tmp_path: pathlib.Path) -> None:

@@ -213,7 +213,7 @@ def test_a_job_runs_since_slurm_started_it_not_since_it_was_submitted(
     since = dt.datetime.fromtimestamp(clock.wall() - 7).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
     fake.job = f"JobState=RUNNING ExitCode=0:0 StartTime={since}"
     # Its loader is there, so it runs, whenever Slurm was asked last.
-    Meter(made.folder, World(0, 1)).lap(steps=40)
+    Meter(made.folder, World(0, 1)).timer(steps=40)
     made.poll()
     assert not made.queued
     assert made.started == clock.now()
@@ -281,7 +281,7 @@ def test_a_controller_that_is_slow_keeps_nobody_waiting(
     launcher = Slurm("begin", controller=fake, clock=clock)
     leader, other = pair(tmp_path, asked, launcher, 50)
     fake.job, fake.takes = RUNS, 4.0
-    Meter(leader.folder, World(0, 1)).lap(steps=40)
+    Meter(leader.folder, World(0, 1)).timer(steps=40)
     before = clock.now()
     for _ in range(10):
         assert leader.poll() is None
@@ -335,7 +335,7 @@ def test_a_clock_of_another_machine_is_set_by_ours(
     for name, behind in (("a", 1000.0), ("b", 0.0)):
         made = SlurmJob(asked, name, str(tmp_path), fake, clock=clock)
         meter = Meter(made.folder, World(0, 1))
-        meter.lap(steps=40)
+        meter.timer(steps=40)
         began = clock.now()
         meter._add(round(1e9 * (began - behind)), 10**6, 2 * 10**6, 0, 0)
         clock.sleep(0.01)

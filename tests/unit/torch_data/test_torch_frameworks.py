@@ -11,7 +11,7 @@ import pytest
 from torch.utils.data import DistributedSampler
 
 import foresee.torch as ft
-from foresee.torch.data.frameworks import Iterated
+from foresee.torch.data.frameworks import AccelerateLoader
 
 
 def make(folder, samples, rank=0, **arguments):
@@ -32,7 +32,7 @@ def test_what_accelerate_keeps_of_the_last_batch_has_each_sample_once(
         make(tmp_path, 21, rank, world_size=ranks, batch_size=batch_size, drop_last=drop_last)
         for rank in range(ranks)
     ]
-    ends = [Iterated(loader._session) for loader in loaders]
+    ends = [AccelerateLoader(loader._session) for loader in loaders]
     gathered = []
     for batches in zip(*loaders, strict=True):
         assert len({end.end_of_dataloader for end in ends}) == 1
@@ -56,7 +56,7 @@ def test_of_a_sampler_of_the_user_the_last_batch_is_not_known(tmp_path):
         loader = ft.DataLoader(
             ft.ArrayDataset(tmp_path / "rows.npy"), sampler=list(range(9)), rank=0, world_size=ranks
         )
-        assert Iterated(loader._session).remainder == expected
+        assert AccelerateLoader(loader._session).remainder == expected
 
 
 def test_the_shown_batches_pass_an_epoch_on_to_their_sampler(tmp_path):

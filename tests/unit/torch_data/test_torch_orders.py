@@ -316,7 +316,7 @@ def test_a_state_within_an_epoch_that_lost_its_draw_is_refused(dataset, sampler)
     next(batches)
     state = loader.state_dict()
     del state["draw"]
-    with pytest.raises(StateMismatch, match="all of what state_dict"):
+    with pytest.raises(StateMismatch, match="all fields of state_dict"):
         make().load_state_dict(state)
 
 

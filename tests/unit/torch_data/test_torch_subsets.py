@@ -202,7 +202,7 @@ def test_a_worker_gets_the_subset_and_the_index_as_a_descriptor(root):
     payload, _ = dump(selected)
     with open(path, "rb") as file:
         copy = load(payload, index=file.fileno())
-    assert isinstance(copy.given, Subset)
-    assert copy.given.indices == [7, 2]
+    assert isinstance(copy.original, Subset)
+    assert copy.original.indices == [7, 2]
     assert copy.index.fingerprint == selected.index.fingerprint
     assert torch.equal(copy[1], subset[1])

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory for the batches of a worker process, shared with the training process and used again and again.
+"""Memory for the batches of a worker process, shared with the training process and reused.
 
-A batch that torch's ``default_collate`` would make is stacked in it, so that its bytes are written once; what a
-``collate_fn`` made is copied into it. The training process maps the same memory, and says when it is free again: new
-pages are costly, because the kernel fills them with zeros.
+Batches of torch's ``default_collate`` are stacked in it, so that their bytes are written once; results of a
+``collate_fn`` are copied into it. The training process maps the same memory and reports when a segment is free again.
+New pages are costly, because the kernel fills them with zeros.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ if TYPE_CHECKING:
 
     from foresee._loading.batch import Bytes
 
-# Buffers start at multiples of this, which suits every dtype and a cache line.
+# Of buffers: fits every dtype and a cache line.
 _ALIGNMENT = 64
 
 
 class Segment:
-    """Memory behind a descriptor without a name (memfd), grown by whoever writes, mapped anew when it has
-    grown.
-    """
+    """Memory behind a descriptor without a name (memfd); the writer extends it, and the reader then maps it again."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -37,32 +35,32 @@ class Segment:
 
     @staticmethod
     def create(name: str) -> Segment:
-        """A new one, empty; ``name`` shows in ``/proc`` only."""
+        """Create an empty segment; ``name`` is visible in ``/proc`` only."""
         return Segment(os.memfd_create(name, os.MFD_CLOEXEC))
 
     @property
     def capacity(self) -> int:
-        """Bytes that are mapped."""
+        """Mapped bytes."""
         return len(self._array)
 
     def view(self, count: int) -> Bytes:
-        """Its first ``count`` bytes; valid until the next ``view`` or ``write``."""
+        """Return the first ``count`` bytes, valid until the next ``view`` or ``write``."""
         self._map_at_least(count)
         return self._array[:count]
 
     def lease(self, count: int) -> Bytes:
-        """As ``view``, but an array of its own, which all views of it keep alive: its end is the end of their use."""
+        """Return an own array of the first ``count`` bytes, which lives until all its views are gone."""
         self._map_at_least(count)
         return (
             np.frombuffer(self._map, np.uint8, count) if self._map is not None and count else self._array[:0]
         )
 
     def write(self, buffers: Sequence[Bytes]) -> list[tuple[int, int]]:
-        """Copy ``buffers`` one after another; returns where each one begins and ends."""
+        """Copy ``buffers`` one after another; return begin and end of each."""
         return self.append(buffers, 0)
 
     def append(self, buffers: Sequence[Bytes], end: int) -> list[tuple[int, int]]:
-        """As ``write``, behind the first ``end`` bytes; a buffer that is in this memory stays where it is."""
+        """As ``write``, after the first ``end`` bytes; a buffer in this memory is not copied."""
         spans: list[tuple[int, int]] = []
         start, capacity = self._array.ctypes.data, self.capacity
         for buffer in buffers:
@@ -74,7 +72,7 @@ class Segment:
                 end = begin + len(buffer)
                 spans.append((begin, end))
         if end > capacity:
-            # A little more than needed, so that batches of like size do not remap each time.
+            # 25 % more than needed, so that batches of similar sizes do not remap each time.
             os.ftruncate(self.descriptor, max(end + end // 4, mmap.PAGESIZE))
         target = self.view(end)
         for (begin, stop), buffer in zip(spans, buffers, strict=True):
@@ -83,7 +81,7 @@ class Segment:
         return spans
 
     def close(self) -> None:
-        """Close the descriptor; the memory goes with the last map."""
+        """Close the descriptor; the last map frees the memory."""
         os.close(self.descriptor)
 
     def _map_at_least(self, count: int) -> None:
@@ -92,14 +90,14 @@ class Segment:
         size = os.fstat(self.descriptor).st_size
         if count > size:
             raise ConnectionError(
-                f"{count} bytes announced, {size} there: the other end is no Foresee worker"
+                f"{count} bytes announced, {size} found: the other end is no Foresee worker"
             )
         self._map = mmap.mmap(self.descriptor, size)
         self._array = np.frombuffer(self._map, dtype=np.uint8)
 
 
 class Arena:
-    """Segments of one worker; one of them has the batch that is being made."""
+    """Segments of one worker, one of them for the batch in progress."""
 
     def __init__(self) -> None:
         self._segments: list[Segment] = []
@@ -108,24 +106,24 @@ class Arena:
         self._end = 0
 
     def release(self, numbers: Iterable[int]) -> None:
-        """The training process no longer uses the batches in these segments."""
+        """Free these segments, whose batches the training process no longer uses."""
         self._free.extend(numbers)
 
     def begin(self) -> None:
-        """A new batch."""
+        """Begin a batch."""
         if not self._free:
             self._free.append(len(self._segments))
             self._segments.append(Segment.create("foresee-batch"))
         self._current, self._end = self._free[-1], 0
 
     def finish(self, buffers: Sequence[Bytes]) -> tuple[int, int, list[tuple[int, int]]]:
-        """The batch consists of ``buffers``: number and descriptor of its segment, and where each one is in it."""
+        """Store the ``buffers`` of the batch; return number and descriptor of its segment, and the place of each."""
         self._free.pop()
         segment = self._segments[self._current]
         return self._current, segment.descriptor, segment.append(buffers, self._end)
 
     def collate(self, samples: list[Any]) -> Any:
-        """As torch's ``default_collate``."""
+        """Collate as torch's ``default_collate``."""
         known = torch_collate.default_collate_fn_map
         if known.get(torch.Tensor) is not torch_collate.collate_tensor_fn:
             return torch_collate.default_collate(samples)
@@ -141,7 +139,7 @@ class Arena:
         end = begin + count * first.element_size()
         segment = self._segments[self._current]
         if end > segment.capacity:
-            # Copied when the batch is finished; the segment then has room for the next one.
+            # Copied by ``finish``, which extends the segment for the next batch.
             return torch.stack(tensors, 0)
         self._end = end
         memory = torch.from_numpy(segment.view(end)[begin:]).view(first.dtype)

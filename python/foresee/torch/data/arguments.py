@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The arguments of ``foresee.torch.DataLoader`` that stock loaders have too: their faults, and their meaning.
+"""Arguments of ``foresee.torch.DataLoader`` that torch's loader has too: their faults, and their meaning.
 
-Samplers, seeds, generators and ranks are checked together, before there is an engine. The results are a world, a plan,
-and the samplers that other code sees.
+Samplers, seeds, generators and ranks are checked together, before the engine exists. The results are a world, a plan,
+and the public samplers.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from foresee._loading.map_source import MapSource
 from foresee._runtime import ranks
 from foresee.errors import ConfigError
 from foresee.torch.data import plans
-from foresee.torch.data.frameworks import ShownBatches
+from foresee.torch.data.dataset import callable_faults
+from foresee.torch.data.frameworks import PublicBatchSampler
 
 if TYPE_CHECKING:
     from torch.distributed.device_mesh import DeviceMesh
@@ -33,8 +34,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Asked:
-    """Which samples were asked for, in which batches; as ``DataLoader`` was given it."""
+class LoaderArguments:
+    """Arguments of ``DataLoader`` on the samples and their batches."""
 
     dataset: Any
     source: Source | MapSource
@@ -48,12 +49,12 @@ class Asked:
     order: Literal["keyed"] | None
 
     def faults(self) -> list[str]:
-        """What does not go together, each with its remedy."""
+        """Return the contradictions, each with its remedy."""
         by_batches, by_samples = self.batch_sampler is not None, self.sampler is not None
         faults = []
         if self.batch_size is None and self.drop_last and not by_batches:
             faults.append(
-                "drop_last=True with batch_size=None; each batch is one sample then, and none is short"
+                "drop_last=True with batch_size=None; each batch is then one sample, and none is short"
             )
         if (
             isinstance(self.source, MapSource)
@@ -61,39 +62,39 @@ class Asked:
             and not (by_samples or by_batches)
         ):
             faults.append(
-                f"dataset is a {type(self.dataset).__name__} without __len__; give it one, or a sampler that names its "
+                f"dataset is a {type(self.dataset).__name__} without __len__; give it one, or a sampler with its "
                 "samples"
             )
         if by_samples and self.shuffle:
-            faults.append("sampler= with shuffle=True; the sampler says the order")
+            faults.append("sampler= with shuffle=True; the sampler determines the order")
         if by_batches and (self.batch_size != 1 or self.shuffle or by_samples or self.drop_last):
             faults.append(
-                "batch_sampler= with batch_size=, shuffle=, sampler= or drop_last=; it says them all"
+                "batch_sampler= with batch_size=, shuffle=, sampler= or drop_last=; it determines them"
             )
         if self.seed is not None and (by_samples or by_batches):
-            faults.append(f"seed={self.seed!r} with a sampler; the sampler says the order")
+            faults.append(f"seed={self.seed!r} with a sampler; the sampler determines the order")
         if self.seed is not None and self.generator is not None and self.shuffle:
-            faults.append(f"seed={self.seed!r} with generator=; either may say the order, not both")
+            faults.append(f"seed={self.seed!r} with generator=; one of them determines the order")
         if self.order == "keyed" and (not self.shuffle or self.seed is None):
             faults.append('order="keyed" needs shuffle=True and seed=')
         faults += [
-            f"{name}={type(given).__name__} without __len__; its order cannot be known, use torch.utils.data.DataLoader"
+            f"{name}={type(given).__name__} without __len__; its order is unknown, use torch.utils.data.DataLoader"
             for name, given in (("sampler", self.sampler), ("batch_sampler", self.batch_sampler))
             if given is not None and not hasattr(given, "__len__")
         ]
         return faults
 
     def world(self, rank: int | None, world_size: int | None, mesh: DeviceMesh | None) -> tuple[World, bool]:
-        """Return the ranks that share the data, and whether the arguments name them.
+        """Return the ranks that share the data, and whether the arguments determine them.
 
-        ``mesh`` and a ``DistributedSampler`` name them as ``rank`` and ``world_size`` do.
+        ``mesh`` and a ``DistributedSampler`` determine them as ``rank`` and ``world_size`` do.
 
         Raises:
-            ConfigError: two of them disagree, or see ``foresee._runtime.ranks.detect``.
+            ConfigError: two of them disagree, or as of ``foresee._runtime.ranks.detect``.
         """
         if mesh is not None:
             if rank is not None or world_size is not None:
-                raise ConfigError("mesh= with rank= or world_size=; the mesh names them")
+                raise ConfigError("mesh= with rank= or world_size=; the mesh determines them")
             rank, world_size = _mesh_rank(mesh)
         sampler: object = self.sampler
         if type(sampler) is DistributedSampler:
@@ -107,10 +108,10 @@ class Asked:
         return ranks.detect(rank, world_size, provisional=True), rank is not None
 
     def plan(self, world: World) -> plans.Plan:
-        """The plan that knows the order the furthest ahead.
+        """Return the plan that knows the order as far ahead as possible.
 
         Raises:
-            ConfigError: each rank would draw an order of its own.
+            ConfigError: each rank would draw a different order.
         """
         samples = len(self.source)
         if self.batch_sampler is not None:
@@ -119,7 +120,7 @@ class Asked:
             )
         if self.sampler is not None:
             batches = BatchSampler(self.sampler, self.batch_size or 1, self.drop_last)
-            return plans.of_sampler(self.sampler, batches, self.source, world, self.generator)
+            return plans.plan_of_sampler(self.sampler, batches, self.source, world, self.generator)
         if not self.shuffle:
             return plans.RunPlan(orders.sequential(samples), self.generator)
         if self.seed is not None:
@@ -127,8 +128,8 @@ class Asked:
             return plans.RunPlan(known(samples, self.seed), self.generator)
         if world.size > 1:
             raise ConfigError(
-                f"shuffle=True on {world.size} ranks without seed=: each rank would draw an order of its own; "
-                "give seed=, or sampler=DistributedSampler(...), or rank=0, world_size=1 if every rank shall read all"
+                f"shuffle=True on {world.size} ranks without seed=: each rank would draw a different order; "
+                "give seed=, or sampler=DistributedSampler(...), or rank=0, world_size=1 if every rank reads all data"
             )
         return plans.RandomPlan(
             RandomSampler(self.dataset, generator=self.generator),
@@ -140,7 +141,7 @@ class Asked:
         )
 
     def samplers(self, session: Session) -> tuple[Samples | None, Batches | None]:
-        """What ``sampler`` and ``batch_sampler`` of the loader are to others; as torch's, None where there is none."""
+        """Return the public ``sampler`` and ``batch_sampler`` of the loader; None where torch's loader has None."""
         if self.batch_sampler is not None:
             return getattr(self.batch_sampler, "sampler", None), self.batch_sampler
         sampler = self.sampler
@@ -150,7 +151,7 @@ class Asked:
             sampler = RandomSampler(self.dataset, generator=self.generator)
         if self.batch_size is None:
             return sampler, None
-        return sampler, ShownBatches(sampler, self.batch_size, self.drop_last)
+        return sampler, PublicBatchSampler(sampler, self.batch_size, self.drop_last)
 
 
 def _mesh_rank(mesh: DeviceMesh) -> tuple[int, int]:
@@ -168,19 +169,15 @@ def _mesh_rank(mesh: DeviceMesh) -> tuple[int, int]:
     return mesh.get_local_rank(), mesh.size()
 
 
-def objects_checked(*, generator: object, **callables: object) -> list[str]:
-    """Which of the arguments are not what they should be, each with its remedy."""
-    faults = [
-        f"{name}={value!r}; a callable, or leave it out"
-        for name, value in callables.items()
-        if value is not None and not callable(value)
-    ]
+def object_faults(*, generator: object, **callables: object) -> list[str]:
+    """Return the faults of a generator and of callables, each with its remedy."""
+    faults = callable_faults(**callables)
     if generator is not None and not isinstance(generator, torch.Generator):
         faults.append(f"generator={generator!r}; a torch.Generator, such as torch.Generator().manual_seed(3)")
     return faults
 
 
-def workers_checked(
+def worker_faults(
     num_workers: object,
     prefetch_factor: object,
     transform_threads: object,
@@ -188,12 +185,12 @@ def workers_checked(
     *,
     persistent_workers: bool,
 ) -> list[str]:
-    """What is wrong with the arguments about worker processes and threads, each with its remedy."""
+    """Return the faults of the arguments on worker processes and threads, each with its remedy."""
     faults = []
     if not whole(num_workers) or num_workers < 0:
         faults.append(f"num_workers={num_workers!r}; a whole number of 0 or more")
     elif persistent_workers and num_workers == 0:
-        faults.append("persistent_workers=True with num_workers=0; there are none to keep")
+        faults.append("persistent_workers=True with num_workers=0; there are no workers")
     if not whole(transform_threads) or transform_threads < 0:
         faults.append(f"transform_threads={transform_threads!r}; a whole number of 0 or more")
     elif transform_threads and num_workers:
@@ -215,7 +212,7 @@ def workers_checked(
         faults.append(f"prefetch_factor={prefetch_factor!r}; a whole number of 1 or more")
     elif prefetch_factor is not None and not num_workers and not transform_threads:
         faults.append(
-            f"prefetch_factor={prefetch_factor!r} with num_workers=0; batches are made when they are asked for: give "
+            f"prefetch_factor={prefetch_factor!r} with num_workers=0; batches are made on request: pass "
             "num_workers= or transform_threads=, or leave it out"
         )
     return faults

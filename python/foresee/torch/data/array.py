@@ -13,7 +13,13 @@ import torch
 from foresee import _native
 from foresee._loading import data_source
 from foresee.errors import ConfigError
-from foresee.torch.data.dataset import OriginDataset, call, check_callables, check_dtype
+from foresee.torch.data.dataset import (
+    OriginDataset,
+    call_transform,
+    check_callables,
+    check_dtype,
+    numpy_dtype,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -29,21 +35,21 @@ __all__ = ["ArrayDataset"]
 class ArrayDataset(OriginDataset):
     """Rows of ``.npy`` files, or of files of rows without header (``bin``), in the order of the files' names.
 
-    A sample is a tensor of one row. Without ``transform`` a batch is one tensor over the loader's memory: no
+    A sample is a tensor of one row. Without ``transform`` a batch is one tensor over the loader's memory, without a
     copy.
 
     Args:
-        uri: of a directory or prefix of such files, or of its index (``.fidx``). All rows are alike.
-        dtype: of a row, NumPy's or torch's, for ``bin`` files; a ``.npy`` file says it.
+        uri: of a directory or prefix of such files, or of its index (``.fidx``). All rows have one dtype and shape.
+        dtype: of a row, NumPy's or torch's, for ``bin`` files; a ``.npy`` file has it in its header.
         shape: of a row, for ``bin`` files; ``()`` for single numbers, 7 is ``(7,)``.
         transform: from the tensor of a row to what the model takes.
-        exclude: patterns of files and folders to leave out, as of ``FolderDataset``.
-        index: of the data, if made before.
+        exclude: patterns of files and folders to omit, as of ``FolderDataset``.
+        index: index of the data, if there is one.
         storage_options: of the origin.
 
     Raises:
         ConfigError: ``dtype`` or ``shape`` is missing, superfluous, or torch has no such dtype.
-        IndexInvalid: no rows, or no C-ordered array.
+        IndexInvalid: there are no rows, or an array is not C-ordered.
         OriginError: the origin cannot be read.
     """
 
@@ -61,7 +67,7 @@ class ArrayDataset(OriginDataset):
         check_callables(transform=transform)
         if (dtype is None) != (shape is None):
             raise ConfigError(
-                f"dtype={dtype!r}, shape={shape!r}: give both for rows without header, or neither for .npy"
+                f"dtype={dtype!r}, shape={shape!r}: pass both for rows without header, or neither for .npy"
             )
         row = None if dtype is None or shape is None else _Row.of(dtype, shape)
         layout, row_bytes = ("npy", None) if row is None else ("bin", row.bytes)
@@ -81,21 +87,21 @@ class ArrayDataset(OriginDataset):
 
     @property
     def per_sample(self) -> bool:
-        """Whether samples need work one by one."""
+        """Whether each sample needs work."""
         return self.transform is not None
 
     def decode_bytes(self, data: Bytes) -> torch.Tensor:
-        """The row as a tensor."""
+        """Return the row as a tensor."""
         return torch.from_numpy(data.view(self.dtype).reshape(self.shape))
 
     # Rows have no label.
     def finish(self, decoded: Any, label: int, generator: torch.Generator | None) -> Any:  # noqa: ARG002
-        """The transformed row."""
-        return decoded if self.transform is None else call(self.transform, decoded, generator)
+        """Transform the row."""
+        return decoded if self.transform is None else call_transform(self.transform, decoded, generator)
 
     # Rows have no label.
     def stack(self, data: Bytes, offsets: Ints, labels: Ints) -> torch.Tensor:  # noqa: ARG002
-        """One tensor, shape (samples, *row)."""
+        """Return one tensor of shape (samples, *row)."""
         return torch.from_numpy(data.view(self.dtype).reshape(len(offsets) - 1, *self.shape))
 
     def _row(self, given: _Row | None) -> _Row:
@@ -106,7 +112,7 @@ class ArrayDataset(OriginDataset):
                 raise ConfigError(f"{index.uri} has rows of {row}, not {given}")
             return row
         if given is None:
-            raise ConfigError(f"{index.uri} has no header; give dtype= and shape= of a row")
+            raise ConfigError(f"{index.uri} has no header; pass dtype= and shape= of a row")
         if index.uniform_size != given.bytes:
             raise ConfigError(
                 f"{index.uri} has rows of {index.uniform_size} bytes, {given} takes {given.bytes}"
@@ -115,24 +121,20 @@ class ArrayDataset(OriginDataset):
 
 
 class _Row(NamedTuple):
-    """What a row is."""
+    """Dtype and shape of a row."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
 
     @staticmethod
     def of(dtype: DTypeLike | torch.dtype, shape: int | Sequence[int]) -> _Row:
-        """A row as a user describes it.
+        """Check the dtype and shape of a user.
 
         Raises:
-            ConfigError: no dtype, or no shape of at least one and at most 2**63 - 1 bytes.
+            ConfigError: they are no dtype or shape, or a row has no byte, or more than 2**63 - 1.
         """
         try:
-            known = (
-                torch.empty(0, dtype=dtype).numpy().dtype
-                if isinstance(dtype, torch.dtype)
-                else np.dtype(dtype)
-            )
+            known = numpy_dtype(dtype)
         except TypeError as error:
             raise ConfigError(f"dtype={dtype!r}: NumPy has no such type") from error
         sides = tuple(shape) if isinstance(shape, Iterable) else (shape,)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the samples of a batch to what the training loop gets.
+"""Decoding, transforms and collation of a batch.
 
-The same code in the training process, on its threads and in worker processes, so that where it runs can
-change nothing but time. Each sample's randomness is a function of (seed, epoch, position).
+The training process, its threads and worker processes run the same code, so the place changes only the time. Random
+numbers of a sample are a function of (seed, epoch, position).
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch.utils.data import default_collate, default_convert
 
+from foresee._loading.hashing import seed_of
 from foresee._loading.map_source import MapSource
-from foresee._loading.mix import seed_of
 from foresee.torch.data.dataset import OriginDataset, accepts_generator
 
 if TYPE_CHECKING:
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
 
 class SampleError(Exception):
-    """The sample in ``place`` failed; ``kind`` is ``decode``, ``transform`` or ``dataset``, the error is the
-    ``__cause__``.
-    """
+    """The sample in ``place`` failed; ``kind`` is ``decode``, ``transform`` or ``dataset``, ``__cause__`` the error."""
 
     def __init__(self, place: int, kind: str) -> None:
         super().__init__(place, kind)
@@ -40,8 +38,8 @@ class SampleError(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Work:
-    """The samples of a batch, and what their randomness depends on. Has no reference to the engine."""
+class BatchInput:
+    """Samples of a batch, and what their random numbers depend on; without a reference to the engine."""
 
     data: Bytes
     offsets: Ints
@@ -51,69 +49,66 @@ class Work:
     epoch: int
     seed: int
     keys: list[Any] | None
-    """What a dataset without an index is asked for; None: the ids."""
+    """Arguments of ``__getitem__`` of a dataset without an index; None: the ids."""
 
     @staticmethod
-    def of(batch: Batch, seed: int, source: Source | MapSource) -> Work:
-        """The work that ``batch`` is."""
+    def of(batch: Batch, seed: int, source: Source | MapSource) -> BatchInput:
+        """Return the input for ``batch``."""
         keys = None
         if isinstance(source, MapSource) and source.keys:
             keys = [source.key(sample) for sample in batch.ids.tolist()]
-        return Work(
+        return BatchInput(
             batch.data, batch.offsets, batch.ids, batch.labels, batch.positions, batch.epoch, seed, keys
         )
 
 
 @dataclass(frozen=True)
 class Recipe(ABC):
-    """How a batch is made."""
+    """Dataset and collation of a loader, which make its batches."""
 
     dataset: Any
     collate_fn: Callable[[Any], Any] | None
     """None: torch's ``default_collate``, or no work at all where the dataset stacks whole batches."""
     is_batched: bool
-    """False: a batch is one sample as it is, and ``collate_fn`` gets it alone; None is torch's ``default_convert``."""
+    """False: a batch is one sample, and ``collate_fn`` gets it alone; None is then torch's ``default_convert``."""
 
     @property
-    def whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether batches need no work."""
         return False
 
     @property
-    def given(self) -> Any:
-        """The dataset that the user has given to the loader."""
+    def original(self) -> Any:
+        """Dataset that the user passed to the loader."""
         return self.dataset
 
     def check(self) -> None:
-        """Refuse changes of the dataset that the loader does not take over.
-
-        Raises:
-            ConfigError: names them.
-        """
+        """Raise ``ConfigError`` for changes of the dataset that the loader does not take over."""
 
     def assemble(
         self,
-        work: Work,
+        batch: BatchInput,
         made: dict[int, Any],
         *,
         seed_globals: bool = False,
         turns: Turns | None = None,
         collate: Callable[[list[Any]], Any] = default_collate,
     ) -> Any:
-        """The batch.
+        """Make the batch.
 
         Args:
-            work: what it is made of.
-            made: samples that an earlier attempt has made, by position; gets those that this one makes.
-            seed_globals: whether to seed ``random``, NumPy and torch before each sample: right in a process
-                that does nothing else, wrong on a thread next to the training loop.
+            batch: its samples.
+            made: samples of an earlier attempt, by position; updated with those of this one.
+            seed_globals: whether to seed ``random``, NumPy and torch before each sample: only in a worker process,
+            never
+                on a thread of the training process.
             turns: stages of the batch.
-            collate: what is used where there is no ``collate_fn``.
+            collate: replaces ``collate_fn`` if that is None.
 
         Raises:
             SampleError: a sample could not be made.
         """
-        samples = self._samples(work, made, seed_globals=seed_globals)
+        samples = self._samples(batch, made, seed_globals=seed_globals)
         if turns is not None:
             turns.enter("collate")
         if self.is_batched:
@@ -121,66 +116,67 @@ class Recipe(ABC):
         return (self.collate_fn or default_convert)(samples[0])
 
     @abstractmethod
-    def _samples(self, work: Work, made: dict[int, Any], *, seed_globals: bool) -> Any:
-        """The samples, in their order."""
+    def _samples(self, batch: BatchInput, made: dict[int, Any], *, seed_globals: bool) -> Any:
+        """Make the samples, in their order."""
 
 
 class ByteRecipe(Recipe):
-    """Samples of a Foresee dataset, from the bytes that the engine has read."""
+    """Recipe of a Foresee dataset, for samples from the bytes of the engine."""
 
     dataset: OriginDataset
 
     @property
-    def whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Whether batches need no work."""
-        bare = self.collate_fn is None and self.is_batched
-        return bare and not self.dataset.per_sample and not self.dataset.is_overridden
+        base = self.dataset.base
+        return self.collate_fn is None and self.is_batched and not base.per_sample and not base.is_overridden
 
     @property
-    def given(self) -> Any:
-        """See ``Recipe``."""
-        return self.dataset.given
+    def original(self) -> Any:
+        """As of ``Recipe``."""
+        return self.dataset.original
 
     def check(self) -> None:
-        """See ``Recipe``."""
+        """As of ``Recipe``."""
         self.dataset.check()
 
-    def assemble(self, work: Work, made: dict[int, Any], **options: Any) -> Any:
-        """See ``Recipe``."""
-        if self.whole:
-            return self.dataset.stack(work.data, work.offsets, work.labels)
-        return super().assemble(work, made, **options)
+    def assemble(self, batch: BatchInput, made: dict[int, Any], **options: Any) -> Any:
+        """As of ``Recipe``."""
+        if self.is_whole:
+            return self.dataset.base.stack(batch.data, batch.offsets, batch.labels)
+        return super().assemble(batch, made, **options)
 
-    def _samples(self, work: Work, made: dict[int, Any], *, seed_globals: bool) -> Any:
-        transform = getattr(self.dataset, "transform", None)
+    def _samples(self, batch: BatchInput, made: dict[int, Any], *, seed_globals: bool) -> Any:
+        base = self.dataset.base
+        transform = getattr(base, "transform", None)
         generator = torch.Generator() if transform is not None and accepts_generator(transform) else None
-        seeds = _Seeds(work, generator, seed_globals=seed_globals)
-        if self.dataset.is_overridden:
-            return self._overridden(work, seeds, made)
-        bounds, labels = work.offsets.tolist(), work.labels.tolist()
+        seeds = _Seeds(batch, generator, seed_globals=seed_globals)
+        if base.is_overridden:
+            return self._overridden(batch, seeds, made)
+        bounds, labels = batch.offsets.tolist(), batch.labels.tolist()
 
         def make(place: int) -> Any:
             try:
-                data = work.data[bounds[place] : bounds[place + 1]]
-                decoded = self.dataset.decode_sample(data, labels[place])
+                data = batch.data[bounds[place] : bounds[place + 1]]
+                decoded = base.decode_sample(data, labels[place])
             except Exception as error:
                 raise SampleError(place, "decode") from error
             try:
-                return self.dataset.finish(decoded, labels[place], seeds.generator)
+                return base.finish(decoded, labels[place], seeds.generator)
             except Exception as error:
                 raise SampleError(place, "transform") from error
 
         return _each(seeds, made, make)
 
-    def _overridden(self, work: Work, seeds: _Seeds, made: dict[int, Any]) -> list[Any]:
-        """By the subclass's own ``__getitem__`` or ``__getitems__``, whose reads find the bytes here.
+    def _overridden(self, batch: BatchInput, seeds: _Seeds, made: dict[int, Any]) -> list[Any]:
+        """Make the samples by ``__getitem__`` or ``__getitems__`` of a subclass, with the bytes from memory.
 
-        ``__getitems__`` makes a whole batch in one call, which has the seed of its first sample.
+        ``__getitems__`` makes a whole batch in one call, with the seed of its first sample.
         """
-        dataset, ids, bounds = self.dataset, work.ids.tolist(), work.offsets.tolist()
-        data = {sample: work.data[bounds[i] : bounds[i + 1]] for i, sample in enumerate(ids)}
+        dataset, ids, bounds = self.dataset, batch.ids.tolist(), batch.offsets.tolist()
+        data = {sample: batch.data[bounds[i] : bounds[i + 1]] for i, sample in enumerate(ids)}
         with dataset.supplied(data, seeds.generator) as supply:
-            if dataset.makes_batches:
+            if dataset.base.makes_batches:
                 seeds.apply(0)
                 return list(dataset.__getitems__(ids))
 
@@ -196,21 +192,21 @@ class ByteRecipe(Recipe):
 
 @dataclass(frozen=True)
 class MapRecipe(Recipe):
-    """Samples that a dataset of the user's makes itself."""
+    """Recipe of a user's dataset that makes its samples."""
 
     is_tolerant: bool
-    """Whether a sample that fails is left out or replaced."""
+    """Whether a failed sample is skipped or replaced."""
 
-    def _samples(self, work: Work, made: dict[int, Any], *, seed_globals: bool) -> Any:
-        dataset, keys = self.dataset, work.ids.tolist() if work.keys is None else work.keys
-        seeds = _Seeds(work, None, seed_globals=seed_globals)
+    def _samples(self, batch: BatchInput, made: dict[int, Any], *, seed_globals: bool) -> Any:
+        dataset, keys = self.dataset, batch.ids.tolist() if batch.keys is None else batch.keys
+        seeds = _Seeds(batch, None, seed_globals=seed_globals)
         if self.is_batched and not made and getattr(dataset, "__getitems__", None):
-            # As torch's loader: in one call, which has the seed of its first sample.
+            # In one call, as by torch's loader, with the seed of the first sample.
             seeds.apply(0)
             try:
                 return dataset.__getitems__(keys)
             except Exception:
-                # One by one, to know which of them it is.
+                # One by one, to find the failed one.
                 if not self.is_tolerant:
                     raise
 
@@ -224,7 +220,7 @@ class MapRecipe(Recipe):
 
 
 def _each(seeds: _Seeds, made: dict[int, Any], make: Callable[[int], Any]) -> list[Any]:
-    """Every sample of the batch, made now or in an earlier attempt."""
+    """Return every sample of the batch, made now or in an earlier attempt."""
     for place, position in enumerate(seeds.positions):
         if position not in made:
             seeds.apply(place)
@@ -233,19 +229,19 @@ def _each(seeds: _Seeds, made: dict[int, Any], make: Callable[[int], Any]) -> li
 
 
 class _Seeds:
-    """The randomness of a batch's samples: each one's is a function of (seed, epoch, position)."""
+    """Seeds of a batch's samples, which are a function of (seed, epoch, position)."""
 
-    def __init__(self, work: Work, generator: torch.Generator | None, *, seed_globals: bool) -> None:
+    def __init__(self, batch: BatchInput, generator: torch.Generator | None, *, seed_globals: bool) -> None:
         self.generator = generator
-        self.positions: list[int] = work.positions.tolist()
-        self._work = work
+        self.positions: list[int] = batch.positions.tolist()
+        self._batch = batch
         self._globals = seed_globals
 
     def apply(self, place: int) -> None:
-        """The sample in ``place`` is next."""
+        """Seed the sample in ``place``."""
         if self.generator is None and not self._globals:
             return
-        seed = seed_of(self._work.seed, self._work.epoch, self.positions[place])
+        seed = seed_of(self._batch.seed, self._batch.epoch, self.positions[place])
         if self.generator is not None:
             self.generator.manual_seed(_signed(seed))
         if self._globals:

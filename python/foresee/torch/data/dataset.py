@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What all datasets share: an index, plain reads, and how bytes become a sample.
+"""Base of the datasets: an index, plain reads, and the way from bytes to a sample.
 
-A dataset knows its samples, not their order. ``foresee.torch.DataLoader`` takes the bytes from its engine and
-asks the dataset only for ``decode_bytes``, ``finish`` and ``stack``; a stock ``DataLoader`` calls
-``__getitem__`` or ``__getitems__``, which read the origin directly. Picklable, so that worker processes of
-either kind can have it.
+A dataset has no order. ``foresee.torch.DataLoader`` takes the bytes from its engine and calls only ``decode_bytes``,
+``finish`` and ``stack``; torch's ``DataLoader`` calls ``__getitem__`` or ``__getitems__``, which read the origin
+directly. Datasets can be pickled for worker processes of either loader.
 """
 
 from __future__ import annotations
 
 import inspect
+import io
 import logging
 import operator
 import os
 import tempfile
 import threading
-from abc import abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,23 +27,26 @@ from torch.utils.data import Dataset, IterableDataset
 from foresee import _native
 from foresee._loading.data_source import Source, plain_loader
 from foresee._loading.map_source import MapSource
+from foresee._loading.packages import pillow
 from foresee._loading.summary import source_line
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from numpy.typing import DTypeLike
+
     from foresee._loading.batch import Bytes, Ints
 
 _log = logging.getLogger("foresee")
-# torchvision.datasets.folder.IMG_EXTENSIONS, so that an order learned there holds here.
+# torchvision.datasets.folder.IMG_EXTENSIONS, so that the samples are the same.
 PICTURES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-# Reads of one __getitems__ that are under way at once: enough to hide an object store's latency.
+# Reads of one __getitems__ in flight: enough to hide an object store's latency.
 _READS_MAX = 16
 
 
 class OriginDataset(Dataset[Any]):
-    """A map-style dataset over an index; base of the public ones."""
+    """A map-style dataset over an index. Subclasses have ``decode_bytes``, ``finish``, ``stack`` and ``per_sample``."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -52,32 +54,32 @@ class OriginDataset(Dataset[Any]):
 
     @property
     def index(self) -> _native.Index:
-        """What the data set consists of."""
+        """Index of the data set."""
         return self._source.index
 
     @property
     def source(self) -> Source:
-        """The index, and where its objects lie."""
+        """Index, and the place of its objects."""
         return self._source
 
     def __len__(self) -> int:
         return len(self._source.index)
 
     def __repr__(self) -> str:
-        """Samples, bytes, classes and place; never fails."""
+        """Samples, bytes, classes and URI; never fails."""
         name = type(self).__name__
         try:
             return source_line(name, self._source)
-        except Exception:  # noqa: BLE001 - a debugger shows objects that are half made
+        except Exception:  # noqa: BLE001 - a debugger shows unfinished objects
             return f"{name}(not open)"
 
     def __getitem__(self, i: int) -> Any:
-        """Sample ``i``, 0 to ``len - 1``, read from the origin now."""
+        """Read sample ``i``, 0 to ``len - 1``, from the origin."""
         sample = self._checked(i)
         return self._make(sample, self._reader.read(sample))
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Several samples, read at once and in the order asked for."""
+        """Read several samples in parallel, and return them in the order of ``indices``."""
         samples = [self._checked(i) for i in indices]
         if type(self).__getitem__ is not OriginDataset.__getitem__:
             data = dict(zip(samples, self._reader.read_all(samples), strict=True))
@@ -90,63 +92,62 @@ class OriginDataset(Dataset[Any]):
 
     @property
     def is_overridden(self) -> bool:
-        """Whether a subclass makes its samples by a ``__getitem__`` or ``__getitems__`` of its own."""
+        """Whether a subclass overrides ``__getitem__`` or ``__getitems__``."""
         return type(self).__getitem__ is not OriginDataset.__getitem__ or self.makes_batches
 
     @property
     def makes_batches(self) -> bool:
-        """Whether a subclass makes the samples of a batch in one call, by a ``__getitems__`` of its own."""
+        """Whether a subclass overrides ``__getitems__``, which makes all samples of a batch in one call."""
         return type(self).__getitems__ is not OriginDataset.__getitems__
 
     @property
-    def given(self) -> Dataset[Any]:
-        """The dataset that the user has given to the loader."""
+    def original(self) -> Dataset[Any]:
+        """Dataset that the user passed to the loader."""
+        return self
+
+    @property
+    def base(self) -> OriginDataset:
+        """Dataset that decodes the samples."""
         return self
 
     def check(self) -> None:
-        """Refuse what a loader that is open does not take over.
-
-        Raises:
-            ConfigError: names it.
-        """
+        """Raise ``ConfigError`` for changes that an open loader does not take over."""
 
     @contextmanager
     def supplied(
         self, data: Mapping[int, bytes | Bytes], generator: torch.Generator | None = None
-    ) -> Iterator[Supply]:
-        """Within it this thread's ``__getitem__`` takes the bytes of these samples from ``data``, not from the origin.
+    ) -> Iterator[SuppliedBytes]:
+        """Let ``__getitem__`` on this thread take the bytes of these samples from ``data``, not from the origin.
 
         ``generator``: for random transforms that accept one; None: torch's default generator.
         """
         before = self._reader.supply
-        self._reader.supply = supply = Supply(data, generator or torch.default_generator)
+        self._reader.supply = supply = SuppliedBytes(data, generator or torch.default_generator)
         try:
             yield supply
         finally:
             self._reader.supply = before
 
-    @abstractmethod
     def decode_bytes(self, data: Bytes) -> Any:
-        """An object from the bytes of a sample. ``data`` lives as long as the object refers to it."""
+        """Decode the bytes of a sample. ``data`` lives as long as the result refers to it."""
+        raise NotImplementedError
 
-    def decode_sample(self, data: Bytes, label: int) -> Any:  # noqa: ARG002 - one label is enough for most
-        """As ``decode_bytes``, for a dataset to which the label says how the bytes are divided."""
+    def decode_sample(self, data: Bytes, label: int) -> Any:  # noqa: ARG002 - for the override of FileDataset
+        """As ``decode_bytes``; ``label`` determines how a dataset of several objects per sample divides the bytes."""
         return self.decode_bytes(data)
 
-    @abstractmethod
     def finish(self, decoded: Any, label: int, generator: torch.Generator | None) -> Any:
-        """The sample, from what ``decode_bytes`` gave. ``generator``: for random transforms that accept
-        one.
-        """
+        """Make the sample of the result of ``decode_bytes``; ``generator``: for random transforms that accept one."""
+        raise NotImplementedError
 
-    @abstractmethod
     def stack(self, data: Bytes, offsets: Ints, labels: Ints) -> Any:
-        """A whole batch without copying; only where ``per_sample`` is false."""
+        """Make a whole batch without copying; only where ``per_sample`` is false."""
+        raise NotImplementedError
 
     @property
-    @abstractmethod
     def per_sample(self) -> bool:
-        """Whether samples need work one by one."""
+        """Whether each sample needs work."""
+        raise NotImplementedError
 
     def _make(self, sample: int, data: bytes | Bytes) -> Any:
         label = self._source.index.label(sample)
@@ -170,10 +171,10 @@ class OriginDataset(Dataset[Any]):
         return sample
 
     def __getstate__(self) -> dict[str, Any]:
-        """Everything but the reader, which is a process's own."""
+        """Omit the reader, which each process opens for itself."""
         state = self.__dict__.copy()
         del state["_reader"]
-        state["_source"] = Portable(self._source)
+        state["_source"] = PortableSource(self._source)
         return state
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -183,8 +184,8 @@ class OriginDataset(Dataset[Any]):
 
 
 @dataclass(eq=False)
-class Supply:
-    """Bytes of samples that need not be read; see ``OriginDataset.supplied``."""
+class SuppliedBytes:
+    """Bytes of samples in memory; see ``OriginDataset.supplied``."""
 
     data: Mapping[int, bytes | Bytes]
     generator: torch.Generator
@@ -193,7 +194,7 @@ class Supply:
 
 
 class Reader:
-    """Reads single samples from the origin: no plan, no cache. A forked child opens its own."""
+    """Reads single samples from the origin, without plan and cache. A forked child opens its own engine."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -202,30 +203,30 @@ class Reader:
         self._of_thread = threading.local()
 
     @property
-    def supply(self) -> Supply | None:
-        """What this thread need not read."""
+    def supply(self) -> SuppliedBytes | None:
+        """Samples that this thread need not read."""
         return getattr(self._of_thread, "supply", None)
 
     @supply.setter
-    def supply(self, supply: Supply | None) -> None:
+    def supply(self, supply: SuppliedBytes | None) -> None:
         self._of_thread.supply = supply
 
     def read(self, sample: int) -> bytes | Bytes:
-        """One sample; waits."""
+        """Read one sample."""
         supply = self.supply
         if supply is not None and sample in supply.data:
             return supply.data[sample]
         return self._open()[0].read(sample)
 
     def read_all(self, samples: Sequence[int]) -> list[bytes | Bytes]:
-        """Several samples, up to 16 at once."""
+        """Read several samples, up to 16 in parallel."""
         supply = self.supply
-        there = {} if supply is None else supply.data
-        missing = [sample for sample in samples if sample not in there]
+        data = {} if supply is None else supply.data
+        missing = [sample for sample in samples if sample not in data]
         if missing:
             native, pool = self._open()
-            there = {**there, **dict(zip(missing, pool.map(native.read, missing), strict=True))}
-        return [there[sample] for sample in samples]
+            data = {**data, **dict(zip(missing, pool.map(native.read, missing), strict=True))}
+        return [data[sample] for sample in samples]
 
     def _open(self) -> tuple[_native.Loader, ThreadPoolExecutor]:
         with self._lock:
@@ -235,27 +236,27 @@ class Reader:
             return self._owner[1:]
 
 
-class Portable:
-    """An index that can be pickled: as the bytes of its file, unless the pickler has a shorter way."""
+class PortableSource:
+    """A source that can be pickled: with the bytes of its index, unless the pickler replaces it."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return restored, (self.source.file_bytes(), self.source.uri, self.source.options)
+        return restore_source, (self.source.file_bytes(), self.source.uri, self.source.options)
 
 
-def restored(data: bytes, uri: str, options: Mapping[str, str]) -> Portable:
-    """The index of ``data``, elsewhere."""
+def restore_source(data: bytes, uri: str, options: Mapping[str, str]) -> PortableSource:
+    """Open the index file ``data`` in another process."""
     with tempfile.NamedTemporaryFile(prefix="foresee-", suffix=".fidx") as file:
         file.write(data)
         file.flush()
-        # The mapping outlives the name.
-        return Portable(Source(_native.Index.open(file.name), uri, options))
+        # The index maps the file, so the file may be removed.
+        return PortableSource(Source(_native.Index.open(file.name), uri, options))
 
 
-def stacked(whole: torch.Tensor, offsets: Ints) -> torch.Tensor | list[torch.Tensor]:
-    """The samples of a batch: one tensor of shape (samples, bytes) where all sizes are equal, else a list; views."""
+def stack_bytes(whole: torch.Tensor, offsets: Ints) -> torch.Tensor | list[torch.Tensor]:
+    """Return views of the samples: one tensor of shape (samples, bytes) if all sizes are equal, else a list."""
     sizes = offsets[1:] - offsets[:-1]
     if (sizes == sizes[0]).all():
         return whole.view(len(sizes), int(sizes[0]))
@@ -263,11 +264,7 @@ def stacked(whole: torch.Tensor, offsets: Ints) -> torch.Tensor | list[torch.Ten
 
 
 def check_dtype(dtype: np.dtype[Any], uri: str) -> None:
-    """Refuse a dtype of the data at ``uri`` that no tensor can have.
-
-    Raises:
-        ConfigError: as said.
-    """
+    """Raise ``ConfigError`` for a dtype of the data at ``uri`` that torch does not have."""
     try:
         torch.from_numpy(np.empty(0, dtype))
     except (TypeError, ValueError) as error:
@@ -276,30 +273,50 @@ def check_dtype(dtype: np.dtype[Any], uri: str) -> None:
         ) from error
 
 
-def check_callables(**callables: object) -> None:
-    """Refuse arguments that are neither None nor callable.
+def numpy_dtype(dtype: DTypeLike | torch.dtype) -> np.dtype[Any]:
+    """Convert a dtype of NumPy or torch to NumPy's; ``TypeError`` if NumPy has no such dtype."""
+    return torch.empty(0, dtype=dtype).numpy().dtype if isinstance(dtype, torch.dtype) else np.dtype(dtype)
 
-    Raises:
-        ConfigError: every one of them.
-    """
-    faults = [
+
+def callable_faults(**callables: object) -> list[str]:
+    """Return a fault for each argument that is neither None nor callable."""
+    return [
         f"{name}={value!r}; a callable, or leave it out"
         for name, value in callables.items()
         if value is not None and not callable(value)
     ]
-    if faults:
+
+
+def check_callables(**callables: object) -> None:
+    """Raise ``ConfigError`` for arguments that are neither None nor callable."""
+    if faults := callable_faults(**callables):
         raise ConfigError(faults)
 
 
-def call(transform: Callable[..., Any], value: Any, generator: torch.Generator | None) -> Any:
-    """``transform(value)``, with ``generator=`` where it takes one."""
+def check_decode(decode: object) -> None:
+    """Raise ``ConfigError`` for an argument that is no decoder."""
+    if not (decode is None or decode in ("auto", "pil") or callable(decode)):
+        raise ConfigError(f'decode={decode!r}; use "auto", "pil", None or a callable(bytes) -> object')
+
+
+def decode_with(decode: Any, data: Bytes) -> Any:
+    """Make a tensor (``decode`` is None) or an RGB image (``pil``) of the bytes of a sample, or call ``decode``."""
+    if decode is None:
+        return torch.from_numpy(data)
+    if callable(decode):
+        return decode(data.data)
+    return pillow().open(io.BytesIO(data.data)).convert("RGB")
+
+
+def call_transform(transform: Callable[..., Any], value: Any, generator: torch.Generator | None) -> Any:
+    """Return ``transform(value)``, with ``generator=`` if it accepts one."""
     if generator is not None and accepts_generator(transform):
         return transform(value, generator=generator)
     return transform(value)
 
 
 def accepts_generator(transform: Callable[..., Any]) -> bool:
-    """Whether ``transform`` has a parameter named ``generator`` that no generator of the user's is bound to."""
+    """Whether ``transform`` has a parameter ``generator`` to which the user has bound none."""
     try:
         parameter = inspect.signature(transform).parameters.get("generator")
     except (TypeError, ValueError):
@@ -310,10 +327,10 @@ def accepts_generator(transform: Callable[..., Any]) -> bool:
 
 
 def source_of(dataset: Any) -> Source | MapSource:
-    """What a loader knows of the samples of ``dataset``: an index, or how many there are.
+    """Return the source of ``dataset``: an index, or the number of samples.
 
     Raises:
-        ConfigError: it is no map-style dataset.
+        ConfigError: ``dataset`` is no map-style dataset.
     """
     if isinstance(dataset, OriginDataset):
         return dataset.source
@@ -321,7 +338,7 @@ def source_of(dataset: Any) -> Source | MapSource:
     if isinstance(dataset, IterableDataset):
         raise ConfigError(
             f"dataset is the IterableDataset {name}, which has no order that could be known ahead; give it __len__ and "
-            "__getitem__ instead of __iter__, name its files in a foresee.torch.FileDataset, or use "
+            "__getitem__ instead of __iter__, list its files in a foresee.torch.FileDataset, or use "
             "torch.utils.data.DataLoader"
         )
     if not hasattr(dataset, "__getitem__"):
@@ -333,8 +350,8 @@ def source_of(dataset: Any) -> Source | MapSource:
     inner = next((part for part in parts if isinstance(part, OriginDataset)), None)
     if inner is not None:
         _log.warning(
-            "%s reads its samples of %s one batch at a time, without read-ahead or cache; give the loader that dataset "
-            "itself or a torch.utils.data.Subset of it, or name all files in one foresee.torch.FileDataset",
+            "%s reads its samples of %s one batch at a time, without read-ahead or cache; pass that dataset itself or "
+            "a torch.utils.data.Subset of it, or list all files in one foresee.torch.FileDataset",
             name,
             type(inner).__name__,
         )

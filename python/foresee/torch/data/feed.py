@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches on their way to the training loop: at once, or some of them ahead. Each one knows its stages.
+"""Feeds, which return batches to the training loop: on request, or prefetched.
 
-``Direct`` asks the engine and makes the batch in the caller's thread: right where there is nothing to make.
-``Ahead`` has a thread that takes batches from the engine and hands them to an executor (threads or
-processes), and gives them out in order. Neither knows epochs, states or torch.
+``DirectFeed`` makes a batch in the caller's thread. ``PrefetchFeed`` has a thread that passes batches of the engine to
+an executor (threads or processes), and returns the results in order. Neither depends on epochs, states or torch.
 """
 
 from __future__ import annotations
@@ -26,36 +25,36 @@ if TYPE_CHECKING:
     from foresee._loading.progress import Place
     from foresee._loading.session import Session
 
-# While the origin is slow the thread looks up this often whether it is wanted elsewhere.
+# Timeout of a request to the engine, after which the thread checks for a new epoch or the end.
 _TICK_MS = 100
 
 
 @dataclass(frozen=True)
-class Target:
-    """Where an epoch begins, and its samples."""
+class EpochStart:
+    """Start of an epoch, with its samples."""
 
     place: Place
     order: EpochSamples | None
-    """None: the run's order has them."""
+    """None: those of the run's order."""
     seed: int
-    """Of random transforms."""
+    """Seed of random transforms."""
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
-    """One batch as the engine gave it."""
+class BatchTask:
+    """One batch of the engine, to be made."""
 
     raw: RawBatch
     start: int
     """Position at which its epoch began or was resumed."""
     seed: int
     turns: Turns
-    """Stages that it goes through."""
+    """Stages of the batch."""
 
 
 @dataclass(frozen=True, eq=False)
-class Receipt:
-    """What must be known of a batch when it is handed over; keeps no memory of the engine."""
+class BatchReceipt:
+    """The fields by which a returned batch is counted; without the engine's memory."""
 
     epoch: int
     step: int
@@ -64,243 +63,245 @@ class Receipt:
     ids: Ints
 
     @staticmethod
-    def of(raw: RawBatch) -> Receipt:
-        """Without the bytes."""
-        return Receipt(raw.epoch, raw.step, raw.start, raw.last, raw.ids.copy())
+    def of(raw: RawBatch) -> BatchReceipt:
+        """Copy the fields of ``raw``."""
+        return BatchReceipt(raw.epoch, raw.step, raw.start, raw.last, raw.ids.copy())
 
     def __len__(self) -> int:
         return len(self.ids)
 
 
-class Direct:
-    """One batch at a time, when it is asked for."""
+class DirectFeed:
+    """Makes each batch on request."""
 
-    def __init__(self, session: Session, make: Callable[[Job], Any]) -> None:
+    def __init__(self, session: Session, make: Callable[[BatchTask], Any]) -> None:
         self._session = session
         self._make = make
-        self._target: Target | None = None
+        self._epoch: EpochStart | None = None
 
-    def begin_epoch(self, target: Target) -> None:
-        """Begin at ``target``."""
-        self._target = target
-        self._session.begin_epoch(target.place, target.order)
+    def begin_epoch(self, start: EpochStart) -> None:
+        """Begin an epoch."""
+        self._epoch = start
+        self._session.begin_epoch(start.place, start.order)
 
     def pause(self) -> None:
-        """Nothing is ahead."""
+        """Do nothing: no batch is prefetched."""
 
-    def next(self, timeout_ms: int | None) -> tuple[Receipt, Any] | None:
-        """The next batch; None at the epoch's end."""
-        assert self._target is not None, "begin_epoch comes first"
+    def next(self, timeout_ms: int | None) -> tuple[BatchReceipt, Any] | None:
+        """Make the next batch; None at the epoch's end."""
+        assert self._epoch is not None, "begin_epoch comes first"
         raw = self._session.next_batch(timeout_ms)
         if raw is None:
             return None
-        value = self._make(Job(raw, self._target.place.position, self._target.seed, self._session.waits))
-        return Receipt.of(raw), value
+        value = self._make(BatchTask(raw, self._epoch.place.position, self._epoch.seed, self._session.waits))
+        return BatchReceipt.of(raw), value
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
 
 @dataclass(eq=False)
-class _Slot:
-    """A batch on its way, the end of an epoch (neither field), or the engine's error."""
+class _Entry:
+    """A batch in flight (``receipt`` and ``future``), an error of the engine, or the end of an epoch (no field)."""
 
-    receipt: Receipt | None = None
+    receipt: BatchReceipt | None = None
     future: Future[Any] | None = None
     error: BaseException | None = None
     turns: Turns | None = None
 
     @property
-    def ready(self) -> bool:
+    def is_ready(self) -> bool:
         return self.future is None or self.future.done()
 
 
-class Ahead:
-    """Up to ``depth`` batches ahead of the training loop, given out in order.
+class PrefetchFeed:
+    """Prefetches up to ``depth`` batches, and returns them in order.
 
-    ``goes_on``: whether an epoch follows the one before it without a new target.
+    ``is_followed_by``: whether an epoch may begin before its ``begin_epoch``.
     """
 
     def __init__(
         self,
         session: Session,
-        submit: Callable[[Job], Future[Any]],
+        submit: Callable[[BatchTask], Future[Any]],
         *,
         depth: int,
-        goes_on: Callable[[int], bool],
+        is_followed_by: Callable[[int], bool],
         in_order: bool = True,
     ) -> None:
         self._session = session
         self._submit = submit
         self._depth = depth
-        self._goes_on = goes_on
+        self._is_followed_by = is_followed_by
         self._in_order = in_order
         self._changed = threading.Condition()
-        self._slots: deque[_Slot] = deque()
-        self._next: Target | None = None
-        self._course: Target | None = None
-        self._at: tuple[int, int] | None = None
-        self._given = 0
-        """Batches of the epoch that were given out."""
+        self._entries: deque[_Entry] = deque()
+        self._next: EpochStart | None = None
+        """Epoch for the thread to begin."""
+        self._current: EpochStart | None = None
+        self._prefetched: tuple[int, int] | None = None
+        """Epoch and position of the first prefetched batch, if it is the first one of an epoch."""
+        self._returned = 0
+        """Returned batches of the epoch."""
         self._steps: int | None = None
-        """Batches that it has, once its last one was given out."""
-        self._turn = 0
-        self._halted = True
+        """Batches of the epoch, once its last one was returned."""
+        self._generation = 0
+        self._is_paused = True
         self._closed = False
         self._thread: threading.Thread | None = None
 
-    def begin_epoch(self, target: Target) -> None:
-        """Begin at ``target``; batches that are there already are kept if it is next anyway."""
-        where = (target.place.epoch, target.place.position)
+    def begin_epoch(self, start: EpochStart) -> None:
+        """Begin an epoch; use the prefetched batches if they are its first ones."""
+        position = (start.place.epoch, start.place.position)
         with self._changed:
             if self._closed:
                 raise Closed("the loader is closed")
-            self._given, self._steps = 0, None
-            on_course = self._course is not None and self._course.seed == target.seed
-            if target.order is None and self._at == where and on_course:
+            self._returned, self._steps = 0, None
+            has_seed = self._current is not None and self._current.seed == start.seed
+            if start.order is None and self._prefetched == position and has_seed:
                 return
-            self._drop()
-            self._next = self._course = target
-            self._at = where
-            self._halted = False
+            self._clear()
+            self._next = self._current = start
+            self._prefetched = position
+            self._is_paused = False
             self._changed.notify_all()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="foresee-feed", daemon=True)
                 self._thread.start()
 
     def pause(self) -> None:
-        """Forget what is ahead, and take nothing more until ``begin_epoch``."""
+        """Drop the prefetched batches, and prefetch none until ``begin_epoch``."""
         with self._changed:
-            self._drop()
-            self._next, self._at, self._halted = None, None, True
+            self._clear()
+            self._next, self._prefetched, self._is_paused = None, None, True
 
-    def next(self, timeout_ms: int | None) -> tuple[Receipt, Any] | None:
-        """The next batch; None at the epoch's end.
+    def next(self, timeout_ms: int | None) -> tuple[BatchReceipt, Any] | None:
+        """Wait for the next batch; None at the epoch's end.
 
         Raises:
-            StallTimeout: it did not come in time, but will.
-            SampleFault: it cannot be made.
+            StallTimeout: the batch is late; the next call waits for it again.
+            SampleFault: the batch cannot be made.
         """
         deadline = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         waits = self._session.waits
         with self._changed:
-            if self._given == self._steps:
+            if self._returned == self._steps:
                 return None
-            slot = self._pick()
-            if slot is None:
+            entry = self._pick()
+            if entry is None:
                 try:
-                    slot = self._wait(deadline, timeout_ms)
+                    entry = self._wait(deadline, timeout_ms)
                 except BaseException:
-                    head = self._slots[0].turns if self._slots else None
-                    waits.follow(self._session.turns() if head is None else head.list)
+                    head = self._entries[0].turns if self._entries else None
+                    waits.extend(self._session.turns() if head is None else head.list)
                     raise
-                # The stages of a batch that was ready were over before the loop asked.
-                if slot.turns is not None:
-                    waits.follow(slot.turns.list)
-            self._at = None
+                # The stages of a finished batch ended before this call.
+                if entry.turns is not None:
+                    waits.extend(entry.turns.list)
+            self._prefetched = None
             self._changed.notify_all()
-            if slot.error is not None:
-                # Nothing comes behind it: whoever asks again gets it again.
-                self._slots.appendleft(slot)
-                raise slot.error
-            if slot.receipt is None or slot.future is None:
+            if entry.error is not None:
+                # No batch follows: the next call raises it again.
+                self._entries.appendleft(entry)
+                raise entry.error
+            if entry.receipt is None or entry.future is None:
                 return None
-            self._given += 1
-            if slot.receipt.last:
-                self._steps = slot.receipt.step + 1
-            if slot.receipt.last and self._goes_on(slot.receipt.epoch + 1):
-                self._at = (slot.receipt.epoch + 1, 0)
-        return slot.receipt, slot.future.result()
+            self._returned += 1
+            if entry.receipt.last:
+                self._steps = entry.receipt.step + 1
+            if entry.receipt.last and self._is_followed_by(entry.receipt.epoch + 1):
+                self._prefetched = (entry.receipt.epoch + 1, 0)
+        return entry.receipt, entry.future.result()
 
     def close(self) -> None:
-        """End the thread. The engine must be closed first or soon: the thread may be waiting for it."""
+        """End the thread. Close the engine before or soon after, because the thread may wait for it."""
         with self._changed:
             self._closed = True
-            self._drop()
+            self._clear()
             self._changed.notify_all()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():
             thread.join(timeout=5)
 
-    def _wait(self, deadline: float | None, timeout_ms: int | None) -> _Slot:
-        while (slot := self._pick()) is None:
+    def _wait(self, deadline: float | None, timeout_ms: int | None) -> _Entry:
+        while (entry := self._pick()) is None:
             if self._closed:
                 raise Closed("the loader is closed")
             left = None if deadline is None else deadline - time.monotonic()
             if left is not None and left <= 0:
-                raise StallTimeout(f"no batch within {timeout_ms} ms; it is still coming, ask again")
+                raise StallTimeout(f"no batch within {timeout_ms} ms; it is still in flight, call again")
             self._changed.wait(left)
-        return slot
+        return entry
 
-    def _pick(self) -> _Slot | None:
-        slots: Sequence[_Slot] = self._slots
-        for slot in slots if not self._in_order else list(slots)[:1]:
-            # The end of an epoch, and an error, wait for the batches before them.
-            if slot.ready and (slot.future is not None or slot is slots[0]):
-                self._slots.remove(slot)
-                return slot
+    def _pick(self) -> _Entry | None:
+        entries: Sequence[_Entry] = self._entries
+        for entry in entries if not self._in_order else list(entries)[:1]:
+            # The end of an epoch, and an error, come after the batches before them.
+            if entry.is_ready and (entry.future is not None or entry is entries[0]):
+                self._entries.remove(entry)
+                return entry
         return None
 
-    def _drop(self) -> None:
-        self._turn += 1
-        for slot in self._slots:
-            if slot.future is not None:
-                slot.future.cancel()
-        self._slots.clear()
+    def _clear(self) -> None:
+        self._generation += 1
+        for entry in self._entries:
+            if entry.future is not None:
+                entry.future.cancel()
+        self._entries.clear()
         self._changed.notify_all()
 
     def _run(self) -> None:
-        course: Target | None = None
-        job: Job | None = None
+        current: EpochStart | None = None
+        task: BatchTask | None = None
         ended = False
         while True:
             with self._changed:
                 while (
                     not self._closed
                     and self._next is None
-                    and (self._halted or len(self._slots) >= self._depth)
+                    and (self._is_paused or len(self._entries) >= self._depth)
                 ):
                     self._changed.wait()
                 if self._closed:
                     return
-                turn, target, self._next = self._turn, self._next, None
+                generation, start, self._next = self._generation, self._next, None
             try:
-                if target is not None:
-                    course, ended = target, False
-                    self._session.begin_epoch(course.place, course.order)
-                assert course is not None, "begin_epoch comes first"
+                if start is not None:
+                    current, ended = start, False
+                    self._session.begin_epoch(current.place, current.order)
+                assert current is not None, "begin_epoch comes first"
                 raw = self._session.prefetch_batch(_TICK_MS)
                 if raw is None and ended:
-                    # The mark between two epochs; the batch before it said so already.
+                    # The end of an epoch whose last batch is in the queue.
                     ended = False
                     continue
-                slot = _Slot()
+                entry = _Entry()
                 if raw is not None:
-                    start = course.place.position if raw.epoch == course.place.epoch else 0
+                    position = current.place.position if raw.epoch == current.place.epoch else 0
                     turns = Turns(self._session.now, raw.turns)
-                    job = Job(raw, start, course.seed, turns)
-                    slot = _Slot(Receipt.of(raw), self._submit(job), turns=turns)
+                    task = BatchTask(raw, position, current.seed, turns)
+                    entry = _Entry(BatchReceipt.of(raw), self._submit(task), turns=turns)
             except StallTimeout:
                 continue
-            except BaseException as error:  # noqa: BLE001 - it belongs to the thread that waits for the batch
-                slot = _Slot(error=error)
-            raw = job = None
-            self._place(turn, slot)
-            ended = slot.receipt is not None and slot.receipt.last
+            except BaseException as error:  # noqa: BLE001 - raised in the thread that waits for the batch
+                entry = _Entry(error=error)
+            raw = task = None
+            self._enqueue(generation, entry)
+            ended = entry.receipt is not None and entry.receipt.last
 
-    def _place(self, turn: int, slot: _Slot) -> None:
+    def _enqueue(self, generation: int, entry: _Entry) -> None:
         with self._changed:
-            if turn != self._turn:
-                if slot.future is not None:
-                    slot.future.cancel()
+            if generation != self._generation:
+                if entry.future is not None:
+                    entry.future.cancel()
                 return
-            self._slots.append(slot)
-            receipt = slot.receipt
-            if receipt is None or (receipt.last and not self._goes_on(receipt.epoch + 1)):
-                self._halted = True
+            self._entries.append(entry)
+            receipt = entry.receipt
+            if receipt is None or (receipt.last and not self._is_followed_by(receipt.epoch + 1)):
+                self._is_paused = True
             self._changed.notify_all()
-        if slot.future is not None:
-            slot.future.add_done_callback(self._wake)
+        if entry.future is not None:
+            entry.future.add_done_callback(self._wake)
 
     def _wake(self, _: Future[Any]) -> None:
         with self._changed:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -16,7 +15,15 @@ from foresee._loading.packages import pillow
 from foresee._schema.files import user_path
 from foresee.errors import ConfigError
 from foresee.torch.data import sample_table
-from foresee.torch.data.dataset import PICTURES, OriginDataset, call, check_callables, stacked
+from foresee.torch.data.dataset import (
+    PICTURES,
+    OriginDataset,
+    call_transform,
+    check_callables,
+    check_decode,
+    decode_with,
+    stack_bytes,
+)
 from foresee.torch.data.sample_table import Targets
 
 if TYPE_CHECKING:
@@ -39,33 +46,36 @@ _FIRST = "data"
 class FileDataset(OriginDataset):
     """The files or objects that a table names, one row per sample, in the table's order.
 
-    The order is never sorted, and a file may stand in several rows: it is read and cached once. A sample is ``(data,
-    target)``, or ``data`` alone without ``targets``. Without ``transform`` and ``decode`` data are the bytes as a uint8
-    tensor. All objects are in one file system, bucket or web server.
+    Rows are never sorted. A file of several rows is read and cached once. A sample is ``(data, target)``, or ``data``
+    alone without ``targets``. Without ``transform`` and ``decode``, data are the bytes as a uint8 tensor. All objects
+    are in one file system, bucket or web server.
 
     Args:
         uris: a path or URI per sample: a list, or a column of NumPy, pandas or Arrow. Relative ones are below ``root``.
-        targets: one per sample, any objects; an array's or tensor's entries stay what they are.
+        targets: one per sample, any objects; entries of an array or tensor are not converted.
         transform: from decoded data to what the model takes; gets the whole tuple or dict of several objects.
         target_transform: from a target to what the model takes.
-        decode: how bytes become what ``transform`` gets, as of ``FolderDataset``; one for all objects, or a sequence or
-            mapping with one for each.
-        classes: targets that are all texts become indices into ``classes``: ``auto`` sorts the texts, as in
-            ``FolderDataset``; a list keeps its order, for data that lack a class; None leaves texts as they are.
+        decode: decoder of the bytes, as of ``FolderDataset``; one for all objects, or a sequence or mapping with one
+        for
+            each.
+        classes: converts targets that are all texts to class indices. ``auto`` sorts the texts, as ``FolderDataset``
+        does;
+            a list gives the order, also for data that lack a class; None leaves texts unchanged.
         extra: further objects of each sample. A sequence of URIs, or several, makes data a tuple; a mapping from name
             to URIs makes them a dict.
         name: of the first object, where data are a dict.
         root: folder or prefix of relative rows; default: the working directory.
-        sizes: bytes of each object of ``uris``, or a mapping from object name to them. Nothing is asked of the origin
-            then, and only another size shows that an object has changed.
-        allow_missing: keep rows whose object cannot be found: to read one is a fault, which ``on_error`` handles.
-            Without it they are an error. The number of samples is that of the rows in both cases.
+        sizes: bytes of each object of ``uris``, or a mapping from object name to them. The origin is then not queried,
+            and a changed object is detected only by its size.
+        allow_missing: accept rows without an object: reading one is a fault, which ``on_error`` handles. Without it
+        they
+            are an error. The number of samples is that of the rows in both cases.
         storage_options: of the origin, such as ``endpoint`` or ``region``.
 
     Raises:
         ConfigError: an argument or a row is wrong; the message has the row's number and value.
-        OriginMissing: objects do not exist; the message names the first ones and their number.
-        OriginError: the origin cannot be asked.
+        OriginMissing: objects do not exist; the message has the first ones and their number.
+        OriginError: the origin does not answer.
         PackageMissing: ``decode`` is ``pil`` and Pillow is not installed.
     """
 
@@ -88,9 +98,7 @@ class FileDataset(OriginDataset):
         check_callables(transform=transform, target_transform=target_transform)
         further = _further(extra)
         if name in further:
-            raise ConfigError(
-                f"extra= has an object {name!r}, as the first one is called; give it another name"
-            )
+            raise ConfigError(f"extra= has an object {name!r}, as the first one is called; pass another name")
         first = sample_table.paths(uris, "uris" if name == _FIRST else name)
         if not first:
             raise ConfigError("uris is empty; a data set has at least one row")
@@ -104,7 +112,7 @@ class FileDataset(OriginDataset):
             _decoder(one, rows, has_transform=transform is not None)
             for one, (_, rows) in zip(_decodes(decode, names), columns, strict=True)
         ]
-        learned = None if targets is None else Targets.of(targets, len(first), classes, "targets")
+        known = None if targets is None else Targets.of(targets, len(first), classes, "targets")
         super().__init__(
             data_source.table(
                 columns,
@@ -114,7 +122,7 @@ class FileDataset(OriginDataset):
                 options=storage_options,
             )
         )
-        self._decodes, self._targets = decodes, learned
+        self._decodes, self._targets = decodes, known
         self.names: tuple[str, ...] | None = tuple(names) if isinstance(extra, Mapping) else None
         """Names of the objects of a sample whose data are a dict, else None."""
         self.transform = transform
@@ -132,21 +140,21 @@ class FileDataset(OriginDataset):
 
     @property
     def targets(self) -> Any:
-        """Target of each sample as it was given, of texts the class index; None without targets."""
+        """Target of each sample, with class indices for texts; None without targets."""
         return None if self._targets is None else self._targets.values
 
     @property
     def per_sample(self) -> bool:
-        """Whether samples need work one by one."""
+        """Whether each sample needs work."""
         works = (self.transform, self.target_transform, *self._decodes)
         return any(work is not None for work in works)
 
     def decode_bytes(self, data: Bytes) -> Any:
-        """A tensor of the bytes, a picture, or what the callable makes of them."""
-        return _decoded(self._decodes[0], data)
+        """Make a tensor or an image of the bytes, or call the decoder."""
+        return decode_with(self._decodes[0], data)
 
     def decode_sample(self, data: Bytes, label: int) -> Any:
-        """As ``decode_bytes``; of several objects each, as a tuple or dict. ``label``: the row."""
+        """As ``decode_bytes``; a tuple or dict for several objects. ``label``: the row."""
         if len(self._decodes) == 1:
             return self.decode_bytes(data)
         ends = self.index.part_sizes(np.array([label], np.int64))[0].cumsum()
@@ -154,25 +162,25 @@ class FileDataset(OriginDataset):
         decoded = []
         for place, (decode, part) in enumerate(zip(self._decodes, parts, strict=True)):
             try:
-                decoded.append(_decoded(decode, part))
+                decoded.append(decode_with(decode, part))
             except Exception as error:
                 uri = self.index.sample_uri(label, base=self.source.uri, part=place)
                 raise ValueError(f"{uri}: {type(error).__name__}: {error}") from error
         return self._fold(tuple(decoded))
 
     def finish(self, decoded: Any, label: int, generator: torch.Generator | None) -> Any:
-        """The sample: ``(data, target)``, or ``data`` where there are no targets. ``label``: the row."""
-        data = decoded if self.transform is None else call(self.transform, decoded, generator)
+        """Return ``(data, target)``, or ``data`` without targets. ``label``: the row."""
+        data = decoded if self.transform is None else call_transform(self.transform, decoded, generator)
         if self._targets is None:
             return data
         target = self._targets.values[label]
         return data, target if self.target_transform is None else self.target_transform(target)
 
     def stack(self, data: Bytes, offsets: Ints, labels: Ints) -> Any:
-        """``[data, targets]`` or data; of each object one tensor where all sizes are equal, else a list of tensors."""
+        """Return ``[data, targets]`` or data; per object one tensor if all sizes are equal, else a list of tensors."""
         whole = torch.from_numpy(data)
         if len(self._decodes) == 1:
-            found: Any = stacked(whole, offsets)
+            found: Any = stack_bytes(whole, offsets)
         else:
             sizes = self.index.part_sizes(labels)
             found = self._fold([_column(whole, sizes, part) for part in range(len(self._decodes))])
@@ -184,7 +192,7 @@ class FileDataset(OriginDataset):
         return f"{type(self).__name__}({len(self)} samples{parts} in {self.index.uri}{classes})"
 
     def _fold(self, parts: Any) -> Any:
-        """One value per object as what a sample's data are."""
+        """Return one value per object as a tuple or dict."""
         return parts if self.names is None else dict(zip(self.names, parts, strict=True))
 
     @classmethod
@@ -198,10 +206,10 @@ class FileDataset(OriginDataset):
         size: str | Mapping[str, str] | None = None,
         **arguments: Any,
     ) -> Self:
-        """The rows of a CSV file (``.tsv``: tabs) with a line of column names; it may be in a bucket.
+        """Read the rows of a CSV file (``.tsv``: tabs) with a line of column names, also in a bucket.
 
         Args:
-            table: path or URI. Relative rows are below its folder, unless ``root=`` says otherwise.
+            table: path or URI. Relative rows are below its folder, unless ``root=`` is given.
             uri: column of paths or URIs.
             target: column of targets, or None. Numbers stay numbers, texts become class indices.
             extra: columns of further objects; data are then a dict by column name, or by the names of a mapping from
@@ -226,7 +234,7 @@ class FileDataset(OriginDataset):
         size: str | Mapping[str, str] | None = None,
         **arguments: Any,
     ) -> Self:
-        """The rows of a Parquet file; arguments and errors as of ``from_csv``."""
+        """Read the rows of a Parquet file; arguments and errors as of ``from_csv``."""
         return cls._from_table("parquet", table, uri, target, extra, size, arguments)
 
     @classmethod
@@ -240,7 +248,7 @@ class FileDataset(OriginDataset):
         size: str | Mapping[str, str] | None = None,
         **arguments: Any,
     ) -> Self:
-        """The lines of a file with one JSON object each; arguments and errors as of ``from_csv``."""
+        """Read the lines of a file with one JSON object each; arguments and errors as of ``from_csv``."""
         return cls._from_table("jsonl", table, uri, target, extra, size, arguments)
 
     @classmethod
@@ -275,7 +283,7 @@ class FileDataset(OriginDataset):
 
 
 def _further(extra: Paths | Sequence[Paths] | Mapping[str, Paths] | None) -> dict[str, Paths]:
-    """The columns of ``extra`` by name."""
+    """Return the columns of ``extra`` by name."""
     if extra is None:
         return {}
     if isinstance(extra, Mapping):
@@ -303,7 +311,7 @@ def _sizes(given: object, names: list[str], count: int) -> list[Any]:
 
 
 def _decodes(given: object, names: list[str]) -> list[Decode]:
-    """The decoder of each object."""
+    """Return the decoder of each object."""
     if isinstance(given, Mapping):
         unknown = [name for name in given if name not in names]
         if unknown:
@@ -314,17 +322,15 @@ def _decodes(given: object, names: list[str]) -> list[Decode]:
     elif isinstance(given, list | tuple):
         each = list(given)
         if len(each) != len(names):
-            raise ConfigError(f"decode= has {len(each)} entries for {len(names)} objects; give one for each")
+            raise ConfigError(f"decode= has {len(each)} entries for {len(names)} objects; pass one for each")
     else:
         each = [given] * len(names)
     for one in each:
-        if not (one is None or one in ("auto", "pil") or callable(one)):
-            raise ConfigError(f'decode={one!r}; use "auto", "pil", None or a callable(bytes) -> object')
+        check_decode(one)
     return each
 
 
 def _decoder(given: Decode, rows: list[str], *, has_transform: bool) -> Any:
-    """``pil``, None or a callable."""
     if given == "auto":
         given = "pil" if has_transform and all(row.lower().endswith(PICTURES) for row in rows) else None
     if given == "pil":
@@ -332,16 +338,8 @@ def _decoder(given: Decode, rows: list[str], *, has_transform: bool) -> Any:
     return given
 
 
-def _decoded(decode: Any, data: Bytes) -> Any:
-    if decode is None:
-        return torch.from_numpy(data)
-    if callable(decode):
-        return decode(data.data)
-    return pillow().open(io.BytesIO(data.data)).convert("RGB")
-
-
 def _column(whole: torch.Tensor, sizes: Ints, part: int) -> torch.Tensor | list[torch.Tensor]:
-    """Object ``part`` of all samples, of ``sizes`` by sample and part: a view where all samples are divided alike."""
+    """Return object ``part`` of all samples, whose ``sizes`` are by sample and part; a view if all sizes are equal."""
     if (sizes == sizes[0]).all():
         start = int(sizes[0, :part].sum())
         return whole.view(len(sizes), -1)[:, start : start + int(sizes[0, part])]

@@ -1,11 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``FolderDataset``: one file or object per sample, its class the name of its folder, as torchvision's
-ImageFolder.
-"""
+"""``FolderDataset``: one file or object per sample, with its folder as its class, as torchvision's ImageFolder."""
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 from functools import cached_property
@@ -16,8 +13,16 @@ import torch
 from foresee import _native
 from foresee._loading import data_source
 from foresee._loading.packages import pillow
-from foresee.errors import ConfigError, IndexInvalid
-from foresee.torch.data.dataset import PICTURES, OriginDataset, call, check_callables, stacked
+from foresee.errors import IndexInvalid
+from foresee.torch.data.dataset import (
+    PICTURES,
+    OriginDataset,
+    call_transform,
+    check_callables,
+    check_decode,
+    decode_with,
+    stack_bytes,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -33,31 +38,30 @@ _log = logging.getLogger("foresee")
 class FolderDataset(OriginDataset):
     """Files below a directory or bucket prefix, one folder per class, or without classes.
 
-    Classes, labels and order are those of ``torchvision.datasets.ImageFolder``. A sample is ``(data,
-    label)``. Where no class folder is, and in an index of layout ``flat``, it is ``data`` alone, and files are
-    sorted by the bytes of their names. Files next to class folders are no samples; a warning has their number.
+    Classes, labels and order are those of ``torchvision.datasets.ImageFolder``. A sample is ``(data, label)``. Without
+    class folders, and in an index of layout ``flat``, it is ``data`` alone, and files are sorted by the bytes of their
+    names. Files next to class folders are no samples; a warning has their number.
 
     Args:
-        uri: directory, or ``s3://`` or ``http(s)://`` prefix, or an index of it (``.fidx``). Without index it
-            is listed here, at every start.
+        uri: directory, or ``s3://`` or ``http(s)://`` prefix, or an index of it (``.fidx``). Without an index it is
+            listed at every start.
         transform: from a decoded sample to what the model takes. Random ones: see ``DataLoader``.
         target_transform: from a label to a target.
-        decode: how bytes become what ``transform`` gets. ``None``: a uint8 tensor of the bytes. ``pil``: an
-            RGB picture, exactly as torchvision's default loader. A callable gets the bytes as a read-write
-            buffer. ``auto``: ``pil`` when there is a ``transform`` and every file has a picture's extension,
-            else None.
-        extensions: of files that are samples; default: torchvision's for pictures.
+        decode: decoder of the bytes. ``None``: a uint8 tensor of the bytes. ``pil``: an RGB image, exactly as
+            torchvision's default loader. A callable gets the bytes as a read-write buffer. ``auto``: ``pil`` if there
+            is a ``transform`` and every file has the extension of an image, else None.
+        extensions: of files that are samples; default: torchvision's for images.
         allow_empty: whether a class may have no sample. Without it a folder whose name begins with ``.`` or ``_`` and
             that has no sample is no class, and any other one is an error.
-        exclude: patterns of files and folders to leave out, such as ``"*.tmp"``, ``"old/"`` or
+        exclude: patterns of files and folders to omit, such as ``"*.tmp"``, ``"old/"`` or
             ``["train/old/", "lost+found"]``: one without ``/`` matches a name on any level, one with ``/`` the path
             below ``uri``, in which ``**`` stands for any folders. Letter case counts.
-        index: of the data, if made before; then nothing is listed.
+        index: index of the data, if there is one; then nothing is listed.
         storage_options: of the origin, such as ``endpoint`` or ``region``.
 
     Raises:
         ConfigError: an argument is wrong.
-        IndexInvalid: no samples, or no usable index.
+        IndexInvalid: there are no samples, or no usable index.
         OriginError: the origin cannot be listed.
         PackageMissing: ``decode`` is ``pil`` and Pillow is not installed.
     """
@@ -76,8 +80,7 @@ class FolderDataset(OriginDataset):
         storage_options: Mapping[str, str] | None = None,
     ) -> None:
         check_callables(transform=transform, target_transform=target_transform)
-        if not (decode is None or decode in ("auto", "pil") or callable(decode)):
-            raise ConfigError(f'decode={decode!r}; use "auto", "pil", None or a callable(bytes) -> object')
+        check_decode(decode)
         source = data_source.resolve(
             uri,
             index=index,
@@ -130,29 +133,23 @@ class FolderDataset(OriginDataset):
 
     @property
     def per_sample(self) -> bool:
-        """Whether samples need work one by one."""
+        """Whether each sample needs work."""
         return self.transform is not None or self.target_transform is not None or self.decode is not None
 
     def decode_bytes(self, data: Bytes) -> Any:
-        """A tensor of the bytes, a picture, or what the callable makes of them."""
-        if self.decode is None:
-            return torch.from_numpy(data)
-        if callable(self.decode):
-            return self.decode(data.data)
-        return pillow().open(io.BytesIO(data.data)).convert("RGB")
+        """Make a tensor or an image of the bytes, or call the decoder."""
+        return decode_with(self.decode, data)
 
     def finish(self, decoded: Any, label: int, generator: torch.Generator | None) -> Any:
-        """The sample: ``(data, label)``, or ``data`` where there are no classes."""
-        data = decoded if self.transform is None else call(self.transform, decoded, generator)
+        """Return ``(data, label)``, or ``data`` without classes."""
+        data = decoded if self.transform is None else call_transform(self.transform, decoded, generator)
         if not self.classes:
             return data
         return data, label if self.target_transform is None else self.target_transform(label)
 
     def stack(self, data: Bytes, offsets: Ints, labels: Ints) -> Any:
-        """``[data, labels]``: data of shape (samples, bytes) where all sizes are equal, else a list of
-        tensors.
-        """
-        tensors = stacked(torch.from_numpy(data), offsets)
+        """Return ``[data, labels]``; data have shape (samples, bytes) if all sizes are equal, else they are a list."""
+        tensors = stack_bytes(torch.from_numpy(data), offsets)
         return [tensors, torch.from_numpy(labels)] if self.classes else tensors
 
     def _all_pictures(self, extensions: Iterable[str] | None, index: object) -> bool:

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What training frameworks look for in a loader, and warnings where one of them would read the data in its own way.
+"""Integration with training frameworks, and warnings where a framework would bypass the loader.
 
-No framework is imported. Lightning and the Trainer of Transformers need nothing of this: they take any iterable with
-``__len__``, ``state_dict`` and a sampler. Accelerate keeps a list of the loaders that are being iterated, and Ray wraps
-loaders. ``docs/notes/037-frameworks.md`` has the calls of each.
+No framework is imported. Lightning and the Trainer of Transformers take any iterable with ``__len__``, ``state_dict``
+and a sampler. Accelerate tracks the loaders in use, and Ray wraps loaders. ``docs/notes/037-frameworks.md`` has
+the calls of each.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ if TYPE_CHECKING:
 _log = logging.getLogger("foresee")
 
 
-def warn_of_caller(depth: int = 2) -> None:
-    """Warn if the function that called the caller belongs to a wrapper that reads ahead of the training loop."""
+def warn_about_caller(depth: int = 2) -> None:
+    """Warn if the caller's caller is a wrapper that requests batches ahead of the training loop."""
     caller: str = sys._getframe(depth).f_globals.get("__name__", "")  # noqa: SLF001 - CPython's own name for it
     if caller.startswith("ray.train."):
         _log.warning(
             "ray.train.torch.prepare_data_loader() requests one batch more than the training loop has received, so "
-            "state_dict() counts a batch that was not trained on; iterate over the Foresee loader itself: it knows its "
+            "state_dict() counts a batch that was not trained on; iterate over the Foresee loader itself: it has its "
             "rank, and batches go to the device with .to(ray.train.torch.get_device())"
         )
 
 
-def warn_of_resume(state: Mapping[str, Any], session: Session, depth: int = 2) -> None:
-    """Warn if Lightning goes on at a state whose batches are of another size or on other ranks.
+def warn_about_resume(state: Mapping[str, Any], session: Session, depth: int = 2) -> None:
+    """Warn if Lightning resumes with another batch size or world size.
 
-    Lightning counts the batches of the epoch from the checkpoint's number of them to ``len(loader)``.
+    Lightning counts the batches of the epoch from their number in the checkpoint to ``len(loader)``.
     """
     caller: str = sys._getframe(depth).f_globals.get("__name__", "")  # noqa: SLF001 - as above
     before, now = (state["world_size"], state["batch_size"]), (session.world.size, session.batch_size)
@@ -44,15 +44,15 @@ def warn_of_resume(state: Mapping[str, Any], session: Session, depth: int = 2) -
     if caller.startswith(("lightning.", "pytorch_lightning.")) and is_inside and before != now:
         _log.warning(
             "this checkpoint was saved in the middle of an epoch on %s rank(s) with batch_size=%s, and is loaded on %s "
-            "rank(s) with batch_size=%s: Lightning counts the batches before as if they had been of this size, and may "
+            "rank(s) with batch_size=%s: Lightning counts the earlier batches as if they had this size, and may "
             "end the epoch before its last sample; use the values of the saved run, or a checkpoint of an epoch's end",
             *before,
             *now,
         )
 
 
-class ShownBatches(BatchSampler):
-    """``batch_sampler`` of a loader: this rank's lists of indices. Only other loaders iterate over it."""
+class PublicBatchSampler(BatchSampler):
+    """``batch_sampler`` of a loader, with this rank's lists of indices. Only other loaders iterate over it."""
 
     def __iter__(self) -> Iterator[list[int]]:
         caller: str = sys._getframe(1).f_globals.get("__name__", "")  # noqa: SLF001 - as above
@@ -65,17 +65,16 @@ class ShownBatches(BatchSampler):
         return super().__iter__()
 
     def set_epoch(self, epoch: int) -> None:
-        """Name the sampler's epoch: the Trainer of Transformers does so where it skips batches."""
-        name = getattr(self.sampler, "set_epoch", None)
-        if callable(name):
-            name(epoch)
+        """Set the sampler's epoch; the Trainer of Transformers calls it where it skips batches."""
+        set_epoch = getattr(self.sampler, "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(epoch)
 
 
-class Iterated:
-    """A loader of ours as Accelerate's ``GradientState`` knows those that are being iterated.
+class AccelerateLoader:
+    """A loader in use, as Accelerate's ``GradientState`` tracks it.
 
-    Without it ``accumulate()`` would not step at an epoch's end, and ``gather_for_metrics()`` would count the samples
-    that fill up the last batch twice.
+    It makes ``accumulate()`` step at an epoch's end, and ``gather_for_metrics()`` drop the padding of the last batch.
     """
 
     def __init__(self, session: Session) -> None:
@@ -83,20 +82,20 @@ class Iterated:
 
     @property
     def end_of_dataloader(self) -> bool:
-        """Whether the epoch's last batch was handed out."""
+        """Whether the epoch's last batch was returned."""
         return self._session.progress.place.finished
 
     @property
     def remainder(self) -> int:
-        """Samples of the last batch over all ranks without those that fill it up, 0: all; -1: not known.
+        """Samples of the last batch over all ranks without its padding, 0: all; -1: unknown.
 
-        Accelerate keeps the first of them in the order of the ranks. Repeated samples stand at the end of the last
-        ranks' batches, so they are the last of all only if there is one, or if the batches have one sample.
+        Accelerate takes the first of them in the order of the ranks. The padding is at the end of the last ranks'
+        batches, so it is at the end of all only if it is one sample, or if the batches have one sample.
         """
         session = self._session
         if session.order is None or session.batch_size is None:
             return 0 if session.world.size == 1 else -1
-        ranks, rest = session.world.size, session.order.n - session.began.position
+        ranks, rest = session.world.size, session.order.n - session.start_place.position
         repeated = -rest % ranks
         last = (rest + repeated) // ranks % session.batch_size
         if not repeated or session.order.drop_last or (last and session.drop_last):
@@ -112,17 +111,17 @@ class Iterated:
         return -1
 
 
-def as_accelerate_follows(batches: Iterator[Any], session: Session) -> Iterator[Any]:
-    """``batches``, during which an initialized Accelerate knows that a loader is being iterated."""
+def track_in_accelerate(batches: Iterator[Any], session: Session) -> Iterator[Any]:
+    """Iterate over ``batches`` while an initialized Accelerate tracks the loader."""
     module = sys.modules.get("accelerate.state")
     state = None if module is None else module.GradientState
-    if state is None or not state._shared_state:  # noqa: SLF001 - asking it in another way would initialize it
+    if state is None or not state._shared_state:  # noqa: SLF001 - any other access would initialize it
         return batches
-    return _followed(batches, state(), Iterated(session))
+    return _tracked(batches, state(), AccelerateLoader(session))
 
 
-def _followed(batches: Iterator[Any], state: Any, iterated: Iterated) -> Iterator[Any]:
-    state._add_dataloader(iterated)  # noqa: SLF001 - what loaders of other packages are to call, too
+def _tracked(batches: Iterator[Any], state: Any, iterated: AccelerateLoader) -> Iterator[Any]:
+    state._add_dataloader(iterated)  # noqa: SLF001 - the documented call for other loaders
     try:
         yield from batches
     finally:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks of ``ft.audit`` tell one another at an epoch's end, through torch's process group.
+"""Exchange between the ranks of ``ft.audit`` at an epoch's end, through torch's process group.
 
-Every rank makes the same calls for each of its iterators, so those that leave an epoch early make them later. A group
-of its own with a timeout keeps a rank that never comes from holding up the others for long.
+Every rank makes the same calls for each of its iterators; after an epoch that was left early it makes them later. An
+own group with a timeout bounds the wait for a rank that never calls.
 """
 
 from __future__ import annotations
@@ -16,29 +16,29 @@ if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
-class Ranks:
+class RankGroup:
     """The ranks of ``group``; None: those of torch's default group, or this process alone if there is none."""
 
     def __init__(self, group: ProcessGroup | None, timeout: float) -> None:
         self._group = group
         self._timeout = timeout
         self._is_own = False
-        self.lost: str | None = None
-        """Why the other ranks are not asked any more."""
+        self.failure: str | None = None
+        """Reason why the other ranks are excluded."""
 
     @property
     def size(self) -> int:
-        """How many exchange, 1 for a process alone."""
-        if self.lost is not None or not (dist.is_available() and dist.is_initialized()):
+        """Number of ranks, 1 for a process alone."""
+        if self.failure is not None or not (dist.is_available() and dist.is_initialized()):
             return 1
         return dist.get_world_size(self._group)
 
     @property
     def rank(self) -> int:
-        """Of this process among them; 0 alone."""
+        """Rank of this process among them."""
         return dist.get_rank(self._group) if self.size > 1 else 0
 
-    def all(self, value: Any) -> list[Any]:
+    def all_gather(self, value: Any) -> list[Any]:
         """Return the value of every rank, on every rank."""
         if self.size == 1:
             return [value]
@@ -46,8 +46,8 @@ class Ranks:
         dist.all_gather_object(values, value, group=self._open())
         return values
 
-    def first(self, value: Any) -> list[Any] | None:
-        """Return the value of every rank, on the first one; None elsewhere."""
+    def gather(self, value: Any) -> list[Any] | None:
+        """Return the value of every rank on the first one, None on the others."""
         if self.size == 1:
             return [value]
         group = self._open()
@@ -57,7 +57,7 @@ class Ranks:
 
     def _open(self) -> ProcessGroup:
         if self._group is None:
-            # Objects of a gloo group never pass through a device, and wait no longer than this.
+            # Objects of a gloo group do not pass through a device.
             usable = dist.is_gloo_available()
             timeout = dt.timedelta(seconds=self._timeout)
             group: Any = dist.new_group(backend="gloo", timeout=timeout) if usable else dist.group.WORLD

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee.torch.DataLoader``: torch's DataLoader by name and manner, on Foresee's engine.
+"""``foresee.torch.DataLoader``: the interface of torch's DataLoader on Foresee's engine.
 
-Not a subclass of torch's: Accelerate and Lightning rebuild instances of that class from their attributes, and
-would silently drop the engine. It has the attributes that people read.
+It is no subclass of torch's, because Accelerate and Lightning rebuild instances of that class from their attributes,
+without the engine. It has the same public attributes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from foresee._loading.arguments import checked, milliseconds, plain
-from foresee._loading.base_loader import Face
+from foresee._loading.base_loader import BaseLoader
 from foresee._loading.map_source import MapSource
 from foresee._loading.packages import cloudpickle
 from foresee._loading.progress import Place, Progress
@@ -24,11 +24,11 @@ from foresee._loading.session import Session
 from foresee._runtime.step_times import Meter
 from foresee.config import Cache, Settings
 from foresee.errors import ConfigError
-from foresee.torch.data.arguments import Asked, objects_checked, workers_checked
+from foresee.torch.data.arguments import LoaderArguments, object_faults, worker_faults
 from foresee.torch.data.assemble import ByteRecipe, MapRecipe, Recipe
 from foresee.torch.data.dataset import source_of
 from foresee.torch.data.epoch import FeedEpoch
-from foresee.torch.data.frameworks import as_accelerate_follows, warn_of_caller, warn_of_resume
+from foresee.torch.data.frameworks import track_in_accelerate, warn_about_caller, warn_about_resume
 from foresee.torch.data.resources import Resources
 from foresee.torch.data.selected import SelectedDataset, is_selection
 
@@ -44,8 +44,8 @@ if TYPE_CHECKING:
 __all__ = ["DataLoader"]
 
 # Batches; as in torch.
-_AHEAD_PER_WORKER = 2
-# Attributes that would do nothing if they were assigned later.
+_PREFETCH_PER_WORKER = 2
+# Attributes that have no effect when they are assigned later.
 _FIXED = frozenset(
     {
         "batch_sampler",
@@ -68,43 +68,44 @@ _FIXED = frozenset(
 )
 
 
-class DataLoader(Face):
-    """Batches of a map-style dataset, in exactly the order that torch would give.
+class DataLoader(BaseLoader):
+    """Batches of a map-style dataset, in exactly the order of torch's ``DataLoader``.
 
-    Samples of the datasets of ``foresee.torch`` are read ahead and cached. Any other dataset, as for torch's loader,
-    makes its samples itself: it has order, resume, audit and ``on_error``, and ``num_workers`` work ahead of the loop.
+    Samples of the datasets of ``foresee.torch`` are read ahead and cached. Any other dataset makes its samples itself,
+    as for torch's loader: it has order, resume, audit and ``on_error``, and ``num_workers`` prefetch its batches.
 
-    One ``for`` loop is one epoch, also one that is left early. With an order that is known for the whole run, an
-    iterator that handed out no batch, or one of several, costs no epoch: a look at the first batch leaves the run as it
-    was. Arguments that torch's ``DataLoader`` has mean the same. Which order it is:
+    One ``for`` loop is one epoch, also if it is left early. With an order that is known for the whole run, an iterator
+    that returned no batch, or one of several, does not count, so a test of the first batch changes nothing. Arguments
+    of torch's ``DataLoader`` have the same meaning. The order depends on the arguments:
 
     - ``shuffle=True, seed=s``: that of ``DistributedSampler(seed=s)`` with ``set_epoch`` every epoch, at any
       world size, 1 included. Known for the whole run: prefer it.
-    - ``shuffle=False``: 0, 1, 2, ..., dealt to the ranks as ``DistributedSampler(shuffle=False)`` does.
+    - ``shuffle=False``: 0, 1, 2, ..., distributed over the ranks as by ``DistributedSampler(shuffle=False)``.
     - ``shuffle=True`` without ``seed``, or with ``generator``: torch's order, from torch's generators, which
-      end in the same state as after a stock loader. Known for one epoch. On one rank only.
-    - ``sampler``: a ``DistributedSampler`` is known for the whole run, others for the epoch; asked when an
-      epoch begins. ``batch_sampler``: likewise. They must have ``__len__``; each rank has its own.
+      end in the same state as after torch's loader. Known for one epoch. On one rank only.
+    - ``sampler``: the order of a ``DistributedSampler`` is known for the whole run, that of any other for one epoch,
+    when
+      that begins. ``batch_sampler``: likewise. They must have ``__len__``; each rank has its own.
     - ``order="keyed"``: a permutation that takes no memory per sample, for giant data sets. Not torch's.
 
-    What a batch is: without ``transform`` and ``collate_fn`` whole batches are handed out without copying.
-    Data of equal sizes are one tensor; files of unequal sizes are a list of uint8 tensors. With them, samples
-    are made one by one and collated, by default with torch's ``default_collate``.
+    Without ``transform`` and ``collate_fn``, whole batches are returned without a copy. Data of equal sizes are one
+    tensor; files of unequal sizes are a list of uint8 tensors. With one of them, samples are made one by one and
+    collated, by default with torch's ``default_collate``.
 
-    Where transforms run:
+    Transforms run:
 
     - ``num_workers=0``: in the thread that iterates, one after the other, as in torch. They draw from the global
-      generators and see grad mode, autocast and context variables of the loop. Samples are read ahead all the same.
+      generators and see grad mode, autocast and context variables of the loop. Samples are still read ahead.
     - ``num_workers=k``: in k processes, where ``random``, NumPy and torch are seeded before every sample from
       (seed, epoch, position); once per batch for a dataset with ``__getitems__``.
     - ``transform_threads=k``: on k threads of this process, some batches ahead, with the grad mode, autocast and
-      context variables that ``iter()`` was called with. Only for transforms that keep no state and draw from no
-      global generator: several run at once.
+      context variables of the call of ``iter()``. Only for transforms that keep no state and draw from no global
+      generator, because several run in parallel.
 
-    A transform with a parameter ``generator`` gets a ``torch.Generator`` that is seeded from (seed, epoch, position),
-    wherever it runs. These seeds do not depend on the number of workers, nor on where a run was resumed. An exact
-    resume with ``num_workers=0`` and transforms that draw from the global generators needs the states of these
-    generators as well: save and restore them with the checkpoint.
+    A transform with a parameter ``generator`` gets a ``torch.Generator`` that is seeded from (seed, epoch, position).
+    These seeds do not depend on the number of workers or on a resume. An exact resume with ``num_workers=0`` and
+    transforms that draw from the global generators also needs the states of these generators: save and restore them
+    with the checkpoint.
 
     Args:
         dataset: one of ``foresee.torch``, or anything with ``__getitem__`` and ``__len__``. ``__getitems__`` is called
@@ -117,40 +118,40 @@ class DataLoader(Face):
         num_workers: processes for transforms; 0: none. Reading never takes a worker.
         collate_fn: from a list of samples to a batch; with ``batch_size=None`` from one sample.
         pin_memory: copy batches into page-locked memory, if CUDA is there.
-        drop_last: whether a rank's short last batch is left out.
-        timeout: seconds to wait for a batch before ``StallTimeout``; 0 or infinity waits as long as it takes. A
-            transform that runs in the caller's own thread is not interrupted.
+        drop_last: whether to omit a rank's short last batch.
+        timeout: seconds to wait for a batch before ``StallTimeout``; 0 or infinity: no limit. A transform in the
+            caller's own thread is not interrupted.
         worker_init_fn: called in each worker with its number.
-        multiprocessing_context: how workers are started, by name or as a context; None: as Python's
-            ``multiprocessing`` does, like torch. A dataset is pickled for each worker unless that is ``"fork"``.
+        multiprocessing_context: start method of the workers, by name or as a context; None: the default of Python's
+            ``multiprocessing``, as in torch. The dataset is pickled for each worker unless it is ``"fork"``.
         generator: see above.
-        prefetch_factor: batches made ahead, per worker; default 2 (with ``transform_threads``: in all, one more than
-            there are).
-        persistent_workers: keep the workers between epochs. They then begin the next epoch while this one ends, with
-            the dataset as it was when they were started.
-        pin_memory_device: as torch takes it.
-        in_order: False hands out whichever batch is made first (workers only). A resumed run then repeats the
-            batches that were handed out ahead of a missing one.
+        prefetch_factor: batches made ahead per worker; default 2. With ``transform_threads`` it is the number for all
+            threads; default: one more than threads.
+        persistent_workers: do not end the workers between epochs. They then begin the next epoch while this one ends,
+            with the dataset as of their start.
+        pin_memory_device: as in torch.
+        in_order: False returns whichever batch is finished first (workers only). A resumed run then repeats the batches
+            that were returned before a missing one.
         seed: see above.
-        epochs: how many there will be, if known: the plan then keeps nothing for later ones. A further one is read
-            after one warning.
+        epochs: number of epochs, if known: nothing is then cached for later ones. A further epoch is read after one
+            warning.
         order: ``keyed``, or None.
         cache: memory and disk to use; loaders with the same ``Cache`` share it. Default: the environment's.
         rank: of this process among those that share the data. Default: that of the process group, if one is
             initialized before the first ``iter()``, else the launcher's.
-        world_size: how many there are.
+        world_size: number of these ranks.
         mesh: the data-parallel dimension of a ``DeviceMesh``, such as ``mesh["dp"]``; instead of ``rank`` and
             ``world_size``. Ranks that share tensors or sequences then read the same samples.
-        transform_threads: threads for transforms that are safe to run several at once; only with ``num_workers=0``.
+        transform_threads: threads for transforms that are safe to run in parallel; only with ``num_workers=0``.
         on_error: what to do with a sample that is missing or damaged, or for which ``decode``, ``transform`` or
             ``__getitem__`` raises: ``raise``, ``replace``, ``skip``, or a callable that gets the ``SampleFault`` and
             returns the id of another sample. The number of batches stays the same.
 
     Raises:
-        ConfigError: every wrong argument at once.
+        ConfigError: arguments are wrong; all faults at once.
     """
 
-    # Accelerate's prepare_data_loader() then takes the loader as it is, and save_state() saves its state.
+    # With these, Accelerate's prepare_data_loader() returns the loader unchanged, and save_state() saves its state.
     _is_accelerate_prepared = True
     use_stateful_dataloader = True
 
@@ -190,7 +191,7 @@ class DataLoader(Face):
         prefetch_factor = plain(prefetch_factor)
         planned = SelectedDataset(dataset) if is_selection(dataset) else dataset
         source = source_of(planned)
-        asked = Asked(
+        arguments = LoaderArguments(
             dataset=dataset,
             source=source,
             batch_size=batch_size,
@@ -212,18 +213,18 @@ class DataLoader(Face):
             cache=cache,
             on_error=on_error,
         )
-        faults += objects_checked(generator=generator, collate_fn=collate_fn, worker_init_fn=worker_init_fn)
-        faults += workers_checked(
+        faults += object_faults(generator=generator, collate_fn=collate_fn, worker_init_fn=worker_init_fn)
+        faults += worker_faults(
             num_workers,
             prefetch_factor,
             transform_threads,
             multiprocessing_context,
             persistent_workers=persistent_workers,
         )
-        faults += asked.faults()
+        faults += arguments.faults()
         if isinstance(source, MapSource) and source.count is None and on_error in ("replace", "skip"):
             faults.append(
-                f"on_error={on_error!r} with a dataset without __len__; it says which samples could replace one"
+                f"on_error={on_error!r} with a dataset without __len__, which has the ids of the substitutes"
             )
         if faults:
             raise ConfigError(faults)
@@ -243,11 +244,11 @@ class DataLoader(Face):
         self.persistent_workers = persistent_workers
         self.in_order = in_order
         self.prefetch_factor = (
-            _AHEAD_PER_WORKER if num_workers and prefetch_factor is None else prefetch_factor
+            _PREFETCH_PER_WORKER if num_workers and prefetch_factor is None else prefetch_factor
         )
         self.batch_size: int | None = batch_size if batch_sampler is None else None
         self.collate_fn = collate_fn
-        self._asked = asked
+        self._arguments = arguments
         recipe: Recipe
         if isinstance(source, MapSource):
             recipe = MapRecipe(planned, collate_fn, batch_size is not None, is_tolerant=on_error != "raise")
@@ -281,7 +282,7 @@ class DataLoader(Face):
         self._timeout_ms = milliseconds(timeout)
         self._steps_dir = settings.steps_dir
         self._begun_once = False
-        world, is_given = asked.world(rank, world_size, mesh)
+        world, is_given = arguments.world(rank, world_size, mesh)
         super().__init__(world, rank_is_given=is_given)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -291,13 +292,13 @@ class DataLoader(Face):
 
     def _open(self, world: World, progress: Progress) -> None:
         self._is_open = False
-        self._plan = self._asked.plan(world)
+        self._plan = self._arguments.plan(world)
         self._session = self._open_session(
             self._plan.order, world=world, progress=progress, avoided=self._avoided
         )
-        self.sampler, self.batch_sampler = self._asked.samplers(self._session)
+        self.sampler, self.batch_sampler = self._arguments.samplers(self._session)
         self._meter = Meter(self._steps_dir, world)
-        self._resources = self._open_resources(self._session)
+        self._resources = self._open_resources(session=self._session)
         self._finalizer = weakref.finalize(self, _close, self._session, self._resources)
         self._is_open = True
 
@@ -306,16 +307,16 @@ class DataLoader(Face):
 
     def __len__(self) -> int:
         """Batches of a whole epoch."""
-        self._settle()
+        self._update_rank()
         if self._plan.order is not None:
             return self._session.steps
         return len(self.sampler if self.batch_sampler is None else self.batch_sampler)  # type: ignore[arg-type] # checked at construction
 
     def __iter__(self) -> Iterator[Any]:
-        """The next epoch, or the rest of a resumed one. Ends iterators that came before it."""
-        warn_of_caller()
+        """Begin the next epoch, or the rest of a resumed one; older iterators end."""
+        warn_about_caller()
         self._recipe.check()
-        self._settle(provisional=False)
+        self._update_rank(provisional=False)
         plan = self._plan
         plan.before_iter(self._session.progress)
         token, place = self._session.begin(repeats=plan.repeats)
@@ -326,7 +327,7 @@ class DataLoader(Face):
         epoch = FeedEpoch(
             self,
             self._session,
-            self._meter.lap(steps=len(self), order=0 if plan.order is None else plan.order.mark),
+            self._meter.timer(steps=len(self), order=0 if plan.order is None else plan.order.order_hash),
             token=token,
             place=place,
             plan=plan,
@@ -334,26 +335,23 @@ class DataLoader(Face):
             feed=feed,
             lead=self.num_workers * (self.prefetch_factor or 0),
             timeout_ms=self._timeout_ms,
-            # With workers the stock loader asks its sampler at iter(), else at the first next().
+            # With workers torch's loader calls its sampler at iter(), else at the first next().
             draws_at_once=self.num_workers > 0,
         )
-        return as_accelerate_follows(epoch, self._session)
+        return track_in_accelerate(epoch, self._session)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Go on at ``state_dict`` with the next ``iter()``; iterators that came before end.
-
-        As ``foresee.Loader.load_state_dict``, ``strict`` and errors too; only the argument has torch's name.
-        """
+        """As ``foresee.Loader.load_state_dict``; the argument has torch's name."""
         super().load_state_dict(state_dict, strict=strict)
-        warn_of_resume(state_dict, self._session)
+        warn_about_resume(state_dict, self._session)
 
     def _describe(self) -> Mapping[str, Any]:
         return self._plan.describe()
 
     def _draw(self) -> Mapping[str, Any] | None:
-        return self._plan.draw(begun=self._session.progress.begun)
+        return self._plan.draw(is_begun=self._session.progress.is_begun)
 
-    def _turn_to(self, epoch: int) -> None:
+    def _on_set_epoch(self, epoch: int) -> None:
         self._plan.set_epoch(epoch)
 
     def _restore(self, place: Place, state: Mapping[str, Any]) -> None:
@@ -366,12 +364,12 @@ def _close(session: Session, resources: Resources) -> None:
 
 
 def _context(given: BaseContext | str | None) -> BaseContext:
-    """How workers are started: as asked for, else as torch's loader starts its own."""
+    """Return the start method of the workers; None: the default of Python."""
     return given if isinstance(given, BaseContext) else multiprocessing.get_context(given)
 
 
 def _pinned(device: str | None, value: Any) -> Any:
-    """``value`` with its tensors copied into page-locked memory, as torch's own loader does it."""
+    """Copy the tensors of ``value`` into page-locked memory, as torch's loader does."""
     from torch.utils.data._utils.pin_memory import pin_memory
 
     return pin_memory(value, device)

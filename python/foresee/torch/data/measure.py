@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``ft.measure``: the step times of any loader: the wait for each batch, and the computation.
+"""``ft.measure``: step times of any loader, as the wait for each batch and the computation.
 
-Jobs that ``foresee stagger`` starts with a stock loader use it; Foresee's own loaders need no wrapper. The order
-that a stock loader will read is recorded too, so that jobs with different orders are found. The loader is not
-touched: no random number is drawn, and batches pass through unchanged.
+Jobs of ``foresee stagger`` with torch's loader need it; Foresee's loaders write their step times themselves. The hash
+of the order is written too, so that ``foresee stagger`` finds jobs with different orders. The loader is unchanged: no
+random number is drawn, and batches pass through.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.utils.data import (
     SequentialSampler,
 )
 
-from foresee._runtime.step_times import Meter, mark
+from foresee._runtime.step_times import Meter, order_hash
 from foresee.config import Settings
 from foresee.torch.data.wrapped import T_co, WrappedLoader, length_of
 
@@ -29,69 +29,73 @@ __all__ = ["Measured", "measure"]
 
 
 def measure(loader: Iterable[T_co]) -> Measured[T_co]:
-    """``loader`` with a clock: iterate over what this returns instead.
+    """Wrap ``loader`` with a timer; iterate over the result instead.
 
-    The time within ``next()`` counts as waiting for data, the time between two calls as computing; the end of a CUDA
-    kernel is waited for where the loop itself waits for it. Started by ``foresee stagger`` (``FORESEE_STEPS``), each
-    step is written to a small file as it ends; the first loader of a process that is iterated is the one that counts.
-    Costs about two microseconds per step.
+    The time within ``next()`` counts as waiting for data, the time between two calls as computing; there is no
+    additional synchronization with a CUDA device. In jobs of ``foresee stagger`` (``FORESEE_STEPS``) each step is
+    written to a small file when it ends, for the first loader that the process iterates over. The overhead is about two
+    microseconds per step.
 
     Args:
         loader: torch's ``DataLoader``, or anything that can be iterated once per epoch.
 
     Raises:
-        ConfigError: an environment variable with a wrong value.
+        ConfigError: an environment variable is wrong.
     """
     return Measured(loader)
 
 
 class Measured(WrappedLoader[T_co]):
-    """A loader and its clock. Attributes other than ``stats`` are the loader's."""
+    """A loader with a timer. Other attributes than ``stats`` are the loader's."""
 
     def __init__(self, loader: Iterable[T_co]) -> None:
         super().__init__(loader)
         self._meter = Meter(Settings.read().steps_dir)
 
     def __iter__(self) -> Iterator[T_co]:
-        """One epoch of the loader."""
-        # Before the iterator, whose worker processes begin to read at once: the launcher may hold us here.
-        lap = self._meter.lap(steps=length_of(self._loader), order=_order(self._loader))
+        """Iterate over one epoch of the loader."""
+        # Before the iterator, whose worker processes read at once: the launcher may lock the gate.
+        timer = self._meter.timer(steps=length_of(self._loader), order=_order(self._loader))
         batches = iter(self._loader)
         try:
             while True:
-                lap.ask()
+                timer.begin_wait()
                 try:
                     batch = next(batches)
                 except StopIteration:
                     return
-                lap.got()
+                timer.end_wait()
                 yield batch
         finally:
-            lap.end()
+            timer.end_step()
 
     def stats(self) -> dict[str, Any]:
-        """``steps``, ``epochs``, and seconds per step, mean and standard deviation: ``wait_seconds``,
-        ``wait_seconds_sd``, ``compute_seconds``, ``compute_seconds_sd``; None: not measured.
+        """Return ``steps``, ``epochs``, and mean and standard deviation of the seconds per step.
+
+        The keys are ``wait_seconds``, ``wait_seconds_sd``, ``compute_seconds``, ``compute_seconds_sd``; None: not
+        measured.
         """
         return self._meter.stats()
 
 
 def _order(loader: object) -> int:
-    """The mark of the order that the next epoch will have, without drawing from any generator; 0: not known."""
+    """Return the hash of the next epoch's order without drawing from a generator; 0: unknown."""
     dataset = getattr(loader, "dataset", None)
     sampler = getattr(loader, "sampler", None)
     batches = getattr(loader, "batch_sampler", None)
-    # A BatchSampler of the user's may do anything; torch's own takes the sampler's order.
+    # Only torch's own BatchSampler is known to keep the sampler's order.
     if dataset is None or isinstance(dataset, IterableDataset) or type(batches) is not BatchSampler:
         return 0
     samples = length_of(dataset)
     if type(sampler) is SequentialSampler:
-        return mark(f"sequential {samples}")
+        return order_hash(f"sequential {samples}")
     if type(sampler) is DistributedSampler:
-        return mark(f"distributed {samples} {sampler.seed}" if sampler.shuffle else f"sequential {samples}")
+        return order_hash(
+            f"distributed {samples} {sampler.seed}" if sampler.shuffle else f"sequential {samples}"
+        )
     if type(sampler) is RandomSampler:
         state = torch.get_rng_state() if sampler.generator is None else sampler.generator.get_state()
-        # The loader's own generator is drawn from before the sampler's, and is the same one in the usual case.
+        # The loader draws from its generator, usually the same one, before the sampler does.
         drawn = hashlib.blake2b(state.numpy().tobytes(), digest_size=16).hexdigest()
-        return mark(f"random {samples} {sampler.replacement} {sampler.num_samples} {drawn}")
+        return order_hash(f"random {samples} {sampler.replacement} {sampler.num_samples} {drawn}")
     return 0

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What passes between the training process and its workers: framed messages, descriptors, pickles.
+"""Messages between the training process and its workers: framed pickles, and descriptors.
 
-Small things go over the socket, bytes through memory that both map. Tensors and arrays leave the pickle and
-travel as plain buffers, so a batch is copied once on each side. Both ends are the same program on the same
-machine: nothing here is a format.
+Small data go over the socket, bytes through shared memory. Tensors and arrays are buffers outside of the pickle, so a
+batch is copied once on each side. Both ends are the same program on one node, so there is no versioned format.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import torch
 from foresee import _native
 from foresee._loading import packages
 from foresee._loading.data_source import Source
-from foresee.torch.data.dataset import Portable
+from foresee.torch.data.dataset import PortableSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -33,7 +32,7 @@ _MESSAGE_MAX = 2**40
 
 
 def send(channel: socket.socket, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
-    """One message, whole, and descriptors with it."""
+    """Send one message with descriptors."""
     data = pickle.dumps(message, protocol=pickle.HIGHEST_PROTOCOL)
     head = _LENGTH.pack(len(data))
     if descriptors:
@@ -43,7 +42,7 @@ def send(channel: socket.socket, message: dict[str, Any], descriptors: Sequence[
 
 
 def receive(channel: socket.socket) -> dict[str, Any] | None:
-    """The next message; None when the other end is gone. ``descriptors``: those that came with it."""
+    """Receive a message, with its descriptors under ``descriptors``; None when the other end is closed."""
     try:
         start, descriptors, _, _ = socket.recv_fds(
             channel, _LENGTH.size, _DESCRIPTORS_MAX, socket.MSG_CMSG_CLOEXEC
@@ -79,38 +78,37 @@ def _exactly(channel: socket.socket, count: int) -> bytearray | None:
 
 
 def dump(value: object, *, out_of_band: bool = False) -> tuple[bytes, list[Bytes]]:
-    """Pickle ``value``, code by value where it has no importable name.
+    """Pickle ``value``, with code by value where it has no importable name.
 
-    ``out_of_band``: leave the bytes of tensors and arrays out of the pickle; they come back as the second
-    part.
+    ``out_of_band``: exclude the bytes of tensors and arrays from the pickle, and return them as buffers.
     """
     file = io.BytesIO()
     buffers: list[Bytes] = []
 
-    def keep(buffer: pickle.PickleBuffer) -> bool:
+    def take(buffer: pickle.PickleBuffer) -> bool:
         try:
             buffers.append(np.frombuffer(buffer.raw(), dtype=np.uint8))
         except BufferError:
             return True
         return False
 
-    _Pickler(file, keep if out_of_band else None).dump(value)
+    _Pickler(file, take if out_of_band else None).dump(value)
     return file.getvalue(), buffers
 
 
 def load(data: bytes, *, buffers: Sequence[Bytes] = (), index: int | None = None) -> Any:
-    """The value again; ``index``: descriptor of the index file that stands for an ``Index``."""
+    """Unpickle the result of ``dump``; ``index``: descriptor of the index file."""
     return _Unpickler(io.BytesIO(data), buffers, index).load()
 
 
 class _Pickler(packages.cloudpickle().Pickler):  # type: ignore[misc] # untyped
-    def __init__(self, file: io.BytesIO, keep: Callable[[pickle.PickleBuffer], bool] | None) -> None:
-        super().__init__(file, protocol=5, buffer_callback=keep)
-        self._out_of_band = keep is not None
+    def __init__(self, file: io.BytesIO, take: Callable[[pickle.PickleBuffer], bool] | None) -> None:
+        super().__init__(file, protocol=5, buffer_callback=take)
+        self._out_of_band = take is not None
 
     def persistent_id(self, value: object) -> tuple[str, Mapping[str, str]] | None:
-        # The index travels as a descriptor, shared by all workers, not as bytes.
-        return (value.source.uri, value.source.options) if isinstance(value, Portable) else None
+        # The index is sent as a descriptor, shared by all workers, not as bytes.
+        return (value.source.uri, value.source.options) if isinstance(value, PortableSource) else None
 
     def reducer_override(self, value: Any) -> Any:
         if self._out_of_band and type(value) is torch.Tensor and _plain(value):
@@ -125,12 +123,12 @@ class _Unpickler(pickle.Unpickler):
         super().__init__(file, buffers=buffers)
         self._index = index
 
-    def persistent_load(self, place: tuple[str, Mapping[str, str]]) -> Portable:
+    def persistent_load(self, place: tuple[str, Mapping[str, str]]) -> PortableSource:
         if self._index is None:
             raise pickle.UnpicklingError("an index outside of a worker")
         uri, options = place
         file = f"/proc/self/fd/{self._index}"
-        return Portable(Source(_native.Index.open(file), uri, options, file))
+        return PortableSource(Source(_native.Index.open(file), uri, options, file))
 
 
 def _plain(tensor: torch.Tensor) -> bool:
@@ -147,7 +145,7 @@ def _plain(tensor: torch.Tensor) -> bool:
 def _tensor(raw: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
     if not len(raw):
         return torch.empty(shape, dtype=dtype)
-    # The tensor behind the array, where there is one: torch then knows that its memory is pinned.
+    # The tensor behind the array, if there is one, so that torch knows whether its memory is pinned.
     owner = raw.base if isinstance(raw, np.ndarray) else None
     flat = owner if isinstance(owner, torch.Tensor) else torch.from_numpy(np.asarray(raw, dtype=np.uint8))
     return flat.view(dtype).reshape(shape)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whose order it is: ours for the whole run, or torch's, drawn anew each epoch.
+"""Plans: the order of a loader, which is known for the whole run, or drawn by torch in each epoch.
 
-A plan answers for each epoch which samples come, and draws from torch's generators exactly what the stock
-``DataLoader`` draws, at the same points, so that a script's other random numbers stay what they were. That is
-why torch's own samplers do the drawing. Plans know nothing of bytes.
+A plan returns the samples of each epoch. It draws from torch's generators exactly what torch's ``DataLoader`` draws, at
+the same points, so that a script's other random numbers do not change. Torch's own samplers do the drawing.
 """
 
 from __future__ import annotations
@@ -32,18 +31,18 @@ Batches: TypeAlias = Sampler[list[int]] | Iterable[list[int]]
 
 
 def draw_seed(generator: torch.Generator | None) -> int:
-    """The 63 bits that the stock loader and ``RandomSampler`` draw; None: the global generator."""
+    """Draw the 63 bits that torch's loader and ``RandomSampler`` draw; None: from the global generator."""
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
 class Plan(ABC):
-    """The order of one loader. ``order`` is set where it is known for the whole run."""
+    """Order of one loader; ``order`` is set if it is known for the whole run."""
 
     order: RunOrder | None = None
     counts_batches = False
     """Whether a state's position counts batches, not samples."""
     repeats = False
-    """Whether an iterator that handed out no batch, or one of several, costs no epoch: where it draws nothing."""
+    """Whether an iterator that returned no batch, or one of several, does not count: if it draws nothing."""
 
     def __init__(self, generator: torch.Generator | None) -> None:
         self._generator = generator
@@ -51,7 +50,7 @@ class Plan(ABC):
 
     @property
     def base_seed(self) -> int:
-        """What was drawn for this epoch, as the stock loader does for its workers."""
+        """Seed that was drawn for this epoch, as by torch's loader for its workers."""
         return 0 if self._base_seed is None else self._base_seed
 
     @property
@@ -60,49 +59,46 @@ class Plan(ABC):
         return self.base_seed if self.order is None else self.order.seed
 
     def before_iter(self, progress: Progress) -> None:
-        """Last word on the next epoch's number."""
+        """Set the next epoch's number from a sampler."""
 
     def before_start(self, progress: Progress) -> None:
-        """Last word on the epoch's number, when its first batch is requested."""
+        """Set the epoch's number from a sampler, when its first batch is requested."""
 
     def set_epoch(self, epoch: int) -> None:
-        """The user named the next epoch."""
+        """Take over the next epoch's number from the user."""
 
     @abstractmethod
     def describe(self) -> dict[str, Any]:
-        """What a state keeps of the order."""
+        """Return the order's fields of a state."""
 
-    def draw(self, *, begun: bool) -> Mapping[str, Any] | None:
-        """What a state keeps of the epoch's random numbers; ``begun``: whether they are drawn already."""
+    def draw(self, *, is_begun: bool) -> Mapping[str, Any] | None:
+        """Return the epoch's random numbers for a state; ``is_begun``: whether they were drawn."""
         return None
 
     def load(self, place: Place, draw: Mapping[str, Any] | None) -> None:
-        """Go on at ``place`` of a saved state with the next ``open``; ``draw``: what the state keeps of the epoch.
+        """Continue at ``place`` of a saved state with the next ``open``; ``draw``: random numbers of the state.
 
         Raises:
             StateMismatch: ``draw`` is missing or damaged.
         """
 
     def open(self, place: Place, *, base: bool) -> None:
-        """An epoch begins: draw what the stock loader draws at ``iter()``.
+        """Begin an epoch: draw what torch's loader draws at ``iter()``.
 
-        ``base``: whether the stock loader would draw a ``base_seed`` now (with persistent workers only the first
-        time).
+        ``base``: whether torch's loader would draw a ``base_seed`` (with persistent workers only the first time).
         """
         if base:
             self._base_seed = draw_seed(self._generator)
 
     def draw_order(self, place: Place) -> EpochSamples | None:
-        """Return this rank's samples from ``place`` on, or None where ``order`` has them.
+        """Return this rank's samples from ``place`` on, or None if ``order`` has them.
 
-        Draws what the stock loader draws at its first ``next``.
+        Draws what torch's loader draws at its first ``next``.
         """
         return None
 
-    def handed(self, batches: int) -> None:
-        """The stock loader would have asked its batch sampler for ``batches`` batches of this epoch by
-        now.
-        """
+    def advance_sampler(self, batches: int) -> None:
+        """Draw what torch's batch sampler draws for the first ``batches`` batches of the epoch."""
 
 
 class RunPlan(Plan):
@@ -115,7 +111,7 @@ class RunPlan(Plan):
         self.order: RunOrder = order
 
     def describe(self) -> dict[str, Any]:
-        """The order, whole."""
+        """Return all fields of the order."""
         return self.order.describe()
 
 
@@ -138,20 +134,20 @@ class DistributedPlan(RunPlan):
         self._sampler = sampler
 
     def before_iter(self, progress: Progress) -> None:
-        """The sampler's epoch counts, whoever set it."""
-        progress.follow(self._sampler.epoch)
+        """Take the sampler's epoch."""
+        progress.follow_sampler(self._sampler.epoch)
 
     def before_start(self, progress: Progress) -> None:
-        """Follow a sampler that was set since: torch asks it at the first ``next``."""
+        """Take the sampler's epoch again: torch calls the sampler at the first ``next``."""
         if progress.place.epoch != self._sampler.epoch:
-            progress.follow(self._sampler.epoch)
+            progress.follow_sampler(self._sampler.epoch)
 
     def load(self, place: Place, draw: Mapping[str, Any] | None) -> None:
-        """Give the sampler the state's epoch, for a caller that does not."""
+        """Set the sampler's epoch to that of the state."""
         self._sampler.set_epoch(place.epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Pass it on."""
+        """Set the sampler's epoch."""
         self._sampler.set_epoch(epoch)
 
 
@@ -180,47 +176,47 @@ class RandomPlan(Plan):
         self._rest: Iterator[int] = iter(())
 
     @property
-    def _own(self) -> torch.Generator | None:
+    def _own_generator(self) -> torch.Generator | None:
         return self._sampler.generator  # type: ignore[no-any-return] # untyped in torch
 
     def describe(self) -> dict[str, Any]:
-        """Its kind: the numbers are in ``draw``."""
-        return {"name": "torch.random", "generator": self._own is not None, "n": self._samples}
+        """Return its kind; the random numbers are in ``draw``."""
+        return {"name": "torch.random", "generator": self._own_generator is not None, "n": self._samples}
 
-    def draw(self, *, begun: bool) -> Mapping[str, Any] | None:
-        """Enough to have the epoch's permutation again; before it the same keys, see ``SamplerPlan.draw``."""
-        if begun:
+    def draw(self, *, is_begun: bool) -> Mapping[str, Any] | None:
+        """Return the numbers of the permutation; before the epoch the same keys, as ``SamplerPlan.draw``."""
+        if is_begun:
             return self._draw
-        state = None if self._own is None else _pack(self._own.get_state())
+        state = None if self._own_generator is None else _pack(self._own_generator.get_state())
         return {"base": True, "base_seed": None, "generator": state, "sampler_seed": None}
 
     def load(self, place: Place, draw: Mapping[str, Any] | None) -> None:
-        """Keep ``draw`` for the rest of its epoch; behind an epoch's end bring the generator there, too."""
+        """Store ``draw`` for the rest of its epoch; after an epoch's end, advance the generator."""
         self._resumed = None
         if draw is None:
-            if place.position > 0 and not (place.finished and self._own is None):
+            if place.position > 0 and not (place.finished and self._own_generator is None):
                 raise StateMismatch(
-                    "this state of a random order has no 'draw', without which its permutation is not known; save and "
-                    "load all of what state_dict() returns"
+                    "this state of a random order has no 'draw', without which its permutation is unknown; save and "
+                    "load all fields of state_dict()"
                 )
             return
         try:
-            kept = {key: draw[key] for key in ("base", "base_seed", "generator", "sampler_seed")}
-            if kept["generator"] is not None:
-                _unpack(kept["generator"])
+            saved = {key: draw[key] for key in ("base", "base_seed", "generator", "sampler_seed")}
+            if saved["generator"] is not None:
+                _unpack(saved["generator"])
         except (KeyError, TypeError, ValueError) as error:
             raise StateMismatch(f"damaged state: draw={draw!r}") from error
-        self._resumed = place, kept
+        self._resumed = place, saved
         if place.finished:
             self._skip()
 
     def set_epoch(self, epoch: int) -> None:
-        """Leave the loaded epoch where another one is named."""
+        """Skip the loaded epoch if another one is set."""
         if self._resumed is not None and self._resumed[0].epoch != epoch:
             self._skip()
 
     def open(self, place: Place, *, base: bool) -> None:
-        """The generator's state, then the base seed, as the stock loader at ``iter()``."""
+        """Save the generator's state, then draw the base seed, as torch's loader at ``iter()``."""
         self._rest = iter(())
         if place.finished:
             return
@@ -231,50 +227,51 @@ class RandomPlan(Plan):
                 self._reopen(draw)
                 return
             self._skip()
-        state = None if self._own is None else _pack(self._own.get_state())
+        state = None if self._own_generator is None else _pack(self._own_generator.get_state())
         super().open(place, base=base)
         self._draw = {"base": base, "base_seed": self.base_seed, "generator": state, "sampler_seed": None}
 
     def draw_order(self, place: Place) -> EpochSamples:
-        """Draw the permutation: now, as the stock sampler at its first ``next``."""
+        """Draw the permutation, as torch's sampler at its first ``next``."""
         assert self._draw is not None, "open comes first"
-        own = self._own
-        if own is None:
+        generator = self._own_generator
+        if generator is None:
             if self._draw["sampler_seed"] is None:
                 self._draw["sampler_seed"] = draw_seed(None)
-            own = torch.Generator()
-            own.manual_seed(self._draw["sampler_seed"])
-        # Torch's own sampler draws. Stopped right after the last index, it has not drawn its tail yet.
-        self._rest = iter(RandomSampler(range(self._samples), generator=own))
+            generator = torch.Generator()
+            generator.manual_seed(self._draw["sampler_seed"])
+        # Stopped right after the last index, torch's sampler has not drawn its final numbers.
+        self._rest = iter(RandomSampler(range(self._samples), generator=generator))
         ids = np.fromiter(islice(self._rest, self._samples), dtype=np.int64, count=self._samples)
         rest = ids[place.position :]
-        # The stock BatchSampler asks past the end with its short last batch, or else after its last full one:
-        # that is the same request, whether the short batch is then handed out or dropped.
+        # Torch's BatchSampler exhausts its sampler in the request for the batch after the last full one, whether that
+        # batch is short, dropped or empty.
         self._exhausted_by = len(rest) // self._batch_size + 1
         return EpochSamples(rest, None)
 
-    def handed(self, batches: int) -> None:
-        """Draw the tail where the stock sampler would."""
+    def advance_sampler(self, batches: int) -> None:
+        """Draw the final numbers where torch's sampler does."""
         if batches >= self._exhausted_by:
             next(self._rest, None)
 
     def _reopen(self, draw: dict[str, Any]) -> None:
         """Draw again what the epoch of ``draw`` drew at its ``iter()``."""
-        own = self._own
-        if own is not None and draw["generator"] is not None:
-            own.set_state(_unpack(draw["generator"]))
-        if draw["base"] and (draw["base_seed"] is None or (own is not None and self._generator is own)):
+        generator = self._own_generator
+        if generator is not None and draw["generator"] is not None:
+            generator.set_state(_unpack(draw["generator"]))
+        is_shared = generator is not None and self._generator is generator
+        if draw["base"] and (draw["base_seed"] is None or is_shared):
             draw["base_seed"] = draw_seed(self._generator)
         self._base_seed, self._draw = draw["base_seed"], draw
 
     def _skip(self) -> None:
-        """Bring the generator behind the loaded epoch: draw all of it, unless it had not begun."""
+        """Advance the generator past the loaded epoch, by drawing all of it unless it had not begun."""
         assert self._resumed is not None, "a state was loaded"
         (place, draw), self._resumed = self._resumed, None
-        if self._own is None:
+        if self._own_generator is None:
             return
         if draw["base_seed"] is None:
-            self._own.set_state(_unpack(draw["generator"]))
+            self._own_generator.set_state(_unpack(draw["generator"]))
             return
         self._reopen(draw)
         self.draw_order(Place(place.epoch, 0))
@@ -282,7 +279,7 @@ class RandomPlan(Plan):
 
 
 class SamplerPlan(Plan):
-    """Any finite ``sampler=`` or ``batch_sampler=``: asked once per epoch, all at once."""
+    """Any finite ``sampler=`` or ``batch_sampler=``; all its indices are taken when an epoch begins."""
 
     def __init__(
         self,
@@ -302,18 +299,18 @@ class SamplerPlan(Plan):
         self._resumed: tuple[Place, int] | None = None
 
     def set_epoch(self, epoch: int) -> None:
-        """Pass it on, where the sampler has it."""
+        """Set the epoch of samplers that have ``set_epoch``."""
         for sampler in (self._batches, getattr(self._batches, "sampler", None)):
-            call = getattr(sampler, "set_epoch", None)
-            if callable(call):
-                call(epoch)
+            set_epoch = getattr(sampler, "set_epoch", None)
+            if callable(set_epoch):
+                set_epoch(epoch)
 
     def describe(self) -> dict[str, Any]:
-        """Its kind: the sampler is the user's, and so is its state."""
+        """Return its kind; the user saves the state of the sampler."""
         return {"name": "batch_sampler" if self.counts_batches else "sampler", "n": len(self._source)}
 
     def load(self, place: Place, draw: Mapping[str, Any] | None) -> None:
-        """Give the sampler the state's epoch, and keep the base seed for the rest of it."""
+        """Set the sampler's epoch to that of the state, and store the base seed for the rest of it."""
         self._resumed = None
         needed = place.position > 0 and not place.finished and self._world.size == 1
         if needed or (draw is not None and draw.get("base_seed", 0) is not None):
@@ -321,29 +318,29 @@ class SamplerPlan(Plan):
                 self._resumed = place, int((draw or {})["base_seed"])
             except (KeyError, TypeError, ValueError) as error:
                 raise StateMismatch(
-                    f"this state has draw={draw!r}, without which random transforms do not go on as they would have; "
-                    "save and load all of what state_dict() returns"
+                    f"this state has draw={draw!r}, without which random transforms cannot be continued exactly; "
+                    "save and load all fields of state_dict()"
                 ) from error
         self.set_epoch(place.epoch)
 
     def open(self, place: Place, *, base: bool) -> None:
-        """The sampler's ``iter()``, then the base seed, in the stock loader's order."""
+        """Call the sampler's ``iter()``, then draw the base seed, in the order of torch's loader."""
         self._iterator = iter(self._batches)
         super().open(place, base=base)
         resumed, self._resumed = self._resumed, None
         if resumed is not None and resumed[0] == place:
             self._base_seed = resumed[1]
 
-    def draw(self, *, begun: bool) -> Mapping[str, Any] | None:
-        """The base seed, on which random transforms depend. Not over several ranks, whose states must be equal.
+    def draw(self, *, is_begun: bool) -> Mapping[str, Any] | None:
+        """Return the base seed of random transforms; not on several ranks, whose states must be equal.
 
-        The key is there before the epoch, too: ``torch.distributed.checkpoint`` loads the keys that the state of a new
-        loader has, and no others.
+        Before the epoch the key has None, because ``torch.distributed.checkpoint`` loads only the keys that the state
+        of a new loader has.
         """
-        return {"base_seed": self.base_seed if begun else None} if self._world.size == 1 else None
+        return {"base_seed": self.base_seed if is_begun else None} if self._world.size == 1 else None
 
     def draw_order(self, place: Place) -> EpochSamples:
-        """All indices of the epoch."""
+        """Return all indices of the epoch."""
         batches = [list(batch) for batch in self._iterator]
         skipped = place.position if self.counts_batches else 0
         lengths = np.array([len(batch) for batch in batches[skipped:]], dtype=np.int64)
@@ -356,14 +353,14 @@ class SamplerPlan(Plan):
 
 
 class RunSampler(DistributedSampler[int]):
-    """This rank's indices of the next epoch: what ``loader.sampler`` is when the order is ours.
+    """``loader.sampler`` for an order of Foresee: this rank's indices of the next epoch.
 
-    A ``DistributedSampler``, because that is what frameworks look for: Ray replaces any other sampler, and training
-    scripts call ``set_epoch`` of no other.
+    It is a ``DistributedSampler``, because Ray replaces any other sampler, and training scripts call ``set_epoch`` of
+    no other.
     """
 
     def __init__(self, order: RunOrder, world: World, progress: Progress) -> None:
-        data = range(order.n)  # nothing but its length counts
+        data = range(order.n)  # only its length is used
         super().__init__(
             data,  # type: ignore[arg-type]
             world.size,
@@ -385,28 +382,28 @@ class RunSampler(DistributedSampler[int]):
 
     @property
     def epoch(self) -> int:
-        """The epoch that ``iter()`` gives."""
+        """Epoch of the next ``iter()``."""
         return self._progress.peek().epoch
 
     @epoch.setter
     def epoch(self, epoch: int) -> None:
-        # The base class sets 0 while it is made.
+        # The constructor of the base class sets 0.
         if hasattr(self, "_progress"):
             self.set_epoch(epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """As ``loader.set_epoch``: frameworks call it here."""
+        """As ``loader.set_epoch``, for frameworks."""
         self._progress.set_epoch(epoch)
 
 
-def of_sampler(
+def plan_of_sampler(
     sampler: Samples,
     batches: BatchSampler,
     source: Source | MapSource,
     world: World,
     generator: torch.Generator | None,
 ) -> Plan:
-    """The plan of ``sampler=``: as far ahead as its kind allows."""
+    """Return the plan of ``sampler=``."""
     samples = len(source)
     if (
         isinstance(sampler, DistributedSampler)

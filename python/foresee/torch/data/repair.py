@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A sample that could not be made: ``on_error``, or the error for the user.
+"""``on_error`` for a sample whose decoding, transform or dataset failed, on threads and in worker processes.
 
-Threads and worker processes share it. Samples that could not be read are handled by ``foresee._loading.on_error``.
+``foresee._loading.on_error`` handles samples that could not be read.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _WHAT = {
 
 
 def repair(session: Session, batch: Batch, error: SampleError) -> Batch:
-    """Return ``batch`` with another sample in the place of the failed one, or without it, as ``on_error`` decides.
+    """Replace or skip the failed sample of ``batch``, as ``on_error`` decides.
 
     Raises:
-        SampleFault: ``on_error`` decides so.
-        Exception: the exception of a dataset that is not Foresee's, as torch's loader raises it.
+        SampleFault: ``on_error`` is ``raise``.
+        Exception: the exception of a user's dataset if ``on_error`` is ``raise``, as from torch's loader.
     """
     cause = error.__cause__
     assert cause is not None, "a SampleError has its cause"

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resources behind the batches of one ``DataLoader``: a feed, and its threads or worker processes.
+"""Resources of one ``DataLoader``: a feed, and its threads or worker processes.
 
-Nothing here refers to the loader, so an unused loader is collected and closes these resources. Epochs and orders are
-chosen by the loader.
+Nothing here refers to the loader, so that an unused loader is collected and closes these resources.
 """
 
 from __future__ import annotations
@@ -12,13 +11,14 @@ import contextvars
 import os
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from foresee.errors import Closed
-from foresee.torch.data.assemble import ByteRecipe, Recipe, SampleError, Work
-from foresee.torch.data.feed import Ahead, Direct, Job
+from foresee.torch.data.assemble import BatchInput, ByteRecipe, Recipe, SampleError
+from foresee.torch.data.feed import BatchTask, DirectFeed, PrefetchFeed
 from foresee.torch.data.repair import repair
 
 if TYPE_CHECKING:
@@ -30,85 +30,69 @@ if TYPE_CHECKING:
     from foresee.torch.data.worker_start import Starter
     from foresee.torch.data.workers import WorkerPool
 
-# Threads that only copy batches into page-locked memory; more of them mostly wait for the interpreter.
+# Threads that only copy batches into page-locked memory; more of them wait for the interpreter.
 _PIN_THREADS_MAX = 4
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 
 
+@dataclass(eq=False, kw_only=True)
 class Resources:
-    """Opened at the first ``iter()``.
+    """Feed, threads and workers of a loader, opened at the first ``iter()``."""
 
-    Args:
-        session: whose batches they are.
-        recipe: how a batch is made of its bytes.
-        workers: processes that make batches; 0: none.
-        threads: that make batches where there are no workers; 0: the thread that asks for them does.
-        per_worker: batches made ahead by each worker, 1 or more. Without workers: by all threads; 0 for one
-            more than there are.
-        persistent: keep the workers between epochs.
-        in_order: False gives out whichever batch is made first (workers only).
-        init_fn: called in each worker with its number.
-        context: how workers are started; None: there are none.
-        pin: copies a batch into page-locked memory; None: it stays where it is.
-    """
+    session: Session
+    recipe: Recipe
+    workers: int
+    """Processes that make batches; 0: none."""
+    threads: int
+    """Threads that make batches without workers; 0: the thread that requests a batch makes it."""
+    per_worker: int
+    """Batches made ahead by each worker, 1 or more; without workers by all threads, 0: one more than threads."""
+    persistent: bool
+    """Whether workers live until the loader is closed."""
+    in_order: bool
+    """False: return whichever batch is finished first (workers only)."""
+    init_fn: Callable[[int], None] | None
+    """Called in each worker with its number."""
+    context: BaseContext | None
+    """Start method of the workers; None: there are none."""
+    pin: Callable[[Any], Any] | None
+    """Copies a batch into page-locked memory; None: no copy."""
 
-    def __init__(
-        self,
-        session: Session,
-        recipe: Recipe,
-        *,
-        workers: int,
-        threads: int,
-        per_worker: int,
-        persistent: bool,
-        in_order: bool,
-        init_fn: Callable[[int], None] | None,
-        context: BaseContext | None,
-        pin: Callable[[Any], Any] | None,
-    ) -> None:
-        self._session = session
-        self._recipe = recipe
-        self._workers = workers
-        # No code of the user's runs on them where a batch needs no work but the copy.
-        self._thread_count = threads or (
-            min(_PIN_THREADS_MAX, os.cpu_count() or 1) if recipe.whole and pin is not None else 0
-        )
-        self._context: CallerContext | None = None
-        self._per_worker = per_worker
-        self._persistent = persistent
-        self._in_order = in_order
-        self._init_fn = init_fn
-        self._starter = None if context is None else _starter(context)
-        self._pin = pin
-        self._feed: Direct | Ahead | None = None
+    def __post_init__(self) -> None:
+        # No user code runs on the threads where a batch needs only the copy.
+        is_copy = self.recipe.is_whole and self.pin is not None
+        self._thread_count = self.threads or (min(_PIN_THREADS_MAX, os.cpu_count() or 1) if is_copy else 0)
+        self._caller: CallerContext | None = None
+        self._starter = None if self.context is None else _starter(self.context)
+        self._feed: DirectFeed | PrefetchFeed | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._pool: WorkerPool | None = None
         self._closed = False
 
-    def open(self, base_seed: int) -> Direct | Ahead:
-        """The feed, with fresh workers if they do not persist."""
+    def open(self, base_seed: int) -> DirectFeed | PrefetchFeed:
+        """Return the feed, with new workers if they do not persist."""
         if self._closed:
             raise Closed("the loader is closed")
-        if self._workers:
+        if self.workers:
             self._open_pool(base_seed)
         if self._feed is None:
             self._feed = self._make_feed()
         if self._threads is not None:
-            self._context = CallerContext()
+            self._caller = CallerContext()
         return self._feed
 
-    def epoch_over(self, turns: Turns | None = None) -> None:
-        """All batches of an epoch are made, or not wanted. ``turns``: of the wait in which workers are ended."""
-        if self._pool is not None and not self._persistent:
+    def end_epoch(self, turns: Turns | None = None) -> None:
+        """End workers that do not persist; ``turns``: stages of the wait in which that happens."""
+        if self._pool is not None and not self.persistent:
             if turns is not None:
                 turns.enter("workers")
             pool, self._pool = self._pool, None
             pool.close()
 
     def close(self) -> None:
-        """Release everything; the engine is closed already. Nothing in a fork's child: it is all its parent's."""
+        """Release everything, after the engine was closed. In a forked child everything belongs to the parent."""
         self._closed = True
-        if self._session.is_forked:
+        if self.session.is_forked:
             return
         if self._pool is not None:
             self._pool.close()
@@ -119,82 +103,85 @@ class Resources:
         if self._threads is not None:
             self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _make_feed(self) -> Direct | Ahead:
-        if self._workers:
-            return Ahead(
-                self._session,
+    def _make_feed(self) -> DirectFeed | PrefetchFeed:
+        if self.workers:
+            return PrefetchFeed(
+                self.session,
                 self._submit,
-                depth=self._workers * self._per_worker,
-                goes_on=self._goes_on,
-                in_order=self._in_order,
+                depth=self.workers * self.per_worker,
+                is_followed_by=self._is_followed_by,
+                in_order=self.in_order,
             )
         count = self._thread_count
-        if self._session.off or not count or (self._recipe.whole and self._pin is None):
-            return Direct(self._session, self._make)
+        if self.session.off or not count or (self.recipe.is_whole and self.pin is None):
+            return DirectFeed(self.session, self._make)
         self._threads = ThreadPoolExecutor(count, "foresee-transform")
-        return Ahead(self._session, self._run, depth=self._per_worker or count + 1, goes_on=self._goes_on)
+        return PrefetchFeed(
+            self.session, self._run, depth=self.per_worker or count + 1, is_followed_by=self._is_followed_by
+        )
 
-    def _goes_on(self, epoch: int) -> bool:
-        """Whether ``epoch`` may be begun ahead of its ``iter()``."""
-        kept = self._persistent or not self._workers
-        return kept and self._session.order is not None and not self._session.is_beyond(epoch)
+    def _is_followed_by(self, epoch: int) -> bool:
+        """Whether ``epoch`` may begin before its ``iter()``."""
+        may_begin = self.persistent or not self.workers
+        return may_begin and self.session.order is not None and not self.session.is_beyond(epoch)
 
-    def _make(self, job: Job) -> Any:
-        """The batch, in the calling thread."""
-        raw, recipe = job.raw, self._recipe
-        if isinstance(recipe, ByteRecipe) and recipe.whole and self._pin is None and not raw.faults:
-            # After a step all caches are cold: what is not called is most of what a batch that needs no work can save.
-            return recipe.dataset.stack(raw.data, raw.offsets, raw.labels)
-        turns = job.turns
+    def _make(self, task: BatchTask) -> Any:
+        """Make the batch in the calling thread."""
+        raw, recipe = task.raw, self.recipe
+        if isinstance(recipe, ByteRecipe) and recipe.is_whole and self.pin is None and not raw.faults:
+            # A short path, because the processor's caches are cold after a step.
+            return recipe.dataset.base.stack(raw.data, raw.offsets, raw.labels)
+        turns = task.turns
         if raw.faults:
             turns.enter("origin_read")
-        batch = self._session.batch(raw, job.start)
+        batch = self.session.batch(raw, task.start)
         made: dict[int, Any] = {}
         while True:
-            if not recipe.whole:
+            if not recipe.is_whole:
                 turns.enter("transform")
-            work = Work.of(batch, job.seed, self._session.source)
             try:
-                value = recipe.assemble(work, made, turns=turns)
+                value = recipe.assemble(
+                    BatchInput.of(batch, task.seed, self.session.source), made, turns=turns
+                )
             except SampleError as error:
                 turns.enter("origin_read")
-                batch = repair(self._session, batch, error)
+                batch = repair(self.session, batch, error)
             else:
-                if self._pin is None:
+                if self.pin is None:
                     return value
                 turns.enter("copy")
-                return self._pin(value)
+                return self.pin(value)
 
-    def _run(self, job: Job) -> Future[Any]:
-        """The batch, on one of the threads."""
+    def _run(self, task: BatchTask) -> Future[Any]:
+        """Make the batch on one of the threads."""
         assert self._threads is not None, "made with the feed"
-        assert self._context is not None, "opened with the epoch"
-        # The thread may come later: until then the batch waits for other transforms.
-        job.turns.enter("copy" if self._recipe.whole else "transform")
-        return self._threads.submit(self._context.run, self._make, job)
+        assert self._caller is not None, "opened with the epoch"
+        # Until a thread is free, the batch waits for other transforms.
+        task.turns.enter("copy" if self.recipe.is_whole else "transform")
+        return self._threads.submit(self._caller.run, self._make, task)
 
-    def _submit(self, job: Job) -> Future[Any]:
-        """The batch, by a worker."""
+    def _submit(self, task: BatchTask) -> Future[Any]:
+        """Make the batch in a worker."""
         assert self._pool is not None, "opened with the epoch"
-        if job.raw.faults:
-            job.turns.enter("origin_read")
-        batch = self._session.batch(job.raw, job.start)
-        job.turns.enter("workers")
-        future = self._pool.submit(batch, job.seed, job.turns)
-        if job.raw.last and self._starter is not None and not self._persistent:
-            self._prepare(job.raw.epoch + 1)
+        if task.raw.faults:
+            task.turns.enter("origin_read")
+        batch = self.session.batch(task.raw, task.start)
+        task.turns.enter("workers")
+        future = self._pool.submit(batch, task.seed, task.turns)
+        if task.raw.last and self._starter is not None and not self.persistent:
+            self._prepare(task.raw.epoch + 1)
         return future
 
     def _prepare(self, epoch: int) -> None:
-        """Have the workers of ``epoch`` ready, if there is to be one."""
+        """Start the workers of ``epoch``, unless the run ends before it."""
         assert self._starter is not None, "there are workers"
-        if not self._session.is_beyond(epoch):
-            # A failure is reported when the workers are needed.
+        if not self.session.is_beyond(epoch):
+            # A failure is raised when the workers are needed.
             with contextlib.suppress(OSError):
-                self._starter.prepare(self._workers)
+                self._starter.prepare(self.workers)
 
     def _open_pool(self, base_seed: int) -> None:
-        if self._pool is not None and self._pool.broken:
+        if self._pool is not None and self._pool.is_broken:
             self._pool.close()
             self._pool = None
         if self._pool is None:
@@ -202,28 +189,29 @@ class Resources:
 
             assert self._starter is not None, "there are workers"
             self._pool = WorkerPool(
-                self._session,
-                self._recipe,
-                count=self._workers,
-                slots=self._per_worker,
+                self.session,
+                self.recipe,
+                count=self.workers,
+                slots=self.per_worker,
                 base_seed=base_seed,
-                init_fn=self._init_fn,
+                init_fn=self.init_fn,
                 starter=self._starter,
-                pin=self._pin,
+                pin=self.pin,
             )
 
 
 def _starter(context: BaseContext) -> Starter:
-    # Workers alone need cloudpickle.
+    # Only workers need cloudpickle.
     from foresee.torch.data.worker_start import Starter
 
     return Starter(context)
 
 
 class CallerContext:
-    """What a thread that runs transforms takes over from the thread that began the epoch.
+    """Context of the thread that began the epoch, for the threads that run transforms.
 
-    Context variables, and what torch keeps per thread: grad and inference mode, and autocast of each device type.
+    It consists of context variables, and of torch's settings per thread: grad and inference mode, and autocast of each
+    device type.
     """
 
     def __init__(self) -> None:
@@ -236,14 +224,14 @@ class CallerContext:
             if torch.is_autocast_enabled(device)
         ]
 
-    def run(self, function: Callable[[Job], Any], job: Job) -> Any:
-        """``function(job)`` as the thread that began the epoch would run it."""
-        return self._variables.copy().run(self._run, function, job)
+    def run(self, function: Callable[[BatchTask], Any], task: BatchTask) -> Any:
+        """Call ``function(task)`` in this context."""
+        return self._variables.copy().run(self._run, function, task)
 
-    def _run(self, function: Callable[[Job], Any], job: Job) -> Any:
+    def _run(self, function: Callable[[BatchTask], Any], task: BatchTask) -> Any:
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(self._inference))
             stack.enter_context(torch.set_grad_enabled(self._grad))
             for device, dtype, cached in self._autocast:
                 stack.enter_context(torch.autocast(device, dtype, cache_enabled=cached))
-            return function(job)
+            return function(task)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which samples a batch has: from the loader's sampler, from a Foresee loader, or from the batch itself.
+"""Ids of the samples of a batch: from the loader's sampler, from a Foresee loader, or from the batch itself.
 
-A sampler is wrapped while the loader opens an iterator and is put back when the first batch is there. Indices are
-matched with the batches that the loop receives, so batches that workers prefetched and nobody received do not count.
+A sampler is wrapped while the loader opens an iterator, and restored at the first batch. Indices are matched with the
+batches that the loop receives, so prefetched batches that were not received do not count.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torch.utils.data import (
     SubsetRandomSampler,
 )
 
-from foresee._loading.base_loader import Face
+from foresee._loading.base_loader import BaseLoader
 from foresee.errors import ConfigError
 from foresee.torch.data.wrapped import length_of
 
@@ -37,23 +37,23 @@ _INNER = ("base_dataloader", "dataloader", "_dataloader", "loader")
 
 
 class SampleIds(ABC):
-    """Where the ids of a loader's batches come from."""
+    """Source of the ids of a loader's batches."""
 
     name: str
-    """As a report shows it."""
+    """Name in a report."""
     hashed = False
-    """Whether ids are hashes of what a batch holds, not indices."""
+    """Whether ids are hashes of the content of a batch, not indices."""
 
     @abstractmethod
     def open(self) -> Iterator[tuple[Any, NDArray[np.uint64] | str]]:
-        """Iterate over one epoch of the loader: its batches, and the ids of each, or why they are not known."""
+        """Iterate over one epoch: its batches, and the ids of each, or the reason why they are unknown."""
 
     def facts(self) -> dict[str, Any]:
-        """What the loader says about its samples: fields of ``RankFacts``."""
+        """Return the facts of the loader, as fields of ``RankFacts``."""
         return {}
 
     def chosen(self) -> NDArray[np.uint64] | None:
-        """Samples that this rank is to hand out, ascending; None: all of the data set."""
+        """Return the samples of this rank's subset, ascending; None: it reads all of the data set."""
         return None
 
 
@@ -63,30 +63,30 @@ def source_of(
     """Return the source of ids for ``loader``.
 
     Raises:
-        ConfigError: none is known; says what to pass.
+        ConfigError: there is none; the message has the argument to pass.
     """
     if key is not None and fields is not None:
         raise ConfigError("key= with fields=; give one of them")
     if key is not None:
-        return BatchIds(loader, key, "key=")
+        return BatchIds(loader, lambda batch: _rows(key(batch)), "key=")
     if fields is not None:
         names = list(fields)
         if not names or isinstance(fields, str):
             raise ConfigError(f"fields={fields!r}; names or positions of batch entries, such as [0]")
-        return BatchIds(loader, lambda batch: _Fields(batch, names), f"hashes of fields {names!r}")
-    if isinstance(loader, Face):
+        return BatchIds(loader, lambda batch: _field_rows(batch, names), f"hashes of fields {names!r}")
+    if isinstance(loader, BaseLoader):
         return ForeseeIds(loader)
     stock = _stock(loader)
     if stock is not None and not isinstance(stock.dataset, IterableDataset):
         return SamplerIds(loader, stock)
     raise ConfigError(
-        f"the samples of a {type(loader).__name__} are not known by a sampler; pass key=, a function from a batch to "
+        f"the samples of a {type(loader).__name__} are not known; pass key=, a function from a batch to "
         "the ids of its samples, or fields=, names or positions of batch entries to hash, such as fields=[0]"
     )
 
 
 def _stock(loader: object) -> DataLoader[Any] | None:
-    """Return the loader of torch's class that ``loader`` is, or that a framework keeps in it."""
+    """Return the instance of torch's DataLoader that ``loader`` is, or that a framework has wrapped in it."""
     for _ in range(4):
         inner = next((vars(loader)[name] for name in _INNER if name in getattr(loader, "__dict__", {})), None)
         if isinstance(loader, DataLoader) and "sampler" in vars(loader):
@@ -98,54 +98,56 @@ def _stock(loader: object) -> DataLoader[Any] | None:
 
 
 class SamplerIds(SampleIds):
-    """Indices that the sampler of a stock loader gave, through ``Subset`` to those of the whole data set."""
+    """Indices of the sampler of torch's loader, mapped through ``Subset`` to those of the whole data set."""
 
     name = "sampler"
 
     def __init__(self, loader: Iterable[Any], stock: DataLoader[Any]) -> None:
         self._loader = loader
         self._stock = stock
-        # A batch sampler gives the indices of a batch; without batches a sampler gives one index at a time.
+        # A batch sampler returns the indices of a batch; without batches a sampler returns one index at a time.
         self._attribute = "sampler" if stock.batch_sampler is None else "batch_sampler"
         sampler = getattr(stock, self._attribute)
-        self._tap = (_StatefulTap if hasattr(sampler, "state_dict") else _Tap)(sampler)
+        self._recorder = (_StatefulRecordingSampler if hasattr(sampler, "state_dict") else _RecordingSampler)(
+            sampler
+        )
         self._subset, self._base = _base(stock.dataset)
 
     def open(self) -> Iterator[tuple[Any, NDArray[np.uint64] | str]]:
-        """Batches, each with the oldest indices that the sampler gave."""
-        given: deque[Any] = deque()
-        self._tap.given = given
-        vars(self._stock)[self._attribute] = self._tap
+        """Iterate over batches, each with the oldest recorded indices."""
+        recorded: deque[Any] = deque()
+        self._recorder.recorded = recorded
+        vars(self._stock)[self._attribute] = self._recorder
         try:
             for batch in self._loader:
                 # A framework's iterator opens the stock one at its first batch, not before.
                 self._restore()
-                yield batch, self._ids(given)
+                yield batch, self._ids(recorded)
         finally:
             self._restore()
 
     def _restore(self) -> None:
-        """Put the sampler back; workers that persist keep the tap, which remembers nothing of other iterators."""
-        vars(self._stock)[self._attribute] = self._tap.sampler
-        self._tap.given = deque(maxlen=0)
+        """Restore the sampler; the iterator of persistent workers keeps the recorder, which drops later indices."""
+        vars(self._stock)[self._attribute] = self._recorder.sampler
+        self._recorder.recorded = deque(maxlen=0)
 
-    def _ids(self, given: deque[Any]) -> NDArray[np.uint64] | str:
-        if not given:
+    def _ids(self, recorded: deque[Any]) -> NDArray[np.uint64] | str:
+        if not recorded:
             return (
-                "not auditable: batches came that the sampler was not asked for, as where one rank reads for all; pass "
+                "not auditable: batches have no indices of the sampler, as where one rank reads for all; pass "
                 "key=, a function from a batch to the ids of its samples"
             )
-        indices = given.popleft()
+        indices = recorded.popleft()
         ids = np.asarray(indices if self._attribute == "batch_sampler" else [indices])
         if ids.dtype.kind not in "iu":
             return (
-                f"not auditable: the sampler gives {type(indices).__name__} in place of whole numbers; pass key=, a "
+                f"not auditable: the sampler returns {type(indices).__name__}, not whole numbers; pass key=, a "
                 "function from a batch to the ids of its samples"
             )
         return (ids if self._subset is None else self._subset[ids]).astype(np.uint64)
 
     def chosen(self) -> NDArray[np.uint64] | None:
-        """Indices of a ``Subset`` or ``SubsetRandomSampler``."""
+        """Return the indices of a ``Subset`` or ``SubsetRandomSampler``."""
         sampler = self._stock.sampler
         if type(sampler) is SubsetRandomSampler:
             ids = np.unique(np.asarray(list(sampler.indices), np.int64))
@@ -153,7 +155,7 @@ class SamplerIds(SampleIds):
         return None if self._subset is None else np.unique(self._subset).astype(np.uint64)
 
     def facts(self) -> dict[str, Any]:
-        """Of the stock loader, its samplers and its data set."""
+        """Return the facts of torch's loader, its samplers and its data set."""
         stock, sampler = self._stock, self._stock.sampler
         shared = sampler if isinstance(sampler, DistributedSampler) else None
         return {
@@ -169,34 +171,34 @@ class SamplerIds(SampleIds):
                 getattr(self._base, "_fingerprint", None),
             ),
             "workers": stock.num_workers,
-            # What Accelerate's skip_first_batches leaves out was handed out before.
+            # The batches that Accelerate's skip_first_batches omits were returned before.
             "resumed": bool(getattr(stock.batch_sampler, "skip_batches", 0)),
         }
 
 
 class ForeseeIds(SampleIds):
-    """Planned ids of a Foresee loader, which also proves them by its own audit."""
+    """Planned ids of a Foresee loader, whose own audit proves them."""
 
     name = "Foresee's order"
 
-    def __init__(self, loader: Face) -> None:
+    def __init__(self, loader: BaseLoader) -> None:
         self._loader = loader
 
     @property
     def _session(self) -> Session:
-        return self._loader._session  # noqa: SLF001 - one of the loader's parts, as its own audit is
+        return self._loader._session  # noqa: SLF001 - a part of the loader
 
     def open(self) -> Iterator[tuple[Any, NDArray[np.uint64] | str]]:
-        """Batches with their planned ids; substitutes that ``on_error`` took are in the loader's own audit."""
-        given: deque[NDArray[np.uint64]] = deque()
+        """Iterate over batches with their planned ids; the loader's own audit has the substitutes of ``on_error``."""
+        recorded: deque[NDArray[np.uint64]] = deque()
         batches = iter(self._loader)  # type: ignore[call-overload] # both loaders have it, their base has not
         # The session is final once an iterator is open.
-        self._session.on_ids = lambda ids: given.append(ids.astype(np.uint64))
+        self._session.on_ids = lambda ids: recorded.append(ids.astype(np.uint64))
         for batch in batches:
-            yield batch, given.popleft()
+            yield batch, recorded.popleft()
 
     def facts(self) -> dict[str, Any]:
-        """Of the loader's order and ranks."""
+        """Return the facts of the loader's order and ranks."""
         own, loader, session = self._loader.audit(), self._loader, self._session
         dataset, order = getattr(loader, "dataset", None), session.order
         return {
@@ -211,24 +213,22 @@ class ForeseeIds(SampleIds):
 
 
 class BatchIds(SampleIds):
-    """Ids or contents that a function takes from a batch."""
+    """Hashes of ids or contents that a function takes from a batch."""
 
     hashed = True
 
-    def __init__(self, loader: Iterable[Any], key: Callable[[Any], Any], name: str) -> None:
+    def __init__(self, loader: Iterable[Any], rows: Callable[[Any], Iterable[Any]], name: str) -> None:
         self.name = name
         self._loader = loader
-        self._key = key
+        self._rows = rows
 
     def open(self) -> Iterator[tuple[Any, NDArray[np.uint64] | str]]:
-        """Batches, each with hashes of what the function gives, one for each sample."""
+        """Iterate over batches, each with one hash per sample."""
         for batch in self._loader:
-            value = self._key(batch)
-            rows = value.rows() if isinstance(value, _Fields) else _rows(value)
-            yield batch, np.array([_hash(row) for row in rows], np.uint64)
+            yield batch, np.array([_hash(row) for row in self._rows(batch)], np.uint64)
 
     def facts(self) -> dict[str, Any]:
-        """Of the loader, if it says so."""
+        """Return the facts of the loader's attributes."""
         dataset = getattr(self._loader, "dataset", None)
         iterable = isinstance(dataset, IterableDataset)
         expected = None if iterable or dataset is None else length_of(dataset)
@@ -240,21 +240,17 @@ class BatchIds(SampleIds):
         }
 
 
-class _Fields:
-    """Entries of a batch."""
-
-    def __init__(self, batch: Any, names: Sequence[Any]) -> None:
-        try:
-            self._columns = [_rows(batch[name]) for name in names]
-        except (KeyError, IndexError, TypeError) as error:
-            kind = type(batch).__name__
-            have = f" with {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else ""
-            raise ConfigError(
-                f"fields={list(names)!r}: a batch is a {kind}{have}; names or positions of its entries, or key="
-            ) from error
-
-    def rows(self) -> Iterable[tuple[bytes, ...]]:
-        return zip(*self._columns, strict=True)
+def _field_rows(batch: Any, names: Sequence[Any]) -> Iterable[tuple[Any, ...]]:
+    """Return the entries ``names`` of each sample of a batch."""
+    try:
+        columns = [_rows(batch[name]) for name in names]
+    except (KeyError, IndexError, TypeError) as error:
+        entries = f" with {', '.join(map(repr, batch))}" if isinstance(batch, Mapping) else ""
+        raise ConfigError(
+            f"fields={list(names)!r}: a batch is a {type(batch).__name__}{entries}; pass names or positions of its "
+            "entries, or key="
+        ) from error
+    return zip(*columns, strict=True)
 
 
 def _rows(value: Any) -> list[Any]:
@@ -283,7 +279,7 @@ def _hash(value: Any) -> int:
 
 
 def _base(dataset: Dataset[Any]) -> tuple[NDArray[np.int64] | None, Dataset[Any]]:
-    """Return the whole data set that ``dataset`` is a subset of, and its indices there; None: it is whole."""
+    """Return the indices of ``dataset`` in its whole data set, and that data set; None: it is whole."""
     indices: NDArray[np.int64] | None = None
     while isinstance(dataset, Subset):
         own = np.asarray(list(dataset.indices), np.int64)
@@ -292,17 +288,17 @@ def _base(dataset: Dataset[Any]) -> tuple[NDArray[np.int64] | None, Dataset[Any]
     return indices, dataset
 
 
-class _Tap:
-    """A sampler that notes what it gave, for the loader that iterates over it."""
+class _RecordingSampler:
+    """A sampler whose indices are collected."""
 
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
-        self.given: deque[Any] = deque()
+        self.recorded: deque[Any] = deque()
 
     def __iter__(self) -> Iterator[Any]:
         iterator = iter(self.sampler)
-        return (_StatefulTapIterator if hasattr(iterator, "state_dict") else _TapIterator)(
-            iterator, self.given
+        return (_StatefulRecordingIterator if hasattr(iterator, "state_dict") else _RecordingIterator)(
+            iterator, self.recorded
         )
 
     def __len__(self) -> int:
@@ -314,8 +310,8 @@ class _Tap:
         return getattr(self.sampler, name)
 
 
-class _StatefulTap(_Tap):
-    """A tap on a sampler with a state of its own."""
+class _StatefulRecordingSampler(_RecordingSampler):
+    """A recording sampler with the state of the original one."""
 
     def state_dict(self) -> Any:
         return self.sampler.state_dict()
@@ -324,24 +320,24 @@ class _StatefulTap(_Tap):
         self.sampler.load_state_dict(state)
 
 
-class _TapIterator:
-    """An iterator of a tap."""
+class _RecordingIterator:
+    """Iterator of a recording sampler."""
 
-    def __init__(self, iterator: Iterator[Any], given: deque[Any]) -> None:
+    def __init__(self, iterator: Iterator[Any], recorded: deque[Any]) -> None:
         self.iterator = iterator
-        self._given = given
+        self._recorded = recorded
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
         value = next(self.iterator)
-        self._given.append(list(value) if isinstance(value, list) else value)
+        self._recorded.append(list(value) if isinstance(value, list) else value)
         return value
 
 
-class _StatefulTapIterator(_TapIterator):
-    """An iterator of a tap, with a state of its own."""
+class _StatefulRecordingIterator(_RecordingIterator):
+    """Iterator of a recording sampler, with the state of the original one."""
 
     def state_dict(self) -> Any:
         return self.iterator.state_dict()  # type: ignore[attr-defined] # checked where it is made

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns of paths, targets and sizes: as users hand them over, or from a table in a file.
+"""Columns of paths, targets and sizes, from arguments or from a table in a file.
 
-Separate from the dataset, which knows objects and not how a table is stored. Rows are counted from 0, as samples are;
-every message has the row, the column and the value.
+Separate from the dataset, which does not depend on the format of a table. Rows are counted from 0, as samples are.
 """
 
 from __future__ import annotations
@@ -32,10 +31,10 @@ Format = Literal["csv", "jsonl", "parquet"]
 
 
 def paths(values: object, name: str) -> list[str]:
-    """A column of paths or URIs; ``name``: for messages.
+    """Return a column of paths or URIs; ``name``: for messages.
 
     Raises:
-        ConfigError: no column, or a cell that is no path.
+        ConfigError: the value is no column, or a cell is no path.
     """
     rows: list[Any] = _listed(values, name)
     if set(map(type, rows)) <= {str}:
@@ -47,7 +46,7 @@ def paths(values: object, name: str) -> list[str]:
 
 
 def sizes(values: object, name: str, count: int) -> NDArray[np.int64]:
-    """A column of ``count`` sizes in bytes.
+    """Return a column of ``count`` sizes in bytes.
 
     Raises:
         ConfigError: a cell is no whole number of 0 or more.
@@ -63,13 +62,9 @@ def sizes(values: object, name: str, count: int) -> NDArray[np.int64]:
 
 
 def same_length(name: str, found: int, expected: int) -> None:
-    """Refuse a column that is longer or shorter than the first one.
-
-    Raises:
-        ConfigError: it is.
-    """
+    """Raise ``ConfigError`` for a column of another length than the first one."""
     if found != expected:
-        raise ConfigError(f"{name} has {found} rows, uris {expected}; give one for each sample")
+        raise ConfigError(f"{name} has {found} rows, uris has {expected}; pass one for each sample")
 
 
 def _listed(values: object, name: str) -> list[Any]:
@@ -85,27 +80,27 @@ def _listed(values: object, name: str) -> list[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """What is learned of each sample."""
+    """Targets of the samples."""
 
     values: Any
     """Sequence, array or tensor with one entry per sample; class indices where the targets were texts."""
     classes: list[str]
-    """Names of the classes; empty where the targets were no texts."""
+    """Names of the classes; empty unless the targets were texts."""
     numbers: NDArray[np.int64] | None
-    """``values`` where all of them are whole numbers of Python: batches of these need no work."""
+    """``values`` if all of them are ints, whose batches need no work."""
 
     def batch(self, rows: Ints) -> Any:
-        """Targets of ``rows`` as torch's ``default_collate`` stacks them."""
+        """Collate the targets of ``rows`` as torch's ``default_collate``."""
         if self.numbers is not None:
             return torch.from_numpy(self.numbers[rows])
         return default_collate([self.values[row] for row in rows.tolist()])
 
     @staticmethod
     def of(given: object, count: int, classes: Literal["auto"] | Sequence[str] | None, name: str) -> Targets:
-        """Targets of ``count`` samples.
+        """Return the targets of ``count`` samples.
 
         Raises:
-            ConfigError: not as many, or a text that is none of ``classes``.
+            ConfigError: their number differs, or a text is none of ``classes``.
         """
         values: Any = given
         is_array = isinstance(given, np.ndarray) and given.dtype.kind not in "OUS"
@@ -138,11 +133,11 @@ def read(
     texts: Sequence[str],
     options: Mapping[str, str] | None,
 ) -> tuple[dict[str, Any], str]:
-    """``columns`` of a table, and the folder that it is in. ``texts``: those whose cells are paths.
+    """Read ``columns`` of a table; return them with its folder. ``texts``: columns of paths.
 
     Raises:
-        ConfigError: a column is missing, a cell empty, or the file no such table.
-        OriginError: the table cannot be read; OriginMissing where it does not exist.
+        ConfigError: a column is missing, a cell is empty, or the file has another format.
+        OriginError: the table cannot be read; OriginMissing if it does not exist.
         PackageMissing: PyArrow is not installed.
     """
     place = user_path(table, "table")
@@ -178,7 +173,7 @@ def read(
 def _parsed(content: Any, kind: Format, place: str, columns: Sequence[str], texts: Sequence[str]) -> Any:
     if kind == "parquet":
         with pyarrow("parquet").ParquetFile(content) as file:
-            # Without a column the caller reports the names of all.
+            # If a column is missing, the caller reports the names of all.
             known = set(columns) <= set(file.schema_arrow.names)
             return (
                 file.read(columns=list(dict.fromkeys(columns))) if known else file.schema_arrow.empty_table()

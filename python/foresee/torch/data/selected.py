@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A ``torch.utils.data.Subset`` of one of Foresee's datasets, as a dataset whose bytes are read ahead.
 
-Its index has the samples of the subset, so that order, plan, caches and states know them; decoding is left to the
-dataset beneath.
+Its index has the samples of the subset, for order, plan, caches and states. The base dataset decodes them.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from foresee.errors import ConfigError
 from foresee.torch.data.dataset import OriginDataset
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from foresee._loading.batch import Bytes, Ints
-    from foresee.torch.data.dataset import Supply
+    from foresee._loading.batch import Bytes
+    from foresee.torch.data.dataset import SuppliedBytes
 
 
 class SelectedDataset(OriginDataset):
-    """The samples of ``subset``, whose data set is one of Foresee's or again a ``Subset`` of one.
+    """Samples of ``subset``, whose data set is one of Foresee's or again a ``Subset`` of one.
 
     Raises:
-        ConfigError: an index that no sample has, or no samples.
+        ConfigError: an index is out of range, or there are no samples.
     """
 
     def __init__(self, subset: Subset[Any]) -> None:
@@ -41,27 +40,28 @@ class SelectedDataset(OriginDataset):
         assert isinstance(base, OriginDataset), "see is_selection"
         self._base = base
         self._indices = [_whole_numbers(each) for each in self._chain]
-        # Those in the data set beneath, which the innermost subset has.
+        # Ids in the base dataset, which the innermost subset has.
         self._samples = self._indices[-1]
         source = base.source.select(self._samples)
         for indices in reversed(self._indices[:-1]):
-            # A subset's own indices may be counted from their end, as in every list.
+            # Negative indices count from the end, as in a list.
             places = np.where(indices < 0, indices + len(self._samples), indices)
             source = source.select(places)
             self._samples = self._samples[places]
         super().__init__(source)
 
     @property
-    def given(self) -> Subset[Any]:
-        """The subset, as the user has it."""
+    def original(self) -> Subset[Any]:
+        """Subset that the user passed to the loader."""
         return self._subset
 
-    def check(self) -> None:
-        """Refuse a subset that is not as it was.
+    @property
+    def base(self) -> OriginDataset:
+        """Dataset that decodes the samples."""
+        return self._base
 
-        Raises:
-            ConfigError: its indices or its data set were replaced.
-        """
+    def check(self) -> None:
+        """Raise ``ConfigError`` if the indices or the data set of the subset were replaced."""
         chain = _chain(self._subset)
         is_same = (
             len(chain) == len(self._chain)
@@ -78,58 +78,22 @@ class SelectedDataset(OriginDataset):
                 "its reads; make a new DataLoader"
             )
 
-    @property
-    def transform(self) -> Callable[..., Any] | None:
-        """That of the data set beneath."""
-        return getattr(self._base, "transform", None)
-
-    @property
-    def per_sample(self) -> bool:
-        """See ``OriginDataset``."""
-        return self._base.per_sample
-
-    @property
-    def is_overridden(self) -> bool:
-        """See ``OriginDataset``."""
-        return self._base.is_overridden
-
-    @property
-    def makes_batches(self) -> bool:
-        """See ``OriginDataset``."""
-        return self._base.makes_batches
-
     def __getitem__(self, i: int) -> Any:
-        """Sample ``i`` of the subset."""
+        """Return sample ``i`` of the subset."""
         return self._subset[i]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
-        """Several samples of the subset."""
+        """Return several samples of the subset."""
         return self._subset.__getitems__(list(indices))
 
     @contextmanager
     def supplied(
         self, data: Mapping[int, bytes | Bytes], generator: torch.Generator | None = None
-    ) -> Iterator[Supply]:
-        """See ``OriginDataset``; ``data`` is by samples of the subset."""
-        below = {int(self._samples[i]): part for i, part in data.items()}
-        with self._base.supplied(below, generator) as supply:
+    ) -> Iterator[SuppliedBytes]:
+        """As of ``OriginDataset``; ``data`` has samples of the subset as keys."""
+        of_base = {int(self._samples[i]): part for i, part in data.items()}
+        with self._base.supplied(of_base, generator) as supply:
             yield supply
-
-    def decode_bytes(self, data: Bytes) -> Any:
-        """See ``OriginDataset``."""
-        return self._base.decode_bytes(data)
-
-    def decode_sample(self, data: Bytes, label: int) -> Any:
-        """See ``OriginDataset``; ``label`` is what the data set beneath has."""
-        return self._base.decode_sample(data, label)
-
-    def finish(self, decoded: Any, label: int, generator: torch.Generator | None) -> Any:
-        """See ``OriginDataset``."""
-        return self._base.finish(decoded, label, generator)
-
-    def stack(self, data: Bytes, offsets: Ints, labels: Ints) -> Any:
-        """See ``OriginDataset``."""
-        return self._base.stack(data, offsets, labels)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return SelectedDataset, (self._subset,)
@@ -148,7 +112,7 @@ def _only_selects(dataset: object) -> bool:
 
 
 def _chain(subset: Any) -> list[Subset[Any]]:
-    """``subset`` and the subsets beneath it."""
+    """Return ``subset`` and the subsets that it selects from."""
     chain = [subset]
     while _only_selects(chain[-1].dataset):
         chain.append(chain[-1].dataset)
@@ -156,7 +120,7 @@ def _chain(subset: Any) -> list[Subset[Any]]:
 
 
 def _whole_numbers(subset: Subset[Any]) -> NDArray[np.int64]:
-    """The indices of ``subset``, a copy."""
+    """Copy the indices of ``subset``."""
     indices: Any = subset.indices
     if isinstance(indices, torch.Tensor):
         indices = indices.numpy(force=True)

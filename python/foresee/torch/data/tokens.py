@@ -13,7 +13,7 @@ import torch
 from foresee import _native
 from foresee._loading import data_source
 from foresee.errors import ConfigError
-from foresee.torch.data.dataset import OriginDataset, check_dtype
+from foresee.torch.data.dataset import OriginDataset, check_dtype, numpy_dtype
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,12 +41,12 @@ class TokenDataset(OriginDataset):
         stride: tokens from one sample to the next, 1 or more; default ``window``.
         dtype: of a token, NumPy's or torch's, such as ``"uint16"``; needed for ``.bin`` files.
         offset: tokens from ``x`` to ``y``, 0 or more.
-        drop_tail: leave out the tokens at a file's end that fill no window; their number is logged once. False: one
-            further window of each file ends with the file, and repeats tokens of the one before. Files that are shorter
-            than a window are left out, and logged, in both cases.
+        drop_tail: omit the tokens at a file's end that fill no window; their number is logged once. False: one further
+            window of each file ends with the file, and repeats tokens of the one before. Files that are shorter than a
+            window are omitted, and logged, in both cases.
         cast: dtype of the batches, which are copies then; None keeps the stored type, and batches are views of the
             loader's memory.
-        exclude: patterns of files and folders to leave out, as of ``FolderDataset``.
+        exclude: patterns of files and folders to omit, as of ``FolderDataset``.
         storage_options: of the origin.
 
     Raises:
@@ -85,7 +85,7 @@ class TokenDataset(OriginDataset):
         known = None
         if dtype is not None:
             try:
-                known = _numpy_type(dtype)
+                known = numpy_dtype(dtype)
             except TypeError:
                 faults.append(f"dtype={dtype!r}; NumPy has no such type")
         if faults:
@@ -127,21 +127,21 @@ class TokenDataset(OriginDataset):
 
     @property
     def per_sample(self) -> bool:
-        """Whether samples need work one by one: never."""
+        """Whether each sample needs work: never."""
         return False
 
     def decode_bytes(self, data: Bytes) -> tuple[torch.Tensor, torch.Tensor]:
-        """``(x, y)``, each of shape (window,)."""
+        """Return ``(x, y)``, each of shape (window,)."""
         x, y = self._divided(torch.from_numpy(data.view(self.dtype)))
         return x, y
 
-    # A window has no label, and nothing random is done to it.
+    # A window has neither label nor random transforms.
     def finish(self, decoded: Any, label: int, generator: torch.Generator | None) -> Any:  # noqa: ARG002
-        """The sample as it is."""
+        """Return the sample unchanged."""
         return decoded
 
     def stack(self, data: Bytes, offsets: Ints, labels: Ints) -> list[torch.Tensor]:  # noqa: ARG002 - as above
-        """``[x, y]``, each of shape (samples, window)."""
+        """Return ``[x, y]``, each of shape (samples, window)."""
         return self._divided(torch.from_numpy(data.view(self.dtype).reshape(len(offsets) - 1, -1)))
 
     def __repr__(self) -> str:
@@ -156,28 +156,18 @@ class TokenDataset(OriginDataset):
 
 
 def _opened(uri: object) -> _native.Index | None:
-    """The index that ``uri`` names, if it names one."""
+    """Return the index, if ``uri`` is one or its file."""
     if isinstance(uri, str) and uri.endswith(".fidx"):
         return _native.Index.open(uri)
     return uri if isinstance(uri, _native.Index) else None
 
 
 def _check(index: _native.Index, length: int, stride: int, *, drop_tail: bool) -> None:
-    """Refuse an index of other samples.
-
-    Raises:
-        ConfigError: it has other windows, or none.
-    """
-    asked = ((length,), stride, drop_tail)
-    if index.layout != "windows" or (index.row_shape, index.stride, index.drop_tail) != asked:
+    """Raise ``ConfigError`` for an index of other windows, or of none."""
+    expected = ((length,), stride, drop_tail)
+    if index.layout != "windows" or (index.row_shape, index.stride, index.drop_tail) != expected:
         raise ConfigError(
             f"{index.uri}: its index has layout {index.layout!r}, rows of {index.row_shape}, stride {index.stride} and "
             f"drop_tail={index.drop_tail}; window= and offset= make {length} tokens, with stride={stride} and "
             f"drop_tail={drop_tail}: make another index, or pass the same values"
         )
-
-
-def _numpy_type(dtype: DTypeLike | torch.dtype) -> np.dtype[Any]:
-    if isinstance(dtype, torch.dtype):
-        return np.dtype(torch.empty(0, dtype=dtype).numpy().dtype)
-    return np.dtype(dtype)

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A worker process: samples in, batches out.
+"""A worker process, which makes batches of samples.
 
-It is started as torch starts its own (fork, forkserver or spawn), gets one socket, and through it the descriptors of
-the memory that it shares with the training process. It needs no engine. When the training process is gone the
-socket says so, and the worker ends; nothing has to be cleaned up.
+It starts as torch's workers do (fork, forkserver or spawn), and gets the descriptors of shared memory through one
+socket. It needs no engine. It ends when the training process closes the socket, and leaves nothing to clean up.
 """
 
 from __future__ import annotations
@@ -24,34 +23,34 @@ from torch.utils.data import _utils as torch_utils
 
 from foresee.errors import WorkerDied
 from foresee.torch.data.arena import Arena, Segment
-from foresee.torch.data.assemble import Recipe, SampleError, Work
+from foresee.torch.data.assemble import BatchInput, Recipe, SampleError
 from foresee.torch.data.pipe import dump, load, receive, send
 
-# Seconds after which a worker whose socket is still open looks whether the training process is there: a process that
-# some other code forked may hold the other end.
+# Seconds after which a worker checks whether the training process is alive: another forked process may hold the other
+# end of its socket.
 _ORPHAN_CHECK = 5.0
 
 
 @dataclass(frozen=True, eq=False)
-class Inherited:
-    """What a forked worker has without a message."""
+class ForkState:
+    """State that a forked worker inherits."""
 
     recipe: Recipe
     init_fn: Callable[[int], None] | None
     descriptors: list[int]
-    """Ends of sockets that belong to the training process."""
+    """The training process's ends of sockets."""
 
 
-def main(channel: socket.socket, parent: int, inherited: Inherited | None) -> None:
+def main(channel: socket.socket, parent: int, fork_state: ForkState | None) -> None:
     """Serve until the socket closes. ``parent``: process id of the training process."""
     # Ctrl-C goes to the whole foreground group; the training process decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for descriptor in [] if inherited is None else inherited.descriptors:
+    for descriptor in [] if fork_state is None else fork_state.descriptors:
         os.close(descriptor)
     torch.set_num_threads(1)
     try:
-        hello = _next(channel, parent)
-        recipe = None if hello is None else _begin(channel, hello, inherited)
+        setup = _next(channel, parent)
+        recipe = None if setup is None else _begin(channel, setup, fork_state)
         if recipe is not None:
             _Server(recipe).run(channel, parent)
     except (BrokenPipeError, ConnectionResetError):
@@ -59,42 +58,42 @@ def main(channel: socket.socket, parent: int, inherited: Inherited | None) -> No
 
 
 def _next(channel: socket.socket, parent: int) -> dict[str, Any] | None:
-    """The next message; None when the training process is gone."""
+    """Receive the next message; None when the training process has ended."""
     while not select.select([channel], [], [], _ORPHAN_CHECK)[0]:
         if os.getppid() != parent:
             return None
     return receive(channel)
 
 
-def _begin(channel: socket.socket, hello: dict[str, Any], inherited: Inherited | None) -> Recipe | None:
-    """The recipe, once ``worker_init_fn`` has run; None if either failed, which was reported."""
-    number, base_seed = hello["id"], hello["base_seed"]
+def _begin(channel: socket.socket, setup: dict[str, Any], fork_state: ForkState | None) -> Recipe | None:
+    """Run ``worker_init_fn`` and return the recipe; None after a failure, which is sent."""
+    number, base_seed = setup["id"], setup["base_seed"]
     try:
-        if inherited is None:
-            index = hello["descriptors"][0] if hello["descriptors"] else None
-            recipe, init_fn = load(hello["payload"], index=index)
+        if fork_state is None:
+            index = setup["descriptors"][0] if setup["descriptors"] else None
+            recipe, init_fn = load(setup["payload"], index=index)
         else:
-            recipe, init_fn = inherited.recipe, inherited.init_fn
+            recipe, init_fn = fork_state.recipe, fork_state.init_fn
         seed = base_seed + number
-        # What get_worker_info() returns.
+        # For get_worker_info().
         torch_utils.worker._worker_info = torch_utils.worker.WorkerInfo(  # noqa: SLF001
-            id=number, num_workers=hello["count"], seed=seed, dataset=recipe.given
+            id=number, num_workers=setup["count"], seed=seed, dataset=recipe.original
         )
-        # As torch's loader, for worker_init_fn and for what a dataset does once per worker.
+        # As torch's loader, for worker_init_fn and for a dataset's work per worker.
         random.seed(seed)
         torch.manual_seed(seed)
         np.random.seed(torch_utils.worker._generate_state(base_seed, number))  # noqa: NPY002, SLF001
         if init_fn is not None:
             init_fn(number)
         recipe.check()
-    except BaseException as error:  # noqa: BLE001 - it belongs to the training process
+    except BaseException as error:  # noqa: BLE001 - raised in the training process
         send(channel, {"task": None, **_failure(error, None)})
         return None
-    return recipe  # type: ignore[no-any-return] # what was dumped is what is loaded
+    return recipe  # type: ignore[no-any-return] # the type that was pickled
 
 
 class _Server:
-    """Makes one batch after another."""
+    """Makes the batches of a worker."""
 
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe
@@ -103,7 +102,7 @@ class _Server:
         """Segments whose descriptor the training process has."""
         self._slots: dict[int, Segment] = {}
         self._made: dict[int, dict[int, Any]] = {}
-        """By task, the samples of batches of which one sample failed."""
+        """Finished samples of batches with a failed sample, by task."""
 
     def run(self, channel: socket.socket, parent: int) -> None:
         while (task := _next(channel, parent)) is not None:
@@ -114,14 +113,14 @@ class _Server:
             send(channel, {"task": task["task"], **result}, descriptors)
 
     def _serve(self, task: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
-        work: Work = task["work"]
+        batch: BatchInput = task["batch"]
         if task["bytes"]:
-            # A copy, because what a decoder keeps of its input must not change with the next task.
-            work = replace(work, data=np.array(self._slots[task["slot"]].view(task["bytes"])))
+            # A copy, because a decoder may keep its input longer than this task.
+            batch = replace(batch, data=np.array(self._slots[task["slot"]].view(task["bytes"])))
         made = self._made.pop(task["task"], {})
         self._arena.begin()
         try:
-            value = self._recipe.assemble(work, made, seed_globals=True, collate=self._arena.collate)
+            value = self._recipe.assemble(batch, made, seed_globals=True, collate=self._arena.collate)
             pickled, buffers = dump(value, out_of_band=True)
             number, descriptor, spans = self._arena.finish(buffers)
         except SampleError as error:
@@ -144,6 +143,6 @@ def _failure(error: BaseException, sample: tuple[int, str] | None) -> dict[str, 
     try:
         pickled, _ = dump(error)
         load(pickled)
-    except Exception:  # noqa: BLE001 - some errors cannot travel; their text can
+    except Exception:  # noqa: BLE001 - some errors cannot be pickled; their text can
         pickled, _ = dump(RuntimeError(f"{type(error).__name__}: {error}"))
     return {"ok": False, "error": pickled, "text": text, "sample": sample}

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How worker processes are started, and which are ready for the next epoch.
+"""Start of worker processes, ahead of the next epoch where that takes long.
 
-A forked worker has what it needs in its memory and starts in milliseconds. Any other one imports torch first, which
-takes seconds, so the workers of the next epoch are started while this one ends. They get the dataset when that epoch
-begins, because it may be changed in between.
+A forked worker starts in milliseconds. Any other one imports torch, which takes seconds, so the workers of the next
+epoch are started while this one ends. They get the dataset when that epoch begins, because it may change in between.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from foresee.torch.data.assemble import ByteRecipe, Recipe
 from foresee.torch.data.pipe import dump, send
-from foresee.torch.data.worker import Inherited, main
+from foresee.torch.data.worker import ForkState, main
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,25 +27,23 @@ if TYPE_CHECKING:
     from foresee._loading.data_source import Source
 
     Started: TypeAlias = tuple[BaseProcess, socket.socket]
-    """A process, and our end of its channel."""
+    """A process, and the training process's end of its channel."""
 
 _log = logging.getLogger("foresee")
 # Bytes of a dataset's pickle from which on a warning names it.
 _LARGE_PAYLOAD = 1 << 30
-# A process that is no longer needed has this long, in seconds, before it is killed.
+# Seconds for an unused process to end before it is killed.
 _GRACE = 2.0
 _processes: weakref.WeakSet[BaseProcess] = weakref.WeakSet()
 
 
-def _disown() -> None:
-    """In a child that the user forked: multiprocessing ends all processes that it knows when a process exits, but
-    these are the parent's.
-    """
+def _forget_processes() -> None:
+    """Keep a forked child of the user from ending the parent's workers: multiprocessing ends all known ones at exit."""
     for process in _processes:
         multiprocessing.process._children.discard(process)  # type: ignore[attr-defined] # noqa: SLF001
 
 
-os.register_at_fork(after_in_child=_disown)
+os.register_at_fork(after_in_child=_forget_processes)
 
 
 class Starter:
@@ -60,7 +57,7 @@ class Starter:
         self._closed = False
 
     def prepare(self, count: int) -> None:
-        """Start ``count`` processes for a later ``start``, unless they would start at once then. From any thread."""
+        """Start ``count`` processes for a later ``start``, unless they are forked. Thread-safe."""
         with self._lock:
             while not self._is_fork and not self._closed and len(self._ready) < count:
                 self._ready.append(self._process(None, []))
@@ -68,7 +65,7 @@ class Starter:
     def start(
         self, count: int, recipe: Recipe, init_fn: Callable[[int], None] | None, base_seed: int
     ) -> Iterator[Started]:
-        """Start workers 0 to ``count - 1``, and yield each; processes that were prepared are taken first.
+        """Start workers 0 to ``count - 1``, prepared processes first, and yield each.
 
         Raises:
             OSError: the next one cannot be started.
@@ -76,23 +73,23 @@ class Starter:
         payload = b"" if self._is_fork else _pickled(recipe, init_fn)
         source = recipe.dataset.source if isinstance(recipe, ByteRecipe) else None
         index = [] if self._is_fork or source is None else [_index_descriptor(source)]
-        inherited = Inherited(recipe, init_fn, []) if self._is_fork else None
+        fork_state = ForkState(recipe, init_fn, []) if self._is_fork else None
         channels: list[socket.socket] = []
         try:
             for number in range(count):
                 with self._lock:
                     ready = self._ready.pop() if self._ready else None
-                process, channel = ready or self._process(inherited, channels)
+                process, channel = ready or self._process(fork_state, channels)
                 channels.append(channel)
-                hello = {"id": number, "count": count, "base_seed": base_seed, "payload": payload}
-                send(channel, hello, index)
+                setup = {"id": number, "count": count, "base_seed": base_seed, "payload": payload}
+                send(channel, setup, index)
                 yield process, channel
         finally:
             for descriptor in index:
                 os.close(descriptor)
 
     def close(self) -> None:
-        """End the processes that were prepared. Idempotent."""
+        """End the prepared processes. Idempotent."""
         with self._lock:
             self._closed = True
             ready, self._ready = self._ready, []
@@ -104,15 +101,15 @@ class Starter:
                 process.kill()
                 process.join()
 
-    def _process(self, inherited: Inherited | None, others: list[socket.socket]) -> Started:
-        """A new process; ``others``: our ends of the channels of the workers before it."""
+    def _process(self, fork_state: ForkState | None, others: list[socket.socket]) -> Started:
+        """Start a process; ``others``: this end of the channels of the workers before it."""
         ours, theirs = socket.socketpair()
-        if inherited is not None:
+        if fork_state is not None:
             closed = [channel.fileno() for channel in (*others, ours)]
-            inherited = Inherited(inherited.recipe, inherited.init_fn, closed)
+            fork_state = ForkState(fork_state.recipe, fork_state.init_fn, closed)
         with theirs:
-            process = self._context.Process(  # type: ignore[attr-defined] # every context has it
-                target=main, args=(theirs, os.getpid(), inherited), name="foresee-worker", daemon=True
+            process = self._context.Process(  # type: ignore[attr-defined] # all contexts have it
+                target=main, args=(theirs, os.getpid(), fork_state), name="foresee-worker", daemon=True
             )
             process.start()
         _processes.add(process)
@@ -132,7 +129,7 @@ def _pickled(recipe: Recipe, init_fn: Callable[[int], None] | None) -> bytes:
 
 
 def _index_descriptor(source: Source) -> int:
-    """The index as a descriptor: of its file, or of memory without a name."""
+    """Return a descriptor of the index file, or of anonymous memory."""
     if source.file is not None:
         return os.open(source.file, os.O_RDONLY | os.O_CLOEXEC)
     descriptor = os.memfd_create("foresee-index", os.MFD_CLOEXEC)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The training process's side of worker processes: start them, feed them, and notice when one dies.
+"""Worker processes of the training process: start, tasks, results, and their end.
 
-Batches go to the workers in turn, as torch does. Each worker has a few slots of shared memory, so that it
-finds its next task when it has done one. Nothing has a name: when this process dies, sockets and memory go
-with it, and the workers end. A worker is not restarted: what killed it would kill the next.
+Batches are distributed round-robin, as by torch. Each worker has several slots of shared memory, so that its next task
+is ready when one ends. Sockets and memory have no name: they end with this process, and the workers end with them. A
+worker is not restarted, because the cause would kill the next one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import numpy as np
 
 from foresee.errors import Closed, WorkerDied
 from foresee.torch.data.arena import Segment
-from foresee.torch.data.assemble import Recipe, SampleError, Work
+from foresee.torch.data.assemble import BatchInput, Recipe, SampleError
 from foresee.torch.data.pipe import load, receive, send
 from foresee.torch.data.repair import repair
 
@@ -37,12 +37,12 @@ if TYPE_CHECKING:
     from foresee.torch.data.worker_start import Starter
 
 _NO_BYTES: Bytes = np.zeros(0, np.uint8)
-# A worker that was told to end has this long, in seconds, before it is killed.
+# Seconds for a worker to end before it is killed.
 _GRACE = 2.0
 
 
 class RemoteTrace(Exception):
-    """The traceback of a worker, as text: the cause of the error it raised."""
+    """The traceback of a worker as text: the ``__cause__`` of its error."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -72,11 +72,11 @@ class _Worker:
     segments: dict[int, Segment] = field(default_factory=dict)
     """The worker's memory for batches."""
     released: deque[int] = field(default_factory=deque)
-    """Segments whose batches are gone, for the worker to use again."""
+    """Segments whose batches were freed, for the worker to reuse."""
     tasks: dict[int, _Task] = field(default_factory=dict)
-    death: BaseException | None = None
+    error: BaseException | None = None
     sending: threading.Lock = field(default_factory=threading.Lock)
-    """Held for a message: the reader sends a task again while the feed sends the next one."""
+    """Lock for a message: the reader may repeat a task while the feed sends the next one."""
 
 
 class WorkerPool:
@@ -114,9 +114,9 @@ class WorkerPool:
         self._reader.start()
 
     @property
-    def broken(self) -> bool:
+    def is_broken(self) -> bool:
         """Whether a worker has died."""
-        return any(worker.death is not None for worker in self._workers)
+        return any(worker.error is not None for worker in self._workers)
 
     @property
     def pids(self) -> list[int]:
@@ -124,17 +124,17 @@ class WorkerPool:
         return [worker.process.pid or 0 for worker in self._workers]
 
     def submit(self, batch: Batch, seed: int, turns: Turns) -> Future[Any]:
-        """Have ``batch`` made by the next worker; waits for a slot of it."""
+        """Send ``batch`` to the next worker, after a wait for one of its slots."""
         future: Future[Any] = Future()
         with self._changed:
             worker = self._workers[self._next]
             self._next = (self._next + 1) % len(self._workers)
-            while not worker.free and worker.death is None and not self._closed:
+            while not worker.free and worker.error is None and not self._closed:
                 self._changed.wait()
             if self._closed:
                 raise Closed("the workers were closed")
-            if worker.death is not None:
-                future.set_exception(worker.death)
+            if worker.error is not None:
+                future.set_exception(worker.error)
                 return future
             self._serial += 1
             serial, task = self._serial, _Task(future, batch, seed, worker.free.pop(), turns)
@@ -164,7 +164,7 @@ class WorkerPool:
             "task": serial,
             "slot": task.slot,
             "bytes": len(batch.data),
-            "work": replace(Work.of(batch, task.seed, self._session.source), data=_NO_BYTES),
+            "batch": replace(BatchInput.of(batch, task.seed, self._session.source), data=_NO_BYTES),
         }
         if len(batch.data):
             if task.slot not in worker.slots:
@@ -176,18 +176,18 @@ class WorkerPool:
             try:
                 send(worker.channel, message, descriptors)
             except OSError:
-                # It is dead; the reader finds out how it ended and fails the task.
+                # It has ended; the reader gets its exit status and fails the task.
                 return
 
     def _read(self) -> None:
         try:
             self._receive_all()
-        except Exception as cause:  # noqa: BLE001 - else whoever waits for a batch would wait forever
-            error = WorkerDied(f"what the workers sent cannot be read: {type(cause).__name__}: {cause}")
+        except Exception as cause:  # noqa: BLE001 - otherwise the loop would wait forever
+            error = WorkerDied(f"the messages of the workers cannot be read: {type(cause).__name__}: {cause}")
             error.__cause__ = cause
             with self._changed:
                 for worker in self._workers:
-                    worker.death = worker.death or error
+                    worker.error = worker.error or error
                 self._changed.notify_all()
             for worker in self._workers:
                 self._fail(worker, error)
@@ -204,18 +204,18 @@ class WorkerPool:
                     if key.data is None:
                         return
                     worker = key.data
-                    if worker.death is not None:
-                        continue  # Both of its events came at once.
+                    if worker.error is not None:
+                        continue  # Both of its events came together.
                     has_ended = key.fileobj is not worker.channel and not _is_readable(worker.channel)
                     message = None if has_ended else receive(worker.channel)
                     if message is None or message["task"] is None:
                         selector.unregister(worker.channel)
                         selector.unregister(worker.process.sentinel)
-                        self._bury(worker, message)
+                        self._on_exit(worker, message)
                     else:
-                        self._take(worker, message)
+                        self._on_message(worker, message)
 
-    def _take(self, worker: _Worker, message: dict[str, Any]) -> None:
+    def _on_message(self, worker: _Worker, message: dict[str, Any]) -> None:
         task = worker.tasks[message["task"]]
         outcome: Any = None
         error: BaseException | None = None
@@ -233,7 +233,7 @@ class WorkerPool:
                 return
             else:
                 error = _remote(message)
-        except BaseException as raised:  # noqa: BLE001 - it belongs to whoever waits for the batch
+        except BaseException as raised:  # noqa: BLE001 - raised in the thread that waits for the batch
             error = raised
         with self._changed:
             del worker.tasks[message["task"]]
@@ -249,7 +249,7 @@ class WorkerPool:
         number, spans = message["segment"], message["spans"]
         for descriptor in message["descriptors"]:
             worker.segments[number] = Segment(descriptor)
-        # The worker's own memory, which is used again when the last array over it is gone.
+        # The worker reuses this memory when the last array over it is gone.
         lease = worker.segments[number].lease(max((stop for _, stop in spans), default=0))
         weakref.finalize(lease, worker.released.append, number).atexit = False
         if task.future.cancelled():
@@ -257,7 +257,7 @@ class WorkerPool:
         value = load(message["value"], buffers=[lease[begin:stop] for begin, stop in spans])
         return value if self._pin is None else self._pin(value)
 
-    def _bury(self, worker: _Worker, last_words: dict[str, Any] | None) -> None:
+    def _on_exit(self, worker: _Worker, message: dict[str, Any] | None) -> None:
         worker.process.join(_GRACE)
         code = worker.process.exitcode
         if code is None:
@@ -269,11 +269,11 @@ class WorkerPool:
         error: BaseException = WorkerDied(
             f"worker {worker.id} (pid {worker.process.pid}) {how}; see its stderr, or use num_workers=0"
         )
-        if last_words is not None:
+        if message is not None:
             # As torch's loader: the error of worker_init_fn itself.
-            error = _remote(last_words)
+            error = _remote(message)
         with self._changed:
-            worker.death = error
+            worker.error = error
             self._changed.notify_all()
         self._fail(worker, error)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The samples of any step, computed from a saved state; and states that avoid samples.
 
-No log and no loader is needed: an order is a function of its seed and epoch, or the state has what was drawn. A step is
-one batch of every rank, at the state's batch size and world size. Needs no torch.
+An order is a function of its seed and epoch, or the state has the random numbers that were drawn, so neither a log nor
+a loader is needed. A step is one batch of every rank, at the batch size and world size of the state.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class RankStep:
-    """What one rank hands out in a step."""
+    """The batch of one rank."""
 
     rank: int
     ids: Ints
     positions: Ints
-    """Over all ranks; those at or past the data set's length are padding."""
+    """Global positions; those at or past the data set's length are padding."""
 
 
 @dataclass(frozen=True)
@@ -41,18 +41,18 @@ class Step:
 
     epoch: int
     step: int | None
-    """Of the epoch, from 0; None where the epoch was resumed between two global batches."""
+    """From 0; None where the epoch was resumed between two global batches."""
     position: int
-    """Samples over all ranks that come before it in its epoch."""
+    """Samples of all ranks before it in its epoch."""
     ranks: tuple[RankStep, ...]
 
 
 class StateSteps:
-    """Steps of the run that ``state`` was saved in.
+    """Steps of the run that saved ``state``.
 
     Raises:
-        StateMismatch: no state, a newer version, or a damaged one.
-        ConfigError: its order cannot be computed from it; says why.
+        StateMismatch: ``state`` is no state, of a newer version, or damaged.
+        ConfigError: the order cannot be computed from ``state``; the message has the reason.
     """
 
     def __init__(self, state: Mapping[str, Any]) -> None:
@@ -69,12 +69,10 @@ class StateSteps:
 
     @property
     def name(self) -> str:
-        """Name of the order."""
         return self._order.name if self._drawn is None else "torch.random"
 
     @property
     def samples(self) -> int:
-        """Samples of the data set."""
         return self._order.n
 
     @property
@@ -85,7 +83,7 @@ class StateSteps:
         """Return step ``step`` of ``epoch`` (None: the state's), both from 0.
 
         Raises:
-            ConfigError: the epoch has fewer steps, or its steps cannot be counted from its start.
+            ConfigError: the epoch has fewer steps, or was resumed between two global batches.
         """
         chosen = self.epoch if epoch is None else epoch
         if chosen < 0:
@@ -106,12 +104,12 @@ class StateSteps:
         return self._step(chosen, 0, step)
 
     def ahead(self, count: int) -> Step:
-        """Return the step that a loader resumed from the state hands out as its ``count``-th, 0 being the next one.
+        """Return the step that follows ``count`` steps after the state; 0 is the next one of a resumed loader.
 
-        Negative: steps before the state in its epoch, -1 being the last one handed out.
+        Negative: steps before the state in its epoch, -1 being the last one that was returned.
 
         Raises:
-            ConfigError: it lies before the epoch's start, or in an epoch that is not known.
+            ConfigError: the step is before the epoch's start, or in an unknown epoch.
         """
         if count < 0:
             return self._behind(count)
@@ -140,12 +138,10 @@ class StateSteps:
         return self._step(self.epoch, position, 0)
 
     def _steps(self, start: int) -> int:
-        """Steps of an epoch from position ``start`` on."""
-        samples = self._order.samples_per_rank(start, self.world_size)
-        return samples // self.batch_size if self.drop_last else -(-samples // self.batch_size)
+        return self._order.steps(start, self.world_size, self.batch_size, drop_last=self.drop_last)
 
     def _step(self, epoch: int, start: int, step: int) -> Step:
-        """Step ``step`` of ``epoch`` as it is dealt from position ``start`` on."""
+        """Return step ``step`` of ``epoch``, counted from position ``start``."""
         first = step * self.batch_size
         count = min(self.batch_size, self._order.samples_per_rank(start, self.world_size) - first)
         position = start + first * self.world_size
@@ -159,7 +155,7 @@ class StateSteps:
         return Step(epoch, number, position, tuple(ranks))
 
     def _ids(self, epoch: int, positions: Ints) -> Ints:
-        """Samples at ``positions``, each with the substitutes that were in effect there."""
+        """Return the samples at ``positions``, with the substitutes in effect there."""
         if self._drawn is None:
             ids = self._order.at(epoch, positions)
         elif epoch == self.epoch:
@@ -176,20 +172,20 @@ class StateSteps:
             for position in positions.tolist()
         ]
         for in_effect in set(entries):
-            here = np.array(entries) == in_effect
-            avoid = avoided_samples.before(self._avoided, epoch, int(positions[here][0]))
-            result[here] = avoided_samples.substituted(
-                ids[here], avoid, samples=self.samples, seed=seed, epoch=epoch
+            mask = np.array(entries) == in_effect
+            avoid = avoided_samples.before(self._avoided, epoch, int(positions[mask][0]))
+            result[mask] = avoided_samples.substituted(
+                ids[mask], avoid, samples=self.samples, seed=seed, epoch=epoch
             )
         return result
 
 
 def avoiding(state: Mapping[str, Any], ids: Iterable[int]) -> dict[str, Any]:
-    """Return ``state`` with ``ids`` avoided from where it stands.
+    """Return ``state`` with ``ids`` avoided from its position on.
 
     Raises:
-        StateMismatch: no state, a newer version, or a damaged one.
-        ConfigError: every id that is unknown, given twice or avoided already; or no sample is left.
+        StateMismatch: ``state`` is no state, of a newer version, or damaged.
+        ConfigError: an id is unknown, repeated or avoided before, or no sample is left; all faults.
     """
     saved_state.check_shape(state)
     avoided, chosen = saved_state.avoided(state), list(ids)
@@ -198,15 +194,15 @@ def avoiding(state: Mapping[str, Any], ids: Iterable[int]) -> dict[str, Any]:
         raise ConfigError(f"the state's order {state['order']!r} has no number of samples")
     if not chosen:
         raise ConfigError("no samples to avoid; give ids such as --avoid 17,23")
-    already, faults = set(avoided_samples.union(avoided)), []
+    avoided_before, faults = set(avoided_samples.union(avoided)), []
     for sample, times in sorted(Counter(chosen).items()):
         if not 0 <= sample < samples:
             faults.append(f"sample {sample} is not in the data set; ids go from 0 to {samples - 1}")
         elif times > 1:
             faults.append(f"sample {sample} is given twice")
-        elif sample in already:
+        elif sample in avoided_before:
             faults.append(f"sample {sample} is avoided by this state already; leave it out")
-    if not faults and len(already) + len(chosen) >= samples:
+    if not faults and len(avoided_before) + len(chosen) >= samples:
         faults.append(f"all {samples} samples are to be avoided; avoid fewer")
     if faults:
         raise ConfigError(faults)
@@ -216,7 +212,7 @@ def avoiding(state: Mapping[str, Any], ids: Iterable[int]) -> dict[str, Any]:
 
 
 def _order_of(state: Mapping[str, Any]) -> tuple[RunOrder, Ints | None]:
-    """Return the order of ``state``, and the permutation of its epoch where only that one is known."""
+    """Return the order of ``state``; with the permutation of its epoch if no other one is known."""
     fields = state["order"]
     name, samples = fields.get("name"), fields.get("n")
     if not isinstance(samples, int) or samples < 1:
@@ -254,7 +250,7 @@ def _permutation(samples: int, draw: object) -> Ints:
             return _native.order_randperm(samples, draw["sampler_seed"]).astype(np.int64)
         generator = base64.b64decode(draw["generator"], validate=True)
         if draw["base"]:
-            # The loader draws a seed before its sampler does: from the same generator, or from another one.
+            # The loader draws a seed before its sampler does, from the same generator or from another one.
             [(seed, ids)], _ = _native.order_loader(samples, generator, [1], batch_size=samples)
             if seed == draw["base_seed"]:
                 return ids.astype(np.int64)

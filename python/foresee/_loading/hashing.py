@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One hash for everything that must be random, yet the same on every rank and after every resume.
+"""The hash behind substitutes and seeds, which are the same on every rank and after every resume.
 
 splitmix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number generators", 2014): its finaliser is a
 bijection of 64 bits. Frozen: another hash would give resumed runs other substitutes and other augmentations.
@@ -12,7 +12,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 
 
 def splitmix64(value: int) -> int:
-    """The output of splitmix64 whose state was ``value`` (taken modulo 2**64) before the step.
+    """Return the output of splitmix64 in state ``value``, taken modulo 2**64.
 
     >>> hex(splitmix64(0))
     '0xe220a8397b1dcdaf'
@@ -24,7 +24,7 @@ def splitmix64(value: int) -> int:
 
 
 def hash64(*parts: int) -> int:
-    """64 bits of ``parts``, each in its place: ``h = splitmix64(h ^ part)``, from ``h = 0``."""
+    """Hash ``parts`` in their order to 64 bits: ``h = splitmix64(h ^ part)``, from ``h = 0``."""
     h = 0
     for part in parts:
         h = splitmix64(h ^ (part & _MASK))
@@ -32,13 +32,10 @@ def hash64(*parts: int) -> int:
 
 
 def substitute(seed: int, epoch: int, sample: int, attempt: int, samples: int) -> int:
-    """The sample that stands in for ``sample``: the same on every rank, and in every run.
-
-    ``attempt``: 0, then 1, 2, ... while the substitute is unreadable too.
-    """
+    """Return the substitute of ``sample``; ``attempt``: 0, then 1, 2, ... while the substitute is unreadable too."""
     return hash64(seed, epoch, sample, attempt) % samples
 
 
 def seed_of(seed: int, epoch: int, position: int) -> int:
-    """Seed of the random transforms of the sample at ``position`` (over all ranks) of ``epoch``."""
+    """Return the seed of random transforms of the sample at the global ``position`` of ``epoch``."""
     return hash64(seed, epoch, position)

@@ -1,23 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measuring this machine: which sweeps, how long each, and what their repeats come to.
+"""Calibration of this machine: sweeps, their share of the time, and the figures of a profile.
 
-Bytes are moved and clocks are read by :class:`foresee._native.Trial`, one short repeat at a time; here repeats become
-the figures of a :mod:`foresee.jobspec.profile`. Figures that could not be had are named with the reason, never guessed.
+:class:`foresee._native.Trial` moves the bytes, one short repeat at a time; this package turns the repeats into figures
+of a :mod:`foresee.jobspec.profile`. Figures that could not be measured are listed with the reason.
 
 ```
 plan ──> memory ┐
          disk   ├─> sweep: 1, 2, 4, ... threads, repeats, median and spread ──> figures
          origin │
          decode ┘
-         ranks  ──> links between ranks        fio ──> figures out of a file of its own
+         ranks  ──> links between ranks        fio ──> figures from its results
 ```
 
 | file | owns |
 |---|---|
-| `plan.py` | what is asked for, its faults, and each part's share of the time |
+| `plan.py` | the options, their faults, and each part's share of the time |
 | `sweep.py` | counts, repeats, the end of a sweep, median and spread |
-| `parts.py` | memory, disk, origin: which sweeps, and under which conditions |
-| `decode.py` | pictures, by the decoder that the loaders use |
+| `parts.py` | memory, disk, origin: their sweeps and conditions |
+| `decode.py` | images, by the loaders' decoder |
 | `ranks.py` | links between ranks |
 | `fio.py` | results of fio |
 """
@@ -27,12 +27,21 @@ from __future__ import annotations
 from foresee.calibrate.plan import (
     SECONDS,
     CalibrationRequest,
+    CalibrationResult,
     Disk,
-    Measured,
     check,
     machine_name,
     measure,
     profile,
 )
 
-__all__ = ["SECONDS", "CalibrationRequest", "Disk", "Measured", "check", "machine_name", "measure", "profile"]
+__all__ = [
+    "SECONDS",
+    "CalibrationRequest",
+    "CalibrationResult",
+    "Disk",
+    "check",
+    "machine_name",
+    "measure",
+    "profile",
+]

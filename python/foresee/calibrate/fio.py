@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Results of fio (``fio --output-format=json``) as figures: random reads against how many are under way.
+"""Results of fio (``fio --output-format=json``) as figures: random reads against the number in flight.
 
-That is ``numjobs`` times ``iodepth``, where the engine can have more than one under way. Fields as fio's own HOWTO has
-them since version 3: ``bw_bytes`` in bytes per second, ``lat_ns`` and ``clat_ns`` in nanoseconds. Older files give KiB
-and microseconds under other names, and are refused, as is whatever does not say what a device gives to random reads:
-other patterns, reads through the page cache, jobs without reads.
+That is ``numjobs`` times ``iodepth``, for engines with more than one read in flight. Fields as in fio's HOWTO since
+version 3: ``bw_bytes`` in bytes per second, ``lat_ns`` and ``clat_ns`` in nanoseconds. Older files, which have KiB and
+microseconds, are refused, and so are other patterns, reads through the page cache, and jobs without reads.
 """
 
 from __future__ import annotations
@@ -14,11 +13,10 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from foresee._schema import files
 from foresee._schema.values import shown
 from foresee.errors import ConfigError
 from foresee.jobspec import Figure
-
-__all__ = ["figures", "read"]
 
 _FILE_BYTES_MAX = 64 << 20
 #: Engines that wait for each read: ``iodepth`` has no effect.
@@ -31,25 +29,18 @@ class _Fault(ValueError):
 
 
 def read(path: str, names: Mapping[str, str]) -> list[Figure]:
-    """The figures of a file.
-
-    Args:
-        path: of the file.
-        names: of the figures: ``read`` and ``latency``.
+    """Read the figures of a file; ``names``: their names under ``read`` and ``latency``.
 
     Raises:
-        ConfigError: no results of fio, or jobs that say nothing of random reads from a device; all faults.
+        ConfigError: the file has no results of fio, or none of random reads from a device; all faults.
         OSError: the file cannot be read.
     """
-    table = _load(path)
-    try:
-        return figures(table, names)
-    except ConfigError as error:
-        raise ConfigError([f"{path}: {fault}" for fault in error.faults]) from None
+    content = files.read(path, _FILE_BYTES_MAX)
+    return files.named(path, lambda: figures(_parsed(content), names))
 
 
 def figures(table: Mapping[str, Any], names: Mapping[str, str]) -> list[Figure]:
-    """As :func:`read`, of what stands in the file."""
+    """As :func:`read`, for the content of a file."""
     jobs = table.get("jobs")
     if not isinstance(jobs, list) or not jobs:
         raise ConfigError("jobs is missing; results of fio --output-format=json expected")
@@ -67,29 +58,25 @@ def figures(table: Mapping[str, Any], names: Mapping[str, str]) -> list[Figure]:
         for figure in made:
             key = figure.name, figure.at
             if key in found:
-                faults.append(f"jobs[{number}]: another job has {figure.at} reads under way; each once")
+                faults.append(f"jobs[{number}]: another job has {figure.at} reads in flight; each once")
             found[key] = figure
     if faults:
         raise ConfigError(faults)
     return list(found.values())
 
 
-def _load(path: str) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        content = file.read(_FILE_BYTES_MAX + 1)
-    if len(content) > _FILE_BYTES_MAX:
-        raise ConfigError(f"{path}: larger than {_FILE_BYTES_MAX} bytes")
+def _parsed(content: bytes) -> dict[str, Any]:
     try:
         table = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"{path}: no JSON ({error}); write it with fio --output-format=json") from None
+        raise ConfigError(f"no JSON ({error}); write it with fio --output-format=json") from None
     if not isinstance(table, dict):
-        raise ConfigError(f"{path}: no results of fio; write it with fio --output-format=json")
+        raise ConfigError("no results of fio; write it with fio --output-format=json")
     return table
 
 
 def _groups(jobs: list[Any]) -> Iterator[tuple[int, list[Any]]]:
-    """Jobs that ran together as copies of one another: without ``group_reporting`` each copy has its own entry."""
+    """Group the copies of a job, which have an entry each without ``group_reporting``."""
     seen: dict[tuple[str, str], tuple[int, list[Any]]] = {}
     for number, job in enumerate(jobs):
         key = (
@@ -144,7 +131,7 @@ def _figures(group: list[Any], table: Mapping[str, Any], names: Mapping[str, str
 
 
 def _latency(reads: list[dict[str, Any]]) -> tuple[float, str]:
-    """Nanoseconds of one read: the median where there is one entry that has it, else the mean of all."""
+    """Return the nanoseconds of a read: the median if a single entry has it, else the mean of all."""
     if len(reads) == 1:
         percentiles = _table(_table(reads[0], "clat_ns", {}, ".read"), "percentile", {}, ".read.clat_ns")
         if _MEDIAN in percentiles:
@@ -193,7 +180,7 @@ def _whole(options: Mapping[str, Any], key: str) -> int:
 
 
 def _date(table: Mapping[str, Any]) -> dt.date | None:
-    """The date of the run; None, and so the profile's, if the file has none."""
+    """Return the date of the run; None, for that of the profile, if the file has none."""
     stamp = table.get("timestamp")
     if isinstance(stamp, bool) or not isinstance(stamp, int) or not 0 < stamp < 1 << 40:
         return None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Memory, disks and the origin: which sweeps belong to each, and what a reader must know of their conditions.
+"""Sweeps of memory, disks and the origin, with their conditions.
 
-What comes from the page cache is a figure of its own (``cached_read``), never mixed with what comes from a device.
+Reads from the page cache have their own figure (``cached_read``), separate from reads of a device.
 """
 
 from __future__ import annotations
@@ -29,24 +29,20 @@ from foresee.jobspec import Figure
 if TYPE_CHECKING:
     from foresee._loading.data_source import Source
 
-__all__ = ["available_memory", "checksum", "disk", "load", "memcpy", "origin", "ram"]
-
-#: More threads than this keep no device busier.
+#: More threads do not increase the load of a device.
 _DISK_THREADS = 32
-#: The loader's own bounds: threads that read a directory; a bucket is asked over more connections.
+#: The loader's limits: threads that read a directory, and connections to a bucket.
 _DIRECTORY_READERS, _STORE_READERS = 64, 128
 _FILE_BYTES = 1 << 30
 _MEBI = 1 << 20
 
-Tell = Callable[[str], None]
 
+class Recorder:
+    """Turns sweeps into figures, and lists what is left out. ``on_progress`` gets what is measured next."""
 
-class _Notes:
-    """Sweeps of one part: each becomes figures, and what is missing is said."""
-
-    def __init__(self, tell: Tell, left_out: list[str]) -> None:
-        self._tell = tell
-        self._left_out = left_out
+    def __init__(self, on_progress: Callable[[str], None]) -> None:
+        self.on_progress = on_progress
+        self.left_out: list[str] = []
 
     def curve(
         self,
@@ -58,12 +54,12 @@ class _Notes:
         *,
         small: tuple[str, Measure, str] | None = None,
     ) -> Iterator[Figure]:
-        """The figures of a sweep; with ``small``: name, measurement and conditions of a latency."""
+        """Return the figures of a sweep; ``small``: name, measurement and conditions of a latency."""
         made = sweep(
             measure,
             counts(most),
             seconds,
-            lambda count: self._tell(f"{name} at {count}"),
+            lambda count: self.on_progress(f"{name} at {count}"),
             small=None if small is None else small[1],
         )
         yield from self._figures(name, made, conditions, small)
@@ -71,17 +67,17 @@ class _Notes:
     def limit(
         self, name: str, small: Measure, most: int, seconds: float, conditions: str
     ) -> Iterator[Figure]:
-        """The most operations per second, if more threads bring no more of them: else there is no limit to tell."""
+        """Return the maximum of operations per second, unless they still rise with the threads."""
 
         def operations(threads: int, share: float) -> tuple[int, float, float]:
             _, took, each = small(threads, share)
             return (round(threads * took / each) if each else 0), took, each
 
-        made = sweep(operations, counts(most), seconds, lambda count: self._tell(f"{name} at {count}"))
+        made = sweep(operations, counts(most), seconds, lambda count: self.on_progress(f"{name} at {count}"))
         middle = [statistics.median(point.rates) for point in made.points]
         last = made.points[-1]
         if made.cut or len(middle) < 2 or middle[-1] >= GAIN * max(middle[:-1]):
-            self._left_out.append(f"{name}: it still rises at {last.at} readers, so no limit was found")
+            self.left_out.append(f"{name}: it still rises at {last.at} readers, so no limit was found")
             return
         best = made.points[middle.index(max(middle))]
         yield frequency(
@@ -94,17 +90,17 @@ class _Notes:
         around = f"{REPEATS} repeats, {load()}"
         for point in made.points:
             if not all(point.rates):
-                self._left_out.append(f"{name} at {point.at}: a repeat moved nothing")
+                self.left_out.append(f"{name} at {point.at}: a repeat moved nothing")
                 continue
             yield rate(name, point.at, point.rates, f"{conditions}; {around}")
             if small is not None and all(point.latencies):
                 yield time_of(small[0], point.at, point.latencies, f"{small[2]}; {around}")
         if made.cut:
-            self._left_out.append(f"{name} beyond {made.points[-1].at}: its share of --seconds was up")
+            self.left_out.append(f"{name} beyond {made.points[-1].at}: its share of --seconds was up")
 
 
 def load() -> str:
-    """Return a note on other programs: the load of the last minute, over the cores that are there.
+    """Return a note on other programs: the load of the last minute, and the number of cores.
 
     >>> load().startswith("load ")
     True
@@ -112,59 +108,55 @@ def load() -> str:
     return f"load {os.getloadavg()[0]:.1f} on {cores()} cores"
 
 
-def memcpy(trial: _native.Trial, seconds: float, tell: Tell, left_out: list[str]) -> Iterator[Figure]:
-    """``memcpy.rate``."""
+def memcpy(trial: _native.Trial, seconds: float, recorder: Recorder) -> Iterator[Figure]:
+    """Measure ``memcpy.rate``."""
     conditions = f"1 MiB pieces, drawn from {_mebibytes(trial, 'pool_bytes')}"
-    yield from _Notes(tell, left_out).curve("memcpy.rate", _work(trial, "copy"), cores(), seconds, conditions)
+    yield from recorder.curve("memcpy.rate", _work(trial, "copy"), cores(), seconds, conditions)
 
 
-def checksum(trial: _native.Trial, seconds: float, tell: Tell, left_out: list[str]) -> Iterator[Figure]:
-    """``checksum.rate``."""
+def checksum(trial: _native.Trial, seconds: float, recorder: Recorder) -> Iterator[Figure]:
+    """Measure ``checksum.rate``."""
     conditions = f"CRC-32C of 128 KiB samples, drawn from {_mebibytes(trial, 'pool_bytes')}"
-    yield from _Notes(tell, left_out).curve(
-        "checksum.rate", _work(trial, "checksum"), cores(), seconds, conditions
-    )
+    yield from recorder.curve("checksum.rate", _work(trial, "checksum"), cores(), seconds, conditions)
 
 
-def ram(trial: _native.Trial, seconds: float, tell: Tell, left_out: list[str]) -> Iterator[Figure]:
-    """``tier.ram.*``: the loader's memory tier."""
-    notes = _Notes(tell, left_out)
-    held = f"{_mebibytes(trial, 'pool_bytes')} in the memory tier"
-    room = available_memory()
-    if room is None:
-        left_out.append("tier.ram.capacity: this machine does not say how much memory is available")
+def ram(trial: _native.Trial, seconds: float, recorder: Recorder) -> Iterator[Figure]:
+    """Measure ``tier.ram.*``, of the loader's memory tier."""
+    data = f"{_mebibytes(trial, 'pool_bytes')} in the memory tier"
+    available = available_memory()
+    if available is None:
+        recorder.left_out.append("tier.ram.capacity: the kernel does not report the available memory")
     else:
-        conditions = "memory available when measured, for all ranks of the machine together"
-        yield Figure(name="tier.ram.capacity", value=float(room), unit="B", conditions=conditions)
-    yield from notes.curve(
+        conditions = "memory available when measured, for all ranks of the node together"
+        yield Figure(name="tier.ram.capacity", value=float(available), unit="B", conditions=conditions)
+    yield from recorder.curve(
         "tier.ram.read",
         _work(trial, "tier_read"),
         cores(),
         0.6 * seconds,
-        f"128 KiB samples at random, {held}",
-        small=("tier.ram.latency", _work(trial, "tier_small_read"), f"4 KiB of a sample, {held}"),
+        f"128 KiB samples at random, {data}",
+        small=("tier.ram.latency", _work(trial, "tier_small_read"), f"4 KiB of a sample, {data}"),
     )
-    yield from notes.curve(
+    yield from recorder.curve(
         "tier.ram.write",
         _work(trial, "tier_write"),
         cores(),
         0.4 * seconds,
-        f"128 KiB samples in place of others, {held}",
+        f"128 KiB samples in place of others, {data}",
     )
 
 
 def disk(
-    name: str, folder: str, seconds: float, tell: Tell, left_out: list[str], *, reads: bool = True
+    name: str, folder: str, seconds: float, recorder: Recorder, *, reads: bool = True
 ) -> Iterator[Figure]:
-    """``tier.NAME.*`` of the disk that ``folder`` is on; its reads only if no other source has them."""
-    tell(f"tier.{name}: writing a file")
+    """Measure ``tier.NAME.*`` of the disk of ``folder``; ``reads``: whether reads too."""
+    recorder.on_progress(f"tier.{name}: writing a file")
     trial = _native.Trial.disk(folder, bytes_max=_FILE_BYTES, seconds=0.2 * seconds)
     facts = trial.facts()
-    notes = _Notes(tell, left_out)
     file = f"file of {_mebibytes(trial, 'bytes')} in {os.path.abspath(folder)}"
     if facts["in_memory"]:
         file += ", a file system in memory"
-    past = "O_DIRECT" if facts["direct"] else "pages dropped before (posix_fadvise), no O_DIRECT here"
+    bypass = "O_DIRECT" if facts["direct"] else "pages dropped before (posix_fadvise), no O_DIRECT here"
     yield Figure(
         name=f"tier.{name}.capacity",
         value=float(facts["room"]),
@@ -172,16 +164,16 @@ def disk(
         conditions=f"free for this user when measured, in {os.path.abspath(folder)}",
     )
     if reads:
-        small = (f"tier.{name}.latency", _work(trial, "small_read"), f"4 KiB random reads, {past}, {file}")
-        yield from notes.curve(
+        small = (f"tier.{name}.latency", _work(trial, "small_read"), f"4 KiB random reads, {bypass}, {file}")
+        yield from recorder.curve(
             f"tier.{name}.read",
             _work(trial, "read"),
             _DISK_THREADS,
             0.4 * seconds,
-            f"128 KiB random reads, {past}, {file}",
+            f"128 KiB random reads, {bypass}, {file}",
             small=small,
         )
-    yield from notes.curve(
+    yield from recorder.curve(
         f"tier.{name}.cached_read",
         _work(trial, "cached_read"),
         cores(),
@@ -189,7 +181,7 @@ def disk(
         f"128 KiB random reads, page-cache hits, {file}",
     )
     written = "O_DIRECT and fdatasync" if facts["direct"] else "page cache and fdatasync, no O_DIRECT here"
-    yield from notes.curve(
+    yield from recorder.curve(
         f"tier.{name}.write",
         _work(trial, "write"),
         _DISK_THREADS,
@@ -198,12 +190,9 @@ def disk(
     )
 
 
-def origin(
-    trial: _native.Trial, source: Source, seconds: float, tell: Tell, left_out: list[str]
-) -> Iterator[Figure]:
-    """``origin.*``: samples of an index, at their origin."""
+def origin(trial: _native.Trial, source: Source, seconds: float, recorder: Recorder) -> Iterator[Figure]:
+    """Measure ``origin.*``, with samples of an index."""
     index = source.index
-    notes = _Notes(tell, left_out)
     facts = trial.facts()
     pages = facts["pages"]
     most = min(_DIRECTORY_READERS if pages else _STORE_READERS, len(index))
@@ -212,7 +201,7 @@ def origin(
         where += ", a file system in memory"
     each = "one request per reader"
     cold = f"{each}, pages dropped before (posix_fadvise)" if pages else each
-    yield from notes.curve(
+    yield from recorder.curve(
         "origin.read",
         _work(trial, "read"),
         most,
@@ -221,10 +210,10 @@ def origin(
         small=("origin.latency", _work(trial, "small_read"), f"at most 4 KiB of a sample, {cold}, {where}"),
     )
     conditions = f"most of at most 4 KiB of a sample, {cold}, {where}"
-    yield from notes.limit("origin.requests", _work(trial, "small_read"), most, 0.15 * seconds, conditions)
+    yield from recorder.limit("origin.requests", _work(trial, "small_read"), most, 0.15 * seconds, conditions)
     if not pages:
         return
-    yield from notes.curve(
+    yield from recorder.curve(
         "origin.cached_read",
         _work(trial, "cached_read"),
         min(cores(), len(index)),
@@ -234,7 +223,7 @@ def origin(
 
 
 def available_memory() -> int | None:
-    """Bytes that could be had without swapping, by the kernel's estimate; None where it has none."""
+    """Return the kernel's estimate of bytes available without swapping, or None."""
     try:
         with open("/proc/meminfo", encoding="ascii") as file:
             lines = dict(line.split(":", 1) for line in file)

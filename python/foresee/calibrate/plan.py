@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plan of a calibration: its checked options, and each part's share of the time.
 
-All faults are found before anything is measured, as far as they can be seen without measuring. Parts that need what was
-not given (an origin, a disk, a launcher) are left out and named.
+Faults are found before the measurement as far as possible. Parts without their option (an origin, a disk, a launcher)
+are listed as left out.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
 
 from foresee import _native
 from foresee._loading import data_source
@@ -26,18 +25,16 @@ from foresee.calibrate.sweep import cores
 from foresee.errors import ConfigError
 from foresee.jobspec import Figure, Profile
 
-__all__ = ["SECONDS", "CalibrationRequest", "Disk", "Measured", "check", "machine_name", "measure", "profile"]
-
-#: Seconds of a whole calibration, all parts together, unless told otherwise.
+#: Default seconds of a whole calibration.
 SECONDS = 45.0
 _SECONDS_MAX = 3600.0
-#: What can be measured beside disks; these are no names for one.
+#: Parts other than disks, whose names no disk may have.
 _PARTS = ("memcpy", "checksum", "ram", "origin", "decode", "network")
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-#: Parts of the time, relative to each other: where figures scatter most, most is spent.
+#: Relative shares of the time; parts with more scatter get more.
 _WEIGHTS = {"memcpy": 1.0, "checksum": 1.0, "ram": 2.5, "origin": 6.0, "decode": 2.0, "network": 3.0}
 _DISK_WEIGHT = 6.0
-#: However late it is, each part gets this much of its share: a figure of few bytes is better than none.
+#: Fraction of its share that each part gets at least.
 _SHARE_LEAST = 0.1
 
 
@@ -47,31 +44,31 @@ class Disk:
 
     name: str
     path: str
-    """Of a folder on it; of the results."""
+    """Path of a folder on it, or of the results."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CalibrationRequest:
-    """A calibration without faults."""
+    """Checked options of a calibration."""
 
     seconds: float = SECONDS
     origin: data_source.Source | None = None
     disks: tuple[Disk, ...] = ()
     results: tuple[Figure, ...] = field(default=(), repr=False)
-    """Of fio."""
+    """Figures of fio."""
     only: frozenset[str] = frozenset()
     """Parts and names of disks; empty: all."""
     world: World = field(default_factory=lambda: World(0, 1))
-    meeting: str | None = None
-    """The address at which ranks meet; None with one rank, or without the network part."""
+    rendezvous: str | None = None
+    """Address of rank 0; None with one rank, or without the network part."""
 
-    def wants(self, part: str) -> bool:
-        """Whether a part, or a disk by its name, is to be measured."""
+    def includes(self, part: str) -> bool:
+        """Whether to measure a part, or a disk by its name."""
         return not self.only or part in self.only
 
 
 @dataclass(frozen=True)
-class Measured:
+class CalibrationResult:
     """The result of a calibration."""
 
     figures: tuple[Figure, ...]
@@ -91,11 +88,11 @@ def check(
     """Check the options of a command line, except the origin.
 
     Args:
-        seconds: for everything, above 0, at most 3600.
+        seconds: for all parts, above 0, at most 3600.
         disks: ``[NAME=]FOLDER``.
         results: ``[NAME=]FILE`` of fio; the name of a tier, or ``origin``.
         only: parts and names of disks.
-        port: where ranks meet; None: one above the launcher's.
+        port: of rank 0; None: one above the launcher's.
         environ: for the launcher's variables.
 
     Raises:
@@ -128,11 +125,11 @@ def check(
             faults += error.faults
         except OSError as error:
             faults.append(f"--fio {each.path}: {error.strerror or error}")
-    world, meeting = World(0, 1), None
+    world, rendezvous = World(0, 1), None
     try:
         world = detect(environ=environ)
         if world.size > 1 and (not only or "network" in only):
-            meeting = ranks.meeting(port, environ)
+            rendezvous = ranks.rendezvous(port, environ)
     except ConfigError as error:
         faults += error.faults
     if faults:
@@ -143,12 +140,12 @@ def check(
         results=tuple(figures),
         only=frozenset(only),
         world=world,
-        meeting=meeting,
+        rendezvous=rendezvous,
     )
 
 
-def _named(words: Sequence[str], option: str, taken: Sequence[str], faults: list[str]) -> list[Disk]:
-    """``[NAME=]PATH``, each name once; without a name it is ``disk``, ``disk2``, ..."""
+def _named(words: Sequence[str], option: str, reserved: Sequence[str], faults: list[str]) -> list[Disk]:
+    """Parse ``[NAME=]PATH``, with unique names; default names are ``disk``, ``disk2``, ..."""
     made: list[Disk] = []
     for word in words:
         name, equals, path = word.partition("=")
@@ -156,111 +153,106 @@ def _named(words: Sequence[str], option: str, taken: Sequence[str], faults: list
             name, path = "disk" if not made else f"disk{len(made) + 1}", word
         if not path:
             faults.append(f"{option} {word}: [NAME=]PATH expected")
-        elif name in taken or not _NAME.fullmatch(name):
+        elif name in reserved or not _NAME.fullmatch(name):
             faults.append(
                 f"{option} {word}: {name!r} is no name for a tier; letters, digits, - and _, and none of "
-                f"{', '.join(taken)}"
+                f"{', '.join(reserved)}"
             )
         elif name in (each.name for each in made):
-            faults.append(f"{option} {word}: {name!r} is there already; each name once")
+            faults.append(f"{option} {word}: {name!r} is repeated; each name once")
         else:
             made.append(Disk(name, path))
     return made
 
 
-def measure(wanted: CalibrationRequest, tell: Callable[[str], None]) -> Measured | None:
-    """Measure everything; None on ranks other than the first, which only answer it.
+def measure(request: CalibrationRequest, on_progress: Callable[[str], None]) -> CalibrationResult | None:
+    """Measure all parts; None on ranks other than the first, which only answer it.
 
-    Args:
-        wanted: what to measure.
-        tell: called with what is measured next.
+    ``on_progress`` gets what is measured next.
 
     Raises:
         OriginError: the origin fails.
-        CacheError: a disk's folder takes no file, or has no room.
-        ForeseeError: ranks do not come, or their link breaks.
+        CacheError: a disk's folder cannot be written, or has no free space.
+        ForeseeError: a rank is missing, or its link breaks.
     """
-    if wanted.world.rank > 0:
-        if wanted.meeting is not None:
-            tell("network: waiting for rank 0")
-            ranks.answer(wanted.world, wanted.meeting)
+    if request.world.rank > 0:
+        if request.rendezvous is not None:
+            on_progress("network: waiting for rank 0")
+            ranks.serve_links(request.world, request.rendezvous)
         return None
-    left_out = list(_not_given(wanted))
+    recorder = parts.Recorder(on_progress)
+    recorder.left_out += _missing_options(request)
     figures: list[Figure] = []
-    for run, seconds in _shares(wanted, tell, left_out):
+    for run, seconds in _shares(request, recorder):
         figures += run(seconds)
-    return Measured((*figures, *wanted.results), tuple(left_out))
+    return CalibrationResult((*figures, *request.results), tuple(recorder.left_out))
 
 
 _Run = Callable[[float], Iterator[Figure]]
 
 
-def _shares(
-    wanted: CalibrationRequest, tell: Callable[[str], None], left_out: list[str]
-) -> Iterator[tuple[_Run, float]]:
+def _shares(request: CalibrationRequest, recorder: parts.Recorder) -> Iterator[tuple[_Run, float]]:
     """Return the parts in order, each with its seconds, which are fewer after parts that took too long."""
-    until = time.monotonic() + wanted.seconds
-    runs = list(_runs(wanted, tell, left_out))
+    until = time.monotonic() + request.seconds
+    runs = list(_runs(request, recorder))
     whole = rest = sum(weight for _, weight in runs)
     for run, weight in runs:
-        share = wanted.seconds * weight / whole
+        share = request.seconds * weight / whole
         left = (until - time.monotonic()) * weight / rest
         rest -= weight
         yield run, max(min(share, left), _SHARE_LEAST * share)
 
 
-def _runs(
-    wanted: CalibrationRequest, tell: Callable[[str], None], left_out: list[str]
-) -> Iterator[tuple[_Run, float]]:
-    measured_by_fio = {figure.name for figure in wanted.results}
-    if wanted.meeting is not None:
-        # First, since the others wait for nothing else.
-        world, meeting = wanted.world, wanted.meeting
-        tell("network: waiting for ranks")
-        yield partial(ranks.links, world, meeting), _WEIGHTS["network"]
-    told: dict[str, Any] = {"tell": tell, "left_out": left_out}
+def _runs(request: CalibrationRequest, recorder: parts.Recorder) -> Iterator[tuple[_Run, float]]:
+    measured_by_fio = {figure.name for figure in request.results}
+    if request.rendezvous is not None:
+        # First, because the other ranks do nothing else.
+        recorder.on_progress("network: waiting for ranks")
+        yield partial(ranks.links, request.world, request.rendezvous), _WEIGHTS["network"]
     local: dict[str, Callable[..., Iterator[Figure]]] = {
         "memcpy": parts.memcpy,
         "checksum": parts.checksum,
         "ram": parts.ram,
     }
-    local = {part: run for part, run in local.items() if wanted.wants(part)}
+    local = {part: run for part, run in local.items() if request.includes(part)}
     memory = _native.Trial.memory() if local else None
     for part, run in local.items():
-        yield partial(run, memory, **told), _WEIGHTS[part]
-    for each in wanted.disks:
-        if wanted.wants(each.name):
+        yield partial(run, memory, recorder=recorder), _WEIGHTS[part]
+    for each in request.disks:
+        if request.includes(each.name):
             reads = f"tier.{each.name}.read" not in measured_by_fio
-            yield partial(parts.disk, each.name, each.path, reads=reads, **told), _DISK_WEIGHT
-    source = wanted.origin
-    if source is None or not (wanted.wants("origin") or wanted.wants("decode")):
+            yield partial(parts.disk, each.name, each.path, reads=reads, recorder=recorder), _DISK_WEIGHT
+    source = request.origin
+    if source is None or not (request.includes("origin") or request.includes("decode")):
         return
     trial = _native.Trial.origin(source.index, source.uri, options=dict(source.options))
-    if wanted.wants("origin") and "origin.read" not in measured_by_fio:
-        yield partial(parts.origin, trial, source, **told), _WEIGHTS["origin"]
-    if wanted.wants("decode"):
-        yield partial(decode.decode, trial, **told), _WEIGHTS["decode"]
+    if request.includes("origin") and "origin.read" not in measured_by_fio:
+        yield partial(parts.origin, trial, source, recorder=recorder), _WEIGHTS["origin"]
+    if request.includes("decode"):
+        yield partial(decode.decode, trial, recorder=recorder), _WEIGHTS["decode"]
 
 
-def _not_given(wanted: CalibrationRequest) -> Iterator[str]:
-    if wanted.wants("network") and wanted.meeting is None:
+def _missing_options(request: CalibrationRequest) -> Iterator[str]:
+    if request.includes("network") and request.rendezvous is None:
         yield (
             "network: one rank; start the command on every rank, by torchrun or with RANK, WORLD_SIZE, MASTER_ADDR "
             "and MASTER_PORT"
         )
-    if wanted.origin is None:
-        by_fio = any(figure.name == "origin.read" for figure in wanted.results)
+    if request.origin is None:
+        by_fio = any(figure.name == "origin.read" for figure in request.results)
         given = [
-            part for part in ("origin", "decode") if wanted.wants(part) and not (by_fio and part == "origin")
+            part
+            for part in ("origin", "decode")
+            if request.includes(part) and not (by_fio and part == "origin")
         ]
         if given:
             yield f"{' and '.join(given)}: no --origin"
-    if not wanted.disks and not wanted.results and not wanted.only:
+    if not request.disks and not request.results and not request.only:
         yield "disk: no --disk"
 
 
 def machine_name() -> str:
-    """This machine in a line: its name, cores, memory and kernel.
+    """Describe this machine in a line: its name, cores, memory and kernel.
 
     >>> machine_name().isprintable()
     True
@@ -282,7 +274,7 @@ def _processor() -> str:
     return platform.machine()
 
 
-def profile(measured: Measured, machine: str) -> Profile:
-    """The profile of today."""
+def profile(measured: CalibrationResult, machine: str) -> Profile:
+    """Make a profile with today's date."""
     today = dt.datetime.now().astimezone().date()
     return Profile(machine=machine, date=today, figure=measured.figures)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Links between ranks: rank 0 measures one after the other, all others answer and are done.
+"""Links between ranks: rank 0 measures one after the other, all others answer.
 
-Ranks meet at ``MASTER_ADDR``, one port above ``MASTER_PORT``, which the launcher keeps for itself. A connection is
-proved by ``FORESEE_TOKEN`` where that is set. Without it the secret is a public constant:
-only padding is sent, so a stranger could at most spoil a measurement.
+Rank 0 listens at ``MASTER_ADDR``, one port above ``MASTER_PORT``, which the launcher uses. ``FORESEE_TOKEN``
+authenticates connections if it is set. Without it the secret is a public constant: only padding is sent, so that an
+attacker could at most disturb a measurement.
 """
 
 from __future__ import annotations
@@ -19,18 +19,16 @@ from foresee.calibrate.sweep import REPEATS, rate, time_of
 from foresee.errors import ConfigError
 from foresee.jobspec import Figure
 
-__all__ = ["WAIT_S", "answer", "links", "meeting"]
-
-#: How long ranks wait for each other to start.
-WAIT_S = 60.0
-_WORD = "foresee-calibrate, no secret"
+#: Seconds that ranks wait for each other to start.
+_WAIT_S = 60.0
+_PUBLIC_CONSTANT = "foresee-calibrate, no secret"
 
 
-def meeting(port: int | None, environ: Mapping[str, str] | None = None) -> str:
-    """``ip:port`` at which rank 0 is found.
+def rendezvous(port: int | None, environ: Mapping[str, str] | None = None) -> str:
+    """Return ``ip:port`` of rank 0.
 
     Raises:
-        ConfigError: the launcher does not say where, or what it says cannot be read.
+        ConfigError: the launcher's variables are missing or wrong.
     """
     env = os.environ if environ is None else environ
     missing = [name for name in ("MASTER_ADDR", "MASTER_PORT") if not env.get(name)]
@@ -38,7 +36,7 @@ def meeting(port: int | None, environ: Mapping[str, str] | None = None) -> str:
         missing = [name for name in missing if name != "MASTER_PORT"]
     if missing:
         raise ConfigError(
-            f"{' and '.join(missing)} not set: ranks do not know where to meet; set them as torchrun does, or leave "
+            f"{' and '.join(missing)} not set, so rank 0 has no address; set them as torchrun does, or leave "
             "the network out with --only"
         )
     if port is None:
@@ -52,14 +50,14 @@ def meeting(port: int | None, environ: Mapping[str, str] | None = None) -> str:
 
 
 def links(world: World, address: str, seconds: float) -> Iterator[Figure]:
-    """``network.*``, on rank 0."""
+    """Measure ``network.*`` on rank 0."""
     repeats = _native.links_measure(
-        _own(address),
+        _listen_address(address),
         world=world.size,
         secret=_secret(),
         repeats=REPEATS,
         seconds=seconds / 1.5 / REPEATS / (world.size - 1),
-        wait_s=WAIT_S,
+        wait_s=_WAIT_S,
     )
     rates = [moved / took for _, (moved, took, _), _ in repeats]
     rounds = [latency for *_, (_, _, latency) in repeats]
@@ -68,12 +66,12 @@ def links(world: World, address: str, seconds: float) -> Iterator[Figure]:
     yield time_of("network.latency", None, rounds, f"round trip of a small message, {around}")
 
 
-def answer(world: World, address: str) -> None:
-    """The part of every other rank; returns when rank 0 has measured all links."""
-    _native.links_answer(address, rank=world.rank, world=world.size, secret=_secret(), wait_s=WAIT_S)
+def serve_links(world: World, address: str) -> None:
+    """Answer rank 0 until it has measured all links."""
+    _native.links_answer(address, rank=world.rank, world=world.size, secret=_secret(), wait_s=_WAIT_S)
 
 
-def _own(address: str) -> str:
+def _listen_address(address: str) -> str:
     """Return the address on which rank 0 listens: all interfaces, or only loopback if all ranks are local."""
     host, _, port = address.rpartition(":")
     ip = ipaddress.ip_address(host.strip("[]"))
@@ -83,4 +81,4 @@ def _own(address: str) -> str:
 
 
 def _secret() -> str:
-    return os.environ.get("FORESEE_TOKEN") or _WORD
+    return os.environ.get("FORESEE_TOKEN") or _PUBLIC_CONSTANT

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One sweep: the same measurement with 1, 2, 4, ... threads or readers, until more of them bring no gain.
+"""A sweep: one measurement with 1, 2, 4, ... threads or readers, until more of them bring no gain.
 
-A point is the median of several short repeats; its spread is half of the distance between their quartiles. The
-measurement itself is an argument.
+A point is the median of several short repeats; its spread is half the distance between their quartiles.
 """
 
 from __future__ import annotations
@@ -16,13 +15,11 @@ from typing import TypeAlias
 
 from foresee.jobspec import Figure
 
-__all__ = ["REPEATS", "Measure", "Point", "Sweep", "cores", "counts", "rate", "spread", "sweep", "time_of"]
-
-#: Of each point; one more before them is thrown away: connections, threads and caches settle in it.
+#: Of each point, after one more that warms up connections, threads and caches.
 REPEATS = 5
-#: A sweep goes on while twice the threads bring this much more.
+#: A sweep continues while twice the threads increase the rate by this factor.
 GAIN = 1.05
-#: A sweep whose single operations take longer than its repeats ends before this multiple of its share of the time.
+#: A sweep whose operations take longer than its repeats ends before this multiple of its share of the time.
 OVERTIME = 1.5
 
 #: Threads and seconds to bytes moved, seconds taken, and the median seconds of one operation.
@@ -37,24 +34,24 @@ class Point:
     rates: tuple[float, ...]
     """Bytes per second of each repeat."""
     latencies: tuple[float, ...] = ()
-    """Seconds of one small operation, of each repeat; empty if that was not asked for."""
+    """Seconds of one small operation of each repeat, if they were measured."""
 
 
 @dataclass(frozen=True)
 class Sweep:
-    """A curve, and whether the time was up before its end."""
+    """A curve; ``cut``: whether the time ended before it was complete."""
 
     points: tuple[Point, ...]
     cut: bool = False
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def counts(most: int) -> tuple[int, ...]:
-    """Powers of two up to ``most``, and ``most``.
+    """Return the powers of two below ``most``, and ``most``.
 
     >>> counts(1), counts(6), counts(8)
     ((1,), (1, 2, 4, 6), (1, 2, 4, 8))
@@ -67,31 +64,25 @@ def sweep(
     measure: Measure,
     at: Sequence[int],
     seconds: float,
-    tell: Callable[[int], None],
+    on_progress: Callable[[int], None],
     *,
     small: Measure | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> Sweep:
     """Measure with each count of ``at``, ascending, in about ``seconds``, until one brings less than 5 % more.
 
-    Args:
-        measure: moves bytes; its rate counts.
-        at: counts of threads.
-        seconds: for all counts together, above 0.
-        tell: called with each count before it is measured.
-        small: moves few bytes; the time of one of its operations is the latency.
-        clock: of the time that passes.
+    ``on_progress`` gets each count. ``small``: measurement of the latency, as the time of one small operation.
     """
     began = clock()
     each = seconds / len(at) / (REPEATS + 1)
     points: list[Point] = []
     best = last = 0.0
     for count in at:
-        # A point takes as long as the one before it, or longer.
+        # A point takes at least as long as the one before it.
         now = clock()
         if points and now + last - began > OVERTIME * seconds:
             return Sweep(tuple(points), cut=True)
-        tell(count)
+        on_progress(count)
         share = each if small is None else 0.7 * each
         rates = [moved / took for moved, took, _ in _repeats(measure, count, share)]
         latencies = [] if small is None else [each_ for *_, each_ in _repeats(small, count, each - share)]
@@ -109,7 +100,7 @@ def _repeats(measure: Measure, count: int, seconds: float) -> list[tuple[int, fl
 
 
 def spread(values: Sequence[float]) -> float:
-    """Half of the distance between the first and the last quartile; 0 of a single value.
+    """Return half the distance between the first and the last quartile; 0 for a single value.
 
     >>> spread([1.0, 2.0, 3.0, 4.0, 9.0])
     1.0
@@ -121,17 +112,17 @@ def spread(values: Sequence[float]) -> float:
 
 
 def rate(name: str, at: int | None, rates: Sequence[float], conditions: str) -> Figure:
-    """The figure of some repeats, given in bytes per second."""
+    """Make a figure of repeats in bytes per second."""
     return _figure(name, at, [each / 1e6 for each in rates], "MB/s", conditions)
 
 
 def time_of(name: str, at: int | None, times: Sequence[float], conditions: str) -> Figure:
-    """The figure of some repeats, given in seconds."""
+    """Make a figure of repeats in seconds."""
     return _figure(name, at, [each * 1e6 for each in times], "us", conditions)
 
 
 def frequency(name: str, values: Sequence[float], conditions: str) -> Figure:
-    """The figure of some repeats, given in events per second."""
+    """Make a figure of repeats in events per second."""
     return _figure(name, None, values, "/s", conditions)
 
 
@@ -147,5 +138,5 @@ def _figure(name: str, at: int | None, values: Sequence[float], unit: str, condi
 
 
 def _digits(value: float) -> float:
-    """Four digits that mean something: no repeat is more exact."""
+    """Round to four significant digits, the precision of a repeat."""
     return float(f"{value:.4g}")

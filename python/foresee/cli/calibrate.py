@@ -188,7 +188,7 @@ def _source_of(options: argparse.Namespace) -> Source | None:
     )
 
 
-def _facts(made: Profile, measured: calibrate.Measured, path: str) -> dict[str, Any]:
+def _facts(made: Profile, measured: calibrate.CalibrationResult, path: str) -> dict[str, Any]:
     """The profile in plain values."""
     keys = ("name", "at", "value", "unit", "spread", "conditions", "date")
     return {

@@ -229,7 +229,7 @@ def test_fio_jobs_that_contradict_one_another_are_refused_all_at_once(tmp_path: 
     with pytest.raises(ConfigError) as caught:
         fio.read(write(tmp_path, *twice, *torn), NAMES)
     assert len(caught.value.faults) == 3
-    assert "jobs[1]: another job has 1 reads under way" in caught.value.faults[0]
+    assert "jobs[1]: another job has 1 reads in flight" in caught.value.faults[0]
     assert "jobs[2]: 2 entries of a job with numjobs = 3; 1 or 3 expected" in caught.value.faults[2]
 
 
@@ -293,7 +293,7 @@ def ask(**words: Any) -> Any:
         ({"disks": ["ram=/tmp"]}, "'ram' is no name for a tier"),
         ({"disks": ["a.b=/tmp"]}, "'a.b' is no name for a tier"),
         ({"disks": ["a="]}, "--disk a=: [NAME=]PATH expected"),
-        ({"disks": ["a=/tmp", "a=/"]}, "'a' is there already"),
+        ({"disks": ["a=/tmp", "a=/"]}, "'a' is repeated"),
         ({"results": ["/no/such"]}, "--fio /no/such: No such file"),
         ({"results": ["memcpy=x"]}, "'memcpy' is no name for a tier"),
         ({"environ": {"RANK": "0"}}, "RANK=0 is set but WORLD_SIZE is not"),
@@ -319,32 +319,31 @@ def test_all_faults_come_at_once() -> None:
 def test_disks_have_names_and_parts_can_be_chosen(tmp_path: Path) -> None:
     wanted = ask(disks=[str(tmp_path), f"fast={tmp_path}", str(tmp_path / ".." / tmp_path.name)])
     assert [each.name for each in wanted.disks] == ["disk", "fast", "disk3"]
-    assert wanted.wants("ram")
-    assert wanted.wants("fast")
+    assert wanted.includes("ram")
+    assert wanted.includes("fast")
     chosen = ask(disks=[f"fast={tmp_path}"], only=["fast", "memcpy"])
-    assert [part for part in ("memcpy", "ram", "fast") if chosen.wants(part)] == ["memcpy", "fast"]
+    assert [part for part in ("memcpy", "ram", "fast") if chosen.includes(part)] == ["memcpy", "fast"]
 
 
 def test_ranks_meet_one_port_above_the_launchers() -> None:
     launched = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    assert ranks.meeting(None, launched) == "127.0.0.1:29501"
-    assert ranks.meeting(None, {**launched, "MASTER_PORT": "65535"}) == "127.0.0.1:65534"
-    assert ranks.meeting(7000, {"MASTER_ADDR": "::1"}) == "[::1]:7000"
+    assert ranks.rendezvous(None, launched) == "127.0.0.1:29501"
+    assert ranks.rendezvous(None, {**launched, "MASTER_PORT": "65535"}) == "127.0.0.1:65534"
+    assert ranks.rendezvous(7000, {"MASTER_ADDR": "::1"}) == "[::1]:7000"
     whole = {**launched, "RANK": "1", "WORLD_SIZE": "2"}
-    assert ask(environ=whole).meeting == "127.0.0.1:29501"
-    assert ask(environ=whole, only=["ram"]).meeting is None
+    assert ask(environ=whole).rendezvous == "127.0.0.1:29501"
+    assert ask(environ=whole, only=["ram"]).rendezvous is None
 
 
 def limit_of(per_second: float | None) -> tuple[list, list[str]]:
     """What is told of an origin whose requests take 10 ms, and of which it takes so many per second."""
-    left_out: list[str] = []
 
     def small(threads: int, seconds: float) -> tuple[int, float, float]:
         each = 0.01 if per_second is None else max(0.01, threads / per_second)
         return 4096 * threads, seconds, each
 
-    notes = parts._Notes(lambda _: None, left_out)
-    return list(notes.limit("origin.requests", small, 64, 1.0, "at most 4 KiB")), left_out
+    recorder = parts.Recorder(lambda _: None)
+    return list(recorder.limit("origin.requests", small, 64, 1.0, "at most 4 KiB")), recorder.left_out
 
 
 def test_the_limit_of_requests_is_what_more_readers_do_not_raise() -> None:

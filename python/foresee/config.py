@@ -14,6 +14,7 @@ import re
 import threading
 from dataclasses import KW_ONLY, dataclass, field
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from foresee._schema.files import user_path
@@ -149,14 +150,10 @@ class Cache:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the fields only: another process has another cache."""
-        return _rebuild_cache, (self.ram, self.disk, self.disk_size)
+        return partial(Cache, ram=self.ram, disk=self.disk, disk_size=self.disk_size), ()
 
 
 _handles = threading.Lock()
-
-
-def _rebuild_cache(ram: int | str, disk: str | os.PathLike[str] | None, disk_size: int | str | None) -> Cache:
-    return Cache(ram=ram, disk=disk, disk_size=disk_size)
 
 
 @dataclass(frozen=True)

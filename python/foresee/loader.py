@@ -219,10 +219,8 @@ class _Epoch(EpochIterator["Batch"]):
     ) -> None:
         super().__init__(owner, session, timer, token=token, place=place)
         self._timeout_ms = timeout_ms
-        self._position = place.position
 
     def _begin_epoch(self, start: Place) -> None:
-        self._position = start.position
         if start != self._place:
             self._session.begin_epoch(start)
 
@@ -232,4 +230,4 @@ class _Epoch(EpochIterator["Batch"]):
             return None
         if raw.faults:
             self._waits.enter("origin_read")
-        return raw, self._session.batch(raw, self._position)
+        return raw, self._session.batch(raw, self._session.start_place.position)

@@ -249,7 +249,7 @@ def test_the_audit_finds_a_sample_that_the_order_did_not_ask_for(
         epoch(loader)
         assert loader.audit()["ok"]
         # The engine hands out another sample than the plan says, once.
-        hand_over = loader._session.hand_over
+        record_batch = loader._session.record_batch
 
         class Wrong:
             def __init__(self, raw: Any) -> None:
@@ -264,9 +264,9 @@ def test_the_audit_finds_a_sample_that_the_order_did_not_ask_for(
                 return len(self._raw)
 
         def wrong_once(token: int, raw: Any) -> None:
-            hand_over(token, Wrong(raw) if raw.step == 4 else raw)
+            record_batch(token, Wrong(raw) if raw.step == 4 else raw)
 
-        monkeypatch.setattr(loader._session, "hand_over", wrong_once)
+        monkeypatch.setattr(loader._session, "record_batch", wrong_once)
         epoch(loader)
         report = loader.audit()
         assert not report["ok"]

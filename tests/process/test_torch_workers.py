@@ -41,6 +41,10 @@ def make(folder, dataset=None, **changes):
     )
 
 
+def pids_of(loader):
+    return [worker.process.pid for worker in loader._resources._pool._workers]
+
+
 def numbers(loader):
     return [x for data, _ in loader for x in data.tolist()]
 
@@ -66,7 +70,7 @@ def test_persistent_workers_stay_and_unseeded_orders_draw_as_stock_does(folder):
         for batches, state in expected:
             assert [[int(x) for x in data.tolist()] for data, _ in loader] == batches
             assert torch.get_rng_state().tolist() == state
-            pids |= set(loader._resources._pool.pids)
+            pids |= set(pids_of(loader))
         assert len(pids) == 2
 
 
@@ -242,7 +246,7 @@ def test_breaking_off_leaves_no_process(folder):
     with make(folder, persistent_workers=True, num_workers=1) as loader:
         for _ in loader:
             break
-        pids = loader._resources._pool.pids
+        pids = pids_of(loader)
         assert len(numbers(loader)) == 23
     for pid in pids:
         assert not pathlib.Path(f"/proc/{pid}").exists()
@@ -257,7 +261,7 @@ def double(data):          # a function of __main__, in a script without a main 
 
 loader = ft.DataLoader(ft.FolderDataset(sys.argv[1], decode=double), batch_size=4, num_workers=1, persistent_workers=True)
 print([int(x) for data, _ in loader for x in data.tolist()] == [2 * i for i in range(23)])
-print(*loader._resources._pool.pids, flush=True)
+print(*(worker.process.pid for worker in loader._resources._pool._workers), flush=True)
 if len(sys.argv) > 2:
     signal.pause()
 """

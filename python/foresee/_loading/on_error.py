@@ -11,8 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
@@ -59,18 +58,6 @@ def checked(on_error: OnError) -> list[str]:
     return [f'on_error={on_error!r}; use "raise", "replace", "skip" or a callable(error) -> sample']
 
 
-@dataclass(frozen=True)
-class Change:
-    """One replaced or skipped sample."""
-
-    epoch: int
-    position: int
-    sample: int
-    substitute: int | None
-    """None: skipped."""
-    cause: str
-
-
 class FaultHandler:
     """Applies ``on_error`` and counts the changes. Thread-safe."""
 
@@ -93,7 +80,7 @@ class FaultHandler:
         self._read = read
         self._avoid = avoid
         self._lock = threading.Lock()
-        self._changes: list[Change] = []
+        self._changes: list[tuple[int, dict[str, Any]]] = []
         self._counts = {"replaced": 0, "skipped": 0}
 
     @property
@@ -178,24 +165,27 @@ class FaultHandler:
         raise error
 
     def _record_change(self, batch: Batch, place: int, sample: int | None, error: SampleFault) -> None:
-        change = Change(
-            batch.epoch, int(batch.positions[place]), int(batch.planned[place]), sample, error.cause
-        )
+        change = {
+            "position": int(batch.positions[place]),
+            "sample": int(batch.planned[place]),
+            **({} if sample is None else {"substitute": sample}),
+            "cause": error.cause,
+        }
         _log.warning("%s; %s", error, "skipped" if sample is None else f"replaced by sample {sample}")
         with self._lock:
             self._counts["skipped" if sample is None else "replaced"] += 1
             if len(self._changes) < _CHANGES_MAX:
-                self._changes.append(change)
+                self._changes.append((batch.epoch, change))
 
     def counts(self) -> dict[str, int]:
         """Return the numbers of samples ``replaced`` and ``skipped`` since the loader started."""
         with self._lock:
             return dict(self._counts)
 
-    def changes(self, epoch: int) -> list[Change]:
-        """Return the changes of ``epoch``, among the first thousand of the run."""
+    def changes(self, epoch: int) -> list[dict[str, Any]]:
+        """Return the changes of ``epoch`` for the audit, among the first thousand of the run."""
         with self._lock:
-            return [change for change in self._changes if change.epoch == epoch]
+            return [change for of_epoch, change in self._changes if of_epoch == epoch]
 
 
 def _kind(error: OriginError) -> str:

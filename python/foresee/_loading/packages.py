@@ -11,31 +11,26 @@ from foresee.errors import PackageMissing
 
 def pillow() -> Any:
     """Return ``PIL.Image``."""
-    try:
-        from PIL import Image
-    except ModuleNotFoundError as error:
-        raise PackageMissing(
-            "images are decoded with Pillow; install pillow, or foresee[pictures]"
-        ) from error
-    return Image
+    return _imported("PIL.Image", "images are decoded with Pillow; install pillow, or foresee[pictures]")
 
 
 def pyarrow(module: str) -> Any:
     """Return the module ``pyarrow.<module>``, such as ``csv``."""
-    try:
-        return importlib.import_module(f"pyarrow.{module}")
-    except ModuleNotFoundError as error:
-        raise PackageMissing(
-            "tables are read with PyArrow; pip install pyarrow, or foresee[tables]"
-        ) from error
+    return _imported(
+        f"pyarrow.{module}", "tables are read with PyArrow; pip install pyarrow, or foresee[tables]"
+    )
 
 
 def cloudpickle() -> Any:
     """Return the module ``cloudpickle``."""
+    return _imported(
+        "cloudpickle",
+        "num_workers= sends transforms to processes with cloudpickle; install cloudpickle, or foresee[workers]",
+    )
+
+
+def _imported(module: str, remedy: str) -> Any:
     try:
-        import cloudpickle as module
+        return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise PackageMissing(
-            "num_workers= sends transforms to processes with cloudpickle; install cloudpickle, or foresee[workers]"
-        ) from error
-    return module
+        raise PackageMissing(remedy) from error

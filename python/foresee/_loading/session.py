@@ -330,16 +330,8 @@ class Session:
         report = self._audit.report(self.order, self.position(steps, samples), planned)
         report["avoided"] = len(self._avoid)
         changes = self.faults.changes(place.epoch)
-        report["replaced"] = [
-            {"position": c.position, "sample": c.sample, "substitute": c.substitute, "cause": c.cause}
-            for c in changes
-            if c.substitute is not None
-        ]
-        report["skipped"] = [
-            {"position": c.position, "sample": c.sample, "cause": c.cause}
-            for c in changes
-            if c.substitute is None
-        ]
+        report["replaced"] = [change for change in changes if "substitute" in change]
+        report["skipped"] = [change for change in changes if "substitute" not in change]
         return report
 
     def stats(self) -> dict[str, Any]:

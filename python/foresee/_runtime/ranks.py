@@ -105,7 +105,8 @@ def detect(
                 )
         _check_against(name, group, env)
         return _checked(name, group[0], group[1], *_local_of_first(env))
-    if provisional and _incomplete(env):
+    torchrun = _LAUNCHERS[0]
+    if provisional and torchrun.size in env and torchrun.rank not in env:
         return World(0, 1)
     found = [(launcher, world) for launcher in _LAUNCHERS if (world := _read(env, launcher)) is not None]
     if not found:
@@ -151,12 +152,6 @@ def _check_against(name: str, group: tuple[int, int], env: Mapping[str, str]) ->
                     f"{name} says rank {group[0]} of {group[1]}, but {variable}={env[variable]}; unset the stale "
                     "variable, or pass rank= and world_size= if other ranks share the data"
                 )
-
-
-def _incomplete(env: Mapping[str, str]) -> bool:
-    """Whether a size is set and its rank is not, as by Lightning before it initializes the process group."""
-    torchrun = _LAUNCHERS[0]
-    return torchrun.size in env and torchrun.rank not in env
 
 
 def _local_of_first(env: Mapping[str, str]) -> tuple[int, int, bool]:

@@ -55,12 +55,8 @@ class Segment:
             np.frombuffer(self._map, np.uint8, count) if self._map is not None and count else self._array[:0]
         )
 
-    def write(self, buffers: Sequence[Bytes]) -> list[tuple[int, int]]:
-        """Copy ``buffers`` one after another; return begin and end of each."""
-        return self.append(buffers, 0)
-
-    def append(self, buffers: Sequence[Bytes], end: int) -> list[tuple[int, int]]:
-        """As ``write``, after the first ``end`` bytes; a buffer in this memory is not copied."""
+    def write(self, buffers: Sequence[Bytes], end: int = 0) -> list[tuple[int, int]]:
+        """Copy ``buffers`` after the first ``end`` bytes, unless they are in this memory; return the span of each."""
         spans: list[tuple[int, int]] = []
         start, capacity = self._array.ctypes.data, self.capacity
         for buffer in buffers:
@@ -120,7 +116,7 @@ class Arena:
         """Store the ``buffers`` of the batch; return number and descriptor of its segment, and the place of each."""
         self._free.pop()
         segment = self._segments[self._current]
-        return self._current, segment.descriptor, segment.append(buffers, self._end)
+        return self._current, segment.descriptor, segment.write(buffers, self._end)
 
     def collate(self, samples: list[Any]) -> Any:
         """Collate as torch's ``default_collate``."""

@@ -135,9 +135,7 @@ class LoaderArguments:
             RandomSampler(self.dataset, generator=self.generator),
             samples,
             batch_size=self.batch_size or 1,
-            drop_last=self.drop_last,
             generator=self.generator,
-            world=world,
         )
 
     def samplers(self, session: Session) -> tuple[Samples | None, Batches | None]:

@@ -22,7 +22,6 @@ class RankGroup:
     def __init__(self, group: ProcessGroup | None, timeout: float) -> None:
         self._group = group
         self._timeout = timeout
-        self._is_own = False
         self.failure: str | None = None
         """Reason why the other ranks are excluded."""
 

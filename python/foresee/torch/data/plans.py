@@ -160,16 +160,12 @@ class RandomPlan(Plan):
         samples: int,
         *,
         batch_size: int,
-        drop_last: bool,
         generator: torch.Generator | None,
-        world: World,
     ) -> None:
         super().__init__(generator)
         self._sampler = sampler
         self._samples = samples
-        self._world = world
         self._batch_size = batch_size
-        self._drop_last = drop_last
         self._exhausted_by = 0
         self._draw: dict[str, Any] | None = None
         self._resumed: tuple[Place, dict[str, Any]] | None = None
@@ -413,14 +409,7 @@ def plan_of_sampler(
         return DistributedPlan(sampler, samples, generator)
     if world.size == 1 and _is_plain_random(sampler, samples):
         assert isinstance(sampler, RandomSampler)
-        return RandomPlan(
-            sampler,
-            samples,
-            batch_size=batches.batch_size,
-            drop_last=batches.drop_last,
-            generator=generator,
-            world=world,
-        )
+        return RandomPlan(sampler, samples, batch_size=batches.batch_size, generator=generator)
     return SamplerPlan(batches, source, counts_batches=False, generator=generator, world=world)
 
 

@@ -63,7 +63,12 @@ class Resources:
         is_copy = self.recipe.is_whole and self.pin is not None
         self._thread_count = self.threads or (min(_PIN_THREADS_MAX, os.cpu_count() or 1) if is_copy else 0)
         self._caller: CallerContext | None = None
-        self._starter = None if self.context is None else _starter(self.context)
+        self._starter: Starter | None = None
+        if self.context is not None:
+            # Only workers need cloudpickle.
+            from foresee.torch.data.worker_start import Starter
+
+            self._starter = Starter(self.context)
         self._feed: DirectFeed | PrefetchFeed | None = None
         self._threads: ThreadPoolExecutor | None = None
         self._pool: WorkerPool | None = None
@@ -198,13 +203,6 @@ class Resources:
                 starter=self._starter,
                 pin=self.pin,
             )
-
-
-def _starter(context: BaseContext) -> Starter:
-    # Only workers need cloudpickle.
-    from foresee.torch.data.worker_start import Starter
-
-    return Starter(context)
 
 
 class CallerContext:

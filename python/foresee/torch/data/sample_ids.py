@@ -26,7 +26,7 @@ from torch.utils.data import (
 
 from foresee._loading.base_loader import BaseLoader
 from foresee.errors import ConfigError
-from foresee.torch.data.wrapped import length_of
+from foresee.torch.data.wrapped import length_of, share_state_methods
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -108,9 +108,7 @@ class SamplerIds(SampleIds):
         # A batch sampler returns the indices of a batch; without batches a sampler returns one index at a time.
         self._attribute = "sampler" if stock.batch_sampler is None else "batch_sampler"
         sampler = getattr(stock, self._attribute)
-        self._recorder = (_StatefulRecordingSampler if hasattr(sampler, "state_dict") else _RecordingSampler)(
-            sampler
-        )
+        self._recorder = _RecordingSampler(sampler)
         self._subset, self._base = _base(stock.dataset)
 
     def open(self) -> Iterator[tuple[Any, NDArray[np.uint64] | str]]:
@@ -294,12 +292,10 @@ class _RecordingSampler:
     def __init__(self, sampler: Any) -> None:
         self.sampler = sampler
         self.recorded: deque[Any] = deque()
+        share_state_methods(sampler, self)
 
     def __iter__(self) -> Iterator[Any]:
-        iterator = iter(self.sampler)
-        return (_StatefulRecordingIterator if hasattr(iterator, "state_dict") else _RecordingIterator)(
-            iterator, self.recorded
-        )
+        return _RecordingIterator(iter(self.sampler), self.recorded)
 
     def __len__(self) -> int:
         return len(self.sampler)
@@ -310,37 +306,18 @@ class _RecordingSampler:
         return getattr(self.sampler, name)
 
 
-class _StatefulRecordingSampler(_RecordingSampler):
-    """A recording sampler with the state of the original one."""
-
-    def state_dict(self) -> Any:
-        return self.sampler.state_dict()
-
-    def load_state_dict(self, state: Any) -> None:
-        self.sampler.load_state_dict(state)
-
-
 class _RecordingIterator:
     """Iterator of a recording sampler."""
 
     def __init__(self, iterator: Iterator[Any], recorded: deque[Any]) -> None:
-        self.iterator = iterator
+        self._iterator = iterator
         self._recorded = recorded
+        share_state_methods(iterator, self)
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        value = next(self.iterator)
+        value = next(self._iterator)
         self._recorded.append(list(value) if isinstance(value, list) else value)
         return value
-
-
-class _StatefulRecordingIterator(_RecordingIterator):
-    """Iterator of a recording sampler, with the state of the original one."""
-
-    def state_dict(self) -> Any:
-        return self.iterator.state_dict()  # type: ignore[attr-defined] # checked where it is made
-
-    def load_state_dict(self, state: Any) -> None:
-        self.iterator.load_state_dict(state)  # type: ignore[attr-defined] # likewise

@@ -118,11 +118,6 @@ class WorkerPool:
         """Whether a worker has died."""
         return any(worker.error is not None for worker in self._workers)
 
-    @property
-    def pids(self) -> list[int]:
-        """Process ids of the workers."""
-        return [worker.process.pid or 0 for worker in self._workers]
-
     def submit(self, batch: Batch, seed: int, turns: Turns) -> Future[Any]:
         """Send ``batch`` to the next worker, after a wait for one of its slots."""
         future: Future[Any] = Future()

@@ -9,16 +9,23 @@ from typing import Any, Generic, TypeVar
 T_co = TypeVar("T_co", covariant=True)
 
 
+def share_state_methods(wrapped: object, wrapper: object) -> None:
+    """Give ``wrapper`` the methods ``state_dict`` and ``load_state_dict`` of ``wrapped``, if it has them.
+
+    They are attributes of the instance, because a check against a runtime protocol, as in torch.distributed.checkpoint,
+    does not call ``__getattr__`` (Python 3.12 and later).
+    """
+    for name in ("state_dict", "load_state_dict"):
+        if hasattr(wrapped, name):
+            setattr(wrapper, name, getattr(wrapped, name))
+
+
 class WrappedLoader(Generic[T_co]):
     """Base of ``Measured`` and ``Audited``, with all other attributes of the loader."""
 
     def __init__(self, loader: Iterable[T_co]) -> None:
         self._loader = loader
-        # Attributes of the instance, because a check against a runtime protocol, as in torch.distributed.checkpoint,
-        # does not call __getattr__ (Python 3.12 and later).
-        for name in ("state_dict", "load_state_dict"):
-            if hasattr(loader, name):
-                setattr(self, name, getattr(loader, name))
+        share_state_methods(loader, self)
 
     def __len__(self) -> int:
         """Batches of an epoch."""

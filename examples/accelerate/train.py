@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hugging Face Accelerate: fit a linear model to an array of rows, and go on in the middle of an epoch.
+"""Hugging Face Accelerate: fit a linear model to an array of rows, and resume within an epoch.
 
     accelerate launch --num_processes 2 examples/accelerate/train.py rows.npy
     accelerate launch --num_processes 2 examples/accelerate/train.py rows.npy --resume checkpoints/step-40
 
-`prepare` returns the loader as it is: it knows its rank. Registered for checkpointing, its state is saved and loaded
-with the model's. Batches are moved to the device here, and nothing is skipped after `load_state`.
+`prepare` returns the loader unchanged, because it detects its rank. Registered for checkpointing, its state is saved and
+loaded with the model's. The script moves batches to the device, and skips none after `load_state`.
 """
 
 from __future__ import annotations

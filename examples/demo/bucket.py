@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures in a bucket as an ordinary torch data set: listed once, one GET per sample.
+"""Images in a bucket as a torch data set without Foresee: listed once, one GET per sample.
 
-What a careful user writes without Foresee. boto3 lists and signs; the reads themselves go through urllib3 with
-connections that stay open, since boto3's own ``get_object`` takes twice the processor time per object.
-Settings and credentials come from the environment, as boto3 has it.
+boto3 lists and signs; urllib3 reads over persistent connections, because ``get_object`` of boto3 takes twice the processor
+time per object. Settings and credentials come from the environment, as for boto3.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from botocore.config import Config
 from PIL import Image
 from torch.utils.data import Dataset
 
-#: What torchvision's ImageFolder takes for a picture.
+#: Image extensions of torchvision's ImageFolder.
 PICTURES = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
-#: A signed address is used at once; S3 wants some number.
+#: Seconds that a signed URL is valid; it is used at once.
 SIGNED_FOR_S = 600
 
 
@@ -38,7 +37,7 @@ class Listing:
 
 
 def list_pictures(uri: str) -> Listing:
-    """List ``s3://BUCKET/PREFIX``: classes are its folders, samples the pictures in and below them."""
+    """List ``s3://BUCKET/PREFIX``: classes are its folders, samples the images in and below them."""
     name, _, prefix = uri.removeprefix("s3://").partition("/")
     prefix = prefix.rstrip("/") + "/" if prefix else ""
     found: list[tuple[str, str, str]] = []
@@ -50,7 +49,7 @@ def list_pictures(uri: str) -> Listing:
                 found.append((label, folder, file))
     if not found:
         raise SystemExit(
-            f"demo: no pictures in class folders below {uri}; name the folder that holds the class folders"
+            f"demo: no images in class folders below {uri}; pass the folder that contains the class folders"
         )
     found.sort()
     classes = sorted({label for label, _, _ in found})
@@ -80,7 +79,7 @@ class Pictures(Dataset[tuple[torch.Tensor, int]]):
         return self._transform(picture), self._listing.labels[i]
 
     def _read(self, key: str) -> bytes:
-        # Made where it is used, so that no connection crosses a fork.
+        # Created on use, so that no connection is shared after a fork.
         if self._owner != os.getpid():
             self._owner = os.getpid()
             self._client = client()
@@ -96,5 +95,5 @@ class Pictures(Dataset[tuple[torch.Tensor, int]]):
 
 
 def client() -> Any:
-    """A client for this process."""
+    """Return a new client."""
     return boto3.session.Session().client("s3", config=Config(signature_version="s3v4"))

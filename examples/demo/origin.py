@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the pictures lie: a throttled process of this machine that counts, or a bucket of the user's.
+"""Origin of the images: a local process that throttles and counts, or a user's bucket.
 
-Both loaders are told of it by environment variables that boto3 and Foresee read alike, so that neither has a way of
-its own to the data.
+Both loaders get it through environment variables that boto3 and Foresee share, so that they use the same origin.
 """
 
 from __future__ import annotations
@@ -21,14 +20,14 @@ TESTBED = ROOT / ".tools" / "bin" / "foresee-testbed"
 
 @dataclass(frozen=True)
 class Limits:
-    """How slow the local origin is; all ranks and connections together. 0: no limit."""
+    """Limits of the local origin over all ranks and connections; 0: no limit."""
 
     requests_per_s: int
     bytes_per_s: int
     latency_ms: float
 
     def fastest_s(self, samples: int, data_bytes: int) -> float:
-        """The least time that one pass over all samples can take."""
+        """Return the least time of one pass over all samples."""
         by_requests = samples / self.requests_per_s if self.requests_per_s else 0.0
         by_bytes = data_bytes / self.bytes_per_s if self.bytes_per_s else 0.0
         return max(by_requests, by_bytes, self.latency_ms / 1e3)
@@ -41,7 +40,7 @@ class Limits:
 
 
 class Bucket:
-    """A bucket of the user's: nothing is limited, and nothing is counted there."""
+    """A user's bucket, without limits and counters."""
 
     def __init__(self, uri: str) -> None:
         self.uri = uri
@@ -54,11 +53,11 @@ class Bucket:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing was started."""
+        """Do nothing."""
 
 
 class Local(Bucket):
-    """A ``foresee-testbed`` on ``folder``; it ends when this process does, since its standard input closes then."""
+    """A ``foresee-testbed`` on ``folder``; it ends with this process, which closes its standard input."""
 
     def __init__(self, folder: Path, limits: Limits) -> None:
         super().__init__(f"s3://{folder.name}")
@@ -70,19 +69,19 @@ class Local(Bucket):
         ]
 
     def __enter__(self) -> Local:
-        # A session of its own: Ctrl-C shall not take it away from ranks that still read.
+        # An own session, so that Ctrl-C does not end it before the ranks.
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )
-        assert self._process.stdout is not None, "asked for"
+        assert self._process.stdout is not None, "a pipe"
         line = self._process.stdout.readline()
         if not line:
             raise OSError(f"{' '.join(self._command)} ended with status {self._process.wait()}")
         url: str = json.loads(line)["url"]
         self.counters = f"{url}/-/counters"
-        kept = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        others = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
         self.environment = {
-            **kept,
+            **others,
             "AWS_ENDPOINT_URL": url,
             "AWS_ACCESS_KEY_ID": "demo",
             "AWS_SECRET_ACCESS_KEY": "demo",
@@ -96,6 +95,6 @@ class Local(Bucket):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        assert self._process.stdin is not None, "asked for"
+        assert self._process.stdin is not None, "a pipe"
         self._process.stdin.close()
         self._process.wait()

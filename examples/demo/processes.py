@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that end with the one that started them, also when that one is killed."""
+"""Processes that end with their parent, also when it is killed."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From what the ranks wrote to one comparison, a table and a verdict.
+"""Comparison of the results of all ranks: a table, and whether training was identical.
 
-Pure: reads no file and no clock, so that a test can give it any outcome. What nobody measured is None and shown as
-such, never as 0.
+Pure: it reads no file and no clock, so that a test can pass any result. Missing values are None, never 0.
 """
 
 from __future__ import annotations
@@ -11,14 +10,14 @@ from collections.abc import Iterable
 from itertools import zip_longest
 from typing import Any
 
-#: What a rank wrote, see `train.py`.
+#: The file of a rank, see `train.py`.
 Rank = dict[str, Any]
 
 NOT_MEASURED = "not measured"
 
 
 def compare(stock: list[Rank], ours: list[Rank]) -> dict[str, Any]:
-    """Both loaders side by side; ``identical`` only if every rank had equal losses at every step and equal weights."""
+    """Compare both loaders; ``identical``: every rank had equal losses at every step, and equal weights."""
     difference = first_difference(stock, ours)
     return {
         "identical": difference is None,
@@ -33,7 +32,7 @@ def compare(stock: list[Rank], ours: list[Rank]) -> dict[str, Any]:
 
 
 def first_difference(stock: list[Rank], ours: list[Rank]) -> str | None:
-    """Where the two runs part, in words; None if they are bit for bit the same."""
+    """Describe the first difference of the two runs; None if they are bit for bit the same."""
     if len(stock) != len(ours):
         return f"{len(stock)} ranks with torch, {len(ours)} with Foresee"
     for number, (theirs, own) in enumerate(zip(stock, ours, strict=True)):
@@ -52,17 +51,17 @@ def first_difference(stock: list[Rank], ours: list[Rank]) -> str | None:
 
 
 def losses(rank: Rank) -> Iterable[str]:
-    """All steps' losses, each as hexadecimal digits of its exact value."""
+    """Return the losses of all steps, as hexadecimal digits of their exact values."""
     return (loss for epoch in rank["epochs"] for loss in epoch["losses"])
 
 
 def shown(loss: str | None) -> str:
-    """An exact value, or that there is none."""
+    """Format an exact value, or a missing one."""
     return "missing" if loss is None else f"{float.fromhex(loss)!r}"
 
 
 def summary(ranks: list[Rank]) -> dict[str, Any]:
-    """One loader's figures: times of the slowest rank, counts of all ranks together."""
+    """Return the numbers of one loader: times of the slowest rank, sums of all ranks' counts."""
     epochs = []
     before: list[tuple[int, int] | None] = [(0, 0) for _ in ranks]
     for number in range(len(ranks[0]["epochs"])):
@@ -73,7 +72,7 @@ def summary(ranks: list[Rank]) -> dict[str, Any]:
             {
                 "seconds": max(epoch["seconds"] for epoch in of_ranks),
                 "waited_s": max(epoch["waited_s"] for epoch in of_ranks),
-                **(told_by_loader(before, now) if counted is None else told_by_origin(counted)),
+                **(counts_of_loader(before, now) if counted is None else counts_of_origin(counted)),
             }
         )
         before = now
@@ -83,7 +82,7 @@ def summary(ranks: list[Rank]) -> dict[str, Any]:
     return {
         "listing": {
             "seconds": listing["seconds"],
-            **(unknown if counted is None else told_by_origin(counted)),
+            **(unknown if counted is None else counts_of_origin(counted)),
         },
         "epochs": epochs,
         "seconds": sum(epoch["seconds"] for epoch in epochs),
@@ -95,13 +94,15 @@ def summary(ranks: list[Rank]) -> dict[str, Any]:
     }
 
 
-def told_by_origin(counted: dict[str, int]) -> dict[str, Any]:
-    """Counts that no loader keeps of itself."""
+def counts_of_origin(counted: dict[str, int]) -> dict[str, Any]:
+    """Return the counts of the origin."""
     return {"requests": counted["requests"], "bytes": counted["bytes"], "counted_by": "origin"}
 
 
-def told_by_loader(before: list[tuple[int, int] | None], now: list[tuple[int, int] | None]) -> dict[str, Any]:
-    """Counts of the loaders themselves, where they keep some."""
+def counts_of_loader(
+    before: list[tuple[int, int] | None], now: list[tuple[int, int] | None]
+) -> dict[str, Any]:
+    """Return the counts of the loaders, if they have any."""
     requests = total = 0
     for old, new in zip(before, now, strict=True):
         if old is None or new is None:
@@ -112,7 +113,7 @@ def told_by_loader(before: list[tuple[int, int] | None], now: list[tuple[int, in
 
 
 def own_count(stats: dict[str, Any] | None) -> tuple[int, int] | None:
-    """Reads of the origin that Foresee has counted since it started, failed ones too, and their bytes."""
+    """Return Foresee's number of reads of the origin since its start, with failed ones, and their bytes."""
     if stats is None:
         return None
     reads = [outcome for outcome in stats["operations"]["origin"]["read"].values() if outcome is not None]
@@ -120,7 +121,7 @@ def own_count(stats: dict[str, Any] | None) -> tuple[int, int] | None:
 
 
 def causes(before: dict[str, Any] | None, now: dict[str, Any] | None) -> str:
-    """What Foresee waited for since ``before``, the two longest causes, in brackets; empty where it is not known.
+    """Return the two longest causes of Foresee's waits since ``before``, in brackets; empty if unknown.
 
     >>> waits = lambda **seconds: {"waits": {cause: {"seconds": seconds[cause]} for cause in seconds}}
     >>> causes(waits(transform=1.0), waits(transform=1.5, origin_read=4.0, copy=0.2))
@@ -139,24 +140,24 @@ def causes(before: dict[str, Any] | None, now: dict[str, Any] | None) -> str:
 
 
 def seconds_of(stats: dict[str, Any] | None, cause: str) -> float:
-    """What was waited for ``cause`` by then, in seconds."""
+    """Return the wait for ``cause`` so far, in seconds."""
     each = None if stats is None else stats["waits"].get(cause)
     return 0.0 if each is None else float(each["seconds"])
 
 
 def table(result: dict[str, Any], *, origin: str, fastest_s: float | None) -> str:
-    """The comparison in words and columns. ``fastest_s``: what the origin needs for one pass; None: not known."""
+    """Format the comparison. ``fastest_s``: the origin's least time for one pass; None: unknown."""
     lines = [f"{'loader':<9}{'epoch':<9}{'time':>9}{'waited':>10}{'requests':>14}{'MB':>14}"]
     for name, loader in result["loaders"].items():
         lines.append(row(name, "listing", loader["listing"]))
         lines += [row(name, str(number), epoch) for number, epoch in enumerate(loader["epochs"], 1)]
-        # Measured with each loader: if the two differ, the machine had other work, and the times above with it.
+        # Measured with each loader: if the two differ, other programs have disturbed the times above.
         lines.append(row(name, "no I/O", loader["without_io"]))
     lines.append("")
     lines.append(f"Origin: {origin}.")
     if fastest_s is not None:
         lines.append(
-            f"It needs {fastest_s:.1f} s for one pass over {result['samples']} samples, whoever reads them."
+            f"It needs {fastest_s:.1f} s for one pass over {result['samples']} samples, with any loader."
         )
     stock, ours = result["loaders"]["torch"], result["loaders"]["foresee"]
     lines.append(
@@ -164,13 +165,13 @@ def table(result: dict[str, Any], *, origin: str, fastest_s: float | None) -> st
         f"{ours['seconds']:.1f} s with Foresee (waited {ours['waited_s']:.1f} s)."
     )
     if any(epoch["counted_by"] == "loader" for epoch in ours["epochs"]):
-        lines.append("The origin's own counters were not to be had: Foresee's requests are its own count.")
+        lines.append("The origin has no counters: Foresee's requests are its own count.")
     lines.append(verdict(result))
     return "\n".join(lines) + "\n"
 
 
 def row(name: str, epoch: str, figures: dict[str, Any]) -> str:
-    """One line of the table."""
+    """Format one line of the table."""
     waited = f"{figures['waited_s']:>8.1f} s" if "waited_s" in figures else f"{'':>10}"
     line = f"{name:<9}{epoch:<9}{figures['seconds']:>7.1f} s{waited}"
     if "requests" not in figures:
@@ -181,7 +182,7 @@ def row(name: str, epoch: str, figures: dict[str, Any]) -> str:
 
 
 def verdict(result: dict[str, Any]) -> str:
-    """Whether training was the same."""
+    """Format whether training was identical."""
     if result["identical"]:
         return (
             f"Loss curves: identical bit for bit, {result['steps_per_rank']} steps on each of {result['ranks']} ranks, "

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo: train on pictures in a slow bucket with torch's DataLoader, then with Foresee, and compare.
+"""The demo: train on images in a slow bucket with torch's DataLoader, then with Foresee, and compare.
 
-Makes the pictures, starts the origin, starts `train.py` under torchrun once per loader, prints a table, keeps a run
-folder. ``--origin s3://...`` (or ``ORIGIN`` in the environment) takes a bucket of yours instead. Everything that
-was started ends with this process, however it ends.
+It makes the images, starts the origin, runs `train.py` under torchrun once per loader, prints a table, and writes a run
+folder. ``--origin s3://...`` (or ``ORIGIN`` in the environment) selects your own bucket. All processes end with this one.
 
-Exit status: 0 both loss curves are bit-identical, 1 they are not or training failed, 2 a wrong argument, 3 something
-is missing that `make setup` would bring, 130 after Ctrl-C.
+Exit status: 0 both loss curves are bit-identical, 1 they are not or training failed, 2 a wrong argument, 3 a package or
+program of `make setup` is missing, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -32,27 +31,27 @@ from processes import end_with_parent
 
 HERE = Path(__file__).resolve().parent
 
-#: What the demo imports, and the package that brings it.
+#: Imported modules, and the packages that install them.
 MODULES = {"torch": "torch", "numpy": "numpy", "PIL": "pillow", "boto3": "boto3", "foresee": "foresee"}
-#: Of one start of torchrun with two ranks, on two cores: mostly the import of torch.
+#: Seconds of one start of torchrun with two ranks, on two cores: mostly the import of torch.
 START_S = 12
-#: torchrun's agent gets so long to end its ranks before it is killed, and they with it.
+#: Seconds for torchrun's agent to end its ranks before all are killed.
 GRACE_S = 10
 
 
 def main() -> int:
-    """The whole demo."""
+    """Run the demo."""
     given = parse()
-    missing = what_is_missing(given)
+    missing = missing_tools(given)
     if missing:
         print("\n".join(f"demo: {line}" for line in missing), file=sys.stderr)
         return 3
-    # The way out of Ctrl-C, for a plain kill too.
+    # A SIGTERM ends it as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         return demo(given)
     except KeyboardInterrupt:
-        print("\ndemo: interrupted; all that was started has ended", file=sys.stderr)
+        print("\ndemo: interrupted; all processes have ended", file=sys.stderr)
         return 128 + signal.SIGINT
     except Failed as failed:
         print(f"demo: {failed}", file=sys.stderr)
@@ -60,7 +59,7 @@ def main() -> int:
 
 
 class Failed(Exception):
-    """A part of the demo did not work; ``status`` is the exit status."""
+    """A part of the demo failed; ``status`` is the exit status."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -68,18 +67,18 @@ class Failed(Exception):
 
 
 def parse() -> argparse.Namespace:
-    """The command line; the defaults are the demo."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(
         description="Train from a slow bucket with torch's DataLoader and with Foresee; compare.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = parser.add_argument
-    add("--origin", default=os.environ.get("ORIGIN") or None, help="s3://BUCKET/PREFIX of yours instead")
-    add("--samples", type=int, default=4096, help="pictures to make")
-    add("--epochs", type=int, default=3, help="passes over them with each loader")
+    add("--origin", default=os.environ.get("ORIGIN") or None, help="your own s3://BUCKET/PREFIX")
+    add("--samples", type=int, default=4096, help="images to make")
+    add("--epochs", type=int, default=3, help="epochs with each loader")
     add("--ranks", type=int, default=2, help="processes that train together")
     add("--batch", type=int, default=32, help="samples per rank and step")
-    add("--seed", type=int, default=0, help="of pictures, order and network")
+    add("--seed", type=int, default=0, help="of images, order and network")
     add("--ram", default="256MB", help="Foresee's memory per rank")
     add(
         "--workers",
@@ -89,9 +88,9 @@ def parse() -> argparse.Namespace:
     )
     add("--requests-per-s", type=int, default=600, help="limit of the local origin; 0: none")
     add("--bytes-per-s", type=int, default=4_000_000, help="limit of the local origin; 0: none")
-    add("--latency-ms", type=float, default=20.0, help="before each of its answers")
-    add("--data", type=Path, default=ROOT / "demo-data", help="folder that keeps the pictures")
-    add("--runs", type=Path, default=ROOT / "runs", help="folder that gets the run folder")
+    add("--latency-ms", type=float, default=20.0, help="latency of the local origin")
+    add("--data", type=Path, default=ROOT / "demo-data", help="folder of the images")
+    add("--runs", type=Path, default=ROOT / "runs", help="parent of the run folder")
     add("--json", action="store_true", help="print one object on stdout; table and progress go to stderr")
     given = parser.parse_args()
     if given.origin is not None and not given.origin.startswith("s3://"):
@@ -102,8 +101,8 @@ def parse() -> argparse.Namespace:
     return given
 
 
-def what_is_missing(given: argparse.Namespace) -> list[str]:
-    """Each missing tool with its remedy."""
+def missing_tools(given: argparse.Namespace) -> list[str]:
+    """Return each missing tool with its remedy."""
     missing = [
         f"the Python package {package} is missing in {sys.prefix}: run `make setup`, then `make demo`"
         for module, package in MODULES.items()
@@ -115,40 +114,40 @@ def what_is_missing(given: argparse.Namespace) -> list[str]:
 
 
 def demo(given: argparse.Namespace) -> int:
-    """Pictures, origin, two trainings, table."""
-    say(expected(given))
+    """Make the images, train twice, and print the table."""
+    log(expected(given))
     folder = make_run_folder(given.runs)
     limits = Limits(given.requests_per_s, given.bytes_per_s, given.latency_ms)
     fastest_s = None
     if given.origin is None:
         pictures, made = make_pictures(given)
         origin: Bucket = Local(pictures, limits)
-        words = f"a process of this machine, limited to {limits}"
+        words = f"a local process, limited to {limits}"
         fastest_s = limits.fastest_s(made["samples"], made["bytes"])
     else:
         origin = Bucket(given.origin)
         words = given.origin
-    say(f"origin: {words}")
+    log(f"origin: {words}")
     with origin:
         stock = train("torch", given, origin, folder)
         ours = train("foresee", given, origin, folder)
     result = {"seed": given.seed, "origin": words, "run_folder": str(folder), **report.compare(stock, ours)}
     table = report.table(result, origin=words, fastest_s=fastest_s)
-    keep(folder, ours, result, table)
+    save_run(folder, ours, result, table)
     print(f"\n{table}", file=sys.stderr if given.json else sys.stdout)
-    say(f"run folder: {folder}")
+    log(f"run folder: {folder}")
     if given.json:
         print(json.dumps(result))
     return 0 if result["identical"] else 1
 
 
-def say(line: str) -> None:
-    """Progress goes to stderr, the result to stdout."""
+def log(line: str) -> None:
+    """Print progress to stderr; the result goes to stdout."""
     print(line, file=sys.stderr, flush=True)
 
 
 def expected(given: argparse.Namespace) -> str:
-    """How long it will take, from what the origin can give; compute adds little to that."""
+    """Estimate the duration from the limits of the origin; compute adds little."""
     if given.origin is not None:
         return "demo: expected duration: half a minute, and six passes over the bucket"
     passes = 2 * given.epochs * (given.samples / given.requests_per_s if given.requests_per_s else 5)
@@ -157,7 +156,7 @@ def expected(given: argparse.Namespace) -> str:
 
 
 def make_run_folder(runs: Path) -> Path:
-    """``runs/demo-<time>``; two demos of one second get two folders."""
+    """Make ``runs/demo-<time>``, with a suffix if it exists."""
     name = time.strftime("demo-%Y%m%d-%H%M%S")
     for again in range(100):
         folder = runs / (f"{name}-{again}" if again else name)
@@ -166,13 +165,13 @@ def make_run_folder(runs: Path) -> Path:
         except FileExistsError:
             continue
         except OSError as error:
-            raise Failed(f"cannot make the run folder: {error}; name another place with --runs", 2) from error
+            raise Failed(f"cannot make the run folder: {error}; pass another folder as --runs", 2) from error
         return folder
-    raise Failed(f"{runs / name} and 99 more are there already; name another place with --runs", 2)
+    raise Failed(f"{runs / name} and 99 more exist; pass another folder as --runs", 2)
 
 
 def make_pictures(given: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
-    """The data set, made now or by an earlier demo with the same recipe."""
+    """Make the data set, unless an earlier demo did."""
     import pictures
 
     recipe = pictures.recipe_of(samples=given.samples, size=96, seed=given.seed)
@@ -183,15 +182,15 @@ def make_pictures(given: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
         folder.parent.mkdir(parents=True, exist_ok=True)
         made = pictures.make(wheel, folder, samples=given.samples, size=96, seed=given.seed)
     except (OSError, subprocess.CalledProcessError) as error:
-        raise Failed(f"no pictures: {error}; `make setup` fetches what they are cut from", 3) from error
-    say(
+        raise Failed(f"no images: {error}; `make setup` fetches the photographs", 3) from error
+    log(
         f"pictures: {made['samples']} in {made['classes']} classes, {made['bytes'] / 1e6:.1f} MB, in {folder}"
     )
     return folder, made
 
 
 def train(loader: str, given: argparse.Namespace, origin: Bucket, folder: Path) -> list[report.Rank]:
-    """`train.py` under torchrun; returns what each rank wrote."""
+    """Run `train.py` under torchrun; return the result of each rank."""
     out = folder / loader
     out.mkdir()
     command = [
@@ -202,16 +201,16 @@ def train(loader: str, given: argparse.Namespace, origin: Bucket, folder: Path) 
         *(() if origin.counters is None else ("--counters", origin.counters)),
     ]
     environment = {**origin.environment, "OMP_NUM_THREADS": "1", "FORESEE_TRACE": str(folder)}
-    say(f"{loader}: {given.ranks} ranks under torchrun")
-    # A session of its own: on Ctrl-C the agent is told once, by us, and ends its ranks. Should this process be
-    # killed, the kernel tells it.
+    log(f"{loader}: {given.ranks} ranks under torchrun")
+    # An own session: on Ctrl-C only this process signals the agent, which ends its ranks. If this process is killed, the
+    # kernel signals it.
     agent = subprocess.Popen(
         command,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
         start_new_session=True,
-        preexec_fn=lambda: end_with_parent(signal.SIGTERM),  # noqa: PLW1509 - there are no threads here
+        preexec_fn=lambda: end_with_parent(signal.SIGTERM),  # noqa: PLW1509 - there are no threads
     )
     try:
         status = agent.wait()
@@ -219,13 +218,13 @@ def train(loader: str, given: argparse.Namespace, origin: Bucket, folder: Path) 
         end(agent)
         raise
     if status != 0:
-        raise Failed(f"training with {loader} ended with status {status}; what it said is above", 1)
+        raise Failed(f"training with {loader} ended with status {status}; its output is above", 1)
     return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(given.ranks)]
 
 
 def end(agent: subprocess.Popen[bytes]) -> None:
     """End torchrun's agent; its ranks, and their workers, end with it."""
-    # A second Ctrl-C shall not leave half of them.
+    # A second Ctrl-C must not interrupt this.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     agent.terminate()
     try:
@@ -235,8 +234,8 @@ def end(agent: subprocess.Popen[bytes]) -> None:
         agent.wait()
 
 
-def keep(folder: Path, ours: list[report.Rank], result: dict[str, Any], table: str) -> None:
-    """The run folder: the engine has put the ledger there, `train.py` each rank's figures."""
+def save_run(folder: Path, ours: list[report.Rank], result: dict[str, Any], table: str) -> None:
+    """Complete the run folder, which has the engine's ledger and the files of `train.py`."""
     stats = {f"rank-{rank['rank']}": rank["epochs"][-1]["stats"] for rank in ours}
     versions = {
         "python": platform.python_version(),

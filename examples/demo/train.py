@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Train a small network on pictures in a bucket: one rank, with Foresee or with torch's own DataLoader.
+"""Train a small network on images in a bucket: one rank, with Foresee or with torch's DataLoader.
 
-`run.py` starts it under ``torchrun``, once with each loader. Model, loop, order, decoding and transform are the same
-for both; only the class under `LOADERS` differs, so equal loss curves mean equal batches in an equal order. Each rank
-writes its times to ``OUT/rank-K.json``, and the origin's counts where it keeps them. `report.py` compares the runs.
+`run.py` starts it under ``torchrun``, once with each loader. Model, loop, order, decoding and transform are the same for
+both; only the class in `LOADERS` differs, so equal loss curves mean equal batches in an equal order. Each rank writes its
+times, and the origin's counts if it has any, to ``OUT/rank-K.json``. `report.py` compares the runs.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ from torch.nn.parallel import DistributedDataParallel
 
 import foresee.torch as ft
 
-#: Side of the pictures that the network sees, pixels; others are resized.
+#: Side of the network's input in pixels; other images are resized.
 SIDE = 96
-#: Channels after the first convolution. Its cost makes an epoch of 4096 pictures a few seconds on two cores.
+#: Channels after the first convolution: an epoch of 4096 images takes a few seconds on two cores.
 WIDTH = 16
-#: Batches that the bound without I/O is measured on, over and over: 64 of 32 pictures are 57 MB.
+#: Batches in memory for the measurement without I/O: 64 of 32 images are 57 MB.
 READY_BATCHES = 64
-#: A progress line is rewritten at most so often, seconds.
+#: Seconds between updates of the progress line.
 PROGRESS_EVERY_S = 0.2
 
 Pair = tuple[torch.Tensor, torch.Tensor]
 
 
 def main() -> int:
-    """Train as told by the command line; torchrun's variables say which rank this is."""
+    """Train with the options of the command line, as the rank in torchrun's variables."""
     end_with_parent()
-    # Python's way out instead of the kernel's, so that loader and workers are closed.
+    # Exit through Python, so that loader and workers are closed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     given = parse()
     torch.set_num_threads(1)
@@ -66,7 +66,7 @@ def main() -> int:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="One rank of the demo; started by torchrun.")
     parser.add_argument("data", help="s3://BUCKET/PREFIX with one folder of pictures per class")
     parser.add_argument("--loader", choices=sorted(LOADERS), required=True)
@@ -76,28 +76,28 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, required=True, help="of the order and of the network")
     parser.add_argument("--ram", required=True, help="Foresee's memory per rank, such as 256MB")
     parser.add_argument("--workers", type=int, required=True, help="processes per rank of torch's DataLoader")
-    parser.add_argument("--counters", help="URL of the origin's own counters; none: not measured there")
+    parser.add_argument("--counters", help="URL of the origin's counters, if it has any")
     return parser.parse_args()
 
 
 class Loader(Protocol):
-    """What the loop needs of a loader."""
+    """Interface of the loaders."""
 
     samples: int
     classes: list[str]
 
     def epoch(self, number: int) -> Iterator[Pair]:
-        """Batches of one epoch."""
+        """Iterate over the batches of one epoch."""
 
     def stats(self) -> dict[str, Any] | None:
-        """The loader's own counters; None where it keeps none."""
+        """Return the loader's counters; None if it has none."""
 
     def close(self) -> None:
-        """Stop what runs in the background."""
+        """Stop background threads and processes."""
 
 
 class Foresee:
-    """Foresee: a data set, a loader, a cache."""
+    """Foresee's loader, with a data set and a cache."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         listing = str(given.out / "pictures.fidx")
@@ -113,17 +113,17 @@ class Foresee:
             seed=given.seed,
             epochs=given.epochs,
             cache=ft.Cache(ram=given.ram),
-            # The transform keeps nothing and draws nothing, so several may run at once.
+            # The transform has no state and draws no random number, so several may run in parallel.
             transform_threads=given.workers,
         )
 
     def epoch(self, number: int) -> Iterator[Pair]:
-        """Epochs advance by themselves; to say which one is a habit from the stock loader."""
+        """As of ``Loader``; ``set_epoch`` is optional, since epochs advance by themselves."""
         self._loader.set_epoch(number)
         return iter(self._loader)
 
     def stats(self) -> dict[str, Any] | None:
-        """Bytes by source, waits by cause."""
+        """Return bytes by source and waits by cause."""
         return self._loader.stats()
 
     def close(self) -> None:
@@ -132,14 +132,14 @@ class Foresee:
 
 
 class Stock:
-    """torch's own DataLoader, with persistent workers that each keep their connections."""
+    """torch's DataLoader, with persistent workers and connections."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         found: list[Any] = [bucket.list_pictures(given.data) if dist.get_rank() == 0 else None]
         dist.broadcast_object_list(found)
         data = bucket.Pictures(found[0], to_tensor)
         self.samples, self.classes = len(data), data.classes
-        # There may well be more workers than cores: they mostly wait for the origin.
+        # More workers than cores are useful here, because they wait for the origin.
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         self._sampler: Any = torch.utils.data.DistributedSampler(data, shuffle=True, seed=given.seed)
         self._loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
@@ -153,12 +153,12 @@ class Stock:
         )
 
     def epoch(self, number: int) -> Iterator[Pair]:
-        """Without ``set_epoch`` every epoch would have the first one's order."""
+        """As of ``Loader``; without ``set_epoch`` every epoch would have the order of the first one."""
         self._sampler.set_epoch(number)
         return iter(self._loader)
 
     def stats(self) -> dict[str, Any] | None:
-        """It keeps none."""
+        """Return None: it has no counters."""
         return None
 
     def close(self) -> None:
@@ -170,7 +170,7 @@ LOADERS: dict[str, Callable[[argparse.Namespace], Loader]] = {"foresee": Foresee
 
 
 def train(given: argparse.Namespace) -> dict[str, Any]:
-    """All epochs, then the same loop without I/O; returns what `report.py` reads."""
+    """Train all epochs, then run the same loop without I/O; return the input of `report.py`."""
     origin = Origin(given.counters)
     began = time.monotonic()
     loader = LOADERS[given.loader](given)
@@ -181,13 +181,13 @@ def train(given: argparse.Namespace) -> dict[str, Any]:
     epochs, ready = [], []
     try:
         for number in range(given.epochs):
-            kept: list[Pair] = []
+            first: list[Pair] = []
             progress.begin(number, loader.stats)
-            epoch = one_epoch(learner, keeping(loader.epoch(number), kept), progress)
+            epoch = one_epoch(learner, collect_first(loader.epoch(number), first), progress)
             epoch["stats"] = loader.stats()
             epoch["origin"] = origin.since()
             epochs.append(epoch)
-            ready = kept
+            ready = first
     finally:
         loader.close()
     weights = learner.digest()
@@ -207,16 +207,16 @@ def train(given: argparse.Namespace) -> dict[str, Any]:
 
 
 def one_epoch(learner: Learner, batches: Iterator[Pair], progress: Progress) -> dict[str, Any]:
-    """Train on ``batches``; the time waited is what ``next`` took, with the epoch's first and last."""
+    """Train on ``batches``; the wait is the time inside ``next``, the first and the last call included."""
     losses: list[str] = []
     waited = 0.0
     samples = 0
     dist.barrier()
     began = time.monotonic()
     while True:
-        asked = time.monotonic()
+        began_wait = time.monotonic()
         batch = next(batches, None)
-        waited += time.monotonic() - asked
+        waited += time.monotonic() - began_wait
         if batch is None:
             break
         loss = learner.step(*batch)
@@ -229,11 +229,11 @@ def one_epoch(learner: Learner, batches: Iterator[Pair], progress: Progress) -> 
     return {"seconds": seconds, "waited_s": waited, "samples": samples, "losses": losses}
 
 
-def keeping(batches: Iterable[Pair], kept: list[Pair]) -> Iterator[Pair]:
-    """``batches``, the first of which stay in ``kept``."""
+def collect_first(batches: Iterable[Pair], first: list[Pair]) -> Iterator[Pair]:
+    """Iterate over ``batches``, and add the first ones to ``first``."""
     for batch in batches:
-        if len(kept) < READY_BATCHES:
-            kept.append(batch)
+        if len(first) < READY_BATCHES:
+            first.append(batch)
         yield batch
 
 
@@ -245,7 +245,7 @@ class Learner:
         self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.02, momentum=0.9)
 
     def step(self, images: torch.Tensor, labels: torch.Tensor) -> float:
-        """One step; returns this rank's loss."""
+        """Train one step, and return this rank's loss."""
         loss = nn.functional.cross_entropy(self._model(images.float().div(255)), labels)
         self._optimizer.zero_grad()
         loss.backward()
@@ -253,7 +253,7 @@ class Learner:
         return loss.item()
 
     def digest(self) -> str:
-        """SHA-256 over all weights: equal curves to the last step and equal weights after it."""
+        """Return SHA-256 over all weights."""
         weights = hashlib.sha256()
         for value in self._model.state_dict().values():
             weights.update(value.numpy().tobytes())
@@ -261,7 +261,7 @@ class Learner:
 
 
 def network(classes: int) -> nn.Sequential:
-    """Four convolutions that halve the picture, an average, a linear layer: 100 thousand weights."""
+    """Return four convolutions of stride 2, an average and a linear layer: 100 thousand weights."""
     layers: list[nn.Module] = []
     channels = 3
     for depth in range(4):
@@ -272,28 +272,28 @@ def network(classes: int) -> nn.Sequential:
 
 
 def to_tensor(picture: Image.Image) -> torch.Tensor:
-    """uint8 of shape (3, SIDE, SIDE). Draws no random number, so both loaders give the same."""
+    """Convert to uint8 of shape (3, SIDE, SIDE), without a random number."""
     if picture.size != (SIDE, SIDE):
         picture = picture.resize((SIDE, SIDE), Image.Resampling.BILINEAR)
     return torch.from_numpy(np.array(picture)).permute(2, 0, 1).contiguous()
 
 
 def begin_worker(_worker: int) -> None:
-    """A worker process ends with its rank, however that ends."""
+    """End a worker process with its rank."""
     end_with_parent()
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 class Origin:
-    """The counters that the origin itself keeps, asked by rank 0 while all others wait."""
+    """The origin's counters, which rank 0 reads while the others wait."""
 
     def __init__(self, url: str | None) -> None:
         self._url = url if dist.get_rank() == 0 else None
         self._before = self._now()
 
     def since(self) -> dict[str, int] | None:
-        """Requests and bytes of objects since the last call; None on other ranks or where nobody counts."""
+        """Return requests and bytes since the last call; None on other ranks or without counters."""
         dist.barrier()
         now = self._now()
         dist.barrier()
@@ -316,7 +316,7 @@ class Origin:
 
 
 class Progress:
-    """Rank 0's live line on stderr: rewritten on a terminal, else one line per epoch. Waits in it are rank 0's own."""
+    """Rank 0's progress on stderr: a line that is rewritten on a terminal, else one line per epoch."""
 
     def __init__(self, given: argparse.Namespace) -> None:
         self._epoch: int | None = None
@@ -329,31 +329,31 @@ class Progress:
         self._last = 0.0
 
     def begin(self, epoch: int | None, stats: Callable[[], dict[str, Any] | None]) -> None:
-        """``epoch`` begins, None without I/O; ``stats``: the loader's counters, where it keeps some."""
+        """Begin ``epoch``, None without I/O; ``stats`` returns the loader's counters."""
         self._epoch = epoch
         self._stats = stats
         self._before = stats() if self._shown else None
 
     def show(self, steps: int, loss: float, waited_s: float) -> None:
-        """The loop has done ``steps`` of this epoch."""
+        """Show the progress after ``steps`` of the epoch."""
         now = time.monotonic()
         if self._live and now - self._last >= PROGRESS_EVERY_S:
             self._last = now
-            text = f"{self._what()}  step {steps:>4}  loss {loss:6.3f}  {self._waited(waited_s)}"
+            text = f"{self._phase()}  step {steps:>4}  loss {loss:6.3f}  {self._waited(waited_s)}"
             print(f"\r{text}\x1b[K", end="", file=sys.stderr, flush=True)
 
     def end(self, seconds: float, steps: int, waited_s: float) -> None:
-        """The epoch is over."""
+        """End the epoch."""
         if self._shown:
-            text = f"{self._what()}  {steps:>4} steps  {seconds:5.1f} s, of it {self._waited(waited_s)}"
+            text = f"{self._phase()}  {steps:>4} steps  {seconds:5.1f} s, of it {self._waited(waited_s)}"
             start, clear = ("\r", "\x1b[K") if self._live else ("", "")
             print(f"{start}{text}{clear}", file=sys.stderr, flush=True)
 
     def _waited(self, seconds: float) -> str:
-        """Whose wait it is, and for what where the loader says so."""
+        """Format the wait of rank 0, with its causes if they are known."""
         return f"rank 0 waited {seconds:5.1f} s{causes(self._before, self._stats())}"
 
-    def _what(self) -> str:
+    def _phase(self) -> str:
         if self._epoch is None:
             return f"  {self._name:<8} without I/O "
         return f"  {self._name:<8} epoch {self._epoch + 1} of {self._epochs}"

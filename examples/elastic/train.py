@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchrun with a changing number of ranks: fit a linear model to an array of rows, and lose no sample when one is lost.
+"""torchrun with a changing number of ranks: fit a linear model to an array of rows, without losing a sample.
 
     torchrun --nnodes 1:2 --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint HOST:29400 examples/elastic/train.py rows.npy
 
-Run it on two hosts. When one is lost, torchrun starts the ranks of the other again, and once more when it is back. Each
-time they go on at the last checkpoint, at whatever world size there is: no sample of the epoch is repeated or left out.
+Run it on two nodes. When one is lost, torchrun restarts the ranks of the other, and once more when it is back. They resume
+from the last checkpoint at the new world size: no sample of the epoch is repeated or omitted.
 """
 
 from __future__ import annotations

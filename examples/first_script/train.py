@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The shortest training script: a folder of pictures, one folder per class, three epochs.
+"""The shortest training script: a folder of images, one folder per class, three epochs.
 
     python examples/first_script/train.py FOLDER        # or s3://BUCKET/PREFIX
 
-The two lines that name `ft` are all that differs from a script with torchvision's ImageFolder and torch's DataLoader.
+Only the two lines with `ft` differ from a script with torchvision's ImageFolder and torch's DataLoader.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ EPOCHS = 3
 
 
 def main(folder: str) -> None:
-    """Train on ``folder`` and say how often its files were read."""
+    """Train on ``folder`` and print how many of its files were read."""
     torch.manual_seed(0)
     dataset = ft.FolderDataset(folder, transform=to_tensor)
     with ft.DataLoader(dataset, batch_size=32, shuffle=True, seed=0, epochs=EPOCHS) as loader:
@@ -39,12 +39,12 @@ def main(folder: str) -> None:
 
 
 def to_tensor(picture: Image.Image) -> torch.Tensor:
-    """Shape (3, 64, 64), 0 to 1."""
+    """Convert to shape (3, 64, 64), 0 to 1."""
     return torch.from_numpy(np.array(picture.resize((64, 64)))).permute(2, 0, 1) / 255
 
 
 def network(classes: int) -> nn.Module:
-    """Two convolutions, an average, a linear layer."""
+    """Return two convolutions, an average and a linear layer."""
     return nn.Sequential(
         *(nn.Conv2d(3, 16, 3, stride=2), nn.ReLU()),
         *(nn.Conv2d(16, 32, 3, stride=2), nn.ReLU()),
@@ -54,7 +54,5 @@ def network(classes: int) -> nn.Module:
 
 if __name__ == "__main__":
     if len(sys.argv) != 2:
-        sys.exit(
-            "usage: train.py FOLDER, with one folder of pictures per class; s3://BUCKET/PREFIX will do too"
-        )
+        sys.exit("usage: train.py FOLDER, with one folder of images per class, or s3://BUCKET/PREFIX")
     main(sys.argv[1])

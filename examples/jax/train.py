@@ -2,7 +2,7 @@
 """JAX: fit a linear model to an array of rows; each process reads its share.
 
     python examples/jax/train.py rows.npy
-    python examples/jax/train.py rows.npy --coordinator HOST:1234 --processes 2 --process 0  # and --process 1 elsewhere
+    python examples/jax/train.py rows.npy --coordinator HOST:1234 --processes 2 --process 0  # --process 1 on the other node
 
 The loader takes its rank from `jax.process_index()` once `jax.distributed` is initialized, and needs no torch.
 """
@@ -33,9 +33,9 @@ def main() -> None:
     parser.add_argument("--coordinator")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--process", type=int, default=0)
-    parser.add_argument("--state", type=pathlib.Path, help="where the loader's state is, and goes to")
+    parser.add_argument("--state", type=pathlib.Path, help="file with the loader's state, read and written")
     parser.add_argument(
-        "--steps", type=int, default=10**9, help="steps after which to save the state and end"
+        "--steps", type=int, default=10**9, help="steps before the state is saved and the script ends"
     )
     given = parser.parse_args()
     if given.coordinator:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Lightning: fit a linear model to an array of rows, and go on in the middle of an epoch.
+"""Lightning: fit a linear model to an array of rows, and resume within an epoch.
 
     python examples/lightning/train.py rows.npy                                   # one device
     python examples/lightning/train.py rows.npy --devices 2 --strategy ddp        # or ddp_spawn
@@ -23,7 +23,7 @@ EPOCHS = 3
 
 
 class Linear(lightning.LightningModule):
-    """A linear layer from all columns but the first to the first."""
+    """A linear layer from all columns except the first to the first."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Linear(lightning.LightningModule):
         self.layer = nn.Linear(len(self.dataset[0]) - 1, 1)
 
     def train_dataloader(self) -> ft.DataLoader:
-        """Made here, in each process: a loader has threads, so `ddp_spawn` cannot send it to another process."""
+        """Make the loader in each process: it has threads, so `ddp_spawn` cannot send it to another process."""
         return ft.DataLoader(self.dataset, batch_size=8, shuffle=True, seed=0, epochs=EPOCHS)
 
     def training_step(self, rows: torch.Tensor) -> torch.Tensor:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ray Train: fit a linear model to an array of rows on two workers, and go on where a checkpoint was made.
+"""Ray Train: fit a linear model to an array of rows on two workers, and resume from a checkpoint.
 
     python examples/ray/train.py rows.npy
 
-The loader knows its rank from the process group that Ray makes, so `ray.train.torch.prepare_data_loader` is not needed;
-batches are moved to the worker's device here.
+The loader takes its rank from Ray's process group, so `ray.train.torch.prepare_data_loader` is not needed. The script moves
+batches to the worker's device.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def save(metrics: dict[str, float], model: nn.Module, loader: ft.DataLoader) -> 
 
 
 def main() -> None:
-    """Start two workers; a worker that fails is started again from the last checkpoint."""
+    """Start two workers; Ray restarts a failed one from the last checkpoint."""
     parser = argparse.ArgumentParser()
     parser.add_argument("path")
     parser.add_argument("--checkpoints", default="checkpoints")

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Trainer of Transformers: fit a linear model to an array of rows, and go on in the middle of an epoch.
+"""The Trainer of Transformers: fit a linear model to an array of rows, and resume within an epoch.
 
     python examples/transformers/train.py rows.npy
     torchrun --nproc-per-node 2 examples/transformers/train.py rows.npy --resume checkpoints/checkpoint-40
 
-The Trainer saves no state of a loader and skips batches by reading them, so the loader's state is saved beside each
-checkpoint, and `ignore_data_skip=True` says that nothing is left to skip.
+The Trainer saves no state of a loader and skips batches by reading them, so the script saves the loader's state in each
+checkpoint and sets `ignore_data_skip=True`.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ EPOCHS = 3
 
 
 class Linear(nn.Module):
-    """A linear layer; the Trainer calls it with a batch's parts by name and takes the loss from what it returns."""
+    """A linear layer; the Trainer passes the entries of a batch by name and takes the loss from the result."""
 
     def __init__(self, features: int) -> None:
         super().__init__()
@@ -37,10 +37,10 @@ class Linear(nn.Module):
 
 
 class ForeseeTrainer(Trainer):
-    """A Trainer that reads with a loader of Foresee, from its state where one was saved."""
+    """A Trainer with a loader of Foresee, which resumes from its saved state."""
 
     def get_train_dataloader(self) -> ft.DataLoader:
-        """Made by hand, so that the Trainer neither replaces its sampler nor deals its batches out again."""
+        """Make the loader, so that the Trainer neither replaces its sampler nor distributes its batches again."""
         size = self.args.per_device_train_batch_size
         loader = ft.DataLoader(
             self.train_dataset,
@@ -60,7 +60,7 @@ class SaveLoader(TrainerCallback):
     """Saves the loader's state into each checkpoint."""
 
     def on_save(self, args: TrainingArguments, state: Any, control: Any, **others: Any) -> None:  # noqa: ARG002
-        """The state is equal on all ranks; one writes it."""
+        """Save the state on one rank: it is equal on all."""
         if state.is_world_process_zero:
             folder = pathlib.Path(str(args.output_dir), f"checkpoint-{state.global_step}")
             (folder / "loader.json").write_text(json.dumps(others["train_dataloader"].state_dict()))

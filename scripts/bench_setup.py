@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Install the peers of the benchmarks into .bench-venv, and build Foresee with the release profile.
 
-.bench-venv is separate from .venv because some peers pin other versions of numpy. It looks into .venv for packages that
-it does not have, so torch is installed once. The extension module in .venv and the testbed are built with the release
-profile; `make setup` restores the development build. Run `scripts/setup.py` first.
-Exit status: 0 ready, 3 a step failed (its name, its command and a remedy are printed).
+.bench-venv is separate from .venv because some peers pin other versions of numpy. It takes missing packages from .venv,
+so torch is installed once. The extension module in .venv and the testbed are built with the release profile; `make
+setup` restores the development build. Run `scripts/setup.py` first. Exit status: 0 ready, 3 a step failed (its name,
+its command and a remedy are printed).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sysconfig
 from pathlib import Path
 
 from setup import install_extension, install_testbed
-from steps import BIN, ROOT, RUST, Failed, install_tool, run, step
+from steps import BIN, NO_INDEX, ROOT, RUST, Failed, install_tool, run, step
 
 VENV = ROOT / ".bench-venv"
 PYTHON = VENV / "bin" / "python"
@@ -43,40 +43,29 @@ def main() -> int:
 
 
 def make_venv() -> None:
-    """Create .bench-venv, with .venv's packages behind its own."""
+    """Create .bench-venv, with .venv's packages after its own on the path."""
     run([sys.executable, "-m", "venv", "--clear", VENV])
-    here = {"base": str(VENV), "platbase": str(VENV)}
-    there = {"base": str(ROOT / ".venv"), "platbase": str(ROOT / ".venv")}
-    packages = sysconfig.get_path("purelib", "venv", vars=here)
-    behind = sysconfig.get_path("purelib", "venv", vars=there)
+    packages, shared = (
+        sysconfig.get_path("purelib", "venv", vars={"base": str(venv), "platbase": str(venv)})
+        for venv in (VENV, ROOT / ".venv")
+    )
     # `addsitedir` also follows .venv's own .pth files, so a package installed in place is found too.
-    Path(packages, "venv.pth").write_text(f"import site; site.addsitedir({behind!r})\n", encoding="utf-8")
+    Path(packages, "venv.pth").write_text(f"import site; site.addsitedir({shared!r})\n", encoding="utf-8")
 
 
 def build_sum_bench() -> None:
-    """Build what measures the servers' sum, and put it among the tools."""
-    run(
-        [
-            "cargo",
-            "build",
-            "--profile",
-            "dist",
-            "--locked",
-            "-p",
-            "foresee-grad-queue",
-            "--example",
-            "sum_rate",
-        ]
-    )
+    """Build the benchmark of the servers' sum, and install it among the tools."""
+    package = ["-p", "foresee-grad-queue", "--example", "sum_rate"]
+    run(["cargo", "build", "--profile", "dist", "--locked", *package])
     install_tool(ROOT / "target" / "dist" / "examples" / "sum_rate", "foresee-sum-bench")
 
 
 def install_peers() -> None:
-    """Install what the list pins."""
+    """Install the pinned packages."""
     pip: list[str | Path] = [PYTHON, "-m", "pip", "install", "--disable-pip-version-check", "--quiet"]
     run(
         [*pip, "-r", REQUIREMENTS],
-        remedy="is a Python package index reachable? Behind a mirror set PIP_INDEX_URL",
+        remedy=NO_INDEX,
     )
 
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Is everything here that a build needs? Names each missing tool with its remedy, before anything is built.
+"""Check for the tools that a build needs, and print each missing one with its remedy.
 
-Runs with any Python since 3.7 and the standard library alone, so that an old one gets an answer, no traceback.
-Exit status: 0 all there, 3 something is missing.
+Runs on any Python since 3.7 with the standard library alone, so that an old one gets a message, not a traceback.
+Exit status: 0 all tools exist, 3 one is missing.
 """
 
 import platform
@@ -15,7 +15,7 @@ from pathlib import Path
 
 PYTHON_OLDEST = (3, 10)
 RUST_OLDEST = (1, 88)
-#: torch with its CUDA packages, build folder and peers for benchmarks.
+#: For torch with its CUDA packages, build folder and peers of the benchmarks.
 DISK_FREE_GB = 14
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -30,7 +30,7 @@ Expected on two cores, the first time (later runs skip what has not changed):
 
 
 def version_of(command, pattern):
-    """The version that a command reports, as numbers; None if it is not there or says something else."""
+    """Return the version that a command prints, as numbers; None if it is missing or prints something else."""
     if shutil.which(command[0]) is None:
         return None
     try:
@@ -44,12 +44,12 @@ def version_of(command, pattern):
 
 
 def dotted(version):
-    """3.10 from (3, 10)."""
+    """Return 3.10 for (3, 10)."""
     return ".".join(str(part) for part in version)
 
 
 def check_python():
-    """Python itself, with venv and pip."""
+    """Check Python, with venv and pip."""
     have = sys.version_info[:2]
     if have < PYTHON_OLDEST:
         needed = f"Python {dotted(have)} is too old, {dotted(PYTHON_OLDEST)} or later is needed"
@@ -63,12 +63,12 @@ def check_python():
 
 
 def check_rust():
-    """Cargo and rustc; rustup fetches the pinned ones by itself."""
+    """Check Cargo and rustc; rustup downloads the pinned ones."""
     for tool in ("cargo", "rustc"):
         have = version_of([tool, "--version"], r"(\d+)\.(\d+)\.\d+")
         if have is None:
             return (
-                f"{tool} is missing: install Rust from https://rustup.rs, which then takes the pinned version"
+                f"{tool} is missing: install Rust from https://rustup.rs, which downloads the pinned version"
             )
         if have < RUST_OLDEST:
             return (
@@ -78,19 +78,19 @@ def check_rust():
 
 
 def check_linker():
-    """A C compiler driver, which rustc links with."""
+    """Check for a C compiler driver, which rustc links with."""
     if any(shutil.which(name) for name in ("cc", "gcc", "clang")):
         return None
     return "no C linker: `apt-get install gcc` (Debian, Ubuntu) or `dnf install gcc` (Fedora, RHEL)"
 
 
 def check_git():
-    """git, which the tests of the house ask for its list of files."""
+    """Check for git, whose list of files the house tests use."""
     return None if shutil.which("git") else "git is missing: `apt-get install git` or `dnf install git`"
 
 
 def check_platform():
-    """Linux on a 64-bit machine."""
+    """Check for Linux on a 64-bit machine."""
     system, machine = platform.system(), platform.machine()
     if system == "Linux" and machine in ("x86_64", "aarch64"):
         return None
@@ -98,14 +98,14 @@ def check_platform():
 
 
 def check_disk():
-    """Room for packages and builds; none is needed where they are already."""
+    """Check the disk space for packages and builds, unless they exist."""
     if (ROOT / ".tools" / "stamps" / "extension").exists():
         return None
     free = shutil.disk_usage(str(ROOT)).free / 1e9
     if free >= DISK_FREE_GB:
         return None
     return (
-        f"{free:.0f} GB are free here, {DISK_FREE_GB} GB are needed: make room, or check out on another disk"
+        f"{free:.0f} GB are free here, {DISK_FREE_GB} GB are needed: free some, or check out on another disk"
     )
 
 
@@ -120,7 +120,7 @@ CHECKS = (
 
 
 def main():
-    """Print one line per check, then how long things take."""
+    """Print one line per check, then the expected durations."""
     missing = 0
     for name, check in CHECKS:
         problem = check()

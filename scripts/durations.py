@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Durations of the tests: the log of a test run, and the tables printed from it.
+"""Durations of the tests: the log of a test run, and its tables.
 
-`scripts/test.py` writes the log; this script, run by itself, prints the sums per class, the phases and the slowest
-tests of the last run. `--json` prints the log as it is. `--check` exits with 1 if a test took longer than its class
-allows; ordinary runs only list such tests, because a duration depends on what else the machine does.
-Exit status: 0 good, 1 a test is over its limit (with `--check`), 3 there is no log.
+`scripts/test.py` writes the log; this script prints the sums per class, the phases and the slowest tests of the last
+run. `--json` prints the log unchanged. `--check` exits with 1 if a test exceeded the limit of its class; ordinary runs
+only list such tests, because durations depend on the load of the machine. Exit status: 0 good, 1 a test is over its
+limit (with `--check`), 3 there is no log.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from steps import ROOT
 
 LOG = ROOT / "target" / "tests" / "durations.json"
 VERSION = 1
-#: Seconds that a test of each class may take on a quiet machine.
+#: Maximum seconds of a test of each class on an idle machine.
 LIMITS = {"unit": 1.0, "process": 20.0}
 SLOWEST = 20
 
 
 @dataclass(frozen=True)
 class Result:
-    """One test of one run. ``seconds`` is wall time, with the set-up and the tear-down of its fixtures."""
+    """One test of one run. ``seconds`` is wall time, including the fixtures."""
 
     test: str
     kind: str
@@ -37,12 +37,12 @@ class Result:
     outcome: str
     """``passed``, ``failed``, ``skipped``, or ``flaky``: failed, then passed in the second run."""
     failure: str = ""
-    """What the first failure printed."""
+    """Output of the first failure."""
 
 
 @dataclass
 class RunLog:
-    """All that one test run leaves: seconds of each phase, in order, and all results."""
+    """Log of a test run: seconds of each phase, in order, and all results."""
 
     phases: list[tuple[str, float]] = field(default_factory=list)
     results: list[Result] = field(default_factory=list)
@@ -59,11 +59,11 @@ class RunLog:
 
     @classmethod
     def load(cls, path: Path = LOG) -> RunLog:
-        """Read what ``save`` wrote.
+        """Read a log.
 
         Raises:
-            FileNotFoundError: no test run has left a log.
-            ValueError: it is of another version.
+            FileNotFoundError: there is no log.
+            ValueError: it has another version.
         """
         content = json.loads(path.read_text(encoding="utf-8"))
         if content.get("version") != VERSION:
@@ -74,12 +74,12 @@ class RunLog:
         return cls(phases, [Result(**each) for each in content["results"]])
 
     def over_limit(self) -> list[Result]:
-        """Tests that took longer than their class allows."""
+        """Return the tests over the limit of their class."""
         return [each for each in self.results if each.seconds > LIMITS.get(each.kind, float("inf"))]
 
 
 def tables(log: RunLog) -> Iterable[str]:
-    """Lines of three tables: the classes, the phases and the slowest tests."""
+    """Return lines of three tables: the classes, the phases and the slowest tests."""
     yield "class     language  tests  sum s  longest s"
     groups = sorted({(each.kind, each.language) for each in log.results})
     for kind, language in groups:
@@ -92,7 +92,7 @@ def tables(log: RunLog) -> Iterable[str]:
 
 
 def phase_table(log: RunLog) -> Iterable[str]:
-    """The seconds of each phase."""
+    """Return the seconds of each phase."""
     yield "phase                    seconds"
     for name, seconds in log.phases:
         yield f"{name:<24} {seconds:>7.1f}"
@@ -100,7 +100,7 @@ def phase_table(log: RunLog) -> Iterable[str]:
 
 
 def slowest_table(log: RunLog) -> Iterable[str]:
-    """The slowest tests, and those over the limit of their class."""
+    """Return the slowest tests, and those over the limit of their class."""
     yield f"{SLOWEST} slowest tests"
     slowest = sorted(log.results, key=lambda each: -each.seconds)[:SLOWEST]
     yield from (_line(each) for each in slowest)
@@ -125,7 +125,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         log = RunLog.load()
     except (FileNotFoundError, ValueError) as error:
-        print(f"durations: {error}; `make test` leaves a log", file=sys.stderr)
+        print(f"durations: {error}; `make test` writes one", file=sys.stderr)
         return 3
     print(LOG.read_text(encoding="utf-8") if chosen.json else "\n".join(tables(log)))
     return 1 if chosen.check and log.over_limit() else 0

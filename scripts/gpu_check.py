@@ -3,8 +3,8 @@
 """Check Foresee on a machine with a GPU: copies, gradients, mixed precision, and loading next to computing.
 
 Needs this checkout, torch, numpy, and foresee: its wheel, or ``PYTHONPATH=python`` with the built extension module. No
-network and no build tools. Takes less than five minutes. ``--device cpu`` runs all parts without a GPU; page-locked
-memory and streams are then left out, and the table says so.
+network and no build tools. Takes less than five minutes. ``--device cpu`` runs all parts without a GPU, except
+page-locked memory and streams, which the table reports.
 
 Exit status: 0 all parts passed, 1 one failed, 3 the device or a package is missing.
 """
@@ -76,7 +76,12 @@ def main(arguments: list[str] | None = None) -> int:
         folder = Path(name)
         parts = [run("copies in side streams", lambda: copies(options.device, folder))]
         parts += trainings(options.device, folder)
-        parts.append(run("loader next to compute", lambda: beside(options.device, folder, options.seconds)))
+        parts.append(
+            run(
+                "loader next to compute",
+                lambda: load_while_computing(options.device, folder, options.seconds),
+            )
+        )
     facts = {**machine(options.device), "parts": [asdict(part) for part in parts]}
     text = table(facts)
     if options.output is not None:
@@ -86,21 +91,21 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def run(name: str, body: Callable[[], dict[str, Any]]) -> Part:
-    """Run one part; an error of it is a line of the table, and printed whole to stderr."""
+    """Run one part; print an error to stderr, and return it as a line of the table."""
     begun = time.monotonic()
     try:
         figures = body()
-    except Exception as error:  # noqa: BLE001 - whatever fails is a line of the table
+    except Exception as error:  # noqa: BLE001 - any failure is a line of the table
         traceback.print_exc()
         return Part(name, False, time.monotonic() - begun, error=f"{type(error).__name__}: {error}")
     return Part(name, True, time.monotonic() - begun, figures)
 
 
 def copies(device: str, folder: Path) -> dict[str, Any]:
-    """Batches in page-locked memory, copied without waiting in side streams, have the bits of the data."""
+    """Check that batches in page-locked memory, copied asynchronously in side streams, have the bits of the data."""
     rows = numbers(folder)
     is_cuda = device == "cuda"
-    checked, kept = 0, []
+    checked, in_flight = 0, []
     for threads in (0, 2):
         loader = ft.DataLoader(
             ft.ArrayDataset(folder / "rows.npy", transform=torch.clone if threads else None),
@@ -118,41 +123,41 @@ def copies(device: str, folder: Path) -> dict[str, Any]:
                 raise AssertionError(f"batch {step} is not in page-locked memory")
             stream = streams[step % len(streams)]
             if stream is None:
-                there = batch.to(device, non_blocking=True).clone()
+                copied = batch.to(device, non_blocking=True).clone()
             else:
                 with torch.cuda.stream(stream):
-                    there = batch.to(device, non_blocking=True) * 1
-                # As the docs of torch ask for memory that is used in another stream than its own.
-                there.record_stream(torch.cuda.current_stream())
-            kept.append((stream, there, order[step * _BATCH : (step + 1) * _BATCH]))
+                    copied = batch.to(device, non_blocking=True) * 1
+                # As torch's documentation requires for memory that another stream uses.
+                copied.record_stream(torch.cuda.current_stream())
+            in_flight.append((stream, copied, order[step * _BATCH : (step + 1) * _BATCH]))
             del batch
-            if len(kept) > _SIDE_STREAMS:
-                checked += compare(*kept.pop(0), rows)
-        while kept:
-            checked += compare(*kept.pop(0), rows)
+            if len(in_flight) > _SIDE_STREAMS:
+                checked += compare(*in_flight.pop(0), rows)
+        while in_flight:
+            checked += compare(*in_flight.pop(0), rows)
         loader.close()
     return {"samples": checked, "pinned": is_cuda, "streams": _SIDE_STREAMS if is_cuda else 0}
 
 
 def numbers(folder: Path) -> Any:
-    """Rows of random bits, also as a file."""
+    """Return rows of random bits, which are in a file too."""
     path = folder / "rows.npy"
     if not path.exists():
         np.save(path, np.random.default_rng(0).standard_normal((_ROWS, _WIDTH), dtype=np.float32))
     return torch.from_numpy(np.load(path))
 
 
-def compare(stream: Any, there: Any, ids: list[int], rows: Any) -> int:
+def compare(stream: Any, copied: Any, ids: list[int], rows: Any) -> int:
     """Compare a batch on the device with its rows, bit by bit."""
     if stream is not None:
         stream.synchronize()
-    if not torch.equal(there.cpu().view(torch.int32), rows[ids].view(torch.int32)):
+    if not torch.equal(copied.cpu().view(torch.int32), rows[ids].view(torch.int32)):
         raise AssertionError(f"samples {ids[0]}, ... differ from the data")
     return len(ids)
 
 
 def trainings(device: str, folder: Path) -> list[Part]:
-    """Two ranks on one device train to the bits of one process: a part for each training."""
+    """Check that two ranks on one device train to the bits of one process: a part for each training."""
     ranks = run("two ranks on one device", lambda: ranks_of(device, folder))
     if not ranks.passed:
         return [ranks]
@@ -210,8 +215,8 @@ def start(command: list[str], env: dict[str, str]) -> subprocess.Popen[str]:
     return subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
 
 
-def beside(device: str, folder: Path, seconds: float) -> dict[str, Any]:
-    """Load while the device computes; the share of the time that the loop waited for data."""
+def load_while_computing(device: str, folder: Path, seconds: float) -> dict[str, Any]:
+    """Load while the device computes, and measure the loop's wait for data."""
     numbers(folder)
     loader = ft.DataLoader(
         ft.ArrayDataset(folder / "rows.npy"), _BATCH, shuffle=True, seed=5, pin_memory=device == "cuda"
@@ -244,7 +249,7 @@ def beside(device: str, folder: Path, seconds: float) -> dict[str, Any]:
 
 
 def machine(device: str) -> dict[str, Any]:
-    """Date, card and versions."""
+    """Return date, card and versions."""
     card, driver = None, None
     if device == "cuda":
         properties = torch.cuda.get_device_properties(0)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trainings of ``gpu_check.py``: what each of two ranks does on one device, and what one process does in their place.
+"""Trainings of ``gpu_check.py``: by two ranks on one device, and by one process as the reference.
 
-A rank is a process of its own, started with a folder and a device: ``python scripts/gpu_ranks.py FOLDER DEVICE``. Its
-final states go to files in the folder, which are compared bit by bit with the reference.
+A rank is an own process: ``python scripts/gpu_ranks.py FOLDER DEVICE``. It writes its final states to files in the
+folder, which are compared bit by bit with the reference.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-# cuBLAS sums in one order only with a workspace of fixed size.
+# With a workspace of fixed size, cuBLAS always sums in the same order.
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 import torch
@@ -28,15 +28,15 @@ from torch import nn
 import foresee.torch as ft
 
 WORLD = 2
-#: Exchanges of the training in 32 bits: ranks of one node averaged in shared memory first, or each by itself.
-WAYS = {"as_one_node": True, "each_by_itself": False}
+#: Values of ``hierarchical`` for the training in 32 bits.
+EXCHANGES = {"as_one_node": True, "each_by_itself": False}
 _AMP_STEPS = 6
 #: Step and rank whose loss is infinite: no rank may step.
 _OVERFLOW = (2, 1)
 
 
 def prepare(device: str) -> None:
-    """Make results on ``device`` the same in every process."""
+    """Make results on ``device`` equal in every process."""
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(mode=True, warn_only=True)
     if device == "cuda":
@@ -44,7 +44,7 @@ def prepare(device: str) -> None:
 
 
 def training(device: str) -> ReferenceTraining:
-    """The training in 32 bits."""
+    """Return the training in 32 bits."""
     return ReferenceTraining(
         lambda: Net().to(device),
         lambda model: torch.optim.AdamW(model.parameters(), lr=0.01),
@@ -64,7 +64,7 @@ class Amp:
         self.scaler = torch.amp.GradScaler(device, init_scale=2.0**10, growth_interval=2)
 
     def backward(self, step: int, rank: int) -> None:
-        """Gradients of a rank's batch, scaled."""
+        """Compute the scaled gradients of a rank's batch."""
         x = noise(4, 8, seed=100 * step + rank).to(self._device)
         half = torch.float16 if self._device == "cuda" else torch.bfloat16
         with torch.autocast(self._device, dtype=half):
@@ -80,28 +80,30 @@ class Amp:
         self.scaler.update()
 
     def state(self) -> dict[str, Any]:
-        """What training has changed."""
+        """Return the state of the training."""
         return {**state_of(self.model, self.optimizer), "scaler": copy.deepcopy(self.scaler.state_dict())}
 
 
 def references(device: str) -> dict[str, dict[str, Any]]:
-    """Return the final state of each training, by one process in the place of all ranks."""
+    """Return the final state of each training in one process."""
     plain = training(device).reference(WORLD)
     amp = Amp(device)
     for step in range(_AMP_STEPS):
-        given = []
+        gradients = []
         for rank in range(WORLD):
             amp.optimizer.zero_grad()
             amp.backward(step, rank)
-            given.append([parameter.grad for parameter in amp.model.parameters()])
-        for parameter, each in zip(amp.model.parameters(), zip(*given, strict=True), strict=True):
+            gradients.append([parameter.grad for parameter in amp.model.parameters()])
+        for parameter, each in zip(amp.model.parameters(), zip(*gradients, strict=True), strict=True):
             parameter.grad = mean_in_rank_order([one for one in each if one is not None], WORLD)
         amp.step()
-    return {name: on_cpu(state) for name, state in {**dict.fromkeys(WAYS, plain), "amp": amp.state()}.items()}
+    return {
+        name: on_cpu(state) for name, state in {**dict.fromkeys(EXCHANGES, plain), "amp": amp.state()}.items()
+    }
 
 
 def on_cpu(state: Any) -> Any:
-    """Return a state with all of its tensors in the memory of the CPU; an optimizer has some there in any case."""
+    """Copy all tensors of a state to the CPU, where an optimizer has some in any case."""
     if isinstance(state, torch.Tensor):
         return state.cpu()
     if isinstance(state, dict):
@@ -110,13 +112,14 @@ def on_cpu(state: Any) -> Any:
 
 
 def main() -> None:
-    """Of one rank."""
+    """Run one rank."""
     folder, device = Path(sys.argv[1]), sys.argv[2]
     rank = int(os.environ["RANK"])
     dist.init_process_group("gloo", init_method=f"file://{folder / 'meeting'}", rank=rank, world_size=WORLD)
     prepare(device)
     trainings: dict[str, Callable[[], dict[str, Any]]] = {
-        name: partial(_plain, device, rank, hierarchical=way) for name, way in WAYS.items()
+        name: partial(_plain, device, rank, hierarchical=hierarchical)
+        for name, hierarchical in EXCHANGES.items()
     }
     trainings["amp"] = partial(_amp, device, rank)
     for name, train in trainings.items():
@@ -152,7 +155,7 @@ def _amp(device: str, rank: int) -> dict[str, Any]:
 
 
 def _close(optimizer: Any) -> None:
-    # A server next to a rank serves the other one too.
+    # A rank's own server serves the other rank too.
     dist.barrier()
     optimizer.close()
 

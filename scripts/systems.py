@@ -14,12 +14,12 @@ import sys
 
 from steps import Failed, run
 
-#: Programs, and the packages of Debian and Ubuntu that have them.
+#: Programs, and their packages in Debian and Ubuntu.
 SYSTEMS = {("slurmctld", "slurmd", "sbatch", "munged"): ["slurmctld", "slurmd", "slurm-client", "munge"]}
 
 
 def main() -> int:
-    """Install what is missing."""
+    """Install the missing packages."""
     for programs, packages in SYSTEMS.items():
         path = f"{os.environ.get('PATH', '')}:/usr/sbin"
         if all(shutil.which(name, path=path) for name in programs):

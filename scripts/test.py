@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Run the tests of both languages, class by class, and leave a log of their durations.
+"""Run the tests of both languages, class by class, and write a log of their durations.
 
 ``unit`` tests run in parallel and are never repeated. A ``process`` test that fails runs once more, alone, in a second
 invocation: if it passes then, it is flaky. Flaky tests are listed with their first failure, and three of them fail the
-run. ``soak`` tests run only when asked for, with inputs from fresh seeds.
+run. ``soak`` tests run only on request, with inputs from new seeds.
 Exit status: 0 good, 1 tests failed, 3 something could not be built or started.
 """
 
@@ -26,7 +26,7 @@ CLASSES = ("unit", "process", "soak")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Read the arguments, run the classes, print what came of them and leave the log."""
+    """Read the arguments, run the classes, print the summary and write the log."""
     parser = argparse.ArgumentParser(description="Run the tests of both languages, class by class.")
     parser.add_argument(
         "classes", nargs="*", metavar="CLASS", help="unit, process or soak; default: unit process"
@@ -56,9 +56,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def invoke(command: Sequence[str], environment: Mapping[str, str]) -> int:
-    """Run a test runner in the checkout's root; its exit status."""
+    """Run a test runner in the checkout's root, and return its exit status."""
     environment = {**build_environment(), **environment}
-    # Tests start interpreters by the hundred, each of which would compile what it imports of ours.
+    # Tests start hundreds of interpreters, each of which would compile the package.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode
 

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Build the wheel that is released, and try it where nothing else is installed.
+"""Build the released wheel, and try it in an empty environment.
 
-zig links against glibc 2.28, whatever this machine has; auditwheel reads from the symbols whether that came true. Then
-a fresh environment gets the wheel with numpy alone: the package, its command line and its core start there without
-torch. Needs neither torch nor Go nor the environment of the tests.
-Exit status: 0 good, 3 a step failed (its name, its command and a remedy are printed).
+zig links against glibc 2.28 on any machine, and auditwheel checks the symbols. Then a new environment gets the wheel
+with numpy alone: the package, its command line and its core must start there without torch. Exit status: 0 good, 3 a
+step failed (its name, its command and a remedy are printed).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from pathlib import Path
 from steps import BUILD_BIN, NO_INDEX, ROOT, Failed, install_packages, make_venv, prepare_build_tools, run
 
 DIST = ROOT / "dist"
-#: Oldest C library that the wheel promises to run on.
+#: Oldest supported C library.
 GLIBC = (2, 28)
 
 TRY = """
@@ -38,19 +37,10 @@ def main() -> int:
         prepare_build_tools()
         install_packages(BUILD_BIN.parent, ROOT / "scripts" / "requirements-wheel.txt")
         shutil.rmtree(DIST, ignore_errors=True)
-        flags = [
-            "--profile",
-            "dist",
-            "--locked",
-            "--zig",
-            "--compatibility",
-            "manylinux_2_28",
-            "--out",
-            str(DIST),
-        ]
+        flags = ["--profile", "dist", "--locked", "--zig", "--compatibility", "manylinux_2_28"]
         # maturin finds zig, a Python package, through the first interpreter on PATH.
         path = f"{BUILD_BIN}{os.pathsep}{os.environ.get('PATH', '')}"
-        run([BUILD_BIN / "maturin", "build", *flags], env={"PATH": path})
+        run([BUILD_BIN / "maturin", "build", *flags, "--out", DIST], env={"PATH": path})
         (wheel,) = DIST.glob("*.whl")
         audit(wheel)
         with tempfile.TemporaryDirectory() as folder:
@@ -63,30 +53,25 @@ def main() -> int:
 
 
 def audit(wheel: Path) -> None:
-    """Refuse a wheel that needs a newer C library than it says, or any library that Linux does not always have."""
+    """Raise ``Failed`` for a wheel that needs a newer C library, or another library that is not part of manylinux."""
     command = [str(BUILD_BIN / "auditwheel"), "show", str(wheel)]
-    asked = subprocess.run(command, capture_output=True, text=True, check=False)
-    text = " ".join(asked.stdout.split())
+    shown = subprocess.run(command, capture_output=True, text=True, check=False)
+    text = " ".join(shown.stdout.split())
     found = re.search(r'consistent with the following platform tag: "manylinux_(\d+)_(\d+)_', text)
-    if asked.returncode != 0 or found is None:
-        raise Failed(f"auditwheel finds no manylinux tag: {text or asked.stderr}")
+    if shown.returncode != 0 or found is None:
+        raise Failed(f"auditwheel finds no manylinux tag: {text or shown.stderr}")
     oldest = (int(found[1]), int(found[2]))
     if oldest > GLIBC:
         raise Failed(f"the wheel needs glibc {oldest[0]}.{oldest[1]}: {text}")
 
 
 def start(wheel: Path, venv: Path) -> None:
-    """Install the wheel into an empty environment and start what must start without torch."""
+    """Install the wheel into an empty environment, and start the package and its command there."""
     make_venv(venv)
-    install: list[str | Path] = [
-        BUILD_BIN / "uv",
-        "pip",
-        "install",
-        "--quiet",
-        "--python",
-        venv / "bin" / "python",
-    ]
-    run([*install, wheel], remedy=NO_INDEX)
+    run(
+        [BUILD_BIN / "uv", "pip", "install", "--quiet", "--python", venv / "bin" / "python", wheel],
+        remedy=NO_INDEX,
+    )
     run([venv / "bin" / "python", "-I", "-c", TRY])
     run([venv / "bin" / "foresee", "--version"])
 

@@ -4,8 +4,8 @@
     accelerate launch --num_processes 2 examples/accelerate/train.py rows.npy
     accelerate launch --num_processes 2 examples/accelerate/train.py rows.npy --resume checkpoints/step-40
 
-`prepare` returns the loader unchanged, because it detects its rank. Registered for checkpointing, its state is saved and
-loaded with the model's. The script moves batches to the device, and skips none after `load_state`.
+`prepare` returns the loader unchanged, because it detects its rank. Registered for checkpointing, its state is saved
+and loaded with the model's. The script moves batches to the device, and skips none after `load_state`.
 """
 
 from __future__ import annotations

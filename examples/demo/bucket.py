@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Images in a bucket as a torch data set without Foresee: listed once, one GET per sample.
 
-boto3 lists and signs; urllib3 reads over persistent connections, because ``get_object`` of boto3 takes twice the processor
-time per object. Settings and credentials come from the environment, as for boto3.
+boto3 lists and signs; urllib3 reads over persistent connections, because ``get_object`` of boto3 takes twice the
+processor time per object. Settings and credentials come from the environment, as for boto3.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make an image data set from photographs: one folder per class, a few thousand small JPEG files.
 
-The photographs come with the scikit-image package; each is in the public domain or under CC0 (`PHOTOGRAPHS` has author and
-licence). A class is a photograph, and a sample a random square of it, perhaps mirrored. A small network learns to
+The photographs come with the scikit-image package; each is in the public domain or under CC0 (`PHOTOGRAPHS` has author
+and licence). A class is a photograph, and a sample a random square of it, perhaps mirrored. A small network learns to
 distinguish them in seconds. Equal arguments give equal files, byte for byte, with one version of Pillow.
 """
 

@@ -2,7 +2,8 @@
 """The demo: train on images in a slow bucket with torch's DataLoader, then with Foresee, and compare.
 
 It makes the images, starts the origin, runs `train.py` under torchrun once per loader, prints a table, and writes a run
-folder. ``--origin s3://...`` (or ``ORIGIN`` in the environment) selects your own bucket. All processes end with this one.
+folder. ``--origin s3://...`` (or ``ORIGIN`` in the environment) selects your own bucket. All processes end with this
+one.
 
 Exit status: 0 both loss curves are bit-identical, 1 they are not or training failed, 2 a wrong argument, 3 a package or
 program of `make setup` is missing, 130 after Ctrl-C.
@@ -202,8 +203,8 @@ def train(loader: str, given: argparse.Namespace, origin: Bucket, folder: Path) 
     ]
     environment = {**origin.environment, "OMP_NUM_THREADS": "1", "FORESEE_TRACE": str(folder)}
     log(f"{loader}: {given.ranks} ranks under torchrun")
-    # An own session: on Ctrl-C only this process signals the agent, which ends its ranks. If this process is killed, the
-    # kernel signals it.
+    # An own session: on Ctrl-C only this process signals the agent, which ends its ranks. If this process is killed,
+    # the kernel signals it.
     agent = subprocess.Popen(
         command,
         env=environment,

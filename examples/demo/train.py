@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Train a small network on images in a bucket: one rank, with Foresee or with torch's DataLoader.
 
-`run.py` starts it under ``torchrun``, once with each loader. Model, loop, order, decoding and transform are the same for
-both; only the class in `LOADERS` differs, so equal loss curves mean equal batches in an equal order. Each rank writes its
-times, and the origin's counts if it has any, to ``OUT/rank-K.json``. `report.py` compares the runs.
+`run.py` starts it under ``torchrun``, once with each loader. Model, loop, order, decoding and transform are the same
+for both; only the class in `LOADERS` differs, so equal loss curves mean equal batches in an equal order. Each rank
+writes its times, and the origin's counts if it has any, to ``OUT/rank-K.json``. `report.py` compares the runs.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 
     torchrun --nnodes 1:2 --max-restarts 3 --rdzv-backend c10d --rdzv-endpoint HOST:29400 examples/elastic/train.py rows.npy
 
-Run it on two nodes. When one is lost, torchrun restarts the ranks of the other, and once more when it is back. They resume
-from the last checkpoint at the new world size: no sample of the epoch is repeated or omitted.
+Run it on two nodes. When one is lost, torchrun restarts the ranks of the other, and once more when it is back. They
+resume from the last checkpoint at the new world size: no sample of the epoch is repeated or omitted.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 
     python examples/ray/train.py rows.npy
 
-The loader takes its rank from Ray's process group, so `ray.train.torch.prepare_data_loader` is not needed. The script moves
-batches to the worker's device.
+The loader takes its rank from Ray's process group, so `ray.train.torch.prepare_data_loader` is not needed. The script
+moves batches to the worker's device.
 """
 
 from __future__ import annotations

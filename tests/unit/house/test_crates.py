@@ -13,7 +13,7 @@ from support.house import ROOT
 sys.path.insert(0, str(ROOT / "scripts"))
 
 import crates
-from crates import KEPT, borrow, keep
+from crates import CACHES_MAX, restore, store
 
 
 def build(target: pathlib.Path, crate: str, hash_: str, *, written: int) -> None:
@@ -58,9 +58,9 @@ def built(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def test_a_new_checkout_gets_what_another_has_compiled_of_others(tmp_path, caches, built) -> None:
-    assert keep(built, "c-target-1", caches) == 2
+    assert store(built, "c-target-1", caches) == 2
     other = tmp_path / "other" / "target"
-    assert borrow(other, "c-target-1", caches) == 2
+    assert restore(other, "c-target-1", caches) == 2
     expected = {name: at for name, at in files(built).items() if "foresee" not in name}
     assert files(other) == expected
     # Cargo goes by times: none of a crate may be later than of those that use it.
@@ -68,74 +68,74 @@ def test_a_new_checkout_gets_what_another_has_compiled_of_others(tmp_path, cache
 
 
 def test_one_that_has_built_is_left_alone(caches, built) -> None:
-    assert keep(built, "c-target-1", caches) == 2
+    assert store(built, "c-target-1", caches) == 2
     before = files(built)
-    assert borrow(built, "c-target-1", caches) == 0
+    assert restore(built, "c-target-1", caches) == 0
     assert files(built) == before
 
 
 def test_without_a_cache_all_is_compiled(tmp_path, caches) -> None:
-    assert borrow(tmp_path / "target", "c-target-1", caches) == 0
+    assert restore(tmp_path / "target", "c-target-1", caches) == 0
     assert not (tmp_path / "target").exists()
 
 
 def test_after_a_change_of_the_lock_file_the_last_cache_of_the_same_compiler_serves(
     tmp_path, caches, built
 ) -> None:
-    keep(built, "c-target-1", caches)
-    assert borrow(tmp_path / "other", "d-target-2", caches) == 0, "of another compiler"
-    assert borrow(tmp_path / "other", "c-target-2", caches) == 2
+    store(built, "c-target-1", caches)
+    assert restore(tmp_path / "other", "d-target-2", caches) == 0, "of another compiler"
+    assert restore(tmp_path / "other", "c-target-2", caches) == 2
 
 
 def test_what_is_compiled_later_is_added(tmp_path, caches, built) -> None:
-    keep(built, "c-target-1", caches)
+    store(built, "c-target-1", caches)
     other = tmp_path / "other" / "target"
-    borrow(other, "c-target-1", caches)
+    restore(other, "c-target-1", caches)
     build(other, "rand", "44dd", written=400)
-    assert keep(other, "c-target-1", caches) == 1
+    assert store(other, "c-target-1", caches) == 1
     third = tmp_path / "third"
-    assert borrow(third, "c-target-1", caches) == 3
-    assert keep(third, "c-target-1", caches) == 0
+    assert restore(third, "c-target-1", caches) == 3
+    assert store(third, "c-target-1", caches) == 0
 
 
 def test_results_of_two_checkouts_are_never_mixed(tmp_path, caches, built) -> None:
-    keep(built, "c-target-1", caches)
+    store(built, "c-target-1", caches)
     # It had compiled the same crate before there was a cache; what it has compiled with it fits no other copy.
     other = tmp_path / "other" / "target"
     build(other, "serde", "11aa", written=150)
     build(other, "rand", "44dd", written=400)
-    assert keep(other, "c-target-1", caches) == 0
-    assert borrow(tmp_path / "third", "c-target-1", caches) == 2
+    assert store(other, "c-target-1", caches) == 0
+    assert restore(tmp_path / "third", "c-target-1", caches) == 2
 
 
 def test_crates_that_each_checkout_compiles_anew_stay_in_it_and_keep_no_other_back(
     tmp_path, caches, built
 ) -> None:
     build(built, "pyo3", "55ee", written=300)
-    assert keep(built, "c-target-1", caches) == 2
+    assert store(built, "c-target-1", caches) == 2
     other = tmp_path / "other" / "target"
-    assert borrow(other, "c-target-1", caches) == 2
+    assert restore(other, "c-target-1", caches) == 2
     build(other, "pyo3", "55ee", written=350)
     build(other, "pyo3-macros", "66ff", written=360)
-    assert keep(other, "c-target-1", caches) == 1
+    assert store(other, "c-target-1", caches) == 1
 
 
 def test_a_crate_whose_copy_broke_off_is_not_there(tmp_path, caches, built) -> None:
-    keep(built, "c-target-1", caches)
+    store(built, "c-target-1", caches)
     prints = caches / "c-target-1" / ".fingerprint"
     (prints / "serde-11aa").rename(prints / "serde-11aa.new")
-    assert borrow(tmp_path / "other", "c-target-1", caches) == 1
-    assert keep(built, "c-target-1", caches) == 1
-    assert borrow(tmp_path / "third", "c-target-1", caches) == 2
+    assert restore(tmp_path / "other", "c-target-1", caches) == 1
+    assert store(built, "c-target-1", caches) == 1
+    assert restore(tmp_path / "third", "c-target-1", caches) == 2
 
 
 def test_the_oldest_caches_go(caches, built) -> None:
-    for number in range(KEPT + 2):
-        keep(built, f"c-target-{number}", caches)
+    for number in range(CACHES_MAX + 2):
+        store(built, f"c-target-{number}", caches)
         os.utime(caches / f"c-target-{number}", (number, number))
-    keep(built, f"c-target-{KEPT + 1}", caches)
+    store(built, f"c-target-{CACHES_MAX + 1}", caches)
     assert sorted(each.name for each in caches.iterdir() if each.is_dir()) == [
-        f"c-target-{number}" for number in range(2, KEPT + 2)
+        f"c-target-{number}" for number in range(2, CACHES_MAX + 2)
     ]
 
 

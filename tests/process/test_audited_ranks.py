@@ -38,7 +38,7 @@ def counts(report: dict[str, Any]) -> tuple[int, ...]:
     return tuple(report[name] for name in COUNTS)
 
 
-def test_right_loaders_are_ok_and_padding_is_named(said: dict[str, list[dict[str, Any]]]) -> None:
+def test_correct_loaders_are_ok_and_padding_is_named(said: dict[str, list[dict[str, Any]]]) -> None:
     for name, padding in {"right": 1, "workers": 0, "ours": 0}.items():
         for report in said[name]:
             assert counts(report) == (0, 0, padding, 0, 0), name
@@ -48,7 +48,7 @@ def test_right_loaders_are_ok_and_padding_is_named(said: dict[str, list[dict[str
     assert [report["ok"] for report in said["one rank for all"]] == [True, True]
 
 
-def test_a_forgotten_distributed_sampler_gives_every_rank_the_same_samples(
+def test_a_missing_distributed_sampler_gives_every_rank_the_same_samples(
     said: dict[str, list[dict[str, Any]]],
 ) -> None:
     for report in said["no sampler"]:
@@ -56,7 +56,7 @@ def test_a_forgotten_distributed_sampler_gives_every_rank_the_same_samples(
         assert "every rank read the same samples: pass sampler=DistributedSampler" in report["faults"][0]
 
 
-def test_a_forgotten_set_epoch_gives_the_order_of_the_epoch_before(
+def test_a_missing_set_epoch_gives_the_order_of_the_epoch_before(
     said: dict[str, list[dict[str, Any]]],
 ) -> None:
     first, second = said["no set_epoch"]
@@ -89,7 +89,7 @@ def test_ranks_with_different_data_are_not_auditable_by_index(said: dict[str, li
         assert "ranks hold different data sets" in report["notes"][0]
 
 
-def test_an_early_break_is_partial_and_a_rank_that_waits_in_vain_reports_alone(
+def test_an_early_break_is_partial_and_a_rank_without_answers_reports_alone(
     tmp_path: pathlib.Path,
 ) -> None:
     (end,) = lines(str(tmp_path), "early")

@@ -65,7 +65,7 @@ def test_an_array_without_rows_is_an_error_that_names_it(tmp_path: pathlib.Path)
 
 @pytest.mark.parametrize("sizes", [[0], [0, 0, 0, 0, 0], [5, 0, 7, 0, 0, 3, 1]], ids=["one", "all", "some"])
 @pytest.mark.parametrize("ram", [0, "64MB"])
-def test_samples_of_no_bytes_are_samples(tmp_path: pathlib.Path, sizes: list[int], ram: int | str) -> None:
+def test_empty_samples_are_delivered(tmp_path: pathlib.Path, sizes: list[int], ram: int | str) -> None:
     data = make_folder(tmp_path / "data", sizes)
     cache = foresee.Cache(ram=ram, disk=tmp_path / "cache", disk_size="300MB")
     with foresee.Loader(data, batch_size=2, shuffle=True, seed=0, cache=cache, layout="folder") as loader:
@@ -107,7 +107,7 @@ def test_a_batch_larger_than_the_usual_staging_buffer_gets_a_larger_one(tmp_path
 
 
 @pytest.mark.parametrize("harm", ["deleted", "truncated", "grown", "rewritten"])
-def test_a_file_that_is_not_what_was_indexed_is_named_at_its_batch(
+def test_a_file_that_differs_from_its_index_entry_is_named_at_its_batch(
     folder: pathlib.Path, sizes: list[int], harm: str
 ) -> None:
     index = foresee.Loader(folder, batch_size=1).index
@@ -130,7 +130,7 @@ def test_a_file_that_is_not_what_was_indexed_is_named_at_its_batch(
     assert "foresee index --update" in str(error)
 
 
-def test_names_that_are_not_utf_8_or_very_long_are_names_like_others(tmp_path: pathlib.Path) -> None:
+def test_names_that_are_not_utf_8_or_very_long_are_accepted(tmp_path: pathlib.Path) -> None:
     root = os.fsencode(tmp_path / "data")
     deep = b"/".join([b"d" * 200] * 10)
     keys = [b"a/\xff\xfe\x80.jpg", b"a/" + b"n" * 251 + b".jpg", b"\xc3\x28/x.jpg", b"a/" + deep + b"/x.jpg"]
@@ -160,7 +160,7 @@ def test_names_that_are_not_utf_8_or_very_long_are_names_like_others(tmp_path: p
 # ---- where copies are kept
 
 
-def test_damaged_segments_and_manifests_cost_reads_and_no_byte(
+def test_damaged_segments_and_manifests_cost_reads_and_change_no_byte(
     folder: pathlib.Path, tmp_path: pathlib.Path, sizes: list[int]
 ) -> None:
     def three_epochs() -> None:
@@ -194,7 +194,7 @@ def test_damaged_segments_and_manifests_cost_reads_and_no_byte(
                 break
 
 
-def test_a_disk_that_is_full_costs_hits_and_no_byte(
+def test_a_full_disk_costs_hits_and_changes_no_byte(
     tmp_path: pathlib.Path, mount: Callable[..., pathlib.Path]
 ) -> None:
     sizes = [200_000] * 60
@@ -248,7 +248,7 @@ def test_a_cache_directory_that_cannot_be_written_is_an_error_that_names_it(
         ({"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "2"}, "local rank 3 of 2"),
     ],
 )
-def test_a_launcher_that_contradicts_itself_is_refused_by_both_faces(
+def test_contradictory_launcher_variables_are_refused_by_both_loaders(
     folder: pathlib.Path, environment: dict[str, str], named: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, value in environment.items():
@@ -260,7 +260,7 @@ def test_a_launcher_that_contradicts_itself_is_refused_by_both_faces(
         iter(ft.DataLoader(ft.FolderDataset(folder), batch_size=8))
 
 
-def test_a_state_of_another_data_set_is_refused_by_both_faces(
+def test_a_state_of_another_data_set_is_refused_by_both_loaders(
     folder: pathlib.Path, tmp_path: pathlib.Path, sizes: list[int]
 ) -> None:
     other = make_folder(tmp_path / "other", [size + 1 for size in sizes])
@@ -310,7 +310,7 @@ def test_more_ram_than_the_control_group_allows_is_refused_before_the_run(folder
     assert facts["batches"] == 12
 
 
-def test_a_tensor_from_a_damaged_picture_is_for_on_error(folder: pathlib.Path) -> None:
+def test_a_damaged_image_is_handled_by_on_error(folder: pathlib.Path) -> None:
     dataset = ft.FolderDataset(folder, transform=lambda picture: torch.zeros(1))
     with ft.DataLoader(dataset, batch_size=8) as loader, pytest.raises(SampleFault) as caught:
         next(iter(loader))

@@ -82,7 +82,7 @@ def test_a_rank_grows_by_no_more_than_its_budget_a_tenth_and_64_mb(
 
 
 @pytest.mark.parametrize("ram", [100_000_000, 130_000_000])
-def test_large_batches_are_within_the_budget_too_those_in_use_among_them(index: str, ram: int) -> None:
+def test_large_batches_in_use_are_within_the_budget(index: str, ram: int) -> None:
     # Batches of 25 MB: one in use, one ready and one on its way are most of the budget.
     (facts,) = run(GROWTH, index, str(ram), "", "100")
     assert facts["growth"] <= ram * 1.1 + MARGIN
@@ -95,7 +95,7 @@ def test_without_a_cache_a_rank_grows_by_its_staging_buffer(index: str) -> None:
 
 
 @pytest.mark.parametrize("disk_size", [40_000_000, 170_000_000, 1_000_000_000])
-def test_the_disk_never_holds_more_than_disk_size(index: str, tmp_path: pathlib.Path, disk_size: int) -> None:
+def test_the_disk_cache_never_exceeds_disk_size(index: str, tmp_path: pathlib.Path, disk_size: int) -> None:
     import foresee
 
     place = tmp_path / "cache"

@@ -95,7 +95,7 @@ def test_a_web_server_is_measured_from_a_list_of_keys(
     assert names(profile.read(file)) - {"origin.requests"} == {"origin.read", "origin.latency"}
 
 
-def test_an_origin_that_does_not_answer_is_3_and_leaves_no_file(
+def test_an_origin_that_does_not_answer_exits_with_3_and_leaves_no_file(
     bucket: Bucket, folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     bucket.put_folder(folder)
@@ -210,7 +210,7 @@ def test_it_runs_under_torchrun(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize(("size", "code"), [("8m", 3), ("64m", 0)])
 @pytest.mark.hosts
-def test_a_full_disk_is_refused_and_one_in_memory_says_so(
+def test_a_full_disk_is_refused_and_a_disk_in_memory_is_noted(
     tmp_path: pathlib.Path, size: str, code: int
 ) -> None:
     disk, file = tmp_path / "disk", tmp_path / "profile.toml"

@@ -46,7 +46,7 @@ def make(tmp_path: pathlib.Path) -> Callable[[str], ft.DataLoader]:
 @pytest.mark.filterwarnings("ignore:torch.distributed is disabled, unavailable or uninitialized")
 @pytest.mark.parametrize("cut", [0, 2, 6])
 @pytest.mark.parametrize("order", ORDERS)
-def test_a_loader_goes_on_where_a_distributed_checkpoint_was_saved(
+def test_a_loader_resumes_from_a_distributed_checkpoint(
     tmp_path: pathlib.Path, make: Callable[[str], ft.DataLoader], order: str, cut: int
 ) -> None:
     torch.manual_seed(7)

@@ -113,7 +113,7 @@ def samples_of(rank: int) -> set[int]:
     return needed
 
 
-def test_a_bucket_that_checks_signatures_gives_the_same_curves_and_says_what_nobody_counted(
+def test_a_bucket_with_signatures_gives_the_same_curves_and_reports_missing_counts(
     tmp_path: pathlib.Path, bucket: Bucket
 ) -> None:
     pictures = tmp_path / "pictures"
@@ -138,7 +138,7 @@ def test_a_bucket_that_checks_signatures_gives_the_same_curves_and_says_what_nob
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
-def test_whatever_the_demo_has_started_ends_with_it(
+def test_all_processes_of_the_demo_end_with_it(
     tmp_path: pathlib.Path, number: signal.Signals, status: int
 ) -> None:
     demo = start(tmp_path, "--epochs", "100000", "--ranks", "1", *QUICK)

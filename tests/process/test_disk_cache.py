@@ -71,7 +71,7 @@ def test_a_changed_file_is_read_once_and_the_directory_stays_within_its_budget(
         assert used(cache) <= DISK_SIZE
 
 
-def test_other_data_sets_leave_when_their_space_is_needed(folder: Path, tmp_path: Path) -> None:
+def test_other_data_sets_are_evicted_when_their_space_is_needed(folder: Path, tmp_path: Path) -> None:
     cache = tmp_path / "cache"
     for nth in range(8):
         copy = tmp_path / f"copy-{nth}"

@@ -64,7 +64,7 @@ def test_many_rows_of_a_bucket_are_looked_up_by_listing_their_prefix(bucket: Buc
         ft.FileDataset([*uris, f"{bucket.uri}/absent"], storage_options=bucket.options)
 
 
-def test_a_table_in_a_bucket_names_objects_beside_it(bucket: Bucket) -> None:
+def test_a_table_in_a_bucket_names_objects_next_to_it(bucket: Bucket) -> None:
     for name in "ab":
         bucket.put(f"pictures/{name}", name.encode() * 3)
         bucket.put(f"masks/{name}", name.encode())

@@ -35,7 +35,7 @@ FORKS = """
 """
 
 
-def test_a_child_cannot_use_the_parents_loader_and_is_told_so(folder: pathlib.Path) -> None:
+def test_using_the_parents_loader_in_a_child_is_an_error(folder: pathlib.Path) -> None:
     (facts,) = run(
         FORKS
         + """
@@ -69,7 +69,7 @@ def test_a_child_cannot_use_the_parents_loader_and_is_told_so(folder: pathlib.Pa
     assert facts == {"statuses": [0, 0, 0, 0], "samples": 96, "ok": True}
 
 
-def test_a_child_that_ends_as_programs_end_leaves_the_parents_loader_alone(folder: pathlib.Path) -> None:
+def test_a_child_that_exits_normally_leaves_the_parents_loader_usable(folder: pathlib.Path) -> None:
     lines = run(
         FORKS
         + """
@@ -94,7 +94,9 @@ def test_a_child_that_ends_as_programs_end_leaves_the_parents_loader_alone(folde
     assert lines == [{"status": 0, "samples": 96, "said": ""}]
 
 
-def test_what_a_child_has_mapped_where_the_parents_cache_is_stays_its_own(folder: pathlib.Path) -> None:
+def test_memory_that_a_child_maps_at_the_address_of_the_parents_cache_is_unchanged(
+    folder: pathlib.Path,
+) -> None:
     lines = run(
         FORKS
         + """
@@ -119,7 +121,7 @@ def test_what_a_child_has_mapped_where_the_parents_cache_is_stays_its_own(folder
     assert lines == [{"status": 0}]
 
 
-def test_a_child_can_have_a_loader_of_its_own_with_the_same_settings(folder: pathlib.Path) -> None:
+def test_a_child_can_open_its_own_loader_with_the_same_settings(folder: pathlib.Path) -> None:
     (facts,) = run(
         FORKS
         + """
@@ -165,7 +167,7 @@ def test_the_stock_loaders_forked_workers_can_read_our_datasets(folder: pathlib.
     assert facts == {"samples": 96, "rest": 11}
 
 
-def test_a_child_that_closes_drops_or_leaves_a_loader_at_its_exit_leaves_its_parents_alone(
+def test_a_child_that_closes_drops_or_keeps_a_loader_leaves_its_parents_usable(
     folder: pathlib.Path,
 ) -> None:
     (facts,) = run(

@@ -62,7 +62,7 @@ def passed(
 
 
 @pytest.mark.usefixtures("_warm_ranks")
-def test_all_parts_pass_on_the_cpu_and_the_table_says_what_was_not_checked(tmp_path, capsys) -> None:
+def test_all_parts_pass_on_the_cpu_and_the_table_lists_omitted_checks(tmp_path, capsys) -> None:
     figures = passed("cpu", tmp_path / "table.md", capsys)
     assert figures["copies in side streams"] == {"samples": 2 * 4096, "pinned": False, "streams": 0}
     # The scale was halved by the step that overflowed, and doubled after steps that did not.

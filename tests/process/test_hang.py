@@ -67,7 +67,7 @@ def ends(work: Callable[[], object]) -> None:
 
 
 @FACES
-def test_close_ends_at_once_however_stuck_the_origin_is(make: Any, stuck: Any) -> None:
+def test_close_returns_at_once_while_the_origin_hangs(make: Any, stuck: Any) -> None:
     loader = make(stuck)
     loader.start()
     ends(loader.close)
@@ -77,7 +77,7 @@ def test_close_ends_at_once_however_stuck_the_origin_is(make: Any, stuck: Any) -
 
 
 @FACES
-def test_close_from_another_thread_wakes_whoever_waits(make: Any, stuck: Any) -> None:
+def test_close_from_another_thread_ends_the_wait(make: Any, stuck: Any) -> None:
     loader = make(stuck)
     waiting = threading.Event()
     ended: list[BaseException] = []
@@ -101,7 +101,7 @@ def test_close_from_another_thread_wakes_whoever_waits(make: Any, stuck: Any) ->
 
 
 @FACES
-def test_a_loader_that_is_dropped_while_it_reads_takes_its_threads_along(make: Any, stuck: Any) -> None:
+def test_a_loader_collected_while_it_reads_ends_its_threads(make: Any, stuck: Any) -> None:
     before = len(engine_threads())
     loader = make(stuck)
     iterator = iter(loader)
@@ -113,9 +113,7 @@ def test_a_loader_that_is_dropped_while_it_reads_takes_its_threads_along(make: A
     wait_until(lambda: len(engine_threads()) <= before, what="the end of its threads")
 
 
-def test_breaking_off_again_and_again_neither_hangs_nor_mixes_epochs(
-    folder: pathlib.Path, sizes: list[int]
-) -> None:
+def test_repeated_early_breaks_neither_hang_nor_mix_epochs(folder: pathlib.Path, sizes: list[int]) -> None:
     with foresee.Loader(folder, batch_size=4, shuffle=True, seed=0, timeout=30) as loader:
         for number in range(60):
             loader.set_epoch(number)
@@ -130,7 +128,7 @@ def test_breaking_off_again_and_again_neither_hangs_nor_mixes_epochs(
 
 
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_raising_transform_ends_the_epoch_with_its_sample_and_the_loader_lives_on(
+def test_a_raising_transform_names_its_sample_and_the_loader_stays_usable(
     folder: pathlib.Path, workers: int
 ) -> None:
     def refuses(data: torch.Tensor) -> torch.Tensor:
@@ -215,7 +213,9 @@ def test_kill_9_leaves_no_process_no_shared_memory_and_no_file_and_the_next_star
     assert len(lines) == 12
 
 
-def test_a_rank_that_leaves_early_stops_nobody(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_a_rank_that_leaves_early_does_not_stop_the_others(
+    folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     source = """
         import sys
         import foresee

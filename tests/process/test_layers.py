@@ -135,7 +135,7 @@ def reached(whole: dict[str, Any]) -> Edges:
     return result
 
 
-def test_the_workspace_keeps_the_law() -> None:
+def test_the_workspace_follows_the_layers() -> None:
     whole = metadata()
     faults = violations(whole["metadata"], direct(whole), reached(whole))
     assert not faults, "\n".join(["the layers law of Cargo.toml is broken:", *faults])

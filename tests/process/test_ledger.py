@@ -118,7 +118,7 @@ def test_columns_are_those_of_the_format_and_bounds_hold(
         assert entry["subject_id"] is None or entry["subject_id"] < len(loader.index)
 
 
-def test_a_second_loader_of_a_rank_has_a_ledger_of_its_own(
+def test_a_second_loader_of_a_rank_has_its_own_ledger(
     folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FORESEE_TRACE", str(tmp_path / "run"))
@@ -132,7 +132,9 @@ def test_a_second_loader_of_a_rank_has_a_ledger_of_its_own(
         assert sum(entry["samples"] for entry in entries if entry["op"] == "wait") == len(loader.index)
 
 
-def test_after_kill_9_all_but_the_last_rows_are_there(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_after_kill_9_the_ledger_lacks_only_its_last_rows(
+    folder: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
     source = """
         import sys
         import foresee

@@ -62,7 +62,7 @@ def test_expressions_are_read_as_spdx_means_them(expression: str, expected: bool
     assert permitted(expression, allowed()) is expected
 
 
-def test_the_banned_ones_are_not_there() -> None:
+def test_banned_licences_do_not_occur() -> None:
     names = {package["name"] for package in metadata()["packages"]}
     banned = set(re.findall(r'crate = "([^"]+)"', (ROOT / "deny.toml").read_text()))
     assert banned

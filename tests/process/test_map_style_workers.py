@@ -56,7 +56,7 @@ def blocks(size: int = 4) -> list[list[float]]:
     return [[float(i) for i in range(start, start + size)] for start in range(0, N, size)]
 
 
-def test_batches_that_are_kept_do_not_change_when_later_ones_are_made() -> None:
+def test_retained_batches_do_not_change_when_later_ones_are_made() -> None:
     with ft.DataLoader(Blocks(), batch_size=4, num_workers=2, persistent_workers=True) as loader:
         kept = list(loader) + list(loader)
         assert firsts(kept) == blocks() * 2
@@ -65,7 +65,7 @@ def test_batches_that_are_kept_do_not_change_when_later_ones_are_made() -> None:
     assert firsts(kept) == blocks() * 2, "also when the workers are gone"
 
 
-def test_memory_of_batches_that_are_gone_is_used_again() -> None:
+def test_memory_of_freed_batches_is_reused() -> None:
     with ft.DataLoader(Blocks(), batch_size=4, num_workers=1, persistent_workers=True) as loader:
         for _ in range(5):
             assert firsts(loader) == blocks()
@@ -83,7 +83,7 @@ def test_a_dataset_that_is_changed_between_epochs_is_seen_by_the_next_ones_worke
         assert firsts(loader) == [[2 * x for x in row] for row in blocks()]
 
 
-def test_staying_workers_begin_the_next_epoch_before_it_is_asked_for() -> None:
+def test_persistent_workers_begin_the_next_epoch_before_its_iter() -> None:
     with ft.DataLoader(Blocks(), batch_size=4, num_workers=2, persistent_workers=True) as loader:
         assert firsts(loader) == blocks()
         wait_until(lambda: loader.stats()["samples"] > N, what="the samples of the next epoch")
@@ -126,7 +126,7 @@ def test_workers_of_the_next_epoch_are_started_while_this_one_ends_and_get_the_d
     assert "the pickle of Blocks has 0.0 GB, and each worker gets a copy" in caplog.text
 
 
-def test_faults_in_workers_follow_on_error_as_they_do_here() -> None:
+def test_faults_in_workers_follow_on_error_as_in_the_training_process() -> None:
     def run(workers: int, on_error: str):
         with ft.DataLoader(Failing(), batch_size=4, num_workers=workers, on_error=on_error) as loader:
             batches, audit = firsts(loader), loader.audit()
@@ -137,7 +137,7 @@ def test_faults_in_workers_follow_on_error_as_they_do_here() -> None:
         assert run(2, on_error) == run(0, on_error)
 
 
-def test_a_worker_that_ends_itself_is_named() -> None:
+def test_a_worker_that_exits_is_named() -> None:
     with (
         ft.DataLoader(Leaving(), batch_size=4, num_workers=1) as loader,
         pytest.raises(WorkerDied, match=r"worker 0 \(pid \d+\) exited with code 3"),
@@ -145,7 +145,7 @@ def test_a_worker_that_ends_itself_is_named() -> None:
         next(iter(loader))
 
 
-def test_a_dataset_of_torchvision_is_taken_as_it_is() -> None:
+def test_a_dataset_of_torchvision_works_unchanged() -> None:
     pictures = FakeData(12, image_size=(3, 8, 8), num_classes=5, transform=to_tensor)
     for workers in (0, 1):
         with ft.DataLoader(pictures, batch_size=5, num_workers=workers) as loader:

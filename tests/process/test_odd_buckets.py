@@ -35,13 +35,13 @@ def data_of(bucket: FakeBucket, **arguments: object) -> ft.FolderDataset:
         "train/.ipynb_checkpoints/x",
     ],
 )
-def test_an_object_that_is_no_sample_never_closes_a_bucket(key: str) -> None:
+def test_a_bucket_with_other_objects_than_samples_is_usable(key: str) -> None:
     with FakeBucket({**PLAIN, key: b"odd"}) as bucket:
         assert data_of(bucket).class_to_idx == {"cat": 0, "dog": 1}
         assert len(data_of(bucket)) == 2
 
 
-def test_a_key_with_an_empty_part_is_a_sample_like_any_other() -> None:
+def test_a_key_with_an_empty_part_is_a_sample() -> None:
     with FakeBucket({**PLAIN, "train/cat//x.png": b"odd", "train/cat//y/ z.png": b"nested"}) as bucket:
         data = data_of(bucket)
         assert [
@@ -70,9 +70,7 @@ def test_a_key_with_an_empty_part_is_a_sample_like_any_other() -> None:
         ("train//x.png", "/x.png"),
     ],
 )
-def test_a_sample_that_cannot_be_asked_for_is_refused_by_name_and_can_be_left_out(
-    key: str, pattern: str
-) -> None:
+def test_a_sample_with_an_unusable_key_is_named_and_can_be_excluded(key: str, pattern: str) -> None:
     with FakeBucket({**PLAIN, key: b"odd"}) as bucket:
         with pytest.raises((OriginError, IndexInvalid), match=r"x\.png|a\\nb\.png") as caught:
             data_of(bucket)

@@ -79,7 +79,7 @@ def test_distributed_sampler_equals_torch_in_thousands_of_cases() -> None:
     assert compared == 1800
 
 
-def test_the_rest_of_an_epoch_at_another_world_size_is_what_nobody_has_had() -> None:
+def test_the_rest_of_an_epoch_at_another_world_size_has_the_unread_samples() -> None:
     n, batch, steps = 1000, 3, 20
     had = [native.order_distributed(n, 8, rank, seed=5)[: batch * steps] for rank in range(8)]
     rest = [native.order_distributed(n, 5, rank, seed=5, start=8 * batch * steps) for rank in range(5)]
@@ -120,7 +120,7 @@ def test_replacement_takes_two_words_where_torch_does() -> None:
         assert state == state_of(generator)
 
 
-def test_a_state_read_advanced_and_written_back_goes_on_in_torch() -> None:
+def test_a_generator_state_advanced_here_continues_in_torch() -> None:
     generator, twin = seeded(9), seeded(9)
     torch.randperm(1000, generator=generator)
     _, state = native.order_random(1000, state_of(twin), taken=1000)
@@ -211,7 +211,7 @@ def test_audit_sums_of_all_ranks_are_the_expected_sum() -> None:
     assert total % 2**128 == native.order_audit_expected(n, ranks, seed=-3, epoch=4)
 
 
-def test_what_torch_refuses_is_refused_with_the_value() -> None:
+def test_values_that_torch_refuses_are_refused_with_the_value() -> None:
     state = state_of(seeded(0))
     with pytest.raises(ValueError, match="num_samples=0"):
         native.order_random(5, state, num_samples=0)

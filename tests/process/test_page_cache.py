@@ -25,7 +25,7 @@ def in_memory() -> Iterator[pathlib.Path]:
         yield path
 
 
-def test_files_on_a_disk_are_driven_out_and_seen_to_be(tmp_path: pathlib.Path) -> None:
+def test_files_on_a_disk_are_evicted_and_the_eviction_is_observed(tmp_path: pathlib.Path) -> None:
     path = cold_file(tmp_path / "chunks.bin", 8 * CHUNK)
     files, whole = [str(path)], 8 * CHUNK
     assert page_cache.resident(files) == (0, whole)
@@ -39,7 +39,7 @@ def test_files_on_a_disk_are_driven_out_and_seen_to_be(tmp_path: pathlib.Path) -
     assert not page_cache.touched(files)
 
 
-def test_written_pages_that_are_not_on_the_disk_yet_are_driven_out_too(tmp_path: pathlib.Path) -> None:
+def test_dirty_pages_are_evicted_too(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "chunks.bin"
     path.write_bytes(os.urandom(8 * CHUNK))
     assert page_cache.evict([str(path)]).kept == 0

@@ -68,7 +68,9 @@ def saved(loader: Any) -> dict[str, Any]:
 
 @FACES
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_wherever_it_is_cut_the_rest_is_the_same(face: Face, folder: pathlib.Path, drop_last: bool) -> None:
+def test_a_run_resumed_at_any_batch_has_the_same_rest(
+    face: Face, folder: pathlib.Path, drop_last: bool
+) -> None:
     expected = whole_run(face, folder, drop_last=drop_last)
     for cut in (0, 1, 7, len(expected[0]) - 1, len(expected[0])):
         with face(folder, drop_last=drop_last) as first:
@@ -93,7 +95,7 @@ def test_wherever_it_is_cut_the_rest_is_the_same(face: Face, folder: pathlib.Pat
 
 
 @FACES
-def test_a_state_before_the_first_batch_is_the_beginning_and_a_loaded_one_comes_back_unchanged(
+def test_a_state_before_the_first_batch_is_that_of_the_start_and_a_loaded_one_is_unchanged(
     face: Face, folder: pathlib.Path
 ) -> None:
     with face(folder) as loader:
@@ -151,7 +153,7 @@ def test_set_epoch_after_load_keeps_the_position_of_that_epoch_only(face: Face, 
 
 
 @FACES
-def test_loading_ends_the_iterators_that_came_before(face: Face, folder: pathlib.Path) -> None:
+def test_loading_a_state_ends_older_iterators(face: Face, folder: pathlib.Path) -> None:
     expected = whole_run(face, folder)
     with face(folder) as loader:
         iterator = iter(loader)
@@ -165,7 +167,7 @@ def test_loading_ends_the_iterators_that_came_before(face: Face, folder: pathlib
 
 
 @FACES
-def test_what_does_not_fit_is_refused_with_both_values_and_the_loader_goes_on(
+def test_a_wrong_state_is_refused_with_both_values_and_the_loader_stays_usable(
     face: Face, folder: pathlib.Path, tmp_path: pathlib.Path, sizes: list[int]
 ) -> None:
     with face(folder) as loader:
@@ -203,7 +205,9 @@ def test_what_does_not_fit_is_refused_with_both_values_and_the_loader_goes_on(
 
 
 @pytest.mark.parametrize("generator", [True, False], ids=["generator", "global"])
-def test_an_order_that_torch_draws_resumes_from_what_it_drew(folder: pathlib.Path, generator: bool) -> None:
+def test_an_order_drawn_by_torch_resumes_from_its_random_numbers(
+    folder: pathlib.Path, generator: bool
+) -> None:
     dataset = ft.FolderDataset(folder, decode=None)
 
     def make() -> ft.DataLoader:
@@ -235,7 +239,7 @@ def test_an_order_that_torch_draws_resumes_from_what_it_drew(folder: pathlib.Pat
 @pytest.mark.parametrize(
     ("before", "after"), [((2, 5), (1, 3)), ((1, 4), (3, 5)), ((3, 2), (2, 6)), ((2, 3), (4, 3))]
 )
-def test_at_another_world_and_batch_size_the_rest_of_the_epoch_is_the_rest(
+def test_resuming_at_another_world_and_batch_size_reads_the_rest_of_the_epoch(
     face: Face, folder: pathlib.Path, before: tuple[int, int], after: tuple[int, int]
 ) -> None:
     (world, batch_size), (new_world, new_batch_size) = before, after
@@ -294,7 +298,7 @@ TRAINING = """
 
 
 @pytest.mark.parametrize(("face", "workers", "kills"), [("numpy", 0, 4), ("torch", 0, 2), ("torch", 1, 2)])
-def test_killed_at_random_points_and_resumed_it_is_the_same_run(
+def test_a_run_killed_at_random_points_and_resumed_is_the_same(
     folder: pathlib.Path, tmp_path: pathlib.Path, face: str, workers: int, kills: int
 ) -> None:
     make = {"numpy": numpy_face, "torch": torch_face}[face]

@@ -126,7 +126,7 @@ def test_two_ranks_together_read_the_bucket_once_per_epoch_without_a_cache(
     assert 0 <= bucket.testbed.counters()["body_bytes"] - sum(sizes) <= hedged
 
 
-def test_a_disk_cache_of_an_earlier_run_leaves_the_bucket_alone(
+def test_with_a_disk_cache_of_an_earlier_run_the_bucket_is_not_read(
     bucket: Bucket, folder: pathlib.Path, tmp_path: pathlib.Path, sizes: list[int]
 ) -> None:
     bucket.put_folder(folder)
@@ -182,9 +182,7 @@ def test_wrong_credentials_are_refused_before_training_and_are_not_shown(
         assert SECRET not in str(error.value)
 
 
-def test_a_user_that_the_server_does_not_know_is_told_in_the_servers_words(
-    bucket: Bucket, folder: pathlib.Path
-) -> None:
+def test_an_unknown_user_gets_the_servers_message(bucket: Bucket, folder: pathlib.Path) -> None:
     bucket.put_folder(folder)
     options = {**bucket.options, "access_key_id": "nobody"}
     with pytest.raises(OriginError, match="access key ID") as caught:
@@ -192,7 +190,7 @@ def test_a_user_that_the_server_does_not_know_is_told_in_the_servers_words(
     assert SECRET not in str(caught.value)
 
 
-def test_an_endpoint_that_nobody_listens_at_is_an_error_that_names_bucket_and_remedy(bucket: Bucket) -> None:
+def test_an_endpoint_without_a_server_is_an_error_with_bucket_and_remedy(bucket: Bucket) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         options = {**bucket.options, "endpoint": f"http://127.0.0.1:{taken.getsockname()[1]}"}
@@ -212,9 +210,7 @@ def test_an_empty_prefix_is_an_error_that_names_it(bucket: Bucket) -> None:
         foresee.Loader(f"{bucket.uri}/none", batch_size=8, storage_options=bucket.options)
 
 
-def test_an_object_that_is_gone_since_it_was_indexed_is_named_at_its_batch(
-    bucket: Bucket, folder: pathlib.Path
-) -> None:
+def test_an_object_deleted_after_indexing_is_named_at_its_batch(bucket: Bucket, folder: pathlib.Path) -> None:
     bucket.put_folder(folder)
     index = loader(bucket).index
     bucket.delete(key(40, len(index)))
@@ -271,7 +267,7 @@ def test_broken_bodies_resets_and_server_errors_are_read_again(
     assert bucket.testbed.counters()["faults"] >= 10
 
 
-def test_a_connection_that_stalls_is_given_up_and_asked_again(
+def test_a_stalled_connection_is_closed_and_the_request_repeated(
     bucket: Bucket, folder: pathlib.Path, sizes: list[int]
 ) -> None:
     bucket.put_folder(folder)
@@ -283,7 +279,7 @@ def test_a_connection_that_stalls_is_given_up_and_asked_again(
     assert bucket.testbed.counters()["faults"] == 2
 
 
-def test_an_origin_that_never_answers_ends_in_the_timeout_that_was_asked_for(
+def test_an_origin_that_never_answers_ends_in_the_given_timeout(
     bucket: Bucket, folder: pathlib.Path, sizes: list[int]
 ) -> None:
     bucket.put_folder(folder)
@@ -328,7 +324,7 @@ def test_secrets_reach_neither_index_ledger_log_nor_message(
         assert SECRET not in text
 
 
-def test_the_query_of_a_presigned_address_reads_and_is_nowhere_to_be_found(
+def test_the_query_of_a_presigned_url_is_used_and_never_shown(
     serve: Callable[[pathlib.Path], Testbed],
     folder: pathlib.Path,
     tmp_path: pathlib.Path,

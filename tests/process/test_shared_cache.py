@@ -50,7 +50,7 @@ def test_two_runs_on_one_directory_at_once_both_get_their_own_bytes(
             assert all(line["ok"] for line in said)
 
 
-def test_two_data_sets_in_one_directory_do_not_meet(
+def test_two_data_sets_in_one_directory_stay_separate(
     folder: pathlib.Path, tmp_path: pathlib.Path, sizes: list[int]
 ) -> None:
     other_sizes = [size + 3 for size in sizes]
@@ -120,7 +120,7 @@ def test_a_break_in_training_does_not_disturb_validation(
             assert_exact(epoch(validation), sizes)
 
 
-def test_a_loader_that_is_closed_gives_its_part_to_the_others(
+def test_a_closed_loader_frees_its_share_for_the_others(
     folder: pathlib.Path, tmp_path: pathlib.Path, sizes: list[int]
 ) -> None:
     cache = foresee.Cache(ram="1MB")

@@ -87,7 +87,7 @@ def test_opening_a_file_is_counted_apart_from_reading_it(folder: pathlib.Path) -
     assert origin["read"]["ok"]["bytes"] == loader.index.total_bytes
 
 
-def test_waits_are_booked_to_their_cause(remote: tuple[Testbed, str]) -> None:
+def test_waits_are_counted_by_their_cause(remote: tuple[Testbed, str]) -> None:
     testbed, uri = remote
     options = {**OPTIONS, "endpoint": testbed.url}
     arguments: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 0, "epochs": 1}
@@ -126,7 +126,7 @@ def test_waits_are_booked_to_their_cause(remote: tuple[Testbed, str]) -> None:
     ],
     ids=["refused", "dropped"],
 )
-def test_a_storm_is_waited_for_as_retry_and_not_as_reading(
+def test_the_wait_during_throttling_counts_as_retry(
     remote: tuple[Testbed, str], fault: dict[str, Any], at_least_s: float
 ) -> None:
     testbed, uri = remote
@@ -215,7 +215,9 @@ def test_raise_names_sample_place_rank_cause_and_remedy_at_its_own_batch(folder:
         assert part in message
 
 
-def test_a_passing_fault_is_never_for_on_error(remote: tuple[Testbed, str], sizes: list[int]) -> None:
+def test_a_temporary_fault_is_never_handled_by_on_error(
+    remote: tuple[Testbed, str], sizes: list[int]
+) -> None:
     testbed, uri = remote
     options = {**OPTIONS, "endpoint": testbed.url}
     with foresee.Loader(
@@ -227,7 +229,7 @@ def test_a_passing_fault_is_never_for_on_error(remote: tuple[Testbed, str], size
         assert loader.stats()["on_error"] == {"replaced": 0, "skipped": 0}
 
 
-def test_the_torch_face_replaces_and_skips_alike(folder: pathlib.Path, sizes: list[int]) -> None:
+def test_the_torch_loader_replaces_and_skips_alike(folder: pathlib.Path, sizes: list[int]) -> None:
     index = broken(folder, [9])
     dataset = ft.FolderDataset(folder, index=index, decode=None)
     with ft.DataLoader(dataset, batch_size=8, on_error="skip") as loader:
@@ -242,7 +244,7 @@ def test_the_torch_face_replaces_and_skips_alike(folder: pathlib.Path, sizes: li
     assert bytes(batches[1][1].numpy()) == content(substitute, sizes[substitute])
 
 
-def test_the_audit_finds_a_sample_that_the_order_did_not_ask_for(
+def test_the_audit_detects_a_wrong_sample_of_the_engine(
     folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with foresee.Loader(folder, batch_size=8, shuffle=True, seed=0) as loader:

@@ -18,7 +18,7 @@ from foresee._runtime.ranks import World
 from foresee._runtime.step_times import Meter, StepsReader
 
 
-def test_a_locked_gate_holds_between_two_steps(tmp_path: pathlib.Path) -> None:
+def test_a_locked_gate_stops_the_loop_between_two_steps(tmp_path: pathlib.Path) -> None:
     gate = os.open(tmp_path / step_times.GATE, os.O_RDWR | os.O_CREAT)
     meter = Meter(str(tmp_path), World(0, 1))
     file = StepsReader(str(tmp_path / "rank-0.steps"))
@@ -45,7 +45,7 @@ def test_a_locked_gate_holds_between_two_steps(tmp_path: pathlib.Path) -> None:
     os.close(gate)
 
 
-def test_a_kill_loses_no_step_that_had_ended(tmp_path: pathlib.Path) -> None:
+def test_a_kill_loses_no_finished_step(tmp_path: pathlib.Path) -> None:
     script = (
         "import os, signal\nfrom foresee._runtime.step_times import Meter\n"
         "timer = Meter(os.environ['FORESEE_STEPS']).timer()\n"

@@ -102,7 +102,7 @@ def gated(folder, gate, **arguments):
     return ft.DataLoader(dataset, batch_size=4, transform_threads=2, **arguments)
 
 
-def test_a_batch_that_is_late_is_a_timeout_and_can_be_asked_for_again(folder):
+def test_a_late_batch_raises_a_timeout_and_the_next_call_returns_it(folder):
     gate = Gate()
     with gated(folder, gate, timeout=0.05) as loader:
         iterator = iter(loader)
@@ -120,7 +120,7 @@ def test_a_batch_that_is_late_is_a_timeout_and_can_be_asked_for_again(folder):
         assert ours(came[0]) == [0, 1, 2, 3]
 
 
-def test_ctrl_c_ends_the_wait_and_the_loader_lives_on(folder):
+def test_ctrl_c_ends_the_wait_and_the_loader_stays_usable(folder):
     gate = Gate()
     with gated(folder, gate) as loader:
         gate.then(lambda: os.kill(os.getpid(), signal.SIGINT))
@@ -141,7 +141,7 @@ def test_closing_from_another_thread_ends_the_wait(folder):
             iter(loader)
 
 
-def test_a_loader_that_is_dropped_leaves_no_thread(folder):
+def test_a_collected_loader_leaves_no_thread(folder):
     before = set(threading.enumerate())
     loader = ft.DataLoader(ft.FolderDataset(folder, decode=value), batch_size=4, transform_threads=2)
     next(iter(loader))
@@ -152,7 +152,7 @@ def test_a_loader_that_is_dropped_leaves_no_thread(folder):
     wait_until(lambda: not set(threading.enumerate()) - before, what="the end of its threads")
 
 
-def test_many_breaks_and_epochs_leave_no_thread_and_no_descriptor(folder):
+def test_many_early_breaks_and_epochs_leave_no_thread_and_no_descriptor(folder):
     dataset = ft.FolderDataset(folder, decode=value)
     loader = ft.DataLoader(dataset, batch_size=4, shuffle=True, seed=1, transform_threads=4)
     next(iter(loader))

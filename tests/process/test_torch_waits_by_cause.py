@@ -111,7 +111,7 @@ def failing(value: torch.Tensor) -> torch.Tensor:
     [({}, "transform"), ({"transform_threads": 2}, "transform"), ({"num_workers": 1}, "workers")],
     ids=["loop", "threads", "workers"],
 )
-def test_a_wait_that_ends_with_an_error_is_booked(
+def test_a_wait_that_ends_with_an_error_is_written(
     folder: pathlib.Path, arguments: dict[str, Any], cause: str
 ) -> None:
     dataset = ft.FolderDataset(folder, decode=None, transform=failing)
@@ -135,7 +135,7 @@ def endless(value: torch.Tensor) -> torch.Tensor:
     [({"transform_threads": 1}, "transform"), ({"num_workers": 1}, "workers")],
     ids=["threads", "workers"],
 )
-def test_a_wait_that_times_out_belongs_to_what_it_waited_for(
+def test_a_wait_that_times_out_has_the_cause_of_its_batch(
     folder: pathlib.Path, arguments: dict[str, Any], cause: str
 ) -> None:
     dataset = ft.FolderDataset(folder, decode=None, transform=endless)
@@ -148,7 +148,7 @@ def test_a_wait_that_times_out_belongs_to_what_it_waited_for(
     assert found[cause] > 0
 
 
-def test_a_forked_child_books_nothing_and_does_not_hang(folder: pathlib.Path) -> None:
+def test_a_forked_child_writes_no_wait_and_does_not_hang(folder: pathlib.Path) -> None:
     source = """
         import os, sys
         import foresee
@@ -207,7 +207,7 @@ def test_commands_that_read_ledgers_see_the_transform(
     assert sum(trace.epoch_s) >= 2 * 23 * PAUSE_S
 
 
-def test_every_cause_that_is_booked_is_a_key_of_the_statistics(
+def test_every_written_cause_is_a_key_of_the_statistics(
     folder: pathlib.Path, pytestconfig: pytest.Config
 ) -> None:
     expected = {

@@ -58,7 +58,7 @@ def test_workers_make_the_same_batches_as_the_loops_own_thread_and_end_with_the_
         assert loader.audit()["ok"]
 
 
-def test_persistent_workers_stay_and_unseeded_orders_draw_as_stock_does(folder):
+def test_persistent_workers_survive_epochs_and_unseeded_orders_draw_as_torch_does(folder):
     arguments = {"batch_size": 4, "shuffle": True, "num_workers": 2, "persistent_workers": True, "seed": None}
     torch.manual_seed(3)
     reference = stock(**{k: v for k, v in arguments.items() if k != "seed"})
@@ -118,7 +118,7 @@ def test_randomness_is_seeded_per_sample_whatever_the_number_of_workers(folder):
     assert [s for b in head + rest for s in b] == [s for b in runs[0] for s in b]
 
 
-def test_results_of_any_shape_come_back_whole(folder):
+def test_results_of_any_shape_are_returned_complete(folder):
     def many(number):
         return {
             "half": number.to(torch.bfloat16),
@@ -158,7 +158,7 @@ def test_worker_init_fn_and_worker_info_work_as_in_torch(folder):
             assert batch.tolist() == [[step % 2, 2, step % 2]] * len(batch)
 
 
-def test_a_failing_worker_init_fn_is_raised_here(folder):
+def test_an_error_of_worker_init_fn_is_raised_in_the_training_process(folder):
     def init(_):
         raise LookupError("no licence")
 
@@ -221,7 +221,7 @@ def test_a_killed_worker_is_named_and_the_next_epoch_has_new_ones(folder, tmp_pa
         assert len(numbers(loader)) == 23
 
 
-def test_out_of_order_batches_come_when_they_are_made_and_the_state_has_no_gap(folder, tmp_path):
+def test_batches_out_of_order_are_returned_when_finished_and_the_state_has_no_gap(folder, tmp_path):
     go_on = tmp_path / "go on"
 
     def slow(number):
@@ -242,7 +242,7 @@ def test_out_of_order_batches_come_when_they_are_made_and_the_state_has_no_gap(f
         assert loader.audit()["ok"]
 
 
-def test_breaking_off_leaves_no_process(folder):
+def test_leaving_an_epoch_early_leaves_no_process(folder):
     with make(folder, persistent_workers=True, num_workers=1) as loader:
         for _ in loader:
             break
@@ -305,7 +305,7 @@ def exits(data):
     raise SystemExit(3)
 
 
-def test_a_worker_whose_transform_exits_says_so(small_folder):
+def test_a_transform_that_exits_in_a_worker_is_reported(small_folder):
     dataset = ft.FolderDataset(small_folder, decode=None, transform=exits)
     with pytest.raises(WorkerDied, match=r"called sys.exit\(3\)"):
         list(ft.DataLoader(dataset, batch_size=4, num_workers=1))
@@ -329,7 +329,7 @@ def test_an_overridden_getitem_is_called_in_workers(small_folder):
     assert read(1) == read(0)
 
 
-def test_a_message_of_a_worker_that_cannot_be_read_ends_the_wait_with_its_cause(small_folder, monkeypatch):
+def test_an_unreadable_message_of_a_worker_ends_the_wait_with_its_cause(small_folder, monkeypatch):
     def torn(channel):
         raise ValueError("torn")
 

@@ -69,7 +69,7 @@ def test_a_sweep_ends_where_twice_the_threads_bring_less_than_5_percent() -> Non
     assert points(sweep(machine({1: 100.0, 2: 50.0, 4: 1.0}), (1, 2, 4), 1.0, told.append)) == [1, 2]
 
 
-def test_a_sweep_whose_time_is_up_says_that_it_was_cut() -> None:
+def test_a_sweep_that_runs_out_of_time_is_marked_as_cut() -> None:
     now = iter(range(0, 1000, 2))
     rates = machine({count: 100.0 * count for count in (1, 2, 4, 8)})
     made = sweep(rates, (1, 2, 4, 8), 1.0, lambda _: None, clock=lambda: next(now))
@@ -77,7 +77,7 @@ def test_a_sweep_whose_time_is_up_says_that_it_was_cut() -> None:
     assert points(made) == [1]
 
 
-def test_the_first_repeat_does_not_count_and_the_time_is_shared_out() -> None:
+def test_the_first_repeat_does_not_count_and_the_time_is_divided() -> None:
     asked_for: list[tuple[int, float]] = []
 
     def measure(threads: int, seconds: float) -> tuple[int, float, float]:
@@ -130,7 +130,7 @@ def job(**options: Any) -> dict[str, Any]:
     return made
 
 
-def test_fio_gives_rate_and_latency_against_reads_under_way(tmp_path: Path) -> None:
+def test_fio_gives_rate_and_latency_against_reads_in_flight(tmp_path: Path) -> None:
     read, latency = fio.read(write(tmp_path, JOB), NAMES)
     assert (read.name, read.at, read.unit) == ("tier.disk.read", 1, "MB/s")
     assert read.base == pytest.approx(1225608311)
@@ -198,7 +198,9 @@ def reading(**values: Any) -> dict[str, Any]:
         (job(bs="4k\n"), "printable words expected"),
     ],
 )
-def test_fio_that_says_something_else_is_refused(tmp_path: Path, made: dict[str, Any], expected: str) -> None:
+def test_fio_results_of_other_measurements_are_refused(
+    tmp_path: Path, made: dict[str, Any], expected: str
+) -> None:
     path = write(tmp_path, made)
     with pytest.raises(ConfigError) as caught:
         fio.read(path, NAMES)
@@ -217,7 +219,7 @@ def test_fio_that_says_something_else_is_refused(tmp_path: Path, made: dict[str,
         ('{"jobs": [{"job options": 1}]}', ".job options = 1; a table expected"),
     ],
 )
-def test_a_file_that_is_not_of_fio_is_refused(tmp_path: Path, text: str, expected: str) -> None:
+def test_a_file_of_another_program_than_fio_is_refused(tmp_path: Path, text: str, expected: str) -> None:
     (tmp_path / "x").write_text(text)
     with pytest.raises(ConfigError) as caught:
         fio.read(str(tmp_path / "x"), NAMES)
@@ -304,7 +306,7 @@ def ask(**words: Any) -> Any:
         ),
     ],
 )
-def test_each_wrong_word_is_named_with_its_rule(words: dict[str, Any], expected: str) -> None:
+def test_each_wrong_option_is_named_with_its_rule(words: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
         ask(**words)
     assert expected in str(caught.value)
@@ -325,7 +327,7 @@ def test_disks_have_names_and_parts_can_be_chosen(tmp_path: Path) -> None:
     assert [part for part in ("memcpy", "ram", "fast") if chosen.includes(part)] == ["memcpy", "fast"]
 
 
-def test_ranks_meet_one_port_above_the_launchers() -> None:
+def test_rank_0_listens_one_port_above_the_launchers() -> None:
     launched = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     assert ranks.rendezvous(None, launched) == "127.0.0.1:29501"
     assert ranks.rendezvous(None, {**launched, "MASTER_PORT": "65535"}) == "127.0.0.1:65534"
@@ -346,7 +348,7 @@ def limit_of(per_second: float | None) -> tuple[list, list[str]]:
     return list(recorder.limit("origin.requests", small, 64, 1.0, "at most 4 KiB")), recorder.left_out
 
 
-def test_the_limit_of_requests_is_what_more_readers_do_not_raise() -> None:
+def test_the_limit_of_requests_is_the_rate_that_more_readers_do_not_raise() -> None:
     (figure,), left_out = limit_of(1500)
     assert (figure.name, figure.base, figure.at) == ("origin.requests", pytest.approx(1500, rel=0.01), None)
     assert not left_out
@@ -354,7 +356,7 @@ def test_the_limit_of_requests_is_what_more_readers_do_not_raise() -> None:
     assert profile.complete({})["origin"] == {"requests": round(figure.base)}
 
 
-def test_an_origin_that_answers_ever_more_readers_has_no_limit_in_the_profile() -> None:
+def test_an_origin_whose_rate_still_rises_has_no_limit_in_the_profile() -> None:
     told, left_out = limit_of(None)
     assert told == []
     assert left_out == ["origin.requests: it still rises at 64 readers, so no limit was found"]

@@ -80,7 +80,7 @@ def test_the_audit_of_all_ranks_expects_the_substitutes(folder):
     assert sum(int(report["sum"], 16) for report in reports) % 2**128 == int(reports[0]["expected"], 16)
 
 
-def test_later_states_carry_the_avoided_samples_on_and_resume_at_another_world_size(folder):
+def test_later_states_keep_the_avoided_samples_and_resume_at_another_world_size(folder):
     loader = make(folder)
     batches = iter(loader)
     head = next(batches).ids.tolist()
@@ -102,7 +102,7 @@ def test_later_states_carry_the_avoided_samples_on_and_resume_at_another_world_s
     assert head + dealt == head[:4] + replaced(ids(make(folder))[4:], seed=5, epoch=0)
 
 
-def test_samples_are_avoided_from_their_position_on_when_a_step_is_asked_for(folder):
+def test_steps_of_a_state_avoid_samples_from_their_position_on(folder):
     loader = make(folder)
     plain = [batch.ids.tolist() for batch in loader]
     state = avoiding(loader.state_dict(), AVOID)
@@ -127,7 +127,7 @@ def test_a_state_without_avoided_samples_is_still_of_version_1(folder):
 
 
 @pytest.mark.parametrize("kind", ["torch.random", "sampler", "batch_sampler"])
-def test_orders_that_are_announced_epoch_by_epoch_hand_out_substitutes_too(folder, kind):
+def test_orders_known_for_one_epoch_have_substitutes_too(folder, kind):
     dataset = ft.FolderDataset(folder)
 
     def loader():

@@ -57,7 +57,7 @@ def batches(session, count=-1):
         ([1, 5], [(3, 0, 0, False, [19]), (3, 1, 1, True, [4, 4, 0, 7, 1])]),
     ],
 )
-def test_an_epoch_begins_at_a_position_with_the_samples_that_are_left_of_it(
+def test_an_epoch_begins_at_a_position_with_its_remaining_samples(
     session_of: Open, lengths, expected
 ) -> None:
     session = session_of(sampler=list(range(N)))
@@ -66,7 +66,7 @@ def test_an_epoch_begins_at_a_position_with_the_samples_that_are_left_of_it(
 
 
 @pytest.mark.parametrize("taken", range(4))
-def test_nothing_of_an_epoch_is_handed_out_after_it_has_begun_again_with_other_samples(
+def test_no_batch_of_an_epoch_is_returned_after_it_has_begun_again_with_other_samples(
     session_of: Open, taken
 ) -> None:
     session = session_of(sampler=list(range(N)))

@@ -50,7 +50,7 @@ def test_a_disk_size_without_a_disk_is_refused():
         foresee.Cache(disk_size="1GB")
 
 
-def test_a_cache_is_one_budget_and_two_equal_ones_are_two():
+def test_two_equal_caches_are_two_budgets():
     one, two = foresee.Cache(ram="1MB"), foresee.Cache(ram="1MB")
     assert one.native() is one.native()
     assert one.native() is not two.native()
@@ -91,12 +91,12 @@ def test_wrong_environment_variables_are_reported_together():
     assert len(caught.value.faults) == 3
 
 
-def test_arguments_win_over_every_launcher():
+def test_arguments_take_precedence_over_every_launcher():
     world = ranks.detect(1, 4, {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"})
     assert (world.rank, world.size, world.local_rank, world.local_size) == (1, 4, 0, 2)
 
 
-def test_a_batch_scripts_own_place_on_its_machine_is_not_that_of_what_it_starts() -> None:
+def test_variables_of_a_batch_script_are_not_those_of_the_tasks_that_it_starts() -> None:
     script = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_NTASKS_PER_NODE": "4"}
     world = ranks.detect(3, 4, script)
     assert (world.local_rank, world.local_size, world.local_size_known) == (0, 1, False)

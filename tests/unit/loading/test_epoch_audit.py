@@ -79,7 +79,7 @@ def test_counts_are_those_of_sets_whatever_the_parts(n, world, lose, twice, part
 
 @pytest.mark.parametrize("n", range(1, 20))
 @pytest.mark.parametrize("world", [2, 3, 5])
-def test_padding_of_a_distributed_sampler_is_no_fault_and_its_cut_is_named(n, world):
+def test_padding_and_dropped_samples_of_a_distributed_sampler_are_no_faults(n, world):
     def shares(drop_last):
         return [
             list(DistributedSampler(range(n), world, rank, shuffle=False, drop_last=drop_last))
@@ -104,7 +104,7 @@ def test_equal_samples_on_all_ranks_and_uneven_batches_are_faults():
     assert fault.startswith("ranks had 3 to 6 batches: those with more wait for the others in a collective")
 
 
-def test_ranks_that_share_samples_by_their_loaders_word_are_counted_once():
+def test_ranks_with_the_same_share_are_counted_once():
     of = {"expected": N, "hashed": False}
     tally = Tally()
     tally.add(np.arange(3, dtype=np.uint64))

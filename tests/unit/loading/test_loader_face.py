@@ -37,7 +37,7 @@ def test_a_batch_has_the_bytes_ids_labels_and_positions_of_its_samples(ragged):
         batches[0].sample(4)
 
 
-def test_an_iterator_goes_on_behind_a_batch_that_could_not_be_read(ragged):
+def test_an_iterator_continues_after_a_batch_that_could_not_be_read(ragged):
     loader = make(ragged)
     pathlib.Path(loader.index.sample_uri(5)).unlink()
     iterator = iter(loader)
@@ -106,7 +106,7 @@ def test_an_early_break_is_followed_by_the_next_epoch(folder):
 
 
 @pytest.mark.parametrize("look", [iter, lambda loader: next(iter(loader))], ids=["opened", "one batch"])
-def test_an_iterator_that_was_only_opened_or_peeked_at_costs_no_epoch(folder, look):
+def test_an_iterator_with_no_batch_or_only_the_first_does_not_count(folder, look):
     loader = make(folder, shuffle=True, seed=1, epochs=2)
     expected = [[batch.ids.tolist() for batch in make(folder, shuffle=True, seed=1)]]
     for epoch in range(2):
@@ -129,7 +129,7 @@ def test_the_first_batch_of_a_loop_counts_while_its_iterator_lives(folder):
     assert loader.state_dict()["position"] == 0
 
 
-def test_a_peek_into_a_resumed_epoch_leaves_it_where_it_was(folder):
+def test_reading_the_first_batch_of_a_resumed_epoch_leaves_its_position(folder):
     first = make(folder, shuffle=True, seed=1)
     batches = iter(first)
     next(batches)
@@ -234,7 +234,7 @@ def test_a_path_that_is_no_text_is_refused(path):
         make(path)
 
 
-def test_a_uri_that_pathlib_has_damaged_is_refused_with_the_string_it_was():
+def test_a_uri_damaged_by_pathlib_is_refused_with_the_original_string():
     with pytest.raises(ConfigError, match="pass the string 's3://b/x'"):
         make(pathlib.Path("s3://b/x"))
 
@@ -246,12 +246,12 @@ def test_a_loader_is_neither_copied_nor_pickled(folder):
 
 
 @pytest.mark.parametrize("timeout", [math.inf, 1e300, 10**400, threading.TIMEOUT_MAX])
-def test_a_timeout_that_no_clock_reaches_is_none(folder, timeout):
+def test_a_timeout_beyond_any_clock_is_no_timeout(folder, timeout):
     assert sum(len(batch) for batch in make(folder, timeout=timeout)) == 23
 
 
 @pytest.mark.parametrize("timeout", [-0.1, -math.inf, math.nan, True, "1", None])
-def test_a_timeout_that_is_no_time_is_refused_and_shown(folder, timeout):
+def test_a_wrong_timeout_is_refused_with_its_value(folder, timeout):
     with pytest.raises(ConfigError, match=re.escape(f"timeout={timeout!r}")):
         make(folder, timeout=timeout)
 
@@ -262,7 +262,7 @@ def test_wrong_arguments_are_refused(folder, change):
         make(folder, **change)
 
 
-def test_no_data_no_directory_and_no_index_are_errors_that_name_the_place(tmp_path):
+def test_missing_data_directories_and_indices_are_errors_with_the_path(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     with pytest.raises(IndexInvalid, match="empty"):
@@ -281,7 +281,7 @@ def lose(folder, sample):
     return path
 
 
-def test_a_missing_sample_raises_at_its_batch_and_names_everything(folder):
+def test_a_missing_sample_raises_at_its_batch_with_all_facts(folder):
     loader = make(folder)
     path = lose(folder, 9)
     iterator = iter(loader)
@@ -341,7 +341,7 @@ def test_a_callable_chooses_the_substitute(folder):
     assert asked == [9]
 
 
-def test_a_callable_is_told_what_ails_its_substitute(folder):
+def test_a_callable_gets_the_fault_of_its_substitute(folder):
     told = []
 
     def choose(error):

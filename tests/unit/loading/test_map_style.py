@@ -81,7 +81,7 @@ def test_a_state_of_other_data_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", [Squares, AtOnce])
-def test_a_sample_that_fails_is_replaced_by_the_same_one_on_every_run(kind: type[Squares]) -> None:
+def test_a_failed_sample_is_replaced_by_the_same_one_on_every_run(kind: type[Squares]) -> None:
     runs = []
     for _ in range(2):
         loader = ft.DataLoader(kind(bad=(5, 17)), batch_size=4, shuffle=True, seed=3, on_error="replace")
@@ -94,20 +94,20 @@ def test_a_sample_that_fails_is_replaced_by_the_same_one_on_every_run(kind: type
 
 
 @pytest.mark.parametrize("kind", [Squares, AtOnce])
-def test_a_sample_that_fails_is_left_out_and_the_number_of_batches_stays(kind: type[Squares]) -> None:
+def test_a_failed_sample_is_skipped_and_the_number_of_batches_stays(kind: type[Squares]) -> None:
     loader = ft.DataLoader(kind(bad=(4, 5, 6, 7, 9)), batch_size=4, on_error="skip")
     sizes = [len(ids) for ids, _ in loader]
     assert sizes == [4, 1, 3, 4, 4, 3], "a batch is never empty"
     assert len(loader) == len(sizes)
 
 
-def test_samples_that_were_made_are_not_made_again_for_another_ones_fault() -> None:
+def test_finished_samples_are_not_made_again_after_the_fault_of_another() -> None:
     dataset = Squares(bad=(2,))
     list(ft.DataLoader(dataset, batch_size=4, on_error="skip"))
     assert dataset.made == list(range(N))
 
 
-def test_a_callable_gets_the_fault_and_names_the_sample_to_take() -> None:
+def test_a_callable_gets_the_fault_and_returns_the_substitute() -> None:
     faults = []
 
     def choose(fault: SampleFault) -> int:
@@ -129,7 +129,7 @@ def test_a_dataset_of_which_no_sample_can_be_made_ends_in_an_error() -> None:
         list(ft.DataLoader(Squares(bad=tuple(range(N))), batch_size=4, on_error="replace"))
 
 
-def test_the_error_of_a_dataset_says_where_in_the_run_it_was() -> None:
+def test_the_error_of_a_dataset_has_its_place_in_the_run() -> None:
     loader = ft.DataLoader(Squares(bad=(5,)), batch_size=4, rank=1, world_size=2)
     with pytest.raises(ValueError, match="row 5 is damaged") as caught:
         list(loader)
@@ -137,7 +137,7 @@ def test_the_error_of_a_dataset_says_where_in_the_run_it_was() -> None:
     assert notes == ["for Squares[5] at position 5 of epoch 0, rank 1"]
 
 
-def test_an_iterator_goes_on_behind_a_batch_that_could_not_be_made() -> None:
+def test_an_iterator_continues_after_a_batch_that_could_not_be_made() -> None:
     iterator = iter(ft.DataLoader(Squares(bad=(5,)), batch_size=4))
     next(iterator)
     with pytest.raises(ValueError, match="row 5"):
@@ -153,7 +153,7 @@ def test_an_iterator_goes_on_behind_a_batch_that_could_not_be_made() -> None:
         ({"a": 1}.__getitem__, {}, "without __getitem__"),
     ],
 )
-def test_what_is_no_map_style_dataset_is_refused_with_the_remedy(dataset, arguments, named) -> None:
+def test_other_than_map_style_datasets_are_refused_with_the_remedy(dataset, arguments, named) -> None:
     with pytest.raises(ConfigError, match=named):
         ft.DataLoader(dataset, **arguments)
 
@@ -194,7 +194,7 @@ def test_stats_have_the_waits_and_no_reads() -> None:
 
 
 @given(st.integers(1, 60), st.integers(1, 5), st.integers(1, 9), st.booleans(), st.booleans(), st.data())
-def test_steps_are_counted_as_they_come(n, size, batch_size, drop_last, cut, data) -> None:
+def test_the_number_of_steps_equals_the_number_of_batches(n, size, batch_size, drop_last, cut, data) -> None:
     world = World(data.draw(st.integers(0, size - 1)), size)
     order = orders.RunOrder("torch.distributed", n, seed=3, drop_last=cut)
     position = data.draw(st.integers(0, n))

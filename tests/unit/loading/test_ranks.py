@@ -103,7 +103,7 @@ def share(whole: list[int], rank: int) -> list[int]:
         ),
     ],
 )
-def test_the_process_group_says_the_rank_and_variables_the_place_on_the_node(group, environ, expected):
+def test_the_process_group_has_the_rank_and_variables_have_the_local_rank(group, environ, expected):
     group(1, 2)
     world = ranks.detect(environ=environ)
     assert (world.rank, world.size, world.local_rank, world.local_size) == expected
@@ -126,7 +126,7 @@ def test_a_process_group_against_the_variables_is_refused_and_both_are_named(gro
     assert ranks.detect(0, 1, environ).size == 1
 
 
-def test_an_initialized_jax_says_the_rank(group, jax):
+def test_an_initialized_jax_has_the_rank(group, jax):
     jax()
     assert ranks.detect(environ={}).size == 1
     assert ranks.detect(environ={"RANK": "1", "WORLD_SIZE": "4"}).size == 4
@@ -142,7 +142,7 @@ def test_an_initialized_jax_says_the_rank(group, jax):
     assert ranks.detect(0, 1, {}).size == 1
 
 
-def test_a_loader_that_was_made_before_jax_was_initialized_reads_its_share(make, jax):
+def test_a_loader_made_before_jax_was_initialized_reads_its_share(make, jax):
     whole = rows(make())
     loader = make()
     jax(1, 2)
@@ -158,7 +158,7 @@ def test_a_loader_of_a_process_group_reads_its_share(make, group):
     assert rows(make(rank=0, world_size=1)) == whole
 
 
-def test_a_process_group_that_is_initialized_after_construction_counts_from_the_first_iter(make, group):
+def test_a_process_group_initialized_after_construction_applies_from_the_first_iter(make, group):
     whole, loader = rows(make()), make()
     assert len(loader) == 9
     loader.set_epoch(0)
@@ -171,7 +171,7 @@ def test_a_process_group_that_is_initialized_after_construction_counts_from_the_
     assert len(loader) == 5
 
 
-def test_what_was_set_before_the_process_group_holds_after_it(make, group):
+def test_settings_before_the_process_group_remain_after_it(make, group):
     expected = make(rank=1, world_size=2)
     expected.set_epoch(5)
     named, resumed = make(), make()
@@ -200,7 +200,7 @@ def test_stale_variables_that_contradict_a_late_group_are_refused(make, group, v
         iter(loader)
 
 
-def test_a_closed_loader_stays_closed_when_a_group_is_there(make, group):
+def test_a_closed_loader_stays_closed_after_a_group_is_initialized(make, group):
     loader = make()
     loader.close()
     group(1, 2)
@@ -208,7 +208,7 @@ def test_a_closed_loader_stays_closed_when_a_group_is_there(make, group):
         list(loader)
 
 
-def test_an_order_that_each_rank_would_draw_by_itself_is_refused_when_the_group_is_there(
+def test_an_order_that_each_rank_would_draw_is_refused_after_the_group_is_initialized(
     array, group, variables
 ):
     loader = ft.DataLoader(ft.ArrayDataset(array), shuffle=True)
@@ -254,7 +254,7 @@ class Mesh:
         return [self._rank] if self._member else None
 
 
-def test_a_mesh_says_which_ranks_share_the_data(array, group, variables):
+def test_a_mesh_determines_the_ranks_that_share_the_data(array, group, variables):
     group(3, 4)
     data = ft.ArrayDataset(array)
     loader = ft.DataLoader(data, batch_size=2, mesh=Mesh(1, 2))

@@ -64,7 +64,7 @@ def test_resuming_at_another_world_and_batch_size_repeats_and_loses_no_sample(fo
     assert len(head_ids) + len(rest_ids) == 23 + padding
 
 
-def test_a_state_counts_what_was_handed_out_not_what_was_read_ahead(folder):
+def test_a_state_counts_returned_batches_not_prefetched_ones(folder):
     loader = make(folder)
     iterator = iter(loader)
     next(iterator)
@@ -73,7 +73,7 @@ def test_a_state_counts_what_was_handed_out_not_what_was_read_ahead(folder):
     assert loader.state_dict()["position"] == 8
 
 
-def test_before_the_first_iter_the_state_is_the_beginning(folder):
+def test_before_the_first_iter_the_state_is_that_of_the_start(folder):
     state = make(folder).state_dict()
     assert (state["epoch"], state["position"], state["finished"]) == (0, 0, False)
 
@@ -110,7 +110,7 @@ def test_a_state_at_an_epochs_end_neither_repeats_nor_loses_an_epoch(folder):
     assert ids(following) == ids(make_at(folder, 1))
 
 
-def test_finished_holds_when_drop_last_ends_an_epoch_early_and_another_batch_size_would_go_on(folder):
+def test_an_epoch_that_drop_last_ended_stays_finished_at_another_batch_size(folder):
     first = make(folder, drop_last=True)
     ids(first)
     state = first.state_dict()
@@ -137,7 +137,7 @@ def test_set_epoch_after_load_keeps_the_position_of_the_same_epoch_only(folder, 
 
 
 @pytest.mark.parametrize("cut", [0, 2])
-def test_an_epoch_that_is_named_again_after_iter_keeps_counting_its_batches(folder, cut):
+def test_setting_the_current_epoch_again_after_iter_keeps_its_position(folder, cut):
     # Lightning calls iter() first and set_epoch() then.
     whole = ids(make(folder))
     head = make(folder)
@@ -155,7 +155,7 @@ def test_an_epoch_that_is_named_again_after_iter_keeps_counting_its_batches(fold
     assert ids(loader) == ids(make_at(folder, 1))
 
 
-def test_an_epoch_that_is_named_between_iter_and_the_first_batch_is_that_iterators(folder):
+def test_an_epoch_set_between_iter_and_the_first_batch_applies_to_that_iterator(folder):
     loader = make(folder)
     iterator = iter(loader)
     loader.set_epoch(2)
@@ -165,7 +165,7 @@ def test_an_epoch_that_is_named_between_iter_and_the_first_batch_is_that_iterato
     assert ids(loader) == ids(make_at(folder, 3))
 
 
-def test_an_epoch_that_is_named_after_the_first_batches_is_the_next_one(folder):
+def test_an_epoch_set_after_the_first_batch_is_the_next_one(folder):
     loader = make(folder)
     iterator = iter(loader)
     head = ids(iterator, 2)
@@ -199,7 +199,7 @@ def test_a_newer_iterator_ends_the_older_one(folder):
     assert next(new).epoch == 1
 
 
-def test_an_iterator_of_a_closed_loader_says_that_it_is_closed(folder):
+def test_an_iterator_of_a_closed_loader_raises_closed(folder):
     loader = make(folder)
     batches = iter(loader)
     next(batches)
@@ -253,7 +253,7 @@ def test_a_damaged_or_newer_state_is_refused(folder, damage, shown):
         loader.load_state_dict(loader.state_dict() | damage)
 
 
-def test_something_that_is_no_state_is_refused(folder):
+def test_other_values_than_states_are_refused(folder):
     with pytest.raises(StateMismatch, match="not a state"):
         make(folder).load_state_dict({})
     state = make(folder).state_dict()
@@ -285,7 +285,7 @@ def test_the_sums_of_all_ranks_give_the_expected_sum(folder):
     assert sum(int(report["sum"], 16) for report in reports) % 2**128 == int(reports[0]["expected"], 16)
 
 
-def test_the_audit_notices_a_sample_that_the_order_did_not_ask_for(folder):
+def test_the_audit_detects_a_sample_that_is_not_in_the_order(folder):
     loader = make(folder)
     iterator = iter(loader)
     batch = next(iterator)

@@ -43,7 +43,7 @@ def test_the_examples_in_the_docstrings_are_true() -> None:
     assert not doctest.testmod(step_times).failed
 
 
-def test_the_example_of_the_page_reads_as_it_says(tmp_path: Path) -> None:
+def test_the_example_of_the_format_page_is_read_as_documented(tmp_path: Path) -> None:
     page = (ROOT / "docs/formats/steps.md").read_text()
     example = re.findall(r"^```\n(.*?)^```", page, flags=re.DOTALL | re.MULTILINE)[-1]
     (tmp_path / "rank-1.steps").write_bytes(bytes.fromhex(example))
@@ -66,7 +66,7 @@ class Nanoseconds:
         self.now += round(1e9 * seconds)
 
 
-def test_waiting_and_computing_are_told_apart_and_the_reader_follows(tmp_path: Path) -> None:
+def test_waiting_and_computing_are_separated_and_the_reader_follows_the_file(tmp_path: Path) -> None:
     clock = Nanoseconds()
     meter = Meter(str(tmp_path / "new"), World(1, 2), clock=clock)
     file = StepsReader(str(tmp_path / "new" / "rank-1.steps"))
@@ -117,7 +117,7 @@ def test_time_at_a_locked_gate_is_in_no_step(tmp_path: Path, monkeypatch: pytest
     assert second[:3] == (began + 5_060_000_000, 30_000_000, 0)
 
 
-def test_without_the_variable_nothing_is_written_and_stats_has_the_figures(
+def test_without_the_variable_no_file_is_written_and_stats_has_the_times(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -132,7 +132,7 @@ def test_without_the_variable_nothing_is_written_and_stats_has_the_figures(
         _ = loader.no_such_thing
 
 
-def test_a_stock_loader_tells_steps_epochs_and_its_order(told: Path) -> None:
+def test_a_measured_stock_loader_writes_steps_epochs_and_its_order(told: Path) -> None:
     loader = ft.measure(DataLoader(DATA, batch_size=4))
     for _ in range(2):
         list(loader)
@@ -143,7 +143,7 @@ def test_a_stock_loader_tells_steps_epochs_and_its_order(told: Path) -> None:
     assert (np.diff(steps["begin_ns"].astype(np.int64)) > 0).all()
 
 
-def test_a_loop_that_is_left_early_has_told_its_steps(told: Path) -> None:
+def test_a_loop_that_is_left_early_has_written_its_steps(told: Path) -> None:
     for _ in ft.measure(DataLoader(DATA, batch_size=4)):
         break
     assert len(rows(told)[1]) == 1
@@ -165,7 +165,7 @@ def orders(
     return marks
 
 
-def test_equal_orders_have_equal_marks_and_others_do_not(
+def test_equal_orders_have_equal_hashes_and_others_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def dealt(seed: int) -> DataLoader:
@@ -178,7 +178,9 @@ def test_equal_orders_have_equal_marks_and_others_do_not(
     assert marks[0] == order_hash("distributed 10 3")
 
 
-def test_the_state_of_a_generator_marks_its_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_hash_of_a_random_order_depends_on_the_generators_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     marks = []
     for i, (seed, batch) in enumerate([(3, 2), (3, 5), (4, 2)]):
         monkeypatch.setenv("FORESEE_STEPS", str(tmp_path / str(i)))
@@ -189,12 +191,12 @@ def test_the_state_of_a_generator_marks_its_order(tmp_path: Path, monkeypatch: p
     assert None not in marks
 
 
-def test_an_order_that_only_its_owner_knows_has_no_mark(told: Path) -> None:
+def test_an_order_of_an_unknown_sampler_has_no_hash(told: Path) -> None:
     list(ft.measure(DataLoader(DATA, 2, sampler=[3, 1, 2, 0])))
     assert rows(told)[0].order is None
 
 
-def test_whatever_can_be_iterated_can_be_measured(told: Path) -> None:
+def test_any_iterable_can_be_measured(told: Path) -> None:
     loader = ft.measure(range(3))
     assert list(loader) == [0, 1, 2]
     head, steps = rows(told)
@@ -213,7 +215,7 @@ def test_the_first_loader_of_a_rank_counts(told: Path) -> None:
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-def test_our_loaders_tell_the_same_without_a_wrapper(
+def test_foresee_loaders_write_the_same_steps_without_a_wrapper(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, shuffle: bool
 ) -> None:
     expected = order_hash("distributed 23 5" if shuffle else "sequential 23")
@@ -269,7 +271,7 @@ def test_a_disk_that_is_full_costs_a_warning_and_no_training(
         (b"FORESTEP" + bytes([9]) + bytes(23), "version 9; this program reads version 1"),
     ],
 )
-def test_a_file_of_something_else_is_refused(tmp_path: Path, data: bytes, what: str) -> None:
+def test_a_file_of_another_format_is_refused(tmp_path: Path, data: bytes, what: str) -> None:
     (tmp_path / "rank-0.steps").write_bytes(data)
     with pytest.raises(ConfigError, match=what):
         StepsReader(str(tmp_path / "rank-0.steps")).poll()

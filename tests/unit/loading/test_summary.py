@@ -38,7 +38,7 @@ def test_the_batches_shown_are_those_of_an_epoch(folder, world, batch, drop_last
     assert loader._batches() == len(loader)
 
 
-def test_a_rank_that_may_change_and_a_loader_without_cache_say_so(folder, monkeypatch):
+def test_the_repr_shows_a_provisional_rank_and_a_missing_cache(folder, monkeypatch):
     monkeypatch.setenv("FORESEE_OFF", "1")
     dataset = ft.FolderDataset(folder)
     loader = ft.DataLoader(dataset, 4, shuffle=True, seed=1)
@@ -51,7 +51,7 @@ def test_a_rank_that_may_change_and_a_loader_without_cache_say_so(folder, monkey
     assert "batches of their own per epoch" in repr(ft.DataLoader(dataset, batch_sampler=[[0], [1, 2]]))
 
 
-def test_what_is_half_made_has_a_repr(folder):
+def test_unfinished_loaders_have_a_repr(folder):
     for kind in (foresee.Loader, ft.DataLoader, ft.FolderDataset):
         assert repr(object.__new__(kind)) == f"{kind.__name__}(not open)"
 
@@ -73,7 +73,7 @@ def test_secrets_of_a_uri_are_not_shown(uri, shown):
     assert summary.shown_uri(uri) == shown
 
 
-def test_a_report_says_where_bytes_came_from_and_what_the_loop_waited_for(folder):
+def test_a_report_has_the_sources_of_bytes_and_the_causes_of_waits(folder):
     loader = make(folder, shuffle=True, seed=1, cache=foresee.Cache(ram="64MB"))
     assert loader.report() == "nothing was read yet"
     for _ in range(2):
@@ -86,7 +86,7 @@ def test_a_report_says_where_bytes_came_from_and_what_the_loop_waited_for(folder
     assert "origin 184 B" in loader.report().splitlines()[0]
 
 
-def test_a_report_of_plain_reads_has_what_plain_reads_know(folder, monkeypatch):
+def test_a_report_of_plain_reads_has_bytes_and_waits_only(folder, monkeypatch):
     monkeypatch.setenv("FORESEE_OFF", "1")
     loader = ft.DataLoader(ft.FolderDataset(folder), 4)
     assert loader.report().splitlines()[0] == "plain reads, FORESEE_OFF=1"
@@ -114,7 +114,7 @@ def test_every_cause_of_waiting_has_a_hint(folder):
     assert set(make(folder).stats()["waits"]) == set(summary._HINTS)
 
 
-def test_a_loop_that_hardly_waited_is_told_so_and_odd_samples_are_counted():
+def test_a_loop_with_little_wait_has_no_hint_and_changed_samples_are_counted():
     report = summary.report(
         stats(
             {"copy": 0.5},

@@ -112,13 +112,13 @@ def test_batches_without_any_work_wait_for_reading_alone(folder: Path, clock: Cl
     assert whole == 30
 
 
-def test_the_last_wait_is_booked_before_the_statistics_are_read(folder: Path, clock: Clock) -> None:
+def test_the_last_wait_is_written_before_the_statistics_are_read(folder: Path, clock: Clock) -> None:
     with ft.DataLoader(data(folder, clock), batch_size=5, collate_fn=list) as loader:
         next(iter(loader))
         assert seconds(loader)["transform"] == 50
 
 
-def test_a_wait_that_ends_with_an_error_is_booked(folder: Path, clock: Clock) -> None:
+def test_a_wait_that_ends_with_an_error_is_written(folder: Path, clock: Clock) -> None:
     def refuses(value: torch.Tensor) -> torch.Tensor:
         clock.takes(10)
         if int(value[0]) == 2:
@@ -137,7 +137,9 @@ def test_a_wait_that_ends_with_an_error_is_booked(folder: Path, clock: Clock) ->
         assert sum(seconds(loader).values()) == (clock.now - asked) / MS
 
 
-def test_reading_a_substitute_is_reading(folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_a_substitute_counts_as_reading(
+    folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     read = PlainEngine.read
 
     def broken(self: PlainEngine, sample: int) -> bytes:
@@ -157,7 +159,7 @@ def test_reading_a_substitute_is_reading(folder: Path, clock: Clock, monkeypatch
     assert sum(found.values()) == whole
 
 
-def test_drawing_the_order_is_planning(folder: Path, clock: Clock) -> None:
+def test_drawing_the_order_counts_as_planning(folder: Path, clock: Clock) -> None:
     class Slow(torch.utils.data.Sampler[int]):
         def __len__(self) -> int:
             return 10
@@ -179,7 +181,7 @@ def test_a_step_counts_for_no_cause_however_long_it_takes(folder: Path, clock: C
         assert sum(seconds(loader).values()) == whole < 1000
 
 
-def test_waits_that_ended_are_booked_once_and_in_order() -> None:
+def test_ended_waits_are_written_once_and_in_order() -> None:
     class Recorder:
         def __init__(self) -> None:
             self.booked: list[tuple[Any, ...]] = []
@@ -209,7 +211,7 @@ def test_waits_that_ended_are_booked_once_and_in_order() -> None:
     assert [wait[:3] for wait in recorder.booked] == [(0, 1, 8), (0, 2, 8)]
 
 
-def test_a_cause_that_is_none_is_refused(folder: Path) -> None:
+def test_an_unknown_cause_is_refused(folder: Path) -> None:
     with foresee.Loader(folder, batch_size=4, extensions=[".bin"]) as loader:
         engine: Any = loader._session._engine
         with pytest.raises(foresee.ForeseeError, match="a cause of waiting"):

@@ -88,7 +88,7 @@ class Stateful:
 @pytest.mark.parametrize(
     "wrap", [ft.measure, lambda loader: ft.audit(loader, key=list)], ids=["measure", "audit"]
 )
-def test_a_wrapped_loader_has_a_state_for_whoever_checks_a_protocol(wrap):
+def test_a_wrapped_loader_passes_runtime_protocol_checks_for_its_state(wrap):
     wrapped = wrap(Stateful([[1]]))
     assert isinstance(wrapped, HasState)
     assert "state_dict" in vars(wrapped)
@@ -121,7 +121,7 @@ def test_a_right_epoch_is_ok_and_its_report_is_json(numbers):
         ({"batch_size": 4, "sampler": WeightedRandomSampler([1.0] * N, 5)}, None, "draws with replacement"),
     ],
 )
-def test_what_the_sampler_gave_is_compared_with_the_data_set(numbers, arguments, expected, note):
+def test_indices_of_the_sampler_are_compared_with_the_data_set(numbers, arguments, expected, note):
     audited = ft.audit(DataLoader(numbers, **arguments))
     list(audited)
     if expected is not None:
@@ -141,7 +141,7 @@ def test_lost_and_doubled_samples_are_named(numbers):
     assert "lost                             3   such as 20, 21, 22" in audited.report()
 
 
-def test_a_forgotten_set_epoch_is_found_and_an_order_that_is_no_shuffle_is_none(numbers):
+def test_a_missing_set_epoch_is_found_and_a_sequential_order_is_no_fault(numbers):
     def second(shuffle):
         sampler = DistributedSampler(numbers, 1, 0, shuffle=shuffle)
         audited = ft.audit(DataLoader(numbers, 4, sampler=sampler))
@@ -165,7 +165,7 @@ def test_subsets_are_counted_by_the_indices_of_their_data_set(numbers):
     assert audited.last["examples"] == {"lost": [15], "doubled": [13], "same_on_all_ranks": []}
 
 
-def test_an_epoch_that_was_left_early_is_partial_and_counts_only_what_arrived(numbers):
+def test_an_epoch_that_was_left_early_is_partial_and_counts_received_batches_only(numbers):
     audited = ft.audit(DataLoader(numbers, 4, shuffle=True))
     for at, _ in enumerate(audited):
         if at == 1:
@@ -206,7 +206,7 @@ class Resuming(DataLoader):
         self.skipped = state
 
 
-def test_an_epoch_resumed_from_a_state_lost_nothing(numbers, folder):
+def test_an_epoch_resumed_from_a_state_has_no_lost_samples(numbers, folder):
     resuming = Resuming(numbers, 4)
     audited = ft.audit(resuming)
     resuming.load_state_dict(2)
@@ -240,7 +240,7 @@ class Streamed(IterableDataset):
                 }
 
 
-def test_batches_of_a_stream_are_told_apart_by_fields_or_by_a_key():
+def test_samples_of_a_stream_are_identified_by_fields_or_by_a_key():
     with pytest.raises(ConfigError, match=r"samples of a DataLoader are not known.*key=.*fields="):
         ft.audit(DataLoader(Streamed(), 4))
     for arguments in (
@@ -288,7 +288,7 @@ def test_wrong_arguments_are_named_with_their_remedy(numbers, arguments, message
         ft.audit(DataLoader(numbers, 4), **arguments)
 
 
-def test_fields_that_a_batch_does_not_have_and_ids_of_no_sample_are_named(numbers):
+def test_missing_fields_and_ids_that_are_no_column_are_named(numbers):
     with pytest.raises(ConfigError, match=r"fields=\['y'\]: a batch is a list"):
         list(ft.audit(DataLoader(numbers, 4), fields=["y"]))
     with pytest.raises(ConfigError, match=r"a batch is a dict with 'x', 'name'"):
@@ -297,7 +297,7 @@ def test_fields_that_a_batch_does_not_have_and_ids_of_no_sample_are_named(number
         list(ft.audit(DataLoader(numbers, 4), key=lambda batch: 3))
 
 
-def test_a_sampler_of_names_is_not_auditable_without_a_key():
+def test_a_sampler_of_strings_is_not_auditable_without_a_key():
     loader = DataLoader({"a": 1, "b": 2}, 1, sampler=["a", "b"])
     audited = ft.audit(loader)
     list(audited)
@@ -315,7 +315,7 @@ class Framework:
         yield from self.base_dataloader
 
 
-def test_the_sampler_of_a_loader_within_a_frameworks_is_found(numbers):
+def test_the_sampler_of_a_loader_inside_a_frameworks_loader_is_found(numbers):
     audited = ft.audit(Framework(DataLoader(numbers, 4, sampler=list(range(21)))))
     for _ in range(2):
         list(audited)

@@ -11,7 +11,7 @@ import pytest
 from foresee.errors import PackageMissing
 
 
-def test_without_dlio_its_plug_in_says_what_to_install() -> None:
+def test_without_dlio_the_plug_in_names_the_package_to_install() -> None:
     assert importlib.util.find_spec("dlio_benchmark") is None, "tests run in an environment without it"
     sys.modules.pop("foresee.dlio", None)
     with pytest.raises(

@@ -82,7 +82,7 @@ def test_a_single_array_is_a_data_set_and_its_neighbours_are_not(tmp_path, monke
         ft.FolderDataset(tmp_path / "one.bin")
 
 
-def test_a_class_folder_without_files_is_refused_like_image_folder_does(tmp_path):
+def test_an_empty_class_folder_is_refused_as_by_image_folder(tmp_path):
     for name in ("a", "b", "c"):
         (tmp_path / name).mkdir()
     (tmp_path / "a" / "1.jpg").write_bytes(b"1")
@@ -91,7 +91,7 @@ def test_a_class_folder_without_files_is_refused_like_image_folder_does(tmp_path
         ft.FolderDataset(tmp_path)
 
 
-def test_a_mesh_that_is_none_is_refused_and_integers_of_numpy_are_integers(folder):
+def test_a_wrong_mesh_is_refused_and_integers_of_numpy_are_accepted(folder):
     data = ft.FolderDataset(folder)
     with pytest.raises(ConfigError, match="mesh=3; a DeviceMesh"):
         ft.DataLoader(data, mesh=3)
@@ -129,7 +129,7 @@ def test_array_arguments_are_checked(array, folder, tmp_path):
         ft.FolderDataset(array, index=index)
 
 
-def test_rows_without_header_are_described_as_people_do(tmp_path):
+def test_rows_without_header_accept_any_spelling_of_dtype_and_shape(tmp_path):
     path = tmp_path / "rows.bin"
     path.write_bytes(bytes(range(14)))
     for dtype in ("uint8", np.uint8, torch.uint8):
@@ -138,7 +138,7 @@ def test_rows_without_header_are_described_as_people_do(tmp_path):
             assert (len(data), data.shape, data[1].tolist()) == (2, (7,), list(range(7, 14)))
 
 
-def test_decode_is_chosen_by_what_there_is(folder, pictures):
+def test_automatic_decoding_depends_on_transform_and_extensions(folder, pictures):
     assert ft.FolderDataset(pictures).decode is None
     assert ft.FolderDataset(pictures, transform=len).decode == "pil"
     assert ft.FolderDataset(folder, transform=len, extensions=[".jpg"]).decode == "pil"
@@ -214,7 +214,7 @@ def test_a_raising_transform_names_the_sample_at_its_batch(folder):
     assert ours(next(iter(loader))) == [0, 1, 2, 3], "the loader lives on"
 
 
-def test_a_sample_whose_transform_raises_is_left_out_with_skip(folder):
+def test_a_sample_whose_transform_raises_is_skipped(folder):
     made = []
 
     def fail(number):
@@ -240,7 +240,7 @@ def undecodable(data):
     return torch.tensor(float(data[0]))
 
 
-def test_an_undecodable_sample_is_for_on_error(folder):
+def test_an_undecodable_sample_is_handled_by_on_error(folder):
     dataset = ft.FolderDataset(folder, decode=undecodable)
     with pytest.raises(SampleFault, match="broken file"):
         list(ft.DataLoader(dataset, batch_size=4))
@@ -260,7 +260,7 @@ def test_an_undecodable_sample_is_for_on_error(folder):
     "timeout", [math.inf, 1e300, 10**400, threading.TIMEOUT_MAX, threading.TIMEOUT_MAX / 2]
 )
 @pytest.mark.parametrize("decode", [None, value], ids=["whole", "threads"])
-def test_a_timeout_that_no_clock_reaches_is_none(folder, decode, timeout):
+def test_a_timeout_beyond_any_clock_is_no_timeout(folder, decode, timeout):
     with ft.DataLoader(ft.FolderDataset(folder, decode=decode), batch_size=4, timeout=timeout) as loader:
         assert loader.timeout == timeout
         assert [len(labels) for _, labels in loader] == [4, 4, 4, 4, 4, 3]
@@ -293,7 +293,7 @@ def test_off_gives_the_same_batches_in_this_thread(folder, monkeypatch):
         ),
     ],
 )
-def test_an_argument_that_is_not_what_torch_takes_is_named(folder, arguments, named):
+def test_an_argument_of_the_wrong_type_is_named(folder, arguments, named):
     with pytest.raises(ConfigError, match=named):
         ft.DataLoader(ft.FolderDataset(folder), **arguments)
 

@@ -124,7 +124,7 @@ def test_rows_keep_their_order_and_a_file_of_several_rows_is_read_once(files):
         assert loader.stats()["operations"]["origin"]["read"]["ok"]["bytes"] == 1 + 4 + 9
 
 
-def test_a_run_goes_on_in_the_middle_of_samples_of_several_objects(files):
+def test_a_run_over_samples_of_several_objects_resumes_within_an_epoch(files):
     paths = ragged(files, *range(9))
     dataset = ft.FileDataset(paths, range(9), extra=[paths[::-1]])
 
@@ -171,7 +171,7 @@ def test_a_missing_second_object_is_a_fault_of_its_sample(files, tmp_path, on_er
         assert data["data"][:, 0].tolist() == targets.tolist()
 
 
-def test_missing_files_are_an_error_with_the_first_rows_or_faults_by_wish(files, tmp_path):
+def test_missing_files_are_an_error_with_the_first_rows_or_faults_with_allow_missing(files, tmp_path):
     paths = [*equal(files, 0, 1), str(tmp_path / "a"), str(tmp_path / "b"), *equal(files, 2)]
     with pytest.raises(
         OriginMissing, match=r"2 rows name objects.*uris, row 2: .*/a does not exist.*allow_missing=True"
@@ -256,7 +256,7 @@ def test_an_empty_cell_is_named_with_its_row(files):
 
 
 @pytest.mark.parametrize("read", ["from_csv", "from_parquet", "from_jsonl"])
-def test_a_table_that_is_missing_or_none_is_named(tmp_path, read):
+def test_a_missing_or_invalid_table_is_named(tmp_path, read):
     with pytest.raises(OriginMissing, match=r"none\.table does not exist"):
         getattr(ft.FileDataset, read)(tmp_path / "none.table")
     (tmp_path / "odd.table").write_bytes(b"\x00\xff{" * 5)
@@ -302,12 +302,12 @@ def test_relative_rows_are_below_root_or_the_working_directory(files, monkeypatc
         ({"uris": ["x", "x"], "sizes": [1, 2]}, r"uris, row 1: .*its size is 2, and 1 in a row before"),
     ],
 )
-def test_what_is_wrong_with_a_row_or_column_is_named(arguments, message):
+def test_a_wrong_row_or_column_is_named(arguments, message):
     with pytest.raises(ConfigError, match=message):
         ft.FileDataset(**{"root": "/nowhere", **arguments})
 
 
-def test_sizes_that_are_given_are_not_asked_for_and_are_checked_when_read(tmp_path):
+def test_given_sizes_are_not_queried_and_are_checked_when_read(tmp_path):
     path = tmp_path / "late"
     dataset = ft.FileDataset([path], sizes=[3])
     path.write_bytes(b"abc")
@@ -387,7 +387,7 @@ def test_files_next_to_class_folders_are_no_samples_and_are_counted(tmp_path, ca
     assert len(caplog.records) == 1
 
 
-def test_an_empty_class_folder_beside_files_is_an_error(tmp_path):
+def test_an_empty_class_folder_next_to_files_is_an_error(tmp_path):
     (tmp_path / "cat").mkdir()
     (tmp_path / "stray.jpg").write_bytes(b"x")
     with pytest.raises(IndexInvalid, match="no sample in 1 class folders"):

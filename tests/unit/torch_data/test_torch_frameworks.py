@@ -24,9 +24,7 @@ def make(folder, samples, rank=0, **arguments):
 @pytest.mark.parametrize("batch_size", [1, 3, 4])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_what_accelerate_keeps_of_the_last_batch_has_each_sample_once(
-    tmp_path, caplog, ranks, batch_size, drop_last
-):
+def test_accelerate_gets_each_sample_of_the_last_batch_once(tmp_path, caplog, ranks, batch_size, drop_last):
     # 21 samples are repeated by 1 on two ranks and by 3 on four, where Accelerate cannot tell which they are.
     loaders = [
         make(tmp_path, 21, rank, world_size=ranks, batch_size=batch_size, drop_last=drop_last)
@@ -50,7 +48,7 @@ def test_what_accelerate_keeps_of_the_last_batch_has_each_sample_once(
         assert drop_last or len(gathered) == 21
 
 
-def test_of_a_sampler_of_the_user_the_last_batch_is_not_known(tmp_path):
+def test_the_padding_of_the_last_batch_is_unknown_for_a_users_sampler(tmp_path):
     np.save(tmp_path / "rows.npy", np.arange(9)[:, None])
     for ranks, expected in ((1, 0), (2, -1)):
         loader = ft.DataLoader(
@@ -59,7 +57,7 @@ def test_of_a_sampler_of_the_user_the_last_batch_is_not_known(tmp_path):
         assert AccelerateLoader(loader._session).remainder == expected
 
 
-def test_the_shown_batches_pass_an_epoch_on_to_their_sampler(tmp_path):
+def test_the_public_batch_sampler_sets_the_epoch_of_its_sampler(tmp_path):
     loader = make(tmp_path, 9, world_size=1, batch_size=2)
     reference = DistributedSampler(range(9), 1, 0, seed=1)
     for epoch in (3, 1):
@@ -77,7 +75,7 @@ def called_from(module, function):
     return FunctionType(function.__code__, {"__name__": module})
 
 
-def test_a_wrapper_that_reads_ahead_is_warned_of_when_it_iterates(tmp_path, caplog):
+def test_iterating_through_a_wrapper_that_reads_ahead_warns(tmp_path, caplog):
     loader = make(tmp_path, 9, world_size=1)
     called_from("ray.train.torch.train_loop_utils", lambda loader: [*loader])(loader)
     assert "prepare_data_loader() requests one batch more than the training loop has received" in caplog.text
@@ -86,7 +84,7 @@ def test_a_wrapper_that_reads_ahead_is_warned_of_when_it_iterates(tmp_path, capl
     assert not caplog.records
 
 
-def test_batches_that_are_skipped_by_reading_are_warned_of(tmp_path, caplog):
+def test_skipping_batches_by_reading_them_warns(tmp_path, caplog):
     batches = make(tmp_path, 9, world_size=1).batch_sampler
     read = called_from("accelerate.data_loader", lambda batches: [*batches])(batches)
     assert "accelerate.skip_first_batches() reads the rest of this epoch" in caplog.text
@@ -106,7 +104,7 @@ def test_batches_that_are_skipped_by_reading_are_warned_of(tmp_path, caplog):
         ("train", {"batch_size": 3}, 2, False),
     ],
 )
-def test_lightning_is_warned_of_where_it_would_count_the_batches_of_an_epoch_wrongly(
+def test_resuming_in_lightning_at_another_batch_or_world_size_warns(
     tmp_path, caplog, module, changes, batches, warned
 ):
     saved = make(tmp_path, 9, world_size=1, batch_size=2)

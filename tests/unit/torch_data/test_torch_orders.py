@@ -141,7 +141,7 @@ def test_seeded_shuffle_is_distributed_sampler_with_set_epoch_and_draws_the_base
 
 @pytest.mark.parametrize("kind", ["seed", "sampler"])
 @pytest.mark.parametrize("start", ["fresh", "resumed"])
-def test_an_epoch_that_is_named_between_iter_and_the_first_batch_counts_as_in_torch(dataset, kind, start):
+def test_an_epoch_set_between_iter_and_the_first_batch_applies_as_in_torch(dataset, kind, start):
     def make():
         if kind == "seed":
             return ft.DataLoader(dataset, batch_size=4, shuffle=True, seed=4)
@@ -168,7 +168,7 @@ def test_an_epoch_that_is_named_between_iter_and_the_first_batch_counts_as_in_to
     assert loader.state_dict()["finished"]
 
 
-def test_a_named_epoch_of_a_random_order_is_the_number_of_the_epoch_that_was_drawn(dataset):
+def test_an_epoch_set_for_a_random_order_becomes_the_number_of_the_drawn_epoch(dataset):
     def make():
         return ft.DataLoader(dataset, batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(3))
 
@@ -199,7 +199,7 @@ def test_the_sampler_of_a_seeded_loader_is_a_distributed_sampler_with_its_values
     assert sampler.epoch == 4
 
 
-def test_attributes_are_those_that_people_read(dataset):
+def test_the_loader_has_the_public_attributes_of_torchs(dataset):
     loader = ft.DataLoader(dataset, batch_size=4, shuffle=True, seed=4, drop_last=True, rank=1, world_size=2)
     assert not isinstance(loader, DataLoader)
     assert (loader.batch_size, loader.drop_last, loader.num_workers, loader.pin_memory) == (4, True, 0, False)
@@ -214,7 +214,7 @@ def test_attributes_are_those_that_people_read(dataset):
     assert label == 2
 
 
-def test_torch_rebuilds_no_loader_from_ours_but_a_stock_one_can_be_built_from_its_parts(dataset):
+def test_frameworks_do_not_rebuild_the_loader_but_torchs_can_be_built_from_its_attributes(dataset):
     loader = ft.DataLoader(dataset, batch_size=4, shuffle=True, seed=4)
     rebuilt = DataLoader(loader.dataset, batch_sampler=loader.batch_sampler)
     assert [ours_of(batch) for batch in rebuilt] == [ours_of(batch) for batch in loader]
@@ -244,7 +244,7 @@ def test_an_unseeded_epoch_resumes_from_its_state(dataset, generator, cut):
     assert sorted(i for batch in head + rest for i in batch) == list(range(N))
 
 
-def test_a_generators_state_between_epochs_goes_along(dataset):
+def test_a_state_between_epochs_has_the_generators_state(dataset):
     first = ft.DataLoader(dataset, batch_size=4, shuffle=True, generator=torch.Generator().manual_seed(2))
     list(first)
     first.set_epoch(1)
@@ -253,7 +253,7 @@ def test_a_generators_state_between_epochs_goes_along(dataset):
     assert [ours_of(batch) for batch in second] == [ours_of(batch) for batch in first]
 
 
-def test_a_users_sampler_resumes_if_it_gives_the_same_order_again(dataset):
+def test_a_users_sampler_resumes_if_it_repeats_its_order(dataset):
     order = list(range(22, -1, -1))
     first = ft.DataLoader(dataset, batch_size=4, sampler=order)
     head = [ours_of(batch) for batch in islice(first, 2)]
@@ -380,7 +380,7 @@ KINDS = {
 @pytest.mark.parametrize("says", [False, True], ids=["plain", "set_epoch"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("ended", [1, 2])
-def test_a_state_of_an_epochs_end_goes_on_as_if_nothing_had_happened(dataset, kind, says, ended):
+def test_resuming_at_an_epochs_end_equals_an_uninterrupted_run(dataset, kind, says, ended):
     def epoch(loader, number):
         if says:
             loader.set_epoch(number)
@@ -403,7 +403,7 @@ def test_a_state_of_an_epochs_end_goes_on_as_if_nothing_had_happened(dataset, ki
     assert parts == whole
 
 
-def test_the_end_of_an_epoch_may_be_asked_for_and_the_next_one_is_not_touched(dataset):
+def test_requesting_a_batch_after_the_last_one_leaves_the_next_epoch_unchanged(dataset):
     whole = ft.DataLoader(dataset, batch_size=5, **KINDS["generator"]())
     epochs = [[ours_of(batch) for batch in whole] for _ in range(2)]
     first = ft.DataLoader(dataset, batch_size=5, **KINDS["generator"]())
@@ -419,7 +419,7 @@ def test_the_end_of_an_epoch_may_be_asked_for_and_the_next_one_is_not_touched(da
 @pytest.mark.parametrize(
     "arguments", [{}, {"transform_threads": 2, "collate_fn": list}], ids=["direct", "ahead"]
 )
-def test_a_peek_costs_no_epoch_of_a_seeded_order(dataset, look, arguments):
+def test_an_iterator_with_one_batch_does_not_count_for_a_seeded_order(dataset, look, arguments):
     def make():
         return ft.DataLoader(dataset, batch_size=5, shuffle=True, seed=1, epochs=2, **arguments)
 

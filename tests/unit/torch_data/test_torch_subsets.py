@@ -119,7 +119,7 @@ def test_a_whole_batch_is_stacked_without_work_per_sample(root):
     assert torch.equal(batch, torch.arange(4 * N).view(N, 4)[[7, 2, 7]])
 
 
-def test_a_state_belongs_to_its_part_of_the_split(root):
+def test_a_state_fits_only_its_part_of_the_split(root):
     base = ft.ArrayDataset(str(root / "arrays"))
     first, second = (Subset(base, indices) for indices in (range(8), range(4, 12)))
     loader = ft.DataLoader(first, batch_size=2, shuffle=True, seed=5)

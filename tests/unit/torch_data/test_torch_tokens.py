@@ -93,7 +93,7 @@ def tokens(tmp_path):
     return tmp_path
 
 
-def test_files_of_a_folder_come_in_the_order_of_their_names_and_others_are_no_tokens(tokens):
+def test_files_of_a_folder_are_ordered_by_name_and_other_files_are_ignored(tokens):
     dataset = ft.TokenDataset(tokens, 10, dtype="uint16")
     assert [int(dataset[i][0][0]) for i in range(len(dataset))] == [
         *range(1000, 1031, 10),
@@ -141,7 +141,7 @@ def test_a_saved_index_is_used_for_the_windows_that_it_has(tokens, tmp_path):
     assert repr(again) == f"TokenDataset(23 windows of 8 tokens, stride 4, uint16 in {tokens}/)"
 
 
-def test_a_run_of_overlapping_windows_goes_on_where_it_stood(tokens):
+def test_a_run_over_overlapping_windows_resumes_within_an_epoch(tokens):
     dataset = ft.TokenDataset(tokens / "b.bin", 8, 3, dtype="uint16")
 
     def loader():
@@ -184,7 +184,7 @@ def test_a_run_of_overlapping_windows_goes_on_where_it_stood(tokens):
         ({"dtype": ">u2"}, ConfigError, "torch has no dtype"),
     ],
 )
-def test_what_is_wrong_with_the_arguments_or_a_file_is_named(tokens, arguments, error, message):
+def test_wrong_arguments_and_files_are_named(tokens, arguments, error, message):
     (tokens / "odd.bin").write_bytes(bytes(11))
     np.save(tokens / "flat.npy", np.zeros((4, 2), np.float32))
     given = {"uri": "b.bin", "window": 8, "dtype": "uint16", **arguments}
@@ -199,7 +199,7 @@ def test_windows_are_rows_for_numpy(tokens, tmp_path):
         assert next(iter(loader)).rows().tolist() == [list(range(8)), list(range(7, 15))]
 
 
-def test_the_command_that_lists_says_what_makes_an_index_of_windows(tokens, tmp_path, capsys):
+def test_the_index_command_names_the_function_for_windows(tokens, tmp_path, capsys):
     path = tmp_path / "windows.fidx"
     ft.TokenDataset(tokens / "b.bin", 7, dtype="uint16").index.save(path)
     assert main(["index", str(tokens), "-o", str(path), "--update"]) == 2

@@ -40,7 +40,7 @@ class KeepsState:
         return self.value
 
 
-def test_without_workers_transforms_run_one_by_one_and_none_ahead(folder, off):
+def test_without_workers_transforms_run_one_by_one_on_request(folder, off):
     transform = KeepsState()
     dataset = ft.FolderDataset(folder, decode=None, transform=transform)
     for number, (batch, _) in enumerate(ft.DataLoader(dataset, batch_size=4)):
@@ -94,7 +94,7 @@ def test_grad_mode_autocast_and_context_variables_are_those_of_the_loop(folder, 
         ({"transform_threads": "2"}, "transform_threads='2'"),
     ],
 )
-def test_transform_threads_that_cannot_be_are_refused(folder, arguments, named):
+def test_wrong_values_of_transform_threads_are_refused(folder, arguments, named):
     with pytest.raises(ConfigError, match=named):
         ft.DataLoader(ft.FolderDataset(folder), **arguments)
 
@@ -138,7 +138,7 @@ class ByBatch(ft.FolderDataset):
 
 @pytest.mark.parametrize("kind", [WithPath, InPairs, ByBatch])
 @pytest.mark.parametrize("threads", [0, 2])
-def test_an_overridden_getitem_is_called_by_our_loader_and_by_torchs(folder, kind, threads, off):
+def test_an_overridden_getitem_is_called_by_both_loaders(folder, kind, threads, off):
     dataset = kind(folder)
     stock = list(DataLoader(dataset, batch_size=4))
     ours = list(ft.DataLoader(dataset, batch_size=4, transform_threads=threads))

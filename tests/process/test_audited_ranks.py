@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``ft.audit`` under torchrun: each usual fault of a distributed run is found by two ranks, and nothing else is."""
+"""``ft.audit`` under torchrun: two ranks find each usual fault of a distributed run, and no other."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ COUNTS = ("lost", "doubled", "padding", "dropped", "same_on_all_ranks")
 
 
 @pytest.fixture(scope="module")
-def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str, Any]]]:
     """The reports of two epochs of each scenario."""
     folder = tmp_path_factory.mktemp("data")
     for kind in "ab":
@@ -38,53 +38,55 @@ def counts(report: dict[str, Any]) -> tuple[int, ...]:
     return tuple(report[name] for name in COUNTS)
 
 
-def test_correct_loaders_are_ok_and_padding_is_named(said: dict[str, list[dict[str, Any]]]) -> None:
+def test_correct_loaders_are_ok_and_padding_is_named(reports: dict[str, list[dict[str, Any]]]) -> None:
     for name, padding in {"right": 1, "workers": 0, "ours": 0}.items():
-        for report in said[name]:
+        for report in reports[name]:
             assert counts(report) == (0, 0, padding, 0, 0), name
             assert (report["ok"], report["faults"], report["ranks"]) == (True, [], 2), name
-    for report in said["key"]:
+    for report in reports["key"]:
         assert (report["faults"], report["samples"], report["doubled"]) == ([], N, 0)
-    assert [report["ok"] for report in said["one rank for all"]] == [True, True]
+    assert [report["ok"] for report in reports["one rank for all"]] == [True, True]
 
 
 def test_a_missing_distributed_sampler_gives_every_rank_the_same_samples(
-    said: dict[str, list[dict[str, Any]]],
+    reports: dict[str, list[dict[str, Any]]],
 ) -> None:
-    for report in said["no sampler"]:
+    for report in reports["no sampler"]:
         assert counts(report) == (0, N, 0, 0, N)
         assert "every rank read the same samples: pass sampler=DistributedSampler" in report["faults"][0]
 
 
 def test_a_missing_set_epoch_gives_the_order_of_the_epoch_before(
-    said: dict[str, list[dict[str, Any]]],
+    reports: dict[str, list[dict[str, Any]]],
 ) -> None:
-    first, second = said["no set_epoch"]
+    first, second = reports["no set_epoch"]
     assert (first["ok"], first["same_order"]) == (True, None)
     assert (second["ok"], second["same_order"]) == (False, True)
     assert "call sampler.set_epoch(epoch)" in second["faults"][0]
 
 
 def test_shares_of_unequal_size_lose_samples_and_make_ranks_wait(
-    said: dict[str, list[dict[str, Any]]],
+    reports: dict[str, list[dict[str, Any]]],
 ) -> None:
-    for report in said["uneven"]:
+    for report in reports["uneven"]:
         assert (report["batches"], report["dropped"], report["expected"]) == ([4, 3], 3, N)
         assert "ranks had 3 to 4 batches" in report["faults"][0]
 
 
-def test_a_stream_that_is_not_divided_is_doubled(said: dict[str, list[dict[str, Any]]]) -> None:
-    for report in said["whole per worker"]:
+def test_a_stream_that_is_not_divided_is_doubled(reports: dict[str, list[dict[str, Any]]]) -> None:
+    for report in reports["whole per worker"]:
         assert counts(report)[1:] == (N, 0, 0, 0)
         assert "each worker reads the whole IterableDataset" in report["faults"][0]
-    for report in said["whole per rank"]:
+    for report in reports["whole per rank"]:
         assert (report["same_on_all_ranks"], report["samples"]) == (N, 2 * N)
-    for report in said["divided stream"]:
+    for report in reports["divided stream"]:
         assert (report["faults"], report["doubled"], report["samples"]) == ([], 0, N)
 
 
-def test_ranks_with_different_data_are_not_auditable_by_index(said: dict[str, list[dict[str, Any]]]) -> None:
-    for report in said["other data"]:
+def test_ranks_with_different_data_are_not_auditable_by_index(
+    reports: dict[str, list[dict[str, Any]]],
+) -> None:
+    for report in reports["other data"]:
         assert (report["auditable"], report["ok"]) == (False, None)
         assert "ranks hold different data sets" in report["notes"][0]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad data, bad disks and bad settings: each ends in the same batches, or in an error that names place and remedy."""
+"""Bad data, disks and settings: each ends in the same batches, or in an error with place and remedy."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def test_empty_samples_are_delivered(tmp_path: pathlib.Path, sizes: list[int], r
     cache = foresee.Cache(ram=ram, disk=tmp_path / "cache", disk_size="300MB")
     with foresee.Loader(data, batch_size=2, shuffle=True, seed=0, cache=cache, layout="folder") as loader:
         for _ in range(2):
-            handed = epoch(loader)
-            assert_exact(handed, sizes)
-            assert sorted(sample for sample, _ in handed) == list(range(len(sizes)))
+            returned = epoch(loader)
+            assert_exact(returned, sizes)
+            assert sorted(sample for sample, _ in returned) == list(range(len(sizes)))
             assert loader.audit()["ok"]
     with ft.DataLoader(ft.FolderDataset(data), batch_size=2, cache=cache) as torch_loader:
         lengths = [len(sample) for samples, _ in torch_loader for sample in samples]
@@ -220,9 +220,9 @@ def test_a_cache_directory_that_cannot_be_written_is_an_error_that_names_it(
     folder: pathlib.Path, tmp_path: pathlib.Path, mount: Callable[..., pathlib.Path]
 ) -> None:
     read_only = mount("-t", "tmpfs", "-o", "ro,size=1m", "tmpfs")
-    taken = tmp_path / "a-file"
-    taken.write_bytes(b"")
-    for place in (read_only, read_only / "below", taken, taken / "below"):
+    file = tmp_path / "a-file"
+    file.write_bytes(b"")
+    for place in (read_only, read_only / "below", file, file / "below"):
         cache = foresee.Cache(ram="64MB", disk=place, disk_size="1GB")
         with foresee.Loader(folder, batch_size=8, cache=cache) as loader:
             with pytest.raises(CacheError) as caught:

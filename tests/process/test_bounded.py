@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is promised to be bounded is: memory, disk, descriptors and threads, sampled while a run goes on."""
+"""Bounds of memory, disk, descriptors and threads, sampled during a run."""
 
 from __future__ import annotations
 

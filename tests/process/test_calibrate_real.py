@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee calibrate`` against real places: a bucket, a web server, a full disk, other ranks; and its end by Ctrl-C.
+"""``foresee calibrate`` with real targets: a bucket, a web server, a full disk, other ranks; and Ctrl-C.
 
-No figure is compared with anything: that it is there, above 0 and says how it came about is all that a test can hold.
+No figure is compared with a number: a test can only check that it exists, is above 0 and has its conditions.
 """
 
 from __future__ import annotations

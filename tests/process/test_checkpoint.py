@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``torch.distributed.checkpoint`` saves and loads a loader as it is, whatever order it has."""
+"""``torch.distributed.checkpoint`` saves and loads a loader with any order."""
 
 from __future__ import annotations
 

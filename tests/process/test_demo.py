@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo, small: real torchrun, real sockets, and counts that the origin keeps.
+"""The demo, small: real torchrun, real sockets, and the origin's own counts.
 
-Two ranks without exchange between them: each rank may ask the origin for every sample once, and no rank twice. Which
-ones it asks for follows from torch's own `DistributedSampler`, so the sums below are exact, up to what the loader says
-it hedged.
+The two ranks exchange nothing: each may request every sample once from the origin. Torch's own `DistributedSampler`
+determines the samples, so the sums are exact, except for the hedges that the loader reports.
 """
 
 from __future__ import annotations
@@ -174,17 +173,17 @@ def descendants(pid: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
         (("--origin", "http://localhost/pictures"), "s3://BUCKET/PREFIX"),
         (("--epochs", "0"), "--epochs is 1 or more (got 0)"),
     ],
 )
 def test_a_wrong_argument_is_named_before_anything_starts(
-    tmp_path: pathlib.Path, arguments: tuple[str, ...], said: str
+    tmp_path: pathlib.Path, arguments: tuple[str, ...], message: str
 ) -> None:
     demo = start(tmp_path, *arguments)
     _, err = demo.communicate(timeout=WATCHDOG)
     assert demo.returncode == 2
-    assert said in err
+    assert message in err
     assert list(tmp_path.iterdir()) == []

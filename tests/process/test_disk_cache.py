@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The disk cache from the outside: its budget, what a changed or copied data set reads again, and who may use it."""
+"""The disk cache: its capacity, reads of changed or copied data sets, and permissions."""
 
 from __future__ import annotations
 

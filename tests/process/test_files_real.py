@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of files and arrays of tokens, from a real bucket, in worker processes and over the disk cache.
+"""Tables of files and arrays of tokens from a real bucket, in worker processes and with the disk cache.
 
-What went over the wire is counted by the testbed between the two.
+The testbed between the two counts the requests.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first script that a reader tries does what its last line says."""
+"""The first script prints what its last line documents."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ def test_the_first_script_trains_and_reads_its_folder_once(tmp_path: pathlib.Pat
         [sys.executable, EXAMPLES / "demo" / "pictures.py", pictures, "--samples", "96"], check=True
     )
     script = [sys.executable, EXAMPLES / "first_script" / "train.py", pictures]
-    said = subprocess.run(
+    lines = subprocess.run(
         script, check=True, capture_output=True, text=True, timeout=WATCHDOG
     ).stdout.splitlines()
-    assert [line.split(":")[0] for line in said[:3]] == ["epoch 1", "epoch 2", "epoch 3"]
-    assert said[3] == "3 epochs of 96 samples; the folder was read for 96 of them"
+    assert [line.split(":")[0] for line in lines[:3]] == ["epoch 1", "epoch 2", "epoch 3"]
+    assert lines[3] == "3 epochs of 96 samples; the folder was read for 96 of them"

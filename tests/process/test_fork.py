@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fork around a live engine: the parent goes on, the child neither hangs nor disturbs it, and can start anew."""
+"""Fork of a process with a live engine: the parent continues, and the child can open its own loader."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nothing hangs and nothing is left behind: every way to end, against an origin that is stuck.
+"""Every way to end a loader while the origin hangs: nothing hangs, and nothing is left.
 
-Only the watchdog bounds how long an end may take: a hang has no end at all.
+Only the watchdog limits the duration of an end.
 """
 
 from __future__ import annotations

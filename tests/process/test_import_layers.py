@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Python layers of `pyproject.toml` refuse what they are meant to refuse: tried on a copy with planted imports."""
+"""The Python layers of `pyproject.toml` refuse forbidden imports, planted in a copy of the package."""
 
 from __future__ import annotations
 

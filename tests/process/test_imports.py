@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is imported, and what works where torch or numpy is missing; each case needs a fresh interpreter."""
+"""Imports of the package, and its use without torch or numpy; each case needs a new interpreter."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers law: which crate may use which, kept by a machine and not by memory.
+"""The layers of the crates: which crate may use which.
 
-`Cargo.toml` states it, in `[[workspace.metadata.layers]]` and `[workspace.metadata.only]`; `cargo metadata` says what
-is. `violations` compares the two and is tried on planted edges here, because a law that nothing can break is no law.
-Edges of tests (dev-dependencies) are free: they are in no wheel.
+`Cargo.toml` has the rules, in `[[workspace.metadata.layers]]` and `[workspace.metadata.only]`; `cargo metadata` has the
+edges. `violations` compares the two, and planted edges prove it. Edges of tests (dev-dependencies) are free: they are
+in no wheel.
 """
 
 from __future__ import annotations

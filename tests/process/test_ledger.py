@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger on disk: readable by Arrow's own reader, and the sum of its rows is what `stats()` says."""
+"""The ledger on disk: Arrow's reader reads it, and the sums of its rows equal `stats()`."""
 
 from __future__ import annotations
 

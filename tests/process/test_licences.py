@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the wheel is built from may be shipped in it: each crate has a licence that `deny.toml` allows.
+"""Each crate of the wheel has a licence that `deny.toml` allows.
 
-`cargo deny` says it too, and more, but takes minutes to install; this takes a second and runs with every change.
+`cargo deny` checks more, but takes minutes to install; this takes a second and runs with every change.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Datasets of the user's own in worker processes: start methods, memory that is used again, and what they see."""
+"""Users' datasets in worker processes: start methods, reused memory, and the dataset that workers see."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ def blocks(size: int = 4) -> list[list[float]]:
 
 def test_retained_batches_do_not_change_when_later_ones_are_made() -> None:
     with ft.DataLoader(Blocks(), batch_size=4, num_workers=2, persistent_workers=True) as loader:
-        kept = list(loader) + list(loader)
-        assert firsts(kept) == blocks() * 2
-        for data, _ in kept:
+        retained = list(loader) + list(loader)
+        assert firsts(retained) == blocks() * 2
+        for data, _ in retained:
             assert (data == data[:, :1]).all()
-    assert firsts(kept) == blocks() * 2, "also when the workers are gone"
+    assert firsts(retained) == blocks() * 2, "also when the workers are gone"
 
 
 def test_memory_of_freed_batches_is_reused() -> None:

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buckets with keys that no directory has, and endpoints that are not what the user thinks: what is read, and what each
-error tells the user to do.
-"""
+"""Buckets with keys that no directory has, and endpoints with wrong answers: batches, and errors with a remedy."""
 
 from __future__ import annotations
 
@@ -89,17 +87,17 @@ def test_an_empty_class_is_the_same_to_a_bucket_and_to_a_directory(tmp_path: pat
         (tmp_path / name).write_bytes(data)
     (tmp_path / "train" / "between").mkdir()
     with FakeBucket({**PLAIN, "train/between/": b""}) as bucket:
-        said = []
+        messages = []
         for uri, options in ((tmp_path / "train", None), ("s3://b/train", bucket.options)):
             with pytest.raises(IndexInvalid, match="the first is between") as caught:
                 ft.FolderDataset(uri, storage_options=options)
-            said.append(str(caught.value).partition("first is")[2])
+            messages.append(str(caught.value).partition("first is")[2])
             data = ft.FolderDataset(uri, allow_empty=True, storage_options=options)
             assert data.class_to_idx == {"between": 0, "cat": 1, "dog": 2}
             assert data.targets == [1, 2]
             data = ft.FolderDataset(uri, exclude="between", storage_options=options)
             assert data.class_to_idx == {"cat": 0, "dog": 1}
-        assert said[0] == said[1]
+        assert messages[0] == messages[1]
 
 
 def test_an_empty_prefix_is_missing_and_the_error_names_what_is_next_to_it() -> None:

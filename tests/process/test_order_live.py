@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The access order against the torch that is installed: same indices, and the same generator afterwards.
+"""The access order compared with the installed torch: same indices, and the same generator afterwards.
 
-The goldens in `testdata/order` hold the order without torch; these find the torch whose order is another one.
+The goldens in `testdata/order` check the order without torch; these tests detect a torch with another order.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The real page cache: files on a disk are driven out of it and seen to be, and those of a tmpfs are not."""
+"""The real page cache: files on a disk are evicted, and those of a tmpfs are not."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resume equals no resume, byte for byte: through both faces, after kill -9, and at another world size."""
+"""A resumed run equals an uninterrupted one byte for byte, also after kill -9 and at another world size."""
 
 from __future__ import annotations
 
@@ -125,14 +125,14 @@ def test_at_an_epochs_end_no_epoch_is_lost_or_repeated(face: Face, folder: pathl
             pass
         state = saved(loader)
     assert state["finished"]
-    for asked, got in ((None, expected[1]), (0, []), (1, expected[1]), (2, expected[2])):
+    for chosen, got in ((None, expected[1]), (0, []), (1, expected[1]), (2, expected[2])):
         with face(folder) as loader:
             loader.load_state_dict(state)
-            if asked is not None:
-                loader.set_epoch(asked)
-            assert [marks(batch) for batch in loader] == got, asked
-            following = (0 if asked is None else asked) + 1
-            if asked == 0:
+            if chosen is not None:
+                loader.set_epoch(chosen)
+            assert [marks(batch) for batch in loader] == got, chosen
+            following = (0 if chosen is None else chosen) + 1
+            if chosen == 0:
                 assert [marks(batch) for batch in loader] == expected[following]
 
 
@@ -145,11 +145,11 @@ def test_set_epoch_after_load_keeps_the_position_of_that_epoch_only(face: Face, 
         for _ in range(6):
             next(iterator)
         state = saved(loader)
-    for asked, got in ((1, expected[1][6:]), (2, expected[2]), (0, expected[0])):
+    for chosen, got in ((1, expected[1][6:]), (2, expected[2]), (0, expected[0])):
         with face(folder) as loader:
             loader.load_state_dict(state)
-            loader.set_epoch(asked)
-            assert [marks(batch) for batch in loader] == got, asked
+            loader.set_epoch(chosen)
+            assert [marks(batch) for batch in loader] == got, chosen
 
 
 @FACES
@@ -243,13 +243,13 @@ def test_resuming_at_another_world_and_batch_size_reads_the_rest_of_the_epoch(
     face: Face, folder: pathlib.Path, before: tuple[int, int], after: tuple[int, int]
 ) -> None:
     (world, batch_size), (new_world, new_batch_size) = before, after
-    handed: Counter[str] = Counter()
+    returned: Counter[str] = Counter()
     states = []
     for rank in range(world):
         with face(folder, rank=rank, world_size=world, batch_size=batch_size) as loader:
             iterator = iter(loader)
             for _ in range(4):
-                handed.update(marks(next(iterator)))
+                returned.update(marks(next(iterator)))
             states.append(saved(loader))
     # Any rank's state is every rank's.
     assert all(state == states[0] for state in states)
@@ -257,16 +257,16 @@ def test_resuming_at_another_world_and_batch_size_reads_the_rest_of_the_epoch(
         with face(folder, rank=rank, world_size=new_world, batch_size=new_batch_size) as loader:
             loader.load_state_dict(states[-1])
             for batch in loader:
-                handed.update(marks(batch))
+                returned.update(marks(batch))
             following = [marks(batch) for batch in loader]
         with face(folder, rank=rank, world_size=new_world, batch_size=new_batch_size) as loader:
             loader.set_epoch(1)
             assert following == [marks(batch) for batch in loader]
     with face(folder) as loader:
         whole = Counter(mark for batch in loader for mark in marks(batch))
-    assert whole <= handed, "a sample was lost"
+    assert whole <= returned, "a sample was lost"
     # Ranks are padded to equal length from the epoch's head, as torch does it; else nothing is repeated.
-    assert handed.total() - whole.total() < new_world
+    assert returned.total() - whole.total() < new_world
 
 
 # ---- kill -9

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training from a bucket: a real S3 server that checks signatures, and everything that goes wrong before it.
+"""Training from a bucket: a real S3 server that checks signatures, and faults in front of it.
 
-What went over the wire is counted by the testbed between the two, never by the loader about itself.
+The testbed between the two counts the requests; the loader's own counters are not used.
 """
 
 from __future__ import annotations
@@ -85,10 +85,10 @@ def test_three_epochs_deliver_exact_bytes_and_read_each_object_once(
         bucket.testbed.reset()
         orders = []
         for _ in range(3):
-            handed = epoch(training)
-            assert_exact(handed, sizes)
+            returned = epoch(training)
+            assert_exact(returned, sizes)
             assert training.audit()["ok"]
-            orders.append([sample for sample, _ in handed])
+            orders.append([sample for sample, _ in returned])
     for order in orders:
         assert sorted(order) == list(range(len(sizes)))
     assert orders[0] != orders[1] != orders[2]
@@ -105,7 +105,7 @@ def test_two_ranks_together_read_the_bucket_once_per_epoch_without_a_cache(
     bucket.put_folder(folder)
     index = loader(bucket).index
     bucket.testbed.reset()
-    handed: list[tuple[int, bytes]] = []
+    returned: list[tuple[int, bytes]] = []
     hedged = 0
     for rank in range(2):
         with foresee.Loader(
@@ -119,10 +119,10 @@ def test_two_ranks_together_read_the_bucket_once_per_epoch_without_a_cache(
             storage_options=bucket.options,
             cache=foresee.Cache(ram=0),
         ) as one:
-            handed += epoch(one)
+            returned += epoch(one)
             hedged += one.stats()["origin"]["hedged_bytes"]
-    assert_exact(handed, sizes)
-    assert sorted(sample for sample, _ in handed) == list(range(len(sizes)))
+    assert_exact(returned, sizes)
+    assert sorted(sample for sample, _ in returned) == list(range(len(sizes)))
     assert 0 <= bucket.testbed.counters()["body_bytes"] - sum(sizes) <= hedged
 
 
@@ -156,9 +156,9 @@ def test_a_changed_object_is_read_anew_and_not_taken_from_the_cache_of_an_earlie
     cache = {"disk": tmp_path / "cache", "disk_size": "1GB"}
     for round_ in range(2):
         with loader(bucket, cache=foresee.Cache(ram=0, **cache)) as training:  # type: ignore[arg-type]
-            handed = dict(epoch(training) + epoch(training))
+            returned = dict(epoch(training) + epoch(training))
         expected = b"another" if round_ else content(7, sizes[7])
-        assert handed[7] == expected
+        assert returned[7] == expected
         bucket.put(key(7, len(sizes)), b"another")
 
 
@@ -191,9 +191,9 @@ def test_an_unknown_user_gets_the_servers_message(bucket: Bucket, folder: pathli
 
 
 def test_an_endpoint_without_a_server_is_an_error_with_bucket_and_remedy(bucket: Bucket) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        options = {**bucket.options, "endpoint": f"http://127.0.0.1:{taken.getsockname()[1]}"}
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        options = {**bucket.options, "endpoint": f"http://127.0.0.1:{listener.getsockname()[1]}"}
         with pytest.raises(OriginError, match=f"{bucket.uri}.*check the endpoint"):
             foresee.Loader(bucket.uri, batch_size=8, storage_options=options)
 

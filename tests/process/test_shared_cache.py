@@ -45,9 +45,9 @@ def test_two_runs_on_one_directory_at_once_both_get_their_own_bytes(
         ):
             lines = [[program.line() for _ in range(5)] for program in (first, second)]
             assert [program.end()[0] for program in (first, second)] == [0, 0]
-        for seed, said in zip((1, 2), lines, strict=True):
-            assert [line["digest"] for line in said] == expected(folder, seed, 5)
-            assert all(line["ok"] for line in said)
+        for seed, of_run in zip((1, 2), lines, strict=True):
+            assert [line["digest"] for line in of_run] == expected(folder, seed, 5)
+            assert all(line["ok"] for line in of_run)
 
 
 def test_two_data_sets_in_one_directory_stay_separate(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The guard against unexpected skips, tried on sessions of its own."""
+"""The check for unexpected skips, in its own pytest sessions."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def test_unexpected_skips_fail_and_each_is_named(tmp_path: pathlib.Path) -> None
         },
     )
     assert ended.returncode == 6, ended.stdout
-    said = ended.stdout.partition("unexpected skips")[2]
+    listed = ended.stdout.partition("unexpected skips")[2]
     for name, reason in (("inside", "no server"), ("by_marker", "no bucket"), ("whole_file", "no package")):
-        assert re.search(rf"test_{name}\.py.*: .*{reason}", said), ended.stdout
-    assert "test_passes" not in said
+        assert re.search(rf"test_{name}\.py.*: .*{reason}", listed), ended.stdout
+    assert "test_passes" not in listed
 
 
 def test_a_session_of_a_file_that_is_skipped_as_a_whole_fails(tmp_path: pathlib.Path) -> None:

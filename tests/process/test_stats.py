@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`stats()` and `audit()` against an origin that counts for itself, and `on_error` in all its forms."""
+"""`stats()` and `audit()` compared with an origin that counts, and all values of `on_error`."""
 
 from __future__ import annotations
 
@@ -133,9 +133,9 @@ def test_the_wait_during_throttling_counts_as_retry(
     options = {**OPTIONS, "endpoint": testbed.url}
     with foresee.Loader(uri, storage_options=options, batch_size=8) as loader:
         testbed.faults(fault)
-        asked = moment()
+        began = moment()
         next(iter(loader))
-        whole = moment() - asked
+        whole = moment() - began
         waits = {cause: each["seconds"] for cause, each in loader.stats()["waits"].items() if each}
     assert at_least_s <= sum(waits.values()) <= whole
     # The pause begins when the fault comes, but is a retry from when the driver hears of it.
@@ -172,7 +172,7 @@ def test_the_number_of_steps_never_changes(
     gone = [3, 4, 50, 51, 95]
     index = broken(folder, gone)
     chosen: Any = (lambda error: (error.sample + 10) % len(sizes)) if on_error == "callable" else on_error
-    steps, handed, replaced, skipped = set(), [], 0, 0
+    steps, returned, replaced, skipped = set(), [], 0, 0
     for rank in range(world):
         with foresee.Loader(
             index,
@@ -188,14 +188,14 @@ def test_the_number_of_steps_never_changes(
                 batches = [[(int(i), bytes(b.sample(p))) for p, i in enumerate(b.ids)] for b in loader]
                 assert all(batches)
                 steps.add(len(batches))
-                handed += [sample for batch in batches for sample in batch]
+                returned += [sample for batch in batches for sample in batch]
                 report = loader.audit()
                 assert report["ok"], "what was asked for is what the order says; substitutes are told apart"
                 replaced += len(report["replaced"])
                 skipped += len(report["skipped"])
     assert steps == {len(sizes) // 8 // world}
-    assert_exact(handed, sizes)
-    assert not {sample for sample, _ in handed} & set(gone)
+    assert_exact(returned, sizes)
+    assert not {sample for sample, _ in returned} & set(gone)
     assert (replaced, skipped) == ((0, 2 * len(gone)) if on_error == "skip" else (2 * len(gone), 0))
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of steps beside real processes: a gate that a thread waits at, and a program that is killed."""
+"""Files of steps of real processes: a thread that waits at a gate, and a program that is killed."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def test_a_locked_gate_stops_the_loop_between_two_steps(tmp_path: pathlib.Path) 
     timer.begin_wait()
     timer.end_wait()
     fcntl.flock(gate, fcntl.LOCK_EX)
-    asked = threading.Thread(target=timer.begin_wait)
-    asked.start()
+    thread = threading.Thread(target=timer.begin_wait)
+    thread.start()
     pause(0.2)
-    assert asked.is_alive()
+    assert thread.is_alive()
     # The step before has ended, and says so while its job is held.
     (first,) = file.poll()
     fcntl.flock(gate, fcntl.LOCK_UN)
-    asked.join(WATCHDOG)
-    assert not asked.is_alive()
+    thread.join(WATCHDOG)
+    assert not thread.is_alive()
     timer.end_wait()
     timer.end_step()
     (second,) = file.poll()

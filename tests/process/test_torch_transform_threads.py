@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The threads that transforms run on."""
+"""Threads of transforms."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for a batch: what runs on threads, what ends a wait, and that no thread stays behind."""
+"""Waiting for a batch: work on threads, ends of a wait, and no thread left."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Waits by cause in every mode of the loaders, with real threads, workers and reads.
 
-How near the causes come to the time inside ``next()`` is shown on a virtual clock in ``tests/unit/loading/test_waits.py``. Here
-they never exceed it, and a transform that takes its time is waited for at least that long.
+The causes never exceed the time inside ``next()``, and the wait for a slow transform is at least its duration.
+``tests/unit/loading/test_waits.py`` checks exact sums on a virtual clock.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def inside_next(loader: Any, epochs: int = 1) -> float:
     for _ in range(epochs):
         batches = iter(loader)
         while True:
-            asked = moment()
+            began = moment()
             batch = next(batches, None)
-            total += moment() - asked
+            total += moment() - began
             if batch is None:
                 break
     return total
@@ -116,10 +116,10 @@ def test_a_wait_that_ends_with_an_error_is_written(
 ) -> None:
     dataset = ft.FolderDataset(folder, decode=None, transform=failing)
     with ft.DataLoader(dataset, batch_size=STEP, **arguments) as loader:
-        asked = moment()
+        began = moment()
         with pytest.raises(SampleFault):
             next(iter(loader))
-        whole = moment() - asked
+        whole = moment() - began
         found = waits(loader)
     assert found[cause] >= PAUSE_S
     assert sum(found.values()) <= whole
@@ -194,9 +194,9 @@ def test_commands_that_read_ledgers_see_the_transform(
         from foresee.cli import main
 
         assert main(["analyze", str(tmp_path / "run"), "--json"]) == 0
-        (told,) = json.loads(capsys.readouterr().out)["waits"]
-        assert told["ranks"]["rank 0"]["transform"] >= 2 * 23 * PAUSE_S
-        assert next(iter(told["ranks"]["rank 0"])) == "transform"
+        (waits,) = json.loads(capsys.readouterr().out)["waits"]
+        assert waits["ranks"]["rank 0"]["transform"] >= 2 * 23 * PAUSE_S
+        assert next(iter(waits["ranks"]["rank 0"])) == "transform"
         return
     from foresee import predict
 

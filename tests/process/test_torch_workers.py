@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Worker processes: the same batches, their randomness, their deaths, and that nothing of them stays."""
+"""Worker processes: equal batches, random numbers, faults, and complete clean-up."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The wheel, installed into an environment that has nothing else."""
+"""The wheel in an otherwise empty environment."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's DataLoader and ours, driven alike: what a script sees of either, to be compared.
+"""Scripts that run on torch's DataLoader and on Foresee's, and the comparison of their observations.
 
-A ``Case`` is a dataset, arguments and a script. What it sees is a list: batches by value, errors by class and text, and
-at its end the states of all generators. ``DIFFERENCES`` are the intended ones.
+A ``Case`` is a dataset, arguments and a script. Its observations are a list: batches by value, errors by class and
+text, and at the end the states of all generators. ``DIFFERENCES`` are the intended ones.
 """
 
 from __future__ import annotations

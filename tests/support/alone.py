@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Audit hook that fails a unit test when it starts a process, uses a socket or sleeps.
 
-`tests/unit/house/test_test_classes.py` reads what the tests' own source says; this finds what the code below them does.
+`tests/unit/house/test_test_classes.py` checks the source of the tests; this hook checks the code that they call.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A rank under torchrun whose loaders have the usual faults of distributed runs, each within ``ft.audit``."""
+"""A rank under torchrun whose loaders have the usual faults of distributed runs, each inside ``ft.audit``."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data sets whose every byte can be computed from the sample's id, and what a loader should make of them."""
+"""Data sets whose bytes are computed from the sample's id, and the expected batches."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def epoch(loader: Iterable[foresee.Batch]) -> list[tuple[int, bytes]]:
     ]
 
 
-def assert_exact(handed: Sequence[tuple[int, bytes]], sizes: Sequence[int]) -> None:
+def assert_exact(samples: Sequence[tuple[int, bytes]], sizes: Sequence[int]) -> None:
     """Every sample handed out has the bytes of its id."""
-    for sample, data in handed:
+    for sample, data in samples:
         assert data == content(sample, sizes[sample]), f"sample {sample} has other bytes"
 
 

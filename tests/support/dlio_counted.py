@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLIO's readers and our loader for it, each of which writes down what it has read; DLIO finds them by name.
+"""DLIO's readers and Foresee's loader for it, which write down their samples; DLIO finds them by name.
 
-A line per sample goes to ``COUNTED/rank-K``: epoch, checksums of the file and of the decoded sample, bytes. Of ours it is
-written when the sample is handed out; of theirs when it is read, and without the epoch, which their readers do not know.
+A line per sample goes to ``COUNTED/rank-K``: epoch, checksums of the file and of the decoded sample, bytes. Foresee's
+line is written when the sample is returned; DLIO's when it is read, and without the epoch, which its readers do not
+have.
 """
 
 from __future__ import annotations
@@ -44,8 +45,8 @@ class Ours(ForeseeDataLoader):
 
     def next(self) -> Iterator[Any]:
         for batch in super().next():
-            for told in batch.tolist():
-                note(self.epoch_number, *told)
+            for pair in batch.tolist():
+                note(self.epoch_number, *pair)
             yield batch
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The environment variables that tests and their child processes see."""
+"""Environment variables of tests and their child processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def foreign(name: str) -> bool:
 
 def plain_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """The environment without any launcher's variables, without credentials, and with ``extra``."""
-    kept = {name: value for name, value in os.environ.items() if not foreign(name)}
+    own = {name: value for name, value in os.environ.items() if not foreign(name)}
     # One thread per child: the tests share few cores, and torch would start as many as it sees.
     paths = [str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), **(extra or {})}
+    return {**own, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), **(extra or {})}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whether two batches are equal as training code sees them: types, shapes, dtypes and values."""
+"""Equality of two batches for training code: types, shapes, dtypes and values."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A fake of ``foresee.stagger.clock``: virtual time, which passes only while a driver sleeps.
 
-What was arranged for a moment happens when a sleep reaches it, in the order of the moments, so a test of minutes takes
-milliseconds and comes out the same on any machine.
+Events of a moment happen when a sleep reaches it, in order, so a test of minutes takes milliseconds and has the same
+result on any machine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures of more than one folder of tests; each folder's `conftest.py` imports those that its tests ask for.
+"""Fixtures of several test folders; each folder's `conftest.py` imports the ones that its tests use.
 
-They are not in the `conftest.py` above these folders, which a test copies to a folder of its own.
+They are not in the `conftest.py` above these folders, because a test copies that one to another folder.
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ def started() -> Iterator[Callable[[Child], Child]]:
     """Keeps children until the test is over, and kills them then."""
     with contextlib.ExitStack() as stack:
 
-        def keep(child: Child) -> Child:
+        def track(child: Child) -> Child:
             stack.callback(child.close)
             return child
 
-        yield keep
+        yield track
 
 
 def _pictures(root: pathlib.Path, sizes: list[int]) -> pathlib.Path:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of the examples in the environment of the frameworks, and the order that each rank has to see."""
+"""Runs of the examples in the environment of the frameworks, and the expected order of each rank."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the house tests share: the checkout's root, and its files without those that git ignores."""
+"""Helpers of the house tests: the checkout's root, and its files without those that git ignores."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs of which a rank or a server is killed at a moment that is drawn from a number, and what must become of them."""
+"""Jobs of which a rank or a server is killed at a random moment, and their expected result."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def name_the_killed(started: Started, victim: str, number: int, *, recover: bool
         lost = dice.randrange(3)
         ranks.pop(lost).send(signal.SIGKILL)
     for child in ranks:
-        said = child.line()
+        report = child.line()
         if victim == "server":
             # From the server's own silence, or from a rank that noticed before, through the other server.
-            assert said["error"] == "ServerLost", said
-            assert places[lost] in said["text"]
+            assert report["error"] == "ServerLost", report
+            assert places[lost] in report["text"]
         else:
-            assert (said["error"], said["rank"]) == ("RankLost", lost), said
+            assert (report["error"], report["rank"]) == ("RankLost", lost), report
         assert child.end()[0] == 0
 
 
@@ -67,10 +67,10 @@ def go_on_without_a_rank(started: Started, number: int, *, recover: bool) -> Non
     pause(dice.uniform(0, 0.3))
     ranks.pop(lost).send(signal.SIGKILL)
     ends = [child.line() for child in ranks]
-    for said in ends:
-        assert said.get("digest", said) == ends[0]["digest"], "the survivors have the same bits"
-        assert said["without"], "the last average is that of the survivors"
-        assert (said["ranks_lost"], said["first"]) == (1, 1 if lost == 0 else 0)
+    for report in ends:
+        assert report.get("digest", report) == ends[0]["digest"], "the survivors have the same bits"
+        assert report["without"], "the last average is that of the survivors"
+        assert (report["ranks_lost"], report["first"]) == (1, 1 if lost == 0 else 0)
     for child in ranks:
         assert child.line()["threads"] == []
         assert child.end()[0] == 0
@@ -94,6 +94,6 @@ def replace_servers(started: Started, number: int) -> None:
             if dice.random() < 0.7:
                 assert serving[one].line()["address"] == places[one]
     for child in ranks:
-        said = child.line()
-        assert said.get("digest") == lasting_ranks.expected(world, rounds), said
+        report = child.line()
+        assert report.get("digest") == lasting_ranks.expected(world, rounds), report
         assert child.end()[0] == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What tests read of a picture: the texts of an SVG file, the bars of a figure, and figures instead of their files."""
+"""Readers of figures in tests: the texts of an SVG file, the bars of a figure, and figures in place of their files."""
 
 from __future__ import annotations
 

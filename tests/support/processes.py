@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Child processes under a watchdog: servers, and Python programs written in the test that needs them.
 
-A child that neither speaks nor ends within the watchdog bound is killed, and its test fails with what it printed.
+A child that neither prints nor ends within the watchdog bound is killed, and its test fails with its output.
 """
 
 from __future__ import annotations

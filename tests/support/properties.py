@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Settings and texts of property tests: a fixed set of examples in ordinary runs, fresh ones in a soak.
+"""Settings and texts of property tests: a fixed set of examples in ordinary runs, new ones in a soak.
 
-An ordinary run tries the same examples every time, so that a change is the only reason for a failure.
+An ordinary run uses the same examples every time, so that only a change can cause a failure.
 """
 
 from __future__ import annotations

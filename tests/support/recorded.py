@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run an example whose loaders write down what they hand out: `python recorded.py ARGUMENTS` in place of the example.
+"""Run an example whose loaders write their batches to files: `python recorded.py ARGUMENTS` in place of the example.
 
-``EXAMPLE`` in the environment names it, so that launchers which start their program once more start this one.
-``RECORDED`` is the folder of these notes, with a file per rank and process. Each line is a batch: its epoch, the position
-after it, and the ids of its samples, which are 64 times the first column.
+``EXAMPLE`` in the environment is the example, so that launchers which restart their program start this one.
+``RECORDED`` is the folder of the files, one per rank and process. Each line is a batch: its epoch, the position after
+it, and the ids of its samples, which are 64 times the first column.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The stock loader of torch over the numbers 0 to 22, and the batches of both loaders as numbers."""
+"""Torch's loader over the numbers 0 to 22, and the batches of both loaders as numbers."""
 
 from __future__ import annotations
 

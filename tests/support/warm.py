@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start test programs by a fork of a process that has imported torch, which takes seconds of a core.
 
-Each is a process of its own, in a session of its own, with its own pipes, arguments and environment. Its interpreter and
-its modules were there before it, and are not taken down when it ends: tests of how a program starts or how its interpreter
-ends need a fresh one. Tests hold such a program as a `Child` of `processes`. No program is forked where a thread runs.
+Each is an own process and session, with its own pipes, arguments and environment. It has the modules of the forked
+process and does not finalize its interpreter, so tests of the start or the end of a program need a new interpreter.
+Tests use such a program as a `Child` of `processes`. A process with threads is never forked.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Forked:
         output: int,
         errors: int,
     ) -> None:
-        told, status = os.pipe()
-        asked = json.dumps([source, list(arguments), dict(env)]).encode()
-        socket.send_fds(requests, [asked], [output, errors, status])
+        reader, status = os.pipe()
+        request = json.dumps([source, list(arguments), dict(env)]).encode()
+        socket.send_fds(requests, [request], [output, errors, status])
         os.close(status)
-        self._status: IO[bytes] = os.fdopen(told, "rb", buffering=0)
+        self._status: IO[bytes] = os.fdopen(reader, "rb", buffering=0)
         self.pid = self._number()
         self.returncode: int | None = None
 
@@ -81,9 +81,9 @@ class Forked:
         return self.returncode
 
     def _number(self) -> int:
-        told = self._status.read(_NUMBER.size)
-        assert len(told) == _NUMBER.size, "the process that programs are forked from has ended"
-        number: int = _NUMBER.unpack(told)[0]
+        data = self._status.read(_NUMBER.size)
+        assert len(data) == _NUMBER.size, "the process that programs are forked from has ended"
+        number: int = _NUMBER.unpack(data)[0]
         return number
 
 
@@ -189,8 +189,8 @@ def _fork_programs(requests: socket.socket) -> NoReturn:
     # Nobody asks how those ended that wait for programs.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
-        asked, theirs, _, _ = socket.recv_fds(requests, _MOST_BYTES, 3)
-        if not asked:
+        request, theirs, _, _ = socket.recv_fds(requests, _MOST_BYTES, 3)
+        if not request:
             os._exit(0)
         if os.fork() == 0:
             break
@@ -198,7 +198,7 @@ def _fork_programs(requests: socket.socket) -> NoReturn:
             os.close(each)
     requests.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    source, arguments, env = json.loads(asked)
+    source, arguments, env = json.loads(request)
     output, errors, status = theirs
     program = os.fork()
     if program:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What repeats come to, what results of fio say, and what is refused before anything is measured."""
+"""Calibration: figures of repeats, results of fio, and faults of the options."""
 
 from __future__ import annotations
 
@@ -59,14 +59,14 @@ def points(made: Sweep) -> list[int]:
 
 
 def test_a_sweep_ends_where_twice_the_threads_bring_less_than_5_percent() -> None:
-    told: list[int] = []
+    seen: list[int] = []
     flat = machine({1: 100.0, 2: 180.0, 4: 188.0, 8: 900.0})
-    assert points(sweep(flat, (1, 2, 4, 8), 1.0, told.append)) == told == [1, 2, 4]
+    assert points(sweep(flat, (1, 2, 4, 8), 1.0, seen.append)) == seen == [1, 2, 4]
     steep = machine({1: 100.0, 2: 106.0, 4: 112.0, 8: 118.0})
-    made = sweep(steep, (1, 2, 4, 8), 1.0, told.append)
+    made = sweep(steep, (1, 2, 4, 8), 1.0, seen.append)
     assert points(made) == [1, 2, 4, 8]
     assert not made.cut
-    assert points(sweep(machine({1: 100.0, 2: 50.0, 4: 1.0}), (1, 2, 4), 1.0, told.append)) == [1, 2]
+    assert points(sweep(machine({1: 100.0, 2: 50.0, 4: 1.0}), (1, 2, 4), 1.0, seen.append)) == [1, 2]
 
 
 def test_a_sweep_that_runs_out_of_time_is_marked_as_cut() -> None:
@@ -357,6 +357,6 @@ def test_the_limit_of_requests_is_the_rate_that_more_readers_do_not_raise() -> N
 
 
 def test_an_origin_whose_rate_still_rises_has_no_limit_in_the_profile() -> None:
-    told, left_out = limit_of(None)
-    assert told == []
+    seen, left_out = limit_of(None)
+    assert seen == []
     assert left_out == ["origin.requests: it still rises at 64 readers, so no limit was found"]

@@ -308,8 +308,8 @@ def test_messages_about_a_copy_name_the_copy(tree: pathlib.Path, tmp_path: pathl
 @pytest.mark.parametrize(
     ("package", "extra", "use"),
     [
-        ("PIL", "pictures", lambda data: ft.FolderDataset(data, decode="pil")),
-        ("PIL", "pictures", lambda data: ft.FolderDataset(data, transform=torch.nn.Identity())),
+        ("PIL.Image", "pictures", lambda data: ft.FolderDataset(data, decode="pil")),
+        ("PIL.Image", "pictures", lambda data: ft.FolderDataset(data, transform=torch.nn.Identity())),
         ("cloudpickle", "workers", lambda data: ft.DataLoader(ft.FolderDataset(data), num_workers=1)),
     ],
 )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""States that avoid samples: replaced alike on every rank, never read, carried on by later states."""
+"""States that avoid samples: equal substitutes on every rank, no reads of avoided samples, and later states."""
 
 from __future__ import annotations
 

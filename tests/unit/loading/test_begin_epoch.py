@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where an epoch begins, and with which samples: ``begin_epoch`` of a session, on the native engine and in Python."""
+"""Position and samples of an epoch's begin: ``begin_epoch`` of a session, on the native engine and in Python."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def test_an_epoch_begins_at_a_position_with_its_remaining_samples(
     assert batches(session) == expected
 
 
-@pytest.mark.parametrize("taken", range(4))
+@pytest.mark.parametrize("batches_read", range(4))
 def test_no_batch_of_an_epoch_is_returned_after_it_has_begun_again_with_other_samples(
-    session_of: Open, taken
+    session_of: Open, batches_read
 ) -> None:
     session = session_of(sampler=list(range(N)))
     session.begin_epoch(Place(1, 4), samples(range(12)))
-    assert [batch[-1] for batch in batches(session, taken)] == [
-        list(range(first, first + 4)) for first in range(0, 4 * taken, 4)
+    assert [batch[-1] for batch in batches(session, batches_read)] == [
+        list(range(first, first + 4)) for first in range(0, 4 * batches_read, 4)
     ]
     session.begin_epoch(Place(1, 4), samples([22, 21, 20, 19, 18]))
     assert batches(session) == [(1, 0, 0, False, [22, 21, 20, 19]), (1, 1, 4, True, [18])]

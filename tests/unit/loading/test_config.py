@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sizes, the cache, environment variables, and which rank this is."""
+"""Sizes, the cache, environment variables, and the rank of the process."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ids of several ranks compared: counts, padding, and which ranks count."""
+"""Comparison of the ids of several ranks: counts, padding, and the ranks that count."""
 
 from __future__ import annotations
 

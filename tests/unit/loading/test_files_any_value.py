@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that people write, with any value at any key: read, or refused with every fault named; never anything else."""
+"""User-written files with any value at any key are read, or refused with all faults."""
 
 from __future__ import annotations
 
@@ -77,8 +77,8 @@ def test_any_value_is_read_or_refused(name: str, data: st.DataObject) -> None:
         path = data.draw(st.sampled_from(places(content)))
         key = data.draw(st.one_of(st.none(), TEXTS))
         change(content, path, data.draw(values), key)
-    told = faults(lambda: build(FILES[name][0], content))
-    assert all(fault and "\n" not in fault for fault in told)
+    messages = faults(lambda: build(FILES[name][0], content))
+    assert all(fault and "\n" not in fault for fault in messages)
 
 
 @given(st.data())
@@ -88,8 +88,8 @@ def test_a_job_is_read_from_any_table_with_its_paths_and_profile(data: st.DataOb
     content["cluster"].pop("profile")
     path = data.draw(st.sampled_from(places(content)))
     change(content, path, data.draw(values), None)
-    told = faults(lambda: jobspec.file._job(content, "/nowhere", None))
-    assert all(told)
+    messages = faults(lambda: jobspec.file._job(content, "/nowhere", None))
+    assert all(messages)
 
 
 @given(st.data())

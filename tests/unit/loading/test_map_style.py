@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Datasets of the user's own: order, resume, audit and ``on_error`` without an index."""
+"""Users' map-style datasets: order, resume, audit and ``on_error`` without an index."""
 
 from __future__ import annotations
 
@@ -206,8 +206,8 @@ def test_the_number_of_steps_equals_the_number_of_batches(n, size, batch_size, d
     assert len(seen) == steps.count(position)
     expected = order.ids(2, position, world)
     assert len(expected) == order.samples_per_rank(position, world.size)
-    handed = [i for step in seen for i in step.ids.tolist()]
-    assert handed == expected.tolist()[: len(handed)]
+    returned = [i for step in seen for i in step.ids.tolist()]
+    assert returned == expected.tolist()[: len(returned)]
     assert [step.last for step in seen] == [False] * (len(seen) - 1) + [True] * (len(seen) > 0)
     following = steps.next()
     assert following is None or following.epoch == 3

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rank a loader reads for: arguments, then the process group, then the launcher's variables."""
+"""Sources of a loader's rank: arguments, then the process group, then the launcher's variables."""
 
 from __future__ import annotations
 

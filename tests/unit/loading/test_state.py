@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Resume: every hard case, on the numpy face, whose bookkeeping both faces share."""
+"""Resume: every hard case, with ``foresee.Loader``; both loaders share the code."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Steps that loaders tell whoever started them: the file, its reader, and ``ft.measure`` around stock loaders."""
+"""Step times that loaders write for their launcher: the file, its reader, and ``ft.measure`` with torch's loader."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ DATA = TensorDataset(torch.arange(10))
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def steps_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder that the environment names."""
     monkeypatch.setenv("FORESEE_STEPS", str(tmp_path / "steps"))
     return tmp_path / "steps"
@@ -132,37 +132,37 @@ def test_without_the_variable_no_file_is_written_and_stats_has_the_times(
         _ = loader.no_such_thing
 
 
-def test_a_measured_stock_loader_writes_steps_epochs_and_its_order(told: Path) -> None:
+def test_a_measured_stock_loader_writes_steps_epochs_and_its_order(steps_folder: Path) -> None:
     loader = ft.measure(DataLoader(DATA, batch_size=4))
     for _ in range(2):
         list(loader)
-    head, steps = rows(told)
+    head, steps = rows(steps_folder)
     assert head == step_times.StepsHeader(rank=0, ranks=1, steps=3, order=order_hash("sequential 10"))
     assert steps["epoch"].tolist() == [0, 0, 0, 1, 1, 1]
     assert steps["step"].tolist() == [0, 1, 2, 0, 1, 2]
     assert (np.diff(steps["begin_ns"].astype(np.int64)) > 0).all()
 
 
-def test_a_loop_that_is_left_early_has_written_its_steps(told: Path) -> None:
+def test_a_loop_that_is_left_early_has_written_its_steps(steps_folder: Path) -> None:
     for _ in ft.measure(DataLoader(DATA, batch_size=4)):
         break
-    assert len(rows(told)[1]) == 1
+    assert len(rows(steps_folder)[1]) == 1
 
 
 def orders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *loaders: DataLoader, seed: int = 0
 ) -> list[int | None]:
-    marks = []
+    hashes = []
     for i, loader in enumerate(loaders):
         monkeypatch.setenv("FORESEE_STEPS", str(tmp_path / str(i)))
         torch.manual_seed(seed)
         before = torch.get_rng_state()
         measured = ft.measure(loader)
         shuffled = [batch[0].tolist() for batch in measured]
-        marks.append(rows(tmp_path / str(i))[0].order)
+        hashes.append(rows(tmp_path / str(i))[0].order)
         torch.set_rng_state(before)
         assert shuffled == [batch[0].tolist() for batch in loader], "measuring draws nothing"
-    return marks
+    return hashes
 
 
 def test_equal_orders_have_equal_hashes_and_others_do_not(
@@ -171,35 +171,35 @@ def test_equal_orders_have_equal_hashes_and_others_do_not(
     def dealt(seed: int) -> DataLoader:
         return DataLoader(DATA, 2, sampler=DistributedSampler(DATA, num_replicas=1, rank=0, seed=seed))
 
-    marks = orders(
+    hashes = orders(
         tmp_path, monkeypatch, dealt(3), dealt(4), DataLoader(DATA, 2), DataLoader(DATA, 2, shuffle=True)
     )
-    assert len({*marks, None}) == 5
-    assert marks[0] == order_hash("distributed 10 3")
+    assert len({*hashes, None}) == 5
+    assert hashes[0] == order_hash("distributed 10 3")
 
 
 def test_the_hash_of_a_random_order_depends_on_the_generators_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    marks = []
+    hashes = []
     for i, (seed, batch) in enumerate([(3, 2), (3, 5), (4, 2)]):
         monkeypatch.setenv("FORESEE_STEPS", str(tmp_path / str(i)))
         generator = torch.Generator().manual_seed(seed)
         list(ft.measure(DataLoader(DATA, batch, shuffle=True, generator=generator)))
-        marks.append(rows(tmp_path / str(i))[0].order)
-    assert marks[0] == marks[1] != marks[2]
-    assert None not in marks
+        hashes.append(rows(tmp_path / str(i))[0].order)
+    assert hashes[0] == hashes[1] != hashes[2]
+    assert None not in hashes
 
 
-def test_an_order_of_an_unknown_sampler_has_no_hash(told: Path) -> None:
+def test_an_order_of_an_unknown_sampler_has_no_hash(steps_folder: Path) -> None:
     list(ft.measure(DataLoader(DATA, 2, sampler=[3, 1, 2, 0])))
-    assert rows(told)[0].order is None
+    assert rows(steps_folder)[0].order is None
 
 
-def test_any_iterable_can_be_measured(told: Path) -> None:
+def test_any_iterable_can_be_measured(steps_folder: Path) -> None:
     loader = ft.measure(range(3))
     assert list(loader) == [0, 1, 2]
-    head, steps = rows(told)
+    head, steps = rows(steps_folder)
     assert (head.steps, head.order, len(steps)) == (3, None, 3)
     endless = ft.measure(iter([1, 2]))
     with pytest.raises(TypeError):
@@ -207,10 +207,10 @@ def test_any_iterable_can_be_measured(told: Path) -> None:
     assert list(endless) == [1, 2]
 
 
-def test_the_first_loader_of_a_rank_counts(told: Path) -> None:
+def test_the_first_loader_of_a_rank_counts(steps_folder: Path) -> None:
     list(ft.measure(DataLoader(DATA, batch_size=4)))
     list(ft.measure(DataLoader(DATA, batch_size=1)))
-    head, steps = rows(told)
+    head, steps = rows(steps_folder)
     assert (head.steps, len(steps)) == (3, 3)
 
 
@@ -233,26 +233,26 @@ def test_foresee_loaders_write_the_same_steps_without_a_wrapper(
         assert steps["step"].tolist() == [*range(6), *range(6)]
 
 
-def test_half_a_step_at_the_end_of_a_file_is_no_step(told: Path) -> None:
+def test_half_a_step_at_the_end_of_a_file_is_no_step(steps_folder: Path) -> None:
     list(ft.measure(range(3)))
-    path = told / "rank-0.steps"
+    path = steps_folder / "rank-0.steps"
     with path.open("ab") as file:
         file.write(b"half a step")
-    followed = StepsReader(str(path))
-    assert len(followed.poll()) == 3
-    assert len(followed.poll()) == 0
+    reader = StepsReader(str(path))
+    assert len(reader.poll()) == 3
+    assert len(reader.poll()) == 0
 
 
 def test_a_folder_that_cannot_be_made_costs_a_warning_and_no_training(
-    told: Path, caplog: pytest.LogCaptureFixture
+    steps_folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told.write_text("no folder")
+    steps_folder.write_text("no folder")
     assert len(list(ft.measure(range(3)))) == 3
     assert "steps are not written" in caplog.text
 
 
 def test_a_disk_that_is_full_costs_a_warning_and_no_training(
-    told: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    steps_folder: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(file: int, data: bytes) -> int:
         raise OSError(errno.ENOSPC, "no space left")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What loaders and datasets say of themselves: ``repr`` and ``report()``."""
+"""``repr`` of loaders and datasets, and ``report()``."""
 
 from __future__ import annotations
 
@@ -97,8 +97,8 @@ def test_a_report_of_plain_reads_has_bytes_and_waits_only(folder, monkeypatch):
 
 
 def stats(waits, elapsed=100.0, **more):
-    told = {"elapsed_s": elapsed, "waits": {cause: {"seconds": seconds} for cause, seconds in waits.items()}}
-    return told | {"operations": {}, "on_error": {"replaced": 0, "skipped": 0}, "avoided": 0} | more
+    stats = {"elapsed_s": elapsed, "waits": {cause: {"seconds": seconds} for cause, seconds in waits.items()}}
+    return stats | {"operations": {}, "on_error": {"replaced": 0, "skipped": 0}, "avoided": 0} | more
 
 
 @pytest.mark.parametrize("cause", summary._HINTS)

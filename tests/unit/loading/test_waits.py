@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waits by cause on a clock that the test moves: whatever happens inside ``next()`` is somebody's, exactly once."""
+"""Waits by cause on a virtual clock: each instant inside ``next()`` has exactly one cause."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ def waited(loader: Iterable[Any], clock: Clock, step_ms: int = 50) -> float:
     """Milliseconds inside ``next()`` of one epoch whose steps take ``step_ms``."""
     total, batches = 0, iter(loader)
     while True:
-        asked = clock.now
+        began = clock.now
         if next(batches, None) is None:
-            return (total + clock.now - asked) / MS
-        total += clock.now - asked
+            return (total + clock.now - began) / MS
+        total += clock.now - began
         clock.takes(step_ms)
 
 
@@ -127,14 +127,14 @@ def test_a_wait_that_ends_with_an_error_is_written(folder: Path, clock: Clock) -
 
     dataset = ft.FolderDataset(folder, extensions=[".bin"], decode=None, transform=refuses)
     with ft.DataLoader(dataset, batch_size=5) as loader:
-        asked = clock.now
+        began = clock.now
         with pytest.raises(SampleFault, match="no such number"):
             next(iter(loader))
         assert seconds(loader) == {"plan": 0, "origin_read": 15, "transform": 30} or seconds(loader) == {
             "origin_read": 15,
             "transform": 30,
         }
-        assert sum(seconds(loader).values()) == (clock.now - asked) / MS
+        assert sum(seconds(loader).values()) == (clock.now - began) / MS
 
 
 def test_reading_a_substitute_counts_as_reading(
@@ -184,7 +184,7 @@ def test_a_step_counts_for_no_cause_however_long_it_takes(folder: Path, clock: C
 def test_ended_waits_are_written_once_and_in_order() -> None:
     class Recorder:
         def __init__(self) -> None:
-            self.booked: list[tuple[Any, ...]] = []
+            self.written: list[tuple[Any, ...]] = []
             self.at = 0
 
         def now(self) -> int:
@@ -192,7 +192,7 @@ def test_ended_waits_are_written_once_and_in_order() -> None:
             return self.at
 
         def record_wait(self, *wait: Any) -> None:
-            self.booked.append(wait)
+            self.written.append(wait)
 
     recorder = Recorder()
     waits = Waits(recorder)
@@ -201,14 +201,14 @@ def test_ended_waits_are_written_once_and_in_order() -> None:
     waits.enter("transform")
     waits.extend(Turns(recorder.now, [("collate", 9)]).list)
     waits.end(0, 1, 8)
-    assert recorder.booked == []
+    assert recorder.written == []
     waits.begin()
-    assert recorder.booked == [(0, 1, 8, 1, 3, [("transform", 2), ("collate", 9)])]
+    assert recorder.written == [(0, 1, 8, 1, 3, [("transform", 2), ("collate", 9)])]
     waits.end(0, 2, 8)
     waits.end(0, 2, 8)
     waits.flush()
     waits.flush()
-    assert [wait[:3] for wait in recorder.booked] == [(0, 1, 8), (0, 2, 8)]
+    assert [wait[:3] for wait in recorder.written] == [(0, 1, 8), (0, 2, 8)]
 
 
 def test_an_unknown_cause_is_refused(folder: Path) -> None:

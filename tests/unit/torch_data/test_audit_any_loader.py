@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``ft.audit`` of any loader on one process: what passes through, where ids come from, and what its table says."""
+"""``ft.audit`` of any loader in one process: unchanged batches, the source of ids, and the table."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The plug-in of DLIO where there is no DLIO: an error that names what to install. With it: tests/systems."""
+"""The plug-in of DLIO without DLIO: an error with the package to install. `tests/systems` has the real one."""
 
 from __future__ import annotations
 

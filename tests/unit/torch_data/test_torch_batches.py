@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch is: datasets, decoding, transforms on threads, faults, ends."""
+"""Batches of the torch loader: datasets, decoding, transforms on threads, faults, and ends."""
 
 from __future__ import annotations
 

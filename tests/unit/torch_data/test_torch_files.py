@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``FileDataset``: rows, several objects of a sample, targets, tables, and what is refused."""
+"""``FileDataset``: rows, several objects per sample, targets, tables, and errors."""
 
 from __future__ import annotations
 
@@ -135,13 +135,13 @@ def test_a_run_over_samples_of_several_objects_resumes_within_an_epoch(files):
         expected = [labels.tolist() for _, labels in whole]
     with loader() as first:
         head = iter(first)
-        handed = [next(head)[1].tolist() for _ in range(2)]
+        returned = [next(head)[1].tolist() for _ in range(2)]
         state = first.state_dict()
     with loader() as second:
         second.load_state_dict(state)
         rest = list(second)
         assert second.audit()["ok"]
-    assert handed + [labels.tolist() for _, labels in rest] == expected
+    assert returned + [labels.tolist() for _, labels in rest] == expected
     for (one, two), labels in rest:
         for place, label in enumerate(labels.tolist()):
             assert (one[place].tolist(), two[place].tolist()) == (

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What frameworks read of a loader, without the frameworks: `tests/systems` has the real ones."""
+"""Attributes that frameworks read from a loader, without the frameworks: `tests/systems` has the real ones."""
 
 from __future__ import annotations
 

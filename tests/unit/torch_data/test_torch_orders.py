@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Order against the stock loader: the same indices, and the same state of torch's generators afterwards."""
+"""Order compared with torch's loader: the same indices, and the same state of torch's generators afterwards."""
 
 from __future__ import annotations
 
@@ -415,17 +415,19 @@ def test_requesting_a_batch_after_the_last_one_leaves_the_next_epoch_unchanged(d
     assert [ours_of(batch) for batch in second] == epochs[1]
 
 
-@pytest.mark.parametrize("look", [iter, lambda loader: next(iter(loader))], ids=["opened", "one batch"])
+@pytest.mark.parametrize(
+    "open_iterator", [iter, lambda loader: next(iter(loader))], ids=["opened", "one batch"]
+)
 @pytest.mark.parametrize(
     "arguments", [{}, {"transform_threads": 2, "collate_fn": list}], ids=["direct", "ahead"]
 )
-def test_an_iterator_with_one_batch_does_not_count_for_a_seeded_order(dataset, look, arguments):
+def test_an_iterator_with_one_batch_does_not_count_for_a_seeded_order(dataset, open_iterator, arguments):
     def make():
         return ft.DataLoader(dataset, batch_size=5, shuffle=True, seed=1, epochs=2, **arguments)
 
     plain, peeked = make(), make()
     for _ in range(2):
-        look(peeked)
+        open_iterator(peeked)
         a, b = ([str(batch) for batch in loader] for loader in (plain, peeked))
         assert a == b
     assert peeked.audit()["ok"]

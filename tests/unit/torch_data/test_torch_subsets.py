@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A ``Subset`` of Foresee's datasets: torch's batches, read ahead by the engine, and what is refused."""
+"""A ``Subset`` of Foresee's datasets: torch's batches, read ahead by the engine, and errors."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``TokenDataset``: windows and their targets, ends of files, types, and what is refused."""
+"""``TokenDataset``: windows and their targets, ends of files, dtypes, and errors."""
 
 from __future__ import annotations
 
@@ -151,12 +151,12 @@ def test_a_run_over_overlapping_windows_resumes_within_an_epoch(tokens):
         expected = [x[:, 0].tolist() for x, _ in whole]
         assert whole.audit()["ok"]
     with loader() as first:
-        begun = iter(first)
-        handed = [next(begun)[0][:, 0].tolist() for _ in range(2)]
+        iterator = iter(first)
+        returned = [next(iterator)[0][:, 0].tolist() for _ in range(2)]
         state = first.state_dict()
     with loader() as second:
         second.load_state_dict(state)
-        assert handed + [x[:, 0].tolist() for x, _ in second] == expected
+        assert returned + [x[:, 0].tolist() for x, _ in second] == expected
         assert second.audit()["ok"]
 
 

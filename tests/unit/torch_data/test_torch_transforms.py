@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where transforms run, and what they find there: torch's own contract, and seeds of our own."""
+"""Threads and context of transforms: torch's contract, and Foresee's seeds."""
 
 from __future__ import annotations
 

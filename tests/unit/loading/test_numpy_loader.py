@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee.Loader``: batches, orders, faults, ends."""
+"""``foresee.Loader``: batches, orders, faults, and ends."""
 
 from __future__ import annotations
 
@@ -105,12 +105,14 @@ def test_an_early_break_is_followed_by_the_next_epoch(folder):
     assert next(iter(loader)).epoch == 1
 
 
-@pytest.mark.parametrize("look", [iter, lambda loader: next(iter(loader))], ids=["opened", "one batch"])
-def test_an_iterator_with_no_batch_or_only_the_first_does_not_count(folder, look):
+@pytest.mark.parametrize(
+    "open_iterator", [iter, lambda loader: next(iter(loader))], ids=["opened", "one batch"]
+)
+def test_an_iterator_with_no_batch_or_only_the_first_does_not_count(folder, open_iterator):
     loader = make(folder, shuffle=True, seed=1, epochs=2)
     expected = [[batch.ids.tolist() for batch in make(folder, shuffle=True, seed=1)]]
     for epoch in range(2):
-        look(loader)
+        open_iterator(loader)
         state = loader.state_dict()
         assert (state["epoch"], state["position"]) == (epoch, 0)
         got = [(batch.epoch, batch.ids.tolist()) for batch in loader]
@@ -329,23 +331,23 @@ def test_skip_makes_a_batch_shorter_but_never_empty(folder):
 
 
 def test_a_callable_chooses_the_substitute(folder):
-    asked = []
+    failed = []
 
     def choose(error):
-        asked.append(error.sample)
+        failed.append(error.sample)
         return 0
 
     loader = make(folder, on_error=choose)
     lose(folder, 9)
     assert list(loader)[2].ids.tolist() == [8, 0, 10, 11]
-    assert asked == [9]
+    assert failed == [9]
 
 
 def test_a_callable_gets_the_fault_of_its_substitute(folder):
-    told = []
+    seen = []
 
     def choose(error):
-        told.append((error.sample, error.kind))
+        seen.append((error.sample, error.kind))
         return {9: 12, 12: 14, 14: 0}[error.sample]
 
     loader = make(folder, on_error=choose)
@@ -353,7 +355,7 @@ def test_a_callable_gets_the_fault_of_its_substitute(folder):
     lose(folder, 12).write_bytes(b"short")
     lose(folder, 14)
     assert list(loader)[2].ids.tolist() == [8, 0, 10, 11]
-    assert told[:3] == [(9, "missing"), (12, "changed"), (14, "missing")]
+    assert seen[:3] == [(9, "missing"), (12, "changed"), (14, "missing")]
 
 
 def test_off_gives_the_same_batches_without_the_engine(folder, array, monkeypatch):

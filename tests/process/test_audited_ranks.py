@@ -26,7 +26,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[dict[str
 
 
 def lines(*arguments: str) -> list[Any]:
-    """What two ranks say until they end well."""
+    """Reports of two ranks that end without an error."""
     ranks = under_torchrun(2, "support.audited_ranks", *arguments)
     status, output, errors = ranks.end()
     ranks.close()

@@ -157,7 +157,7 @@ def test_names_that_are_not_utf_8_or_very_long_are_accepted(tmp_path: pathlib.Pa
         index.sample_uri(i).encode()
 
 
-# ---- where copies are kept
+# ---- cache directories
 
 
 def test_damaged_segments_and_manifests_cost_reads_and_change_no_byte(
@@ -234,7 +234,7 @@ def test_a_cache_directory_that_cannot_be_written_is_an_error_that_names_it(
                 epoch(loader)
 
 
-# ---- what was asked for
+# ---- arguments
 
 
 @pytest.mark.parametrize(

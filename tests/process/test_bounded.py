@@ -200,7 +200,7 @@ def test_fifty_loaders_one_after_another_leave_no_thread_and_no_descriptor(folde
                 if number % 2 and step == 3:
                     break
             loader.close()
-            # A thread that was told to end does so when it gets the processor next.
+            # A thread ends when it is scheduled next.
             wait_until(lambda: not engine_threads(), what="the threads of a closed loader to end")
             say(descriptors=len(os.listdir("/proc/self/fd")), threads=len(thread_names()))
         """,

@@ -31,7 +31,7 @@ QUICK = ("--requests-per-s", "0", "--bytes-per-s", "0", "--latency-ms", "1")
 
 
 def start(tmp_path: pathlib.Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    """The demo under way, with its pictures and run folders below ``tmp_path``."""
+    """Start the demo, with its images and run folders below ``tmp_path``."""
     places = ("--data", str(tmp_path / "data"), "--runs", str(tmp_path / "runs"))
     return subprocess.Popen(
         [sys.executable, str(DEMO / "run.py"), *SMALL, *places, *arguments],

@@ -85,7 +85,7 @@ def violations(law: dict[str, Any], inside: Edges, outside: Edges) -> list[str]:
 
 @functools.cache
 def metadata() -> dict[str, Any]:
-    """What cargo says of this workspace on this platform, without touching the network or the lock file."""
+    """Return cargo's metadata of this workspace and platform, without network and without changing the lock file."""
     version = subprocess.run(["rustc", "-vV"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     host = version.split("host: ")[1].split()[0]
     return cargo_metadata(ROOT, "--locked", "--filter-platform", host)
@@ -113,7 +113,7 @@ def direct(whole: dict[str, Any]) -> Edges:
 
 
 def reached(whole: dict[str, Any]) -> Edges:
-    """For each crate of the workspace the outside libraries below it, found without passing another crate of ours."""
+    """Return the third-party libraries below each crate, not counting those below its workspace dependencies."""
     name = {package["id"]: package["name"] for package in whole["packages"]}
     ours = set(whole["workspace_members"])
     below = {

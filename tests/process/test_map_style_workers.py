@@ -154,7 +154,7 @@ def test_a_dataset_of_torchvision_works_unchanged() -> None:
 
 
 def note_dataset(number: int) -> None:
-    """Keeps what ``get_worker_info`` says, for the transform."""
+    """Stores the result of ``get_worker_info`` for the transform."""
     info = get_worker_info()
     assert info is not None
     Row.seen = (number, type(info.dataset).__name__, list(info.dataset.indices))

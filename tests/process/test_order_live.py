@@ -187,7 +187,7 @@ def check_loader(
             persistent_workers=persistent,
         )
     for (_, ids), expected in zip(ours, theirs, strict=True):
-        # The sampler may have handed out more than was trained on: a dropped batch, or batches on their way.
+        # The sampler may have returned more than was trained on: a dropped batch, or batches in flight.
         assert ids.tolist()[: len(expected)] == expected
     assert state == after
 

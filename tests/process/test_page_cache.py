@@ -18,7 +18,7 @@ from foresee.storage import page_cache
 
 @pytest.fixture
 def in_memory() -> Iterator[pathlib.Path]:
-    """A file that no page cache lies before."""
+    """A file on a file system without a page cache."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         path = pathlib.Path(folder) / "chunks.bin"
         path.write_bytes(bytes(8 * CHUNK))

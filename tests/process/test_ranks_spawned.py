@@ -15,12 +15,12 @@ import foresee
 import foresee.torch as ft
 
 RANKS = 2
-# A loader that is made before the group: people make theirs at the top of main().
+# A loader that is made before the group, as at the top of a main().
 EARLY = "early"
 
 
 def main(rank: int, root: pathlib.Path) -> None:
-    """One rank: what torch's loader reads, and what ours do."""
+    """One rank: the samples of torch's loader, and of both of Foresee's."""
     data = ft.ArrayDataset(root / "arrays")
     early = ft.DataLoader(data, batch_size=4, shuffle=True, seed=0)
     dist.init_process_group("gloo", init_method=f"file://{root}/store", rank=rank, world_size=RANKS)

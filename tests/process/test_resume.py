@@ -63,7 +63,7 @@ def saved(loader: Any) -> dict[str, Any]:
     return state
 
 
-# ---- every case by itself
+# ---- single cases
 
 
 @FACES
@@ -81,7 +81,7 @@ def test_a_run_resumed_at_any_batch_has_the_same_rest(
             iterator = iter(first)
             for _ in range(cut):
                 next(iterator)
-            # The engine is far ahead by now; only what was handed out counts.
+            # The engine is far ahead; only returned batches count.
             state = saved(first)
         assert state["epoch"] == 1
         assert state["finished"] == (cut == len(expected[0]))
@@ -328,7 +328,7 @@ def test_a_run_killed_at_random_points_and_resumed_is_the_same(
                 break
             assert status == -signal.SIGKILL, errors
         killed += 1
-        # What was said but not saved is handed out again: at most the step that was under way.
+        # A printed but unsaved step is repeated: at most the one in progress.
         saved_steps = 0
         if place.exists():
             state = json.loads(place.read_text())

@@ -22,7 +22,7 @@ from foresee.errors import OriginDenied, OriginError, OriginMissing, SampleFault
 
 
 def loader(bucket: Bucket, **arguments: object) -> foresee.Loader:
-    """Shuffled batches of 8, and memory for all of it, unless told otherwise."""
+    """A loader with shuffled batches of 8 and memory for all data, by default."""
     settings = {
         "batch_size": 8,
         "shuffle": True,

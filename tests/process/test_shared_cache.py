@@ -27,7 +27,7 @@ RUN = """
 
 
 def expected(folder: pathlib.Path, seed: int, epochs: int) -> list[str]:
-    """What a run without any cache hands out."""
+    """Return the batches of a run without a cache."""
     from support.data import digest
 
     with foresee.Loader(folder, batch_size=8, shuffle=True, seed=seed, cache=foresee.Cache(ram=0)) as loader:

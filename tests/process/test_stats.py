@@ -250,7 +250,7 @@ def test_the_audit_detects_a_wrong_sample_of_the_engine(
     with foresee.Loader(folder, batch_size=8, shuffle=True, seed=0) as loader:
         epoch(loader)
         assert loader.audit()["ok"]
-        # The engine hands out another sample than the plan says, once.
+        # The engine returns another sample than planned, once.
         record_batch = loader._session.record_batch
 
         class Wrong:

@@ -30,7 +30,7 @@ def test_a_locked_gate_stops_the_loop_between_two_steps(tmp_path: pathlib.Path) 
     thread.start()
     pause(0.2)
     assert thread.is_alive()
-    # The step before has ended, and says so while its job is held.
+    # The previous step has ended and is written while the gate is locked.
     (first,) = file.poll()
     fcntl.flock(gate, fcntl.LOCK_UN)
     thread.join(WATCHDOG)

@@ -76,7 +76,7 @@ def ours(batch):
 
 
 class Gate:
-    """A transform that waits until it may go on."""
+    """A transform that waits until the test releases it."""
 
     def __init__(self):
         self.reached, self.open = threading.Event(), threading.Event()

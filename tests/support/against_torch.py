@@ -112,7 +112,7 @@ class Mixed(Numbers):
 
 
 class Seeded(Numbers):
-    """What torch says of a worker."""
+    """Return torch's facts of a worker."""
 
     started: dict[int, tuple[int, float]] = {}  # noqa: RUF012 - of a worker's process
 
@@ -133,7 +133,7 @@ class Seeded(Numbers):
 
 
 class WithoutLength(Dataset[Any]):
-    """Is asked for words."""
+    """A dataset whose keys are words."""
 
     def __getitem__(self, key: Any) -> Any:
         return f"<{key}>"
@@ -202,7 +202,7 @@ def broken_off(loader: Any, see: Callable[[Any], None]) -> None:
 
 
 def peeked(loader: Any, see: Callable[[Any], None]) -> None:
-    """An iterator of which nothing is asked, and a whole epoch."""
+    """Open an unused iterator, then run a whole epoch."""
     iter(loader)
     for batch in loader:
         see(batch)
@@ -217,7 +217,7 @@ def nested(loader: Any, see: Callable[[Any], None]) -> None:
 
 
 def measured(loader: Any, see: Callable[[Any], None]) -> None:
-    """Its length, and what it says of itself."""
+    """Observe the length and the attributes."""
     see(len(loader))
     for name in (
         "batch_size",

@@ -29,7 +29,7 @@ _REFUSED = frozenset(
 
 
 class _Watch:
-    """What was refused, while it is asked for."""
+    """Violations, while the hook is active."""
 
     def __init__(self) -> None:
         self.is_on = False

@@ -36,14 +36,14 @@ def key(sample: int, samples: int) -> str:
 
 
 def epoch(loader: Iterable[foresee.Batch]) -> list[tuple[int, bytes]]:
-    """One epoch: (sample, bytes) in the order handed out."""
+    """Return (sample, bytes) of one epoch, in order."""
     return [
         (int(batch.ids[place]), bytes(batch.sample(place))) for batch in loader for place in range(len(batch))
     ]
 
 
 def assert_exact(samples: Sequence[tuple[int, bytes]], sizes: Sequence[int]) -> None:
-    """Every sample handed out has the bytes of its id."""
+    """Assert that every sample has the bytes of its id."""
     for sample, data in samples:
         assert data == content(sample, sizes[sample]), f"sample {sample} has other bytes"
 

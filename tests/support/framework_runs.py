@@ -43,7 +43,7 @@ RANKS = 2
 def environment(**variables: str) -> dict[str, str]:
     """For a framework that runs an example on CPUs, without a network or a GPU."""
     paths = f"{ROOT / 'python'}:{ROOT / 'tests'}"
-    # Accelerate makes no process group of CPUs unless it is told that they are what it has.
+    # Accelerate makes a process group of CPUs only if this is set.
     cpus = {
         "CUDA_VISIBLE_DEVICES": "",
         "JAX_PLATFORMS": "cpu",
@@ -100,7 +100,7 @@ def _ended(command: Sequence[str | os.PathLike[str]], folder: pathlib.Path, env:
 
 
 def batches(folder: pathlib.Path, rank: int = 0) -> list[Batch]:
-    """What a rank was handed out, in order, by one process."""
+    """Return the samples of one process of a rank, in order."""
     (file,) = folder.glob(f"{rank}-*")
     return [(epoch, ids) for epoch, _, ids in map(json.loads, file.read_text().splitlines())]
 

@@ -66,7 +66,7 @@ class Child:
             stderr=subprocess.PIPE,
             text=True,
             env=variables,
-            # A group of its own, so that whatever it starts can be found and ended.
+            # An own process group, so that its children can be found and ended.
             start_new_session=True,
         )
 
@@ -169,7 +169,7 @@ def thread_names(process: int | str = "self") -> list[str]:
 
 
 def engine_threads(process: int | str = "self") -> list[str]:
-    """Names of a process's threads that are ours."""
+    """Return the names of Foresee's threads in a process."""
     return [name for name in thread_names(process) if name.startswith("foresee")]
 
 

@@ -29,7 +29,7 @@ BATCHES: list[Any] = []
 
 
 def write_rows(path: pathlib.Path, samples: int) -> pathlib.Path:
-    """Write an array whose first column says which row it is."""
+    """Write an array whose first column is the number of the row."""
     rows = np.random.default_rng(0).random((samples, 5), dtype=np.float32)
     rows[:, 0] = np.arange(samples) / SCALE
     np.save(path, rows)
@@ -55,7 +55,7 @@ def hold(loader: Any) -> None:
 
 
 class TorchLoader(ft.DataLoader):
-    """Notes each batch that it hands out."""
+    """Writes each batch to the file."""
 
     def __iter__(self) -> Iterator[Any]:
         return self._noted(super().__iter__())

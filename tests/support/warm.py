@@ -101,7 +101,7 @@ class Piped(Forked):
         self._readers: list[threading.Thread] = []
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """All that it has written and nobody has read, once it has ended. ``timeout``: of each of the waits for it."""
+        """Return the unread output once the program has ended. ``timeout``: of each wait for it."""
         if not self._readers:
             self._readers = [threading.Thread(target=self._read, args=(at,), daemon=True) for at in (0, 1)]
             for reader in self._readers:
@@ -185,7 +185,7 @@ def main() -> None:
 
 
 def _fork_programs(requests: socket.socket) -> NoReturn:
-    """Fork what is asked for until nobody is left to ask."""
+    """Fork the requested programs until the socket closes."""
     # Nobody asks how those ended that wait for programs.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
@@ -202,7 +202,7 @@ def _fork_programs(requests: socket.socket) -> NoReturn:
     output, errors, status = theirs
     program = os.fork()
     if program:
-        # Theirs alone: whoever reads them waits for the last that has them open.
+        # Only the program may hold these: a reader waits until the last holder closes them.
         os.close(output)
         os.close(errors)
         os.write(status, _NUMBER.pack(program))
@@ -222,7 +222,7 @@ def _fork_programs(requests: socket.socket) -> NoReturn:
 def _run(source: str) -> NoReturn:
     """Run a program and end as the interpreter does, without taking down modules: that would copy what it shares with others."""
     variables = vars(sys.modules["__main__"])
-    exec(source, variables)  # noqa: S102 - what the test asked for
+    exec(source, variables)  # noqa: S102 - the source of the test
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     variables.clear()

@@ -22,7 +22,7 @@ from support.virtual import virtual  # noqa: F401 - likewise
 
 
 @pytest.fixture
-def folder(small_folder: pathlib.Path) -> pathlib.Path:  # noqa: F811 - a fixture is asked for by its name
+def folder(small_folder: pathlib.Path) -> pathlib.Path:  # noqa: F811 - a fixture is requested by its name
     """23 files of 8 bytes in three classes; see `small_folder`."""
     return small_folder
 

@@ -33,7 +33,7 @@ def faults(report: dict[str, Any], facts: Sequence[RankFacts]) -> list[str]:
             )
         )
     if report["lost"] and not drawn:
-        found.append(f"{report['lost']} of {report['expected']} samples were lost: no rank handed them out")
+        found.append(f"{report['lost']} of {report['expected']} samples were lost: no rank returned them")
     if report["whole"] and len(set(batches)) > 1:
         found.append(
             f"ranks had {min(batches)} to {max(batches)} batches: those with more wait for the others in a collective; "

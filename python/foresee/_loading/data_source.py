@@ -226,10 +226,10 @@ def windows(
     place: str | None = None
     files: tuple[str, list[str]] | None = None
     if isinstance(uri, (str, os.PathLike)):
-        named = user_path(uri, "uri")
-        path = local_path(named)
-        is_file = os.path.isfile(path) if path is not None else os.path.splitext(named)[1] != ""
-        place, files = (None, ("uri", [named])) if is_file else (named, None)
+        text = user_path(uri, "uri")
+        path = local_path(text)
+        is_file = os.path.isfile(path) if path is not None else os.path.splitext(text)[1] != ""
+        place, files = (None, ("uri", [text])) if is_file else (text, None)
     else:
         files = ("uri", [user_path(one, f"uri[{i}]") for i, one in enumerate(uri)])
     with _listing(place or "files") as progress:
@@ -318,11 +318,11 @@ def storage_options(options: object) -> dict[str, str]:
 def split(uri: str, layout: str) -> tuple[str, str | None]:
     """Return the directory or prefix of the data, and the name of the file if ``uri`` is a single array."""
     path = local_path(uri)
-    named = uri.endswith(".npy") and layout in ("auto", "npy")
+    is_npy = uri.endswith(".npy") and layout in ("auto", "npy")
     if path is not None:
-        single = (named or layout in ("npy", "bin")) and os.path.isfile(path)
+        single = (is_npy or layout in ("npy", "bin")) and os.path.isfile(path)
     else:
-        single = named or (layout == "bin" and os.path.splitext(uri)[1] != "")
+        single = is_npy or (layout == "bin" and os.path.splitext(uri)[1] != "")
     if not single:
         return uri, None
     folder, _, name = uri.rpartition("/")

@@ -338,7 +338,7 @@ def test_rank_0_listens_one_port_above_the_launchers() -> None:
 
 
 def limit_of(per_second: float | None) -> tuple[list, list[str]]:
-    """What is told of an origin whose requests take 10 ms, and of which it takes so many per second."""
+    """Return the figures of an origin with a latency of 10 ms and this limit of requests per second."""
 
     def small(threads: int, seconds: float) -> tuple[int, float, float]:
         each = 0.01 if per_second is None else max(0.01, threads / per_second)

@@ -62,7 +62,7 @@ def places(within: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 
 def change(within: Any, path: tuple[Any, ...], value: Any, key: str | None) -> None:
-    """Put a value somewhere, or beside it under another key."""
+    """Set a value at a random place, or next to it under another key."""
     for part in path[:-1]:
         within = within[part]
     within[path[-1] if key is None or isinstance(within, list) else key] = value

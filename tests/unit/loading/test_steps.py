@@ -53,7 +53,7 @@ def test_the_example_of_the_format_page_is_read_as_documented(tmp_path: Path) ->
 
 
 class Nanoseconds:
-    """A clock that goes when it is told to."""
+    """A clock that the test advances."""
 
     def __init__(self) -> None:
         self.now = 10**15
@@ -102,7 +102,7 @@ def test_time_at_a_locked_gate_is_in_no_step(tmp_path: Path, monkeypatch: pytest
     clock.pass_by(0.04)
 
     def held() -> bool:
-        # The step before has ended, and says so while its job is held.
+        # The previous step has ended and is written while the gate is locked.
         assert len(rows(tmp_path)[1]) == 1
         clock.pass_by(5.0)
         return True

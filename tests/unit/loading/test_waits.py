@@ -20,7 +20,7 @@ MS = 1_000_000
 
 
 class Clock:
-    """Stands still until somebody takes time."""
+    """A clock that only ``takes`` advances."""
 
     def __init__(self) -> None:
         self.now = 1_000 * MS

@@ -136,7 +136,7 @@ def test_lost_and_doubled_samples_are_named(numbers):
     assert audited.last["examples"] == {"lost": [20, 21, 22], "doubled": [7], "same_on_all_ranks": []}
     assert audited.last["faults"] == [
         "2 samples were doubled: the shares of ranks or batches overlap; check the sampler",
-        "3 of 23 samples were lost: no rank handed them out",
+        "3 of 23 samples were lost: no rank returned them",
     ]
     assert "lost                             3   such as 20, 21, 22" in audited.report()
 
@@ -198,7 +198,7 @@ class Resuming(DataLoader):
 
     def __iter__(self):
         skipped, self.skipped = self.skipped, 0
-        # Its sampler is asked for the rest alone.
+        # Its sampler gives the rest alone.
         batches = list(self.batch_sampler)[skipped:]
         yield from DataLoader(self.dataset, batch_sampler=batches) if skipped else super().__iter__()
 

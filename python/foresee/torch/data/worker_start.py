@@ -103,17 +103,17 @@ class Starter:
 
     def _process(self, fork_state: ForkState | None, others: list[socket.socket]) -> Started:
         """Start a process; ``others``: this end of the channels of the workers before it."""
-        ours, theirs = socket.socketpair()
+        parent_end, worker_end = socket.socketpair()
         if fork_state is not None:
-            closed = [channel.fileno() for channel in (*others, ours)]
+            closed = [channel.fileno() for channel in (*others, parent_end)]
             fork_state = ForkState(fork_state.recipe, fork_state.init_fn, closed)
-        with theirs:
+        with worker_end:
             process = self._context.Process(  # type: ignore[attr-defined] # all contexts have it
-                target=main, args=(theirs, os.getpid(), fork_state), name="foresee-worker", daemon=True
+                target=main, args=(worker_end, os.getpid(), fork_state), name="foresee-worker", daemon=True
             )
             process.start()
         _processes.add(process)
-        return process, ours
+        return process, parent_end
 
 
 def _pickled(recipe: Recipe, init_fn: Callable[[int], None] | None) -> bytes:

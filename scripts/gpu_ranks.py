@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainings of ``gpu_check.py``: by two ranks on one device, and by one process as the reference.
 
-A rank is an own process: ``python scripts/gpu_ranks.py FOLDER DEVICE``. It writes its final states to files in the
-folder, which are compared bit by bit with the reference.
+Each rank is a separate process: ``python scripts/gpu_ranks.py FOLDER DEVICE``. It writes its final states to files in
+the folder, which are compared bit by bit with the reference.
 """
 
 from __future__ import annotations

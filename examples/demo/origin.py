@@ -69,7 +69,7 @@ class Local(Bucket):
         ]
 
     def __enter__(self) -> Local:
-        # An own session, so that Ctrl-C does not end it before the ranks.
+        # A separate session, so that Ctrl-C does not end it before the ranks.
         self._process = subprocess.Popen(
             self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
         )

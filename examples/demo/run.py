@@ -203,8 +203,8 @@ def train(loader: str, given: argparse.Namespace, origin: Bucket, folder: Path) 
     ]
     environment = {**origin.environment, "OMP_NUM_THREADS": "1", "FORESEE_TRACE": str(folder)}
     log(f"{loader}: {given.ranks} ranks under torchrun")
-    # An own session: on Ctrl-C only this process signals the agent, which ends its ranks. If this process is killed,
-    # the kernel signals it.
+    # A separate session: on Ctrl-C only this process signals the agent, which ends its ranks. If this process is
+    # killed, the kernel signals it.
     agent = subprocess.Popen(
         command,
         env=environment,

@@ -118,7 +118,7 @@ class Foresee:
         )
 
     def epoch(self, number: int) -> Iterator[Pair]:
-        """As of ``Loader``; ``set_epoch`` is optional, since epochs advance by themselves."""
+        """As in ``Loader``; ``set_epoch`` is optional, since epochs advance by themselves."""
         self._loader.set_epoch(number)
         return iter(self._loader)
 
@@ -153,7 +153,7 @@ class Stock:
         )
 
     def epoch(self, number: int) -> Iterator[Pair]:
-        """As of ``Loader``; without ``set_epoch`` every epoch would have the order of the first one."""
+        """As in ``Loader``; without ``set_epoch`` every epoch would have the order of the first one."""
         self._sampler.set_epoch(number)
         return iter(self._loader)
 

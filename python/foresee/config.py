@@ -129,7 +129,7 @@ class Cache:
         return 0 if self.disk_size is None else parse_size(self.disk_size, "disk_size")
 
     def native(self) -> _native.Cache:
-        """Return the native cache of this object in this process; a forked child gets an own, empty one.
+        """Return the native cache of this object in this process; a forked child gets a new, empty one.
 
         Raises:
             ConfigError: ``ram`` is above the memory limit of this process.

@@ -66,7 +66,7 @@ class Child:
             stderr=subprocess.PIPE,
             text=True,
             env=variables,
-            # An own process group, so that its children can be found and ended.
+            # A separate process group, so that its children can be found and ended.
             start_new_session=True,
         )
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Start test programs by a fork of a process that has imported torch, which takes seconds of a core.
 
-Each is an own process and session, with its own pipes, arguments and environment. It has the modules of the forked
+Each is a separate process and session, with its own pipes, arguments and environment. It has the modules of the forked
 process and does not finalize its interpreter, so tests of the start or the end of a program need a new interpreter.
 Tests use such a program as a `Child` of `processes`. A process with threads is never forked.
 """

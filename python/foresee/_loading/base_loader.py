@@ -45,7 +45,7 @@ class BaseLoader(ABC):
         ``provisional``: whether it may still change; False from the first ``iter()`` on.
 
         Raises:
-            ConfigError: as of ``foresee._runtime.ranks.detect``, or the order is not possible on so many ranks.
+            ConfigError: as in ``foresee._runtime.ranks.detect``, or the order is not possible on so many ranks.
             StateMismatch: the loaded state is of another world size, and its order does not allow this one.
         """
         if self._rank_is_final:

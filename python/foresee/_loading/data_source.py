@@ -218,7 +218,7 @@ def windows(
     """Return windows over one or several files, a directory or a prefix, with the numbers of unused elements and files.
 
     Raises:
-        ConfigError: as of ``ft.TokenDataset``.
+        ConfigError: as in ``ft.TokenDataset``.
         IndexInvalid: there are no windows.
         OriginError: a file cannot be read.
     """

@@ -115,7 +115,7 @@ class FaultHandler:
         )
 
     def repair(self, batch: Batch, faults: dict[int, SampleFault]) -> Batch:
-        """Replace or skip the places of ``faults``; errors as of ``repair_unreadable``."""
+        """Replace or skip the places of ``faults``; errors as in ``repair_unreadable``."""
         for error in faults.values():
             if self._on_error == "raise" or not error.permanent:
                 raise error

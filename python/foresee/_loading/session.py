@@ -138,7 +138,7 @@ class Session:
     def begin(self, *, repeats: bool) -> tuple[int, Place]:
         """Begin the next iterator; the thread that requests batches then calls ``begin_epoch``.
 
-        ``repeats``: as of ``Progress.begin``. An epoch beyond ``epochs`` is read after one warning.
+        ``repeats``: as in ``Progress.begin``. An epoch beyond ``epochs`` is read after one warning.
         """
         token, place = self.progress.begin(repeats=repeats)
         self._begin_at(place)

@@ -49,7 +49,7 @@ class Segment:
         return self._array[:count]
 
     def lease(self, count: int) -> Bytes:
-        """Return an own array of the first ``count`` bytes, which lives until all its views are gone."""
+        """Return a separate array of the first ``count`` bytes, which lives until all its views are gone."""
         self._map_at_least(count)
         return (
             np.frombuffer(self._map, np.uint8, count) if self._map is not None and count else self._array[:0]

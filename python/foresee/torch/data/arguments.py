@@ -90,7 +90,7 @@ class LoaderArguments:
         ``mesh`` and a ``DistributedSampler`` determine them as ``rank`` and ``world_size`` do.
 
         Raises:
-            ConfigError: two of them disagree, or as of ``foresee._runtime.ranks.detect``.
+            ConfigError: two of them disagree, or as in ``foresee._runtime.ranks.detect``.
         """
         if mesh is not None:
             if rank is not None or world_size is not None:

@@ -43,7 +43,7 @@ class ArrayDataset(OriginDataset):
         dtype: of a row, NumPy's or torch's, for ``bin`` files; a ``.npy`` file has it in its header.
         shape: of a row, for ``bin`` files; ``()`` for single numbers, 7 is ``(7,)``.
         transform: from the tensor of a row to what the model takes.
-        exclude: patterns of files and folders to omit, as of ``FolderDataset``.
+        exclude: patterns of files and folders to omit, as in ``FolderDataset``.
         index: index of the data, if there is one.
         storage_options: of the origin.
 

@@ -133,15 +133,15 @@ class ByteRecipe(Recipe):
 
     @property
     def original(self) -> Any:
-        """As of ``Recipe``."""
+        """See ``Recipe``."""
         return self.dataset.original
 
     def check(self) -> None:
-        """As of ``Recipe``."""
+        """See ``Recipe``."""
         self.dataset.check()
 
     def assemble(self, batch: BatchInput, made: dict[int, Any], **options: Any) -> Any:
-        """As of ``Recipe``."""
+        """See ``Recipe``."""
         if self.is_whole:
             return self.dataset.base.stack(batch.data, batch.offsets, batch.labels)
         return super().assemble(batch, made, **options)

@@ -55,7 +55,7 @@ class FileDataset(OriginDataset):
         targets: one per sample, any objects; entries of an array or tensor are not converted.
         transform: from decoded data to what the model takes; gets the whole tuple or dict of several objects.
         target_transform: from a target to what the model takes.
-        decode: decoder of the bytes, as of ``FolderDataset``; one for all objects, or a sequence or mapping with one
+        decode: decoder of the bytes, as in ``FolderDataset``; one for all objects, or a sequence or mapping with one
         for
             each.
         classes: converts targets that are all texts to class indices. ``auto`` sorts the texts, as ``FolderDataset``
@@ -215,7 +215,7 @@ class FileDataset(OriginDataset):
             extra: columns of further objects; data are then a dict by column name, or by the names of a mapping from
                 name to column, in which the first object has the name of its column.
             size: column of sizes in bytes of ``uri``, or a mapping from object name to such a column.
-            arguments: as of ``FileDataset``.
+            arguments: as in ``FileDataset``.
 
         Raises:
             ConfigError: a column is missing or a cell empty; see also ``FileDataset``.
@@ -234,7 +234,7 @@ class FileDataset(OriginDataset):
         size: str | Mapping[str, str] | None = None,
         **arguments: Any,
     ) -> Self:
-        """Read the rows of a Parquet file; arguments and errors as of ``from_csv``."""
+        """Read the rows of a Parquet file; arguments and errors as in ``from_csv``."""
         return cls._from_table("parquet", table, uri, target, extra, size, arguments)
 
     @classmethod
@@ -248,7 +248,7 @@ class FileDataset(OriginDataset):
         size: str | Mapping[str, str] | None = None,
         **arguments: Any,
     ) -> Self:
-        """Read the lines of a file with one JSON object each; arguments and errors as of ``from_csv``."""
+        """Read the lines of a file with one JSON object each; arguments and errors as in ``from_csv``."""
         return cls._from_table("jsonl", table, uri, target, extra, size, arguments)
 
     @classmethod

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Exchange between the ranks of ``ft.audit`` at an epoch's end, through torch's process group.
 
-Every rank makes the same calls for each of its iterators; after an epoch that was left early it makes them later. An
-own group with a timeout bounds the wait for a rank that never calls.
+Every rank makes the same calls for each of its iterators; after an epoch that was left early it makes them later. A
+separate group with a timeout bounds the wait for a rank that never calls.
 """
 
 from __future__ import annotations

@@ -90,7 +90,7 @@ class SelectedDataset(OriginDataset):
     def supplied(
         self, data: Mapping[int, bytes | Bytes], generator: torch.Generator | None = None
     ) -> Iterator[SuppliedBytes]:
-        """As of ``OriginDataset``; ``data`` has samples of the subset as keys."""
+        """As in ``OriginDataset``; ``data`` has samples of the subset as keys."""
         of_base = {int(self._samples[i]): part for i, part in data.items()}
         with self._base.supplied(of_base, generator) as supply:
             yield supply

@@ -46,7 +46,7 @@ class TokenDataset(OriginDataset):
             window are omitted, and logged, in both cases.
         cast: dtype of the batches, which are copies then; None keeps the stored type, and batches are views of the
             loader's memory.
-        exclude: patterns of files and folders to omit, as of ``FolderDataset``.
+        exclude: patterns of files and folders to omit, as in ``FolderDataset``.
         storage_options: of the origin.
 
     Raises:

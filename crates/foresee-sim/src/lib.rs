@@ -15,6 +15,7 @@
 //! | `loading/` | loading policies in virtual time |
 //! | `network/` | a step of training over a network |
 //! | `jobs/` | jobs that share their data |
+//! | `named` | enums whose values have names |
 
 #![deny(
     clippy::disallowed_methods,
@@ -24,6 +25,7 @@
 
 mod jobs;
 pub mod loading;
+mod named;
 mod network;
 mod sizes;
 

@@ -85,9 +85,9 @@ fn with_equal_hit_rates_the_planner_pins_and_writes_each_copy_once() {
         let report = total(&simulate(kind, &epochs, &equal(SAMPLES), half));
         println!(
             "{kind:?}: {} of {SAMPLES} bytes written, {} evictions",
-            report.kept_bytes, report.evictions
+            report.cached_bytes, report.evictions
         );
-        report.kept_bytes
+        report.cached_bytes
     };
     assert_eq!(written(PolicyKind::PLANNER), half);
     let next_use = PolicyKind::Planner { choice: PolicyChoice::NextUse, ahead: usize::MAX };

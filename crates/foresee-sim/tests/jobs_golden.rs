@@ -30,21 +30,21 @@ fn seconds(value: &Value) -> Nanos {
     Nanos::new((value.as_f64().unwrap() * 1e9).round() as u64)
 }
 
-fn job(told: &Value, start: f64) -> Job {
+fn job(job_inputs: &Value, start: f64) -> Job {
     Job {
-        compute: seconds(&told["compute"]),
-        wait: seconds(&told["wait"]),
-        wait_cached: seconds(&told["wait_cached"]),
-        wait_conc: told.get("wait_conc").map(seconds).into_iter().collect(),
+        compute: seconds(&job_inputs["compute"]),
+        wait: seconds(&job_inputs["wait"]),
+        wait_cached: seconds(&job_inputs["wait_cached"]),
+        wait_conc: job_inputs.get("wait_conc").map(seconds).into_iter().collect(),
         batch: 1,
-        epochs: told["epochs"].as_u64().unwrap(),
+        epochs: job_inputs["epochs"].as_u64().unwrap(),
         start: Nanos::new((start * 1e9).round() as u64),
     }
 }
 
-fn alone(told: &Value) -> f64 {
-    let [compute, wait, cached, steps, epochs] =
-        ["compute", "wait", "wait_cached", "steps", "epochs"].map(|figure| told[figure].as_f64().unwrap());
+fn alone(job_inputs: &Value) -> f64 {
+    let [compute, wait, cached, steps, epochs] = ["compute", "wait", "wait_cached", "steps", "epochs"]
+        .map(|figure| job_inputs[figure].as_f64().unwrap());
     steps * (compute + wait + (epochs - 1.0) * (compute + cached))
 }
 
@@ -71,7 +71,8 @@ fn makespans_of_two_jobs_match_within_some_steps() {
             Value::Array(all) => all.clone(),
             one => vec![one.clone()],
         };
-        let compat = Compat::named(inputs.get("compat").map_or("physical", |told| told.as_str().unwrap()));
+        let compat =
+            Compat::named(inputs.get("compat").map_or("physical", |compat| compat.as_str().unwrap()));
         let storage = Storage::Competing { compat: compat.unwrap(), correction: Correction::None };
         let samples = leader["steps"].as_u64().unwrap();
         let data = SharedData { samples, cache: samples, storage };
@@ -80,9 +81,9 @@ fn makespans_of_two_jobs_match_within_some_steps() {
             let report = simulate_jobs(&jobs, &data).unwrap();
             let steps = jobs.iter().map(|job| job.compute + *job.wait_conc.iter().max().unwrap());
             let step = steps.max().unwrap().as_secs_f64();
-            let (told, wanted) = (report.makespan.as_secs_f64(), makespan.as_f64().unwrap());
+            let (simulated, wanted) = (report.makespan.as_secs_f64(), makespan.as_f64().unwrap());
             let id = &vector["id"];
-            assert!((told - wanted).abs() <= 3.0 * step, "{id} at {start}: {told} for {wanted}");
+            assert!((simulated - wanted).abs() <= 3.0 * step, "{id} at {start}: {simulated} for {wanted}");
             played += 1;
         }
     }
@@ -95,17 +96,20 @@ fn the_plan_of_the_frontier_matches_to_the_nanosecond() {
     assert!(!plans.is_empty());
     for vector in plans {
         let (inputs, expected) = (&vector["inputs"], &vector["expected"]);
-        let told = inputs["jobs"].as_array().unwrap();
+        let jobs_inputs = inputs["jobs"].as_array().unwrap();
         let starts = expected["starts"].as_array().unwrap();
-        let samples = told[0]["steps"].as_u64().unwrap();
+        let samples = jobs_inputs[0]["steps"].as_u64().unwrap();
         let storage = Storage::Coalescing { read: seconds(&inputs["read"]) };
         let data = SharedData { samples, cache: samples, storage };
-        let planned: Vec<Job> =
-            told.iter().zip(starts).map(|(told, start)| job(told, start.as_f64().unwrap())).collect();
+        let planned: Vec<Job> = jobs_inputs
+            .iter()
+            .zip(starts)
+            .map(|(job_inputs, start)| job(job_inputs, start.as_f64().unwrap()))
+            .collect();
         let report = simulate_jobs(&planned, &data).unwrap();
         assert_eq!(report.makespan, seconds(&expected["makespan"]));
         assert_eq!(report.gpu_time, seconds(&expected["gpu_seconds"]));
-        let at_once: Vec<Job> = told.iter().map(|told| job(told, 0.0)).collect();
+        let at_once: Vec<Job> = jobs_inputs.iter().map(|job_inputs| job(job_inputs, 0.0)).collect();
         let report = simulate_jobs(&at_once, &data).unwrap();
         assert_eq!(report.makespan, seconds(&expected["makespan"]));
         assert_eq!(report.gpu_time, seconds(&expected["gpu_seconds_simultaneous"]));

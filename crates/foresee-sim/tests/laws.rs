@@ -92,9 +92,9 @@ impl Books {
     }
 
     fn check_room(&self, planner: &Planner) -> Result<(), TestCaseError> {
-        for (tier, room) in (0_u8..).map(TierIndex).zip(&self.tiers) {
+        for (tier, capacity) in (0_u8..).map(TierIndex).zip(&self.tiers) {
             prop_assert_eq!(planner.used(tier), self.used(tier));
-            prop_assert!(self.used(tier) <= room.capacity, "{:?} holds more than it may", tier);
+            prop_assert!(self.used(tier) <= capacity.capacity, "{:?} holds more than it may", tier);
         }
         for id in (0..=self.sizes.count()).map(SampleId) {
             prop_assert_eq!(planner.holds(id), self.held.get(&id).copied());
@@ -135,9 +135,9 @@ impl Books {
             prop_assert_eq!(self.held.insert(sample, tier), None);
             prop_assert!(self.used(tier) <= self.tiers[usize::from(tier.0)].capacity);
         } else if source == PlannedSource::Origin && access.next_use != NextUse::Never {
-            for (tier, room) in (0_u8..).map(TierIndex).zip(&self.tiers) {
-                let free = room.capacity.saturating_sub(self.used(tier));
-                prop_assert!(room.cost(self.sizes.size(sample)) > free, "bypassed beside free room");
+            for (tier, capacity) in (0_u8..).map(TierIndex).zip(&self.tiers) {
+                let free = capacity.capacity.saturating_sub(self.used(tier));
+                prop_assert!(capacity.cost(self.sizes.size(sample)) > free, "bypassed beside free room");
             }
         }
         Ok(())
@@ -189,8 +189,8 @@ fn follow(run: &Run) -> Result<u64, TestCaseError> {
             Deed::Resize(tier, capacity) => {
                 let mut evicted = Vec::new();
                 planner.handle_room(TierIndex(*tier), Bytes::new(*capacity), &mut evicted);
-                if let Some(room) = books.tiers.get_mut(usize::from(*tier)) {
-                    room.capacity = Bytes::new(*capacity);
+                if let Some(capacity) = books.tiers.get_mut(usize::from(*tier)) {
+                    capacity.capacity = Bytes::new(*capacity);
                 }
                 for (victim, tier) in evicted {
                     prop_assert_eq!(books.held.remove(&victim), Some(tier));

@@ -61,7 +61,7 @@ proptest! {
     fn with_equal_sizes_less_capacity_never_helps(
         (samples, epochs, capacity) in (1_u64..30).prop_flat_map(|samples| (Just(samples), epochs(samples), 1..=samples)),
     ) {
-        let hits = |room| total(&simulate(PolicyKind::PLANNER, &epochs, &equal(samples), Bytes::new(room))).hits;
+        let hits = |capacity| total(&simulate(PolicyKind::PLANNER, &epochs, &equal(samples), Bytes::new(capacity))).hits;
         prop_assert!(hits(capacity - 1) <= hits(capacity));
     }
 

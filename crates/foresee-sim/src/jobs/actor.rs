@@ -16,14 +16,14 @@ pub(super) struct Actor<'a> {
     pub(super) step: u64,
     /// Whether its current or last step reads from the storage.
     pub(super) reading: bool,
-    pub(super) doing: Doing,
+    pub(super) activity: Activity,
     pub(super) run: JobRun,
 }
 
 #[derive(Clone, Copy)]
-pub(super) enum Doing {
+pub(super) enum Activity {
     /// Not started, or between two steps.
-    Nothing,
+    Idle,
     Step {
         until: u64,
     },
@@ -34,15 +34,15 @@ pub(super) enum Doing {
 }
 
 /// The next action of a job that is about to begin a step.
-pub(super) enum Turn {
+pub(super) enum StepDecision {
     /// Begin the step.
-    Begin(Begun),
+    Begin(StepStart),
     /// Wait until another job has completed this many samples of the epoch.
     Hold(u64),
 }
 
 /// A step that has begun.
-pub(super) struct Begun {
+pub(super) struct StepStart {
     pub(super) state: JobState,
     pub(super) end: Nanos,
     /// Samples requested from the storage.
@@ -64,7 +64,7 @@ impl Actor<'_> {
 
     /// Whether the next step, in an epoch after the first, finds its data in a cache that holds a share of them.
     /// Such steps are evenly spread, so neither the beginning nor the end of an epoch is special.
-    pub(super) fn kept(&self, data: &SharedData) -> bool {
+    pub(super) fn is_cached(&self, data: &SharedData) -> bool {
         let missing = u128::from(data.samples.saturating_sub(data.cache));
         let before = |steps: u64| u128::from(steps) * missing / u128::from(data.samples);
         self.epoch > 0 && before(self.step + 1) == before(self.step)
@@ -84,28 +84,28 @@ pub(super) fn frontier(actors: &[Actor<'_>], epoch: u64, samples: u64) -> u64 {
 impl<'a> Actor<'a> {
     pub(super) fn new(job: &'a Job) -> Self {
         let run = JobRun { start: job.start, ..JobRun::default() };
-        Self { job, epoch: 0, done: 0, step: 0, reading: false, doing: Doing::Nothing, run }
+        Self { job, epoch: 0, done: 0, step: 0, reading: false, activity: Activity::Idle, run }
     }
 
-    pub(super) fn begin_step(&mut self, begun: &Begun, samples: u64, now: Nanos) {
+    pub(super) fn begin_step(&mut self, start: &StepStart, samples: u64, now: Nanos) {
         let until = self.next(samples);
-        let took = begun.end - now;
-        let span = &mut self.run.states[begun.state as usize];
+        let took = start.end - now;
+        let span = &mut self.run.states[start.state as usize];
         span.count += 1;
         span.time += took;
         self.run.stall += took - self.job.compute;
-        self.run.reads += begun.reads;
-        self.run.hits += until - self.done - begun.reads;
-        if begun.caught && self.run.caught.is_none() {
+        self.run.reads += start.reads;
+        self.run.hits += until - self.done - start.reads;
+        if start.caught && self.run.caught.is_none() {
             self.run.caught = Some(now);
         }
-        self.reading = matches!(begun.state, JobState::Alone | JobState::Together);
-        self.doing = Doing::Step { until };
+        self.reading = matches!(start.state, JobState::Alone | JobState::Together);
+        self.activity = Activity::Step { until };
     }
 
     pub(super) fn end_step(&mut self, samples: u64, now: Nanos) {
-        let Doing::Step { until } = self.doing else { return };
-        self.doing = Doing::Nothing;
+        let Activity::Step { until } = self.activity else { return };
+        self.activity = Activity::Idle;
         (self.done, self.step) = (until, self.step + 1);
         if self.done < samples {
             return;

@@ -39,7 +39,7 @@ pub enum JobsError {
         rule: &'static str,
     },
     /// A required value is missing.
-    #[error("job {job}: {field} is not measured; run it beside another job with a cold cache")]
+    #[error("job {job}: {field} is not measured; run it with another job and a cold cache")]
     NotMeasured {
         /// The index of the job, from 0.
         job: usize,
@@ -85,7 +85,7 @@ pub(super) fn check(jobs: &[Job], data: &SharedData) -> Result<(), JobsError> {
 fn check_margin(correction: Correction, job: &Job, data: &SharedData) -> Result<(), JobsError> {
     let Correction::Hold { margin } = correction else { return Ok(()) };
     if data.cache < data.samples && margin.saturating_add(job.batch) > data.cache {
-        let rule = "at most the samples that the cache keeps, less a batch";
+        let rule = "at most the samples that the cache holds, less a batch";
         return Err(JobsError::Invalid { field: "margin", value: margin, rule });
     }
     Ok(())

@@ -10,7 +10,7 @@ use std::ops::Range;
 
 use foresee_units::Nanos;
 
-use super::actor::{Actor, Begun};
+use super::actor::{Actor, StepStart};
 use super::{JobState, SharedData};
 
 pub(super) struct Coalescing {
@@ -18,12 +18,12 @@ pub(super) struct Coalescing {
     read: Nanos,
     /// When the storage has completed all requests.
     free: Nanos,
-    epochs: BTreeMap<u64, Fetched>,
+    epochs: BTreeMap<u64, EpochRequests>,
 }
 
 /// Requests of one epoch.
 #[derive(Default)]
-struct Fetched {
+struct EpochRequests {
     /// Samples requested so far.
     until: u64,
     /// Transfers that may be in progress: their samples and end times.
@@ -35,42 +35,48 @@ impl Coalescing {
         Self { read, free: Nanos::ZERO, epochs: BTreeMap::new() }
     }
 
-    pub(super) fn begin(&mut self, actors: &[Actor<'_>], who: usize, data: &SharedData, now: Nanos) -> Begun {
-        let me = &actors[who];
-        let computed = now + me.cached_step();
-        if me.kept(data) {
-            return Begun { state: JobState::Cached, end: computed, reads: 0, caught: false };
+    pub(super) fn begin(
+        &mut self,
+        actors: &[Actor<'_>],
+        index: usize,
+        data: &SharedData,
+        now: Nanos,
+    ) -> StepStart {
+        let actor = &actors[index];
+        let computed = now + actor.cached_step();
+        if actor.is_cached(data) {
+            return StepStart { state: JobState::Cached, end: computed, reads: 0, caught: false };
         }
-        self.forget(actors);
-        let (from, until) = (me.done, me.next(data.samples));
-        let company = (0..actors.len()).any(|other| other != who && actors[other].reading);
-        let state = if company { JobState::Together } else { JobState::Alone };
-        let fetched = self.epochs.entry(me.epoch).or_default();
-        while fetched.transfers.front().is_some_and(|(_, end)| *end <= now) {
-            fetched.transfers.pop_front();
+        self.drop_finished_epochs(actors);
+        let (from, until) = (actor.done, actor.next(data.samples));
+        let has_company = (0..actors.len()).any(|other| other != index && actors[other].reading);
+        let state = if has_company { JobState::Together } else { JobState::Alone };
+        let requests = self.epochs.entry(actor.epoch).or_default();
+        while requests.transfers.front().is_some_and(|(_, end)| *end <= now) {
+            requests.transfers.pop_front();
         }
-        if until > fetched.until {
-            let asked = from.max(fetched.until);
-            let end = transfer(&mut self.free, self.read, data.samples, asked..until, now);
-            fetched.until = until;
-            fetched.transfers.push_back((asked..until, end));
-            return Begun { state, end: computed.max(end), reads: until - asked, caught: false };
+        if until > requests.until {
+            let requested = from.max(requests.until);
+            let end = transfer(&mut self.free, self.read, data.samples, requested..until, now);
+            requests.until = until;
+            requests.transfers.push_back((requested..until, end));
+            return StepStart { state, end: computed.max(end), reads: until - requested, caught: false };
         }
-        if fetched.until - from > data.cache {
+        if requests.until - from > data.cache {
             let end = transfer(&mut self.free, self.read, data.samples, from..until, now);
-            return Begun { state, end: computed.max(end), reads: until - from, caught: false };
+            return StepStart { state, end: computed.max(end), reads: until - from, caught: false };
         }
-        let under_way = fetched.transfers.iter().find(|(part, _)| part.contains(&(until - 1)));
-        if let Some(&(_, end)) = under_way {
-            return Begun { state: JobState::Together, end: computed.max(end), reads: 0, caught: true };
+        let in_flight = requests.transfers.iter().find(|(part, _)| part.contains(&(until - 1)));
+        if let Some(&(_, end)) = in_flight {
+            return StepStart { state: JobState::Together, end: computed.max(end), reads: 0, caught: true };
         }
-        let complete = fetched.until == data.samples;
+        let complete = requests.until == data.samples;
         let state = if complete { JobState::Cached } else { JobState::Behind };
-        Begun { state, end: computed, reads: 0, caught: false }
+        StepStart { state, end: computed, reads: 0, caught: false }
     }
 
     /// Drop epochs that every job has left.
-    fn forget(&mut self, actors: &[Actor<'_>]) {
+    fn drop_finished_epochs(&mut self, actors: &[Actor<'_>]) {
         let live = actors.iter().filter(|actor| actor.epoch < actor.job.epochs);
         let first = live.map(|actor| actor.epoch).min().unwrap_or(0);
         while self.epochs.first_key_value().is_some_and(|(&epoch, _)| epoch < first) {

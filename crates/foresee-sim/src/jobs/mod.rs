@@ -42,6 +42,8 @@ use foresee_units::Nanos;
 
 pub use check::JobsError;
 
+use crate::named::named_enum;
+
 /// Times of one job, and its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
@@ -106,31 +108,17 @@ pub enum Correction {
     },
 }
 
-/// The source of a step's data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum JobState {
-    /// The storage, with no other reader; the paper's SR.
-    Alone,
-    /// The storage, with other readers; the paper's CR.
-    Together,
-    /// The cache, behind another job; the paper's CL.
-    Behind,
-    /// The cache, which has all data of the epoch; the paper's L.
-    Cached,
-}
-
-impl JobState {
-    /// All of them.
-    pub const ALL: [Self; 4] = [Self::Alone, Self::Together, Self::Behind, Self::Cached];
-
-    /// `alone`, `together`, `behind` or `cached`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Alone => "alone",
-            Self::Together => "together",
-            Self::Behind => "behind",
-            Self::Cached => "cached",
-        }
+named_enum! {
+    /// The source of a step's data.
+    JobState {
+        /// The storage, with no other reader; the paper's SR.
+        Alone = "alone",
+        /// The storage, with other readers; the paper's CR.
+        Together = "together",
+        /// The cache, behind another job; the paper's CL.
+        Behind = "behind",
+        /// The cache, which has all data of the epoch; the paper's L.
+        Cached = "cached",
     }
 }
 
@@ -223,7 +211,7 @@ pub struct JobsReport {
 /// ```
 pub fn simulate_jobs(jobs: &[Job], data: &SharedData) -> Result<JobsReport, JobsError> {
     check::check(jobs, data)?;
-    let runs = run::play(jobs, data);
+    let runs = run::simulate(jobs, data);
     let makespan = runs.iter().map(|run| run.end).max().unwrap_or_default();
     let gpu_time = runs.iter().map(JobRun::time).sum();
     Ok(JobsReport { jobs: runs, makespan, gpu_time })

@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 
 use foresee_units::Nanos;
 
-use super::actor::{Actor, Doing, Turn, frontier};
+use super::actor::{Activity, Actor, StepDecision, frontier};
 use super::coalescing::Coalescing;
 use super::competing::Competing;
 use super::{Job, JobRun, SharedData, Storage};
@@ -19,80 +19,81 @@ enum Rule {
 }
 
 impl Rule {
-    fn begin(&mut self, actors: &[Actor<'_>], who: usize, data: &SharedData, now: Nanos) -> Turn {
+    fn begin(&mut self, actors: &[Actor<'_>], index: usize, data: &SharedData, now: Nanos) -> StepDecision {
         match self {
-            Self::Competing(rule) => rule.begin(actors, who, data, now),
-            Self::Coalescing(rule) => Turn::Begin(rule.begin(actors, who, data, now)),
+            Self::Competing(rule) => rule.begin(actors, index, data, now),
+            Self::Coalescing(rule) => StepDecision::Begin(rule.begin(actors, index, data, now)),
         }
     }
 }
 
 /// Simulate all jobs, which must be valid.
-pub(super) fn play(jobs: &[Job], data: &SharedData) -> Vec<JobRun> {
+pub(super) fn simulate(jobs: &[Job], data: &SharedData) -> Vec<JobRun> {
     let rule = match data.storage {
         Storage::Competing { compat, correction } => {
             Rule::Competing(Competing::new(compat, correction, jobs.len()))
         }
         Storage::Coalescing { read } => Rule::Coalescing(Coalescing::new(read)),
     };
-    let mut play = Play { data, rule, actors: jobs.iter().map(Actor::new).collect(), due: BinaryHeap::new() };
-    play.due.extend(jobs.iter().enumerate().map(|(who, job)| Reverse((job.start, who))));
-    while let Some(&Reverse((now, _))) = play.due.peek() {
-        play.instant(now);
+    let mut simulation =
+        Simulation { data, rule, actors: jobs.iter().map(Actor::new).collect(), due: BinaryHeap::new() };
+    simulation.due.extend(jobs.iter().enumerate().map(|(index, job)| Reverse((job.start, index))));
+    while let Some(&Reverse((now, _))) = simulation.due.peek() {
+        simulation.process_instant(now);
     }
-    assert!(play.actors.iter().all(|actor| actor.epoch == actor.job.epochs), "a job was held for ever");
-    play.actors.into_iter().map(|actor| actor.run).collect()
+    assert!(simulation.actors.iter().all(|actor| actor.epoch == actor.job.epochs), "a job was held forever");
+    simulation.actors.into_iter().map(|actor| actor.run).collect()
 }
 
-struct Play<'a> {
+struct Simulation<'a> {
     data: &'a SharedData,
     rule: Rule,
     actors: Vec<Actor<'a>>,
     due: BinaryHeap<Reverse<(Nanos, usize)>>,
 }
 
-impl Play<'_> {
+impl Simulation<'_> {
     /// Complete all steps that end at `now` before any step begins.
-    fn instant(&mut self, now: Nanos) {
+    fn process_instant(&mut self, now: Nanos) {
         let mut ready = Vec::new();
-        while let Some(&Reverse((time, who))) = self.due.peek() {
+        while let Some(&Reverse((time, index))) = self.due.peek() {
             if time > now {
                 break;
             }
             self.due.pop();
-            self.actors[who].end_step(self.data.samples, now);
-            ready.push(who);
+            self.actors[index].end_step(self.data.samples, now);
+            ready.push(index);
         }
-        for who in 0..self.actors.len() {
-            if self.is_free(who, now) {
-                ready.push(who);
+        for index in 0..self.actors.len() {
+            if self.release(index, now) {
+                ready.push(index);
             }
         }
-        ready.retain(|&who| self.actors[who].epoch < self.actors[who].job.epochs);
+        ready.retain(|&index| self.actors[index].epoch < self.actors[index].job.epochs);
         let actors = &self.actors;
-        ready.sort_by_key(|&who| (Reverse((actors[who].epoch, actors[who].done)), who));
-        for who in ready {
-            match self.rule.begin(&self.actors, who, self.data, now) {
-                Turn::Begin(begun) => {
-                    self.actors[who].begin_step(&begun, self.data.samples, now);
-                    self.due.push(Reverse((begun.end, who)));
+        ready.sort_by_key(|&index| (Reverse((actors[index].epoch, actors[index].done)), index));
+        for index in ready {
+            match self.rule.begin(&self.actors, index, self.data, now) {
+                StepDecision::Begin(start) => {
+                    self.actors[index].begin_step(&start, self.data.samples, now);
+                    self.due.push(Reverse((start.end, index)));
                 }
-                Turn::Hold(until) => {
-                    self.actors[who].reading = false;
-                    self.actors[who].doing = Doing::Held { until, since: now };
+                StepDecision::Hold(until) => {
+                    self.actors[index].reading = false;
+                    self.actors[index].activity = Activity::Held { until, since: now };
                 }
             }
         }
     }
 
     /// Release a held job whose reason no longer applies.
-    fn is_free(&mut self, who: usize, now: Nanos) -> bool {
-        let Doing::Held { until, since } = self.actors[who].doing else { return false };
-        if frontier(&self.actors, self.actors[who].epoch, self.data.samples) < until {
+    fn release(&mut self, index: usize, now: Nanos) -> bool {
+        let Activity::Held { until, since } = self.actors[index].activity else { return false };
+        if frontier(&self.actors, self.actors[index].epoch, self.data.samples) < until {
             return false;
         }
-        let actor = &mut self.actors[who];
-        actor.doing = Doing::Nothing;
+        let actor = &mut self.actors[index];
+        actor.activity = Activity::Idle;
         actor.run.held.count += 1;
         actor.run.held.time += now - since;
         actor.run.stall += now - since;

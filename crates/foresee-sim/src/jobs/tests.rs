@@ -13,8 +13,8 @@ use super::{Correction, Job, JobState, JobsError, JobsReport, SharedData, Storag
 const FREE: Correction = Correction::None;
 
 /// Nanoseconds of compute, wait, cached wait and wait in company; one sample per step.
-fn job(figures: [u64; 4], epochs: u64, start: u64) -> Job {
-    let [compute, wait, wait_cached, conc] = figures.map(Nanos::new);
+fn job(times: [u64; 4], epochs: u64, start: u64) -> Job {
+    let [compute, wait, wait_cached, conc] = times.map(Nanos::new);
     Job { compute, wait, wait_cached, wait_conc: vec![conc], batch: 1, epochs, start: Nanos::new(start) }
 }
 
@@ -31,7 +31,7 @@ fn play(jobs: &[Job], data: &SharedData) -> JobsReport {
 }
 
 /// Ends of leader and follower by the closed forms, in nanoseconds.
-#[expect(clippy::cast_precision_loss, reason = "small figures")]
+#[expect(clippy::cast_precision_loss, reason = "small values")]
 fn closed(leader: &Job, follower: &Job, samples: u64, compat: Compat) -> [f64; 2] {
     let sum = |compute: Nanos, wait: Nanos| (compute.get() + wait.get()) as f64;
     let n = samples as f64;
@@ -113,7 +113,7 @@ fn three_jobs_at_once_have_the_wait_of_three() {
     assert!(report.makespan.get().abs_diff(100 * 60) <= 100, "{:?}", report.makespan);
     jobs.push(jobs[0].clone());
     let report = play(&jobs, &competing(100, Compat::Physical, FREE));
-    assert!(report.makespan.get().abs_diff(100 * 60) <= 100, "the last figure stands for more");
+    assert!(report.makespan.get().abs_diff(100 * 60) <= 100, "the last value holds for more");
 }
 
 #[test]
@@ -200,15 +200,15 @@ fn unequal_batches_share_one_frontier() {
 fn errors_name_invalid_inputs() {
     let data = competing(10, Compat::Physical, FREE);
     let fine = job([1, 1, 0, 1], 1, 0);
-    let told = |jobs: &[Job], data: &SharedData| simulate_jobs(jobs, data).unwrap_err().to_string();
+    let error = |jobs: &[Job], data: &SharedData| simulate_jobs(jobs, data).unwrap_err().to_string();
     assert_eq!(simulate_jobs(&[], &data), Err(JobsError::NoJob));
-    assert_eq!(told(&[], &data), "there is no job; give at least one");
+    assert_eq!(error(&[], &data), "there is no job; give at least one");
     let none = SharedData { samples: 0, ..data };
-    assert_eq!(told(from_ref(&fine), &none), "samples is 0; it must be 1 or more");
+    assert_eq!(error(from_ref(&fine), &none), "samples is 0; it must be 1 or more");
     let wrong = |change: fn(&mut Job)| {
         let mut job = fine.clone();
         change(&mut job);
-        told(&[fine.clone(), job], &data)
+        error(&[fine.clone(), job], &data)
     };
     assert_eq!(wrong(|job| job.compute = Nanos::ZERO), "job 1: compute is 0; it must be 1 or more");
     assert_eq!(wrong(|job| job.batch = 0), "job 1: batch is 0; it must be 1 or more");
@@ -220,9 +220,9 @@ fn errors_name_invalid_inputs() {
     let long = wrong(|job| (job.epochs, job.compute) = (u64::MAX, Nanos::MAX));
     assert!(long.contains("the clock has room for"), "{long}");
     let hold = competing(10, Compat::Physical, Correction::Hold { margin: 5 });
-    let margin = told(from_ref(&fine), &SharedData { cache: 5, ..hold });
+    let margin = error(from_ref(&fine), &SharedData { cache: 5, ..hold });
     assert!(
-        margin.starts_with("margin is 5; it must be at most the samples that the cache keeps"),
+        margin.starts_with("margin is 5; it must be at most the samples that the cache holds"),
         "{margin}"
     );
     let alone = Job { wait_conc: vec![], ..fine };
@@ -231,7 +231,7 @@ fn errors_name_invalid_inputs() {
 }
 
 /// Compute, wait, cached wait and wait in company: a warm cache helps, company does not.
-fn figures() -> impl Strategy<Value = [u64; 4]> {
+fn times() -> impl Strategy<Value = [u64; 4]> {
     (1_u64..400, 0_u64..400, 0..=100_u64, 0_u64..400)
         .prop_map(|(compute, wait, share, more)| [compute, wait, wait * share / 100, wait + more])
 }
@@ -247,8 +247,8 @@ fn any_data() -> impl Strategy<Value = SharedData> {
 }
 
 fn any_jobs() -> impl Strategy<Value = Vec<Job>> {
-    let one = (figures(), 1_u64..4, 0_u64..40_000, 1_u64..9);
-    let one = one.prop_map(|(figures, epochs, start, batch)| Job { batch, ..job(figures, epochs, start) });
+    let one = (times(), 1_u64..4, 0_u64..40_000, 1_u64..9);
+    let one = one.prop_map(|(times, epochs, start, batch)| Job { batch, ..job(times, epochs, start) });
     prop::collection::vec(one, 1..6)
 }
 
@@ -257,7 +257,7 @@ proptest! {
 
     #[test]
     fn two_jobs_end_within_some_steps_of_the_closed_forms(
-        leader in figures(), follower in figures(),
+        leader in times(), follower in times(),
         epochs in (1_u64..4, 1_u64..4), share in 0.0_f64..1.3, samples in 200_u64..900,
         paper: bool,
     ) {
@@ -270,16 +270,16 @@ proptest! {
         let jobs = [job(leader, epochs.0, 0), job(follower, epochs.1, start)];
         // Steps are whole: a step in progress makes the follower meet the leader a step early, and each step
         // brings it closer by the difference of the two.
-        #[expect(clippy::cast_precision_loss, reason = "small figures")]
+        #[expect(clippy::cast_precision_loss, reason = "small values")]
         let early = if warm < cold { cold as f64 / (cold - warm) as f64 } else { 0.0 };
         prop_assume!(early < 20.0);
         let [a, b] = closed(&jobs[0], &jobs[1], samples, compat);
         let report = play(&jobs, &competing(samples, compat, FREE));
         let longest = [leader, follower].map(|job| job[0] + job[3]).into_iter().max().unwrap();
-        #[expect(clippy::cast_precision_loss, reason = "small figures")]
+        #[expect(clippy::cast_precision_loss, reason = "small values")]
         let allowed = (4.0 + 2.0 * early) * longest as f64;
         for (run, expected) in report.jobs.iter().zip([a, b]) {
-            #[expect(clippy::cast_precision_loss, reason = "small figures")]
+            #[expect(clippy::cast_precision_loss, reason = "small values")]
             let end = run.end.get() as f64;
             prop_assert!((end - expected).abs() <= allowed, "{end} for {expected}, allowed {allowed}");
         }
@@ -321,8 +321,8 @@ proptest! {
         let bound = steps.iter().map(|&(step, epochs)| first(step.max(transfer)) + whole(step, epochs - 1));
         let bound = bound.max().unwrap();
         let keeps_up = steps.iter().filter(|&&(step, _)| step <= transfer).map(|&(step, _)| step).max();
-        let pace = keeps_up.unwrap_or_else(|| steps.iter().map(|&(step, _)| step).min().unwrap());
-        let leader = steps.iter().position(|&(step, _)| step == pace).unwrap();
+        let leader_step = keeps_up.unwrap_or_else(|| steps.iter().map(|&(step, _)| step).min().unwrap());
+        let leader = steps.iter().position(|&(step, _)| step == leader_step).unwrap();
         let starts = steps.iter().enumerate().map(|(at, &(step, epochs))| {
             let start = if at == leader { 0 } else { bound - whole(step, epochs) };
             job([step, 0, 0, 0], epochs, start)
@@ -359,15 +359,15 @@ proptest! {
 
     #[test]
     fn held_followers_cost_the_leader_nothing(
-        leader in figures(), followers in prop::collection::vec((figures(), 0_u64..60_000), 1..4),
+        leader in times(), followers in prop::collection::vec((times(), 0_u64..60_000), 1..4),
         samples in 20_u64..120, margin in 0_u64..8,
     ) {
         // No job is faster than the leader in company.
         let cold = leader[0] + leader[1];
         let mut jobs = vec![job(leader, 1, 0)];
-        for (mut figures, start) in followers {
-            figures[3] = figures[3].max(cold);
-            jobs.push(job(figures, 2, start));
+        for (mut times, start) in followers {
+            times[3] = times[3].max(cold);
+            jobs.push(job(times, 2, start));
         }
         let hold = competing(samples, Compat::Physical, Correction::Hold { margin });
         let report = play(&jobs, &hold);

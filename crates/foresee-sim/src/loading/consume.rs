@@ -10,7 +10,7 @@ use super::scenario::HandOver;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Consumer {
     hand_over: HandOver,
-    asked: f64,
+    requested: f64,
     /// When it becomes idle; for whole batches: when it took the previous one.
     free: f64,
     compute: f64,
@@ -21,7 +21,7 @@ pub(super) struct Consumer {
 
 /// A consumed sample.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Taken {
+pub(super) struct SampleTimes {
     /// When it was wanted.
     pub(super) wanted: f64,
     /// When its consumption began or, for whole batches, could have begun.
@@ -32,9 +32,9 @@ pub(super) struct Taken {
 
 /// A consumed batch.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Ended {
+pub(super) struct BatchTimes {
     /// When it was wanted.
-    pub(super) asked: f64,
+    pub(super) requested: f64,
     /// When the consumer becomes idle.
     pub(super) free: f64,
     pub(super) compute: f64,
@@ -47,11 +47,11 @@ pub(super) struct Ended {
 impl Consumer {
     /// Request a batch at `free`.
     pub(super) fn new(hand_over: HandOver, free: f64) -> Self {
-        Self { hand_over, asked: free, free, compute: 0.0, stall: 0.0, whole: (free, ORIGIN) }
+        Self { hand_over, requested: free, free, compute: 0.0, stall: 0.0, whole: (free, ORIGIN) }
     }
 
     /// Take the next sample, in order. It is staged at `available` and takes `computing` seconds.
-    pub(super) fn take(&mut self, available: f64, source: SourceCode, computing: f64) -> Taken {
+    pub(super) fn consume(&mut self, available: f64, source: SourceCode, computing: f64) -> SampleTimes {
         let wanted = self.free;
         let consumed = wanted.max(available);
         self.compute += computing;
@@ -68,17 +68,17 @@ impl Consumer {
             }
         };
         self.stall += waited;
-        Taken { wanted, consumed, waited }
+        SampleTimes { wanted, consumed, waited }
     }
 
     /// End the batch after its last sample.
-    pub(super) fn end(self) -> Ended {
-        let Self { hand_over, asked, free, compute, stall, whole: (there, last) } = self;
+    pub(super) fn finish(self) -> BatchTimes {
+        let Self { hand_over, requested, free, compute, stall, whole: (staged, source) } = self;
         match hand_over {
-            HandOver::Sample => Ended { asked, free, compute, stall, waited: (ORIGIN, 0.0) },
+            HandOver::Sample => BatchTimes { requested, free, compute, stall, waited: (ORIGIN, 0.0) },
             HandOver::Batch => {
-                let stall = there - free;
-                Ended { asked, free: there + compute, compute, stall, waited: (last, stall) }
+                let stall = staged - free;
+                BatchTimes { requested, free: staged + compute, compute, stall, waited: (source, stall) }
             }
         }
     }
@@ -91,22 +91,28 @@ mod tests {
     #[test]
     fn computation_starts_per_sample_or_with_the_whole_batch() {
         let mut one_by_one = Consumer::new(HandOver::Sample, 1.0);
-        assert_eq!(one_by_one.take(2.0, 1, 5.0), Taken { wanted: 1.0, consumed: 2.0, waited: 1.0 });
-        assert_eq!(one_by_one.take(6.0, 2, 5.0), Taken { wanted: 7.0, consumed: 7.0, waited: 0.0 });
-        let ended = one_by_one.end();
-        assert_eq!((ended.asked, ended.free, ended.compute, ended.stall), (1.0, 12.0, 10.0, 1.0));
+        assert_eq!(one_by_one.consume(2.0, 1, 5.0), SampleTimes { wanted: 1.0, consumed: 2.0, waited: 1.0 });
+        assert_eq!(one_by_one.consume(6.0, 2, 5.0), SampleTimes { wanted: 7.0, consumed: 7.0, waited: 0.0 });
+        let batch_times = one_by_one.finish();
+        assert_eq!(
+            (batch_times.requested, batch_times.free, batch_times.compute, batch_times.stall),
+            (1.0, 12.0, 10.0, 1.0)
+        );
         let mut whole = Consumer::new(HandOver::Batch, 1.0);
-        assert_eq!(whole.take(2.0, 1, 5.0), Taken { wanted: 1.0, consumed: 2.0, waited: 0.0 });
-        assert_eq!(whole.take(6.0, 2, 5.0), Taken { wanted: 1.0, consumed: 6.0, waited: 0.0 });
-        let ended = whole.end();
-        assert_eq!((ended.asked, ended.free, ended.stall, ended.waited), (1.0, 16.0, 5.0, (2, 5.0)));
+        assert_eq!(whole.consume(2.0, 1, 5.0), SampleTimes { wanted: 1.0, consumed: 2.0, waited: 0.0 });
+        assert_eq!(whole.consume(6.0, 2, 5.0), SampleTimes { wanted: 1.0, consumed: 6.0, waited: 0.0 });
+        let batch_times = whole.finish();
+        assert_eq!(
+            (batch_times.requested, batch_times.free, batch_times.stall, batch_times.waited),
+            (1.0, 16.0, 5.0, (2, 5.0))
+        );
     }
 
     #[test]
     fn a_batch_of_nothing_is_there_at_once() {
         for hand_over in HandOver::ALL {
-            let ended = Consumer::new(hand_over, 3.0).end();
-            assert_eq!((ended.free, ended.stall), (3.0, 0.0));
+            let batch_times = Consumer::new(hand_over, 3.0).finish();
+            assert_eq!((batch_times.free, batch_times.stall), (3.0, 0.0));
         }
     }
 }

@@ -13,13 +13,15 @@ use std::fmt;
 use foresee_ledger::{Cause, Entry, Op, Subject};
 use foresee_units::{Bytes, Epoch, Nanos, Rank, ReadOutcome, SampleId, Source, Step};
 
-use super::rates::{ORIGIN, SourceCode};
+use super::consume::SampleTimes;
+use super::rates::SourceCode;
 
 /// Takes entries in the order of their simulation: rank after rank within a step.
 pub type Sink = Box<dyn FnMut(Entry) + Send>;
 
 pub(super) struct Log {
-    sink: Sink,
+    /// `None`: entries are not wanted.
+    sink: Option<Sink>,
     /// By source code.
     sources: Vec<Source>,
     /// Offset from training's clock to the run's clock, in seconds.
@@ -28,7 +30,7 @@ pub(super) struct Log {
     epoch: Epoch,
     step: Step,
     /// When the rank requested its batch, on training's clock.
-    asked: f64,
+    requested: f64,
     samples: u32,
     cause: Option<Cause>,
     memory: Memory,
@@ -45,12 +47,18 @@ struct Memory {
 
 /// When a sample was requested, when it was fetched, and when the consumer wanted it.
 #[derive(Clone, Copy)]
-pub(super) struct Fetched {
+pub(super) struct ReadTimes {
     pub(super) start: f64,
     pub(super) end: f64,
     pub(super) wanted: f64,
     /// When its consumption began.
     pub(super) consumed: f64,
+}
+
+impl ReadTimes {
+    pub(super) fn new(start: f64, end: f64, times: SampleTimes) -> Self {
+        Self { start, end, wanted: times.wanted, consumed: times.consumed }
+    }
 }
 
 impl fmt::Debug for Log {
@@ -61,7 +69,7 @@ impl fmt::Debug for Log {
 
 impl Log {
     /// `tiers`: the kind of each tier, fastest first.
-    pub(super) fn new(tiers: &[Source], sink: Sink) -> Self {
+    pub(super) fn new(tiers: &[Source], sink: Option<Sink>) -> Self {
         let places = tiers.len().max(1);
         let mut sources = vec![Source::Origin];
         // Without tiers, window policies still have a disk.
@@ -74,7 +82,7 @@ impl Log {
             rank: Rank(0),
             epoch: Epoch(0),
             step: Step(0),
-            asked: 0.0,
+            requested: 0.0,
             samples: 0,
             cause: None,
             memory: Memory::default(),
@@ -87,14 +95,17 @@ impl Log {
     }
 
     /// Begin a rank's batch.
-    pub(super) fn begin_batch(&mut self, rank: usize, asked: f64) {
-        (self.rank, self.asked, self.samples, self.cause) = (rank_of(rank), asked, 0, None);
+    pub(super) fn begin_batch(&mut self, rank: usize, requested: f64) {
+        (self.rank, self.requested, self.samples, self.cause) = (rank_of(rank), requested, 0, None);
         self.memory = Memory::default();
     }
 
     /// Log the read of a sample of the batch.
-    pub(super) fn read(&mut self, id: u32, source: SourceCode, size: f64, fetched: Fetched) {
-        let Fetched { start, end, wanted, consumed } = fetched;
+    pub(super) fn read(&mut self, id: u32, source: SourceCode, size: f64, times: ReadTimes) {
+        if self.sink.is_none() {
+            return;
+        }
+        let ReadTimes { start, end, wanted, consumed } = times;
         let place = self.sources[usize::from(source)];
         self.samples += 1;
         if consumed > wanted && self.cause.is_none() {
@@ -117,17 +128,17 @@ impl Log {
             memory.seconds += end - start;
         } else {
             let about = (Subject::Sample(SampleId(id.into())), Op::Read, place);
-            self.add(self.rank, about, (start, end - start), (size, 1));
+            self.add(self.rank, about, (start, end - start), (size, 1), None);
         }
     }
 
     /// Log a sample of the batch whose read costs no time.
-    pub(super) fn ready(&mut self) {
+    pub(super) fn add_ready(&mut self) {
         self.samples += 1;
     }
 
-    /// Log that the rank waits for the origin.
-    pub(super) fn waits_for_origin(&mut self) {
+    /// Attribute the batch's wait to the origin.
+    pub(super) fn blame_origin(&mut self) {
         self.cause = Some(Cause::OriginRead);
     }
 
@@ -135,7 +146,8 @@ impl Log {
     pub(super) fn end_batch(&mut self, waited: f64) {
         let Memory { samples, bytes, start, seconds } = self.memory;
         if samples > 0 {
-            self.add(self.rank, (Subject::Batch, Op::Read, Source::Ram), (start, seconds), (bytes, samples));
+            let about = (Subject::Batch, Op::Read, Source::Ram);
+            self.add(self.rank, about, (start, seconds), (bytes, samples), None);
         }
         let cause = self.cause.unwrap_or(Cause::Copy);
         let source = match cause {
@@ -144,40 +156,32 @@ impl Log {
             Cause::Peer => Source::Peer,
             _ => Source::None,
         };
-        let entry = self.entry(
-            self.rank,
-            (Subject::Batch, Op::Wait, source),
-            (self.asked, waited),
-            (0.0, self.samples),
-        );
-        (self.sink)(Entry { cause: Some(cause), ..entry });
+        let about = (Subject::Batch, Op::Wait, source);
+        self.add(self.rank, about, (self.requested, waited), (0.0, self.samples), Some(cause));
     }
 
     /// Log the load of a sample from the origin into a tier.
     pub(super) fn load(&mut self, rank: usize, id: u32, size: f64, start: f64, seconds: f64) {
-        let place = self.sources[usize::from(ORIGIN)];
-        let about = (Subject::Sample(SampleId(id.into())), Op::Read, place);
-        self.add(rank_of(rank), about, (start, seconds), (size, 1));
+        let about = (Subject::Sample(SampleId(id.into())), Op::Read, Source::Origin);
+        self.add(rank_of(rank), about, (start, seconds), (size, 1), None);
     }
 
     /// Log a listing of the origin.
     pub(super) fn list(&mut self, rank: usize, start: f64, seconds: f64) {
-        self.add(rank_of(rank), (Subject::Batch, Op::List, Source::Origin), (start, seconds), (0.0, 0));
+        let about = (Subject::Batch, Op::List, Source::Origin);
+        self.add(rank_of(rank), about, (start, seconds), (0.0, 0), None);
     }
 
-    fn add(&mut self, rank: Rank, about: (Subject, Op, Source), time: (f64, f64), what: (f64, u32)) {
-        let entry = self.entry(rank, about, time, what);
-        (self.sink)(entry);
-    }
-
-    fn entry(
-        &self,
+    fn add(
+        &mut self,
         rank: Rank,
         (subject, op, source): (Subject, Op, Source),
         (start, seconds): (f64, f64),
         (bytes, samples): (f64, u32),
-    ) -> Entry {
-        Entry {
+        cause: Option<Cause>,
+    ) {
+        let Some(sink) = &mut self.sink else { return };
+        sink(Entry {
             start: nanos(self.init + start),
             duration: nanos(seconds),
             rank,
@@ -186,12 +190,12 @@ impl Log {
             subject,
             op,
             source,
-            cause: None,
+            cause,
             bytes: Bytes::new(whole(bytes)),
             samples,
             attempt: 1,
             outcome: ReadOutcome::Ok,
-        }
+        });
     }
 }
 

@@ -23,10 +23,10 @@
 //! | `log` | optional entries of the ledger |
 //! | `order`, `draw` | which rank reads which sample at which step |
 //! | `rates` | seconds per byte, by source: where the two readings of the model differ |
-//! | `lane` | a rank's threads, buffer and sources |
+//! | `pipeline` | a rank's threads, buffer and sources |
 //! | `consume` | consumption of batches and its waits |
-//! | `prefetch`, `contend` | ranks that prefetch, one after the other or in order of time |
-//! | `series` | ranks without overlap |
+//! | `prefetch`, `contention` | ranks that prefetch, one after the other or in order of time |
+//! | `serial` | ranks without overlap |
 //! | `origin` | a common origin, at which requests take turns |
 //! | `policies/` | which rank holds which sample, one family per file |
 //! | `count` | histograms of reads per sample: counted in an order, or drawn |
@@ -37,14 +37,14 @@
 //! Memory: 4 bytes per sample for an epoch's list, 4 more if sizes differ, and what each policy documents.
 
 mod consume;
-mod contend;
+mod contention;
 mod count;
 mod data;
 mod draw;
-mod lane;
 mod log;
 mod order;
 mod origin;
+mod pipeline;
 mod policies;
 mod policy;
 mod prefetch;
@@ -52,7 +52,7 @@ mod rates;
 mod report;
 mod run;
 mod scenario;
-mod series;
+mod serial;
 
 pub use count::{ReadCount, count_reads, draw_reads};
 pub use data::DataSet;

@@ -32,7 +32,7 @@ pub enum AccessOrder {
 }
 
 /// Memory for streams that is negligible for any data set; it saves passes over the epochs.
-const LITTLE: usize = 64 << 20;
+const STREAM_BYTES_FREE: usize = 64 << 20;
 
 /// The shape of all epochs, and their generation.
 #[derive(Clone, Debug)]
@@ -98,6 +98,12 @@ impl Epochs {
         step * whole..self.places.min((step + 1) * whole)
     }
 
+    /// The position of the batch of `rank` within its step.
+    pub(super) fn batch_in_step(&self, step: usize, rank: usize) -> Range<usize> {
+        let (first, batch) = (self.step(step).start, self.batch(step, rank));
+        batch.start - first..batch.end - first
+    }
+
     /// Reads of `rank` in an epoch.
     pub(super) fn reads(&self, rank: usize) -> usize {
         let last = self.steps.saturating_sub(1);
@@ -114,15 +120,16 @@ impl Epochs {
                 let drawn = u64::from(epoch).wrapping_mul(u64::from(self.samples) - 1);
                 shuffle(list, &mut SplitMix64::new(seed).skip(drawn));
             }
-            AccessOrder::Distributed { seed } => self.fill_dealt(seed, epoch, list),
+            AccessOrder::Distributed { seed } => self.fill_distributed(seed, epoch, list),
         }
         list.truncate(self.places);
     }
 
-    fn fill_dealt(&self, seed: u64, epoch: u32, list: &mut Vec<u32>) {
+    fn fill_distributed(&self, seed: u64, epoch: u32, list: &mut Vec<u32>) {
         let n = u64::from(self.samples);
         let order = Order::Distributed { n, seed, shuffle: true, drop_last: false };
-        let order = order.epoch(Epoch(u64::from(epoch))).expect("a list of as many ids as fit beside it");
+        let order =
+            order.epoch(Epoch(u64::from(epoch))).expect("the epoch's list of as many ids fits into memory");
         let whole = self.ranks * self.batch;
         for before in (0..self.places).step_by(whole) {
             let batch = (self.places - before).min(whole) / self.ranks;
@@ -172,8 +179,8 @@ impl Epochs {
 
     /// Upper bound of the memory of streams that are gathered together: `bytes` per sample, or a small constant
     /// if that is more.
-    pub(super) fn stream_room(&self, bytes: usize) -> usize {
-        bytes.max(LITTLE / self.samples as usize)
+    pub(super) fn stream_budget(&self, bytes: usize) -> usize {
+        bytes.max(STREAM_BYTES_FREE / self.samples as usize)
     }
 
     /// Bytes per sample that one rank's stream of all epochs takes, rounded up.

@@ -5,12 +5,12 @@
 //! step. A fetch may start long before its step: threads run ahead as far as the buffer allows, and the source is
 //! chosen among the copies held at that time. The policy knows which samples are held.
 
-use super::consume::{Consumer, Taken};
-use super::contend::Requests;
-use super::lane::Lane;
-use super::log::Fetched;
+use super::consume::Consumer;
+use super::contention::Requests;
+use super::log::ReadTimes;
+use super::pipeline::FetchPipeline;
 use super::rates::{Rates, SourceCode};
-use super::report::Book;
+use super::report::Metrics;
 use super::run::{Clock, Driver, Setup, StepNow};
 use super::scenario::{HandOver, Options, OriginReaders};
 
@@ -37,7 +37,7 @@ pub(super) enum Supply {
 /// The decisions of a policy with a staging buffer.
 pub(super) trait Caching: Send {
     /// As [`Driver::prepare`].
-    fn prepare(&mut self, _setup: &Setup, _rates: &Rates, _book: &mut Book) -> (u64, u64) {
+    fn prepare(&mut self, _setup: &Setup, _rates: &Rates, _book: &mut Metrics) -> (u64, u64) {
         (0, 0)
     }
 
@@ -52,12 +52,12 @@ pub(super) trait Caching: Send {
     }
 
     /// Whether one thread issues all requests of a rank.
-    fn asks_at_once(&self) -> bool {
+    fn has_single_requester(&self) -> bool {
         false
     }
 
     /// Change the distribution of reads in this step, if it differs from the order.
-    fn deal(&mut self, _setup: &Setup, _step: usize, _ids: &mut [u32]) {}
+    fn distribute(&mut self, _setup: &Setup, _step: usize, _ids: &mut [u32]) {}
 
     /// A rank's batch begins soon: issue prefetch hints.
     fn expect(&self, _ids: &[u32]) {}
@@ -66,7 +66,7 @@ pub(super) trait Caching: Send {
     fn look_up(&mut self, _ids: &[u32]) {}
 
     /// Advance the threads of the rank's tiers until `until`.
-    fn advance(&mut self, _rank: usize, _until: f64, _around: &mut Around<'_>) {}
+    fn advance(&mut self, _rank: usize, _until: f64, _around: &mut FetchContext<'_>) {}
 
     /// The source of a fetch that starts at `at`.
     fn supply(&mut self, access: Access, at: f64, rates: &Rates) -> Supply;
@@ -79,51 +79,51 @@ pub(super) trait Caching: Send {
 }
 
 /// The environment of the threads of a rank's tiers.
-pub(super) struct Around<'a> {
+pub(super) struct FetchContext<'a> {
     pub(super) setup: &'a Setup,
     pub(super) rates: &'a Rates,
-    pub(super) lane: &'a mut Lane,
+    pub(super) pipeline: &'a mut FetchPipeline,
     /// Requests of all ranks, if they share one origin.
     pub(super) origin: Option<&'a mut Requests>,
-    pub(super) book: &'a mut Book,
+    pub(super) metrics: &'a mut Metrics,
 }
 
-impl Around<'_> {
+impl FetchContext<'_> {
     /// Load a sample of `rank` from the origin by a tier's thread, from `start` on; return when it is held.
     pub(super) fn load(&mut self, rank: usize, start: f64, size: f64, tier: usize) -> f64 {
         let rates = &self.rates.loads[tier];
         match &mut self.origin {
-            None => self.lane.load(start, size, rates),
+            None => self.pipeline.load(start, size, rates),
             Some(origin) => {
-                let asked = origin.ask(start);
-                origin.join(start, rank, size, None);
-                asked + rates.latency + origin.estimate(size) + size * rates.write
+                let accepted = origin.request(start);
+                origin.enqueue(start, rank, size, None);
+                accepted + rates.latency + origin.estimate(size) + size * rates.write
             }
         }
     }
 }
 
-pub(super) struct Prefetching<C> {
+pub(super) struct PrefetchDriver<C> {
     caching: C,
     rates: Rates,
-    lanes: Vec<Lane>,
+    pipelines: Vec<FetchPipeline>,
     /// Sizes of a batch, reused for their memory.
     sizes: Vec<f64>,
     readers: OriginReaders,
     hand_over: HandOver,
 }
 
-impl<C: Caching> Prefetching<C> {
+impl<C: Caching> PrefetchDriver<C> {
     pub(super) fn new(caching: C, rates: Rates, setup: &Setup) -> Self {
         let Options { readers, hand_over, .. } = setup.scenario.options;
-        let lanes = (0..setup.epochs.ranks).map(|_| Lane::new(&rates)).collect();
-        Self { caching, rates, lanes, sizes: Vec::new(), readers, hand_over }
+        let pipelines = (0..setup.epochs.ranks).map(|_| FetchPipeline::new(&rates)).collect();
+        Self { caching, rates, pipelines, sizes: Vec::new(), readers, hand_over }
     }
 }
 
-impl<C: Caching> Driver for Prefetching<C> {
-    fn prepare(&mut self, setup: &Setup, book: &mut Book) -> (u64, u64) {
-        self.caching.prepare(setup, &self.rates, book)
+impl<C: Caching> Driver for PrefetchDriver<C> {
+    fn prepare(&mut self, setup: &Setup, metrics: &mut Metrics) -> (u64, u64) {
+        self.caching.prepare(setup, &self.rates, metrics)
     }
 
     fn init(&self) -> f64 {
@@ -135,70 +135,59 @@ impl<C: Caching> Driver for Prefetching<C> {
     }
 
     fn step(&mut self, now: &mut StepNow<'_>) {
-        let StepNow { setup, epoch, step, ids, clock, book } = now;
-        self.caching.deal(setup, *step, ids);
-        let first = setup.epochs.step(*step).start;
+        let StepNow { setup, epoch, step, ids, clock, metrics } = now;
+        self.caching.distribute(setup, *step, ids);
         let before = *epoch as usize * setup.epochs.places;
         for rank in 0..setup.epochs.ranks {
-            let batch = setup.epochs.batch(*step, rank);
-            let place = before + batch.start;
+            let place = before + setup.epochs.batch(*step, rank).start;
             if rank + 1 < setup.epochs.ranks {
-                let next = setup.epochs.batch(*step, rank + 1);
-                let ids = &ids[next.start - first..next.end - first];
+                let ids = &ids[setup.epochs.batch_in_step(*step, rank + 1)];
                 setup.sizes.expect(ids);
                 self.caching.expect(ids);
             }
-            let ids = &ids[batch.start - first..batch.end - first];
+            let ids = &ids[setup.epochs.batch_in_step(*step, rank)];
             setup.sizes.look_up(ids, &mut self.sizes);
             self.caching.look_up(ids);
-            let lane = &mut self.lanes[rank];
+            let pipeline = &mut self.pipelines[rank];
             let mut consumer = Consumer::new(self.hand_over, clock.free[rank]);
-            if let Some(log) = &mut book.log {
-                log.begin_batch(rank, clock.free[rank]);
-            }
+            metrics.log.begin_batch(rank, clock.free[rank]);
             for (nth, (&id, &size)) in ids.iter().zip(&self.sizes).enumerate() {
                 let access = Access { rank, id, place: place + nth, nth };
-                let start = lane.admit(size);
-                let around = &mut Around { setup, rates: &self.rates, lane, origin: None, book };
-                self.caching.advance(rank, start.at, around);
+                let start = pipeline.admit(size);
+                let context =
+                    &mut FetchContext { setup, rates: &self.rates, pipeline, origin: None, metrics };
+                self.caching.advance(rank, start.at, context);
                 let (source, fetched) = match self.caching.supply(access, start.at, &self.rates) {
-                    Supply::From(source) => (source, lane.fetch(start, size, source, &self.rates)),
+                    Supply::From(source) => (source, pipeline.fetch(start, size, source, &self.rates)),
                     Supply::With(source, ready) => (source, ready.max(start.at)),
                 };
-                let available = lane.stage(start, size, fetched, &self.rates);
+                let available = pipeline.stage(start, size, fetched, &self.rates);
                 self.caching.fetched(access, size, fetched);
-                book.read(source, size, fetched - start.at);
-                book.see(id);
-                let taken = consumer.take(available, source, size * self.rates.compute);
-                if let Some(log) = &mut book.log {
-                    let Taken { wanted, consumed, .. } = taken;
-                    log.read(id, source, size, Fetched { start: start.at, end: fetched, wanted, consumed });
-                }
-                book.wait(source, taken.waited);
+                let times = consumer.consume(available, source, size * self.rates.compute);
+                let read_times = ReadTimes::new(start.at, fetched, times);
+                metrics.record_read((id, size), source, fetched - start.at, read_times, times.waited);
                 if self.hand_over == HandOver::Sample {
-                    lane.hold(size, taken.consumed);
+                    pipeline.hold(size, times.consumed);
                 }
             }
-            let ended = consumer.end();
-            let (last, waited) = ended.waited;
-            book.wait(last, waited);
+            let batch_times = consumer.finish();
+            let (source, waited) = batch_times.waited;
+            metrics.record_wait(source, waited);
             if self.hand_over == HandOver::Batch {
-                self.sizes.iter().for_each(|&size| lane.hold(size, ended.free));
+                self.sizes.iter().for_each(|&size| pipeline.hold(size, batch_times.free));
             }
-            if let Some(log) = &mut book.log {
-                log.end_batch(ended.stall);
-            }
-            clock.free[rank] = ended.free;
-            book.stall += ended.stall;
-            book.compute += ended.compute;
+            metrics.end_batch(batch_times.stall, batch_times.compute);
+            clock.free[rank] = batch_times.free;
         }
     }
 
     fn end_step(&mut self, clock: &Clock) {
         self.caching.end_step(&clock.ends);
         if self.readers == OriginReaders::Active {
-            let readers =
-                self.lanes.iter_mut().filter_map(|lane| lane.take_read_origin().then_some(())).count();
+            let mut readers = 0;
+            for pipeline in &mut self.pipelines {
+                readers += usize::from(pipeline.take_read_origin());
+            }
             self.rates.set_readers(readers.max(1));
         }
     }

@@ -29,7 +29,7 @@ pub(super) struct Rates {
     pub(super) write: f64,
     pub(super) staging_threads: usize,
     /// Bytes of the staging buffer.
-    pub(super) room: f64,
+    pub(super) capacity: f64,
     /// By source.
     pub(super) sources: Vec<SourceSeconds>,
     /// Rates of the origin, by the number of ranks that read it, less one.
@@ -73,7 +73,7 @@ pub(super) struct LoadRates {
     pub(super) latency: f64,
     pub(super) threads: usize,
     /// Capacity of the tier in bytes.
-    pub(super) room: f64,
+    pub(super) capacity: f64,
     /// Seconds per byte of the fetch by one thread, while all ranks read the origin.
     pub(super) fetch: f64,
     /// The same for all threads; 0 if they are not counted together.
@@ -130,7 +130,7 @@ impl Rates {
                 request,
                 latency,
                 threads: if paper { 1 } else { threads as usize },
-                room: as_f64(tier.capacity.get()),
+                capacity: as_f64(tier.capacity.get()),
                 fetch: fetch.thread,
                 all: fetch.all,
                 write: write / speed_up(threads),
@@ -145,7 +145,7 @@ impl Rates {
             compute: 1.0 / as_f64(training.compute.get()),
             write: staging.write_seconds(1.0) / staged,
             staging_threads: if paper { 1 } else { p_0.get() as usize },
-            room: as_f64(cluster.staging.capacity.get()),
+            capacity: as_f64(cluster.staging.capacity.get()),
             sources,
             yields: (1..=cluster.ranks)
                 .map(|readers| Ok(1.0 / cluster.origin.share(f64::from(readers))? / f64::from(readers)))

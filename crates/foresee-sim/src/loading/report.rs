@@ -6,7 +6,7 @@
 
 use foresee_model::Compat;
 
-use super::log::Log;
+use super::log::{Log, ReadTimes};
 use super::policy::Policy;
 use super::rates::SourceCode;
 
@@ -106,14 +106,14 @@ impl Report {
 
 /// Running sums. Bytes are whole numbers below 2^53 and therefore exact.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Tally {
+pub(super) struct ReadSums {
     samples: u64,
     bytes: f64,
     seconds: f64,
     waited: f64,
 }
 
-impl Tally {
+impl ReadSums {
     pub(super) fn add(&mut self, size: f64, seconds: f64) {
         self.samples += 1;
         self.bytes += size;
@@ -128,62 +128,99 @@ impl Tally {
 
 /// All counters of a run.
 #[derive(Debug)]
-pub(super) struct Book {
+pub(super) struct Metrics {
     tiers: usize,
     samples: u32,
-    sources: Vec<Tally>,
-    loads: Vec<Tally>,
+    sources: Vec<ReadSums>,
+    loads: Vec<ReadSums>,
     pub(super) listings: u64,
-    pub(super) downloads: Tally,
-    pub(super) compute: f64,
-    pub(super) stall: f64,
+    downloads: ReadSums,
+    compute: f64,
+    stall: f64,
     pub(super) barrier: f64,
     epochs: Vec<EpochReport>,
     seen: Vec<u64>,
     covered: u64,
-    /// The optional ledger.
-    pub(super) log: Option<Log>,
+    pub(super) log: Log,
 }
 
-impl Book {
+impl Metrics {
     pub(super) fn new(tiers: usize, samples: u32) -> Self {
         Self {
             tiers,
             samples,
-            sources: vec![Tally::default(); 1 + 2 * tiers.max(1)],
-            loads: vec![Tally::default(); tiers],
+            sources: vec![ReadSums::default(); 1 + 2 * tiers.max(1)],
+            loads: vec![ReadSums::default(); tiers],
             listings: 0,
-            downloads: Tally::default(),
+            downloads: ReadSums::default(),
             compute: 0.0,
             stall: 0.0,
             barrier: 0.0,
             epochs: Vec::new(),
             seen: vec![0; (samples as usize).div_ceil(64)],
             covered: 0,
-            log: None,
+            log: Log::new(&[], None),
         }
     }
 
-    /// Count a read into staging.
-    pub(super) fn read(&mut self, source: SourceCode, size: f64, seconds: f64) {
+    /// Record the read of one of the batch's samples into staging, and the wait for this sample alone.
+    pub(super) fn record_read(
+        &mut self,
+        (id, size): (u32, f64),
+        source: SourceCode,
+        seconds: f64,
+        times: ReadTimes,
+        waited: f64,
+    ) {
+        self.record_unlogged_read((id, size), source, seconds);
+        self.record_wait(source, waited);
+        self.log.read(id, source, size, times);
+    }
+
+    /// Record a read that the caller logs.
+    pub(super) fn record_unlogged_read(&mut self, (id, size): (u32, f64), source: SourceCode, seconds: f64) {
         self.sources[usize::from(source)].add(size, seconds);
+        self.mark_seen(id);
     }
 
-    /// Count the load of a sample from the origin into a tier of `rank`, from `start` to `end`.
-    pub(super) fn load(&mut self, rank: usize, tier: usize, id: u32, size: f64, (start, end): (f64, f64)) {
-        self.loads[tier].add(size, end - start);
-        if let Some(log) = &mut self.log {
-            log.load(rank, id, size, start, end - start);
-        }
+    /// Record a sample of the batch whose read costs no time.
+    pub(super) fn record_ready(&mut self, id: u32) {
+        self.mark_seen(id);
+        self.log.add_ready();
     }
 
-    /// Count a wait of training for a sample from this source.
-    pub(super) fn wait(&mut self, source: SourceCode, seconds: f64) {
+    /// Record a wait of training for a sample from this source.
+    pub(super) fn record_wait(&mut self, source: SourceCode, seconds: f64) {
         self.sources[usize::from(source)].waited += seconds;
     }
 
+    /// End the batch with its times, in seconds.
+    pub(super) fn end_batch(&mut self, stall: f64, compute: f64) {
+        self.stall += stall;
+        self.compute += compute;
+        self.log.end_batch(stall);
+    }
+
+    /// Record the load of a sample from the origin into a tier of `rank`, from `start` to `end`.
+    pub(super) fn record_load(
+        &mut self,
+        rank: usize,
+        tier: usize,
+        (id, size): (u32, f64),
+        (start, end): (f64, f64),
+    ) {
+        self.loads[tier].add(size, end - start);
+        self.log.load(rank, id, size, start, end - start);
+    }
+
+    /// Record the download of a sample into a bucket's cache.
+    pub(super) fn record_download(&mut self, rank: usize, (id, size): (u32, f64), start: f64, seconds: f64) {
+        self.downloads.add(size, seconds);
+        self.log.load(rank, id, size, start, seconds);
+    }
+
     /// Mark a sample as seen by training.
-    pub(super) fn see(&mut self, id: u32) {
+    fn mark_seen(&mut self, id: u32) {
         if self.covered == u64::from(self.samples) {
             return;
         }
@@ -208,7 +245,7 @@ impl Book {
     /// Samples and bytes from the origin.
     fn origin(&self) -> (u64, f64) {
         let all = self.loads.iter().chain([&self.sources[0], &self.downloads]);
-        all.fold((0, 0.0), |(samples, bytes), tally| (samples + tally.samples, bytes + tally.bytes))
+        all.fold((0, 0.0), |(samples, bytes), sums| (samples + sums.samples, bytes + sums.bytes))
     }
 
     /// The report so far.
@@ -219,7 +256,7 @@ impl Book {
         let places = std::iter::once(Place::Origin)
             .chain((0..tiers).map(Place::Tier))
             .chain((0..tiers).map(Place::Peer));
-        let reads = places.zip(&self.sources).filter(|(_, tally)| tally.samples > 0);
+        let reads = places.zip(&self.sources).filter(|(_, sums)| sums.samples > 0);
         Report {
             policy,
             compat,
@@ -230,8 +267,8 @@ impl Book {
                 .iter()
                 .map(|epoch| EpochReport { end: times.init + epoch.end, ..*epoch })
                 .collect(),
-            reads: reads.map(|(place, tally)| (place, tally.reads())).collect(),
-            loads: self.loads.iter().map(|tally| tally.reads()).collect(),
+            reads: reads.map(|(place, sums)| (place, sums.reads())).collect(),
+            loads: self.loads.iter().map(|sums| sums.reads()).collect(),
             origin_requests,
             origin_bytes: origin_bytes as u64,
             listings: self.listings,

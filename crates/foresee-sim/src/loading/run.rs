@@ -16,7 +16,7 @@ use super::order::Epochs;
 use super::policies;
 use super::policy::Policy;
 use super::rates::Rates;
-use super::report::{Book, Report, Times};
+use super::report::{Metrics, Report, Times};
 use super::scenario::{Scenario, ScenarioError};
 use foresee_units::Source;
 
@@ -37,7 +37,7 @@ pub(super) struct StepNow<'a> {
     /// The samples read, rank after rank; a driver may change them.
     pub(super) ids: &'a mut [u32],
     pub(super) clock: &'a mut Clock,
-    pub(super) book: &'a mut Book,
+    pub(super) metrics: &'a mut Metrics,
 }
 
 /// The time of each rank.
@@ -53,7 +53,7 @@ pub(super) struct Clock {
 pub(super) trait Driver: Send {
     /// Do a part of the preparation; return the work done and the total work. The preparation is complete when
     /// they are equal.
-    fn prepare(&mut self, _setup: &Setup, _book: &mut Book) -> (u64, u64) {
+    fn prepare(&mut self, _setup: &Setup, _book: &mut Metrics) -> (u64, u64) {
         (0, 0)
     }
 
@@ -78,18 +78,13 @@ pub(super) trait Driver: Send {
 }
 
 /// A policy that does not support a scenario; others may.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{policy} is unsupported here: {reason}")]
 pub struct Unsupported {
     /// The policy.
     pub policy: Policy,
     /// The reason.
     pub reason: String,
-}
-
-impl fmt::Display for Unsupported {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} is unsupported here: {}", self.policy, self.reason)
-    }
 }
 
 /// Errors at the start of a run.
@@ -103,8 +98,8 @@ pub enum RunError {
     #[error(transparent)]
     Model(#[from] ModelError),
     /// The policy does not support the scenario.
-    #[error("{0}")]
-    Unsupported(Unsupported),
+    #[error(transparent)]
+    Unsupported(#[from] Unsupported),
 }
 
 /// Progress of a run.
@@ -178,7 +173,7 @@ pub struct Run {
     setup: Setup,
     policy: Policy,
     driver: Box<dyn Driver>,
-    book: Book,
+    metrics: Metrics,
     clock: Clock,
     list: Vec<u32>,
     prepared: Option<(u64, u64)>,
@@ -216,25 +211,25 @@ impl Run {
         );
         let paper = scenario.options.compat == Compat::Paper;
         let setup = Setup { scenario: scenario.clone(), sizes: Arc::new(sizes), epochs, paper };
-        let driver = policies::driver(policy, &setup, rates)
-            .map_err(|reason| RunError::Unsupported(Unsupported { policy, reason }))?;
-        let book = Book::new(scenario.cluster.tiers.len(), setup.sizes.len());
+        let driver =
+            policies::driver(policy, &setup, rates).map_err(|reason| Unsupported { policy, reason })?;
+        let metrics = Metrics::new(scenario.cluster.tiers.len(), setup.sizes.len());
         let clock = Clock { free: vec![0.0; setup.epochs.ranks], ends: Vec::new() };
         let list = Vec::new();
-        Ok(Self { setup, policy, driver, book, clock, list, prepared: None, epoch: 0, step: 0 })
+        Ok(Self { setup, policy, driver, metrics, clock, list, prepared: None, epoch: 0, step: 0 })
     }
 
     /// Send each read and each wait to `sink` as an entry of the ledger, from now on; call it before the first
     /// [`advance`](Self::advance) to cover the whole run. `tiers`: the kinds of the cluster's tiers, fastest
     /// first.
     pub fn write_to(&mut self, tiers: &[Source], sink: Sink) {
-        self.book.log = Some(Log::new(tiers, sink));
+        self.metrics.log = Log::new(tiers, Some(sink));
     }
 
     /// Continue with a part of the preparation, or by `steps` steps of training (at least 1) within an epoch.
     pub fn advance(&mut self, steps: u64) -> Progress {
         if !self.is_prepared() {
-            self.prepared = Some(self.driver.prepare(&self.setup, &mut self.book));
+            self.prepared = Some(self.driver.prepare(&self.setup, &mut self.metrics));
             return self.progress();
         }
         for _ in 0..steps.max(1) {
@@ -273,7 +268,7 @@ impl Run {
             finished: self.is_finished(),
         };
         let options = &self.setup.scenario.options;
-        self.book.report(self.policy, options.compat, self.setup.scenario.cluster.ranks, times)
+        self.metrics.report(self.policy, options.compat, self.setup.scenario.cluster.ranks, times)
     }
 
     fn is_prepared(&self) -> bool {
@@ -286,7 +281,7 @@ impl Run {
 
     /// Take a step; return `false` if it ends an epoch.
     fn take_step(&mut self) -> bool {
-        let Self { setup, driver, book, clock, list, epoch, step, .. } = self;
+        let Self { setup, driver, metrics, clock, list, epoch, step, .. } = self;
         let epochs = &setup.epochs;
         if *step == 0 {
             if driver.needs_order() {
@@ -296,15 +291,13 @@ impl Run {
             }
             driver.begin_epoch(setup, list);
         }
-        if let Some(log) = &mut book.log {
-            log.begin_step(*epoch, *step, driver.init());
-        }
+        metrics.log.begin_step(*epoch, *step, driver.init());
         let ids = &mut list[epochs.step(*step)];
-        driver.step(&mut StepNow { setup, epoch: *epoch, step: *step, ids, clock, book });
+        driver.step(&mut StepNow { setup, epoch: *epoch, step: *step, ids, clock, metrics });
         let end = clock.free.iter().copied().fold(0.0, f64::max);
         if setup.scenario.options.barrier {
             for free in &mut clock.free {
-                book.barrier += end - *free;
+                metrics.barrier += end - *free;
                 *free = end;
             }
         }
@@ -314,7 +307,7 @@ impl Run {
         if *step < epochs.steps {
             return true;
         }
-        book.end_epoch(end);
+        metrics.end_epoch(end);
         (*epoch, *step) = (*epoch + 1, 0);
         false
     }

@@ -13,6 +13,7 @@ use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
 use super::data::DataSet;
 use super::order::AccessOrder;
+use crate::named::named_enum;
 
 /// One run of training on one cluster.
 #[derive(Clone, Debug, PartialEq)]
@@ -110,101 +111,50 @@ impl Default for Options {
     }
 }
 
-/// The ranks that share the origin, `g` of `t(g)`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OriginReaders {
-    /// Always all ranks.
-    #[default]
-    All,
-    /// Ranks that read it in the previous step: all in the first step, and at least one. `Compat::Physical` only.
-    Active,
-    /// Ranks with requests in flight, which take turns, 64 KiB at a time, as answers of a bucket share its link.
-    /// Ranks are simulated in order of time: one that is ahead stays ahead, and unused capacity goes to the
-    /// others. It costs 2 to 20 times the simulation time of the others (`docs/notes/019`). `Compat::Physical`
-    /// only.
-    Demand,
-    /// The same with 1 MiB at a time, so that most requests are served one after the other, as by a device or a
-    /// network mount. `Compat::Physical` only.
-    Queue,
-}
-
-impl OriginReaders {
-    /// All values, the default first.
-    pub const ALL: [Self; 4] = [Self::All, Self::Active, Self::Demand, Self::Queue];
-
-    /// `all`, `active`, `demand` or `queue`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::All => "all",
-            Self::Active => "active",
-            Self::Demand => "demand",
-            Self::Queue => "queue",
-        }
-    }
-
-    /// The value of that name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|readers| readers.name() == name)
+named_enum! {
+    /// The ranks that share the origin, `g` of `t(g)`.
+    #[derive(Default)]
+    OriginReaders {
+        /// Always all ranks.
+        #[default]
+        All = "all",
+        /// Ranks that read it in the previous step: all in the first step, and at least one. `Compat::Physical` only.
+        Active = "active",
+        /// Ranks with requests in flight, which take turns, 64 KiB at a time, as answers of a bucket share its link.
+        /// Ranks are simulated in order of time: one that is ahead stays ahead, and unused capacity goes to the
+        /// others. It costs 2 to 20 times the simulation time of the others (`docs/notes/019`). `Compat::Physical`
+        /// only.
+        Demand = "demand",
+        /// The same with 1 MiB at a time, so that most requests are served one after the other, as by a device or a
+        /// network mount. `Compat::Physical` only.
+        Queue = "queue",
     }
 }
 
-/// The cost of a load into a tier after the fetch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WriteCost {
-    /// Preprocessing or writing, whichever is slower.
-    #[default]
-    Preprocess,
-    /// Writing.
-    Write,
-    /// Nothing.
-    None,
-}
-
-impl WriteCost {
-    /// All values, the default first.
-    pub const ALL: [Self; 3] = [Self::Preprocess, Self::Write, Self::None];
-
-    /// `preprocess`, `write` or `none`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Preprocess => "preprocess",
-            Self::Write => "write",
-            Self::None => "none",
-        }
-    }
-
-    /// The value of that name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|cost| cost.name() == name)
+named_enum! {
+    /// The cost of a load into a tier after the fetch.
+    #[derive(Default)]
+    WriteCost {
+        /// Preprocessing or writing, whichever is slower.
+        #[default]
+        Preprocess = "preprocess",
+        /// Writing.
+        Write = "write",
+        /// Nothing.
+        None = "none",
     }
 }
 
-/// The samples that a rank waits for before it computes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HandOver {
-    /// One sample, and then the next: the published model.
-    #[default]
-    Sample,
-    /// All samples of the batch, as loaders hand them over; they occupy the staging buffer until the step has
-    /// ended. `Compat::Physical` only; ranks without overlap always behave so.
-    Batch,
-}
-
-impl HandOver {
-    /// All values, the default first.
-    pub const ALL: [Self; 2] = [Self::Sample, Self::Batch];
-
-    /// `sample` or `batch`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Sample => "sample",
-            Self::Batch => "batch",
-        }
-    }
-
-    /// The value of that name.
-    pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|hand_over| hand_over.name() == name)
+named_enum! {
+    /// The samples that a rank waits for before it computes.
+    #[derive(Default)]
+    HandOver {
+        /// One sample, and then the next: the published model.
+        #[default]
+        Sample = "sample",
+        /// All samples of the batch, as loaders hand them over; they occupy the staging buffer until the step has
+        /// ended. `Compat::Physical` only; ranks without overlap always behave so.
+        Batch = "batch",
     }
 }
 
@@ -246,12 +196,8 @@ impl Scenario {
         let mut faults = Faults::default();
         let Self { cluster, data, training, options, bucket } = self;
         data.check(&mut faults);
-        faults.whole(
-            "cluster.ranks",
-            cluster.ranks.into(),
-            1..=data.count().max(1),
-            "ranks, one sample for each",
-        );
+        let ranks_max = data.count().max(1);
+        faults.whole("cluster.ranks", cluster.ranks.into(), 1..=ranks_max, "ranks, one sample for each");
         faults.whole("cluster.tiers", cluster.tiers.len() as u64, 0..=TIERS_MAX as u64, "tiers");
         for tier in std::iter::once(&cluster.staging).chain(&cluster.tiers) {
             faults.whole("capacity of a tier", tier.capacity.get(), 1..=u64::MAX, "bytes");
@@ -264,14 +210,10 @@ impl Scenario {
         }
         faults.whole("training.batch", training.batch.into(), 1..=u64::MAX, "samples");
         faults.whole("training.epochs", training.epochs.into(), 1..=u64::MAX, "epochs");
-        let global = u64::from(training.batch) * u64::from(cluster.ranks);
         if training.drop_last {
-            faults.whole(
-                "ranks times training.batch",
-                global,
-                0..=data.count(),
-                "samples, all of them at most",
-            );
+            let global = u64::from(training.batch) * u64::from(cluster.ranks);
+            let unit = "samples, all of them at most";
+            faults.whole("ranks times training.batch", global, 0..=data.count(), unit);
         }
         if options.readers != OriginReaders::All && options.compat == Compat::Paper {
             faults.add("options.readers", options.readers.name(), "", "all, where compat is paper");
@@ -285,12 +227,8 @@ impl Scenario {
             faults.whole(field, value.unwrap_or(1), 1..=u64::MAX, "samples");
         }
         if let Some(Bucket { strict: true, threshold: Some(0), .. }) = bucket {
-            faults.add(
-                "bucket.threshold",
-                "0",
-                "samples",
-                "1 or more, where strict: fewer than none are never left",
-            );
+            let rule = "1 or more, where strict: fewer than none are never left";
+            faults.add("bucket.threshold", "0", "samples", rule);
         }
         faults.into_result()
     }

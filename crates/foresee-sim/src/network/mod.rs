@@ -111,36 +111,29 @@ pub struct StepTimes {
 /// # Ok::<(), foresee_model::ModelError>(())
 /// ```
 pub fn simulate_step(layers: &[Layer], network: &Network) -> Result<StepTimes, ModelError> {
-    let plan = Plan::new(layers, network)?;
-    let mut step = Step::new(layers, network, plan);
+    let mut step = Step::new(layers, network, packet_streams(layers, network)?);
     step.run();
     Ok(step.times(layers))
 }
 
-/// The packets of the gradients.
-struct Plan {
-    lanes: Vec<Option<Lane>>,
-}
-
-impl Plan {
-    fn new(layers: &[Layer], network: &Network) -> Result<Self, ModelError> {
-        if layers.is_empty() {
-            return Err(ModelError::Empty { field: "layers" });
-        }
-        if network.rate.get() == 0 {
-            return Err(ModelError::ZeroRate { field: "rate of the link" });
-        }
-        let packet = network.policy.packet_bytes(network.packet);
-        let lanes: Result<Vec<_>, _> = layers.iter().map(|layer| lane(layer.bytes, packet)).collect();
-        let total = layers.iter().try_fold(0_u64, |sum, layer| sum.checked_add(layer.bytes.get()));
-        if total.is_none() {
-            return Err(invalid("bytes of all layers", u64::MAX, "less than 2^64 in sum"));
-        }
-        Ok(Self { lanes: lanes? })
+/// The packets of each layer's gradient; `None` without bytes.
+fn packet_streams(layers: &[Layer], network: &Network) -> Result<Vec<Option<Lane>>, ModelError> {
+    if layers.is_empty() {
+        return Err(ModelError::Empty { field: "layers" });
     }
+    if network.rate.get() == 0 {
+        return Err(ModelError::ZeroRate { field: "rate of the link" });
+    }
+    let packet = network.policy.packet_bytes(network.packet);
+    let streams = layers.iter().map(|layer| packet_stream(layer.bytes, packet)).collect();
+    let total = layers.iter().try_fold(0_u64, |sum, layer| sum.checked_add(layer.bytes.get()));
+    if total.is_none() {
+        return Err(invalid("bytes of all layers", u64::MAX, "less than 2^64 in sum"));
+    }
+    streams
 }
 
-fn lane(bytes: Bytes, packet: NonZeroU32) -> Result<Option<Lane>, ModelError> {
+fn packet_stream(bytes: Bytes, packet: NonZeroU32) -> Result<Option<Lane>, ModelError> {
     let Some(before_last) = bytes.get().checked_sub(1) else { return Ok(None) };
     let full = before_last / u64::from(packet.get());
     let Some(packets) = u32::try_from(full).ok().and_then(|full| full.checked_add(1)) else {
@@ -151,7 +144,7 @@ fn lane(bytes: Bytes, packet: NonZeroU32) -> Result<Option<Lane>, ModelError> {
 }
 
 fn invalid(field: &'static str, value: u64, rule: &'static str) -> ModelError {
-    #[expect(clippy::cast_precision_loss, reason = "a figure in a message")]
+    #[expect(clippy::cast_precision_loss, reason = "a value in a message")]
     let value = value as f64;
     ModelError::InvalidInput { field, value, rule }
 }
@@ -172,47 +165,47 @@ struct Direction {
 impl Direction {
     fn new(rules: Rules, network: &Network) -> Self {
         let mut schedule = Schedule::new(rules, network.packet);
-        known(schedule.handle_open(LINK));
+        expect_valid(schedule.handle_open(LINK));
         schedule.handle_link(network.rate, Nanos::ZERO);
         let wire = Wire::new(network.rate, network.startup);
         Self { schedule, wire, socket: network.socket.get(), blocked: false, tickets: Vec::new() }
     }
 
-    fn offer(&mut self, layer: usize, class: Class, lane: Lane, now: Nanos) {
+    fn offer(&mut self, layer: usize, class: Class, stream: Lane, now: Nanos) {
         let ticket = Ticket::new(self.tickets.len() as u64);
         self.tickets.push(layer);
-        known(
+        expect_valid(
             self.schedule
-                .handle_offer(&Offer { ticket, flow: JOB, round: Round(0), class, lanes: &[lane] }, now),
+                .handle_offer(&Offer { ticket, flow: JOB, round: Round(0), class, lanes: &[stream] }, now),
         );
     }
 
     /// The next packet that was delivered by `now`, and its layer.
-    fn passed(&mut self, now: Nanos) -> Option<(usize, Grant)> {
+    fn take_delivered(&mut self, now: Nanos) -> Option<(usize, Grant)> {
         let grant = self.wire.pop(now)?;
-        known(self.schedule.handle_acked(LINK, Bytes::new(u64::from(grant.bytes))));
+        expect_valid(self.schedule.handle_acked(LINK, Bytes::new(u64::from(grant.bytes))));
         let at = usize::try_from(grant.ticket.get()).unwrap_or(usize::MAX);
         Some((self.tickets[at], grant))
     }
 
     /// Report the bytes in flight and grant all packets that may be sent.
-    fn pump(&mut self, now: Nanos) {
+    fn grant(&mut self, now: Nanos) {
         let left = self.wire.left(now);
-        known(self.schedule.handle_in_flight(LINK, Bytes::new(left)));
+        expect_valid(self.schedule.handle_in_flight(LINK, Bytes::new(left)));
         if self.blocked && left <= self.socket {
             self.blocked = false;
-            known(self.schedule.handle_writable(LINK));
+            expect_valid(self.schedule.handle_writable(LINK));
         }
         while let Some(grant) = self.schedule.poll_send(now) {
             self.wire.push(grant, now);
             if self.wire.left(now) > self.socket {
                 self.blocked = true;
-                known(self.schedule.handle_blocked(LINK));
+                expect_valid(self.schedule.handle_blocked(LINK));
             }
         }
     }
 
-    /// The next time at which a grant may become possible, after a pump. A limit that is satisfied is ignored:
+    /// The next time at which a grant may become possible, after [`grant`](Self::grant). A limit that is satisfied is ignored:
     /// credit or the other limit blocks the waiting packets.
     fn next(&self, now: Nanos) -> Option<Nanos> {
         let windowed = !self.schedule.is_idle() && self.schedule.rules().window != Window::None;
@@ -223,12 +216,12 @@ impl Direction {
 }
 
 /// Unwrap a report that is valid by construction of the simulator.
-fn known(outcome: Result<(), ScheduleError>) {
-    outcome.expect("the simulator states facts");
+fn expect_valid(outcome: Result<(), ScheduleError>) {
+    outcome.expect("reports of the simulator are valid");
 }
 
 struct Step {
-    plan: Plan,
+    streams: Vec<Option<Lane>>,
     answer: Answer,
     times: Vec<LayerTimes>,
     /// Packets that were not pushed, and not pulled.
@@ -239,7 +232,7 @@ struct Step {
 }
 
 impl Step {
-    fn new(layers: &[Layer], network: &Network, plan: Plan) -> Self {
+    fn new(layers: &[Layer], network: &Network, streams: Vec<Option<Lane>>) -> Self {
         let mut times = vec![LayerTimes::default(); layers.len()];
         let mut now = Nanos::ZERO;
         for (layer, times) in layers.iter().zip(&mut times).rev() {
@@ -247,9 +240,10 @@ impl Step {
             // A layer without a gradient is pushed and pulled at once.
             *times = LayerTimes { ready: now, pushed: now, pulled: now, forward: Nanos::ZERO };
         }
-        let packets: Vec<u32> = plan.lanes.iter().map(|lane| lane.map_or(0, |lane| lane.packets)).collect();
+        let packets: Vec<u32> =
+            streams.iter().map(|stream| stream.map_or(0, |stream| stream.packets)).collect();
         Self {
-            plan,
+            streams,
             answer: network.policy.answer(),
             times,
             pushing: packets.clone(),
@@ -264,24 +258,24 @@ impl Step {
         let mut now = Nanos::ZERO;
         loop {
             // All events of an instant are handled before any grant.
-            while let Some((layer, _)) = self.down.passed(now) {
-                self.land(layer, now);
+            while let Some((layer, _)) = self.down.take_delivered(now) {
+                self.receive(layer, now);
             }
-            while let Some((layer, grant)) = self.up.passed(now) {
+            while let Some((layer, grant)) = self.up.take_delivered(now) {
                 self.sum(layer, &grant, now);
             }
             while waiting > 0 && self.times[waiting - 1].ready <= now {
                 waiting -= 1;
-                if let Some(lane) = self.plan.lanes[waiting] {
-                    self.up.offer(waiting, class(waiting, self.times.len()), lane, now);
+                if let Some(stream) = self.streams[waiting] {
+                    self.up.offer(waiting, class(waiting, self.times.len()), stream, now);
                 }
             }
-            self.up.pump(now);
-            self.down.pump(now);
+            self.up.grant(now);
+            self.down.grant(now);
             let ready = (waiting > 0).then(|| self.times[waiting - 1].ready);
             let next = [self.up.next(now), self.down.next(now), ready].into_iter().flatten().min();
             let Some(next) = next else { return };
-            debug_assert!(next > now, "an instant that does not end");
+            debug_assert!(next > now, "time does not advance");
             now = next;
         }
     }
@@ -293,19 +287,19 @@ impl Step {
         if whole {
             self.times[layer].pushed = now;
         }
-        let lane = match self.answer {
+        let stream = match self.answer {
             Answer::Packet => {
                 Some(Lane { first: grant.packet, ..Lane::new(LINK, 1, grant.bytes, grant.bytes) })
             }
-            Answer::Tensor if whole => self.plan.lanes[layer],
+            Answer::Tensor if whole => self.streams[layer],
             Answer::Tensor => None,
         };
-        if let Some(lane) = lane {
-            self.down.offer(layer, grant.class, lane, now);
+        if let Some(stream) = stream {
+            self.down.offer(layer, grant.class, stream, now);
         }
     }
 
-    fn land(&mut self, layer: usize, now: Nanos) {
+    fn receive(&mut self, layer: usize, now: Nanos) {
         self.pulling[layer] -= 1;
         if self.pulling[layer] == 0 {
             self.times[layer].pulled = now;

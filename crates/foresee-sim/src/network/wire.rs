@@ -8,7 +8,7 @@ use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
 /// A packet and the time of its delivery.
 #[derive(Clone, Copy, Debug)]
-struct Parcel {
+struct QueuedPacket {
     grant: Grant,
     start: Nanos,
     end: Nanos,
@@ -20,7 +20,7 @@ pub(super) struct Wire {
     rate: BytesPerSecond,
     /// Time from a grant to its first byte.
     startup: Nanos,
-    queue: VecDeque<Parcel>,
+    queue: VecDeque<QueuedPacket>,
     /// Bytes of the queue, including delivered bytes of the first packet.
     queued: u64,
     /// The start of the current busy interval, and its bytes. Ends are computed from the start, so that rounding
@@ -44,12 +44,12 @@ impl Wire {
         self.busy.1 += u64::from(grant.bytes);
         self.queued += u64::from(grant.bytes);
         self.free = self.busy.0.saturating_add(self.time(self.busy.1));
-        self.queue.push_back(Parcel { grant, start, end: self.free });
+        self.queue.push_back(QueuedPacket { grant, start, end: self.free });
     }
 
     /// The next packet that was delivered by `now`.
     pub(super) fn pop(&mut self, now: Nanos) -> Option<Grant> {
-        let grant = self.queue.front().filter(|parcel| parcel.end <= now)?.grant;
+        let grant = self.queue.front().filter(|packet| packet.end <= now)?.grant;
         self.queue.pop_front();
         self.queued -= u64::from(grant.bytes);
         Some(grant)
@@ -57,30 +57,30 @@ impl Wire {
 
     /// When the next packet will be delivered.
     pub(super) fn next(&self) -> Option<Nanos> {
-        self.queue.front().map(|parcel| parcel.end)
+        self.queue.front().map(|packet| packet.end)
     }
 
     /// Bytes that were not delivered by `now`; all packets that ended were removed before.
     pub(super) fn left(&self, now: Nanos) -> u64 {
-        let Some(parcel) = self.queue.front() else { return 0 };
-        let time = u128::from(now.saturating_sub(parcel.start).get());
+        let Some(packet) = self.queue.front() else { return 0 };
+        let time = u128::from(now.saturating_sub(packet.start).get());
         let passed = time * u128::from(self.rate.get()) / 1_000_000_000;
-        let passed = u64::try_from(passed).unwrap_or(u64::MAX).min(u64::from(parcel.grant.bytes));
+        let passed = u64::try_from(passed).unwrap_or(u64::MAX).min(u64::from(packet.grant.bytes));
         self.queued - passed
     }
 
     /// When at most `bytes` will be left.
     pub(super) fn when_left(&self, bytes: u64) -> Option<Nanos> {
         let mut left = self.queued;
-        let parcel = self.queue.iter().find(|parcel| {
-            let enough = left <= bytes.saturating_add(u64::from(parcel.grant.bytes));
+        let packet = self.queue.iter().find(|packet| {
+            let enough = left <= bytes.saturating_add(u64::from(packet.grant.bytes));
             if !enough {
-                left -= u64::from(parcel.grant.bytes);
+                left -= u64::from(packet.grant.bytes);
             }
             enough
         })?;
         let time = self.time(left.checked_sub(bytes)?);
-        Some(parcel.start.saturating_add(time).min(parcel.end))
+        Some(packet.start.saturating_add(time).min(packet.end))
     }
 
     fn time(&self, bytes: u64) -> Nanos {

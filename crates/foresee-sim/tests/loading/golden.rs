@@ -62,7 +62,7 @@ fn check(id: &str) {
         for policy in Policy::ALL.into_iter().filter(|policy| !policy.reads_bucket()) {
             let name = format!("{} {policy}", compat.name());
             lines.push(match try_run(&scenario, policy) {
-                Ok(report) => format!("{name} {}", figures(&report)),
+                Ok(report) => format!("{name} {}", values(&report)),
                 Err(_) => format!("{name} unsupported"),
             });
         }
@@ -86,7 +86,7 @@ fn check(id: &str) {
     }
 }
 
-fn figures(report: &Report) -> String {
+fn values(report: &Report) -> String {
     let Report { total, init, compute, stall, barrier, origin_requests, .. } = report;
     format!("{total:.3} {init:.3} {compute:.3} {stall:.3} {barrier:.3} {origin_requests}")
 }

@@ -46,7 +46,7 @@ prop_compose! {
         data in data(),
         (ranks, batch, epochs) in (1_u32..5, 1_u32..6, 1_u32..5),
         tiers in prop::collection::vec((1_u64..6_000, 1_u32..4, 50_u64..5_000, any::<bool>()), 0..4),
-        (room, threads) in (1_u64..3_000, 1_u32..5),
+        (capacity, threads) in (1_u64..3_000, 1_u32..5),
         points in prop::collection::btree_map(1_u32..6, 10_u64..2_000, 1..4),
         (link, peers) in (prop::option::of(20_u64..2_000), 20_u64..5_000),
         (compute, preprocess) in (20_u64..3_000, prop::option::of(50_u64..3_000)),
@@ -59,10 +59,10 @@ prop_compose! {
         let mut scenario = small();
         let cluster = &mut scenario.cluster;
         cluster.ranks = ranks;
-        cluster.staging = even_tier(room, threads, 4_000);
+        cluster.staging = even_tier(capacity, threads, 4_000);
         cluster.tiers = tiers
             .into_iter()
-            .map(|(room, threads, speed, even)| if even { even_tier } else { tier }(room, threads, speed))
+            .map(|(capacity, threads, speed, even)| if even { even_tier } else { tier }(capacity, threads, speed))
             .collect();
         cluster.origin = origin(&points.into_iter().collect::<Vec<_>>());
         cluster.origin_link = link.map(rate);

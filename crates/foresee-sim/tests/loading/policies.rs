@@ -12,7 +12,7 @@ fn scenario(ranks: u32, epochs: u32, sizes: &[u64], tiers: &[u64]) -> Scenario {
     let mut scenario = small();
     scenario.cluster.ranks = ranks;
     scenario.cluster.staging = even_tier(1_000, 1, 1_000_000);
-    scenario.cluster.tiers = tiers.iter().map(|&room| tier(room, 2, 100_000)).collect();
+    scenario.cluster.tiers = tiers.iter().map(|&capacity| tier(capacity, 2, 100_000)).collect();
     scenario.cluster.origin = origin(&[(1, 10), (ranks + 1, 10 * u64::from(ranks + 1))]);
     scenario.cluster.peer_link = Some(rate(20_000));
     scenario.data = DataSet::Given(sizes.to_vec());

@@ -128,7 +128,7 @@ fn an_unsupported_policy_gives_the_reason_and_others_still_run() {
     for policy in [Policy::DeepioOptimistic, Policy::ParallelStaging] {
         assert!(unsupported(policy, |s| s.cluster.tiers.clear()).contains("cluster.tiers is empty"));
         let tiny = |s: &mut Scenario| s.cluster.tiers = vec![crate::setups::tier(99_999, 1, 1_000)];
-        assert!(unsupported(policy, tiny).contains("no room for a single sample"));
+        assert!(unsupported(policy, tiny).contains("no tier that holds a single sample"));
     }
     let open = Bucket { cache: None, ..BUCKET };
     assert!(unsupported(Policy::FiftyFifty, |s| s.bucket = Some(open)).contains("bucket.fetch"));

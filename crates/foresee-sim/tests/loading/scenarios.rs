@@ -174,16 +174,21 @@ fn preloading_takes_the_time_of_its_formula_and_of_the_publication() {
         let scenario = scenario(case, Compat::Paper);
         let DataSet::Normal { count, mean, .. } = scenario.data else { panic!("sizes are drawn") };
         let seconds = |policy: Policy| case["published"][policy.name()].as_f64().unwrap();
-        for &(policy, room) in tiers {
+        for &(policy, capacity) in tiers {
             let what = format!("{} {policy}", case["id"]);
             let printed = seconds(policy) - seconds(Policy::Perfect);
             let shard = to_f64(count) * mean / 4.0;
-            assert_near(preload_seconds(room.min(shard)), printed, 0.004, &format!("{what}: the formula"));
+            assert_near(
+                preload_seconds(capacity.min(shard)),
+                printed,
+                0.004,
+                &format!("{what}: the formula"),
+            );
             // The authors' disks are full in the third scenario, where memory leaves 98.8 GB of a shard to the
             // disks here.
             let left = if policy == Policy::ParallelStaging { shard - memory } else { shard };
             let init = run(&scenario, policy).init;
-            assert_near(init, preload_seconds(room.min(left)), 0.004, &format!("{what}: loading"));
+            assert_near(init, preload_seconds(capacity.min(left)), 0.004, &format!("{what}: loading"));
         }
     }
 }
@@ -278,8 +283,9 @@ fn published_scenarios_have_their_regime_and_lbann_fits_if_memory_does() {
         let report = run(&scenario, Policy::StagingBuffer);
         let data = to_f64(report.origin_bytes) / f64::from(scenario.training.epochs);
         let ranks = f64::from(scenario.cluster.ranks);
-        let rooms: Vec<f64> = scenario.cluster.tiers.iter().map(|tier| to_f64(tier.capacity.get())).collect();
-        let (memory, all) = (rooms[0], rooms.iter().sum::<f64>());
+        let capacities: Vec<f64> =
+            scenario.cluster.tiers.iter().map(|tier| to_f64(tier.capacity.get())).collect();
+        let (memory, all) = (capacities[0], capacities.iter().sum::<f64>());
         let regime = match data {
             data if data <= memory => "memory",
             data if data <= all => "rank",

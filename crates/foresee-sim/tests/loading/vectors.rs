@@ -155,8 +155,8 @@ fn ranks_that_begin_together_mix_their_requests() {
     (scenario.options.readers, scenario.options.hand_over) = (OriginReaders::Queue, HandOver::Batch);
     for latency in [0_u32, 5] {
         scenario.cluster.origin_latency = Nanos::from_millis(latency.into());
-        let asked = 1e-3 * f64::from(latency);
-        let stall = |policy| run(&scenario, policy).stall - 2.0 * asked;
+        let latencies = 1e-3 * f64::from(latency);
+        let stall = |policy| run(&scenario, policy).stall - 2.0 * latencies;
         assert_near(stall(Policy::StagingBuffer), 0.06 + 0.08, 1e-9, "two, two, two, two");
         assert_near(stall(Policy::Foresee), 0.04 + 0.08, 1e-9, "four, four");
     }

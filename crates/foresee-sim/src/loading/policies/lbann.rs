@@ -16,23 +16,23 @@ pub(super) struct LbannDynamic {
     holder: Vec<u32>,
     visible: Visible,
     /// By rank: free memory in bytes.
-    room: Vec<f64>,
+    free_bytes: Vec<f64>,
 }
 
 /// Not read yet.
 const UNREAD: u32 = u32::MAX;
 /// Its first reader had no memory left.
-const UNKEPT: u32 = u32::MAX - 1;
+const NOT_CACHED: u32 = u32::MAX - 1;
 
 impl LbannDynamic {
     pub(super) fn new(setup: &Setup) -> Result<Self, String> {
         fits(setup)?;
         peers_can_be_read(setup)?;
         let samples = setup.sizes.len() as usize;
-        let room = memory(setup).unwrap_or(0.0);
+        let free_bytes = memory(setup).unwrap_or(0.0);
         let mut visible = Visible::new(1, setup.paper);
         visible.open(setup.sizes.len());
-        Ok(Self { holder: vec![UNREAD; samples], visible, room: vec![room; setup.epochs.ranks] })
+        Ok(Self { holder: vec![UNREAD; samples], visible, free_bytes: vec![free_bytes; setup.epochs.ranks] })
     }
 }
 
@@ -45,7 +45,7 @@ impl Caching for LbannDynamic {
         let holder = self.holder[access.id as usize];
         let code = if holder as usize == access.rank {
             Rates::local(0)
-        } else if holder < UNKEPT && self.visible.at(access.nth, 0, at) {
+        } else if holder < NOT_CACHED && self.visible.at(access.nth, 0, at) {
             rates.peer(0)
         } else {
             ORIGIN
@@ -56,13 +56,13 @@ impl Caching for LbannDynamic {
     fn fetched(&mut self, access: Access, size: f64, at: f64) {
         let holder = &mut self.holder[access.id as usize];
         if *holder == UNREAD {
-            let room = &mut self.room[access.rank];
-            if size <= *room {
-                *room -= size;
+            let free_bytes = &mut self.free_bytes[access.rank];
+            if size <= *free_bytes {
+                *free_bytes -= size;
                 *holder = u32::try_from(access.rank).expect("ranks were given in 32 bits");
                 self.visible.hold(access.id as usize, at);
             } else {
-                *holder = UNKEPT;
+                *holder = NOT_CACHED;
             }
         }
     }

@@ -10,28 +10,28 @@ mod uncached;
 mod visible;
 mod window;
 
-use super::contend::Contending;
+use super::contention::ContentionDriver;
 use super::policy::Policy;
-use super::prefetch::{Caching, Prefetching};
+use super::prefetch::{Caching, PrefetchDriver};
 use super::rates::Rates;
 use super::run::{Driver, Setup};
 use super::scenario::OriginReaders;
-use super::series::Series;
+use super::serial::SerialDriver;
 
 use lbann::LbannDynamic;
 use nopfs::{Fill, Nopfs};
-use planned::Planned;
+use planned::PlannedCache;
 use shards::{Reading, Shards};
 use uncached::Uncached;
-use window::{Window, Windowed};
+use window::{Window, WindowDriver};
 
 /// Create the driver of a policy; an error if the policy does not support the scenario.
 pub(super) fn driver(policy: Policy, setup: &Setup, rates: Rates) -> Result<Box<dyn Driver>, String> {
     let prefetching =
         |caching: Result<Shards, String>, rates| caching.map(|caching| boxed(caching, rates, setup));
     match policy {
-        Policy::Perfect => Ok(Box::new(Series::perfect(rates))),
-        Policy::Naive => Ok(Box::new(Series::naive(rates, setup))),
+        Policy::Perfect => Ok(Box::new(SerialDriver::perfect(rates))),
+        Policy::Naive => Ok(Box::new(SerialDriver::naive(rates, setup))),
         Policy::StagingBuffer => Ok(boxed(Uncached, rates, setup)),
         Policy::DeepioOrdered => prefetching(Shards::new(Reading::AsOrdered, 1, setup), rates),
         Policy::DeepioOptimistic => prefetching(Shards::new(Reading::Own, 1, setup), rates),
@@ -45,19 +45,21 @@ pub(super) fn driver(policy: Policy, setup: &Setup, rates: Rates) -> Result<Box<
         Policy::Nopfs => Ok(boxed(Nopfs::new(Fill::Threads, setup)?, rates, setup)),
         Policy::NopfsOnAccess => Ok(boxed(Nopfs::new(Fill::OnAccess, setup)?, rates, setup)),
         Policy::NopfsPrestaged => Ok(boxed(Nopfs::new(Fill::Before, setup)?, rates, setup)),
-        Policy::Foresee => Ok(boxed(Planned::new(setup)?, rates, setup)),
-        Policy::Direct => Ok(Box::new(Windowed::new(Window::Direct, setup, &rates)?)),
-        Policy::Disk => Ok(Box::new(Windowed::new(Window::Disk, setup, &rates)?)),
-        Policy::Cache => Ok(Box::new(Windowed::new(Window::Cache, setup, &rates)?)),
-        Policy::FullFetch => Ok(Box::new(Windowed::new(Window::FullFetch, setup, &rates)?)),
-        Policy::FiftyFifty => Ok(Box::new(Windowed::new(Window::FiftyFifty, setup, &rates)?)),
+        Policy::Foresee => Ok(boxed(PlannedCache::new(setup)?, rates, setup)),
+        Policy::Direct => Ok(Box::new(WindowDriver::new(Window::Direct, setup, &rates)?)),
+        Policy::Disk => Ok(Box::new(WindowDriver::new(Window::Disk, setup, &rates)?)),
+        Policy::Cache => Ok(Box::new(WindowDriver::new(Window::Cache, setup, &rates)?)),
+        Policy::FullFetch => Ok(Box::new(WindowDriver::new(Window::FullFetch, setup, &rates)?)),
+        Policy::FiftyFifty => Ok(Box::new(WindowDriver::new(Window::FiftyFifty, setup, &rates)?)),
     }
 }
 
 fn boxed<C: Caching + 'static>(caching: C, rates: Rates, setup: &Setup) -> Box<dyn Driver> {
     match setup.scenario.options.readers {
-        OriginReaders::Demand | OriginReaders::Queue => Box::new(Contending::new(caching, rates, setup)),
-        OriginReaders::All | OriginReaders::Active => Box::new(Prefetching::new(caching, rates, setup)),
+        OriginReaders::Demand | OriginReaders::Queue => {
+            Box::new(ContentionDriver::new(caching, rates, setup))
+        }
+        OriginReaders::All | OriginReaders::Active => Box::new(PrefetchDriver::new(caching, rates, setup)),
     }
 }
 

@@ -13,10 +13,10 @@ use foresee_data_plan::hint;
 use super::by_read::ByRead;
 use super::peers_can_be_read;
 use super::visible::Visible;
-use crate::loading::lane::TIE;
-use crate::loading::prefetch::{Access, Around, Caching, Supply};
+use crate::loading::pipeline::TIE;
+use crate::loading::prefetch::{Access, Caching, FetchContext, Supply};
 use crate::loading::rates::{ORIGIN, Rates};
-use crate::loading::report::Book;
+use crate::loading::report::Metrics;
 use crate::loading::run::Setup;
 
 /// How tiers are filled.
@@ -47,7 +47,7 @@ pub(super) struct Nopfs {
 const STREAM_BYTES: usize = 12;
 
 /// Read, but not cached.
-const NOWHERE: u8 = 0;
+const NOT_CACHED: u8 = 0;
 
 /// A rank's tiers.
 #[derive(Debug, Default)]
@@ -120,21 +120,21 @@ impl Nopfs {
             *reads = reads.saturating_add(1);
         }
         sort_by_reads(candidates, marks, sorted);
-        let mut rooms = rates.loads.iter().map(|load| load.room).zip(1_u16..);
-        let mut open = rooms.next();
+        let mut capacities = rates.loads.iter().map(|load| load.capacity).zip(1_u16..);
+        let mut open = capacities.next();
         for (nth, &id) in sorted.iter().enumerate() {
             expect_later(marks, sorted, nth);
             if let Some(later) = hint::later(sorted, nth) {
                 setup.sizes.expect(&[later]);
             }
             let size = setup.sizes.get(id);
-            while let Some((room, _)) = open
-                && size > room
+            while let Some((capacity, _)) = open
+                && size > capacity
             {
-                open = rooms.next();
+                open = capacities.next();
             }
-            marks[id as usize] = open.map_or(u16::from(NOWHERE), |(_, tier)| tier);
-            open = open.map(|(room, tier)| (room - size, tier));
+            marks[id as usize] = open.map_or(u16::from(NOT_CACHED), |(_, tier)| tier);
+            open = open.map(|(capacity, tier)| (capacity - size, tier));
         }
         let mut tiers: Vec<CacheTier> = rates.loads.iter().map(|load| CacheTier::new(load.threads)).collect();
         let epochs = &setup.epochs;
@@ -150,7 +150,7 @@ impl Nopfs {
                     let [_, tier] = mark.to_be_bytes();
                     let seen = *mark > u16::from(u8::MAX);
                     self.own.set(place, tier << 1 | u8::from(!seen));
-                    if !seen && tier != NOWHERE {
+                    if !seen && tier != NOT_CACHED {
                         let held = usize::from(tier) - 1;
                         match self.fill {
                             Fill::Threads => tiers[held].samples.push(id),
@@ -198,13 +198,13 @@ impl CacheTier {
 }
 
 impl Caching for Nopfs {
-    fn prepare(&mut self, setup: &Setup, rates: &Rates, _: &mut Book) -> (u64, u64) {
+    fn prepare(&mut self, setup: &Setup, rates: &Rates, _: &mut Metrics) -> (u64, u64) {
         let ranks = setup.epochs.ranks;
         if self.fill == Fill::Before && self.placed == 0 {
             self.visible.open(setup.sizes.len());
         }
-        let group =
-            self.placed..ranks.min(self.placed + setup.epochs.group(setup.epochs.stream_room(STREAM_BYTES)));
+        let group = self.placed
+            ..ranks.min(self.placed + setup.epochs.group(setup.epochs.stream_budget(STREAM_BYTES)));
         // Placement and the generation of orders do not need their memory at the same time.
         (self.scratch.candidates, self.scratch.sorted) = (Vec::new(), Vec::new());
         let mut streams = std::mem::take(&mut self.scratch.streams);
@@ -229,7 +229,7 @@ impl Caching for Nopfs {
         self.visible.look_up(ids);
     }
 
-    fn advance(&mut self, rank: usize, until: f64, around: &mut Around<'_>) {
+    fn advance(&mut self, rank: usize, until: f64, context: &mut FetchContext<'_>) {
         while self.ranks[rank].idle_until <= until {
             let caches = &mut self.ranks[rank];
             let mut first: Option<((f64, usize), usize)> = None;
@@ -251,11 +251,11 @@ impl Caching for Nopfs {
             let cache = &mut caches.tiers[tier];
             let id = cache.samples[cache.begun];
             if let Some(later) = hint::later(&cache.samples, cache.begun) {
-                around.setup.sizes.expect(&[later]);
+                context.setup.sizes.expect(&[later]);
             }
-            let size = around.setup.sizes.get(id);
-            let held = around.load(rank, start, size, tier);
-            around.book.load(rank, tier, id, size, (start, held));
+            let size = context.setup.sizes.get(id);
+            let held = context.load(rank, start, size, tier);
+            context.metrics.record_load(rank, tier, (id, size), (start, held));
             cache.threads[thread] = (held, cache.begun);
             cache.begun += 1;
             let slot = self.slot(id, tier);

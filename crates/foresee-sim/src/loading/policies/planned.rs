@@ -26,10 +26,10 @@ use foresee_units::{Bytes, SampleId};
 use super::by_read::ByRead;
 use crate::loading::prefetch::{Access, Caching, Supply};
 use crate::loading::rates::{ORIGIN, Rates};
-use crate::loading::report::Book;
+use crate::loading::report::Metrics;
 use crate::loading::run::Setup;
 
-pub(super) struct Planned {
+pub(super) struct PlannedCache {
     /// By read of the run: its source.
     sources: ByRead,
     /// Reads that are planned.
@@ -69,7 +69,7 @@ const STREAM_BYTES: usize = 12;
 /// Reads that are generated, announced or planned in one part: tens of milliseconds.
 const PART: usize = 1 << 21;
 
-impl Planned {
+impl PlannedCache {
     pub(super) fn new(setup: &Setup) -> Result<Self, String> {
         Ok(Self {
             // The origin, and each tier.
@@ -81,12 +81,12 @@ impl Planned {
             list: Vec::new(),
             waiting: 0..0,
             planning: None,
-            stream_bytes: setup.epochs.stream_room(STREAM_BYTES),
+            stream_bytes: setup.epochs.stream_budget(STREAM_BYTES),
         })
     }
 
     /// Do the next work of about `left` reads; return its size, or `None` if nothing is left.
-    fn go_on(&mut self, left: usize, setup: &Setup) -> Option<usize> {
+    fn plan_part(&mut self, left: usize, setup: &Setup) -> Option<usize> {
         let epochs = &setup.epochs;
         if self.waiting.is_empty() {
             self.first = self.waiting.end;
@@ -117,7 +117,7 @@ impl Planned {
         let rank = self.waiting.start;
         let planning = self.planning.get_or_insert_with(|| Planning::new(setup));
         let stream = &mut self.streams[rank - self.first];
-        let (planned, announced) = planning.go_on(left, rank, (stream, more), setup, &mut self.sources);
+        let (planned, announced) = planning.plan_part(left, rank, (stream, more), setup, &mut self.sources);
         self.done += planned as u64;
         if planning.epoch == epochs.count {
             self.planning = None;
@@ -129,8 +129,9 @@ impl Planned {
 
 impl Planning {
     fn new(setup: &Setup) -> Self {
-        let room = |capacity| TierRoom { capacity, align: 1, overhead: Bytes::ZERO };
-        let tiers: Vec<_> = setup.scenario.cluster.tiers.iter().map(|tier| room(tier.capacity)).collect();
+        let tier_capacity = |capacity| TierRoom { capacity, align: 1, overhead: Bytes::ZERO };
+        let tiers: Vec<_> =
+            setup.scenario.cluster.tiers.iter().map(|tier| tier_capacity(tier.capacity)).collect();
         // A disk below memory outlives the run; memory alone does not.
         let slowest = if tiers.len() > 1 { SlowestTier::Durable } else { SlowestTier::OfThisRun };
         let config = PlannerConfig { tiers, policy: PolicyChoice::Auto, table_budget: Bytes::MAX };
@@ -142,7 +143,7 @@ impl Planning {
     /// Plan batches of `rank` until `left` reads were planned or announced, or none are left; return both
     /// numbers. It stops early if the planner requests an epoch that `stream` does not have yet and `more` are to
     /// come.
-    fn go_on(
+    fn plan_part(
         &mut self,
         left: usize,
         rank: usize,
@@ -151,8 +152,8 @@ impl Planning {
         sources: &mut ByRead,
     ) -> (usize, usize) {
         let epochs = &setup.epochs;
-        let (mut planned, told) = (0, self.announced);
-        while self.epoch < epochs.count && planned + self.announced - told < left {
+        let (mut planned, announced_before) = (0, self.announced);
+        while self.epoch < epochs.count && planned + self.announced - announced_before < left {
             if self.step == epochs.steps {
                 (self.epoch, self.step) = (self.epoch + 1, 0);
                 continue;
@@ -169,7 +170,7 @@ impl Planning {
                     }
                 }
                 if more && self.planner.wants_epoch() {
-                    return (planned, self.announced - told);
+                    return (planned, self.announced - announced_before);
                 }
                 assert!(self.planner.poll_access(&mut self.access), "every announced read is planned");
                 let source = match self.access.source {
@@ -182,21 +183,21 @@ impl Planning {
             }
             (self.step, self.nth) = (self.step + 1, 0);
         }
-        (planned, self.announced - told)
+        (planned, self.announced - announced_before)
     }
 }
 
-impl Caching for Planned {
+impl Caching for PlannedCache {
     /// The loader's single driver thread issues all requests.
-    fn asks_at_once(&self) -> bool {
+    fn has_single_requester(&self) -> bool {
         true
     }
 
-    fn prepare(&mut self, setup: &Setup, _: &Rates, _: &mut Book) -> (u64, u64) {
+    fn prepare(&mut self, setup: &Setup, _: &Rates, _: &mut Metrics) -> (u64, u64) {
         let all = setup.epochs.places as u64 * u64::from(setup.epochs.count);
         let mut left = PART;
         while left > 0 {
-            match self.go_on(left, setup) {
+            match self.plan_part(left, setup) {
                 Some(done) => left = left.saturating_sub(done),
                 None => break,
             }
@@ -225,7 +226,7 @@ pub(super) mod tests {
         AccessOrder, Cluster, DataSet, Options, Policy, Progress, Run, Scenario, Tier, Training,
     };
 
-    pub(in super::super) fn scenario(count: u64, ranks: u32, epochs: u32, room: u64) -> Scenario {
+    pub(in super::super) fn scenario(count: u64, ranks: u32, epochs: u32, tier_capacity: u64) -> Scenario {
         let tier = |capacity| Tier {
             capacity: Bytes::new(capacity),
             threads: NonZeroU32::new(1).unwrap(),
@@ -236,7 +237,7 @@ pub(super) mod tests {
             cluster: Cluster {
                 ranks,
                 staging: tier(10_000),
-                tiers: vec![tier(room), tier(2 * room)],
+                tiers: vec![tier(tier_capacity), tier(2 * tier_capacity)],
                 origin: OriginCurve::new([(1, BytesPerSecond::new(1_000_000))]).unwrap(),
                 origin_link: None,
                 origin_latency: Nanos::ZERO,
@@ -270,9 +271,9 @@ pub(super) mod tests {
         for (count, ranks, epochs) in [(100, 1, 3), (101, 4, 5), (7, 3, 2), (64, 5, 1)] {
             let setup = setup(scenario(count, ranks, epochs, 900));
             let all = |left| {
-                let mut planned = Planned::new(&setup).unwrap();
+                let mut planned = PlannedCache::new(&setup).unwrap();
                 let mut parts = 0;
-                while planned.go_on(left, &setup).is_some() {
+                while planned.plan_part(left, &setup).is_some() {
                     parts += 1;
                 }
                 assert_eq!(planned.done, setup.epochs.places as u64 * u64::from(epochs));
@@ -292,8 +293,8 @@ pub(super) mod tests {
         for (count, ranks, epochs) in [(100, 1, 30), (101, 4, 40), (7, 3, 20), (2, 5, 9)] {
             let setup = setup(scenario(count, ranks, epochs, 900));
             let plan = |stream_bytes| {
-                let mut planned = Planned { stream_bytes, ..Planned::new(&setup).unwrap() };
-                while planned.go_on(PART, &setup).is_some() {}
+                let mut planned = PlannedCache { stream_bytes, ..PlannedCache::new(&setup).unwrap() };
+                while planned.plan_part(PART, &setup).is_some() {}
                 planned.sources
             };
             assert_eq!(plan(0), plan(1 << 20), "{count} samples, {ranks} ranks");
@@ -305,9 +306,10 @@ pub(super) mod tests {
         // The planner looks four accesses per sample ahead, which are 8 epochs of two ranks.
         let most = [20, 40, 160].map(|epochs| {
             let setup = setup(scenario(500, 2, epochs, 5_000));
-            let mut planned = Planned { stream_bytes: STREAM_BYTES, ..Planned::new(&setup).unwrap() };
+            let mut planned =
+                PlannedCache { stream_bytes: STREAM_BYTES, ..PlannedCache::new(&setup).unwrap() };
             let mut most = 0;
-            while planned.go_on(50, &setup).is_some() {
+            while planned.plan_part(50, &setup).is_some() {
                 let tables = planned.planning.as_ref().map_or(0, |rank| rank.planner.table_bytes().get());
                 let ids: usize = planned.streams.iter().flatten().map(Vec::capacity).sum();
                 most = most.max(tables + 4 * (ids + planned.list.capacity()) as u64);

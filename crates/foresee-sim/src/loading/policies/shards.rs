@@ -12,10 +12,10 @@
 //!   reads a sample, and not the step.
 
 use super::peers_can_be_read;
-use crate::loading::lane::Lane;
+use crate::loading::pipeline::FetchPipeline;
 use crate::loading::prefetch::{Access, Caching, Supply};
 use crate::loading::rates::{ORIGIN, Rates};
-use crate::loading::report::Book;
+use crate::loading::report::Metrics;
 use crate::loading::run::Setup;
 
 /// The samples that ranks read.
@@ -41,7 +41,7 @@ pub(super) struct Shards {
     /// For `WhereHeld`: by rank, the free places of its batch and its position, and the distributed step.
     left: Vec<usize>,
     next: Vec<usize>,
-    dealt: Vec<u32>,
+    distributed: Vec<u32>,
 }
 
 impl Shards {
@@ -62,12 +62,12 @@ impl Shards {
             init: 0.0,
             left: Vec::new(),
             next: Vec::new(),
-            dealt: Vec::new(),
+            distributed: Vec::new(),
         };
         for rank in 0..setup.epochs.ranks {
             let held = shards.place(rank, setup);
             if reading == Reading::Own && held == 0 {
-                return Err(format!("rank {rank} has no room for a single sample of its shard"));
+                return Err(format!("rank {rank} has no tier that holds a single sample of its shard"));
             }
         }
         Ok(shards)
@@ -79,18 +79,18 @@ impl Shards {
         let start = self.held.len();
         let mut capacities =
             setup.scenario.cluster.tiers[..self.tiers].iter().map(|tier| capacity(tier.capacity.get()));
-        let mut room = capacities.next().unwrap_or(0.0);
+        let mut free_bytes = capacities.next().unwrap_or(0.0);
         let mut count = 0;
         'shard: for id in shard(rank, setup) {
             let size = setup.sizes.get(id);
-            while size > room {
+            while size > free_bytes {
                 self.held.push(count);
                 match capacities.next() {
-                    Some(next) => room = next,
+                    Some(next) => free_bytes = next,
                     None => break 'shard,
                 }
             }
-            room -= size;
+            free_bytes -= size;
             count += 1;
         }
         self.held.resize(start + self.tiers, count);
@@ -108,8 +108,8 @@ impl Shards {
     }
 
     /// Load a rank's shard: each tier by its own threads, all of them at once.
-    fn load(&mut self, rank: usize, setup: &Setup, rates: &Rates, book: &mut Book) {
-        let mut lane = Lane::new(rates);
+    fn load(&mut self, rank: usize, setup: &Setup, rates: &Rates, metrics: &mut Metrics) {
+        let mut pipeline = FetchPipeline::new(rates);
         let ranks = setup.epochs.ranks;
         let mut threads: Vec<Vec<f64>> =
             rates.loads[..self.tiers].iter().map(|load| vec![0.0; load.threads]).collect();
@@ -132,24 +132,23 @@ impl Shards {
             let id = u32::try_from(rank + next[tier] * ranks).expect("ids were counted in 32 bits");
             next[tier] += 1;
             let size = setup.sizes.get(id);
-            let end = lane.load(start, size, &rates.loads[tier]);
+            let end = pipeline.load(start, size, &rates.loads[tier]);
             threads[tier][thread] = end;
-            book.load(rank, tier, id, size, (start, end));
+            metrics.record_load(rank, tier, (id, size), (start, end));
             self.init = self.init.max(end);
         }
     }
 
     /// Assign samples of a global batch to the ranks that hold them.
-    fn deal_where_held(&mut self, setup: &Setup, step: usize, ids: &mut [u32]) {
+    fn distribute_where_held(&mut self, setup: &Setup, step: usize, ids: &mut [u32]) {
         let epochs = &setup.epochs;
-        let first = epochs.step(step).start;
-        let batches = || (0..epochs.ranks).map(|rank| epochs.batch(step, rank));
+        let batches = || (0..epochs.ranks).map(|rank| epochs.batch_in_step(step, rank));
         self.left.clear();
         self.left.extend(batches().map(|batch| batch.len()));
         self.next.clear();
-        self.next.extend(batches().map(|batch| batch.start - first));
-        self.dealt.clear();
-        self.dealt.resize(ids.len(), 0);
+        self.next.extend(batches().map(|batch| batch.start));
+        self.distributed.clear();
+        self.distributed.resize(ids.len(), 0);
         let mut others = 0;
         for place in 0..ids.len() {
             let id = ids[place];
@@ -170,19 +169,19 @@ impl Shards {
             }
             self.give(rank, id);
         }
-        ids.copy_from_slice(&self.dealt);
+        ids.copy_from_slice(&self.distributed);
     }
 
     fn give(&mut self, rank: usize, id: u32) {
-        self.dealt[self.next[rank]] = id;
+        self.distributed[self.next[rank]] = id;
         self.next[rank] += 1;
         self.left[rank] -= 1;
     }
 }
 
 impl Caching for Shards {
-    fn prepare(&mut self, setup: &Setup, rates: &Rates, book: &mut Book) -> (u64, u64) {
-        self.load(self.loaded, setup, rates, book);
+    fn prepare(&mut self, setup: &Setup, rates: &Rates, metrics: &mut Metrics) -> (u64, u64) {
+        self.load(self.loaded, setup, rates, metrics);
         self.loaded += 1;
         (self.loaded as u64, setup.epochs.ranks as u64)
     }
@@ -195,19 +194,17 @@ impl Caching for Shards {
         self.reading != Reading::Own
     }
 
-    fn deal(&mut self, setup: &Setup, step: usize, ids: &mut [u32]) {
+    fn distribute(&mut self, setup: &Setup, step: usize, ids: &mut [u32]) {
         match self.reading {
             Reading::AsOrdered => {}
-            Reading::WhereHeld => self.deal_where_held(setup, step, ids),
+            Reading::WhereHeld => self.distribute_where_held(setup, step, ids),
             Reading::Own => {
                 let epochs = &setup.epochs;
-                let first = epochs.step(step).start;
                 let read = step * setup.scenario.training.batch as usize;
                 for rank in 0..epochs.ranks {
                     let held = self.held(rank)[self.tiers - 1] as usize;
-                    let batch = epochs.batch(step, rank);
                     let mut nth = read % held;
-                    for id in &mut ids[batch.start - first..batch.end - first] {
+                    for id in &mut ids[epochs.batch_in_step(step, rank)] {
                         *id = u32::try_from(rank + nth * epochs.ranks).expect("ids were counted in 32 bits");
                         nth = if nth + 1 == held { 0 } else { nth + 1 };
                     }

@@ -7,7 +7,7 @@
 
 use foresee_data_plan::hint;
 
-use crate::loading::lane::TIE;
+use crate::loading::pipeline::TIE;
 
 #[derive(Debug)]
 pub(super) struct Visible {

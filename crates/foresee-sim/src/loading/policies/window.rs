@@ -11,8 +11,8 @@
 
 use std::collections::VecDeque;
 
-use crate::loading::lane::TIE;
-use crate::loading::log::Fetched;
+use crate::loading::log::ReadTimes;
+use crate::loading::pipeline::TIE;
 use crate::loading::rates::{ORIGIN, Rates};
 use crate::loading::run::{Driver, Setup, StepNow};
 use crate::loading::scenario::Bucket;
@@ -32,7 +32,7 @@ pub(super) enum Window {
     FiftyFifty,
 }
 
-pub(super) struct Windowed {
+pub(super) struct WindowDriver {
     window: Window,
     bucket: Seconds,
     /// Samples per request, and the maximum of announced samples left when it is posted.
@@ -72,13 +72,13 @@ struct Request {
 /// First in, first out; counts samples and not bytes.
 struct Fifo {
     /// `None`: samples are never evicted.
-    room: Option<usize>,
+    capacity: Option<usize>,
     queue: VecDeque<u32>,
     /// One bit per sample.
     held: Vec<u64>,
 }
 
-impl Windowed {
+impl WindowDriver {
     pub(super) fn new(window: Window, setup: &Setup, rates: &Rates) -> Result<Self, String> {
         let bucket = setup.scenario.bucket.as_ref().ok_or("it reads a bucket, and none was given")?;
         let (fetch, threshold) = match window {
@@ -135,7 +135,7 @@ impl Node {
 
     /// Announce the next reads and request those that are not cached; report each download with its time.
     fn post(&mut self, at: f64, fetch: usize, bucket: &Seconds, mut download: impl FnMut(u32, f64, f64)) {
-        self.settle(at);
+        self.cache_arrived(at);
         let end = self.partition.len().min(self.announced.saturating_add(fetch));
         let mut samples = self.spare.pop().unwrap_or_default();
         samples.extend(self.partition[self.announced..end].iter().filter(|&&id| !self.cache.holds(id)));
@@ -160,15 +160,15 @@ impl Node {
     fn miss(&mut self, bucket: &Seconds) -> f64 {
         let Some(first) = self.requests.first() else { return bucket.miss };
         #[expect(clippy::cast_precision_loss, reason = "a count of downloads")]
-        let beside = first.samples.len().min(bucket.parallel) as f64;
+        let others = first.samples.len().min(bucket.parallel) as f64;
         for request in &mut self.requests {
             request.due += bucket.link;
         }
-        bucket.miss + beside * bucket.link
+        bucket.miss + others * bucket.link
     }
 
     /// Cache the samples that have arrived by `now`, in order of arrival.
-    fn settle(&mut self, now: f64) {
+    fn cache_arrived(&mut self, now: f64) {
         loop {
             let mut first: Option<(usize, f64)> = None;
             for (place, request) in self.requests.iter().enumerate() {
@@ -188,9 +188,9 @@ impl Node {
 }
 
 impl Fifo {
-    fn new(room: Option<u64>, samples: u32) -> Self {
-        let room = room.map(self::samples);
-        Self { room, queue: VecDeque::new(), held: vec![0; (samples as usize).div_ceil(64)] }
+    fn new(capacity: Option<u64>, samples: u32) -> Self {
+        let capacity = capacity.map(self::samples);
+        Self { capacity, queue: VecDeque::new(), held: vec![0; (samples as usize).div_ceil(64)] }
     }
 
     fn holds(&self, id: u32) -> bool {
@@ -202,8 +202,8 @@ impl Fifo {
         if self.holds(id) {
             return;
         }
-        if let Some(room) = self.room {
-            if self.queue.len() == room
+        if let Some(capacity) = self.capacity {
+            if self.queue.len() == capacity
                 && let Some(first) = self.queue.pop_front()
             {
                 self.held[first as usize / 64] &= !(1 << (first % 64));
@@ -214,7 +214,7 @@ impl Fifo {
     }
 }
 
-impl Driver for Windowed {
+impl Driver for WindowDriver {
     fn begin_epoch(&mut self, setup: &Setup, list: &[u32]) {
         if self.threshold.is_none() {
             return;
@@ -229,12 +229,10 @@ impl Driver for Windowed {
     }
 
     fn step(&mut self, now: &mut StepNow<'_>) {
-        let StepNow { setup, step, ids, clock, book, .. } = now;
+        let StepNow { setup, step, ids, clock, metrics, .. } = now;
         let epochs = &setup.epochs;
-        let first = epochs.step(*step).start;
         for rank in 0..epochs.ranks {
-            let batch = epochs.batch(*step, rank);
-            let ids = &ids[batch.start - first..batch.end - first];
+            let ids = &ids[epochs.batch_in_step(*step, rank)];
             let node = &mut self.nodes[rank];
             let begun = clock.free[rank];
             if let Some(threshold) = self.threshold {
@@ -242,28 +240,20 @@ impl Driver for Windowed {
                 for _ in ids {
                     if node.announced - node.handed_out <= threshold && node.announced < node.partition.len()
                     {
-                        book.listings += 1;
-                        if let Some(log) = &mut book.log {
-                            log.list(rank, begun, self.bucket.listing);
-                        }
+                        metrics.listings += 1;
+                        metrics.log.list(rank, begun, self.bucket.listing);
                         node.post(begun, self.fetch, &self.bucket, |id, start, time| {
-                            let size = setup.sizes.get(id);
-                            book.downloads.add(size, time);
-                            if let Some(log) = &mut book.log {
-                                log.load(rank, id, size, start, time);
-                            }
+                            metrics.record_download(rank, (id, setup.sizes.get(id)), start, time);
                         });
                     }
                     node.handed_out += 1;
                 }
             }
-            if let Some(log) = &mut book.log {
-                log.begin_batch(rank, begun);
-            }
+            metrics.log.begin_batch(rank, begun);
             let mut at = begun;
             let mut compute = 0.0;
             for &id in ids {
-                node.settle(at);
+                node.cache_arrived(at);
                 let size = setup.sizes.get(id);
                 let hit = self.window == Window::Disk || node.cache.holds(id);
                 let time = if hit { self.bucket.hit } else { node.miss(&self.bucket) };
@@ -273,19 +263,11 @@ impl Driver for Windowed {
                     node.cache.insert(id);
                 }
                 let source = if hit { Rates::local(0) } else { ORIGIN };
-                book.read(source, size, time);
-                book.wait(source, time);
-                if let Some(log) = &mut book.log {
-                    log.read(id, source, size, Fetched { start, end: at, wanted: start, consumed: at });
-                }
-                book.see(id);
+                let times = ReadTimes { start, end: at, wanted: start, consumed: at };
+                metrics.record_read((id, size), source, time, times, time);
                 compute += size * self.compute;
             }
-            if let Some(log) = &mut book.log {
-                log.end_batch(at - begun);
-            }
-            book.stall += at - begun;
-            book.compute += compute;
+            metrics.end_batch(at - begun, compute);
             clock.free[rank] = at + compute;
         }
     }

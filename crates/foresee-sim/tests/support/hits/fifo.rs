@@ -36,7 +36,7 @@ impl HitPolicy for Fifo {
         }
         self.held.add(sample);
         self.queue.push_back(sample);
-        outcome.kept = true;
+        outcome.cached = true;
         outcome
     }
 }

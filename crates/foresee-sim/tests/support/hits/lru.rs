@@ -45,7 +45,7 @@ impl HitPolicy for Lru {
                 outcome.evicted += 1;
             }
             self.held.add(sample);
-            outcome.kept = true;
+            outcome.cached = true;
         }
         self.used[index(sample)] = self.now;
         self.by_use.insert(self.now, sample);

@@ -28,7 +28,7 @@ pub(crate) struct HitReport {
     /// Copies evicted to make space.
     pub(crate) evictions: u64,
     /// Bytes that the cache wrote, which determine the wear of a disk.
-    pub(crate) kept_bytes: Bytes,
+    pub(crate) cached_bytes: Bytes,
 }
 
 impl HitReport {
@@ -46,7 +46,7 @@ impl AddAssign for HitReport {
         self.misses += other.misses;
         self.origin_bytes += other.origin_bytes;
         self.evictions += other.evictions;
-        self.kept_bytes += other.kept_bytes;
+        self.cached_bytes += other.cached_bytes;
     }
 }
 
@@ -67,8 +67,8 @@ pub(crate) fn simulate(
         for &sample in epoch {
             let outcome = policy.access(sample);
             report.evictions += outcome.evicted;
-            if outcome.kept {
-                report.kept_bytes += sizes.size(sample);
+            if outcome.cached {
+                report.cached_bytes += sizes.size(sample);
             }
             if outcome.hit {
                 report.hits += 1;
@@ -88,7 +88,7 @@ pub(crate) struct Outcome {
     /// Whether the cache held the sample.
     pub(crate) hit: bool,
     /// Whether the cache stores the sample that was read from the origin.
-    pub(crate) kept: bool,
+    pub(crate) cached: bool,
     /// Copies evicted for it.
     pub(crate) evicted: u64,
 }

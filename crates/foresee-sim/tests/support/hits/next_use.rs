@@ -52,17 +52,17 @@ impl HitPolicy for NextUse {
         if next == NEVER {
             return outcome;
         }
-        let mut room = self.held.free;
+        let mut capacity = self.held.free;
         let mut victims = Vec::new();
         let later = self.order.iter().rev().take_while(|(use_of_copy, _)| *use_of_copy > next);
         for &(use_of_copy, copy) in later {
-            if room >= self.held.size(sample) {
+            if capacity >= self.held.size(sample) {
                 break;
             }
-            room += self.held.size(copy);
+            capacity += self.held.size(copy);
             victims.push((use_of_copy, copy));
         }
-        if room < self.held.size(sample) {
+        if capacity < self.held.size(sample) {
             return outcome;
         }
         for (use_of_copy, copy) in victims {
@@ -72,7 +72,7 @@ impl HitPolicy for NextUse {
         }
         self.held.add(sample);
         self.order.insert((next, sample));
-        outcome.kept = true;
+        outcome.cached = true;
         outcome
     }
 }

@@ -26,10 +26,10 @@ impl Pin {
 impl HitPolicy for Pin {
     fn access(&mut self, sample: SampleId) -> Outcome {
         let hit = self.held.contains(sample);
-        let kept = !hit && self.held.size(sample) <= self.held.free;
-        if kept {
+        let cached = !hit && self.held.size(sample) <= self.held.free;
+        if cached {
             self.held.add(sample);
         }
-        Outcome { hit, kept, evicted: 0 }
+        Outcome { hit, cached, evicted: 0 }
     }
 }

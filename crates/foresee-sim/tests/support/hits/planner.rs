@@ -55,7 +55,7 @@ impl HitPolicy for Planned {
         assert!(planned && self.access.sample == sample, "accesses are planned once, in order");
         Outcome {
             hit: self.access.source != PlannedSource::Origin,
-            kept: self.access.keep.is_some(),
+            cached: self.access.keep.is_some(),
             evicted: self.access.evict.len() as u64,
         }
     }

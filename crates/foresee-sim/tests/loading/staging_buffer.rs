@@ -108,7 +108,7 @@ proptest! {
             // If a policy does not support the smaller capacity, there is nothing to compare.
             if holds && let (Ok(wide), Ok(tight)) = (try_run(&scenario, policy), try_run(&tight, policy)) {
                 let (wide, tight) = (measure(&wide), measure(&tight));
-                prop_assert!(tight >= wide * (1.0 - 1e-9), "{}: {} with less room, {} with more", policy, tight, wide);
+                prop_assert!(tight >= wide * (1.0 - 1e-9), "{}: {} with less capacity, {} with more", policy, tight, wide);
             }
         }
     }
@@ -124,7 +124,7 @@ fn alone(epochs: u32) -> Scenario {
 }
 
 /// The total with the given capacity, and with none.
-fn with_room_and_without(scenario: &Scenario, measure: fn(&Report) -> f64, policy: Policy) -> (f64, f64) {
+fn with_and_without_capacity(scenario: &Scenario, measure: fn(&Report) -> f64, policy: Policy) -> (f64, f64) {
     let [with, without] =
         [scenario, &tight(scenario, u64::MAX)].map(|scenario| measure(&run(scenario, policy)));
     (with, without)
@@ -134,11 +134,11 @@ fn with_room_and_without(scenario: &Scenario, measure: fn(&Report) -> f64, polic
 #[test]
 fn capacity_that_is_filled_in_vain_makes_a_run_longer() {
     for policy in [Policy::DeepioOrdered, Policy::LocalityAware] {
-        let total = |epochs| with_room_and_without(&alone(epochs), |report| report.total, policy);
+        let total = |epochs| with_and_without_capacity(&alone(epochs), |report| report.total, policy);
         let (with, without) = total(1);
-        assert!(with > 1.05 * without, "{policy}: {with} s, and {without} s without room");
+        assert!(with > 1.05 * without, "{policy}: {with} s, and {without} s without capacity");
         let (with, without) = total(4);
-        assert!(with < without, "{policy}: {with} s, and {without} s without room, when it pays");
+        assert!(with < without, "{policy}: {with} s, and {without} s without capacity, when it pays");
     }
 }
 
@@ -149,8 +149,8 @@ fn capacity_that_a_slow_thread_fills_makes_a_single_epoch_longer() {
     let mut scenario = alone(1);
     scenario.training.preprocess = Some(rate(10 * MEGA));
     scenario.cluster.staging.threads = count(4);
-    let (with, without) = with_room_and_without(&scenario, |report| report.total, Policy::Nopfs);
-    assert!(with > 1.05 * without, "{with} s, and {without} s without room");
+    let (with, without) = with_and_without_capacity(&scenario, |report| report.total, Policy::Nopfs);
+    assert!(with > 1.05 * without, "{with} s, and {without} s without capacity");
 }
 
 /// With less capacity the planner reads the origin at least as often, but at other positions: here four more
@@ -179,8 +179,8 @@ fn capacity_may_move_misses_to_positions_with_a_wait() {
 fn capacity_in_a_tier_slower_than_the_origin_makes_a_run_longer() {
     let mut scenario = alone(4);
     scenario.cluster.tiers[0] = tier(20 * MEGA, 1, 20 * MEGA);
-    let (with, without) = with_room_and_without(&scenario, |report| report.total, Policy::Foresee);
-    assert!(with > 1.1 * without, "{with} s, and {without} s without room");
+    let (with, without) = with_and_without_capacity(&scenario, |report| report.total, Policy::Foresee);
+    assert!(with > 1.1 * without, "{with} s, and {without} s without capacity");
 }
 
 /// A rank that reads only its own copies is faster with fewer copies, if only those in memory remain.

@@ -16,44 +16,44 @@ pub(super) const TIE: f64 = 1e-9;
 const PART: f64 = 1.0 / 4096.0;
 
 #[derive(Debug)]
-pub(super) struct Lane {
+pub(super) struct FetchPipeline {
     /// When each staging thread becomes idle.
     threads: Vec<f64>,
     /// Groups of the staging buffer in order: when the last sample of each begins to be consumed, and its bytes.
     staged: VecDeque<(f64, f64)>,
     used: f64,
-    room: f64,
+    capacity: f64,
     /// Until when each source is busy with this rank.
     clocks: Vec<f64>,
     /// When the origin has accepted the last request.
-    asked: f64,
+    accepted_until: f64,
     /// Whether the origin was read since the last query.
     read_origin: bool,
 }
 
 /// A staging thread that may fetch a sample.
 #[derive(Clone, Copy)]
-pub(super) struct Start {
+pub(super) struct FetchSlot {
     thread: usize,
     pub(super) at: f64,
 }
 
-impl Lane {
+impl FetchPipeline {
     pub(super) fn new(rates: &Rates) -> Self {
         Self {
             threads: vec![0.0; rates.staging_threads],
             staged: VecDeque::new(),
             used: 0.0,
-            room: rates.room,
+            capacity: rates.capacity,
             clocks: vec![0.0; rates.clocks()],
-            asked: 0.0,
+            accepted_until: 0.0,
             read_origin: false,
         }
     }
 
     /// The start of the next fetch: when a thread is idle and the buffer has space. A sample occupies space from
     /// then until it is consumed. One that is larger than the buffer waits until that is empty.
-    pub(super) fn admit(&mut self, size: f64) -> Start {
+    pub(super) fn admit(&mut self, size: f64) -> FetchSlot {
         let (mut thread, mut at) = (0, f64::INFINITY);
         for (number, &free) in self.threads.iter().enumerate() {
             if free < at {
@@ -61,7 +61,7 @@ impl Lane {
             }
         }
         while let Some(&(consumed, bytes)) = self.staged.front() {
-            let full = self.used + size > self.room;
+            let full = self.used + size > self.capacity;
             if consumed > at + TIE && !full {
                 break;
             }
@@ -70,15 +70,15 @@ impl Lane {
             self.staged.pop_front();
         }
         self.used += size;
-        Start { thread, at }
+        FetchSlot { thread, at }
     }
 
     /// Fetch a sample; return when its bytes have arrived.
-    pub(super) fn fetch(&mut self, start: Start, size: f64, source: SourceCode, rates: &Rates) -> f64 {
+    pub(super) fn fetch(&mut self, start: FetchSlot, size: f64, source: SourceCode, rates: &Rates) -> f64 {
         let mut begins = start.at;
         if source == ORIGIN {
             self.read_origin = true;
-            begins = self.ask(begins, rates.request) + rates.latency;
+            begins = self.request(begins, rates.request) + rates.latency;
         }
         self.take_from(source, begins, size, rates)
     }
@@ -95,7 +95,7 @@ impl Lane {
     }
 
     /// Preprocess a fetched sample and write it into the staging buffer; return when it is there.
-    pub(super) fn stage(&mut self, start: Start, size: f64, fetched: f64, rates: &Rates) -> f64 {
+    pub(super) fn stage(&mut self, start: FetchSlot, size: f64, fetched: f64, rates: &Rates) -> f64 {
         let available = fetched + size * rates.write;
         self.threads[start.thread] = available;
         available
@@ -103,7 +103,7 @@ impl Lane {
 
     /// The last admitted sample begins to be consumed at `consumed`.
     pub(super) fn hold(&mut self, size: f64, consumed: f64) {
-        let part = self.room * PART;
+        let part = self.capacity * PART;
         match self.staged.back_mut() {
             Some((until, bytes)) if *bytes + size <= part => {
                 *until = consumed;
@@ -116,17 +116,17 @@ impl Lane {
     /// Load a sample from the origin into a tier; return when it is held.
     pub(super) fn load(&mut self, start: f64, size: f64, rates: &LoadRates) -> f64 {
         self.read_origin = true;
-        let begins = self.ask(start, rates.request) + rates.latency;
+        let begins = self.request(start, rates.request) + rates.latency;
         self.occupy(begins, size, usize::from(ORIGIN), (rates.fetch, rates.all)) + size * rates.write
     }
 
     /// When the origin has accepted a request that is made at `at` and takes `seconds`.
-    fn ask(&mut self, at: f64, seconds: f64) -> f64 {
+    fn request(&mut self, at: f64, seconds: f64) -> f64 {
         if seconds == 0.0 {
             return at;
         }
-        self.asked = self.asked.max(at) + seconds;
-        self.asked
+        self.accepted_until = self.accepted_until.max(at) + seconds;
+        self.accepted_until
     }
 
     /// Whether this rank has read the origin since the last query.

@@ -15,7 +15,7 @@ use foresee_data_tier::{AlignedBuffer, TrialFile};
 use foresee_units::{Bytes, SplitMix64};
 
 use crate::race::{below, fill, race};
-use crate::{CalibrateError, Repeat};
+use crate::{CalibrateError, Repeat, check_flag};
 
 /// Size of a read: about that of an image.
 const SAMPLE: usize = 128 << 10;
@@ -25,11 +25,11 @@ const SAMPLES_PER_PIECE: usize = PIECE / SAMPLE;
 /// Size of a read for a latency measurement.
 const SMALL: usize = 4 << 10;
 /// Smallest file with a meaningful result.
-const LEAST: u64 = 4 << 20;
+const FILE_BYTES_MIN: u64 = 4 << 20;
 /// Maximum fraction of the free space that is used: a quarter.
-const SHARE_OF_ROOM: u64 = 4;
+const FREE_SHARE: u64 = 4;
 /// Samples held in the page cache for its measurement.
-const WARM_SAMPLES: usize = 512;
+const CACHED_SAMPLES: usize = 512;
 
 /// The operation of a repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub enum DiskWork {
 
 /// A file for disk measurements. It has no name and disappears with this value.
 #[derive(Debug)]
-pub struct DiskTrial {
+pub struct DiskProbe {
     folder: PathBuf,
     file: TrialFile,
     pieces: usize,
@@ -54,7 +54,7 @@ pub struct DiskTrial {
     order: Vec<u32>,
 }
 
-impl DiskTrial {
+impl DiskProbe {
     /// Write the file: `most` bytes, or as many as fit into `within`, and at most a quarter of the free space.
     pub fn create(
         folder: &Path,
@@ -63,32 +63,31 @@ impl DiskTrial {
         stop: &AtomicBool,
     ) -> Result<Self, CalibrateError> {
         // A quota may reject the file although there is free space.
-        let failed = |doing, room| {
+        let failed = |doing, free_bytes| {
             move |source: io::Error| match source.kind() {
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => full(folder, room),
+                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => full(folder, free_bytes),
                 _ => CalibrateError::Folder { folder: folder.to_owned(), doing, source },
             }
         };
         let file = TrialFile::create(folder).map_err(failed("making a file", Bytes::ZERO))?;
-        let room = file.room().map_err(failed("asking for free room", Bytes::ZERO))?;
-        let len = length(most, room).ok_or_else(|| full(folder, room))?;
-        file.allocate(Bytes::new(len)).map_err(failed("making room", room))?;
+        let free_bytes = file.room().map_err(failed("asking for free space", Bytes::ZERO))?;
+        let len = length(most, free_bytes).ok_or_else(|| full(folder, free_bytes))?;
+        file.allocate(Bytes::new(len)).map_err(failed("reserving space", free_bytes))?;
         let began = Instant::now();
         let mut buffer = AlignedBuffer::new(PIECE);
         fill(&mut SplitMix64::new(1), buffer.as_mut_slice());
         let whole = usize::try_from(len / PIECE as u64).unwrap_or(usize::MAX);
         let mut pieces = 0;
-        let at_least = usize::try_from(LEAST / PIECE as u64).unwrap_or(1);
+        let at_least = usize::try_from(FILE_BYTES_MIN / PIECE as u64).unwrap_or(1);
         while pieces < whole && (pieces < at_least || began.elapsed() < within) {
-            if stop.load(Ordering::Relaxed) {
-                return Err(CalibrateError::Stopped);
-            }
+            check_flag(stop)?;
             // A different begin each time: some file systems would store equal pieces once.
             fill(&mut SplitMix64::new(pieces as u64), &mut buffer.as_mut_slice()[..4096]);
-            file.write(buffer.as_mut_slice(), (pieces * PIECE) as u64).map_err(failed("writing", room))?;
+            file.write(buffer.as_mut_slice(), (pieces * PIECE) as u64)
+                .map_err(failed("writing", free_bytes))?;
             pieces += 1;
         }
-        file.sync().map_err(failed("writing", room))?;
+        file.sync().map_err(failed("writing", free_bytes))?;
         let mut order: Vec<u32> =
             (0..pieces * SAMPLES_PER_PIECE).map_while(|nth| u32::try_from(nth).ok()).collect();
         let mut draw = SplitMix64::new(2);
@@ -104,7 +103,7 @@ impl DiskTrial {
     }
 
     /// Whether the folder has no device.
-    pub fn in_memory(&self) -> bool {
+    pub fn is_in_memory(&self) -> bool {
         self.file.in_memory()
     }
 
@@ -114,8 +113,8 @@ impl DiskTrial {
     }
 
     /// The free space, including that of the file.
-    pub fn room(&self) -> Result<Bytes, CalibrateError> {
-        let free = self.file.room().map_err(|why| self.fault("asking for free room", why))?;
+    pub fn free_bytes(&self) -> Result<Bytes, CalibrateError> {
+        let free = self.file.room().map_err(|why| self.fault("asking for free space", why))?;
         Ok(free.saturating_add(self.file_bytes()))
     }
 
@@ -149,20 +148,20 @@ impl DiskTrial {
                 .map_err(|why| self.fault("dropping pages", why))?;
         }
         let next = AtomicUsize::new(0);
-        let step = |hand: &mut (SplitMix64, AlignedBuffer)| {
-            let taken = next.fetch_add(1, Ordering::Relaxed);
-            if taken >= self.order.len() && !self.is_direct() {
+        let step = |state: &mut (SplitMix64, AlignedBuffer)| {
+            let nth = next.fetch_add(1, Ordering::Relaxed);
+            if nth >= self.order.len() && !self.is_direct() {
                 return Ok(None);
             }
-            let sample = self.order[taken % self.order.len()] as usize;
-            let within = below(&mut hand.0, SAMPLE / len) * len;
+            let sample = self.order[nth % self.order.len()] as usize;
+            let within = below(&mut state.0, SAMPLE / len) * len;
             self.file
-                .read(hand.1.as_mut_slice(), (sample * SAMPLE + within) as u64)
+                .read(state.1.as_mut_slice(), (sample * SAMPLE + within) as u64)
                 .map_err(|why| self.fault("reading", why))?;
             Ok(Some(len as u64))
         };
-        let hand = |nth| (SplitMix64::new(nth as u64), AlignedBuffer::new(len));
-        race(threads, lasts, stop, hand, step, || Ok(()))
+        let new_state = |nth| (SplitMix64::new(nth as u64), AlignedBuffer::new(len));
+        race(threads, lasts, stop, new_state, step, || Ok(()))
     }
 
     fn read_cached(
@@ -171,21 +170,21 @@ impl DiskTrial {
         lasts: Duration,
         stop: &AtomicBool,
     ) -> Result<Repeat, CalibrateError> {
-        let warm = self.order.len().min(WARM_SAMPLES);
+        let cached = self.order.len().min(CACHED_SAMPLES);
         let read = |buffer: &mut AlignedBuffer, sample: usize| {
             let done = self.file.read_cached(buffer.as_mut_slice(), (sample * SAMPLE) as u64);
             done.map_err(|why| self.fault("reading", why))
         };
         let mut buffer = AlignedBuffer::new(SAMPLE);
-        for sample in 0..warm {
+        for sample in 0..cached {
             read(&mut buffer, sample)?;
         }
-        let step = |hand: &mut (SplitMix64, AlignedBuffer)| {
-            let sample = below(&mut hand.0, warm);
-            read(&mut hand.1, sample).map(|()| Some(SAMPLE as u64))
+        let step = |state: &mut (SplitMix64, AlignedBuffer)| {
+            let sample = below(&mut state.0, cached);
+            read(&mut state.1, sample).map(|()| Some(SAMPLE as u64))
         };
-        let hand = |nth| (SplitMix64::new(nth as u64), AlignedBuffer::new(SAMPLE));
-        race(threads, lasts, stop, hand, step, || Ok(()))
+        let new_state = |nth| (SplitMix64::new(nth as u64), AlignedBuffer::new(SAMPLE));
+        race(threads, lasts, stop, new_state, step, || Ok(()))
     }
 
     fn write(
@@ -194,22 +193,22 @@ impl DiskTrial {
         lasts: Duration,
         stop: &AtomicBool,
     ) -> Result<Repeat, CalibrateError> {
-        let step = |hand: &mut (SplitMix64, AlignedBuffer)| {
-            let piece = below(&mut hand.0, self.pieces);
-            let word = hand.0.next();
-            hand.1.as_mut_slice()[..8].copy_from_slice(&word.to_le_bytes());
+        let step = |state: &mut (SplitMix64, AlignedBuffer)| {
+            let piece = below(&mut state.0, self.pieces);
+            let word = state.0.next();
+            state.1.as_mut_slice()[..8].copy_from_slice(&word.to_le_bytes());
             self.file
-                .write(hand.1.as_mut_slice(), (piece * PIECE) as u64)
+                .write(state.1.as_mut_slice(), (piece * PIECE) as u64)
                 .map_err(|why| self.fault("writing", why))?;
             Ok(Some(PIECE as u64))
         };
-        let hand = |nth| {
+        let new_state = |nth| {
             let (mut draw, mut buffer) = (SplitMix64::new(nth as u64), AlignedBuffer::new(PIECE));
             fill(&mut draw, buffer.as_mut_slice());
             (draw, buffer)
         };
-        let settle = || self.file.sync().map_err(|why| self.fault("writing", why));
-        race(threads, lasts, stop, hand, step, settle)
+        let sync = || self.file.sync().map_err(|why| self.fault("writing", why));
+        race(threads, lasts, stop, new_state, step, sync)
     }
 
     fn fault(&self, doing: &'static str, source: io::Error) -> CalibrateError {
@@ -218,13 +217,17 @@ impl DiskTrial {
 }
 
 /// The maximum length of the file, in whole pieces; `None` if the disk is too full.
-fn length(most: Bytes, room: Bytes) -> Option<u64> {
-    let len = most.get().max(LEAST).min(room.get() / SHARE_OF_ROOM) / PIECE as u64 * PIECE as u64;
-    (len >= LEAST).then_some(len)
+fn length(most: Bytes, free_bytes: Bytes) -> Option<u64> {
+    let len = most.get().max(FILE_BYTES_MIN).min(free_bytes.get() / FREE_SHARE) / PIECE as u64 * PIECE as u64;
+    (len >= FILE_BYTES_MIN).then_some(len)
 }
 
-fn full(folder: &Path, room: Bytes) -> CalibrateError {
-    CalibrateError::Full { folder: folder.to_owned(), room, least: Bytes::new(LEAST * SHARE_OF_ROOM) }
+fn full(folder: &Path, free_bytes: Bytes) -> CalibrateError {
+    CalibrateError::Full {
+        folder: folder.to_owned(),
+        free_bytes,
+        required: Bytes::new(FILE_BYTES_MIN * FREE_SHARE),
+    }
 }
 
 #[cfg(test)]
@@ -233,16 +236,16 @@ mod tests {
 
     const MOST: Bytes = Bytes::new(8 << 20);
 
-    fn create(folder: &Path) -> Result<DiskTrial, CalibrateError> {
-        DiskTrial::create(folder, MOST, Duration::from_secs(60), &AtomicBool::new(false))
+    fn create(folder: &Path) -> Result<DiskProbe, CalibrateError> {
+        DiskProbe::create(folder, MOST, Duration::from_secs(60), &AtomicBool::new(false))
     }
 
     #[test]
     fn every_operation_moves_bytes_and_leaves_no_file() {
         let folder = tempfile::tempdir().expect("a folder");
-        let trial = create(folder.path()).expect("a file");
-        assert_eq!(trial.file_bytes(), MOST);
-        assert!(trial.room().expect("facts") > MOST);
+        let probe = create(folder.path()).expect("a file");
+        assert_eq!(probe.file_bytes(), MOST);
+        assert!(probe.free_bytes().expect("facts") > MOST);
         let stop = AtomicBool::new(false);
         let all = [
             (DiskWork::Read, SAMPLE),
@@ -253,7 +256,7 @@ mod tests {
         for (work, size) in all {
             for threads in [1, 3] {
                 let threads = NonZeroUsize::new(threads).expect("at least one");
-                let done = trial.measure(work, threads, Duration::from_millis(1), &stop).expect("a repeat");
+                let done = probe.measure(work, threads, Duration::from_millis(1), &stop).expect("a repeat");
                 assert!(done.bytes.get() >= size as u64 && done.operations > 0, "{work:?}");
             }
         }
@@ -264,8 +267,8 @@ mod tests {
     fn without_time_the_file_has_its_minimum_size() {
         let folder = tempfile::tempdir().expect("a folder");
         let stop = AtomicBool::new(false);
-        let trial = DiskTrial::create(folder.path(), MOST, Duration::ZERO, &stop).expect("a file");
-        assert_eq!(trial.file_bytes(), Bytes::new(LEAST));
+        let probe = DiskProbe::create(folder.path(), MOST, Duration::ZERO, &stop).expect("a file");
+        assert_eq!(probe.file_bytes(), Bytes::new(FILE_BYTES_MIN));
     }
 
     #[test]
@@ -273,8 +276,8 @@ mod tests {
         let mib = |n: u64| Bytes::new(n << 20);
         assert_eq!(length(mib(256), mib(100_000)), Some(256 << 20));
         assert_eq!(length(mib(256), mib(100)), Some(25 << 20));
-        assert_eq!(length(Bytes::ZERO, mib(100)), Some(LEAST));
-        assert_eq!(length(mib(256), mib(16)), Some(LEAST));
+        assert_eq!(length(Bytes::ZERO, mib(100)), Some(FILE_BYTES_MIN));
+        assert_eq!(length(mib(256), mib(16)), Some(FILE_BYTES_MIN));
         assert_eq!(length(mib(256), mib(15)), None);
         let words = full(Path::new("/mnt/x"), mib(1)).to_string();
         assert!(words.contains("/mnt/x: 1.0 MB free, at least 16.8 MB needed"), "{words}");
@@ -285,7 +288,7 @@ mod tests {
         let nowhere = create(Path::new("/proc/no such folder")).expect_err("no folder").to_string();
         assert!(nowhere.contains("/proc/no such folder") && nowhere.contains("making a file"), "{nowhere}");
         let folder = tempfile::tempdir().expect("a folder");
-        let stopped = DiskTrial::create(folder.path(), MOST, Duration::ZERO, &AtomicBool::new(true));
+        let stopped = DiskProbe::create(folder.path(), MOST, Duration::ZERO, &AtomicBool::new(true));
         assert!(matches!(stopped, Err(CalibrateError::Stopped)), "{stopped:?}");
         assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0);
     }

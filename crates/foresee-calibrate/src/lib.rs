@@ -19,12 +19,13 @@ mod network;
 mod origin;
 mod race;
 
-pub use disk::{DiskTrial, DiskWork};
-pub use memory::{MemoryTrial, MemoryWork};
+pub use disk::{DiskProbe, DiskWork};
+pub use memory::{MemoryProbe, MemoryWork};
 pub use network::{LinkRepeat, answer_links, measure_links};
-pub use origin::{OriginTrial, OriginWork};
+pub use origin::{OriginProbe, OriginWork};
 
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use foresee_data_tier::OriginError;
 use foresee_units::{Bytes, Nanos};
@@ -45,72 +46,59 @@ pub struct Repeat {
 
 /// Why a measurement failed.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages show the fields by their names")]
 #[non_exhaustive]
 pub enum CalibrateError {
     /// The folder does not accept a file, or the file fails.
     #[error("{}: {source} (while {doing}); name a folder that this user may write", .folder.display())]
-    Folder {
-        /// The folder.
-        folder: PathBuf,
-        /// The step that failed.
-        doing: &'static str,
-        /// The kernel's error.
-        source: std::io::Error,
-    },
+    Folder { folder: PathBuf, doing: &'static str, source: std::io::Error },
     /// The disk is too full.
-    #[error("{}: {room} free, at least {least} needed to measure; free some, or name another folder", .folder.display())]
+    #[error("{}: {free_bytes} free, at least {required} needed to measure; free some, or name another folder", .folder.display())]
     Full {
-        /// The folder.
         folder: PathBuf,
-        /// The free space.
-        room: Bytes,
+        free_bytes: Bytes,
         /// The required space.
-        least: Bytes,
+        required: Bytes,
     },
     /// The origin cannot be opened.
     #[error(transparent)]
     Origin(#[from] OriginError),
     /// A sample cannot be read.
     #[error("{uri}: {why}")]
-    Sample {
-        /// Its object.
-        uri: String,
-        /// The origin's error.
-        why: String,
-    },
+    Sample { uri: String, why: String },
     /// All samples are empty.
     #[error("{uri}: all samples have 0 bytes; name a data set with something to read")]
-    NoBytes {
-        /// The data set.
-        uri: String,
-    },
+    NoBytes { uri: String },
     /// The link between ranks failed.
     #[error("network between ranks: {0}")]
     Wire(#[from] WireError),
     /// Some ranks did not connect.
     #[error(
-        "network between ranks: {came} of {expected} ranks came to {address} within {within}; start `foresee calibrate` \
+        "network between ranks: {connected} of {expected} ranks connected to {address} within {within}; start `foresee calibrate` \
          on every rank, and let the port through the firewall"
     )]
     RanksMissing {
         /// The number without rank 0.
-        came: u32,
+        connected: u32,
         /// The expected number without rank 0.
         expected: u32,
-        /// The address of rank 0.
         address: std::net::SocketAddr,
         /// How long it waited.
         within: Nanos,
     },
     /// The system refuses memory or threads.
-    #[error("this machine refuses {what}: {why}; free some, or raise its limit (ulimit -u, ulimit -v)")]
-    Machine {
-        /// The resource.
-        what: &'static str,
-        /// The system's error.
-        why: String,
-    },
+    #[error("this host refuses {what}: {why}; free some, or raise its limit (ulimit -u, ulimit -v)")]
+    Refused { what: &'static str, why: String },
     /// The caller's flag was raised.
     #[error("the measurement was stopped")]
     Stopped,
+}
+
+/// An error if the caller has raised its flag.
+fn check_flag(stop: &AtomicBool) -> Result<(), CalibrateError> {
+    if stop.load(Ordering::Relaxed) { Err(CalibrateError::Stopped) } else { Ok(()) }
+}
+
+fn refused(what: &'static str, why: impl ToString) -> CalibrateError {
+    CalibrateError::Refused { what, why: why.to_string() }
 }

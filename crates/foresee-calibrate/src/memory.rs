@@ -14,7 +14,7 @@ use foresee_data_tier::{
 use foresee_units::{Bytes, ReadOutcome, SampleId, SplitMix64};
 
 use crate::race::{below, fill, race};
-use crate::{CalibrateError, Repeat};
+use crate::{CalibrateError, Repeat, refused};
 
 /// Size of a sample: about that of an image.
 const SAMPLE: usize = 128 << 10;
@@ -26,8 +26,8 @@ const SMALL: usize = 4 << 10;
 const RING: usize = 8 << 20;
 /// Maximum of source bytes, followed by the minimum; never more than a 16th of the memory that this process may
 /// use.
-const POOL_MOST: u64 = 256 << 20;
-const POOL_LEAST: u64 = 16 << 20;
+const POOL_MAX: u64 = 256 << 20;
+const POOL_MIN: u64 = 16 << 20;
 
 /// The operation of a repeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub enum MemoryWork {
 
 /// The memory of the measurements.
 #[derive(Debug)]
-pub struct MemoryTrial {
+pub struct MemoryProbe {
     pool: Vec<u8>,
     tier: Mutex<Option<Filled>>,
 }
@@ -59,11 +59,11 @@ struct Filled {
     clean: bool,
 }
 
-impl MemoryTrial {
+impl MemoryProbe {
     /// Allocate the memory and touch it.
     pub fn new() -> Self {
-        let allowed = memory_limit().map_or(POOL_MOST, |limit| limit.get() / 16);
-        let len = allowed.clamp(POOL_LEAST, POOL_MOST) / PIECE as u64 * PIECE as u64;
+        let allowed = memory_limit().map_or(POOL_MAX, |limit| limit.get() / 16);
+        let len = allowed.clamp(POOL_MIN, POOL_MAX) / PIECE as u64 * PIECE as u64;
         let mut pool = vec![0; usize::try_from(len).unwrap_or(PIECE)];
         fill(&mut SplitMix64::new(1), &mut pool);
         Self { pool, tier: Mutex::default() }
@@ -90,8 +90,8 @@ impl MemoryTrial {
         let samples = self.pool.len() / SAMPLE;
         // The checksums are used, so that they are not optimized away.
         let sums = AtomicU64::new(0);
-        let step = |hand: &mut Hand| -> Result<Option<u64>, CalibrateError> {
-            let sample = below(&mut hand.draw, samples);
+        let step = |state: &mut ThreadState| -> Result<Option<u64>, CalibrateError> {
+            let sample = below(&mut state.draw, samples);
             let moved = match (work, &tier) {
                 (MemoryWork::Checksum, _) => {
                     let sum = sample_checksum(&self.pool[sample * SAMPLE..][..SAMPLE]);
@@ -101,69 +101,68 @@ impl MemoryTrial {
                 (MemoryWork::TierRead | MemoryWork::TierSmallRead, Some(tier)) => {
                     let len = if work == MemoryWork::TierRead { SAMPLE } else { SMALL };
                     let pin = tier.pin(&key(sample)).ok_or_else(lost)?;
-                    hand.place(len).copy_from_slice(&pin[..len]);
+                    state.place(len).copy_from_slice(&pin[..len]);
                     len
                 }
                 (MemoryWork::TierWrite, Some(tier)) => {
-                    let from = below(&mut hand.draw, samples);
+                    let from = below(&mut state.draw, samples);
                     // A new version each time: for the same one the tier would keep its copy.
-                    let key = SampleKey { tag: TagHash(hand.draw.next()), ..key(sample) };
+                    let key = SampleKey { tag: TagHash(state.draw.next()), ..key(sample) };
                     match tier.write_from(&key, &self.pool[from * SAMPLE..][..SAMPLE]) {
                         ReadOutcome::Ok => SAMPLE,
                         _ => 0,
                     }
                 }
                 (MemoryWork::Copy, _) | (_, None) => {
-                    let from = below(&mut hand.draw, self.pool.len() / PIECE) * PIECE;
-                    hand.place(PIECE).copy_from_slice(&self.pool[from..][..PIECE]);
+                    let from = below(&mut state.draw, self.pool.len() / PIECE) * PIECE;
+                    state.place(PIECE).copy_from_slice(&self.pool[from..][..PIECE]);
                     PIECE
                 }
             };
-            std::hint::black_box(&hand.ring);
+            std::hint::black_box(&state.ring);
             Ok(Some(moved as u64))
         };
-        race(threads, lasts, stop, Hand::new, step, || Ok(()))
+        race(threads, lasts, stop, ThreadState::new, step, || Ok(()))
     }
 
     /// The tier, filled on first use, and again for reads after writes.
     fn tier(&self, for_reads: bool) -> Result<RamTier, CalibrateError> {
-        let mut made = self.tier.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(filled) = &mut *made
+        let mut filled_tier = self.tier.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(filled) = &mut *filled_tier
             && (filled.clean || !for_reads)
         {
             filled.clean &= for_reads;
             return Ok(filled.tier.clone());
         }
         // The old tier is freed before the new one is allocated.
-        *made = None;
+        *filled_tier = None;
         // A quarter more, because a sample exists twice while it is replaced.
         let capacity = Bytes::new(self.pool.len() as u64 / 4 * 5);
-        let tier = RamTier::new(capacity, Completions::new(|| ()))
-            .map_err(|why| CalibrateError::Machine { what: "memory", why: why.to_string() })?;
+        let tier = RamTier::new(capacity, Completions::new(|| ())).map_err(|why| refused("memory", why))?;
         for (nth, sample) in self.pool.chunks_exact(SAMPLE).enumerate() {
             if tier.write_from(&key(nth), sample) != ReadOutcome::Ok {
                 return Err(lost());
             }
         }
-        *made = Some(Filled { tier: tier.clone(), clean: for_reads });
+        *filled_tier = Some(Filled { tier: tier.clone(), clean: for_reads });
         Ok(tier)
     }
 }
 
-impl Default for MemoryTrial {
+impl Default for MemoryProbe {
     fn default() -> Self {
         Self::new()
     }
 }
 
 /// The state of one thread.
-struct Hand {
+struct ThreadState {
     draw: SplitMix64,
     ring: Vec<u8>,
     next: usize,
 }
 
-impl Hand {
+impl ThreadState {
     fn new(nth: usize) -> Self {
         Self { draw: SplitMix64::new(nth as u64 + 2), ring: vec![1; RING], next: 0 }
     }
@@ -184,7 +183,7 @@ fn key(nth: usize) -> SampleKey {
 }
 
 fn lost() -> CalibrateError {
-    CalibrateError::Machine { what: "memory", why: "the memory tier does not hold its samples".to_owned() }
+    refused("memory", "the memory tier does not hold its samples")
 }
 
 #[cfg(test)]
@@ -193,7 +192,7 @@ mod tests {
 
     #[test]
     fn every_operation_moves_bytes_with_one_thread_and_with_more() {
-        let trial = MemoryTrial::new();
+        let probe = MemoryProbe::new();
         let stop = AtomicBool::new(false);
         let all = [
             (MemoryWork::Copy, PIECE),
@@ -206,7 +205,7 @@ mod tests {
         for (work, size) in all {
             for threads in [1, 3] {
                 let threads = NonZeroUsize::new(threads).expect("at least one");
-                let done = trial.measure(work, threads, Duration::from_millis(1), &stop).expect("a repeat");
+                let done = probe.measure(work, threads, Duration::from_millis(1), &stop).expect("a repeat");
                 assert!(done.bytes.get() >= size as u64, "{work:?}");
                 assert_eq!(done.bytes.get() % size as u64, 0, "{work:?}");
             }

@@ -17,18 +17,18 @@ use foresee_wire::{
 };
 
 use crate::race::Tally;
-use crate::{CalibrateError, Repeat};
+use crate::{CalibrateError, Repeat, check_flag};
 
 /// Name of the job in the handshake: only ranks that calibrate connect to each other.
 const JOB: &str = "foresee-calibrate";
 /// Bytes of a frame, large enough that the cost of its header is negligible.
 const FRAME: u32 = 1 << 20;
 /// Interval between two checks of the flag, and two attempts to connect to rank 0.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// A link that is silent for this time is broken.
 const SILENCE: Duration = Duration::from_secs(20);
 /// Round trips before the first timed one, during which both ends set up their state.
-const ROUNDS_FIRST: usize = 3;
+const ROUNDS_WARM_UP: usize = 3;
 
 /// One repeat on one link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,14 +59,12 @@ pub fn measure_links(
     let mut links: Vec<Connection> = Vec::new();
     let until = Instant::now() + within;
     while links.len() < expected as usize {
-        if stop.load(Ordering::Relaxed) {
-            return Err(CalibrateError::Stopped);
-        }
+        check_flag(stop)?;
         if Instant::now() >= until {
-            let came = u32::try_from(links.len()).unwrap_or(u32::MAX);
-            return Err(CalibrateError::RanksMissing { came, expected, address, within: within.into() });
+            let connected = u32::try_from(links.len()).unwrap_or(u32::MAX);
+            return Err(CalibrateError::RanksMissing { connected, expected, address, within: within.into() });
         }
-        if let Some(arrival) = listener.accept(Wait::within(LOOK))? {
+        if let Some(arrival) = listener.accept(Wait::within(CHECK_INTERVAL))? {
             let link = arrival.welcome(Welcome::default(), Wait::within(SILENCE))?;
             // A restarted rank replaces its previous connection.
             links.retain(|other| other.hello.rank != link.hello.rank);
@@ -77,14 +75,14 @@ pub fn measure_links(
     links.sort_unstable_by_key(|link| link.hello.rank);
     let mut measured = Vec::new();
     for link in &mut links {
-        let mut asked = Asked { link, number: 0 };
-        for _ in 0..ROUNDS_FIRST {
-            asked.round()?;
+        let mut probe = LinkProbe { link, number: 0 };
+        for _ in 0..ROUNDS_WARM_UP {
+            probe.round()?;
         }
         for _ in 0..repeats {
-            let rounds = asked.rounds(lasts / 2, stop)?;
-            let sent = asked.send(lasts, stop)?;
-            measured.push(LinkRepeat { rank: asked.link.hello.rank, sent, rounds });
+            let rounds = probe.rounds(lasts / 2, stop)?;
+            let sent = probe.send(lasts, stop)?;
+            measured.push(LinkRepeat { rank: probe.link.hello.rank, sent, rounds });
         }
     }
     for link in &mut links {
@@ -108,20 +106,20 @@ pub fn answer_links(
         let hello = Hello::new(Purpose::Samples, Role::Data, JOB, rank, world);
         match dial(address, hello, secret, &DialOptions::default(), Wait::within(SILENCE)) {
             Ok(link) => break link,
-            Err(WireError::NobodyThere { .. }) if Instant::now() < until => std::thread::sleep(LOOK),
+            Err(WireError::ConnectionRefused { .. }) if Instant::now() < until => {
+                std::thread::sleep(CHECK_INTERVAL)
+            }
             Err(why) => return Err(why.into()),
         }
-        if stop.load(Ordering::Relaxed) {
-            return Err(CalibrateError::Stopped);
-        }
+        check_flag(stop)?;
     };
     // Other ranks are measured before this one, and rank 0 may still wait for some.
-    let patience = Instant::now() + within + SILENCE * world.min(1024);
+    let deadline = Instant::now() + within + SILENCE * world.min(1024);
     let mut payload = vec![0; FRAME as usize];
     loop {
-        let header = match link.receiver.header(Wait::within(LOOK)) {
+        let header = match link.receiver.header(Wait::within(CHECK_INTERVAL)) {
             Ok(header) => header,
-            Err(why) if why.is_late() && !stop.load(Ordering::Relaxed) && Instant::now() < patience => {
+            Err(why) if why.is_late() && !stop.load(Ordering::Relaxed) && Instant::now() < deadline => {
                 continue;
             }
             Err(_) if stop.load(Ordering::Relaxed) => return Err(CalibrateError::Stopped),
@@ -152,12 +150,12 @@ fn is_ours(hello: &Hello, world: u32) -> bool {
 }
 
 /// The link under measurement.
-struct Asked<'a> {
+struct LinkProbe<'a> {
     link: &'a mut Connection,
     number: u64,
 }
 
-impl Asked<'_> {
+impl LinkProbe<'_> {
     /// Wait until the peer has read all sent bytes.
     fn round(&mut self) -> Result<(), CalibrateError> {
         let (number, wait) = (self.number, Wait::within(SILENCE));
@@ -176,10 +174,10 @@ impl Asked<'_> {
         let mut tally = Tally::default();
         let began = Instant::now();
         loop {
-            let asked = Instant::now();
+            let sent = Instant::now();
             self.round()?;
-            tally.add(0, asked.elapsed());
-            go_on(stop)?;
+            tally.add(0, sent.elapsed());
+            check_flag(stop)?;
             if began.elapsed() >= lasts {
                 return Ok(tally.repeat(began.elapsed()));
             }
@@ -196,7 +194,7 @@ impl Asked<'_> {
             let sent = Instant::now();
             self.link.sender.send_all(&header, &payload, Wait::within(SILENCE))?;
             tally.add(u64::from(FRAME), sent.elapsed());
-            go_on(stop)?;
+            check_flag(stop)?;
             if began.elapsed() >= lasts {
                 break;
             }
@@ -204,10 +202,6 @@ impl Asked<'_> {
         self.round()?;
         Ok(tally.repeat(began.elapsed()))
     }
-}
-
-fn go_on(stop: &AtomicBool) -> Result<(), CalibrateError> {
-    if stop.load(Ordering::Relaxed) { Err(CalibrateError::Stopped) } else { Ok(()) }
 }
 
 #[cfg(test)]

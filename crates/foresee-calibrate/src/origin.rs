@@ -23,21 +23,21 @@ use foresee_data_tier::{
 use foresee_units::{Bytes, Epoch, Nanos, ReadOutcome, SampleId};
 
 use crate::race::Tally;
-use crate::{CalibrateError, Repeat};
+use crate::{CalibrateError, Repeat, check_flag, refused};
 
 /// Maximum of bytes read from one sample, so that a repeat is short.
-const READ_MOST: u64 = 16 << 20;
+const READ_MAX: u64 = 16 << 20;
 /// Size of a read for a latency measurement.
 const SMALL: u64 = 4 << 10;
 /// Samples whose pages are dropped before a repeat: more than it reads.
-const COLD_MOST: usize = 1 << 16;
+const EVICTED_MAX: usize = 1 << 16;
 /// Bytes held in the page cache for its measurement.
-const WARM_BYTES: u64 = 64 << 20;
-const WARM_SAMPLES: usize = 4096;
+const CACHED_BYTES: u64 = 64 << 20;
+const CACHED_SAMPLES: usize = 4096;
 /// Number of transient errors that are tolerated; with more of them than samples, the measurement fails.
-const REFUSALS_FREE: u64 = 100;
+const TRANSIENT_ERRORS_MAX: u64 = 100;
 /// Interval between two checks of the flag.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 /// Time to wait at the end for answers in flight.
 const GRACE: Nanos = Nanos::from_millis(100);
 /// Seed of the order of samples, an arbitrary number.
@@ -55,7 +55,7 @@ pub enum OriginWork {
 }
 
 /// An origin to measure.
-pub struct OriginTrial {
+pub struct OriginProbe {
     data: Arc<DataSet>,
     tier: Arc<dyn Tier>,
     completions: Completions,
@@ -82,7 +82,7 @@ struct Read {
     began: Instant,
 }
 
-impl OriginTrial {
+impl OriginProbe {
     /// Open the origin of `index` at `uri`, and make one small request.
     pub fn open(index: Index, uri: &str, storage: Vec<(String, String)>) -> Result<Self, CalibrateError> {
         if index.total_bytes().is_zero() {
@@ -91,8 +91,7 @@ impl OriginTrial {
         let place = Uri::parse(uri).map_err(OriginError::from)?;
         let options = OriginOptions { storage: storage.into_iter().collect(), ..OriginOptions::default() };
         probe_origin(&place, &options)?;
-        let order = Keyed::new(index.len(), SEED, Epoch(0))
-            .map_err(|why| CalibrateError::Machine { what: "an order", why: why.to_string() })?;
+        let order = Keyed::new(index.len(), SEED, Epoch(0)).map_err(|why| refused("an order", why))?;
         // One wake-up is stored while this thread is busy; further ones would add nothing.
         let (waker, woken) = sync_channel(1);
         let completions = Completions::new(move || {
@@ -111,7 +110,7 @@ impl OriginTrial {
     }
 
     /// Whether the origin has no device: it is a directory of a file system in memory.
-    pub fn in_memory(&self) -> bool {
+    pub fn is_in_memory(&self) -> bool {
         self.pages.as_ref().is_some_and(CachedPages::in_memory)
     }
 
@@ -124,27 +123,27 @@ impl OriginTrial {
         stop: &AtomicBool,
     ) -> Result<Repeat, CalibrateError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let most = if work == OriginWork::SmallRead { SMALL } else { READ_MOST };
+        let most = if work == OriginWork::SmallRead { SMALL } else { READ_MAX };
         match (work, &self.pages) {
             (OriginWork::CachedRead, _) => {
-                let warm = self.take(&mut state, WARM_SAMPLES, WARM_BYTES, stop, |_| true);
+                let cached = self.take(&mut state, CACHED_SAMPLES, CACHED_BYTES, stop, |_| true);
                 let all = Duration::MAX;
-                self.read_all(&mut state, warm.iter().copied(), most, readers, all, stop, |_| ())?;
-                let again = warm.iter().copied().cycle();
+                self.read_all(&mut state, cached.iter().copied(), most, readers, all, stop, |_| ())?;
+                let again = cached.iter().copied().cycle();
                 self.read_all(&mut state, again, most, readers, lasts, stop, |_| ())
             }
             (_, Some(pages)) => {
                 let began = Instant::now();
                 let least = readers.get();
-                let mut forgotten = 0;
-                let cold = self.take(&mut state, COLD_MOST, u64::MAX, stop, |id| {
+                let mut dropped = 0;
+                let evicted = self.take(&mut state, EVICTED_MAX, u64::MAX, stop, |id| {
                     if let Some(location) = self.data.locate(id) {
                         pages.forget(&location, self.data.index().size(id).get());
                     }
-                    forgotten += 1;
-                    forgotten < least || began.elapsed() < lasts
+                    dropped += 1;
+                    dropped < least || began.elapsed() < lasts
                 });
-                self.read_all(&mut state, cold.into_iter(), most, readers, lasts, stop, |_| ())
+                self.read_all(&mut state, evicted.into_iter(), most, readers, lasts, stop, |_| ())
             }
             (_, None) => {
                 let samples = self.data.index().len();
@@ -170,8 +169,8 @@ impl OriginTrial {
         let wanted = self.take(&mut state, samples.max(1), bytes.get(), stop, |_| true);
         let readers = NonZeroUsize::new(wanted.len().clamp(1, 16)).unwrap_or(NonZeroUsize::MIN);
         let mut read = Vec::with_capacity(wanted.len());
-        let keep = |content: &[u8]| read.push(content.to_vec());
-        self.read_all(&mut state, wanted.into_iter(), READ_MOST, readers, Duration::MAX, stop, keep)?;
+        let collect = |content: &[u8]| read.push(content.to_vec());
+        self.read_all(&mut state, wanted.into_iter(), READ_MAX, readers, Duration::MAX, stop, collect)?;
         Ok(read)
     }
 
@@ -186,11 +185,11 @@ impl OriginTrial {
     ) -> Vec<SampleId> {
         let index = self.data.index();
         let (mut taken, mut sum) = (Vec::new(), 0_u64);
-        let mut walked = 0;
-        while walked < index.len() && !stop.load(Ordering::Relaxed) {
+        let mut visited = 0;
+        while visited < index.len() && !stop.load(Ordering::Relaxed) {
             let id = self.order.id(state.position);
             state.position = (state.position + 1) % index.len();
-            walked += 1;
+            visited += 1;
             let size = index.size(id).get();
             if size == 0 {
                 continue;
@@ -208,7 +207,7 @@ impl OriginTrial {
     }
 
     /// Read samples with `readers` in flight until none is left, or for `lasts`; at least `readers` of them.
-    #[expect(clippy::too_many_arguments, reason = "what one repeat consists of")]
+    #[expect(clippy::too_many_arguments, reason = "all inputs of one repeat")]
     fn read_all(
         &self,
         state: &mut State,
@@ -217,10 +216,10 @@ impl OriginTrial {
         readers: NonZeroUsize,
         lasts: Duration,
         stop: &AtomicBool,
-        mut seen: impl FnMut(&[u8]),
+        mut on_bytes: impl FnMut(&[u8]),
     ) -> Result<Repeat, CalibrateError> {
         let mut reads = HashMap::with_capacity(readers.get());
-        let (mut tally, mut refusals) = (Tally::default(), 0);
+        let (mut tally, mut transient_errors) = (Tally::default(), 0);
         let mut ended = Vec::new();
         let began = Instant::now();
         for id in next.by_ref().take(readers.get()) {
@@ -228,32 +227,29 @@ impl OriginTrial {
         }
         while !reads.is_empty() {
             // After a timeout it is time to check the flag.
-            let _ = state.woken.recv_timeout(LOOK);
-            if stop.load(Ordering::Relaxed) {
-                self.give_up(&reads);
-                return Err(CalibrateError::Stopped);
-            }
+            let _ = state.woken.recv_timeout(CHECK_INTERVAL);
+            check_flag(stop).inspect_err(|_| self.cancel(&reads))?;
             self.completions.drain(&mut ended);
             for done in ended.drain(..) {
                 // A result of an earlier repeat that was stopped.
                 let Some(read) = reads.remove(&done.ticket) else { continue };
-                match self.settle(&done, &read) {
+                match self.check_outcome(&done, &read) {
                     Ok(true) => {
                         tally.add(done.bytes.get(), read.began.elapsed());
                         if let Ok(bytes) = read.scratch.into_bytes() {
-                            seen(&bytes);
+                            on_bytes(&bytes);
                             state.free.push(bytes);
                         }
                     }
                     Ok(false) => {
-                        refusals += 1;
-                        if refusals > REFUSALS_FREE + tally.operations {
-                            self.give_up(&reads);
+                        transient_errors += 1;
+                        if transient_errors > TRANSIENT_ERRORS_MAX + tally.operations {
+                            self.cancel(&reads);
                             return Err(self.fault(&done, read.id));
                         }
                     }
                     Err(error) => {
-                        self.give_up(&reads);
+                        self.cancel(&reads);
                         return Err(error);
                     }
                 }
@@ -264,9 +260,7 @@ impl OriginTrial {
                 }
             }
         }
-        if stop.load(Ordering::Relaxed) {
-            return Err(CalibrateError::Stopped);
-        }
+        check_flag(stop)?;
         Ok(tally.repeat(began.elapsed()))
     }
 
@@ -282,7 +276,7 @@ impl OriginTrial {
     }
 
     /// Whether the read returned its bytes; if not, whether another may.
-    fn settle(&self, done: &Done, read: &Read) -> Result<bool, CalibrateError> {
+    fn check_outcome(&self, done: &Done, read: &Read) -> Result<bool, CalibrateError> {
         match done.outcome {
             ReadOutcome::Ok => Ok(true),
             ReadOutcome::Throttled { .. } | ReadOutcome::Retryable => Ok(false),
@@ -300,22 +294,22 @@ impl OriginTrial {
     }
 
     /// Abandon these reads.
-    fn give_up(&self, reads: &HashMap<Ticket, Read>) {
+    fn cancel(&self, reads: &HashMap<Ticket, Read>) {
         for &ticket in reads.keys() {
             self.tier.cancel(ticket);
         }
     }
 }
 
-impl Drop for OriginTrial {
+impl Drop for OriginProbe {
     fn drop(&mut self) {
         self.tier.close(GRACE);
     }
 }
 
-impl std::fmt::Debug for OriginTrial {
+impl std::fmt::Debug for OriginProbe {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("OriginTrial").field("place", &self.tier.facts().place).finish_non_exhaustive()
+        f.debug_struct("OriginProbe").field("place", &self.tier.facts().place).finish_non_exhaustive()
     }
 }
 
@@ -326,7 +320,7 @@ mod tests {
 
     use super::*;
 
-    fn open(sizes: &[usize]) -> (tempfile::TempDir, Result<OriginTrial, CalibrateError>) {
+    fn open(sizes: &[usize]) -> (tempfile::TempDir, Result<OriginProbe, CalibrateError>) {
         let folder = tempfile::tempdir().expect("a folder");
         for (nth, &size) in (0_u8..).zip(sizes) {
             std::fs::write(folder.path().join(format!("{nth:04}")), vec![nth; size]).expect("a file");
@@ -336,8 +330,8 @@ mod tests {
         let (cancel, exclude) = (AtomicBool::new(false), Exclude::default());
         let (index, _) =
             build_index(&uri, Vec::new(), layout, false, None, &exclude, &|_| {}, &cancel).expect("an index");
-        let trial = OriginTrial::open(index, &uri, Vec::new());
-        (folder, trial)
+        let probe = OriginProbe::open(index, &uri, Vec::new());
+        (folder, probe)
     }
 
     fn readers(count: usize) -> NonZeroUsize {
@@ -346,21 +340,21 @@ mod tests {
 
     #[test]
     fn every_operation_reads_samples_with_one_reader_and_with_more_than_samples() {
-        let (_folder, trial) = open(&[5000, 0, 7000, 100]);
-        let trial = trial.expect("an origin");
-        assert!(trial.has_pages());
+        let (_folder, probe) = open(&[5000, 0, 7000, 100]);
+        let probe = probe.expect("an origin");
+        assert!(probe.has_pages());
         let stop = AtomicBool::new(false);
         for work in [OriginWork::Read, OriginWork::SmallRead, OriginWork::CachedRead] {
             for count in [1, 8] {
                 let done =
-                    trial.measure(work, readers(count), Duration::from_millis(1), &stop).expect("a repeat");
+                    probe.measure(work, readers(count), Duration::from_millis(1), &stop).expect("a repeat");
                 assert!(done.operations > 0 && done.bytes > Bytes::ZERO, "{work:?}");
             }
         }
         let once =
-            trial.measure(OriginWork::Read, readers(8), Duration::from_secs(9), &stop).expect("a repeat");
+            probe.measure(OriginWork::Read, readers(8), Duration::from_secs(9), &stop).expect("a repeat");
         assert_eq!(once.bytes, Bytes::new(12_100), "cold samples are read once, those without bytes never");
-        let small = trial
+        let small = probe
             .measure(OriginWork::SmallRead, readers(1), Duration::from_secs(9), &stop)
             .expect("a repeat");
         assert_eq!(small.bytes, Bytes::new(4096 + 4096 + 100));
@@ -368,9 +362,9 @@ mod tests {
 
     #[test]
     fn samples_are_complete() {
-        let (_folder, trial) = open(&[3, 5, 9]);
+        let (_folder, probe) = open(&[3, 5, 9]);
         let stop = AtomicBool::new(false);
-        let mut read = trial.expect("an origin").samples(9, Bytes::new(1 << 20), &stop).expect("samples");
+        let mut read = probe.expect("an origin").samples(9, Bytes::new(1 << 20), &stop).expect("samples");
         read.sort();
         assert_eq!(read, [vec![0; 3], vec![1; 5], vec![2; 9]]);
     }
@@ -379,15 +373,15 @@ mod tests {
     fn a_data_set_without_bytes_a_lost_file_and_a_raised_flag_are_refused() {
         let (_folder, empty) = open(&[0, 0]);
         assert!(matches!(empty, Err(CalibrateError::NoBytes { .. })), "{empty:?}");
-        let (folder, trial) = open(&[10, 10]);
-        let trial = trial.expect("an origin");
+        let (folder, probe) = open(&[10, 10]);
+        let probe = probe.expect("an origin");
         let stop = AtomicBool::new(true);
-        let stopped = trial.measure(OriginWork::Read, readers(1), Duration::ZERO, &stop);
+        let stopped = probe.measure(OriginWork::Read, readers(1), Duration::ZERO, &stop);
         assert!(matches!(stopped, Err(CalibrateError::Stopped)), "{stopped:?}");
         drop(folder);
         stop.store(false, Ordering::Relaxed);
         let lost =
-            trial.measure(OriginWork::Read, readers(2), Duration::ZERO, &stop).expect_err("it is gone");
+            probe.measure(OriginWork::Read, readers(2), Duration::ZERO, &stop).expect_err("it is gone");
         assert!(matches!(lost, CalibrateError::Sample { .. }), "{lost}");
     }
 }

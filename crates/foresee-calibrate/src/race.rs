@@ -5,17 +5,17 @@
 //! the time from the common start to the last end.
 
 use std::num::NonZeroUsize;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::Builder;
 use std::time::{Duration, Instant};
 
 use foresee_units::{Bytes, Nanos, SplitMix64};
 
-use crate::{CalibrateError, Repeat};
+use crate::{CalibrateError, Repeat, check_flag, refused};
 
-/// Maximum of operation times that a thread stores: the median of that many is stable.
-const TIMES_MOST: usize = 1 << 16;
+/// Maximum number of operation times that a thread stores: the median of that many is stable.
+const TIMES_MAX: usize = 1 << 16;
 
 /// The results of one thread.
 #[derive(Debug, Default)]
@@ -29,7 +29,7 @@ impl Tally {
     pub(crate) fn add(&mut self, bytes: u64, took: Duration) {
         self.bytes += bytes;
         self.operations += 1;
-        if self.times.len() < TIMES_MOST {
+        if self.times.len() < TIMES_MAX {
             self.times.push(took);
         }
     }
@@ -66,37 +66,30 @@ pub(crate) fn race<S: Send>(
 ) -> Result<Repeat, CalibrateError> {
     // Created before the start, because the first touch of memory must not be measured.
     let states: Vec<S> = (0..threads.get()).map(make).collect();
-    let gate = Gate::default();
-    let (work, gate) = (&work, &gate);
+    // The common start; `None` if not all threads could be started.
+    let start = OnceLock::<Option<Instant>>::new();
+    let (work, start) = (&work, &start);
     std::thread::scope(|scope| {
         let mut running = Vec::with_capacity(states.len());
         for state in states {
-            let started =
+            let spawned =
                 Builder::new().name("foresee-calibrate".to_owned()).spawn_scoped(scope, move || {
-                    gate.wait()
+                    start
+                        .wait()
                         .map_or_else(|| Ok(Tally::default()), |began| run(state, began, lasts, stop, work))
                 });
-            match started {
-                Ok(thread) => running.push(thread),
-                Err(why) => {
-                    gate.say(Word::GoHome);
-                    return Err(CalibrateError::Machine { what: "a thread", why: why.to_string() });
-                }
-            }
+            running.push(spawned.map_err(|why| {
+                start.get_or_init(|| None);
+                refused("a thread", why)
+            })?);
         }
         let began = Instant::now();
-        gate.say(Word::Go(began));
+        start.get_or_init(|| Some(began));
         let mut all = Tally::default();
         for thread in running {
-            let tally = thread.join().map_err(|_| CalibrateError::Machine {
-                what: "a measurement",
-                why: "a thread of it has failed".to_owned(),
-            })??;
-            all.join(tally);
+            all.join(thread.join().map_err(|_| refused("a measurement", "one of its threads has failed"))??);
         }
-        if stop.load(Ordering::Relaxed) {
-            return Err(CalibrateError::Stopped);
-        }
+        check_flag(stop)?;
         after()?;
         Ok(all.repeat(began.elapsed()))
     })
@@ -123,43 +116,7 @@ fn run<S>(
     Ok(tally)
 }
 
-/// The barrier of the threads.
-#[derive(Debug, Default)]
-struct Gate {
-    word: Mutex<Word>,
-    heard: Condvar,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-enum Word {
-    #[default]
-    Wait,
-    /// The common start.
-    Go(Instant),
-    /// Not all threads could be started.
-    GoHome,
-}
-
-impl Gate {
-    fn say(&self, word: Word) {
-        *self.word.lock().unwrap_or_else(PoisonError::into_inner) = word;
-        self.heard.notify_all();
-    }
-
-    /// The common start; `None` to abort.
-    fn wait(&self) -> Option<Instant> {
-        let mut word = self.word.lock().unwrap_or_else(PoisonError::into_inner);
-        loop {
-            match *word {
-                Word::Wait => word = self.heard.wait(word).unwrap_or_else(PoisonError::into_inner),
-                Word::Go(began) => return Some(began),
-                Word::GoHome => return None,
-            }
-        }
-    }
-}
-
-/// Return a random place below `limit`, which is 1 or more.
+/// Return a random index below `limit`, which is 1 or more.
 pub(crate) fn below(draw: &mut SplitMix64, limit: usize) -> usize {
     usize::try_from(draw.below(limit.max(1) as u64)).unwrap_or(0)
 }

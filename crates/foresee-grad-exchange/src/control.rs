@@ -204,7 +204,7 @@ impl<E: Ear> Hearer<E> {
                 Ok(Some(Message::Bye(bye))) => return End::Bye(bye.reason),
                 Ok(Some(Message::Error(fault))) => return End::Fault(fault),
                 Ok(Some(message)) => {
-                    silence.handle_heard(now());
+                    silence.handle_received(now());
                     if matches!(message, Message::Ping(_)) {
                         continue;
                     }

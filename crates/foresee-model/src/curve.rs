@@ -8,6 +8,7 @@
 use foresee_units::BytesPerSecond;
 
 use crate::ModelError;
+use crate::number::{as_f64, as_u64};
 
 /// Aggregate random-read rate of the origin, `t(g)`, against `g` concurrent readers.
 ///
@@ -149,20 +150,6 @@ impl Points {
 
 const fn invalid(subject: &Subject, value: f64, rule: &'static str) -> ModelError {
     ModelError::InvalidInput { field: subject.count, value, rule }
-}
-
-#[expect(clippy::cast_precision_loss, reason = "rates are measured to a few digits: 53 bits are plenty")]
-const fn as_f64(value: u64) -> f64 {
-    value as f64
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "between two positive rates, and `as` saturates"
-)]
-const fn as_u64(value: f64) -> u64 {
-    value as u64
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
 use crate::ModelError;
+use crate::number::{as_f64, as_u64, check};
 
 /// The demand of an epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -106,14 +107,12 @@ pub fn epoch_bound(demand: &Demand, caps: &OriginCaps) -> Result<Bound, ModelErr
 /// # Ok::<(), foresee_model::ModelError>(())
 /// ```
 pub fn later_demand(first: &Demand, hits: f64) -> Result<Demand, ModelError> {
-    if !(0.0..=1.0).contains(&hits) {
-        return Err(ModelError::InvalidInput { field: "share of hits", value: hits, rule: "0 to 1" });
-    }
-    let misses = 1.0 - hits;
+    check((0.0..=1.0).contains(&hits), "share of hits", hits, "0 to 1")?;
+    let misses = |amount: u64| as_u64((as_f64(amount) * (1.0 - hits)).ceil()).min(amount);
     Ok(Demand {
         compute: first.compute,
-        bytes: Bytes::new(part_of(first.bytes.get(), misses)),
-        requests: part_of(first.requests, misses),
+        bytes: Bytes::new(misses(first.bytes.get())),
+        requests: misses(first.requests),
     })
 }
 
@@ -136,16 +135,6 @@ pub const fn least_origin_reads(samples: u64, cached: u64, epochs: u64) -> u64 {
         None => 0,
         Some(later) => samples.saturating_add(later.saturating_mul(samples.saturating_sub(cached))),
     }
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a share of an amount, rounded up and never above it"
-)]
-fn part_of(amount: u64, share: f64) -> u64 {
-    ((amount as f64 * share).ceil() as u64).min(amount)
 }
 
 #[cfg(test)]

@@ -5,20 +5,16 @@ use thiserror::Error;
 
 /// Invalid input of a formula; nothing is clamped silently.
 #[derive(Clone, Debug, PartialEq, Error)]
+#[expect(missing_docs, reason = "the messages show the fields by their names")]
 #[non_exhaustive]
 pub enum ModelError {
     /// A rate of 0 would make every time infinite.
     #[error("{field} is 0; leave out what nobody measured, or measure it again")]
-    ZeroRate {
-        /// The name of the rate.
-        field: &'static str,
-    },
+    ZeroRate { field: &'static str },
     /// A value outside its range.
     #[error("{field} is {value}; it must be {rule}")]
     InvalidInput {
-        /// The name of the value.
         field: &'static str,
-        /// The value.
         value: f64,
         /// The allowed range.
         rule: &'static str,
@@ -26,9 +22,7 @@ pub enum ModelError {
     /// A text that is not a valid value.
     #[error("{field} is {text:?}; it must be {rule}")]
     InvalidText {
-        /// The name of the value.
         field: &'static str,
-        /// The text.
         text: String,
         /// The allowed form.
         rule: &'static str,
@@ -38,17 +32,12 @@ pub enum ModelError {
     InvalidLayer {
         /// Index of the layer, from 0 in order of first use.
         layer: usize,
-        /// The name of the value.
         field: &'static str,
-        /// The value.
         value: f64,
         /// The allowed range.
         rule: &'static str,
     },
     /// A table without a row.
     #[error("{field} has no entries; give at least one measured point")]
-    Empty {
-        /// The name of the table.
-        field: &'static str,
-    },
+    Empty { field: &'static str },
 }

@@ -4,6 +4,7 @@
 //! It is separate from the simulator, which counts misses in a drawn order.
 
 use crate::ModelError;
+use crate::number::check;
 
 /// Fraction of a node's accesses that miss its cache in the second epoch, for a large data set.
 ///
@@ -23,13 +24,8 @@ use crate::ModelError;
 /// # Ok::<(), foresee_model::ModelError>(())
 /// ```
 pub fn fifo_miss_rate(nodes: u32, capacity: f64) -> Result<f64, ModelError> {
-    if nodes == 0 {
-        return Err(ModelError::InvalidInput { field: "nodes", value: 0.0, rule: "1 or more" });
-    }
-    if capacity.is_nan() || capacity < 0.0 {
-        let (field, value) = ("capacity of the cache", capacity);
-        return Err(ModelError::InvalidInput { field, value, rule: "0 or more, in partitions" });
-    }
+    check(nodes > 0, "nodes", 0.0, "1 or more")?;
+    check(capacity >= 0.0, "capacity of the cache", capacity, "0 or more, in partitions")?;
     let n = f64::from(nodes);
     let unlimited = 1.0 - 1.0 / n;
     if capacity <= 1.0 {

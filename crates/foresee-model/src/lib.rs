@@ -17,6 +17,7 @@
 //! | `reads` | number of samples by reads of one rank; `ratio`: thresholds without rounding |
 //! | `stream` | arrival and consumption of each sample of a rank |
 //! | `fifo` | miss rate of a cache without foresight |
+//! | `number` | conversions, and checks of inputs |
 //! | `rate` | time of a fetch from the run's own measurements, and the fastest source |
 
 #![deny(
@@ -30,6 +31,7 @@ mod epoch;
 mod error;
 mod fifo;
 mod network;
+mod number;
 mod rate;
 mod ratio;
 mod reads;

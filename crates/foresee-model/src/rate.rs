@@ -10,8 +10,10 @@
 
 use foresee_units::{Bytes, Nanos, Source};
 
-/// Number of concurrency classes: 1, 2 to 3, 4 to 7, and so on; all above 2^15 are one class.
-const LANES: usize = 16;
+use crate::number::{as_f64, as_u64};
+
+/// Number of buckets by concurrency: 1, 2 to 3, 4 to 7, and so on; all above 2^15 are one bucket.
+const BUCKETS: usize = 16;
 /// Factor by which a source must be faster than the nearest one with the sample, to be used in its place.
 const MUCH_FASTER: u64 = 4;
 /// Number of observations after which an old one has weight 1/e.
@@ -34,13 +36,13 @@ const MEMORY: u32 = 64;
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct RateModel {
-    lanes: [[Option<Line>; LANES]; Source::ALL.len()],
+    buckets: [[Option<Line>; BUCKETS]; Source::ALL.len()],
 }
 
 impl RateModel {
     /// A fetch of `bytes` took `service`, with `in_flight` fetches at its source, including itself.
     pub fn observe(&mut self, source: Source, bytes: Bytes, in_flight: u32, service: Nanos, now: Nanos) {
-        let line = &mut self.lanes[source as usize][lane(in_flight)];
+        let line = &mut self.buckets[source as usize][bucket(in_flight)];
         line.get_or_insert_default().observe(
             as_f64(bytes.get()),
             as_f64(service.get()),
@@ -63,19 +65,19 @@ impl RateModel {
         self.between(source, in_flight, Line::spread)
     }
 
-    /// Drop every concurrency class of every source that was last observed before `moment`.
+    /// Drop every bucket of every source that was last observed before `moment`.
     pub fn forget_before(&mut self, moment: Nanos) {
-        for line in self.lanes.iter_mut().flatten() {
-            if line.as_ref().is_some_and(|line| line.seen < moment) {
+        for line in self.buckets.iter_mut().flatten() {
+            if line.as_ref().is_some_and(|line| line.last_observed < moment) {
                 *line = None;
             }
         }
     }
 
-    fn between(&self, source: Source, in_flight: u32, figure: impl Fn(&Line) -> f64) -> Option<Nanos> {
+    fn between(&self, source: Source, in_flight: u32, value_of: impl Fn(&Line) -> f64) -> Option<Nanos> {
         let wanted = f64::from(in_flight.max(1));
         let (mut low, mut high): (Option<&Line>, Option<&Line>) = (None, None);
-        for line in self.lanes[source as usize].iter().flatten() {
+        for line in self.buckets[source as usize].iter().flatten() {
             if line.in_flight <= wanted {
                 low = Some(line);
             } else if high.is_none() {
@@ -84,10 +86,10 @@ impl RateModel {
         }
         let value = match (low, high) {
             (Some(low), Some(high)) => {
-                let (below, above) = (figure(low), figure(high));
+                let (below, above) = (value_of(low), value_of(high));
                 below + (above - below) * (wanted - low.in_flight) / (high.in_flight - low.in_flight)
             }
-            (Some(line), None) | (None, Some(line)) => figure(line),
+            (Some(line), None) | (None, Some(line)) => value_of(line),
             (None, None) => return None,
         };
         Some(Nanos::new(as_u64(value.ceil())))
@@ -120,13 +122,9 @@ pub struct Candidate {
 /// assert_eq!(choose(&[at(Source::Origin, 30), at(Source::Disk, 30)]), Some(1));
 /// ```
 pub fn choose(candidates: &[Candidate]) -> Option<usize> {
-    let fastest = candidates
-        .iter()
-        .enumerate()
-        .filter_map(|(at, candidate)| Some((candidate.time?, candidate.source, at)))
-        .min()
-        .map(|(_, source, at)| (source, at));
-    untried_before(candidates, fastest)
+    let timed = candidates.iter().enumerate();
+    let timed = timed.filter_map(|(at, candidate)| Some((candidate.time?, candidate.source, at)));
+    untried_before(candidates, timed.min().map(|(_, source, at)| (source, at)))
 }
 
 /// The candidate to fetch from if the sample is wanted in `slack`: the nearest that is in time; if none is, the
@@ -149,32 +147,27 @@ pub fn choose(candidates: &[Candidate]) -> Option<usize> {
 /// assert_eq!(choose_in_time(&[at(Source::Disk, 90), at(Source::Origin, 30)], Nanos::ZERO), Some(0));
 /// ```
 pub fn choose_in_time(candidates: &[Candidate], slack: Nanos) -> Option<usize> {
-    let nearest = candidates
-        .iter()
-        .enumerate()
-        .filter(|(_, candidate)| candidate.time.is_some_and(|time| time <= slack))
-        .map(|(at, candidate)| (candidate.source, at))
-        .min();
+    let nearest = nearest(candidates, |time| time.is_some_and(|time| time <= slack));
     if nearest.is_some() {
         return untried_before(candidates, nearest);
     }
     let fastest = choose(candidates)?;
-    let at_hand = (0..candidates.len()).min_by_key(|&at| (candidates[at].source, at))?;
-    match (candidates[fastest].time, candidates[at_hand].time) {
-        (Some(far), Some(near)) if far.get() > near.get() / MUCH_FASTER => Some(at_hand),
+    let (_, nearest) = self::nearest(candidates, |_| true)?;
+    match (candidates[fastest].time, candidates[nearest].time) {
+        (Some(far), Some(near)) if far.get() > near.get() / MUCH_FASTER => Some(nearest),
         _ => Some(fastest),
     }
 }
 
+/// The nearest candidate whose time is accepted; of equals the first.
+fn nearest(candidates: &[Candidate], accepts: impl Fn(Option<Nanos>) -> bool) -> Option<(Source, usize)> {
+    let accepted = candidates.iter().enumerate().filter(|(_, candidate)| accepts(candidate.time));
+    accepted.map(|(at, candidate)| (candidate.source, at)).min()
+}
+
 /// The nearest candidate without a time, if it is nearer than `best`; otherwise `best`.
 fn untried_before(candidates: &[Candidate], best: Option<(Source, usize)>) -> Option<usize> {
-    let untried = candidates
-        .iter()
-        .enumerate()
-        .filter(|(_, candidate)| candidate.time.is_none())
-        .map(|(at, candidate)| (candidate.source, at))
-        .min();
-    match (best, untried) {
+    match (best, nearest(candidates, |time| time.is_none())) {
         (Some(best), Some(untried)) if untried.0 < best.0 => Some(untried.1),
         (Some((_, at)), _) | (None, Some((_, at))) => Some(at),
         (None, None) => None,
@@ -185,7 +178,7 @@ fn untried_before(candidates: &[Candidate], best: Option<(Source, usize)>) -> Op
 #[derive(Clone, Debug, Default)]
 struct Line {
     count: u32,
-    seen: Nanos,
+    last_observed: Nanos,
     /// Mean concurrency.
     in_flight: f64,
     bytes: f64,
@@ -198,22 +191,22 @@ struct Line {
 impl Line {
     fn observe(&mut self, bytes: f64, time: f64, in_flight: f64, now: Nanos) {
         self.count = self.count.saturating_add(1);
-        self.seen = self.seen.max(now);
+        self.last_observed = self.last_observed.max(now);
         let weight = 1.0 / f64::from(self.count.min(MEMORY));
         let (off_bytes, off_time) = (bytes - self.bytes, time - self.time);
         self.in_flight += weight * (in_flight - self.in_flight);
         self.bytes += weight * off_bytes;
         self.time += weight * off_time;
-        let keep = |old: f64, product: f64| (1.0 - weight) * (old + weight * product);
-        self.bytes_bytes = keep(self.bytes_bytes, off_bytes * off_bytes);
-        self.bytes_time = keep(self.bytes_time, off_bytes * off_time);
-        self.time_time = keep(self.time_time, off_time * off_time);
+        let decay = |old: f64, product: f64| (1.0 - weight) * (old + weight * product);
+        self.bytes_bytes = decay(self.bytes_bytes, off_bytes * off_bytes);
+        self.bytes_time = decay(self.bytes_time, off_bytes * off_time);
+        self.time_time = decay(self.time_time, off_time * off_time);
     }
 
     /// Nanoseconds per byte, between 0 and the whole time. Nearly equal sizes contain no information about it.
     fn slope(&self) -> Option<f64> {
-        let telling = self.bytes_bytes > 1e-4 * self.bytes * self.bytes;
-        telling.then(|| (self.bytes_time / self.bytes_bytes).clamp(0.0, self.time / self.bytes))
+        let is_informative = self.bytes_bytes > 1e-4 * self.bytes * self.bytes;
+        is_informative.then(|| (self.bytes_time / self.bytes_bytes).clamp(0.0, self.time / self.bytes))
     }
 
     /// With nearly equal sizes, a smaller fetch takes the same time and a larger one proportionally longer.
@@ -232,22 +225,8 @@ impl Line {
     }
 }
 
-fn lane(in_flight: u32) -> usize {
-    (in_flight.max(1).ilog2() as usize).min(LANES - 1)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "measurements: 53 bits are plenty")]
-const fn as_f64(value: u64) -> f64 {
-    value as f64
-}
-
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a time that is not negative, and `as` saturates"
-)]
-const fn as_u64(value: f64) -> u64 {
-    value as u64
+fn bucket(in_flight: u32) -> usize {
+    (in_flight.max(1).ilog2() as usize).min(BUCKETS - 1)
 }
 
 #[cfg(test)]
@@ -267,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn latency_and_rate_are_told_apart_by_size() {
+    fn latency_and_rate_are_separated_by_size() {
         let mut model = RateModel::default();
         feed(&mut model, Source::Origin, 1, 300, |bytes| 20_000_000 + 50 * bytes);
         near(model.fetch_time(Source::Origin, Bytes::ZERO, 1), 20_000_000);

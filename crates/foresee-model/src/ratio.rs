@@ -8,6 +8,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use crate::ModelError;
+use crate::number::check;
 
 /// A fraction, 0 or more, as written: `0.8`, `4/5`, `2`.
 ///
@@ -34,13 +35,7 @@ impl Ratio {
     /// # Errors
     /// [`ModelError::InvalidInput`] if `denominator` is 0.
     pub fn new(numerator: u64, denominator: u64) -> Result<Self, ModelError> {
-        if denominator == 0 {
-            return Err(ModelError::InvalidInput {
-                field: "denominator of a ratio",
-                value: 0.0,
-                rule: "1 or more",
-            });
-        }
+        check(denominator > 0, "denominator of a ratio", 0.0, "1 or more")?;
         let divisor = common_divisor(numerator, denominator);
         Ok(Self { numerator: numerator / divisor, denominator: denominator / divisor })
     }

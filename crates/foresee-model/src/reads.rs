@@ -5,6 +5,7 @@
 //! thousands are read more than 10 times. Simulations count the same in a drawn order. Fractions are exact
 //! ([`Ratio`]), because a threshold has to hold at integers.
 
+use crate::number::{as_f64, check};
 use crate::{Compat, ModelError, Ratio};
 
 /// Expected number of samples by reads of one rank, over orders.
@@ -35,15 +36,8 @@ impl AccessFrequency {
     /// # Errors
     /// [`ModelError::InvalidInput`] if any of them is 0.
     pub fn new(ranks: u32, epochs: u32, samples: u64) -> Result<Self, ModelError> {
-        let least = |field, value| ModelError::InvalidInput { field, value, rule: "1 or more" };
-        if ranks == 0 {
-            return Err(least("ranks", 0.0));
-        }
-        if epochs == 0 {
-            return Err(least("epochs", 0.0));
-        }
-        if samples == 0 {
-            return Err(least("samples", 0.0));
+        for (field, value) in [("ranks", ranks.into()), ("epochs", epochs.into()), ("samples", samples)] {
+            check(value > 0, field, 0.0, "1 or more")?;
         }
         Ok(Self { ranks, epochs, samples })
     }
@@ -58,7 +52,7 @@ impl AccessFrequency {
     /// `Compat::Paper` rounds up instead, which differs if the threshold is an integer: the printed limit then
     /// counts samples that are read exactly that often. The text and the thesis mean "more than".
     pub fn least_reads_above(&self, delta: Ratio, compat: Compat) -> u64 {
-        let (floor, exact) = scaled(Sum::More, delta, self.epochs, self.ranks);
+        let (floor, exact) = scaled(one_plus(delta), delta.denominator(), self.epochs, self.ranks);
         match compat {
             Compat::Physical => floor.saturating_add(1),
             Compat::Paper => floor.saturating_add(u64::from(!exact)),
@@ -220,8 +214,8 @@ pub struct OtherRank {
 /// ```
 pub fn some_other_reads_at_most(ranks: u32, epochs: u32, delta: Ratio) -> Result<OtherRank, ModelError> {
     let others = others(ranks, epochs)?;
-    within(delta, u64::from(others), "0 to ranks - 1")?;
-    let (floor, exact) = scaled(Sum::More, delta, epochs, ranks);
+    check_delta(delta, u64::from(others), "0 to ranks - 1")?;
+    let (floor, exact) = scaled(one_plus(delta), delta.denominator(), epochs, ranks);
     let here = floor + u64::from(!exact);
     // ceil of (others - delta) epochs / (others ranks), as one fraction.
     let left = wide(delta.denominator()) * u128::from(others) - wide(delta.numerator());
@@ -249,8 +243,9 @@ pub fn some_other_reads_at_most(ranks: u32, epochs: u32, delta: Ratio) -> Result
 /// ```
 pub fn some_other_reads_at_least(ranks: u32, epochs: u32, delta: Ratio) -> Result<OtherRank, ModelError> {
     let others = others(ranks, epochs)?;
-    within(delta, 1, "0 to 1")?;
-    let (here, _) = scaled(Sum::Fewer, delta, epochs, ranks);
+    check_delta(delta, 1, "0 to 1")?;
+    let fewer = wide(delta.denominator()) - wide(delta.numerator());
+    let (here, _) = scaled(fewer, delta.denominator(), epochs, ranks);
     let more = wide(delta.denominator()) * u128::from(others) + wide(delta.numerator());
     let below = wide(delta.denominator()) * u128::from(others) * u128::from(ranks);
     let limit = narrow(more * u128::from(epochs) / below);
@@ -258,40 +253,26 @@ pub fn some_other_reads_at_least(ranks: u32, epochs: u32, delta: Ratio) -> Resul
     Ok(OtherRank { here, limit, tight })
 }
 
-#[derive(Clone, Copy)]
-enum Sum {
-    More,
-    Fewer,
-}
-
-/// `floor((1 ± delta) epochs / ranks)`, and whether the division is exact.
-fn scaled(sum: Sum, delta: Ratio, epochs: u32, ranks: u32) -> (u64, bool) {
-    let one = wide(delta.denominator());
-    let factor = match sum {
-        Sum::More => one + wide(delta.numerator()),
-        Sum::Fewer => one - wide(delta.numerator()),
-    };
-    let (above, below) = (factor * u128::from(epochs), one * u128::from(ranks));
+/// `floor(factor epochs / ranks)` for `factor / denominator`, and whether the division is exact.
+fn scaled(factor: u128, denominator: u64, epochs: u32, ranks: u32) -> (u64, bool) {
+    let (above, below) = (factor * u128::from(epochs), wide(denominator) * u128::from(ranks));
     (narrow(above / below), above % below == 0)
 }
 
+/// The numerator of `1 + delta`.
+fn one_plus(delta: Ratio) -> u128 {
+    wide(delta.denominator()) + wide(delta.numerator())
+}
+
 fn others(ranks: u32, epochs: u32) -> Result<u32, ModelError> {
-    if ranks < 2 {
-        let value = f64::from(ranks);
-        return Err(ModelError::InvalidInput { field: "ranks", value, rule: "2 or more" });
-    }
-    if epochs == 0 {
-        return Err(ModelError::InvalidInput { field: "epochs", value: 0.0, rule: "1 or more" });
-    }
+    check(ranks >= 2, "ranks", f64::from(ranks), "2 or more")?;
+    check(epochs > 0, "epochs", 0.0, "1 or more")?;
     Ok(ranks - 1)
 }
 
-fn within(delta: Ratio, most: u64, rule: &'static str) -> Result<(), ModelError> {
-    if wide(delta.numerator()) <= wide(delta.denominator()) * u128::from(most) {
-        return Ok(());
-    }
-    let value = as_f64(delta.numerator()) / as_f64(delta.denominator());
-    Err(ModelError::InvalidInput { field: "delta", value, rule })
+fn check_delta(delta: Ratio, most: u64, rule: &'static str) -> Result<f64, ModelError> {
+    let holds = wide(delta.numerator()) <= wide(delta.denominator()) * u128::from(most);
+    check(holds, "delta", as_f64(delta.numerator()) / as_f64(delta.denominator()), rule)
 }
 
 fn wide(value: u64) -> u128 {
@@ -300,11 +281,6 @@ fn wide(value: u64) -> u128 {
 
 fn narrow(value: u128) -> u64 {
     u64::try_from(value).unwrap_or(u64::MAX)
-}
-
-#[expect(clippy::cast_precision_loss, reason = "a count of samples, as a factor: 53 bits are plenty")]
-const fn as_f64(value: u64) -> f64 {
-    value as f64
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@
 
 use std::num::NonZeroU32;
 
+use crate::number::{as_f64, check};
 use crate::{Compat, ModelError, OriginCurve};
 
 /// Rates of one source, in bytes per second.
@@ -143,25 +144,22 @@ pub fn stream_times(
         positive("source's rate", source.all)?;
     }
     let mut times = StreamTimes::default();
-    let mut drawn = vec![0.0; sources.len()];
+    let mut source_bytes = vec![0.0; sources.len()];
     let (mut busy, mut free) = (0.0, 0.0_f64);
     for read in reads {
-        if !read.size.is_finite() || read.size < 0.0 {
-            let rule = "finite and 0 or more, in bytes";
-            return Err(ModelError::InvalidInput { field: "size of a sample", value: read.size, rule });
-        }
+        let is_size = read.size.is_finite() && read.size >= 0.0;
+        check(is_size, "size of a sample", read.size, "finite and 0 or more, in bytes")?;
         let Some(source) = sources.get(read.source) else {
-            #[expect(clippy::cast_precision_loss, reason = "shown in a message")]
-            let value = read.source as f64;
-            return Err(ModelError::InvalidInput { field: "source", value, rule: "a place in the list" });
+            let (value, rule) = (as_f64(read.source as u64), "an index into the list of sources");
+            return Err(ModelError::InvalidInput { field: "source", value, rule });
         };
         let write = staging.write_seconds(read.size);
         busy += source.fetch_seconds(read.size) + write;
-        drawn[read.source] += read.size;
+        source_bytes[read.source] += read.size;
         let shared = busy / staging.threads;
         let available = match compat {
             Compat::Paper => shared,
-            Compat::Physical => shared.max(drawn[read.source] / source.all + write),
+            Compat::Physical => shared.max(source_bytes[read.source] / source.all + write),
         };
         let consumed = free.max(available);
         free = consumed + read.size / compute;
@@ -173,10 +171,7 @@ pub fn stream_times(
 }
 
 fn positive(field: &'static str, value: f64) -> Result<f64, ModelError> {
-    if value.is_finite() && value > 0.0 {
-        return Ok(value);
-    }
-    Err(ModelError::InvalidInput { field, value, rule: "finite and above 0, in bytes per second" })
+    check(value.is_finite() && value > 0.0, field, value, "finite and above 0, in bytes per second")
 }
 
 #[cfg(test)]

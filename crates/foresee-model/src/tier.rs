@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
+use crate::number::{as_f64, as_u64};
 use crate::{ModelError, OriginCurve};
 
 /// Time to fetch one sample from this rank's own tier: `size / (tier / readers)`.
@@ -92,7 +93,7 @@ pub fn origin_fetch_time(
     let all = curve.rate(readers)?;
     // A share of 1/g takes g times as long as the whole rate.
     let alone = all.time_for(size).ok_or(ModelError::ZeroRate { field: "origin rate" })?;
-    let shared = times(alone, readers);
+    let shared = Nanos::new(as_u64((as_f64(alone.get()) * readers).ceil()));
     match link {
         None => Ok(shared),
         Some(link) => {
@@ -106,16 +107,6 @@ fn share_time(size: Bytes, rate: BytesPerSecond, readers: NonZeroU32) -> Option<
     let scaled = u128::from(size.get()) * u128::from(readers.get()) * 1_000_000_000;
     let nanos = scaled.checked_add(u128::from(rate.get().checked_sub(1)?))? / u128::from(rate.get());
     Some(Nanos::new(u64::try_from(nanos).unwrap_or(u64::MAX)))
-}
-
-#[expect(
-    clippy::cast_precision_loss,
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "a positive time times a factor of at least 1: rounded up, and `as` saturates"
-)]
-fn times(time: Nanos, factor: f64) -> Nanos {
-    Nanos::new((time.get() as f64 * factor).ceil() as u64)
 }
 
 #[cfg(test)]

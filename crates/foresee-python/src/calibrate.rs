@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use foresee_calibrate as core;
 use foresee_calibrate::{
-    CalibrateError, DiskTrial, DiskWork, MemoryTrial, MemoryWork, OriginTrial, OriginWork, Repeat,
+    CalibrateError, DiskProbe, DiskWork, MemoryProbe, MemoryWork, OriginProbe, OriginWork, Repeat,
 };
 use foresee_units::Bytes;
 use foresee_wire::Secret;
@@ -34,9 +34,9 @@ pub(crate) struct Trial {
 }
 
 enum Subject {
-    Memory(MemoryTrial),
-    Disk(DiskTrial),
-    Origin(OriginTrial),
+    Memory(MemoryProbe),
+    Disk(DiskProbe),
+    Origin(OriginProbe),
 }
 
 /// Bytes moved, seconds, and the median time of one operation in seconds.
@@ -46,7 +46,7 @@ type Measured = (u64, f64, f64);
 impl Trial {
     #[staticmethod]
     fn memory(py: Python<'_>) -> PyResult<Self> {
-        let memory = watched(py, |_| Ok(MemoryTrial::new()))?;
+        let memory = watched(py, |_| Ok(MemoryProbe::new()))?;
         Ok(Self { subject: Arc::new(Subject::Memory(memory)) })
     }
 
@@ -54,7 +54,7 @@ impl Trial {
     #[pyo3(signature = (folder, *, bytes_max, seconds))]
     fn disk(py: Python<'_>, folder: PathBuf, bytes_max: u64, seconds: f64) -> PyResult<Self> {
         let within = time(seconds)?;
-        let disk = watched(py, move |stop| DiskTrial::create(&folder, Bytes::new(bytes_max), within, stop))?;
+        let disk = watched(py, move |stop| DiskProbe::create(&folder, Bytes::new(bytes_max), within, stop))?;
         Ok(Self { subject: Arc::new(Subject::Disk(disk)) })
     }
 
@@ -68,7 +68,7 @@ impl Trial {
     ) -> PyResult<Self> {
         let index = index.index.clone();
         let storage = options.unwrap_or_default().into_iter().collect();
-        let origin = watched(py, move |_| OriginTrial::open(index, &uri, storage))?;
+        let origin = watched(py, move |_| OriginProbe::open(index, &uri, storage))?;
         Ok(Self { subject: Arc::new(Subject::Origin(origin)) })
     }
 
@@ -88,13 +88,13 @@ impl Trial {
             Subject::Memory(memory) => facts.set_item("pool_bytes", memory.pool().get())?,
             Subject::Disk(disk) => {
                 facts.set_item("direct", disk.is_direct())?;
-                facts.set_item("in_memory", disk.in_memory())?;
+                facts.set_item("in_memory", disk.is_in_memory())?;
                 facts.set_item("bytes", disk.file_bytes().get())?;
-                facts.set_item("room", disk.room().map_err(errors::of_calibrate)?.get())?;
+                facts.set_item("room", disk.free_bytes().map_err(errors::of_calibrate)?.get())?;
             }
             Subject::Origin(origin) => {
                 facts.set_item("pages", origin.has_pages())?;
-                facts.set_item("in_memory", origin.in_memory())?;
+                facts.set_item("in_memory", origin.is_in_memory())?;
             }
         }
         Ok(facts)

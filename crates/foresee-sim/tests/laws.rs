@@ -17,7 +17,7 @@ use support::unequal;
 
 /// An operation of the engine on a planner.
 #[derive(Clone, Debug)]
-enum Deed {
+enum Action {
     Epoch(Vec<u64>),
     Poll(usize),
     Lose(u64, u8),
@@ -31,16 +31,16 @@ struct Run {
     tiers: Vec<TierRoom>,
     policy: PolicyChoice,
     held: Vec<(u64, u8)>,
-    deeds: Vec<Deed>,
+    actions: Vec<Action>,
 }
 
-fn deed(samples: u64) -> impl Strategy<Value = Deed> {
+fn action(samples: u64) -> impl Strategy<Value = Action> {
     prop_oneof![
-        4 => prop::collection::vec(0..samples, 0..20).prop_map(Deed::Epoch),
-        6 => (1_usize..15).prop_map(Deed::Poll),
-        1 => (0..samples + 1, 0_u8..3).prop_map(|(id, tier)| Deed::Lose(id, tier)),
-        1 => (0_u8..3, 0_u64..80).prop_map(|(tier, capacity)| Deed::Resize(tier, capacity)),
-        1 => Just(Deed::Restart),
+        4 => prop::collection::vec(0..samples, 0..20).prop_map(Action::Epoch),
+        6 => (1_usize..15).prop_map(Action::Poll),
+        1 => (0..samples + 1, 0_u8..3).prop_map(|(id, tier)| Action::Lose(id, tier)),
+        1 => (0_u8..3, 0_u64..80).prop_map(|(tier, capacity)| Action::Resize(tier, capacity)),
+        1 => Just(Action::Restart),
     ]
 }
 
@@ -58,19 +58,19 @@ fn run() -> impl Strategy<Value = Run> {
     (sizes, prop::collection::vec(tier, 0..3), policy).prop_flat_map(|(sizes, tiers, policy)| {
         let samples = sizes.len() as u64;
         let held = prop::collection::vec((0..samples + 1, 0_u8..3), 0..6);
-        let deeds = prop::collection::vec(deed(samples), 1..30);
-        (held, deeds).prop_map(move |(held, deeds)| Run {
+        let actions = prop::collection::vec(action(samples), 1..30);
+        (held, actions).prop_map(move |(held, actions)| Run {
             sizes: sizes.clone(),
             tiers: tiers.clone(),
             policy,
             held,
-            deeds,
+            actions,
         })
     })
 }
 
 /// The naive implementation: held copies and announced accesses.
-struct Books {
+struct CacheModel {
     sizes: Arc<dyn SampleSizes>,
     tiers: Vec<TierRoom>,
     held: BTreeMap<SampleId, TierIndex>,
@@ -80,7 +80,7 @@ struct Books {
     equal: bool,
 }
 
-impl Books {
+impl CacheModel {
     fn used(&self, tier: TierIndex) -> Bytes {
         let here = self.held.iter().filter(|(_, place)| **place == tier);
         here.map(|(id, _)| self.tiers[usize::from(tier.0)].cost(self.sizes.size(*id))).sum()
@@ -91,10 +91,10 @@ impl Books {
         self.announced.iter().position(|announced| *announced == sample)
     }
 
-    fn check_room(&self, planner: &Planner) -> Result<(), TestCaseError> {
-        for (tier, capacity) in (0_u8..).map(TierIndex).zip(&self.tiers) {
+    fn check_capacity(&self, planner: &Planner) -> Result<(), TestCaseError> {
+        for (tier, limits) in (0_u8..).map(TierIndex).zip(&self.tiers) {
             prop_assert_eq!(planner.used(tier), self.used(tier));
-            prop_assert!(self.used(tier) <= capacity.capacity, "{:?} holds more than it may", tier);
+            prop_assert!(self.used(tier) <= limits.capacity, "{:?} holds more than it may", tier);
         }
         for id in (0..=self.sizes.count()).map(SampleId) {
             prop_assert_eq!(planner.holds(id), self.held.get(&id).copied());
@@ -120,7 +120,7 @@ impl Books {
         }
         for (victim, tier) in &access.evict {
             prop_assert_eq!(self.held.remove(victim), Some(*tier), "only what is held can leave");
-            prop_assert_eq!(Some(*tier), access.keep, "room is made where it is needed");
+            prop_assert_eq!(Some(*tier), access.keep, "copies leave the tier that needs the space");
             let later = self.next(*victim).is_none_or(|victim| victim > next.unwrap_or(usize::MAX));
             prop_assert!(later, "{} leaves for {} and is used sooner", victim, sample);
             if self.policy == PolicyChoice::Pin {
@@ -128,16 +128,16 @@ impl Books {
             }
         }
         if self.equal && self.tiers.len() == 1 {
-            prop_assert!(access.evict.len() <= 1, "one copy of equal size makes room for another");
+            prop_assert!(access.evict.len() <= 1, "one copy of equal size leaves for another");
         }
         if let Some(tier) = access.keep {
             prop_assert!(access.next_use != NextUse::Never, "never keep what is never used again");
             prop_assert_eq!(self.held.insert(sample, tier), None);
             prop_assert!(self.used(tier) <= self.tiers[usize::from(tier.0)].capacity);
         } else if source == PlannedSource::Origin && access.next_use != NextUse::Never {
-            for (tier, capacity) in (0_u8..).map(TierIndex).zip(&self.tiers) {
-                let free = capacity.capacity.saturating_sub(self.used(tier));
-                prop_assert!(capacity.cost(self.sizes.size(sample)) > free, "bypassed beside free room");
+            for (tier, limits) in (0_u8..).map(TierIndex).zip(&self.tiers) {
+                let free = limits.capacity.saturating_sub(self.used(tier));
+                prop_assert!(limits.cost(self.sizes.size(sample)) > free, "bypassed although there is space");
             }
         }
         Ok(())
@@ -149,7 +149,7 @@ fn follow(run: &Run) -> Result<u64, TestCaseError> {
     let config =
         PlannerConfig { tiers: run.tiers.clone(), policy: run.policy, table_budget: Bytes::new(1 << 20) };
     let mut planner = Planner::new(config, Arc::clone(&sizes)).expect("few samples and tiers");
-    let mut books = Books {
+    let mut model = CacheModel {
         sizes,
         tiers: run.tiers.clone(),
         held: BTreeMap::new(),
@@ -160,55 +160,55 @@ fn follow(run: &Run) -> Result<u64, TestCaseError> {
     };
     for &(id, tier) in &run.held {
         if planner.handle_held(SampleId(id), TierIndex(tier)) {
-            prop_assert_eq!(books.held.insert(SampleId(id), TierIndex(tier)), None);
+            prop_assert_eq!(model.held.insert(SampleId(id), TierIndex(tier)), None);
         }
     }
-    books.check_room(&planner)?;
+    model.check_capacity(&planner)?;
     let mut access = Access::default();
-    for deed in &run.deeds {
-        match deed {
-            Deed::Epoch(ids) => {
+    for action in &run.actions {
+        match action {
+            Action::Epoch(ids) => {
                 planner.handle_epoch(&mut ids.iter().copied().map(SampleId));
-                books.announced.extend(ids.iter().copied().map(SampleId));
+                model.announced.extend(ids.iter().copied().map(SampleId));
             }
-            Deed::Poll(count) => {
+            Action::Poll(count) => {
                 for _ in 0..*count {
                     if planner.poll_access(&mut access) {
-                        books.check_access(&access, false)?;
+                        model.check_access(&access, false)?;
                     } else {
-                        prop_assert!(books.announced.is_empty(), "all that is announced is planned");
+                        prop_assert!(model.announced.is_empty(), "all that is announced is planned");
                     }
                 }
             }
-            Deed::Lose(id, tier) => {
+            Action::Lose(id, tier) => {
                 planner.handle_lost(SampleId(*id), TierIndex(*tier));
-                if books.held.get(&SampleId(*id)) == Some(&TierIndex(*tier)) {
-                    books.held.remove(&SampleId(*id));
+                if model.held.get(&SampleId(*id)) == Some(&TierIndex(*tier)) {
+                    model.held.remove(&SampleId(*id));
                 }
             }
-            Deed::Resize(tier, capacity) => {
+            Action::Resize(tier, capacity) => {
                 let mut evicted = Vec::new();
                 planner.handle_room(TierIndex(*tier), Bytes::new(*capacity), &mut evicted);
-                if let Some(capacity) = books.tiers.get_mut(usize::from(*tier)) {
-                    capacity.capacity = Bytes::new(*capacity);
+                if let Some(limits) = model.tiers.get_mut(usize::from(*tier)) {
+                    limits.capacity = Bytes::new(*capacity);
                 }
                 for (victim, tier) in evicted {
-                    prop_assert_eq!(books.held.remove(&victim), Some(tier));
+                    prop_assert_eq!(model.held.remove(&victim), Some(tier));
                 }
             }
-            Deed::Restart => {
+            Action::Restart => {
                 planner.handle_restart();
-                books.announced.clear();
+                model.announced.clear();
             }
         }
-        books.check_room(&planner)?;
+        model.check_capacity(&planner)?;
     }
     planner.handle_end();
     while planner.poll_access(&mut access) {
-        books.check_access(&access, true)?;
+        model.check_access(&access, true)?;
     }
-    prop_assert!(books.announced.is_empty());
-    books.check_room(&planner)?;
+    prop_assert!(model.announced.is_empty());
+    model.check_capacity(&planner)?;
     Ok(planner.plan_hash())
 }
 

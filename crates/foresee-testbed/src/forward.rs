@@ -59,13 +59,13 @@ impl Upstream {
         authority: &str,
         request: Request<Upload>,
     ) -> Result<hyper::Response<Incoming>, Box<dyn std::error::Error + Send + Sync>> {
-        let kept = self.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).take();
         let mut request = request;
-        if let Some(mut sender) = kept
+        if let Some(mut sender) = idle
             && sender.ready().await.is_ok()
         {
             match sender.try_send_request(request).await {
-                Ok(response) => return Ok(self.keep(sender, response)),
+                Ok(response) => return Ok(self.put_back(sender, response)),
                 // The server has just closed the idle connection; the request was never sent.
                 Err(mut failed) => match failed.take_message() {
                     Some(unsent) => request = unsent,
@@ -79,10 +79,10 @@ impl Upstream {
         // Ends when the sender and the last body are dropped; its errors arrive through them too.
         tokio::spawn(connection);
         let response = sender.send_request(request).await?;
-        Ok(self.keep(sender, response))
+        Ok(self.put_back(sender, response))
     }
 
-    fn keep<T>(&self, sender: SendRequest<Upload>, response: T) -> T {
+    fn put_back<T>(&self, sender: SendRequest<Upload>, response: T) -> T {
         *self.idle.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
         response
     }

@@ -10,7 +10,7 @@
 //!
 //! ```text
 //! accept -> admit (requests/s, latency) -> fault? -> folder | forward -> body (bytes/s, counted) -> client
-//!           pace                           faults    folder   forward    body
+//!           rate_limit                     faults    folder   forward    body
 //! ```
 
 mod body;
@@ -23,7 +23,7 @@ pub mod hosts;
 mod listing;
 mod mount;
 mod options;
-mod pace;
+mod rate_limit;
 mod server;
 mod sleep;
 mod stamp;

@@ -26,7 +26,7 @@ use crate::server::Origin;
 use crate::sleep::sleep;
 
 /// How long the kernel may cache a name or a size.
-const KNOWN_FOR: Duration = Duration::from_secs(3600);
+const ATTRIBUTE_TTL: Duration = Duration::from_secs(3600);
 
 /// A mounted folder; dropping this value unmounts it, even if a file of it is open.
 #[derive(Debug)]
@@ -40,8 +40,9 @@ impl Mount {
     pub(crate) fn new(root: PathBuf, at: PathBuf, origin: Arc<Origin>) -> io::Result<Self> {
         let mut config = Config::default();
         config.mount_options = vec![MountOption::RO, MountOption::FSName("foresee-testbed".to_owned())];
-        let slow = Slow { origin, runtime: Handle::current(), known: Mutex::new(Known::new(root)) };
-        let session = fuser::spawn_mount(slow, &at, &config).map_err(|error| {
+        let folder =
+            ThrottledFolder { origin, runtime: Handle::current(), inodes: Mutex::new(Inodes::new(root)) };
+        let session = fuser::spawn_mount(folder, &at, &config).map_err(|error| {
             let reason = format!("cannot mount at {}: {error}; it needs root and /dev/fuse", at.display());
             io::Error::new(error.kind(), reason)
         })?;
@@ -57,25 +58,25 @@ impl Drop for Mount {
 }
 
 /// The file system.
-struct Slow {
+struct ThrottledFolder {
     origin: Arc<Origin>,
     runtime: Handle,
-    known: Mutex<Known>,
+    inodes: Mutex<Inodes>,
 }
 
 /// The inodes known to the kernel.
-struct Known {
+struct Inodes {
     /// Paths that were looked up, by inode minus one.
     paths: Vec<PathBuf>,
-    inodes: HashMap<PathBuf, u64>,
+    by_path: HashMap<PathBuf, u64>,
     open: HashMap<u64, Arc<File>>,
     opened: u64,
 }
 
-impl Known {
+impl Inodes {
     fn new(root: PathBuf) -> Self {
-        let inodes = HashMap::from([(root.clone(), INodeNo::ROOT.0)]);
-        Self { paths: vec![root], inodes, open: HashMap::new(), opened: 0 }
+        let by_path = HashMap::from([(root.clone(), INodeNo::ROOT.0)]);
+        Self { paths: vec![root], by_path, open: HashMap::new(), opened: 0 }
     }
 
     fn path(&self, inode: INodeNo) -> io::Result<PathBuf> {
@@ -85,29 +86,29 @@ impl Known {
 
     /// The inode of a path, assigned at its first look-up.
     fn inode(&mut self, path: &Path) -> INodeNo {
-        if let Some(&inode) = self.inodes.get(path) {
+        if let Some(&inode) = self.by_path.get(path) {
             return INodeNo(inode);
         }
         self.paths.push(path.to_path_buf());
         let inode = self.paths.len() as u64;
-        self.inodes.insert(path.to_path_buf(), inode);
+        self.by_path.insert(path.to_path_buf(), inode);
         INodeNo(inode)
     }
 }
 
-impl Slow {
-    fn known(&self) -> MutexGuard<'_, Known> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+impl ThrottledFolder {
+    fn inodes(&self) -> MutexGuard<'_, Inodes> {
+        self.inodes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn attributes(&self, path: &Path) -> io::Result<FileAttr> {
         let meta = fs::metadata(path)?;
-        Ok(attributes(self.known().inode(path), &meta))
+        Ok(attributes(self.inodes().inode(path), &meta))
     }
 
     /// Names in a folder with their kinds, in order.
     fn names(&self, folder: INodeNo) -> io::Result<Vec<(PathBuf, FileType)>> {
-        let folder = self.known().path(folder)?;
+        let folder = self.inodes().path(folder)?;
         let mut names = Vec::new();
         for entry in fs::read_dir(folder)? {
             let entry = entry?;
@@ -120,7 +121,7 @@ impl Slow {
 
     /// Read as many of the requested bytes as exist.
     fn read_now(&self, file: FileHandle, offset: u64, size: u32) -> io::Result<Bytes> {
-        let file = self.known().open.get(&file.0).cloned().ok_or(io::ErrorKind::NotFound)?;
+        let file = self.inodes().open.get(&file.0).cloned().ok_or(io::ErrorKind::NotFound)?;
         let left = file.metadata()?.len().saturating_sub(offset);
         read_at(&file, offset, usize::try_from(left).map_or(size as usize, |left| left.min(size as usize)))
     }
@@ -147,19 +148,19 @@ fn attributes(inode: INodeNo, meta: &Metadata) -> FileAttr {
     }
 }
 
-impl Filesystem for Slow {
+impl Filesystem for ThrottledFolder {
     fn lookup(&self, _: &Request, parent: INodeNo, name: &std::ffi::OsStr, reply: ReplyEntry) {
-        let parent = self.known().path(parent);
+        let parent = self.inodes().path(parent);
         match parent.and_then(|parent| self.attributes(&parent.join(name))) {
-            Ok(found) => reply.entry(&KNOWN_FOR, &found, Generation(0)),
+            Ok(found) => reply.entry(&ATTRIBUTE_TTL, &found, Generation(0)),
             Err(error) => reply.error(errno(error)),
         }
     }
 
     fn getattr(&self, _: &Request, inode: INodeNo, _: Option<FileHandle>, reply: ReplyAttr) {
-        let path = self.known().path(inode);
+        let path = self.inodes().path(inode);
         match path.and_then(|path| self.attributes(&path)) {
-            Ok(found) => reply.attr(&KNOWN_FOR, &found),
+            Ok(found) => reply.attr(&ATTRIBUTE_TTL, &found),
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -172,7 +173,7 @@ impl Filesystem for Slow {
         let own = [".", ".."].map(|name| (folder, FileType::Directory, name.into()));
         let others = names.into_iter().filter_map(|(path, kind)| {
             let name = path.file_name()?.to_owned();
-            Some((self.known().inode(&path), kind, name))
+            Some((self.inodes().inode(&path), kind, name))
         });
         for (next, (inode, kind, name)) in (1..).zip(own.into_iter().chain(others)) {
             if next > offset && reply.add(inode, next, kind, name) {
@@ -183,14 +184,14 @@ impl Filesystem for Slow {
     }
 
     fn open(&self, _: &Request, inode: INodeNo, _: OpenFlags, reply: ReplyOpen) {
-        let path = self.known().path(inode);
+        let path = self.inodes().path(inode);
         match path.and_then(File::open) {
             Ok(file) => {
-                let mut known = self.known();
-                known.opened += 1;
-                let handle = known.opened;
-                known.open.insert(handle, Arc::new(file));
-                drop(known);
+                let mut inodes = self.inodes();
+                inodes.opened += 1;
+                let handle = inodes.opened;
+                inodes.open.insert(handle, Arc::new(file));
+                drop(inodes);
                 reply.opened(FileHandle(handle), FopenFlags::FOPEN_DIRECT_IO);
             }
             Err(error) => reply.error(errno(error)),
@@ -241,7 +242,7 @@ impl Filesystem for Slow {
         _: bool,
         reply: ReplyEmpty,
     ) {
-        self.known().open.remove(&file.0);
+        self.inodes().open.remove(&file.0);
         reply.ok();
     }
 }

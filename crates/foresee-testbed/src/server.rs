@@ -25,7 +25,7 @@ use crate::folder::{Folder, refusal};
 use crate::forward::Upstream;
 use crate::mount::Mount;
 use crate::options::{Limits, Mode, Options};
-use crate::pace::Pace;
+use crate::rate_limit::RateLimit;
 use crate::sleep::sleep;
 
 /// A bound testbed; [`Testbed::run`] serves.
@@ -48,8 +48,8 @@ enum Place {
 #[derive(Debug)]
 pub(crate) struct Origin {
     started: Instant,
-    requests: Pace,
-    bytes: Pace,
+    requests: RateLimit,
+    bytes: RateLimit,
     limits: Mutex<Limits>,
     latency_ns: AtomicU64,
     pub(crate) faults: Faults,
@@ -72,8 +72,8 @@ impl Testbed {
         let burst = Nanos::new(u64::try_from(options.burst.as_nanos()).unwrap_or(u64::MAX));
         let origin = Origin {
             started: Instant::now(),
-            requests: Pace::new(0, burst),
-            bytes: Pace::new(0, burst),
+            requests: RateLimit::new(0, burst),
+            bytes: RateLimit::new(0, burst),
             limits: Mutex::default(),
             latency_ns: AtomicU64::new(0),
             faults: Faults::new(options.faults),

@@ -44,6 +44,10 @@ impl Halves {
     pub(crate) fn new(transport: Arc<dyn crate::transport::Transport>) -> Self {
         Self { sender: FrameSender::new(Arc::clone(&transport)), receiver: FrameReceiver::new(transport) }
     }
+
+    pub(crate) fn into_connection(self, hello: Hello, welcome: Welcome, nonce: [u8; 32]) -> Connection {
+        Connection { hello, welcome, nonce, sender: self.sender, receiver: self.receiver }
+    }
 }
 
 #[cfg(test)]

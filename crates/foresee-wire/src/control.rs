@@ -35,44 +35,56 @@ pub const OPEN_ROUNDS_MAX: usize = 4;
 /// The longest explanatory text, in bytes.
 pub const TEXT_BYTES_MAX: usize = 512;
 
-/// A control message; each variant is a frame of the kind with the same name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Message {
-    /// The tensors and settings of the exchange.
-    Plan(Plan),
-    /// A rank has made all its pushes of a round.
-    RoundEnd(RoundEnd),
-    /// The tensors that any rank pushed.
-    Used(Used),
-    /// A rank has all results of a round.
-    Got(Got),
-    /// All ranks have all results of a round: retained gradients may be dropped.
-    RoundDone(RoundDone),
-    /// A heartbeat.
-    Ping(Ping),
-    /// An orderly end.
-    Bye(Bye),
-    /// An error.
-    Error(Fault),
-    /// A partition was received.
-    Ack(Ack),
-    /// A rank connects to a replacement server.
-    Resume(Resume),
-    /// The replacement server resumes.
-    Resumed(Resumed),
-    /// A rank is lost, and the job goes on without it.
-    Lost(Lost),
-    /// The new membership.
-    Members(Members),
-    /// The state that one remaining rank reports.
-    Known(Known),
-    /// The state that all remaining ranks resume from.
-    Change(Change),
-    /// A server has applied the change.
-    Changed(Changed),
-    /// The ranks that a server has been waiting for.
-    Waiting(Waiting),
+macro_rules! messages {
+    ($($name:ident($body:ty),)*) => {
+        /// A control message; each variant is a frame of the kind with the same name.
+        #[derive(Clone, Debug, PartialEq, Eq)]
+        #[non_exhaustive]
+        pub enum Message {
+            $(#[doc = concat!("See [`", stringify!($body), "`].")] $name($body),)*
+        }
+
+        impl Message {
+            /// The kind of frame that carries it.
+            pub const fn kind(&self) -> Kind {
+                match self {
+                    $(Self::$name(_) => Kind::$name,)*
+                }
+            }
+
+            /// Encode the message as a header with checksum, and a payload.
+            ///
+            /// # Errors
+            /// A list, a text or the whole message exceeds its bound, so [`Message::decode`] would reject it.
+            pub fn encode(&self, generation: u32) -> Result<(Header, Vec<u8>), FrameFault> {
+                let kind = self.kind();
+                let body = match self {
+                    $(Self::$name(body) => to_bytes(kind, body)?,)*
+                };
+                let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
+                Ok((Header::control(kind, generation, length).sealed(&body), body))
+            }
+
+            /// Decode the message of a frame.
+            ///
+            /// # Errors
+            /// The kind is data or of the handshake, the checksum is wrong, or the body is not exactly one message.
+            pub fn decode(header: &Header, payload: &[u8]) -> Result<Self, FrameFault> {
+                let kind = header.kind;
+                header.verify(payload)?;
+                match kind {
+                    $(Kind::$name => from_bytes(kind, payload).map(Self::$name),)*
+                    _ => Err(FrameFault::Unexpected { kind, expected: "a control message" }),
+                }
+            }
+        }
+    };
+}
+
+messages! {
+    Plan(Plan), RoundEnd(RoundEnd), Used(Used), Got(Got), RoundDone(RoundDone), Ping(Ping), Bye(Bye), Error(Fault),
+    Ack(Ack), Resume(Resume), Resumed(Resumed), Lost(Lost), Members(Members), Known(Known), Change(Change),
+    Changed(Changed), Waiting(Waiting),
 }
 
 /// The tensors and settings of the exchange: a proposal of a rank, or a server's answer once all ranks agree.
@@ -157,91 +169,6 @@ pub struct Ack {
     pub tensor: u32,
     /// The partition's number in the tensor.
     pub partition: u32,
-}
-
-impl Message {
-    /// The kind of frame that carries it.
-    pub const fn kind(&self) -> Kind {
-        match self {
-            Self::Plan(_) => Kind::Plan,
-            Self::RoundEnd(_) => Kind::RoundEnd,
-            Self::Used(_) => Kind::Used,
-            Self::Got(_) => Kind::Got,
-            Self::RoundDone(_) => Kind::RoundDone,
-            Self::Ping(_) => Kind::Ping,
-            Self::Bye(_) => Kind::Bye,
-            Self::Error(_) => Kind::Error,
-            Self::Ack(_) => Kind::Ack,
-            Self::Resume(_) => Kind::Resume,
-            Self::Resumed(_) => Kind::Resumed,
-            Self::Lost(_) => Kind::Lost,
-            Self::Members(_) => Kind::Members,
-            Self::Known(_) => Kind::Known,
-            Self::Change(_) => Kind::Change,
-            Self::Changed(_) => Kind::Changed,
-            Self::Waiting(_) => Kind::Waiting,
-        }
-    }
-
-    /// Encode the message as a header with checksum, and a payload.
-    ///
-    /// # Errors
-    /// A list, a text or the whole message exceeds its bound, so [`Message::decode`] would reject it.
-    pub fn encode(&self, generation: u32) -> Result<(Header, Vec<u8>), FrameFault> {
-        let kind = self.kind();
-        let body = match self {
-            Self::Plan(body) => to_bytes(kind, body),
-            Self::RoundEnd(body) => to_bytes(kind, body),
-            Self::Used(body) => to_bytes(kind, body),
-            Self::Got(body) => to_bytes(kind, body),
-            Self::RoundDone(body) => to_bytes(kind, body),
-            Self::Ping(body) => to_bytes(kind, body),
-            Self::Bye(body) => to_bytes(kind, body),
-            Self::Error(body) => to_bytes(kind, body),
-            Self::Ack(body) => to_bytes(kind, body),
-            Self::Resume(body) => to_bytes(kind, body),
-            Self::Resumed(body) => to_bytes(kind, body),
-            Self::Lost(body) => to_bytes(kind, body),
-            Self::Members(body) => to_bytes(kind, body),
-            Self::Known(body) => to_bytes(kind, body),
-            Self::Change(body) => to_bytes(kind, body),
-            Self::Changed(body) => to_bytes(kind, body),
-            Self::Waiting(body) => to_bytes(kind, body),
-        }?;
-        let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
-        Ok((Header::control(kind, generation, length).sealed(&body), body))
-    }
-
-    /// Decode the message of a frame.
-    ///
-    /// # Errors
-    /// The kind is data or of the handshake, the checksum is wrong, or the body is not exactly one message.
-    pub fn decode(header: &Header, payload: &[u8]) -> Result<Self, FrameFault> {
-        let kind = header.kind;
-        header.verify(payload)?;
-        Ok(match kind {
-            Kind::Plan => Self::Plan(from_bytes(kind, payload)?),
-            Kind::RoundEnd => Self::RoundEnd(from_bytes(kind, payload)?),
-            Kind::Used => Self::Used(from_bytes(kind, payload)?),
-            Kind::Got => Self::Got(from_bytes(kind, payload)?),
-            Kind::RoundDone => Self::RoundDone(from_bytes(kind, payload)?),
-            Kind::Ping => Self::Ping(from_bytes(kind, payload)?),
-            Kind::Bye => Self::Bye(from_bytes(kind, payload)?),
-            Kind::Error => Self::Error(from_bytes(kind, payload)?),
-            Kind::Ack => Self::Ack(from_bytes(kind, payload)?),
-            Kind::Resume => Self::Resume(from_bytes(kind, payload)?),
-            Kind::Resumed => Self::Resumed(from_bytes(kind, payload)?),
-            Kind::Lost => Self::Lost(from_bytes(kind, payload)?),
-            Kind::Members => Self::Members(from_bytes(kind, payload)?),
-            Kind::Known => Self::Known(from_bytes(kind, payload)?),
-            Kind::Change => Self::Change(from_bytes(kind, payload)?),
-            Kind::Changed => Self::Changed(from_bytes(kind, payload)?),
-            Kind::Waiting => Self::Waiting(from_bytes(kind, payload)?),
-            Kind::Push | Kind::Sum | Kind::Hello | Kind::Challenge | Kind::Proof | Kind::Welcome => {
-                return Err(FrameFault::Unexpected { kind, expected: "a control message" });
-            }
-        })
-    }
 }
 
 /// Encode `body` with postcard, within the bound of its kind.

@@ -15,50 +15,33 @@ use crate::frame::Kind;
 
 /// A fault of bytes that are not a frame or message of this version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages show the fields by their names")]
 #[non_exhaustive]
 pub enum FrameFault {
     /// The first byte belongs to another protocol.
     #[error("begins with byte {found:#04x}, and frames begin with {expected:#04x}; is another service there?", expected = crate::frame::MAGIC)]
-    Magic {
-        /// The byte.
-        found: u8,
-    },
+    Magic { found: u8 },
     /// A version that this build does not support.
     #[error("is of version {found}, and this build speaks version {ours}; install one version on both", ours = crate::frame::VERSION)]
-    Version {
-        /// The peer's version.
-        found: u8,
-    },
+    Version { found: u8 },
     /// An unknown frame type.
     #[error("has the unknown type {found}")]
-    UnknownKind {
-        /// The byte.
-        found: u8,
-    },
+    UnknownKind { found: u8 },
     /// An unknown flag bit.
     #[error("{kind} has the unknown flags {found:#04x}")]
     UnknownFlags {
-        /// Kind of frame.
         kind: Kind,
         /// The unknown bits, at their positions.
         found: u8,
     },
     /// An unknown element type.
     #[error("{kind} has the unknown dtype {found}")]
-    UnknownDtype {
-        /// Kind of frame.
-        kind: Kind,
-        /// The number.
-        found: u8,
-    },
+    UnknownDtype { kind: Kind, found: u8 },
     /// A value that the kind of frame does not allow.
     #[error("{kind} has {field} {found}; {rule}")]
     Field {
-        /// Kind of frame.
         kind: Kind,
-        /// Name of the field.
         field: &'static str,
-        /// Its value.
         found: u64,
         /// The allowed values.
         rule: &'static str,
@@ -66,9 +49,7 @@ pub enum FrameFault {
     /// A payload that exceeds the bound of its kind.
     #[error("{kind} announces {length} bytes, and may have {max}")]
     TooLong {
-        /// Kind of frame.
         kind: Kind,
-        /// Announced bytes.
         length: u32,
         /// The bound of its kind.
         max: u32,
@@ -78,11 +59,8 @@ pub enum FrameFault {
         "{kind} of tensor {tensor}, packet {packet} has checksum {found:#010x}, and its bytes give {computed:#010x}; they were damaged on the way"
     )]
     Checksum {
-        /// Kind of frame.
         kind: Kind,
-        /// The tensor's number.
         tensor: u32,
-        /// The packet's number.
         packet: u32,
         /// The checksum in the header.
         found: u32,
@@ -92,7 +70,6 @@ pub enum FrameFault {
     /// A payload whose length differs from its header or from the caller's buffer.
     #[error("{kind} has {length} bytes, and {given} were given")]
     Length {
-        /// Kind of frame.
         kind: Kind,
         /// The length in the header.
         length: usize,
@@ -101,16 +78,10 @@ pub enum FrameFault {
     },
     /// A message that cannot be encoded or decoded.
     #[error("{kind} has a body that is wrong: {why}")]
-    Body {
-        /// Kind of frame.
-        kind: Kind,
-        /// The reason.
-        why: String,
-    },
+    Body { kind: Kind, why: String },
     /// An unexpected kind of frame.
     #[error("{kind} came where {expected} belongs")]
     Unexpected {
-        /// The received kind.
         kind: Kind,
         /// The expected kinds.
         expected: &'static str,
@@ -119,21 +90,19 @@ pub enum FrameFault {
 
 /// Failure to establish, authenticate or use a connection.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages show the fields by their names")]
 #[non_exhaustive]
 pub enum WireError {
     /// The peer sent bytes that are not a valid frame or message, or an unexpected one.
     #[error("a frame from {peer} {fault}")]
     Malformed {
-        /// The peer.
         peer: SocketAddr,
-        /// The fault.
         #[source]
         fault: FrameFault,
     },
     /// Sent bytes were not acknowledged within the timeout of a dead peer.
     #[error("{peer} has acknowledged nothing for {lasts}: something on the way may drop this connection")]
     Unacknowledged {
-        /// The peer.
         peer: SocketAddr,
         /// Duration of the silence.
         lasts: Nanos,
@@ -141,46 +110,32 @@ pub enum WireError {
     /// The caller requested a frame that cannot be sent or received.
     #[error("a frame for {peer} cannot pass: it {fault}")]
     Refused {
-        /// The peer.
         peer: SocketAddr,
-        /// The fault.
         #[source]
         fault: FrameFault,
     },
     /// A frame is half written, and must be completed first.
     #[error("a frame for {peer} is half written; `resume` it before another begins")]
-    HalfWritten {
-        /// The peer.
-        peer: SocketAddr,
-    },
+    HalfWritten { peer: SocketAddr },
     /// The connection ended within a frame.
     #[error(
         "{peer} ended the connection {missing} bytes before the end of a {part}; look there for the reason"
     )]
     Cut {
-        /// The peer.
         peer: SocketAddr,
         /// The part that was being read.
         part: &'static str,
-        /// Missing bytes.
         missing: usize,
     },
     /// The connection ended between two frames.
     #[error("{peer} ended the connection; look there for the reason")]
-    Ended {
-        /// The peer.
-        peer: SocketAddr,
-    },
+    Ended { peer: SocketAddr },
     /// This side closed the connection.
     #[error("the connection to {peer} was closed here")]
-    Closed {
-        /// The peer.
-        peer: SocketAddr,
-    },
+    Closed { peer: SocketAddr },
     /// A deadline passed. Bytes read or written so far are retained, and the call may be repeated.
     #[error("{peer} did not {what} before the deadline")]
     Late {
-        /// The peer.
         peer: SocketAddr,
         /// The expected event.
         what: &'static str,
@@ -188,63 +143,37 @@ pub enum WireError {
     /// The system reported a failure of the connection.
     #[error("{doing} {peer} failed: {why}")]
     Io {
-        /// The peer.
         peer: SocketAddr,
         /// The operation, as in "reading from".
         doing: &'static str,
-        /// The system's error.
         #[source]
         why: io::Error,
     },
     /// No process listens at the address.
     #[error("nothing listens at {peer}; start the server first, and check the address and its port")]
-    NobodyThere {
-        /// The address.
-        peer: SocketAddr,
-    },
+    ConnectionRefused { peer: SocketAddr },
     /// Another process listens at the address.
     #[error("{address} is in use by another process; choose another port, or end that process")]
-    PortInUse {
-        /// The address.
-        address: SocketAddr,
-    },
+    PortInUse { address: SocketAddr },
     /// The address does not belong to this node.
     #[error("{address} cannot be used here: {why}; give an address of this machine")]
     Address {
-        /// The address.
         address: SocketAddr,
-        /// The system's error.
         #[source]
         why: io::Error,
     },
     /// The two ends have different secrets.
     #[error("the secret of {peer} differs from the one here; give both ends of the job one secret, by its file or by {env}", env = crate::secret::ENV)]
-    SecretDiffers {
-        /// The peer.
-        peer: SocketAddr,
-    },
+    SecretDiffers { peer: SocketAddr },
     /// The two ends have different versions.
     #[error("{peer} speaks version {theirs}, and this build version {ours}; install one version on both")]
-    Version {
-        /// The peer.
-        peer: SocketAddr,
-        /// Its version.
-        theirs: u8,
-        /// Ours.
-        ours: u8,
-    },
+    Version { peer: SocketAddr, theirs: u8, ours: u8 },
     /// The peer refused the connection, with its reason.
     #[error("{peer} refused: {}", Printable(&.fault.text))]
-    Denied {
-        /// The peer.
-        peer: SocketAddr,
-        /// Its reason.
-        fault: Box<Fault>,
-    },
+    Denied { peer: SocketAddr, fault: Box<Fault> },
     /// Only one end uses TLS.
     #[error("{peer} {}; start both ends with TLS, or both without", if *.there { "wants TLS, which is off here" } else { "does not speak TLS, which is on here" })]
     TlsMismatch {
-        /// The peer.
         peer: SocketAddr,
         /// Whether the peer is the end that uses TLS.
         there: bool,
@@ -252,32 +181,20 @@ pub enum WireError {
     /// TLS failed: an untrusted certificate, or modified bytes.
     #[error("TLS with {peer} failed: {why}")]
     Tls {
-        /// The peer.
         peer: SocketAddr,
-        /// The TLS error.
         #[source]
         why: rustls::Error,
     },
     /// A TLS file is unusable.
     #[error("{path} cannot be used for TLS: {why}")]
-    TlsFile {
-        /// The file.
-        path: PathBuf,
-        /// The reason.
-        why: String,
-    },
+    TlsFile { path: PathBuf, why: String },
     /// A certificate or a name that TLS does not accept.
     #[error("TLS cannot be set up: {why}")]
-    TlsSetup {
-        /// The reason.
-        why: String,
-    },
+    TlsSetup { why: String },
     /// A secret's file cannot be read.
     #[error("the secret cannot be read from {path}: {why}")]
     SecretFile {
-        /// The file.
         path: PathBuf,
-        /// The system's error.
         #[source]
         why: io::Error,
     },
@@ -286,7 +203,6 @@ pub enum WireError {
         "{path} has mode {mode:04o}, so others can read the secret; run `chmod 600` on it, and draw a new secret"
     )]
     SecretExposed {
-        /// The file.
         path: PathBuf,
         /// Its permissions.
         mode: u32,
@@ -296,7 +212,6 @@ pub enum WireError {
     SecretLength {
         /// Its source.
         origin: String,
-        /// Its length.
         bytes: usize,
     },
     /// The environment has no secret.
@@ -305,9 +220,7 @@ pub enum WireError {
     /// A congestion control that this node does not offer.
     #[error("congestion control {name:?} is not to be had here: {why}; choose one of {offered}")]
     Congestion {
-        /// The requested name.
         name: String,
-        /// The system's error.
         #[source]
         why: io::Error,
         /// The names that the system offers.
@@ -316,9 +229,7 @@ pub enum WireError {
     /// A system resource is exhausted.
     #[error("{doing} failed: {why}")]
     System {
-        /// The operation.
         doing: &'static str,
-        /// The system's error.
         #[source]
         why: io::Error,
     },
@@ -328,9 +239,7 @@ pub enum WireError {
     /// A setting outside its range.
     #[error("{name} of {found} is outside {range}")]
     Setting {
-        /// Its name.
         name: &'static str,
-        /// Its value.
         found: Nanos,
         /// The allowed range.
         range: &'static str,

@@ -59,7 +59,7 @@ macro_rules! kinds {
                 }
             }
 
-            const fn word(self) -> &'static str {
+            pub(crate) const fn word(self) -> &'static str {
                 match self {
                     $(Self::$name => $word,)*
                 }

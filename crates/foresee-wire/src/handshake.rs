@@ -41,7 +41,7 @@ use crate::transport::{Transport, Wait};
 const NONCE: usize = 32;
 const PROOF: usize = 32;
 /// Bytes of a refused peer that are read and discarded.
-const FAREWELL_MAX: usize = 64 << 10;
+const REFUSAL_DRAIN_MAX: usize = 64 << 10;
 /// First byte of a TLS session.
 const TLS_FIRST: u8 = 0x16;
 
@@ -65,7 +65,7 @@ pub struct DialOptions {
 /// Makes one attempt; the caller decides whether to wait for a server that is not up yet.
 ///
 /// # Errors
-/// [`WireError::NobodyThere`], [`WireError::SecretDiffers`], [`WireError::Version`], [`WireError::TlsMismatch`],
+/// [`WireError::ConnectionRefused`], [`WireError::SecretDiffers`], [`WireError::Version`], [`WireError::TlsMismatch`],
 /// [`WireError::Tls`]; [`WireError::Denied`] with the listener's reason; [`WireError::Late`] at the end of `wait`.
 pub fn dial(
     peer: SocketAddr,
@@ -82,12 +82,12 @@ pub fn dial(
         None => tcp,
     };
     let mut halves = Halves::new(Arc::clone(&transport));
-    let (welcome, nonce) = introduce(&mut halves, transport.binding(), &hello, secret, wait)?;
-    Ok(finish(halves, hello, welcome, nonce))
+    let (welcome, nonce) = authenticate(&mut halves, transport.binding(), &hello, secret, wait)?;
+    Ok(halves.into_connection(hello, welcome, nonce))
 }
 
 /// The dialler's part; returns the answer and the listener's nonce.
-fn introduce(
+fn authenticate(
     halves: &mut Halves,
     binding: Option<[u8; 32]>,
     hello: &Hello,
@@ -98,14 +98,14 @@ fn introduce(
     let malformed = |fault| WireError::Malformed { peer, fault };
     let greeting = Greeting { version: VERSION, nonce: random()?, hello: hello.clone() };
     let greeting = to_bytes(Kind::Hello, &greeting).map_err(|fault| WireError::Refused { peer, fault })?;
-    say(halves, Kind::Hello, &greeting, wait)?;
+    send_frame(halves, Kind::Hello, &greeting, wait)?;
 
-    let challenge = hear(halves, Kind::Challenge, wait)?;
+    let challenge = receive_frame(halves, Kind::Challenge, wait)?;
     let nonce = sized::<NONCE>(Kind::Challenge, &challenge).map_err(malformed)?;
     let transcript = Transcript { greeting: &greeting, nonce, binding };
-    say(halves, Kind::Proof, transcript.sign(secret, Side::Dialler, &[]).as_ref(), wait)?;
+    send_frame(halves, Kind::Proof, transcript.sign(secret, Side::Dialler, &[]).as_ref(), wait)?;
 
-    let welcome = hear(halves, Kind::Welcome, wait)?;
+    let welcome = receive_frame(halves, Kind::Welcome, wait)?;
     let (answer, proof) = welcome.split_at_checked(welcome.len().saturating_sub(PROOF)).unwrap_or((&[], &[]));
     if !transcript.proves(secret, Side::Listener, answer, proof) {
         return Err(WireError::SecretDiffers { peer });
@@ -144,7 +144,7 @@ impl Arrival {
     pub fn welcome(mut self, welcome: Welcome, wait: Wait) -> Result<Connection, WireError> {
         self.answer(&Answer::Welcome(welcome), wait)?;
         socket::set_user_timeout(self.halves.sender.link().tcp(), self.hello.role, self.timeout);
-        Ok(finish(self.halves, self.hello, welcome, self.nonce))
+        Ok(self.halves.into_connection(self.hello, welcome, self.nonce))
     }
 
     /// Refuse the dialler, with an authenticated reason.
@@ -161,36 +161,36 @@ impl Arrival {
         let transcript = Transcript { greeting: &self.greeting, nonce: self.nonce, binding: self.binding };
         let proof = transcript.sign(&self.secret, Side::Listener, &answer);
         answer.extend(proof.as_ref());
-        say(&mut self.halves, Kind::Welcome, &answer, wait)
+        send_frame(&mut self.halves, Kind::Welcome, &answer, wait)
     }
 }
 
 /// The listener's state that all connections share.
-pub(crate) struct Reception {
+pub(crate) struct Acceptor {
     pub(crate) keys: Keys,
     pub(crate) tls: Option<TlsServer>,
     pub(crate) timeout: Nanos,
 }
 
-impl Reception {
+impl Acceptor {
     /// The listener's part, up to its decision.
     pub(crate) fn receive(&self, tcp: Arc<Tcp>, wait: Wait) -> Result<Arrival, WireError> {
         let peer = tcp.peer();
         let transport: Arc<dyn Transport> = match &self.tls {
             None => tcp,
             Some(tls) => {
-                let first = tcp.peek(wait).map_err(|why| late(peer, why))?;
+                let first = tcp.peek(wait).map_err(|why| receive_error(peer, why))?;
                 if first == Some(crate::frame::MAGIC) {
                     let mut halves = Halves::new(tcp);
-                    let fault = Fault::new(FaultCode::Tls, "this server wants TLS; dial with it");
-                    farewell(&mut halves, fault, wait);
+                    let fault = Fault::new(FaultCode::Tls, "this server requires TLS; dial with it");
+                    send_refusal(&mut halves, fault, wait);
                     return Err(WireError::TlsMismatch { peer, there: false });
                 }
                 Arc::new(Tls::accept(tcp, tls, wait)?)
             }
         };
         let mut halves = Halves::new(Arc::clone(&transport));
-        match self.question(&mut halves, transport.binding(), wait) {
+        match self.authenticate(&mut halves, transport.binding(), wait) {
             Ok((hello, greeting, nonce, secret)) => Ok(Arrival {
                 halves,
                 hello,
@@ -202,14 +202,14 @@ impl Reception {
             }),
             Err(fault) => {
                 if let Some(reason) = reason(&fault) {
-                    farewell(&mut halves, reason, wait);
+                    send_refusal(&mut halves, reason, wait);
                 }
                 Err(fault)
             }
         }
     }
 
-    fn question(
+    fn authenticate(
         &self,
         halves: &mut Halves,
         binding: Option<[u8; 32]>,
@@ -217,15 +217,15 @@ impl Reception {
     ) -> Result<(Hello, Vec<u8>, [u8; NONCE], Secret), WireError> {
         let peer = halves.sender.link().peer();
         let malformed = |fault| WireError::Malformed { peer, fault };
-        let greeting = hear(halves, Kind::Hello, wait)?;
+        let greeting = receive_frame(halves, Kind::Hello, wait)?;
         let Greeting { version, hello, .. } = from_bytes(Kind::Hello, &greeting).map_err(malformed)?;
         if version != VERSION {
             return Err(WireError::Version { peer, theirs: version, ours: VERSION });
         }
         hello.check().map_err(malformed)?;
         let nonce = random()?;
-        say(halves, Kind::Challenge, &nonce, wait)?;
-        let proof = hear(halves, Kind::Proof, wait)?;
+        send_frame(halves, Kind::Challenge, &nonce, wait)?;
+        let proof = receive_frame(halves, Kind::Proof, wait)?;
         // An unknown job is checked against a random secret, so it fails as a wrong secret does.
         let secret = (self.keys)(&hello).map_or_else(Secret::draw, Ok)?;
         let transcript = Transcript { greeting: &greeting, nonce, binding };
@@ -276,19 +276,14 @@ impl Transcript<'_> {
     }
 }
 
-fn finish(halves: Halves, hello: Hello, welcome: Welcome, nonce: [u8; NONCE]) -> Connection {
-    let Halves { sender, receiver } = halves;
-    Connection { hello, welcome, nonce, sender, receiver }
-}
-
-fn say(halves: &mut Halves, kind: Kind, body: &[u8], wait: Wait) -> Result<(), WireError> {
+fn send_frame(halves: &mut Halves, kind: Kind, body: &[u8], wait: Wait) -> Result<(), WireError> {
     let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
     let header = Header::control(kind, 0, length).sealed(body);
     halves.sender.send_all(&header, body, wait)
 }
 
 /// Read the body of a frame of the expected kind; at most [`HANDSHAKE_BYTES_MAX`] bytes are read and stored.
-fn hear(halves: &mut Halves, kind: Kind, wait: Wait) -> Result<Vec<u8>, WireError> {
+fn receive_frame(halves: &mut Halves, kind: Kind, wait: Wait) -> Result<Vec<u8>, WireError> {
     let peer = halves.sender.link().peer();
     let malformed = |fault| Err(WireError::Malformed { peer, fault });
     let header = match halves.receiver.header(wait) {
@@ -315,21 +310,11 @@ fn hear(halves: &mut Halves, kind: Kind, wait: Wait) -> Result<Vec<u8>, WireErro
         });
     }
     if header.kind != kind {
-        let expected = kind_word(kind);
-        return malformed(FrameFault::Unexpected { kind: header.kind, expected });
+        return malformed(FrameFault::Unexpected { kind: header.kind, expected: kind.word() });
     }
     let mut body = vec![0; header.length as usize];
     halves.receiver.payload(&mut body, wait)?;
     Ok(body)
-}
-
-const fn kind_word(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Hello => "a HELLO",
-        Kind::Challenge => "a CHALLENGE",
-        Kind::Proof => "a PROOF",
-        _ => "a WELCOME",
-    }
 }
 
 fn sized<const N: usize>(kind: Kind, body: &[u8]) -> Result<[u8; N], FrameFault> {
@@ -345,7 +330,7 @@ fn reason(fault: &WireError) -> Option<Fault> {
         }
         WireError::SecretDiffers { .. } => Some(Fault::new(FaultCode::Secret, "the secrets differ")),
         WireError::TlsMismatch { there: true, .. } => {
-            Some(Fault::new(FaultCode::Tls, "this server speaks without TLS; dial without it"))
+            Some(Fault::new(FaultCode::Tls, "this server has no TLS; dial without it"))
         }
         WireError::Malformed { fault: FrameFault::Body { .. }, .. } => {
             Some(Fault::new(FaultCode::Protocol, fault.to_string()))
@@ -356,7 +341,7 @@ fn reason(fault: &WireError) -> Option<Fault> {
 
 /// Send a reason and end the connection such that the reason arrives: closing a socket with unread bytes discards
 /// the bytes sent last.
-fn farewell(halves: &mut Halves, fault: Fault, wait: Wait) {
+fn send_refusal(halves: &mut Halves, fault: Fault, wait: Wait) {
     if halves.sender.send_message(&Message::Error(fault), 0, wait).is_err() {
         return;
     }
@@ -364,7 +349,7 @@ fn farewell(halves: &mut Halves, fault: Fault, wait: Wait) {
     link.tcp().finish();
     let mut sink = [0; 4096];
     let mut read = 0;
-    while read < FAREWELL_MAX {
+    while read < REFUSAL_DRAIN_MAX {
         match link.tcp().receive(&mut [std::io::IoSliceMut::new(&mut sink)], wait, false) {
             Ok(0) | Err(_) => return,
             Ok(count) => read += count,
@@ -372,10 +357,10 @@ fn farewell(halves: &mut Halves, fault: Fault, wait: Wait) {
     }
 }
 
-fn late(peer: SocketAddr, why: std::io::Error) -> WireError {
+fn receive_error(peer: SocketAddr, why: std::io::Error) -> WireError {
     match why.kind() {
         std::io::ErrorKind::TimedOut | std::io::ErrorKind::WouldBlock => {
-            WireError::Late { peer, what: "say anything" }
+            WireError::Late { peer, what: "send anything" }
         }
         _ => WireError::Io { peer, doing: "receiving from", why },
     }

@@ -14,7 +14,7 @@ use crate::secret::random;
 
 /// A capability of a dialler: after a broken connection it reconnects as the same session. Its state is retained
 /// for [`Timeouts::reconnect`](crate::Timeouts::reconnect).
-pub const COMES_AGAIN: u64 = 1;
+pub const CAN_RECONNECT: u64 = 1;
 
 /// The longest name of a job, in bytes.
 pub const JOB_BYTES_MAX: usize = 128;
@@ -43,7 +43,7 @@ pub struct Hello {
     /// Ranks of the job, at least 1.
     pub world: u32,
     /// Ranks that the dialler represents, itself first: 1, or all of its node. At least 1.
-    pub local: u32,
+    pub node_ranks: u32,
     /// Whether the job goes on after a loss of ranks.
     pub survives: bool,
     /// Membership of the dialler.
@@ -51,7 +51,7 @@ pub struct Hello {
     /// The content of the connection.
     pub role: Role,
     /// Index among several equal connections, from 0.
-    pub lane: u16,
+    pub index: u16,
     /// The server or peer that the dialler means to reach; a different one detects the mistake immediately.
     pub target: u32,
     /// Drawn once per process: distinguishes a restarted rank from one that reconnects.
@@ -116,11 +116,11 @@ impl Hello {
             job,
             rank,
             world,
-            local: 1,
+            node_ranks: 1,
             survives: false,
             generation: 0,
             role,
-            lane: 0,
+            index: 0,
             target: 0,
             session: 0,
             capabilities: 0,
@@ -131,7 +131,7 @@ impl Hello {
     pub(crate) fn check(&self) -> Result<(), FrameFault> {
         let kind = Kind::Hello;
         let wrong = |why| Err(FrameFault::Body { kind, why });
-        let Self { job, rank, world, local, .. } = self;
+        let Self { job, rank, world, node_ranks, .. } = self;
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte);
         if job.is_empty() || job.len() > JOB_BYTES_MAX || !job.bytes().all(plain) {
             return wrong(format!(
@@ -141,9 +141,9 @@ impl Hello {
         if rank >= world {
             return wrong(format!("rank {rank} of {world}; ranks go from 0 to world size - 1"));
         }
-        if *local == 0 || *local > world - rank {
+        if *node_ranks == 0 || *node_ranks > world - rank {
             return wrong(format!(
-                "{local} ranks from rank {rank} of {world} on; 1 or more, within the world"
+                "{node_ranks} ranks from rank {rank} of {world} on; 1 or more, within the world"
             ));
         }
         Ok(())
@@ -165,11 +165,11 @@ pub(crate) mod tests {
             job: "resnet/7".into(),
             rank: 3,
             world: 4,
-            local: 1,
+            node_ranks: 1,
             survives: false,
             generation: 1,
             role: Role::Data,
-            lane: 0,
+            index: 0,
             target: 2,
             session: 0xFEED,
             capabilities: 0,
@@ -183,9 +183,9 @@ pub(crate) mod tests {
             job,
             rank: 1 << 31,
             world: u32::MAX,
-            local: (1 << 31) - 1,
+            node_ranks: (1 << 31) - 1,
             generation: u32::MAX,
-            lane: u16::MAX,
+            index: u16::MAX,
             target: u32::MAX,
             session: u64::MAX,
             capabilities: u64::MAX,
@@ -224,12 +224,12 @@ pub(crate) mod tests {
 
     #[test]
     fn a_rank_outside_its_world_and_a_job_with_invalid_characters_are_refused() {
-        let told = |hello: Hello| hello.check().unwrap_err().to_string();
-        assert!(told(Hello { rank: 4, ..hello() }).contains("rank 4 of 4"));
-        assert!(told(Hello { rank: 0, world: 0, ..hello() }).contains("rank 0 of 0"));
-        assert!(told(Hello { local: 2, ..hello() }).contains("2 ranks from rank 3 of 4 on"));
-        assert!(told(Hello { local: 0, ..hello() }).contains("0 ranks from rank 3"));
-        assert!(told(Hello { job: "a\nb".into(), ..hello() }).contains(r#"job "a\nb""#));
-        assert!(told(Hello { job: String::new(), ..hello() }).contains("1 to 128"));
+        let error = |hello: Hello| hello.check().unwrap_err().to_string();
+        assert!(error(Hello { rank: 4, ..hello() }).contains("rank 4 of 4"));
+        assert!(error(Hello { rank: 0, world: 0, ..hello() }).contains("rank 0 of 0"));
+        assert!(error(Hello { node_ranks: 2, ..hello() }).contains("2 ranks from rank 3 of 4 on"));
+        assert!(error(Hello { node_ranks: 0, ..hello() }).contains("0 ranks from rank 3"));
+        assert!(error(Hello { job: "a\nb".into(), ..hello() }).contains(r#"job "a\nb""#));
+        assert!(error(Hello { job: String::new(), ..hello() }).contains("1 to 128"));
     }
 }

@@ -23,11 +23,10 @@
 //! | `socket` | dial, bind and socket options |
 //! | `send`, `receive` | the two halves of a connection |
 //! | `link`, `facts` | the kernel's data about a connection |
-//! | `poller`, `bell` | waiting and wake-up of a sending thread |
+//! | `poller`, `waker` | waiting and wake-up of a sending thread |
 //! | `silence` | liveness of a peer |
 //! | `sys` | system calls that only some systems support |
 
-mod bell;
 mod connection;
 mod control;
 mod error;
@@ -47,8 +46,8 @@ mod sys;
 mod tcp;
 mod tls;
 mod transport;
+mod waker;
 
-pub use bell::Waker;
 pub use connection::Connection;
 pub use control::{
     Ack, Bye, Change, Changed, Fault, FaultCode, Got, Known, Lost, MEMBER_BYTES_MAX, Members, Message,
@@ -62,9 +61,9 @@ pub use frame::{
     PLAN_BYTES_MAX, VERSION, widen_round,
 };
 pub use handshake::{Arrival, DialOptions, Keys, dial};
-pub use hello::{COMES_AGAIN, Hello, JOB_BYTES_MAX, Purpose, Role, Welcome, draw_session};
+pub use hello::{CAN_RECONNECT, Hello, JOB_BYTES_MAX, Purpose, Role, Welcome, draw_session};
 pub use link::Link;
-pub use listener::{Closer, ListenOptions, Listener, Visits};
+pub use listener::{Closer, ConnectionCounts, ListenOptions, Listener};
 pub use poller::{Event, Poller};
 pub use receive::FrameReceiver;
 pub use secret::{ENV, SECRET_BYTES_MAX, SECRET_BYTES_MIN, Secret};
@@ -73,3 +72,4 @@ pub use silence::{Heartbeat, Silence, Timeouts};
 pub use socket::LinkOptions;
 pub use tls::{TlsClient, TlsServer};
 pub use transport::Wait;
+pub use waker::Waker;

@@ -3,7 +3,7 @@
 //!
 //! The handshake is separate because it concerns one connection; this file bounds the cost of many
 //! unauthenticated ones. Each holds one thread with a small stack and about 2 KiB (70 more under TLS) until one
-//! deadline, and there are at most [`ListenOptions::strangers`] of them. One more evicts the oldest of the
+//! deadline, and there are at most [`ListenOptions::pending_max`] of them. One more evicts the oldest of the
 //! address with the most, so a flood from one address evicts its own connections. A real rank needs two round
 //! trips.
 //!
@@ -19,15 +19,15 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 
-use crate::bell::Waker;
 use crate::control::{Fault, FaultCode};
 use crate::error::WireError;
-use crate::handshake::{Arrival, Keys, Reception};
+use crate::handshake::{Acceptor, Arrival, Keys};
 use crate::silence::Timeouts;
 use crate::socket::{self, LinkOptions, timespec};
 use crate::tcp::Tcp;
 use crate::tls::TlsServer;
 use crate::transport::Wait;
+use crate::waker::Waker;
 
 /// Authenticated connections that wait for the caller. A further one is refused, because the caller is stuck or
 /// the job too large.
@@ -49,28 +49,28 @@ pub struct ListenOptions {
     /// Timeouts; `handshake` bounds an unauthenticated connection.
     pub timeouts: Timeouts,
     /// Maximum number of unauthenticated connections, at least 1; default 64.
-    pub strangers: usize,
+    pub pending_max: usize,
 }
 
 impl Default for ListenOptions {
     fn default() -> Self {
-        Self { link: LinkOptions::default(), tls: None, timeouts: Timeouts::default(), strangers: 64 }
+        Self { link: LinkOptions::default(), tls: None, timeouts: Timeouts::default(), pending_max: 64 }
     }
 }
 
 /// Counts of connections by outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Visits {
+pub struct ConnectionCounts {
     /// Accepted by the system and given a thread.
-    pub came: u64,
+    pub accepted: u64,
     /// Authenticated.
-    pub proved: u64,
+    pub authenticated: u64,
     /// Failed: another secret, another protocol, or disconnected.
     pub failed: u64,
     /// Exceeded the deadline.
-    pub late: u64,
+    pub timed_out: u64,
     /// Evicted by newer ones.
-    pub dropped: u64,
+    pub evicted: u64,
 }
 
 /// Listens at an address until it is dropped.
@@ -78,45 +78,45 @@ pub struct Visits {
 pub struct Listener {
     address: SocketAddr,
     arrivals: Receiver<Arrival>,
-    shared: Arc<Shared>,
+    shared: Arc<ListenerShared>,
     thread: Option<JoinHandle<()>>,
 }
 
 /// Closes a listener from another thread.
 #[derive(Clone, Debug)]
-pub struct Closer(Arc<Shared>);
+pub struct Closer(Arc<ListenerShared>);
 
-struct Shared {
-    reception: Reception,
+struct ListenerShared {
+    acceptor: Acceptor,
     handshake: Duration,
-    strangers: usize,
+    pending_max: usize,
     link: LinkOptions,
-    bell: Waker,
-    lobby: Mutex<Lobby>,
+    waker: Waker,
+    state: Mutex<ListenerState>,
     /// Notified when an unauthenticated connection ends.
-    left: Condvar,
+    ended: Condvar,
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for ListenerShared {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Listener").field("lobby", &self.lobby).finish_non_exhaustive()
+        f.debug_struct("Listener").field("state", &self.state).finish_non_exhaustive()
     }
 }
 
 #[derive(Debug, Default)]
-struct Lobby {
+struct ListenerState {
     /// Unauthenticated connections by order of arrival.
-    waiting: BTreeMap<u64, Stranger>,
+    pending: BTreeMap<u64, PendingConnection>,
     next: u64,
     closed: bool,
-    visits: Visits,
+    counts: ConnectionCounts,
     failures: VecDeque<WireError>,
 }
 
 #[derive(Debug)]
-struct Stranger {
+struct PendingConnection {
     tcp: Arc<Tcp>,
-    dropped: bool,
+    evicted: bool,
 }
 
 impl Listener {
@@ -131,14 +131,14 @@ impl Listener {
             .and_then(SocketAddr::try_from)
             .map_err(|why| WireError::Address { address, why: why.into() })?;
         let timeout = options.timeouts.timeout;
-        let shared = Arc::new(Shared {
-            reception: Reception { keys, tls: options.tls, timeout },
+        let shared = Arc::new(ListenerShared {
+            acceptor: Acceptor { keys, tls: options.tls, timeout },
             handshake: options.timeouts.handshake.into(),
-            strangers: options.strangers.max(1),
+            pending_max: options.pending_max.max(1),
             link: options.link,
-            bell: Waker::new().map_err(|why| system("making a bell", why))?,
-            lobby: Mutex::default(),
-            left: Condvar::new(),
+            waker: Waker::new().map_err(|why| system("making a waker", why))?,
+            state: Mutex::default(),
+            ended: Condvar::new(),
         });
         let (sender, arrivals) = mpsc::sync_channel(ARRIVALS_MAX);
         let thread = {
@@ -173,13 +173,13 @@ impl Listener {
     }
 
     /// The counts so far.
-    pub fn visits(&self) -> Visits {
-        self.shared.lobby().visits
+    pub fn counts(&self) -> ConnectionCounts {
+        self.shared.state().counts
     }
 
     /// The reasons of the last failures, oldest first; each is returned once, and at most 64 are stored.
     pub fn take_failures(&self) -> Vec<WireError> {
-        self.shared.lobby().failures.drain(..).collect()
+        self.shared.state().failures.drain(..).collect()
     }
 
     /// A handle that closes the listener from another thread.
@@ -195,9 +195,9 @@ impl Drop for Listener {
             // Its panic was printed already.
             let _ = thread.join();
         }
-        let mut lobby = self.shared.lobby();
-        while !lobby.waiting.is_empty() {
-            lobby = self.shared.left.wait(lobby).unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.shared.state();
+        while !state.pending.is_empty() {
+            state = self.shared.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }
@@ -206,44 +206,44 @@ impl Closer {
     /// Close the listener: it accepts no more connections, and ends unauthenticated ones and a waiting
     /// [`Listener::accept`]. Authenticated ones stay.
     pub fn close(&self) {
-        let mut lobby = self.0.lobby();
-        lobby.closed = true;
-        for stranger in lobby.waiting.values() {
-            stranger.tcp.shutdown();
+        let mut state = self.0.state();
+        state.closed = true;
+        for pending in state.pending.values() {
+            pending.tcp.shutdown();
         }
-        drop(lobby);
-        self.0.bell.wake();
-        self.0.left.notify_all();
+        drop(state);
+        self.0.waker.wake();
+        self.0.ended.notify_all();
     }
 }
 
-impl Shared {
-    fn lobby(&self) -> MutexGuard<'_, Lobby> {
+impl ListenerShared {
+    fn state(&self) -> MutexGuard<'_, ListenerState> {
         // A panic can at most leave a surplus connection; no invariant spans two fields.
-        self.lobby.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The main loop of the listening thread.
     fn listen(self: &Arc<Self>, socket: &OwnedFd, arrivals: &SyncSender<Arrival>) {
-        while !self.lobby().closed {
+        while !self.state().closed {
             match socket::accept(socket, &self.link) {
-                Ok(Some(tcp)) => self.admit(tcp, arrivals),
-                Ok(None) => self.rest(Some(socket)),
+                Ok(Some(tcp)) => self.start_handshake(tcp, arrivals),
+                Ok(None) => self.wait_for_connection(Some(socket)),
                 Err(fault) => {
                     // The system is out of descriptors or memory, which an unauthenticated connection may hold.
-                    let mut lobby = self.lobby();
-                    lobby.fail(fault);
-                    lobby.drop_one();
-                    drop(lobby);
-                    self.rest(None);
+                    let mut state = self.state();
+                    state.record_failure(fault);
+                    state.evict_one();
+                    drop(state);
+                    self.wait_for_connection(None);
                 }
             }
         }
     }
 
     /// Wait for a connection or a wake-up; without a socket, for a wake-up or the end of a pause.
-    fn rest(&self, socket: Option<&OwnedFd>) {
-        let mut fds = vec![PollFd::new(&self.bell, PollFlags::IN)];
+    fn wait_for_connection(&self, socket: Option<&OwnedFd>) {
+        let mut fds = vec![PollFd::new(&self.waker, PollFlags::IN)];
         fds.extend(socket.map(|socket| PollFd::new(socket, PollFlags::IN)));
         let pause = socket.is_none().then(|| timespec(PAUSE));
         // An interruption counts as a wake-up: the caller checks again.
@@ -251,62 +251,62 @@ impl Shared {
     }
 
     /// Make room for a connection and give it a thread.
-    fn admit(self: &Arc<Self>, tcp: Tcp, arrivals: &SyncSender<Arrival>) {
+    fn start_handshake(self: &Arc<Self>, tcp: Tcp, arrivals: &SyncSender<Arrival>) {
         let tcp = Arc::new(tcp);
-        let mut lobby = self.lobby();
-        while lobby.waiting.len() >= self.strangers && !lobby.closed {
+        let mut state = self.state();
+        while state.pending.len() >= self.pending_max && !state.closed {
             // Its thread notices immediately, because it only waits for this connection.
-            lobby.drop_one();
-            lobby = self.left.wait(lobby).unwrap_or_else(PoisonError::into_inner);
+            state.evict_one();
+            state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        if lobby.closed {
+        if state.closed {
             return;
         }
-        lobby.visits.came += 1;
-        let number = lobby.next;
-        lobby.next += 1;
-        lobby.waiting.insert(number, Stranger { tcp: Arc::clone(&tcp), dropped: false });
-        drop(lobby);
+        state.counts.accepted += 1;
+        let number = state.next;
+        state.next += 1;
+        state.pending.insert(number, PendingConnection { tcp: Arc::clone(&tcp), evicted: false });
+        drop(state);
 
         let (shared, arrivals) = (Arc::clone(self), arrivals.clone());
         let wait = Wait::within(self.handshake);
         let spawned =
             std::thread::Builder::new().name("foresee-greet".into()).stack_size(STACK).spawn(move || {
                 // Removes the entry on every exit of this thread.
-                let place = Place { shared: &shared, number };
-                place.greet(tcp, &arrivals, wait);
+                let entry = PendingEntry { shared: &shared, number };
+                entry.authenticate(tcp, &arrivals, wait);
             });
         if let Err(why) = spawned {
-            let mut lobby = self.lobby();
-            lobby.waiting.remove(&number);
-            lobby.fail(WireError::System { doing: "starting a thread", why });
+            let mut state = self.state();
+            state.pending.remove(&number);
+            state.record_failure(WireError::System { doing: "starting a thread", why });
         }
     }
 }
 
 /// The entry of an unauthenticated connection.
-struct Place<'a> {
-    shared: &'a Shared,
+struct PendingEntry<'a> {
+    shared: &'a ListenerShared,
     number: u64,
 }
 
-impl Place<'_> {
-    fn greet(self, tcp: Arc<Tcp>, arrivals: &SyncSender<Arrival>, wait: Wait) {
-        let outcome = self.shared.reception.receive(tcp, wait);
-        let mut lobby = self.shared.lobby();
-        let dropped = lobby.waiting.get(&self.number).is_none_or(|stranger| stranger.dropped);
+impl PendingEntry<'_> {
+    fn authenticate(self, tcp: Arc<Tcp>, arrivals: &SyncSender<Arrival>, wait: Wait) {
+        let outcome = self.shared.acceptor.receive(tcp, wait);
+        let mut state = self.shared.state();
+        let evicted = state.pending.get(&self.number).is_none_or(|pending| pending.evicted);
         match outcome {
             // This side ended it and counted it then. It may have completed its handshake just before.
-            Ok(_) | Err(_) if dropped || lobby.closed => {}
+            Ok(_) | Err(_) if evicted || state.closed => {}
             Ok(arrival) => {
-                lobby.visits.proved += 1;
+                state.counts.authenticated += 1;
                 // Removed before the caller gets it, and not when this thread ends: from here on neither an
                 // eviction nor the end of the listener may close it.
-                lobby.waiting.remove(&self.number);
+                state.pending.remove(&self.number);
                 match arrivals.try_send(arrival) {
                     Ok(()) | Err(TrySendError::Disconnected(_)) => {}
                     Err(TrySendError::Full(arrival)) => {
-                        drop(lobby);
+                        drop(state);
                         let text = format!("{ARRIVALS_MAX} ranks wait already; dial again later");
                         // It dials again in both cases.
                         let _ = arrival.refuse(Fault::new(FaultCode::Busy, text), Wait::Never);
@@ -315,25 +315,25 @@ impl Place<'_> {
             }
             Err(fault) => {
                 if fault.is_late() {
-                    lobby.visits.late += 1;
+                    state.counts.timed_out += 1;
                 } else {
-                    lobby.visits.failed += 1;
+                    state.counts.failed += 1;
                 }
-                lobby.fail(fault);
+                state.record_failure(fault);
             }
         }
     }
 }
 
-impl Drop for Place<'_> {
+impl Drop for PendingEntry<'_> {
     fn drop(&mut self) {
-        self.shared.lobby().waiting.remove(&self.number);
-        self.shared.left.notify_all();
+        self.shared.state().pending.remove(&self.number);
+        self.shared.ended.notify_all();
     }
 }
 
-impl Lobby {
-    fn fail(&mut self, fault: WireError) {
+impl ListenerState {
+    fn record_failure(&mut self, fault: WireError) {
         if self.failures.len() == FAILURES_MAX {
             self.failures.pop_front();
         }
@@ -341,20 +341,20 @@ impl Lobby {
     }
 
     /// End the oldest connection of the address with the most.
-    fn drop_one(&mut self) {
+    fn evict_one(&mut self) {
         let mut counts: BTreeMap<IpAddr, usize> = BTreeMap::new();
-        for stranger in self.waiting.values().filter(|stranger| !stranger.dropped) {
-            *counts.entry(stranger.tcp.peer().ip()).or_default() += 1;
+        for pending in self.pending.values().filter(|pending| !pending.evicted) {
+            *counts.entry(pending.tcp.peer().ip()).or_default() += 1;
         }
         let most = counts.values().copied().max().unwrap_or(0);
         let oldest = self
-            .waiting
+            .pending
             .values_mut()
-            .find(|stranger| !stranger.dropped && counts[&stranger.tcp.peer().ip()] == most);
-        if let Some(stranger) = oldest {
-            stranger.dropped = true;
-            stranger.tcp.shutdown();
-            self.visits.dropped += 1;
+            .find(|pending| !pending.evicted && counts[&pending.tcp.peer().ip()] == most);
+        if let Some(pending) = oldest {
+            pending.evicted = true;
+            pending.tcp.shutdown();
+            self.counts.evicted += 1;
         }
     }
 }

@@ -186,7 +186,7 @@ impl FrameReceiver {
 
     /// Memory of a message that is being read.
     #[cfg(test)]
-    pub(crate) fn kept(&self) -> usize {
+    pub(crate) fn retained(&self) -> usize {
         self.body.capacity()
     }
 

@@ -26,9 +26,9 @@ pub const SECRET_BYTES_MAX: usize = 1024;
 
 /// A job's secret. It excludes strangers and other jobs; encryption needs TLS.
 #[derive(Clone)]
-pub struct Secret(Arc<Kept>);
+pub struct Secret(Arc<SecretData>);
 
-struct Kept {
+struct SecretData {
     text: Vec<u8>,
     key: hmac::Key,
 }
@@ -99,7 +99,7 @@ impl Secret {
             return Err(WireError::SecretLength { origin: origin.to_owned(), bytes: text.len() });
         }
         let key = hmac::Key::new(hmac::HMAC_SHA256, &text);
-        Ok(Self(Arc::new(Kept { text, key })))
+        Ok(Self(Arc::new(SecretData { text, key })))
     }
 }
 

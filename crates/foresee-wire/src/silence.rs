@@ -48,18 +48,18 @@ impl Default for Timeouts {
 #[derive(Clone, Copy, Debug)]
 pub struct Silence {
     timeout: Nanos,
-    heard: Nanos,
+    last_activity: Nanos,
 }
 
 impl Silence {
     /// Start at `now`, when the peer completed its handshake.
     pub const fn new(timeout: Nanos, now: Nanos) -> Self {
-        Self { timeout, heard: now }
+        Self { timeout, last_activity: now }
     }
 
     /// Bytes of any kind came from the peer: a PING, or half a packet.
-    pub fn handle_heard(&mut self, now: Nanos) {
-        self.heard = self.heard.max(now);
+    pub fn handle_received(&mut self, now: Nanos) {
+        self.last_activity = self.last_activity.max(now);
     }
 
     /// Handle the kernel's data about a connection, requested about once per heartbeat.
@@ -69,15 +69,15 @@ impl Silence {
     /// packets cannot leave at all, nothing is in flight, and the probes stay unanswered.
     pub fn handle_info(&mut self, info: &TcpInfo, now: Nanos) {
         if info.unacked == 0 && info.probes <= 1 {
-            self.handle_heard(now);
+            self.handle_received(now);
         } else {
-            self.handle_heard(now.saturating_sub(info.last_ack));
+            self.handle_received(now.saturating_sub(info.last_ack));
         }
     }
 
     /// Time since the peer's last activity.
     pub fn lasts(&self, now: Nanos) -> Nanos {
-        now.saturating_sub(self.heard)
+        now.saturating_sub(self.last_activity)
     }
 
     /// Whether the silence has reached the timeout.
@@ -87,7 +87,7 @@ impl Silence {
 
     /// When the peer counts as dead without further activity.
     pub fn deadline(&self) -> Nanos {
-        self.heard.saturating_add(self.timeout)
+        self.last_activity.saturating_add(self.timeout)
     }
 }
 
@@ -144,8 +144,8 @@ mod tests {
     #[test]
     fn a_silent_peer_is_dead_at_the_deadline_and_not_before() {
         let mut silence = Silence::new(MS(100), MS(1_000));
-        silence.handle_heard(MS(1_050));
-        silence.handle_heard(MS(1_020)); // a late report takes nothing back
+        silence.handle_received(MS(1_050));
+        silence.handle_received(MS(1_020)); // a late report takes nothing back
         assert_eq!(silence.deadline(), MS(1_150));
         assert!(!silence.is_dead(MS(1_149)));
         assert!(silence.is_dead(MS(1_150)));
@@ -208,7 +208,7 @@ mod tests {
             for gap in gaps {
                 now += MS(gap);
                 prop_assert!(!silence.is_dead(now));
-                silence.handle_heard(now);
+                silence.handle_received(now);
             }
         }
     }

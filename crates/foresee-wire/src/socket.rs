@@ -65,7 +65,7 @@ pub(crate) fn dial(peer: SocketAddr, options: &LinkOptions, wait: Wait) -> Resul
     let tcp = connected(fd, Some(peer))?;
     if tcp.local() == peer {
         // Both ends chose one local port and connected to themselves, which TCP allows.
-        return Err(WireError::NobodyThere { peer });
+        return Err(WireError::ConnectionRefused { peer });
     }
     tune(&tcp, options)?;
     Ok(tcp)
@@ -156,7 +156,7 @@ fn accepted(listener: &OwnedFd) -> Result<OwnedFd, Errno> {
 
 fn connect(fd: &OwnedFd, peer: SocketAddr, wait: Wait) -> Result<(), WireError> {
     let fault = |why: Errno| match why {
-        Errno::CONNREFUSED => WireError::NobodyThere { peer },
+        Errno::CONNREFUSED => WireError::ConnectionRefused { peer },
         why => WireError::Io { peer, doing: "dialling", why: why.into() },
     };
     rustix::io::ioctl_fionbio(fd, true).map_err(fault)?;

@@ -115,10 +115,10 @@ impl Tcp {
         // Zero would mean "none", and the kernel's timeout has a resolution of milliseconds.
         let time = time.map(|time| time.clamp(Duration::from_millis(1), Duration::from_secs(86_400)));
         let nanos = time.map_or(0, |time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX));
-        let kept = &self.timeouts[usize::from(which == Timeout::Send)];
-        if kept.load(Ordering::Relaxed) != nanos {
+        let retained = &self.timeouts[usize::from(which == Timeout::Send)];
+        if retained.load(Ordering::Relaxed) != nanos {
             set_socket_timeout(&self.fd, which, time)?;
-            kept.store(nanos, Ordering::Relaxed);
+            retained.store(nanos, Ordering::Relaxed);
         }
         Ok(())
     }

@@ -227,5 +227,5 @@ fn a_server_that_is_down_and_one_of_another_job_are_distinguished() {
     assert!(matches!(fault, WireError::SecretDiffers { peer } if peer == there), "{fault}");
     drop(listener);
     let fault = dial(there, hello(Role::Control), &secret(), &DialOptions::default(), soon()).unwrap_err();
-    assert!(matches!(fault, WireError::NobodyThere { peer } if peer == there), "{fault}");
+    assert!(matches!(fault, WireError::ConnectionRefused { peer } if peer == there), "{fault}");
 }

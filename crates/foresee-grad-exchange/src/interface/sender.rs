@@ -153,7 +153,7 @@ impl Sender {
         let mut failed = Vec::new();
         for (&connection, socket) in &mut self.sockets {
             if self.schedule.in_flight_of(connection) == Bytes::ZERO {
-                socket.silence.handle_heard(now);
+                socket.silence.handle_received(now);
                 continue;
             }
             // A frame that is half written counts twice for its first half: the window errs on the short side.

@@ -53,7 +53,7 @@ pub(super) fn heard(fault: Fault) -> ExchangeError {
 pub(super) fn unreachable(first: Rank, why: WireError) -> ExchangeError {
     match why {
         WireError::Denied { fault, .. } => heard(*fault),
-        WireError::NobodyThere { .. }
+        WireError::ConnectionRefused { .. }
         | WireError::Late { .. }
         | WireError::Cut { .. }
         | WireError::Ended { .. } => {
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn a_hub_that_cannot_be_reached_is_the_loss_of_its_rank() {
         let peer = "127.0.0.1:9".parse().unwrap();
-        let why = unreachable(Rank(4), WireError::NobodyThere { peer });
+        let why = unreachable(Rank(4), WireError::ConnectionRefused { peer });
         assert!(matches!(why, ExchangeError::RankLost { rank: Rank(4), .. }), "{why}");
         let denied = Box::new(Fault::new(FaultCode::Plan, "pass hierarchical=False on all"));
         let why = unreachable(Rank(4), WireError::Denied { peer, fault: denied });

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use foresee_grad_queue::ServerId;
 use foresee_grad_session::{RankSession, RankSettings};
 use foresee_wire::{
-    COMES_AGAIN, Connection, DialOptions, FaultCode, Hello, Purpose, Role, Secret, Wait, WireError, dial,
+    CAN_RECONNECT, Connection, DialOptions, FaultCode, Hello, Purpose, Role, Secret, Wait, WireError, dial,
     draw_session,
 };
 
@@ -191,9 +191,9 @@ fn hello(options: &RankOptions, process: u64, server: ServerId, role: Role) -> H
     Hello {
         target: server.0.into(),
         session: process,
-        local: options.local,
+        node_ranks: options.local,
         survives: options.survives,
-        capabilities: if options.recover { COMES_AGAIN } else { 0 },
+        capabilities: if options.recover { CAN_RECONNECT } else { 0 },
         ..Hello::new(Purpose::Gradients, role, options.job.as_str(), options.rank.0, options.world)
     }
 }
@@ -206,7 +206,7 @@ fn how(options: &RankOptions) -> DialOptions {
 /// whose place this one takes.
 fn may_pass(why: &WireError) -> bool {
     match why {
-        WireError::NobodyThere { .. } => true,
+        WireError::ConnectionRefused { .. } => true,
         WireError::Denied { fault, .. } => fault.code == FaultCode::Busy,
         _ => false,
     }

@@ -22,7 +22,7 @@ use foresee_grad_session::{
     ServerJob,
 };
 use foresee_units::{Bytes, Nanos, Rank};
-use foresee_wire::{COMES_AGAIN, Connection, Hello, Link, Message, WireError};
+use foresee_wire::{CAN_RECONNECT, Connection, Hello, Link, Message, WireError};
 
 use super::Hall;
 use super::session::{Session, Way, lock};
@@ -79,7 +79,7 @@ impl Job {
             name: hello.job.clone(),
             server,
             world: hello.world,
-            local: hello.local,
+            local: hello.node_ranks,
             survives: hello.survives,
             heartbeat: timeouts.heartbeat,
             reconnect: timeouts.reconnect,
@@ -123,11 +123,11 @@ impl Job {
         let hello = RankHello {
             rank: Rank(hello.rank),
             world: hello.world,
-            local: hello.local,
+            local: hello.node_ranks,
             target: hello.target,
             survives: hello.survives,
             process: hello.session,
-            reconnects: hello.capabilities & COMES_AGAIN > 0,
+            reconnects: hello.capabilities & CAN_RECONNECT > 0,
             role: if hello.role == foresee_wire::Role::Control { Role::Control } else { Role::Data },
         };
         self.report(|machine, now| machine.admit(&hello, now))

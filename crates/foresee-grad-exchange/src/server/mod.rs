@@ -17,8 +17,8 @@ use std::time::Instant;
 use foresee_grad_queue::{PACKET_BYTES_MIN, ServerId};
 use foresee_units::{Bytes, Nanos};
 use foresee_wire::{
-    Arrival, COMES_AGAIN, Closer, Fault, FaultCode, ListenOptions, Listener, Purpose, Role, Visits, Wait,
-    Welcome, WireError, draw_session,
+    Arrival, CAN_RECONNECT, Closer, ConnectionCounts, Fault, FaultCode, ListenOptions, Listener, Purpose,
+    Role, Wait, Welcome, WireError, draw_session,
 };
 
 use crate::error::ExchangeError;
@@ -47,7 +47,7 @@ pub(super) struct Hall {
     process: u64,
     jobs: Mutex<BTreeMap<String, Arc<Job>>>,
     pub(super) interfaces: Interfaces,
-    visits: Mutex<Visits>,
+    visits: Mutex<ConnectionCounts>,
     pub(super) timeline: Timeline,
     /// Time is counted from here.
     start: Instant,
@@ -60,7 +60,7 @@ pub struct ServerStats {
     /// Jobs, each with its ranks that are connected, or may come again.
     pub jobs: BTreeMap<String, u32>,
     /// Connections so far.
-    pub visits: Visits,
+    pub visits: ConnectionCounts,
     /// The most that any job had parked.
     pub parked_peak: Bytes,
     /// Of each interface.
@@ -166,7 +166,7 @@ impl Hall {
                 // It was closed, or can listen no more; jobs that run go on.
                 Ok(None) | Err(_) => return,
             };
-            *lock(&self.visits) = listener.visits();
+            *lock(&self.visits) = listener.counts();
             self.admit(arrival);
         }
     }
@@ -233,7 +233,7 @@ impl Hall {
             }
         };
         let wait = Wait::within(self.options.timeouts.handshake);
-        let capabilities = hello.capabilities & COMES_AGAIN;
+        let capabilities = hello.capabilities & CAN_RECONNECT;
         match arrival.welcome(Welcome { session: self.process, capabilities, ..Welcome::default() }, wait) {
             Ok(connection) if hello.role == Role::Control => job.control(peer, connection),
             Ok(connection) => job.data(peer, connection),

@@ -14,13 +14,13 @@
 //! | `FifoTensor(Physical)` | `ready[k] + (S[j..=k] + S[l..=j]) / B + rest[l]`, `l <= j <= k` |
 //! | `Barrier` | `ready[k] + S[1..=k] / B + rest[1]` |
 //!
-//! Mercury's form is exact: layer `l` lands no later than by its chain, because only the layers `1..=l` precede
+//! Mercury's form is exact: layer `l` arrives no later than by its chain, because only the layers `1..=l` precede
 //! it, and they have at most those bytes. A layer that is ready too late to delay `l` has a longer chain of its
 //! own: it starts later, and more compute follows it.
 
-use super::step::exact;
 use super::{Compat, GradientStep, Link, Policy};
 use crate::ModelError;
+use crate::number::as_f64;
 
 /// One chain of waits: `fixed + bytes / B` seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -50,26 +50,20 @@ impl GradientStep {
         match policy {
             Policy::Oracle => Chain { fixed: self.oracle(), bytes: 0.0 },
             Policy::Mercury => self.largest(rate, |l| self.chain(l, l, self.before[l + 1])),
-            Policy::FifoPacket => self.longest_fifo(rate),
-            Policy::FifoTensor(Compat::Paper) => self.longest_tensor_paper(rate),
+            Policy::FifoPacket => self.longest_fifo(rate, |_| 0),
+            // The pull of `l` follows alone.
+            Policy::FifoTensor(Compat::Paper) => {
+                self.longest_fifo(rate, |l| self.before[l + 1] - self.before[l])
+            }
             Policy::FifoTensor(Compat::Physical) => self.longest_tensor(rate),
             Policy::Barrier => self.largest(rate, |k| self.chain(k, 0, self.before[k + 1])),
         }
     }
 
-    /// The layers `k..` are sent in one busy period until `l` has landed.
-    fn longest_fifo(&self, rate: f64) -> Chain {
+    /// The layers `k..` are sent in one busy period until `l` has arrived, and then `extra(l)` bytes.
+    fn longest_fifo(&self, rate: f64, extra: impl Fn(usize) -> u64) -> Chain {
         let from = self.latest_from(rate);
-        self.largest(rate, |l| self.chain(from[l], l, self.before[from[l] + 1] - self.before[l]))
-    }
-
-    /// As `longest_fifo`, and then the pull of `l` alone.
-    fn longest_tensor_paper(&self, rate: f64) -> Chain {
-        let from = self.latest_from(rate);
-        self.largest(rate, |l| {
-            let pull = self.before[l + 1] - self.before[l];
-            self.chain(from[l], l, self.before[from[l] + 1] - self.before[l] + pull)
-        })
+        self.largest(rate, |l| self.chain(from[l], l, self.before[from[l] + 1] - self.before[l] + extra(l)))
     }
 
     /// Pushed in one busy period from `k` to `j`, then pulled in one from `j` to `l`; `j` travels in both
@@ -79,7 +73,7 @@ impl GradientStep {
         let both = |j: usize| {
             let k = from[j];
             // Bytes pushed before the pull of `j` begins, if the layers down to 0 followed.
-            self.ready[k] + exact(self.before[k + 1] + self.before[j + 1] - self.before[j]) / rate
+            self.ready[k] + as_f64(self.before[k + 1] + self.before[j + 1] - self.before[j]) / rate
         };
         let mut turn = self.layers().len() - 1;
         let mut turns = vec![turn; self.layers().len()];
@@ -101,7 +95,7 @@ impl GradientStep {
     /// For each layer the start of the busy period that its push ends: the `k >= l` that makes
     /// `ready[k] + S[1..=k] / rate` largest.
     fn latest_from(&self, rate: f64) -> Vec<usize> {
-        let end = |k: usize| self.ready[k] + exact(self.before[k + 1]) / rate;
+        let end = |k: usize| self.ready[k] + as_f64(self.before[k + 1]) / rate;
         let mut latest = self.layers().len() - 1;
         let mut from = vec![latest; self.layers().len()];
         for k in (0..latest).rev() {
@@ -114,7 +108,7 @@ impl GradientStep {
     }
 
     fn chain(&self, ready: usize, rest: usize, bytes: u64) -> Chain {
-        Chain { fixed: self.ready[ready] + self.rest[rest], bytes: exact(bytes) }
+        Chain { fixed: self.ready[ready] + self.rest[rest], bytes: as_f64(bytes) }
     }
 
     fn largest(&self, rate: f64, chain: impl Fn(usize) -> Chain) -> Chain {

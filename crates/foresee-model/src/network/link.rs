@@ -5,8 +5,8 @@
 
 use foresee_units::Bytes;
 
-use super::step::exact;
 use crate::ModelError;
+use crate::number::{as_f64, check};
 
 /// One direction of a rank's link; the other has the same bandwidth.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,10 +24,8 @@ impl Link {
     /// # Errors
     /// [`ModelError::InvalidInput`] unless `bandwidth` is finite and above 0 and `efficiency` in (0, 1].
     pub fn new(bandwidth: f64, efficiency: f64) -> Result<Self, ModelError> {
-        if !(bandwidth.is_finite() && bandwidth > 0.0) {
-            let rule = "finite and above 0 bytes per second";
-            return Err(ModelError::InvalidInput { field: "bandwidth", value: bandwidth, rule });
-        }
+        let is_valid = bandwidth.is_finite() && bandwidth > 0.0;
+        check(is_valid, "bandwidth", bandwidth, "finite and above 0 bytes per second")?;
         check_share("efficiency", efficiency)?;
         Ok(Self { bandwidth, efficiency })
     }
@@ -83,14 +81,8 @@ impl Framing {
     pub fn goodput(&self, packet: Bytes) -> Result<f64, ModelError> {
         let packet = checked_packet("packet", packet, 1)?;
         let (payload, frame) = (f64::from(self.payload), f64::from(self.frame));
-        if self.payload == 0 {
-            let rule = "1 or more bytes";
-            return Err(ModelError::InvalidInput { field: "payload of a segment", value: payload, rule });
-        }
-        if frame < payload {
-            let rule = "no smaller than its payload";
-            return Err(ModelError::InvalidInput { field: "frame of a segment", value: frame, rule });
-        }
+        check(self.payload > 0, "payload of a segment", payload, "1 or more bytes")?;
+        check(frame >= payload, "frame of a segment", frame, "no smaller than its payload")?;
         Ok(packet / (packet + f64::from(self.header)) * (payload / frame))
     }
 }
@@ -119,21 +111,13 @@ pub fn packet_delay(window: Bytes, packet: Bytes, link: Link) -> Result<f64, Mod
     Ok((window + 2.0 * packet) / link.rate())
 }
 
-pub(super) fn check_share(field: &'static str, value: f64) -> Result<(), ModelError> {
-    if value > 0.0 && value <= 1.0 {
-        return Ok(());
-    }
-    Err(ModelError::InvalidInput { field, value, rule: "above 0 and at most 1" })
+pub(super) fn check_share(field: &'static str, value: f64) -> Result<f64, ModelError> {
+    check(value > 0.0 && value <= 1.0, field, value, "above 0 and at most 1")
 }
 
 fn checked_packet(field: &'static str, size: Bytes, least: u64) -> Result<f64, ModelError> {
-    if (least..=1 << 52).contains(&size.get()) {
-        return Ok(exact(size.get()));
-    }
-    #[expect(clippy::cast_precision_loss, reason = "shown in a message")]
-    let value = size.get() as f64;
     let rule = if least == 0 { "2^52 bytes at most" } else { "1 to 2^52 bytes" };
-    Err(ModelError::InvalidInput { field, value, rule })
+    check((least..=1 << 52).contains(&size.get()), field, as_f64(size.get()), rule)
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@
 //! B`, so the answer is that of one chain, and is exact.
 
 use super::closed::Chain;
-use super::step::exact;
 use super::{GradientStep, Policy};
 use crate::ModelError;
+use crate::number::{as_f64, check};
 
 /// The bandwidth that a goal needs.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -64,10 +64,7 @@ impl GradientStep {
         goal: f64,
         efficiency: f64,
     ) -> Result<RequiredBandwidth, ModelError> {
-        if !(goal.is_finite() && goal > 0.0) {
-            let rule = "finite and above 0";
-            return Err(ModelError::InvalidInput { field: "goal", value: goal, rule });
-        }
+        check(goal.is_finite() && goal > 0.0, "goal", goal, "finite and above 0")?;
         super::link::check_share("efficiency", efficiency)?;
         let infeasible = RequiredBandwidth::Infeasible { goal, best: 1.0 };
         if goal > 1.0 {
@@ -96,7 +93,7 @@ impl GradientStep {
     /// All bytes, after the last layer's backward and before its forward: Mercury's chain on a slow link.
     fn longest_if_slow(&self) -> Chain {
         let last = self.layers().len() - 1;
-        Chain { fixed: self.ready[last] + self.rest[last], bytes: exact(self.bytes().get()) }
+        Chain { fixed: self.ready[last] + self.rest[last], bytes: as_f64(self.bytes().get()) }
     }
 
     /// `bytes / (oracle / goal - fixed)`, in a form that loses no digits for a goal near 1 or 0.

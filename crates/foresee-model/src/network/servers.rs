@@ -4,6 +4,7 @@
 //! It is separate from `link`, which models the overhead on the wire. All nodes have equal links.
 
 use crate::ModelError;
+use crate::number::check;
 
 /// Servers of one exchange: one on each rank's node, and some on nodes of their own.
 ///
@@ -44,12 +45,12 @@ impl ServerMix {
             return Self::dedicated_only(ranks, dedicated);
         }
         let (n, k) = (f64::from(ranks), f64::from(dedicated));
-        let parts = n * n + k * (n - 2.0);
+        let denominator = n * n + k * (n - 2.0);
         Ok(Self {
             ranks,
             dedicated,
-            colocated_share: (n - k) / parts,
-            dedicated_share: if dedicated == 0 { 0.0 } else { 2.0 * (n - 1.0) / parts },
+            colocated_share: (n - k) / denominator,
+            dedicated_share: if dedicated == 0 { 0.0 } else { 2.0 * (n - 1.0) / denominator },
         })
     }
 
@@ -59,10 +60,7 @@ impl ServerMix {
     /// [`ModelError::InvalidInput`] for fewer than 2 ranks or no server.
     pub fn dedicated_only(ranks: u32, dedicated: u32) -> Result<Self, ModelError> {
         check_ranks(ranks)?;
-        if dedicated == 0 {
-            let rule = "1 or more where no server is co-located";
-            return Err(ModelError::InvalidInput { field: "dedicated servers", value: 0.0, rule });
-        }
+        check(dedicated > 0, "dedicated servers", 0.0, "1 or more where no server is co-located")?;
         Ok(Self { ranks, dedicated, colocated_share: 0.0, dedicated_share: 1.0 / f64::from(dedicated) })
     }
 
@@ -98,12 +96,8 @@ impl ServerMix {
     }
 }
 
-fn check_ranks(ranks: u32) -> Result<(), ModelError> {
-    if ranks >= 2 {
-        return Ok(());
-    }
-    let rule = "2 or more; one rank exchanges nothing";
-    Err(ModelError::InvalidInput { field: "ranks", value: f64::from(ranks), rule })
+fn check_ranks(ranks: u32) -> Result<f64, ModelError> {
+    check(ranks >= 2, "ranks", f64::from(ranks), "2 or more; one rank exchanges nothing")
 }
 
 #[cfg(test)]
@@ -122,8 +116,8 @@ mod tests {
                 let (wide_n, wide_k) = (f64::from(n), f64::from(k));
                 let factor = mix.share_of_link();
                 assert!((factor - formula(wide_n, wide_k)).abs() < 1e-12, "n={n} k={k}: {factor}");
-                let dealt = wide_n * mix.colocated() + wide_k * mix.dedicated();
-                assert!((dealt - 1.0).abs() < 1e-12, "n={n} k={k}: {dealt}");
+                let sum = wide_n * mix.colocated() + wide_k * mix.dedicated();
+                assert!((sum - 1.0).abs() < 1e-12, "n={n} k={k}: {sum}");
             }
         }
     }

@@ -7,6 +7,7 @@ use foresee_units::Bytes;
 
 use super::{Link, Policy};
 use crate::ModelError;
+use crate::number::{as_f64, check};
 
 /// One layer: parameters that become ready together in the backward pass and are used together in the forward
 /// pass.
@@ -86,10 +87,8 @@ impl GradientStep {
         let rest = sums_from(&layers, |layer| layer.update + layer.forward);
         let step = Self { layers, before, ready, rest };
         let total = step.oracle();
-        if !(total.is_finite() && total >= Self::TIME_MIN) {
-            let rule = "finite and at least a picosecond";
-            return Err(ModelError::InvalidInput { field: "time of all layers", value: total, rule });
-        }
+        let is_valid = total.is_finite() && total >= Self::TIME_MIN;
+        check(is_valid, "time of all layers", total, "finite and at least a picosecond")?;
         Ok(step)
     }
 
@@ -147,26 +146,18 @@ impl GradientStep {
 
     /// Seconds that each whole layer takes in one direction.
     pub(super) fn one_way(&self, at: usize, bandwidth: f64) -> f64 {
-        exact(self.layers[at].bytes.get()) / bandwidth
+        as_f64(self.layers[at].bytes.get()) / bandwidth
     }
 
     /// The rate of gradients, if all of them travel in a finite time.
     pub(super) fn checked_rate(&self, link: Link) -> Result<f64, ModelError> {
         let rate = link.rate();
         // Twice, because a tensor of `FifoTensor` is pushed and then pulled.
-        let time = 2.0 * exact(self.bytes().get()) / rate + self.oracle();
-        if rate > 0.0 && time.is_finite() {
-            return Ok(rate);
-        }
+        let time = 2.0 * as_f64(self.bytes().get()) / rate + self.oracle();
         let rule = "high enough for all bytes to pass in a finite time";
-        Err(ModelError::InvalidInput { field: "bandwidth", value: link.bandwidth(), rule })
+        check(rate > 0.0 && time.is_finite(), "bandwidth", link.bandwidth(), rule)?;
+        Ok(rate)
     }
-}
-
-/// Bytes of a validated step, once or twice, without rounding.
-#[expect(clippy::cast_precision_loss, reason = "at most 2^53, as `GradientStep::new` has checked")]
-pub(super) const fn exact(bytes: u64) -> f64 {
-    bytes as f64
 }
 
 fn bytes_before(layers: &[Layer]) -> Result<Vec<u64>, ModelError> {
@@ -177,20 +168,17 @@ fn bytes_before(layers: &[Layer]) -> Result<Vec<u64>, ModelError> {
         total = total.saturating_add(layer.bytes.get());
         before.push(total);
     }
-    if total <= GradientStep::BYTES_MAX.get() {
-        return Ok(before);
-    }
-    #[expect(clippy::cast_precision_loss, reason = "shown in a message")]
-    let value = total as f64;
-    Err(ModelError::InvalidInput { field: "bytes of all layers", value, rule: "2^52 at most" })
+    let is_valid = total <= GradientStep::BYTES_MAX.get();
+    check(is_valid, "bytes of all layers", as_f64(total), "2^52 at most")?;
+    Ok(before)
 }
 
 /// For each layer, the sum of a value from it to the last one.
-fn sums_from(layers: &[Layer], figure: impl Fn(&Layer) -> f64) -> Vec<f64> {
+fn sums_from(layers: &[Layer], value_of: impl Fn(&Layer) -> f64) -> Vec<f64> {
     let mut sums = vec![0.0; layers.len()];
     let mut sum = 0.0;
     for (slot, layer) in sums.iter_mut().zip(layers).rev() {
-        sum += figure(layer);
+        sum += value_of(layer);
         *slot = sum;
     }
     sums

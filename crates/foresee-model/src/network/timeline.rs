@@ -85,7 +85,7 @@ impl GradientStep {
             Policy::FifoPacket => self.send_packets(&mut timeline, rate, false),
             Policy::FifoTensor(compat) => self.send_tensors(&mut timeline, rate, compat),
         }
-        self.use_averages(&mut timeline, policy == Policy::Barrier);
+        self.run_forward(&mut timeline, policy == Policy::Barrier);
         Ok(timeline)
     }
 
@@ -100,13 +100,13 @@ impl GradientStep {
             let mut now = self.ready[l];
             waiting.push_back(l);
             // Until the next layer is ready; no layer follows the first one.
-            let mut room = if l == 0 { f64::INFINITY } else { self.layers()[l - 1].backward };
-            while room > 0.0 {
+            let mut idle = if l == 0 { f64::INFINITY } else { self.layers()[l - 1].backward };
+            while idle > 0.0 {
                 let next = if urgent_first { waiting.back() } else { waiting.front() };
                 let Some(&j) = next else { break };
                 let start = now;
-                if room >= left[j] {
-                    room -= left[j];
+                if idle >= left[j] {
+                    idle -= left[j];
                     now += left[j];
                     left[j] = 0.0;
                     if urgent_first {
@@ -116,11 +116,11 @@ impl GradientStep {
                     };
                     timeline.push[j] = now;
                 } else {
-                    left[j] -= room;
-                    now += room;
-                    room = 0.0;
+                    left[j] -= idle;
+                    now += idle;
+                    idle = 0.0;
                 }
-                carry(&mut timeline.uplink, Transfer { layer: j, start, end: now });
+                append_transfer(&mut timeline.uplink, Transfer { layer: j, start, end: now });
             }
         }
         timeline.pull.clone_from(&timeline.push);
@@ -131,24 +131,24 @@ impl GradientStep {
     fn send_tensors(&self, timeline: &mut Timeline, rate: f64, compat: Compat) {
         let (mut uplink_free, mut downlink_free) = (0.0_f64, 0.0_f64);
         for l in (0..self.layers().len()).rev() {
-            let takes = self.one_way(l, rate);
+            let duration = self.one_way(l, rate);
             let start = uplink_free.max(self.ready[l]);
-            uplink_free = start + takes;
+            uplink_free = start + duration;
             timeline.push[l] = uplink_free;
-            carry(&mut timeline.uplink, Transfer { layer: l, start, end: uplink_free });
+            append_transfer(&mut timeline.uplink, Transfer { layer: l, start, end: uplink_free });
             let start = match compat {
                 Compat::Physical => uplink_free.max(downlink_free),
                 Compat::Paper => uplink_free,
             };
-            downlink_free = start + takes;
+            downlink_free = start + duration;
             timeline.pull[l] = downlink_free;
-            carry(&mut timeline.downlink, Transfer { layer: l, start, end: downlink_free });
+            append_transfer(&mut timeline.downlink, Transfer { layer: l, start, end: downlink_free });
         }
     }
 
     /// Equations (4) and (5): each layer's update and forward, after it has landed and the previous layer is
     /// done.
-    fn use_averages(&self, timeline: &mut Timeline, barrier: bool) {
+    fn run_forward(&self, timeline: &mut Timeline, barrier: bool) {
         let mut now = if barrier { timeline.pull.iter().copied().fold(0.0, f64::max) } else { self.ready[0] };
         for (l, layer) in self.layers().iter().enumerate() {
             now = now.max(timeline.pull[l]) + layer.update + layer.forward;
@@ -158,7 +158,7 @@ impl GradientStep {
 }
 
 /// Add a transfer, or extend the previous one if it continues it.
-fn carry(link: &mut Vec<Transfer>, transfer: Transfer) {
+fn append_transfer(link: &mut Vec<Transfer>, transfer: Transfer) {
     if transfer.end <= transfer.start {
         return;
     }

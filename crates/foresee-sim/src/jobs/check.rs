@@ -11,6 +11,7 @@ use super::{Correction, Job, SharedData, Storage};
 
 /// An invalid input of a simulation of jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[expect(missing_docs, reason = "the messages show the fields by their names")]
 #[non_exhaustive]
 pub enum JobsError {
     /// No job was given.
@@ -19,9 +20,7 @@ pub enum JobsError {
     /// A value of all jobs is out of range.
     #[error("{field} is {value}; it must be {rule}")]
     Invalid {
-        /// The name of the value.
         field: &'static str,
-        /// As given.
         value: u64,
         /// The allowed range.
         rule: &'static str,
@@ -31,9 +30,7 @@ pub enum JobsError {
     InvalidJob {
         /// The index of the job, from 0.
         job: usize,
-        /// The name of the value.
         field: &'static str,
-        /// As given.
         value: u64,
         /// The allowed range.
         rule: &'static str,
@@ -43,7 +40,6 @@ pub enum JobsError {
     NotMeasured {
         /// The index of the job, from 0.
         job: usize,
-        /// The name of the value.
         field: &'static str,
     },
     /// The total time exceeds the clock's range.

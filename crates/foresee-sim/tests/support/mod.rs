@@ -57,10 +57,10 @@ pub(crate) fn total(reports: &[HitReport]) -> HitReport {
 /// choice of copies to keep. For at most eight samples.
 pub(crate) fn fewest_origin_bytes(accesses: &[SampleId], sizes: &[u64], capacity: u64) -> u64 {
     let sets = 1_usize << sizes.len();
-    let capacity = |set: usize| -> u64 {
+    let set_bytes = |set: usize| -> u64 {
         sizes.iter().enumerate().filter(|(id, _)| set >> id & 1 == 1).map(|(_, size)| size).sum()
     };
-    let fits: Vec<bool> = (0..sets).map(|set| capacity(set) <= capacity).collect();
+    let fits: Vec<bool> = (0..sets).map(|set| set_bytes(set) <= capacity).collect();
     let mut best = vec![u64::MAX; sets];
     best[0] = 0;
     for &SampleId(sample) in accesses {

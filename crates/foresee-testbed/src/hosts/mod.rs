@@ -36,7 +36,7 @@ async fn serve(options: &HostsOptions) -> Result<(), RunError> {
         (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut network = Network::build(options)?;
     let mut lines = standard_input();
-    say(&network.describe())?;
+    print_line(&network.describe())?;
     loop {
         let line = tokio::select! {
             line = lines.recv() => line,
@@ -44,16 +44,16 @@ async fn serve(options: &HostsOptions) -> Result<(), RunError> {
             _ = interrupted.recv() => None,
         };
         let Some(line) = line else { return Ok(()) };
-        say(&match network.follow(&line) {
+        print_line(&match network.execute(&line) {
             Ok(()) => serde_json::json!({ "ok": true }),
             Err(error) => serde_json::json!({ "ok": false, "error": error.to_string() }),
         })?;
     }
 }
 
-fn say(what: &serde_json::Value) -> std::io::Result<()> {
+fn print_line(value: &serde_json::Value) -> std::io::Result<()> {
     let mut stdout = std::io::stdout();
-    writeln!(stdout, "{what}")?;
+    writeln!(stdout, "{value}")?;
     stdout.flush()
 }
 

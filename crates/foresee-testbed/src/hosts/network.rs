@@ -35,50 +35,35 @@ struct Host {
 
 /// A system command failed, or a line is invalid.
 #[derive(Debug, thiserror::Error)]
+#[expect(missing_docs, reason = "the messages show the fields by their names")]
 #[non_exhaustive]
 pub enum NetworkError {
     /// The program is missing.
     #[error("{program} cannot be started: {source}; install iproute2 (Debian: apt-get install iproute2)")]
-    NoProgram {
-        /// Its name.
-        program: &'static str,
-        /// The system's error.
-        source: std::io::Error,
-    },
+    NoProgram { program: String, source: std::io::Error },
     /// The program failed.
-    #[error("`{command}` failed: {said}; hosts need root and CAP_NET_ADMIN")]
+    #[error("`{command}` failed: {stderr}; hosts need root and CAP_NET_ADMIN")]
     Refused {
         /// The whole command line.
         command: String,
         /// Its standard error.
-        said: String,
+        stderr: String,
     },
     /// The files with the names of the hosts cannot be written.
     #[error("{path}: {source}")]
-    Overlay {
-        /// The file.
-        path: PathBuf,
-        /// The system's error.
-        source: std::io::Error,
-    },
+    Overlay { path: PathBuf, source: std::io::Error },
     /// An unknown command.
     #[error("{line:?} is no command; `rate HOST RATE`, `cut HOST` and `mend HOST` are")]
-    Unknown {
-        /// The line.
-        line: String,
-    },
+    Unknown { line: String },
     /// A command for an unknown host.
     #[error("no host is called {name:?}")]
-    NoHost {
-        /// The name.
-        name: String,
-    },
+    NoHost { name: String },
 }
 
 impl Network {
     /// Create every host and its link.
     pub fn build(options: &HostsOptions) -> Result<Self, NetworkError> {
-        sweep();
+        remove_abandoned();
         let address = |i: usize| format!("10.77.0.{}", i + 1);
         let hosts = options.hosts.iter().enumerate();
         let network = Self {
@@ -95,9 +80,9 @@ impl Network {
             congestion: options.congestion.clone(),
         };
         let switch = network.namespace("switch");
-        ip(&["netns", "add", &switch])?;
-        ip(&["-n", &switch, "link", "add", "bridge0", "type", "bridge"])?;
-        ip(&["-n", &switch, "link", "set", "bridge0", "up"])?;
+        run(&format!("ip netns add {switch}"))?;
+        run(&format!("ip -n {switch} link add bridge0 type bridge"))?;
+        run(&format!("ip -n {switch} link set bridge0 up"))?;
         for host in &network.hosts {
             network.add(host)?;
         }
@@ -119,7 +104,7 @@ impl Network {
     }
 
     /// Execute the command of one line.
-    pub fn follow(&mut self, line: &str) -> Result<(), NetworkError> {
+    pub fn execute(&mut self, line: &str) -> Result<(), NetworkError> {
         match line.split_whitespace().collect::<Vec<_>>()[..] {
             ["rate", name, rate] => {
                 let i = self.index(name)?;
@@ -134,28 +119,24 @@ impl Network {
 
     fn add(&self, host: &Host) -> Result<(), NetworkError> {
         let (switch, own) = (self.namespace("switch"), self.namespace(&host.name));
-        let (port, address) = (port(&host.name), format!("{}/16", host.address));
-        ip(&["netns", "add", &own])?;
+        let (port, address) = (port(&host.name), &host.address);
+        run(&format!("ip netns add {own}"))?;
         self.write_overlay(&own)?;
-        ip(&["-n", &switch, "link", "add", &port, "type", "veth", "peer", "name", "eth0", "netns", &own])?;
-        ip(&["-n", &switch, "link", "set", &port, "master", "bridge0", "up"])?;
-        ip(&["-n", &own, "link", "set", "lo", "up"])?;
-        ip(&["-n", &own, "addr", "add", &address, "dev", "eth0"])?;
-        ip(&["-n", &own, "link", "set", "eth0", "up"])?;
+        run(&format!("ip -n {switch} link add {port} type veth peer name eth0 netns {own}"))?;
+        run(&format!("ip -n {switch} link set {port} master bridge0 up"))?;
+        run(&format!("ip -n {own} link set lo up"))?;
+        run(&format!("ip -n {own} addr add {address}/16 dev eth0"))?;
+        run(&format!("ip -n {own} link set eth0 up"))?;
         self.pin_congestion(&own, &host.address)?;
         self.shape(host)
     }
 
-    /// By route and not by the namespace's default, which is limited to what the machine allows to all users.
+    /// By route and not by the namespace's default, which is limited to what the kernel allows to all users.
     fn pin_congestion(&self, namespace: &str, address: &str) -> Result<(), NetworkError> {
-        for route in [
-            &[SUBNET, "dev", "eth0", "scope", "link"][..],
-            &["local", address, "dev", "lo", "table", "local"],
-        ] {
-            let change = ["-n", namespace, "route", "change"];
-            ip(&[&change[..], route, &["congctl", &self.congestion]].concat())?;
-        }
-        Ok(())
+        let change = format!("ip -n {namespace} route change");
+        let congestion = &self.congestion;
+        run(&format!("{change} {SUBNET} dev eth0 scope link congctl {congestion}"))?;
+        run(&format!("{change} local {address} dev lo table local congctl {congestion}"))
     }
 
     /// Names resolve from files only: a look-up that waits for a name server takes five seconds to fail.
@@ -179,24 +160,12 @@ impl Network {
         let (switch, own, port) = (self.namespace("switch"), self.namespace(&host.name), port(&host.name));
         for (namespace, device) in [(&own, "eth0"), (&switch, port.as_str())] {
             match &host.rate {
-                Some(rate) => tc(&[
-                    "-n",
-                    namespace,
-                    "qdisc",
-                    "replace",
-                    "dev",
-                    device,
-                    "root",
-                    "tbf",
-                    "rate",
-                    rate,
-                    "burst",
-                    &self.burst,
-                    "latency",
-                    &self.queue,
-                ])?,
+                Some(rate) => run(&format!(
+                    "tc -n {namespace} qdisc replace dev {device} root tbf rate {rate} burst {} latency {}",
+                    self.burst, self.queue
+                ))?,
                 // There may be none.
-                None => drop(tc(&["-n", namespace, "qdisc", "del", "dev", device, "root"])),
+                None => drop(run(&format!("tc -n {namespace} qdisc del dev {device} root"))),
             }
         }
         Ok(())
@@ -204,7 +173,7 @@ impl Network {
 
     fn set_link(&self, name: &str, state: &str) -> Result<(), NetworkError> {
         self.index(name)?;
-        ip(&["-n", &self.namespace("switch"), "link", "set", &port(name), state])
+        run(&format!("ip -n {} link set {} {state}", self.namespace("switch"), port(name)))
     }
 
     fn index(&self, name: &str) -> Result<usize, NetworkError> {
@@ -234,7 +203,7 @@ fn port(host: &str) -> String {
 }
 
 /// Remove the remains of testbeds that no longer run.
-fn sweep() {
+fn remove_abandoned() {
     let abandoned: Vec<_> = namespaces()
         .into_iter()
         .filter(|name| {
@@ -250,30 +219,30 @@ fn sweep() {
 /// End the processes of these namespaces, first by SIGTERM, then by SIGKILL, and delete the namespaces.
 fn remove(namespaces: &[String]) {
     let deadline = Instant::now() + GRACE;
-    let alive = || -> Vec<String> { namespaces.iter().flat_map(|name| pids(name)).collect() };
-    let mut left = alive();
+    let running = || -> Vec<String> { namespaces.iter().flat_map(|name| pids(name)).collect() };
+    let mut left = running();
     if !left.is_empty() {
         kill("-TERM", &left);
     }
     while !left.is_empty() && Instant::now() < deadline {
         std::thread::sleep(Duration::from_millis(20));
-        left = alive();
+        left = running();
     }
     if !left.is_empty() {
         kill("-KILL", &left);
     }
     for name in namespaces {
-        drop(ip(&["netns", "del", name]));
+        drop(run(&format!("ip netns del {name}")));
         drop(fs::remove_dir_all(Path::new(OVERLAYS).join(name)));
     }
 }
 
 fn pids(namespace: &str) -> Vec<String> {
-    said("ip", &["netns", "pids", namespace]).split_whitespace().map(str::to_owned).collect()
+    output(&format!("ip netns pids {namespace}")).split_whitespace().map(str::to_owned).collect()
 }
 
 fn namespaces() -> Vec<String> {
-    let listed = said("ip", &["netns", "list"]);
+    let listed = output("ip netns list");
     listed.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }
 
@@ -282,29 +251,26 @@ fn kill(signal: &str, pids: &[String]) {
 }
 
 /// The output of a command, empty if it fails.
-fn said(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).stderr(Stdio::null()).output();
+fn output(line: &str) -> String {
+    let output = command(line).1.stderr(Stdio::null()).output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).into_owned()).unwrap_or_default()
 }
 
-fn ip(arguments: &[&str]) -> Result<(), NetworkError> {
-    call("ip", arguments)
-}
-
-fn tc(arguments: &[&str]) -> Result<(), NetworkError> {
-    call("tc", arguments)
-}
-
-fn call(program: &'static str, arguments: &[&str]) -> Result<(), NetworkError> {
-    let output = Command::new(program)
-        .args(arguments)
-        .output()
-        .map_err(|source| NetworkError::NoProgram { program, source })?;
+fn run(line: &str) -> Result<(), NetworkError> {
+    let (program, mut command) = command(line);
+    let output =
+        command.output().map_err(|source| NetworkError::NoProgram { program: program.to_owned(), source })?;
     if output.status.success() {
         return Ok(());
     }
-    Err(NetworkError::Refused {
-        command: format!("{program} {}", arguments.join(" ")),
-        said: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
-    })
+    let stderr = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+    Err(NetworkError::Refused { command: line.to_owned(), stderr })
+}
+
+/// The program of a command line, and the command; no argument contains a space.
+fn command(line: &str) -> (&str, Command) {
+    let (program, arguments) = line.split_once(' ').unwrap_or((line, ""));
+    let mut command = Command::new(program);
+    command.args(arguments.split_whitespace());
+    (program, command)
 }

@@ -5,7 +5,7 @@ use crate::options::UsageError;
 
 /// Interface names have at most 15 bytes, and contain the host's name.
 const NAME_BYTES_MAX: usize = 12;
-/// Addresses start at 10.77.0.1; one byte suffices for one machine.
+/// Addresses start at 10.77.0.1; one byte suffices for one physical host.
 const HOSTS_MAX: usize = 250;
 
 /// A complete, checked configuration.
@@ -17,7 +17,7 @@ pub struct HostsOptions {
     pub burst: String,
     /// Maximum time of a packet in a link's queue before it is dropped, in the notation of `tc`.
     pub queue: String,
-    /// The congestion control of the hosts' sockets; the machine's default differs between machines.
+    /// The congestion control of the hosts' sockets; the default differs between hosts.
     pub congestion: String,
 }
 
@@ -70,7 +70,7 @@ impl HostsOptions {
             Err(UsageError::Value { option: "NAME".into(), value: value.into(), reason: reason.into() })
         };
         if self.hosts.is_empty() || self.hosts.len() > HOSTS_MAX {
-            return fault(&self.hosts.len().to_string(), "1 to 250 hosts are wanted");
+            return fault(&self.hosts.len().to_string(), "there are 1 to 250 hosts");
         }
         let name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if self.congestion.is_empty() || !self.congestion.chars().all(name) {

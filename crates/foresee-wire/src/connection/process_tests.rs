@@ -130,11 +130,11 @@ fn a_half_written_packet_blocks_the_connection_until_it_is_complete() {
         let body = payload(0, 32 << 20);
         assert_eq!(near.sender.send(&push(7, body.len()), &body).unwrap(), Sending::Half);
         assert!(near.sender.is_half_written());
-        let told = near.sender.send(&push(0, 0), &[]).unwrap_err();
-        assert!(matches!(told, WireError::HalfWritten { .. }), "{told}");
+        let message = near.sender.send(&push(0, 0), &[]).unwrap_err();
+        assert!(matches!(message, WireError::HalfWritten { .. }), "{message}");
         assert!(matches!(near.sender.send_frames(&[], 0), Err(WireError::HalfWritten { .. })));
-        let told = near.sender.resume(&body[1..]).unwrap_err().to_string();
-        assert!(told.contains("PUSH has 33554432 bytes, and 33554431 were given"), "{told}");
+        let message = near.sender.resume(&body[1..]).unwrap_err().to_string();
+        assert!(message.contains("PUSH has 33554432 bytes, and 33554431 were given"), "{message}");
         assert_eq!(near.sender.resume(&body).unwrap(), Sending::Half);
 
         std::thread::scope(|scope| {
@@ -154,8 +154,8 @@ fn a_half_written_packet_blocks_the_connection_until_it_is_complete() {
 #[test]
 fn a_frame_that_its_header_does_not_describe_is_not_sent() {
     let (mut near, _far) = halves(&plain());
-    let told = near.sender.send(&push(0, 5), b"four").unwrap_err().to_string();
-    assert!(told.contains("PUSH has 5 bytes, and 4 were given"), "{told}");
+    let message = near.sender.send(&push(0, 5), b"four").unwrap_err().to_string();
+    assert!(message.contains("PUSH has 5 bytes, and 4 were given"), "{message}");
     let nameless = Header { dtype: None, ..push(0, 0) };
     assert!(near.sender.send(&nameless, &[]).unwrap_err().to_string().contains("name their element type"));
     assert!(!near.sender.is_half_written());
@@ -248,8 +248,8 @@ fn a_damaged_payload_is_an_error_and_the_next_frame_is_readable() {
     send_patiently(&mut near.sender, &header, b"bites!");
     send_patiently(&mut near.sender, &push(5, 0), &[]);
     far.receiver.header(soon()).unwrap();
-    let told = far.receiver.payload(&mut [0; 6], soon()).unwrap_err().to_string();
-    assert!(told.contains("PUSH of tensor 1, packet 4 has checksum"), "{told}");
+    let message = far.receiver.payload(&mut [0; 6], soon()).unwrap_err().to_string();
+    assert!(message.contains("PUSH of tensor 1, packet 4 has checksum"), "{message}");
     assert_eq!(far.receiver.header(soon()).unwrap().unwrap().packet, 5);
 }
 
@@ -259,8 +259,8 @@ fn messages_pass_between_packets_and_data_is_not_a_message() {
     near.sender.send_message(&Message::Ping(Ping { number: 300 }), 9, soon()).unwrap();
     send_patiently(&mut near.sender, &push(0, 100), &payload(0, 100));
     assert_eq!(far.receiver.next_message(soon()).unwrap(), Some(Message::Ping(Ping { number: 300 })));
-    let told = far.receiver.next_message(soon()).unwrap_err().to_string();
-    assert!(told.contains("PUSH came where a control message belongs"), "{told}");
+    let message = far.receiver.next_message(soon()).unwrap_err().to_string();
+    assert!(message.contains("PUSH came where a control message belongs"), "{message}");
     far.receiver.discard(soon()).unwrap();
     near.sender.link().tcp().finish();
     assert_eq!(far.receiver.next_message(soon()).unwrap(), None);
@@ -272,7 +272,7 @@ fn an_announced_length_takes_no_memory_before_its_bytes_arrive() {
     let mut far = Halves::new(far);
     let header = Header::control(Kind::Plan, 0, crate::PLAN_BYTES_MAX).encode().unwrap();
     near.send(&[IoSlice::new(&header)], soon()).unwrap();
-    let told = far.receiver.next_message(Wait::within(Duration::from_millis(20))).unwrap_err();
-    assert!(told.is_late());
-    assert!(far.receiver.kept() <= 16 << 10, "{} bytes are kept", far.receiver.kept());
+    let message = far.receiver.next_message(Wait::within(Duration::from_millis(20))).unwrap_err();
+    assert!(message.is_late());
+    assert!(far.receiver.retained() <= 16 << 10, "{} bytes are kept", far.receiver.retained());
 }

@@ -98,7 +98,7 @@ fn read_all(tcp: &Arc<Tcp>, bytes: Vec<u8>, step: usize) -> (usize, Option<WireE
             Ok(()) => frames += 1,
             Err(fault) => return (frames, Some(fault)),
         }
-        assert!(receiver.kept() <= 64 << 10);
+        assert!(receiver.retained() <= 64 << 10);
     }
 }
 

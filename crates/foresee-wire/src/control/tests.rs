@@ -56,8 +56,8 @@ fn every_truncated_or_extended_message_is_refused() {
             assert!(Message::decode(&unsummed, &body[..end]).is_err(), "{} cut at {end}", header.kind);
         }
         let longer = [&body[..], &[0]].concat();
-        let told = Message::decode(&unsummed, &longer).unwrap_err().to_string();
-        assert!(told.contains("1 bytes stand behind its end"), "{told}");
+        let message = Message::decode(&unsummed, &longer).unwrap_err().to_string();
+        assert!(message.contains("1 bytes stand behind its end"), "{message}");
         assert!(matches!(Message::decode(&header, &longer), Err(FrameFault::Checksum { .. })));
     }
 }
@@ -66,15 +66,15 @@ fn every_truncated_or_extended_message_is_refused() {
 fn the_longest_plan_and_set_fit_and_one_byte_more_is_refused() {
     let plan = |bytes| Message::Plan(Plan { generation: u32::MAX, body: vec![0xFF; bytes] });
     let end = |bytes| Message::RoundEnd(RoundEnd { round: u64::MAX, absent: vec![0xFF; bytes] });
-    let everybody = || vec![0xFF; MEMBER_BYTES_MAX];
+    let all_ranks = || vec![0xFF; MEMBER_BYTES_MAX];
     let resume = |bytes| {
         let (generation, oldest) = (u32::MAX, u64::MAX);
-        Message::Resume(Resume { generation, oldest, live: everybody(), body: vec![0xFF; bytes] })
+        Message::Resume(Resume { generation, oldest, live: all_ranks(), body: vec![0xFF; bytes] })
     };
     let change = |bytes| {
         let used = Used { round: u64::MAX, used: vec![0xFF; bytes] };
         let used = vec![used; OPEN_ROUNDS_MAX];
-        Message::Change(Change { generation: u32::MAX, live: everybody(), oldest: u64::MAX, used })
+        Message::Change(Change { generation: u32::MAX, live: all_ranks(), oldest: u64::MAX, used })
     };
     for message in [plan(PLAN_BODY_MAX), end(SET_BYTES_MAX), resume(PLAN_BODY_MAX), change(SET_BYTES_MAX)] {
         let (header, body) = message.encode(0).unwrap();

@@ -48,19 +48,22 @@ fn the_format_page_lists_every_kind_with_code_and_bound_and_every_dtype() {
 #[test]
 fn errors_name_an_unknown_version_type_flag_and_dtype() {
     let good = push().encode().unwrap();
-    let told = |at: usize, byte: u8| {
+    let message = |at: usize, byte: u8| {
         let mut bytes = good;
         bytes[at] = byte;
         Header::decode(&bytes).unwrap_err().to_string()
     };
-    assert!(told(0, b'G').contains("begins with byte 0x47"));
-    assert_eq!(told(1, 2), "is of version 2, and this build speaks version 1; install one version on both");
-    assert_eq!(told(2, 99), "has the unknown type 99");
-    assert_eq!(told(3, 0x81), "PUSH has the unknown flags 0x80");
-    assert_eq!(told(3, 0x0F), "PUSH has the unknown dtype 15");
-    assert!(told(3, 0).contains("name their element type"));
-    assert!(told(23, 0xFF).contains("and may have 67108864"));
-    assert!(told(26, 1).contains("contributors 1"));
+    assert!(message(0, b'G').contains("begins with byte 0x47"));
+    assert_eq!(
+        message(1, 2),
+        "is of version 2, and this build speaks version 1; install one version on both"
+    );
+    assert_eq!(message(2, 99), "has the unknown type 99");
+    assert_eq!(message(3, 0x81), "PUSH has the unknown flags 0x80");
+    assert_eq!(message(3, 0x0F), "PUSH has the unknown dtype 15");
+    assert!(message(3, 0).contains("name their element type"));
+    assert!(message(23, 0xFF).contains("and may have 67108864"));
+    assert!(message(26, 1).contains("contributors 1"));
 }
 
 #[test]

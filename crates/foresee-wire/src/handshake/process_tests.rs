@@ -23,9 +23,9 @@ fn other_secret() -> Secret {
     Secret::from_text("the secret of that job").unwrap()
 }
 
-fn reception(tls: Option<TlsServer>) -> Reception {
+fn reception(tls: Option<TlsServer>) -> Acceptor {
     let keys: Keys = Arc::new(|hello| (hello.job == "resnet/7").then(secret));
-    Reception { keys, tls, timeout: Nanos::from_secs(5) }
+    Acceptor { keys, tls, timeout: Nanos::from_secs(5) }
 }
 
 /// Both ends of one plain connection.
@@ -39,7 +39,7 @@ type Outcome = (Result<Welcome, WireError>, Result<Arrival, WireError>);
 /// A modified dialler on `near` against an honest listener on `far`.
 fn meet(
     (near, far): (Arc<Tcp>, Arc<Tcp>),
-    reception: &Reception,
+    reception: &Acceptor,
     dialler: impl FnOnce(Arc<Tcp>) -> Result<Welcome, WireError> + Send,
 ) -> Outcome {
     std::thread::scope(|scope| {
@@ -53,7 +53,7 @@ fn meet(
 }
 
 fn honest(near: Arc<Tcp>, hello: &Hello, secret: &Secret) -> Result<Welcome, WireError> {
-    introduce(&mut Halves::new(near), None, hello, secret, soon()).map(|(welcome, _)| welcome)
+    authenticate(&mut Halves::new(near), None, hello, secret, soon()).map(|(welcome, _)| welcome)
 }
 
 #[test]
@@ -70,11 +70,11 @@ fn a_wrong_secret_and_an_unknown_job_are_indistinguishable_and_reported_at_both_
         let ends = ends();
         let (near, far) = (ends.0.peer(), ends.1.peer());
         let (welcome, arrival) = meet(ends, &reception(None), |near| honest(near, &hello, &secret));
-        let told = welcome.unwrap_err().to_string();
-        assert!(told.starts_with(&format!("the secret of {near} differs from the one here")), "{told}");
-        assert!(told.contains("FORESEE_TOKEN"));
-        let told = arrival.unwrap_err().to_string();
-        assert!(told.starts_with(&format!("the secret of {far} differs")), "{told}");
+        let message = welcome.unwrap_err().to_string();
+        assert!(message.starts_with(&format!("the secret of {near} differs from the one here")), "{message}");
+        assert!(message.contains("FORESEE_TOKEN"));
+        let message = arrival.unwrap_err().to_string();
+        assert!(message.starts_with(&format!("the secret of {far} differs")), "{message}");
     }
 }
 
@@ -85,13 +85,13 @@ fn a_listener_without_the_secret_is_rejected() {
         scope.spawn(|| {
             // The listener accepts any proof, and answers with a proof of another secret.
             let mut halves = Halves::new(far);
-            let greeting = hear(&mut halves, Kind::Hello, soon()).unwrap();
-            say(&mut halves, Kind::Challenge, &[1; NONCE], soon()).unwrap();
-            hear(&mut halves, Kind::Proof, soon()).unwrap();
+            let greeting = receive_frame(&mut halves, Kind::Hello, soon()).unwrap();
+            send_frame(&mut halves, Kind::Challenge, &[1; NONCE], soon()).unwrap();
+            receive_frame(&mut halves, Kind::Proof, soon()).unwrap();
             let mut answer = to_bytes(Kind::Welcome, &Answer::Welcome(WELCOME)).unwrap();
             let transcript = Transcript { greeting: &greeting, nonce: [1; NONCE], binding: None };
             answer.extend(transcript.sign(&other_secret(), Side::Listener, &answer).as_ref());
-            say(&mut halves, Kind::Welcome, &answer, soon()).unwrap();
+            send_frame(&mut halves, Kind::Welcome, &answer, soon()).unwrap();
         });
         assert!(matches!(honest(near, &hello(), &secret()), Err(WireError::SecretDiffers { .. })));
     });
@@ -103,11 +103,11 @@ fn a_reflected_proof_is_rejected() {
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let mut halves = Halves::new(far);
-            hear(&mut halves, Kind::Hello, soon()).unwrap();
-            say(&mut halves, Kind::Challenge, &[1; NONCE], soon()).unwrap();
-            let proof = hear(&mut halves, Kind::Proof, soon()).unwrap();
+            receive_frame(&mut halves, Kind::Hello, soon()).unwrap();
+            send_frame(&mut halves, Kind::Challenge, &[1; NONCE], soon()).unwrap();
+            let proof = receive_frame(&mut halves, Kind::Proof, soon()).unwrap();
             // Alone, and after an answer.
-            say(&mut halves, Kind::Welcome, &proof, soon()).unwrap();
+            send_frame(&mut halves, Kind::Welcome, &proof, soon()).unwrap();
         });
         assert!(matches!(honest(near, &hello(), &secret()), Err(WireError::SecretDiffers { .. })));
     });
@@ -120,20 +120,20 @@ fn a_replayed_handshake_is_rejected() {
     let (greeting, proof) = std::thread::scope(|scope| {
         scope.spawn(|| honest(near, &hello(), &secret()));
         let mut halves = Halves::new(far);
-        let greeting = hear(&mut halves, Kind::Hello, soon()).unwrap();
-        say(&mut halves, Kind::Challenge, &[1; NONCE], soon()).unwrap();
-        let proof = hear(&mut halves, Kind::Proof, soon()).unwrap();
+        let greeting = receive_frame(&mut halves, Kind::Hello, soon()).unwrap();
+        send_frame(&mut halves, Kind::Challenge, &[1; NONCE], soon()).unwrap();
+        let proof = receive_frame(&mut halves, Kind::Proof, soon()).unwrap();
         let transcript = Transcript { greeting: &greeting, nonce: [1; NONCE], binding: None };
         assert!(transcript.proves(&secret(), Side::Dialler, &[], &proof), "what was recorded is genuine");
         (greeting, proof)
     });
     let (replayed, arrival) = meet(ends(), &reception(None), |near| {
         let mut halves = Halves::new(near);
-        say(&mut halves, Kind::Hello, &greeting, soon())?;
-        let nonce = hear(&mut halves, Kind::Challenge, soon())?;
+        send_frame(&mut halves, Kind::Hello, &greeting, soon())?;
+        let nonce = receive_frame(&mut halves, Kind::Challenge, soon())?;
         assert_ne!(nonce, [1; NONCE]);
-        say(&mut halves, Kind::Proof, &proof, soon())?;
-        hear(&mut halves, Kind::Welcome, soon()).map(|_| WELCOME)
+        send_frame(&mut halves, Kind::Proof, &proof, soon())?;
+        receive_frame(&mut halves, Kind::Welcome, soon()).map(|_| WELCOME)
     });
     assert!(matches!(replayed, Err(WireError::SecretDiffers { .. })));
     assert!(matches!(arrival, Err(WireError::SecretDiffers { .. })));
@@ -157,13 +157,13 @@ fn a_hello_or_a_welcome_changed_in_transit_fails() {
 /// Relay a handshake, and change a bit of the frame of one kind.
 fn between(mut outer: Halves, mut inner: Halves, changed: Kind) {
     let pass = |from: &mut Halves, to: &mut Halves, kind| {
-        let mut body = hear(from, kind, soon()).ok()?;
+        let mut body = receive_frame(from, kind, soon()).ok()?;
         if kind == changed {
             // A byte of the rank or of the session, which leave the message decodable.
             let at = if kind == Kind::Hello { body.len() - 2 } else { 1 };
             body[at] ^= 1;
         }
-        say(to, kind, &body, soon()).ok()
+        send_frame(to, kind, &body, soon()).ok()
     };
     let _ = pass(&mut outer, &mut inner, Kind::Hello)
         .and_then(|()| pass(&mut inner, &mut outer, Kind::Challenge))
@@ -175,7 +175,7 @@ fn encrypted(near: Arc<Tcp>, secret: &Secret) -> Result<Welcome, WireError> {
     let tls = Arc::new(Tls::dial(near, &TlsClient::by_secret().unwrap(), soon())?);
     let binding = tls.binding();
     assert!(binding.is_some());
-    introduce(&mut Halves::new(tls), binding, &hello(), secret, soon()).map(|(welcome, _)| welcome)
+    authenticate(&mut Halves::new(tls), binding, &hello(), secret, soon()).map(|(welcome, _)| welcome)
 }
 
 #[test]
@@ -215,8 +215,8 @@ fn tls_at_only_one_end_is_reported_at_both() {
 
     let tls = reception(Some(TlsServer::drawn().unwrap()));
     let (welcome, arrival) = meet(ends(), &tls, |near| honest(near, &hello(), &secret()));
-    let told = welcome.unwrap_err().to_string();
-    assert!(told.contains("wants TLS, which is off here; start both ends with TLS"), "{told}");
+    let message = welcome.unwrap_err().to_string();
+    assert!(message.contains("wants TLS, which is off here; start both ends with TLS"), "{message}");
     assert!(matches!(arrival, Err(WireError::TlsMismatch { there: false, .. })), "{arrival:?}");
 }
 
@@ -224,19 +224,19 @@ fn tls_at_only_one_end_is_reported_at_both() {
 fn stranger(bytes: &[u8]) -> (Vec<u8>, WireError) {
     let (near, far) = ends();
     std::thread::scope(|scope| {
-        let heard = scope.spawn(|| {
+        let received = scope.spawn(|| {
             near.send(&[IoSlice::new(bytes)], soon()).unwrap();
             near.finish();
-            let (mut heard, mut part) = (Vec::new(), [0; 1000]);
+            let (mut received, mut part) = (Vec::new(), [0; 1000]);
             loop {
                 match near.receive(&mut [std::io::IoSliceMut::new(&mut part)], soon(), false) {
-                    Ok(0) | Err(_) => return heard,
-                    Ok(count) => heard.extend(&part[..count]),
+                    Ok(0) | Err(_) => return received,
+                    Ok(count) => received.extend(&part[..count]),
                 }
             }
         });
         let fault = reception(None).receive(far, soon()).unwrap_err();
-        (heard.join().unwrap(), fault)
+        (received.join().unwrap(), fault)
     })
 }
 
@@ -249,15 +249,15 @@ fn frame(kind: Kind, body: &[u8]) -> Vec<u8> {
 fn another_version_is_reported_at_both_ends() {
     let mut newer = frame(Kind::Hello, &[0; 700]);
     newer[1] = 2;
-    let (heard, fault) = stranger(&newer);
-    let told = fault.to_string();
+    let (received, fault) = stranger(&newer);
+    let message = fault.to_string();
     assert!(
-        told.contains("speaks version 2, and this build version 1; install one version on both"),
-        "{told}"
+        message.contains("speaks version 2, and this build version 1; install one version on both"),
+        "{message}"
     );
     // The answer arrives, although most of the sent bytes were never read.
-    let header = Header::decode(heard[..HEADER_BYTES].try_into().unwrap()).unwrap();
-    let Message::Error(fault) = Message::decode(&header, &heard[HEADER_BYTES..]).unwrap() else {
+    let header = Header::decode(received[..HEADER_BYTES].try_into().unwrap()).unwrap();
+    let Message::Error(fault) = Message::decode(&header, &received[HEADER_BYTES..]).unwrap() else {
         panic!("no reason came")
     };
     assert_eq!(fault.code, FaultCode::Version);
@@ -265,8 +265,8 @@ fn another_version_is_reported_at_both_ends() {
 
     let (near, far) = ends();
     far.send(&[IoSlice::new(&newer)], soon()).unwrap();
-    let told = honest(near, &hello(), &secret()).unwrap_err();
-    assert!(matches!(told, WireError::Version { theirs: 2, ours: 1, .. }), "{told}");
+    let message = honest(near, &hello(), &secret()).unwrap_err();
+    assert!(matches!(message, WireError::Version { theirs: 2, ours: 1, .. }), "{message}");
 }
 
 #[test]
@@ -281,40 +281,40 @@ fn strangers_receive_nothing_that_depends_on_the_secret() {
     let greeting = Greeting { version: VERSION, nonce: [3; 32], hello: hello() };
     let greeting = to_bytes(Kind::Hello, &greeting).unwrap();
     let proofless = frame(Kind::Hello, &greeting);
-    let (heard, fault) = stranger(&proofless);
+    let (received, fault) = stranger(&proofless);
     assert!(matches!(fault, WireError::Ended { .. }), "{fault}");
-    assert_eq!(heard.len(), HEADER_BYTES + NONCE, "a CHALLENGE, and nothing more");
+    assert_eq!(received.len(), HEADER_BYTES + NONCE, "a CHALLENGE, and nothing more");
     let (again, _) = stranger(&proofless);
-    assert_ne!(heard, again, "which is a random number");
+    assert_ne!(received, again, "which is a random number");
     for proof in [&[][..], &[0; PROOF], &[0; PROOF + 1]] {
-        let (heard, fault) = stranger(&[&proofless[..], &frame(Kind::Proof, proof)].concat());
+        let (received, fault) = stranger(&[&proofless[..], &frame(Kind::Proof, proof)].concat());
         assert!(matches!(fault, WireError::SecretDiffers { .. }), "{fault}");
-        assert_eq!(&heard[HEADER_BYTES + NONCE + 2..][..1], [Kind::Error as u8]);
+        assert_eq!(&received[HEADER_BYTES + NONCE + 2..][..1], [Kind::Error as u8]);
     }
 }
 
 #[test]
 fn garbage_is_refused_at_its_first_byte_and_not_answered() {
     for garbage in [&b"GET / HTTP/1.1\r\nHost: elsewhere\r\n\r\n"[..], &[0; 4000], &[0xFF; 33]] {
-        let (heard, fault) = stranger(garbage);
+        let (received, fault) = stranger(garbage);
         assert!(matches!(fault, WireError::Malformed { fault: FrameFault::Magic { .. }, .. }), "{fault}");
-        assert_eq!(heard, b"");
+        assert_eq!(received, b"");
     }
-    let (heard, fault) = stranger(&[MAGIC]);
+    let (received, fault) = stranger(&[MAGIC]);
     assert!(matches!(fault, WireError::Cut { missing: 31, .. }), "{fault}");
-    assert_eq!(heard, b"");
+    assert_eq!(received, b"");
 }
 
 #[test]
 fn a_long_or_unexpected_frame_of_a_stranger_is_refused_unread() {
     let mut long = frame(Kind::Plan, &[0; 2000]);
     long[20..24].copy_from_slice(&(1_u32 << 20).to_le_bytes());
-    let told = stranger(&long).1.to_string();
-    assert!(told.contains("PLAN announces 1048576 bytes, and may have 1024"), "{told}");
-    let told = stranger(&frame(Kind::Ping, &[0])).1.to_string();
-    assert!(told.contains("PING came where a HELLO belongs"), "{told}");
-    let told = stranger(&frame(Kind::Hello, &[0; 900])).1.to_string();
-    assert!(told.contains("HELLO has a body that is wrong"), "{told}");
+    let message = stranger(&long).1.to_string();
+    assert!(message.contains("PLAN announces 1048576 bytes, and may have 1024"), "{message}");
+    let message = stranger(&frame(Kind::Ping, &[0])).1.to_string();
+    assert!(message.contains("PING came where a HELLO belongs"), "{message}");
+    let message = stranger(&frame(Kind::Hello, &[0; 900])).1.to_string();
+    assert!(message.contains("HELLO has a body that is wrong"), "{message}");
 }
 
 #[test]

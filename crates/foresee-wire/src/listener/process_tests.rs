@@ -67,20 +67,20 @@ fn ranks_arrive_with_and_without_tls() {
                 dialler.join().unwrap().unwrap();
             });
         }
-        let visits = listener.visits();
-        assert_eq!((visits.came, visits.proved, visits.failed), (4, 4, 0));
+        let counts = listener.counts();
+        assert_eq!((counts.accepted, counts.authenticated, counts.failed), (4, 4, 0));
     }
 }
 
 #[test]
 fn a_flood_of_strangers_from_one_address_evicts_its_own_connections_and_no_rank() {
-    let mut listener = listener(ListenOptions { strangers: 8, ..ListenOptions::default() });
+    let mut listener = listener(ListenOptions { pending_max: 8, ..ListenOptions::default() });
     let there = address(&listener);
     let first = silent(there, 2);
     let flood: Vec<_> = (0..40).map(|_| silent(there, 3)).collect();
-    wait_until("all came", || listener.visits().came == 41);
-    assert_eq!(listener.visits().dropped, 33);
-    assert_eq!(listener.shared.lobby().waiting.len(), 8);
+    wait_until("all came", || listener.counts().accepted == 41);
+    assert_eq!(listener.counts().evicted, 33);
+    assert_eq!(listener.shared.state().pending.len(), 8);
     for rank in 0..4 {
         visit(&mut listener, rank);
     }
@@ -99,7 +99,7 @@ fn failures_are_counted_and_stored_up_to_a_bound() {
     let mut listener = listener(ListenOptions { timeouts, ..ListenOptions::default() });
     let there = address(&listener);
     let _silent = silent(there, 1);
-    wait_until("one was late", || listener.visits().late == 1);
+    wait_until("one was late", || listener.counts().timed_out == 1);
     for _ in 0..70 {
         let mut stranger = TcpStream::connect(there).unwrap();
         stranger.write_all(&[b'?'; 40]).unwrap();
@@ -108,7 +108,7 @@ fn failures_are_counted_and_stored_up_to_a_bound() {
     let wrong = Secret::from_text("the secret of that job").unwrap();
     let fault = dial(there, hello(), &wrong, &DialOptions::default(), soon()).unwrap_err();
     assert!(matches!(fault, WireError::SecretDiffers { .. }), "{fault}");
-    wait_until("all failed", || listener.visits().failed == 71);
+    wait_until("all failed", || listener.counts().failed == 71);
     let failures = listener.take_failures();
     assert_eq!(failures.len(), FAILURES_MAX);
     assert!(matches!(failures[FAILURES_MAX - 1], WireError::SecretDiffers { .. }));
@@ -127,7 +127,7 @@ fn no_dialler_in_time_is_not_an_error() {
 fn closing_ends_a_waiting_accept_and_every_stranger() {
     let mut listener = listener(ListenOptions::default());
     let mut stranger = silent(address(&listener), 1);
-    wait_until("it came", || listener.visits().came == 1);
+    wait_until("it came", || listener.counts().accepted == 1);
     let closer = listener.closer();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -163,18 +163,18 @@ fn a_rank_that_was_handed_over_survives_the_end_of_the_listener() {
 #[test]
 fn dropping_a_listener_waits_for_its_threads() {
     let listener = listener(ListenOptions::default());
-    let strangers: Vec<_> = (0..20).map(|_| silent(address(&listener), 1)).collect();
-    wait_until("all came", || listener.visits().came == 20);
+    let unauthenticated: Vec<_> = (0..20).map(|_| silent(address(&listener), 1)).collect();
+    wait_until("all came", || listener.counts().accepted == 20);
     let shared = Arc::downgrade(&listener.shared);
     drop(listener);
     wait_until("no thread holds it", || shared.strong_count() == 0);
-    drop(strangers);
+    drop(unauthenticated);
 }
 
 #[test]
 fn a_port_in_use_is_an_error_before_any_thread_starts() {
     let first = listener(ListenOptions::default());
     let keys: Keys = Arc::new(|_| None);
-    let told = Listener::bind(first.address(), keys, ListenOptions::default()).unwrap_err().to_string();
-    assert!(told.contains("is in use by another process; choose another port"), "{told}");
+    let message = Listener::bind(first.address(), keys, ListenOptions::default()).unwrap_err().to_string();
+    assert!(message.contains("is in use by another process; choose another port"), "{message}");
 }

@@ -12,16 +12,16 @@ use rustix::time::{
 };
 
 use super::Event;
-use crate::bell::Waker;
 use crate::error::WireError;
 use crate::link::Link;
 use crate::socket::timespec;
 use crate::sys;
 use crate::transport::Wait;
+use crate::waker::Waker;
 
 /// Tokens above the caller's range of 32 bits.
-const BELL: u64 = 1 << 32;
-const TIMER: u64 = BELL + 1;
+const WAKER: u64 = 1 << 32;
+const TIMER: u64 = WAKER + 1;
 /// Events per system call; further ones come with the next call.
 const EVENTS: usize = 64;
 
@@ -34,11 +34,11 @@ pub struct Poller {
     timer: OwnedFd,
     armed: bool,
     waker: Waker,
-    links: BTreeMap<u32, Watched>,
+    links: BTreeMap<u32, RegisteredLink>,
 }
 
 #[derive(Debug)]
-struct Watched {
+struct RegisteredLink {
     link: Link,
     writable: bool,
 }
@@ -51,7 +51,7 @@ impl Poller {
         let timer = timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)
             .map_err(fault)?;
         let waker = Waker::new().map_err(|why| WireError::System { doing: "making a poller", why })?;
-        epoll::add(&epoll, &waker, EventData::new_u64(BELL), EventFlags::IN).map_err(fault)?;
+        epoll::add(&epoll, &waker, EventData::new_u64(WAKER), EventFlags::IN).map_err(fault)?;
         epoll::add(&epoll, &timer, EventData::new_u64(TIMER), EventFlags::IN).map_err(fault)?;
         Ok(Self { epoll, timer, armed: false, waker, links: BTreeMap::new() })
     }
@@ -71,7 +71,7 @@ impl Poller {
         assert!(!self.links.contains_key(&token), "token {token} is taken");
         epoll::add(&self.epoll, link.tcp(), EventData::new_u64(token.into()), EventFlags::empty())
             .map_err(fault)?;
-        self.links.insert(token, Watched { link: link.clone(), writable: false });
+        self.links.insert(token, RegisteredLink { link: link.clone(), writable: false });
         if !acks {
             return Ok(true);
         }
@@ -81,7 +81,7 @@ impl Poller {
 
     /// Remove a connection; without effect for an unknown one.
     pub fn remove(&mut self, token: u32) {
-        let Some(Watched { link, .. }) = self.links.remove(&token) else { return };
+        let Some(RegisteredLink { link, .. }) = self.links.remove(&token) else { return };
         // On a broken connection either call may fail, and nothing remains to be stopped.
         let _ = epoll::delete(&self.epoll, link.tcp());
         let _ = link.want_acks(false);
@@ -91,11 +91,11 @@ impl Poller {
     /// Whether space in the connection's buffer ends a wait. Request this only while the connection is blocked: a
     /// connection with space ends every wait at once.
     pub fn want_writable(&mut self, token: u32, wanted: bool) -> Result<(), WireError> {
-        let Some(watched) = self.links.get_mut(&token) else { return Ok(()) };
-        if watched.writable != wanted {
-            watched.writable = wanted;
+        let Some(registered) = self.links.get_mut(&token) else { return Ok(()) };
+        if registered.writable != wanted {
+            registered.writable = wanted;
             let flags = if wanted { EventFlags::OUT } else { EventFlags::empty() };
-            epoll::modify(&self.epoll, watched.link.tcp(), EventData::new_u64(token.into()), flags)
+            epoll::modify(&self.epoll, registered.link.tcp(), EventData::new_u64(token.into()), flags)
                 .map_err(fault)?;
         }
         Ok(())
@@ -106,34 +106,34 @@ impl Poller {
     pub fn wait(&mut self, wait: Wait, events: &mut Vec<Event>) -> Result<bool, WireError> {
         events.clear();
         loop {
-            let at_once = self.arm(wait)?;
+            let is_due = self.arm(wait)?;
             let mut found = [const { std::mem::MaybeUninit::uninit() }; EVENTS];
-            let time = at_once.then(|| timespec(Duration::ZERO));
+            let time = is_due.then(|| timespec(Duration::ZERO));
             let (found, _) = match epoll::wait(&self.epoll, &mut found[..], time.as_ref()) {
                 Ok(found) => found,
                 Err(Errno::INTR) => continue,
                 Err(why) => return Err(fault(why)),
             };
-            let (mut woken, mut over) = (false, at_once);
+            let (mut woken, mut timed_out) = (false, is_due);
             for event in found.iter() {
                 let (flags, data) = (event.flags, event.data.u64());
                 match u32::try_from(data) {
-                    Ok(token) => self.look(token, flags, events),
-                    Err(_) if data == BELL => woken |= self.waker.hear(),
+                    Ok(token) => self.handle_event(token, flags, events),
+                    Err(_) if data == WAKER => woken |= self.waker.clear(),
                     Err(_) => {
                         self.disarm()?;
-                        over = true;
+                        timed_out = true;
                     }
                 }
             }
-            if woken || over || !events.is_empty() {
+            if woken || timed_out || !events.is_empty() {
                 return Ok(woken);
             }
         }
     }
 
-    fn look(&mut self, token: u32, flags: EventFlags, events: &mut Vec<Event>) {
-        let Some(Watched { link, .. }) = self.links.get(&token) else { return };
+    fn handle_event(&mut self, token: u32, flags: EventFlags, events: &mut Vec<Event>) {
+        let Some(RegisteredLink { link, .. }) = self.links.get(&token) else { return };
         let mut event =
             Event { token, writable: flags.contains(EventFlags::OUT), acked: false, broken: false };
         if flags.contains(EventFlags::ERR) {

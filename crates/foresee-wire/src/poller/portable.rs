@@ -8,11 +8,11 @@ use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 
 use super::Event;
-use crate::bell::Waker;
 use crate::error::WireError;
 use crate::link::Link;
 use crate::socket::timespec;
 use crate::transport::Wait;
+use crate::waker::Waker;
 
 /// Waits for many connections at once. Used by one thread at a time.
 #[derive(Debug)]
@@ -74,7 +74,7 @@ impl Poller {
                     return Err(WireError::System { doing: "waiting for connections", why: why.into() });
                 }
             }
-            let rung = !fds[0].revents().is_empty();
+            let signalled = !fds[0].revents().is_empty();
             for (fd, &token) in fds[1..].iter().zip(self.links.keys()) {
                 let found = fd.revents();
                 let broken = found.intersects(PollFlags::ERR | PollFlags::HUP | PollFlags::NVAL);
@@ -86,7 +86,7 @@ impl Poller {
             for event in events.iter().filter(|event| event.broken) {
                 self.links.remove(&event.token);
             }
-            let woken = rung && self.waker.hear();
+            let woken = signalled && self.waker.clear();
             if woken || !events.is_empty() || left == Some(Duration::ZERO) {
                 return Ok(woken);
             }

@@ -39,8 +39,8 @@ fn a_congestion_control_is_set_or_refused_with_the_offered_names() {
     let (near, far) = pair(&reno);
     assert_eq!(sockopt::tcp_congestion(&near).unwrap(), "reno");
     assert_eq!(sockopt::tcp_congestion(&far).unwrap(), "reno");
-    let told = pin_congestion(&near, "warp").unwrap_err().to_string();
-    assert!(told.contains("\"warp\" is not to be had here") && told.contains("reno"), "{told}");
+    let message = pin_congestion(&near, "warp").unwrap_err().to_string();
+    assert!(message.contains("\"warp\" is not to be had here") && message.contains("reno"), "{message}");
 }
 
 #[cfg(target_os = "linux")]
@@ -51,17 +51,17 @@ fn a_dial_leaves_from_the_address_that_was_chosen() {
     assert_eq!(Some(near.local().ip()), local);
     assert_eq!(Some(far.peer().ip()), local);
     let elsewhere = LinkOptions { local: Some([192, 0, 2, 1].into()), ..LinkOptions::default() };
-    let told = dial(near.peer(), &elsewhere, Wait::Forever).unwrap_err().to_string();
-    assert!(told.contains("192.0.2.1:0 cannot be used here"), "{told}");
+    let message = dial(near.peer(), &elsewhere, Wait::Forever).unwrap_err().to_string();
+    assert!(message.contains("192.0.2.1:0 cannot be used here"), "{message}");
 }
 
 #[test]
 fn errors_name_a_port_in_use_and_a_port_without_listener() {
     let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
     let address = taken.local_addr().unwrap();
-    let told = listen(address, &LinkOptions::default()).unwrap_err().to_string();
-    assert!(told.starts_with(&format!("{address} is in use by another process")), "{told}");
+    let message = listen(address, &LinkOptions::default()).unwrap_err().to_string();
+    assert!(message.starts_with(&format!("{address} is in use by another process")), "{message}");
     drop(taken);
-    let told = dial(address, &LinkOptions::default(), Wait::Forever).unwrap_err().to_string();
-    assert!(told.starts_with(&format!("nothing listens at {address}")), "{told}");
+    let message = dial(address, &LinkOptions::default(), Wait::Forever).unwrap_err().to_string();
+    assert!(message.starts_with(&format!("nothing listens at {address}")), "{message}");
 }

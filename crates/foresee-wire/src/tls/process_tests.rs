@@ -56,8 +56,8 @@ fn authentication_by_secret_accepts_a_certificate_from_files() {
 fn an_authority_refuses_another_name_and_a_self_signed_certificate_and_both_ends_get_the_reason() {
     let other = TlsClient::by_authorities(&file("ca.pem"), Some("elsewhere.test")).unwrap();
     let (near, far) = agree(&other, &from_files());
-    let told = near.unwrap_err().to_string();
-    assert!(told.starts_with("TLS with 127.0.0.1:") && told.contains("elsewhere.test"), "{told}");
+    let message = near.unwrap_err().to_string();
+    assert!(message.starts_with("TLS with 127.0.0.1:") && message.contains("elsewhere.test"), "{message}");
     assert!(far.unwrap_err().to_string().contains("alert"));
 
     let known = TlsClient::by_authorities(&file("ca.pem"), None).unwrap();
@@ -71,8 +71,8 @@ fn a_peer_that_answers_without_tls_is_reported() {
     let (near, far) = tcp_pair(&LinkOptions::default());
     std::thread::scope(|scope| {
         scope.spawn(|| far.send(&[IoSlice::new(&[MAGIC; 64])], soon()).unwrap());
-        let told = Tls::dial(Arc::new(near), &TlsClient::by_secret().unwrap(), soon()).unwrap_err();
-        assert!(matches!(told, WireError::TlsMismatch { there: false, .. }), "{told}");
+        let message = Tls::dial(Arc::new(near), &TlsClient::by_secret().unwrap(), soon()).unwrap_err();
+        assert!(matches!(message, WireError::TlsMismatch { there: false, .. }), "{message}");
     });
 }
 
@@ -84,8 +84,8 @@ fn a_silent_peer_is_late_and_one_that_disconnects_is_a_cut() {
     let wait = Wait::within(std::time::Duration::from_millis(50));
     assert!(Tls::dial(Arc::clone(&near), &client, wait).unwrap_err().is_late());
     drop(far);
-    let told = Tls::dial(near, &client, soon()).unwrap_err();
-    assert!(matches!(told, WireError::Cut { .. } | WireError::Io { .. }), "{told}");
+    let message = Tls::dial(near, &client, soon()).unwrap_err();
+    assert!(matches!(message, WireError::Cut { .. } | WireError::Io { .. }), "{message}");
 }
 
 #[test]

@@ -6,7 +6,8 @@ use foresee_units::Bytes;
 use proptest::prelude::*;
 
 use super::{link, real_steps, small_steps};
-use crate::network::{GradientStep, Layer, Policy, packet_delay, step::exact};
+use crate::network::{GradientStep, Layer, Policy, packet_delay};
+use crate::number::as_f64;
 
 /// A step under Mercury with packets of `packet` bytes and `window` bytes in the socket.
 ///
@@ -26,8 +27,8 @@ fn with_packets(step: &GradientStep, packet: u64, window: f64, rate: f64) -> f64
         };
         let size = left[l].min(packet);
         left[l] -= size;
-        up_free = up_free.max(now) + exact(size) / rate;
-        down_free = down_free.max(up_free) + exact(size) / rate;
+        up_free = up_free.max(now) + as_f64(size) / rate;
+        down_free = down_free.max(up_free) + as_f64(size) / rate;
         landed[l] = down_free;
     }
     let mut end = 0.0_f64;
@@ -50,7 +51,7 @@ proptest! {
     ) {
         let window = window_packets * packet;
         let closed = step.time(Policy::Mercury, link(rate)).unwrap();
-        let real = with_packets(&step, packet, exact(window), rate);
+        let real = with_packets(&step, packet, as_f64(window), rate);
         let bound = packet_delay(Bytes::new(window), Bytes::new(packet), link(rate)).unwrap();
         let rounding = 1e-9 * real;
         prop_assert!(real >= closed - rounding, "{real} s beats the closed form, {closed}");

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use super::{bandwidths, link, near, real_steps, small_steps};
 use crate::network::{Compat, GradientStep, Layer, Policy, RequiredBandwidth, Timeline};
+use crate::number::as_f64;
 
 fn policies() -> [Policy; 6] {
     let [oracle, mercury, barrier, fifo_packet, fifo_tensor] = Policy::all(Compat::Physical);
@@ -35,7 +36,7 @@ fn check_links(step: &GradientStep, policy: Policy, timeline: &Timeline, bandwid
             assert!(transfer.end <= timeline.pull[transfer.layer] + slack, "{policy}: landed too early");
         }
         for (layer, carried) in step.layers().iter().zip(carried) {
-            let bytes = super::super::step::exact(layer.bytes.get());
+            let bytes = as_f64(layer.bytes.get());
             let sent = if policy == Policy::Oracle { 0.0 } else { bytes / bandwidth };
             assert!((carried - sent).abs() <= slack, "{policy}: {carried} s instead of {sent}");
         }

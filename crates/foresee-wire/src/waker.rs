@@ -11,57 +11,60 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Wakes the thread, from any thread; clones wake the same one.
 #[derive(Clone, Debug)]
-pub struct Waker(Arc<Bell>);
+pub struct Waker(Arc<WakeEvent>);
 
 #[derive(Debug)]
-struct Bell {
-    rung: AtomicBool,
+struct WakeEvent {
+    is_pending: AtomicBool,
     /// Readable while a wake-up is pending.
-    listen: OwnedFd,
+    read_end: OwnedFd,
     /// The write end of the pipe, if it is one.
-    ring: Option<OwnedFd>,
+    write_end: Option<OwnedFd>,
 }
 
 impl Waker {
     pub(crate) fn new() -> io::Result<Self> {
         #[cfg(target_os = "linux")]
-        let (listen, ring) = {
+        let (read_end, write_end) = {
             use rustix::event::{EventfdFlags, eventfd};
             (eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?, None)
         };
         #[cfg(not(target_os = "linux"))]
-        let (listen, ring) = {
-            let (listen, ring) = io::pipe()?;
-            let (listen, ring) = (OwnedFd::from(listen), OwnedFd::from(ring));
-            rustix::io::ioctl_fionbio(&listen, true)?;
-            rustix::io::ioctl_fionbio(&ring, true)?;
-            (listen, Some(ring))
+        let (read_end, write_end) = {
+            let (read_end, write_end) = io::pipe()?;
+            let (read_end, write_end) = (OwnedFd::from(read_end), OwnedFd::from(write_end));
+            rustix::io::ioctl_fionbio(&read_end, true)?;
+            rustix::io::ioctl_fionbio(&write_end, true)?;
+            (read_end, Some(write_end))
         };
-        Ok(Self(Arc::new(Bell { rung: AtomicBool::new(false), listen, ring })))
+        Ok(Self(Arc::new(WakeEvent { is_pending: AtomicBool::new(false), read_end, write_end })))
     }
 
     /// End the current wait, or the next one if there is none. Cheap while a wake-up is pending.
     pub fn wake(&self) {
-        if !self.0.rung.swap(true, Ordering::AcqRel) {
+        if !self.0.is_pending.swap(true, Ordering::AcqRel) {
             // It fails only if a wake-up is pending.
-            let _ = rustix::io::write(self.0.ring.as_ref().unwrap_or(&self.0.listen), &1_u64.to_ne_bytes());
+            let _ = rustix::io::write(
+                self.0.write_end.as_ref().unwrap_or(&self.0.read_end),
+                &1_u64.to_ne_bytes(),
+            );
         }
     }
 
     /// Clear the pending wake-up; return whether there was one. Writes before [`Waker::wake`] are visible
     /// afterwards.
-    pub(crate) fn hear(&self) -> bool {
+    pub(crate) fn clear(&self) -> bool {
         let mut bytes = [0_u8; 8];
-        let rang = matches!(rustix::io::read(&self.0.listen, &mut bytes), Ok(1..));
+        let was_written = matches!(rustix::io::read(&self.0.read_end, &mut bytes), Ok(1..));
         // After the read, and as an exchange: a wake-up in between writes nothing, and its data is visible from
         // here on.
-        self.0.rung.swap(false, Ordering::AcqRel) | rang
+        self.0.is_pending.swap(false, Ordering::AcqRel) | was_written
     }
 }
 
 impl AsFd for Waker {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.listen.as_fd()
+        self.0.read_end.as_fd()
     }
 }
 
@@ -72,13 +75,13 @@ mod tests {
     #[test]
     fn many_wake_ups_count_once_and_none_is_lost() {
         let waker = Waker::new().unwrap();
-        assert!(!waker.hear());
+        assert!(!waker.clear());
         for _ in 0..1000 {
             waker.wake();
         }
-        assert!(waker.hear());
-        assert!(!waker.hear());
+        assert!(waker.clear());
+        assert!(!waker.clear());
         waker.clone().wake();
-        assert!(waker.hear());
+        assert!(waker.clear());
     }
 }

@@ -49,7 +49,7 @@ def test_a_rank_without_tls_gets_an_error_from_a_tls_server(serving, report_of) 
     place = serving(*WITH_TLS)
     report = report_of(place)
     assert report["error"] == "ConfigError", report
-    assert f"{place} wants TLS, which is off here" in report["text"]
+    assert f"{place} uses TLS, which is off here" in report["text"]
 
 
 def test_a_rank_with_tls_gets_an_error_from_a_plain_server(serving, report_of) -> None:

@@ -96,7 +96,7 @@ pub fn epoch_bound(demand: &Demand, caps: &OriginCaps) -> Result<Bound, ModelErr
 /// Bytes and requests round up; compute stays.
 ///
 /// # Errors
-/// [`ModelError::InvalidInput`] unless `hits` lies in 0 to 1.
+/// [`ModelError::InvalidInput`] unless `hits` is in 0 to 1.
 /// # Examples
 /// ```
 /// # use foresee_model::{Demand, later_demand};

@@ -9,7 +9,7 @@ use thiserror::Error;
 #[non_exhaustive]
 pub enum ModelError {
     /// A rate of 0 would make every time infinite.
-    #[error("{field} is 0; leave out what nobody measured, or measure it again")]
+    #[error("{field} is 0; omit a rate that was not measured, or measure it again")]
     ZeroRate { field: &'static str },
     /// A value outside its range.
     #[error("{field} is {value}; it must be {rule}")]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The deciders in virtual time, next to the policies of other systems.
 //!
-//! [`loading`] computes the time of any loading policy on any machine, over all ranks, tiers and epochs.
+//! [`loading`] computes the time of any loading policy on any cluster, over all ranks, tiers and epochs.
 //! [`simulate_step`] computes one training step whose gradients go to a server and back, packet by packet, by the
 //! scheduler of the runtime under any of its policies.
 //! [`simulate_jobs`] computes jobs that read the same data: which job reads the origin, which finds samples in the

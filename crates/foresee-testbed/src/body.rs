@@ -61,16 +61,16 @@ pub(crate) struct Outgoing {
     sent: u64,
     fault: Option<Fault>,
     /// Bytes from the source that are not reserved.
-    unpaid: Bytes,
+    unreserved: Bytes,
     /// Bytes to send as soon as `pause` is over.
-    paid: Bytes,
+    reserved: Bytes,
     pause: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
-    toll: Option<Toll>,
+    metering: Option<Metering>,
 }
 
 /// The limits and counters of a body.
 #[derive(Debug)]
-pub(crate) struct Toll {
+pub(crate) struct Metering {
     pub(crate) origin: Arc<Origin>,
     pub(crate) of_object: bool,
     /// Held until the body was sent or abandoned.
@@ -79,10 +79,15 @@ pub(crate) struct Toll {
 
 impl Outgoing {
     /// `fault`: [`Fault::Stall`] and [`Fault::ShortBody`] happen at half of the body; others do not concern a
-    /// body. Without `toll` the body is neither limited nor counted.
-    pub(crate) fn new(source: Source, length: Option<u64>, fault: Option<Fault>, toll: Option<Toll>) -> Self {
-        let (unpaid, paid) = (Bytes::new(), Bytes::new());
-        Self { source, length, sent: 0, fault, unpaid, paid, pause: None, toll }
+    /// body. Without `metering` the body is neither limited nor counted.
+    pub(crate) fn new(
+        source: Source,
+        length: Option<u64>,
+        fault: Option<Fault>,
+        metering: Option<Metering>,
+    ) -> Self {
+        let (unreserved, reserved) = (Bytes::new(), Bytes::new());
+        Self { source, length, sent: 0, fault, unreserved, reserved, pause: None, metering }
     }
 
     /// The position of the fault, in bytes sent.
@@ -106,11 +111,11 @@ impl Body for Outgoing {
                 ready!(pause.as_mut().poll(cx));
                 this.pause = None;
             }
-            if !this.paid.is_empty() {
-                let piece = std::mem::take(&mut this.paid);
+            if !this.reserved.is_empty() {
+                let piece = std::mem::take(&mut this.reserved);
                 this.sent += piece.len() as u64;
-                if let Some(toll) = &this.toll {
-                    toll.origin.counters.sent(piece.len() as u64, toll.of_object);
+                if let Some(metering) = &this.metering {
+                    metering.origin.counters.sent(piece.len() as u64, metering.of_object);
                 }
                 return Poll::Ready(Some(Ok(Frame::data(piece))));
             }
@@ -126,18 +131,21 @@ impl Body for Outgoing {
                     _ => return Poll::Ready(Some(Err(Broken::Fault))),
                 }
             }
-            if this.unpaid.is_empty() {
+            if this.unreserved.is_empty() {
                 match ready!(this.source.poll_next(cx)) {
                     None => return Poll::Ready(None),
                     Some(Err(error)) => return Poll::Ready(Some(Err(error))),
-                    Some(Ok(bytes)) => this.unpaid = bytes,
+                    Some(Ok(bytes)) => this.unreserved = bytes,
                 }
             }
             let until_fault = this.fault_at().map_or(u64::MAX, |at| at - this.sent);
-            let piece =
-                PIECE_BYTES.min(this.unpaid.len()).min(usize::try_from(until_fault).unwrap_or(usize::MAX));
-            this.paid = this.unpaid.split_to(piece);
-            if let Some(wait) = this.toll.as_ref().and_then(|toll| toll.origin.pay_for_bytes(piece as u64)) {
+            let piece = PIECE_BYTES
+                .min(this.unreserved.len())
+                .min(usize::try_from(until_fault).unwrap_or(usize::MAX));
+            this.reserved = this.unreserved.split_to(piece);
+            if let Some(wait) =
+                this.metering.as_ref().and_then(|metering| metering.origin.reserve_bytes(piece as u64))
+            {
                 this.pause(wait);
             }
         }

@@ -64,7 +64,7 @@ enum Found {
 /// The cached sorted names of folders.
 #[derive(Debug, Default)]
 pub(crate) struct Listings {
-    kept: Mutex<BTreeMap<PathBuf, (SystemTime, Names)>>,
+    cached: Mutex<BTreeMap<PathBuf, (SystemTime, Names)>>,
 }
 
 /// Names in the order of their keys; those of folders end in `/`.
@@ -137,7 +137,7 @@ impl Listings {
         if query.max_keys == 0 {
             return Ok(page);
         }
-        let _ = self.walk(bucket, &mut Vec::new(), query, &mut |found| {
+        let _ = self.visit_tree(bucket, &mut Vec::new(), query, &mut |found| {
             if page.found.len() == query.max_keys {
                 page.is_truncated = true;
                 return ControlFlow::Break(());
@@ -149,7 +149,7 @@ impl Listings {
     }
 
     /// Visit the tree below `folder`, whose key is `key`, in order of keys.
-    fn walk(
+    fn visit_tree(
         &self,
         folder: &Path,
         key: &mut Vec<u8>,
@@ -173,7 +173,7 @@ impl Listings {
                     }
                     visit(Found::Prefix(key.clone()))
                 } else {
-                    self.walk(&path, key, query, visit)?
+                    self.visit_tree(&path, key, query, visit)?
                 }
             } else {
                 if !key.starts_with(&query.prefix) || query.after.is_past(key) {
@@ -194,8 +194,8 @@ impl Listings {
     /// Whether a page has any object below `folder`.
     fn has_objects(&self, folder: &Path, key: &[u8], query: &Query) -> io::Result<bool> {
         let flat = Query { prefix: key.to_vec(), after: query.after.clone(), ..Query::default() };
-        let walk = self.walk(folder, &mut key.to_vec(), &flat, &mut |_| ControlFlow::Break(()))?;
-        Ok(walk.is_break())
+        let end = self.visit_tree(folder, &mut key.to_vec(), &flat, &mut |_| ControlFlow::Break(()))?;
+        Ok(end.is_break())
     }
 
     /// The names in `folder`; none if it has vanished.
@@ -204,7 +204,7 @@ impl Listings {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Names::default()),
             changed => changed?,
         };
-        if let Some((when, names)) = self.kept.lock().unwrap_or_else(PoisonError::into_inner).get(folder)
+        if let Some((when, names)) = self.cached.lock().unwrap_or_else(PoisonError::into_inner).get(folder)
             && *when == changed
         {
             return Ok(Arc::clone(names));
@@ -223,8 +223,8 @@ impl Listings {
         names.sort_unstable();
         let names: Names = names.into();
         if changed.elapsed().is_ok_and(|age| age > SETTLED) {
-            let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-            kept.insert(folder.to_path_buf(), (changed, Arc::clone(&names)));
+            let mut cached = self.cached.lock().unwrap_or_else(PoisonError::into_inner);
+            cached.insert(folder.to_path_buf(), (changed, Arc::clone(&names)));
         }
         Ok(names)
     }

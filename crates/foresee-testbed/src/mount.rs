@@ -222,7 +222,7 @@ impl Filesystem for ThrottledFolder {
             let flight = origin.counters.begin();
             origin.admit().await;
             let count = bytes.len() as u64;
-            if let Some(wait) = origin.pay_for_bytes(count) {
+            if let Some(wait) = origin.reserve_bytes(count) {
                 sleep(wait).await;
             }
             origin.counters.answered("READ", Some(200), false);

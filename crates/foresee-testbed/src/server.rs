@@ -17,7 +17,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::body::{Outgoing, Source, Toll};
+use crate::body::{Metering, Outgoing, Source};
 use crate::control;
 use crate::counters::Counters;
 use crate::faults::{Fault, Faults};
@@ -148,7 +148,7 @@ impl Origin {
     }
 
     /// The delay of `bytes` of a body by the limit on bytes.
-    pub(crate) fn pay_for_bytes(&self, bytes: u64) -> Option<Duration> {
+    pub(crate) fn reserve_bytes(&self, bytes: u64) -> Option<Duration> {
         let now = self.now();
         let wait = self.bytes.reserve(now, bytes).saturating_sub(now);
         if wait.is_zero() {
@@ -227,10 +227,10 @@ impl Connection {
         };
         self.origin.counters.answered(method.as_str(), Some(answer.status.as_u16()), is_list);
         let of_object = method == Method::GET && answer.status.is_success() && !is_list;
-        let toll = Toll { origin: Arc::clone(&self.origin), of_object, _flight: flight };
+        let metering = Metering { origin: Arc::clone(&self.origin), of_object, _flight: flight };
         // The other faults have happened before; these two happen in the body.
         let fault = fault.filter(|fault| matches!(fault, Fault::Stall { .. } | Fault::ShortBody));
-        Ok(answer.into_response(fault, Some(toll)))
+        Ok(answer.into_response(fault, Some(metering)))
     }
 }
 
@@ -259,8 +259,8 @@ impl Answer {
         Self { status, headers, source: Source::Memory(body), length: Some(length) }
     }
 
-    fn into_response(self, fault: Option<Fault>, toll: Option<Toll>) -> Response<Outgoing> {
-        let mut response = Response::new(Outgoing::new(self.source, self.length, fault, toll));
+    fn into_response(self, fault: Option<Fault>, metering: Option<Metering>) -> Response<Outgoing> {
+        let mut response = Response::new(Outgoing::new(self.source, self.length, fault, metering));
         *response.status_mut() = self.status;
         *response.headers_mut() = self.headers;
         response

@@ -186,7 +186,7 @@ pub(crate) fn from_bytes<T: DeserializeOwned>(kind: Kind, bytes: &[u8]) -> Resul
     match postcard::take_from_bytes(bytes) {
         Ok((body, [])) => Ok(body),
         Ok((_, rest)) => {
-            let why = format!("{} bytes stand behind its end", rest.len());
+            let why = format!("{} bytes follow its end", rest.len());
             Err(FrameFault::Body { kind, why })
         }
         Err(why) => Err(FrameFault::Body { kind, why: why.to_string() }),

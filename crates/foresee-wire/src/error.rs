@@ -19,13 +19,13 @@ use crate::frame::Kind;
 #[non_exhaustive]
 pub enum FrameFault {
     /// The first byte belongs to another protocol.
-    #[error("begins with byte {found:#04x}, and frames begin with {expected:#04x}; is another service there?", expected = crate::frame::MAGIC)]
+    #[error("it begins with byte {found:#04x}, and frames begin with {expected:#04x}; is another service there?", expected = crate::frame::MAGIC)]
     Magic { found: u8 },
     /// A version that this build does not support.
-    #[error("is of version {found}, and this build speaks version {ours}; install one version on both", ours = crate::frame::VERSION)]
+    #[error("it has version {found}, and this build has version {ours}; install one version on both", ours = crate::frame::VERSION)]
     Version { found: u8 },
     /// An unknown frame type.
-    #[error("has the unknown type {found}")]
+    #[error("it has the unknown type {found}")]
     UnknownKind { found: u8 },
     /// An unknown flag bit.
     #[error("{kind} has the unknown flags {found:#04x}")]
@@ -47,7 +47,7 @@ pub enum FrameFault {
         rule: &'static str,
     },
     /// A payload that exceeds the bound of its kind.
-    #[error("{kind} announces {length} bytes, and may have {max}")]
+    #[error("{kind} announces {length} bytes; the maximum is {max}")]
     TooLong {
         kind: Kind,
         length: u32,
@@ -56,7 +56,7 @@ pub enum FrameFault {
     },
     /// The checksum does not match.
     #[error(
-        "{kind} of tensor {tensor}, packet {packet} has checksum {found:#010x}, and its bytes give {computed:#010x}; they were damaged on the way"
+        "{kind} of tensor {tensor}, packet {packet} has checksum {found:#010x}, and its bytes give {computed:#010x}; the frame was damaged in transit"
     )]
     Checksum {
         kind: Kind,
@@ -77,10 +77,10 @@ pub enum FrameFault {
         given: usize,
     },
     /// A message that cannot be encoded or decoded.
-    #[error("{kind} has a body that is wrong: {why}")]
+    #[error("{kind} has an invalid body: {why}")]
     Body { kind: Kind, why: String },
     /// An unexpected kind of frame.
-    #[error("{kind} came where {expected} belongs")]
+    #[error("received {kind} instead of {expected}")]
     Unexpected {
         kind: Kind,
         /// The expected kinds.
@@ -94,28 +94,30 @@ pub enum FrameFault {
 #[non_exhaustive]
 pub enum WireError {
     /// The peer sent bytes that are not a valid frame or message, or an unexpected one.
-    #[error("a frame from {peer} {fault}")]
+    #[error("a frame from {peer} is invalid: {fault}")]
     Malformed {
         peer: SocketAddr,
         #[source]
         fault: FrameFault,
     },
     /// Sent bytes were not acknowledged within the timeout of a dead peer.
-    #[error("{peer} has acknowledged nothing for {lasts}: something on the way may drop this connection")]
+    #[error(
+        "{peer} has acknowledged nothing for {lasts}; check whether a firewall or NAT drops this connection"
+    )]
     Unacknowledged {
         peer: SocketAddr,
         /// Duration of the silence.
         lasts: Nanos,
     },
     /// The caller requested a frame that cannot be sent or received.
-    #[error("a frame for {peer} cannot pass: it {fault}")]
+    #[error("a frame for {peer} is refused: {fault}")]
     Refused {
         peer: SocketAddr,
         #[source]
         fault: FrameFault,
     },
     /// A frame is half written, and must be completed first.
-    #[error("a frame for {peer} is half written; `resume` it before another begins")]
+    #[error("a frame for {peer} is half written; call `resume` before another frame")]
     HalfWritten { peer: SocketAddr },
     /// The connection ended within a frame.
     #[error(
@@ -156,7 +158,7 @@ pub enum WireError {
     #[error("{address} is in use by another process; choose another port, or end that process")]
     PortInUse { address: SocketAddr },
     /// The address does not belong to this node.
-    #[error("{address} cannot be used here: {why}; give an address of this machine")]
+    #[error("{address} cannot be used here: {why}; give an address of this host")]
     Address {
         address: SocketAddr,
         #[source]
@@ -166,13 +168,13 @@ pub enum WireError {
     #[error("the secret of {peer} differs from the one here; give both ends of the job one secret, by its file or by {env}", env = crate::secret::ENV)]
     SecretDiffers { peer: SocketAddr },
     /// The two ends have different versions.
-    #[error("{peer} speaks version {theirs}, and this build version {ours}; install one version on both")]
+    #[error("{peer} has version {theirs}, and this build has version {ours}; install one version on both")]
     Version { peer: SocketAddr, theirs: u8, ours: u8 },
     /// The peer refused the connection, with its reason.
     #[error("{peer} refused: {}", Printable(&.fault.text))]
     Denied { peer: SocketAddr, fault: Box<Fault> },
     /// Only one end uses TLS.
-    #[error("{peer} {}; start both ends with TLS, or both without", if *.there { "wants TLS, which is off here" } else { "does not speak TLS, which is on here" })]
+    #[error("{peer} {}; start both ends with TLS, or both without", if *.there { "uses TLS, which is off here" } else { "does not use TLS, which is on here" })]
     TlsMismatch {
         peer: SocketAddr,
         /// Whether the peer is the end that uses TLS.
@@ -218,7 +220,7 @@ pub enum WireError {
     #[error("{env} is not set; set it to the job's secret, or give the secret's file", env = crate::secret::ENV)]
     NoSecret,
     /// A congestion control that this node does not offer.
-    #[error("congestion control {name:?} is not to be had here: {why}; choose one of {offered}")]
+    #[error("congestion control {name:?} is not available here: {why}; choose one of {offered}")]
     Congestion {
         name: String,
         #[source]
@@ -234,7 +236,7 @@ pub enum WireError {
         why: io::Error,
     },
     /// The system returned no random numbers, which proofs need.
-    #[error("the system gives no random numbers")]
+    #[error("the system returned no random numbers")]
     NoRandom,
     /// A setting outside its range.
     #[error("{name} of {found} is outside {range}")]

@@ -12,7 +12,7 @@
 //! secret. Each nonce is drawn for one connection, so a replayed handshake proves nothing. The proof contains the
 //! role of its sender, so one side's proof cannot be reflected to it. `channel` is known only to the two ends of
 //! a TLS session, so under TLS a man in the middle fails. Without TLS a man in the middle can relay the four
-//! messages and then impersonate either end: the secret excludes strangers, but does not protect against a
+//! messages and then impersonate either end: the secret excludes unauthenticated peers, but does not protect against a
 //! hostile network.
 //!
 //! Until a peer is authenticated, one deadline bounds its whole handshake, and no frame may exceed 1 KiB.

@@ -250,7 +250,7 @@ impl ListenerShared {
         let _ = poll(&mut fds, pause.as_ref());
     }
 
-    /// Make room for a connection and give it a thread.
+    /// Evict connections if there are too many, and give this one a thread.
     fn start_handshake(self: &Arc<Self>, tcp: Tcp, arrivals: &SyncSender<Arrival>) {
         let tcp = Arc::new(tcp);
         let mut state = self.state();
@@ -307,7 +307,7 @@ impl PendingEntry<'_> {
                     Ok(()) | Err(TrySendError::Disconnected(_)) => {}
                     Err(TrySendError::Full(arrival)) => {
                         drop(state);
-                        let text = format!("{ARRIVALS_MAX} ranks wait already; dial again later");
+                        let text = format!("{ARRIVALS_MAX} ranks are waiting; dial again later");
                         // It dials again in both cases.
                         let _ = arrival.refuse(Fault::new(FaultCode::Busy, text), Wait::Never);
                     }

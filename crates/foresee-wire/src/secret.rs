@@ -24,7 +24,7 @@ pub const SECRET_BYTES_MIN: usize = 16;
 /// The longest secret, in bytes.
 pub const SECRET_BYTES_MAX: usize = 1024;
 
-/// A job's secret. It excludes strangers and other jobs; encryption needs TLS.
+/// A job's secret. It excludes other users and other jobs; encryption needs TLS.
 #[derive(Clone)]
 pub struct Secret(Arc<SecretData>);
 
@@ -50,7 +50,7 @@ impl Secret {
         Self::new(text, "chance")
     }
 
-    /// Create a secret from a text that came over a safe channel. Surrounding white space is removed.
+    /// Create a secret from a text that was transferred securely. Surrounding white space is removed.
     pub fn from_text(text: &str) -> Result<Self, WireError> {
         Self::new(text.trim().as_bytes().to_vec(), "the job")
     }
@@ -148,8 +148,8 @@ mod tests {
         assert!(Secret::from_file(folder.path()).unwrap_err().to_string().contains("not a regular file"));
         let missing = folder.path().join("missing");
         assert!(Secret::from_file(&missing).unwrap_err().to_string().contains("missing"));
-        let told = Secret::from_text("too short").unwrap_err().to_string();
-        assert!(told.contains("has 9 bytes, and needs 16 to 1024"), "{told}");
+        let error = Secret::from_text("too short").unwrap_err().to_string();
+        assert!(error.contains("has 9 bytes, and needs 16 to 1024"), "{error}");
         let long = folder.path().join("long");
         write(&long, "a".repeat(100_000)).unwrap();
         set_permissions(&long, Permissions::from_mode(0o600)).unwrap();

@@ -57,7 +57,7 @@ impl Silence {
         Self { timeout, last_activity: now }
     }
 
-    /// Bytes of any kind came from the peer: a PING, or half a packet.
+    /// Handle received bytes of any kind: a PING, or half a packet.
     pub fn handle_received(&mut self, now: Nanos) {
         self.last_activity = self.last_activity.max(now);
     }
@@ -166,15 +166,15 @@ mod tests {
     #[test]
     fn unanswered_probes_are_silence_without_bytes_in_flight() {
         let mut silence = Silence::new(MS(100), Nanos::ZERO);
-        let asked = |probes, last_ack| TcpInfo { probes, last_ack, ..TcpInfo::default() };
-        silence.handle_info(&asked(1, MS(500)), MS(500));
-        silence.handle_info(&asked(2, MS(550)), MS(550));
+        let info = |probes, last_ack| TcpInfo { probes, last_ack, ..TcpInfo::default() };
+        silence.handle_info(&info(1, MS(500)), MS(500));
+        silence.handle_info(&info(2, MS(550)), MS(550));
         assert_eq!(silence.deadline(), MS(600));
         // Answered: the peer is alive, and its buffer full.
-        silence.handle_info(&asked(0, MS(3)), MS(590));
-        silence.handle_info(&asked(2, MS(33)), MS(620));
+        silence.handle_info(&info(0, MS(3)), MS(590));
+        silence.handle_info(&info(2, MS(33)), MS(620));
         assert_eq!(silence.deadline(), MS(690));
-        silence.handle_info(&asked(5, MS(103)), MS(690));
+        silence.handle_info(&info(5, MS(103)), MS(690));
         assert!(silence.is_dead(MS(690)));
     }
 

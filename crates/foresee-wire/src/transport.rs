@@ -5,7 +5,7 @@
 //! Its rules differ from the standard library's on purpose:
 //!
 //! - One thread may send while another receives; no lock of both is held over a wait.
-//! - The socket itself blocks; a call that must not wait says so. Thus an epoll of the sending thread and a blocking
+//! - The socket itself blocks; each call states whether it may wait. Thus an epoll of the sending thread and a blocking
 //!   read of the receiving thread can share it.
 //! - A stream may retain accepted bytes (TLS does). They count as unsent, and `flush` sends them.
 //!

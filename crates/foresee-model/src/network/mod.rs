@@ -2,7 +2,7 @@
 //! Duration of a training step whose gradients cross a network.
 //!
 //! Layers in order of first use leave the backward pass last first, are pushed to servers, and return as
-//! averages; the next forward pass uses each as soon as it has landed. Policies differ in the order on the link.
+//! averages; the next forward pass uses each as soon as it was received. Policies differ in the order on the link.
 //! Loading is not modelled; `step` covers steps that wait for samples.
 //!
 //! Every policy has two independent results that check each other: a closed form ([`GradientStep::time`]) and a

@@ -21,7 +21,7 @@ pub struct Layer {
     pub backward: f64,
     /// Forward time.
     pub forward: f64,
-    /// Time of the optimizer's update, between landing and forward.
+    /// Time of the optimizer's update, between its receipt and its forward.
     pub update: f64,
 }
 
@@ -52,7 +52,7 @@ pub struct GradientStep {
     /// When each gradient is ready: the sum of backward times of this layer and of all used later (equation 3,
     /// corrected).
     pub(super) ready: Vec<f64>,
-    /// Remaining compute once each has landed: update and forward of this layer and of all used later.
+    /// Remaining compute once each was received: update and forward of this layer and of all used later.
     pub(super) rest: Vec<f64>,
 }
 

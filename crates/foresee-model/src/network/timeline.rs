@@ -29,7 +29,7 @@ pub struct Timeline {
     pub backward: Vec<f64>,
     /// End of its push: the servers have all of its bytes.
     pub push: Vec<f64>,
-    /// End of its pull: the average has landed.
+    /// End of its pull: the average was received.
     pub pull: Vec<f64>,
     /// End of its next forward, which follows its update.
     pub forward: Vec<f64>,
@@ -146,7 +146,7 @@ impl GradientStep {
         }
     }
 
-    /// Equations (4) and (5): each layer's update and forward, after it has landed and the previous layer is
+    /// Equations (4) and (5): each layer's update and forward, after it was received and the previous layer is
     /// done.
     fn run_forward(&self, timeline: &mut Timeline, barrier: bool) {
         let mut now = if barrier { timeline.pull.iter().copied().fold(0.0, f64::max) } else { self.ready[0] };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! When a rank's consumer takes the samples of a batch, and how long it waits: one by one, or as a whole batch.
 //!
-//! Staging and the accounting of waits are elsewhere.
+//! `pipeline` stages the samples, and `report` accounts for the waits.
 
 use super::rates::{ORIGIN, SourceCode};
 use super::scenario::HandOver;

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Several hosts on one machine: network namespaces behind one switch, with each link shaped in both directions.
+//! Several hosts on one computer: network namespaces behind one switch, with each link shaped in both directions.
 //!
 //! It is for tests and benchmarks of network traffic. The switch has a namespace of its own, so nothing is
-//! attached to the machine's own interfaces, and no packet can leave it. It is separate from the origin, which is
+//! attached to the computer's own interfaces, and no packet can leave it. It is separate from the origin, which is
 //! a server: hosts run processes of their users (`ip netns exec NAMESPACE COMMAND`).
 //!
 //! The hosts exist as long as standard input is open. Lines on it change a link at run time; each is answered by
 //! a line. Remains of a killed testbed are removed at the start.
 //!
-//! Links have a rate and no latency of their own, because kernels of small machines have `tbf` and no `netem`.
+//! Links have a rate and no latency of their own, because some kernels have `tbf` and no `netem`.
 //! Needs root and iproute2.
 
 mod network;

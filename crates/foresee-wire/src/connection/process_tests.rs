@@ -260,7 +260,7 @@ fn messages_pass_between_packets_and_data_is_not_a_message() {
     send_patiently(&mut near.sender, &push(0, 100), &payload(0, 100));
     assert_eq!(far.receiver.next_message(soon()).unwrap(), Some(Message::Ping(Ping { number: 300 })));
     let message = far.receiver.next_message(soon()).unwrap_err().to_string();
-    assert!(message.contains("PUSH came where a control message belongs"), "{message}");
+    assert!(message.contains("received PUSH instead of a control message"), "{message}");
     far.receiver.discard(soon()).unwrap();
     near.sender.link().tcp().finish();
     assert_eq!(far.receiver.next_message(soon()).unwrap(), None);

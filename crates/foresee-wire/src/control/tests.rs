@@ -57,7 +57,7 @@ fn every_truncated_or_extended_message_is_refused() {
         }
         let longer = [&body[..], &[0]].concat();
         let message = Message::decode(&unsummed, &longer).unwrap_err().to_string();
-        assert!(message.contains("1 bytes stand behind its end"), "{message}");
+        assert!(message.contains("1 bytes follow its end"), "{message}");
         assert!(matches!(Message::decode(&header, &longer), Err(FrameFault::Checksum { .. })));
     }
 }

@@ -216,7 +216,7 @@ fn tls_at_only_one_end_is_reported_at_both() {
     let tls = reception(Some(TlsServer::drawn().unwrap()));
     let (welcome, arrival) = meet(ends(), &tls, |near| honest(near, &hello(), &secret()));
     let message = welcome.unwrap_err().to_string();
-    assert!(message.contains("wants TLS, which is off here; start both ends with TLS"), "{message}");
+    assert!(message.contains("uses TLS, which is off here; start both ends with TLS"), "{message}");
     assert!(matches!(arrival, Err(WireError::TlsMismatch { there: false, .. })), "{arrival:?}");
 }
 
@@ -252,7 +252,7 @@ fn another_version_is_reported_at_both_ends() {
     let (received, fault) = stranger(&newer);
     let message = fault.to_string();
     assert!(
-        message.contains("speaks version 2, and this build version 1; install one version on both"),
+        message.contains("has version 2, and this build has version 1; install one version on both"),
         "{message}"
     );
     // The answer arrives, although most of the sent bytes were never read.
@@ -310,11 +310,11 @@ fn a_long_or_unexpected_frame_of_a_stranger_is_refused_unread() {
     let mut long = frame(Kind::Plan, &[0; 2000]);
     long[20..24].copy_from_slice(&(1_u32 << 20).to_le_bytes());
     let message = stranger(&long).1.to_string();
-    assert!(message.contains("PLAN announces 1048576 bytes, and may have 1024"), "{message}");
+    assert!(message.contains("PLAN announces 1048576 bytes; the maximum is 1024"), "{message}");
     let message = stranger(&frame(Kind::Ping, &[0])).1.to_string();
-    assert!(message.contains("PING came where a HELLO belongs"), "{message}");
+    assert!(message.contains("received PING instead of HELLO"), "{message}");
     let message = stranger(&frame(Kind::Hello, &[0; 900])).1.to_string();
-    assert!(message.contains("HELLO has a body that is wrong"), "{message}");
+    assert!(message.contains("HELLO has an invalid body"), "{message}");
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn a_congestion_control_is_set_or_refused_with_the_offered_names() {
     assert_eq!(sockopt::tcp_congestion(&near).unwrap(), "reno");
     assert_eq!(sockopt::tcp_congestion(&far).unwrap(), "reno");
     let message = pin_congestion(&near, "warp").unwrap_err().to_string();
-    assert!(message.contains("\"warp\" is not to be had here") && message.contains("reno"), "{message}");
+    assert!(message.contains("\"warp\" is not available here") && message.contains("reno"), "{message}");
 }
 
 #[cfg(target_os = "linux")]

@@ -36,7 +36,7 @@ struct Search<'a> {
     /// Bytes that were not sent.
     left: Vec<u64>,
     /// When each layer landed.
-    landed: Vec<f64>,
+    received: Vec<f64>,
     /// Seconds that the link may idle although a layer is ready.
     idle: u32,
     fastest: f64,
@@ -45,7 +45,7 @@ struct Search<'a> {
 impl<'a> Search<'a> {
     fn new(step: &'a GradientStep) -> Self {
         let left: Vec<u64> = step.layers().iter().map(|layer| layer.bytes.get()).collect();
-        Self { step, left, landed: step.ready.clone(), idle: 1, fastest: f64::INFINITY }
+        Self { step, left, received: step.ready.clone(), idle: 1, fastest: f64::INFINITY }
     }
 
     fn fastest(mut self) -> f64 {
@@ -58,20 +58,20 @@ impl<'a> Search<'a> {
             self.fastest = self.fastest.min(self.end());
             return;
         }
-        let mut somebody = false;
+        let mut is_any_ready = false;
         for l in 0..self.left.len() {
             if self.left[l] == 0 || self.step.ready[l] > now {
                 continue;
             }
-            somebody = true;
-            let before = self.landed[l];
+            is_any_ready = true;
+            let before = self.received[l];
             self.left[l] -= 1;
-            self.landed[l] = now + 1.0;
+            self.received[l] = now + 1.0;
             self.from(now + 1.0);
             self.left[l] += 1;
-            self.landed[l] = before;
+            self.received[l] = before;
         }
-        if !somebody {
+        if !is_any_ready {
             self.from(now + 1.0);
         } else if self.idle > 0 {
             self.idle -= 1;
@@ -84,7 +84,7 @@ impl<'a> Search<'a> {
     fn end(&self) -> f64 {
         let mut now = 0.0_f64;
         for (l, layer) in self.step.layers().iter().enumerate() {
-            now = now.max(self.landed[l]) + layer.update + layer.forward;
+            now = now.max(self.received[l]) + layer.update + layer.forward;
         }
         now
     }

@@ -15,7 +15,7 @@ use crate::number::as_f64;
 /// pushed completely, one after the other.
 fn with_packets(step: &GradientStep, packet: u64, window: f64, rate: f64) -> f64 {
     let mut left: Vec<u64> = step.layers().iter().map(|layer| layer.bytes.get()).collect();
-    let mut landed = step.ready.clone();
+    let mut received = step.ready.clone();
     let (mut now, mut up_free, mut down_free) = (0.0_f64, 0.0_f64, 0.0_f64);
     while left.iter().any(|left| *left > 0) {
         // The time at which the socket has sent all but `window`.
@@ -29,11 +29,11 @@ fn with_packets(step: &GradientStep, packet: u64, window: f64, rate: f64) -> f64
         left[l] -= size;
         up_free = up_free.max(now) + as_f64(size) / rate;
         down_free = down_free.max(up_free) + as_f64(size) / rate;
-        landed[l] = down_free;
+        received[l] = down_free;
     }
     let mut end = 0.0_f64;
     for (l, layer) in step.layers().iter().enumerate() {
-        end = end.max(landed[l]) + layer.update + layer.forward;
+        end = end.max(received[l]) + layer.update + layer.forward;
     }
     end
 }

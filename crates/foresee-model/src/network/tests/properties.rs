@@ -33,7 +33,7 @@ fn check_links(step: &GradientStep, policy: Policy, timeline: &Timeline, bandwid
         for transfer in transfers {
             carried[transfer.layer] += transfer.end - transfer.start;
             assert!(transfer.start + slack >= timeline.backward[transfer.layer], "{policy}: sent too early");
-            assert!(transfer.end <= timeline.pull[transfer.layer] + slack, "{policy}: landed too early");
+            assert!(transfer.end <= timeline.pull[transfer.layer] + slack, "{policy}: received too early");
         }
         for (layer, carried) in step.layers().iter().zip(carried) {
             let bytes = as_f64(layer.bytes.get());
@@ -58,7 +58,7 @@ proptest! {
             let closed = step.time(policy, link(bandwidth)).unwrap();
             let timeline = step.timeline(policy, link(bandwidth)).unwrap();
             prop_assert!(near(closed, timeline.time()), "{policy}: {closed} and {}", timeline.time());
-            // For every policy, the step ends with the latest chain of landing and remaining compute.
+            // For every policy, the step ends with the latest chain of receipt and remaining compute.
             if policy != Policy::Barrier {
                 let chains = timeline.pull.iter().zip(&step.rest).map(|(pull, rest)| pull + rest);
                 prop_assert!(near(closed, chains.fold(0.0, f64::max)));

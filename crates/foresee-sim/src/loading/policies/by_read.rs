@@ -34,7 +34,7 @@ impl ByRead {
             return Ok(Self { bytes, per_byte });
         }
         let bits = 8 >> per_byte;
-        Err(format!("it keeps {bits} bits per read, and {epochs} epochs of {reads} do not fit into memory"))
+        Err(format!("it stores {bits} bits per read, and {epochs} epochs of {reads} do not fit into memory"))
     }
 
     pub(super) fn get(&self, place: usize) -> u8 {

@@ -49,7 +49,7 @@ impl Shards {
     pub(super) fn new(reading: Reading, tiers: usize, setup: &Setup) -> Result<Self, String> {
         let tiers = tiers.min(setup.scenario.cluster.tiers.len());
         if tiers == 0 {
-            return Err("it keeps shards in tiers, and cluster.tiers is empty".to_owned());
+            return Err("it stores shards in tiers, and cluster.tiers is empty".to_owned());
         }
         if reading != Reading::Own {
             peers_can_be_read(setup)?;

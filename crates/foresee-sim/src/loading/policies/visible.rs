@@ -42,7 +42,7 @@ impl Visible {
     }
 
     /// Look up a batch at once, so that cache misses overlap. Copies that its own rank stores meanwhile are
-    /// missing: a rank tracks its own copies elsewhere.
+    /// missing: the policy tracks a rank's own copies.
     pub(super) fn look_up(&mut self, ids: &[u32]) {
         let Self { since, batch, width, .. } = self;
         batch.clear();

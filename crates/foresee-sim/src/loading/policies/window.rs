@@ -110,7 +110,8 @@ fn windows(window: Window, bucket: &Bucket) -> Result<(usize, Option<usize>), St
     let half = |cap: u64| (cap / 2).max(1);
     let whole = window == Window::FullFetch;
     let fetch = bucket.fetch.or(bucket.cache.map(|cap| if whole { cap } else { half(cap) }));
-    let fetch = fetch.ok_or("neither bucket.fetch nor bucket.cache says how much is fetched at once")?;
+    let fetch = fetch
+        .ok_or("neither bucket.fetch nor bucket.cache is given; one of them is the size of a request")?;
     let threshold = bucket.threshold.unwrap_or(if whole { 0 } else { fetch });
     let most_left = if bucket.strict { threshold.checked_sub(1) } else { Some(threshold) };
     let most_left = most_left.ok_or("bucket.strict waits for fewer samples than its threshold of 0")?;

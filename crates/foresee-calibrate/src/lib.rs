@@ -99,6 +99,6 @@ fn check_flag(stop: &AtomicBool) -> Result<(), CalibrateError> {
     if stop.load(Ordering::Relaxed) { Err(CalibrateError::Stopped) } else { Ok(()) }
 }
 
-fn refused(what: &'static str, why: impl ToString) -> CalibrateError {
+fn refused(what: &'static str, why: &dyn std::fmt::Display) -> CalibrateError {
     CalibrateError::Refused { what, why: why.to_string() }
 }

@@ -138,7 +138,7 @@ impl MemoryProbe {
         *filled_tier = None;
         // A quarter more, because a sample exists twice while it is replaced.
         let capacity = Bytes::new(self.pool.len() as u64 / 4 * 5);
-        let tier = RamTier::new(capacity, Completions::new(|| ())).map_err(|why| refused("memory", why))?;
+        let tier = RamTier::new(capacity, Completions::new(|| ())).map_err(|why| refused("memory", &why))?;
         for (nth, sample) in self.pool.chunks_exact(SAMPLE).enumerate() {
             if tier.write_from(&key(nth), sample) != ReadOutcome::Ok {
                 return Err(lost());
@@ -183,7 +183,7 @@ fn key(nth: usize) -> SampleKey {
 }
 
 fn lost() -> CalibrateError {
-    refused("memory", "the memory tier does not hold its samples")
+    refused("memory", &"the memory tier does not hold its samples")
 }
 
 #[cfg(test)]

@@ -107,7 +107,7 @@ pub fn answer_links(
         match dial(address, hello, secret, &DialOptions::default(), Wait::within(SILENCE)) {
             Ok(link) => break link,
             Err(WireError::ConnectionRefused { .. }) if Instant::now() < until => {
-                std::thread::sleep(CHECK_INTERVAL)
+                std::thread::sleep(CHECK_INTERVAL);
             }
             Err(why) => return Err(why.into()),
         }

@@ -91,7 +91,7 @@ impl OriginProbe {
         let place = Uri::parse(uri).map_err(OriginError::from)?;
         let options = OriginOptions { storage: storage.into_iter().collect(), ..OriginOptions::default() };
         probe_origin(&place, &options)?;
-        let order = Keyed::new(index.len(), SEED, Epoch(0)).map_err(|why| refused("an order", why))?;
+        let order = Keyed::new(index.len(), SEED, Epoch(0)).map_err(|why| refused("an order", &why))?;
         // One wake-up is stored while this thread is busy; further ones would add nothing.
         let (waker, woken) = sync_channel(1);
         let completions = Completions::new(move || {
@@ -126,7 +126,7 @@ impl OriginProbe {
         let most = if work == OriginWork::SmallRead { SMALL } else { READ_MAX };
         match (work, &self.pages) {
             (OriginWork::CachedRead, _) => {
-                let cached = self.take(&mut state, CACHED_SAMPLES, CACHED_BYTES, stop, |_| true);
+                let cached = self.select(&mut state, CACHED_SAMPLES, CACHED_BYTES, stop, |_| true);
                 let all = Duration::MAX;
                 self.read_all(&mut state, cached.iter().copied(), most, readers, all, stop, |_| ())?;
                 let again = cached.iter().copied().cycle();
@@ -136,7 +136,7 @@ impl OriginProbe {
                 let began = Instant::now();
                 let least = readers.get();
                 let mut dropped = 0;
-                let evicted = self.take(&mut state, EVICTED_MAX, u64::MAX, stop, |id| {
+                let evicted = self.select(&mut state, EVICTED_MAX, u64::MAX, stop, |id| {
                     if let Some(location) = self.data.locate(id) {
                         pages.forget(&location, self.data.index().size(id).get());
                     }
@@ -166,7 +166,7 @@ impl OriginProbe {
         stop: &AtomicBool,
     ) -> Result<Vec<Vec<u8>>, CalibrateError> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let wanted = self.take(&mut state, samples.max(1), bytes.get(), stop, |_| true);
+        let wanted = self.select(&mut state, samples.max(1), bytes.get(), stop, |_| true);
         let readers = NonZeroUsize::new(wanted.len().clamp(1, 16)).unwrap_or(NonZeroUsize::MIN);
         let mut read = Vec::with_capacity(wanted.len());
         let collect = |content: &[u8]| read.push(content.to_vec());
@@ -175,7 +175,7 @@ impl OriginProbe {
     }
 
     /// The next non-empty samples, until there are `samples`, `bytes` together, or `more` returns false.
-    fn take(
+    fn select(
         &self,
         state: &mut State,
         samples: usize,
@@ -184,7 +184,7 @@ impl OriginProbe {
         mut more: impl FnMut(SampleId) -> bool,
     ) -> Vec<SampleId> {
         let index = self.data.index();
-        let (mut taken, mut sum) = (Vec::new(), 0_u64);
+        let (mut selected, mut sum) = (Vec::new(), 0_u64);
         let mut visited = 0;
         while visited < index.len() && !stop.load(Ordering::Relaxed) {
             let id = self.order.id(state.position);
@@ -194,16 +194,16 @@ impl OriginProbe {
             if size == 0 {
                 continue;
             }
-            if !taken.is_empty() && sum.saturating_add(size) > bytes {
+            if !selected.is_empty() && sum.saturating_add(size) > bytes {
                 break;
             }
             sum = sum.saturating_add(size);
-            taken.push(id);
-            if !more(id) || taken.len() >= samples {
+            selected.push(id);
+            if !more(id) || selected.len() >= samples {
                 break;
             }
         }
-        taken
+        selected
     }
 
     /// Read samples with `readers` in flight until none is left, or for `lasts`; at least `readers` of them.
@@ -353,7 +353,11 @@ mod tests {
         }
         let once =
             probe.measure(OriginWork::Read, readers(8), Duration::from_secs(9), &stop).expect("a repeat");
-        assert_eq!(once.bytes, Bytes::new(12_100), "cold samples are read once, those without bytes never");
+        assert_eq!(
+            once.bytes,
+            Bytes::new(12_100),
+            "evicted samples are read once, those without bytes never"
+        );
         let small = probe
             .measure(OriginWork::SmallRead, readers(1), Duration::from_secs(9), &stop)
             .expect("a repeat");

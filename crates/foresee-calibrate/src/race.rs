@@ -80,14 +80,14 @@ pub(crate) fn race<S: Send>(
                 });
             running.push(spawned.map_err(|why| {
                 start.get_or_init(|| None);
-                refused("a thread", why)
+                refused("a thread", &why)
             })?);
         }
         let began = Instant::now();
         start.get_or_init(|| Some(began));
         let mut all = Tally::default();
         for thread in running {
-            all.join(thread.join().map_err(|_| refused("a measurement", "one of its threads has failed"))??);
+            all.join(thread.join().map_err(|_| refused("a measurement", &"one of its threads has failed"))??);
         }
         check_flag(stop)?;
         after()?;

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn equal_steps_are_kept_apart() {
+    fn equal_steps_are_counted_separately() {
         let mut steps = StepTimes::default();
         for _ in 0..200 {
             steps.observe(Nanos::new(5));

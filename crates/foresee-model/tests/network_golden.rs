@@ -23,33 +23,33 @@ fn every_golden_step_is_unchanged() {
     assert!(scenarios.len() >= 7, "scenarios are missing in {}", folder.display());
     for path in scenarios {
         let expected = std::fs::read_to_string(&path).unwrap();
-        let asked = ask_again(&expected);
+        let recomputed = recompute(&expected);
         if std::env::var_os("UPDATE_GOLDEN").is_some() {
-            std::fs::write(&path, asked).unwrap();
+            std::fs::write(&path, recomputed).unwrap();
         } else {
-            assert_eq!(asked, expected, "{}; UPDATE_GOLDEN=1 accepts the new answers", path.display());
+            assert_eq!(recomputed, expected, "{}; UPDATE_GOLDEN=1 accepts the new answers", path.display());
         }
     }
 }
 
 /// The file, with new answers where they differ by more than rounding.
-fn ask_again(text: &str) -> String {
-    let mut told = String::new();
+fn recompute(text: &str) -> String {
+    let mut output = String::new();
     let mut scenario = Scenario::default();
     let mut lines = text.lines().peekable();
     while let Some(line) = lines.next() {
-        writeln!(told, "{line}").unwrap();
+        writeln!(output, "{line}").unwrap();
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
         for answer in scenario.ask(line) {
             let expected = lines.next_if(|line| line.starts_with('>')).unwrap_or_default();
-            let kept = if agree(expected, &answer) { expected } else { &answer };
-            writeln!(told, "{kept}").unwrap();
+            let line = if agree(expected, &answer) { expected } else { &answer };
+            writeln!(output, "{line}").unwrap();
         }
         while lines.next_if(|line| line.starts_with('>')).is_some() {}
     }
-    told
+    output
 }
 
 #[derive(Default)]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Hit rates on drawn orders, which the design relies on. `--nocapture` prints the tables.
 
-#![expect(clippy::print_stdout, reason = "figures are for people to read")]
+#![expect(clippy::print_stdout, reason = "the values are for people to read")]
 
 mod support;
 

@@ -50,8 +50,8 @@ fn namespaces() -> String {
 fn ping(from: &str, to: &str) -> bool {
     // Bash opens the connection: a refused connection has crossed the network, an unreachable host has not.
     let script = format!("timeout 2 bash -c 'exec 3<>/dev/tcp/{to}/9' 2>&1");
-    let said = Command::new("ip").args(["netns", "exec", from, "bash", "-c", &script]).output().unwrap();
-    String::from_utf8_lossy(&said.stdout).contains("refused")
+    let output = Command::new("ip").args(["netns", "exec", from, "bash", "-c", &script]).output().unwrap();
+    String::from_utf8_lossy(&output.stdout).contains("refused")
 }
 
 #[test]

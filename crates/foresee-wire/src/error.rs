@@ -121,7 +121,7 @@ pub enum WireError {
     HalfWritten { peer: SocketAddr },
     /// The connection ended within a frame.
     #[error(
-        "{peer} ended the connection {missing} bytes before the end of a {part}; look there for the reason"
+        "{peer} ended the connection {missing} bytes before the end of a {part}; see its log for the reason"
     )]
     Cut {
         peer: SocketAddr,
@@ -130,7 +130,7 @@ pub enum WireError {
         missing: usize,
     },
     /// The connection ended between two frames.
-    #[error("{peer} ended the connection; look there for the reason")]
+    #[error("{peer} ended the connection; see its log for the reason")]
     Ended { peer: SocketAddr },
     /// This side closed the connection.
     #[error("the connection to {peer} was closed here")]

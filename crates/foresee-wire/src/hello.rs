@@ -161,18 +161,10 @@ pub(crate) mod tests {
 
     pub(crate) fn hello() -> Hello {
         Hello {
-            purpose: Purpose::Gradients,
-            job: "resnet/7".into(),
-            rank: 3,
-            world: 4,
-            node_ranks: 1,
-            survives: false,
             generation: 1,
-            role: Role::Data,
-            index: 0,
             target: 2,
             session: 0xFEED,
-            capabilities: 0,
+            ..Hello::new(Purpose::Gradients, Role::Data, "resnet/7", 3, 4)
         }
     }
 

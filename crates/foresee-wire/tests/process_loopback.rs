@@ -162,7 +162,7 @@ fn a_data_connection_outlives_a_reader_that_stops_for_longer_than_the_timeout() 
         let now = Nanos::from_millis(100 * tenth);
         if let Some(info) = near.link().info().unwrap() {
             silence.handle_info(&info, now);
-            assert!(!silence.is_dead(now), "a slow peer is taken for dead: {info:?}");
+            assert!(!silence.is_dead(now), "a slow peer counts as dead: {info:?}");
         }
     }
     std::thread::scope(|scope| {

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_of_nothing_is_there_at_once() {
+    fn an_empty_batch_is_staged_at_once() {
         for hand_over in HandOver::ALL {
             let batch_times = Consumer::new(hand_over, 3.0).finish();
             assert_eq!((batch_times.free, batch_times.stall), (3.0, 0.0));

@@ -114,7 +114,7 @@ struct Batch {
     reads: Vec<Staging>,
     /// The number of samples that are not staged.
     missing: usize,
-    batch_times: Option<BatchTimes>,
+    times: Option<BatchTimes>,
 }
 
 /// A sample in transfer.
@@ -200,7 +200,7 @@ impl<C: Caching> ContentionDriver<C> {
             setup.sizes.look_up(&batch.ids, &mut batch.sizes);
             batch.reads.clear();
             batch.reads.resize(batch.ids.len(), UNREAD);
-            (batch.missing, batch.batch_times) = (batch.ids.len(), None);
+            (batch.missing, batch.times) = (batch.ids.len(), None);
             rank.batches.push_back(batch);
         }
         lookahead.steps += 1;
@@ -309,7 +309,7 @@ impl<C: Caching> ContentionDriver<C> {
                 let kind = EventKind::Released(number, batch.sizes.len(), batch.sizes.iter().sum());
                 self.events.push(Event::at(batch_times.free, &mut self.event_count, kind));
             }
-            batch.batch_times = Some(batch_times);
+            batch.times = Some(batch_times);
             self.ranks_behind -= usize::from(rank.finished == 0);
             rank.finished += 1;
             (rank.consumed_samples, rank.consumer) = (0, None);
@@ -370,7 +370,7 @@ impl<C: Caching> ContentionDriver<C> {
     fn finish_batch(&mut self, number: usize, metrics: &mut Metrics) -> f64 {
         let rank = &mut self.ranks[number];
         let batch = rank.batches.pop_front().expect("a batch that is over");
-        let batch_times = batch.batch_times.expect("a batch that is over");
+        let batch_times = batch.times.expect("a batch that is over");
         rank.first += 1;
         rank.finished -= 1;
         self.ranks_behind += usize::from(rank.finished == 0);

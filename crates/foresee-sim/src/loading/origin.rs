@@ -28,7 +28,7 @@ pub(super) struct Origin<T> {
     /// Requests in flight, in order of their turns; the first is being served.
     requests: VecDeque<Request<T>>,
     /// When the current piece ends.
-    turn_ends: f64,
+    turn_end: f64,
     /// Seconds that accepting a request takes, and when the last one was accepted.
     request_seconds: f64,
     accepted_until: f64,
@@ -60,15 +60,15 @@ impl<T> Origin<T> {
         Self { request_seconds: rates.request_alone, ..Self::new(seconds_per_byte, piece.max(mean / TURNS)) }
     }
 
-    /// `seconds_per_byte`: seconds per byte, by the number of ranks that read, less one; one value per rank. `piece`: bytes
-    /// of a turn, above 0; infinity means a whole request.
+    /// `seconds_per_byte`: by the number of ranks that read, less one; one value per rank. `piece`: bytes of a
+    /// turn, above 0; infinity means a whole request.
     fn new(seconds_per_byte: Vec<f64>, piece: f64) -> Self {
         Self {
             in_flight: vec![0; seconds_per_byte.len()],
             seconds_per_byte,
             piece,
             requests: VecDeque::new(),
-            turn_ends: 0.0,
+            turn_end: 0.0,
             request_seconds: 0.0,
             accepted_until: 0.0,
             readers: 0,
@@ -105,13 +105,13 @@ impl<T> Origin<T> {
 
     /// When the current turn ends; infinity without requests in flight.
     pub(super) fn turn_end(&self) -> f64 {
-        if self.requests.is_empty() { f64::INFINITY } else { self.turn_ends }
+        if self.requests.is_empty() { f64::INFINITY } else { self.turn_end }
     }
 
     /// End the current turn; return its time and request if the request is complete.
     pub(super) fn end_turn(&mut self) -> Option<(f64, T)> {
         let mut request = self.requests.pop_front()?;
-        self.now = self.turn_ends;
+        self.now = self.turn_end;
         self.left -= request.turn;
         if request.left > 0.0 {
             request.turn = request.left.min(self.piece);
@@ -138,7 +138,7 @@ impl<T> Origin<T> {
     /// Begin the turn of the first request.
     fn begin_turn(&mut self) {
         if let Some(first) = self.requests.front() {
-            self.turn_ends = self.now + first.turn * self.seconds_per_byte[self.readers - 1];
+            self.turn_end = self.now + first.turn * self.seconds_per_byte[self.readers - 1];
         } else {
             // Reset the rounding error of a million sums to 0.
             self.left = 0.0;
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn requests_under_way_take_turns() {
+    fn requests_in_flight_take_turns() {
         let mut origin = Origin::new(vec![1.0], 1.0);
         origin.enqueue(0.0, 0, 4.0, 1);
         origin.enqueue(0.0, 0, 2.0, 2);

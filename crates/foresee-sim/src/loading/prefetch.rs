@@ -37,7 +37,7 @@ pub(super) enum Supply {
 /// The decisions of a policy with a staging buffer.
 pub(super) trait Caching: Send {
     /// As [`Driver::prepare`].
-    fn prepare(&mut self, _setup: &Setup, _rates: &Rates, _book: &mut Metrics) -> (u64, u64) {
+    fn prepare(&mut self, _setup: &Setup, _rates: &Rates, _metrics: &mut Metrics) -> (u64, u64) {
         (0, 0)
     }
 
@@ -66,7 +66,7 @@ pub(super) trait Caching: Send {
     fn look_up(&mut self, _ids: &[u32]) {}
 
     /// Advance the threads of the rank's tiers until `until`.
-    fn advance(&mut self, _rank: usize, _until: f64, _around: &mut FetchContext<'_>) {}
+    fn advance(&mut self, _rank: usize, _until: f64, _context: &mut FetchContext<'_>) {}
 
     /// The source of a fetch that starts at `at`.
     fn supply(&mut self, access: Access, at: f64, rates: &Rates) -> Supply;

@@ -163,7 +163,7 @@ impl Metrics {
         }
     }
 
-    /// Record the read of one of the batch's samples into staging, and the wait for this sample alone.
+    /// Count the read of one of the batch's samples into staging, and the wait for this sample alone.
     pub(super) fn record_read(
         &mut self,
         (id, size): (u32, f64),
@@ -177,19 +177,19 @@ impl Metrics {
         self.log.read(id, source, size, times);
     }
 
-    /// Record a read that the caller logs.
+    /// Count a read that the caller logs.
     pub(super) fn record_unlogged_read(&mut self, (id, size): (u32, f64), source: SourceCode, seconds: f64) {
         self.sources[usize::from(source)].add(size, seconds);
         self.mark_seen(id);
     }
 
-    /// Record a sample of the batch whose read costs no time.
+    /// Count a sample of the batch whose read costs no time.
     pub(super) fn record_ready(&mut self, id: u32) {
         self.mark_seen(id);
         self.log.add_ready();
     }
 
-    /// Record a wait of training for a sample from this source.
+    /// Count a wait of training for a sample from this source.
     pub(super) fn record_wait(&mut self, source: SourceCode, seconds: f64) {
         self.sources[usize::from(source)].waited += seconds;
     }
@@ -201,7 +201,7 @@ impl Metrics {
         self.log.end_batch(stall);
     }
 
-    /// Record the load of a sample from the origin into a tier of `rank`, from `start` to `end`.
+    /// Count the load of a sample from the origin into a tier of `rank`, from `start` to `end`.
     pub(super) fn record_load(
         &mut self,
         rank: usize,
@@ -213,7 +213,7 @@ impl Metrics {
         self.log.load(rank, id, size, start, end - start);
     }
 
-    /// Record the download of a sample into a bucket's cache.
+    /// Count the download of a sample into a bucket's cache.
     pub(super) fn record_download(&mut self, rank: usize, (id, size): (u32, f64), start: f64, seconds: f64) {
         self.downloads.add(size, seconds);
         self.log.load(rank, id, size, start, seconds);

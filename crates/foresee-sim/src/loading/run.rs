@@ -53,7 +53,7 @@ pub(super) struct Clock {
 pub(super) trait Driver: Send {
     /// Do a part of the preparation; return the work done and the total work. The preparation is complete when
     /// they are equal.
-    fn prepare(&mut self, _setup: &Setup, _book: &mut Metrics) -> (u64, u64) {
+    fn prepare(&mut self, _setup: &Setup, _metrics: &mut Metrics) -> (u64, u64) {
         (0, 0)
     }
 

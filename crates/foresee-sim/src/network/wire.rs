@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_leave_one_after_the_other_and_a_gap_starts_anew() {
+    fn bytes_leave_one_after_the_other_and_a_gap_starts_a_new_interval() {
         let mut wire = Wire::new(BytesPerSecond::new(1_000_000_000), Nanos::new(5));
         wire.push(grant(100), Nanos::ZERO); // from 5 to 105 ns
         wire.push(grant(50), Nanos::new(10)); // to 155

@@ -40,7 +40,7 @@ fn each_step_begins_when_the_slowest_rank_ended_the_last_one() {
     scenario.options.barrier = false;
     let report = run(&scenario, Policy::Perfect);
     assert_near(report.total, 4.0, 1e-12, "each rank its own");
-    assert_near(report.barrier + 1.0, 1.0, 1e-12, "nobody waits");
+    assert_near(report.barrier + 1.0, 1.0, 1e-12, "no rank waits");
 }
 
 /// Three samples of a second each, two threads that write for half a second: the origin is busy until 3 s.

@@ -89,7 +89,7 @@ fn each_invalid_value_is_named_with_its_unit_and_rule() {
 }
 
 #[test]
-fn an_empty_data_set_is_refused_and_all_faults_come_at_once() {
+fn an_empty_data_set_is_refused_and_all_faults_are_reported_together() {
     let mut scenario = small();
     scenario.data = DataSet::Given(Vec::new());
     scenario.training.batch = 0;

@@ -66,20 +66,17 @@ impl HostsOptions {
     }
 
     fn check(&self) -> Result<(), UsageError> {
-        let fault = |value: &str, reason: &str| {
-            Err(UsageError::Value { option: "NAME".into(), value: value.into(), reason: reason.into() })
+        let fault_of = |option: &str, value: &str, reason: &str| {
+            Err(UsageError::Value { option: option.into(), value: value.into(), reason: reason.into() })
         };
+        let fault = |value: &str, reason: &str| fault_of("NAME", value, reason);
         if self.hosts.is_empty() || self.hosts.len() > HOSTS_MAX {
             return fault(&self.hosts.len().to_string(), "there are 1 to 250 hosts");
         }
         let name = |c: char| c.is_ascii_alphanumeric() || c == '_';
         if self.congestion.is_empty() || !self.congestion.chars().all(name) {
-            let reason = "a name out of tcp_available_congestion_control".into();
-            return Err(UsageError::Value {
-                option: "--congestion".into(),
-                value: self.congestion.clone(),
-                reason,
-            });
+            let reason = "it is a name from tcp_available_congestion_control";
+            return fault_of("--congestion", &self.congestion, reason);
         }
         for (i, host) in self.hosts.iter().enumerate() {
             let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
@@ -87,7 +84,7 @@ impl HostsOptions {
                 return fault(&host.name, "a name is 1 to 12 of a-z, 0-9 and -");
             }
             if self.hosts[..i].iter().any(|earlier| earlier.name == host.name) || host.name == "switch" {
-                return fault(&host.name, "the name is taken");
+                return fault(&host.name, "the name is in use");
             }
         }
         Ok(())

@@ -248,8 +248,8 @@ fn a_missing_server_is_a_bad_gateway_with_its_name() {
 fn it_ends_when_its_standard_input_closes() {
     let root = folder(&[("k", b"x")]);
     let mut testbed = serve(&root, &[]);
-    let mut kept_open = testbed.connect();
-    kept_open.request("GET", "/data/k", &[], b"").expect("an answer");
+    let mut connection = testbed.connect();
+    connection.request("GET", "/data/k", &[], b"").expect("an answer");
     testbed.stdin.take();
     assert!(testbed.child.wait().expect("an end").success());
 }

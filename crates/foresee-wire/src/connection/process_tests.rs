@@ -274,5 +274,5 @@ fn an_announced_length_takes_no_memory_before_its_bytes_arrive() {
     near.send(&[IoSlice::new(&header)], soon()).unwrap();
     let message = far.receiver.next_message(Wait::within(Duration::from_millis(20))).unwrap_err();
     assert!(message.is_late());
-    assert!(far.receiver.retained() <= 16 << 10, "{} bytes are kept", far.receiver.retained());
+    assert!(far.receiver.retained() <= 16 << 10, "{} bytes are retained", far.receiver.retained());
 }

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_is_kept_in_both_directions() {
+    fn a_bound_holds_in_both_directions() {
         let both =
             |list, text: &str| postcard::to_allocvec(&Both { list: vec![(); list], text: text.into() });
         assert_eq!(both(3, "abc").unwrap(), [3, 3, b'a', b'b', b'c']);

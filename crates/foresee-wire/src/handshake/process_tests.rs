@@ -306,7 +306,7 @@ fn garbage_is_refused_at_its_first_byte_and_not_answered() {
 }
 
 #[test]
-fn a_long_or_unexpected_frame_of_a_stranger_is_refused_unread() {
+fn a_long_or_unexpected_frame_before_authentication_is_refused_unread() {
     let mut long = frame(Kind::Plan, &[0; 2000]);
     long[20..24].copy_from_slice(&(1_u32 << 20).to_le_bytes());
     let message = stranger(&long).1.to_string();
@@ -318,7 +318,7 @@ fn a_long_or_unexpected_frame_of_a_stranger_is_refused_unread() {
 }
 
 #[test]
-fn a_slow_stranger_is_disconnected_at_one_deadline() {
+fn a_slow_unauthenticated_peer_is_disconnected_at_one_deadline() {
     let (near, far) = ends();
     // Each byte alone would be in time; all of them take 18 s.
     let bytes = frame(Kind::Hello, &[0; 900]);

@@ -73,7 +73,7 @@ fn ranks_arrive_with_and_without_tls() {
 }
 
 #[test]
-fn a_flood_of_strangers_from_one_address_evicts_its_own_connections_and_no_rank() {
+fn a_flood_of_connections_from_one_address_evicts_its_own_and_no_rank() {
     let mut listener = listener(ListenOptions { pending_max: 8, ..ListenOptions::default() });
     let there = address(&listener);
     let first = silent(there, 2);
@@ -124,7 +124,7 @@ fn no_dialler_in_time_is_not_an_error() {
 }
 
 #[test]
-fn closing_ends_a_waiting_accept_and_every_stranger() {
+fn closing_ends_a_waiting_accept_and_every_unauthenticated_connection() {
     let mut listener = listener(ListenOptions::default());
     let mut stranger = silent(address(&listener), 1);
     wait_until("it came", || listener.counts().accepted == 1);

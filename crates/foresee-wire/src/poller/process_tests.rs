@@ -204,7 +204,7 @@ mod acks {
         for _ in 0..8 {
             sent += pair.0.send(&[IoSlice::new(&chunk)], soon()).unwrap();
             let now = queued(&link);
-            assert!(now >= before, "{before} fell to {now} although nobody reads");
+            assert!(now >= before, "{before} fell to {now} although the peer does not read");
             before = now;
         }
         assert!(before > Bytes::new(500_000), "{before}");
@@ -272,6 +272,6 @@ mod acks {
         assert!(!link.limit_send_buffer(crate::sys::send_buffer_max()).unwrap());
         assert_eq!(size(), before);
         assert!(link.limit_send_buffer(Bytes::new(50_000)).unwrap());
-        assert_eq!(size(), 2 * 100_000, "Linux doubles what is asked for");
+        assert_eq!(size(), 2 * 100_000, "Linux doubles the requested size");
     }
 }

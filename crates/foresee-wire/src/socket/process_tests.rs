@@ -57,11 +57,11 @@ fn a_dial_leaves_from_the_address_that_was_chosen() {
 
 #[test]
 fn errors_name_a_port_in_use_and_a_port_without_listener() {
-    let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    let address = taken.local_addr().unwrap();
+    let occupied = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+    let address = occupied.local_addr().unwrap();
     let message = listen(address, &LinkOptions::default()).unwrap_err().to_string();
     assert!(message.starts_with(&format!("{address} is in use by another process")), "{message}");
-    drop(taken);
+    drop(occupied);
     let message = dial(address, &LinkOptions::default(), Wait::Forever).unwrap_err().to_string();
     assert!(message.starts_with(&format!("nothing listens at {address}")), "{message}");
 }

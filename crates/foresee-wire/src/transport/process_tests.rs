@@ -88,7 +88,7 @@ pub(crate) fn suite(pair: impl Fn() -> Pair) {
     bytes_arrive_once_and_in_order_while_both_ends_send(&pair());
     nothing_there_and_no_wait_is_would_block(&pair());
     a_deadline_ends_a_wait_and_not_before(&pair());
-    a_full_stream_blocks_and_goes_on(&pair());
+    a_full_stream_blocks_and_resumes(&pair());
     an_end_is_read_after_what_was_sent(pair());
     shutdown_ends_whoever_waits(&pair());
     facts_are_the_sockets(&pair());
@@ -160,7 +160,7 @@ fn a_deadline_ends_a_wait_and_not_before((near, far): &Pair) {
     });
 }
 
-fn a_full_stream_blocks_and_goes_on((near, far): &Pair) {
+fn a_full_stream_blocks_and_resumes((near, far): &Pair) {
     let chunk = vec![7; 64 << 10];
     let mut sent = 0;
     // Buffers grow while they fill: a buffer is full if it accepts nothing for a while.

@@ -62,7 +62,7 @@ pub(crate) fn simulate(
     capacity: Bytes,
 ) -> Vec<HitReport> {
     let mut policy = policy.build(epochs, sizes, capacity);
-    let walk = |epoch: &Vec<SampleId>| {
+    let simulate_epoch = |epoch: &Vec<SampleId>| {
         let mut report = HitReport::default();
         for &sample in epoch {
             let outcome = policy.access(sample);
@@ -79,7 +79,7 @@ pub(crate) fn simulate(
         }
         report
     };
-    epochs.iter().map(walk).collect()
+    epochs.iter().map(simulate_epoch).collect()
 }
 
 /// The result of one access.

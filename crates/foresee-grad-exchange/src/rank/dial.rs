@@ -40,7 +40,7 @@ impl Core {
                     let (fault, address) = (fault(&why), core.options.servers[usize::from(server.0)]);
                     let text = match fault {
                         // To start it first is no remedy: it was there.
-                        DialFault::ConnectionRefused => "nothing listens there any more".into(),
+                        DialFault::NobodyThere => "nothing listens there any more".into(),
                         _ => ExchangeError::Server { server: server.0, address, why }.to_string(),
                     };
                     core.not_connected(server, fault, &text);
@@ -91,7 +91,7 @@ impl Core {
 /// Whether a later attempt may end better.
 fn fault(why: &WireError) -> DialFault {
     match why {
-        WireError::ConnectionRefused { .. } => DialFault::ConnectionRefused,
+        WireError::ConnectionRefused { .. } => DialFault::NobodyThere,
         WireError::Version { .. }
         | WireError::SecretDiffers { .. }
         | WireError::TlsMismatch { .. }
@@ -124,7 +124,7 @@ mod tests {
         for why in permanent {
             assert_eq!(fault(&why), DialFault::Permanent, "{why}");
         }
-        assert_eq!(fault(&WireError::ConnectionRefused { peer }), DialFault::ConnectionRefused);
+        assert_eq!(fault(&WireError::ConnectionRefused { peer }), DialFault::NobodyThere);
         for why in [denied(FaultCode::Busy), denied(FaultCode::Closing), WireError::Ended { peer }] {
             assert_eq!(fault(&why), DialFault::Temporary, "{why}");
         }

@@ -109,7 +109,7 @@ pub enum DialFault {
     /// A later attempt would end alike.
     Permanent,
     /// No program listens there.
-    ConnectionRefused,
+    NobodyThere,
     /// A later attempt may succeed.
     Temporary,
 }

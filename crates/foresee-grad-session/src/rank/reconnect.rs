@@ -208,7 +208,7 @@ impl RankSession {
         if self.is_over {
             return;
         }
-        let is_gone = fault == DialFault::ConnectionRefused && !self.settings.may_be_replaced(server);
+        let is_gone = fault == DialFault::NobodyThere && !self.settings.may_be_replaced(server);
         if fault == DialFault::Permanent || is_gone {
             return self.give_up(server, why);
         }

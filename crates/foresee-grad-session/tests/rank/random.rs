@@ -149,7 +149,7 @@ proptest! {
             let before = driver.now;
             driver.pass(TIMEOUT);
             for dial in driver.take_dials() {
-                driver.not_connected(dial.server, DialFault::ConnectionRefused);
+                driver.not_connected(dial.server, DialFault::NobodyThere);
             }
             prop_assert!(driver.now < before.saturating_add(TIMEOUT).saturating_add(TIMEOUT));
             prop_assert!(driver.now < Nanos::from_secs(300), "it waits without a timer: {:?}", driver.rank);

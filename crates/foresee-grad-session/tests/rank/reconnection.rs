@@ -239,7 +239,7 @@ fn a_server_whose_place_stays_empty_is_an_error_in_time_that_says_what_was_missi
     let mut attempts = Vec::new();
     while driver.failure.is_none() {
         attempts.extend(driver.take_dials());
-        driver.not_connected(0, DialFault::ConnectionRefused);
+        driver.not_connected(0, DialFault::NobodyThere);
         driver.pass(ms(100));
     }
     assert_eq!(driver.now, TIMEOUT, "up to the last attempt");
@@ -287,12 +287,12 @@ fn a_server_beside_a_rank_is_waited_for_as_long_as_it_waits_and_not_replaced() {
     let mut driver = Driver::running(beside());
     driver.close(0, broken());
     assert_eq!(driver.take_dials()[0].until, RECONNECT.saturating_add(HEARTBEAT));
-    driver.not_connected(0, DialFault::ConnectionRefused);
+    driver.not_connected(0, DialFault::NobodyThere);
     assert!(driver.failure().contains("server: ServerId(0)"), "{}", driver.failure());
     let mut driver = Driver::running(beside());
     driver.close(1, broken());
     assert_eq!(driver.take_dials()[0].until, TIMEOUT);
-    driver.not_connected(1, DialFault::ConnectionRefused);
+    driver.not_connected(1, DialFault::NobodyThere);
     assert_eq!(driver.failure, None);
     for closed in [Closed::Silent("silent".into()), Closed::Unacknowledged("silent".into())] {
         let mut driver = Driver::running(beside());

@@ -55,7 +55,7 @@ fn errors_name_an_unknown_version_type_flag_and_dtype() {
     };
     assert!(message(0, b'G').contains("begins with byte 0x47"));
     assert_eq!(message(1, 2), "it has version 2, and this build has version 1; install one version on both");
-    assert_eq!(message(2, 99), "has the unknown type 99");
+    assert_eq!(message(2, 99), "it has the unknown type 99");
     assert_eq!(message(3, 0x81), "PUSH has the unknown flags 0x80");
     assert_eq!(message(3, 0x0F), "PUSH has the unknown dtype 15");
     assert!(message(3, 0).contains("name their element type"));

@@ -37,7 +37,7 @@ def _no_hosts() -> str | None:
 def _no_loops() -> str | None:
     from foresee.storage.bench import loop
 
-    return loop.missing()
+    return loop.missing_requirement()
 
 
 #: Markers whose tests may be skipped, each with what says why they have to be; None: they need not be.

@@ -28,21 +28,21 @@ def in_memory() -> Iterator[pathlib.Path]:
 def test_files_on_a_disk_are_evicted_and_the_eviction_is_observed(tmp_path: pathlib.Path) -> None:
     path = cold_file(tmp_path / "chunks.bin", 8 * CHUNK)
     files, whole = [str(path)], 8 * CHUNK
-    assert page_cache.resident(files) == (0, whole)
-    assert not page_cache.touched(files)
-    assert page_cache.share_in_memory(files) == 0
+    assert page_cache.resident_bytes(files) == (0, whole)
+    assert not page_cache.has_resident(files)
+    assert page_cache.resident_share(files) == 0
     path.read_bytes()
-    assert page_cache.resident(files) == (whole, whole)
-    assert page_cache.touched(files)
-    assert page_cache.share_in_memory(files) == 1
-    assert page_cache.evict(files) == page_cache.Evicted(files=1, bytes=whole, kept=0)
-    assert not page_cache.touched(files)
+    assert page_cache.resident_bytes(files) == (whole, whole)
+    assert page_cache.has_resident(files)
+    assert page_cache.resident_share(files) == 1
+    assert page_cache.evict(files) == page_cache.Eviction(files=1, bytes=whole, resident=0)
+    assert not page_cache.has_resident(files)
 
 
 def test_dirty_pages_are_evicted_too(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "chunks.bin"
     path.write_bytes(os.urandom(8 * CHUNK))
-    assert page_cache.evict([str(path)]).kept == 0
+    assert page_cache.evict([str(path)]).resident == 0
 
 
 def test_files_of_a_tmpfs_stay_in_memory(in_memory: pathlib.Path) -> None:

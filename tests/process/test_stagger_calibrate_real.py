@@ -61,7 +61,7 @@ def test_cold_jobs_wait_for_each_chunk_warm_ones_for_none_and_all_are_ended(
     }
     assert not processes_of(data / "chunks.bin")
     # Whatever runs next begins as cold as these did.
-    assert page_cache.resident([str(data / "chunks.bin")])[0] == 0
+    assert page_cache.resident_bytes([str(data / "chunks.bin")])[0] == 0
     assert json.loads(calibrate_really(tmp_path, *arguments))["runs"] == []
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import pathlib
 
-from foresee.storage.page_cache import resident
+from foresee.storage.page_cache import resident_bytes
 from support.waiting import wait_until
 
 __all__ = ["cold_file"]
@@ -21,7 +21,7 @@ def cold_file(path: pathlib.Path, size: int) -> pathlib.Path:
 
         def dropped() -> bool:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-            return resident([str(path)])[0] == 0
+            return resident_bytes([str(path)])[0] == 0
 
         wait_until(dropped, what="a file out of memory")
     finally:

@@ -33,7 +33,7 @@ class FakeStorage:
         self.kept: int | None = 0
         """Bytes that stay in memory when files are driven out; None: the kernel does not tell."""
         self.looks: bool | None = None
-        """What ``touched`` says; None: the truth."""
+        """What ``has_resident`` says; None: the truth."""
         self.counts: Callable[[FakeJob], int | None] = lambda job: job.delivered
         """What the kernel says a job had the storage read."""
 
@@ -42,21 +42,23 @@ class FakeStorage:
         self._free = max(self._clock.now(), self._free) + wait
         return self._free - self._clock.now()
 
-    def files_of(self, jobs: Sequence[Job], paths: Iterable[str]) -> list[str] | None:
+    def find_files(self, jobs: Sequence[Job], paths: Iterable[str]) -> list[str] | None:
         """As ``foresee.storage.page_cache``: only names are looked at."""
-        return page_cache.files_of(jobs, paths)
+        return page_cache.find_files(jobs, paths)
 
-    def evict(self, files: Sequence[str], *, machine: bool = False) -> page_cache.Evicted:
+    def evict(self, files: Sequence[str], *, machine: bool = False) -> page_cache.Eviction:
         """Drive files out of memory."""
         del machine
         self.drop(files)
-        return page_cache.Evicted(files=len(files), bytes=sum(map(os.path.getsize, files)), kept=self.kept)
+        return page_cache.Eviction(
+            files=len(files), bytes=sum(map(os.path.getsize, files)), resident=self.kept
+        )
 
     def drop(self, files: Sequence[str]) -> None:
         """Drive files out of memory."""
         self.memory = {chunk for chunk in self.memory if chunk[0] not in files}
 
-    def touched(self, files: Iterable[str]) -> bool:
+    def has_resident(self, files: Iterable[str]) -> bool:
         """Whether any of the files is in memory."""
         there = {path for path, _ in self.memory}
         return bool(there & set(files)) if self.looks is None else self.looks

@@ -30,10 +30,25 @@ if TYPE_CHECKING:
 __all__ = ["main"]
 
 DONE, BAD_INPUT, ENVIRONMENT, INTERRUPTED, UNREAD = 0, 2, 3, 130, 141
+_COMMANDS = (
+    "analyze",
+    "bench",
+    "calibrate",
+    "cost",
+    "reuse",
+    "index",
+    "network",
+    "predict",
+    "size",
+    "serve",
+    "simulate",
+    "stagger",
+    "which",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; returns its exit code."""
+    """Run a command; return its exit code."""
     parser = _parser()
     options = parser.parse_args(arguments)
     if options.version:
@@ -48,16 +63,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     _paths.expand(options)
     try:
-        code = _run(options)
+        code: int = options.run(options)
         sys.stdout.flush()
     except BrokenPipeError:
-        # As `head` does after its lines. What is still to be flushed at the end has to go somewhere.
+        # `head` closes its end after its lines. Python flushes stdout again when it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return UNREAD
     except OriginMissing as error:
-        return _failed(error, BAD_INPUT)
+        return _fail(error, BAD_INPUT)
     except FileNotFoundError as error:
-        return _failed(_paths.missing(error), BAD_INPUT)
+        return _fail(_paths.describe_missing(error), BAD_INPUT)
     except (
         CatalogInvalid,
         ConfigError,
@@ -67,9 +82,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         StateMismatch,
         IsADirectoryError,
     ) as error:
-        return _failed(error, BAD_INPUT)
+        return _fail(error, BAD_INPUT)
     except (ForeseeError, OSError) as error:
-        return _failed(error, ENVIRONMENT)
+        return _fail(error, ENVIRONMENT)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -77,46 +92,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    from foresee.cli import (
-        analyze,
-        bench,
-        calibrate,
-        cost,
-        index,
-        network,
-        predict,
-        reuse,
-        serve,
-        simulate,
-        size,
-        stagger,
-        which,
-    )
+    from foresee.cli._commands import add_commands
 
     parser = argparse.ArgumentParser(prog="foresee", description="Training that never waits for data.")
     parser.add_argument("--version", action="store_true", help="print the version")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    analyze.add_to(commands)
-    bench.add_to(commands)
-    calibrate.add_to(commands)
-    cost.add_to(commands)
-    reuse.add_to(commands)
-    index.add_to(commands)
-    network.add_to(commands)
-    predict.add_to(commands)
-    size.add_to(commands)
-    serve.add_to(commands)
-    simulate.add_to(commands)
-    stagger.add_to(commands)
-    which.add_to(commands)
+    add_commands(parser, "command", "foresee.cli", _COMMANDS, required=False)
     return parser
 
 
-def _run(options: argparse.Namespace) -> int:
-    code: int = options.run(options)
-    return code
-
-
-def _failed(error: BaseException | str, code: int) -> int:
+def _fail(error: BaseException | str, code: int) -> int:
     print(f"foresee: {error}", file=sys.stderr)
     return code

@@ -2,7 +2,7 @@
 """Figures of ``foresee analyze`` and ``foresee bench storage``: seconds by cache rate, process or epoch, and gains.
 
 They are figures 1 to 4 of the paper that ``foresee.storage.model`` cites: :func:`epochs`, :func:`bars` and
-:func:`epoch_bars` (predictions are faint in them, figure 3), and :func:`pair`.
+:func:`epoch_bars` (with faint bars for predictions, figure 3), and :func:`pair`.
 """
 
 from __future__ import annotations
@@ -21,29 +21,30 @@ from foresee.storage.analysis import IoTable, answers
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["bars", "epoch_bars", "epochs", "in_words", "pair"]
-
 _BARS, _POINTS = 64, 200
 _EPOCHS, _COLUMNS = 12, 3
 """Largest number of epochs on a page, and of panels in a row of it."""
-_SIZE = 7.6, 4.6
-"""Of the figure of a pair, in inches."""
+_PAIR_SIZE = 7.6, 4.6
+"""Inches."""
 
 
 def bars(tables: dict[float, IoTable], facts: dict[str, Any]) -> Figure:
-    """The slowest process of each cache rate, or of one rate the slowest processes; ``facts`` as they are printed."""
+    """Draw the slowest process of each cache rate, or the slowest processes of one rate; ``facts`` are the JSON object.
+
+    Raises:
+        NotMeasured: a table of several rates has a process with an unknown class.
+    """
     classes = next(iter(tables.values())).classes
     goal = None if facts["goal"] is None else facts["goal"]["seconds"]
     if len(tables) > 1:
-        answers.measured(tables)
-        groups = [_group(told["rate"], told["slowest"], told["what_if"], classes) for told in facts["tables"]]
-        return _figures.bars(
-            "I/O time of the slowest process", _subtitle(facts), "cache rate", classes, groups, goal
-        )
+        answers.require_measured(tables)
+        groups = [_group(row["rate"], row["slowest"], row["what_if"], classes) for row in facts["tables"]]
+        title = "I/O time of the slowest process"
+        return _figures.bars(title, _subtitle(facts), "cache rate", classes, {"": groups}, goal)
     groups = []
     (table,) = tables.values()
     change = facts["what_if"]
-    shares = None if change is None else 100 / (100 + np.array([change[name] for name in classes]))
+    shares = None if change is None else answers.remaining_shares([change[name] for name in classes])
     seconds = np.nan_to_num(table.seconds)
     order = np.argsort(-seconds.sum(axis=1), kind="stable")[:_BARS]
     for row in order.tolist():
@@ -52,24 +53,23 @@ def bars(tables: dict[float, IoTable], facts: dict[str, Any]) -> Figure:
             stacks.append(Stack((seconds[row] * shares).tolist(), faint=True))
         groups.append(Group(table.processes[row].removeprefix("rank "), stacks))
     axis = f"process, the slowest {len(groups)} of {len(table.processes)}"
-    return _figures.bars("I/O time by process", _subtitle(facts), axis, classes, groups, goal)
+    return _figures.bars("I/O time by process", _subtitle(facts), axis, classes, {"": groups}, goal)
 
 
 def epochs(rates: Sequence[Mapping[str, Any]], inputs: Sequence[str]) -> Figure:
-    """Of each epoch how long it took, and the I/O time of its slowest process beside it, against the cache rate.
+    """Draw the duration of each epoch and the I/O time of its slowest process against the cache rate.
 
     Args:
-        rates: ascending, one or more; each with its ``rate`` and its ``epochs``, one or more, with ``epoch``,
-            ``seconds`` and ``slowest`` as :func:`foresee.storage.analysis.answers.slowest` has it.
-        inputs: what they are of, in words.
+        rates: as :func:`foresee.storage.analysis.epochs.read` returns them, one or more.
+        inputs: names of the inputs.
     """
     panels = []
     by_epoch = _by_epoch(rates)
     for epoch, at in list(by_epoch.items())[:_EPOCHS]:
-        took = [each["seconds"] for each in at.values()]
+        seconds = [each["seconds"] for each in at.values()]
         io = [each["slowest"]["seconds"] for each in at.values()]
         lines = [
-            Line("the epoch", _figures.COLOURS[0], list(at), took, points="o"),
+            Line("the epoch", _figures.COLOURS[0], list(at), seconds, points="o"),
             Line("I/O of the slowest process", _figures.COLOURS[1], list(at), io, points="^"),
         ]
         panels.append(Panel(f"epoch {epoch}", Axis("cache rate"), Axis("seconds"), lines))
@@ -78,14 +78,18 @@ def epochs(rates: Sequence[Mapping[str, Any]], inputs: Sequence[str]) -> Figure:
 
 
 def epoch_bars(
-    rates: Sequence[Mapping[str, Any]], inputs: Sequence[str], *, changes: str = "", goal: float | None = None
+    rates: Sequence[Mapping[str, Any]],
+    inputs: Sequence[str],
+    *,
+    change: Mapping[str, float] | None = None,
+    goal: float | None = None,
 ) -> Figure:
-    """Of each epoch the slowest process by class, against the cache rate.
+    """Draw the slowest process of each epoch by class against the cache rate.
 
     Args:
-        rates: as :func:`epochs` has them; epochs may have a ``what_if``, which is drawn beside.
-        inputs: what they are of, in words.
-        changes: what the ``what_if`` are with, in words; empty where there are none.
+        rates: as in :func:`epochs`; epochs with a ``what_if`` have a second, faint bar.
+        inputs: names of the inputs.
+        change: percent by class that the ``what_if`` assume; None without them.
         goal: seconds.
     """
     by_epoch = _by_epoch(rates)
@@ -100,13 +104,13 @@ def epoch_bars(
         ]
         for epoch, at in list(by_epoch.items())[:_EPOCHS]
     }
-    words = [*_inputs(inputs, by_epoch), *([f"faint: with {changes}"] if changes else [])]
+    words = [*_inputs(inputs, by_epoch), *([] if change is None else [_faint(change)])]
     title = "I/O time of the slowest process by epoch"
-    return _figures.bar_rows(title, [" · ".join(words)], "cache rate", classes, plots, goal)
+    return _figures.bars(title, [" · ".join(words)], "cache rate", classes, plots, goal)
 
 
 def _by_epoch(rates: Sequence[Mapping[str, Any]]) -> dict[int, dict[float, Mapping[str, Any]]]:
-    """By epoch, then by rate."""
+    """Return the entries by epoch, then by rate."""
     found: dict[int, dict[float, Mapping[str, Any]]] = {}
     for at in rates:
         for each in at["epochs"]:
@@ -134,24 +138,24 @@ def _group(
 
 
 def pair(tables: dict[float, IoTable], question: answers.Question) -> Figure:
-    """The least gains of two classes, a curve per cache rate."""
+    """Draw the least gains of two classes as one curve per cache rate."""
     assert question.pair is not None
     assert question.goal is not None
     fronts = {}
     for rate, table in tables.items():
-        one, other = (table.column(name) for name in question.pair)
-        told = storage.front(table.seconds, question.goal, one, other, question.change)
-        if isinstance(told, storage.Front):
-            fronts[rate] = told
+        first_column, second_column = (table.column(name) for name in question.pair)
+        front = storage.front(table.seconds, question.goal, first_column, second_column, question.change)
+        if isinstance(front, storage.Front):
+            fronts[rate] = front
     gains = [corner for front in fronts.values() for corner in front.corners]
-    ends = tuple(_end([corner[i] for corner in gains]) for i in (0, 1))
+    ends = tuple(_axis_end([corner[i] for corner in gains]) for i in (0, 1))
     steps = [ends[0] * i / _POINTS for i in range(_POINTS + 1)]
     lines = []
     for number, (rate, front) in enumerate(fronts.items()):
         exact = [corner[0] for corner in front.corners if math.isfinite(corner[0])]
         points = [(gain, front.least(gain)) for gain in sorted({*steps, *exact})]
         points = [(gain, least) for gain, least in points if math.isfinite(least)]
-        # From above: less of the first no gain of the second makes good.
+        # The line starts vertically: below this gain of the first class, no gain of the second suffices.
         points = [(points[0][0], max(2 * ends[1], points[0][1])), *points]
         name = f"cache rate {rate:g}" if len(tables) > 1 else "least gains"
         colour = _figures.COLOURS[number % len(_figures.COLOURS)]
@@ -161,11 +165,11 @@ def pair(tables: dict[float, IoTable], question: answers.Question) -> Figure:
         for name, end in zip(question.pair, ends, strict=True)
     )
     title = f"What meets {question.goal:g} s: on the line and above"
-    return _figures.panels(title, (), [[Panel("", first, second, lines)]], size=_SIZE)
+    return _figures.panels(title, (), [[Panel("", first, second, lines)]], size=_PAIR_SIZE)
 
 
-def _end(gains: list[float]) -> float:
-    """Return the end of an axis, with one digit: above the largest finite gain, far above it if others are infinite."""
+def _axis_end(gains: list[float]) -> float:
+    """Return an end with one digit: above the largest finite gain, or far above it if other gains are infinite."""
     largest = max((gain for gain in gains if math.isfinite(gain)), default=0.0)
     if largest <= 0:
         return 100.0
@@ -175,11 +179,9 @@ def _end(gains: list[float]) -> float:
 
 
 def _subtitle(facts: dict[str, Any]) -> list[str]:
-    if facts["what_if"] is None:
-        return [", ".join(facts["inputs"])[:140]]
-    return [", ".join(facts["inputs"])[:140], f"faint: with {in_words(facts['what_if'])}"]
+    change = facts["what_if"]
+    return [", ".join(facts["inputs"])[:140], *([] if change is None else [_faint(change)])]
 
 
-def in_words(percent: Mapping[str, float]) -> str:
-    """Percent by class, in words."""
-    return ", ".join(f"{name} {each:+g} %" for name, each in percent.items() if each)
+def _faint(change: Mapping[str, float]) -> str:
+    return "faint: with " + ", ".join(f"{name} {percent:+g} %" for name, percent in change.items() if percent)

@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Text report of ``foresee analyze`` and ``foresee bench storage``: the table and the answers.
-
-It computes nothing: the JSON object has every number that the report shows.
-"""
+"""Text report of ``foresee analyze`` and ``foresee bench storage``: the table and the answers of the JSON object."""
 
 from __future__ import annotations
 
@@ -10,70 +7,65 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["report"]
-
 _ROWS, _ROWS_AT_RATE = 10, 3
+#: From here on seconds have one decimal: four digits would be printed with an exponent.
 _PLAIN_FROM = 1000.0
-"""Seconds from which a figure has one decimal instead of four digits, which would be printed with an exponent."""
 
 
-def report(facts: dict[str, Any], *, rated: bool) -> str:
-    """The table and the answers; ``rated`` where cache rates were told."""
+def report(facts: dict[str, Any], *, has_rates: bool) -> str:
+    """Return the table and the answers; ``has_rates``: whether the inputs have cache rates."""
     classes = facts["classes"]
     several = len(facts["tables"]) > 1
-    lines: list[str] = []
-    head = f"{'seconds of':<24}" + "".join(f"{name:>12}" for name in classes) + f"{'total':>12}  bottleneck"
-    lines.append(head)
-    for told in facts["tables"]:
+    heads = "".join(f"{name:>12}" for name in [*classes, "total"])
+    lines = [f"{'seconds of':<24}{heads}  bottleneck"]
+    for table in facts["tables"]:
         if several:
-            lines += _of_one(f"slowest at {told['rate']:g}", told["slowest"], classes)
+            lines.append(_slowest(f"slowest at {table['rate']:g}", table["slowest"], classes))
         else:
-            lines += _rows(told, classes)
-        if told["what_if"] is not None:
-            lines += _changed(told, classes, most=_ROWS_AT_RATE if several else _ROWS)
-        for name, value in told["sums_of_all_ranks"].items():
-            lines.append(f"{name}: not measured by process; {_figure(value)} s in sum")
-    for told in facts["epochs"] or ():
-        lines += _of_one(f"slowest in epoch {told['epoch']}", told["slowest"], classes)
-    lines += [line for told in facts.get("waits", ()) for line in _waits(told, several=several)]
+            lines += _rows(table, classes)
+        if table["what_if"] is not None:
+            lines += _changed_rows(table, classes, most=_ROWS_AT_RATE if several else _ROWS)
+        for name, value in table["sums_of_all_ranks"].items():
+            lines.append(f"{name}: not measured by process; {_seconds(value)} s in sum")
+    for epoch in facts["epochs"] or ():
+        lines.append(_slowest(f"slowest in epoch {epoch['epoch']}", epoch["slowest"], classes))
+    lines += [line for waits in facts.get("waits", ()) for line in _waits(waits, several=several)]
     if facts["best_rate"] is not None:
         lines.append(f"fastest at a cache rate of {facts['best_rate']:g}")
     if facts["goal"] is not None:
-        lines += ["", *_goal_lines(facts["goal"], rated=rated, changed=facts["what_if"] is not None)]
+        has_changes = facts["what_if"] is not None
+        lines += ["", *_goal_lines(facts["goal"], has_rates=has_rates, has_changes=has_changes)]
     lines += ["", *(f"- {limit}" for limit in facts["limits"])]
     return "\n".join(lines)
 
 
-def _rows(told: dict[str, Any], classes: list[str]) -> list[str]:
-    """The slowest processes."""
-    order = sorted(
-        range(len(told["processes"])),
-        key=lambda at: -sum(value or 0.0 for value in told["seconds"][at]),
-    )
-    lines = [_row(told["processes"][at], told["seconds"][at], classes) for at in order[:_ROWS]]
-    return lines + _others(len(order) - _ROWS)
+def _rows(table: dict[str, Any], classes: list[str]) -> list[str]:
+    """Format the slowest processes."""
+    rows = list(zip(table["processes"], table["seconds"], strict=True))
+    rows.sort(key=lambda row: -sum(value or 0.0 for value in row[1]))
+    return [_row(*row, classes) for row in rows[:_ROWS]] + _others(len(rows) - _ROWS)
 
 
-def _changed(told: dict[str, Any], classes: list[str], *, most: int) -> list[str]:
-    """The slowest processes with the changes, each with what it takes without."""
-    after = told["what_if"]
-    order = sorted(range(len(told["processes"])), key=lambda at: -after["totals"][at])
+def _changed_rows(table: dict[str, Any], classes: list[str], *, most: int) -> list[str]:
+    """Format the slowest processes with the changes, each with its seconds without them."""
+    after = table["what_if"]
+    order = sorted(range(len(table["processes"])), key=lambda at: -after["totals"][at])
     lines = ["with the changes:"]
     for at in order[:most]:
-        row = _row(f"  {told['processes'][at]}", after["seconds_by_process"][at], classes)
-        lines.append(f"{row} (was {_figure(told['totals'][at])})")
+        row = _row(f"  {table['processes'][at]}", after["seconds_by_process"][at], classes)
+        lines.append(f"{row} (was {_seconds(table['totals'][at])})")
     return lines + _others(len(order) - most)
 
 
 def _row(process: str, seconds: list[float | None], classes: list[str]) -> str:
-    cells = "".join(f"{'?':>12}" if value is None else f"{_figure(value):>12}" for value in seconds)
+    cells = "".join(f"{'?':>12}" if value is None else f"{_seconds(value):>12}" for value in seconds)
     known = [value for value in seconds if value is not None]
     if len(known) < len(seconds):
         return f"{process:<24}{cells}{'?':>12}"
-    return f"{process:<24}{cells}{_figure(sum(known)):>12}  {classes[known.index(max(known))]}"
+    return f"{process:<24}{cells}{_seconds(sum(known)):>12}  {classes[known.index(max(known))]}"
 
 
-def _figure(seconds: float) -> str:
+def _seconds(seconds: float) -> str:
     return f"{seconds:,.1f}" if seconds >= _PLAIN_FROM else f"{seconds:,.4g}"
 
 
@@ -81,38 +73,37 @@ def _others(count: int) -> list[str]:
     return [f"and {count:,} more that are not slower (--json has them)"] if count > 0 else []
 
 
-def _of_one(label: str, slowest: dict[str, Any] | None, classes: list[str]) -> list[str]:
+def _slowest(label: str, slowest: dict[str, Any] | None, classes: list[str]) -> str:
     if slowest is None:
-        return [f"{label:<24}not measured by process"]
-    cells = "".join(f"{_figure(slowest['by_class'].get(name, 0.0)):>12}" for name in classes)
-    return [
-        f"{label:<24}{cells}{_figure(slowest['seconds']):>12}  {slowest['bottleneck']} ({slowest['process']})"
-    ]
+        return f"{label:<24}not measured by process"
+    cells = "".join(f"{_seconds(slowest['by_class'].get(name, 0.0)):>12}" for name in classes)
+    total = f"{_seconds(slowest['seconds']):>12}"
+    return f"{label:<24}{cells}{total}  {slowest['bottleneck']} ({slowest['process']})"
 
 
-def _waits(told: dict[str, Any], *, several: bool) -> list[str]:
+def _waits(waits: dict[str, Any], *, several: bool) -> list[str]:
     """Format the causes of waiting of the rank that waited longest."""
-    if not told["ranks"]:
+    if not waits["ranks"]:
         return []
-    rank, causes = max(told["ranks"].items(), key=lambda each: sum(each[1].values()))
+    rank, causes = max(waits["ranks"].items(), key=lambda each: sum(each[1].values()))
     parts = [
         f"{cause} {seconds:,.4g}"
         for cause, seconds in causes.items()
         if seconds >= 0.01 * sum(causes.values())
     ]
-    where = f" in {told['path']}" if several else ""
+    where = f" in {waits['path']}" if several else ""
     return [f"waited longest{where}: {rank}, {sum(causes.values()):,.4g} s ({', '.join(parts)})"]
 
 
-def _goal_lines(goal: dict[str, Any], *, rated: bool, changed: bool) -> list[str]:
-    def at(told: dict[str, Any]) -> str:
-        return f", at a cache rate of {told['rate']:g}" if rated else ""
+def _goal_lines(goal: dict[str, Any], *, has_rates: bool, has_changes: bool) -> list[str]:
+    def at(answer: dict[str, Any]) -> str:
+        return f", at a cache rate of {answer['rate']:g}" if has_rates else ""
 
     if goal["minimum_rate"] is not None:
-        least = f", at a cache rate of {goal['minimum_rate']:g} and maybe at higher ones" if rated else ""
+        least = f", at a cache rate of {goal['minimum_rate']:g} and maybe at higher ones" if has_rates else ""
         lines = [f"goal {goal['seconds']:g} s: met{least}"]
     else:
-        lines = [f"goal {goal['seconds']:g} s: not met, {_figure(goal['best'])} s at best"]
+        lines = [f"goal {goal['seconds']:g} s: not met, {_seconds(goal['best'])} s at best"]
     for alone in goal["alone"]:
         gains = ", ".join(f"{name} {_gain(percent)}" for name, percent in alone["percent"].items())
         lines.append(f"one class alone{at(alone)}: {gains}")
@@ -120,23 +111,25 @@ def _goal_lines(goal: dict[str, Any], *, rated: bool, changed: bool) -> list[str
     for pair in goal["pair"] or []:
         names = " and ".join(pair["classes"])
         if "best" in pair:
-            lines.append(f"{names}{at(pair)}: cannot; the rest takes {_figure(pair['best'])} s")
+            lines.append(f"{names}{at(pair)}: cannot; the rest takes {_seconds(pair['best'])} s")
         else:
             corners = ", ".join(" with ".join(map(_gain, corner)) for corner in pair["corners"])
             lines.append(f"{names}{at(pair)}: {corners}; between them on a line in 100 / (100 + N)")
     if goal["offers"] is not None and "cheapest" in goal["offers"]:
-        for i, way in enumerate(goal["offers"]["front"]):
-            bought = ", ".join(f"{name} {_gain(percent)}" for name, percent in way["percent"].items())
-            what = f"{bought}{' on top of the changes' if changed else ''}" if bought else "no change"
+        for i, choice in enumerate(goal["offers"]["front"]):
+            bought = ", ".join(f"{name} {_gain(percent)}" for name, percent in choice["percent"].items())
+            what = f"{bought}{' on top of the changes' if has_changes else ''}" if bought else "no change"
             word = "cheapest" if i == 0 else "or"
-            lines.append(f"{word}: {way['price']:,.6g} for {what}{at(way)}: {_figure(way['seconds'])} s")
+            lines.append(
+                f"{word}: {choice['price']:,.6g} for {what}{at(choice)}: {_seconds(choice['seconds'])} s"
+            )
     elif goal["offers"] is not None:
-        lines.append(f"no offers meet it; {_figure(goal['offers']['best'])} s at best")
+        lines.append(f"no offers meet it; {_seconds(goal['offers']['best'])} s at best")
     return lines
 
 
 def _set_lines(sets: list[dict[str, Any]], at: Callable[[dict[str, Any]], str]) -> list[str]:
-    """Of as many classes the set with the least gain, from the fewest on; more of them only where they gain less."""
+    """Format the set with the least gain for each number of classes, as long as more classes need to gain less."""
     lines: list[str] = []
     least = math.inf
     for each in sets:

@@ -8,6 +8,7 @@ numbers for a simulation. A count from a formula is marked as one.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -15,18 +16,15 @@ from foresee.cli import _bucket_runs
 from foresee.errors import ConfigError, NotMeasured
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
-    from foresee.cli._bucket_runs import Simulated
+    from foresee._schema.compat import Compat
     from foresee.jobspec import Job, RankShare
     from foresee.planning import cost
+    from foresee.planning.simulation import Report
 
-__all__ = ["KNOWN", "Arm", "Counts", "arm", "left_out", "policies", "uses_disk"]
-
-KNOWN = ("direct", "disk", "cache", "full_fetch", "fifty_fifty", "foresee")
-"""Policies that are priced."""
+PRICED = ("direct", "disk", "cache", "full_fetch", "fifty_fifty", "foresee")
+"""Policies that have a price."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,13 +32,13 @@ class Counts:
     """Cached bytes of a policy, and its requests to the bucket in the whole run."""
 
     cached: int = 0
-    """Samples that each machine keeps."""
+    """Samples in the cache of each machine."""
     fetch: int | None = None
     """Samples of one request for prefetching; None: no prefetching."""
     lists: int | None = None
-    """Answers of listings; None: as the equations have them."""
+    """Answers of listings; None: by the equations of ``foresee.planning.cost``."""
     gets: int | None = None
-    """Reads; likewise."""
+    """Reads; None: by the equations."""
     read_share: float | None = None
     """Bytes of those reads, in sizes of the data set; None: all samples have one size."""
     counted: Literal["order", "simulated", "limit", "formula"] = "formula"
@@ -50,8 +48,8 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Arm:
-    """One policy of the comparison."""
+class PolicyUsage:
+    """Resources that one policy uses."""
 
     policy: str
     counts: Counts
@@ -61,209 +59,206 @@ class Arm:
     """The source of the wait."""
 
 
-def policies(asked: Job) -> tuple[str, ...]:
-    """Those of the job that this command knows; all of them where the job names none."""
-    if asked.cache.policies is None:
-        return KNOWN
-    chosen = tuple(policy for policy in asked.cache.policies if policy in KNOWN)
+def policies(job: Job) -> tuple[str, ...]:
+    """Return the priced policies of the job; all of them if the job names none.
+
+    Raises:
+        ConfigError: no policy of the job has a price.
+    """
+    listed = PRICED if job.cache.policies is None else job.cache.policies
+    chosen = tuple(policy for policy in listed if policy in PRICED)
     if not chosen:
         raise ConfigError(
-            f"{asked.file}: cache.policies has none that a bucket knows; one or more of {', '.join(KNOWN)} expected"
+            f"{job.file}: cache.policies has none with a price; one or more of {', '.join(PRICED)} expected"
         )
     return chosen
 
 
-def left_out(asked: Job) -> list[str]:
-    """Policies of the job that have no price."""
-    return [policy for policy in asked.cache.policies or () if policy not in KNOWN]
+def unpriced_policies(job: Job) -> list[str]:
+    """Return the policies of the job that have no price."""
+    return [policy for policy in job.cache.policies or () if policy not in PRICED]
 
 
-def uses_disk(asked: Job, policy: str) -> bool:
-    """Whether machines have a disk that is paid: for the root, the data, or what is kept of them."""
-    keeps = policy not in {"direct", "disk"} and asked.cost.cache_in == "disk"
-    return policy == "disk" or keeps or asked.cost.root_disk > 0
+def uses_disk(job: Job, policy: str) -> bool:
+    """Return whether machines have a paid disk: for the root, the data, or the cache."""
+    caches = policy not in {"direct", "disk"} and job.cost.cache_in == "disk"
+    return policy == "disk" or caches or job.cost.root_disk > 0
 
 
-def arm(policy: str, asked: Job, work: cost.Workload, compat: Literal["physical", "paper"]) -> Arm:
+def count_usage(policy: str, job: Job, work: cost.Workload, compat: Compat) -> PolicyUsage:
     """Count the cached bytes, the requests and the wait of a policy.
 
     Raises:
-        ConfigError: as :func:`part`.
-        NotMeasured: neither the job nor a simulation has what the policy needs; the message says what.
+        ConfigError: as :func:`foresee.jobspec.rank_share`.
+        NotMeasured: the job and the simulation lack a value that the policy needs.
     """
     from foresee.jobspec import rank_share
 
-    share = rank_share(asked, work.samples, work.readers)
-    run = _run(policy, asked, compat, work.epochs * work.readers * share.reads)
-    wait, wait_from = _wait(policy, asked, run)
+    share = rank_share(job, work.samples, work.readers)
+    run = _simulate(policy, job, compat, work.epochs * work.readers * share.reads)
+    wait, wait_from = _wait(policy, job, run)
     if policy == "foresee":
-        counts = _of_plan(asked, work, share, run)
+        counts = _planner_counts(job, work, share, run)
     elif compat == "paper":
-        counts = _of_paper(policy, asked, work)
+        counts = _paper_counts(policy, job, work)
     else:
-        counts = _of_window(policy, asked, work, share, run)
-    return Arm(policy, counts, wait, wait_from)
+        counts = _window_counts(policy, job, work, share, run)
+    return PolicyUsage(policy, counts, wait, wait_from)
 
 
-def _run(policy: str, asked: Job, compat: Literal["physical", "paper"], reads: int) -> Simulated | str:
-    """The simulation, unless nothing is asked of it."""
-    given = asked.cost.wait_time or {}
-    told = policy in given or "" in given
-    if told and (policy == "disk" or (compat == "paper" and policy != "foresee")):
-        return "not asked"
-    return _bucket_runs.simulated(policy, asked, compat, reads)
+def _simulate(policy: str, job: Job, compat: Compat, reads: int) -> Report | str:
+    """Simulate the policy unless no count depends on the simulation."""
+    waits = job.cost.wait_time or {}
+    has_wait = policy in waits or "" in waits
+    if has_wait and (policy == "disk" or (compat == "paper" and policy != "foresee")):
+        return "not needed"
+    return _bucket_runs.simulate(policy, job, compat, reads)
 
 
-def _wait(policy: str, asked: Job, run: Simulated | str) -> tuple[float, Literal["job", "simulated"]]:
-    times = asked.cost.wait_time or {}
-    if policy in times:
-        return times[policy], "job"
-    if "" in times:
-        return times[""], "job"
+def _wait(policy: str, job: Job, run: Report | str) -> tuple[float, Literal["job", "simulated"]]:
+    """Return the seconds that do not compute: before training, for samples, and for other ranks."""
+    waits = job.cost.wait_time or {}
+    wait = waits.get(policy, waits.get(""))
+    if wait is not None:
+        return wait, "job"
     if isinstance(run, str):
         raise NotMeasured(
             f"how long {policy} waits for data",
             f"write [cost] wait_time = {{{policy} = ...}}; it was not simulated: {run}",
         )
-    return run.wait, "simulated"
+    return max(0.0, run.total_s - run.compute_s / run.ranks), "simulated"
 
 
-def _of_paper(policy: str, asked: Job, work: cost.Workload) -> Counts:
-    """By the equations, to the letter."""
+def _paper_counts(policy: str, job: Job, work: cost.Workload) -> Counts:
+    """Count by the equations to the letter."""
     if policy in {"direct", "disk"}:
         return Counts()
-    fetch, capacity = (None, asked.cache.window.capacity) if policy == "cache" else _window(policy, asked)
-    return Counts(cached=_kept(asked, work, capacity), fetch=fetch)
+    fetch, capacity = _window(policy, job)
+    return Counts(cached=_cached_samples(job, work, capacity), fetch=fetch)
 
 
-def _of_window(
-    policy: str, asked: Job, work: cost.Workload, share: RankShare, run: Simulated | str
-) -> Counts:
-    """Of the policies that read a bucket sample by sample, or through a window of prefetching."""
+def _window_counts(policy: str, job: Job, work: cost.Workload, share: RankShare, run: Report | str) -> Counts:
+    """Count for policies that read a bucket sample by sample, or through a prefetch window."""
     reads, pages = work.readers * share.reads, -(-work.samples // work.page)
     if policy == "disk":
         return Counts(counted="order")
     if policy == "direct":
-        # Whatever the timing, all that is read comes from the bucket.
-        share_of = None if isinstance(run, str) else _read_share(asked, work, run)
-        return Counts(gets=work.epochs * reads, read_share=share_of, counted="order")
-    fetch, capacity = (None, asked.cache.window.capacity) if policy == "cache" else _window(policy, asked)
-    cached = _kept(asked, work, capacity)
+        # All reads come from the bucket, independent of timing.
+        read_share = None if isinstance(run, str) else _read_share(job, work, run)
+        return Counts(gets=work.epochs * reads, read_share=read_share, counted="order")
+    fetch, capacity = _window(policy, job)
+    cached = _cached_samples(job, work, capacity)
     if not isinstance(run, str):
         return Counts(
             cached=cached,
             fetch=fetch,
             # Each of its listings is one of the whole bucket, page by page; without prefetching an epoch has one.
             lists=None if fetch is None else run.listings * pages,
-            gets=run.gets,
-            read_share=_read_share(asked, work, run),
+            gets=run.origin_requests,
+            read_share=_read_share(job, work, run),
             counted="simulated",
         )
     if fetch is None:
-        return _missed(asked, work, share, capacity, cached)
+        return _missed_counts(job, work, share, capacity, cached)
     return Counts(
         cached=cached,
         fetch=fetch,
         lists=work.epochs * work.readers * pages * -(-share.reads // fetch),
         gets=work.epochs * reads,
-        note=f"each sample fetched once an epoch; what comes late or is there already was not simulated: {run}",
+        note=f"each sample fetched once an epoch; late and cached samples were not simulated: {run}",
     )
 
 
-def _window(policy: str, asked: Job) -> tuple[int, int]:
-    """Samples of a request, and samples that a rank's cache holds."""
-    fetch, capacity = asked.cache.window.fetch, asked.cache.window.capacity
+def _window(policy: str, job: Job) -> tuple[int | None, int | None]:
+    """Return the samples of a request, None without prefetching, and of a rank's cache, None without a limit."""
+    fetch, capacity = job.cache.window.fetch, job.cache.window.capacity
+    if policy == "cache":
+        return None, capacity
     if fetch is None and capacity is None:
         raise NotMeasured(f"what {policy} prefetches", "write [cache.window] fetch or capacity")
     if policy == "full_fetch":
-        fetch = capacity if fetch is None else fetch
-        capacity = fetch if capacity is None else capacity
-    else:
-        assert policy == "fifty_fifty"
-        fetch = max(1, (capacity or 0) // 2) if fetch is None else fetch
-        capacity = 2 * fetch if capacity is None else capacity
-    assert fetch is not None
-    assert capacity is not None
-    return fetch, capacity
+        return capacity if fetch is None else fetch, fetch if capacity is None else capacity
+    assert policy == "fifty_fifty"
+    fetch = max(1, (capacity or 0) // 2) if fetch is None else fetch
+    return fetch, 2 * fetch if capacity is None else capacity
 
 
-def _kept(asked: Job, work: cost.Workload, capacity: int | None) -> int:
-    """Samples that a machine keeps whose ranks have caches of ``capacity`` each."""
-    return work.samples if capacity is None else min(capacity * asked.cluster.ranks_per_machine, work.samples)
+def _cached_samples(job: Job, work: cost.Workload, capacity: int | None) -> int:
+    """Return the cached samples of a machine whose ranks have caches of ``capacity`` each."""
+    return work.samples if capacity is None else min(capacity * job.cluster.ranks_per_machine, work.samples)
 
 
-def _read_share(asked: Job, work: cost.Workload, run: Simulated) -> float | None:
-    """Of samples that differ in size; of others, bytes follow from their number."""
-    one_size = asked.data.index is None and asked.data.size_sigma == 0
-    return None if one_size else run.read_bytes / work.data_bytes
+def _read_share(job: Job, work: cost.Workload, run: Report) -> float | None:
+    """Return the read bytes in sizes of the data set; None for samples of one size."""
+    has_one_size = job.data.index is None and job.data.size_sigma == 0
+    return None if has_one_size else run.origin_bytes / work.data_bytes
 
 
-def _missed(asked: Job, work: cost.Workload, share: RankShare, capacity: int | None, cached: int) -> Counts:
+def _missed_counts(
+    job: Job, work: cost.Workload, share: RankShare, capacity: int | None, cached: int
+) -> Counts:
     """Count the misses of caches without prefetching in the whole run, without a simulation."""
     from foresee.planning import window
 
-    if work.epochs * work.readers * share.reads > _bucket_runs.FOLLOWED_MAX:
-        held = float("inf") if capacity is None else capacity / share.reads
-        rate = window.miss_rate(work.readers, held)
+    if work.epochs * work.readers * share.reads > _bucket_runs.SIMULATED_MAX:
+        rate = window.miss_rate(work.readers, float("inf") if capacity is None else capacity / share.reads)
         gets = round(work.readers * share.reads * (1 + (work.epochs - 1) * rate))
         return Counts(cached=cached, gets=gets, counted="limit", note="the limit of many samples")
-    missed = sum(
-        sum(window.misses(_orders(asked, work, share, rank), capacity)) for rank in range(work.readers)
+    orders = (_orders(job, work, share, rank) for rank in range(work.readers))
+    return Counts(
+        cached=cached, gets=sum(sum(window.misses(each, capacity)) for each in orders), counted="order"
     )
-    return Counts(cached=cached, gets=missed, counted="order")
 
 
-def _orders(asked: Job, work: cost.Workload, share: RankShare, rank: int) -> Iterator[NDArray[Any]]:
+def _orders(job: Job, work: cost.Workload, share: RankShare, rank: int) -> Iterator[NDArray[Any]]:
     """Return the reads of a rank, epoch by epoch."""
     from foresee import _native
 
     for epoch in range(work.epochs):
-        ids = _native.order_distributed(work.samples, work.readers, rank, seed=asked.train.seed, epoch=epoch)
+        ids = _native.order_distributed(work.samples, work.readers, rank, seed=job.train.seed, epoch=epoch)
         yield ids[: share.reads]
 
 
-def _of_plan(asked: Job, work: cost.Workload, share: RankShare, run: Simulated | str) -> Counts:
-    """Of Foresee's own runs: one listing; reads by the planner, or all that ranks see where they can keep it."""
-    room = sum(tier.capacity or 0 for tier in asked.cluster.tiers)
+def _planner_counts(job: Job, work: cost.Workload, share: RankShare, run: Report | str) -> Counts:
+    """Count for Foresee: one listing; the planner's reads, or one read per sample and rank if the tiers have space."""
+    capacity = sum(tier.capacity or 0 for tier in job.cluster.tiers)
     size = work.data_bytes / work.samples
-    large = work.epochs * work.readers * share.reads > _bucket_runs.FOLLOWED_MAX
-    if large:
-        # Of a sample, the chance that a rank reads it in some epoch.
-        seen = round(work.samples * (1 - (1 - share.reads / work.samples) ** work.epochs))
-        reads, most = work.readers * seen, seen
+    is_large = work.epochs * work.readers * share.reads > _bucket_runs.SIMULATED_MAX
+    if is_large:
+        # A rank reads a sample in an epoch with probability share.reads / samples.
+        most = round(work.samples * (1 - (1 - share.reads / work.samples) ** work.epochs))
+        reads = work.readers * most
     else:
-        reads, most = _distinct(asked, work, share)
-    fits = most * size <= room
-    held = min(most if fits else int(room // size), work.samples)
-    kept = min(held * asked.cluster.ranks_per_machine, work.samples)
+        reads, most = _distinct_reads(job, work, share)
+    has_space = most * size <= capacity
+    held = min(most if has_space else int(capacity // size), work.samples)
+    cached = min(held * job.cluster.ranks_per_machine, work.samples)
     pages = -(-work.samples // work.page)
     if not isinstance(run, str):
         return Counts(
-            cached=kept,
+            cached=cached,
             lists=pages,
-            gets=run.gets,
-            read_share=_read_share(asked, work, run),
+            gets=run.origin_requests,
+            read_share=_read_share(job, work, run),
             counted="simulated",
         )
-    if not fits:
+    if not has_space:
         raise NotMeasured(
             "what foresee reads from the bucket",
-            f"the tiers have {room:,} bytes and a rank reads {most * size:,.0f}; it was not simulated: {run}",
+            f"the tiers have {capacity:,} bytes and a rank reads {most * size:,.0f}; it was not simulated: {run}",
         )
-    if large:
-        return Counts(cached=kept, lists=pages, gets=reads, counted="limit", note="the limit of many samples")
-    return Counts(cached=kept, lists=pages, gets=reads, counted="order")
+    note = "the limit of many samples" if is_large else None
+    return Counts(cached=cached, lists=pages, gets=reads, counted="limit" if is_large else "order", note=note)
 
 
-def _distinct(asked: Job, work: cost.Workload, share: RankShare) -> tuple[int, int]:
-    """Different samples that a rank reads in the whole run: added up over ranks, and the most of one."""
+def _distinct_reads(job: Job, work: cost.Workload, share: RankShare) -> tuple[int, int]:
+    """Return the distinct samples of each rank in the whole run: their sum over ranks, and the largest number."""
     import numpy as np
 
-    total = most = 0
+    counts = []
     for rank in range(work.readers):
-        seen = np.zeros(work.samples, dtype=bool)
-        for ids in _orders(asked, work, share, rank):
-            seen[ids] = True
-        distinct = int(seen.sum())
-        total, most = total + distinct, max(most, distinct)
-    return total, most
+        is_read = np.zeros(work.samples, dtype=bool)
+        for ids in _orders(job, work, share, rank):
+            is_read[ids] = True
+        counts.append(int(is_read.sum()))
+    return sum(counts), max(counts)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures of the commands, drawn with matplotlib: stacked bars, panels of lines, curves over bandwidths, heat maps.
 
-This module imports matplotlib, so commands import it only when a picture is requested. It knows no command: callers
+This module imports matplotlib, so commands import it only when a figure is requested. It knows no command: callers
 decide what a bar or a line stands for. pyplot is not used, and equal inputs give equal bytes.
 """
 
@@ -13,12 +13,14 @@ import os
 import textwrap
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from foresee._schema import files
 from foresee.errors import PackageMissing
 
 try:
     import matplotlib as mpl
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.collections import PolyCollection
     from matplotlib.colors import to_rgba
@@ -31,23 +33,6 @@ except ModuleNotFoundError as error:
     raise PackageMissing(
         "pictures are drawn with matplotlib; install matplotlib, or foresee[plot]"
     ) from error
-
-__all__ = [
-    "COLOURS",
-    "Axis",
-    "Bar",
-    "Group",
-    "Line",
-    "Mark",
-    "Panel",
-    "Stack",
-    "bandwidths",
-    "bar_rows",
-    "bars",
-    "heat_map",
-    "panels",
-    "write",
-]
 
 INK, GRID = "#333333", "#dddddd"
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
@@ -172,25 +157,38 @@ def bars(
     lines: Sequence[str],
     axis: str,
     classes: Sequence[str],
-    groups: Sequence[Group],
+    rows: Mapping[str, Sequence[Group]],
     goal: float | None = None,
     unit: str = "seconds",
 ) -> Figure:
-    """Draw one row of stacked bars; ``goal``, in ``unit``, is a dashed line."""
-    return _bars(title, lines, axis, classes, {"": groups}, goal, unit)
-
-
-@mpl.rc_context(_STYLE)
-def bar_rows(
-    title: str,
-    lines: Sequence[str],
-    axis: str,
-    classes: Sequence[str],
-    rows: Mapping[str, Sequence[Group]],
-    goal: float | None = None,
-) -> Figure:
-    """Draw one row of stacked bars below another, by name, in seconds and on one scale."""
-    return _bars(title, lines, axis, classes, rows, goal, "seconds")
+    """Draw rows of stacked bars by name, on one scale; ``goal``, in ``unit``, is a dashed line."""
+    figure = _page(title, lines, (_BARS[0], _BARS[1] * len(rows)))
+    colours = {name: _STACKED[i % len(_STACKED)] for i, name in enumerate(classes)}
+    plots = figure.subplots(len(rows), 1, squeeze=False, sharey=True)[:, 0]
+    for axes, (name, groups) in zip(plots, rows.items(), strict=True):
+        _stacks(axes, groups, colours)
+        _labels(axes, [group.label for group in groups])
+        axes.set_title(name, loc="left", fontsize=10)
+        axes.set(xlabel=axis, ylabel=unit, xlim=(-0.5, len(groups) - 0.5))
+        axes.grid(visible=False, axis="x")
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+        if goal is not None:
+            axes.axhline(goal, color=INK, linestyle="--", linewidth=1)
+            axes.annotate(
+                "goal",
+                (1.0, goal),
+                xycoords=("axes fraction", "data"),
+                xytext=(4, 0),
+                textcoords="offset points",
+                va="center",
+            )
+    heights = [sum(stack.values) for groups in rows.values() for group in groups for stack in group.stacks]
+    plots[0].set_ylim(0.0, 1.05 * max([*heights, goal or 0.0]) or 1.0)
+    # As in a stack, the last class is the highest.
+    names = classes[::-1]
+    handles = [Patch(facecolor=colours[name]) for name in names]
+    _legend(plots[0], names, handles, loc="upper left", bbox_to_anchor=(1.05, 1.0))
+    return figure
 
 
 @mpl.rc_context(_STYLE)
@@ -205,7 +203,7 @@ def panels(
         for j, axes in enumerate(grid[i]):
             if j < len(row):
                 _panel(axes, row[j])
-                _legend(axes, row[j].lines)
+                _line_legend(axes, row[j].lines)
             else:
                 axes.remove()
     return figure
@@ -238,7 +236,7 @@ def bandwidths(
     left.set_xticks([], minor=True)
     left.set_ylim(0, 1)
     left.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0, symbol=" %"))
-    _legend(left, panel.lines)
+    _line_legend(left, panel.lines)
     ((name, listed),) = bars.items()
     values = [bar.value or 0.0 for bar in listed]
     right.barh([bar.name for bar in listed], values, color=[bar.colour for bar in listed], alpha=0.8)
@@ -319,52 +317,6 @@ def _page(title: str, lines: Sequence[str], size: tuple[float, float]) -> Figure
     return figure
 
 
-def _bars(
-    title: str,
-    lines: Sequence[str],
-    axis: str,
-    classes: Sequence[str],
-    rows: Mapping[str, Sequence[Group]],
-    goal: float | None,
-    unit: str,
-) -> Figure:
-    figure = _page(title, lines, (_BARS[0], _BARS[1] * len(rows)))
-    colours = {name: _STACKED[i % len(_STACKED)] for i, name in enumerate(classes)}
-    plots = figure.subplots(len(rows), 1, squeeze=False, sharey=True)[:, 0]
-    for axes, (name, groups) in zip(plots, rows.items(), strict=True):
-        _stacks(axes, groups, colours)
-        _labels(axes, [group.label for group in groups])
-        axes.set_title(name, loc="left", fontsize=10)
-        axes.set(xlabel=axis, ylabel=unit, xlim=(-0.5, len(groups) - 0.5))
-        axes.grid(visible=False, axis="x")
-        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
-        if goal is not None:
-            axes.axhline(goal, color=INK, linestyle="--", linewidth=1)
-            axes.annotate(
-                "goal",
-                (1.0, goal),
-                xycoords=("axes fraction", "data"),
-                xytext=(4, 0),
-                textcoords="offset points",
-                va="center",
-            )
-    heights = [sum(stack.values) for groups in rows.values() for group in groups for stack in group.stacks]
-    plots[0].set_ylim(0.0, 1.05 * max([*heights, goal or 0.0]) or 1.0)
-    # As in a stack, the last class is the highest.
-    handles = [Patch(facecolor=colour) for colour in colours.values()][::-1]
-    legend = plots[0].legend(
-        handles,
-        [" "] * len(handles),
-        loc="upper left",
-        bbox_to_anchor=(1.05, 1.0),
-        borderaxespad=0,
-        frameon=False,
-    )
-    for text, name in zip(legend.get_texts(), reversed(classes), strict=True):
-        text.set_text(name)
-    return figure
-
-
 def _stacks(axes: Axes, groups: Sequence[Group], colours: Mapping[str, str]) -> None:
     """Draw each class as one collection of rectangles, which is much faster than a patch for each of them."""
     for at, (name, colour) in enumerate(colours.items()):
@@ -424,22 +376,26 @@ def _panel(axes: Axes, panel: Panel) -> None:
         axes.plot(line.x, line.y, color=line.colour, linestyle=line.dash, marker=line.points, label=line.name)
 
 
-def _legend(axes: Axes, lines: Sequence[Line]) -> None:
+def _line_legend(axes: Axes, lines: Sequence[Line]) -> None:
     """Name lines below their panel, in rows of five."""
-    handles = [Line2D([], [], color=line.colour, linestyle=line.dash, marker=line.points) for line in lines]
-    if not handles:
-        return
-    below = axes.transAxes + ScaledTranslation(0.0, -_LEGEND, axes.figure.dpi_scale_trans)
-    # A label that starts with "_" would be left out if it was passed here.
-    legend = axes.legend(
-        handles,
-        [" "] * len(lines),
-        loc="upper center",
-        bbox_to_anchor=(0.5, 0.0),
-        bbox_transform=below,
-        borderaxespad=0,
-        ncols=min(len(lines), 5),
-        frameon=False,
-    )
-    for text, line in zip(legend.get_texts(), lines, strict=True):
-        text.set_text(line.name)
+    if lines:
+        below = axes.transAxes + ScaledTranslation(0.0, -_LEGEND, axes.figure.dpi_scale_trans)
+        handles = [
+            Line2D([], [], color=line.colour, linestyle=line.dash, marker=line.points) for line in lines
+        ]
+        _legend(
+            axes,
+            [line.name for line in lines],
+            handles,
+            loc="upper center",
+            bbox_to_anchor=(0.5, 0.0),
+            bbox_transform=below,
+            ncols=min(len(lines), 5),
+        )
+
+
+def _legend(axes: Axes, names: Sequence[str], handles: Sequence[Artist], **place: Any) -> None:
+    # matplotlib leaves out a label that starts with "_" if it is passed here.
+    legend = axes.legend(handles, [" "] * len(handles), borderaxespad=0, frameon=False, **place)
+    for text, name in zip(legend.get_texts(), names, strict=True):
+        text.set_text(name)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths on the command line: ``~`` expanded in every argument, and what to do about a file that is missing.
+"""Paths on the command line: ``~`` expanded in every argument, and hints for missing files.
 
 A shell expands ``~`` only at the beginning of a word, so that ``--plot=~/a.svg`` and ``lfs=~/local`` reach the command
 as they are.
@@ -15,15 +15,14 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import argparse
 
-__all__ = ["expand", "missing"]
-
 #: NAME= or RATE= before a path.
 _NAMED = re.compile(r"([\w.-]+=)(~.*)", flags=re.DOTALL)
-#: What makes a file of some ending.
-_MAKERS = {
+_REMEDIES = {
+    "profile.toml": "`foresee calibrate` measures a machine profile",
     ".fidx": "`foresee index` makes one",
     ".db": "`foresee stagger calibrate` measures jobs into a catalog",
 }
+"""Commands that write a file, by its name or suffix."""
 _SHOWN = 5
 
 
@@ -31,17 +30,17 @@ def expand(options: argparse.Namespace) -> None:
     """Expand ``~`` in all values of a command line."""
     for name, value in vars(options).items():
         if isinstance(value, str):
-            setattr(options, name, _expanded(value))
+            setattr(options, name, _expand(value))
         elif isinstance(value, list):
-            setattr(options, name, [_expanded(each) if isinstance(each, str) else each for each in value])
+            setattr(options, name, [_expand(each) if isinstance(each, str) else each for each in value])
 
 
-def _expanded(word: str) -> str:
+def _expand(word: str) -> str:
     match = _NAMED.fullmatch(word)
     return match[1] + os.path.expanduser(match[2]) if match else os.path.expanduser(word)
 
 
-def missing(error: FileNotFoundError) -> str:
+def describe_missing(error: FileNotFoundError) -> str:
     """Return the hint for a missing file: similar files of its folder, or the command that writes it."""
     path = error.filename
     if not isinstance(path, str) or error.filename2 is not None:
@@ -49,12 +48,12 @@ def missing(error: FileNotFoundError) -> str:
     folder, name = os.path.split(path)
     if not os.path.isdir(folder or "."):
         return f"{path}: no such file, nor a folder {folder}"
-    ending = os.path.splitext(name)[1]
-    there = sorted(each for each in os.listdir(folder or ".") if ending and each.endswith(ending))
-    near = get_close_matches(name, there, _SHOWN, 0.0)
-    told = [f"{folder or 'this folder'} has {', '.join(near)}"] if near else []
-    if name == "profile.toml":
-        told.append("`foresee calibrate` measures a machine profile")
-    elif ending in _MAKERS:
-        told.append(_MAKERS[ending])
-    return "; ".join([f"{path}: no such file", *told])
+    suffix = os.path.splitext(name)[1]
+    candidates = sorted(each for each in os.listdir(folder or ".") if suffix and each.endswith(suffix))
+    near = get_close_matches(name, candidates, _SHOWN, 0.0)
+    parts = [f"{path}: no such file"]
+    if near:
+        parts.append(f"{folder or 'this folder'} has {', '.join(near)}")
+    if remedy := _REMEDIES.get(name, _REMEDIES.get(suffix)):
+        parts.append(remedy)
+    return "; ".join(parts)

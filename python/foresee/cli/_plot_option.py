@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that name the file of a picture: they are checked before a command computes anything.
+"""Options that name the file of a figure: they are checked before a command computes anything.
 
 This module stays importable without matplotlib, as every command does.
 """
@@ -7,11 +7,20 @@ This module stays importable without matplotlib, as every command does.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-__all__ = ["METAVAR", "check", "need_matplotlib"]
+if TYPE_CHECKING:
+    import argparse
 
-METAVAR = "FILE"
+    from matplotlib.figure import Figure
+
 _FORMATS = (".svg", ".png", ".pdf")
+
+
+def add_to(parser: argparse.ArgumentParser, help_: str, option: str = "--plot") -> None:
+    """Add the option."""
+    parser.add_argument(option, metavar="FILE", help=help_)
 
 
 def check(option: str, path: str | None) -> list[str]:
@@ -28,8 +37,16 @@ def check(option: str, path: str | None) -> list[str]:
     return []
 
 
+def write(path: str | None, draw: Callable[[], Figure]) -> None:
+    """Write the figure that ``draw`` returns, if the option names a file."""
+    if path is not None:
+        from foresee.cli import _figures
+
+        _figures.write(path, draw())
+
+
 def need_matplotlib() -> None:
-    """Import what draws pictures.
+    """Import the module that draws figures.
 
     Raises:
         PackageMissing: matplotlib is not installed.

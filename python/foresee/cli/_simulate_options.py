@@ -1,14 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options of every command that simulates: the job by file or name, the reading of the model, and the thread count.
-
-They are defined once, so that an option means the same in each command.
-"""
+"""Options of every command that simulates: the job by file or name, the reading of the model, and the thread count."""
 
 from __future__ import annotations
 
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
+from foresee.cli._commands import add_compat
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,17 +14,10 @@ if TYPE_CHECKING:
 
     from foresee.jobspec import Job
 
-__all__ = ["add_to", "faults", "named_job"]
-
 
 def add_to(parser: argparse.ArgumentParser) -> None:
-    """Add them."""
-    parser.add_argument(
-        "--compat",
-        choices=("physical", "paper"),
-        default="physical",
-        help="paper: the published formulas, in which every thread has a rank's share of the origin",
-    )
+    """Add the options."""
+    add_compat(parser, "the published formulas, in which every thread has a rank's share of the origin")
     parser.add_argument(
         "--order",
         choices=("shuffled", "distributed", "sequential"),
@@ -45,26 +36,26 @@ def add_to(parser: argparse.ArgumentParser) -> None:
 
 
 def faults(options: argparse.Namespace) -> list[str]:
-    """Return the faults of the options by themselves."""
+    """Return the faults of the options."""
     if options.threads is not None and options.threads < 1:
         return [f"--threads {options.threads}: 1 or more"]
     return []
 
 
-def named_job(named: str, wrong: list[str]) -> Job | None:
-    """The job from that file, or the published scenario of that name; None, and what is wrong is in ``wrong``."""
+def read_job(name: str, faults: list[str]) -> Job | None:
+    """Return the job in the file ``name``, or the published scenario; None after adding to ``faults``."""
     from foresee import jobspec
 
     try:
-        return jobspec.scenario(named) if named in jobspec.scenarios() else jobspec.read(named)
+        return jobspec.scenario(name) if name in jobspec.scenarios() else jobspec.read(name)
     except ConfigError as error:
-        wrong += error.faults
+        faults += error.faults
     except FileNotFoundError:
-        if named.endswith(".toml") or "/" in named:
+        if name.endswith(".toml") or "/" in name:
             raise
-        near = get_close_matches(named, jobspec.scenarios(), 1, 0.0)
+        near = get_close_matches(name, jobspec.scenarios(), 1, 0.0)
         known = ", ".join(jobspec.scenarios())
-        wrong.append(
-            f"{named}: no such file, and no published scenario; did you mean {near[0]}? Known are {known}"
+        faults.append(
+            f"{name}: no such file, and no published scenario; did you mean {near[0]}? Known are {known}"
         )
     return None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figures of ``foresee simulate``: bars stacked by where the time went, or a heat map of two swept keys.
 
-Time is computing, waiting for a sample (by its source: a tier, another rank, the origin), waiting for other ranks, and
-the initialization before training.
+Bars consist of computing, waiting for a sample (by its source: a tier, another rank, the origin), waiting for other
+ranks, and the initialization before training.
 
 Source: Dryden et al., "Clairvoyant Prefetching for Distributed Machine Learning I/O", SC 2021, figure 8: execution time
 stacked by I/O location.
@@ -10,6 +10,7 @@ stacked by I/O location.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from foresee.cli import _figures
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from matplotlib.figure import Figure
-
-__all__ = ["figure"]
 
 _PEERS = "peers"
 
@@ -55,28 +54,30 @@ def _map(facts: dict[str, Any], runs: list[dict[str, Any]], title: str, lines: l
 
 def _stacks(runs: list[dict[str, Any]], tiers: Sequence[str], title: str, lines: list[str]) -> Figure:
     stalls = [_stalls(one) for one in runs]
-    # A job without tiers may have a policy that keeps samples in memory all the same.
-    known = [*(tiers or ["ram"]), _PEERS, "origin"]
-    places = [place for place in known if any(place in stall for stall in stalls)]
+    # Some policies cache samples in memory although the job has no tiers.
+    sources = [
+        source
+        for source in [*(tiers or ["ram"]), _PEERS, "origin"]
+        if any(source in stall for stall in stalls)
+    ]
     groups: dict[str, list[_figures.Stack]] = {}
     for one, stall in zip(runs, stalls, strict=True):
         ranks = one["ranks"]
-        parts = [one["compute_s"], *(stall.get(place, 0.0) for place in places), one["barrier_s"]]
+        parts = [one["compute_s"], *(stall.get(source, 0.0) for source in sources), one["barrier_s"]]
         label = " ".join([one["policy"], ", ".join(one.get("at", {}).values())]).strip()
         mark = "" if one["finished"] else "~"
         groups.setdefault(mark + label, []).append(
             _figures.Stack([*(part / ranks for part in parts), one["init_s"]])
         )
-    classes = ["compute", *(f"stall: {place}" for place in places), "other ranks", "init"]
+    classes = ["compute", *(f"stall: {source}" for source in sources), "other ranks", "init"]
     bars = [_figures.Group(label, stacks) for label, stacks in groups.items()]
-    return _figures.bars(title, lines, "policy", classes, bars)
+    return _figures.bars(title, lines, "policy", classes, {"": bars})
 
 
 def _stalls(one: dict[str, Any]) -> dict[str, float]:
     """Return the seconds that all ranks waited, by the source of the sample; other ranks' tiers are one source."""
-    waited: dict[str, float] = {}
+    stalls: dict[str, float] = defaultdict(float)
     for each in one["reads"]:
-        place = _PEERS if each["source"].startswith("peer ") else each["source"]
         if each["waited_s"] > 0:
-            waited[place] = waited.get(place, 0.0) + each["waited_s"]
-    return waited
+            stalls[_PEERS if each["source"].startswith("peer ") else each["source"]] += each["waited_s"]
+    return stalls

@@ -9,13 +9,11 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-__all__ = ["text"]
-
 _POLICY = 19
 
 
 def text(facts: dict[str, Any], *, details: bool) -> str:
-    """A table per point of a sweep; with ``details``, below each its sources and its epochs."""
+    """Return a table per point of a sweep; with ``details``, also its sources and epochs."""
     ranks = next((one["ranks"] for one in facts["runs"] if "ranks" in one), None)
     lines = [
         (
@@ -36,9 +34,9 @@ def text(facts: dict[str, Any], *, details: bool) -> str:
             f"{'hits':>7}{'from origin':>13}{'requests':>13}{'coverage':>10}"
         )
         lines += [_row(one) for one in runs]
-        told = [one for one in runs if "total_s" in one]
-        if details and told:
-            lines += ["", *_sources(told), "", *_epochs(told)]
+        complete = [one for one in runs if "total_s" in one]
+        if details and complete:
+            lines += ["", *_sources(complete), "", *_epochs(complete)]
     if len(facts["sweep"]) == 2:
         lines.append("\n--plot draws two swept keys as a heat map")
     return "\n".join(lines)
@@ -50,9 +48,9 @@ def _row(one: dict[str, Any]) -> str:
     if "not_begun" in one:
         return f"{one['policy']:<{_POLICY}}not begun"
     ranks = one["ranks"]
-    took = [_seconds(each, 1) for each in _took(one)]
-    first = took[0] if took else "-"
-    later = _seconds(sum(_took(one)[1:]), len(took) - 1) if len(took) > 1 else "-"
+    epochs = _epoch_seconds(one)
+    first = _seconds(epochs[0], 1) if epochs else "-"
+    later = _seconds(sum(epochs[1:]), len(epochs) - 1) if len(epochs) > 1 else "-"
     total = f"{'' if one['finished'] else '~'}{one['total_s']:,.2f}"
     hits = "-" if one["hit_rate"] is None else f"{one['hit_rate']:.1%}"
     return (
@@ -63,7 +61,7 @@ def _row(one: dict[str, Any]) -> str:
 
 
 def _sources(runs: list[dict[str, Any]]) -> list[str]:
-    """A row per policy and source; what a policy reads to keep it goes from the origin into a tier."""
+    """Return a row per policy and source; reads that fill a cache go from the origin into a tier."""
     lines = [
         "by source; samples and bytes of all ranks, time of all threads of a rank, stall: how long training waited",
         f"{'policy':<{_POLICY}}{'source':<26}{'samples':>15}{'bytes':>12}{'time':>14}{'stall':>12}",
@@ -80,19 +78,19 @@ def _sources(runs: list[dict[str, Any]]) -> list[str]:
 
 
 def _epochs(runs: list[dict[str, Any]]) -> list[str]:
-    """A row per policy and epoch that was simulated to its end; epochs that look alike share one."""
+    """Return a row per policy and finished epoch; equal rows are merged."""
     lines = [
         "by epoch; alike ones in one row",
         f"{'policy':<{_POLICY}}{'epochs':<12}{'time':>12}{'stall':>12}{'samples from origin':>21}",
     ]
     for one in runs:
         cells = [
-            f"{_seconds(took, 1):>12}{_seconds(epoch['stall_s'], one['ranks']):>12}{epoch['origin_samples']:>21,}"
-            for took, epoch in zip(_took(one), one["epochs"], strict=True)
+            f"{_seconds(seconds, 1):>12}{_seconds(epoch['stall_s'], one['ranks']):>12}{epoch['origin_samples']:>21,}"
+            for seconds, epoch in zip(_epoch_seconds(one), one["epochs"], strict=True)
         ]
         number = 1
-        for cell, alike in itertools.groupby(cells):
-            last = number + len(list(alike)) - 1
+        for cell, group in itertools.groupby(cells):
+            last = number + len(list(group)) - 1
             which = f"{number}" if last == number else f"{number}-{last}"
             lines.append(f"{_name(one):<{_POLICY}}{which:<12}{cell}")
             number = last + 1
@@ -105,14 +103,14 @@ def _name(one: dict[str, Any]) -> str:
     return f"{'' if one['finished'] else '~'}{one['policy']}"
 
 
-def _took(one: dict[str, Any]) -> list[float]:
-    """Seconds of each epoch; what comes before training is in none."""
+def _epoch_seconds(one: dict[str, Any]) -> list[float]:
+    """Return the seconds of each epoch, without the initialization before training."""
     ends = [one["init_s"], *(epoch["end_s"] for epoch in one["epochs"])]
     return [end - before for before, end in itertools.pairwise(ends)]
 
 
-def _seconds(value: float, over: int) -> str:
-    return f"{value / over:,.2f}"
+def _seconds(value: float, count: int) -> str:
+    return f"{value / count:,.2f}"
 
 
 def _bytes(count: float) -> str:

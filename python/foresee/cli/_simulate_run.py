@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Simulations of ``foresee simulate``: policies on points of a sweep, concurrently on a few threads, with progress.
+"""Simulations of ``foresee simulate`` and ``foresee size``, concurrently on a few threads, with progress.
 
-Ctrl-C stops every run at its current step and keeps the results so far. Faults of the core are reported with the job's
-file and its keys.
+Ctrl-C stops every run at its current step, and the results so far are reported. Faults of the core are reported with
+the job's file and its keys.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from __future__ import annotations
 import os
 import re
 import threading
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from foresee.cli._status import Status
 from foresee.errors import ConfigError, Unsupported
@@ -23,16 +24,14 @@ if TYPE_CHECKING:
     from foresee.jobspec import Job
     from foresee.planning import simulation
 
-__all__ = ["Simulations", "Task", "one", "simulate"]
-
-_LOOK_S = 0.1
-#: Of a task that prepares: as much as its training, which no one can know before.
-_PREPARING = 0.5
+_POLL_S = 0.1
+#: Share of a run's progress for its preparation, whose relative duration is unknown in advance.
+_PREPARATION_SHARE = 0.5
 
 
 @dataclass(eq=False)
 class Task:
-    """One policy on one point of a sweep. Equal only to itself: threads find theirs in a list of running ones."""
+    """One policy on one point of a sweep; compared by identity, so that a thread finds its own in a list."""
 
     policy: str
     point: tuple[str, ...]
@@ -45,33 +44,32 @@ class Task:
 
 @dataclass
 class Simulations:
-    """All that is to be simulated, in the order in which it is shown."""
+    """All simulations, in the order of the report."""
 
     axes: dict[str, list[str]]
     tasks: list[Task] = field(default_factory=list)
-    stopped: bool = False
+    is_interrupted: bool = False
 
 
-def simulate(simulations: Simulations, options: argparse.Namespace) -> None:
-    """Run all tasks on a few threads; Ctrl-C ends them where they are.
+def run_all(simulations: Simulations, options: argparse.Namespace) -> None:
+    """Run all tasks on a few threads; Ctrl-C stops them.
 
     Raises:
-        ConfigError: what the core found wrong with the jobs that had begun, all of it.
+        ConfigError: faults that the core found in the jobs that had begun.
         OSError: a ledger cannot be written.
     """
-    stop, status = threading.Event(), Status()
-    workers = options.threads or os.cpu_count() or 1
-    with ThreadPoolExecutor(workers, thread_name_prefix="foresee-simulate") as pool:
-        running = [pool.submit(one, task, options, stop) for task in simulations.tasks]
+    stop, status, tasks = threading.Event(), Status(), simulations.tasks
+
+    def show() -> None:
+        done = f"{sum(task.share == 1.0 for task in tasks)} of {len(tasks)}"
+        status.bar(sum(task.share for task in tasks) / len(tasks), done)
+
+    with ThreadPoolExecutor(options.threads or os.cpu_count() or 1, "foresee-simulate") as pool:
+        running = [pool.submit(run, task, options, stop) for task in tasks]
         try:
-            while not all(future.done() for future in running):
-                wait(running, timeout=_LOOK_S, return_when=FIRST_EXCEPTION)
-                if any(future.done() and future.exception() for future in running):
-                    # The others need not go on.
-                    stop.set()
-                _show(status, simulations.tasks)
+            follow(running, stop, show)
         except KeyboardInterrupt:
-            simulations.stopped = True
+            simulations.is_interrupted = True
         finally:
             stop.set()
             status.end()
@@ -85,11 +83,22 @@ def simulate(simulations: Simulations, options: argparse.Namespace) -> None:
         raise ConfigError(list(dict.fromkeys(faults)))
 
 
-def one(task: Task, options: argparse.Namespace, stop: threading.Event) -> None:
-    """Run a task to its end, or until ``stop``: then it has no report, or that of a part.
+def follow(futures: Sequence[Future[Any]], stop: threading.Event, show: Callable[[], None]) -> None:
+    """Wait for all ``futures`` and ``show`` the progress; the first one that fails sets ``stop``."""
+    pending = list(futures)
+    while pending:
+        wait(pending, timeout=_POLL_S, return_when=FIRST_EXCEPTION)
+        pending = [future for future in pending if not future.done()]
+        if any(future.done() and future.exception() for future in futures):
+            stop.set()
+        show()
+
+
+def run(task: Task, options: argparse.Namespace, stop: threading.Event) -> None:
+    """Run a task to its end, or until ``stop``: then it has a partial report or none.
 
     Raises:
-        ConfigError: what the core found wrong with its job.
+        ConfigError: faults that the core found in its job.
         OSError: a ledger cannot be written.
     """
     from foresee.planning import simulation
@@ -97,7 +106,7 @@ def one(task: Task, options: argparse.Namespace, stop: threading.Event) -> None:
     if stop.is_set():
         return
     try:
-        simulated = simulation.Run(
+        policy_run = simulation.Run(
             task.job,
             task.policy,
             compat=options.compat,
@@ -105,24 +114,24 @@ def one(task: Task, options: argparse.Namespace, stop: threading.Event) -> None:
             hand_over=options.hand_over,
             run_dir=task.run_dir,
         )
-    except Unsupported as why:
-        task.reason, task.share = why.reason, 1.0
+    except Unsupported as error:
+        task.reason, task.share = error.reason, 1.0
         return
     except ConfigError as error:
-        raise ConfigError(_of_the_job(error.faults, task.job.file)) from None
+        raise ConfigError(_translate_faults(error.faults, task.job.file)) from None
     stage, before = "", 0.0
     while stage != "finished" and not stop.is_set():
-        stage, done, total = simulated.advance()
+        stage, done, total = policy_run.advance()
         if stage == "preparing":
-            before = _PREPARING
+            before = _PREPARATION_SHARE
             task.share = before * done / total
         else:
             task.share = before + (1 - before) * done / total
-    simulated.close()
-    task.report = simulated.report()
+    policy_run.close()
+    task.report = policy_run.report()
 
 
-#: Fields of the core's scenario by what a job file, or the command, calls them.
+#: Keys of the job file, or options of the command, by the core's fields.
 _KEYS = {
     "data.count": "data.samples",
     "data.mean": "data.size",
@@ -144,21 +153,16 @@ _KEYS = {
 _FAULT = re.compile(r"(?P<field>.+?) is (?P<value>.+?); it must be (?P<rule>.+)")
 
 
-def _of_the_job(faults: list[str], file: str | None) -> list[str]:
-    """Faults of the core, each in the job's words, and with its file unless that stands there already."""
+def _translate_faults(faults: list[str], file: str | None) -> list[str]:
+    """Name the keys of the job file in faults of the core, and the file in all of them."""
     where = f"{file}: " if file else ""
-    told = []
+    translated = []
     for line in (line for fault in faults for line in fault.splitlines()):
         found = _FAULT.fullmatch(line)
         if found is not None:
             key = _KEYS.get(found["field"], found["field"])
-            of = "" if key.startswith("--") else where
-            told.append(f"{of}{key} = {found['value']}; it must be {found['rule']}")
+            prefix = "" if key.startswith("--") else where
+            translated.append(f"{prefix}{key} = {found['value']}; it must be {found['rule']}")
         else:
-            told.append(line if line.startswith(where) else where + line)
-    return told
-
-
-def _show(status: Status, tasks: list[Task]) -> None:
-    share = sum(task.share for task in tasks) / len(tasks)
-    status.bar(share, f"{sum(task.share == 1.0 for task in tasks)} of {len(tasks)}")
+            translated.append(line if line.startswith(where) else where + line)
+    return translated

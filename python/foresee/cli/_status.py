@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import sys
 
-#: Characters of a bar.
-_BAR = 30
+_BAR_CHARACTERS = 30
 
 
 class Status:
@@ -25,9 +24,9 @@ class Status:
             print(f"\r\x1b[K{text}", end="", file=sys.stderr, flush=True)
             self._written = True
 
-    def bar(self, share: float, told: str) -> None:
-        """A share of the whole, 0 to 1, and words behind it."""
-        self.show(f"[{'#' * round(share * _BAR):<{_BAR}}] {share:4.0%}  {told}")
+    def bar(self, share: float, text: str) -> None:
+        """Show a share of the whole, 0 to 1, and ``text`` behind it."""
+        self.show(f"[{'#' * round(share * _BAR_CHARACTERS):<{_BAR_CHARACTERS}}] {share:4.0%}  {text}")
 
     def end(self) -> None:
         """Leave the line empty."""

@@ -7,8 +7,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["Curve", "bit_rate", "text", "ticks"]
-
 _COLUMNS, _ROWS = 72, 17
 
 
@@ -50,14 +48,14 @@ def ticks(low: float, high: float) -> list[float]:
 
 
 def text(curves: Sequence[Curve]) -> str:
-    """Draw shares against bandwidth in 80 columns; where curves meet, the letter of the first one is shown."""
-    low, high = min(one.x[0] for one in curves), max(one.x[-1] for one in curves)
+    """Draw shares against bandwidth in 80 columns; the letter of the first curve covers the others."""
+    low, high = min(curve.x[0] for curve in curves), max(curve.x[-1] for curve in curves)
     canvas = [[" "] * _COLUMNS for _ in range(_ROWS)]
-    for one in reversed(curves):
+    for curve in reversed(curves):
         for column in range(_COLUMNS):
             x = low * (high / low) ** (column / (_COLUMNS - 1))
-            row = round((1 - _at(one, x)) * (_ROWS - 1))
-            canvas[row][column] = one.mark
+            row = round((1 - _value_at(curve, x)) * (_ROWS - 1))
+            canvas[row][column] = curve.mark
     lines = []
     for row, cells in enumerate(canvas):
         quarter = row % ((_ROWS - 1) // 4) == 0
@@ -75,15 +73,12 @@ def text(curves: Sequence[Curve]) -> str:
             axis[start : start + len(rate)] = rate
             free = start + len(rate) + 2
     lines += [f"      +{''.join(ruler)}", f"       {''.join(axis)}".rstrip()]
-    lines.append("       " + "   ".join(f"{one.mark} {one.name}" for one in curves))
+    lines.append("       " + "   ".join(f"{curve.mark} {curve.name}" for curve in curves))
     return "\n".join(lines)
 
 
-def _at(one: Curve, x: float) -> float:
+def _value_at(curve: Curve, x: float) -> float:
     """Return the curve at ``x``: linear in its logarithm between points, constant outside of them."""
-    for i in range(1, len(one.x)):
-        if x <= one.x[i]:
-            before, after = one.x[i - 1], one.x[i]
-            share = max(math.log(x / before) / math.log(after / before), 0.0)
-            return one.y[i - 1] + share * (one.y[i] - one.y[i - 1])
-    return one.y[-1]
+    import numpy as np
+
+    return float(np.interp(math.log(x), np.log(curve.x), curve.y))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee analyze``: where a finished job's I/O time went, what holds it back, and what would meet a goal."""
+"""``foresee analyze``: the I/O time of a finished job, its bottleneck, and the changes that would meet a goal."""
 
 from __future__ import annotations
 
@@ -18,18 +18,24 @@ if TYPE_CHECKING:
 
     from foresee.storage.analysis import IoTable, answers
 
-_HELP = "show a job's I/O time, its bottleneck, and the changes that meet a goal"
-_EPILOG = (
+HELP = "show a job's I/O time, its bottleneck, and the changes that meet a goal"
+EPILOG = (
     "Exit code 1: neither the measured runs (with --what-if, if given) nor any of --offers meet --goal. All answers "
     "assume linear scaling, so they are optimistic bounds."
 )
 _INPUT = re.compile(r"(\d*\.?\d+)=(.+)", flags=re.DOTALL)
+_PLOTS = {
+    "--plot": "draw the I/O time as bars; .svg, .png or .pdf",
+    "--plot-pair": "draw the gains of --pair",
+    "--plot-epochs": "draw the duration of each epoch of run folders and the I/O time of its slowest process, by cache "
+    "rate",
+    "--plot-epoch-bars": "draw the bars of each epoch of run folders, by cache rate",
+}
 _CHANGE = re.compile(r"([A-Za-z][\w-]*)=([+-]?\d+(?:\.\d+)?)%?")
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser("analyze", help=_HELP, description=_HELP, epilog=_EPILOG)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     parser.add_argument(
         "inputs",
         nargs="+",
@@ -61,36 +67,17 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         metavar="FILE",
         help="possible purchases, on top of --what-if: finds the cheapest that meets --goal",
     )
-    parser.add_argument("--plot-pair", metavar=_plot_option.METAVAR, help="draw the gains of --pair")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
-    parser.add_argument(
-        "--plot", metavar=_plot_option.METAVAR, help="draw the I/O time as bars; .svg, .png or .pdf"
-    )
-    parser.add_argument(
-        "--plot-epochs",
-        metavar=_plot_option.METAVAR,
-        help="draw the duration of each epoch of run folders and the I/O time of its slowest process, by cache rate",
-    )
-    parser.add_argument(
-        "--plot-epoch-bars",
-        metavar=_plot_option.METAVAR,
-        help="draw the bars of each epoch of run folders, by cache rate",
-    )
-    parser.set_defaults(run=run)
+    for option, help_ in _PLOTS.items():
+        _plot_option.add_to(parser, help_, option)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry it out."""
+    """Run the command; return its exit code."""
     from foresee.cli import _analysis_report
     from foresee.storage.analysis import answers
 
-    pictures = {
-        "--plot": options.plot,
-        "--plot-pair": options.plot_pair,
-        "--plot-epochs": options.plot_epochs,
-        "--plot-epoch-bars": options.plot_epoch_bars,
-    }
-    if faults := [fault for name, path in pictures.items() for fault in _plot_option.check(name, path)]:
+    plots = {option: getattr(options, option[2:].replace("-", "_")) for option in _PLOTS}
+    if faults := [fault for option, path in plots.items() for fault in _plot_option.check(option, path)]:
         raise ConfigError(faults)
     if options.plot_pair is not None and options.pair is None:
         raise ConfigError("--plot-pair without --pair: which two classes?")
@@ -98,59 +85,60 @@ def run(options: argparse.Namespace) -> int:
     question = _question(options)
     tables = _tables(options)
     if options.what_if:
-        question = replace(question, change=change(options.what_if, next(iter(tables.values())).classes))
-    facts = {"inputs": options.inputs, **answers.answer(tables, question), "epochs": _epochs(options)}
-    facts["waits"] = _waits(options)
-    rated = any(map(_INPUT.fullmatch, options.inputs)) or options.hit_rate is not None
-    if any(path is not None for path in pictures.values()):
+        change = parse_change(options.what_if, next(iter(tables.values())).classes)
+        question = replace(question, change=change)
+    facts = {
+        "inputs": options.inputs,
+        **answers.answer(tables, question),
+        "epochs": _epochs(options),
+        "waits": _waits(options),
+    }
+    has_rates = any(map(_INPUT.fullmatch, options.inputs)) or options.hit_rate is not None
+    if any(path is not None for path in plots.values()):
         _draw(options, facts, tables, question, folders)
-    print(json.dumps(facts) if options.json else _analysis_report.report(facts, rated=rated))
+    print(json.dumps(facts) if options.json else _analysis_report.report(facts, has_rates=has_rates))
     return 1 if facts["goal"] is not None and not facts["goal"]["met"] else 0
 
 
-def _goal(options: argparse.Namespace) -> float | None:
-    if options.goal is None:
-        for name in ("pair", "offers"):
-            if getattr(options, name) is not None:
-                raise ConfigError(f"--{name} without --goal: what is to be met?")
-        return None
-    return seconds(options.goal)
-
-
-def seconds(text: str) -> float:
-    """The time that ``--goal`` names.
+def parse_goal(text: str) -> float:
+    """Return the seconds that ``--goal`` names.
 
     Raises:
-        ConfigError: it is none, or not above 0.
+        ConfigError: ``text`` is no time, or not above 0.
     """
     from foresee._schema.values import Time
 
     try:
-        told = float(Time().read(float(text) if re.fullmatch(r"[\d.eE+-]+", text) else text))
+        seconds = float(Time().read(float(text) if re.fullmatch(r"[\d.eE+-]+", text) else text))
     except ValueError:
-        told = 0.0
-    if told <= 0:
+        seconds = 0.0
+    if seconds <= 0:
         raise ConfigError(f"--goal {text!r}: seconds above 0 expected, or a text such as 2 min")
-    return told
+    return seconds
 
 
 def _question(options: argparse.Namespace) -> answers.Question:
     from foresee.storage.analysis import answers, offers
 
-    goal = _goal(options)
-    book = None if options.offers is None else offers.read(options.offers)
-    pair = None if options.pair is None else (options.pair[0], options.pair[1])
-    return answers.Question(goal=goal, pair=pair, offers=book)
+    if options.goal is None:
+        for name in ("pair", "offers"):
+            if getattr(options, name) is not None:
+                raise ConfigError(f"--{name} without --goal; add --goal T")
+    return answers.Question(
+        goal=None if options.goal is None else parse_goal(options.goal),
+        pair=None if options.pair is None else (options.pair[0], options.pair[1]),
+        offers=None if options.offers is None else offers.read(options.offers),
+    )
 
 
 def _tables(options: argparse.Namespace) -> dict[float, IoTable]:
-    """One table per cache rate; a single one stands at 0."""
+    """Return one table per cache rate; inputs without a rate are at 0."""
     from foresee.storage import analysis
 
     tiers = _tiers(options.tier)
     by_rate: dict[float, dict[str, IoTable]] = {}
-    rated = [_INPUT.fullmatch(text) for text in options.inputs]
-    if any(rated) and not all(rated):
+    matches = [_INPUT.fullmatch(text) for text in options.inputs]
+    if any(matches) and not all(matches):
         raise ConfigError(
             f"{' '.join(options.inputs)}: either every input has its cache rate, or none: 0.5=PATH"
         )
@@ -160,13 +148,11 @@ def _tables(options: argparse.Namespace) -> dict[float, IoTable]:
             raise ConfigError(f"{text}: a cache rate from 0 to 1 expected")
         if os.path.isdir(path):
             if options.between is not None:
-                raise ConfigError(f"--between is of Darshan logs, and {path} is a run folder; give --epoch")
+                raise ConfigError(f"--between needs a Darshan log, but {path} is a run folder; use --epoch")
             table = analysis.ledger.read(path, epoch=options.epoch)
         else:
             if options.epoch is not None:
-                raise ConfigError(
-                    f"--epoch is of run folders, and {path} is a file; a Darshan log knows no epochs"
-                )
+                raise ConfigError(f"--epoch needs a run folder, but {path} is a file; leave --epoch out")
             between = None if options.between is None else (options.between[0], options.between[1])
             table = analysis.darshan.read(path, tiers, between=between)
         by_rate.setdefault(rate, {})[path] = table
@@ -175,7 +161,7 @@ def _tables(options: argparse.Namespace) -> dict[float, IoTable]:
 
 
 def _epochs(options: argparse.Namespace) -> list[dict[str, Any]] | None:
-    """Of a single run folder, each epoch's slowest process; None where there are no epochs to compare."""
+    """Return the slowest process of each epoch of a single run folder; None without epochs to compare."""
     from foresee.storage.analysis import answers, ledger
 
     if len(options.inputs) > 1 or options.epoch is not None or not os.path.isdir(options.inputs[0]):
@@ -195,17 +181,17 @@ def _waits(options: argparse.Namespace) -> list[dict[str, Any]]:
 
 
 def _folders(options: argparse.Namespace) -> dict[float, list[str]]:
-    """Run folders by cache rate, where pictures of epochs are asked for; else none."""
+    """Return the run folders by cache rate if figures of epochs are requested; else none."""
     folders: dict[float, list[str]] = {}
     if options.plot_epochs is None and options.plot_epoch_bars is None:
         return folders
     faults = []
     if options.hit_rate is not None:
-        faults.append("--plot-epochs, --plot-epoch-bars: of measured cache rates only; leave --hit-rate out")
+        faults.append("--plot-epochs, --plot-epoch-bars: only for measured cache rates; leave --hit-rate out")
     for text in options.inputs:
         rate, path = _input(text)
         if os.path.isfile(path):
-            faults.append(f"--plot-epochs, --plot-epoch-bars: of run folders only, and {path} is a file")
+            faults.append(f"--plot-epochs, --plot-epoch-bars: only for run folders, but {path} is a file")
         folders.setdefault(rate, []).append(path)
     if faults:
         raise ConfigError(faults)
@@ -219,64 +205,61 @@ def _draw(
     question: answers.Question,
     folders: dict[float, list[str]],
 ) -> None:
-    """Write the pictures that the options name."""
-    from foresee.cli import _analysis_plots, _figures
+    """Write the figures that the options name."""
+    from foresee.cli import _analysis_plots
     from foresee.storage.analysis import epochs
 
-    if options.plot is not None:
-        _figures.write(options.plot, _analysis_plots.bars(tables, facts))
-    if options.plot_pair is not None:
-        _figures.write(options.plot_pair, _analysis_plots.pair(tables, question))
+    _plot_option.write(options.plot, lambda: _analysis_plots.bars(tables, facts))
+    _plot_option.write(options.plot_pair, lambda: _analysis_plots.pair(tables, question))
     if not folders:
         return
     change = facts["what_if"]
     rates = epochs.read(folders, epoch=options.epoch, change=change)
-    if options.plot_epochs is not None:
-        _figures.write(options.plot_epochs, _analysis_plots.epochs(rates, options.inputs))
-    if options.plot_epoch_bars is not None:
-        goal = None if facts["goal"] is None else facts["goal"]["seconds"]
-        words = "" if change is None else _analysis_plots.in_words(change)
-        picture = _analysis_plots.epoch_bars(rates, options.inputs, changes=words, goal=goal)
-        _figures.write(options.plot_epoch_bars, picture)
+    _plot_option.write(options.plot_epochs, lambda: _analysis_plots.epochs(rates, options.inputs))
+    _plot_option.write(
+        options.plot_epoch_bars,
+        lambda: _analysis_plots.epoch_bars(rates, options.inputs, change=change, goal=question.goal),
+    )
 
 
 def _input(text: str) -> tuple[float, str]:
-    """Cache rate and path; a rate that is not told is 0."""
+    """Return the cache rate, 0 if ``text`` has none, and the path."""
     match = _INPUT.fullmatch(text)
     return (float(match[1]), match[2]) if match else (0.0, text)
 
 
 def _between(tables: dict[float, IoTable], rate: float) -> dict[float, IoTable]:
-    """The table at a hit rate that was not measured."""
+    """Return the table at a hit rate between measured ones."""
     from foresee import storage
     from foresee.storage.analysis import IoTable, answers
 
     if len(tables) == 1:
         raise ConfigError(f"--hit-rate {rate}: runs at two cache rates or more expected, RATE=PATH each")
-    answers.measured(tables)
+    answers.require_measured(tables)
     seconds = storage.at_rate({at: table.seconds for at, table in tables.items()}, rate)
     first = next(iter(tables.values()))
-    limit = f"seconds at {rate:g} lie on lines between those of measured rates"
+    limit = f"seconds at {rate:g} are interpolated between those of measured rates"
     limits = dict.fromkeys([limit, *(each for table in tables.values() for each in table.limits)])
     return {rate: IoTable(seconds, first.classes, first.processes, first.shared, tuple(limits))}
 
 
 def _tiers(words: list[str]) -> dict[str, str]:
     faults = [f"--tier {word}: NAME=PREFIX expected, such as lfs=/local" for word in words if "=" not in word]
-    pairs = [(word.split("=", 1)[1], word.split("=", 1)[0]) for word in words if "=" in word]
-    faults += [
-        f"--tier: {prefix} stands twice" for i, (prefix, _) in enumerate(pairs) if prefix in dict(pairs[:i])
-    ]
+    tiers: dict[str, str] = {}
+    for name, _, prefix in (word.partition("=") for word in words if "=" in word):
+        if prefix in tiers:
+            faults.append(f"--tier: {prefix} is given twice")
+        tiers[prefix] = name
     if faults:
         raise ConfigError(faults)
-    return dict(pairs)
+    return tiers
 
 
-def change(words: Sequence[str], classes: Sequence[str]) -> list[float]:
-    """Percent by class, as ``--what-if`` has them.
+def parse_change(words: Sequence[str], classes: Sequence[str]) -> list[float]:
+    """Return the percent of each class that ``--what-if`` names.
 
     Raises:
-        ConfigError: all words that are no change of one of ``classes``.
+        ConfigError: words that are no change of one of ``classes``.
     """
     percent = [0.0] * len(classes)
     faults = []

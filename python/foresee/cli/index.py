@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee index``: list a data set once, so that no training run has to."""
+"""``foresee index``: list a data set once, so that no training run lists it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
-from foresee.cli import _origin
+from foresee.cli import _listing_options
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -17,18 +17,19 @@ if TYPE_CHECKING:
 
     from foresee import _native
 
-_HELP = "list a data set once, in parallel: sizes, tags, labels into a compact index file"
+HELP = "list a data set once, in parallel: sizes, tags, labels into a compact index file"
 _SHOWN = 10
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser("index", help=_HELP, description=_HELP)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     parser.add_argument(
         "uri", metavar="URI", help="directory, s3:// or http(s):// prefix, .npy file; with --dump an index"
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="index file to write, by convention NAME.fidx")
-    _origin.add_to(parser, layout="auto: npy by name, folder where there are class folders, else flat")
+    _listing_options.add_to(
+        parser, layout="auto: npy by name, folder where there are class folders, else flat"
+    )
     parser.add_argument(
         "--extensions", metavar="A,B", help="files that are samples; for layout folder (pictures)"
     )
@@ -39,12 +40,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "again",
     )
     parser.add_argument("--dump", action="store_true", help="show an index instead of writing one")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry it out."""
+    """Run the command; return its exit code."""
     return _dump(options) if options.dump else _build(options)
 
 
@@ -53,7 +52,7 @@ def _build(options: argparse.Namespace) -> int:
     from foresee._loading import data_source
 
     if options.output is None:
-        raise ConfigError("-o FILE is missing: where shall the index go?")
+        raise ConfigError("-o FILE is missing; name the index file to write")
     old = _native.Index.open(options.output) if options.update else None
     if old is not None and old.layout in {"table", "windows"}:
         raise ConfigError(
@@ -68,13 +67,13 @@ def _build(options: argparse.Namespace) -> int:
         extensions=None if options.extensions is None else _extensions(options.extensions),
         allow_empty=options.allow_empty,
         row_bytes=options.row_bytes,
-        keys=_origin.keys(options.keys),
+        keys=_listing_options.read_keys(options.keys),
         exclude=options.exclude,
-        options=_origin.storage(options.option),
+        options=_listing_options.parse_storage(options.option),
         note=lambda line: print(line, file=sys.stderr),
     )
     facts = _facts(index) | {
-        "file": os.path.abspath(os.path.expanduser(options.output)),
+        "file": os.path.abspath(options.output),
         "seconds": round(time.monotonic() - began, 3),
     }
     if old is not None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee network``: what scheduling a model's gradients is worth, before anything is changed."""
+"""``foresee network``: step time of a model by bandwidth and gradient schedule, and the bandwidth that it needs."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from foresee.cli import _plot_option, _terminal_plot
+from foresee.cli._commands import add_compat
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,21 +22,21 @@ if TYPE_CHECKING:
     from foresee import network
     from foresee.network import trace
 
-_HELP = "predict the step time of a model by bandwidth and policy, and the bandwidth that it needs"
-_EPILOG = (
+HELP = "predict the step time of a model by bandwidth and policy, and the bandwidth that it needs"
+EPILOG = (
     "exit code 1: --slack was given, and mercury does not reach it at the largest bandwidth of the table. "
     "Bandwidths are of one direction: 1gbit/s, 250Mbit/s, 125MB/s, 1.5GiB/s."
 )
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-# A small b is a bit and a large one a byte, wherever one letter has to tell.
+# Alone, a small b stands for bit and a large one for byte.
 _BITS = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgtKMGT]?)(?:[bB]it(?:/s)?|bps)")
 _BYTES = re.compile(r"(\d+(?:\.\d+)?)\s*(?:([kMGT]?)|([KMGT])i)B(?:/s|ps)")
 _DEFAULT_TABLE = tuple(rate * 1e9 / 8 for rate in (0.1, 1, 10, 25, 40, 100))
 _SWEPT, _PLOTTED = 13, 97
-#: What a picture shows around bandwidths that were named: a factor below and above.
+#: Factor by which curves extend below and above the given bandwidths.
 _AROUND = 4.0
-#: As each policy is drawn: letter, colour, dash.
-_DRAWN: dict[network.Policy, tuple[str, str, str]] = {
+#: Letter, colour and dash of each policy.
+_STYLES: dict[network.Policy, tuple[str, str, str]] = {
     "mercury": ("m", "#0072B2", "-"),
     "barrier": ("b", "#E69F00", "--"),
     "fifo_packet": ("p", "#009E73", ":"),
@@ -55,13 +56,12 @@ class _Link:
 
     @property
     def efficiency(self) -> float:
-        """Of both."""
+        """Return the share that both leave."""
         return self.framing * self.of_link
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser("network", help=_HELP, description=_HELP, epilog=_EPILOG)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     parser.add_argument("model", metavar="model.json", help="a model trace, as ft.trace_model writes it")
     rates = parser.add_mutually_exclusive_group()
     rates.add_argument(
@@ -70,11 +70,9 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     rates.add_argument("--sweep", nargs=2, metavar=("LO", "HI"), help="a table between two bandwidths")
     parser.add_argument("--ranks", type=int, metavar="N", help="number of ranks, with a server next to each")
     parser.add_argument("--servers", type=int, metavar="K", help="number of dedicated servers (0)")
-    parser.add_argument(
-        "--compat",
-        choices=("physical", "paper"),
-        default="physical",
-        help="paper: to the letter, all pulls of fifo_tensor share one downlink for free, and framing costs nothing",
+    add_compat(
+        parser,
+        "to the letter, all pulls of fifo_tensor share one downlink for free, and framing costs nothing",
     )
     parser.add_argument(
         "--efficiency",
@@ -83,13 +81,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="share of the link that framing leaves (0.955; paper: 1)",
     )
     parser.add_argument("--slack", type=float, metavar="S", help="share of the speed to reach (0.99)")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
-    parser.add_argument("--plot", metavar=_plot_option.METAVAR, help="draw the curves; .svg, .png or .pdf")
-    parser.set_defaults(run=run)
+    _plot_option.add_to(parser, "draw the curves; .svg, .png or .pdf")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry it out."""
+    """Run the command; return its exit code."""
     from foresee import network
     from foresee.network import trace
 
@@ -109,10 +105,7 @@ def run(options: argparse.Namespace) -> int:
     }
     facts = _facts(model, step, link, rows, needs, goal, options)
     curves = network.sweep(step, shown, efficiency=link.efficiency, compat=options.compat)
-    if options.plot is not None:
-        from foresee.cli import _figures
-
-        _figures.write(options.plot, _picture(model, facts, curves))
+    _plot_option.write(options.plot, lambda: _figure(model, facts, curves))
     print(json.dumps(facts) if options.json else _report(facts, curves))
     reached = float(rows.of("mercury")[rows.bandwidths.argmax()])
     return 1 if options.slack is not None and reached < goal else 0
@@ -122,25 +115,25 @@ def _link(options: argparse.Namespace) -> _Link:
     from foresee import network
 
     if options.ranks is None and options.servers is not None:
-        raise ConfigError(f"--servers {options.servers} without --ranks: who shares the servers?")
+        raise ConfigError(f"--servers {options.servers} without --ranks: add --ranks N")
     framing = options.efficiency
     if framing is None:
         framing = 1.0 if options.compat == "paper" else network.goodput()
     if not 0 < framing <= 1:
-        raise ConfigError(f"--efficiency {framing}: above 0 and at most 1")
+        raise ConfigError(f"--efficiency {framing}: above 0 and at most 1 expected")
     servers = options.servers or 0
     of_link = 1.0 if options.ranks is None else network.shares(options.ranks, servers).of_link
     return _Link(framing, of_link, options.ranks, servers)
 
 
 def _bandwidths(options: argparse.Namespace) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Rows of the table, and points of the curves."""
+    """Return the rows of the table and the points of the curves."""
     import numpy as np
 
     if options.sweep is not None:
         low, high = (_rate("--sweep", word) for word in options.sweep)
         if low >= high:
-            raise ConfigError(f"--sweep {' '.join(options.sweep)}: the first is the lower one")
+            raise ConfigError(f"--sweep {' '.join(options.sweep)}: the lower one first expected")
         return np.geomspace(low, high, _SWEPT), np.geomspace(low, high, _PLOTTED)
     if options.bandwidth is not None:
         table = np.array([_rate("--bandwidth", word) for word in options.bandwidth])
@@ -150,7 +143,7 @@ def _bandwidths(options: argparse.Namespace) -> tuple[NDArray[np.float64], NDArr
 
 
 def _rate(option: str, word: str) -> float:
-    """Bytes per second.
+    """Parse bytes per second.
 
     >>> _rate("--bandwidth", "1gbit/s"), _rate("--bandwidth", "125MB/s"), _rate("--bandwidth", "1KiB/s")
     (125000000.0, 125000000.0, 1024.0)
@@ -177,11 +170,12 @@ def _facts(
     goal: float,
     options: argparse.Namespace,
 ) -> dict[str, Any]:
-    """Everything that is printed, in plain values: seconds, bytes, bytes per second of one direction."""
+    """Return the JSON object: seconds, bytes, and bytes per second of one direction."""
     from foresee import network
 
-    batch = model.batch
-    scaled = None if batch is None else network.linear_scaling(step, ranks=link.ranks or 1, batch=batch)
+    scaled = None
+    if model.batch is not None:
+        scaled = network.linear_scaling(step, ranks=link.ranks or 1, batch=model.batch)
     times = dict(zip(rows.policies, rows.t_iter.tolist(), strict=True))
     speeds = dict(zip(rows.policies, rows.speed.tolist(), strict=True))
     return {
@@ -189,7 +183,7 @@ def _facts(
         "tensors": len(step),
         "bytes": step.total_bytes,
         "oracle_seconds": step.oracle,
-        "batch": batch,
+        "batch": model.batch,
         "linear_scaling_samples_per_second": scaled,
         "compat": options.compat,
         "framing": link.framing,
@@ -215,13 +209,9 @@ def _facts(
 
 
 def _report(facts: dict[str, Any], curves: network.Sweep) -> str:
-    policies = tuple(_DRAWN)
-    lines = [*_head(facts), ""]
-    lines.append(
-        f"{'bandwidth':>13}"
-        + "".join(f"{policy:>19}" for policy in policies)
-        + f"{'gain over WFBP':>17}{'exact clipping':>16}"
-    )
+    policies = tuple(_STYLES)
+    heads = "".join(f"{policy:>19}" for policy in policies)
+    lines = [*_head(facts), "", f"{'bandwidth':>13}{heads}{'gain over WFBP':>17}{'exact clipping':>16}"]
     for row in facts["table"]:
         cells = (
             f"{_time(row['t_iter'][policy]):>11} {_share(row['speed'][policy]):>7}" for policy in policies
@@ -233,21 +223,23 @@ def _report(facts: dict[str, Any], curves: network.Sweep) -> str:
     needs = facts["minimum_bandwidth"]
     lines += ["", f"needed for {100 * facts['slack']:.4g} % of the speed without a network"]
     for policy in policies:
-        need = needs[policy]
-        told = "out of reach" if need is None else _terminal_plot.bit_rate(need)
-        lines.append(f"{policy:>13}{told:>19}{_against_wfbp(policy, needs)}")
-    drawn = [
+        need, wfbp = needs[policy], needs["fifo_tensor"]
+        rate = "out of reach" if need is None else _terminal_plot.bit_rate(need)
+        is_compared = policy != "fifo_tensor" and need is not None and wfbp
+        less = f"   {100 * (1 - need / wfbp):.0f} % less than WFBP" if is_compared else ""
+        lines.append(f"{policy:>13}{rate:>19}{less}")
+    curves_ = [
         _terminal_plot.Curve(
             _LABELS.get(policy, policy), mark, curves.bandwidths.tolist(), curves.of(policy).tolist()
         )
-        for policy, (mark, _, _) in _DRAWN.items()
+        for policy, (mark, _, _) in _STYLES.items()
     ]
-    lines += ["", "speed against bandwidth", _terminal_plot.text(drawn)]
+    lines += ["", "speed against bandwidth", _terminal_plot.text(curves_)]
     return "\n".join(lines)
 
 
 def _head(facts: dict[str, Any]) -> list[str]:
-    """Which model, which link."""
+    """Describe the model and the link."""
     count = "1 tensor" if facts["tensors"] == 1 else f"{facts['tensors']:,} tensors"
     size = f"{count}, {facts['bytes'] / 1e6:,.1f} MB of gradients"
     first = f"{facts['model']}: {size}, {_time(facts['oracle_seconds'])} per step without a network"
@@ -261,18 +253,11 @@ def _head(facts: dict[str, Any]) -> list[str]:
     return [first, f"{second}; compat {facts['compat']}: pulls of fifo_tensor {reading}"]
 
 
-def _against_wfbp(policy: str, needs: dict[str, float | None]) -> str:
-    need, wfbp = needs[policy], needs["fifo_tensor"]
-    if policy == "fifo_tensor" or need is None or not wfbp:
-        return ""
-    return f"   {100 * (1 - need / wfbp):.0f} % less than WFBP"
-
-
-def _picture(model: trace.ModelTrace, facts: dict[str, Any], curves: network.Sweep) -> Figure:
+def _figure(model: trace.ModelTrace, facts: dict[str, Any], curves: network.Sweep) -> Figure:
     from foresee.cli import _figures
 
     needs = facts["minimum_bandwidth"]
-    bars = [_figures.Bar(policy, colour, needs[policy]) for policy, (_, colour, _) in _DRAWN.items()]
+    bars = [_figures.Bar(policy, colour, needs[policy]) for policy, (_, colour, _) in _STYLES.items()]
     first, second = _head(facts)
     rates = curves.bandwidths.tolist()
     panel = _figures.Panel(
@@ -281,7 +266,7 @@ def _picture(model: trace.ModelTrace, facts: dict[str, Any], curves: network.Swe
         _figures.Axis("share of the speed without a network", 0.0, 1.0),
         [
             _figures.Line(_LABELS.get(policy, policy), colour, rates, curves.of(policy).tolist(), dash)
-            for policy, (_, colour, dash) in _DRAWN.items()
+            for policy, (_, colour, dash) in _STYLES.items()
         ],
     )
     return _figures.bandwidths(

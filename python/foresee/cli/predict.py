@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee predict``: from a traced run and the profile of another machine, how long the run takes there."""
+"""``foresee predict``: the duration of a traced run on another machine, from that machine's profile."""
 
 from __future__ import annotations
 
@@ -22,21 +22,17 @@ if TYPE_CHECKING:
 
     from foresee import predict
 
-__all__ = ["add_to", "run"]
-
-_HELP = "predict the duration of a traced run on another machine, under each loading policy"
-_EPILOG = (
+HELP = "predict the duration of a traced run on another machine, under each loading policy"
+EPILOG = (
     "Intervals are those of the time per step: 90 % of the means over resampled steps. Ctrl-C prints the predictions "
     "so far, and exits with 130."
 )
-#: Seconds between two pictures of the bar.
-_LOOK_S = 0.1
+_REDRAW_S = 0.1
 _CLASSES = ("init", "compute", "stall", "barrier")
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser("predict", help=_HELP, description=_HELP, epilog=_EPILOG)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     parser.add_argument("folder", metavar="RUN", help="a run folder, as FORESEE_TRACE names it")
     parser.add_argument("--profile", required=True, metavar="there.toml", help="profile of the other machine")
     parser.add_argument("--job", metavar="job.toml", help="keys that the trace lacks, or that differ")
@@ -44,13 +40,11 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--compute-factor", type=float, default=1.0, metavar="X", help="a step computes X times as long there"
     )
     parser.add_argument("--policies", nargs="+", metavar="P", help="loading policies (those of the job)")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
-    parser.add_argument("--plot", metavar=_plot_option.METAVAR, help="draw the time by cause as stacked bars")
-    parser.set_defaults(run=run)
+    _plot_option.add_to(parser, "draw the time by cause as stacked bars")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry it out."""
+    """Run the command; return its exit code."""
     from foresee import predict
     from foresee.jobspec import profile
     from foresee.planning import simulation
@@ -62,39 +56,36 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(
             f"--policies {' '.join(unknown)}: one or more of {', '.join(simulation.POLICIES)} expected"
         )
-    there = profile.read(options.profile)
+    target = profile.read(options.profile)
     trace = predict.read(options.folder)
-    asked = predict.task(trace, there, job_file=options.job, compute_factor=options.compute_factor)
-    made: list[predict.Forecast] = []
-    policies = options.policies or predict.policies(asked.job)
-    shown = _Shown(len(policies), len(asked.steps_s))
-    stopped = False
+    task = predict.task(trace, target, job_file=options.job, compute_factor=options.compute_factor)
+    forecasts: list[predict.Forecast] = []
+    policies = options.policies or predict.policies(task.job)
+    progress = _Progress(len(policies), len(task.steps_s))
+    is_interrupted = False
     try:
         for policy in policies:
-            made += predict.predict(asked, [policy], shown)
-            shown.answered(len(made))
+            forecasts += predict.predict(task, [policy], progress)
+            progress.finish(len(forecasts))
     except KeyboardInterrupt:
-        stopped = True
+        is_interrupted = True
     finally:
-        shown.end()
-    facts = _facts(trace, asked, made, there.machine, interrupted=stopped)
-    if options.plot is not None:
-        from foresee.cli import _figures
-
-        _figures.write(options.plot, _picture(facts))
+        progress.end()
+    facts = _facts(trace, task, forecasts, target.machine, is_interrupted=is_interrupted)
+    _plot_option.write(options.plot, lambda: _figure(facts))
     print(json.dumps(facts) if options.json else _report(facts))
-    if stopped:
+    if is_interrupted:
         print("interrupted", file=sys.stderr)
-    return 130 if stopped else 0
+    return 130 if is_interrupted else 0
 
 
-class _Shown:
-    """The progress bar, on stderr where that is a terminal: of ``policies``, each by so many simulations."""
+class _Progress:
+    """The progress bar on stderr, if that is a terminal: ``policies``, with ``simulations`` each."""
 
     def __init__(self, policies: int, simulations: int) -> None:
         self._policies = policies
         self._simulations = simulations
-        self._answered = 0
+        self._finished = 0
         self._simulated = 0
         self._drawn = -math.inf
         self._status = Status()
@@ -104,65 +95,56 @@ class _Shown:
         if stage == "finished":
             self._simulated += 1
         now = time.monotonic()
-        if now - self._drawn >= _LOOK_S:
+        if now - self._drawn >= _REDRAW_S:
             self._drawn = now
-            self._draw(done / total if stage == "training" else 0.0)
+            part = done / total if stage == "training" else 0.0
+            share = (self._finished + (self._simulated + part) / self._simulations) / self._policies
+            self._status.bar(share, f"{self._finished} of {self._policies}")
 
-    def answered(self, policies: int) -> None:
-        """So many policies have their answer; one without simulations as well."""
-        self._answered, self._simulated = policies, 0
+    def finish(self, policies: int) -> None:
+        """Count the finished policies, also those without simulations."""
+        self._finished, self._simulated = policies, 0
 
     def end(self) -> None:
-        """Leave its line."""
+        """Leave its line empty."""
         self._status.end()
-
-    def _draw(self, part: float) -> None:
-        share = (self._answered + (self._simulated + part) / self._simulations) / self._policies
-        self._status.bar(share, f"{self._answered} of {self._policies}")
 
 
 def _facts(
     trace: predict.Trace,
-    asked: predict.Task,
-    made: list[predict.Forecast],
+    task: predict.Task,
+    forecasts: list[predict.Forecast],
     machine: str,
     *,
-    interrupted: bool,
+    is_interrupted: bool,
 ) -> dict[str, Any]:
-    measured = list(trace.epoch_s)
-    later = measured[1:]
+    first, later = trace.epoch_s[:1], trace.epoch_s[1:]
     return {
         "run": trace.folder,
         "machine": machine,
         "traced": {
-            "ranks": trace.ranks,
-            "epochs": trace.epochs,
-            "steps": trace.steps,
-            "batch": trace.batch,
-            "samples": trace.samples,
+            **{
+                name: getattr(trace, name)
+                for name in ("ranks", "epochs", "steps", "batch", "samples", "order")
+            },
             "sample_bytes": float(trace.sizes.mean()),
-            "order": trace.order,
             "compute_step_s": float(trace.compute.mean()),
-            "first_epoch_s": measured[0] if measured else None,
+            "first_epoch_s": first[0] if first else None,
             "later_epoch_s": sum(later) / len(later) if later else None,
             "waits_s": dict(trace.waits),
             "limits": list(trace.limits),
         },
-        "compute_step_s": None if asked.compute_s is None else asdict(asked.compute_s),
-        "untold": dict(asked.untold),
-        "policies": [asdict(each) for each in made],
-        "interrupted": interrupted,
+        "compute_step_s": None if task.compute_s is None else asdict(task.compute_s),
+        "untold": dict(task.untold),
+        "policies": [asdict(each) for each in forecasts],
+        "interrupted": is_interrupted,
     }
-
-
-def _stall(traced: dict[str, Any]) -> float:
-    """Seconds of waiting for reads, of all ranks: what the simulations have."""
-    waits: dict[str, float] = traced["waits_s"]
-    return sum(seconds for cause, seconds in waits.items() if cause not in PREPARING)
 
 
 def _report(facts: dict[str, Any]) -> str:
     traced = facts["traced"]
+    # As in the simulations: waits for reads, of all ranks.
+    stall = sum(seconds for cause, seconds in traced["waits_s"].items() if cause not in PREPARING)
     lines = [
         (
             f"{facts['run']}: {traced['ranks']} ranks, {traced['epochs']} epochs of {traced['steps']} steps, "
@@ -176,7 +158,7 @@ def _report(facts: dict[str, Any]) -> str:
         f"{'policy':<19}{'total':>28}{'first epoch':>28}{'later epochs':>28}{'stall':>10}",
         (
             f"{'measured here':<19}{'':>28}{_plain(traced['first_epoch_s']):>28}{_plain(traced['later_epoch_s']):>28}"
-            f"{_stall(traced) / traced['ranks']:>10,.2f}"
+            f"{stall / traced['ranks']:>10,.2f}"
         ),
     ]
     for one in facts["policies"]:
@@ -189,37 +171,35 @@ def _report(facts: dict[str, Any]) -> str:
         )
         lines.append(f"{one['policy']:<19}{times}{stall:>10,.2f}")
     if facts["untold"]:
-        lines += ["", "what the trace does not tell, and what stands in its place:"]
+        lines += ["", "values that the trace lacks, and their replacements:"]
         lines += [f"  {key}: {what}" for key, what in facts["untold"].items()]
     lines += [f"  {limit}" for limit in traced["limits"]]
     return "\n".join(lines)
 
 
-def _range(told: dict[str, float] | None, form: str = ".4g") -> str:
-    if told is None:
-        return "-" if form != ".4g" else "as the job file says"
-    value = format(told["value"], form)
-    if told["low"] == told["high"]:
-        return value
-    return f"{value} [{format(told['low'], form)}, {format(told['high'], form)}]"
+def _range(interval: dict[str, float] | None, spec: str = ".4g") -> str:
+    if interval is None:
+        return "-" if spec != ".4g" else "as the job file says"
+    value, low, high = (format(interval[name], spec) for name in ("value", "low", "high"))
+    return value if interval["low"] == interval["high"] else f"{value} [{low}, {high}]"
 
 
 def _plain(seconds: float | None) -> str:
     return "-" if seconds is None else f"{seconds:,.2f}"
 
 
-def _picture(facts: dict[str, Any]) -> Figure:
+def _figure(facts: dict[str, Any]) -> Figure:
     from foresee.cli import _figures
 
-    told = [one for one in facts["policies"] if one["reason"] is None]
-    if not told:
+    forecasts = [one for one in facts["policies"] if one["reason"] is None]
+    if not forecasts:
         raise ConfigError("--plot: no policy has an answer, so there is nothing to draw")
     bars = []
-    for one in told:
+    for one in forecasts:
         report = one["report"]
         ranks = report["ranks"]
         parts = (report["init_s"], *(report[f"{name}_s"] / ranks for name in _CLASSES[1:]))
         bars.append(_figures.Group(one["policy"], [_figures.Stack(parts)]))
     title = f"{facts['run']} on {facts['machine']}"
-    lines = [f"{told[0]['report']['ranks']} ranks; seconds per rank, predicted from a trace"]
-    return _figures.bars(title, lines, "policy", _CLASSES, bars)
+    lines = [f"{forecasts[0]['report']['ranks']} ranks; seconds per rank, predicted from a trace"]
+    return _figures.bars(title, lines, "policy", _CLASSES, {"": bars})

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee serve``: sums the gradients of all jobs whose ranks come to it, until it is told to end."""
+"""``foresee serve``: sum the gradients of all jobs whose ranks connect, until a signal ends it."""
 
 from __future__ import annotations
 
@@ -10,20 +10,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import argparse
 
-_HELP = "run a gradient server: sum the gradients of ranks, and send the averages back"
-_EPILOG = (
+HELP = "run a gradient server: sum the gradients of ranks, and send the averages back"
+EPILOG = (
     "The secret that all ranks and servers of a job share comes from --secret-file or from FORESEE_TOKEN. The server "
     "notifies connected ranks and ends with exit code 0 on SIGINT or SIGTERM. If it is restarted at the same address "
     "within the timeout of its ranks, it resumes their jobs. With a certificate it accepts TLS only, and ranks use "
     "tls://HOST:PORT; any certificate is valid, since the secret proves both ends of the session."
 )
 _MIB = 1 << 20
-_ENDS = frozenset({signal.SIGINT, signal.SIGTERM})
+_END_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser("serve", help=_HELP, description=_HELP, epilog=_EPILOG)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     parser.add_argument(
         "--bind", required=True, metavar="HOST:PORT", help="address to listen on; port 0: any free port"
     )
@@ -50,20 +49,18 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--tls-cert", metavar="F", help="certificates in PEM, the server's first; with --tls-key"
     )
     parser.add_argument("--tls-key", metavar="F", help="its private key in PEM")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry it out."""
+    """Run the command; return its exit code."""
     from foresee._native import GradientServer
     from foresee._schema.addresses import resolve
     from foresee.errors import ConfigError
 
     if options.early_buffer < 1:
         raise ConfigError(f"--early-buffer {options.early_buffer}: 1 MiB or more")
-    # Blocked before the server has threads, which inherit the mask: the signal waits for `sigwait` in any case.
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ENDS)
+    # Blocked before the server starts threads, which inherit the mask: only `sigwait` receives the signals.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _END_SIGNALS)
     try:
         server = GradientServer.start(
             resolve(options.bind, what="--bind"),
@@ -81,9 +78,9 @@ def run(options: argparse.Namespace) -> int:
             "early_buffer_bytes": options.early_buffer * _MIB,
             "tls": options.tls_cert is not None,
         }
-        said = json.dumps(facts) if options.json else f"serving gradients at {server.address}; Ctrl-C ends it"
-        print(said, flush=True)
-        signal.sigwait(_ENDS)
+        text = f"serving gradients at {server.address}; Ctrl-C ends it"
+        print(json.dumps(facts) if options.json else text, flush=True)
+        signal.sigwait(_END_SIGNALS)
         server.close()
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``foresee simulate``: the duration of a job under each loading policy, on a machine that need not exist.
 
-It has the options and the result as one object; ``_simulate_run`` runs the simulations, ``_simulate_report`` and
-``_simulate_plot`` show them. All faults of the options are reported before a simulation starts.
+``_simulate_run`` runs the simulations, ``_simulate_report`` and ``_simulate_plot`` show them. All faults of the options
+are reported before a simulation starts.
 """
 
 from __future__ import annotations
@@ -21,24 +21,21 @@ if TYPE_CHECKING:
 
     from foresee.jobspec import Job
 
-__all__ = ["add_to", "run"]
-
-#: Not counted by --within: they have for nothing what no loader has, samples at once or full caches.
+#: Not counted by --within: no loader can have samples at once or caches that are full at the start.
 _BOUNDS = frozenset({"perfect", "nopfs_prestaged"})
-#: Nor these, whose ranks read other samples, or in another order, than the training asks for.
+#: Nor these, whose ranks read other samples, or in another order, than the training requests.
 _OTHER_ORDER = frozenset({"deepio_optimistic", "parallel_staging", "locality_aware"})
 
-_HELP = "simulate a job under each loading policy: its duration, its waits, and its reads by source"
-_EPILOG = (
+HELP = "simulate a job under each loading policy: its duration, its waits, and its reads by source"
+EPILOG = (
     "A job is a file, or the name of a published scenario: --list shows them. Exit code 1: no policy that keeps the "
     f"order stays within --within; {', '.join(sorted(_OTHER_ORDER))} do not keep it, and "
     f"{' and '.join(sorted(_BOUNDS))} are bounds. Ctrl-C prints the results so far, and exits with 130."
 )
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser("simulate", help=_HELP, description=_HELP, epilog=_EPILOG)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     parser.add_argument("job", metavar="job.toml", nargs="?", help="a job file, or a scenario's name")
     parser.add_argument("--list", action="store_true", help="names of the published scenarios")
     parser.add_argument("--policies", nargs="+", metavar="P", help="loading policies (those of the job)")
@@ -64,30 +61,26 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     parser.add_argument(
         "--details", action="store_true", help="show each epoch and each source; --json always has them"
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
-    parser.add_argument(
-        "--plot",
-        metavar=_plot_option.METAVAR,
-        help="draw the time by cause as stacked bars, or two swept keys of one policy as a heat map",
+    _plot_option.add_to(
+        parser, "draw the time by cause as stacked bars, or two swept keys of one policy as a heat map"
     )
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry it out."""
+    """Run the command; return its exit code."""
     from foresee import jobspec
     from foresee.cli import _simulate_report
 
     if options.list:
         print(json.dumps(jobspec.scenarios()) if options.json else "\n".join(jobspec.scenarios()))
         return 0
-    given, simulations = _plan(options)
-    _simulate_run.simulate(simulations, options)
-    facts = _facts(given, simulations, options)
+    job, simulations = _plan(options)
+    _simulate_run.run_all(simulations, options)
+    facts = _facts(job, simulations, options)
     if options.plot is not None:
         _plot(options.plot, facts, simulations)
     print(json.dumps(facts) if options.json else _simulate_report.text(facts, details=options.details))
-    if simulations.stopped:
+    if simulations.is_interrupted:
         return 130
     if options.within is None:
         return 0
@@ -100,7 +93,11 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _plan(options: argparse.Namespace) -> tuple[Job, _simulate_run.Simulations]:
-    """The job, and what is to be simulated; all that is wrong is said at once, before anything takes time."""
+    """Return the job and the simulations.
+
+    Raises:
+        ConfigError: all faults of the options and the job.
+    """
     from foresee.jobspec import vary
     from foresee.planning import simulation
 
@@ -108,49 +105,46 @@ def _plan(options: argparse.Namespace) -> tuple[Job, _simulate_run.Simulations]:
     axes = _axes(options.sweep, faults)
     if options.job is None:
         faults.append("simulate: a job file or a scenario's name is missing; --list shows the scenarios")
-        given = None
+        job = None
     else:
-        given = _simulate_options.named_job(options.job, faults)
+        job = _simulate_options.read_job(options.job, faults)
     points: list[vary.Point] = []
     policies = tuple(options.policies or ())
-    if given is not None:
-        policies = policies or given.cache.policies or _usual(given)
-        points, wrong = vary.try_points(
-            given, {key: [_number(one) for one in each] for key, each in axes.items()}
-        )
+    if job is not None:
+        policies = policies or job.cache.policies or _default_policies(job)
+        points, wrong = vary.try_points(job, {key: [_number(one) for one in each] for key, each in axes.items()})
         faults += wrong
-        # Where no point is a job, the job itself tells what else is missing; what is swept, its points would have.
-        jobs = [there for _, there in points] or [given]
+        # If no point is a job, the job itself shows what else is missing, except for the swept keys.
         faults += [
             fault
-            for there in jobs
+            for variant in [variant for _, variant in points] or [job]
             for policy in policies
-            for fault in simulation.missing(there, policy)
+            for fault in simulation.missing(variant, policy)
             if points or not any(f"{key} is missing" in fault for key in axes)
         ]
     if options.plot is not None and len(axes) == 2 and len(policies) > 1:
         faults.append(
             f"--plot of two swept keys shows one policy; choose one of {' '.join(policies)} with --policies"
         )
-    if faults or given is None:
+    if faults or job is None:
         raise ConfigError(list(dict.fromkeys(faults)))
     simulations = _simulate_run.Simulations(axes)
-    for values, there in points:
-        shown = tuple(str(value) for value in values)
-        simulations.tasks += [
-            _simulate_run.Task(policy, shown, there, _run_dir(options.run_dir, policy, policies))
-            for policy in policies
-        ]
-    # An index that cannot be opened is no fault of the job, and is said as early.
+    for values, variant in points:
+        for policy in policies:
+            run_dir = options.run_dir
+            if run_dir is not None and len(policies) > 1:
+                run_dir = os.path.join(run_dir, policy)
+            simulations.tasks.append(_simulate_run.Task(policy, tuple(map(str, values)), variant, run_dir))
+    # An index that cannot be opened is no fault of the job, but is reported as early.
     first = simulations.tasks[0]
     simulation.scenario_of(
         first.job, first.policy, compat=options.compat, order=options.order, hand_over=options.hand_over
     )
-    return given, simulations
+    return job, simulations
 
 
 def _axes(sweeps: Sequence[str], faults: list[str]) -> dict[str, list[str]]:
-    """Values to sweep, by key; what is no sweep is in ``faults``."""
+    """Return the values to sweep by key; other words are added to ``faults``."""
     axes: dict[str, list[str]] = {}
     for sweep in sweeps:
         key, equals, values = sweep.partition("=")
@@ -164,7 +158,7 @@ def _axes(sweeps: Sequence[str], faults: list[str]) -> dict[str, list[str]]:
 
 
 def _faults(options: argparse.Namespace) -> list[str]:
-    """Return faults of the options by themselves; results of an older run must not mix with this one's."""
+    """Return the faults of the options; results of an older run must not mix with this one's."""
     from foresee.jobspec import POLICIES
     from foresee.planning import simulation
 
@@ -176,29 +170,21 @@ def _faults(options: argparse.Namespace) -> list[str]:
         return faults
     if options.sweep:
         faults.append("--run-dir with --sweep: ledgers of many points are no run; leave out one of both")
-    if os.path.lexists(options.run_dir) and not (
-        os.path.isdir(options.run_dir) and not os.listdir(options.run_dir)
-    ):
-        faults.append(
-            f"--run-dir {options.run_dir}: it is there already, and not an empty folder; name another"
-        )
+    path = options.run_dir
+    if os.path.lexists(path) and not (os.path.isdir(path) and not os.listdir(path)):
+        faults.append(f"--run-dir {path}: it exists and is not an empty folder; name another")
     return faults
 
 
-def _run_dir(folder: str | None, policy: str, policies: Sequence[str]) -> str | None:
-    """The run folder of a policy: the named one if it is alone, one of its name in it if not."""
-    return folder if folder is None or len(policies) == 1 else os.path.join(folder, policy)
-
-
-def _usual(given: Job) -> tuple[str, ...]:
+def _default_policies(job: Job) -> tuple[str, ...]:
     """Return the policies of a job that names none: all for which it has the values."""
     from foresee.jobspec import CACHE_POLICIES, WINDOW_POLICIES
 
-    return CACHE_POLICIES if given.cluster.origin.read is not None else WINDOW_POLICIES
+    return CACHE_POLICIES if job.cluster.origin.read is not None else WINDOW_POLICIES
 
 
 def _number(word: str) -> object:
-    """A value as a job file has it: a number, true or false, or a text with its unit."""
+    """Parse a value as a job file has it: a number, true or false, or a text with its unit."""
     if word in ("true", "false"):
         return word == "true"
     for kind in (int, float):
@@ -209,7 +195,7 @@ def _number(word: str) -> object:
     return word
 
 
-def _facts(given: Job, simulations: _simulate_run.Simulations, options: argparse.Namespace) -> dict[str, Any]:
+def _facts(job: Job, simulations: _simulate_run.Simulations, options: argparse.Namespace) -> dict[str, Any]:
     runs = []
     for task in simulations.tasks:
         one: dict[str, Any] = {"policy": task.policy}
@@ -226,22 +212,22 @@ def _facts(given: Job, simulations: _simulate_run.Simulations, options: argparse
         runs.append(one)
     return {
         "job": options.job,
-        "data": given.data.name,
+        "data": job.data.name,
         "compat": options.compat,
         "order": options.order,
         "hand_over": options.hand_over,
         "sweep": simulations.axes,
         "runs": runs,
-        "interrupted": simulations.stopped,
+        "interrupted": simulations.is_interrupted,
     }
 
 
 def _plot(path: str, facts: dict[str, Any], simulations: _simulate_run.Simulations) -> None:
-    """Draw what was simulated; of what was interrupted before anything had begun there is nothing to draw."""
+    """Draw the simulated runs; draw nothing after an interrupt before any of them had begun."""
     from foresee.cli import _figures, _simulate_plot
 
     if any("total_s" in one for one in facts["runs"]):
         tiers = [tier.name for tier in simulations.tasks[0].job.cluster.tiers]
         _figures.write(path, _simulate_plot.figure(facts, tiers))
-    elif not simulations.stopped:
+    elif not simulations.is_interrupted:
         raise ConfigError("--plot: no policy has an answer, so there is nothing to draw")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``foresee size``: the smallest machine with which a job meets a goal, and the cheapest of several.
 
-It has the options and the concurrent search: ``foresee.planning.sizing`` halves, the simulator answers, and
-``_require_report`` shows the result. All faults of the options are reported before the search starts.
+``foresee.planning.sizing`` bisects, the simulator decides whether a point meets the goal, and ``_size_report`` shows
+the result. All faults of the options are reported before the search starts.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 import os
 import re
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -28,22 +28,18 @@ if TYPE_CHECKING:
     from foresee.planning.simulation import Report
     from foresee.planning.sizing import Axis, Values
 
-__all__ = ["add_to", "run"]
-
-_HELP = "find the least memory, disk, rate or other value of a machine with which a job meets a goal"
-_EPILOG = (
+HELP = "find the least memory, disk, rate or other value of a machine with which a job meets a goal"
+EPILOG = (
     "Each key is found by bisection between its ends, to 1 % of the range, which assumes that more is no worse; each "
     "answer was simulated and meets the goal. Exit code 1: the dearest ends do not meet it. Ctrl-C prints the answers "
     "so far, and exits with 130."
 )
 _KEYS_MAX = 4
-_LOOK_S = 0.1
 _RANGE = re.compile(r"\s*([-+.\d_eE]+?)\s*([A-Za-zµ/]*)\s*\.\.\s*([-+.\d_eE]+?)\s*([A-Za-zµ/]*)\s*")
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser("size", help=_HELP, description=_HELP, epilog=_EPILOG)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     parser.add_argument("job", metavar="job.toml", help="a job file, or a published scenario's name")
     parser.add_argument(
         "--of",
@@ -76,24 +72,18 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         help="steps of each key but the last; from each step all keys are bisected to 1 %% (8)",
     )
     _simulate_options.add_to(parser)
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
-    parser.add_argument(
-        "--plot",
-        metavar=_plot_option.METAVAR,
-        help="draw the combinations of two keys that were simulated and meet the goal",
-    )
-    parser.set_defaults(run=run)
+    _plot_option.add_to(parser, "draw the combinations of two keys that were simulated and meet the goal")
 
 
 @dataclass(frozen=True)
 class _Key:
-    """A key that is searched, and how its values are spelled."""
+    """A key of the search, and the unit of its values."""
 
     axis: Axis
     unit: str
 
     def value(self, number: float) -> object:
-        """As a job file has it."""
+        """Return the value as a job file has it."""
         if self.unit:
             return f"{number:.12g} {self.unit}"
         return int(number) if self.axis.whole else number
@@ -101,7 +91,7 @@ class _Key:
 
 @dataclass
 class _Search:
-    """A question, and what is known of its answer so far."""
+    """The request, and the results so far."""
 
     job: Job
     keys: list[_Key]
@@ -110,68 +100,74 @@ class _Search:
     reports: dict[Values, Report] = field(default_factory=dict)
     running: list[_simulate_run.Task] = field(default_factory=list)
     stop: threading.Event = field(default_factory=threading.Event)
-    interrupted: bool = False
+    is_interrupted: bool = False
 
     @property
     def axes(self) -> list[Axis]:
         return [key.axis for key in self.keys]
 
     def report(self, values: Values) -> Report:
-        """Return the result of the policy at a point, which is simulated once."""
+        """Return the result of the policy at a point; each point is simulated once.
+
+        Raises:
+            ConfigError: the policy does not support the job.
+            _Cancelled: ``stop`` was set.
+        """
         from foresee.jobspec import vary
 
-        known = self.reports.get(values)
-        if known is not None:
-            return known
-        there = self.job
+        if values in self.reports:
+            return self.reports[values]
+        job = self.job
         for key, number in zip(self.keys, values, strict=True):
-            there = vary.with_value(there, key.axis.name, key.value(number))
-        task = _simulate_run.Task(self.options.policy, (), there)
+            job = vary.with_value(job, key.axis.name, key.value(number))
+        task = _simulate_run.Task(self.options.policy, (), job)
         self.running.append(task)
-        _simulate_run.one(task, self.options, self.stop)
+        _simulate_run.run(task, self.options, self.stop)
         self.running.remove(task)
         if task.reason:
             raise ConfigError(f"--policy {self.options.policy}: no answer for this job: {task.reason}")
         if task.report is None or not task.report.finished:
-            raise _Stopped
+            raise _Cancelled
         self.reports[values] = task.report
         return task.report
 
     def least(self, cell: Values) -> Values | None:
-        """The least of the last key beside the values of a cell, then that of each other key; None: not enough."""
+        """Minimize the last key at the values of a cell, then each other key; None: no value meets the goal."""
         from foresee.planning import sizing
 
-        def met(values: Values) -> bool:
+        def meets(values: Values) -> bool:
             return self.meets(self.report(values))
 
-        found = sizing.least(self.axes[-1], lambda number: met((*cell, number)))
-        return None if found is None else sizing.tight(self.axes, (*cell, found), met)
+        found = sizing.least(self.axes[-1], lambda number: meets((*cell, number)))
+        return None if found is None else sizing.tighten(self.axes, (*cell, found), meets)
 
 
-class _Stopped(Exception):
-    """A simulation was given up."""
+class _Cancelled(Exception):
+    """A simulation was stopped early."""
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry it out."""
+    """Run the command; return its exit code."""
     from foresee.cli import _size_report
 
-    search = _checked(options)
+    search = _parse(options)
     dearest = tuple(axis.high for axis in search.axes)
-    points = _found(search, dearest)
+    points = _find_points(search, dearest)
     facts = _facts(search, points, dearest)
-    if options.plot is not None and points:
-        from foresee.cli import _figures
-
-        _figures.write(options.plot, _size_report.figure(facts))
+    if points:
+        _plot_option.write(options.plot, lambda: _size_report.figure(facts))
     print(json.dumps(facts) if options.json else _size_report.text(facts))
-    if search.interrupted:
+    if search.is_interrupted:
         return 130
     return 0 if points else 1
 
 
-def _checked(options: argparse.Namespace) -> _Search:
-    """The question; all that is wrong with it is said at once."""
+def _parse(options: argparse.Namespace) -> _Search:
+    """Return the search.
+
+    Raises:
+        ConfigError: all faults of the options and the job.
+    """
     from foresee.jobspec import vary
     from foresee.planning import simulation
 
@@ -185,16 +181,18 @@ def _checked(options: argparse.Namespace) -> _Search:
     faults += _simulate_options.faults(options)
     if options.plot is not None and len(keys) != 2:
         faults.append(f"--plot shows two keys; --of has {len(keys)}")
-    given = _simulate_options.named_job(options.job, faults)
-    if given is not None and keys:
+    job = _simulate_options.read_job(options.job, faults)
+    if job is not None and keys:
         ends = {key.axis.name: [key.value(key.axis.low), key.value(key.axis.high)] for key in keys}
-        points, wrong = vary.try_points(given, ends)
+        points, wrong = vary.try_points(job, ends)
         faults += wrong
         if not wrong and options.policy in simulation.POLICIES:
-            faults += [fault for _, there in points for fault in simulation.missing(there, options.policy)]
-    if faults or given is None:
+            faults += [
+                fault for _, variant in points for fault in simulation.missing(variant, options.policy)
+            ]
+    if faults or job is None:
         raise ConfigError(list(dict.fromkeys(faults)))
-    return _Search(given, keys, meets, options)
+    return _Search(job, keys, meets, options)
 
 
 def _keys(options: argparse.Namespace, faults: list[str]) -> list[_Key]:
@@ -206,8 +204,7 @@ def _keys(options: argparse.Namespace, faults: list[str]) -> list[_Key]:
     for word in options.of:
         name, _, span = word.partition("=")
         found = _RANGE.fullmatch(span)
-        ends = [_number(found[1]), _number(found[3])] if found else [None, None]
-        low, high = ends
+        low, high = (_number(found[1]), _number(found[3])) if found else (None, None)
         if found is None or low is None or high is None or name in keys or found[2] not in ("", found[4]):
             faults.append(
                 f"--of {word!r}: KEY=FROM..TO with one unit and another key each time expected, such as "
@@ -242,7 +239,7 @@ def _prices(words: Sequence[str], faults: list[str]) -> dict[str, float]:
 
 
 def _number(word: str) -> float | None:
-    """A finite number; None if it is none."""
+    """Return the finite number that ``word`` spells, or None."""
     try:
         number = float(word)
     except ValueError:
@@ -251,7 +248,7 @@ def _number(word: str) -> float | None:
 
 
 def _goal(options: argparse.Namespace, faults: list[str]) -> Callable[[Report], bool]:
-    """Whether a run meets what is asked; the goal in figures stands in ``options`` then."""
+    """Return whether a run meets the goal; replace ``--within`` in ``options`` by seconds."""
     from foresee._schema.values import Refused, Time
 
     if options.utilization is not None:
@@ -271,29 +268,34 @@ def _goal(options: argparse.Namespace, faults: list[str]) -> Callable[[Report], 
 
 
 def utilization(report: Report) -> float:
-    """Share of a run that its ranks compute, in the mean."""
+    """Return the mean share of a run that its ranks compute."""
     return report.compute_s / (report.ranks * report.total_s) if report.total_s else 1.0
 
 
-def _found(search: _Search, dearest: Values) -> list[Values]:
-    """All points that meet the goal and that no other undercuts; as far as it got where Ctrl-C ended it."""
+def _find_points(search: _Search, dearest: Values) -> list[Values]:
+    """Return the undominated points that meet the goal, after Ctrl-C those found so far."""
     from foresee.planning import sizing
 
-    cells = sizing.cells(search.axes, search.options.steps)
-    most = sizing.questions(search.axes, search.options.steps)
+    most = sizing.count_queries(search.axes, search.options.steps)
     status = Status()
-    workers = search.options.threads or os.cpu_count() or 1
+
+    def show() -> None:
+        done = len(search.reports)
+        running = sum(task.share for task in tuple(search.running))
+        status.bar((done + running) / most, f"{done} simulated, {most} at most")
+
     futures: list[Future[Values | None]] = []
-    with ThreadPoolExecutor(workers, thread_name_prefix="foresee-size") as pool:
+    with ThreadPoolExecutor(search.options.threads or os.cpu_count() or 1, "foresee-size") as pool:
         try:
             top = pool.submit(search.report, dearest)
-            _follow([top], search, status, most)
+            _simulate_run.follow([top], search.stop, show)
             if not search.meets(top.result()):
                 return []
+            cells = sizing.cells(search.axes, search.options.steps)
             futures = [pool.submit(search.least, cell) for cell in cells]
-            _follow(futures, search, status, most)
+            _simulate_run.follow(futures, search.stop, show)
         except KeyboardInterrupt:
-            search.interrupted = True
+            search.is_interrupted = True
         finally:
             search.stop.set()
             status.end()
@@ -301,24 +303,11 @@ def _found(search: _Search, dearest: Values) -> list[Values]:
     for future in futures:
         try:
             point = future.result()
-        except _Stopped:
+        except _Cancelled:
             continue
         if point is not None:
             points.append(point)
     return sizing.undominated(search.axes, points)
-
-
-def _follow(futures: Sequence[Future[Any]], search: _Search, status: Status, most: int) -> None:
-    """Wait for all, or for the first that fails, and show how far they are."""
-    while not all(future.done() for future in futures):
-        wait(futures, timeout=_LOOK_S)
-        for future in futures:
-            if future.done() and future.exception() is not None:
-                search.stop.set()
-                future.result()
-        done = len(search.reports)
-        under_way = sum(task.share for task in tuple(search.running))
-        status.bar((done + under_way) / most, f"{done} simulated, {most} at most")
 
 
 def _facts(search: _Search, points: Sequence[Values], dearest: Values) -> dict[str, Any]:
@@ -350,7 +339,7 @@ def _facts(search: _Search, points: Sequence[Values], dearest: Values) -> dict[s
         "cheapest": costs.index(min(known)) if known else None,
         "dearest": _row(search, dearest) if dearest in search.reports else None,
         "simulated": len(search.reports),
-        "interrupted": search.interrupted,
+        "interrupted": search.is_interrupted,
     }
 
 

@@ -16,14 +16,13 @@ if TYPE_CHECKING:
     from foresee._loading.data_source import Source
     from foresee._loading.state_steps import Step
 
-_HELP = "name the samples of any step from a saved state, or write a state that avoids samples"
+HELP = "name the samples of any step from a saved state, or write a state that avoids samples"
 _STATE_BYTES_MAX = 1 << 30
 _SHOWN = 16
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    parser = commands.add_parser("which", help=_HELP, description=_HELP)
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
     parser.add_argument("state", metavar="STATE.json", help="a loader's state_dict(), written as JSON")
     parser.add_argument(
         "--step", type=int, metavar="N", help="step of the epoch, from 0, at the state's batch and world size"
@@ -49,12 +48,10 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
         "--avoid-file", metavar="FILE", help="more ids to avoid, separated by white space or commas"
     )
     parser.add_argument("-o", "--output", metavar="NEW.json", help="with --avoid: the state to write")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
-    parser.set_defaults(run=run)
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry it out."""
+    """Run the command; return its exit code."""
     _check(options)
     state = _read_state(options.state)
     if options.avoid is None and options.avoid_file is None:
@@ -63,21 +60,24 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> None:
-    avoids = options.avoid is not None or options.avoid_file is not None
-    chosen = [name for name in ("step", "ahead") if getattr(options, name) is not None]
+    given = [
+        name
+        for name in ("step", "ahead", "epoch", "rank", "index", "output")
+        if getattr(options, name) is not None
+    ]
     faults = []
-    if avoids and (
-        chosen or options.epoch is not None or options.rank is not None or options.index is not None
-    ):
-        faults.append("--avoid with --step, --ahead, --epoch, --rank or --index; it only writes a state")
-    if avoids and options.output is None:
-        faults.append("--avoid without --output NEW.json: where shall the state go?")
-    if not avoids and len(chosen) != 1:
-        faults.append("give one of --step N, --ahead K, or --avoid IDS --output NEW.json")
-    if not avoids and options.output is not None:
-        faults.append("--output without --avoid; a step is printed")
-    if options.epoch is not None and options.step is None and not avoids:
-        faults.append("--epoch without --step; --ahead counts from the state")
+    if options.avoid is not None or options.avoid_file is not None:
+        if set(given) - {"output"}:
+            faults.append("--avoid with --step, --ahead, --epoch, --rank or --index; it only writes a state")
+        if options.output is None:
+            faults.append("--avoid without --output; add --output NEW.json for the new state")
+    else:
+        if ("step" in given) == ("ahead" in given):
+            faults.append("give one of --step N, --ahead K, or --avoid IDS --output NEW.json")
+        if options.output is not None:
+            faults.append("--output without --avoid; a step is printed")
+        if options.epoch is not None and options.step is None:
+            faults.append("--epoch without --step; --ahead counts from the state")
     if faults:
         raise ConfigError(faults)
 
@@ -199,6 +199,8 @@ def _ids(text: str, where: str) -> list[int]:
         if not word:
             continue
         if not word.isascii() or not word.isdigit():
-            raise ConfigError(f"{where}: {word!r} is no sample id; whole numbers of 0 or more, such as 17,23")
+            raise ConfigError(
+                f"{where}: {word!r} is no sample id; whole numbers of 0 or more expected, such as 17,23"
+            )
         ids.append(int(word))
     return ids

@@ -1,22 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cost of a training run that reads from disks, or from a bucket through a cache of each machine.
 
-Two ways to hold the data, and one bill for both:
+With :func:`disk`, every machine has the data set on its own disk (equations 1 and 2 of the paper). With :func:`bucket`,
+each machine caches some samples, and lists and gets the others (equations 2 to 5).
 
-=================== ===============================================================================================
-:func:`disk`        every machine has the whole data set on its own disk (equations 1 and 2 of the paper)
-:func:`bucket`      a bucket has it; each machine keeps some samples, and lists and gets the rest (equations 2 to 5)
-=================== ===============================================================================================
-
-``compat="physical"``, the default, is consistent: storage is paid for as long as the run takes, a rank prefetches its
+``compat="physical"``, the default, is consistent: storage is paid for the duration of the run, a rank prefetches its
 own samples only, and reads that the cache missed are paid. ``compat="paper"`` is the paper to the letter: a month of
-storage whatever the run takes, every rank prefetching all samples, misses for free.
+storage, every rank prefetching all samples, misses for free.
 
-Bytes and seconds; prices per hour, per GB and month (10**9 bytes, 730 hours), per 10,000 requests. Left out: filling
-disks or the bucket in the first place, and memory, which is paid with its machine.
+Bytes and seconds; prices per hour, per GB and month (10**9 bytes, 730 hours), per 10,000 requests. Not included: the
+initial copy to disks or the bucket, and memory, which is paid with its machine.
 
 Source: Krichevsky et al., "Quantifying and Improving Performance of Distributed Deep Learning with Cloud Storage",
-IC2E 2021, section III-C; which of its figures are corrected, and how, is said at each.
+IC2E 2021, section III-C.
 """
 
 from __future__ import annotations
@@ -49,7 +45,7 @@ __all__ = [
 Period = Literal["run", "month"]
 
 HOURS_PER_MONTH = 730.0
-"""As the providers count: 8,760 hours a year."""
+"""The providers' month: 8,760 hours a year."""
 _GB = 1e9
 _HOUR = 3600.0
 _REQUESTS = 1e4
@@ -66,7 +62,7 @@ class Workload(Checked):
     machines: int = value_of(Count(), required=True)
     """n."""
     ranks: int | None = value_of(Count())
-    """Processes that list and fetch; not given: one per machine."""
+    """Processes that list and fetch; default: one per machine."""
     samples: int = value_of(Count(), required=True)
     """m."""
     epochs: int = value_of(Count(), required=True)
@@ -74,7 +70,7 @@ class Workload(Checked):
     data_bytes: float = value_of(Size(), required=True)
     """s_t."""
     root_bytes: float = value_of(Size(zero=True), 0.0)
-    """s_r: of each machine's disk beside the data."""
+    """s_r: on each machine's disk in addition to the data."""
     compute_time: float = value_of(Time(), required=True)
     """t_c: seconds of the run that compute."""
     wait_time: float = value_of(Time(), required=True)
@@ -84,12 +80,12 @@ class Workload(Checked):
 
     @property
     def hours(self) -> float:
-        """Of the run."""
+        """Return the hours of the run."""
         return (self.compute_time + self.wait_time) / _HOUR
 
     @property
     def readers(self) -> int:
-        """``ranks``, or one per machine."""
+        """Return ``ranks``, or one per machine."""
         return self.machines if self.ranks is None else self.ranks
 
 
@@ -130,22 +126,22 @@ class Bill:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Return the sum."""
         return self.storage + self.machines + self.requests + self.egress
 
 
 def disk(work: Workload, rates: Rates, *, period: Period | None = None, compat: Compat = "physical") -> Bill:
-    """The bill of a run whose machines have the data on their disks: ``n (c_d (s_t + s_r) + c_c (t_c + t_d))``.
+    """Return the bill of a run with the data on disks: ``n (c_d (s_t + s_r) + c_c (t_c + t_d))``.
 
     Args:
-        work: what is run.
+        work: the run.
         rates: needs ``machine`` and ``disk``.
-        period: for how long storage is paid, a ``"run"`` or a ``"month"``; default the run, in the paper a month.
+        period: paid duration of storage, a ``"run"`` or a ``"month"``; default the run, in the paper a month.
         compat: which reading.
 
     Raises:
-        ConfigError: an argument is not one of its words.
-        NotMeasured: a price is not known.
+        ConfigError: an argument outside its range.
+        NotMeasured: a price is unknown.
 
     >>> work = Workload(machines=3, samples=42000, epochs=2, data_bytes=0.27e9, root_bytes=16e9,
     ...                 compute_time=0, wait_time=228.9)
@@ -153,8 +149,8 @@ def disk(work: Workload, rates: Rates, *, period: Period | None = None, compat: 
     >>> round(bill.storage, 4), round(bill.machines, 7), round(bill.total, 7)
     (1.9524, 0.1041495, 2.0565495)
     """
-    kept = work.machines * _price(rates.disk, "disk") * (work.data_bytes + work.root_bytes) / _GB
-    storage = kept * _months(work, period, compat)
+    monthly = work.machines * _price(rates.disk, "disk") * (work.data_bytes + work.root_bytes) / _GB
+    storage = monthly * _months(work, period, compat)
     return Bill(storage, _machines(work, rates), 0.0, 0.0, 0, 0, 0.0)
 
 
@@ -173,31 +169,29 @@ def bucket(
     period: Period | None = None,
     compat: Compat = "physical",
 ) -> Bill:
-    """The bill of a run that reads from a bucket (equation 3), by caches, prefetching and what they miss.
+    """Return the bill of a run that reads from a bucket (equation 3) through caches, with or without prefetching.
 
-    Requests by equation 4, or with ``fetch`` by equation 5: listings are answers of ``page`` names, and each fetch
-    lists the bucket anew. By default with ``ceil(ceil(m / n) / f)`` fetches of a rank, which fetches its own samples
-    only; the paper has ``ceil(m / f)``. ``lists`` and ``gets`` put counts in their place that are known better: a
-    run of Foresee lists once, ``ceil(m / p)`` answers, and gets what its plan reads.
+    Requests follow equation 4, or with ``fetch`` equation 5: listings have answers of ``page`` names, and each fetch
+    lists the bucket anew. A rank makes ``ceil(ceil(m / n) / f)`` fetches; the paper has ``ceil(m / f)``. ``lists`` and
+    ``gets`` replace these counts by better known ones.
 
     Args:
-        work: what is run.
-        rates: needs ``machine``, ``bucket``, ``lists`` and ``gets``, and ``disk`` where root or cache takes one.
-        cached: m_c, samples that each machine keeps; 0 to ``work.samples``.
+        work: the run.
+        rates: needs ``machine``, ``bucket``, ``lists`` and ``gets``, and ``disk`` for a root or cache on disk.
+        cached: m_c, cached samples of each machine; 0 to ``work.samples``.
         fetch: f, samples of one request for prefetching, 1 or more; None: no prefetching.
-        misses: reads of the run that a prefetched cache should have answered and did not, 0 or more; free in the
-            paper.
+        misses: reads of the run that a prefetching cache missed, 0 or more; free in the paper.
         lists: answers of listings in the whole run, 0 or more.
-        gets: reads in the whole run, 0 or more; ``misses`` come on top.
-        read_bytes: bytes of all those reads, 0 or more, where samples differ in size; None: of the mean size each.
+        gets: reads in the whole run without ``misses``, 0 or more.
+        read_bytes: bytes of all those reads, 0 or more; None: each has the mean size.
         cache_in: whether the cache is on the disk, or in memory, which is paid with the machine.
-        egress: the tariff of bytes that leave the bucket's region, as :func:`egress_cost` has it; none: they stay.
+        egress: the tariff of bytes that leave the bucket's region, as in :func:`egress_cost`; empty: they stay.
         period: as in :func:`disk`.
         compat: which reading.
 
     Raises:
         ConfigError: an argument outside its range; all faults at once.
-        NotMeasured: a price is not known, or the tariff ends below what leaves.
+        NotMeasured: a price is unknown, or the tariff ends below the bytes that leave.
 
     >>> work = Workload(machines=3, samples=42000, epochs=2, data_bytes=0.27e9, root_bytes=16e9,
     ...                 compute_time=0, wait_time=350.2)
@@ -237,23 +231,23 @@ def bucket(
     if compat != "paper":
         read += misses
     on_disk = work.root_bytes + (work.data_bytes * cached / work.samples if cache_in == "disk" else 0.0)
-    kept = _price(rates.bucket, "bucket") * work.data_bytes
+    monthly = _price(rates.bucket, "bucket") * work.data_bytes
     if on_disk:
-        kept += work.machines * _price(rates.disk, "disk") * on_disk
+        monthly += work.machines * _price(rates.disk, "disk") * on_disk
     requests = (listed * _price(rates.lists, "lists") + read * _price(rates.gets, "gets")) / _REQUESTS
     if read_bytes is None:
         read_bytes = read * work.data_bytes / work.samples
-    left = egress_cost(read_bytes, egress) if egress else 0.0
-    storage = kept / _GB * _months(work, period, compat)
-    return Bill(storage, _machines(work, rates), requests, left, listed, read, read_bytes)
+    egress_price = egress_cost(read_bytes, egress) if egress else 0.0
+    storage = monthly / _GB * _months(work, period, compat)
+    return Bill(storage, _machines(work, rates), requests, egress_price, listed, read, read_bytes)
 
 
 def egress_cost(bytes_: float, tariff: tuple[tuple[float, float], ...]) -> float:
-    """Return the cost of bytes on their way out, each share at the price of its tier.
+    """Return the cost of bytes that leave a region, each share at the price of its tier.
 
     Args:
         bytes_: 0 or more.
-        tariff: pairs of the bytes up to which a tier goes, ascending, and its price per GB; the last may be infinite.
+        tariff: upper end of each tier in bytes, ascending, and its price per GB; the last end may be infinite.
 
     Raises:
         NotMeasured: the last tier ends below ``bytes_``.
@@ -276,16 +270,15 @@ def egress_cost(bytes_: float, tariff: tuple[tuple[float, float], ...]) -> float
 def runs_cost(bill: Bill, runs: float, egress: tuple[tuple[float, float], ...] = ()) -> float:
     """Return the cost of several runs in a month on the same storage.
 
-    A tariff's tiers are those of a month, so the bytes of all runs go through them together: from the second run on,
-    bytes leave at the price of the tier that the runs before have reached.
+    Tiers of a tariff apply to a month, so the bytes of all runs pass through them together.
 
     Args:
         bill: of one run, its storage paid for the month.
         runs: 0 or more.
-        egress: the tariff of what the bill's reads bring out of the region; none: they stay.
+        egress: the tariff of the bill's reads; empty: they stay in the region.
 
     Raises:
-        NotMeasured: the tariff ends below what leaves.
+        NotMeasured: the tariff ends below the bytes that leave.
 
     >>> one = Bill(storage=2.0, machines=1.0, requests=0.5, egress=900.0, lists=0, gets=1, read_bytes=10e12)
     >>> runs_cost(one, 2, ((10e12, 0.09), (float("inf"), 0.05)))
@@ -308,12 +301,12 @@ def break_even(
     Args:
         one: the cost at x; continuous.
         other: likewise.
-        scale: a typical x, > 0: how far beyond the last bend the slope is taken.
-        bends: where a slope changes, such as at the tiers of a tariff.
-        end: up to where both are known, > 0; nothing is asked beyond.
+        scale: a typical x, > 0: the distance beyond the last bend for the slope.
+        bends: x at which a slope changes, such as the tiers of a tariff.
+        end: upper end of the known range, > 0.
 
     Returns:
-        The least x, 0 to ``end``; None if there is none, or on stretches on which they are equal throughout.
+        The least x, 0 to ``end``; None if there is none, or if both are equal on a whole segment.
 
     >>> break_even(lambda x: 3.0 + x, lambda x: 2 * x)
     3.0
@@ -328,7 +321,7 @@ def break_even(
     for start, stop in pairwise(edges):
         ahead = gap(start)
         if not math.isinf(stop):
-            # By signs, so that rounding loses no point that lies at a bend.
+            # Comparing signs finds a point at a bend despite rounding.
             behind = gap(stop)
             if ahead != behind and min(ahead, behind) <= 0 <= max(ahead, behind):
                 return start + ahead / (ahead - behind) * (stop - start)
@@ -340,13 +333,13 @@ def break_even(
 
 
 def _months(work: Workload, period: Period | None, compat: Compat) -> float:
-    """For how many months storage is paid."""
+    """Return the paid months of storage."""
     if compat not in {"physical", "paper"}:
         raise ConfigError(f"compat = {compat!r}; physical or paper expected")
     if period not in {None, "run", "month"}:
         raise ConfigError(f"period = {period!r}; run or month expected")
-    whole = period == "month" or (period is None and compat == "paper")
-    return 1.0 if whole else work.hours / HOURS_PER_MONTH
+    is_monthly = period == "month" or (period is None and compat == "paper")
+    return 1.0 if is_monthly else work.hours / HOURS_PER_MONTH
 
 
 def _machines(work: Workload, rates: Rates) -> float:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The price book, ``prices.toml``: what clouds charge, each price with its date and its source.
+"""The price book, ``prices.toml``: prices of clouds, each with its date and its source.
 
-``docs/formats/prices.md`` describes the format. One book is shipped, with only those prices that were read where the
-row's source says, and a transcript of a price page is called one; a user's book lies over it, row by row. Nothing is
-downloaded, and no price is guessed: what is not there is :class:`foresee.errors.NotMeasured`.
+``docs/formats/prices.md`` describes the format. Prices of the shipped book were read at the source of their row. A
+user's book overrides it row by row. Nothing is downloaded; a missing price is :class:`foresee.errors.NotMeasured`.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ __all__ = [
 VERSION = 1
 SHIPPED = os.path.join(os.path.dirname(__file__), "prices.toml")
 STALE_AFTER = dt.timedelta(days=365)
-"""A price older than this is told to be."""
+"""Age above which a price causes a warning."""
 
 _MONTH_HOURS = 730.0
 _GIB = 2**30 / 1e9
@@ -67,7 +66,7 @@ class EgressTier(Checked):
     price: float = value_of(Number(), required=True)
     """In the row's unit."""
     up_to: float | None = value_of(Size())
-    """Bytes of a month from which on the next tier's price counts; not given: without end."""
+    """Bytes of a month at which the next tier begins; default: unlimited."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,11 +76,11 @@ class Price(Checked):
     kind: str = value_of(Choice(tuple(KINDS)), required=True)
     """The priced resource."""
     provider: str = value_of(Text(), required=True)
-    """Whose."""
+    """The cloud provider."""
     region: str = value_of(Text(), required=True)
-    """Where."""
+    """Its region."""
     name: str = value_of(Text(), required=True)
-    """Machine type, GPU, disk type, or storage class; listings and reads have that of their bucket."""
+    """Machine type, GPU, disk type, or storage class, also for listings and reads."""
     unit: str = value_of(Text(), required=True)
     """``"USD/h"``, ``"USD/GiB-month"``, ``"USD/1000 requests"``."""
     date: dt.date = value_of(Day(), required=True)
@@ -89,28 +88,28 @@ class Price(Checked):
     source: str = value_of(Text(), required=True)
     """Address of the source."""
     price: float | None = value_of(Number())
-    """In ``unit``; of all kinds but egress."""
+    """In ``unit``; for all kinds except egress."""
     tiers: tuple[EgressTier, ...] = value_of(Tables(EgressTier), ())
-    """Of egress, ascending."""
+    """For egress, ascending."""
     discount: float = value_of(Number(most=100.0), 0.0)
     """Percent off."""
     note: str | None = value_of(Text())
-    """For the reader."""
+    """A remark."""
 
     @property
     def currency(self) -> str:
-        """As the unit begins."""
+        """Return the currency of the unit."""
         return self.unit[:3]
 
     @property
     def base(self) -> float:
-        """Per hour, GB and month, or 10,000 requests; discount taken off."""
+        """Return the price per hour, GB and month, or 10,000 requests, with the discount."""
         assert self.price is not None
         return self.price * self._factor
 
     @property
     def tariff(self) -> tuple[tuple[float, float], ...]:
-        """Of egress: bytes up to which a tier goes, and its price per GB."""
+        """Return the end of each egress tier in bytes, and its price per GB."""
         return tuple(
             (float("inf") if tier.up_to is None else tier.up_to, tier.price * self._factor)
             for tier in self.tiers
@@ -156,30 +155,24 @@ class PriceBook(Checked):
     """Each kind, provider, region and name once."""
 
     def find(self, kind: str, provider: str, region: str, name: str) -> Price:
-        """One row.
+        """Return one row.
 
         Raises:
             NotMeasured: there is no such row.
         """
         for row in self.price:
-            if (row.kind, row.provider, row.region, row.name) == (kind, provider, region, name):
+            if _key(row) == (kind, provider, region, name):
                 return row
-        there = sorted(
-            {
-                row.name
-                for row in self.price
-                if (row.kind, row.provider, row.region) == (kind, provider, region)
-            }
-        )
-        near = get_close_matches(name, there, n=1)
-        known = f"did you mean {near[0]}?" if near else f"known there are {', '.join(there) or 'none'};"
+        names = sorted({row.name for row in self.price if _key(row)[:3] == (kind, provider, region)})
+        near = get_close_matches(name, names, n=1)
+        known = f"did you mean {near[0]}?" if near else f"known names are {', '.join(names) or 'none'};"
         raise NotMeasured(
             f"the price of {kind} {name} at {provider} in {region}",
             f"{known} write a row into a file of your own and give it as --prices",
         )
 
     def over(self, other: PriceBook) -> PriceBook:
-        """This book, and of ``other`` what it lacks."""
+        """Return this book with the rows of ``other`` that it lacks."""
         own = {_key(row) for row in self.price}
         return PriceBook(price=(*self.price, *(row for row in other.price if _key(row) not in own)))
 
@@ -194,7 +187,7 @@ class PriceBook(Checked):
 
 
 def load(path: str | os.PathLike[str] | None = None) -> PriceBook:
-    """The shipped book, under a user's where one is named.
+    """Return the shipped book, overridden by the user's book at ``path``.
 
     Raises:
         ConfigError: as :func:`read`.
@@ -208,14 +201,14 @@ def read(path: str | os.PathLike[str]) -> PriceBook:
     """Read one book.
 
     Raises:
-        ConfigError: not a price book, of another version, or with faults: all of them.
+        ConfigError: not a price book, another version, or faults: all of them.
         OSError: the file cannot be read.
     """
     return toml.read(path, _book)
 
 
 def loads(text: str) -> PriceBook:
-    """A book from the text of its file.
+    """Parse the text of a price book.
 
     Raises:
         ConfigError: as :func:`read`, without the file's name.

@@ -1,15 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Simulated runs of a job file: the time that any loading policy needs on any machine.
 
-A run is one policy on one scenario, in virtual time: every read of every rank, by the rules of ``foresee-sim``.
-``foresee`` is the planner of the runtime, the same code. ``compat="physical"``, the default, gives each place
-a capacity that its threads share; ``"paper"`` divides by threads as the paper's formulas do.
+A run is one policy on one scenario in virtual time, with every read of every rank. The policy ``foresee`` is the code
+of the runtime's planner. With ``compat="physical"``, the default, threads share the rate of a tier or origin;
+``"paper"`` divides it by threads as the paper's formulas do.
 
 Seconds, bytes, and bytes per second throughout. Sums are over all ranks, so ``ranks * total_s`` is
 ``ranks * init_s + compute_s + stall_s + barrier_s``.
-
-A value that the job lacks is a :class:`foresee.ConfigError` with its key, and a policy that has no answer for the job
-reports the reason.
 
 Source: Dryden et al., "Clairvoyant Prefetching for Distributed Machine Learning I/O", SC 2021, sections 3, 4 and 6;
 Krichevsky et al., "Quantifying and Improving Performance of Distributed Deep Learning with Cloud Storage", IC2E 21.
@@ -39,6 +36,7 @@ __all__ = [
     "Reads",
     "Report",
     "Run",
+    "drawn_mean",
     "missing",
     "read_often",
     "reads_by_count",
@@ -49,12 +47,12 @@ __all__ = [
 HandOver = Literal["sample", "batch"]
 
 POLICIES: tuple[str, ...] = tuple(_native.LOADING_POLICIES)
-"""Names of all policies, bounds and variants included, in the order in which they are shown."""
+"""Names of all policies, including bounds and variants, in the order of reports."""
 
 _NS = 1e9
-#: Of a job file, whatever the policy; what depends on others is asked for in :func:`missing`.
+#: Keys that every policy needs; :func:`missing` checks those that depend on others.
 _NEEDED = ("train.batch", "train.epochs", "cluster.ranks", "cluster.staging")
-#: Steps that a run takes before it looks whether it is still wanted.
+#: Steps between two returns of :meth:`Run.advance`.
 _STEPS = 256
 
 
@@ -67,9 +65,9 @@ class Reads:
     samples: int
     bytes: int
     seconds: float
-    """Added up over threads."""
+    """Sum over threads."""
     waited_s: float
-    """For which training waited for them; a stall is charged to where its sample was read."""
+    """Stalls of training for samples of this source."""
 
 
 @dataclass(frozen=True)
@@ -79,9 +77,9 @@ class Epoch:
     end_s: float
     """From the start of the run to the end of the slowest rank."""
     stall_s: float
-    """Waiting for samples, over ranks."""
+    """Waiting for samples, sum over ranks."""
     origin_samples: int
-    """Samples that were read from the origin meanwhile."""
+    """Samples that were read from the origin in the epoch."""
 
 
 @dataclass(frozen=True)
@@ -92,7 +90,7 @@ class Report:
     total_s: float
     """From the start to the end of the slowest rank."""
     init_s: float
-    """Of that before training could begin."""
+    """Part of it before training began."""
     compute_s: float
     stall_s: float
     """Waiting for samples."""
@@ -100,49 +98,48 @@ class Report:
     """Waiting for other ranks."""
     ranks: int
     epochs: tuple[Epoch, ...]
-    """As far as the run got."""
+    """Epochs so far."""
     reads: tuple[Reads, ...]
     """Into staging."""
     loads: tuple[Reads, ...]
-    """From the origin into tiers, by threads of their own."""
+    """From the origin into tiers, by separate threads."""
     origin_requests: int
-    """Samples that the origin was asked for."""
+    """Samples that were requested from the origin."""
     origin_bytes: int
     listings: int
     """Of a bucket."""
     coverage: float
     """Share of the data set that training saw, 0 to 1."""
     finished: bool
-    """Whether it ran to its end."""
+    """Whether the run is complete."""
 
     @property
     def hit_rate(self) -> float | None:
-        """Share of reads that the origin did not answer; None before any."""
+        """Return the share of reads that the origin did not answer; None before the first read."""
         total = sum(each.samples for each in self.reads)
         origin = sum(each.samples for each in self.reads if each.source == "origin")
         return 1 - origin / total if total else None
 
 
 class Run:
-    """One policy on one job, advanced bit by bit.
+    """One policy on one job, advanced in parts.
 
     Args:
         job: needs ``[data]``, ``[train]`` with ``batch``, ``epochs`` and a compute rate or time, and ``[cluster]`` with
             ``ranks``, ``staging`` and the origin's rates.
         policy: one of :data:`POLICIES`.
         compat: which reading of the model.
-        order: ``shuffled``: a new shuffle for every epoch, cut into global batches, as published scenarios have it;
+        order: ``shuffled``: a new shuffle for every epoch, cut into global batches, as in published scenarios;
             ``distributed``: torch's ``DistributedSampler``; ``sequential``.
-        hand_over: what a rank has before it computes: a ``sample`` after the other, as published, or the whole
-            ``batch``, as loaders hand it over (``physical`` only).
-        sizes: bytes of each sample, by id, where they are better known than ``[data]`` says; shape (samples,), 1 or
-            more each. Read only, copied.
-        run_dir: a run folder for ledgers as a real run writes them, one per rank, on the simulated clock; there may be
-            no ledgers in it. A tier that is called ``ram`` is memory there, any other a disk.
+        hand_over: whether a rank computes ``sample`` by sample, as published, or on a whole ``batch``, as loaders
+            deliver it (``physical`` only).
+        sizes: bytes of each sample by id, instead of ``[data]``; shape (samples,), 1 or more each. Read only, copied.
+        run_dir: a run folder without ledgers; one per rank is written, as in a real run, on the simulated clock. A tier
+            named ``ram`` is memory there, any other a disk.
 
     Raises:
-        ConfigError: something that the simulation needs is missing or wrong: all of it; or ``run_dir`` has ledgers.
-        Unsupported: the policy has no answer for this job.
+        ConfigError: missing or wrong values, all of them; or ``run_dir`` has ledgers.
+        Unsupported: the policy does not support this job.
         OSError: the ledgers cannot be written; ``advance`` and ``close`` raise it too.
 
     >>> from foresee.jobspec import loads
@@ -194,59 +191,44 @@ class Run:
         if hand_over not in get_args(HandOver):
             raise ConfigError(f"hand_over={hand_over!r}; one of {', '.join(get_args(HandOver))}")
         self._tiers = tuple(tier.name for tier in job.cluster.tiers) or ("ram",)
-        self._ranks = job.cluster.ranks
-        given = scenario_of(job, policy, compat=compat, order=order, hand_over=hand_over, sizes=sizes)
-        made = _native.LoadingRun.begin(given, policy)
-        if isinstance(made, str):
-            raise Unsupported(policy, made)
-        self._run = made
+        scenario = scenario_of(job, policy, compat=compat, order=order, hand_over=hand_over, sizes=sizes)
+        run = _native.LoadingRun.begin(scenario, policy)
+        if isinstance(run, str):
+            raise Unsupported(policy, run)
+        self._run = run
         if run_dir is not None:
             self._run.write_to(run_dir, [tier.name == "ram" for tier in job.cluster.tiers])
 
     def advance(self, steps: int = _STEPS) -> tuple[str, int, int]:
-        """Go on by a part of what is prepared, or by so many steps of training.
+        """Advance by a part of the preparation, or by ``steps`` of training.
 
         Returns:
-            ``preparing``, ``training`` or ``finished``; how much of that is done; of how much.
+            ``preparing``, ``training`` or ``finished``; the done part of that stage; its total.
         """
-        told = self._run.advance(steps)
-        if told[0] == "finished":
+        progress = self._run.advance(steps)
+        if progress[0] == "finished":
             self.close()
-        return told
+        return progress
 
     def close(self) -> None:
-        """End the ledgers, of a run that is given up too. Idempotent; the end of a run does it."""
+        """End the ledgers, also of an incomplete run. Idempotent; the end of a run does it."""
         self._run.end_ledgers()
 
     def report(self) -> Report:
-        """Return the result so far, and of the whole run once it is finished."""
-        told: dict[str, Any] = self._run.report()
-        reads = tuple(self._reads(each, self._source(each)) for each in told["reads"])
+        """Return the result so far, of the whole run if it is finished."""
+        report: dict[str, Any] = self._run.report()
+        coverage = report.pop("covered") / report.pop("samples")
+        epochs = tuple(Epoch(**each) for each in report.pop("epochs"))
+        reads = tuple(self._reads(each, self._source(each)) for each in report.pop("reads"))
         loads = tuple(
             self._reads(each, tier)
-            for each, tier in zip(told["loads"], self._tiers, strict=False)
+            for each, tier in zip(report.pop("loads"), self._tiers, strict=False)
             if each["samples"]
         )
-        return Report(
-            policy=told["policy"],
-            total_s=told["total_s"],
-            init_s=told["init_s"],
-            compute_s=told["compute_s"],
-            stall_s=told["stall_s"],
-            barrier_s=told["barrier_s"],
-            ranks=told["ranks"],
-            epochs=tuple(Epoch(**each) for each in told["epochs"]),
-            reads=reads,
-            loads=loads,
-            origin_requests=told["origin_requests"],
-            origin_bytes=told["origin_bytes"],
-            listings=told["listings"],
-            coverage=told["covered"] / told["samples"],
-            finished=told["finished"],
-        )
+        return Report(**report, coverage=coverage, epochs=epochs, reads=reads, loads=loads)
 
     def finish(self, between: Callable[[str, int, int], None] | None = None) -> Report:
-        """Go on to the end; ``between`` is called now and then with what ``advance`` returns, and may raise."""
+        """Run to the end; ``between`` is called with the results of :meth:`advance`, and may raise."""
         stage = ""
         while stage != "finished":
             stage, done, total = self.advance()
@@ -254,15 +236,15 @@ class Run:
                 between(stage, done, total)
         return self.report()
 
-    def _source(self, told: Mapping[str, Any]) -> str:
-        if told["source"] == "origin":
+    def _source(self, reads: Mapping[str, Any]) -> str:
+        if reads["source"] == "origin":
             return "origin"
-        name = self._tiers[told["tier"]]
-        return name if told["source"] == "tier" else f"peer {name}"
+        name = self._tiers[reads["tier"]]
+        return name if reads["source"] == "tier" else f"peer {name}"
 
     @staticmethod
-    def _reads(told: Mapping[str, Any], source: str) -> Reads:
-        return Reads(source, told["samples"], told["bytes"], told["seconds"], told["waited"])
+    def _reads(reads: Mapping[str, Any], source: str) -> Reads:
+        return Reads(source, reads["samples"], reads["bytes"], reads["seconds"], reads["waited"])
 
 
 class Often(NamedTuple):
@@ -271,14 +253,14 @@ class Often(NamedTuple):
     least_reads: int
     """The least number of reads that counts."""
     samples: float
-    """Expected number of samples that it reads that often."""
+    """Their expected number."""
 
 
 def read_often(*, ranks: int, epochs: int, samples: int, delta: str, compat: Compat = "physical") -> Often:
-    """Expected number of samples that a rank reads more than ``(1 + delta)`` times the mean, ``epochs / ranks``.
+    """Return the expected number of samples that a rank reads over ``(1 + delta)`` times the mean, ``epochs / ranks``.
 
-    ``delta`` is a decimal number or a ratio in words, ``"0.8"`` or ``"4/5"``: as a float it could miss a threshold.
-    ``compat="paper"`` counts samples that are read exactly that often as well, as the printed limit does.
+    ``delta`` is the text of a decimal number or a ratio, ``"0.8"`` or ``"4/5"``: a float could miss a threshold.
+    ``compat="paper"`` also counts samples that are read exactly that often, as the printed limit does.
 
     Raises:
         ConfigError: a count below 1, or a ``delta`` that is negative or no number.
@@ -293,8 +275,8 @@ def read_often(*, ranks: int, epochs: int, samples: int, delta: str, compat: Com
 def reads_by_count(*, ranks: int, epochs: int, samples: int, seed: int | None = None) -> NDArray[np.float64]:
     """Return the numbers of samples that one rank reads 0, 1, ... ``epochs`` times; shape (epochs + 1,).
 
-    Expected numbers, or with a ``seed`` those of one draw, in which every epoch deals each sample to any rank alike:
-    Monte Carlo, and not the order of that seed, for which see :func:`reads_in_order`.
+    These are expected numbers, or with a ``seed`` those of one Monte Carlo draw, in which every epoch assigns each
+    sample to a random rank. :func:`reads_in_order` has the order of a seed.
 
     Raises:
         ConfigError: a count below 1; with a seed, samples of 2^32 and more or epochs of 2^16 and more.
@@ -311,8 +293,8 @@ def reads_by_count(*, ranks: int, epochs: int, samples: int, seed: int | None = 
 def reads_in_order(*, ranks: int, epochs: int, samples: int, seed: int, rank: int = 0) -> NDArray[np.int64]:
     """Count the samples that ``rank`` reads 0, 1, ... ``epochs`` times in a run with that seed; shape (epochs + 1,).
 
-    The order is that of torch's ``DistributedSampler``, shuffled anew in every epoch, which is counted read by read:
-    some 10 ns per sample and epoch. Ctrl-C ends it between epochs.
+    The order is that of torch's ``DistributedSampler``, shuffled in every epoch. Counting takes about 10 ns per sample
+    and epoch; Ctrl-C ends it between epochs.
 
     Raises:
         ConfigError: a count below 1, samples of 2^32 and more, epochs of 2^16 and more, or no such rank.
@@ -326,9 +308,9 @@ def reads_in_order(*, ranks: int, epochs: int, samples: int, seed: int, rank: in
 
 def _check_counted(epochs: int, samples: int) -> None:
     if not samples < 2**32:
-        raise ConfigError(f"samples={samples}; below 2^32 where they are counted one by one")
+        raise ConfigError(f"samples={samples}; below 2^32 expected, since reads are counted one by one")
     if not epochs < 2**16:
-        raise ConfigError(f"epochs={epochs}; below 2^16 where reads are counted one by one")
+        raise ConfigError(f"epochs={epochs}; below 2^16 expected, since reads are counted one by one")
 
 
 def scenario_of(
@@ -340,13 +322,12 @@ def scenario_of(
     hand_over: HandOver = "sample",
     sizes: NDArray[np.uint64] | None = None,
 ) -> dict[str, Any]:
-    """The job in the simulator's words: whole bytes, rates in bytes per second, times in nanoseconds.
+    """Return the simulator's scenario: whole bytes, rates in bytes per second, times in nanoseconds.
 
-    ``sizes`` are as :class:`Run` has them. Steps that compute so many seconds become a rate by the mean of the sizes
-    that are simulated, so that a step takes what was told in the mean.
+    Arguments are those of :class:`Run`. A compute time per step becomes a rate by the mean simulated size.
 
     Raises:
-        ConfigError: something that the simulation needs is missing: all of it; or sizes of another number of samples.
+        ConfigError: missing values, all of them; or sizes of another number of samples.
     """
     if faults := missing(job, policy):
         raise ConfigError(faults)
@@ -385,7 +366,7 @@ def scenario_of(
 
 
 def missing(job: Job, policy: str) -> list[str]:
-    r"""What the simulation of ``policy`` needs and ``job`` leaves out: a message for each, none if it has all.
+    r"""Return a message for each value that the simulation of ``policy`` needs and ``job`` lacks.
 
     >>> from foresee.jobspec import loads
     >>> missing(loads("version = 1\n[train]\nbatch = 8"), "foresee")[0]
@@ -399,17 +380,20 @@ def missing(job: Job, policy: str) -> list[str]:
     window = policy in WINDOW_POLICIES
     where = f"{job.file}: " if job.file else ""
     if job.data.index is None and job.data.samples is None:
-        faults.append(f"{where}data.samples is missing, and so is data.index: what is read has to be known")
+        faults.append(f"{where}data.samples is missing, and so is data.index; one of both expected")
     if job.train.compute_rate is None and job.train.compute_step is None:
-        faults.append(f"{where}train.compute_rate is missing, and so is train.compute_step; one of both")
+        faults.append(
+            f"{where}train.compute_rate is missing, and so is train.compute_step; one of both expected"
+        )
     times = job.cache.window
-    timed = window and (
-        times.miss_time is not None
+    has_times = (
+        window
+        and times.miss_time is not None
         and (policy not in bucket_window.PREFETCHING or times.download_time is not None)
     )
-    if job.cluster.origin.read is None and not (timed or (window and job.cluster.origin.latency)):
+    if job.cluster.origin.read is None and not (has_times or (window and job.cluster.origin.latency)):
         faults.append(f"{where}cluster.origin.read is missing; a rate, or a table from readers to rates")
-    if window and not timed and job.cluster.origin.latency is None:
+    if window and not has_times and job.cluster.origin.latency is None:
         faults.append(
             f"{where}cluster.origin.latency is missing; the time of one request, for windows over a bucket, if "
             "cache.window has no miss_time and download_time"
@@ -424,7 +408,7 @@ def missing(job: Job, policy: str) -> list[str]:
 
 
 def _data(job: Job) -> tuple[Any, float]:
-    """The sizes, and their mean."""
+    """Return the sizes and their mean."""
     data = job.data
     if data.index is not None:
         index = _native.Index.open(data.index)
@@ -435,23 +419,23 @@ def _data(job: Job) -> tuple[Any, float]:
         return sizes, float(sizes.mean()) if len(sizes) else 0.0
     assert data.samples is not None
     assert data.size is not None
-    return (data.samples, data.size, data.size_sigma, data.seed), _drawn_mean(data.size, data.size_sigma)
+    return (data.samples, data.size, data.size_sigma, data.seed), drawn_mean(data.size, data.size_sigma)
 
 
 def _sized(job: Job, sizes: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], float]:
-    """Sizes that were given, and their mean."""
+    """Return the given sizes and their mean."""
     samples = job.data.samples
     if sizes.ndim != 1 or (samples is not None and len(sizes) != samples):
         raise ConfigError(f"sizes of shape {sizes.shape}; one for each of data.samples = {samples} expected")
     return np.ascontiguousarray(sizes, np.uint64), float(sizes.mean())
 
 
-def _drawn_mean(mean: float, sigma: float) -> float:
-    """Mean of a normal distribution of which what is not above 0 is drawn again.
+def drawn_mean(mean: float, sigma: float) -> float:
+    """Return the mean of a normal distribution whose values of 0 and less are redrawn.
 
-    ``mean + sigma phi(t) / Phi(t)`` with ``t = mean / sigma``: that of the normal distribution cut at 0.
+    It is ``mean + sigma phi(t) / Phi(t)`` with ``t = mean / sigma``.
 
-    >>> round(_drawn_mean(107.7, 100.0), 1), _drawn_mean(107.7, 0.0)
+    >>> round(drawn_mean(107.7, 100.0), 1), drawn_mean(107.7, 0.0)
     (133.7, 107.7)
     """
     if not sigma:

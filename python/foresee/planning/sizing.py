@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Search for the smallest values that meet a goal, along one axis or several, and their costs.
 
-Every axis goes from its cheapest end to its dearest, in notches. At each combination of coarse notches of all axes but
-the last, halving finds the least value of the last axis, and then that of each other axis, so that no axis of a point
-could have a notch less. Points that another one undercuts on every axis are left out. The caller decides whether a
-point meets the goal; in ``foresee size`` that is the simulator.
+Every axis is a grid from its cheapest end to its dearest. At each combination of coarse grid values of all axes but the
+last, bisection finds the least value of the last axis, and then that of each other axis. Dominated points are left out.
+The caller decides whether a point meets the goal; in ``foresee size`` that is the simulator.
 
-Halving assumes that more of an axis is no worse. This holds for placement by next use with samples of one size; with
+Bisection assumes that more of an axis is no worse. This holds for placement by next use with samples of one size; with
 other policies a smaller value might meet the goal too. Each returned point meets it.
 """
 
 from __future__ import annotations
 
+import bisect
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from typing import TypeAlias
 
 from foresee.errors import ConfigError
 
-__all__ = ["Axis", "Values", "cells", "cost", "least", "questions", "tight", "undominated"]
+__all__ = ["Axis", "Values", "cells", "cost", "count_queries", "least", "tighten", "undominated"]
 
 Values: TypeAlias = tuple[float, ...]
 """One value of each axis."""
 
-#: Notches of the axis that is halved: seven questions find one in 1 % of its length.
+#: Grid intervals of a bisected axis: seven queries find a value to 1 % of the range.
 _FINE = 128
 
 
@@ -42,9 +42,9 @@ class Axis:
     high: float
     """The dearest; below ``low`` where less is better, as of a latency."""
     price: float = 0.0
-    """Of 1, 0 or more."""
+    """Of one unit, 0 or more."""
     whole: bool = False
-    """Whether only whole numbers are."""
+    """Whether values are whole numbers."""
 
     def __post_init__(self) -> None:
         faults = []
@@ -55,8 +55,8 @@ class Axis:
         if faults:
             raise ConfigError(faults)
 
-    def notches(self, count: int) -> list[float]:
-        """Values from end to end, both among them: ``count + 1``, or fewer where whole numbers lie no closer."""
+    def grid(self, count: int) -> list[float]:
+        """Return ``count + 1`` values from end to end, both included, or all whole numbers if those are fewer."""
         span = self.high - self.low
         if self.whole:
             count = min(count, round(abs(span)))
@@ -65,78 +65,70 @@ class Axis:
 
 
 def cells(axes: Sequence[Axis], steps: int) -> list[Values]:
-    """All combinations of ``steps + 1`` notches of all axes but the last, the cheapest first; of one, an empty one."""
-    return list(itertools.product(*(axis.notches(steps) for axis in axes[:-1])))
+    """Return all combinations of ``steps + 1`` values of all axes but the last, the cheapest first."""
+    return list(itertools.product(*(axis.grid(steps) for axis in axes[:-1])))
 
 
 def least(axis: Axis, meets: Callable[[float], bool]) -> float | None:
-    """The first notch of ``axis`` that meets the goal, by halving; None if its dearest end does not.
+    """Bisect for the first grid value of ``axis`` that meets the goal; None if its dearest end does not.
 
     >>> least(Axis("ram", 0, 128), lambda size: size >= 40)
     40.0
     """
-    *notches, last = axis.notches(_FINE)
-    return _halved(notches, last, meets) if meets(last) else None
+    *cheaper, last = axis.grid(_FINE)
+    return _bisect(cheaper, last, meets) if meets(last) else None
 
 
-def tight(axes: Sequence[Axis], point: Values, meets: Callable[[Values], bool]) -> Values:
-    """A point that meets the goal with the least of each axis but the last, one after the other; the last is the least.
+def tighten(axes: Sequence[Axis], point: Values, meets: Callable[[Values], bool]) -> Values:
+    """Minimize each axis but the last, one after the other, at a point that meets the goal.
 
-    An axis that was made less stays the least while others become less, as more of any is no worse.
+    An axis stays minimal while others become less, as more of any is no worse.
 
-    >>> tight([Axis("ram", 0, 128), Axis("rate", 0, 128)], (64, 40), lambda at: at[0] >= 50 and at[1] >= 40)
+    >>> tighten([Axis("ram", 0, 128), Axis("rate", 0, 128)], (64, 40), lambda at: at[0] >= 50 and at[1] >= 40)
     (50.0, 40)
     """
     found = list(point)
     for place, axis in enumerate(axes[:-1]):
 
-        def there(number: float, place: int = place) -> bool:
+        def meets_at(number: float, place: int = place) -> bool:
             return meets((*found[:place], number, *found[place + 1 :]))
 
-        found[place] = _halved(_cheaper(axis, found[place]), found[place], there)
+        cheaper = [
+            value for value in axis.grid(_FINE) if abs(value - axis.low) < abs(found[place] - axis.low)
+        ]
+        found[place] = _bisect(cheaper, found[place], meets_at)
     return tuple(found)
 
 
-def _cheaper(axis: Axis, value: float) -> list[float]:
-    """The notches that cost less than a value."""
-    return [notch for notch in axis.notches(_FINE) if abs(notch - axis.low) < abs(value - axis.low)]
+def _bisect(values: Sequence[float], last: float, meets: Callable[[float], bool]) -> float:
+    """Return the first of ``values`` that meets the goal; ``last``, which is known to, if none does."""
+    at = bisect.bisect_left(values, True, key=meets)
+    return values[at] if at < len(values) else last
 
 
-def _halved(notches: Sequence[float], holds: float, meets: Callable[[float], bool]) -> float:
-    """The first of ``notches`` that meets the goal; ``holds``, which is known to, if none does."""
-    fails, at = -1, len(notches)
-    while at - fails > 1:
-        middle = (fails + at) // 2
-        if meets(notches[middle]):
-            at = middle
-        else:
-            fails = middle
-    return notches[at] if at < len(notches) else holds
-
-
-def questions(axes: Sequence[Axis], steps: int) -> int:
-    """Return the largest number of queries of :func:`least` and :func:`tight`, over all :func:`cells`."""
-    each = [len(axis.notches(_FINE)).bit_length() for axis in axes]
-    return len(cells(axes, steps)) * (sum(each) + 1)
+def count_queries(axes: Sequence[Axis], steps: int) -> int:
+    """Return the largest number of queries of :func:`least` and :func:`tighten`, over all :func:`cells`."""
+    return len(cells(axes, steps)) * (1 + sum(len(axis.grid(_FINE)).bit_length() for axis in axes))
 
 
 def undominated(axes: Sequence[Axis], points: Iterable[Values]) -> list[Values]:
-    """Those of which no other asks for less or as much on every axis, the cheapest of the first axis first.
+    """Return the points that no other point undercuts or equals on every axis, the cheapest of the first axis first.
 
     >>> undominated([Axis("ram", 0, 9), Axis("rate", 0, 9)], [(1, 5), (2, 5), (3, 2)])
     [(1, 5), (3, 2)]
     """
-    ways = [1 if axis.high > axis.low else -1 for axis in axes]
-    asked = {tuple(way * value for way, value in zip(ways, point, strict=True)): point for point in points}
-    kept = [
-        mine
-        for mine in asked
+    signs = [1 if axis.high > axis.low else -1 for axis in axes]
+    by_amount = {
+        tuple(sign * value for sign, value in zip(signs, point, strict=True)): point for point in points
+    }
+    return [
+        by_amount[amount]
+        for amount in sorted(by_amount)
         if not any(
-            other != mine and all(less <= more for less, more in zip(other, mine, strict=True))
-            for other in asked
+            other != amount and all(less <= more for less, more in zip(other, amount, strict=True))
+            for other in by_amount
         )
     ]
-    return [asked[mine] for mine in sorted(kept)]
 
 
 def cost(axes: Sequence[Axis], point: Values) -> float | None:

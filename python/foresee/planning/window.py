@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Misses of a cache in front of a bucket that retains its latest reads.
 
-A rank reads its share of a data set that is shuffled and dealt anew each epoch, as torch's ``DistributedSampler``
-does; its cache drops what came first (FIFO, a hit does not refresh) and keeps every sample that it missed.
-:func:`miss_rate` is the limit of many samples, :func:`misses` counts a known order.
+Each epoch shuffles a data set and shards it among the ranks, as torch's ``DistributedSampler`` does. A rank's cache
+adds every sample that it missed and evicts the oldest one (FIFO). :func:`miss_rate` is the limit of many samples,
+:func:`misses` counts a known order.
 
 Source: the setting is that of Krichevsky et al., IC2E 2021, section V; the closed form is ours.
 """
@@ -23,15 +23,15 @@ __all__ = ["miss_rate", "misses"]
 
 
 def miss_rate(ranks: int, share: float) -> float:
-    """Of an epoch's reads, which part the cache misses; the first epoch, all of it, apart.
+    """Return the share of an epoch's reads that the cache misses, for each epoch after the first.
 
-    While a share ``h`` of the epoch has passed, ``u`` (in shares of it) were missed and inserted, dropping as many of
-    the oldest: ``u' = 1 - (c - u) / n``, from ``u(0) = 0``, until all that the last epoch left is gone, ``u = c``. A
-    cache of more than an epoch's share has dropped nothing until it is full.
+    After a share ``h`` of the epoch, ``u`` (in shares of it) were missed and inserted, and as many of the oldest
+    evicted: ``u' = 1 - (c - u) / n``, from ``u(0) = 0``, until all samples of the last epoch are evicted, ``u = c``. A
+    cache of more than an epoch's share evicts nothing until it is full.
 
     Args:
         ranks: n, 1 or more.
-        share: c, what the cache holds in shares of a rank's samples per epoch, 0 or more; infinite: everything.
+        share: c, the capacity in shares of a rank's samples per epoch, 0 or more; infinite: everything.
 
     Raises:
         ConfigError: an argument outside its range.
@@ -59,7 +59,7 @@ def misses(epochs: Iterable[ArrayLike], capacity: int | None) -> list[int]:
 
     Args:
         epochs: ids of the samples that one rank reads, in order, epoch by epoch.
-        capacity: samples that the cache holds, 0 or more; None: all.
+        capacity: samples, 0 or more; None: unlimited.
 
     Raises:
         ConfigError: ``capacity`` is negative.
@@ -85,7 +85,7 @@ def misses(epochs: Iterable[ArrayLike], capacity: int | None) -> list[int]:
 
 
 def _missed(ranks: int, share: float, passed: float) -> float:
-    """Of an epoch of which ``passed`` has passed, what a cache of ``share`` missed that was full of the last epoch."""
+    """Return the misses in the part ``passed`` of an epoch, of a cache of ``share`` that was full of the last epoch."""
     if share >= ranks:
         return 0.0
     gone = ranks * math.log(ranks / (ranks - share))

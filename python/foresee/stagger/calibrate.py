@@ -102,16 +102,16 @@ class Plan:
 class Storage(Protocol):
     """The data's storage and the page cache in front of it; ``foresee.storage.page_cache`` is this machine's."""
 
-    def files_of(self, jobs: Sequence[Job], paths: Iterable[str]) -> list[str] | None:
+    def find_files(self, jobs: Sequence[Job], paths: Iterable[str]) -> list[str] | None:
         """The files that jobs read; None: the data lie in no file system of this machine."""
 
-    def evict(self, files: Sequence[str], *, machine: bool = False) -> page_cache.Evicted:
+    def evict(self, files: Sequence[str], *, machine: bool = False) -> page_cache.Eviction:
         """Drive files out of memory, and check that they are gone."""
 
     def drop(self, files: Sequence[str]) -> None:
         """Drive files out of memory as far as that goes."""
 
-    def touched(self, files: Iterable[str]) -> bool:
+    def has_resident(self, files: Iterable[str]) -> bool:
         """Whether any of the files is in memory."""
 
 
@@ -220,7 +220,7 @@ class _Calibration:
                 )
         if faults:
             raise ConfigError(faults)
-        self._files = storage.files_of(jobs, plan.data)
+        self._files = storage.find_files(jobs, plan.data)
         self._seen_gone = False
         self._number = 0
         self._caches: set[str] = set()
@@ -349,7 +349,7 @@ class _Calibration:
             if kind != "warm" and self._files is not None:
                 # While they start, for neither waits for the other; they read nothing before they are released.
                 evicted = self._storage.evict(self._files, machine=self._plan.drop_machine)
-                self._seen_gone = evicted.kept is not None
+                self._seen_gone = evicted.resident is not None
             self._begun(processes)
             before = [process.read_bytes() for process in processes]
             for process in processes:
@@ -472,7 +472,7 @@ class _Calibration:
                     "their owner whether they are, and drops only clean pages; run as their owner, or with "
                     "--drop-caches as root"
                 )
-        elif self._storage.touched(self._files):
+        elif self._storage.has_resident(self._files):
             if nothing:
                 self._tell(
                     f"{who} had the storage read nothing by the kernel's count, though data came into memory: another "

@@ -18,7 +18,7 @@ from foresee.stagger.catalog import Catalog
 from foresee.stagger.catalog_entry import Key, UsedValue
 from foresee.stagger.model import Figure, JobTimes, wait_from_storage
 from foresee.stagger.pooling import Cold, pool_waits
-from foresee.storage.page_cache import in_files
+from foresee.storage.page_cache import is_local
 
 __all__ = ["Shared", "StaggerInputs", "shared", "steps_per_epoch", "times"]
 
@@ -236,7 +236,7 @@ class _Found:
 
 def _in_files(jobs: Sequence[Job]) -> bool:
     try:
-        return in_files(jobs)
+        return is_local(jobs)
     except (ForeseeError, OSError):
         # Code that needs the index reports what is wrong with it.
         return True

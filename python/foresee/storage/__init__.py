@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Storage of a training job: where its I/O time goes, and what storage meets a goal.
+"""Storage of a training job: its I/O time by class, and the storage that meets a goal.
 
-``model``, ``goal`` and ``smallest_sets`` compute on plain tables; the names of ``model`` are exported here.
-``analysis`` reads those tables from run folders and Darshan logs. ``bench`` measures an origin and a local tier under
-the load of a training job, and ``page_cache`` removes files from memory before a measurement.
+``model``, whose names are exported here, ``goal`` and ``smallest_sets`` compute on plain tables. ``analysis`` reads
+tables from run folders and Darshan logs. ``bench`` measures an origin and a local tier under the load of a training
+job, and ``page_cache`` evicts files from memory before a measurement.
 """
 
 from __future__ import annotations

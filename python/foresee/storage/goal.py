@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requirements of a training goal for a storage: the origin's rate without a cache, the cached share with one.
 
-It is a first estimate by closed forms, which needs only a step's compute time and its bytes; ``storage.model`` starts
-from a measured job. Goals are a share of the time that is spent computing (MLPerf Storage's accelerator
-utilization), steps per second, or hours. Loading overlaps with computing, so a step takes the longer of the two.
-
-Latency, metadata, bursts and order are not modelled here; the simulator has them. The rate of one rank is for that rank
-alone; ranks that share a storage need the sum.
+The closed forms need only a step's compute time and bytes; ``storage.model`` starts from a measured job. Goals are a
+share of the time spent computing (MLPerf Storage's accelerator utilization), steps per second, or hours. Loading
+overlaps with computing, so a step takes the longer of the two. Latency, metadata, bursts and order are left to the
+simulator. A rate is that of one rank; ranks that share a storage need the sum.
 
 Source: MLPerf Storage's emulation (utilization = compute time / run time; mlcommons/storage#692 does it by hand), and
 SiloD's throughput of a partly cached job, ``f = min(f*, b / (1 - c / d))``, inverted.
@@ -28,12 +26,12 @@ def rate_for_utilization(batch_bytes: float, compute_time: float, utilization: f
     """Bytes per second that keep a rank computing for a share of its time: ``utilization * bytes / compute``.
 
     Args:
-        batch_bytes: that a rank reads for a step, > 0.
+        batch_bytes: bytes that a rank reads for a step, > 0.
         compute_time: seconds that a step computes, > 0.
         utilization: compute time over run time, above 0, at most 1.
 
     Raises:
-        ConfigError: an argument outside its range; all of them.
+        ConfigError: arguments outside their range.
 
     MLPerf's unet3d on an H100 reads 7 samples of 146.6 MB for a step of 0.323 s:
 
@@ -57,10 +55,10 @@ def rate_for_steps(batch_bytes: float, compute_time: float, steps_per_s: float) 
         steps_per_s: > 0.
 
     Returns:
-        The rate, or :class:`foresee.storage.model.Infeasible` with seconds of a step: asked for, and computed.
+        The rate, or :class:`foresee.storage.model.Infeasible` with the seconds of a step: the goal, and computing.
 
     Raises:
-        ConfigError: an argument outside its range; all of them.
+        ConfigError: arguments outside their range.
 
     >>> rate_for_steps(100e6, 0.25, 2)
     200000000.0
@@ -81,13 +79,13 @@ def rate_for_hours(batch_bytes: float, compute_time: float, steps: int, hours: f
         batch_bytes: as in :func:`rate_for_utilization`.
         compute_time: as there.
         steps: of a rank in the whole run, 1 or more.
-        hours: that the run may take, > 0.
+        hours: limit of the run, > 0.
 
     Returns:
-        The rate, or :class:`foresee.storage.model.Infeasible` with seconds of the run: asked for, and computed.
+        The rate, or :class:`foresee.storage.model.Infeasible` with the seconds of the run: the goal, and computing.
 
     Raises:
-        ConfigError: an argument outside its range; all of them.
+        ConfigError: arguments outside their range.
 
     >>> rate_for_hours(36e6, 0.25, 10_000, 1)
     100000000.0
@@ -103,20 +101,20 @@ def rate_for_hours(batch_bytes: float, compute_time: float, steps: int, hours: f
 
 
 def cached_share(needed: float, origin_rate: float) -> float:
-    """The least share of the data that a cache must hold so that the origin gives the rest: ``1 - origin / needed``.
+    """Return the least cached share of the data with which the origin suffices for the rest: ``1 - origin / needed``.
 
-    The cache is taken to be fast enough, and its share of the data to be its share of the reads, as it is when all
-    samples are read once an epoch and a sample that is held stays.
+    The cache is assumed to be fast enough, and its share of the data to be its share of the reads, as with one read of
+    every sample per epoch and no eviction.
 
     Args:
-        needed: bytes per second that the job reads, > 0, as the functions above give it.
-        origin_rate: bytes per second that the origin gives the job, 0 or more.
+        needed: bytes per second that the job reads, > 0, as the functions above return it.
+        origin_rate: bytes per second of the origin for the job, 0 or more.
 
     Returns:
-        0 to 1; 0 where the origin is fast enough.
+        0 to 1; 0 if the origin is fast enough.
 
     Raises:
-        ConfigError: an argument outside its range; all of them.
+        ConfigError: arguments outside their range.
 
     >>> round(cached_share(3.18e9, 1e9), 4)
     0.6855
@@ -128,7 +126,7 @@ def cached_share(needed: float, origin_rate: float) -> float:
         raise ConfigError(faults)
     rest = origin_rate / needed
     cached = max(0.0, 1 - rest)
-    # Near 1 a share is rounded by more than a small rest is: up, or the origin could not give it.
+    # Near 1 a share is rounded by more than a small rest. It is rounded up, else the origin would not suffice.
     return math.nextafter(cached, 1.0) if 1 - cached > rest else cached
 
 

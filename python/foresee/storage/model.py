@@ -2,23 +2,19 @@
 """Bottlenecks of a job in its storage, and changes that meet a goal: seconds of I/O by process and class.
 
 A table has a row per process and a column per class: reading and metadata of the origin (``GFS-READ``, ``GFS-META``)
-and of the local tier (``LFS-READ``, ``LFS-META``), or any others. A job ends with its slowest process, so rows are
-added up first and compared last: what speeds one up may make another the slowest. There is one table per cache rate,
-the share of the data that the local tier holds.
+and of the local tier (``LFS-READ``, ``LFS-META``), or others. There is one table per cache rate, the share of the data
+in the local tier. A job ends with its slowest process, and another process may become the slowest after a change.
 
 An improvement is in percent of throughput, by class: ``+100`` halves its seconds, ``t * 100 / (100 + N)``. That is
-linear in ``u = 100 / (100 + N)``, hence exact answers below without a search: what one class must gain
-(:func:`sufficient`), what two must gain together (:func:`front`), which offers are the cheapest (:func:`choose`).
-Without prices, ``storage_sets`` has the smallest sets of classes; ``storage_goal`` starts from a training goal.
+linear in ``u = 100 / (100 + N)``, so :func:`sufficient` (one class), :func:`front` (two classes together) and
+:func:`choose` (the cheapest offers) are exact.
 
-A goal is met by seconds that exceed it by a rounding error alone, one part in 10^12: the same seconds, added in another
-order, differ by less. All answers agree on that, so a goal met exactly is met in each.
-
-Every answer is an optimistic bound: it takes scaling to be linear and classes to be independent. A NaN means that a
-class was not measured, and is asked for by name when needed. Needs numpy only.
+Seconds may exceed a goal by one part in 10^12, more than rounding: a goal that is met exactly is met in every answer.
+Every answer is an optimistic bound, because scaling is assumed to be linear and classes to be independent. NaN means
+that a class was not measured.
 
 Source: Fukai et al., "Analyzing I/O Performance of a Hierarchical HPC Storage System for Distributed Deep Learning",
-sections 4.3 and 4.4, where a factor of (4) is left out in print; front, offers and the inverse are ours.
+sections 4.3 and 4.4, where a factor of (4) is missing in print; front, offers and the inverse are ours.
 """
 
 from __future__ import annotations
@@ -55,12 +51,12 @@ __all__ = [
 ]
 
 CLASSES = ("GFS-READ", "GFS-META", "LFS-READ", "LFS-META")
-"""Of the origin and of the local tier: time in reads, and in everything else."""
+"""Reads and all other operations of the origin and of the local tier."""
 
 Floats = NDArray[np.float64]
 _COMBINATIONS_MAX = 2_000_000
 _CHUNK = 2**20
-#: Of a goal: what a sum of its size may be off by rounding, and far more. Sums of doubles are off by 1e-16 a term.
+#: Share of a goal above the rounding errors of its sums, which are 1e-16 per term.
 _ROUNDING = 1e-12
 
 
@@ -70,9 +66,9 @@ class Slowest(NamedTuple):
     seconds: float
     """Its total."""
     process: int
-    """Its row; of equal ones the first."""
+    """Its row; the first of equal ones."""
     bottleneck: int
-    """Its largest class; of equal ones the first."""
+    """Its largest class; the first of equal ones."""
 
 
 class Offer(NamedTuple):
@@ -88,7 +84,7 @@ class Choice(NamedTuple):
     """One way to meet a goal."""
 
     price: float
-    """Of all offers and the cache together."""
+    """All offers and the cache together."""
     seconds: float
     """The slowest process with it."""
     rate: float
@@ -99,26 +95,26 @@ class Choice(NamedTuple):
 
 @dataclass(frozen=True)
 class Choices:
-    """Every way to meet a goal that no other one makes needless."""
+    """All minimal choices that meet a goal."""
 
     cheapest: Choice
-    """Of equal prices the fastest."""
+    """The fastest of equal prices."""
     front: tuple[Choice, ...]
-    """By price: lowering any offer of one at its cache rate misses the goal."""
+    """By price; with any lower offer at its cache rate, a choice misses the goal."""
 
 
 @dataclass(frozen=True)
 class Infeasible:
-    """Nothing on offer meets the goal. A value, not an error: it is what was asked."""
+    """Nothing meets the goal. A value, not an error: it is an answer."""
 
     goal: float
     """The goal, seconds."""
     best: float
-    """The least that can be reached; approached, where an improvement may be without limit."""
+    """The least seconds; a limit if improvements are unlimited."""
 
 
 def totals(seconds: ArrayLike, improvement: ArrayLike | None = None) -> Floats:
-    """Seconds of each process with some classes improved.
+    """Return the seconds of each process with some classes improved.
 
     Args:
         seconds: shape (processes, classes), >= 0, finite. Read only.
@@ -133,12 +129,12 @@ def totals(seconds: ArrayLike, improvement: ArrayLike | None = None) -> Floats:
     [5.5, 6.066667, 5.533333]
     """
     table = _table(seconds)
-    added: Floats = table @ _scale(improvement, table.shape[1])
-    return added
+    sums: Floats = table @ _scale(improvement, table.shape[1])
+    return sums
 
 
 def slowest(seconds: ArrayLike, improvement: ArrayLike | None = None) -> Slowest:
-    """The process that the job waits for, and its bottleneck. Arguments and errors are those of :func:`totals`.
+    """Return the process that the job waits for. Arguments and errors are those of :func:`totals`.
 
     >>> measured = [[1, 3, 2, 0.5], [0.5, 1, 4.5, 0.4], [2, 2, 2, 0.2]]
     >>> slowest(measured).process, slowest(measured, [0, 50, 0, 0]).process
@@ -146,24 +142,25 @@ def slowest(seconds: ArrayLike, improvement: ArrayLike | None = None) -> Slowest
     >>> CLASSES[slowest(measured, [0, 50, 0, 0]).bottleneck]
     'LFS-READ'
     """
-    table = _table(seconds) * _scale(improvement, _table(seconds).shape[1])
-    added = table.sum(axis=1)
-    process = int(added.argmax())
-    return Slowest(float(added[process]), process, int(table[process].argmax()))
+    table = _table(seconds)
+    table = table * _scale(improvement, table.shape[1])
+    sums = table.sum(axis=1)
+    process = int(sums.argmax())
+    return Slowest(float(sums[process]), process, int(table[process].argmax()))
 
 
 def sufficient(
     seconds: ArrayLike, goal: float, classes: int | Sequence[int], improvement: ArrayLike | None = None
 ) -> float:
-    """The least percent by which a class, or several by as much, must gain to meet a goal; infinite if none does.
+    """Return the least percent that one class, or several equally, must gain to meet a goal; infinite if none suffices.
 
-    ``max over p of 100 (t[p] of the classes / (goal - the rest of p) - 1)``, at least 0: exact.
+    It is exact: ``max over p of 100 (t[p] of the classes / (goal - the rest of p) - 1)``, at least 0.
 
     Args:
         seconds: as in :func:`totals`.
         goal: seconds of the slowest process, > 0, finite.
-        classes: column, or columns, counted from 0; each once.
-        improvement: as in :func:`totals`, of the other classes; what it says of ``classes`` does not count.
+        classes: one column or several distinct ones, from 0.
+        improvement: as in :func:`totals`; its values for ``classes`` are ignored.
 
     Raises:
         ConfigError: an argument outside its range.
@@ -178,45 +175,37 @@ def sufficient(
     slack = latest(goal) - goal
     scaled = table * _scale(improvement, table.shape[1])
     part = table[:, chosen].sum(axis=1)
-    room = goal - np.delete(scaled, chosen, axis=1).sum(axis=1)
-    short = part > room + slack
-    if np.any(short & (room <= slack)):
+    budget = goal - np.delete(scaled, chosen, axis=1).sum(axis=1)
+    exceeds = part > budget + slack
+    if np.any(exceeds & (budget <= slack)):
         return math.inf
-    return float(np.max(100 * (part[short] / room[short] - 1), initial=0.0))
+    return float(np.max(100 * (part[exceeds] / budget[exceeds] - 1), initial=0.0))
 
 
 @dataclass(frozen=True)
 class Front:
-    """Gains that two classes need together, exactly: for each gain of the first the least of the second.
+    """The least gain of a second class for each gain of a first one, exactly.
 
-    Between neighbouring ``corners`` it is a straight line in ``100 / (100 + N)``.
+    Neighbouring ``corners`` are connected by a straight line in ``100 / (100 + N)``.
     """
 
     corners: tuple[tuple[float, float], ...]
-    """Gains of first and second in percent, by the first; the last one's second is the least there is. A gain may be
-    infinite: it is approached.
-    """
+    """Gains of the first and second class in percent, ordered by the first. An infinite gain is a limit."""
 
     def least(self, first: float) -> float:
-        """The least gain of the second class at a gain of the first, percent, 0 or more; infinite where none does."""
+        """Return the least gain of the second class at a gain of the first, percent, >= 0; it may be infinite."""
         if math.isnan(first) or first < 0:
             raise ConfigError(f"first = {first!r}; percent expected, 0 or more")
         us = [_u(corner[0]) for corner in self.corners]
         vs = [_u(corner[1]) for corner in self.corners]
         u = _u(first)
-        if u > us[0]:
-            return math.inf
-        for i in range(1, len(us)):
-            if u >= us[i]:
-                share = (us[i - 1] - u) / (us[i - 1] - us[i])
-                return _percent(vs[i - 1] + share * (vs[i] - vs[i - 1]))
-        return _percent(vs[-1])
+        return math.inf if u > us[0] else _percent(float(np.interp(u, us[::-1], vs[::-1])))
 
 
 def front(
     seconds: ArrayLike, goal: float, first: int, second: int, improvement: ArrayLike | None = None
 ) -> Front | Infeasible:
-    """All least pairs of gains of two classes that meet a goal.
+    """Return all least pairs of gains of two classes that meet a goal.
 
     Args:
         seconds: as in :func:`totals`.
@@ -241,42 +230,44 @@ def front(
     slack = latest(goal) - goal
     scaled = table * _scale(improvement, table.shape[1])
     rest = np.delete(scaled, pair, axis=1).sum(axis=1)
-    room = goal - rest
+    budget = goal - rest
     a, b = table[:, first], table[:, second]
-    binding = a + b > room + slack
-    # Where nothing is left for the two, they must be gone, which gains only approach.
-    if np.any((room < -slack) | (binding & (room <= slack))):
+    binding = a + b > budget + slack
+    # Without a budget for the two classes only infinite gains would do.
+    if np.any((budget < -slack) | (binding & (budget <= slack))):
         return Infeasible(goal, float(rest.max()))
     if not binding.any():
         return Front(((0.0, 0.0),))
-    lines = _outermost(a[binding] / room[binding], b[binding] / room[binding])
-    corners = [(u, v) for u, v in _candidates(lines) if _allowed(lines, u, v)]
-    kept = [one for one in corners if not any(_beats(other, one) for other in corners)]
-    # The largest shares are the least gains.
-    return Front(
-        tuple((_percent(u), _percent(v)) for u, v in sorted(set(kept), key=lambda uv: (-uv[0], uv[1])))
-    )
+    lines = _outermost(a[binding] / budget[binding], b[binding] / budget[binding])
+    corners = {(u, v) for u, v in _candidates(lines) if all(a * u + b * v <= 1 + _ROUNDING for a, b in lines)}
+    # The largest shares are the least gains. A corner with less of both is dominated.
+    minimal = [
+        (u, v)
+        for u, v in sorted(corners, key=lambda corner: (-corner[0], corner[1]))
+        if not any((u, v) != other and other[0] >= u and other[1] >= v for other in corners)
+    ]
+    return Front(tuple((_percent(u), _percent(v)) for u, v in minimal))
 
 
 def prune(seconds: ArrayLike) -> NDArray[np.intp]:
-    """Rows that may be the slowest under some improvement: no other one takes as long in every class.
+    """Return the rows that may be the slowest under some improvement, ascending; of equal rows the first.
 
-    Of equal rows the first stays. Ascending. Arguments and errors are those of :func:`totals`.
+    No other row takes as long in every class. Arguments and errors are those of :func:`totals`.
 
     >>> prune([[1, 2], [1, 1], [2, 0], [1, 2]]).tolist()
     [0, 2]
     """
     table = _table(seconds)
-    kept: list[int] = []
-    # By descending totals a row can only be dominated by one before it.
+    rows: list[int] = []
+    # In the order of descending totals, only an earlier row can dominate a row.
     for row in np.lexsort((np.arange(len(table)), -table.sum(axis=1))):
-        if not any(np.all(table[other] >= table[row]) for other in kept):
-            kept.append(int(row))
-    return np.array(sorted(kept), dtype=np.intp)
+        if not any(np.all(table[other] >= table[row]) for other in rows):
+            rows.append(int(row))
+    return np.array(sorted(rows), dtype=np.intp)
 
 
 def best_rate(tables: Mapping[float, ArrayLike], improvement: ArrayLike | None = None) -> float:
-    """The cache rate with the fastest slowest process; of equal ones the smallest.
+    """Return the cache rate with the fastest slowest process; the smallest of equal ones.
 
     Args:
         tables: seconds by cache rate; at least one.
@@ -296,7 +287,7 @@ def best_rate(tables: Mapping[float, ArrayLike], improvement: ArrayLike | None =
 def minimum_rate(
     tables: Mapping[float, ArrayLike], goal: float, improvement: ArrayLike | None = None
 ) -> float | Infeasible:
-    """The smallest measured cache rate that meets a goal; larger ones need not. As :func:`best_rate` else.
+    """Return the smallest measured cache rate that meets a goal; larger ones may miss it. Errors: :func:`best_rate`.
 
     >>> minimum_rate({0.0: [[3, 0]], 0.5: [[1, 1]], 1.0: [[0, 2]]}, 2.5)
     0.5
@@ -309,7 +300,7 @@ def minimum_rate(
 
 
 def at_rate(tables: Mapping[float, ArrayLike], rate: float) -> Floats:
-    """The table at a rate between measured ones, linear in it: for a policy whose hit rate is not its cache rate.
+    """Interpolate the table at a rate between measured ones, for a policy whose hit rate is not its cache rate.
 
     Raises:
         ConfigError: no table, tables of several shapes, or a rate outside the measured ones.
@@ -340,17 +331,17 @@ def choose(
     improvement: ArrayLike | None = None,
     cache_prices: Mapping[float, float] | None = None,
 ) -> Choices | Infeasible:
-    """The cheapest set of offers, one per class, and a cache rate that meet a goal; and all that none makes needless.
+    """Choose the cheapest offers, at most one per class, and cache rate that meet a goal; also all other minimal ones.
 
-    Exact: every combination is tried, dominated offers and processes apart.
+    It is exact: every combination is tried, except dominated offers and processes.
 
     Args:
-        tables: seconds by cache rate, as :func:`totals` has them, with the same classes; at least one.
+        tables: seconds by cache rate, as in :func:`totals`, with the same classes; at least one.
         goal: seconds of the slowest process, > 0, finite.
-        offers: of a class (its column), what can be had for it; improvement 0 for nothing is always there.
-        improvement: what is there before anything is bought, as in :func:`totals`; an offer's percent are of the
-            throughput with it, so 50 % on 100 % is three times the measured one.
-        cache_prices: of a cache rate, what its capacity costs; 0 where not given.
+        offers: by column; no improvement for no price is always an offer.
+        improvement: before any purchase, as in :func:`totals`; an offer's percent apply to the throughput with it, so
+            50 % on 100 % is three times the measured one.
+        cache_prices: price of the capacity by cache rate; 0 by default.
 
     Raises:
         ConfigError: an argument outside its range, or too many combinations.
@@ -359,7 +350,7 @@ def choose(
     >>> measured = [[1, 3, 2, 0.5], [0.5, 1, 4.5, 0.4], [2, 2, 2, 0.2]]
     >>> meta = [Offer(50, 40), Offer(100, 90)]
     >>> read = [Offer(30, 50), Offer(50, 80), Offer(100, 150)]
-    >>> [(way.price, way.improvement) for way in choose({0.5: measured}, 5.0, {1: meta, 2: read}).front]
+    >>> [(choice.price, choice.improvement) for choice in choose({0.5: measured}, 5.0, {1: meta, 2: read}).front]
     [(120.0, (0.0, 50.0, 50.0, 0.0)), (140.0, (0.0, 100.0, 30.0, 0.0))]
     """
     limit = latest(goal)
@@ -372,29 +363,26 @@ def choose(
         if not 0 <= price < math.inf
     ]:
         raise ConfigError(faults)
-    ways: list[Choice] = []
+    choices: list[Choice] = []
     best = math.inf
     for rate in sorted(tables):
         table = _table(tables[rate])
         table = table * _scale(improvement, table.shape[1])
-        kinds = _offers(offers, table.shape[1])
-        met, least = _combinations(table[prune(table)], limit, kinds)
+        by_class = _undominated(offers, table.shape[1])
+        found, least = _combinations(table[prune(table)], limit, by_class, rate, prices.get(rate, 0.0))
         best = min(best, least)
-        ways += [
-            Choice(price + prices.get(rate, 0.0), seconds, rate, improvement)
-            for price, seconds, improvement in met
-        ]
-    if not ways:
+        choices += found
+    if not choices:
         return Infeasible(goal, best)
-    ways.sort(key=lambda way: (way.price, way.seconds, way.rate))
-    return Choices(ways[0], tuple(ways))
+    choices.sort(key=lambda choice: (choice.price, choice.seconds, choice.rate))
+    return Choices(choices[0], tuple(choices))
 
 
 def _combinations(
-    table: Floats, limit: float, kinds: list[list[Offer]]
-) -> tuple[list[tuple[float, float, tuple[float, ...]]], float]:
-    """Combinations within ``limit`` of which no part can be lowered; and the least seconds of any."""
-    sizes = [len(kind) for kind in kinds]
+    table: Floats, limit: float, by_class: list[list[Offer]], rate: float, cache_price: float
+) -> tuple[list[Choice], float]:
+    """Return the minimal combinations within ``limit``, and the least seconds of any combination."""
+    sizes = [len(offers) for offers in by_class]
     if math.prod(sizes) > _COMBINATIONS_MAX:
         raise ConfigError(
             f"{math.prod(sizes):,} combinations of offers; at most {_COMBINATIONS_MAX:,} expected"
@@ -402,36 +390,37 @@ def _combinations(
     times = np.empty(sizes)
     flat = times.reshape(-1)
     step = max(1, _CHUNK // len(table))
-    scales = [np.array([_u(offer.improvement) for offer in kind]) for kind in kinds]
+    scales = [np.array([_u(offer.improvement) for offer in offers]) for offers in by_class]
     for start in range(0, flat.size, step):
         at = np.unravel_index(np.arange(start, min(start + step, flat.size)), sizes)
         shares = np.stack([scale[index] for scale, index in zip(scales, at, strict=True)], axis=1)
         flat[start : start + step] = (shares @ table.T).max(axis=1)
     met = times <= limit
-    needless = np.zeros_like(met)
-    for axis, size in enumerate(sizes):  # offers rise along each axis, so one step lower tells
+    is_minimal = met.copy()
+    for axis, size in enumerate(sizes):  # offers rise along each axis, so the next lower one decides
         if size > 1:
             lower = np.roll(met, 1, axis=axis)
             lower[tuple(0 if i == axis else slice(None) for i in range(len(sizes)))] = False
-            needless |= lower
-    ways = []
-    for index in np.argwhere(met & ~needless):
-        chosen = [kind[i] for kind, i in zip(kinds, index, strict=True)]
-        price = float(sum(offer.price for offer in chosen))
-        ways.append((price, float(times[tuple(index)]), tuple(float(offer.improvement) for offer in chosen)))
-    return ways, float(times.min())
+            is_minimal &= ~lower
+    choices = []
+    for index in np.argwhere(is_minimal):
+        chosen = [offers[i] for offers, i in zip(by_class, index, strict=True)]
+        price = float(sum(offer.price for offer in chosen)) + cache_price
+        improvement = tuple(float(offer.improvement) for offer in chosen)
+        choices.append(Choice(price, float(times[tuple(index)]), rate, improvement))
+    return choices, float(times.min())
 
 
-def _offers(offers: Mapping[int, Sequence[Offer]], classes: int) -> list[list[Offer]]:
-    """Offers of each class by improvement, dominated ones left out: rising prices for rising improvements."""
+def _undominated(offers: Mapping[int, Sequence[Offer]], classes: int) -> list[list[Offer]]:
+    """Return the undominated offers of each class, by rising improvement and price."""
     faults = [
         f"offers of class {key!r}; a column from 0 to {classes - 1} expected"
         for key in offers
         if key not in range(classes)
     ]
-    kinds: list[list[Offer]] = []
+    by_class: list[list[Offer]] = []
     for column in range(classes):
-        kept: list[Offer] = []
+        undominated: list[Offer] = []
         for offer in sorted(
             [Offer(0.0, 0.0), *(Offer(*each) for each in offers.get(column, ()))],
             key=lambda each: (each.price, -each.improvement),
@@ -441,51 +430,42 @@ def _offers(offers: Mapping[int, Sequence[Offer]], classes: int) -> list[list[Of
                     f"offer of class {column}: {offer.improvement!r} % for {offer.price!r}; above -100 % for 0 or more "
                     "expected"
                 )
-            elif not kept or offer.improvement > kept[-1].improvement:
-                kept.append(offer)
-        kinds.append(kept)
+            elif not undominated or offer.improvement > undominated[-1].improvement:
+                undominated.append(offer)
+        by_class.append(undominated)
     if faults:
         raise ConfigError(faults)
-    return kinds
+    return by_class
 
 
 def _outermost(a: Floats, b: Floats) -> list[tuple[float, float]]:
-    """Of the bounds ``a u + b v <= 1`` on shares u and v those that none, and no mixture of others, implies."""
-    kept: list[tuple[float, float]] = []
+    """Return the bounds ``a u + b v <= 1`` on shares u and v that no combination of others implies: a convex hull."""
+    hull: list[tuple[float, float]] = []
     for x, y in sorted(set(zip(a.tolist(), b.tolist(), strict=True)), reverse=True):
-        if kept and y <= kept[-1][1]:
+        if hull and y <= hull[-1][1]:
             continue
-        while len(kept) > 1 and _turns_in(kept[-2], kept[-1], (x, y)):
-            kept.pop()
-        kept.append((x, y))
-    return kept
+        while len(hull) > 1 and _is_below(hull[-2], hull[-1], (x, y)):
+            hull.pop()
+        hull.append((x, y))
+    return hull
 
 
-def _turns_in(one: tuple[float, float], middle: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Whether ``middle`` lies on or below the line between its neighbours, ``one`` being to the right."""
-    return (middle[0] - one[0]) * (other[1] - one[1]) <= (middle[1] - one[1]) * (other[0] - one[0])
+def _is_below(right: tuple[float, float], middle: tuple[float, float], left: tuple[float, float]) -> bool:
+    """Return whether ``middle`` is on or below the line between its neighbours."""
+    return (middle[0] - right[0]) * (left[1] - right[1]) <= (middle[1] - right[1]) * (left[0] - right[0])
 
 
 def _candidates(lines: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Points at which the border of what is allowed may turn: shares of the first and the second, 0 to 1."""
+    """Return the possible corners of the feasible region: shares of the first and the second class, 0 to 1."""
     points = [(0.0, 1.0), (1.0, 0.0)]
     for (a, b), (c, d) in itertools.combinations([*lines, (1.0, 0.0), (0.0, 1.0)], 2):
         determinant = a * d - b * c
         if determinant != 0:
             points.append(((d - b) / determinant, (a - c) / determinant))
-    for a, b in lines:  # where one of them has to be gone
+    for a, b in lines:  # where the share of one class is 0
         points += [(1 / a, 0.0)] if a > 0 else []
         points += [(0.0, 1 / b)] if b > 0 else []
     return [(u, v) for u, v in points if 0 <= u <= 1 and 0 <= v <= 1]
-
-
-def _allowed(lines: list[tuple[float, float]], u: float, v: float) -> bool:
-    return all(a * u + b * v <= 1 + 1e-12 for a, b in lines)
-
-
-def _beats(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Whether ``one`` needs no more of both, and less of one."""
-    return one != other and one[0] >= other[0] and one[1] >= other[1]
 
 
 def _by_rate(tables: Mapping[float, ArrayLike], improvement: ArrayLike | None) -> dict[float, float]:
@@ -503,7 +483,7 @@ def _table(seconds: ArrayLike) -> Floats:
     if np.isnan(table).any():
         process, column = (int(at) for at in np.argwhere(np.isnan(table))[0])
         name = CLASSES[column] if table.shape[1] == len(CLASSES) else f"class {column}"
-        raise NotMeasured(f"{name} of process {process}", "take a log that tells it, or leave the class out")
+        raise NotMeasured(f"{name} of process {process}", "take a log that has it, or leave the class out")
     wrong = ~(np.isfinite(table) & (table >= 0))
     if wrong.any():
         process, column = (int(at) for at in np.argwhere(wrong)[0])
@@ -533,7 +513,7 @@ def _columns(classes: int | Sequence[int], count: int) -> list[int]:
 
 
 def latest(goal: float) -> float:
-    """The most seconds that still meet a goal: the goal and a rounding error.
+    """Return the most seconds that still meet a goal: the goal and a rounding error.
 
     Raises:
         ConfigError: the goal is no time above 0.
@@ -544,7 +524,7 @@ def latest(goal: float) -> float:
 
 
 def _u(percent: float) -> float:
-    """The share of its seconds that a class keeps."""
+    """Return the share of a class's seconds that remains."""
     return 100 / (100 + percent)
 
 

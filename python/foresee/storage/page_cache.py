@@ -24,58 +24,60 @@ from foresee.errors import ConfigError, PageCacheKept
 from foresee.jobspec import Job
 
 __all__ = [
-    "Evicted",
+    "Eviction",
     "drop",
+    "drop_machine_caches",
     "evict",
-    "files_of",
-    "holds",
-    "in_files",
-    "places_of",
-    "resident",
-    "share_in_memory",
-    "touched",
+    "find_files",
+    "find_places",
+    "has_bytes",
+    "has_resident",
+    "is_local",
+    "may_drop_machine_caches",
+    "resident_bytes",
+    "resident_share",
 ]
 
-#: Files whose pages are counted at most, evenly spread: a few ten thousand calls would outlast the measurement.
-_LOOKED_AT = 4096
-#: Files that are enough to see whether data are in memory.
-_GLIMPSE = 1024
+#: Largest number of checked files, evenly spread: a few ten thousand calls would outlast the measurement.
+_CHECKED_MAX = 4096
+#: Files that suffice to see whether data are in memory.
+_SHARE_FILES = 1024
 #: Share of the bytes that may stay: pages that another process touches at this moment.
-_KEPT_MAX = 0.01
+_RESIDENT_MAX = 0.01
 _DROP = "/proc/sys/vm/drop_caches"
 _PROT_READ, _MAP_SHARED = 1, 1
 _FAILED = ctypes.c_void_p(-1).value
 
 
 @dataclass(frozen=True)
-class Evicted:
+class Eviction:
     """The evicted files."""
 
     files: int
     """Their number."""
     bytes: int
     """Their sizes."""
-    kept: int | None
-    """Bytes that are still in memory; None: the kernel tells only their owner."""
+    resident: int | None
+    """Bytes that are still in memory; None: the kernel reports this to the owner only."""
 
 
-def files_of(jobs: Sequence[Job], paths: Iterable[str]) -> list[str] | None:
-    """The files that jobs read: those at ``paths``, or else where the jobs' index has them.
+def find_files(jobs: Sequence[Job], paths: Iterable[str]) -> list[str] | None:
+    """Return the sorted files that jobs read: at ``paths``, or else at the place of the jobs' index.
 
-    Returns:
-        Sorted paths; None where the data lie in no file system of this machine, so that there is nothing to drop.
+    None: the data are in no file system of this machine, so that there is nothing to drop.
 
     Raises:
-        ConfigError: nothing says where the data lie, or there is nothing.
+        ConfigError: the place of the data is unknown or empty.
     """
     places = list(paths)
     if not places:
         index = _index(jobs)
         if index is None:
             raise ConfigError(
-                "where do the data lie? Name their folder with --data, or their index by data.index in a job file"
+                "the place of the data is unknown; name their folder with --data, or their index by data.index in a "
+                "job file"
             )
-        place = _place(index)
+        place = _index_place(index)
         if place is None:
             return None
         places = [place]
@@ -89,69 +91,149 @@ def files_of(jobs: Sequence[Job], paths: Iterable[str]) -> list[str] | None:
     return sorted(found)
 
 
-def places_of(jobs: Sequence[Job], paths: Iterable[str] = ()) -> list[str]:
-    """Return the known places of the jobs' data: at those of ``paths`` that exist, else where their index has
-    them. Empty: nothing says so, or they lie in no file system of this machine.
+def find_places(jobs: Sequence[Job], paths: Iterable[str] = ()) -> list[str]:
+    """Return the places of the jobs' data: those of ``paths`` that exist, else the place of their index.
+
+    Empty: the place is unknown, or in no file system of this machine.
 
     Raises:
         ForeseeError, OSError: the index cannot be read.
     """
     found = [path for path in paths if os.path.exists(path)]
-    if not found and (index := _index(jobs)) is not None and (place := _place(index)) is not None:
+    if not found and (index := _index(jobs)) is not None and (place := _index_place(index)) is not None:
         found = [place]
     return found
 
 
-def in_files(jobs: Sequence[Job]) -> bool:
-    """Whether the jobs' data lie in a file system of this machine: they do unless their index says otherwise.
+def is_local(jobs: Sequence[Job]) -> bool:
+    """Return whether the jobs' data are in a file system of this machine; without an index they are.
 
     Raises:
         ForeseeError, OSError: the index cannot be read.
     """
     index = _index(jobs)
-    return index is None or _place(index) is not None
+    return index is None or _index_place(index) is not None
 
 
-def share_in_memory(places: Iterable[str]) -> float | None:
-    """The share of the data at ``places`` that is in memory now, by the first files of each that are found: jobs read
-    in a random order, so these are as good as others. None: there are none, or the kernel does not tell us.
+def resident_share(places: Iterable[str]) -> float | None:
+    """Return the share of the data at ``places`` that is in memory, from the first files of each place.
+
+    Jobs read in a random order, so these files are representative. None: no files, or the kernel does not report it.
 
     Raises:
         OSError: a file cannot be read.
     """
-    files = [path for place in places for path in itertools.islice(_files(place), _GLIMPSE)]
-    kept, looked_at = resident(files) if files else (None, 0)
-    return None if kept is None or looked_at == 0 else kept / looked_at
+    files = [path for place in places for path in itertools.islice(_files(place), _SHARE_FILES)]
+    resident, checked = resident_bytes(files) if files else (None, 0)
+    return None if resident is None or checked == 0 else resident / checked
 
 
-def holds(places: Iterable[str], size: float) -> bool:
-    """Whether there are as many bytes at ``places``; nothing is read, and counting stops there."""
-    total = 0
-    for path in itertools.chain.from_iterable(map(_files, places)):
-        total += os.stat(path).st_size
-        if total >= size:
-            return True
-    return False
+def has_bytes(places: Iterable[str], size: float) -> bool:
+    """Return whether ``places`` have at least ``size`` bytes; counting stops there."""
+    sizes = (os.stat(path).st_size for place in places for path in _files(place))
+    return any(total >= size for total in itertools.accumulate(sizes))
 
 
-def touched(files: Iterable[str]) -> bool:
-    """Whether any of ``files`` is in memory, as far as the kernel tells us; looks no further than the first that is.
+def has_resident(files: Iterable[str]) -> bool:
+    """Return whether the kernel reports any of ``files`` in memory; the first one ends the search.
 
     Raises:
         OSError: a file cannot be read.
     """
     for path in files:
         with _opened(path) as file:
-            if _in_memory(file, path):
+            if _resident(file, path):
                 return True
     return False
+
+
+def evict(files: Sequence[str], *, machine: bool = False) -> Eviction:
+    """Evict ``files`` from the page cache.
+
+    Args:
+        files: regular ones, readable.
+        machine: if that is not enough, drop the page cache of the whole machine, as root.
+
+    Raises:
+        PageCacheKept: they stay in memory, or they may not be dropped.
+        OSError: a file cannot be read.
+    """
+    total = checked = 0
+    resident: int | None = None
+    for path in files:
+        with _opened(path) as file:
+            size = os.fstat(file).st_size
+            total += size
+            _drop(file)
+            left = _resident(file, path)
+            if left != 0:
+                # Dirty pages stay. Writing them takes ten times as long as the rest, so only if something stayed.
+                with contextlib.suppress(OSError):
+                    os.fsync(file)
+                _drop(file)
+                left = _resident(file, path)
+            if left is not None:
+                checked += size
+                resident = (resident or 0) + left
+    if resident is not None and resident > _RESIDENT_MAX * checked and machine:
+        try:
+            drop_machine_caches("1")
+        except OSError as error:
+            raise PageCacheKept(
+                f"{_DROP}: {error.strerror}; only root may drop the machine's page cache"
+            ) from None
+        resident, checked = resident_bytes(files)
+    if resident is not None and resident > _RESIDENT_MAX * checked:
+        more = "" if machine else ", or try --drop-caches as root"
+        raise PageCacheKept(
+            f"{resident} of {checked} bytes of the data stay in memory ({files[0]} and others), so no cold measurement "
+            "is possible: a tmpfs keeps its files there, and files that a process has mapped stay too; move the data "
+            f"to a disk{more}"
+        )
+    return Eviction(files=len(files), bytes=total, resident=resident)
+
+
+def drop(files: Sequence[str]) -> None:
+    """Drop the clean pages of ``files`` from the page cache without a check."""
+    for path in files:
+        with contextlib.suppress(OSError), _opened(path) as file:
+            _drop(file)
+
+
+def may_drop_machine_caches() -> bool:
+    """Return whether this process may drop the machine's caches."""
+    return os.access(_DROP, os.W_OK)
+
+
+def drop_machine_caches(which: str) -> None:
+    """Drop the machine's clean caches: ``"1"``: pages; ``"3"``: also names and inodes.
+
+    Raises:
+        OSError: this process may not.
+    """
+    os.sync()
+    with open(_DROP, "w", encoding="ascii") as file:
+        file.write(which)
+
+
+def resident_bytes(files: Sequence[str]) -> tuple[int | None, int]:
+    """Return the bytes of ``files`` in memory, and the checked bytes; None: the kernel does not report it."""
+    checked = 0
+    resident: int | None = None
+    for path in files[:: -(-len(files) // _CHECKED_MAX)]:
+        with _opened(path) as file:
+            left = _resident(file, path)
+            if left is not None:
+                checked += os.fstat(file).st_size
+                resident = (resident or 0) + left
+    return resident, checked
 
 
 def _index(jobs: Sequence[Job]) -> str | None:
     return next((job.data.index for job in jobs if job.data.index is not None), None)
 
 
-def _place(index: str) -> str | None:
+def _index_place(index: str) -> str | None:
     """Return the place of an index's data in a file system of this machine, or None."""
     from foresee._native import Index
 
@@ -163,12 +245,10 @@ def _place(index: str) -> str | None:
 
 
 def _files(place: str) -> Iterator[str]:
-    """One file, or those of a folder."""
-    return iter([place]) if os.path.isfile(place) else _below(place)
-
-
-def _below(place: str) -> Iterator[str]:
-    """Files in a folder and in those below it, as loaders list them: through links too, each folder once."""
+    """Yield a file, or those in a folder and below, as loaders list them: through links too, each folder once."""
+    if os.path.isfile(place):
+        yield place
+        return
     seen = set()
     for folder, inner, names in os.walk(place, followlinks=True):
         status = os.stat(folder)
@@ -182,88 +262,17 @@ def _below(place: str) -> Iterator[str]:
                 yield path
 
 
-def evict(files: Sequence[str], *, machine: bool = False) -> Evicted:
-    """Drive ``files`` out of the page cache.
-
-    Args:
-        files: regular ones, readable.
-        machine: where that is not enough, drop the page cache of the whole machine; root may.
-
-    Raises:
-        PageCacheKept: they stay in memory, or they may not be dropped.
-        OSError: a file cannot be read.
-    """
-    total = looked_at = 0
-    kept: int | None = None
-    for path in files:
-        with _opened(path) as file:
-            size = os.fstat(file).st_size
-            total += size
-            _drop(file)
-            left = _in_memory(file, path)
-            if left != 0:
-                # Dirty pages stay. To write them takes ten times as long as the rest, so only where something stayed.
-                with contextlib.suppress(OSError):
-                    os.fsync(file)
-                _drop(file)
-                left = _in_memory(file, path)
-            if left is not None:
-                looked_at += size
-                kept = (kept or 0) + left
-    if kept is not None and kept > _KEPT_MAX * looked_at and machine:
-        os.sync()
-        try:
-            with open(_DROP, "w", encoding="ascii") as file_:
-                file_.write("1")
-        except OSError as error:
-            raise PageCacheKept(
-                f"{_DROP}: {error.strerror}; only root may drop the machine's page cache"
-            ) from None
-        kept, looked_at = resident(files)
-    if kept is not None and kept > _KEPT_MAX * looked_at:
-        raise PageCacheKept(
-            f"{kept} of {looked_at} bytes of the data stay in memory ({files[0]} and others), so nothing can be "
-            "measured cold: a tmpfs keeps its files there, and files that a process has mapped stay too; "
-            + (
-                "move the data to a disk"
-                if machine
-                else "move the data to a disk, or try --drop-caches as root"
-            )
-        )
-    return Evicted(files=len(files), bytes=total, kept=kept)
-
-
-def drop(files: Sequence[str]) -> None:
-    """Drive the clean pages of ``files`` out of the page cache, as far as that goes, without looking whether it did."""
-    for path in files:
-        with contextlib.suppress(OSError), _opened(path) as file:
-            _drop(file)
-
-
-def resident(files: Sequence[str]) -> tuple[int | None, int]:
-    """Bytes of ``files`` that are in memory, and bytes that were looked at; None: the kernel does not tell us."""
-    looked_at = 0
-    kept: int | None = None
-    for path in files[:: -(-len(files) // _LOOKED_AT)]:
-        with _opened(path) as file:
-            left = _in_memory(file, path)
-            if left is not None:
-                looked_at += os.fstat(file).st_size
-                kept = (kept or 0) + left
-    return kept, looked_at
-
-
 def _drop(file: int) -> None:
     os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-def _in_memory(file: int, path: str) -> int | None:
-    """Bytes of one file that are in memory; None: the kernel does not tell us, or the file is empty."""
+def _resident(file: int, path: str) -> int | None:
+    """Return the bytes of one file that are in memory; None: the kernel does not report it, or the file is empty."""
     status = os.fstat(file)
     size = status.st_size
-    # To others the kernel says that all is in memory.
-    ours = os.geteuid() in {0, status.st_uid} or os.access(path, os.W_OK)
-    if size == 0 or not ours:
+    # To other users, mincore reports all pages as resident.
+    is_reported = os.geteuid() in {0, status.st_uid} or os.access(path, os.W_OK)
+    if size == 0 or not is_reported:
         return None
     libc = _libc()
     address = libc.mmap(None, size, _PROT_READ, _MAP_SHARED, file, 0)

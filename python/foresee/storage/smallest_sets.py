@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The smallest sets of classes that would have to gain for a goal to be met, without prices.
+"""The smallest sets of classes whose gain meets a goal, without prices.
 
-The closed form of ``storage.model`` answers for one given set. This module compares sets: fewer classes first, then the
-least gain. ``storage.choose`` compares them by price. Every class of a set gains by the same amount, which is the least
-value of the largest gain in the set; ``storage.front`` has all combinations of two classes. The effort of a gain is not
-considered.
+``storage.model`` answers for one given set. This module orders sets by the number of classes, then by the least gain.
+Every class of a set gains by the same amount, which is the least value of the largest gain in the set.
 
-It is an optimistic bound, as all of ``storage``. Source: the closed form of Fukai et al. (see there), inverted; ours.
+The answers are optimistic bounds, as in ``storage.model``. Source: the closed form of Fukai et al., inverted; ours.
 """
 
 from __future__ import annotations
@@ -24,23 +22,23 @@ from foresee.storage import model
 __all__ = ["CLASSES_MAX", "Gains", "contributing", "smallest"]
 
 CLASSES_MAX = 12
-"""Of classes that took any time: all 4,095 sets of so many are tried in a fraction of a second."""
+"""Classes with any seconds: all 4,095 sets of 12 classes take a fraction of a second."""
 
 _SMALLER = 1 - 1e-9
-"""A gain that is less by rounding alone does not make a set with one more class worth it."""
+"""A gain that is less by rounding alone does not justify one more class."""
 
 
 class Gains(NamedTuple):
-    """One set that meets a goal, and by which no class of it is needless."""
+    """A minimal set of classes that meets a goal."""
 
     classes: tuple[int, ...]
     """Columns, ascending, one or more."""
     improvement: float
-    """Percent of throughput by which each of them has to gain; above 0, finite."""
+    """Percent of throughput that each of them has to gain; above 0, finite."""
 
 
 def contributing(seconds: ArrayLike) -> list[int]:
-    """Columns in which any process spent any time: a gain of another one changes nothing.
+    """Return the columns with any seconds: a gain of another class changes nothing.
 
     Arguments and errors are those of :func:`foresee.storage.model.totals`.
     """
@@ -49,22 +47,21 @@ def contributing(seconds: ArrayLike) -> list[int]:
 
 
 def smallest(seconds: ArrayLike, goal: float, improvement: ArrayLike | None = None) -> list[Gains]:
-    """Sets of classes whose gain meets a goal: fewest classes first, of as many the least gain first.
+    """Return the sets of classes whose gain meets a goal, ordered by the number of classes, then by the gain.
 
-    Every set is tried by :func:`foresee.storage.model.sufficient`. One is left out if some of its classes alone need
-    to gain no more, so a larger set is there only for its smaller gain.
+    Every set is tried by :func:`foresee.storage.model.sufficient`. A set is left out if some of its classes alone need
+    no larger gain.
 
     Args:
         seconds: as in :func:`foresee.storage.model.totals`.
         goal: seconds of the slowest process, > 0, finite.
-        improvement: as in ``sufficient``: of the classes outside a set; a set's own gain counts from ``seconds``.
+        improvement: of the classes outside a set, as in ``sufficient``; a set's own gain counts from ``seconds``.
 
     Returns:
-        Empty if the goal is met already, and only then: all classes together always meet it, though perhaps by an
-        unrealistic gain.
+        The sets; empty only if the goal is met already, since all classes together can always meet it.
 
     Raises:
-        ConfigError: an argument outside its range, or more than ``CLASSES_MAX`` classes that took any time.
+        ConfigError: an argument outside its range, or more than ``CLASSES_MAX`` classes with any seconds.
         NotMeasured: a NaN among ``seconds``.
 
     >>> measured = [[1, 3, 2, 0.5], [0.5, 1, 4.5, 0.4], [2, 2, 2, 0.2]]

@@ -80,7 +80,7 @@ def test_rates_are_compared(capsys, folders: Path) -> None:
     assert told["best_rate"] == told["goal"]["minimum_rate"] == 0.75
     told = facts(capsys, f"0.5={folders / 'a'}", f"0.75={folders / 'b'}", "--hit-rate", "0.625")
     assert told["tables"][0]["slowest"]["seconds"] == pytest.approx(0.75 * 6.5)
-    assert "seconds at 0.625 lie on lines" in told["limits"][0]
+    assert "seconds at 0.625 are interpolated" in told["limits"][0]
     joined = facts(capsys, f"0.5={folders / 'a'}", f"0.5={folders / 'b'}")
     assert len(joined["tables"][0]["processes"]) == 6
 
@@ -273,7 +273,7 @@ def test_a_log_has_no_pictures_of_epochs(capsys, folders: Path, tmp_path: Path) 
     (tmp_path / "a.darshan").write_bytes(b"")
     inputs = [f"0.5={tmp_path / 'a.darshan'}", f"0.75={folders / 'a'}"]
     assert main(["analyze", *inputs, "--plot-epoch-bars", str(tmp_path / "a.svg")]) == 2
-    assert "of run folders only, and" in capsys.readouterr().err
+    assert "only for run folders, but" in capsys.readouterr().err
     assert not (tmp_path / "a.svg").exists()
 
 
@@ -308,9 +308,9 @@ def test_a_pair_that_cannot_meet_a_goal_has_an_empty_picture(
         (["0.5=a", "0.75=b", "--hit-rate", "0.9"], "measured are 0.5 to 0.75"),
         (["0.5=a", "0.75=c", "--hit-rate", "0.6"], "is not known"),
         (["a", "--tier", "lfs"], "--tier lfs: NAME=PREFIX expected"),
-        (["a", "--tier", "lfs=/a", "--tier", "gfs=/a"], "/a stands twice"),
-        (["a", "--between", "0", "1"], "--between is of Darshan logs"),
-        (["gone.darshan", "--epoch", "1"], "--epoch is of run folders"),
+        (["a", "--tier", "lfs=/a", "--tier", "gfs=/a"], "/a is given twice"),
+        (["a", "--between", "0", "1"], "--between needs a Darshan log"),
+        (["gone.darshan", "--epoch", "1"], "--epoch needs a run folder"),
         (["gone.darshan"], "gone.darshan"),
         (["a", "--plot", "a.gif"], "one of the suffixes .svg, .png, .pdf expected"),
         (["a", "--plot-pair", "a.gif"], "--plot-pair 'a.gif': a file with one of the suffixes"),
@@ -319,7 +319,7 @@ def test_a_pair_that_cannot_meet_a_goal_has_an_empty_picture(
         (["a", "--plot-epoch-bars", "a.gif"], "--plot-epoch-bars 'a.gif': a file with one of the suffixes"),
         (
             ["0.5=a", "0.75=b", "--hit-rate", "0.6", "--plot-epochs", "a.svg"],
-            "of measured cache rates only; leave --hit-rate out",
+            "only for measured cache rates; leave --hit-rate out",
         ),
     ],
 )

@@ -53,10 +53,10 @@ def test_without_pyarrow_it_says_what_to_install_before_it_measures(
 
 
 def test_progress_goes_to_a_terminal_and_says_what_is_left(capsys, monkeypatch) -> None:
-    from foresee.cli import bench
+    from foresee.cli.bench import storage
 
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
-    progress = bench._Progress(3)
+    progress = storage._Progress(3)
     progress("making files: 0 of 4")
     progress("case 1 of 1 (a), cache rate 0, epoch 1 of 2")
     progress.done = 1

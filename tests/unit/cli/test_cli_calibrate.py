@@ -137,7 +137,7 @@ def test_a_profile_that_is_there_is_written_over_only_by_force(
     path.write_text("mine")
     command = ["calibrate", "--seconds", "0.1", "--only", "memcpy", "-o", str(path)]
     assert main(command) == 2
-    assert f"-o {path}: it is there already; --force writes over it" in capsys.readouterr().err
+    assert f"-o {path}: it exists; --force overwrites it" in capsys.readouterr().err
     assert path.read_text() == "mine"
     assert main([*command, "--force"]) == 0
     assert profile.read(path).curve("memcpy.rate")

@@ -278,15 +278,15 @@ def test_what_was_not_simulated_is_marked_or_missing_and_says_why(
 ) -> None:
     policies = arms(facts(capsys, JOB, "--prices", PRICES))
     assert (policies["full_fetch"]["gets"], policies["full_fetch"]["estimated"]) == (84000, True)
-    assert "was not simulated: cluster.staging is missing" in policies["full_fetch"]["note"]
+    assert "were not simulated: cluster.staging is missing" in policies["full_fetch"]["note"]
     assert main(["cost", JOB, "--prices", PRICES]) == 0
     out = capsys.readouterr().out
     assert "~84,000" in out
     assert "~ full_fetch: each sample fetched once an epoch" in out
-    monkeypatch.setattr(_bucket_runs, "FOLLOWED_MAX", 8999)
+    monkeypatch.setattr(_bucket_runs, "SIMULATED_MAX", 8999)
     path = written(tmp_path, SIMULATED, ("[cost]", "[cost]\nwait_time = 1"))
     policies = arms(facts(capsys, path, "--prices", PRICES))
-    assert "9,000 reads are more than the 8,999 that are followed here" in policies["fifty_fifty"]["note"]
+    assert "9,000 reads are more than the 8,999 that are simulated here" in policies["fifty_fifty"]["note"]
     assert "the tiers have 60,000,000 bytes" in policies["foresee"]["missing"]
     full = written(
         tmp_path, Path(path).read_text(), ('capacity = "60 MB"', 'capacity = "1 GB"'), ("= 300", "= 900")
@@ -309,7 +309,7 @@ def test_a_job_has_one_data_size(capsys, tmp_path: Path, monkeypatch: pytest.Mon
         assert arms(told)[policy]["egress"] == pytest.approx(
             cost.egress_cost(left, ((1e9, 0.1), (1e10, 0.01)))
         )
-    monkeypatch.setattr(_bucket_runs, "FOLLOWED_MAX", 2999)
+    monkeypatch.setattr(_bucket_runs, "SIMULATED_MAX", 2999)
     assert _bucket_runs.drawn_bytes(jobspec.read(path).data) == pytest.approx(told["bytes"], rel=0.03)
 
 
@@ -423,7 +423,7 @@ def test_computing_follows_from_train_where_it_is_not_given(capsys, tmp_path: Pa
     assert facts(capsys, path, "--prices", PRICES)["compute_seconds"] == 2 * 28 * 0.5
     path = changed(tmp_path, ("compute_time = 0\n", ""))
     assert main(["cost", path, "--prices", PRICES]) == 2
-    assert "one of them says how long the run computes" in capsys.readouterr().err
+    assert "are missing; one of them expected" in capsys.readouterr().err
 
 
 def test_the_table_has_policies_points_and_dates(capsys) -> None:
@@ -447,7 +447,7 @@ def test_a_budget_that_nothing_keeps_is_exit_code_1(capsys) -> None:
     ("changes", "expected"),
     [
         ([('provider = "deli"\n', "")], "cost.provider is missing"),
-        ([('vm = "vm"', 'vm = "vn"')], "the price of vm vn at deli in any is not known; known there are vm"),
+        ([('vm = "vm"', 'vm = "vn"')], "the price of vm vn at deli in any is not known; known names are vm"),
         ([('bucket = "bucket"\n', "")], "cost.bucket is missing"),
         ([("epochs = 2", "epoch = 2")], "did you mean epochs?"),
         ([("epochs = 2\n", "")], "train.epochs is missing"),
@@ -495,4 +495,4 @@ def test_policies_that_have_no_price_are_named(capsys, tmp_path: Path) -> None:
     path.write_text(text)
     assert facts(capsys, str(path), "--prices", PRICES)["left_out"] == ["naive", "nopfs"]
     assert main(["cost", str(path), "--prices", PRICES]) == 0
-    assert "left out: naive, nopfs; what is priced reads a bucket: direct, disk," in capsys.readouterr().out
+    assert "left out: naive, nopfs; priced policies are direct, disk," in capsys.readouterr().out

@@ -143,7 +143,7 @@ def test_the_picture_has_a_curve_and_a_bar_for_each_policy(
         assert (np.diff(y) >= -1e-12).all(), "more bandwidth is never slower"
         assert y[0] >= 0
         assert y[-1] <= 1
-    assert [tick.get_text() for tick in right.get_yticklabels()] == list(command._DRAWN)
+    assert [tick.get_text() for tick in right.get_yticklabels()] == list(command._STYLES)
     drawn = pictures.texts(path)
     assert {"fifo_tensor (WFBP)", "100 %", "1 Gbit/s", "bandwidth of one direction"} <= set(drawn)
     assert f"Speed of {trace.read(FOLDER / f'{name}.json').model} by bandwidth" in drawn
@@ -180,7 +180,7 @@ def test_a_slack_that_is_asked_for_and_not_reached_has_exit_code_1(capsys) -> No
         ([VGG, "--bandwidth", "-1gbit/s"], ""),
         ([VGG, "--bandwidth", "0gbit/s"], "above 0"),
         ([VGG, "--bandwidth", f"{'9' * 400}gbit/s"], "above 0"),
-        ([VGG, "--sweep", "2gbit/s", "1gbit/s"], "the first is the lower one"),
+        ([VGG, "--sweep", "2gbit/s", "1gbit/s"], "the lower one first expected"),
         ([VGG, "--sweep", "1gbit/s", "fast"], "--sweep 'fast'"),
         ([VGG, "--ranks", "1"], "ranks is 1"),
         ([VGG, "--ranks", "-4"], "ranks=-4"),

@@ -69,9 +69,9 @@ def test_a_missing_file_says_what_its_folder_has_and_what_makes_it(home: Path, c
     gone = FileNotFoundError(2, "No such file", str(home / "none" / ".." / "gone" / "profile.toml"))
     (home / "none").mkdir()
     (home / "gone").mkdir()
-    assert _paths.missing(gone).endswith("; `foresee calibrate` measures a machine profile")
+    assert _paths.describe_missing(gone).endswith("; `foresee calibrate` measures a machine profile")
     index = FileNotFoundError(2, "No such file", str(home / "data.fidx"))
-    assert _paths.missing(index).endswith("data.fidx: no such file; `foresee index` makes one")
+    assert _paths.describe_missing(index).endswith("data.fidx: no such file; `foresee index` makes one")
     pair = [write(home, "resnet"), write(home, "efficientnet")]
     catalog = str(home / "none.db")
     assert (

@@ -106,12 +106,12 @@ def test_no_label_of_the_picture_overlaps_another(samples: int, counts: int) -> 
     shape = {"samples": samples, "ranks": 16, "epochs": 90, "rank": 0, "seed": 0}
     often = {"least_reads": 11, "expected_often": 31634.69, "counted_often": 31502, "drawn_often": [1.0, 2.0]}
     facts = {**shape, **often, "expected": each, "counted": each, "drawn": [each, each]}
-    assert list(pictures.overlapping(reuse._picture(facts))) == []
+    assert list(pictures.overlapping(reuse._figure(facts))) == []
 
 
 def test_names_below_bars_do_not_overlap() -> None:
     groups = [_figures.Group(name, [_figures.Stack((1.0,))]) for name in simulation.POLICIES]
-    figure = _figures.bars("t", [], "policy", ["a"], groups)
+    figure = _figures.bars("t", [], "policy", ["a"], {"": groups})
     assert list(pictures.overlapping(figure)) == []
     labels = figure.axes[0].get_xticklabels()
     assert [label.get_text() for label in labels] == list(simulation.POLICIES)

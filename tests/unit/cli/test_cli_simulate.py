@@ -134,7 +134,7 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path, capsys) -> None:
     assert "missing" not in capsys.readouterr().err
 
 
-def test_what_the_core_refuses_is_said_in_the_words_of_the_job(tmp_path, capsys) -> None:
+def test_what_the_core_refuses_is_said_in_the_words_translate_faults(tmp_path, capsys) -> None:
     path = tmp_path / "job.toml"
     path.write_text(SMALL.replace("[cluster.origin]", '[cluster.origin]\nreaders = "active"'))
     arguments = ["--compat", "paper", "--hand-over", "batch", "--policies", "naive", "foresee"]
@@ -143,7 +143,7 @@ def test_what_the_core_refuses_is_said_in_the_words_of_the_job(tmp_path, capsys)
     assert told.count(f"{path}: cluster.origin.readers = active; it must be all") == 1
     assert "- --hand-over = batch; it must be sample" in told
     assert "options." not in told
-    assert _simulate_run._of_the_job(["rate is 0", f"{path}: known"], str(path)) == [
+    assert _simulate_run._translate_faults(["rate is 0", f"{path}: known"], str(path)) == [
         f"{path}: rate is 0",
         f"{path}: known",
     ]
@@ -266,7 +266,7 @@ def test_preparing_is_a_part_of_the_progress() -> None:
         return False
 
     options = SimpleNamespace(compat="physical", order="shuffled", hand_over="sample")
-    _simulate_run.one(task, options, SimpleNamespace(is_set=looked))
+    _simulate_run.run(task, options, SimpleNamespace(is_set=looked))
     assert shares == sorted(shares)
     assert any(0 < share < 0.5 for share in shares)
     assert task.share == 1.0

@@ -95,7 +95,7 @@ def test_a_small_cache_limits_the_start(pair: list[str], capsys) -> None:
     assert [row["within_cache"] for row in order["table"]] == [True] * 6 + [False] * 5
     facts(capsys, *pair, "--cache", "0.5", "--running", "60", code=1)
     assert main(["stagger", "predict", *pair, "--cache", "0.5", "--running", "60"]) == 1
-    assert "at no start" in capsys.readouterr().out
+    assert "too small for the second job at any start" in capsys.readouterr().out
 
 
 def test_a_start_may_be_played_step_by_step(pair: list[str], capsys) -> None:
@@ -152,7 +152,7 @@ def test_beyond_the_caches_reach_the_play_answers(pair: list[str], capsys) -> No
     assert told["best_played"]["played"]["data_sets_read"] > 1
     assert main(["stagger", "predict", *arguments, "--simulate"]) == 0
     out = capsys.readouterr().out
-    assert "at no start" in out
+    assert "too small for the second job at any start" in out
     assert "best of those played" in out
 
 
@@ -203,7 +203,7 @@ def test_a_catalog_of_this_users_own_is_looked_into_unasked(
         monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     else:
         monkeypatch.setenv("FORESEE_CATALOG", str(path))
-    assert catalog_path.own() == str(path)
+    assert catalog_path.user_catalog() == str(path)
     keys = {
         model: Key(machine=platform.node(), data="TinyImageNet", model=model, batch=64, loader="default")
         for model in MODELS

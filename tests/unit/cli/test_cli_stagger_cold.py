@@ -23,7 +23,7 @@ from foresee.storage import page_cache
 @pytest.fixture
 def _kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files of which every byte stays in memory, as those of a tmpfs do."""
-    monkeypatch.setattr(page_cache, "_in_memory", lambda file, path: os.path.getsize(path))
+    monkeypatch.setattr(page_cache, "_resident", lambda file, path: os.path.getsize(path))
 
 
 def doubts(virtual: Virtual, data: pathlib.Path, *jobs: str, code: int = 0) -> list[str]:
@@ -59,7 +59,7 @@ def test_data_behind_links_are_driven_out_too(tmp_path: pathlib.Path, data: path
     (folder / "labels.csv").write_text("0")
     (folder / "train").symlink_to(data)
     (folder / "again").symlink_to(folder)
-    found = page_cache.files_of([], [str(folder)])
+    found = page_cache.find_files([], [str(folder)])
     assert found == [str(folder / "labels.csv"), str(folder / "train" / "chunks.bin")]
 
 
@@ -153,7 +153,7 @@ def test_the_catalog_keeps_where_the_data_lie(
 def test_data_in_a_bucket_are_said_to_stay_where_they_are(
     data: pathlib.Path, pair: list[str], virtual: Virtual, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(virtual.storage, "files_of", lambda jobs, paths: None)
+    monkeypatch.setattr(virtual.storage, "find_files", lambda jobs, paths: None)
     said = doubts(virtual, data, *pair)[0]
     assert said.startswith(
         "the data are in no file system of this machine, so that none are driven out of memory"
@@ -183,7 +183,7 @@ def test_the_whole_cache_is_dropped_only_when_told(
 def test_where_the_data_lie_has_to_be_known(
     tmp_path: pathlib.Path, pair: list[str], virtual: Virtual
 ) -> None:
-    assert "Name their folder with --data" in virtual.refuse(*pair, *FEW)
+    assert "name their folder with --data" in virtual.refuse(*pair, *FEW)
     assert "there is no such file or folder" in virtual.refuse(*pair, *FEW, "--data", "/no/such")
     (tmp_path / "empty").mkdir()
     assert "no file in it" in virtual.refuse(*pair, *FEW, "--data", str(tmp_path / "empty"))

@@ -186,7 +186,7 @@ def test_a_job_is_told_the_seed_and_one_whose_order_nobody_knows_is_doubted(
 
 def test_a_log_has_a_line_of_progress_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
     clock = FakeClock()
-    show = run._shown(clock)
+    show = run._progress(clock)
     for seconds in (1, 28, 1, 1, 28, 2):
         clock.sleep(seconds)
         show(f"a {clock.passed():.0f}/400")

@@ -29,7 +29,7 @@ def data(tmp_path: pathlib.Path) -> pathlib.Path:
 @pytest.fixture
 def _storage_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """No process runs, so that the kernel would count nothing."""
-    monkeypatch.setattr(run, "_read_nothing", lambda places: False)
+    monkeypatch.setattr(run, "_read_little", lambda places: False)
 
 
 def figures(path: pathlib.Path, seconds: float) -> list[Key]:
@@ -99,7 +99,7 @@ def test_a_second_run_that_finds_its_data_in_memory_marks_nothing(
     with Catalog.open(path, write=True) as catalog:
         catalog.put_places("here", "sleepy", [str(data)])
     # As the kernel says of a file that is in memory.
-    monkeypatch.setattr(page_cache, "_in_memory", lambda file, path: 512)
+    monkeypatch.setattr(page_cache, "_resident", lambda file, path: 512)
     virtual.storage.memory = {(str(data), step) for step in range(40)}
     jobs = [write(tmp_path, name, data, train="", stagger="") for name in ("a", "b")]
     told, said = virtual.run(*jobs, "--catalog", str(path), "--machine", "here")
@@ -134,7 +134,7 @@ def test_a_report_is_written_though_the_catalog_has_gone(
         str(tmp_path / "run"),
         "--json",
     )
-    assert "the catalog is not told: " in said
+    assert "the catalog was not updated: " in said
     assert json.loads(out)["stands"] is None
     assert (tmp_path / "run" / "stagger.json").exists()
 
@@ -150,11 +150,11 @@ def test_figures_within_ten_percent_stand(tmp_path: pathlib.Path) -> None:
     used = [UsedValue(one, "wait"), UsedValue(other, "wait")]
     options = judged(catalog=str(path))
     told = {"measured": {"makespan": 100.0}, "predicted_at_starts": {"makespan": 92.0}, "doubts": []}
-    assert run._judged(options, used, [], told) is True
+    assert run._judge_catalog(options, used, [], told) is True
     # What was not about these jobs, or did not end, says nothing.
-    assert run._judged(options, used, [], {**told, "doubts": ["another order"]}) is None
-    assert run._judged(options, used, [], {**told, "measured": {"makespan": None}}) is None
-    assert run._judged(options, used, [], {**told, "predicted_at_starts": None}) is None
+    assert run._judge_catalog(options, used, [], {**told, "doubts": ["another order"]}) is None
+    assert run._judge_catalog(options, used, [], {**told, "measured": {"makespan": None}}) is None
+    assert run._judge_catalog(options, used, [], {**told, "predicted_at_starts": None}) is None
     with Catalog.open(path) as catalog:
         assert not catalog.stale(one, beside=other)
 
@@ -173,13 +173,13 @@ def test_jobs_that_had_the_storage_read_nothing_judge_nothing(
         monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_inblock=blocks))
 
     read(0)
-    assert run._judged(judged(catalog=str(path)), used, [], far) is None
+    assert run._judge_catalog(judged(catalog=str(path)), used, [], far) is None
     read(2)
-    assert run._judged(judged(catalog=str(path)), used, [str(chunks)], far) is None
+    assert run._judge_catalog(judged(catalog=str(path)), used, [str(chunks)], far) is None
     with Catalog.open(path) as catalog:
         assert not catalog.stale(one, beside=other)
     # Jobs elsewhere read where nobody counts.
     read(0)
-    assert run._judged(judged(catalog=str(path), slurm=True), used, [], far) is False
+    assert run._judge_catalog(judged(catalog=str(path), slurm=True), used, [], far) is False
     read(3)
-    assert run._judged(judged(catalog=str(path)), used, [str(chunks)], far) is False
+    assert run._judge_catalog(judged(catalog=str(path)), used, [str(chunks)], far) is False

@@ -210,7 +210,7 @@ def test_signals_while_jobs_are_ended_leave_nobody_behind(
         ({}, ["--running", "-1"], "--running -1.0: percent of the first job's run expected, 0 to 100"),
         ({}, ["--running", "nan"], "--running nan: percent of the first job's run expected, 0 to 100"),
         ({}, ["--running", "100.5"], "--running 100.5: percent of the first job's run expected, 0 to 100"),
-        ({}, ["--running", "5", "--steps", "x"], "--running with --steps: the steps say how far"),
+        ({}, ["--running", "5", "--steps", "x"], "--running with --steps: the steps already show"),
         ({}, ["--steps", "nowhere"], "nowhere: no loader has written steps there"),
         ({}, ["--running", "5", "--slurm"], "--slurm with a first job that runs already"),
         ({}, ["--sbatch", "-t 5"], "--sbatch or --slurm-wait without --slurm"),
@@ -238,7 +238,7 @@ def test_options_of_sbatch_that_are_no_words_are_said_before_anything_starts(
     virtual.launch_by(None)
     jobs = [write(tmp_path, "a", data), write(tmp_path, "b", data)]
     _, heard = virtual.run(*jobs, "--slurm", "--sbatch", "'", code=2)
-    assert "options as a shell has them expected" in heard
+    assert "options in shell syntax expected" in heard
     assert not (tmp_path / "run").exists()
 
 

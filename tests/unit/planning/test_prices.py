@@ -86,7 +86,7 @@ def test_a_row_that_is_not_there_is_not_zero() -> None:
         NotMeasured, match=r"price of vm n1-standard-5 at gcp in us-central1 .* did you mean n1-standard-4"
     ):
         prices.load().find("vm", "gcp", "us-central1", "n1-standard-5")
-    with pytest.raises(NotMeasured, match="known there are none"):
+    with pytest.raises(NotMeasured, match="known names are none"):
         prices.load().find("vm", "aws", "eu-west-1", "p5")
 
 

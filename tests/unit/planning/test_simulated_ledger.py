@@ -113,7 +113,7 @@ def test_what_is_there_is_never_written_over(file, tmp_path, capsys, there) -> N
         folder.mkdir()
         (folder / "notes.txt").write_text("")
     assert main(["simulate", file, "--policies", "naive", "--run-dir", str(folder)]) == 2
-    assert f"--run-dir {folder}: it is there already" in capsys.readouterr().err
+    assert f"--run-dir {folder}: it exists" in capsys.readouterr().err
 
 
 def test_an_empty_folder_is_filled(file, tmp_path, capsys) -> None:

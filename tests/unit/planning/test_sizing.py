@@ -13,15 +13,15 @@ from support.small_job import small
 
 from foresee.errors import ConfigError
 from foresee.planning import simulation
-from foresee.planning.sizing import Axis, cells, cost, least, questions, tight, undominated
+from foresee.planning.sizing import Axis, cells, cost, count_queries, least, tighten, undominated
 
 
 @properties()
 @given(st.floats(-1e6, 1e6), st.floats(1, 1e6), st.booleans(), st.floats(0, 1))
 def test_the_least_is_the_first_notch_that_meets_the_goal(start, length, falling, share) -> None:
     axis = Axis("x", start, start - length if falling else start + length)
-    notches = axis.notches(128)
-    assert (len(notches), notches[0], notches[-1]) == (129, axis.low, axis.high)
+    values = axis.grid(128)
+    assert (len(values), values[0], values[-1]) == (129, axis.low, axis.high)
     border = axis.low + share * (axis.high - axis.low)
     asked = []
 
@@ -31,8 +31,8 @@ def test_the_least_is_the_first_notch_that_meets_the_goal(start, length, falling
 
     found = least(axis, meets)
     assert found is None or (found in asked and meets(found))
-    assert found == next((value for value in notches if meets(value)), None)
-    assert len(set(asked)) <= questions([axis], 8) + len(notches)
+    assert found == next((value for value in values if meets(value)), None)
+    assert len(set(asked)) <= count_queries([axis], 8) + len(values)
 
 
 def test_the_least_takes_few_questions() -> None:
@@ -41,7 +41,7 @@ def test_the_least_takes_few_questions() -> None:
     assert least(axis, lambda value: bool(asked.append(value)) or value >= 0.3) == pytest.approx(
         0.3047, abs=1e-4
     )
-    assert len(asked) <= questions([axis], 8) == 9
+    assert len(asked) <= count_queries([axis], 8) == 9
     assert least(axis, lambda value: False) is None
     assert least(axis, lambda value: True) == 0
 
@@ -51,10 +51,10 @@ def test_the_least_takes_few_questions() -> None:
 def test_whole_numbers_stay_whole(low, high, count) -> None:
     if low == high:
         return
-    notches = Axis("x", low, high, whole=True).notches(count)
-    assert all(value == int(value) for value in notches)
-    assert len(set(notches)) == len(notches) == min(count, abs(high - low)) + 1
-    assert (notches[0], notches[-1]) == (low, high)
+    values = Axis("x", low, high, whole=True).grid(count)
+    assert all(value == int(value) for value in values)
+    assert len(set(values)) == len(values) == min(count, abs(high - low)) + 1
+    assert (values[0], values[-1]) == (low, high)
 
 
 @properties()
@@ -118,7 +118,7 @@ def test_no_key_of_a_point_could_have_a_hundredth_less(share, a, b, c) -> None:
     start = (axes[0].high, axes[1].high)
     last = least(axes[2], lambda number: met((*start, number)))
     assert last is not None
-    found = tight(axes, (*start, last), met)
+    found = tighten(axes, (*start, last), met)
     assert met(found)
     for place, axis in enumerate(axes):
         less = list(found)

@@ -157,7 +157,7 @@ def test_the_storages_rate_gives_the_waits_that_are_nowhere_else(monkeypatch: py
         assert first.estimated == {"wait", "wait_conc"}
         assert (second.wait, second.wait_conc, second.estimated) == (0.125, 0.125, {"wait_conc"})
     # From a bucket each reads by itself.
-    monkeypatch.setattr(stagger_inputs, "in_files", lambda jobs: False)
+    monkeypatch.setattr(stagger_inputs, "is_local", lambda jobs: False)
     first, second = times(files, read=read).jobs
     assert (first.wait_conc, second.wait_conc) == (1.25, 1.0)
     slow = made("b", train="compute_step = 1.5", stagger="wait_cached = 0\nwait = 0.125")

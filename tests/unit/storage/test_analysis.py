@@ -212,7 +212,7 @@ def test_epochs_are_told_by_cache_rate(tmp_path: Path) -> None:
     (only,) = last["epochs"]
     assert (only["seconds"], only["slowest"]["seconds"]) == (3.0, 3.0)
     assert only["slowest"]["process"] == f"{tmp_path / 'c'}: rank 0"
-    with pytest.raises(ConfigError, match="no rank came to epoch 2; what it has of it was read ahead"):
+    with pytest.raises(ConfigError, match="no rank came to epoch 2; its I/O was read ahead"):
         epochs.read(folders, epoch=2)
     (first, last) = epochs.read(folders, epoch=1)
     assert "what_if" not in first["epochs"][0]
@@ -267,7 +267,7 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
 
 def test_logs_of_one_run_stand_below_each_other() -> None:
     one = build({("rank 0", "GFS-READ"): 1.0, ("rank 0", "GFS-WRITE"): 2.0}, ["rank 0"], limits=["a"])
-    other = build({("rank 0", "LFS-READ"): 3.0}, ["rank 0"], untold={"LFS-META": 4.0}, limits=["a", "b"])
+    other = build({("rank 0", "LFS-READ"): 3.0}, ["rank 0"], unassigned={"LFS-META": 4.0}, limits=["a", "b"])
     told = analysis.join({"x": one, "y": other})
     assert told.processes == ("x: rank 0", "y: rank 0")
     assert told.seconds[0].tolist() == [1, 0, 0, 0, 2]

@@ -17,7 +17,7 @@ from support.properties import properties
 from foresee.errors import ConfigError, PageCacheKept
 from foresee.storage import bench
 from foresee.storage.bench import files, loop, measurement, result
-from foresee.storage.bench.throttle import Bucket, Throttle
+from foresee.storage.bench.throttle import Throttle, TokenBucket
 
 
 class Value:
@@ -45,16 +45,16 @@ class Value:
 def test_in_every_epoch_each_file_is_read_once_by_one_rank(
     shuffle: str, ranks: int, more: int, epoch: int, seed: int
 ) -> None:
-    dealt = measurement.order(shuffle, ranks + more, ranks, seed, epoch)
+    dealt = measurement.rank_orders(shuffle, ranks + more, ranks, seed, epoch)
     assert sorted(np.concatenate(dealt).tolist()) == list(range(ranks + more))
     assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
 
 
 def test_the_local_shuffle_keeps_parts_and_the_global_one_does_not() -> None:
-    first, second = (measurement.order("local", 100, 4, 7, epoch) for epoch in (0, 1))
+    first, second = (measurement.rank_orders("local", 100, 4, 7, epoch) for epoch in (0, 1))
     assert [set(part.tolist()) for part in first] == [set(part.tolist()) for part in second]
     assert any(one.tolist() != other.tolist() for one, other in zip(first, second, strict=True))
-    first, second = (measurement.order("global", 100, 4, 7, epoch) for epoch in (0, 1))
+    first, second = (measurement.rank_orders("global", 100, 4, 7, epoch) for epoch in (0, 1))
     assert [set(part.tolist()) for part in first] != [set(part.tolist()) for part in second]
 
 
@@ -64,8 +64,8 @@ def test_a_growing_cache_has_the_same_share_of_each_ranks_part(
     ranks: int, more: int, rate: float, seed: int
 ) -> None:
     count = ranks + more
-    held = set(measurement.taken(count, seed)[: round(rate * count)].tolist())
-    parts = measurement.parts(count, ranks, seed)
+    held = set(measurement.cache_order(count, seed)[: round(rate * count)].tolist())
+    parts = measurement.rank_shares(count, ranks, seed)
     assert sorted(np.concatenate(parts).tolist()) == list(range(count))
     shares = [sum(number in held for number in part.tolist()) for part in parts]
     assert max(shares) - min(shares) <= 1
@@ -75,7 +75,7 @@ def test_a_growing_cache_has_the_same_share_of_each_ranks_part(
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=20))
 def test_a_bucket_gives_no_more_than_its_rate_and_saves_nothing_up(asked: list[tuple[int, int]]) -> None:
     now = 0
-    bucket = Bucket(Value(), lambda: now)
+    bucket = TokenBucket(Value(), lambda: now)
     before = 0
     for idle, cost in asked:
         now += idle
@@ -87,13 +87,16 @@ def test_a_bucket_gives_no_more_than_its_rate_and_saves_nothing_up(asked: list[t
 def test_files_are_made_apart_begin_with_their_number_and_are_gone_afterwards(tmp_path: pathlib.Path) -> None:
     (tmp_path / "mine").write_text("stays")
     said: list[str] = []
-    with files.made([str(tmp_path), str(tmp_path)], [range(3), [2]], 100, said.append) as (one, other):
+    with files.create_files([str(tmp_path), str(tmp_path)], [range(3), [2]], 100, said.append) as (
+        one,
+        other,
+    ):
         assert sorted(os.listdir(one)) == ["00000000", "00000001", "00000002"]
         assert os.listdir(other) == ["00000002"]
-        content = pathlib.Path(files.path(one, 2)).read_bytes()
+        content = pathlib.Path(files.file_path(one, 2)).read_bytes()
         assert len(content) == 100
         assert int.from_bytes(content[: files.HEAD_BYTES], "little") == 2
-        assert len({pathlib.Path(files.path(one, at)).read_bytes()[8:] for at in range(3)}) == 3
+        assert len({pathlib.Path(files.file_path(one, at)).read_bytes()[8:] for at in range(3)}) == 3
     assert os.listdir(tmp_path) == ["mine"]
     assert said[0] == "making files: 0 of 4"
 
@@ -109,7 +112,7 @@ def test_a_full_disk_is_named_and_what_was_made_is_removed(tmp_path: pathlib.Pat
     monkeypatch.setattr(files, "_write", full)
     with (
         pytest.raises(OSError, match=r"No space left on device: .*00000002"),
-        files.made([str(tmp_path)], [range(3)], 100, str),
+        files.create_files([str(tmp_path)], [range(3)], 100, str),
     ):
         raise AssertionError
     assert os.listdir(tmp_path) == []
@@ -122,7 +125,7 @@ def test_a_folder_without_the_right_to_write_is_named(tmp_path: pathlib.Path, mo
     monkeypatch.setattr(files.tempfile, "mkdtemp", refused)
     with (
         pytest.raises(ConfigError, match=re.escape(f"{tmp_path}: cannot be written to (Permission denied)")),
-        files.made([str(tmp_path)], [range(3)], 100, str),
+        files.create_files([str(tmp_path)], [range(3)], 100, str),
     ):
         raise AssertionError
 
@@ -132,17 +135,17 @@ def test_files_that_stay_in_memory_are_a_share_and_no_failure(tmp_path: pathlib.
 
     path = tmp_path / "a"
     path.write_bytes(bytes(8192))
-    share = files.cold([str(path)], machine=False)
+    share = files.evict_files([str(path)], machine=False)
     assert share is None or 0 <= share <= 1
 
     def kept(_: object) -> None:
         raise PageCacheKept("a tmpfs")
 
     monkeypatch.setattr(page_cache, "evict", kept)
-    monkeypatch.setattr(page_cache, "resident", lambda _: (6000, 8000))
-    assert files.cold([str(path)], machine=False) == 0.75
-    monkeypatch.setattr(page_cache, "resident", lambda _: (None, 0))
-    assert files.cold([str(path)], machine=False) is None
+    monkeypatch.setattr(page_cache, "resident_bytes", lambda _: (6000, 8000))
+    assert files.evict_files([str(path)], machine=False) == 0.75
+    monkeypatch.setattr(page_cache, "resident_bytes", lambda _: (None, 0))
+    assert files.evict_files([str(path)], machine=False) is None
 
 
 @pytest.mark.parametrize(
@@ -152,7 +155,7 @@ def test_files_that_stay_in_memory_are_a_share_and_no_failure(tmp_path: pathlib.
         ({"origins": ["/nowhere"]}, "--origin /nowhere: no such folder"),
         ({"origins": ["a=", "/"]}, "--origin a=: [NAME=] and a value expected"),
         ({"origins": ["a b=/"]}, "--origin a b=/: [NAME=] and a value expected"),
-        ({"origins": ["a=/", "a=/tmp"]}, "--origin a=/tmp: 'a' is there already"),
+        ({"origins": ["a=/", "a=/tmp"]}, "--origin a=/tmp: 'a' is given twice"),
         ({"cache": "/nowhere"}, "--cache /nowhere: no such folder"),
         ({"files": []}, "--files: one SIZE:COUNT or more expected"),
         ({"files": ["128KiB"]}, "--files 128KiB: SIZE:COUNT expected"),
@@ -160,7 +163,7 @@ def test_files_that_stay_in_memory_are_a_share_and_no_failure(tmp_path: pathlib.
         ({"files": ["128KiB:0"]}, "--files 128KiB:0: SIZE:COUNT expected"),
         ({"files": ["128KiB:-3"]}, "--files 128KiB:-3: SIZE:COUNT expected"),
         ({"files": ["nan:3"]}, "--files nan:3: SIZE:COUNT expected"),
-        ({"files": ["1KiB:4", "1KiB:8"]}, "--files 1KiB: stands twice"),
+        ({"files": ["1KiB:4", "1KiB:8"]}, "--files 1KiB: is given twice"),
         ({"rates": "0,1.5"}, "--rates '1.5': cache rates from 0 to 1 expected"),
         ({"rates": "nan"}, "--rates 'nan': cache rates from 0 to 1 expected"),
         ({"rates": ""}, "--rates '': cache rates from 0 to 1 expected"),
@@ -202,7 +205,7 @@ def test_files_that_have_no_room_are_refused_before_any_is_made(tmp_path: pathli
 
 
 def test_dropping_all_caches_needs_the_right_to(tmp_path: pathlib.Path, monkeypatch) -> None:
-    monkeypatch.setattr("foresee.storage.bench.plan.may_drop", lambda: False)
+    monkeypatch.setattr("foresee.storage.page_cache.may_drop_machine_caches", lambda: False)
     with pytest.raises(ConfigError, match="--drop-caches: only root may drop"):
         bench.check(
             origins=[str(tmp_path)], cache=str(tmp_path), files=["1KiB:4"], processes=1, drop_caches=True
@@ -214,11 +217,11 @@ def test_dropping_all_caches_needs_the_right_to(tmp_path: pathlib.Path, monkeypa
 def test_memory_that_was_not_emptied_is_said_in_words(shares: list[float | None]) -> None:
     wanted = bench.check(origins=["/"], cache="/", files=["16:4"], processes=1)
     case = bench.cases(wanted)[0]
-    measured = [measurement.Measured(case, 0.0, 0, "", (1.0,), (share, None)) for share in shares]
+    measured = [measurement.RateResult(case, 0.0, 0, "", (1.0,), (share, None)) for share in shares]
     limits = [limit for limit in result._limits(wanted, measured) if limit.startswith("origin: ")]
     known = [share for share in shares if share is not None]
     if not known:
-        assert "does not say" in limits[0]
+        assert "does not report" in limits[0]
     else:
         assert bool(limits) == (max(known) > 0.01)
 
@@ -264,10 +267,10 @@ def test_the_kernel_is_told_in_the_words_of_its_version(
     tmp_path: pathlib.Path, new: bool, throttle: Throttle, words: dict[str, str]
 ) -> None:
     top = cgroups(tmp_path / "cgroup", new=new)
-    group = loop.Group(str(tmp_path / "cgroup"))
+    group = loop.ControlGroup(str(tmp_path / "cgroup"))
     (mine,) = (each for each in top.iterdir() if each.is_dir())
     assert (top / "cgroup.subtree_control").exists() == new
-    group.enter([12, 13])
+    group.add([12, 13])
     assert (mine / "cgroup.procs").read_text() == "13"  # one a write: the kernel takes each
     group.limit("7:0", throttle)
     for name, line in words.items():
@@ -277,19 +280,19 @@ def test_the_kernel_is_told_in_the_words_of_its_version(
 
 def test_what_a_throttled_device_lacks_is_named(tmp_path: pathlib.Path, monkeypatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    assert "only root may attach a loop device" in (loop.missing() or "")
+    assert "only root may attach a loop device" in (loop.missing_requirement() or "")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr(os.path, "exists", lambda path: path == "/dev/loop-control")
     monkeypatch.setattr(loop.shutil, "which", lambda tool: None if tool == "losetup" else tool)
-    assert (loop.missing() or "").startswith("losetup is not installed")
+    assert (loop.missing_requirement() or "").startswith("losetup is not installed")
     monkeypatch.setattr(loop.shutil, "which", lambda tool: tool)
-    assert "no cgroup controller blkio or io below" in (loop.missing(str(tmp_path)) or "")
-    monkeypatch.setattr(loop, "missing", lambda: "no root")
+    assert "no cgroup controller blkio or io below" in (loop.missing_requirement(str(tmp_path)) or "")
+    monkeypatch.setattr(loop, "missing_requirement", lambda: "no root")
     told = {"origins": [str(tmp_path)], "cache": str(tmp_path), "files": ["1KiB:4"], "throttle_by": "kernel"}
     with pytest.raises(ConfigError) as error:
         bench.check(**told)
     assert error.value.faults == [
-        "--throttle-by kernel: how fast? Add --throttle RATE",
+        "--throttle-by kernel without a rate; add --throttle RATE",
         "--throttle-by kernel: no root",
     ]
     with pytest.raises(ConfigError, match="--throttle-by me: reader or kernel expected"):

@@ -31,41 +31,41 @@ def test_data_that_are_in_memory_are_told_of_and_mark_nothing(
     jobs = [jobspec.loads(toml, str(tmp_path)) for _ in range(2)]
     files = [str(path) for path in folder.iterdir()]
     # As the kernel says of files of which all is in memory.
-    monkeypatch.setattr(page_cache, "_in_memory", lambda file, path: CHUNK)
-    told = run._warm(run._places(jobs, None, None, "files"))
+    monkeypatch.setattr(page_cache, "_resident", lambda file, path: CHUNK)
+    told = run._warn_if_cached(run._data_places(jobs, None, None, "files"))
     assert told is not None
     assert told.startswith("100 % of the data are in memory already")
-    assert page_cache.touched(files)
+    assert page_cache.has_resident(files)
     used = [UsedValue(KEY, "wait")]
     judged = {"measured": {"makespan": 9.0}, "predicted_at_starts": {"makespan": 1.0}, "doubts": [told]}
     options = argparse.Namespace(catalog="jobs.db", slurm=False, running=None, steps=None)
-    assert run._judged(options, used, [str(folder)], judged) is None
+    assert run._judge_catalog(options, used, [str(folder)], judged) is None
     # And of files of which nothing is.
-    monkeypatch.setattr(page_cache, "_in_memory", lambda file, path: 0)
-    assert not page_cache.touched(files)
-    assert run._warm([str(folder)]) is None
+    monkeypatch.setattr(page_cache, "_resident", lambda file, path: 0)
+    assert not page_cache.has_resident(files)
+    assert run._warn_if_cached([str(folder)]) is None
 
 
 def test_data_lie_where_the_catalog_or_the_index_has_them(tmp_path: pathlib.Path) -> None:
     nowhere = jobspec.loads('version = 1\n[data]\nname = "files"\n', str(tmp_path))
     lost = jobspec.loads('version = 1\n[data]\nindex = "no.fidx"\n', str(tmp_path))
     with Catalog.open(tmp_path / "jobs.db", write=True) as catalog:
-        assert run._places([nowhere], catalog, "here", "files") == []
-        assert run._warm([]) is None
+        assert run._data_places([nowhere], catalog, "here", "files") == []
+        assert run._warn_if_cached([]) is None
         catalog.put_places("here", "files", [str(tmp_path), str(tmp_path / "gone")])
-        assert run._places([nowhere], catalog, "here", "files") == [str(tmp_path)]
-        assert run._places([nowhere], catalog, "elsewhere", "files") == []
-        assert run._places([lost], catalog, "elsewhere", "files") == []
+        assert run._data_places([nowhere], catalog, "here", "files") == [str(tmp_path)]
+        assert run._data_places([nowhere], catalog, "elsewhere", "files") == []
+        assert run._data_places([lost], catalog, "elsewhere", "files") == []
 
 
 def test_where_an_index_says_whether_data_are_files(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     indexed = jobspec.loads('version = 1\n[data]\nindex = "no.fidx"\n', str(tmp_path))
-    assert page_cache.in_files([jobspec.loads('version = 1\n[data]\nname = "files"\n', str(tmp_path))])
+    assert page_cache.is_local([jobspec.loads('version = 1\n[data]\nname = "files"\n', str(tmp_path))])
     for place, files in (("/data", True), (None, False)):
-        monkeypatch.setattr(page_cache, "_place", lambda index, place=place: place)
-        assert page_cache.in_files([indexed]) is files
+        monkeypatch.setattr(page_cache, "_index_place", lambda index, place=place: place)
+        assert page_cache.is_local([indexed]) is files
 
 
 def test_bytes_at_places_are_counted_as_far_as_needed(tmp_path: pathlib.Path) -> None:
@@ -73,6 +73,6 @@ def test_bytes_at_places_are_counted_as_far_as_needed(tmp_path: pathlib.Path) ->
         (tmp_path / name).mkdir()
         (tmp_path / name / "0.bin").write_bytes(bytes(1000))
     places = [str(tmp_path / "one" / "0.bin"), str(tmp_path / "two")]
-    assert page_cache.holds(places, 2000)
-    assert not page_cache.holds(places, 2001)
-    assert not page_cache.holds([], 1)
+    assert page_cache.has_bytes(places, 2000)
+    assert not page_cache.has_bytes(places, 2001)
+    assert not page_cache.has_bytes([], 1)

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee stagger calibrate``: run jobs for some steps, alone and together, and keep what they take."""
+"""``foresee stagger calibrate``: run jobs for some steps, alone and together, and store their times."""
 
 from __future__ import annotations
 
 import json
 import os
-import platform
-import sys
 import tempfile
 from typing import TYPE_CHECKING, Any
+
+from foresee.cli.stagger.options import add_jobs, machine_name, notify
 
 if TYPE_CHECKING:
     import argparse
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from foresee.stagger.clock import Clock
     from foresee.stagger.job_monitor import Watched
 
-    #: A figure: of which job, its name, beside which other one.
-    _Which = tuple[str, str, str | None]
+    #: Name of a job, name of a value, and name of the concurrent job or None.
+    _Key = tuple[str, str, str | None]
 
-_HELP = "run jobs for some steps, alone and together, and store their times in a catalog"
-_EPILOG = (
+HELP = "run jobs for some steps, alone and together, and store their times in a catalog"
+EPILOG = (
     "Each job's [run] command is run from its file's folder and ended after its steps. It uses a Foresee loader, or "
     "wraps its own in foresee.torch.measure(loader). Values of the catalog are not measured again, unless they are "
     "stale, or derived and --short is not given: then both are shown. Exit code 3: the data cannot be evicted from "
@@ -32,15 +32,9 @@ _EPILOG = (
 )
 
 
-def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the action."""
-    from foresee.cli.stagger import catalog_path
-
-    parser = actions.add_parser("calibrate", help=_HELP, description=_HELP, epilog=_EPILOG)
-    parser.add_argument(
-        "jobs", nargs="+", metavar="JOB.toml", help="two or more job files that share their data"
-    )
-    catalog_path.add_to(parser, machine="whose figures these are (this one's name)")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_jobs(parser, machine="whose figures these are (this one's name)")
     parser.add_argument(
         "--steps",
         type=int,
@@ -88,8 +82,6 @@ def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         help="as root: drop the whole machine's page cache if dropping the data's files is not enough",
     )
     parser.add_argument("--folder", metavar="PATH", help="keep logs and steps here; made if missing")
-    parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
-    parser.set_defaults(run=run)
 
 
 def run(
@@ -99,10 +91,10 @@ def run(
     start: Callable[..., Watched] | None = None,
     storage: Storage | None = None,
 ) -> int:
-    """Carry it out; None: this machine's."""
+    """Run the command; return its exit code. Arguments replace those of this machine."""
     from foresee import jobspec
     from foresee._native import __version__
-    from foresee.cli._ended import like_interrupt
+    from foresee.cli._signals import signals_as_interrupt
     from foresee.cli.stagger import catalog_path
     from foresee.stagger import Catalog
     from foresee.stagger.calibrate import Plan, calibrate, facts
@@ -111,7 +103,6 @@ def run(
     from foresee.storage import page_cache
 
     clock = clock or SYSTEM
-
     plan = Plan(
         steps=options.steps,
         warmup=options.warmup,
@@ -122,16 +113,16 @@ def run(
         drop_machine=options.drop_caches,
     )
     jobs = jobspec.read_all(options.jobs)
-    machine = platform.node() if options.machine is None else options.machine
+    machine = machine_name(options)
     path = options.catalog
     if path is None:
-        path = catalog_path.own()
+        path = catalog_path.user_catalog()
         os.makedirs(os.path.dirname(path), exist_ok=True)
     began = clock.now()
-    # In a temporary folder by default: an error quotes the end of a job's log, whose file then stays.
+    # A temporary folder by default, which stays: an error quotes the end of a job's log.
     folder = options.folder or tempfile.mkdtemp(prefix="foresee-calibrate-")
     os.makedirs(folder, exist_ok=True)
-    with like_interrupt(), Catalog.open(path, write=True) as catalog:
+    with signals_as_interrupt(), Catalog.open(path, write=True) as catalog:
         derived = _derived(_jobs(jobs, catalog, machine))
         ran = calibrate(
             jobs,
@@ -140,12 +131,12 @@ def run(
             plan,
             folder,
             program=__version__,
-            tell=_notify,
+            tell=notify,
             clock=clock,
             start=start or Process,
             storage=storage or page_cache,
         )
-        told: dict[str, Any] = {
+        result: dict[str, Any] = {
             "catalog": path,
             "machine": machine,
             "steps": plan.counted,
@@ -156,62 +147,60 @@ def run(
             "jobs": _jobs(jobs, catalog, machine, derived),
             "lasted_seconds": clock.now() - began,
         }
-    print(json.dumps(told, allow_nan=False) if options.json else _report(told))
+    print(json.dumps(result, allow_nan=False) if options.json else _report(result))
     return 0
 
 
-def _notify(line: str) -> None:
-    print(f"foresee: {line}", file=sys.stderr)
-
-
-def _derived(told: list[dict[str, Any]]) -> dict[_Which, float]:
-    """Return derived values by name."""
+def _derived(jobs: list[dict[str, Any]]) -> dict[_Key, float]:
+    """Return the derived values."""
     return {
         (job["name"], figure["name"], figure["beside"]): figure["seconds"]
-        for job in told
+        for job in jobs
         for figure in job["figures"]
         if figure["estimated"]
     }
 
 
 def _jobs(
-    jobs: list[Job], catalog: Catalog, machine: str, derived: Mapping[_Which, float] | None = None
+    jobs: list[Job], catalog: Catalog, machine: str, derived: Mapping[_Key, float] | None = None
 ) -> list[dict[str, Any]]:
-    """Return the values of the catalog, next to those that were ``derived`` before they were measured."""
+    """Return the values of the catalog, with those that were ``derived`` before the measurement."""
     from foresee.stagger.inputs import shared
 
     common = shared(jobs, machine)
-    told = []
+    facts = []
     for at, (name, key) in enumerate(zip(common.names, common.keys, strict=True)):
         assert key is not None
         figures: list[dict[str, Any]] = []
-        besides = [(None, None), *zip(common.names, common.keys, strict=True)]
-        del besides[at + 1]
-        for other, beside in besides:
-            for figure in ("compute", "wait", "wait_cached") if beside is None else ("wait_conc",):
-                entry = catalog.get(key, figure, beside=beside)
-                if entry is not None:
-                    figures.append(
-                        {
-                            "name": figure,
-                            "beside": other,
-                            "seconds": entry.seconds,
-                            "sd": entry.sd,
-                            "steps": entry.steps,
-                            "date": entry.date.isoformat(),
-                            "estimated": entry.steps is None,
-                            "derived_seconds": None
-                            if entry.steps is None or derived is None
-                            else derived.get((name, figure, other)),
-                        }
-                    )
-        told.append({"name": name, "figures": figures})
-    return told
+        others = [(None, None), *zip(common.names, common.keys, strict=True)]
+        del others[at + 1]
+        for other, other_key in others:
+            for figure in ("compute", "wait", "wait_cached") if other_key is None else ("wait_conc",):
+                entry = catalog.get(key, figure, beside=other_key)
+                if entry is None:
+                    continue
+                is_measured = entry.steps is not None
+                figures.append(
+                    {
+                        "name": figure,
+                        "beside": other,
+                        "seconds": entry.seconds,
+                        "sd": entry.sd,
+                        "steps": entry.steps,
+                        "date": entry.date.isoformat(),
+                        "estimated": not is_measured,
+                        "derived_seconds": (derived or {}).get((name, figure, other))
+                        if is_measured
+                        else None,
+                    }
+                )
+        facts.append({"name": name, "figures": figures})
+    return facts
 
 
-def _report(told: dict[str, Any]) -> str:
+def _report(facts: dict[str, Any]) -> str:
     lines = [f"{'per step':24}{'mean':>13}{'spread':>13}{'steps':>8}"]
-    for job in told["jobs"]:
+    for job in facts["jobs"]:
         for figure in job["figures"]:
             beside = f" beside {figure['beside']}" if figure["beside"] else ""
             spread = "-" if figure["sd"] is None else f"{1e3 * figure['sd']:.3f} ms"
@@ -222,10 +211,10 @@ def _report(told: dict[str, Any]) -> str:
             lines.append(
                 f"{job['name'][:12]:13}{figure['name']:11}{mean:>13}{spread:>13}{steps:>8}{beside}{before}"
             )
-    runs = len(told["runs"])
+    runs = len(facts["runs"])
     lines.append(
-        f"nothing was missing in {told['catalog']}"
+        f"nothing was missing in {facts['catalog']}"
         if not runs
-        else f"measured in {told['lasted_seconds']:.1f} s, kept in {told['catalog']}; logs in {told['folder']}"
+        else f"measured in {facts['lasted_seconds']:.1f} s, kept in {facts['catalog']}; logs in {facts['folder']}"
     )
     return "\n".join(lines)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Figure of ``foresee stagger predict``: the paper's figures as far as a prediction has their numbers.
 
-Each order of start has a column. From above: makespan and runs by start, with the best start and the best of steps of
+Each order of start has a column. From the top: makespan and runs by start, with the best start and the best of steps of
 10 % (figures 3, 7 and 8); the follower's mean wait by start (8); each job's wait per step over time for some starts,
-with the moment at which the follower catches up (4 and 9). A plan of many jobs is drawn as a schedule.
+with the moment at which the follower catches up (4 and 9). A plan of many jobs is a schedule.
 """
 
 from __future__ import annotations
@@ -18,11 +18,9 @@ if TYPE_CHECKING:
 
     from foresee.stagger.model import Compat, JobTimes, Waits
 
-__all__ = ["figure"]
-
 _POINTS = 401
 #: Starts whose waits are drawn, in percent of the leader's run alone.
-_SOME = (0, 20, 40, 60, 80)
+_PROFILED = (0, 20, 40, 60, 80)
 
 
 def figure(facts: dict[str, Any], jobs: Sequence[JobTimes], *, compat: Compat, cache: float) -> Figure:
@@ -36,8 +34,8 @@ def figure(facts: dict[str, Any], jobs: Sequence[JobTimes], *, compat: Compat, c
         for order in facts["orders"]
     ]
     best = facts["best"]
-    held = f"the cache holds {100 * facts['cache']:.4g} % of the data"
-    lines = [f"compat {facts['compat']}, {held}; grey: the best of starts in steps of 10 %"]
+    cache_text = f"the cache holds {100 * facts['cache']:.4g} % of the data"
+    lines = [f"compat {facts['compat']}, {cache_text}; grey: the best of starts in steps of 10 %"]
     if best is not None:
         lines.append(
             f"best: {best['follower']} {best['start']:,.1f} s after {best['leader']}; {_makespan(best['makespan'])}"
@@ -58,12 +56,12 @@ def _column(
 
     alone = leader.alone(cache)
     low = min(order["earliest"] / alone, 1.0)
-    # An odd number of points and the best start, so that the line has its bends.
+    # An odd number of points and the best start, so that the line includes its bends.
     bends = [] if order["best"] is None else [order["best"]["percent"] / 100]
     shares = np.unique(np.concatenate([np.linspace(low, max(1.0, low + 0.1), _POINTS), bends]))
     predicted = stagger.predict(leader, follower, shares * alone, compat=compat, cache=cache)
     if predicted.within_cache.any():
-        # The model does not hold beyond the reach of the cache.
+        # The model is not valid for starts that the cache does not cover.
         shares = shares[predicted.within_cache]
         predicted = stagger.predict(leader, follower, shares * alone, compat=compat, cache=cache)
     percents = (100 * shares).tolist()
@@ -81,10 +79,10 @@ def _column(
     mean = Line(follower.name, COLOURS[1], percents, wait.tolist())
     profiles = [
         (percent, stagger.waits(leader, follower, percent / 100 * alone, compat=compat, cache=cache))
-        for percent in _SOME
+        for percent in _PROFILED
         if low * (1 - 1e-12) <= percent / 100 <= shares[-1] * (1 + 1e-12)
     ] or [(round(100 * low), stagger.waits(leader, follower, low * alone, compat=compat, cache=cache))]
-    caught = [
+    catch_ups = [
         Mark(float(moment), COLOURS[i])
         for i, (percent, _) in enumerate(profiles)
         if np.isfinite(
@@ -93,7 +91,7 @@ def _column(
             ).catch_up
         )
     ]
-    over = [
+    over_time = [
         Panel(
             f"wait per step of {job.name}, by start of {follower.name}",
             Axis(f"seconds since the start of {leader.name}"),
@@ -102,14 +100,14 @@ def _column(
                 Line(f"{percent} %", COLOURS[i], *_steps(profile[which]))
                 for i, (percent, profile) in enumerate(profiles)
             ],
-            caught,
+            catch_ups,
         )
         for which, job in enumerate((leader, follower))
     ]
     return [
         Panel(f"{leader.name} first, then {follower.name}", Axis(start), Axis("seconds"), runs, marks),
         Panel(f"mean wait per step of {follower.name}", Axis(start), Axis("ms"), [mean], marks),
-        *over,
+        *over_time,
     ]
 
 

@@ -5,76 +5,67 @@ from __future__ import annotations
 
 import json
 import math
-import platform
 import sys
 from typing import TYPE_CHECKING, Any
 
 from foresee.cli import _plot_option
-from foresee.cli.stagger.options import SLACK, SLACK_HELP, add_read, read_faults, running_faults
+from foresee.cli._commands import add_compat
+from foresee.cli.stagger.options import add_model, model_faults, open_catalog
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
+    from matplotlib.figure import Figure
+
     from foresee import stagger
     from foresee.jobspec import Job
-    from foresee.stagger import inputs
-    from foresee.stagger import timing as timing_
+    from foresee.stagger.inputs import StaggerInputs
+    from foresee.stagger.timing import Chosen
 
-_HELP = "predict makespan and GPU-seconds by start, and the best start"
-_EPILOG = (
+HELP = "predict makespan and GPU-seconds by start, and the best start"
+EPILOG = (
     "Values come from [stagger] and [train] of the job files, else from the catalog, else from --read. "
     "All jobs have one seed, so their random choices are not independent. "
     "Exit code 1: the cache is too small for a follower at any start; --simulate has an answer for it."
 )
-#: Starts that the table has, in percent of the leader's run alone, as the paper's exhaustive search.
+#: Starts in the table, in percent of the leader's run alone, as in the paper's exhaustive search.
 _PERCENTS = tuple(range(0, 101, 10))
 
 
-def add_to(actions: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add the command."""
-    from foresee.cli.stagger import catalog_path
-
-    predict = actions.add_parser("predict", help=_HELP, description=_HELP, epilog=_EPILOG)
-    predict.add_argument(
-        "jobs", nargs="+", metavar="JOB.toml", help="two or more job files that share their data"
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options."""
+    add_model(parser)
+    add_compat(
+        parser, "equation (2) to the letter, the slower job keeps its rate when the other has ended its epoch"
     )
-    catalog_path.add_to(predict, machine="machine whose values of the catalog are used (this machine's name)")
-    add_read(predict)
-    predict.add_argument(
-        "--cache", type=float, default=1.0, metavar="SHARE", help="share of the data that the cache holds (1)"
-    )
-    predict.add_argument("--slack", type=float, default=SLACK, metavar="SHARE", help=SLACK_HELP)
-    predict.add_argument(
-        "--running", type=float, metavar="X", help="the first job runs already, at X %% of its run alone"
-    )
-    predict.add_argument(
-        "--compat",
-        choices=("physical", "paper"),
-        default="physical",
-        help="paper: equation (2) to the letter, the slower job keeps its rate when the other has ended its epoch",
-    )
-    predict.add_argument(
+    parser.add_argument(
         "--simulate",
         action="store_true",
         help="also simulate each start step by step, also beyond the cache's reach",
     )
-    predict.add_argument(
+    parser.add_argument(
         "--hold",
         type=float,
         metavar="SHARE",
         help="with --simulate: hold a near follower until the cache has this share of the data beyond it",
     )
-    predict.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
-    predict.add_argument("--plot", metavar=_plot_option.METAVAR, help="draw the curves; .svg, .png or .pdf")
-    predict.set_defaults(run=run)
+    _plot_option.add_to(parser, "draw the curves; .svg, .png or .pdf")
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out ``predict``."""
+    """Run the command; return its exit code."""
+    from foresee import jobspec
+    from foresee.cli.stagger import report
+    from foresee.stagger import inputs
+
     _check(options)
-    jobs, known = _known(options)
+    jobs = jobspec.read_all(options.jobs)
+    with open_catalog(options) as (catalog, machine):
+        known = inputs.times(
+            jobs, catalog=catalog, machine=machine, read=options.read, coalesces=options.coalesces
+        )
     for doubt in known.doubts:
         print(f"foresee: {doubt}", file=sys.stderr)
     facts: dict[str, Any] = {
@@ -87,71 +78,44 @@ def run(options: argparse.Namespace) -> int:
         "running_percent": options.running,
         "simulated": options.simulate,
         "hold": options.hold,
-        "jobs": [_job(job, options.cache) for job in known.jobs],
+        "jobs": [_job_facts(job, options.cache) for job in known.jobs],
         "doubts": list(known.doubts),
         "plot": options.plot,
     }
-    add = _add_plan if _planned(options) else _add_orders
-    reached = add(facts, jobs, known, options)
-    if options.plot is not None:
-        from foresee.cli import _figures
+    # If no job is to catch up, all starts are planned together.
+    add = _add_plan if options.coalesces or len(options.jobs) > 2 else _add_orders
+    has_start = add(facts, jobs, known, options)
+
+    def draw() -> Figure:
         from foresee.cli.stagger import plot
 
-        figure = plot.figure(facts, known.jobs, compat=options.compat, cache=options.cache)
-        _figures.write(options.plot, figure)
-    if options.json:
-        print(json.dumps(facts, allow_nan=False))
-    else:
-        from foresee.cli.stagger import report
+        return plot.figure(facts, known.jobs, compat=options.compat, cache=options.cache)
 
-        print(report.report(facts))
-    return 0 if reached or options.simulate else 1
+    _plot_option.write(options.plot, draw)
+    print(json.dumps(facts, allow_nan=False) if options.json else report.report(facts))
+    return 0 if has_start or options.simulate else 1
 
 
 def _check(options: argparse.Namespace) -> None:
-    """Options that do not go together, and times as people write them."""
-    faults = []
-    faults += _plot_option.check("--plot", options.plot)
-    faults += read_faults(options)
-    if not 0 < options.cache <= 1:
-        faults.append(f"--cache {options.cache}: a share above 0 and at most 1 expected")
-    if not 0 <= options.slack < 1:
-        faults.append(f"--slack {options.slack}: a share of 0 or more and below 1 expected")
-    faults += running_faults(options)
-    if options.hold is not None and not options.simulate:
-        faults.append(f"--hold {options.hold} without --simulate: no closed form holds a job")
-    if options.hold is not None and not 0 <= options.hold <= 1:
-        faults.append(f"--hold {options.hold}: a share from 0 to 1 expected")
-    if options.hold is not None and options.coalesces:
-        faults.append(
-            f"--hold {options.hold} with --coalesces: company costs no time there, so no job is held"
-        )
+    """Refuse options outside their ranges and combinations without a meaning.
+
+    Raises:
+        ConfigError: all faults.
+    """
+    faults = _plot_option.check("--plot", options.plot) + model_faults(options)
+    if options.hold is not None:
+        option = f"--hold {options.hold}"
+        if not options.simulate:
+            faults.append(f"{option} without --simulate: the closed forms hold no job")
+        if not 0 <= options.hold <= 1:
+            faults.append(f"{option}: a share from 0 to 1 expected")
+        if options.coalesces:
+            faults.append(f"{option} with --coalesces: concurrent reads cost no time, so no job is held")
     if faults:
         raise ConfigError(faults)
 
 
-def _planned(options: argparse.Namespace) -> bool:
-    """Return whether no job is to catch up, which is planned instead of the effect of two jobs on each other."""
-    return bool(options.coalesces or len(options.jobs) > 2)
-
-
-def _known(options: argparse.Namespace) -> tuple[list[Job], inputs.StaggerInputs]:
-    """The jobs, and all figures."""
-    from foresee import jobspec
-    from foresee.cli.stagger import catalog_path
-    from foresee.stagger import Catalog, inputs
-
-    jobs = jobspec.read_all(options.jobs)
-    more = {"read": options.read, "coalesces": options.coalesces}
-    path = catalog_path.found(options.catalog, options.machine)
-    if path is None:
-        return jobs, inputs.times(jobs, **more)
-    machine = platform.node() if options.machine is None else options.machine
-    with Catalog.open(path) as catalog:
-        return jobs, inputs.times(jobs, catalog=catalog, machine=machine, **more)
-
-
-def _job(job: stagger.JobTimes, cache: float) -> dict[str, Any]:
+def _job_facts(job: stagger.JobTimes, cache: float) -> dict[str, Any]:
     from foresee.stagger.model import FIGURES
 
     return {
@@ -164,33 +128,40 @@ def _job(job: stagger.JobTimes, cache: float) -> dict[str, Any]:
     }
 
 
-def _add_plan(
-    facts: dict[str, Any], jobs: list[Job], known: inputs.StaggerInputs, options: argparse.Namespace
-) -> bool:
-    from foresee import stagger
+def _best(
+    known: StaggerInputs, arrivals: Sequence[float], elapsed: float | None, options: argparse.Namespace
+) -> Chosen | None:
+    """Return the starts that ``foresee stagger run`` would choose."""
     from foresee.stagger import timing
 
-    read = options.read if options.coalesces else None
-    there = [job.run.start for job in jobs]
-    elapsed = None
-    if options.running is None:
-        made = stagger.plan(known.jobs, read, arrivals=there, cache=options.cache)
-        arrivals = [arrival - min(there) for arrival in there]
-    else:
-        elapsed = options.running / 100 * known.jobs[0].alone(options.cache)
-        arrivals = [0.0, *(elapsed + arrival for arrival in there[1:])]
-        made = stagger.led_by(0, known.jobs, arrivals, read, cache=options.cache)
-    # What is told is what `foresee stagger run` would do.
-    chosen = timing.best(
+    return timing.best(
         known.jobs,
-        there,
+        arrivals,
         running=elapsed,
-        read=read,
+        read=options.read if options.coalesces else None,
         compat=options.compat,
         cache=options.cache,
         slack=options.slack,
     )
-    at_once = _at_once(made, known.jobs, arrivals, options) if options.coalesces else None
+
+
+def _add_plan(
+    facts: dict[str, Any], jobs: list[Job], known: StaggerInputs, options: argparse.Namespace
+) -> bool:
+    """Add the plan of all jobs; return whether the cache suffices for it."""
+    from foresee import stagger
+
+    read = options.read if options.coalesces else None
+    given = [job.run.start for job in jobs]
+    elapsed = None
+    if options.running is None:
+        made = stagger.plan(known.jobs, read, arrivals=given, cache=options.cache)
+        arrivals = [arrival - min(given) for arrival in given]
+    else:
+        elapsed = options.running / 100 * known.jobs[0].alone(options.cache)
+        arrivals = [0.0, *(elapsed + arrival for arrival in given[1:])]
+        made = stagger.led_by(0, known.jobs, arrivals, read, cache=options.cache)
+    chosen = _best(known, given, elapsed, options)
     if chosen is None:
         plan: dict[str, Any] = {
             "leader": known.jobs[made.leader].name,
@@ -203,18 +174,19 @@ def _add_plan(
             "sequential": made.sequential,
         }
     else:
-        plan = _planned_by(chosen, known.jobs)
+        plan = _plan_facts(chosen, known.jobs)
         led = stagger.led_by(chosen.order[0], known.jobs, arrivals, read, cache=options.cache)
         plan["sequential"] = led.sequential
-    now = None if elapsed is None else [max(start - elapsed, 0.0) for start in plan["starts"]]
-    facts["plan"] = {**plan, "at_once": at_once, "from_now": now}
+    plan["at_once"] = _simultaneous(made, known.jobs, arrivals, options) if options.coalesces else None
+    plan["from_now"] = None if elapsed is None else [max(start - elapsed, 0.0) for start in plan["starts"]]
     if options.simulate:
-        facts["plan"]["played"] = _played(known.jobs, plan["starts"], options)
+        plan["played"] = _simulate(known.jobs, plan["starts"], options)
+    facts["plan"] = plan
     return chosen is not None
 
 
-def _planned_by(chosen: timing_.Chosen, jobs: Sequence[stagger.JobTimes]) -> dict[str, Any]:
-    """Return the chosen plan, with lists in the order of the command line, and from the first arrival on."""
+def _plan_facts(chosen: Chosen, jobs: Sequence[stagger.JobTimes]) -> dict[str, Any]:
+    """Return the chosen plan, with lists in the order of the command line, in seconds from the first arrival."""
     starts, runs = [0.0] * len(jobs), [0.0] * len(jobs)
     for place, start, run_ in zip(chosen.order, chosen.starts, chosen.runs, strict=True):
         starts[place], runs[place] = chosen.delay + start, run_
@@ -229,84 +201,73 @@ def _planned_by(chosen: timing_.Chosen, jobs: Sequence[stagger.JobTimes]) -> dic
     }
 
 
-def _at_once(
+def _simultaneous(
     made: stagger.Plan,
     jobs: Sequence[stagger.JobTimes],
     arrivals: Sequence[float],
     options: argparse.Namespace,
 ) -> dict[str, Any] | None:
-    """All jobs as soon as they can, behind a cache that coalesces: no plan ends sooner.
+    """Return the result of starting all jobs at their arrival, behind a cache that coalesces: no plan ends sooner.
 
-    None: they come at several moments, and have more steps than are played.
+    None: the arrivals differ, and the jobs have more steps than are simulated.
     """
     from foresee import stagger
 
     if made.gpu_seconds_simultaneous is not None:
-        makespan, gpu_seconds = made.makespan, made.gpu_seconds_simultaneous
-    elif sum(job.steps * job.epochs for job in jobs) > stagger.STEPS_MAX:
+        return {"makespan": made.makespan, "gpu_seconds": made.gpu_seconds_simultaneous}
+    if sum(job.steps * job.epochs for job in jobs) > stagger.STEPS_MAX:
         return None
-    else:
-        played = stagger.simulate(jobs, arrivals, cache=options.cache, read=options.read)
-        makespan, gpu_seconds = played.makespan, played.gpu_seconds
-    return {"makespan": makespan, "gpu_seconds": gpu_seconds}
+    played = stagger.simulate(jobs, arrivals, cache=options.cache, read=options.read)
+    return {"makespan": played.makespan, "gpu_seconds": played.gpu_seconds}
 
 
 def _add_orders(
-    facts: dict[str, Any], jobs: list[Job], known: inputs.StaggerInputs, options: argparse.Namespace
+    facts: dict[str, Any], jobs: list[Job], known: StaggerInputs, options: argparse.Namespace
 ) -> bool:
-    from foresee.stagger import timing
-
+    """Add both orders of two jobs and the best start; return whether the cache suffices for a start."""
     first, second = known.jobs
-    there = [job.run.start for job in jobs]
+    arrivals = [job.run.start for job in jobs]
     if options.running is None:
         elapsed = None
-        one, other = (start - min(there) for start in there)
+        one, other = (arrival - min(arrivals) for arrival in arrivals)
         orders = [_order(first, second, one, other, options), _order(second, first, other, one, options)]
     else:
         elapsed = options.running / 100 * first.alone(options.cache)
-        orders = [_order(first, second, 0.0, elapsed + there[1], options)]
+        orders = [_order(first, second, 0.0, elapsed + arrivals[1], options)]
     for order in orders:
         for row in (*order["table"], *filter(None, (order["best"],))):
             row["from_now"] = None if elapsed is None else max(row["start"] - elapsed, 0.0)
     facts["orders"] = orders
-    chosen = timing.best(
-        known.jobs,
-        there,
-        running=elapsed,
-        compat=options.compat,
-        cache=options.cache,
-        slack=options.slack,
-    )
+    chosen = _best(known, arrivals, elapsed, options)
     best = None if chosen is None else orders[chosen.order[0]]
-    facts["best"] = (
-        None if best is None else {"leader": best["leader"], "follower": best["follower"], **best["best"]}
-    )
+    facts["best"] = None if best is None else _named(best, best["best"])
     if options.simulate:
-        each = [order["best_played"] for order in orders]
-        at = min(range(len(each)), key=lambda i: orders[i]["leader_start"] + each[i]["played"]["makespan"])
-        facts["best_played"] = {
-            "leader": orders[at]["leader"],
-            "follower": orders[at]["follower"],
-            **each[at],
-        }
+        played = min(
+            orders, key=lambda each: each["leader_start"] + each["best_played"]["played"]["makespan"]
+        )
+        facts["best_played"] = _named(played, played["best_played"])
     return chosen is not None
 
 
-def _played(
+def _named(order: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+    return {"leader": order["leader"], "follower": order["follower"], **row}
+
+
+def _simulate(
     jobs: Sequence[stagger.JobTimes], starts: Sequence[float], options: argparse.Namespace
 ) -> dict[str, Any]:
     """Simulate the jobs step by step."""
     from foresee import stagger
 
     read = options.read if options.coalesces else None
-    told = stagger.simulate(
+    played = stagger.simulate(
         jobs, starts, compat=options.compat, cache=options.cache, read=read, hold=options.hold
     )
     return {
-        "makespan": told.makespan,
-        "gpu_seconds": told.gpu_seconds,
-        "data_sets_read": sum(run.reads for run in told.runs),
-        "held_seconds": sum(run.held for run in told.runs),
+        "makespan": played.makespan,
+        "gpu_seconds": played.gpu_seconds,
+        "data_sets_read": sum(run.reads for run in played.runs),
+        "held_seconds": sum(run.held for run in played.runs),
     }
 
 
@@ -317,75 +278,74 @@ def _order(
     follower_start: float,
     options: argparse.Namespace,
 ) -> dict[str, Any]:
-    """All that is told of one order of start; times are seconds after the leader's start but for ``end``."""
-    import numpy as np
-
+    """Return one order of start; times are seconds after the leader's start except ``end``."""
     from foresee import stagger
 
-    alone = leader.alone(options.cache)
-    now = max(follower_start - leader_start, 0.0)
-    starts = [percent / 100 * alone for percent in _PERCENTS]
     compat, cache = options.compat, options.cache
-    best = stagger.optimum(leader, follower, now=now, compat=compat, cache=cache, slack=options.slack)
-    shown = sorted({now, *(start for start in starts if start > now * (1 + 1e-12))})
-    told = [
-        _row(
-            leader,
-            follower,
-            stagger.predict(leader, follower, np.array([start]), compat=compat, cache=cache),
-            cache,
-        )
-        for start in shown
+    alone = leader.alone(cache)
+    earliest = max(follower_start - leader_start, 0.0)
+    starts = [percent / 100 * alone for percent in _PERCENTS]
+    table = [
+        _row(leader, follower, start, options)
+        for start in sorted({earliest, *(start for start in starts if start > earliest * (1 + 1e-12))})
     ]
-    last = stagger.sequential(leader, follower, cache=cache)
-    within = [row for row in told if row["within_cache"]]
-    row = None
+    best = stagger.optimum(leader, follower, now=earliest, compat=compat, cache=cache, slack=options.slack)
+    best_row = None
     if best is not None:
-        at_best = stagger.predict(leader, follower, np.array([best.start]), compat=compat, cache=cache)
-        row = _row(leader, follower, at_best, cache)
-        row["end"] = leader_start + row["makespan"]
+        best_row = _row(leader, follower, best.start, options)
+        best_row["end"] = leader_start + best_row["makespan"]
+    best_played = None
     if options.simulate:
-        for each in (*told, *([] if row is None else [row])):
-            each["played"] = _played((leader, follower), (0.0, each["start"]), options)
+        best_played = min(
+            (*table, *filter(None, (best_row,))),
+            key=lambda row: (row["played"]["makespan"], row["played"]["gpu_seconds"]),
+        )
+    within = [row for row in table if row["within_cache"]]
+    last = stagger.sequential(leader, follower, cache=cache)
     return {
         "leader": leader.name,
         "follower": follower.name,
         "leader_start": leader_start,
-        "earliest": now,
-        "best": row,
-        "best_played": min(
-            (*told, *([] if row is None else [row])),
-            key=lambda each: (each["played"]["makespan"], each["played"]["gpu_seconds"]),
-        )
-        if options.simulate
-        else None,
-        "best_of_table": min(within, key=lambda each: each["makespan"], default=None),
-        "simultaneous": told[0] if now == 0 else None,
-        "sequential": {"makespan": last, "gpu_seconds": last} if now == 0 else None,
-        "table": told,
+        "earliest": earliest,
+        "best": best_row,
+        "best_played": best_played,
+        "best_of_table": min(within, key=lambda row: row["makespan"], default=None),
+        "simultaneous": table[0] if earliest == 0 else None,
+        "sequential": {"makespan": last, "gpu_seconds": last} if earliest == 0 else None,
+        "table": table,
     }
 
 
 def _row(
-    leader: stagger.JobTimes, follower: stagger.JobTimes, told: stagger.Prediction, cache: float
+    leader: stagger.JobTimes, follower: stagger.JobTimes, start: float, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """One start, in plain values; infinite ones as None, which JSON has."""
-    steps = follower.steps * follower.epochs
-    return {
-        "start": float(told.start[0]),
-        "percent": 100 * float(told.start[0]) / leader.alone(cache),
-        "case": str(told.case[0]),
-        "catch_up": _finite(told.catch_up[0]),
-        "caught_steps": _finite(told.caught_steps[0]),
-        "leader_first_epoch_seconds": float(told.leader_first[0]),
-        "follower_first_epoch_seconds": float(told.follower_first[0]),
-        "leader_seconds": float(told.leader[0]),
-        "follower_seconds": float(told.follower[0]),
-        "makespan": float(told.makespan[0]),
-        "gpu_seconds": float(told.gpu_seconds[0]),
-        "follower_wait_seconds": float(told.follower[0]) / steps - follower.compute,
-        "within_cache": bool(told.within_cache[0]),
+    """Return the prediction for one start; None replaces infinity, which JSON lacks."""
+    import numpy as np
+
+    from foresee import stagger
+
+    predicted = stagger.predict(
+        leader, follower, np.array([start]), compat=options.compat, cache=options.cache
+    )
+    follower_seconds = float(predicted.follower[0])
+    row: dict[str, Any] = {
+        "start": float(predicted.start[0]),
+        "percent": 100 * float(predicted.start[0]) / leader.alone(options.cache),
+        "case": str(predicted.case[0]),
+        "catch_up": _finite(predicted.catch_up[0]),
+        "caught_steps": _finite(predicted.caught_steps[0]),
+        "leader_first_epoch_seconds": float(predicted.leader_first[0]),
+        "follower_first_epoch_seconds": float(predicted.follower_first[0]),
+        "leader_seconds": float(predicted.leader[0]),
+        "follower_seconds": follower_seconds,
+        "makespan": float(predicted.makespan[0]),
+        "gpu_seconds": float(predicted.gpu_seconds[0]),
+        "follower_wait_seconds": follower_seconds / (follower.steps * follower.epochs) - follower.compute,
+        "within_cache": bool(predicted.within_cache[0]),
     }
+    if options.simulate:
+        row["played"] = _simulate((leader, follower), (0.0, row["start"]), options)
+    return row
 
 
 def _finite(value: float) -> float | None:

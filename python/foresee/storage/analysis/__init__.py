@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """I/O time of a finished job: tables by process and class, out of run folders and Darshan logs.
 
-``table`` is what both become, ``ledger`` and ``darshan`` read them, ``offers`` reads what could be bought, ``answers``
-asks what holds the job back and what would meet a goal, of ``foresee.storage.model``, which knows no file, ``epochs``
-tells run folders' epochs apart, and ``waits`` reads what their training loops waited for. Needs no torch; ``ledger``
-and ``waits`` need the extra ``ledger``, ``darshan`` needs the extra of its name.
+``ledger`` and ``darshan`` read tables, ``epochs`` reads one table per epoch, ``waits`` the waits of training loops, and
+``offers`` possible purchases. ``answers`` asks ``foresee.storage.model`` for bottlenecks and changes that meet a goal.
+Needs no torch; ``ledger`` and ``waits`` need the extra ``ledger``, ``darshan`` needs the extra of its name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``python -m foresee.storage.analysis._pydarshan LOG OUT.npz``: a Darshan log's counters as arrays.
 
-It is a program of its own, because PyDarshan's C library ends the process that gives it a damaged log. Errors are
-written to stderr, which the parent process reads.
+It is a separate program because PyDarshan's C library ends the process on a damaged log. The parent process reads its
+errors on stderr.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _TIMES = ("READ", "WRITE", "META")
 
 
 def main(path: str, output: str) -> int:
-    """Read the log, write the arrays."""
+    """Read the log and write the arrays."""
     import darshan
 
     report = darshan.DarshanReport(path, read_all=False)
@@ -37,45 +37,42 @@ def main(path: str, output: str) -> int:
 
 
 def _counters(report: Any, modules: list[str]) -> dict[str, Any]:
-    """Seconds of each file and rank, by module."""
-    found: list[str] = []
+    """Return the seconds of each file and rank, by module."""
+    names: list[str] = []
     parts: dict[str, list[Any]] = {name: [] for name in ("id", "rank", "read", "write", "meta")}
     for module in modules:
         report.mod_read_all_records(module)
         frame = report.records[module].to_df()["fcounters"]
-        found += [module] * len(frame)
+        names += [module] * len(frame)
         for name in ("id", "rank"):
             parts[name].append(frame[name].to_numpy())
         for time in _TIMES:
             parts[time.lower()].append(frame[f"{module}_F_{time}_TIME"].to_numpy())
-    arrays = {name: _joined(part, np.float64) for name, part in parts.items() if name not in {"id", "rank"}}
-    ids, ranks = _joined(parts["id"], np.uint64), _joined(parts["rank"], np.int64)
-    return {**arrays, "id": ids, "rank": ranks, "module": np.array(found, dtype=str)}
+    types = {"id": np.uint64, "rank": np.int64}
+    arrays = {name: _join(part, types.get(name, np.float64)) for name, part in parts.items()}
+    return {**arrays, "module": np.array(names, dtype=str)}
 
 
-def _traced(report: Any, there: bool) -> dict[str, Any]:
-    """Each single read and write, of which DXT has the moments."""
+def _traced(report: Any, has_dxt: bool) -> dict[str, Any]:
+    """Return each read and write, whose times DXT has."""
     parts: dict[str, list[Any]] = {name: [] for name in ("id", "rank", "write", "start", "end")}
-    if there:
+    if has_dxt:
         report.mod_read_all_dxt_records("DXT_POSIX")
-    for entry in report.records["DXT_POSIX"].to_df() if there else ():
+    for entry in report.records["DXT_POSIX"].to_df() if has_dxt else ():
         for write, key in ((False, "read_segments"), (True, "write_segments")):
-            frame = entry[key]
-            count = len(frame)
-            if not count:
-                continue
-            parts["id"].append(np.full(count, entry["id"], np.uint64))
-            parts["rank"].append(np.full(count, entry["rank"], np.int64))
-            parts["write"].append(np.full(count, write))
-            parts["start"].append(frame["start_time"].to_numpy())
-            parts["end"].append(frame["end_time"].to_numpy())
+            if len(frame := entry[key]):
+                parts["id"].append(np.full(len(frame), entry["id"], np.uint64))
+                parts["rank"].append(np.full(len(frame), entry["rank"], np.int64))
+                parts["write"].append(np.full(len(frame), write))
+                parts["start"].append(frame["start_time"].to_numpy())
+                parts["end"].append(frame["end_time"].to_numpy())
     types = {"id": np.uint64, "rank": np.int64, "write": np.bool_, "start": np.float64, "end": np.float64}
-    return {f"dxt_{name}": _joined(part, types[name]) for name, part in parts.items()}
+    return {f"dxt_{name}": _join(part, types[name]) for name, part in parts.items()}
 
 
-def _joined(parts: list[Any], of: Any) -> Any:
-    # Each by itself: identifiers come as signed or unsigned, and NumPy would meet in the middle, at floats.
-    return np.concatenate([np.asarray(part).astype(of) for part in parts]) if parts else np.empty(0, of)
+def _join(parts: list[Any], dtype: Any) -> Any:
+    # Converted before joining: NumPy joins signed and unsigned identifiers as floats.
+    return np.concatenate([np.asarray(part).astype(dtype) for part in parts]) if parts else np.empty(0, dtype)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A Darshan log as a table: whose files lie where, and what each process spent on them.
+"""A Darshan log as a table: seconds of each process by tier and operation.
 
-The log is read by PyDarshan in a process of its own (``_pydarshan``): its C library ends the process that gives it a
-damaged log, and reports what it could not read on stderr only. Here its arrays become seconds by process and class.
+PyDarshan reads the log in a separate process (``_pydarshan``): its C library ends the process on a damaged log, and
+reports errors on stderr only.
 
-Which tier a path belongs to is the user's to say, by prefixes. POSIX and STDIO counters are added, since the library
-counts each call in one of them. A file that all ranks opened has one entry for all of them. The reads of each rank are
-then known if the log has DXT, or if the job had one process only.
+The user assigns paths to tiers by prefixes. POSIX and STDIO counters are added, since the library counts each call in
+one of them. A file that all ranks opened has one entry for all of them. The reads of each rank are then known if the
+log has DXT, or if the job had one process only.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import Any
 import numpy as np
 
 from foresee.errors import ConfigError, PackageMissing
-from foresee.storage.analysis.table import IoTable, Spent, build
+from foresee.storage.analysis.table import ClassSeconds, IoTable, build
 
-__all__ = ["read", "tier_of"]
+__all__ = ["find_tier", "read"]
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 _ALL_RANKS = -1
@@ -36,7 +36,7 @@ _SHOWN = 6
 _NEGATIVE_MAX = 0.01
 """Share of a process's seconds in a class, or of all processes', up to which negative entries count as 0."""
 _LIMITS = (
-    "a log is of one job: figures by epoch need a job per epoch, DXT (--between), or a ledger of ours",
+    "a log has one job: seconds by epoch need a job per epoch, DXT (--between), or a ledger of Foresee",
     "META has stat, seek, sync, open and close; READ adds up over threads and may exceed the run's seconds",
 )
 
@@ -47,16 +47,16 @@ def read(
     *,
     between: tuple[float, float] | None = None,
 ) -> IoTable:
-    """The table of a log: a row per process of the job.
+    """Read the table of a log, with a row per process of the job.
 
     Args:
         path: the log.
-        tiers: from prefixes of paths to tiers, ``{"/lustre": "gfs", "/local": "lfs"}``; the longest prefix counts.
-        between: only reads and writes that began between these seconds of the run, which DXT tells; metadata it does
-            not, so those classes are not measured.
+        tiers: tiers by prefixes of paths, ``{"/lustre": "gfs", "/local": "lfs"}``; the longest prefix counts.
+        between: only reads and writes that began between these seconds of the run, from DXT. DXT has no metadata, so
+            its classes are not measured.
 
     Raises:
-        ConfigError: not a log, a damaged one, without POSIX and STDIO, no tier given, or none that has a file.
+        ConfigError: not a log, a damaged log, one without POSIX and STDIO, no tier, or no file in a tier.
         PackageMissing: PyDarshan is not installed.
         OSError: the file cannot be read.
     """
@@ -65,46 +65,38 @@ def read(
     log = _load(shown)
     if not tiers:
         raise ConfigError(
-            f"{shown}: which of its files lie where? Give --tier gfs=PREFIX and --tier lfs=PREFIX; "
+            f"{shown}: assign its files to tiers with --tier gfs=PREFIX and --tier lfs=PREFIX; "
             f"it has {_places(log)}"
         )
-    where = {
-        int(key): tier_of(name, tiers) for key, name in zip(log["ids"], log["names"].tolist(), strict=True)
+    file_tiers = {
+        int(key): find_tier(name, tiers) for key, name in zip(log["ids"], log["names"].tolist(), strict=True)
     }
-    found = _Found()
+    totals = _LogTotals()
     if between is None:
-        _counters(log, where, found)
+        _add_counters(log, file_tiers, totals)
     else:
         if not len(log["dxt_id"]):
             raise ConfigError(
-                f"{shown}: no DXT in this log, so nothing tells when its reads were; leave --between out"
+                f"{shown}: no DXT in this log, so the times of its reads are unknown; leave --between out"
             )
-        _traced(log, where, found, between)
-        found.shared.update({f"{tier}-META": 0.0 for tier in set(where.values()) if tier})
-    if not found.spent and not any(found.shared.values()):
-        given = ", ".join(tiers)
-        raise ConfigError(f"{shown}: no I/O below {given}; it has {_places(log)}")
+        _add_traced(log, file_tiers, totals, between)
+        totals.shared.update({f"{tier}-META": 0.0 for tier in set(file_tiers.values()) if tier})
+    if not totals.spent and not any(totals.shared.values()):
+        raise ConfigError(f"{shown}: no I/O below {', '.join(tiers)}; it has {_places(log)}")
     processes = [f"rank {rank}" for rank in range(int(log["nprocs"]))]
-    limits = _limits(log, found, between)
-    unknown = found.unknown()
-    limits += found.negatives(unknown)
-    return build(found.spent, processes, untold=found.shared, unknown=unknown, limits=limits)
+    unknown = totals.unknown()
+    limits = _limits(log, totals, between) + totals.negative_limits(unknown)
+    return build(totals.spent, processes, unassigned=totals.shared, unknown=unknown, limits=limits)
 
 
-def tier_of(path: str, tiers: Mapping[str, str]) -> str | None:
-    """The tier of a path, in capitals: that of the longest prefix; None where none fits.
+def find_tier(path: str, tiers: Mapping[str, str]) -> str | None:
+    """Return the tier of a path in capitals, by the longest prefix; None if no prefix matches.
 
-    >>> tier_of("/local/a/b", {"/": "gfs", "/local": "lfs"}), tier_of("/localized", {"/local": "lfs"})
+    >>> find_tier("/local/a/b", {"/": "gfs", "/local": "lfs"}), find_tier("/localized", {"/local": "lfs"})
     ('LFS', None)
     """
-    best = None
-    for prefix in tiers:
-        bare = prefix.rstrip("/")
-        if (path == bare or path.startswith(bare + "/")) and (
-            best is None or len(bare) > len(best.rstrip("/"))
-        ):
-            best = prefix
-    return None if best is None else tiers[best].upper()
+    matching = [prefix for prefix in tiers if f"{path}/".startswith(prefix.rstrip("/") + "/")]
+    return tiers[max(matching, key=lambda prefix: len(prefix.rstrip("/")))].upper() if matching else None
 
 
 def _check(tiers: Mapping[str, str], between: tuple[float, float] | None) -> None:
@@ -115,14 +107,14 @@ def _check(tiers: Mapping[str, str], between: tuple[float, float] | None) -> Non
     ]
     if between is not None and not 0 <= between[0] < between[1]:
         faults.append(
-            f"--between {between[0]:g} {between[1]:g}: seconds of the run, the first one less, expected"
+            f"--between {between[0]:g} {between[1]:g}: seconds of the run in ascending order expected"
         )
     if faults:
         raise ConfigError(faults)
 
 
 def _load(path: str) -> dict[str, Any]:
-    """The log's arrays, read by a process of its own, which gets the file open so that it cannot touch it."""
+    """Read the log's arrays in a separate process, which receives the open file and cannot change it."""
     if importlib.util.find_spec("darshan") is None:
         raise PackageMissing("Darshan logs are read with PyDarshan; install darshan, or foresee[darshan]")
     with open(path, "rb") as file, tempfile.TemporaryDirectory() as folder:
@@ -133,13 +125,15 @@ def _load(path: str) -> dict[str, Any]:
             pass_fds=[file.fileno()],
             capture_output=True,
             encoding="utf-8",
-            errors="replace",  # of a damaged log the library may say bytes that are no text
+            errors="replace",  # for a damaged log, messages may contain bytes that are no text
             check=False,
         )
-        said = [line for line in child.stderr.splitlines() if line.startswith("Error:")]
-        if said or child.returncode != 0:
-            why = said[0].removeprefix("Error: ") if said else _last(child)
-            raise ConfigError(f"{path}: not a Darshan log, or a truncated or damaged one: {why}")
+        lines = child.stderr.strip().splitlines()
+        errors = [line for line in lines if line.startswith("Error:")]
+        if errors or child.returncode != 0:
+            reason = [*errors, *lines[-1:], f"its reader ended with {child.returncode}"][0]
+            reason = reason.removeprefix("Error: ")
+            raise ConfigError(f"{path}: not a Darshan log, or a truncated or damaged one: {reason}")
         with np.load(arrays) as loaded:
             log: dict[str, Any] = dict(loaded)
     if not log["modules"].size or not _COUNTED & set(log["modules"].tolist()):
@@ -150,24 +144,19 @@ def _load(path: str) -> dict[str, Any]:
     return log
 
 
-def _last(child: subprocess.CompletedProcess[str]) -> str:
-    lines = child.stderr.strip().splitlines()
-    return lines[-1] if lines else f"its reader ended with {child.returncode}"
-
-
 @dataclass
-class _Found:
+class _LogTotals:
     """Sums of the entries of a log."""
 
-    spent: Spent = field(default_factory=lambda: defaultdict(float))
+    spent: ClassSeconds = field(default_factory=lambda: defaultdict(float))
     """Seconds by process and class, 0 or more."""
     shared: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
-    """Seconds by class of files with one entry for all ranks, 0 or more."""
-    below_zero: Spent = field(default_factory=lambda: defaultdict(float))
+    """Seconds by class of files with one entry for all ranks, >= 0."""
+    below_zero: ClassSeconds = field(default_factory=lambda: defaultdict(float))
     """Sum of negative entries, by process ("" for all ranks) and class."""
     negative_count: int = 0
     left_out: int = 0
-    """Entries of files below no given tier."""
+    """Entries of files outside all tiers."""
     left_out_seconds: float = 0.0
 
     def add(self, rank: int, name: str, seconds: float) -> None:
@@ -182,15 +171,15 @@ class _Found:
             self.shared[name] += max(seconds, 0.0)
 
     def unknown(self) -> set[tuple[str, str]]:
-        """Processes and classes whose negative entries are too much of their seconds to be left out."""
+        """Return the processes and classes whose negative entries are too large to be left out."""
         return {
             (process, name)
             for (process, name), seconds in self.below_zero.items()
             if -seconds > _NEGATIVE_MAX * (self.spent[process, name] if process else self.shared[name])
         }
 
-    def negatives(self, unknown: set[tuple[str, str]]) -> list[str]:
-        """The limits that negative entries set; none if there are no such entries."""
+    def negative_limits(self, unknown: set[tuple[str, str]]) -> list[str]:
+        """Return the limits that negative entries set."""
         if not self.negative_count:
             return []
         total = sum(self.below_zero.values())
@@ -208,72 +197,71 @@ class _Found:
         return lines
 
 
-def _counters(log: dict[str, Any], where: Mapping[int, str | None], found: _Found) -> None:
-    """Sums of the counters of POSIX and STDIO. Of a file of all ranks, reads and writes may stand in DXT."""
+def _add_counters(log: dict[str, Any], file_tiers: Mapping[int, str | None], totals: _LogTotals) -> None:
+    """Add the counters of POSIX and STDIO; for a file of all ranks, the reads and writes that DXT has."""
     traced = {int(key) for key in np.unique(log["dxt_id"])}
-    alone = int(log["nprocs"]) == 1
+    has_one_process = int(log["nprocs"]) == 1
     from_dxt: set[int] = set()
     rows = zip(
         *(log[name].tolist() for name in ("module", "id", "rank", "read", "write", "meta")), strict=True
     )
     for module, key, entry_rank, read_, write, meta in rows:
-        tier = where.get(key)
+        tier = file_tiers.get(key)
         if tier is None:
-            found.left_out += 1
-            found.left_out_seconds += max(read_, 0.0) + max(write, 0.0) + max(meta, 0.0)
+            totals.left_out += 1
+            totals.left_out_seconds += max(read_, 0.0) + max(write, 0.0) + max(meta, 0.0)
             continue
-        rank = 0 if alone and entry_rank == _ALL_RANKS else entry_rank
+        rank = 0 if has_one_process and entry_rank == _ALL_RANKS else entry_rank
         for op, seconds in (("READ", read_), ("WRITE", write), ("META", meta)):
             if seconds == 0 and (op == "WRITE" or rank == _ALL_RANKS):
                 continue  # nothing to divide between ranks
             if rank == _ALL_RANKS and op != "META" and module == "POSIX" and key in traced:
                 from_dxt.add(key)
             else:
-                found.add(rank, f"{tier}-{op}", seconds)
+                totals.add(rank, f"{tier}-{op}", seconds)
     if from_dxt:
-        _traced(log, {key: where[key] for key in from_dxt}, found, None)
+        _add_traced(log, {key: file_tiers[key] for key in from_dxt}, totals, None)
 
 
-def _traced(
+def _add_traced(
     log: dict[str, Any],
-    where: Mapping[int, str | None],
-    found: _Found,
+    file_tiers: Mapping[int, str | None],
+    totals: _LogTotals,
     between: tuple[float, float] | None,
 ) -> None:
-    """Sums of DXT's single reads and writes."""
+    """Add the single reads and writes of DXT."""
     chosen = np.ones(len(log["dxt_id"]), dtype=bool)
     if between is not None:
         chosen = (log["dxt_start"] >= between[0]) & (log["dxt_start"] < between[1])
     seconds = log["dxt_end"] - log["dxt_start"]
     columns = (log[name][chosen].tolist() for name in ("dxt_id", "dxt_rank", "dxt_write"))
     for key, rank, write, time in zip(*columns, seconds[chosen].tolist(), strict=True):
-        if tier := where.get(key):
-            found.add(rank, f"{tier}-{'WRITE' if write else 'READ'}", time)
+        if tier := file_tiers.get(key):
+            totals.add(rank, f"{tier}-{'WRITE' if write else 'READ'}", time)
 
 
-def _limits(log: dict[str, Any], found: _Found, between: tuple[float, float] | None) -> list[str]:
+def _limits(log: dict[str, Any], totals: _LogTotals, between: tuple[float, float] | None) -> list[str]:
     limits = list(_LIMITS)
     partial = log["partial"].tolist()
     if partial:
         limits.append(
-            f"{', '.join(partial)}: the log says that it is partial, so files are missing (raise MAX_RECORDS and "
-            "MODMEM)"
+            f"{', '.join(partial)}: the log is marked as partial, so files are missing (raise MAX_RECORDS and MODMEM)"
         )
     if between is not None:
-        limits.append("DXT tells reads and writes only: metadata between two moments is not measured")
-    elif found.shared:
+        limits.append("DXT has reads and writes only: metadata between two moments is not measured")
+    elif totals.shared:
         limits.append(
-            f"{', '.join(sorted(found.shared))}: files that all ranks opened have one entry for all of them, so what a "
-            "process spent there is not measured"
+            f"{', '.join(sorted(totals.shared))}: files that all ranks opened have one entry for all of them, so the "
+            "seconds of each process are not measured"
         )
-    if found.left_out:
-        entries = "1 entry is" if found.left_out == 1 else f"{found.left_out:,} entries are"
-        limits.append(f"of files below no --tier {entries} left out, {found.left_out_seconds:,.3f} s")
+    if totals.left_out:
+        entries = "1 entry" if totals.left_out == 1 else f"{totals.left_out:,} entries"
+        limits.append(f"{entries} of files outside all --tier left out, {totals.left_out_seconds:,.3f} s")
     return limits
 
 
 def _places(log: dict[str, Any]) -> str:
-    """Return the places of the log's files, most seconds first: by mount, or else by first folder."""
+    """Describe the places of the log's files, most seconds first: by mount, else by first folder."""
     mounts = [mount.rstrip("/") for mount in log["mounts"].tolist() if mount != "/"]
     names = dict(zip(log["ids"].tolist(), log["names"].tolist(), strict=True))
     seconds: Counter[str] = Counter()

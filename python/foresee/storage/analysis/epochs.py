@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each epoch of run folders by cache rate: its duration, and the slowest process of its I/O.
-
-``answers`` has tables of one span of time; this module has one table per epoch and rate. Only run folders have epochs.
-"""
+"""Each epoch of run folders by cache rate: its duration, and the slowest process of its I/O."""
 
 from __future__ import annotations
 
@@ -26,24 +23,24 @@ def read(
     epoch: int | None = None,
     change: Mapping[str, float] | None = None,
 ) -> list[dict[str, Any]]:
-    """By cache rate, ascending, its ``rate`` and its ``epochs``.
+    """Return ``rate`` and ``epochs`` of each cache rate, ascending.
 
-    Of an epoch: ``epoch``, its number; ``seconds``, of the folder that took longest; ``slowest`` and, with a change,
-    ``what_if`` as :func:`foresee.storage.analysis.answers.slowest` has them, 0 s where memory answered everything.
+    An epoch has its number ``epoch``, the ``seconds`` of its longest folder, and ``slowest`` and, with a change,
+    ``what_if`` as :func:`foresee.storage.analysis.answers.slowest` returns them: 0 s if memory answered everything.
 
     Args:
-        folders: run folders by cache rate, one or more each; those of one rate are one run's.
-        epoch: only this one, from 0; None: all.
-        change: percent of throughput by class; None: as measured only.
+        folders: run folders by cache rate, one or more each; those of one rate belong to one run.
+        epoch: only this epoch, from 0; None: all.
+        change: percent of throughput by class; None: only as measured.
 
     Raises:
-        ConfigError: as :func:`foresee.storage.analysis.ledger.read`; a folder without any I/O among them; or no rank
-            came to ``epoch``.
+        ConfigError: as :func:`foresee.storage.analysis.ledger.read`; a folder without I/O; or no rank reached
+            ``epoch``.
         PackageMissing: pyarrow is not installed.
         OSError: a file cannot be read.
     """
     tables: dict[str, dict[str, IoTable]] = {}
-    keys: dict[float, dict[int, float]] = {}
+    by_rate: dict[float, dict[int, float]] = {}
     for rate in sorted(folders):
         seconds: dict[int, float] = {}
         for folder in folders[rate]:
@@ -51,33 +48,29 @@ def read(
             by_epoch = ledger.read_epochs(path)
             if not by_epoch:
                 raise ConfigError(f"{path}: no I/O in its ledgers; was the run traced (FORESEE_TRACE)?")
-            for at, took in ledger.epoch_seconds(path).items():
+            for at, duration in ledger.epoch_seconds(path).items():
                 if epoch in {None, at}:
-                    seconds[at] = max(took, seconds.get(at, 0.0))
-                    tables.setdefault(_key(rate, at), {})[path] = _of(by_epoch, at)
-        keys[rate] = dict(sorted(seconds.items()))
+                    seconds[at] = max(duration, seconds.get(at, 0.0))
+                    tables.setdefault(f"{rate!r} {at}", {})[path] = _epoch_table(by_epoch, at)
+        by_rate[rate] = dict(sorted(seconds.items()))
     if not tables:
-        # A rank that waits for batches reads ahead, maybe of an epoch to which it never comes.
-        raise ConfigError(f"no rank came to epoch {epoch}; what it has of it was read ahead")
+        # A loader reads ahead, perhaps for an epoch that the run does not reach.
+        raise ConfigError(f"no rank came to epoch {epoch}; its I/O was read ahead")
     aligned = align({key: join(each) for key, each in tables.items()})
     return [
         {
             "rate": rate,
             "epochs": [
-                {"epoch": at, "seconds": took, **_facts(aligned[_key(rate, at)], change)}
-                for at, took in seconds.items()
+                {"epoch": at, "seconds": duration, **_facts(aligned[f"{rate!r} {at}"], change)}
+                for at, duration in seconds.items()
             ],
         }
-        for rate, seconds in keys.items()
+        for rate, seconds in by_rate.items()
     ]
 
 
-def _key(rate: float, epoch: int) -> str:
-    return f"{rate!r} {epoch}"
-
-
-def _of(by_epoch: Mapping[int, IoTable], epoch: int) -> IoTable:
-    """The table of an epoch, which may be one without any I/O beside those that have some."""
+def _epoch_table(by_epoch: Mapping[int, IoTable], epoch: int) -> IoTable:
+    """Return the table of an epoch, zeros for an epoch without I/O."""
     if epoch in by_epoch:
         return by_epoch[epoch]
     other = next(iter(by_epoch.values()))
@@ -85,7 +78,7 @@ def _of(by_epoch: Mapping[int, IoTable], epoch: int) -> IoTable:
 
 
 def _facts(table: IoTable, change: Mapping[str, float] | None) -> dict[str, Any]:
-    told: dict[str, Any] = {"slowest": answers.slowest(table)}
+    facts = {"slowest": answers.slowest(table)}
     if change is not None:
-        told["what_if"] = answers.slowest(table, [change.get(name, 0.0) for name in table.classes])
-    return told
+        facts["what_if"] = answers.slowest(table, [change.get(name, 0.0) for name in table.classes])
+    return facts

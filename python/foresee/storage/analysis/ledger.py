@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run folder's ledger as a table: ``docs/formats/ledger.md`` describes what is read here.
+"""A run folder's ledger as a table; ``docs/formats/ledger.md`` describes the format.
 
-The origin is ``GFS``, the disk tier ``LFS``; peers have a name of their own. Opening, asking and closing
-are META wherever the place can tell them apart. Memory, waits, transforms and gradients are no I/O and are left out.
+The origin is ``GFS``, the disk tier ``LFS``, other ranks ``PEER``. Opening, listing, ``stat`` and closing are META.
+Memory, waits, transforms and gradients are no I/O and are left out.
 """
 
 from __future__ import annotations
@@ -11,43 +11,46 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from foresee.errors import ConfigError, PackageMissing
-from foresee.storage.analysis.table import IoTable, Spent, build
+from foresee.storage.analysis.table import ClassSeconds, IoTable, build
 
-__all__ = ["AT_ONCE", "batches", "epoch_seconds", "files", "read", "read_epochs"]
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+__all__ = ["AT_ONCE", "batches", "columns", "epoch_seconds", "files", "read", "read_epochs"]
 
 _VERSION = "1"
 _FILE = re.compile(r"rank-(\d+)(?:\.\d+)?\.arrow")
 _TIERS = {"origin": "GFS", "disk": "LFS", "peer": "PEER"}
 _OPS = {"list": "META", "stat": "META", "open": "META", "close": "META", "read": "READ", "write": "WRITE"}
 Spans = dict[int, tuple[int, int]]
-"""By epoch the first row's begin and the last one's end, nanoseconds."""
+"""Begin of the first entry and end of the last one in nanoseconds, by epoch."""
 AT_ONCE = (
     "seconds of one rank add up over requests that ran at the same time, so they may exceed the run's; "
     "what memory answered is no I/O"
 )
-"""Limits that every table of a run has, except of readers that do one thing after the other."""
+"""Limit of every table of a run, except of readers without concurrent requests."""
 
 
 def read(folder: str | os.PathLike[str], *, epoch: int | None = None) -> IoTable:
-    """The table of a run folder: a row per rank.
+    """Read the table of a run folder, with a row per rank.
 
-    A ledger that ends early, as after a kill, is read as far as it goes, which the table's limits tell.
+    A ledger that ends early, as after a kill, is read up to its end, and the table's limits state that.
 
     Args:
-        folder: with ``ledger/rank-K.arrow`` in it.
-        epoch: only what was done for this epoch, from 0; None: all.
+        folder: contains ``ledger/rank-K.arrow``.
+        epoch: only the I/O for this epoch, from 0; None: all.
 
     Raises:
-        ConfigError: no ledger there, not one of ours, of another version, or without any I/O.
+        ConfigError: no ledger, not one of Foresee, of another version, or without I/O.
         PackageMissing: pyarrow is not installed.
         OSError: a file cannot be read.
     """
     by_epoch, ranks, limits = _read(folder)
     chosen = by_epoch.values() if epoch is None else [by_epoch[epoch]] if epoch in by_epoch else []
-    spent: Spent = defaultdict(float)
+    spent: ClassSeconds = defaultdict(float)
     for part in chosen:
         for key, seconds in part.items():
             spent[key] += seconds
@@ -60,17 +63,17 @@ def read(folder: str | os.PathLike[str], *, epoch: int | None = None) -> IoTable
 
 
 def read_epochs(folder: str | os.PathLike[str]) -> dict[int, IoTable]:
-    """A table for each epoch that has any I/O, with the same rows; arguments and errors are those of :func:`read`."""
+    """Read a table for each epoch with I/O, all with the same rows; arguments and errors are those of :func:`read`."""
     by_epoch, ranks, limits = _read(folder)
     return {epoch: build(by_epoch[epoch], ranks, limits=limits) for epoch in sorted(by_epoch)}
 
 
 def epoch_seconds(folder: str | os.PathLike[str]) -> dict[int, float]:
-    """Return the seconds of each epoch: from its first row to its last one, of the slowest rank.
+    """Return the seconds of each epoch of the slowest rank, from its first entry to its last one.
 
-    Where a rank waits for batches, only those waits count: reads run ahead, into the epoch before. What a job does
-    after an epoch's last batch is not in it. Each ledger has a clock of its own, so ranks are not laid over each
-    other. Arguments and errors are those of :func:`read`; epochs without I/O and waits are left out.
+    If a rank waits for batches, only those waits count, since reads run ahead into the epoch before. An epoch ends with
+    its last batch. Each ledger has its own clock, so ranks are compared by duration. Arguments and errors are those of
+    :func:`read`; epochs without I/O and waits are left out.
     """
     longest: dict[int, float] = {}
     for path, _ in files(folder):
@@ -78,17 +81,17 @@ def epoch_seconds(folder: str | os.PathLike[str]) -> dict[int, float]:
         reads: Spans = {}
         for batch in batches(path):
             if batch is not None:
-                _stretch(batch, waits, reads)
+                _extend_spans(batch, waits, reads)
         for epoch, (first, last) in (waits or reads).items():
             longest[epoch] = max(longest.get(epoch, 0.0), (last - first) / 1e9)
     return dict(sorted(longest.items()))
 
 
 def files(folder: str | os.PathLike[str]) -> list[tuple[str, int]]:
-    """The ledgers of a run folder, by name: path, and whose rank it is. A rank may have several.
+    """Return the path and rank of each ledger of a run folder, by name; a rank may have several.
 
     Raises:
-        ConfigError: no ledger there.
+        ConfigError: no ledger.
         OSError: the folder cannot be read.
     """
     shown = os.fspath(folder)
@@ -104,10 +107,10 @@ def files(folder: str | os.PathLike[str]) -> list[tuple[str, int]]:
 
 
 def batches(path: str) -> Iterator[Any]:
-    """A ledger's entries as Arrow's `RecordBatch`; None comes last where the file ends early, as after a kill.
+    """Yield a ledger's entries as Arrow's `RecordBatch`, and None last if the file ends early, as after a kill.
 
     Raises:
-        ConfigError: not a ledger of ours, or of another version.
+        ConfigError: not a ledger of Foresee, or of another version.
         PackageMissing: pyarrow is not installed.
         OSError: the file cannot be read.
     """
@@ -138,9 +141,14 @@ def batches(path: str) -> Iterator[Any]:
             yield batch
 
 
-def _read(folder: str | os.PathLike[str]) -> tuple[dict[int, Spent], list[str], list[str]]:
-    """Seconds by epoch, rank and class; the ranks; and what the ledgers do not tell."""
-    by_epoch: dict[int, Spent] = {}
+def columns(batch: Any, *names: str) -> list[NDArray[Any]]:
+    """Return columns of a batch as arrays."""
+    return [batch.column(name).to_numpy(zero_copy_only=False) for name in names]
+
+
+def _read(folder: str | os.PathLike[str]) -> tuple[dict[int, ClassSeconds], list[str], list[str]]:
+    """Return the seconds by epoch, rank and class; the ranks; and the limits."""
+    by_epoch: dict[int, ClassSeconds] = {}
     limits = [AT_ONCE]
     ranks: set[int] = set()
     for path, rank in files(folder):
@@ -149,8 +157,7 @@ def _read(folder: str | os.PathLike[str]) -> tuple[dict[int, Spent], list[str], 
         for batch in batches(path):
             if batch is None:
                 limits.append(
-                    f"{os.path.basename(path)} ends early, after {entries:,} entries: what came later is not in the "
-                    "figures"
+                    f"{os.path.basename(path)} ends early, after {entries:,} entries: later ones are not in the table"
                 )
             else:
                 entries += batch.num_rows
@@ -158,46 +165,43 @@ def _read(folder: str | os.PathLike[str]) -> tuple[dict[int, Spent], list[str], 
     return by_epoch, [f"rank {rank}" for rank in sorted(ranks)], limits
 
 
-def _add(batch: Any, by_epoch: dict[int, Spent], ranks: set[int]) -> None:
-    """One batch: seconds by epoch, rank and class."""
+def _add(batch: Any, by_epoch: dict[int, ClassSeconds], ranks: set[int]) -> None:
+    """Add the seconds of one batch by epoch, rank and class."""
     import numpy as np
 
-    words = {name: batch.column(name).dictionary.to_pylist() for name in ("op", "source")}
-    at = {name: batch.column(name).indices.to_numpy(zero_copy_only=False) for name in ("op", "source")}
-    numbers = {
-        name: batch.column(name).to_numpy(zero_copy_only=False) for name in ("epoch", "rank", "duration_ns")
-    }
-    for op, word in enumerate(words["op"]):
-        for source, place in enumerate(words["source"]):
-            if word not in _OPS or place not in _TIERS:
+    ops, sources = (batch.column(name).dictionary.to_pylist() for name in ("op", "source"))
+    op_ids, source_ids = (
+        batch.column(name).indices.to_numpy(zero_copy_only=False) for name in ("op", "source")
+    )
+    epochs, batch_ranks, durations = columns(batch, "epoch", "rank", "duration_ns")
+    for op_id, op in enumerate(ops):
+        for source_id, source in enumerate(sources):
+            if op not in _OPS or source not in _TIERS:
                 continue
-            which = (at["op"] == op) & (at["source"] == source)
-            keys = np.stack([numbers["epoch"][which], numbers["rank"][which].astype(np.uint64)], axis=1)
+            which = (op_ids == op_id) & (source_ids == source_id)
+            keys = np.stack([epochs[which], batch_ranks[which].astype(np.uint64)], axis=1)
             found, where = np.unique(keys, axis=0, return_inverse=True)
-            seconds = np.bincount(where.reshape(-1), numbers["duration_ns"][which] / 1e9, len(found))
+            seconds = np.bincount(where.reshape(-1), durations[which] / 1e9, len(found))
             for (epoch, rank), each in zip(found.tolist(), seconds.tolist(), strict=True):
                 ranks.add(rank)
                 spent = by_epoch.setdefault(epoch, defaultdict(float))
-                spent[f"rank {rank}", f"{_TIERS[place]}-{_OPS[word]}"] += each
+                spent[f"rank {rank}", f"{_TIERS[source]}-{_OPS[op]}"] += each
 
 
-def _stretch(batch: Any, waits: Spans, reads: Spans) -> None:
-    """One batch: its rows' begins and ends, of waits for batches and of I/O."""
+def _extend_spans(batch: Any, waits: Spans, reads: Spans) -> None:
+    """Extend the spans of waits for batches and of I/O by the entries of one batch."""
     import numpy as np
 
-    op, source, subject = (
-        batch.column(name).to_numpy(zero_copy_only=False) for name in ("op", "source", "subject")
+    op, source, subject, epochs, begin, durations = columns(
+        batch, "op", "source", "subject", "epoch", "start_ns", "duration_ns"
     )
-    epochs, begin, took = (
-        batch.column(name).to_numpy(zero_copy_only=False) for name in ("epoch", "start_ns", "duration_ns")
-    )
-    end = begin + took
+    end = begin + durations
     for spans, which in (
         (waits, (op == "wait") & (subject == "batch")),
         (reads, np.isin(op, list(_OPS)) & np.isin(source, list(_TIERS))),
     ):
         for epoch in np.unique(epochs[which]).tolist():
-            here = which & (epochs == epoch)
-            first, last = int(begin[here].min()), int(end[here].max())
+            in_epoch = which & (epochs == epoch)
+            first, last = int(begin[in_epoch].min()), int(end[in_epoch].max())
             known = spans.get(epoch, (first, last))
             spans[epoch] = (min(known[0], first), max(known[1], last))

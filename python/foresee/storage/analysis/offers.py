@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Possible purchases, ``offers.toml``: improvements of classes, and capacity for cache rates, each with its price.
 
-``docs/formats/offers.md`` describes the format. The price book has the rows that a cloud provider charges. Offers have
-the effect of a change to one storage, which only its owner knows.
+``docs/formats/offers.md`` describes the format. Unlike the price book, offers have the effect of a change to one
+storage, which only its owner knows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class ClassOffer(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Capacity(Checked):
-    """``[[capacity]]``: what it costs to hold a share of the data in the local tier."""
+    """``[[capacity]]``: the price of a share of the data in the local tier."""
 
     rate: float = value_of(Number(most=1.0), required=True)
     """The cache rate, 0 to 1."""
@@ -47,7 +47,7 @@ class Capacity(Checked):
 
 @dataclass(frozen=True, kw_only=True)
 class Offers(Checked):
-    r"""All of them.
+    r"""All offers of a file.
 
     >>> loads('version = 1\n[[offer]]\nname = "gfs-meta"\nimprovement = 50\nprice = 40').by_class(("GFS-META",))
     {0: [Offer(improvement=50.0, price=40.0)]}
@@ -56,15 +56,15 @@ class Offers(Checked):
     version: int = value_of(Count(below=VERSION + 1), VERSION)
     """Of the format."""
     offer: tuple[ClassOffer, ...] = value_of(Tables(ClassOffer), ())
-    """Any number per class."""
+    """Several per class are allowed."""
     capacity: tuple[Capacity, ...] = value_of(Tables(Capacity), ())
-    """Each rate once; a rate that is not here costs nothing."""
+    """Each rate once; other rates cost nothing."""
 
     def by_class(self, classes: tuple[str, ...]) -> dict[int, list[Offer]]:
-        """As :func:`foresee.storage.model.choose` takes them, for a table of these classes.
+        """Return the offers as :func:`foresee.storage.model.choose` takes them, for a table of these classes.
 
         Raises:
-            ConfigError: offers for classes that the table does not have; all of them.
+            ConfigError: offers for classes that the table does not have.
         """
         faults = [
             f"offer[{at}].name = {each.name!r} is no class of the table; classes are {', '.join(classes)}"
@@ -95,14 +95,14 @@ def read(path: str | os.PathLike[str]) -> Offers:
     """Read a file of offers.
 
     Raises:
-        ConfigError: not such a file, of another version, or with faults: all of them.
+        ConfigError: no file of offers, another version, or faults: all of them.
         OSError: the file cannot be read.
     """
     return toml.read(path, _offers)
 
 
 def loads(text: str) -> Offers:
-    """Offers from the text of their file.
+    """Parse the text of a file of offers.
 
     Raises:
         ConfigError: as :func:`read`, without the file's name.

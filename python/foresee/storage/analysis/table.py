@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seconds of I/O by process and class, whatever they were read from, and what the source could not tell.
+"""Seconds of I/O by process and class, and the limits of their source.
 
-A class is a tier and what was done there: ``GFS-READ``, ``LFS-META``. The origin's tier is ``GFS``, the local one
-``LFS``; further ones have names of their own. META is all that is neither reading nor writing.
+A class is a tier and an operation: ``GFS-READ``, ``LFS-META``. The origin's tier is ``GFS``, the local one ``LFS``;
+other tiers have their own names. META is everything except reading and writing.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from numpy.typing import NDArray
 from foresee.errors import ConfigError
 from foresee.storage import model
 
-__all__ = ["IoTable", "Spent", "align", "build", "join"]
+__all__ = ["ClassSeconds", "IoTable", "align", "build", "join"]
 
 _Key = TypeVar("_Key", str, float)
 
-Spent = defaultdict[tuple[str, str], float]
-"""Seconds by process and class, while they are added up."""
-
-_FIRST = model.CLASSES
+ClassSeconds = defaultdict[tuple[str, str], float]
+"""Sums of seconds by process and class."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,23 +31,23 @@ class IoTable:
     """I/O time of one run, or of one cache rate."""
 
     seconds: NDArray[np.float64]
-    """Shape (processes, classes); NaN where the source does not tell."""
+    """Shape (processes, classes); NaN if the source does not have the value."""
     classes: tuple[str, ...]
     """The columns; the four of the storage model first, in its order."""
     processes: tuple[str, ...]
     """The rows."""
     shared: tuple[float, ...]
-    """By class, measured seconds of all processes together that ``seconds`` does not have, because it is NaN there."""
+    """By class: measured seconds of all processes together whose cells in ``seconds`` are NaN."""
     limits: tuple[str, ...]
-    """Facts that the source does not have, for readers of the result."""
+    """Limits of the source, for readers of the result."""
 
     @property
     def known(self) -> bool:
-        """Whether every class of every process was measured."""
+        """Return whether every class of every process was measured."""
         return not bool(np.isnan(self.seconds).any())
 
     def column(self, name: str) -> int:
-        """The column of a class, in any case.
+        """Return the column of a class; upper and lower case are equal.
 
         Raises:
             ConfigError: there is no such class.
@@ -64,45 +62,43 @@ def build(
     spent: Mapping[tuple[str, str], float],
     processes: Sequence[str],
     *,
-    untold: Mapping[str, float] | None = None,
+    unassigned: Mapping[str, float] | None = None,
     unknown: Collection[tuple[str, str]] = (),
     limits: Sequence[str] = (),
 ) -> IoTable:
-    """A table from seconds by (process, class).
+    """Build a table from seconds by (process, class).
 
     Args:
-        spent: seconds; what is not there is 0.
+        spent: seconds; missing entries are 0.
         processes: the rows.
-        untold: classes with entries that belong to all processes together, and the seconds of those entries. The
-            seconds of single processes are then unknown, and what ``spent`` has of them moves to ``shared``.
-        unknown: processes and classes of ``spent`` that are only a part; they move to ``shared`` too. The process ""
-            stands for the entries of all processes together, which are there already.
-        limits: as :class:`IoTable` has them.
+        unassigned: seconds by class of entries that belong to all processes together. The seconds of single processes
+            in these classes are unknown, and their part in ``spent`` moves to ``shared``.
+        unknown: incomplete processes and classes of ``spent``; they move to ``shared`` too. The process "" stands for
+            the entries of all processes together, which are in ``unassigned``.
+        limits: those of :class:`IoTable`.
     """
-    untold = untold or {}
-    named = {name for _, name in spent} | set(untold)
-    classes = (*_FIRST, *sorted(named - set(_FIRST)))
+    unassigned = unassigned or {}
+    classes = _ordered({name for _, name in spent} | set(unassigned))
     rows = {process: at for at, process in enumerate(processes)}
     columns = {name: at for at, name in enumerate(classes)}
     seconds = np.zeros((len(rows), len(classes)))
     for (process, name), value in spent.items():
         seconds[rows[process], columns[name]] += value
-    shared = [float(untold.get(name, 0.0)) for name in classes]
+    shared = [float(unassigned.get(name, 0.0)) for name in classes]
     for process, name in unknown:
         if process:
             cell = rows[process], columns[name]
             shared[cell[1]] += float(seconds[cell])
             seconds[cell] = np.nan
-    for name in untold:
+    for name in unassigned:
         shared[columns[name]] += float(np.nansum(seconds[:, columns[name]]))
         seconds[:, columns[name]] = np.nan
     return IoTable(seconds, classes, tuple(processes), tuple(shared), tuple(limits))
 
 
 def align(tables: Mapping[_Key, IoTable]) -> dict[_Key, IoTable]:
-    """The same tables with the same classes, 0 where a source never heard of one."""
-    every: set[str] = {name for table in tables.values() for name in table.classes}
-    classes = (*_FIRST, *sorted(every - set(_FIRST)))
+    """Return the tables with the same classes; a table has 0 s in a class that its source lacks."""
+    classes = _ordered({name for table in tables.values() for name in table.classes})
     aligned = {}
     for key, table in tables.items():
         seconds = np.zeros((len(table.processes), len(classes)))
@@ -115,10 +111,10 @@ def align(tables: Mapping[_Key, IoTable]) -> dict[_Key, IoTable]:
 
 
 def join(tables: Mapping[str, IoTable]) -> IoTable:
-    """One table of several logs, processes of all of them below each other; by the names of the logs.
+    """Join the tables of several logs, by the names of the logs, to one table with the processes of all of them.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no table.
     """
     if not tables:
         raise ConfigError("no table; one or more expected")
@@ -132,3 +128,8 @@ def join(tables: Mapping[str, IoTable]) -> IoTable:
     return IoTable(
         np.concatenate([table.seconds for table in aligned.values()]), classes, processes, shared, limits
     )
+
+
+def _ordered(names: set[str]) -> tuple[str, ...]:
+    """Return the classes of the storage model and the other ``names``, in a fixed order."""
+    return (*model.CLASSES, *sorted(names - set(model.CLASSES)))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of a measurement: created in folders of their own, evicted from memory, and removed with these folders.
+"""Files of a measurement: created in new folders, evicted from memory, and removed with these folders.
 
-Each file begins with its number, by which its reader checks that it is the right one. The rest is random, so that it
-can neither be compressed nor deduplicated. Files that existed before are never touched.
+Each file begins with its number, which its reader checks. The rest is random, so that it can be neither compressed nor
+deduplicated. Files that existed before are never touched.
 """
 
 from __future__ import annotations
@@ -12,79 +12,75 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 
 from foresee.errors import ConfigError, PageCacheKept
 
-__all__ = ["HEAD_BYTES", "cold", "made", "may_drop", "path", "uninterrupted"]
+__all__ = ["HEAD_BYTES", "create_files", "evict_files", "file_path", "signals_blocked"]
 
 #: A file's number, little-endian.
 HEAD_BYTES = 8
 _PREFIX = "foresee-bench-"
-_TOLD_EVERY = 64
-_DROP = "/proc/sys/vm/drop_caches"
+_REPORT_EVERY = 64
 
 
-def path(folder: str, number: int) -> str:
-    """The place of a file."""
+def file_path(folder: str, number: int) -> str:
+    """Return the path of a file."""
     return os.path.join(folder, f"{number:08d}")
 
 
 @contextmanager
-def made(
-    folders: Sequence[str], numbers: Sequence[Sequence[int]], size: int, tell: Callable[[str], None]
+def create_files(
+    folders: Sequence[str], numbers: Sequence[Sequence[int]], size: int, report: Callable[[str], None]
 ) -> Iterator[list[str]]:
-    """New folders within ``folders`` with files of ``size`` bytes in them, of these numbers each; gone at the end.
+    """Create new folders within ``folders`` with files of ``size`` bytes and these ``numbers``; remove them at the end.
 
     Raises:
         ConfigError: a folder cannot be written to.
-        OSError: a file cannot be written; what was made is removed.
+        OSError: a file cannot be written; the created files are removed.
     """
-    mine: list[str] = []
+    created: list[str] = []
     try:
         for folder in folders:
             try:
-                mine.append(tempfile.mkdtemp(prefix=_PREFIX, dir=folder))
+                created.append(tempfile.mkdtemp(prefix=_PREFIX, dir=folder))
             except OSError as error:
-                why = error.strerror or error
-                raise ConfigError(f"{folder}: cannot be written to ({why}); name a folder of yours") from None
-        whole = sum(map(len, numbers))
+                reason = error.strerror or error
+                raise ConfigError(f"{folder}: cannot be written to ({reason}); name another folder") from None
+        total = sum(map(len, numbers))
         done = 0
         random = np.random.default_rng()
-        for folder, those in zip(mine, numbers, strict=True):
-            for number in those:
-                if done % _TOLD_EVERY == 0:
-                    tell(f"making files: {done} of {whole}")
-                _write(
-                    path(folder, number),
-                    number.to_bytes(HEAD_BYTES, "little"),
-                    random.bytes(size - HEAD_BYTES),
-                )
+        for folder, listed in zip(created, numbers, strict=True):
+            for number in listed:
+                if done % _REPORT_EVERY == 0:
+                    report(f"making files: {done} of {total}")
+                head = number.to_bytes(HEAD_BYTES, "little")
+                _write(file_path(folder, number), head, random.bytes(size - HEAD_BYTES))
                 done += 1
-        tell("making files: waiting for the disk")
+        report("making files: waiting for the disk")
         os.sync()
-        yield mine
+        yield created
     finally:
-        with uninterrupted():
-            for folder in mine:
+        with signals_blocked():
+            for folder in created:
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _write(where: str, head: bytes, rest: bytes) -> None:
+def _write(path: str, head: bytes, rest: bytes) -> None:
     try:
-        with open(where, "xb") as file:
+        with open(path, "xb") as file:
             file.write(head)
             file.write(rest)
     except OSError as error:
-        # Without a name the error does not show which of the folders is full.
-        raise OSError(error.errno, error.strerror, where) from None
+        # The error of a full disk has no path.
+        raise OSError(error.errno, error.strerror, path) from None
 
 
 @contextmanager
-def uninterrupted() -> Iterator[None]:
-    """Within, Ctrl-C and SIGTERM wait, here and in the processes that are started."""
+def signals_blocked() -> Iterator[None]:
+    """Delay Ctrl-C and SIGTERM within the block, here and in the processes that are started."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:
         yield
@@ -92,30 +88,21 @@ def uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def may_drop() -> bool:
-    """Whether this process may drop the machine's caches."""
-    return os.access(_DROP, os.W_OK)
-
-
-def cold(paths: Sequence[str], *, machine: bool) -> float | None:
-    """Drive files out of memory as far as that goes.
+def evict_files(paths: Sequence[str], *, machine: bool) -> float | None:
+    """Evict files from memory as far as possible.
 
     Args:
         paths: of the files.
-        machine: drop all pages, names and inodes of the machine too, which ``may_drop`` has allowed.
+        machine: also drop all pages, names and inodes of the machine.
 
     Returns:
-        The share of their bytes that is in memory still; None: the kernel does not say.
+        The share of their bytes that is still in memory; None: the kernel does not report it.
     """
-    from foresee.storage import page_cache as pages
+    from foresee.storage import page_cache
 
     if machine:
-        os.sync()
-        with open(_DROP, "w", encoding="ascii") as file:
-            file.write("3")
-    try:
-        pages.evict(paths)
-    except PageCacheKept:
-        pass  # asked below how much it is: a figure, not a failure
-    kept, looked_at = pages.resident(paths)
-    return None if kept is None or looked_at == 0 else kept / looked_at
+        page_cache.drop_machine_caches("3")
+    with suppress(PageCacheKept):  # the caller reports the share
+        page_cache.evict(paths)
+    resident, checked = page_cache.resident_bytes(paths)
+    return None if resident is None or checked == 0 else resident / checked

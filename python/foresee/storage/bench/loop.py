@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An origin that the kernel makes slow: a file system on a loop device, and a control group whose reads of it wait.
+"""An origin that the kernel throttles: a file system on a loop device, and a control group with limited reads.
 
-Not a model: every read of the group's processes waits in the block layer, read-ahead and metadata too. What it limits
-are bytes and read requests, not opens, and it counts them in slices of about 0.1 s. Needs root, loop devices, and
-cgroups with ``blkio`` (version 1) or ``io`` (version 2). Everything is taken apart at the end of its block.
+Every read of the group's processes waits in the block layer, including read-ahead and metadata. The kernel limits bytes
+and read requests, not opens, and counts them in slices of about 0.1 s. This needs root, loop devices, and cgroups with
+``blkio`` (version 1) or ``io`` (version 2). Everything is removed at the end of its block.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from foresee.errors import ConfigError, ForeseeError
-from foresee.storage.bench.files import uninterrupted
+from foresee.storage.bench.files import signals_blocked
 from foresee.storage.bench.throttle import Throttle
 
-__all__ = ["Device", "Group", "attached", "missing"]
+__all__ = ["ControlGroup", "LoopDevice", "attach_device", "missing_requirement"]
 
 _CGROUPS = "/sys/fs/cgroup"
 _TOOLS = ("mkfs.ext4", "losetup", "mount", "umount")
-#: Beside the files: ext4's own tables and its journal.
+#: Space in addition to the files: ext4's tables.
 _SHARE, _MORE_BYTES, _MORE_INODES = 1.1, 96 << 20, 64
 
 
-def missing(cgroups: str = _CGROUPS) -> str | None:
+def missing_requirement(cgroups: str = _CGROUPS) -> str | None:
     """Return the requirement that this machine or user lacks, or None."""
     if os.geteuid() != 0:
-        return "only root may attach a loop device; run as root, or leave it out and let the reader throttle itself"
+        return "only root may attach a loop device; run as root, or use --throttle-by reader"
     if not os.path.exists("/dev/loop-control"):
         return "there are no loop devices; load the kernel's module loop"
     for tool in _TOOLS:
@@ -43,7 +43,7 @@ def missing(cgroups: str = _CGROUPS) -> str | None:
 
 
 def _version(cgroups: str) -> int | None:
-    """Which cgroups there are that throttle."""
+    """Return the version of the cgroups that can throttle, or None."""
     if os.path.exists(os.path.join(cgroups, "blkio", "cgroup.procs")):
         return 1
     with (
@@ -55,53 +55,53 @@ def _version(cgroups: str) -> int | None:
     return None
 
 
-class Group:
-    """A control group, for a ``with`` block that its processes do not outlive."""
+class ControlGroup:
+    """A control group, for a ``with`` block in which its processes end."""
 
     def __init__(self, cgroups: str = _CGROUPS) -> None:
         version = _version(cgroups)
         if version is None:
             raise ConfigError(f"no cgroup controller blkio or io below {cgroups}")
-        self._new = version == 2
-        top = cgroups if self._new else os.path.join(cgroups, "blkio")
-        if self._new:
-            _put(os.path.join(top, "cgroup.subtree_control"), "+io")
+        self._is_v2 = version == 2
+        top = cgroups if self._is_v2 else os.path.join(cgroups, "blkio")
+        if self._is_v2:
+            _write(os.path.join(top, "cgroup.subtree_control"), "+io")
         self._folder = os.path.join(top, f"foresee-bench-{os.getpid()}")
         os.makedirs(self._folder, exist_ok=True)
 
-    def __enter__(self) -> Group:
+    def __enter__(self) -> ControlGroup:
         return self
 
     def __exit__(self, *_: object) -> None:
         os.rmdir(self._folder)
 
-    def enter(self, pids: Sequence[int]) -> None:
-        """Put processes into it, with all their threads."""
+    def add(self, pids: Sequence[int]) -> None:
+        """Add processes with all their threads."""
         for pid in pids:
-            _put(os.path.join(self._folder, "cgroup.procs"), str(pid))
+            _write(os.path.join(self._folder, "cgroup.procs"), str(pid))
 
     def limit(self, device: str, throttle: Throttle) -> None:
-        """Throttle its reads of a device, ``MAJOR:MINOR``, from now on."""
+        """Throttle reads of a device, ``MAJOR:MINOR``."""
         bytes_, reads = (
             None if rate is None else max(1, round(rate))
             for rate in (throttle.bytes_per_s, throttle.opens_per_s)
         )
-        if self._new:
+        if self._is_v2:
             words = f"{device} rbps={bytes_ or 'max'} riops={reads or 'max'}"
-            _put(os.path.join(self._folder, "io.max"), words)
+            _write(os.path.join(self._folder, "io.max"), words)
             return
         # 0 lifts a limit.
-        _put(os.path.join(self._folder, "blkio.throttle.read_bps_device"), f"{device} {bytes_ or 0}")
-        _put(os.path.join(self._folder, "blkio.throttle.read_iops_device"), f"{device} {reads or 0}")
+        _write(os.path.join(self._folder, "blkio.throttle.read_bps_device"), f"{device} {bytes_ or 0}")
+        _write(os.path.join(self._folder, "blkio.throttle.read_iops_device"), f"{device} {reads or 0}")
 
 
-def _put(path: str, words: str) -> None:
+def _write(path: str, text: str) -> None:
     with open(path, "w", encoding="ascii") as file:
-        file.write(words)
+        file.write(text)
 
 
 @dataclass(frozen=True)
-class Device:
+class LoopDevice:
     """A file system on a loop device."""
 
     image: str
@@ -112,34 +112,34 @@ class Device:
 
 
 @contextlib.contextmanager
-def attached(folder: str, bytes_: int, count: int) -> Iterator[Device]:
-    """A new file system in an image within ``folder``, with room for so many files of so many bytes in sum.
+def attach_device(folder: str, bytes_: int, count: int) -> Iterator[LoopDevice]:
+    """Attach a new file system in an image within ``folder``, for ``count`` files of ``bytes_`` in total.
 
     Raises:
-        ForeseeError: a tool fails; the message has what it says.
+        ForeseeError: a tool fails; the message has its output.
         OSError: the image cannot be written.
     """
-    with contextlib.ExitStack() as made:
-        with uninterrupted():
+    with contextlib.ExitStack() as cleanup:
+        with signals_blocked():
             home = tempfile.mkdtemp(prefix="foresee-bench-", dir=folder)
-            made.callback(shutil.rmtree, home, ignore_errors=True)
+            cleanup.callback(shutil.rmtree, home, ignore_errors=True)
             image, mount = os.path.join(home, "image"), os.path.join(home, "mount")
             os.mkdir(mount)
             with open(image, "xb") as file:
                 file.truncate(round(_SHARE * bytes_) + _MORE_BYTES)
-            # A journal would be written to while others read.
-            words = ["-q", "-F", "-m", "0", "-O", "^has_journal", "-N", str(count + _MORE_INODES)]
-            _run("mkfs.ext4", *words, image)
+            # A journal would be written during the measured reads.
+            options = ["-q", "-F", "-m", "0", "-O", "^has_journal", "-N", str(count + _MORE_INODES)]
+            _run("mkfs.ext4", *options, image)
             device = _run("losetup", "--find", "--show", image)
-            made.callback(_run, "losetup", "--detach", device)
+            cleanup.callback(_run, "losetup", "--detach", device)
             _run("mount", "-o", "noatime", device, mount)
-            made.callback(_run, "umount", mount)
+            cleanup.callback(_run, "umount", mount)
             number = os.stat(device).st_rdev
-        yield Device(image, mount, f"{os.major(number)}:{os.minor(number)}")
+        yield LoopDevice(image, mount, f"{os.major(number)}:{os.minor(number)}")
 
 
 def _run(*command: str) -> str:
-    with uninterrupted():
+    with signals_blocked():
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
         raise ForeseeError(f"`{' '.join(command)}` failed: {ended.stderr.strip()}")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plan of a measurement: its checked options, and the space that its files need.
+"""The request of a measurement: its checked options, and the space that its files need.
 
-All faults are found together, before a file is made. Words are read as a command line has them.
+All faults are reported together, before a file is created.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from typing import TypeVar
 
 from foresee._schema.values import Rate, Refused, Size
 from foresee.errors import ConfigError
+from foresee.storage import page_cache
 from foresee.storage.bench import loop
-from foresee.storage.bench.files import HEAD_BYTES, may_drop
+from foresee.storage.bench.files import HEAD_BYTES
 from foresee.storage.bench.throttle import Throttle
 
 __all__ = ["FILES", "RATES", "SHUFFLES", "THROTTLERS", "BenchRequest", "Files", "Origin", "check"]
 
-#: The paper's sizes, as ImageNet and CosmoFlow have them; counts that a laptop has room for.
+#: The paper's sizes, as in ImageNet and CosmoFlow, with counts that fit on a laptop.
 FILES = ("128KiB:2048", "12MiB:24")
 #: The paper's cache rates.
 RATES = tuple(percent / 100 for percent in range(0, 101, 5))
 SHUFFLES = ("global", "local")
 THROTTLERS = ("reader", "kernel")
 _PROCESSES_MAX, _EPOCHS_MAX, _COUNT_MAX = 1024, 10_000, 10**8
-#: A throttle that is none, and what it is called.
+#: The word for no throttle, and the name of its case.
 _NONE, _FULL = "none", "full"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-#: Of free room that may be used: a file system that is full is slow, and not ours alone.
-_ROOM = 0.95
+#: Usable share of the free space: a full file system is slow and blocks other users.
+_USABLE_SHARE = 0.95
 
 _T = TypeVar("_T")
 
@@ -47,13 +48,13 @@ class Files:
 
     @property
     def bytes(self) -> int:
-        """Of all of them."""
+        """Return the size of all files."""
         return self.size * self.count
 
 
 @dataclass(frozen=True)
 class Origin:
-    """A folder of the origin, and what it is called."""
+    """A named folder of the origin."""
 
     name: str
     folder: str
@@ -61,10 +62,10 @@ class Origin:
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRequest:
-    """A measurement without faults."""
+    """A checked request."""
 
     origins: tuple[Origin, ...]
-    """Each is measured by itself."""
+    """Measured separately."""
     cache: str
     """A folder on the local tier."""
     files: tuple[Files, ...]
@@ -108,46 +109,55 @@ def check(
         epochs: 1 to 10,000.
         shuffles: of ``global`` and ``local``, each once.
         seed: of every order, 0 or more.
-        drop_caches: needs the right to.
+        drop_caches: needs root.
         throttle_by: ``reader``, or ``kernel``, which needs root.
 
     Raises:
         ConfigError: all faults.
     """
     faults: list[str] = []
-    places = _each(_named(origins, "--origin", "origin", faults), "--origin", _origin, faults)
+    places = _parse_each(_split_names(origins, "--origin", "origin", faults), "--origin", _origin, faults)
     if not origins:
         faults.append("--origin: one folder or more expected")
     if not os.path.isdir(cache):
         faults.append(f"--cache {cache}: no such folder; name one on the local tier")
-    sets = _each([("", word) for word in files], "--files", _files, faults)
+    sets = _parse_each([("", word) for word in files], "--files", _files, faults)
     if not files:
         faults.append("--files: one SIZE:COUNT or more expected")
-    speeds = _each(_named(throttles, "--throttle", "throttled", faults), "--throttle", _throttle, faults)
+    speeds = _parse_each(
+        _split_names(throttles, "--throttle", "throttled", faults), "--throttle", _throttle, faults
+    )
     shares = _rates(rates, faults)
-    _whole(processes, "--processes", 1, _PROCESSES_MAX, faults)
-    _whole(epochs, "--epochs", 1, _EPOCHS_MAX, faults)
-    _whole(seed, "--seed", 0, (1 << 32) - 1, faults)
+    faults += [
+        f"{option} {value}: a whole number from {least:,} to {most:,} expected"
+        for option, value, least, most in (
+            ("--processes", processes, 1, _PROCESSES_MAX),
+            ("--epochs", epochs, 1, _EPOCHS_MAX),
+            ("--seed", seed, 0, (1 << 32) - 1),
+        )
+        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most
+    ]
     faults += [
         f"--shuffle {each}: {' or '.join(SHUFFLES)} expected" for each in shuffles if each not in SHUFFLES
     ]
-    faults += [f"--files {each.name}: stands twice" for each in _twice([each.name for each in sets], sets)]
+    names = [each.name for each in sets]
+    faults += [f"--files {name}: is given twice" for at, name in enumerate(names) if name in names[:at]]
     faults += [
         f"--processes {processes}: more than the {each.count} files of {each.name}, so some would read nothing"
         for each in sets
         if each.count < processes <= _PROCESSES_MAX
     ]
-    if drop_caches and not may_drop():
+    if drop_caches and not page_cache.may_drop_machine_caches():
         faults.append("--drop-caches: only root may drop the machine's caches; run as root, or leave it out")
     if throttle_by not in THROTTLERS:
         faults.append(f"--throttle-by {throttle_by}: {' or '.join(THROTTLERS)} expected")
     elif throttle_by == "kernel":
         if not throttles:
-            faults.append("--throttle-by kernel: how fast? Add --throttle RATE")
-        if lack := loop.missing():
+            faults.append("--throttle-by kernel without a rate; add --throttle RATE")
+        if lack := loop.missing_requirement():
             faults.append(f"--throttle-by kernel: {lack}")
     if not faults:
-        faults += _room([place.folder for place in places], cache, sets, max(shares))
+        faults += _space_faults([place.folder for place in places], cache, sets, max(shares))
     if faults:
         raise ConfigError(faults)
     return BenchRequest(
@@ -165,8 +175,8 @@ def check(
     )
 
 
-def _named(words: Sequence[str], option: str, default: str, faults: list[str]) -> list[tuple[str, str]]:
-    """``[NAME=]WORD``: each with a name of its own."""
+def _split_names(words: Sequence[str], option: str, default: str, faults: list[str]) -> list[tuple[str, str]]:
+    """Return the name and value of each ``[NAME=]VALUE``; names are unique."""
     pairs: list[tuple[str, str]] = []
     for word in words:
         name, equals, rest = word.partition("=")
@@ -178,22 +188,22 @@ def _named(words: Sequence[str], option: str, default: str, faults: list[str]) -
                 f"{option} {word}: [NAME=] and a value expected; letters, digits, . - and _ in a name"
             )
         elif name in dict(pairs):
-            faults.append(f"{option} {word}: {name!r} is there already; each name once")
+            faults.append(f"{option} {word}: {name!r} is given twice; each name once")
         else:
             pairs.append((name, rest))
     return pairs
 
 
-def _each(
+def _parse_each(
     pairs: Sequence[tuple[str, str]], option: str, read: Callable[[str, str], _T], faults: list[str]
 ) -> list[_T]:
-    made = []
+    values = []
     for name, word in pairs:
         try:
-            made.append(read(name, word))
+            values.append(read(name, word))
         except ValueError as error:
             faults.append(f"{option} {word}: {error}")
-    return made
+    return values
 
 
 def _origin(name: str, folder: str) -> Origin:
@@ -211,9 +221,8 @@ def _files(_: str, word: str) -> Files:
         bytes_ = Size(whole=True).read(int(size) if size.isascii() and size.isdigit() else size)
     except Refused:
         raise ValueError(expected) from None
-    if not colon or not count.isascii() or not count.isdigit() or not 1 <= int(count) <= _COUNT_MAX:
-        raise ValueError(expected)
-    if bytes_ < HEAD_BYTES:
+    is_count = bool(colon) and count.isascii() and count.isdigit() and 1 <= int(count) <= _COUNT_MAX
+    if not is_count or bytes_ < HEAD_BYTES:
         raise ValueError(expected)
     return Files(size.replace(" ", ""), int(bytes_), int(count))
 
@@ -221,25 +230,17 @@ def _files(_: str, word: str) -> Files:
 def _throttle(name: str, word: str) -> tuple[str, Throttle]:
     if word == _NONE:
         return name, Throttle()
+    expected = (
+        "a rate above 0 and maybe opens per second above 0 expected, such as 60MB/s or 60MB/s,1500/s; or none"
+    )
     rate, comma, opens = word.partition(",")
     try:
-        bytes_per_s = float(Rate().read(rate))
-        opens_per_s = _opens(opens) if comma else None
-    except Refused:
-        raise ValueError(
-            "a rate above 0 and maybe opens per second above 0 expected, such as 60MB/s or 60MB/s,1500/s; or none"
-        ) from None
-    return name, Throttle(bytes_per_s, opens_per_s)
-
-
-def _opens(word: str) -> float:
-    try:
-        value = float(word.removesuffix("/s"))
+        throttle = Throttle(float(Rate().read(rate)), float(opens.removesuffix("/s")) if comma else None)
     except ValueError:
-        raise Refused from None
-    if not 0 < value < math.inf:
-        raise Refused
-    return value
+        raise ValueError(expected) from None
+    if throttle.opens_per_s is not None and not 0 < throttle.opens_per_s < math.inf:
+        raise ValueError(expected)
+    return name, throttle
 
 
 def _rates(text: str | None, faults: list[str]) -> tuple[float, ...]:
@@ -254,37 +255,28 @@ def _rates(text: str | None, faults: list[str]) -> tuple[float, ...]:
         if not 0 <= value <= 1:
             faults.append(f"--rates {word!r}: cache rates from 0 to 1 expected, with commas between them")
         else:
-            # As a folder is named by it.
+            # Rounded as in the name of its folder.
             found.append(float(f"{value:g}"))
     return tuple(sorted(set(found)))
 
 
-def _whole(value: int, option: str, least: int, most: int, faults: list[str]) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        faults.append(f"{option} {value}: a whole number from {least:,} to {most:,} expected")
-
-
-def _twice(keys: Sequence[str], values: Sequence[_T]) -> list[_T]:
-    return [value for at, (key, value) in enumerate(zip(keys, values, strict=True)) if key in keys[:at]]
-
-
-def _room(origins: Sequence[str], cache: str, sets: Sequence[Files], most: float) -> list[str]:
-    """File systems that have no room; one data set is there at a time."""
-    wanted: dict[int, tuple[list[str], int]] = {}
+def _space_faults(origins: Sequence[str], cache: str, sets: Sequence[Files], most: float) -> list[str]:
+    """Return the file systems without enough space; they have one data set at a time."""
     largest = max(each.bytes for each in sets)
     needs = [(folder, largest) for folder in origins]
     needs.append((cache, max(round(most * each.count) * each.size for each in sets)))
+    by_device: dict[int, tuple[list[str], int]] = {}
     for folder, need in needs:
         device = os.stat(folder).st_dev
-        names, sum_ = wanted.get(device, ([], 0))
-        wanted[device] = ([*names, folder], sum_ + need)
+        names, total = by_device.get(device, ([], 0))
+        by_device[device] = ([*names, folder], total + need)
     faults = []
-    for names, need in wanted.values():
-        told = os.statvfs(names[0])
-        free = told.f_bavail * told.f_frsize
-        if need > _ROOM * free:
+    for names, need in by_device.values():
+        status = os.statvfs(names[0])
+        free = status.f_bavail * status.f_frsize
+        if need > _USABLE_SHARE * free:
             faults.append(
                 f"{' and '.join(dict.fromkeys(names))}: {need / 1e6:,.0f} MB of files, and {free / 1e6:,.0f} MB are "
-                "free; fewer files by --files, or a folder elsewhere"
+                "free; fewer files by --files, or another folder"
             )
     return faults

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The processes of a measurement: started once, given one epoch at a time, started together, ended with the block.
+"""The processes of a measurement, which read one epoch at a time, all from the same moment on.
 
-The parent process handles Ctrl-C: the others never receive it, and are ended by the parent.
+The parent process handles Ctrl-C: the others never receive it, and the parent ends them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any
 
 from foresee.errors import CacheError, OriginError, WorkerDied
 from foresee.storage.bench import rank
-from foresee.storage.bench.throttle import Bucket
+from foresee.storage.bench.throttle import TokenBucket
 
 __all__ = ["Ranks"]
 
@@ -23,18 +23,19 @@ _GRACE_S = 5.0
 
 
 class Ranks:
-    """So many processes, for a ``with`` block."""
+    """``count`` processes, for a ``with`` block."""
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self._ends: list[Connection] = []
+        self._connections: list[Connection] = []
         self._processes: list[Any] = []
-        self._buckets: list[Bucket] = []
+        self._buckets: list[TokenBucket] = []
 
     def __enter__(self) -> Ranks:
         context = multiprocessing.get_context("spawn")
-        # Kept: what processes share is gone with its last name here, and they take a while to find it.
-        self._buckets = [Bucket(context.Value("q", 0)) for _ in range(2)]
+        # Referenced until the end: shared values are freed with their last reference here, maybe before a process opens
+        # them.
+        self._buckets = [TokenBucket(context.Value("q", 0)) for _ in range(2)]
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             for number in range(self._count):
@@ -47,7 +48,7 @@ class Ranks:
                 )
                 process.start()
                 theirs.close()
-                self._ends.append(ours)
+                self._connections.append(ours)
                 self._processes.append(process)
         except BaseException:
             self.close()
@@ -63,67 +64,69 @@ class Ranks:
 
     @property
     def pids(self) -> list[int]:
-        """Of the processes."""
+        """Return the process ids."""
         return [process.pid for process in self._processes]
 
     def epoch(self, tasks: Sequence[rank.Task]) -> float:
-        """Seconds from the first rank's begin to the last one's end.
+        """Run an epoch; return the seconds from the begin of the first rank to the end of the last one.
 
         Raises:
             OriginError: a file of the origin cannot be read; ``CacheError``: one of the cache.
-            WorkerDied: a process is gone.
+            WorkerDied: a process has ended.
         """
-        self._each(tasks)
-        took = self._each([None] * self._count)
-        for answer in took:
+        self._exchange(tasks)
+        times = self._exchange([None] * self._count)
+        for answer in times:
             if isinstance(answer, rank.Fault):
                 raise (OriginError if answer.origin else CacheError)(answer.message)
-        seconds: float = (max(each.ended_ns for each in took) - min(each.began_ns for each in took)) / 1e9
+        seconds: float = (max(each.ended_ns for each in times) - min(each.began_ns for each in times)) / 1e9
         return seconds
 
     def end_run(self) -> None:
-        """Complete the ledgers of the run that the last epoch was of.
+        """Complete the ledgers of the last epoch's run.
 
         Raises:
-            CacheError: one could not be written.
+            CacheError: a ledger could not be written.
         """
-        for answer in self._each([None] * self._count):
+        for answer in self._exchange([None] * self._count):
             if answer.lost is not None:
-                raise CacheError(f"a ledger was given up: {answer.lost}")
+                raise CacheError(f"a ledger is incomplete: {answer.lost}")
 
-    def _each(self, words: Sequence[Any]) -> list[Any]:
-        """Tell each rank something, and wait for all answers."""
+    def _exchange(self, messages: Sequence[Any]) -> list[Any]:
+        """Send each rank a message, and wait for all answers."""
         answers: list[Any] = [None] * self._count
-        open_: dict[Any, int] = {}
-        for number, (end, word) in enumerate(zip(self._ends, words, strict=True)):
+        waiting: dict[Any, int] = {}
+        for number, (connection, message) in enumerate(zip(self._connections, messages, strict=True)):
             try:
-                end.send(word)
+                connection.send(message)
             except OSError:
-                raise self._died(number) from None
-            open_[end] = number
-        while open_:
-            for ready in wait([*open_, *(self._processes[number].sentinel for number in open_.values())]):
+                raise self._death(number) from None
+            waiting[connection] = number
+        while waiting:
+            for ready in wait([*waiting, *(self._processes[number].sentinel for number in waiting.values())]):
                 if not isinstance(ready, Connection):
                     continue
-                number = open_.pop(ready)
+                number = waiting.pop(ready)
                 try:
                     answers[number] = ready.recv()
                 except (EOFError, OSError):
-                    raise self._died(number) from None
-            for end, number in open_.items():
-                if not self._processes[number].is_alive() and not end.poll():
-                    raise self._died(number)
+                    raise self._death(number) from None
+            for connection, number in waiting.items():
+                if not self._processes[number].is_alive() and not connection.poll():
+                    raise self._death(number)
         return answers
 
-    def _died(self, number: int) -> WorkerDied:
+    def _death(self, number: int) -> WorkerDied:
         process = self._processes[number]
         process.join(_GRACE_S)
         code = process.exitcode
         how = "" if code is None else f" (signal {-code})" if code < 0 else f" (exit code {code})"
-        return WorkerDied(f"rank {number} of the measurement has ended{how}; was it killed for memory?")
+        return WorkerDied(
+            f"rank {number} of the measurement has ended{how}; check whether it was killed for memory"
+        )
 
     def close(self) -> None:
-        """End the processes; again is fine."""
+        """End the processes. Idempotent."""
         for process in self._processes:
             process.terminate()
         for process in self._processes:
@@ -131,7 +134,7 @@ class Ranks:
             if process.is_alive():
                 process.kill()
                 process.join()
-        # Last: a process that still answered would find no reader, and print a long error.
-        for end in self._ends:
-            end.close()
-        self._ends, self._processes = [], []
+        # Last: a process that still answers would print a traceback.
+        for connection in self._connections:
+            connection.close()
+        self._connections, self._processes = [], []

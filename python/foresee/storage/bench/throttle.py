@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """An origin that is slower than its folder: a token bucket that the processes of a run share.
 
-It models a second storage on a machine that has one. It delays only this reader, and it has a rate of bytes and a rate
-of opens. If a real slow place exists (a striping of one target, a mount that the kernel throttles), measure that
-instead.
+It models a second storage by a rate of bytes and a rate of opens. It delays only this reader. If a real slow storage
+exists (a striping of one target, a mount that the kernel throttles), measure that instead.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Bucket", "Throttle", "until"]
+__all__ = ["Throttle", "TokenBucket", "sleep_until"]
 
 
 @dataclass(frozen=True)
@@ -26,10 +25,8 @@ class Throttle:
     """Above 0."""
 
 
-class Bucket:
-    """One thing after the other, each at its cost: who takes one is told when it is done.
-
-    Holds nothing back for later: an origin that was idle for a second is no faster after it.
+class TokenBucket:
+    """A queue of operations with a cost each, without bursts: an idle origin is no faster afterwards.
 
     Args:
         value: nanoseconds shared by the processes, with a lock: a ``multiprocessing.Value("q")`` of 0.
@@ -41,14 +38,14 @@ class Bucket:
         self._clock = clock
 
     def take(self, cost_ns: int) -> int:
-        """Queue up behind what others have taken; returns when this is done, by the clock."""
+        """Queue an operation; return the time of its end, by the clock."""
         with self._free.get_lock():
             done: int = max(self._clock(), self._free.value) + cost_ns
             self._free.value = done
         return done
 
 
-def until(moment_ns: int) -> None:
-    """Return at a moment of ``time.monotonic_ns``, or at once if it has passed."""
+def sleep_until(moment_ns: int) -> None:
+    """Sleep until a moment of ``time.monotonic_ns``."""
     while (left := moment_ns - time.monotonic_ns()) > 0:
         time.sleep(left / 1e9)

@@ -11,7 +11,7 @@ from support.waiting import WATCHDOG
 
 def test_signals_that_come_together_end_the_cleaning_up_of_none() -> None:
     source = (
-        "import os, signal\nfrom foresee.cli._ended import like_interrupt\nwith like_interrupt():\n    try:\n"
+        "import os, signal\nfrom foresee.cli._signals import signals_as_interrupt\nwith signals_as_interrupt():\n    try:\n"
         "        signal.pthread_sigmask(signal.SIG_BLOCK, [1, 2, 15])\n"
         "        for number in (1, 2, 15):\n            os.kill(os.getpid(), number)\n"
         "        signal.pthread_sigmask(signal.SIG_UNBLOCK, [1, 2, 15])\n        signal.pause()\n"

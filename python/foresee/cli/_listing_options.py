@@ -1,12 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The options that say how an origin is listed, alike in every command that lists one.
-
-Owns what they are called and how their texts are read; what is done with them is the command's.
-"""
+"""Options that say how an origin is listed, the same in every command that lists one."""
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 from foresee.errors import ConfigError
@@ -17,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def add_to(parser: argparse.ArgumentParser, *, layout: str) -> None:
-    """Add the options. ``layout``: what is said of that one."""
+    """Add the options; ``layout`` is the help of ``--layout``."""
     parser.add_argument(
         "--layout", default="auto", choices=("auto", "folder", "flat", "npy", "bin"), help=layout
     )
@@ -40,21 +36,23 @@ def add_to(parser: argparse.ArgumentParser, *, layout: str) -> None:
     )
 
 
-def keys(path: str | None) -> list[bytes] | None:
-    """The objects that the file of ``--keys`` names; None where none was given.
+def read_keys(path: str | None) -> list[bytes] | None:
+    """Return the objects that the file of ``--keys`` names; None without a file.
 
-    Errors: ``OSError`` where it cannot be read.
+    Raises:
+        OSError: the file cannot be read.
     """
     if path is None:
         return None
-    with open(os.path.expanduser(path), "rb") as file:
+    with open(path, "rb") as file:
         return [line for line in file.read().splitlines() if line]
 
 
-def storage(pairs: Sequence[str], faults: Sequence[str] = ()) -> dict[str, str]:
+def parse_storage(pairs: Sequence[str], faults: Sequence[str] = ()) -> dict[str, str]:
     """Parse the values of ``--option``.
 
-    Errors: :class:`ConfigError` with every pair that is none, and after them ``faults`` of the command's own.
+    Raises:
+        ConfigError: values that are no pair, and after them ``faults`` of the command.
     """
     wrong = [f"--option {pair!r}: write KEY=VALUE" for pair in pairs if "=" not in pair]
     if wrong or faults:

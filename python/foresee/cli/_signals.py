@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM and a hang-up as Ctrl-C, for commands that have started processes: those have sessions of their own and would
-live on.
+"""SIGTERM and SIGHUP as Ctrl-C, for commands that start processes.
+
+Those processes have sessions of their own, so they would outlive the command.
 """
 
 from __future__ import annotations
@@ -11,25 +12,23 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
-__all__ = ["like_interrupt"]
-
 
 @contextlib.contextmanager
-def like_interrupt() -> Iterator[None]:
-    """Within, SIGTERM and SIGHUP raise KeyboardInterrupt, so that cleanup after Ctrl-C happens after each.
+def signals_as_interrupt() -> Iterator[None]:
+    """Raise KeyboardInterrupt on SIGTERM and SIGHUP within the block, so that the cleanup after Ctrl-C runs.
 
-    Only the first of these signals and Ctrl-C does: later ones do nothing, since they could end the cleanup before it
-    has begun.
+    Only the first of these signals and Ctrl-C raises: a later one could end the cleanup before it has begun.
     """
     before: dict[signal.Signals, Any] = {}
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         for number in before:
-            signal.signal(number, _nothing)
+            # Not SIG_IGN, which started programs would inherit.
+            signal.signal(number, lambda _number, _frame: None)
         raise KeyboardInterrupt
 
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        # Under nohup a hang-up is to do nothing, and in the background Ctrl-C.
+        # nohup ignores SIGHUP, and a shell ignores SIGINT of a background job: both stay ignored.
         if signal.getsignal(number) is not signal.SIG_IGN:
             before[number] = signal.signal(number, interrupt)
     try:
@@ -37,7 +36,3 @@ def like_interrupt() -> Iterator[None]:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-
-
-def _nothing(_number: int, _frame: FrameType | None) -> None:
-    """Not ignored, which programs that are started would inherit."""

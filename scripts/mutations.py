@@ -28,6 +28,7 @@ MODEL_PLACES = (
     "python/foresee/stagger/model",
     "python/foresee/storage/goal.py",
     "python/foresee/storage/model.py",
+    "python/foresee/storage/purchases.py",
     "python/foresee/storage/smallest_sets.py",
 )
 #: Lines around a change that find its place in a later tree.

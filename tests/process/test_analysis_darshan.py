@@ -42,15 +42,15 @@ def _once(path: str) -> dict:
 
 
 def test_a_log_has_the_seconds_of_each_rank() -> None:
-    told = darshan.read(example("sample-badost"), {"/scratch1": "gfs"})
-    assert told.classes == (*storage.CLASSES, "GFS-WRITE")
-    assert told.seconds.shape == (2048, 5)
-    assert told.known
-    slowest = storage.slowest(told.seconds)
-    assert told.processes[slowest.process] == "rank 1507"
+    result = darshan.read(example("sample-badost"), {"/scratch1": "gfs"})
+    assert result.classes == (*storage.CLASSES, "GFS-WRITE")
+    assert result.seconds.shape == (2048, 5)
+    assert result.known
+    slowest = storage.slowest(result.seconds)
+    assert result.processes[slowest.process] == "rank 1507"
     assert slowest.seconds == pytest.approx(778.494, abs=1e-3)
-    assert told.seconds[0] == pytest.approx([0, 0.537971, 0, 0, 8.587706], abs=1e-6)
-    assert any("left out, 299.8" in limit for limit in told.limits)
+    assert result.seconds[0] == pytest.approx([0, 0.537971, 0, 0, 8.587706], abs=1e-6)
+    assert any("left out, 299.8" in limit for limit in result.limits)
 
 
 def test_the_longest_prefix_decides_whose_a_path_is() -> None:
@@ -62,8 +62,8 @@ def test_the_longest_prefix_decides_whose_a_path_is() -> None:
 
 
 def test_other_tiers_are_classes_of_their_own() -> None:
-    told = darshan.read(example("dxt"), {"/blues": "burst"})
-    assert told.classes == (*storage.CLASSES, "BURST-META", "BURST-READ")
+    result = darshan.read(example("dxt"), {"/blues": "burst"})
+    assert result.classes == (*storage.CLASSES, "BURST-META", "BURST-READ")
 
 
 def test_dxt_tells_reads_between_two_moments_and_no_metadata() -> None:
@@ -76,15 +76,17 @@ def test_dxt_tells_reads_between_two_moments_and_no_metadata() -> None:
 
 
 def test_a_file_of_all_ranks_is_not_told_apart() -> None:
-    told = darshan.read(example("example"), {"/scratch2": "gfs"})
-    assert not told.known
-    assert np.isnan(told.seconds[:, told.column("gfs-meta")]).all()
-    assert told.seconds[:, told.column("gfs-read")].max() == 0  # nobody read, so nobody has to be told apart
-    assert told.shared[told.column("gfs-meta")] == pytest.approx(11.3008, abs=1e-4)
-    assert any("one entry for all of them" in limit for limit in told.limits)
+    result = darshan.read(example("example"), {"/scratch2": "gfs"})
+    assert not result.known
+    assert np.isnan(result.seconds[:, result.column("gfs-meta")]).all()
+    assert (
+        result.seconds[:, result.column("gfs-read")].max() == 0
+    )  # nobody read, so nobody has to be told apart
+    assert result.shared[result.column("gfs-meta")] == pytest.approx(11.3008, abs=1e-4)
+    assert any("one entry for all of them" in limit for limit in result.limits)
     with pytest.raises(NotMeasured, match="GFS-META, GFS-WRITE of each process is not known"):
-        answers.answer({0.0: told}, answers.Question(goal=1.0))
-    plain = answers.answer({0.0: told}, answers.Question())["tables"][0]
+        answers.answer({0.0: result}, answers.Question(goal=1.0))
+    plain = answers.answer({0.0: result}, answers.Question())["tables"][0]
     assert plain["slowest"] is None
     assert plain["sums_of_all_ranks"]["GFS-META"] == pytest.approx(11.3008, abs=1e-4)
 
@@ -110,9 +112,9 @@ def test_reads_of_a_shared_file_are_told_apart_by_dxt(monkeypatch: pytest.Monkey
         "dxt_end": np.array([1.0, 3.0]),
     }
     monkeypatch.setattr(darshan, "_load", lambda path: log)
-    told = darshan.read("a.darshan", {"/l": "gfs"})
-    assert told.seconds.tolist() == [[1, 0, 0, 0], [2, 0, 0, 0]]
-    assert any("POSIX: the log is marked as partial" in limit for limit in told.limits)
+    result = darshan.read("a.darshan", {"/l": "gfs"})
+    assert result.seconds.tolist() == [[1, 0, 0, 0], [2, 0, 0, 0]]
+    assert any("POSIX: the log is marked as partial" in limit for limit in result.limits)
 
 
 @pytest.mark.parametrize(
@@ -160,8 +162,8 @@ def test_a_negative_time_that_outweighs_the_others_leaves_its_class_unknown_and_
     found = darshan.read("a.darshan", {"/l": "gfs"})
     assert math.isnan(found.seconds[0, 0])
     assert found.seconds[1, 0] == 2
-    told = answers.answer({0.0: found}, answers.Question())["tables"][0]
-    assert told["sums_of_all_ranks"] == {
+    result = answers.answer({0.0: found}, answers.Question())["tables"][0]
+    assert result["sums_of_all_ranks"] == {
         "GFS-READ": 7,
         "GFS-META": 5,
     }  # what one rank spent there is in the sum too
@@ -181,7 +183,10 @@ def test_a_clock_that_went_backwards_within_dxt_counts_as_no_time(monkeypatch: p
 
 
 def test_without_a_tier_the_log_says_what_it_has() -> None:
-    with pytest.raises(ConfigError, match=r"assign its files to tiers with --tier gfs=PREFIX .* 69,715\.181 s below /scratch1"):
+    with pytest.raises(
+        ConfigError,
+        match=r"assign its files to tiers with --tier gfs=PREFIX .* 69,715\.181 s below /scratch1",
+    ):
         darshan.read(example("sample-badost"), {})
     with pytest.raises(ConfigError, match="no I/O below /nowhere; it has"):
         darshan.read(example("dxt"), {"/nowhere": "gfs"})
@@ -251,8 +256,8 @@ def log_without(tmp_path: Path, name: str, *modules: int) -> Path:
 
 
 def test_a_log_without_posix_is_told_by_stdio() -> None:
-    told = darshan.read(example("noposix"), {"/global": "gfs"})
-    assert told.shared[told.column("gfs-read")] > 0
+    result = darshan.read(example("noposix"), {"/global": "gfs"})
+    assert result.shared[result.column("gfs-read")] > 0
     with pytest.raises(ConfigError, match="no DXT in this log"):
         darshan.read(example("noposix"), {"/global": "gfs"}, between=(0, 1))
 
@@ -270,9 +275,9 @@ def test_a_log_of_other_modules_or_of_none_is_refused(
     tmp_path: Path, name: str, gone: tuple[int, ...], has: str
 ) -> None:
     path = log_without(tmp_path, name, *gone)
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as result:
         darshan.read(path, {"/": "gfs"})
-    assert told.value.faults == [
+    assert result.value.faults == [
         f"{path}: neither POSIX nor STDIO in this log, which has {has}; trace with one of them"
     ]
 

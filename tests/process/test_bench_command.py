@@ -40,11 +40,11 @@ def test_every_file_is_opened_read_and_closed_once_an_epoch_and_booked_where_it_
     assert main([*arguments, "--what-if", "gfs-meta=+50", "--goal", "3600"]) == 0
     out, err = capsys.readouterr()
     assert err == ""
-    told = json.loads(out)
+    result = json.loads(out)
     assert empty(tmp_path)
-    assert [case["name"] for case in told["cases"]] == ["4096-origin-global", "4096-origin-local"]
-    assert told["epoch"] == 1
-    for case in told["cases"]:
+    assert [case["name"] for case in result["cases"]] == ["4096-origin-global", "4096-origin-local"]
+    assert result["epoch"] == 1
+    for case in result["cases"]:
         assert [at["rate"] for at in case["rates"]] == [0, 0.4, 1]
         assert [at["cached_files"] for at in case["rates"]] == [0, 4, 10]
         assert case["answers"]["goal"]["met"]
@@ -71,9 +71,9 @@ def test_every_file_is_opened_read_and_closed_once_an_epoch_and_booked_where_it_
             assert one["slowest"] == at["epochs"][1]["slowest"]
             assert at["epochs"][1]["seconds"] >= one["slowest"]["seconds"] * 0.999
     page = PAGE.read_text()
-    for key in [*told, *told["asked"], *told["cases"][0], *told["cases"][0]["rates"][0]]:
+    for key in [*result, *result["asked"], *result["cases"][0], *result["cases"][0]["rates"][0]]:
         assert f"`{key}`" in page, f"{PAGE.name} does not tell of {key}"
-    assert json.loads((tmp_path / "run" / "storage.json").read_text()) == told
+    assert json.loads((tmp_path / "run" / "storage.json").read_text()) == result
     drawn = {
         name: texts(tmp_path / "run" / "4096-origin-local" / name)
         for name in ("bars.svg", "epochs.svg", "epoch-bars.svg")
@@ -97,8 +97,8 @@ def test_its_run_folders_are_analyzed_as_any_others(
     command = next(line for line in out.splitlines() if line.startswith("foresee analyze"))
     assert main([*command.split()[1:], "--json"]) == 0
     again = json.loads(capsys.readouterr().out)
-    told = json.loads((tmp_path / "run" / "storage.json").read_text())
-    assert again["tables"] == told["cases"][0]["answers"]["tables"]
+    result = json.loads((tmp_path / "run" / "storage.json").read_text())
+    assert again["tables"] == result["cases"][0]["answers"]["tables"]
 
 
 def test_a_throttled_origin_takes_its_time_and_a_cache_does_not(
@@ -106,8 +106,8 @@ def test_a_throttled_origin_takes_its_time_and_a_cache_does_not(
 ) -> None:
     more = ["--rates", "0,1", "--epochs", "1", "--shuffle", "local", "--throttle", "slow=200KB/s,100/s"]
     assert main(["bench", "storage", *places, *more, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    (case,) = told["cases"]
+    result = json.loads(capsys.readouterr().out)
+    (case,) = result["cases"]
     assert case["name"] == "4096-slow-local"
     assert case["throttle"] == {"bytes_per_s": 200e3, "opens_per_s": 100.0}
     # All processes share both limits, however fast the folder is: the last of them waits for its share.
@@ -115,7 +115,7 @@ def test_a_throttled_origin_takes_its_time_and_a_cache_does_not(
     assert first["epochs"][0]["seconds"] >= COUNT * SIZE / 200e3
     assert sum(case["answers"]["tables"][0]["sums"][name] for name in ("GFS-READ", "GFS-META")) >= 0.1
     assert last["epochs"][0]["slowest"]["by_class"]["GFS-READ"] == 0
-    assert any("slow: a token bucket in this reader" in limit for limit in told["limits"])
+    assert any("slow: a token bucket in this reader" in limit for limit in result["limits"])
 
 
 def begun(places: list[str], *more: str) -> subprocess.Popen[str]:
@@ -155,9 +155,9 @@ def test_when_it_is_ended_what_is_done_is_told_and_nothing_is_left(
         (os.killpg if how == signal.SIGINT else os.kill)(process.pid, how)
         out, err = process.communicate(timeout=WATCHDOG)
     assert process.returncode == 130, err
-    told = json.loads(out)
-    assert told["interrupted"]
-    assert [(case["name"], len(case["rates"])) for case in told["cases"]] == [(f"{SIZE}-full-global", 2)]
+    result = json.loads(out)
+    assert result["interrupted"]
+    assert [(case["name"], len(case["rates"])) for case in result["cases"]] == [(f"{SIZE}-full-global", 2)]
     assert empty(tmp_path)
     wait_until(lambda: gone(process.pid), what="the end of all its processes")
 
@@ -186,17 +186,17 @@ def test_a_disk_that_the_kernel_throttles_takes_its_time_and_is_taken_apart(
     more = ["--rates", "0", "--epochs", "2", "--shuffle", "global", "--throttle-by", "kernel"]
     slow = ["--files", "1MB:4", "--throttle", "slow=8MB/s"]
     assert main(["bench", "storage", *places, *more, *slow, "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    result = json.loads(capsys.readouterr().out)
     assert empty(tmp_path)
     assert (
         str(tmp_path)
         not in subprocess.run(["losetup", "-a"], capture_output=True, text=True, check=True).stdout
     )
     assert str(tmp_path) not in pathlib.Path("/proc/mounts").read_text()
-    (case,) = [case for case in told["cases"] if case["name"] == "1MB-slow-global"]
+    (case,) = [case for case in result["cases"] if case["name"] == "1MB-slow-global"]
     # The kernel lets its first slice through at once, hence the half.
     assert case["rates"][0]["epochs"][1]["seconds"] >= 4e6 / 8e6 / 2
-    assert any("slow: the kernel throttles reads" in limit for limit in told["limits"])
+    assert any("slow: the kernel throttles reads" in limit for limit in result["limits"])
 
 
 @pytest.mark.loops

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import argparse
 import os
+import pkgutil
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 from foresee.errors import (
     CatalogInvalid,
@@ -24,27 +25,9 @@ from foresee.errors import (
     StateMismatch,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
 __all__ = ["main"]
 
 DONE, BAD_INPUT, ENVIRONMENT, INTERRUPTED, UNREAD = 0, 2, 3, 130, 141
-_COMMANDS = (
-    "analyze",
-    "bench",
-    "calibrate",
-    "cost",
-    "reuse",
-    "index",
-    "network",
-    "predict",
-    "size",
-    "serve",
-    "simulate",
-    "stagger",
-    "which",
-)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -96,7 +79,9 @@ def _parser() -> argparse.ArgumentParser:
 
     parser = argparse.ArgumentParser(prog="foresee", description="Training that never waits for data.")
     parser.add_argument("--version", action="store_true", help="print the version")
-    add_commands(parser, "command", "foresee.cli", _COMMANDS, required=False)
+    modules = [module.name for module in pkgutil.iter_modules(__path__)]
+    commands = [name for name in modules if not name.startswith("_")]
+    add_commands(parser, "command", __name__, commands, required=False)
     return parser
 
 

@@ -7,12 +7,9 @@ no ``run``: its ``add_options`` adds the commands below it.
 
 from __future__ import annotations
 
+import argparse
 import importlib
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
+from collections.abc import Sequence
 
 
 def add_commands(

@@ -3,13 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
+from collections.abc import Sequence
 
 from foresee.errors import ConfigError
-
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
 
 
 def add_to(parser: argparse.ArgumentParser, *, layout: str) -> None:

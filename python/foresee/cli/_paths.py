@@ -7,13 +7,10 @@ as they are.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 from difflib import get_close_matches
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import argparse
 
 #: NAME= or RATE= before a path.
 _NAMED = re.compile(r"([\w.-]+=)(~.*)", flags=re.DOTALL)

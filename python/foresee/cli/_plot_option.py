@@ -6,13 +6,12 @@ This module stays importable without matplotlib, as every command does.
 
 from __future__ import annotations
 
+import argparse
 import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import argparse
-
     from matplotlib.figure import Figure
 
 _FORMATS = (".svg", ".png", ".pdf")

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,6 @@ from foresee.cli._commands import add_compat
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
-    import argparse
-
     from foresee.jobspec import Job
 
 

@@ -7,6 +7,7 @@ the job's file and its keys.
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import threading
@@ -19,8 +20,6 @@ from foresee.cli._status import Status
 from foresee.errors import ConfigError, Unsupported
 
 if TYPE_CHECKING:
-    import argparse
-
     from foresee.jobspec import Job
     from foresee.planning import simulation
 

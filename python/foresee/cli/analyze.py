@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +15,6 @@ from foresee.cli import _plot_option
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
     from foresee.storage.analysis import IoTable, answers
 
 HELP = "show a job's I/O time, its bottleneck, and the changes that meet a goal"

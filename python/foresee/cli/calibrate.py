@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -16,8 +17,6 @@ from foresee.cli._status import Status
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
-    import argparse
-
     from foresee import calibrate
     from foresee._loading.data_source import Source
     from foresee.jobspec import Profile

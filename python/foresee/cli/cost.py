@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime as dt
 import json
 import math
@@ -15,8 +16,6 @@ from foresee.cli._commands import add_compat
 from foresee.errors import ConfigError, NotMeasured
 
 if TYPE_CHECKING:
-    import argparse
-
     from foresee._schema.compat import Compat
     from foresee.jobspec import Job
     from foresee.planning import cost, prices

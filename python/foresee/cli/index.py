@@ -3,19 +3,15 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from foresee.cli import _listing_options
 from foresee.errors import ConfigError
-
-if TYPE_CHECKING:
-    import argparse
-
-    from foresee import _native
 
 HELP = "list a data set once, in parallel: sizes, tags, labels into a compact index file"
 _SHOWN = 10
@@ -72,7 +68,14 @@ def _build(options: argparse.Namespace) -> int:
         options=_listing_options.parse_storage(options.option),
         note=lambda line: print(line, file=sys.stderr),
     )
-    facts = _facts(index) | {
+    facts: dict[str, Any] = {
+        "uri": index.uri,
+        "layout": index.layout,
+        "samples": len(index),
+        "bytes": index.total_bytes,
+        "largest": index.max_size,
+        "classes": len(index.classes),
+        "fingerprint": index.fingerprint,
         "file": os.path.abspath(options.output),
         "seconds": round(time.monotonic() - began, 3),
     }
@@ -97,18 +100,6 @@ def _dump(options: argparse.Namespace) -> int:
     shown = index.describe(len(index) if options.json else _SHOWN)
     print(json.dumps(shown) if options.json else json.dumps(shown, indent=2, ensure_ascii=False))
     return 0
-
-
-def _facts(index: _native.Index) -> dict[str, Any]:
-    return {
-        "uri": index.uri,
-        "layout": index.layout,
-        "samples": len(index),
-        "bytes": index.total_bytes,
-        "largest": index.max_size,
-        "classes": len(index.classes),
-        "fingerprint": index.fingerprint,
-    }
 
 
 def _extensions(text: str) -> list[str]:

@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from foresee.cli import _plot_option, _terminal_plot
@@ -13,8 +13,6 @@ from foresee.cli._commands import add_compat
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
-    import argparse
-
     import numpy as np
     from matplotlib.figure import Figure
     from numpy.typing import NDArray
@@ -43,21 +41,6 @@ _STYLES: dict[network.Policy, tuple[str, str, str]] = {
     "fifo_tensor": ("t", "#D55E00", "-."),
 }
 _LABELS: dict[network.Policy, str] = {"fifo_tensor": "fifo_tensor (WFBP)"}
-
-
-@dataclass(frozen=True)
-class _Link:
-    """Share of each link's bandwidth that is left for gradients, by cause."""
-
-    framing: float
-    of_link: float
-    ranks: int | None
-    servers: int
-
-    @property
-    def efficiency(self) -> float:
-        """Return the share that both leave."""
-        return self.framing * self.of_link
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -93,25 +76,33 @@ def run(options: argparse.Namespace) -> int:
         raise ConfigError(faults)
     model = trace.read(options.model)
     link = _link(options)
+    efficiency = link["framing"] * link["of_link"]
     table, shown = _bandwidths(options)
     goal = 0.99 if options.slack is None else options.slack
     step = model.step()
-    rows = network.sweep(step, table, efficiency=link.efficiency, compat=options.compat)
-    needs = {
-        policy: network.minimum_bandwidth(
-            step, policy, goal=goal, efficiency=link.efficiency, compat=options.compat
+    rows = network.sweep(step, table, efficiency=efficiency, compat=options.compat)
+    minimum: dict[str, float | None] = {}
+    for policy in network.POLICIES:
+        need = network.minimum_bandwidth(
+            step, policy, goal=goal, efficiency=efficiency, compat=options.compat
         )
-        for policy in network.POLICIES
+        minimum[policy] = None if isinstance(need, network.Infeasible) else need
+    facts = {
+        **_facts(model, step, link, rows, efficiency),
+        "compat": options.compat,
+        "slack": goal,
+        "minimum_bandwidth": minimum,
+        "plot": options.plot,
     }
-    facts = _facts(model, step, link, rows, needs, goal, options)
-    curves = network.sweep(step, shown, efficiency=link.efficiency, compat=options.compat)
+    curves = network.sweep(step, shown, efficiency=efficiency, compat=options.compat)
     _plot_option.write(options.plot, lambda: _figure(model, facts, curves))
     print(json.dumps(facts) if options.json else _report(facts, curves))
     reached = float(rows.of("mercury")[rows.bandwidths.argmax()])
     return 1 if options.slack is not None and reached < goal else 0
 
 
-def _link(options: argparse.Namespace) -> _Link:
+def _link(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the share of a link that framing leaves to gradients, the share of a link, and the ranks and servers."""
     from foresee import network
 
     if options.ranks is None and options.servers is not None:
@@ -123,7 +114,7 @@ def _link(options: argparse.Namespace) -> _Link:
         raise ConfigError(f"--efficiency {framing}: above 0 and at most 1 expected")
     servers = options.servers or 0
     of_link = 1.0 if options.ranks is None else network.shares(options.ranks, servers).of_link
-    return _Link(framing, of_link, options.ranks, servers)
+    return {"framing": framing, "ranks": options.ranks, "servers": servers, "of_link": of_link}
 
 
 def _bandwidths(options: argparse.Namespace) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -164,18 +155,16 @@ def _rate(option: str, word: str) -> float:
 def _facts(
     model: trace.ModelTrace,
     step: network.Step,
-    link: _Link,
+    link: dict[str, Any],
     rows: network.Sweep,
-    needs: dict[network.Policy, float | network.Infeasible],
-    goal: float,
-    options: argparse.Namespace,
+    efficiency: float,
 ) -> dict[str, Any]:
     """Return the JSON object: seconds, bytes, and bytes per second of one direction."""
     from foresee import network
 
     scaled = None
     if model.batch is not None:
-        scaled = network.linear_scaling(step, ranks=link.ranks or 1, batch=model.batch)
+        scaled = network.linear_scaling(step, ranks=link["ranks"] or 1, batch=model.batch)
     times = dict(zip(rows.policies, rows.t_iter.tolist(), strict=True))
     speeds = dict(zip(rows.policies, rows.speed.tolist(), strict=True))
     return {
@@ -185,26 +174,17 @@ def _facts(
         "oracle_seconds": step.oracle,
         "batch": model.batch,
         "linear_scaling_samples_per_second": scaled,
-        "compat": options.compat,
-        "framing": link.framing,
-        "ranks": link.ranks,
-        "servers": link.servers,
-        "of_link": link.of_link,
-        "slack": goal,
+        **link,
         "table": [
             {
                 "bandwidth": bandwidth,
                 "t_iter": {policy: times[policy][i] for policy in rows.policies},
                 "speed": {policy: speeds[policy][i] for policy in rows.policies},
                 "gain_over_fifo_tensor": times["fifo_tensor"][i] / times["mercury"][i],
-                "exact_clipping_seconds": network.barrier_cost(step, bandwidth, efficiency=link.efficiency),
+                "exact_clipping_seconds": network.barrier_cost(step, bandwidth, efficiency=efficiency),
             }
             for i, bandwidth in enumerate(rows.bandwidths.tolist())
         ],
-        "minimum_bandwidth": {
-            policy: None if isinstance(need, network.Infeasible) else need for policy, need in needs.items()
-        },
-        "plot": options.plot,
     }
 
 

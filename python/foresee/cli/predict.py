@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import sys
@@ -16,8 +17,6 @@ from foresee.cli._status import Status
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
-    import argparse
-
     from matplotlib.figure import Figure
 
     from foresee import predict

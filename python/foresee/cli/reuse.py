@@ -10,6 +10,7 @@ Source: Dryden et al., "Clairvoyant Prefetching for Distributed Machine Learning
 
 from __future__ import annotations
 
+import argparse
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,8 +19,6 @@ from foresee.cli._commands import add_compat
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
-    import argparse
-
     from matplotlib.figure import Figure
 
 HELP = (

@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import signal
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import argparse
 
 HELP = "run a gradient server: sum the gradients of ranks, and send the averages back"
 EPILOG = (

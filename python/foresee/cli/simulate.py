@@ -7,8 +7,10 @@ are reported before a simulation starts.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +18,6 @@ from foresee.cli import _plot_option, _simulate_options, _simulate_run
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
     from foresee.jobspec import Job
 
 #: Not counted by --within: no loader can have samples at once or caches that are full at the start.

@@ -7,11 +7,13 @@ the result. All faults of the options are reported before the search starts.
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import os
 import re
 import threading
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -21,9 +23,6 @@ from foresee.cli._status import Status
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Sequence
-
     from foresee.jobspec import Job
     from foresee.planning.simulation import Report
     from foresee.planning.sizing import Axis, Values

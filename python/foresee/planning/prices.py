@@ -182,7 +182,7 @@ class PriceBook(Checked):
         seen: set[tuple[str, str, str, str]] = set()
         for at, row in enumerate(self.price):
             if _key(row) in seen:
-                yield f"price[{at}]: {' '.join(_key(row))} stands twice; each row once"
+                yield f"price[{at}]: {' '.join(_key(row))} is given twice; each row once"
             seen.add(_key(row))
 
 

@@ -6,15 +6,14 @@ and of the local tier (``LFS-READ``, ``LFS-META``), or others. There is one tabl
 in the local tier. A job ends with its slowest process, and another process may become the slowest after a change.
 
 An improvement is in percent of throughput, by class: ``+100`` halves its seconds, ``t * 100 / (100 + N)``. That is
-linear in ``u = 100 / (100 + N)``, so :func:`sufficient` (one class), :func:`front` (two classes together) and
-:func:`choose` (the cheapest offers) are exact.
+linear in ``u = 100 / (100 + N)``, so :func:`sufficient` (one class) and :func:`front` (two classes) are exact.
 
 Seconds may exceed a goal by one part in 10^12, more than rounding: a goal that is met exactly is met in every answer.
 Every answer is an optimistic bound, because scaling is assumed to be linear and classes to be independent. NaN means
 that a class was not measured.
 
 Source: Fukai et al., "Analyzing I/O Performance of a Hierarchical HPC Storage System for Distributed Deep Learning",
-sections 4.3 and 4.4, where a factor of (4) is missing in print; front, offers and the inverse are ours.
+sections 4.3 and 4.4, where a factor of (4) is missing in print; front and the inverse are ours.
 """
 
 from __future__ import annotations
@@ -32,16 +31,14 @@ from foresee.errors import ConfigError, NotMeasured
 
 __all__ = [
     "CLASSES",
-    "Choice",
-    "Choices",
+    "Floats",
     "Front",
     "Infeasible",
-    "Offer",
     "Slowest",
     "at_rate",
     "best_rate",
-    "choose",
     "front",
+    "improved",
     "latest",
     "minimum_rate",
     "prune",
@@ -54,8 +51,6 @@ CLASSES = ("GFS-READ", "GFS-META", "LFS-READ", "LFS-META")
 """Reads and all other operations of the origin and of the local tier."""
 
 Floats = NDArray[np.float64]
-_COMBINATIONS_MAX = 2_000_000
-_CHUNK = 2**20
 #: Share of a goal above the rounding errors of its sums, which are 1e-16 per term.
 _ROUNDING = 1e-12
 
@@ -69,38 +64,6 @@ class Slowest(NamedTuple):
     """Its row; the first of equal ones."""
     bottleneck: int
     """Its largest class; the first of equal ones."""
-
-
-class Offer(NamedTuple):
-    """A possible improvement of one class."""
-
-    improvement: float
-    """Percent of throughput, above -100."""
-    price: float
-    """0 or more."""
-
-
-class Choice(NamedTuple):
-    """One way to meet a goal."""
-
-    price: float
-    """All offers and the cache together."""
-    seconds: float
-    """The slowest process with it."""
-    rate: float
-    """The cache rate."""
-    improvement: tuple[float, ...]
-    """Percent by class, of the offers alone."""
-
-
-@dataclass(frozen=True)
-class Choices:
-    """All minimal choices that meet a goal."""
-
-    cheapest: Choice
-    """The fastest of equal prices."""
-    front: tuple[Choice, ...]
-    """By price; with any lower offer at its cache rate, a choice misses the goal."""
 
 
 @dataclass(frozen=True)
@@ -128,9 +91,23 @@ def totals(seconds: ArrayLike, improvement: ArrayLike | None = None) -> Floats:
     >>> totals(measured, [0, 50, 0, 0]).round(6).tolist()
     [5.5, 6.066667, 5.533333]
     """
-    table = _table(seconds)
-    sums: Floats = table @ _scale(improvement, table.shape[1])
+    sums: Floats = improved(seconds, improvement).sum(axis=1)
     return sums
+
+
+def improved(seconds: ArrayLike, improvement: ArrayLike | None = None) -> Floats:
+    """Return the table with some classes improved. Arguments and errors are those of :func:`totals`."""
+    table = _table(seconds)
+    if improvement is None:
+        return table
+    percent = np.asarray(improvement, dtype=np.float64)
+    classes = table.shape[1]
+    if percent.shape != (classes,):
+        raise ConfigError(f"improvement has shape {percent.shape}; ({classes},) expected, percent by class")
+    if not np.all(percent > -100):
+        raise ConfigError(f"improvement = {percent.tolist()}; percent above -100 expected")
+    scaled: Floats = table * (100 / (100 + percent))
+    return scaled
 
 
 def slowest(seconds: ArrayLike, improvement: ArrayLike | None = None) -> Slowest:
@@ -142,8 +119,7 @@ def slowest(seconds: ArrayLike, improvement: ArrayLike | None = None) -> Slowest
     >>> CLASSES[slowest(measured, [0, 50, 0, 0]).bottleneck]
     'LFS-READ'
     """
-    table = _table(seconds)
-    table = table * _scale(improvement, table.shape[1])
+    table = improved(seconds, improvement)
     sums = table.sum(axis=1)
     process = int(sums.argmax())
     return Slowest(float(sums[process]), process, int(table[process].argmax()))
@@ -173,7 +149,7 @@ def sufficient(
     table = _table(seconds)
     chosen = _columns(classes, table.shape[1])
     slack = latest(goal) - goal
-    scaled = table * _scale(improvement, table.shape[1])
+    scaled = improved(seconds, improvement)
     part = table[:, chosen].sum(axis=1)
     budget = goal - np.delete(scaled, chosen, axis=1).sum(axis=1)
     exceeds = part > budget + slack
@@ -228,7 +204,7 @@ def front(
         raise ConfigError(f"first = second = {first}; two classes expected")
     pair = _columns([first, second], table.shape[1])
     slack = latest(goal) - goal
-    scaled = table * _scale(improvement, table.shape[1])
+    scaled = improved(seconds, improvement)
     rest = np.delete(scaled, pair, axis=1).sum(axis=1)
     budget = goal - rest
     a, b = table[:, first], table[:, second]
@@ -323,121 +299,6 @@ def at_rate(tables: Mapping[float, ArrayLike], rate: float) -> Floats:
     return read[rates[-1]]
 
 
-def choose(
-    tables: Mapping[float, ArrayLike],
-    goal: float,
-    offers: Mapping[int, Sequence[Offer]],
-    *,
-    improvement: ArrayLike | None = None,
-    cache_prices: Mapping[float, float] | None = None,
-) -> Choices | Infeasible:
-    """Choose the cheapest offers, at most one per class, and cache rate that meet a goal; also all other minimal ones.
-
-    It is exact: every combination is tried, except dominated offers and processes.
-
-    Args:
-        tables: seconds by cache rate, as in :func:`totals`, with the same classes; at least one.
-        goal: seconds of the slowest process, > 0, finite.
-        offers: by column; no improvement for no price is always an offer.
-        improvement: before any purchase, as in :func:`totals`; an offer's percent apply to the throughput with it, so
-            50 % on 100 % is three times the measured one.
-        cache_prices: price of the capacity by cache rate; 0 by default.
-
-    Raises:
-        ConfigError: an argument outside its range, or too many combinations.
-        NotMeasured: a NaN among the seconds.
-
-    >>> measured = [[1, 3, 2, 0.5], [0.5, 1, 4.5, 0.4], [2, 2, 2, 0.2]]
-    >>> meta = [Offer(50, 40), Offer(100, 90)]
-    >>> read = [Offer(30, 50), Offer(50, 80), Offer(100, 150)]
-    >>> [(choice.price, choice.improvement) for choice in choose({0.5: measured}, 5.0, {1: meta, 2: read}).front]
-    [(120.0, (0.0, 50.0, 50.0, 0.0)), (140.0, (0.0, 100.0, 30.0, 0.0))]
-    """
-    limit = latest(goal)
-    if not tables:
-        raise ConfigError("no table; one or more expected")
-    prices = cache_prices or {}
-    if faults := [
-        f"cache price of {rate:g} = {price!r}; 0 or more expected"
-        for rate, price in prices.items()
-        if not 0 <= price < math.inf
-    ]:
-        raise ConfigError(faults)
-    choices: list[Choice] = []
-    best = math.inf
-    for rate in sorted(tables):
-        table = _table(tables[rate])
-        table = table * _scale(improvement, table.shape[1])
-        by_class = _undominated(offers, table.shape[1])
-        found, least = _combinations(table[prune(table)], limit, by_class, rate, prices.get(rate, 0.0))
-        best = min(best, least)
-        choices += found
-    if not choices:
-        return Infeasible(goal, best)
-    choices.sort(key=lambda choice: (choice.price, choice.seconds, choice.rate))
-    return Choices(choices[0], tuple(choices))
-
-
-def _combinations(
-    table: Floats, limit: float, by_class: list[list[Offer]], rate: float, cache_price: float
-) -> tuple[list[Choice], float]:
-    """Return the minimal combinations within ``limit``, and the least seconds of any combination."""
-    sizes = [len(offers) for offers in by_class]
-    if math.prod(sizes) > _COMBINATIONS_MAX:
-        raise ConfigError(
-            f"{math.prod(sizes):,} combinations of offers; at most {_COMBINATIONS_MAX:,} expected"
-        )
-    times = np.empty(sizes)
-    flat = times.reshape(-1)
-    step = max(1, _CHUNK // len(table))
-    scales = [np.array([_u(offer.improvement) for offer in offers]) for offers in by_class]
-    for start in range(0, flat.size, step):
-        at = np.unravel_index(np.arange(start, min(start + step, flat.size)), sizes)
-        shares = np.stack([scale[index] for scale, index in zip(scales, at, strict=True)], axis=1)
-        flat[start : start + step] = (shares @ table.T).max(axis=1)
-    met = times <= limit
-    is_minimal = met.copy()
-    for axis, size in enumerate(sizes):  # offers rise along each axis, so the next lower one decides
-        if size > 1:
-            lower = np.roll(met, 1, axis=axis)
-            lower[tuple(0 if i == axis else slice(None) for i in range(len(sizes)))] = False
-            is_minimal &= ~lower
-    choices = []
-    for index in np.argwhere(is_minimal):
-        chosen = [offers[i] for offers, i in zip(by_class, index, strict=True)]
-        price = float(sum(offer.price for offer in chosen)) + cache_price
-        improvement = tuple(float(offer.improvement) for offer in chosen)
-        choices.append(Choice(price, float(times[tuple(index)]), rate, improvement))
-    return choices, float(times.min())
-
-
-def _undominated(offers: Mapping[int, Sequence[Offer]], classes: int) -> list[list[Offer]]:
-    """Return the undominated offers of each class, by rising improvement and price."""
-    faults = [
-        f"offers of class {key!r}; a column from 0 to {classes - 1} expected"
-        for key in offers
-        if key not in range(classes)
-    ]
-    by_class: list[list[Offer]] = []
-    for column in range(classes):
-        undominated: list[Offer] = []
-        for offer in sorted(
-            [Offer(0.0, 0.0), *(Offer(*each) for each in offers.get(column, ()))],
-            key=lambda each: (each.price, -each.improvement),
-        ):
-            if not -100 < offer.improvement < math.inf or not 0 <= offer.price < math.inf:
-                faults.append(
-                    f"offer of class {column}: {offer.improvement!r} % for {offer.price!r}; above -100 % for 0 or more "
-                    "expected"
-                )
-            elif not undominated or offer.improvement > undominated[-1].improvement:
-                undominated.append(offer)
-        by_class.append(undominated)
-    if faults:
-        raise ConfigError(faults)
-    return by_class
-
-
 def _outermost(a: Floats, b: Floats) -> list[tuple[float, float]]:
     """Return the bounds ``a u + b v <= 1`` on shares u and v that no combination of others implies: a convex hull."""
     hull: list[tuple[float, float]] = []
@@ -491,18 +352,6 @@ def _table(seconds: ArrayLike) -> Floats:
             f"seconds[{process}, {column}] = {table[process, column]}; 0 or more, finite, expected"
         )
     return table
-
-
-def _scale(improvement: ArrayLike | None, classes: int) -> Floats:
-    if improvement is None:
-        return np.ones(classes)
-    percent = np.asarray(improvement, dtype=np.float64)
-    if percent.shape != (classes,):
-        raise ConfigError(f"improvement has shape {percent.shape}; ({classes},) expected, percent by class")
-    if not np.all(percent > -100):
-        raise ConfigError(f"improvement = {percent.tolist()}; percent above -100 expected")
-    scale: Floats = 100 / (100 + percent)
-    return scale
 
 
 def _columns(classes: int | Sequence[int], count: int) -> list[int]:

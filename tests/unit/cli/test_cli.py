@@ -11,7 +11,7 @@ import foresee
 from foresee.cli import main
 
 
-def test_the_version_is_that_of_the_package(capsys):
+def test_version_prints_the_package_version(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"foresee {foresee.__version__}\n"
 
@@ -43,7 +43,7 @@ def test_json_is_one_object_on_stdout(folder, tmp_path, capsys):
     assert facts["fingerprint"] == foresee.Index.open(path).fingerprint
 
 
-def test_update_says_what_changed(folder, tmp_path, capsys):
+def test_update_reports_changes(folder, tmp_path, capsys):
     path = tmp_path / "train.fidx"
     main(["index", str(folder), "-o", str(path)])
     (folder / "c" / "new.jpg").write_bytes(b"new")
@@ -83,7 +83,7 @@ def test_bad_input_has_exit_code_2_and_a_message_on_stderr(folder, arguments, ca
     assert not (tmp_path / "x.fidx").exists()
 
 
-def test_a_place_that_cannot_be_written_has_exit_code_3(folder, capsys):
+def test_an_unwritable_output_has_exit_code_3(folder, capsys):
     assert main(["index", str(folder), "-o", "/proc/nowhere/x.fidx"]) in (2, 3)
     assert "/proc/nowhere" in capsys.readouterr().err
 

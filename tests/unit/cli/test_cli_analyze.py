@@ -53,8 +53,8 @@ def facts(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) ->
 
 
 def test_json_has_every_process_and_the_slowest(capsys, folders: Path) -> None:
-    told = facts(capsys, str(folders / "a"))
-    (at,) = told["tables"]
+    result = facts(capsys, str(folders / "a"))
+    (at,) = result["tables"]
     assert at["seconds"] == MEASURED.tolist()
     assert at["slowest"] == {
         "process": "rank 0",
@@ -62,32 +62,32 @@ def test_json_has_every_process_and_the_slowest(capsys, folders: Path) -> None:
         "by_class": {"GFS-READ": 1.0, "GFS-META": 3.0, "LFS-READ": 2.0, "LFS-META": 0.5},
         "bottleneck": "GFS-META",
     }
-    assert (told["best_rate"], told["goal"], told["what_if"]) == (None, None, None)
-    assert told["limits"] == ["what a log cannot tell"]
+    assert (result["best_rate"], result["goal"], result["what_if"]) == (None, None, None)
+    assert result["limits"] == ["what a log cannot tell"]
 
 
 def test_what_if_and_goal_are_answered(capsys, folders: Path) -> None:
     arguments = [str(folders / "a"), "--what-if", "gfs-meta=+50", "LFS-READ=50%", "--goal", "5"]
-    told = facts(capsys, *arguments)
-    assert told["tables"][0]["what_if"]["seconds"] == pytest.approx(4.866667, abs=1e-6)
-    assert told["goal"]["met"]
+    result = facts(capsys, *arguments)
+    assert result["tables"][0]["what_if"]["seconds"] == pytest.approx(4.866667, abs=1e-6)
+    assert result["goal"]["met"]
     assert facts(capsys, str(folders / "a"), "--goal", "5 s", code=1)["goal"]["best"] == 6.5
 
 
 def test_rates_are_compared(capsys, folders: Path) -> None:
-    told = facts(capsys, f"0.75={folders / 'b'}", f"0.5={folders / 'a'}", "--goal", "4")
-    assert [at["rate"] for at in told["tables"]] == [0.5, 0.75]
-    assert told["best_rate"] == told["goal"]["minimum_rate"] == 0.75
-    told = facts(capsys, f"0.5={folders / 'a'}", f"0.75={folders / 'b'}", "--hit-rate", "0.625")
-    assert told["tables"][0]["slowest"]["seconds"] == pytest.approx(0.75 * 6.5)
-    assert "seconds at 0.625 are interpolated" in told["limits"][0]
+    result = facts(capsys, f"0.75={folders / 'b'}", f"0.5={folders / 'a'}", "--goal", "4")
+    assert [at["rate"] for at in result["tables"]] == [0.5, 0.75]
+    assert result["best_rate"] == result["goal"]["minimum_rate"] == 0.75
+    result = facts(capsys, f"0.5={folders / 'a'}", f"0.75={folders / 'b'}", "--hit-rate", "0.625")
+    assert result["tables"][0]["slowest"]["seconds"] == pytest.approx(0.75 * 6.5)
+    assert "seconds at 0.625 are interpolated" in result["limits"][0]
     joined = facts(capsys, f"0.5={folders / 'a'}", f"0.5={folders / 'b'}")
     assert len(joined["tables"][0]["processes"]) == 6
 
 
-def test_a_run_folders_epochs_are_told_apart(capsys, folders: Path) -> None:
-    told = facts(capsys, str(folders / "a"))["epochs"]
-    assert [(each["epoch"], each["slowest"]["seconds"]) for each in told] == [
+def test_epochs_of_a_run_folder_are_separate(capsys, folders: Path) -> None:
+    result = facts(capsys, str(folders / "a"))["epochs"]
+    assert [(each["epoch"], each["slowest"]["seconds"]) for each in result] == [
         (0, 0.75 * 6.5),
         (1, 0.25 * 6.5),
     ]
@@ -105,16 +105,16 @@ def test_a_pair_and_offers(capsys, folders: Path, tmp_path: Path) -> None:
         '[[offer]]\nname = "lfs-read"\nimprovement = 50\nprice = 80\n'
     )
     arguments = [str(folders / "a"), "--goal", "5", "--offers", str(path), "--pair", "gfs-meta", "lfs-read"]
-    told = facts(capsys, *arguments)["goal"]
-    assert told["offers"]["cheapest"]["price"] == 120
-    assert told["pair"][0]["corners"][0] == pytest.approx([0, 300])
+    result = facts(capsys, *arguments)["goal"]
+    assert result["offers"]["cheapest"]["price"] == 120
+    assert result["pair"][0]["corners"][0] == pytest.approx([0, 300])
     assert main(["analyze", *arguments]) == 0
     out = capsys.readouterr().out
     assert "cheapest: 120 for GFS-META +50 %, LFS-READ +50 %: 4.867 s" in out
     assert "goal 5 s: not met, 6.5 s at best" in out
     assert "GFS-META and LFS-READ: +0 % with +300 %" in out
-    told = facts(capsys, *arguments[:2], "1", *arguments[3:], code=1)["goal"]
-    assert "best" in told["offers"]
+    result = facts(capsys, *arguments[:2], "1", *arguments[3:], code=1)["goal"]
+    assert "best" in result["offers"]
     assert main(["analyze", *arguments[:2], "1", *arguments[3:]]) == 1
     assert "no offers meet it; 4.867 s at best" in capsys.readouterr().out
 
@@ -138,9 +138,7 @@ def test_the_table_has_the_slowest_first(capsys, folders: Path) -> None:
     assert "goal 4 s: met, at a cache rate of 0.75 and maybe at higher ones" in out
 
 
-def test_of_several_rates_the_slowest_few_are_shown_and_the_others_counted(
-    capsys, folders: Path, monkeypatch
-) -> None:
+def test_several_rates_show_the_slowest_and_count_the_others(capsys, folders: Path, monkeypatch) -> None:
     many = {name: table(np.tile(MEASURED, (7, 1))) for name in ("a", "b")}
     monkeypatch.setattr(analysis.ledger, "read", lambda path, *, epoch: many[Path(path).name])
     change = ["--what-if", "gfs-meta=+50"]
@@ -151,29 +149,29 @@ def test_of_several_rates_the_slowest_few_are_shown_and_the_others_counted(
     monkeypatch.setattr(analysis.ledger, "read_epochs", lambda path: {})
     assert main(["analyze", str(folders / "a"), *change]) == 0
     assert capsys.readouterr().out.count("and 11 more that are not slower") == 2
-    told = facts(capsys, str(folders / "a"), *change)["tables"][0]
-    assert [len(told["what_if"][key]) for key in ("totals", "seconds_by_process")] == [21, 21]
+    result = facts(capsys, str(folders / "a"), *change)["tables"][0]
+    assert [len(result["what_if"][key]) for key in ("totals", "seconds_by_process")] == [21, 21]
 
 
 def test_offers_and_changes_meet_a_goal_together(capsys, folders: Path, tmp_path: Path) -> None:
     path = tmp_path / "offers.toml"
     path.write_text('version = 1\n[[offer]]\nname = "gfs-read"\nimprovement = 10\nprice = 7\n')
     changes = ["--what-if", "gfs-meta=+140", "lfs-read=+120"]
-    asked = [str(folders / "a"), *changes, "--offers", str(path), "--goal"]
-    assert main(["analyze", *asked, "4"]) == 0
+    requested = [str(folders / "a"), *changes, "--offers", str(path), "--goal"]
+    assert main(["analyze", *requested, "4"]) == 0
     out = capsys.readouterr().out
     assert "goal 4 s: met" in out
     assert "cheapest: 0 for no change: 3.942 s" in out
     assert "no offers meet it" not in out
-    assert main(["analyze", *asked, "3.8"]) == 0
+    assert main(["analyze", *requested, "3.8"]) == 0
     out = capsys.readouterr().out
     assert "goal 3.8 s: not met, 3.942 s at best" in out
     assert "cheapest: 7 for GFS-READ +10 % on top of the changes: 3.761 s" in out
-    assert main(["analyze", *asked, "3.5"]) == 1
+    assert main(["analyze", *requested, "3.5"]) == 1
     assert "no offers meet it; 3.761 s at best" in capsys.readouterr().out
 
 
-def test_the_fewest_changes_come_first_and_more_where_they_are_smaller(capsys, folders: Path) -> None:
+def test_sets_are_ordered_by_classes_then_by_gain(capsys, folders: Path) -> None:
     assert main(["analyze", str(folders / "a"), "--goal", "5.5"]) == 1
     out = capsys.readouterr().out
     assert "fewest changes: LFS-READ +100 %\nor 2 classes: GFS-META and LFS-READ +25 % each\n" in out
@@ -184,7 +182,7 @@ def test_the_fewest_changes_come_first_and_more_where_they_are_smaller(capsys, f
     assert "fewest" not in capsys.readouterr().out
 
 
-def test_what_was_not_measured_is_shown_as_such_and_not_computed_with(capsys, folders: Path) -> None:
+def test_missing_values_are_shown_and_not_computed_with(capsys, folders: Path) -> None:
     assert main(["analyze", str(folders / "c")]) == 0
     out = capsys.readouterr().out
     assert "?" in out.splitlines()[1]
@@ -231,7 +229,7 @@ def test_a_picture_of_a_pair_has_a_curve_per_rate(
     assert {"GFS-META faster by", "LFS-READ faster by", "0 %"} <= set(pictures.texts(path))
 
 
-def test_epochs_have_pictures_of_their_own(capsys, folders: Path, tmp_path: Path, monkeypatch) -> None:
+def test_epochs_have_figures(capsys, folders: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setattr(analysis.ledger, "epoch_seconds", lambda path: {0: 9.0, 1: 8.0})
     written = pictures.watch(monkeypatch)
     lines, bars = tmp_path / "lines.svg", tmp_path / "bars.svg"
@@ -260,7 +258,7 @@ def test_epochs_have_pictures_of_their_own(capsys, folders: Path, tmp_path: Path
     capsys.readouterr()
 
 
-def test_a_picture_of_many_epochs_shows_the_first_and_says_so() -> None:
+def test_a_figure_of_many_epochs_shows_the_first_and_states_that() -> None:
     slowest = {"seconds": 1.0, "by_class": {"GFS-READ": 1.0}}
     epochs = [{"epoch": epoch, "seconds": 2.0, "slowest": slowest} for epoch in range(90)]
     for draw in (_analysis_plots.epochs, _analysis_plots.epoch_bars):
@@ -329,7 +327,7 @@ def test_bad_input_is_named(capsys, folders: Path, monkeypatch, arguments: list[
     assert expected in capsys.readouterr().err
 
 
-def test_a_package_that_is_missing_is_the_environments_fault(capsys, tmp_path: Path, monkeypatch) -> None:
+def test_a_missing_package_has_exit_code_3(capsys, tmp_path: Path, monkeypatch) -> None:
     import importlib.util
 
     (tmp_path / "a.darshan").write_bytes(b"")
@@ -338,10 +336,10 @@ def test_a_package_that_is_missing_is_the_environments_fault(capsys, tmp_path: P
     assert "foresee[darshan]" in capsys.readouterr().err
 
 
-def test_the_loop_that_waited_longest_says_for_what(capsys, folders: Path) -> None:
-    told = facts(capsys, str(folders / "a"), str(folders / "b"))
-    assert [each["path"] for each in told["waits"]] == [str(folders / "a"), str(folders / "b")]
-    assert told["waits"][0]["ranks"]["rank 1"]["transform"] == 4.0
-    assert told["waits"][1]["ranks"] == {}
+def test_the_longest_wait_is_shown_by_cause(capsys, folders: Path) -> None:
+    result = facts(capsys, str(folders / "a"), str(folders / "b"))
+    assert [each["path"] for each in result["waits"]] == [str(folders / "a"), str(folders / "b")]
+    assert result["waits"][0]["ranks"]["rank 1"]["transform"] == 4.0
+    assert result["waits"][1]["ranks"] == {}
     assert main(["analyze", str(folders / "a")]) == 0
     assert "waited longest: rank 1, 6.001 s (transform 4, origin_read 2)" in capsys.readouterr().out

@@ -15,7 +15,7 @@ from foresee.cli import main
 
 
 @pytest.mark.parametrize(
-    ("more", "code", "said"),
+    ("more", "code", "expected"),
     [
         (["--processes", "0"], 2, "--processes 0: a whole number from 1"),
         (["--rates", "nan"], 2, "--rates 'nan': cache rates from 0 to 1"),
@@ -26,23 +26,23 @@ from foresee.cli import main
         (["--files", "1PB:1000"], 2, "fewer files by --files"),
     ],
 )
-def test_bad_words_end_it_before_a_file_is_made(
-    capsys, tmp_path: pathlib.Path, places: list[str], more: list[str], code: int, said: str
+def test_bad_input_is_refused_before_a_file_is_created(
+    capsys, tmp_path: pathlib.Path, places: list[str], more: list[str], code: int, expected: str
 ) -> None:
     assert main(["bench", "storage", *places, *more]) == code
     out, err = capsys.readouterr()
-    assert (out, said in err) == ("", True), err
+    assert (out, expected in err) == ("", True), err
     assert empty(tmp_path)
 
 
-def test_a_folder_with_something_in_it_is_refused(capsys, tmp_path: pathlib.Path, places: list[str]) -> None:
+def test_a_folder_that_is_not_empty_is_refused(capsys, tmp_path: pathlib.Path, places: list[str]) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "mine").write_text("stays")
     assert main(["bench", "storage", *places]) == 2
     assert re.search(r"run: not empty; .* name another with --folder", capsys.readouterr().err)
 
 
-def test_without_pyarrow_it_says_what_to_install_before_it_measures(
+def test_missing_pyarrow_is_reported_before_the_measurement(
     capsys, tmp_path: pathlib.Path, places: list[str], monkeypatch
 ) -> None:
     find = importlib.util.find_spec
@@ -52,7 +52,7 @@ def test_without_pyarrow_it_says_what_to_install_before_it_measures(
     assert not (tmp_path / "run").exists()
 
 
-def test_progress_goes_to_a_terminal_and_says_what_is_left(capsys, monkeypatch) -> None:
+def test_progress_on_a_terminal_shows_the_remaining_time(capsys, monkeypatch) -> None:
     from foresee.cli.bench import storage
 
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)

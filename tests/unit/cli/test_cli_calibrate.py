@@ -114,7 +114,7 @@ def test_an_index_is_an_origin(folder: Path, tmp_path: Path) -> None:
     assert again.curve("origin.read")
 
 
-def test_what_fio_has_measured_is_not_measured_again(
+def test_results_of_fio_are_not_measured_again(
     scratch: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     results = tmp_path / "fio.json"
@@ -130,9 +130,7 @@ def test_what_fio_has_measured_is_not_measured_again(
     assert "memcpy.rate" in capsys.readouterr().out
 
 
-def test_a_profile_that_is_there_is_written_over_only_by_force(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_only_force_overwrites_a_profile(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "profile.toml"
     path.write_text("mine")
     command = ["calibrate", "--seconds", "0.1", "--only", "memcpy", "-o", str(path)]

@@ -69,9 +69,9 @@ def facts(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) ->
     return json.loads(capsys.readouterr().out)
 
 
-def arms(told: dict) -> dict[str, dict]:
+def arms(result: dict) -> dict[str, dict]:
     """Policies by name."""
-    return {arm["policy"]: arm for arm in told["policies"]}
+    return {arm["policy"]: arm for arm in result["policies"]}
 
 
 def changed(tmp_path: Path, *changes: tuple[str, str]) -> str:
@@ -86,23 +86,23 @@ def changed(tmp_path: Path, *changes: tuple[str, str]) -> str:
 
 
 def test_the_papers_table_to_the_cent(capsys) -> None:
-    told = facts(capsys, JOB, "--prices", PRICES, "--compat", "paper")
-    totals = {policy: arm["total"] for policy, arm in arms(told).items() if "total" in arm}
+    result = facts(capsys, JOB, "--prices", PRICES, "--compat", "paper")
+    totals = {policy: arm["total"] for policy, arm in arms(result).items() if "total" in arm}
     assert totals == pytest.approx(
         {"direct": 2.676521, "disk": 2.0565495, "full_fetch": 2.17205094}, rel=1e-8
     )
-    assert told["period"] == "month"
-    assert "how long cache waits for data is not known" in arms(told)["cache"]["missing"]
+    assert result["period"] == "month"
+    assert "how long cache waits for data is not known" in arms(result)["cache"]["missing"]
 
 
 def test_by_default_storage_is_paid_for_the_run_and_ranks_fetch_their_own(capsys) -> None:
-    told = facts(capsys, JOB, "--prices", PRICES)
-    policies = arms(told)
+    result = facts(capsys, JOB, "--prices", PRICES)
+    policies = arms(result)
     assert policies["direct"]["storage"] == pytest.approx(0.00115334, rel=1e-5)
     assert policies["full_fetch"]["lists"] == 2 * 3 * 42 * 14
     assert policies["full_fetch"]["requests"] == pytest.approx(0.05124)
-    assert (told["currency"], told["machines"], told["samples"]) == ("USD", 3, 42000)
-    assert told["prices"][0] == {
+    assert (result["currency"], result["machines"], result["samples"]) == ("USD", 3, 42000)
+    assert result["prices"][0] == {
         "kind": "vm",
         "name": "vm",
         "price": 0.546,
@@ -112,8 +112,8 @@ def test_by_default_storage_is_paid_for_the_run_and_ranks_fetch_their_own(capsys
 
 
 def test_break_even_is_where_both_cost_the_same(capsys, tmp_path: Path) -> None:
-    told = facts(capsys, JOB, "--prices", PRICES)
-    point = next(point for point in told["break_even"] if point["policy"] == "full_fetch")
+    result = facts(capsys, JOB, "--prices", PRICES)
+    point = next(point for point in result["break_even"] if point["policy"] == "full_fetch")
     path = changed(tmp_path, ("full_fetch = 350.2", f"full_fetch = {point['wait_seconds']!r}"))
     policies = arms(facts(capsys, path, "--prices", PRICES))
     assert policies["full_fetch"]["total"] == pytest.approx(policies["disk"]["total"])
@@ -124,7 +124,7 @@ def test_break_even_is_where_both_cost_the_same(capsys, tmp_path: Path) -> None:
     assert point["runs_per_month"] > 0
 
 
-def test_what_a_cache_misses_is_counted_in_the_known_order(capsys, tmp_path: Path) -> None:
+def test_cache_misses_are_counted_in_the_known_order(capsys, tmp_path: Path) -> None:
     path = changed(tmp_path, ("wait_time = {disk = 228.9,", "wait_time = {cache = 1, disk = 228.9,"))
     policies = arms(facts(capsys, path, "--prices", PRICES))
     assert not policies["cache"]["estimated"]
@@ -139,7 +139,7 @@ def test_what_a_cache_misses_is_counted_in_the_known_order(capsys, tmp_path: Pat
     assert policies["cache"]["lists"] == 2 * 3 * 42
 
 
-def test_foresee_lists_once_and_reads_what_its_ranks_have_not_seen(capsys, tmp_path: Path) -> None:
+def test_foresee_lists_once_and_reads_each_sample_once_per_rank(capsys, tmp_path: Path) -> None:
     tier = '[[cluster.tiers]]\nname = "disk"\ncapacity = "300 MB"\n\n[cache.window]'
     changes = ("wait_time = {disk", "wait_time = {foresee = 1, disk"), ("[cache.window]", tier)
     arm = arms(facts(capsys, changed(tmp_path, *changes), "--prices", PRICES))["foresee"]
@@ -186,9 +186,7 @@ def book(tmp_path: Path, *changes: tuple[str, str]) -> str:
         (257, 64),
     ],
 )
-def test_a_last_batch_is_left_out_as_runs_leave_it_out(
-    capsys, tmp_path: Path, samples: int, each: int
-) -> None:
+def test_a_dropped_last_batch_costs_nothing(capsys, tmp_path: Path, samples: int, each: int) -> None:
     path = changed(
         tmp_path,
         ("samples = 42_000", f"samples = {samples}"),
@@ -200,9 +198,9 @@ def test_a_last_batch_is_left_out_as_runs_leave_it_out(
         ),
         ("fetch = 1024", "fetch = 20"),
     )
-    told = facts(capsys, path, "--prices", PRICES)
-    policies = arms(told)
-    assert told["compute_seconds"] == 2 * (each // 32) * 2.0
+    result = facts(capsys, path, "--prices", PRICES)
+    policies = arms(result)
+    assert result["compute_seconds"] == 2 * (each // 32) * 2.0
     assert policies["direct"]["gets"] == 2 * 4 * each
     assert (policies["full_fetch"]["gets"], policies["full_fetch"]["lists"]) == (
         2 * 4 * each,
@@ -231,15 +229,15 @@ def test_no_whole_step_is_an_error_as_in_a_run(capsys, tmp_path: Path) -> None:
 
 def test_reads_and_waits_are_those_of_simulate(capsys, tmp_path: Path) -> None:
     path = written(tmp_path, SIMULATED)
-    told = facts(capsys, path, "--prices", PRICES)
-    policies = arms(told)
+    result = facts(capsys, path, "--prices", PRICES)
+    policies = arms(result)
     assert main(["simulate", path, "--order", "distributed", "--policies", *policies, "--json"]) == 0
     for run in json.loads(capsys.readouterr().out)["runs"]:
         arm = policies[run["policy"]]
         assert not arm["estimated"]
         assert arm["gets"] == run["origin_requests"]
         assert arm["wait_from"] == "simulated"
-        assert told["compute_seconds"] + arm["wait_seconds"] == pytest.approx(run["total_s"])
+        assert result["compute_seconds"] + arm["wait_seconds"] == pytest.approx(run["total_s"])
         lists = {"foresee": 3, "disk": 0, "direct": 27, "cache": 27}
         assert arm["lists"] == lists.get(run["policy"], run["listings"] * 3)
     # Prefetches that come too late are read twice; what is there already is not fetched.
@@ -248,7 +246,7 @@ def test_reads_and_waits_are_those_of_simulate(capsys, tmp_path: Path) -> None:
     assert policies["foresee"]["gets"] < policies["cache"]["gets"]
 
 
-def test_where_tiers_hold_all_simulation_and_order_count_the_same(capsys, tmp_path: Path) -> None:
+def test_with_large_tiers_simulation_and_order_agree(capsys, tmp_path: Path) -> None:
     full = ('capacity = "60 MB"', 'capacity = "1 GB"')
     simulated = arms(facts(capsys, written(tmp_path, SIMULATED, full), "--prices", PRICES))["foresee"]
     bare = written(
@@ -264,7 +262,7 @@ def test_where_tiers_hold_all_simulation_and_order_count_the_same(capsys, tmp_pa
     assert simulated["storage"] > 0
 
 
-def test_a_wait_that_is_given_goes_before_the_simulated_one(capsys, tmp_path: Path) -> None:
+def test_a_given_wait_has_precedence_over_the_simulated_one(capsys, tmp_path: Path) -> None:
     path = written(tmp_path, SIMULATED, ("[cost]", "[cost]\nwait_time = {cache = 77}"))
     policies = arms(facts(capsys, path, "--prices", PRICES))
     assert (policies["cache"]["wait_seconds"], policies["cache"]["wait_from"]) == (77, "job")
@@ -273,7 +271,7 @@ def test_a_wait_that_is_given_goes_before_the_simulated_one(capsys, tmp_path: Pa
     assert "waiting of direct, disk, full_fetch, fifty_fifty, foresee is simulated" in capsys.readouterr().out
 
 
-def test_what_was_not_simulated_is_marked_or_missing_and_says_why(
+def test_estimates_and_missing_rows_have_a_reason(
     capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     policies = arms(facts(capsys, JOB, "--prices", PRICES))
@@ -300,25 +298,25 @@ def test_what_was_not_simulated_is_marked_or_missing_and_says_why(
 
 def test_a_job_has_one_data_size(capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, SIMULATED, ("[cost]", '[cost]\negress = "internet"'))
-    told = facts(capsys, path, "--prices", book(tmp_path))
+    result = facts(capsys, path, "--prices", book(tmp_path))
     run = simulation.Run(jobspec.read(path), "direct", order="distributed").finish()
     # Each of three epochs reads every sample once. What is drawn again makes the sum more than 300 MB.
-    assert told["bytes"] == run.origin_bytes / 3 > 3000 * 100_000 * 1.05
+    assert result["bytes"] == run.origin_bytes / 3 > 3000 * 100_000 * 1.05
     for policy in ("direct", "full_fetch", "foresee"):
         left = simulation.Run(jobspec.read(path), policy, order="distributed").finish().origin_bytes
-        assert arms(told)[policy]["egress"] == pytest.approx(
+        assert arms(result)[policy]["egress"] == pytest.approx(
             cost.egress_cost(left, ((1e9, 0.1), (1e10, 0.01)))
         )
     monkeypatch.setattr(_bucket_runs, "SIMULATED_MAX", 2999)
-    assert _bucket_runs.drawn_bytes(jobspec.read(path).data) == pytest.approx(told["bytes"], rel=0.03)
+    assert _bucket_runs.drawn_bytes(jobspec.read(path).data) == pytest.approx(result["bytes"], rel=0.03)
 
 
-def test_computing_at_a_rate_takes_what_the_data_take(capsys, tmp_path: Path) -> None:
-    told = facts(capsys, written(tmp_path, SIMULATED), "--prices", PRICES)
-    assert told["compute_seconds"] == pytest.approx(3 * told["bytes"] / 3 / 50e6)
+def test_computing_at_a_rate_follows_the_bytes(capsys, tmp_path: Path) -> None:
+    result = facts(capsys, written(tmp_path, SIMULATED), "--prices", PRICES)
+    assert result["compute_seconds"] == pytest.approx(3 * result["bytes"] / 3 / 50e6)
     path = written(tmp_path, SIMULATED, ("epochs = 3", "epochs = 3\nsteps_per_epoch = 10"))
-    told = facts(capsys, path, "--prices", PRICES)
-    assert told["compute_seconds"] == pytest.approx(3 * 10 * 16 * told["bytes"] / 3000 / 50e6)
+    result = facts(capsys, path, "--prices", PRICES)
+    assert result["compute_seconds"] == pytest.approx(3 * 10 * 16 * result["bytes"] / 3000 / 50e6)
 
 
 def test_runs_of_a_month_leave_through_one_tariff(capsys, tmp_path: Path) -> None:
@@ -329,11 +327,11 @@ def test_runs_of_a_month_leave_through_one_tariff(capsys, tmp_path: Path) -> Non
         ("[cost]", '[cost]\nperiod = "month"\negress = "internet"'),
         ('root_disk = "16 GB"', 'root_disk = "0 B"'),
     )
-    told = facts(capsys, path, "--prices", book(tmp_path, dear))
-    policies = arms(told)
-    point = next(point for point in told["break_even"] if point["policy"] == "full_fetch")
+    result = facts(capsys, path, "--prices", book(tmp_path, dear))
+    policies = arms(result)
+    point = next(point for point in result["break_even"] if point["policy"] == "full_fetch")
     bucket, disk = policies["full_fetch"], policies["disk"]
-    runs, each = point["runs_per_month"], 2 * told["bytes"]
+    runs, each = point["runs_per_month"], 2 * result["bytes"]
     in_bucket = bucket["storage"] + runs * (bucket["machines"] + bucket["requests"])
     in_bucket += cost.egress_cost(runs * each, ((1e9, 0.1), (1e10, 0.01), (float("inf"), 0.001)))
     assert in_bucket == pytest.approx(disk["storage"] + runs * disk["machines"])
@@ -346,13 +344,13 @@ def test_runs_of_a_month_leave_through_one_tariff(capsys, tmp_path: Path) -> Non
     assert policies["full_fetch"]["total"] == pytest.approx(policies["disk"]["total"])
 
 
-def test_beyond_the_last_tier_no_point_is_told(capsys, tmp_path: Path) -> None:
+def test_beyond_the_last_tier_there_is_no_break_even(capsys, tmp_path: Path) -> None:
     path = changed(tmp_path, ("[cost]", '[cost]\nperiod = "month"\negress = "internet"'))
     ends = ('{up_to = "10 GB", price = 0.01}, {price = 0.001}]', '{up_to = "1.1 GB", price = 0}]')
     cheap = ("price = 0.1}", "price = 0}")
     prices = book(tmp_path, ends, cheap, ("price = 0.04\n", "price = 1\n"))
-    told = facts(capsys, path, "--prices", prices)
-    point = next(point for point in told["break_even"] if point["policy"] == "full_fetch")
+    result = facts(capsys, path, "--prices", prices)
+    point = next(point for point in result["break_even"] if point["policy"] == "full_fetch")
     assert point["runs_per_month"] is None
     assert point["runs_known_to"] == pytest.approx(1.1e9 / 0.54e9)
     assert point["bytes_known_to"] == pytest.approx(0.55e9)
@@ -360,7 +358,7 @@ def test_beyond_the_last_tier_no_point_is_told(capsys, tmp_path: Path) -> None:
     assert "no number of runs a month below 2.037, where it ends" in capsys.readouterr().out
 
 
-def test_a_disk_is_asked_for_where_one_is_used(capsys, tmp_path: Path) -> None:
+def test_a_disk_price_is_required_only_with_a_disk(capsys, tmp_path: Path) -> None:
     bare = written(tmp_path, SIMULATED, ('disk = "disk"\n', ""))
     policies = arms(facts(capsys, bare, "--prices", PRICES))
     assert {policy for policy, arm in policies.items() if "total" in arm} == {"direct"}
@@ -373,13 +371,13 @@ def test_a_disk_is_asked_for_where_one_is_used(capsys, tmp_path: Path) -> None:
             ("[cache.window]", '[cache]\npolicies = ["direct", "fifty_fifty", "foresee"]\n[cache.window]'),
         )
         code = main(["cost", path, "--prices", PRICES, "--json"])
-        told = capsys.readouterr()
+        result = capsys.readouterr()
         if line == 'cache_in = "ram"':
             assert code == 0
-            assert all("total" in arm for arm in json.loads(told.out)["policies"])
+            assert all("total" in arm for arm in json.loads(result.out)["policies"])
         else:
             assert code == 2
-            assert "cost.disk is missing" in told.err
+            assert "cost.disk is missing" in result.err
 
 
 def test_a_job_at_azure_needs_a_machines_price_only(capsys, tmp_path: Path) -> None:
@@ -398,11 +396,11 @@ def test_a_job_at_azure_needs_a_machines_price_only(capsys, tmp_path: Path) -> N
         ('disk = "disk"', 'cache_in = "ram"'),
         ("[cache.window]", '[cache]\npolicies = ["direct", "foresee"]\n[cache.window]'),
     )
-    told = facts(capsys, path, "--prices", str(machine))
-    assert all(arm["total"] > 0 for arm in told["policies"])
+    result = facts(capsys, path, "--prices", str(machine))
+    assert all(arm["total"] > 0 for arm in result["policies"])
 
 
-def test_a_large_run_is_estimated_and_says_so(capsys, tmp_path: Path) -> None:
+def test_a_large_run_is_marked_as_an_estimate(capsys, tmp_path: Path) -> None:
     path = changed(
         tmp_path,
         ("epochs = 2", "epochs = 600"),
@@ -416,7 +414,7 @@ def test_a_large_run_is_estimated_and_says_so(capsys, tmp_path: Path) -> None:
     assert f"~{arm['gets']:,}" in capsys.readouterr().out
 
 
-def test_computing_follows_from_train_where_it_is_not_given(capsys, tmp_path: Path) -> None:
+def test_compute_time_defaults_to_the_train_section(capsys, tmp_path: Path) -> None:
     path = changed(
         tmp_path, ("compute_time = 0\n", ""), ("batch = 512", 'batch = 512\ncompute_step = "0.5 s"')
     )
@@ -436,7 +434,7 @@ def test_the_table_has_policies_points_and_dates(capsys) -> None:
     assert "prices of 2021-10-04" in out
 
 
-def test_a_budget_that_nothing_keeps_is_exit_code_1(capsys) -> None:
+def test_a_budget_below_all_policies_has_exit_code_1(capsys) -> None:
     assert main(["cost", JOB, "--prices", PRICES, "--budget", "0.2"]) == 0
     assert main(["cost", JOB, "--prices", PRICES, "--budget", "0.1"]) == 1
     assert main(["cost", JOB, "--prices", PRICES, "--budget", "-1"]) == 2
@@ -459,7 +457,7 @@ def test_a_budget_that_nothing_keeps_is_exit_code_1(capsys) -> None:
         ([("wait_time = {disk = 228.9, direct = 1574.2, full_fetch = 350.2}", "")], "the cost of any policy"),
     ],
 )
-def test_what_is_missing_or_wrong_is_named(capsys, tmp_path: Path, changes: list, expected: str) -> None:
+def test_missing_and_wrong_values_are_named(capsys, tmp_path: Path, changes: list, expected: str) -> None:
     assert main(["cost", changed(tmp_path, *changes), "--prices", PRICES]) == 2
     assert expected in capsys.readouterr().err
 
@@ -471,7 +469,7 @@ def test_two_currencies_are_not_added(capsys, tmp_path: Path) -> None:
     assert "prices in EUR and USD: one currency expected" in capsys.readouterr().err
 
 
-def test_files_that_are_not_there_are_bad_input(capsys) -> None:
+def test_missing_files_are_bad_input(capsys) -> None:
     assert main(["cost", "gone.toml"]) == 2
     assert main(["cost", JOB, "--prices", "gone.toml"]) == 2
     assert "gone.toml" in capsys.readouterr().err
@@ -483,11 +481,11 @@ def test_the_size_may_come_from_an_index(capsys, tmp_path: Path, folder: Path) -
     path = changed(
         tmp_path, ("samples = 42_000\n", 'index = "a.fidx"\n'), ('size = "6428.571428571428 B"\n', "")
     )
-    told = facts(capsys, path, "--prices", PRICES)
-    assert (told["samples"], told["bytes"]) == (23, 23 * 8)
+    result = facts(capsys, path, "--prices", PRICES)
+    assert (result["samples"], result["bytes"]) == (23, 23 * 8)
 
 
-def test_policies_that_have_no_price_are_named(capsys, tmp_path: Path) -> None:
+def test_unpriced_policies_are_named(capsys, tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     text = SIMULATED.replace(
         "[cache.window]", '[cache]\npolicies = ["naive", "direct", "nopfs"]\n[cache.window]'

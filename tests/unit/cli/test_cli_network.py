@@ -40,24 +40,29 @@ def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
 
 
 def test_json_has_the_figures_of_example_a(capsys) -> None:
-    told = facts(capsys, EXAMPLE, "--bandwidth", "8bit/s", "--efficiency", "1")
-    (row,) = told["table"]
+    result = facts(capsys, EXAMPLE, "--bandwidth", "8bit/s", "--efficiency", "1")
+    (row,) = result["table"]
     expected = {"oracle": 9, "mercury": 11, "barrier": 13, "fifo_packet": 13, "fifo_tensor": 17}
     assert row["t_iter"] == expected
     assert row["speed"] == pytest.approx({policy: 9 / time for policy, time in expected.items()})
     assert row["gain_over_fifo_tensor"] == 17 / 11
     assert (row["bandwidth"], row["exact_clipping_seconds"]) == (1.0, 2.0)
-    assert told["minimum_bandwidth"] == pytest.approx(
+    assert result["minimum_bandwidth"] == pytest.approx(
         {"oracle": 0, "mercury": 11, "barrier": 11, "fifo_packet": 11, "fifo_tensor": 22}
     )
-    assert (told["model"], told["tensors"], told["bytes"], told["oracle_seconds"]) == ("example", 3, 8, 9.0)
-    assert (told["slack"], told["linear_scaling_samples_per_second"]) == (0.99, 1.0)
+    assert (result["model"], result["tensors"], result["bytes"], result["oracle_seconds"]) == (
+        "example",
+        3,
+        8,
+        9.0,
+    )
+    assert (result["slack"], result["linear_scaling_samples_per_second"]) == (0.99, 1.0)
 
 
 def test_the_papers_reading_changes_fifo_tensor_and_leaves_framing_out(capsys) -> None:
-    told = facts(capsys, EXAMPLE, "--bandwidth", "1B/s", "--compat", "paper")
-    assert told["table"][0]["t_iter"]["fifo_tensor"] == 15
-    assert (told["compat"], told["framing"], told["ranks"]) == ("paper", 1.0, None)
+    result = facts(capsys, EXAMPLE, "--bandwidth", "1B/s", "--compat", "paper")
+    assert result["table"][0]["t_iter"]["fifo_tensor"] == 15
+    assert (result["compat"], result["framing"], result["ranks"]) == ("paper", 1.0, None)
 
 
 def test_ranks_and_servers_take_their_share_of_the_link(capsys) -> None:
@@ -79,11 +84,11 @@ def test_ranks_and_servers_take_their_share_of_the_link(capsys) -> None:
 
 
 def test_a_sweep_goes_from_one_bandwidth_to_the_other(capsys) -> None:
-    told = facts(capsys, VGG, "--sweep", "100Mbit/s", "12.5GB/s")
-    rates = [row["bandwidth"] for row in told["table"]]
+    result = facts(capsys, VGG, "--sweep", "100Mbit/s", "12.5GB/s")
+    rates = [row["bandwidth"] for row in result["table"]]
     assert len(rates) == 13
     assert (rates[0], rates[-1]) == pytest.approx((12.5e6, 12.5e9))
-    speeds = [row["speed"]["mercury"] for row in told["table"]]
+    speeds = [row["speed"]["mercury"] for row in result["table"]]
     assert speeds == sorted(speeds)
 
 
@@ -101,7 +106,7 @@ def test_a_sweep_goes_from_one_bandwidth_to_the_other(capsys) -> None:
         ("7B/s", 7.0),
     ],
 )
-def test_bandwidths_are_written_as_people_write_them(capsys, word: str, rate: float) -> None:
+def test_bandwidths_have_common_spellings(capsys, word: str, rate: float) -> None:
     assert facts(capsys, EXAMPLE, "--bandwidth", word)["table"][0]["bandwidth"] == rate
 
 
@@ -115,9 +120,9 @@ def test_the_report_has_table_needs_and_curves(capsys) -> None:
     )
     assert "0.667 (4 ranks, 0 dedicated servers)" in lines[1]
     (row,) = [line for line in lines if line.lstrip().startswith("1 Gbit/s") and " x" in line]
-    told = facts(capsys, VGG, "--bandwidth", "1gbit/s", "--ranks", "4")["table"][0]
-    assert f"{told['t_iter']['mercury']:.2f} s" in row
-    assert f"{told['gain_over_fifo_tensor']:.2f} x" in row
+    result = facts(capsys, VGG, "--bandwidth", "1gbit/s", "--ranks", "4")["table"][0]
+    assert f"{result['t_iter']['mercury']:.2f} s" in row
+    assert f"{result['gain_over_fifo_tensor']:.2f} x" in row
     assert "needed for 99 % of the speed without a network" in out
     assert "less than WFBP" in out
     plot = out.split("speed against bandwidth\n")[1]
@@ -159,12 +164,12 @@ def test_a_name_cannot_break_the_picture(tmp_path: Path, capsys) -> None:
     assert "1 tensor," in capsys.readouterr().out
 
 
-def test_a_slack_that_is_asked_for_and_not_reached_has_exit_code_1(capsys) -> None:
+def test_a_slack_that_is_not_reached_has_exit_code_1(capsys) -> None:
     assert facts(capsys, VGG, "--bandwidth", "1gbit/s")["slack"] == 0.99
     facts(capsys, VGG, "--bandwidth", "1gbit/s", "100gbit/s", "--slack", "0.9")
     facts(capsys, VGG, "--bandwidth", "1gbit/s", "--slack", "0.9", code=1)
-    told = facts(capsys, VGG, "--slack", "1", code=1)
-    assert told["minimum_bandwidth"]["mercury"] is None
+    result = facts(capsys, VGG, "--slack", "1", code=1)
+    assert result["minimum_bandwidth"]["mercury"] is None
     assert main(["network", VGG, "--slack", "1"]) == 1
     assert "out of reach" in capsys.readouterr().out
 
@@ -204,7 +209,7 @@ def test_bad_input_has_exit_code_2_and_a_message(capsys, arguments: list[str], e
     assert expected in err
 
 
-def test_a_place_that_refuses_the_picture_has_exit_code_3(capsys, monkeypatch, tmp_path: Path) -> None:
+def test_an_unwritable_figure_has_exit_code_3(capsys, monkeypatch, tmp_path: Path) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied", "curves.svg")
 

@@ -52,20 +52,20 @@ def test_a_tilde_is_the_home_folder_in_every_path_of_a_job_file(home: Path, tmp_
     """
     (folder / "job.toml").write_text(text)
     read = jobspec.read("~/jobs/job.toml")
-    told = (read.data.index, read.cluster.profile, read.gradients.model, read.run.folder)
-    assert told == tuple(f"{home}/{name}" for name in ("data.fidx", "profile.toml", "model.json", "run"))
+    result = (read.data.index, read.cluster.profile, read.gradients.model, read.run.folder)
+    assert result == tuple(f"{home}/{name}" for name in ("data.fidx", "profile.toml", "model.json", "run"))
 
 
-def test_a_missing_file_says_what_its_folder_has_and_what_makes_it(home: Path, capsys) -> None:
-    def said(*arguments: str) -> str:
+def test_a_missing_file_is_reported_with_candidates_and_remedy(home: Path, capsys) -> None:
+    def errors(*arguments: str) -> str:
         assert main(arguments) == 2
         return capsys.readouterr().err
 
-    assert f"{home}/jbo.toml: no such file; {home} has job.toml, profile.toml" in said(
+    assert f"{home}/jbo.toml: no such file; {home} has job.toml, profile.toml" in errors(
         "simulate", "~/jbo.toml"
     )
-    assert f"no such file, nor a folder {home}/no" in said("cost", "~/no/job.toml")
-    assert "no such file, and no published scenario; did you mean thesis_" in said("simulate", "thesis_")
+    assert f"no such file, nor a folder {home}/no" in errors("cost", "~/no/job.toml")
+    assert "no such file, and no published scenario; did you mean thesis_" in errors("simulate", "thesis_")
     gone = FileNotFoundError(2, "No such file", str(home / "none" / ".." / "gone" / "profile.toml"))
     (home / "none").mkdir()
     (home / "gone").mkdir()
@@ -76,11 +76,11 @@ def test_a_missing_file_says_what_its_folder_has_and_what_makes_it(home: Path, c
     catalog = str(home / "none.db")
     assert (
         f"{catalog}: there is no catalog; `foresee stagger calibrate --catalog {catalog}` measures jobs"
-        in said("stagger", "predict", *pair, "--catalog", catalog)
+        in errors("stagger", "predict", *pair, "--catalog", catalog)
     )
 
 
-def test_all_faults_of_a_job_file_come_at_once_those_of_its_profile_too(tmp_path: Path) -> None:
+def test_all_faults_of_a_job_file_and_its_profile_come_at_once(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(
         'version = 1\nmachine = "a"\ndate = 2026-11-22\n[[figure]]\nname = "x"\n'
     )
@@ -88,14 +88,14 @@ def test_all_faults_of_a_job_file_come_at_once_those_of_its_profile_too(tmp_path
     (tmp_path / "job.toml").write_text(text)
     with pytest.raises(ConfigError) as caught:
         jobspec.read(tmp_path / "job.toml")
-    told = str(caught.value)
+    result = str(caught.value)
     for fault in (
         "version is missing",
         "train.batch = 0",
         "did you mean epochs",
         "p.toml: figure[0].value is missing",
     ):
-        assert told.count(fault) == 1, (fault, told)
+        assert result.count(fault) == 1, (fault, result)
     (tmp_path / "job.toml").write_text(text.replace("p.toml", "none.toml"))
     with pytest.raises(ConfigError, match="`foresee calibrate` measures one") as caught:
         jobspec.read(tmp_path / "job.toml")
@@ -108,16 +108,16 @@ def test_faults_of_several_job_files_come_at_once(tmp_path: Path, capsys) -> Non
         files.append(str(tmp_path / f"{name}.toml"))
         Path(files[-1]).write_text(f"version = 1\n[train]\n{fault}\n")
     assert main(["stagger", "predict", *files]) == 2
-    said = capsys.readouterr().err
-    assert "a.toml: train.batch = 0" in said
-    assert "b.toml: train.epochs = 0" in said
+    errors = capsys.readouterr().err
+    assert "a.toml: train.batch = 0" in errors
+    assert "b.toml: train.epochs = 0" in errors
 
 
-def test_what_a_price_lacks_is_said_at_once_and_policies_left_out_are_named(home: Path, capsys) -> None:
+def test_all_missing_price_keys_are_named_at_once(home: Path, capsys) -> None:
     assert main(["cost", "~/job.toml"]) == 2
-    said = capsys.readouterr().err
+    errors = capsys.readouterr().err
     for key in ("provider", "region", "vm", "bucket"):
-        assert f"cost.{key} is missing" in said
+        assert f"cost.{key} is missing" in errors
 
 
 def leaves(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:

@@ -22,13 +22,13 @@ SMALL = ["--ranks", "4", "--epochs", "8", "--samples", "2001"]
 
 def test_the_published_figure_comes_out(capsys: Any) -> None:
     assert main(["reuse", *FIGURE, "--draws", "0", "--no-order"]) == 0
-    told = capsys.readouterr().out
-    assert "11 times or more" in told
-    assert "31,634.69 samples expected\n" in told
-    assert all(line.split()[2:] == ["-", "-"] for line in told.splitlines()[4:])
+    result = capsys.readouterr().out
+    assert "11 times or more" in result
+    assert "31,634.69 samples expected\n" in result
+    assert all(line.split()[2:] == ["-", "-"] for line in result.splitlines()[4:])
 
 
-def test_what_is_counted_is_the_order_that_a_run_has(capsys: Any) -> None:
+def test_counted_reads_follow_the_order_of_a_run(capsys: Any) -> None:
     for rank in (0, 3):
         assert main(["reuse", *SMALL, "--seed", "7", f"--rank={rank}", "--json"]) == 0
         facts = json.loads(capsys.readouterr().out)
@@ -57,7 +57,7 @@ def test_one_object_has_all_distributions_and_they_agree(capsys: Any) -> None:
 
 
 @pytest.mark.parametrize("which", ["counted", "drawn"])
-def test_a_seed_repeats_what_it_gives(capsys: Any, which: str) -> None:
+def test_a_seed_repeats_its_draw(capsys: Any, which: str) -> None:
     given = []
     for seed in ("3", "3", "4"):
         assert main(["reuse", *SMALL, "--seed", seed, "--json"]) == 0
@@ -68,17 +68,17 @@ def test_a_seed_repeats_what_it_gives(capsys: Any, which: str) -> None:
 def test_a_table_and_a_picture(tmp_path: Path, capsys: Any) -> None:
     picture = tmp_path / "figure.svg"
     assert main(["reuse", *SMALL, "--draws", "2", "--plot", str(picture)]) == 0
-    told = capsys.readouterr().out
-    assert "by rank 0 in the order of seed 0" in told
-    assert "in the mean of 2 draws" in told
-    assert told.splitlines()[3].split() == ["reads", "expected", "counted", "drawn"]
+    result = capsys.readouterr().out
+    assert "by rank 0 in the order of seed 0" in result
+    assert "in the mean of 2 draws" in result
+    assert result.splitlines()[3].split() == ["reads", "expected", "counted", "drawn"]
     drawn = pictures.texts(picture)
     assert {"samples", "seldom", "often", "reads by one rank"} <= set(drawn)
     assert "dark: expected; light: counted in the order, then drawn at random" in drawn
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["--ranks", "0"], "--ranks 0: 1 to"),
         (["--epochs", "-1"], "--epochs -1: 1 to"),
@@ -94,9 +94,9 @@ def test_a_table_and_a_picture(tmp_path: Path, capsys: Any) -> None:
         (["--plot", "x.gif"], "one of the suffixes .svg, .png, .pdf"),
     ],
 )
-def test_bad_input_ends_with_2(capsys: Any, arguments: list[str], told: str) -> None:
+def test_bad_input_ends_with_2(capsys: Any, arguments: list[str], expected: str) -> None:
     assert main(["reuse", *SMALL, *(f"{arguments[0]}={value}" for value in arguments[1:])]) == 2
-    assert told in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("samples", [1_000, 1_281_167, 2**32 - 1])

@@ -26,7 +26,7 @@ TOKEN = "a secret of 24 characters"
         (["--secret-file", "no-such-file"], "the secret cannot be read from no-such-file"),
     ],
 )
-def test_bad_input_is_2(capsys, monkeypatch, arguments, words) -> None:
+def test_bad_input_has_exit_code_2(capsys, monkeypatch, arguments, words) -> None:
     monkeypatch.setenv("FORESEE_TOKEN", TOKEN)
     assert main(["serve", "--bind", "127.0.0.1:0", *arguments]) == 2
     out, err = capsys.readouterr()
@@ -34,7 +34,7 @@ def test_bad_input_is_2(capsys, monkeypatch, arguments, words) -> None:
     assert words in err
 
 
-def test_a_missing_short_or_open_secret_is_2(capsys, monkeypatch, tmp_path) -> None:
+def test_a_missing_short_or_open_secret_has_exit_code_2(capsys, monkeypatch, tmp_path) -> None:
     assert main(["serve", "--bind", "127.0.0.1:0"]) == 2
     assert "FORESEE_TOKEN is not set" in capsys.readouterr().err
     monkeypatch.setenv("FORESEE_TOKEN", "short")

@@ -66,7 +66,7 @@ def test_two_keys_are_swept_and_drawn(file, tmp_path, capsys) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ([], "a job file or a scenario's name is missing"),
         (["{file}", "--policies", "best"], "--policies best"),
@@ -80,18 +80,18 @@ def test_two_keys_are_swept_and_drawn(file, tmp_path, capsys) -> None:
         (["nothing.toml"], "nothing.toml"),
     ],
 )
-def test_what_is_wrong_is_said_and_nothing_is_run(file, capsys, arguments, told) -> None:
+def test_faults_are_reported_and_nothing_runs(file, capsys, arguments, expected) -> None:
     assert main(["simulate", *(word.format(file=file) for word in arguments)]) == 2
-    assert told in capsys.readouterr().err
+    assert expected in capsys.readouterr().err
 
 
-def test_a_goal_that_nobody_reaches_is_exit_code_1(file, capsys) -> None:
+def test_a_goal_that_no_policy_reaches_has_exit_code_1(file, capsys) -> None:
     assert main(["simulate", file, "--within", "1e9"]) == 0
     assert main(["simulate", file, "--within", "0.001"]) == 1
     capsys.readouterr()
 
 
-def test_no_goal_is_reached_by_another_order_or_for_nothing(file, capsys) -> None:
+def test_bounds_and_other_orders_do_not_reach_a_goal(file, capsys) -> None:
     others = ["perfect", "nopfs_prestaged", "deepio_optimistic", "parallel_staging", "locality_aware"]
     assert main(["simulate", file, "--within", "1e9", "--policies", *others]) == 1
     assert main(["simulate", file, "--within", "1e9", "--policies", *others, "naive"]) == 0
@@ -105,13 +105,13 @@ def test_policies_of_another_order_are_those_of_the_core() -> None:
     assert set(names) == simulate._OTHER_ORDER
 
 
-def test_all_that_is_wrong_is_said_at_once(tmp_path, capsys) -> None:
+def test_all_faults_are_reported_at_once(tmp_path, capsys) -> None:
     path = tmp_path / "job.toml"
     path.write_text(SMALL.replace("epochs = 3\n", "").replace('read = "400 MB/s"\n', ""))
     sweeps = ["--sweep", "x", "--sweep", "train.batch=0,1,-3"]
     arguments = [str(path), *sweeps, "--policies", "foresee", "bset", "--threads", "0", "--plot", "x.gif"]
     assert main(["simulate", *arguments]) == 2
-    told = capsys.readouterr().err
+    result = capsys.readouterr().err
     for fault in (
         "one of the suffixes .svg, .png, .pdf",
         "--threads 0",
@@ -122,27 +122,27 @@ def test_all_that_is_wrong_is_said_at_once(tmp_path, capsys) -> None:
         f"{path}: train.epochs is missing",
         f"{path}: cluster.tiers[1].read is missing",
     ):
-        assert told.count(fault) == 1, fault
+        assert result.count(fault) == 1, fault
     path.write_text(SMALL.replace("ranks = 3", "ranks = 0"))
     assert main(["simulate", str(path), "--sweep", "train.batch=1", "--threads", "0"]) == 2
-    told = capsys.readouterr().err
-    assert "--threads 0" in told
-    assert f"{path}: cluster.ranks = 0; a whole number" in told
+    result = capsys.readouterr().err
+    assert "--threads 0" in result
+    assert f"{path}: cluster.ranks = 0; a whole number" in result
     # A key that is swept is not missing, whatever its values are.
     path.write_text(SMALL.replace("batch = 20\n", ""))
     assert main(["simulate", str(path), "--sweep", "train.batch=0"]) == 2
     assert "missing" not in capsys.readouterr().err
 
 
-def test_what_the_core_refuses_is_said_in_the_words_translate_faults(tmp_path, capsys) -> None:
+def test_faults_of_the_core_name_the_keys_of_the_job(tmp_path, capsys) -> None:
     path = tmp_path / "job.toml"
     path.write_text(SMALL.replace("[cluster.origin]", '[cluster.origin]\nreaders = "active"'))
     arguments = ["--compat", "paper", "--hand-over", "batch", "--policies", "naive", "foresee"]
     assert main(["simulate", str(path), *arguments]) == 2
-    told = capsys.readouterr().err
-    assert told.count(f"{path}: cluster.origin.readers = active; it must be all") == 1
-    assert "- --hand-over = batch; it must be sample" in told
-    assert "options." not in told
+    result = capsys.readouterr().err
+    assert result.count(f"{path}: cluster.origin.readers = active; it must be all") == 1
+    assert "- --hand-over = batch; it must be sample" in result
+    assert "options." not in result
     assert _simulate_run._translate_faults(["rate is 0", f"{path}: known"], str(path)) == [
         f"{path}: rate is 0",
         f"{path}: known",
@@ -185,7 +185,7 @@ def test_a_sweep_has_what_the_profile_gives_at_each_point(tmp_path, capsys) -> N
     assert few > 5 * many
 
 
-def test_a_row_has_its_first_epoch_and_the_others_and_what_the_origin_was_asked_for(file, capsys) -> None:
+def test_a_row_has_first_and_later_epochs_and_origin_requests(file, capsys) -> None:
     arguments = ["simulate", file, "--policies", "foresee", "parallel_staging"]
     assert main([*arguments, "--json"]) == 0
     one, other = json.loads(capsys.readouterr().out)["runs"]
@@ -230,8 +230,8 @@ def test_details_have_every_source_and_every_epoch(file, capsys) -> None:
 def test_bars_are_stacked_by_where_the_time_went(file, tmp_path, capsys, monkeypatch) -> None:
     written = pictures.watch(monkeypatch)
     picture = tmp_path / "bars.svg"
-    asked = ["--policies", "nopfs", "naive", "parallel_staging", "--plot", str(picture), "--json"]
-    assert main(["simulate", file, *asked]) == 0
+    requested = ["--policies", "nopfs", "naive", "parallel_staging", "--plot", str(picture), "--json"]
+    assert main(["simulate", file, *requested]) == 0
     runs = json.loads(capsys.readouterr().out)["runs"]
     (figure,) = written
     drawn = pictures.bars(figure)
@@ -246,7 +246,7 @@ def test_bars_are_stacked_by_where_the_time_went(file, tmp_path, capsys, monkeyp
     assert {*classes, *(one["policy"] for one in runs)} <= set(texts(picture))
 
 
-def test_a_cell_that_is_not_of_the_whole_run_is_marked() -> None:
+def test_a_cell_of_an_incomplete_run_is_marked() -> None:
     runs = [
         {"policy": "naive", "at": {"a": a, "b": "1"}, "total_s": 5.0, "ranks": 1, "finished": a == "1"}
         for a in ("1", "2")
@@ -272,7 +272,7 @@ def test_preparing_is_a_part_of_the_progress() -> None:
     assert task.share == 1.0
 
 
-def test_a_task_is_equal_to_itself_alone_so_that_a_list_of_running_tasks_loses_the_right_one() -> None:
+def test_tasks_are_compared_by_identity() -> None:
     first, second = (_simulate_run.Task("foresee", (), job=SimpleNamespace(name="one")) for _ in range(2))
     running = [first, second]
     running.remove(second)

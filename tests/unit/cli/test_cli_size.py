@@ -23,7 +23,7 @@ def file(tmp_path):
     return str(path)
 
 
-def test_the_least_meets_the_goal_and_a_notch_less_does_not(file, capsys) -> None:
+def test_the_least_value_meets_the_goal_and_the_next_lower_does_not(file, capsys) -> None:
     within = simulation.Run(small(cluster__tiers__ram__capacity="150 MB"), "foresee").finish().total_s
     arguments = ["size", file, "--of", f"{RAM}=1..300MB", "--within", f"{within}"]
     assert main([*arguments, "--json"]) == 0
@@ -38,12 +38,12 @@ def test_the_least_meets_the_goal_and_a_notch_less_does_not(file, capsys) -> Non
     assert simulation.Run(small(cluster__tiers__ram__capacity=less), "foresee").finish().total_s > within
     assert facts["simulated"] <= 9
     assert main(arguments) == 0
-    told = capsys.readouterr().out
-    assert f"{found:,.6g} MB" in told
-    assert "cost" not in told
+    result = capsys.readouterr().out
+    assert f"{found:,.6g} MB" in result
+    assert "cost" not in result
 
 
-def test_of_two_keys_every_mix_is_told_and_the_cheapest(file, tmp_path, capsys, monkeypatch) -> None:
+def test_two_keys_show_all_combinations_and_the_cheapest(file, tmp_path, capsys, monkeypatch) -> None:
     written = pictures.watch(monkeypatch)
     picture = tmp_path / "front.svg"
     of = ["--of", f"{RAM}=10..300 MB", "--of", f"{READ}=20..200 MB/s"]
@@ -78,8 +78,8 @@ def test_of_two_keys_every_mix_is_told_and_the_cheapest(file, tmp_path, capsys, 
                 at[key.replace(".", "__")] = f"{less} {unit}"
                 assert simulation.Run(small(**at), "foresee").finish().total_s > 12
     assert main(arguments) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert [line for line in told if line.endswith("cheapest")] == [told[2 + facts["cheapest"]]]
+    result = capsys.readouterr().out.splitlines()
+    assert [line for line in result if line.endswith("cheapest")] == [result[2 + facts["cheapest"]]]
 
 
 def test_a_goal_may_be_the_share_of_time_that_ranks_compute(file, capsys) -> None:
@@ -100,11 +100,11 @@ def test_less_may_be_dearer_and_counts_stay_whole(file, capsys) -> None:
     assert point["at"]["cluster.ranks"] == 1
 
 
-def test_a_goal_out_of_reach_says_how_near_the_dearest_comes(file, capsys) -> None:
+def test_an_unreachable_goal_shows_the_result_of_the_dearest_values(file, capsys) -> None:
     arguments = ["size", file, "--of", f"{RAM}=1..300MB", "--within", "1 ms"]
     assert main(arguments) == 1
-    told = capsys.readouterr().out
-    assert f"not met: with {RAM} = 300 MB it takes" in told
+    result = capsys.readouterr().out
+    assert f"not met: with {RAM} = 300 MB it takes" in result
     assert main([*arguments, "--json"]) == 1
     facts = json.loads(capsys.readouterr().out)
     assert not facts["met"]
@@ -112,7 +112,7 @@ def test_a_goal_out_of_reach_says_how_near_the_dearest_comes(file, capsys) -> No
     assert facts["dearest"]["at"] == {RAM: 300}
 
 
-def test_all_that_is_wrong_is_said_at_once(file, capsys) -> None:
+def test_all_faults_are_reported_at_once(file, capsys) -> None:
     words = [
         "--of",
         "x",
@@ -125,7 +125,7 @@ def test_all_that_is_wrong_is_said_at_once(file, capsys) -> None:
     ]
     more = ["--price", "a=-1", "--price", f"{READ}=1", "--within", "soon", "--steps", "0", "--threads", "0"]
     assert main(["size", file, *words, *more, "--policy", "bset", "--plot", "x.gif"]) == 2
-    told = capsys.readouterr().err
+    result = capsys.readouterr().err
     for fault in (
         "one of the suffixes .svg, .png, .pdf",
         "--of 'x'",
@@ -140,11 +140,11 @@ def test_all_that_is_wrong_is_said_at_once(file, capsys) -> None:
         "--threads 0",
         "--plot shows two keys; --of has 0",
     ):
-        assert told.count(fault) == 1, (fault, told)
+        assert result.count(fault) == 1, (fault, result)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["--of", "train.bach=1..9", "--within", "1"], "no key 'bach'"),
         (["--of", f"{RAM}=0..9MB", "--within", "1"], "capacity"),
@@ -158,6 +158,6 @@ def test_all_that_is_wrong_is_said_at_once(file, capsys) -> None:
         ([*(f"--of=cluster.{key}=1..9" for key in "abcde"), "--within", "1"], "4 keys at most"),
     ],
 )
-def test_what_is_wrong_is_named(file, capsys, arguments, told) -> None:
+def test_bad_input_is_named(file, capsys, arguments, expected) -> None:
     assert main(["size", file, *arguments]) == 2
-    assert told in capsys.readouterr().err
+    assert expected in capsys.readouterr().err

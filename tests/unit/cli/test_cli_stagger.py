@@ -34,16 +34,16 @@ def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
 
 
 def test_json_has_the_worked_example_in_both_orders(pair: list[str], capsys) -> None:
-    told = facts(capsys, *pair)
-    assert (told["data"], told["compat"], told["doubts"], told["running_percent"]) == (
+    result = facts(capsys, *pair)
+    assert (result["data"], result["compat"], result["doubts"], result["running_percent"]) == (
         "TinyImageNet",
         "physical",
         [],
         None,
     )
-    assert told["jobs"][0]["alone_seconds"] == pytest.approx(1174.524)
-    assert told["jobs"][0]["wait_conc_seconds"] == 0.6
-    first, second = told["orders"]
+    assert result["jobs"][0]["alone_seconds"] == pytest.approx(1174.524)
+    assert result["jobs"][0]["wait_conc_seconds"] == 0.6
+    first, second = result["orders"]
     assert (first["leader"], first["follower"]) == ("resnet", "efficientnet")
     assert (second["leader"], second["follower"]) == ("efficientnet", "resnet")
     assert first["best"]["start"] == pytest.approx(792.792)
@@ -60,17 +60,17 @@ def test_json_has_the_worked_example_in_both_orders(pair: list[str], capsys) -> 
     assert rows[80]["follower_wait_seconds"] == pytest.approx(0.04)
     assert first["best_of_table"] == rows[60]
     # A faster pipeline leads: what it takes is the makespan.
-    assert (told["best"]["leader"], told["best"]["makespan"]) == ("efficientnet", pytest.approx(1166.88))
+    assert (result["best"]["leader"], result["best"]["makespan"]) == ("efficientnet", pytest.approx(1166.88))
 
 
 def test_the_papers_reading_keeps_the_slower_jobs_rate(pair: list[str], capsys) -> None:
-    told = facts(capsys, *pair, "--compat", "paper")
-    assert told["orders"][0]["simultaneous"]["makespan"] == pytest.approx(1411.332, abs=5e-4)
+    result = facts(capsys, *pair, "--compat", "paper")
+    assert result["orders"][0]["simultaneous"]["makespan"] == pytest.approx(1411.332, abs=5e-4)
 
 
-def test_a_job_that_runs_already_is_not_swapped(pair: list[str], capsys) -> None:
-    told = facts(capsys, *pair, "--running", "75")
-    (order,) = told["orders"]
+def test_an_external_job_always_leads(pair: list[str], capsys) -> None:
+    result = facts(capsys, *pair, "--running", "75")
+    (order,) = result["orders"]
     assert order["leader"] == "resnet"
     assert order["earliest"] == pytest.approx(0.75 * 1174.524)
     assert order["best"]["start"] == order["earliest"] == order["table"][0]["start"]
@@ -79,7 +79,7 @@ def test_a_job_that_runs_already_is_not_swapped(pair: list[str], capsys) -> None
     assert facts(capsys, *pair, "--running", "30")["best"]["start"] == pytest.approx(792.792)
 
 
-def test_jobs_that_may_begin_later_do(tmp_path: Path, capsys) -> None:
+def test_late_jobs_start_late(tmp_path: Path, capsys) -> None:
     files = [write(tmp_path, "resnet"), write(tmp_path, "efficientnet", start=900)]
     first, second = facts(capsys, *files)["orders"]
     assert first["best"]["start"] == first["earliest"] == 900
@@ -89,8 +89,8 @@ def test_jobs_that_may_begin_later_do(tmp_path: Path, capsys) -> None:
 
 
 def test_a_small_cache_limits_the_start(pair: list[str], capsys) -> None:
-    told = facts(capsys, *pair, "--cache", "0.5")
-    order = told["orders"][0]
+    result = facts(capsys, *pair, "--cache", "0.5")
+    order = result["orders"][0]
     assert order["best"]["percent"] == pytest.approx(50)
     assert [row["within_cache"] for row in order["table"]] == [True] * 6 + [False] * 5
     facts(capsys, *pair, "--cache", "0.5", "--running", "60", code=1)
@@ -98,12 +98,12 @@ def test_a_small_cache_limits_the_start(pair: list[str], capsys) -> None:
     assert "too small for the second job at any start" in capsys.readouterr().out
 
 
-def test_a_start_may_be_played_step_by_step(pair: list[str], capsys) -> None:
-    told = facts(capsys, *pair, "--simulate")
-    for order in told["orders"]:
+def test_a_start_may_be_simulated_step_by_step(pair: list[str], capsys) -> None:
+    result = facts(capsys, *pair, "--simulate")
+    for order in result["orders"]:
         for row in (*order["table"], order["best"]):
             assert row["played"]["makespan"] == pytest.approx(row["makespan"], abs=4)
-    assert told["best_played"]["leader"] == told["best"]["leader"]
+    assert result["best_played"]["leader"] == result["best"]["leader"]
     held = facts(capsys, *pair, "--simulate", "--hold", "0.02")["orders"][0]["simultaneous"]
     assert held["played"]["held_seconds"] > 0
     assert held["played"]["data_sets_read"] == 1
@@ -118,7 +118,7 @@ def test_a_start_may_be_played_step_by_step(pair: list[str], capsys) -> None:
     )
 
 
-def test_a_start_has_one_row_and_nothing_to_gain_is_called_so(tmp_path: Path, capsys) -> None:
+def test_a_start_has_one_row_and_no_gain_is_stated(tmp_path: Path, capsys) -> None:
     files = []
     for name in "ab":
         path = tmp_path / f"{name}.toml"
@@ -133,7 +133,7 @@ def test_a_start_has_one_row_and_nothing_to_gain_is_called_so(tmp_path: Path, ca
     assert "0.0 % less than all at once; there is nothing to gain" in capsys.readouterr().out
 
 
-def test_beside_a_job_that_runs_the_start_counts_from_now_too(pair: list[str], capsys) -> None:
+def test_with_an_external_job_starts_also_count_from_now(pair: list[str], capsys) -> None:
     best = facts(capsys, *pair, "--running", "30")["best"]
     assert best["from_now"] == pytest.approx(792.792 - 0.3 * 1174.524)
     assert main(["stagger", "predict", *pair, "--running", "30"]) == 0
@@ -144,19 +144,19 @@ def test_beside_a_job_that_runs_the_start_counts_from_now_too(pair: list[str], c
     assert "from now" in capsys.readouterr().out
 
 
-def test_beyond_the_caches_reach_the_play_answers(pair: list[str], capsys) -> None:
+def test_beyond_the_caches_reach_the_simulation_answers(pair: list[str], capsys) -> None:
     arguments = [*pair, "--cache", "0.5", "--running", "60"]
     facts(capsys, *arguments, code=1)
-    told = facts(capsys, *arguments, "--simulate")
-    assert told["best"] is None
-    assert told["best_played"]["played"]["data_sets_read"] > 1
+    result = facts(capsys, *arguments, "--simulate")
+    assert result["best"] is None
+    assert result["best_played"]["played"]["data_sets_read"] > 1
     assert main(["stagger", "predict", *arguments, "--simulate"]) == 0
     out = capsys.readouterr().out
     assert "too small for the second job at any start" in out
     assert "best of those played" in out
 
 
-def test_the_catalog_is_asked_for_what_files_leave_out(tmp_path: Path, capsys) -> None:
+def test_the_catalog_supplies_values_that_files_lack(tmp_path: Path, capsys) -> None:
     path = tmp_path / "catalog.db"
     keys = {
         model: Key(machine="m", data="TinyImageNet", model=model, batch=64, loader="default")
@@ -191,7 +191,7 @@ def test_the_catalog_is_asked_for_what_files_leave_out(tmp_path: Path, capsys) -
 
 
 @pytest.mark.parametrize("of", ["variable", "folder"])
-def test_a_catalog_of_this_users_own_is_looked_into_unasked(
+def test_the_users_catalog_is_read_by_default(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, of: str, capsys
 ) -> None:
     files = [write(tmp_path, model, "") for model in MODELS]
@@ -217,7 +217,7 @@ def test_a_catalog_of_this_users_own_is_looked_into_unasked(
     assert facts(capsys, *files)["jobs"][0]["wait_seconds"] == pytest.approx(0.4493)
 
 
-def test_what_company_of_two_costs_adds_up_for_more(tmp_path: Path) -> None:
+def test_concurrent_waits_of_pairs_add_up_for_more_jobs(tmp_path: Path) -> None:
     names = ("a", "b", "c")
     keys = {name: Key(machine="m", data="d", model=name, batch=64, loader="default") for name in names}
     jobs = []
@@ -264,7 +264,7 @@ NOISY = ((303.6, 446.2, 1), (304.7, 443.3, 2), (305.0, 445.0, 1))
 
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("options", [{}, {"running": 30.0}, {"slack": 0.0}, {"cache": 0.7}])
-def test_what_is_predicted_is_what_would_be_run(
+def test_predict_shows_the_starts_that_run_would_choose(
     tmp_path: Path, count: int, options: dict[str, float], capsys
 ) -> None:
     files = []
@@ -275,7 +275,7 @@ def test_what_is_predicted_is_what_would_be_run(
         path.write_text(TOML.format(stagger=given, **values))
         files.append(str(path))
     words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
-    told = facts(capsys, *files, *words)
+    result = facts(capsys, *files, *words)
     jobs = [jobspec.read(path) for path in files]
     times = inputs.times(jobs).jobs
     running = options.get("running")
@@ -289,11 +289,11 @@ def test_what_is_predicted_is_what_would_be_run(
     leader = times[chosen.order[0]].name
     starts = dict(zip(chosen.order, chosen.starts, strict=True))
     if count == 2:
-        best = told["best"]
+        best = result["best"]
         assert (best["leader"], best["start"]) == (leader, pytest.approx(chosen.starts[1]))
         assert best["gpu_seconds"] == pytest.approx(chosen.gpu_seconds)
         return
-    plan = told["plan"]
+    plan = result["plan"]
     assert (plan["leader"], plan["case"]) == (leader, chosen.case)
     assert plan["starts"] == pytest.approx([chosen.delay + starts[at] for at in range(count)])
     assert plan["makespan"] == pytest.approx(chosen.delay + chosen.makespan)
@@ -301,7 +301,7 @@ def test_what_is_predicted_is_what_would_be_run(
 
 
 def test_a_prediction_is_that_of_the_model(pair: list[str], capsys) -> None:
-    told = facts(capsys, *pair, "--cache", "0.9")
+    result = facts(capsys, *pair, "--cache", "0.9")
     jobs = [
         stagger.JobTimes(
             name=name,
@@ -315,8 +315,8 @@ def test_a_prediction_is_that_of_the_model(pair: list[str], capsys) -> None:
     ]
     best = stagger.optimum(*jobs, cache=0.9)
     assert best is not None
-    assert told["orders"][0]["best"]["start"] == pytest.approx(best.start)
-    assert told["orders"][0]["best"]["gpu_seconds"] == pytest.approx(best.gpu_seconds)
+    assert result["orders"][0]["best"]["start"] == pytest.approx(best.start)
+    assert result["orders"][0]["best"]["gpu_seconds"] == pytest.approx(best.gpu_seconds)
 
 
 @pytest.mark.parametrize(
@@ -376,9 +376,7 @@ def test_bad_input_has_exit_code_2_and_a_message(
     assert expected in err
 
 
-def test_a_locked_catalog_is_what_the_environment_lacks(
-    tmp_path: Path, pair: list[str], capsys, monkeypatch
-) -> None:
+def test_a_locked_catalog_has_exit_code_3(tmp_path: Path, pair: list[str], capsys, monkeypatch) -> None:
     path = tmp_path / "catalog.db"
     Catalog.open(path, write=True).close()
     opened = Catalog.open
@@ -392,7 +390,7 @@ def test_a_locked_catalog_is_what_the_environment_lacks(
     assert "locked by another program" in capsys.readouterr().err
 
 
-def test_an_action_is_asked_for(capsys) -> None:
+def test_an_action_is_required(capsys) -> None:
     with pytest.raises(SystemExit) as left:
         main(["stagger"])
     assert left.value.code == 2

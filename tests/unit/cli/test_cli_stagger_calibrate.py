@@ -23,11 +23,11 @@ from foresee.stagger.calibrate import Plan, _Calibration
 from foresee.stagger.catalog_entry import UsedValue
 
 
-def test_cold_waits_warm_does_not_and_company_waits_longer(
+def test_cold_jobs_wait_warm_jobs_do_not_and_concurrent_jobs_wait_longer(
     tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str], virtual: Virtual
 ) -> None:
-    told = calibrate(virtual, data, *pair)
-    assert [(ran["kind"], ran["job"], ran["beside"]) for ran in told["runs"]] == [
+    result = calibrate(virtual, data, *pair)
+    assert [(ran["kind"], ran["job"], ran["beside"]) for ran in result["runs"]] == [
         ("cold", "a", None),
         ("warm", "a", None),
         ("cold", "b", None),
@@ -35,28 +35,28 @@ def test_cold_waits_warm_does_not_and_company_waits_longer(
         ("pair", "a", "b"),
         ("pair", "b", "a"),
     ]
-    assert {ran["steps"] for ran in told["runs"]} == {12}
-    kept = figures(told)
-    assert len(kept) == 8
+    assert {ran["steps"] for ran in result["runs"]} == {12}
+    stored = figures(result)
+    assert len(stored) == 8
     for name, compute in (("a", 0.004), ("b", 0.006)):
-        assert kept[name, "compute"]["seconds"] == pytest.approx(compute)
-        assert kept[name, "wait"]["seconds"] == pytest.approx(0.008)
-        assert kept[name, "wait_cached"]["seconds"] == pytest.approx(0, abs=1e-6)
-        assert kept[name, "wait"]["sd"] == pytest.approx(0, abs=1e-6)
-        assert kept[name, "wait"]["steps"] == 12
+        assert stored[name, "compute"]["seconds"] == pytest.approx(compute)
+        assert stored[name, "wait"]["seconds"] == pytest.approx(0.008)
+        assert stored[name, "wait_cached"]["seconds"] == pytest.approx(0, abs=1e-6)
+        assert stored[name, "wait"]["sd"] == pytest.approx(0, abs=1e-6)
+        assert stored[name, "wait"]["steps"] == 12
     # What one has read the other finds, so that together they wait for one chunk a step.
-    assert max(kept[name, "wait_conc"]["seconds"] for name in "ab") > 0.004
+    assert max(stored[name, "wait_conc"]["seconds"] for name in "ab") > 0.004
     # All were ended, and whatever runs next begins as cold as these did.
     assert all(job.code is not None for job in virtual.calibrated)
     assert not virtual.storage.memory
     again = calibrate(virtual, data, *pair)
     assert again["runs"] == []
-    assert again["jobs"] == told["jobs"]
+    assert again["jobs"] == result["jobs"]
     # A prediction needs nothing else.
     virtual.command("predict", *pair, "--catalog", str(tmp_path / "jobs.db"), "--machine", "here")
 
 
-def test_only_what_is_stale_is_measured_again(
+def test_only_stale_values_are_measured_again(
     tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str], virtual: Virtual
 ) -> None:
     calibrate(virtual, data, *pair)
@@ -71,55 +71,55 @@ def test_only_what_is_stale_is_measured_again(
 def test_the_short_calibration_measures_one_job_cold_and_derives_the_rest(
     data: pathlib.Path, pair: list[str], virtual: Virtual
 ) -> None:
-    told = calibrate(virtual, data, *pair, "--short")
-    assert kinds(told) == [("cold", "a"), ("warm", "a"), ("warm", "b")]
-    kept = figures(told)
-    assert {key for key, each in kept.items() if each["estimated"]} == {
+    result = calibrate(virtual, data, *pair, "--short")
+    assert kinds(result) == [("cold", "a"), ("warm", "a"), ("warm", "b")]
+    stored = figures(result)
+    assert {key for key, each in stored.items() if each["estimated"]} == {
         ("a", "wait_conc"),
         ("b", "wait"),
         ("b", "wait_conc"),
     }
-    step = kept["a", "compute"]["seconds"] + kept["a", "wait"]["seconds"]
-    assert kept["b", "wait"]["seconds"] == pytest.approx(step - kept["b", "compute"]["seconds"])
+    step = stored["a", "compute"]["seconds"] + stored["a", "wait"]["seconds"]
+    assert stored["b", "wait"]["seconds"] == pytest.approx(step - stored["b", "compute"]["seconds"])
     # Files are in one page cache for all.
     for name in "ab":
-        assert kept[name, "wait_conc"]["seconds"] == kept[name, "wait"]["seconds"]
+        assert stored[name, "wait_conc"]["seconds"] == stored[name, "wait"]["seconds"]
 
 
-def test_the_short_calibration_knows_a_place_where_each_reads_by_itself(
+def test_the_short_calibration_handles_storage_that_does_not_coalesce(
     data: pathlib.Path, pair: list[str], virtual: Virtual
 ) -> None:
-    kept = figures(calibrate(virtual, data, *pair, "--short", "--no-coalesces"))
-    compute = kept["a", "compute"]["seconds"]
-    step = compute + kept["a", "wait"]["seconds"]
-    assert kept["a", "wait_conc"]["seconds"] == pytest.approx(2 * step - compute)
+    stored = figures(calibrate(virtual, data, *pair, "--short", "--no-coalesces"))
+    compute = stored["a", "compute"]["seconds"]
+    step = compute + stored["a", "wait"]["seconds"]
+    assert stored["a", "wait_conc"]["seconds"] == pytest.approx(2 * step - compute)
 
 
-def test_of_three_jobs_each_pair_is_known(
+def test_three_jobs_are_measured_in_pairs(
     tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str], virtual: Virtual
 ) -> None:
     jobs = [*pair, write(tmp_path, "c", data)]
-    told = calibrate(virtual, data, *jobs, "--short", "--coalesces")
-    assert kinds(told) == [("cold", "a"), *(("warm", name) for name in "abc")]
-    beside = {(job["name"], each["beside"]) for job in told["jobs"] for each in job["figures"]}
+    result = calibrate(virtual, data, *jobs, "--short", "--coalesces")
+    assert kinds(result) == [("cold", "a"), *(("warm", name) for name in "abc")]
+    beside = {(job["name"], each["beside"]) for job in result["jobs"] for each in job["figures"]}
     assert {each for each in beside if each[1]} == {(a, b) for a in "abc" for b in "abc" if a != b}
 
 
-def test_the_short_form_has_half_the_steps_and_fewer_warm_where_they_are_alike(
+def test_the_short_form_has_half_the_steps_and_fewer_warm_ones(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     words = ("--steps", "60", "--compute", "0.01")
     jobs = [write(tmp_path, name, data, *words, steps=60) for name in ("a", "b")]
-    told = virtual.calibrate(*jobs, "--short", "--data", str(data))
-    assert (told["steps"], told["warmup"]) == (50, 10)
-    first, *warm = told["runs"]
+    result = virtual.calibrate(*jobs, "--short", "--data", str(data))
+    assert (result["steps"], result["warmup"]) == (50, 10)
+    first, *warm = result["runs"]
     assert (first["kind"], first["steps"]) == ("cold", 50)
     # Equal steps are alike after twenty of them; the look that sees it comes a step later at most.
     assert all(20 <= ran["steps"] <= 21 for ran in warm)
     assert (Plan().counted, Plan(short=True).counted, Plan(short=True, steps=9).counted) == (100, 50, 9)
 
 
-def test_a_warm_run_ends_where_more_steps_would_say_the_same() -> None:
+def test_a_warm_run_ends_when_more_steps_change_nothing() -> None:
     def settled(seconds: list[float]) -> bool:
         of = SimpleNamespace(_plan=Plan(short=True, warmup=2))
         steps = np.stack([np.zeros(len(seconds)), np.zeros(len(seconds)), np.array(seconds)], axis=1)
@@ -133,7 +133,7 @@ def test_a_warm_run_ends_where_more_steps_would_say_the_same() -> None:
     assert settled(2 * [9.0] + 25 * [0.5, 1.5])
 
 
-def test_the_storages_rate_is_that_of_a_job_that_waits_for_it(
+def test_the_storage_rate_comes_from_a_job_that_waits(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     jobs = [
@@ -141,48 +141,50 @@ def test_the_storages_rate_is_that_of_a_job_that_waits_for_it(
         write(tmp_path, "b", data, "--compute", "0.004", "--wait", "0.02"),
         write(tmp_path, "c", data, "--compute", "0.006", "--wait", "0.02"),
     ]
-    told = calibrate(virtual, data, *jobs, "--short")
-    assert kinds(told) == [("cold", "a"), ("warm", "a"), ("cold", "b"), ("warm", "b"), ("warm", "c")]
-    kept = figures(told)
-    step = kept["b", "compute"]["seconds"] + kept["b", "wait"]["seconds"]
+    result = calibrate(virtual, data, *jobs, "--short")
+    assert kinds(result) == [("cold", "a"), ("warm", "a"), ("cold", "b"), ("warm", "b"), ("warm", "c")]
+    stored = figures(result)
+    step = stored["b", "compute"]["seconds"] + stored["b", "wait"]["seconds"]
     # That of the one that hardly waits would have it wait for as long as that computes.
-    assert kept["c", "wait"]["seconds"] == pytest.approx(step - kept["c", "compute"]["seconds"])
-    assert [name for name in "abc" if kept[name, "wait"]["estimated"]] == ["c"]
+    assert stored["c", "wait"]["seconds"] == pytest.approx(step - stored["c", "compute"]["seconds"])
+    assert [name for name in "abc" if stored[name, "wait"]["estimated"]] == ["c"]
 
 
-def test_of_jobs_that_hardly_wait_nothing_is_derived(
+def test_nothing_is_derived_from_jobs_that_hardly_wait(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     jobs = [write(tmp_path, name, data, "--compute", "0.06", "--wait", "0") for name in ("a", "b")]
-    told = calibrate(virtual, data, *jobs, "--short")
-    assert [kind for kind, _ in kinds(told)] == ["cold", "warm", "cold", "warm", "pair", "pair"]
-    assert not any(each["estimated"] for each in figures(told).values())
+    result = calibrate(virtual, data, *jobs, "--short")
+    assert [kind for kind, _ in kinds(result)] == ["cold", "warm", "cold", "warm", "pair", "pair"]
+    assert not any(each["estimated"] for each in figures(result).values())
     # What has been measured is not measured again.
     assert calibrate(virtual, data, *jobs, "--short")["runs"] == []
 
 
-def test_what_was_derived_is_measured_where_it_is_not_to_be_short(
+def test_a_long_calibration_measures_derived_values(
     data: pathlib.Path, pair: list[str], virtual: Virtual
 ) -> None:
     short = calibrate(virtual, data, *pair, "--short")
     assert calibrate(virtual, data, *pair, "--short")["runs"] == []
     derived = {which: each["seconds"] for which, each in figures(short).items() if each["estimated"]}
-    told = calibrate(virtual, data, *pair)
-    assert kinds(told) == [("cold", "b"), ("pair", "a"), ("pair", "b")]
-    kept = figures(told)
+    result = calibrate(virtual, data, *pair)
+    assert kinds(result) == [("cold", "b"), ("pair", "a"), ("pair", "b")]
+    stored = figures(result)
     was = {
-        which: each["derived_seconds"] for which, each in kept.items() if each["derived_seconds"] is not None
+        which: each["derived_seconds"]
+        for which, each in stored.items()
+        if each["derived_seconds"] is not None
     }
     assert was == derived
-    assert not any(each["estimated"] for each in kept.values())
+    assert not any(each["estimated"] for each in stored.values())
     # Both are shown.
-    assert f", {1e3 * derived['b', 'wait']:.3f} ms derived before" in command._report(told)
+    assert f", {1e3 * derived['b', 'wait']:.3f} ms derived before" in command._report(result)
     again = calibrate(virtual, data, *pair)
     assert again["runs"] == []
     assert "derived before" not in command._report(again)
 
 
-def test_the_storages_rate_is_taken_from_what_the_catalog_holds(
+def test_the_storage_rate_comes_from_the_catalog(
     tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str], virtual: Virtual
 ) -> None:
     calibrate(virtual, data, *pair, "--short")
@@ -194,24 +196,24 @@ def test_the_storages_rate_is_taken_from_what_the_catalog_holds(
         catalog.judge([UsedValue(b, "wait")], predicted=1.0, measured=2.0)
     again = calibrate(virtual, data, *pair, "--short")
     assert again["runs"] == []
-    kept = figures(again)
-    step = kept["a", "compute"]["seconds"] + kept["a", "wait"]["seconds"]
-    assert kept["b", "wait"]["seconds"] == pytest.approx(step - kept["b", "compute"]["seconds"])
+    stored = figures(again)
+    step = stored["a", "compute"]["seconds"] + stored["a", "wait"]["seconds"]
+    assert stored["b", "wait"]["seconds"] == pytest.approx(step - stored["b", "compute"]["seconds"])
 
 
-def test_company_is_derived_of_jobs_that_were_seen_to_read_in_one_order(
+def test_concurrent_waits_are_derived_for_jobs_with_one_order(
     tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str], virtual: Virtual
 ) -> None:
     calibrate(virtual, data, *pair, "--short")
     other = write(tmp_path, "c", data, "--order", "sequential 41")
-    said = refuse(virtual, data, pair[0], other, "--short")
-    assert "order: a, no step" in said
-    assert "c and a read other data or in another order" in said
+    errors = refuse(virtual, data, pair[0], other, "--short")
+    assert "order: a, no step" in errors
+    assert "c and a read other data or in another order" in errors
     assert all(job.code is not None for job in virtual.calibrated)
 
 
 @pytest.mark.parametrize(
-    ("words", "more", "said"),
+    ("words", "more", "expected"),
     [
         (["--dies-after", "5"], {}, "b ended (exit code 3) after 5 steps; the end of"),
         (["--hangs-after", "5"], {}, "b has taken no step for 2 s, after 5"),
@@ -230,42 +232,40 @@ def test_company_is_derived_of_jobs_that_were_seen_to_read_in_one_order(
     ],
 )
 def test_jobs_that_cannot_be_calibrated(
-    tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual, words: list[str], more: dict, said: str
+    tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual, words: list[str], more: dict, expected: str
 ) -> None:
     jobs = [write(tmp_path, "b", data, *words, **more), write(tmp_path, "a", data)]
-    names = sorted(jobs) if "a and b" in said else jobs
-    assert said in refuse(virtual, data, *names, "--patience", "2")
+    names = sorted(jobs) if "a and b" in expected else jobs
+    assert expected in refuse(virtual, data, *names, "--patience", "2")
     assert all(job.code is not None for job in virtual.calibrated)
 
 
-def test_a_job_that_prints_nothing_is_said_to(
+def test_a_failed_job_without_output_is_reported_as_such(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     jobs = [write(tmp_path, "b", data, command='["true"]'), write(tmp_path, "a", data)]
     assert "b.log is empty" in refuse(virtual, data, *jobs)
 
 
-def test_a_job_of_another_data_set_is_none_of_these(
-    data: pathlib.Path, pair: list[str], virtual: Virtual
-) -> None:
+def test_a_job_with_other_data_is_refused(data: pathlib.Path, pair: list[str], virtual: Virtual) -> None:
     other = pathlib.Path(pair[1])
     other.write_text(other.read_text().replace("sleepy", "other"))
     assert "data sets differ" in refuse(virtual, data, *pair)
 
 
-def test_two_files_of_one_name_are_not_taken_for_one_model(
+def test_two_files_of_one_name_are_two_models(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     for name in ("resnet", "vgg"):
         (tmp_path / name).mkdir()
     pair = [write(tmp_path / name, "job", data) for name in ("resnet", "vgg")]
-    said = refuse(virtual, data, *pair)
-    assert "would be one model, 'job', in the catalog; write [stagger] model in both" in said
+    errors = refuse(virtual, data, *pair)
+    assert "would be one model, 'job', in the catalog; write [stagger] model in both" in errors
     # One file, twice, is one model.
     assert len(calibrate(virtual, data, pair[0], pair[0])["runs"]) == 4
 
 
-def test_a_folder_is_where_it_was_said_however_the_job_files_lie(
+def test_the_folder_is_relative_to_the_working_directory(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "jobs").mkdir()
@@ -275,29 +275,29 @@ def test_a_folder_is_where_it_was_said_however_the_job_files_lie(
     assert (tmp_path / "logs" / "1-cold" / "a" / "rank-0.steps").exists()
 
 
-def test_company_that_has_read_everything_is_none(
+def test_a_concurrent_job_that_ended_early_is_refused(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     jobs = [
         write(tmp_path, "a", data, "--compute", "0.3", "--epochs", "9", epochs=9),
         write(tmp_path, "b", data, "--compute", "0.001", "--wait", "0", "--epochs", "9", epochs=9),
     ]
-    said = refuse(virtual, data, *jobs)
-    assert "before the first epoch of a job beside it was over" in said
+    errors = refuse(virtual, data, *jobs)
+    assert "before the first epoch of a job beside it was over" in errors
 
 
-def test_a_catalog_that_nobody_named_is_this_users_own(
+def test_without_a_name_the_users_catalog_is_used(
     tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str], virtual: Virtual
 ) -> None:
     steps = ["--steps", "6", "--warmup", "1", "--short", "--data", str(data), "--json"]
-    told = json.loads(virtual.command("calibrate", *pair, *steps)[0])
-    assert told["catalog"] == str(tmp_path / "of this user" / "foresee" / "catalog.db")
+    result = json.loads(virtual.command("calibrate", *pair, *steps)[0])
+    assert result["catalog"] == str(tmp_path / "of this user" / "foresee" / "catalog.db")
     out, _ = virtual.command("calibrate", *pair, *steps[:-1])
-    assert f"nothing was missing in {told['catalog']}" in out
+    assert f"nothing was missing in {result['catalog']}" in out
     virtual.command("predict", *pair)
 
 
-def test_a_catalog_that_is_locked_is_said_before_anything_runs(
+def test_a_locked_catalog_is_refused_before_a_job_runs(
     tmp_path: pathlib.Path,
     data: pathlib.Path,
     pair: list[str],
@@ -309,15 +309,15 @@ def test_a_catalog_that_is_locked_is_said_before_anything_runs(
     locker = sqlite3.connect(tmp_path / "jobs.db", isolation_level=None)
     locker.execute("BEGIN EXCLUSIVE")
     try:
-        said = refuse(virtual, data, *pair, code=3)
+        errors = refuse(virtual, data, *pair, code=3)
     finally:
         locker.close()
-    assert "locked by another program" in said
+    assert "locked by another program" in errors
     assert not virtual.calibrated
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "expected"),
     [
         ({"steps": 1}, "steps is 1; a whole number of 2 or more expected"),
         ({"warmup": -1}, "warmup is -1; a whole number of 0 or more expected"),
@@ -326,6 +326,6 @@ def test_a_catalog_that_is_locked_is_said_before_anything_runs(
         ({"coalesces": False}, "coalesces without short"),
     ],
 )
-def test_a_plan_that_makes_no_sense(wrong: dict, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_an_invalid_plan_is_refused(wrong: dict, expected: str) -> None:
+    with pytest.raises(ConfigError, match=expected):
         Plan(**wrong)

@@ -28,32 +28,32 @@ def _kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def doubts(virtual: Virtual, data: pathlib.Path, *jobs: str, code: int = 0) -> list[str]:
     """What a short calibration says, but for the runs that it announces and the one of its program."""
-    said = virtual.command(
+    errors = virtual.command(
         "calibrate",
         *(*jobs, "--short", "--steps", "6", "--warmup", "1", "--data", str(data)),
         *("--catalog", str(data.parent / "jobs.db"), "--machine", "here"),
         code=code,
     )[1]
-    lines = [line.removeprefix("foresee: ") for line in said.splitlines()]
+    lines = [line.removeprefix("foresee: ") for line in errors.splitlines()]
     return [line for line in lines if line.partition(": ")[0] not in {"cold", "warm"}]
 
 
-def test_a_disk_cache_is_empty_at_each_cold_start_and_kept_for_the_warm_one(
+def test_a_disk_cache_is_empty_at_cold_starts_and_retained_for_warm_ones(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     # Named in the job's own code, where no variable of ours would have a say.
     pair = [write(tmp_path, name, data, "--cache", str(tmp_path / "cache")) for name in ("a", "b")]
     calibrate(virtual, data, *pair, "--folder", str(tmp_path / "logs"))
-    told = sorted(
+    result = sorted(
         (tmp_path / "logs").glob("*/*/caches"), key=lambda file: (int(file.parts[-3].split("-")[0]), file)
     )
-    caches = [file.read_text().strip() for file in told]
+    caches = [file.read_text().strip() for file in result]
     assert [caches.index(cache) for cache in caches] == [0, 0, 2, 2, 4, 4]
     assert all(cache.startswith(str(tmp_path / "cache" / "calibrate-")) for cache in caches)
     assert list((tmp_path / "cache").iterdir()) == []
 
 
-def test_data_behind_links_are_driven_out_too(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
+def test_data_behind_links_are_evicted(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
     folder = tmp_path / "linked"
     folder.mkdir()
     (folder / "labels.csv").write_text("0")
@@ -68,53 +68,53 @@ def test_data_that_stay_in_memory_are_not_called_cold(
     data: pathlib.Path, pair: list[str], virtual: Virtual, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(virtual.storage, "evict", page_cache.evict)
-    said = refuse(virtual, data, *pair, code=3)
+    errors = refuse(virtual, data, *pair, code=3)
     size = (data / "chunks.bin").stat().st_size
-    assert f"{size} of {size} bytes of the data stay in memory" in said
-    assert "tmpfs" in said
+    assert f"{size} of {size} bytes of the data stay in memory" in errors
+    assert "tmpfs" in errors
     assert all(job.code is not None for job in virtual.calibrated)
 
 
-def test_a_cache_that_nobody_may_look_into_is_cold_only_if_the_storage_was_read(
+def test_an_unreadable_cache_is_cold_only_if_the_storage_was_read(
     data: pathlib.Path, pair: list[str], virtual: Virtual
 ) -> None:
     # As for whoever does not own the files: the kernel says nothing.
-    virtual.storage.kept = None
+    virtual.storage.stored = None
     virtual.storage.counts = lambda job: 0
-    (said,) = doubts(virtual, data, *pair, code=3)
-    assert said.startswith("a had the storage read nothing, so the data were in memory")
+    (errors,) = doubts(virtual, data, *pair, code=3)
+    assert errors.startswith("a had the storage read nothing, so the data were in memory")
 
 
 @pytest.mark.parametrize(
     "read", [[None, None], [0, None], [4096, 0]], ids=["never told", "ended", "one process less"]
 )
-def test_bytes_that_nobody_knows_are_not_taken_for_none(
+def test_unknown_bytes_do_not_count_as_zero(
     data: pathlib.Path, pair: list[str], virtual: Virtual, read: list[int | None]
 ) -> None:
-    virtual.storage.kept = None
-    told = itertools.cycle(read)
-    virtual.storage.counts = lambda job: next(told)
+    virtual.storage.stored = None
+    result = itertools.cycle(read)
+    virtual.storage.counts = lambda job: next(result)
     assert not any("storage read nothing" in line for line in doubts(virtual, data, *pair))
 
 
 def test_bytes_count_from_the_first_step_on(data: pathlib.Path, pair: list[str], virtual: Virtual) -> None:
     # Its libraries, or data that it read before: what it read from then on was in memory.
-    virtual.storage.kept = None
+    virtual.storage.stored = None
     virtual.storage.counts = lambda job: 1 << 20
-    (said,) = doubts(virtual, data, *pair, code=3)
-    assert said.startswith("a had the storage read nothing, so the data were in memory")
+    (errors,) = doubts(virtual, data, *pair, code=3)
+    assert errors.startswith("a had the storage read nothing, so the data were in memory")
 
 
-def test_data_that_lie_elsewhere_than_what_was_driven_out_are_not_called_cold(
+def test_data_outside_the_evicted_place_are_not_called_cold(
     tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str], virtual: Virtual
 ) -> None:
     other = tmp_path / "other"
     other.mkdir()
     (other / "chunks.bin").write_bytes(b"other chunks")
     virtual.storage.memory = {(str(data / "chunks.bin"), step) for step in range(40)}
-    said = refuse(virtual, other, *pair, code=3)
-    assert "a had the storage read nothing, and nothing of what was driven out of memory (" in said
-    assert "their data lie elsewhere, name that folder with --data" in said
+    errors = refuse(virtual, other, *pair, code=3)
+    assert "a had the storage read nothing, and nothing of what was driven out of memory (" in errors
+    assert "their data lie elsewhere, name that folder with --data" in errors
     with Catalog.open(tmp_path / "jobs.db") as catalog:
         assert catalog.keys() == []
         assert catalog.places("here", "sleepy") == ()
@@ -130,19 +130,19 @@ def test_data_that_do_not_come_back_into_memory_are_doubted(
     data: pathlib.Path, pair: list[str], virtual: Virtual
 ) -> None:
     virtual.storage.looks = False
-    said = doubts(virtual, data, *pair)[0]
-    assert "is there again after a: unless they read past the page cache their data lie elsewhere" in said
+    errors = doubts(virtual, data, *pair)[0]
+    assert "is there again after a: unless they read past the page cache their data lie elsewhere" in errors
 
 
-def test_a_storage_that_counts_nothing_though_data_came_is_doubted(
+def test_storage_without_counted_reads_is_doubted(
     data: pathlib.Path, pair: list[str], virtual: Virtual
 ) -> None:
     virtual.storage.counts = lambda job: 0
-    said = doubts(virtual, data, *pair)[0]
-    assert "a had the storage read nothing by the kernel's count, though data came into memory" in said
+    errors = doubts(virtual, data, *pair)[0]
+    assert "a had the storage read nothing by the kernel's count, though data came into memory" in errors
 
 
-def test_the_catalog_keeps_where_the_data_lie(
+def test_the_catalog_stores_the_place_of_the_data(
     tmp_path: pathlib.Path, data: pathlib.Path, pair: list[str], virtual: Virtual
 ) -> None:
     calibrate(virtual, data, *pair, "--short")
@@ -150,18 +150,18 @@ def test_the_catalog_keeps_where_the_data_lie(
         assert catalog.places("here", "sleepy") == (str(data.resolve()),)
 
 
-def test_data_in_a_bucket_are_said_to_stay_where_they_are(
+def test_data_in_a_bucket_are_not_evicted(
     data: pathlib.Path, pair: list[str], virtual: Virtual, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(virtual.storage, "find_files", lambda jobs, paths: None)
-    said = doubts(virtual, data, *pair)[0]
-    assert said.startswith(
+    errors = doubts(virtual, data, *pair)[0]
+    assert errors.startswith(
         "the data are in no file system of this machine, so that none are driven out of memory"
     )
 
 
 @pytest.mark.usefixtures("_kept")
-def test_the_whole_cache_is_dropped_only_when_told(
+def test_the_whole_cache_is_dropped_only_on_request(
     tmp_path: pathlib.Path, data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drop = tmp_path / "drop_caches"
@@ -180,9 +180,7 @@ def test_the_whole_cache_is_dropped_only_when_told(
         page_cache.evict(files, machine=True)
 
 
-def test_where_the_data_lie_has_to_be_known(
-    tmp_path: pathlib.Path, pair: list[str], virtual: Virtual
-) -> None:
+def test_the_place_of_the_data_is_required(tmp_path: pathlib.Path, pair: list[str], virtual: Virtual) -> None:
     assert "name their folder with --data" in virtual.refuse(*pair, *FEW)
     assert "there is no such file or folder" in virtual.refuse(*pair, *FEW, "--data", "/no/such")
     (tmp_path / "empty").mkdir()

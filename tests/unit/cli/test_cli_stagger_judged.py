@@ -45,22 +45,22 @@ def figures(path: pathlib.Path, seconds: float) -> list[Key]:
 
 
 @pytest.mark.usefixtures("_storage_was_read")
-def test_figures_that_reality_contradicts_are_marked_stale(
+def test_values_that_a_run_contradicts_are_marked_stale(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     path = tmp_path / "jobs.db"
     one, other = figures(path, 1.0)
     jobs = [write(tmp_path, name, data, train="", stagger="") for name in ("a", "b")]
-    told, said = virtual.run(*jobs, "--catalog", str(path), "--machine", "here")
-    assert told["stands"] is False
-    assert told["predicted"]["makespan"] == pytest.approx(80)
-    assert "marked stale" in said
+    result, errors = virtual.run(*jobs, "--catalog", str(path), "--machine", "here")
+    assert result["stands"] is False
+    assert result["predicted"]["makespan"] == pytest.approx(80)
+    assert "marked stale" in errors
     with Catalog.open(path) as catalog:
         assert set(catalog.stale(one, beside=other)) == {"compute", "wait", "wait_cached", "wait_conc"}
 
 
 @pytest.mark.usefixtures("_storage_was_read")
-def test_figures_that_the_job_file_gave_condemn_nobody_else(
+def test_only_used_values_of_the_catalog_are_marked_stale(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     path = tmp_path / "jobs.db"
@@ -68,29 +68,29 @@ def test_figures_that_the_job_file_gave_condemn_nobody_else(
     # Of the catalog only company is used.
     wrong = "wait = 1.0\nwait_cached = 1.0"
     jobs = [write(tmp_path, name, data, train="compute_step = 1.0", stagger=wrong) for name in ("a", "b")]
-    told, said = virtual.run(*jobs, "--catalog", str(path), "--machine", "here")
-    assert told["stands"] is False
-    assert "marked stale" in said
+    result, errors = virtual.run(*jobs, "--catalog", str(path), "--machine", "here")
+    assert result["stands"] is False
+    assert "marked stale" in errors
     with Catalog.open(path) as catalog:
         assert set(catalog.stale(one, beside=other)) == {"wait_conc"}
 
 
 @pytest.mark.usefixtures("_storage_was_read")
-def test_figures_of_the_job_file_alone_are_not_judged(
+def test_values_of_the_job_file_are_not_judged(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     path = tmp_path / "jobs.db"
     one, other = figures(path, 0.03)
     wrong = "wait = 1.0\nwait_cached = 1.0\nwait_conc = 1.0"
     jobs = [write(tmp_path, name, data, train="compute_step = 1.0", stagger=wrong) for name in ("a", "b")]
-    told, _ = virtual.run(*jobs, "--catalog", str(path), "--machine", "here")
-    assert told["predicted"]["makespan"] == pytest.approx(80)
-    assert told["stands"] is None
+    result, _ = virtual.run(*jobs, "--catalog", str(path), "--machine", "here")
+    assert result["predicted"]["makespan"] == pytest.approx(80)
+    assert result["stands"] is None
     with Catalog.open(path) as catalog:
         assert not catalog.stale(one, beside=other)
 
 
-def test_a_second_run_that_finds_its_data_in_memory_marks_nothing(
+def test_a_run_with_cached_data_marks_nothing_stale(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "jobs.db"
@@ -102,17 +102,17 @@ def test_a_second_run_that_finds_its_data_in_memory_marks_nothing(
     monkeypatch.setattr(page_cache, "_resident", lambda file, path: 512)
     virtual.storage.memory = {(str(data), step) for step in range(40)}
     jobs = [write(tmp_path, name, data, train="", stagger="") for name in ("a", "b")]
-    told, said = virtual.run(*jobs, "--catalog", str(path), "--machine", "here")
-    (doubt,) = told["doubts"]
+    result, errors = virtual.run(*jobs, "--catalog", str(path), "--machine", "here")
+    (doubt,) = result["doubts"]
     assert doubt.startswith("100 % of the data are in memory already")
-    assert doubt in said
-    assert told["stands"] is None
+    assert doubt in errors
+    assert result["stands"] is None
     with Catalog.open(path) as catalog:
         assert not catalog.stale(one, beside=other)
 
 
 @pytest.mark.usefixtures("_storage_was_read")
-def test_a_report_is_written_though_the_catalog_has_gone(
+def test_a_report_is_written_without_the_catalog(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     catalog = tmp_path / "jobs.db"
@@ -123,7 +123,7 @@ def test_a_report_is_written_though_the_catalog_has_gone(
         catalog.write_bytes(b"no catalog any more, and long enough to be looked at as one")
 
     virtual.clock.after(1.0, damage)
-    out, said = virtual.command(
+    out, errors = virtual.command(
         "run",
         *jobs,
         "--catalog",
@@ -134,7 +134,7 @@ def test_a_report_is_written_though_the_catalog_has_gone(
         str(tmp_path / "run"),
         "--json",
     )
-    assert "the catalog was not updated: " in said
+    assert "the catalog was not updated: " in errors
     assert json.loads(out)["stands"] is None
     assert (tmp_path / "run" / "stagger.json").exists()
 
@@ -144,22 +144,22 @@ def judged(**more: object) -> argparse.Namespace:
 
 
 @pytest.mark.usefixtures("_storage_was_read")
-def test_figures_within_ten_percent_stand(tmp_path: pathlib.Path) -> None:
+def test_values_within_ten_percent_are_confirmed(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "jobs.db"
     one, other = figures(path, 1.0)
     used = [UsedValue(one, "wait"), UsedValue(other, "wait")]
     options = judged(catalog=str(path))
-    told = {"measured": {"makespan": 100.0}, "predicted_at_starts": {"makespan": 92.0}, "doubts": []}
-    assert run._judge_catalog(options, used, [], told) is True
+    result = {"measured": {"makespan": 100.0}, "predicted_at_starts": {"makespan": 92.0}, "doubts": []}
+    assert run._judge_catalog(options, used, [], result) is True
     # What was not about these jobs, or did not end, says nothing.
-    assert run._judge_catalog(options, used, [], {**told, "doubts": ["another order"]}) is None
-    assert run._judge_catalog(options, used, [], {**told, "measured": {"makespan": None}}) is None
-    assert run._judge_catalog(options, used, [], {**told, "predicted_at_starts": None}) is None
+    assert run._judge_catalog(options, used, [], {**result, "doubts": ["another order"]}) is None
+    assert run._judge_catalog(options, used, [], {**result, "measured": {"makespan": None}}) is None
+    assert run._judge_catalog(options, used, [], {**result, "predicted_at_starts": None}) is None
     with Catalog.open(path) as catalog:
         assert not catalog.stale(one, beside=other)
 
 
-def test_jobs_that_had_the_storage_read_nothing_judge_nothing(
+def test_jobs_that_read_nothing_judge_nothing(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "jobs.db"

@@ -24,8 +24,8 @@ def test_a_cache_that_coalesces_takes_any_number_of_jobs(tmp_path: Path, capsys)
         path.write_text(TOML.format(stagger="wait_cached = 0", **values).replace("1560", "1000"))
         files.append(str(path))
     for read in ("750s", "750", "12.5 min"):
-        told = facts(capsys, *files, "--coalesces", "--read", read)
-        assert told["plan"] == {
+        result = facts(capsys, *files, "--coalesces", "--read", read)
+        assert result["plan"] == {
             "leader": "c",
             "case": "behind",
             "starts": [950, 1000, 0],
@@ -37,7 +37,7 @@ def test_a_cache_that_coalesces_takes_any_number_of_jobs(tmp_path: Path, capsys)
             "at_once": {"makespan": 1250, "gpu_seconds": 2750},
             "sequential": 1800,
         }
-    assert told["jobs"][0]["estimated"] == ["wait", "wait_conc"]
+    assert result["jobs"][0]["estimated"] == ["wait", "wait_conc"]
     assert main(["stagger", "predict", *files, "--coalesces", "--read", "750s"]) == 0
     out = capsys.readouterr().out
     assert "  leads" in out
@@ -45,9 +45,7 @@ def test_a_cache_that_coalesces_takes_any_number_of_jobs(tmp_path: Path, capsys)
     assert "* estimated" in out
 
 
-def test_more_than_two_jobs_are_started_so_that_nobody_catches_up(
-    tmp_path: Path, pair: list[str], capsys
-) -> None:
+def test_more_than_two_jobs_start_so_that_none_catches_up(tmp_path: Path, pair: list[str], capsys) -> None:
     files = [*pair, write(tmp_path, "resnet2", "wait = 0.5\nwait_cached = 0", epochs=2)]
     plan = facts(capsys, *files, "--slack", "0")["plan"]
     # The fastest pipeline leads; the job of two epochs ends last.
@@ -71,7 +69,7 @@ def test_jobs_of_a_plan_may_arrive_later(tmp_path: Path, capsys) -> None:
     assert plan["played"]["makespan"] == pytest.approx(plan["makespan"])
 
 
-def test_a_plan_that_late_jobs_make_longer_says_how_short_it_would_be(tmp_path: Path, capsys) -> None:
+def test_a_plan_with_late_jobs_is_compared_with_sequential_runs(tmp_path: Path, capsys) -> None:
     # The one that is there computes all the time; the one that comes reads faster, and leads: nobody is to be before it.
     files = []
     for name, step, epochs, start in (("a", 500, 2, 0), ("b", 100, 9, 10)):
@@ -92,8 +90,8 @@ def test_of_several_jobs_the_first_may_run_already(
     tmp_path: Path, pair: list[str], options: list[str], capsys
 ) -> None:
     files = [*pair, write(tmp_path, "resnet2", "wait = 0.5\nwait_cached = 0.04")]
-    told = facts(capsys, *files, *options, "--running", "90")
-    plan, elapsed = told["plan"], 0.9 * told["jobs"][0]["alone_seconds"]
+    result = facts(capsys, *files, *options, "--running", "90")
+    plan, elapsed = result["plan"], 0.9 * result["jobs"][0]["alone_seconds"]
     assert plan["leader"] == "resnet"
     assert plan["starts"][0] == 0
     # None before now, and all behind it; the slowest of them ends last.
@@ -112,7 +110,7 @@ def test_jobs_that_do_not_wait_start_at_once(tmp_path: Path, capsys) -> None:
         assert facts(capsys, *files, *options)["plan"]["starts"] == [0, 0, 0]
 
 
-def test_a_plan_may_be_played_too(pair: list[str], capsys) -> None:
+def test_a_plan_may_be_simulated(pair: list[str], capsys) -> None:
     plan = facts(capsys, *pair, "--coalesces", "--read", "1166.88 s", "--simulate")["plan"]
     assert plan["played"]["makespan"] == pytest.approx(plan["makespan"])
     assert plan["played"]["gpu_seconds"] == pytest.approx(plan["gpu_seconds"])
@@ -120,7 +118,7 @@ def test_a_plan_may_be_played_too(pair: list[str], capsys) -> None:
     assert "played step by step: makespan 1,166.9 s" in capsys.readouterr().out
 
 
-def test_starts_that_are_better_when_played_are_predicted(tmp_path: Path, capsys) -> None:
+def test_starts_that_are_better_in_the_simulation_are_predicted(tmp_path: Path, capsys) -> None:
     files = []
     for name, epochs in (("a", 1), ("b", 1), ("c", 4)):
         path = tmp_path / f"{name}.toml"
@@ -135,7 +133,7 @@ def test_starts_that_are_better_when_played_are_predicted(tmp_path: Path, capsys
     assert "all as early as they can" in capsys.readouterr().out
 
 
-def test_where_the_cache_reaches_back_to_no_start_of_several_that_is_told(tmp_path: Path, capsys) -> None:
+def test_a_cache_that_is_too_small_for_several_jobs_is_reported(tmp_path: Path, capsys) -> None:
     files = [write(tmp_path, name, "wait = 0.45\nwait_cached = 0.04") for name in MODELS]
     files.append(write(tmp_path, "resnet2", "wait = 0.45\nwait_cached = 0.04", start=900))
     plan = facts(capsys, *files, "--cache", "0.1", "--running", "0", code=1)["plan"]

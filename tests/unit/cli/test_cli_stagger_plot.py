@@ -50,10 +50,10 @@ def test_the_picture_has_four_panels_for_each_order(
     assert figure.axes[0].get_title(loc="left") == "resnet first, then efficientnet"
 
 
-def test_no_curve_goes_on_where_the_cache_does_not_reach(pair: list[str], capsys) -> None:
-    told = facts(capsys, *pair, "--cache", "0.4")
+def test_curves_end_where_the_cache_is_too_small(pair: list[str], capsys) -> None:
+    result = facts(capsys, *pair, "--cache", "0.4")
     times = {job.name: job for job in inputs.times([jobspec.read(path) for path in pair]).jobs}
-    for order in told["orders"]:
+    for order in result["orders"]:
         made = plot._column(
             order, times[order["leader"]], times[order["follower"]], compat="physical", cache=0.4
         )
@@ -63,10 +63,10 @@ def test_no_curve_goes_on_where_the_cache_does_not_reach(pair: list[str], capsys
             assert max(within) <= line.x[-1] <= min(beyond)
 
 
-def column(told: dict, at: int, pair: list[str], cache: float = 1.0) -> list:
+def column(result: dict, at: int, pair: list[str], cache: float = 1.0) -> list:
     """The panels of one order of start."""
     times = {job.name: job for job in inputs.times([jobspec.read(path) for path in pair]).jobs}
-    order = told["orders"][at]
+    order = result["orders"][at]
     return plot._column(
         order, times[order["leader"]], times[order["follower"]], compat="physical", cache=cache
     )

@@ -40,46 +40,46 @@ def _no_signal_is_ignored() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("_no_signal_is_ignored")
-def test_a_hang_up_that_is_ignored_goes_on_to_be(
+def test_an_ignored_hangup_stays_ignored(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     virtual.clock.after(1.0, lambda: signal.raise_signal(signal.SIGHUP))
-    told, _ = virtual.run(write(tmp_path, "a", data), write(tmp_path, "b", data))
-    assert told["interrupted"] is False
+    result, _ = virtual.run(write(tmp_path, "a", data), write(tmp_path, "b", data))
+    assert result["interrupted"] is False
 
 
 def test_the_second_job_starts_when_predicted_and_both_are_compared(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
-    told, said = virtual.run(write(tmp_path, "a", data), write(tmp_path, "b", data))
-    assert (told["leader"], told["followers"], told["predicted"]["case"]) == ("a", ["b"], "cached")
+    result, errors = virtual.run(write(tmp_path, "a", data), write(tmp_path, "b", data))
+    assert (result["leader"], result["followers"], result["predicted"]["case"]) == ("a", ["b"], "cached")
     # Company costs nothing by these figures: 40 steps of 50 ms each.
-    assert told["predicted"]["at_once"] == pytest.approx({"makespan": 2.0, "gpu_seconds": 4.0})
-    assert told["predicted"]["starts"] == pytest.approx([0, 40 * 0.03])
-    assert told["predicted"]["makespan"] == pytest.approx(40 * 0.05)
-    assert [job["state"] for job in told["jobs"]] == ["done", "done"]
-    assert [job["steps"] for job in told["jobs"]] == [40, 40]
-    assert told["measured"]["starts"] == pytest.approx([0, 40 * 0.03], abs=1e-3)
+    assert result["predicted"]["at_once"] == pytest.approx({"makespan": 2.0, "gpu_seconds": 4.0})
+    assert result["predicted"]["starts"] == pytest.approx([0, 40 * 0.03])
+    assert result["predicted"]["makespan"] == pytest.approx(40 * 0.05)
+    assert [job["state"] for job in result["jobs"]] == ["done", "done"]
+    assert [job["steps"] for job in result["jobs"]] == [40, 40]
+    assert result["measured"]["starts"] == pytest.approx([0, 40 * 0.03], abs=1e-3)
     # A step more where both ask for the last chunk at one moment.
-    assert 40 * 0.05 <= told["measured"]["makespan"] <= 41 * 0.05
-    assert told["measured"]["gpu_seconds"] == pytest.approx(sum(told["measured"]["seconds"]))
-    assert (told["jobs"][0]["wait"], told["jobs"][1]["wait"]) == pytest.approx((0.03, 0.0), abs=1e-3)
-    assert told["retimed"] == []
-    assert told["stands"] is None
-    assert told == json.loads((tmp_path / "run" / "stagger.json").read_text())
+    assert 40 * 0.05 <= result["measured"]["makespan"] <= 41 * 0.05
+    assert result["measured"]["gpu_seconds"] == pytest.approx(sum(result["measured"]["seconds"]))
+    assert (result["jobs"][0]["wait"], result["jobs"][1]["wait"]) == pytest.approx((0.03, 0.0), abs=1e-3)
+    assert result["retimed"] == []
+    assert result["stands"] is None
+    assert result == json.loads((tmp_path / "run" / "stagger.json").read_text())
     assert "this job sleeps" in (tmp_path / "run" / "a.log").read_text()
-    assert "b starts at 1.2 s" in said
+    assert "b starts at 1.2 s" in errors
     page = (ROOT / "docs/formats/stagger.md").read_text()
-    keys = {*told, *told["predicted"], *told["measured"], *told["jobs"][0]}
+    keys = {*result, *result["predicted"], *result["measured"], *result["jobs"][0]}
     assert {key for key in keys if f"`{key}`" not in page} == set()
 
 
-def test_a_follower_is_launched_a_load_before_its_moment(
+def test_a_follower_is_launched_before_its_start_by_its_load_time(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
-    told, _ = virtual.run(write(tmp_path, "a", data), write(tmp_path, "b", data))
-    leader, follower = told["jobs"]
+    result, _ = virtual.run(write(tmp_path, "a", data), write(tmp_path, "b", data))
+    leader, follower = result["jobs"]
     took = -leader["launched"]
     assert 0.5 <= took <= 0.5 + TICK
     # A quarter more than its leader took.
@@ -91,16 +91,16 @@ def test_a_leader_slower_than_predicted_moves_the_start(
 ) -> None:
     slow = write(tmp_path, "a", data, "--wait", "0.1")
     late = write(tmp_path, "b", data, start=0.2)
-    told, said = virtual.run(slow, late)
-    assert told["leader"] == "a"
-    assert told["retimed"][-1]["job"] == "b"
+    result, errors = virtual.run(slow, late)
+    assert result["leader"] == "a"
+    assert result["retimed"][-1]["job"] == "b"
     # What keeps it from catching up with 40 steps of 120 ms by 40 of 20 ms.
-    assert told["retimed"][-1]["start"] == pytest.approx(40 * 0.1, rel=0.02)
-    assert told["measured"]["starts"][1] == pytest.approx(told["retimed"][-1]["start"], abs=0.1)
-    assert "a is not as predicted: b starts at" in said
+    assert result["retimed"][-1]["start"] == pytest.approx(40 * 0.1, rel=0.02)
+    assert result["measured"]["starts"][1] == pytest.approx(result["retimed"][-1]["start"], abs=0.1)
+    assert "a is not as predicted: b starts at" in errors
 
 
-def test_jobs_whose_best_start_is_at_once_are_let_go_together(
+def test_jobs_whose_best_start_is_zero_start_together(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     quick = "wait = 0.0\nwait_cached = 0.0\nwait_conc = 0.0"
@@ -108,13 +108,13 @@ def test_jobs_whose_best_start_is_at_once_are_let_go_together(
         write(tmp_path, name, data, "--wait", "0", "--loads", loads, stagger=quick)
         for name, loads in (("a", "0"), ("b", "7"))
     ]
-    told, _ = virtual.run(*jobs)
-    assert told["predicted"]["starts"] == [0, 0]
+    result, _ = virtual.run(*jobs)
+    assert result["predicted"]["starts"] == [0, 0]
     # However much longer one of them loads.
-    assert told["measured"]["starts"] == pytest.approx([0, 0])
+    assert result["measured"]["starts"] == pytest.approx([0, 0])
 
 
-def test_a_leader_that_may_begin_later_is_waited_for(
+def test_followers_wait_for_a_late_leader(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     # The one that is there computes all the time; the one that comes reads faster, and leads.
@@ -149,42 +149,42 @@ def test_a_leader_that_may_begin_later_is_waited_for(
         ),
     ]
     began = virtual.clock.now()
-    told, said = virtual.run(*jobs, "--coalesces", "--read", "0.4 s")
-    assert told["leader"] == "b"
-    assert "b starts in 1.0 s" in said
+    result, errors = virtual.run(*jobs, "--coalesces", "--read", "0.4 s")
+    assert result["leader"] == "b"
+    assert "b starts in 1.0 s" in errors
     assert virtual.launcher.jobs["b"].started == pytest.approx(began + 1)
-    assert [job["state"] for job in told["jobs"]] == ["done", "done"]
+    assert [job["state"] for job in result["jobs"]] == ["done", "done"]
 
 
-def test_a_follower_in_another_order_runs_with_a_doubt(
+def test_a_follower_with_another_order_causes_a_doubt(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
-    told, said = virtual.run(
+    result, errors = virtual.run(
         write(tmp_path, "a", data), write(tmp_path, "b", data, "--order", "sequential 41")
     )
-    (doubt,) = told["doubts"]
+    (doubt,) = result["doubts"]
     assert "a and b read other data or in another order" in doubt
-    assert doubt in said
-    assert [job["state"] for job in told["jobs"]] == ["done", "done"]
+    assert doubt in errors
+    assert [job["state"] for job in result["jobs"]] == ["done", "done"]
 
 
 @pytest.mark.usefixtures("_no_signal_is_ignored")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_interrupt_ends_both_and_says_what_was_done(
+def test_an_interrupt_ends_both_jobs_and_reports_their_steps(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual, number: int
 ) -> None:
     jobs = [write(tmp_path, name, data, "--epochs", "50", epochs=50) for name in ("a", "b")]
     virtual.clock.after(3.0, lambda: signal.raise_signal(number))
-    told, _ = virtual.run(*jobs, code=130)
-    assert told["interrupted"] is True
-    assert [job["state"] for job in told["jobs"]] == ["stopped", "stopped"]
-    assert 0 < told["jobs"][0]["steps"] < 2000
+    result, _ = virtual.run(*jobs, code=130)
+    assert result["interrupted"] is True
+    assert [job["state"] for job in result["jobs"]] == ["stopped", "stopped"]
+    assert 0 < result["jobs"][0]["steps"] < 2000
     assert all(job.code == -15 for job in virtual.launcher.jobs.values())
 
 
 @pytest.mark.usefixtures("_no_signal_is_ignored")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_while_jobs_are_ended_leave_nobody_behind(
+def test_signals_during_termination_leave_no_job_running(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual, number: int
 ) -> None:
     def more(job: FakeJob) -> None:
@@ -193,13 +193,13 @@ def test_signals_while_jobs_are_ended_leave_nobody_behind(
     virtual.launcher.on_launch = more
     jobs = [write(tmp_path, name, data, "--hangs-after", "30") for name in ("a", "b")]
     virtual.clock.after(4.0, lambda: signal.raise_signal(number))
-    told, _ = virtual.run(*jobs, code=130)
-    assert [job["state"] for job in told["jobs"]] == ["stopped", "stopped"]
+    result, _ = virtual.run(*jobs, code=130)
+    assert [job["state"] for job in result["jobs"]] == ["stopped", "stopped"]
     assert all(job.code == -15 for job in virtual.launcher.jobs.values())
 
 
 @pytest.mark.parametrize(
-    ("more", "options", "said"),
+    ("more", "options", "expected"),
     [
         ({"command": '["no-such-program"]'}, [], "run.command = 'no-such-program'; a program expected"),
         ({"command": '["true"]', "stagger": "wait = 0.03"}, [], "wait_cached of b is not known"),
@@ -221,84 +221,89 @@ def test_signals_while_jobs_are_ended_leave_nobody_behind(
         ({}, ["--read", "soon"], "--read 'soon': a time above 0"),
     ],
 )
-def test_what_cannot_be_run_is_said_before_anything_starts(
-    tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual, more: dict, options: list[str], said: str
+def test_invalid_options_are_refused_before_a_job_starts(
+    tmp_path: pathlib.Path,
+    data: pathlib.Path,
+    virtual: Virtual,
+    more: dict,
+    options: list[str],
+    expected: str,
 ) -> None:
     jobs = [write(tmp_path, "a", data), write(tmp_path, "b", data, **more)]
-    _, heard = virtual.run(*jobs, *options, code=2)
-    assert said in heard
+    _, messages = virtual.run(*jobs, *options, code=2)
+    assert expected in messages
     assert not (tmp_path / "run").exists()
     assert not virtual.launcher.jobs
 
 
-def test_options_of_sbatch_that_are_no_words_are_said_before_anything_starts(
+def test_invalid_sbatch_options_are_refused_before_a_job_starts(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     # The options name the launcher.
     virtual.launch_by(None)
     jobs = [write(tmp_path, "a", data), write(tmp_path, "b", data)]
-    _, heard = virtual.run(*jobs, "--slurm", "--sbatch", "'", code=2)
-    assert "options in shell syntax expected" in heard
+    _, messages = virtual.run(*jobs, "--slurm", "--sbatch", "'", code=2)
+    assert "options in shell syntax expected" in messages
     assert not (tmp_path / "run").exists()
 
 
-def test_a_leader_that_is_not_its_job_file_is_ended(
+def test_a_leader_that_differs_from_its_job_file_is_ended(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     jobs = [write(tmp_path, "a", data, "--loader-steps", "50"), write(tmp_path, "b", data)]
-    _, said = virtual.run(*jobs, code=2)
-    assert "a: its loader has 50 steps per epoch, 40 by its job file" in said
+    _, errors = virtual.run(*jobs, code=2)
+    assert "a: its loader has 50 steps per epoch, 40 by its job file" in errors
     assert {name: job.code for name, job in virtual.launcher.jobs.items()} == {"a": -15}
 
 
-def test_three_jobs_start_in_turn_and_nobody_catches_up(
+def test_three_jobs_start_in_turn_and_none_catches_up(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     alone, slow = "wait = 0.03\nwait_cached = 0.0", "wait = 0.01\nwait_cached = 0.0"
     words = ["--compute", "0.04", "--wait", "0.01"]
     jobs = [write(tmp_path, name, data, stagger=alone) for name in ("a", "b")]
     jobs.append(write(tmp_path, "c", data, *words, stagger=slow, train="compute_step = 0.04"))
-    told, said = virtual.run(*jobs)
+    result, errors = virtual.run(*jobs)
     # All end with the frontier, 40 steps of 50 ms; who computes for longest leads.
-    assert (told["leader"], told["followers"], told["predicted"]["case"]) == ("c", ["a", "b"], "behind")
-    assert told["predicted"]["starts"] == pytest.approx([0, 1.2, 1.2])
-    assert told["predicted"]["makespan"] == pytest.approx(2.0)
-    assert [job["state"] for job in told["jobs"]] == ["done"] * 3
-    assert told["measured"]["starts"] == pytest.approx([0, 1.2, 1.2], abs=1e-3)
-    assert told["measured"]["makespan"] == pytest.approx(2.0, abs=1e-3)
-    assert len(told["off_percent"]["seconds"]) == 3
-    assert told["predicted_at_starts"]["makespan"] > 0
-    assert {"a starts at", "b starts at"} <= {line[9:20] for line in said.splitlines()}
+    assert (result["leader"], result["followers"], result["predicted"]["case"]) == ("c", ["a", "b"], "behind")
+    assert result["predicted"]["starts"] == pytest.approx([0, 1.2, 1.2])
+    assert result["predicted"]["makespan"] == pytest.approx(2.0)
+    assert [job["state"] for job in result["jobs"]] == ["done"] * 3
+    assert result["measured"]["starts"] == pytest.approx([0, 1.2, 1.2], abs=1e-3)
+    assert result["measured"]["makespan"] == pytest.approx(2.0, abs=1e-3)
+    assert len(result["off_percent"]["seconds"]) == 3
+    assert result["predicted_at_starts"]["makespan"] > 0
+    assert {"a starts at", "b starts at"} <= {line[9:20] for line in errors.splitlines()}
 
 
-def test_a_job_that_comes_near_is_held_and_that_is_told(
+def test_a_near_follower_is_held_and_reported(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     # It slows down when the other one runs already.
-    told, _ = virtual.run(
+    result, _ = virtual.run(
         write(tmp_path, "a", data, "--slow-after", "20", "--slow", "0.15"),
         write(tmp_path, "b", data, "--compute", "0.04", train="compute_step = 0.04"),
     )
-    leader, follower = told["jobs"]
+    leader, follower = result["jobs"]
     assert follower["holds"] >= 1
     assert follower["held"] > 0.15
     assert leader["holds"] == 0
     # But for the last steps, in which nobody is held, it found in memory what it wanted.
     assert virtual.launcher.jobs[follower["name"]].delivered <= 3 * CHUNK
-    assert [job["state"] for job in told["jobs"]] == ["done", "done"]
-    assert told["hold"] is True
+    assert [job["state"] for job in result["jobs"]] == ["done", "done"]
+    assert result["hold"] is True
 
 
-def test_nobody_is_held_who_is_not_to_be(
+def test_no_job_is_held_if_holding_is_disabled(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
-    told, _ = virtual.run(
+    result, _ = virtual.run(
         write(tmp_path, "a", data, "--wait", "0.03", "--slow-after", "28", "--slow", "0.1"),
         write(tmp_path, "b", data),
         "--no-hold",
     )
-    assert [job["holds"] for job in told["jobs"]] == [0, 0]
-    assert told["hold"] is False
+    assert [job["holds"] for job in result["jobs"]] == [0, 0]
+    assert result["hold"] is False
 
 
 def test_a_terminal_has_one_line_of_progress(
@@ -313,15 +318,15 @@ def test_a_terminal_has_one_line_of_progress(
     assert "by prediction: makespan 2.0 s, GPU-seconds 4.0; only GPU-seconds are to be gained" in out
 
 
-def test_jobs_whose_names_are_one_as_files_have_folders_of_their_own(
+def test_jobs_with_colliding_file_names_have_separate_folders(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     jobs = [
         write(tmp_path, stem, data, stagger=f'model = "{name}"\n{FIGURES}')
         for stem, name in (("a", "模型甲"), ("b", "模型乙"))
     ]
-    told, _ = virtual.run(*jobs)
-    assert [job["steps"] for job in told["jobs"]] == [40, 40]
+    result, _ = virtual.run(*jobs)
+    assert [job["steps"] for job in result["jobs"]] == [40, 40]
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names == {"-", "-.log", "--2", "--2.log", "stagger.json"}
 
@@ -331,11 +336,11 @@ def test_a_run_folder_is_not_written_twice(
 ) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "a.log").write_text("")
-    _, said = virtual.run(write(tmp_path, "a", data), write(tmp_path, "b", data), code=2)
-    assert "not empty; a run folder of its own expected" in said
+    _, errors = virtual.run(write(tmp_path, "a", data), write(tmp_path, "b", data), code=2)
+    assert "not empty; a run folder of its own expected" in errors
 
 
-def test_a_run_folder_that_nobody_named_has_the_date(
+def test_the_default_run_folder_has_the_date(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -344,7 +349,7 @@ def test_a_run_folder_that_nobody_named_has_the_date(
     assert re.fullmatch(r"stagger-2026\d{4}-\d{6}", folder.name)
 
 
-def test_a_local_follower_is_handed_over_when_it_is_due() -> None:
+def test_a_local_follower_is_launched_when_due() -> None:
     launcher = Local()
     assert launcher.wants(begun=False, due=0.0)
     assert not launcher.wants(begun=True, due=0.01)

@@ -213,7 +213,7 @@ def test_wrong_arguments_are_named_with_their_remedy(saved, capsys, arguments, m
     assert message in capsys.readouterr().err
 
 
-def test_what_is_no_state_and_an_index_of_other_data_are_refused(saved, tmp_path, capsys, array):
+def test_an_invalid_state_and_a_foreign_index_are_refused(saved, tmp_path, capsys, array):
     path = tmp_path / "no.json"
     for text, message in [("{", "not JSON"), ("[]", "not a state"), ("{}", "not a state of Foresee")]:
         path.write_text(text)

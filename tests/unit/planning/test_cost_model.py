@@ -37,37 +37,42 @@ def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["id"])
-def test_every_vector_is_answered_so(vector: dict) -> None:
-    asked, expected = vector["inputs"], vector["expected"]
+def test_every_vector_has_its_expected_answer(vector: dict) -> None:
+    requested, expected = vector["inputs"], vector["expected"]
     tolerance = {"rel" if key == "relative" else "abs": value for key, value in vector["tolerance"].items()}
-    if asked["kind"] == "miss_rate":
-        share = math.inf if asked["share"] is None else asked["share"]
-        told = {"miss_rate": window.miss_rate(asked["ranks"], share)}
+    if requested["kind"] == "miss_rate":
+        share = math.inf if requested["share"] is None else requested["share"]
+        result = {"miss_rate": window.miss_rate(requested["ranks"], share)}
     else:
         run = Workload(
-            machines=asked["machines"],
-            samples=asked["samples"],
-            epochs=asked["epochs"],
-            data_bytes=asked["data_GB"] * 1e9,
-            root_bytes=asked["root_GB"] * 1e9,
+            machines=requested["machines"],
+            samples=requested["samples"],
+            epochs=requested["epochs"],
+            data_bytes=requested["data_GB"] * 1e9,
+            root_bytes=requested["root_GB"] * 1e9,
             compute_time=0.0,
-            wait_time=asked["seconds"],
-            page=asked["page"],
+            wait_time=requested["seconds"],
+            page=requested["page"],
         )
-        how = {"compat": asked["compat"], "period": asked["period"]}
-        if asked["kind"] == "disk":
-            bill = cost.disk(run, Rates(**asked["rates"]), **how)
+        how = {"compat": requested["compat"], "period": requested["period"]}
+        if requested["kind"] == "disk":
+            bill = cost.disk(run, Rates(**requested["rates"]), **how)
         else:
-            lists = -(-run.samples // run.page) if asked.get("listed_once") else None
+            lists = -(-run.samples // run.page) if requested.get("listed_once") else None
             bill = cost.bucket(
-                run, Rates(**asked["rates"]), cached=asked["cached"], fetch=asked["fetch"], lists=lists, **how
+                run,
+                Rates(**requested["rates"]),
+                cached=requested["cached"],
+                fetch=requested["fetch"],
+                lists=lists,
+                **how,
             )
-        told = {name: getattr(bill, name) for name in expected}
+        result = {name: getattr(bill, name) for name in expected}
     for name, value in expected.items():
-        assert told[name] == pytest.approx(value, **tolerance), name
+        assert result[name] == pytest.approx(value, **tolerance), name
 
 
-def test_without_a_period_the_paper_pays_a_month_and_we_the_run() -> None:
+def test_the_default_period_is_the_run_and_in_the_paper_a_month() -> None:
     assert (
         cost.disk(work(), RATES, compat="paper").storage == cost.disk(work(), RATES, period="month").storage
     )
@@ -75,12 +80,12 @@ def test_without_a_period_the_paper_pays_a_month_and_we_the_run() -> None:
     assert run.storage == pytest.approx(cost.disk(work(), RATES, period="month").storage * 300 / 3600 / 730)
 
 
-def test_misses_are_paid_but_in_the_paper() -> None:
+def test_misses_are_paid_except_in_the_paper() -> None:
     assert cost.bucket(work(), RATES, misses=7).gets == 84_007
     assert cost.bucket(work(), RATES, misses=7, compat="paper").gets == 84_000
 
 
-def test_counts_that_are_known_take_the_place_of_formulas() -> None:
+def test_known_counts_replace_formulas() -> None:
     bill = cost.bucket(work(), RATES, lists=42, gets=1000, misses=5)
     assert (bill.lists, bill.gets) == (42, 1005)
     assert bill.requests == pytest.approx((42 * 0.05 + 1005 * 0.004) / 1e4)
@@ -102,13 +107,13 @@ def test_egress_is_paid_by_tier() -> None:
         cost.bucket(work(), RATES, egress=((1e8, 10.0),))
 
 
-def test_bytes_that_are_known_leave_in_place_of_the_mean_size() -> None:
+def test_known_bytes_replace_the_mean_size() -> None:
     bill = cost.bucket(work(), RATES, gets=10, misses=5, read_bytes=3e9, egress=((math.inf, 0.5),))
     assert (bill.gets, bill.read_bytes, bill.egress) == (15, 3e9, 1.5)
     assert cost.bucket(work(), RATES, gets=10).read_bytes == pytest.approx(10 * 0.27e9 / 42000)
 
 
-def test_a_disk_that_holds_nothing_needs_no_price() -> None:
+def test_an_empty_disk_needs_no_price() -> None:
     rates = Rates(machine=1.0, bucket=1.0, lists=1.0, gets=1.0)
     assert cost.bucket(work(root_bytes=0), rates, cached=42000, cache_in="ram").total > 0
     for held in (work(), work(root_bytes=0)):
@@ -134,7 +139,7 @@ def test_two_ranks_of_a_machine_list_and_fetch_each_for_itself() -> None:
 
 
 @pytest.mark.parametrize("name", ["machine", "disk", "bucket", "lists", "gets"])
-def test_a_price_that_is_not_known_is_named(name: str) -> None:
+def test_an_unknown_price_is_named(name: str) -> None:
     rates = Rates(**{key: 1.0 for key in ("machine", "disk", "bucket", "lists", "gets") if key != name})
     with pytest.raises(NotMeasured, match=f"the price {name} is not known") as caught:
         cost.bucket(work(), rates)
@@ -195,7 +200,7 @@ counts = st.integers(1, 10**6)
 
 @given(counts, counts, counts, counts, st.integers(1, 10**9), amounts, amounts, st.integers(0, 10**6))
 @properties()
-def test_bills_are_never_negative_and_grow_with_what_is_asked(
+def test_bills_are_never_negative_and_grow_with_the_workload(
     machines: int,
     samples: int,
     fetch: int,
@@ -235,8 +240,8 @@ def test_break_even_is_where_both_cost_the_same(a: float, b: float, c: float, d:
         assert point >= 0
         slope, start = abs(b - d), abs(a - c)
         # Two lines that nearly coincide, or that are nearly flat beside where they start, meet where rounding says.
-        told = slope * scale > 1e-9 * max(a, c)
-        if told and slope > 1e-3 * max(b, d) and start > 1e-3 * max(a, c):
+        result = slope * scale > 1e-9 * max(a, c)
+        if result and slope > 1e-3 * max(b, d) and start > 1e-3 * max(a, c):
             assert a + b * point == pytest.approx(c + d * point, rel=1e-3)
 
 
@@ -265,7 +270,7 @@ def test_break_even_of_bent_lines_is_the_first_point_at_which_they_meet(
         assert left(point) == pytest.approx(start + slope * point)
 
 
-def test_break_even_asks_nothing_beyond_the_end() -> None:
+def test_break_even_evaluates_nothing_beyond_the_end() -> None:
     def known(x: float) -> float:
         assert x <= 4.0
         return 2 * x
@@ -299,7 +304,7 @@ def test_a_larger_cache_misses_no_more(ranks: int, one: float, other: float) -> 
 
 @given(st.lists(st.permutations(range(8)), min_size=1, max_size=4), st.integers(0, 9))
 @properties()
-def test_what_is_missed_was_dropped_or_never_there(orders: list[list[int]], capacity: int) -> None:
+def test_misses_are_evicted_or_new_samples(orders: list[list[int]], capacity: int) -> None:
     counts = window.misses(orders, capacity)
     held: list[int] = []
     for ids, count in zip(orders, counts, strict=True):
@@ -313,7 +318,7 @@ def test_what_is_missed_was_dropped_or_never_there(orders: list[list[int]], capa
 
 
 @pytest.mark.parametrize(("ranks", "share"), [(0, 1.0), (True, 1.0), (3, -0.1), (3, math.nan)])
-def test_a_miss_rate_of_nonsense_is_refused(ranks: int, share: float) -> None:
+def test_invalid_arguments_of_the_miss_rate_are_refused(ranks: int, share: float) -> None:
     with pytest.raises(ConfigError, match="expected"):
         window.miss_rate(ranks, share)
 

@@ -54,9 +54,7 @@ def test_every_second_and_every_read_of_every_rank_is_in_the_report(policy, comp
     origin=st.integers(5, 400),
     seed=st.integers(0, 99),
 )
-def test_nobody_who_keeps_the_order_beats_perfect_and_none_the_origin(
-    ranks, batch, ram, origin, seed
-) -> None:
+def test_no_policy_in_order_beats_perfect_or_the_origin(ranks, batch, ram, origin, seed) -> None:
     there = small(
         cluster__ranks=ranks,
         train__batch=batch,
@@ -71,7 +69,7 @@ def test_nobody_who_keeps_the_order_beats_perfect_and_none_the_origin(
         assert report.total_s >= report.origin_bytes / (origin * 1e6) * (1 - 1e-9), policy
 
 
-def test_a_run_can_be_looked_at_and_left_at_any_time() -> None:
+def test_a_run_can_be_reported_and_closed_at_any_time() -> None:
     run = simulation.Run(small(), "foresee")
     assert run.report().total_s == 0
     stages = {run.advance(1)[0] for _ in range(40)}
@@ -101,7 +99,7 @@ def test_an_index_gives_the_sizes(tmp_path) -> None:
     assert report.origin_bytes == 3 * 9000
 
 
-def test_all_that_is_missing_is_said_at_once() -> None:
+def test_all_missing_keys_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
         simulation.Run(jobspec.loads("version = 1\n[train]\nbatch = 3"), "foresee")
     text = str(caught.value)
@@ -116,7 +114,7 @@ def test_all_that_is_missing_is_said_at_once() -> None:
         assert f"{key} is missing" in str(caught.value)
 
 
-def test_what_no_machine_has_is_refused_by_field_and_rule() -> None:
+def test_impossible_machines_are_refused_by_field_and_rule() -> None:
     with pytest.raises(ConfigError, match="at most one rank per sample"):
         small(cluster__ranks=4000)
     with pytest.raises(ConfigError, match="policy='nofps'; one of perfect"):
@@ -143,14 +141,14 @@ def test_reads_follow_the_vectors_that_the_core_follows(case) -> None:
     assert often == (case["reads"], pytest.approx(case["expected"], rel=case["tolerance"]))
 
 
-def test_reads_of_nobody_are_refused() -> None:
+def test_reads_without_ranks_are_refused() -> None:
     with pytest.raises(ConfigError, match="ranks"):
         simulation.read_often(ranks=0, epochs=1, samples=1, delta="0")
     with pytest.raises(ConfigError, match=r"-0\.5"):
         simulation.read_often(ranks=1, epochs=1, samples=1, delta="-0.5")
 
 
-def test_a_draw_is_near_what_is_expected() -> None:
+def test_a_draw_is_near_the_expected_numbers() -> None:
     expected = simulation.reads_by_count(ranks=16, epochs=90, samples=200_000)
     drawn = simulation.reads_by_count(ranks=16, epochs=90, samples=200_000, seed=7)
     assert drawn.sum() == 200_000
@@ -168,13 +166,13 @@ def test_a_job_is_varied_by_the_keys_of_its_file() -> None:
     points = list(vary.points(small(), {"train.batch": [1, 2], "train.epochs": [3, 4, 5]}))
     assert [values for values, _ in points] == [(1, 3), (1, 4), (1, 5), (2, 3), (2, 4), (2, 5)]
     assert [dataclasses.astuple(there.train)[:2] for _, there in points] == [values for values, _ in points]
-    for key, told in (
+    for key, result in (
         ("train.bach", "no key 'bach' there; one of batch"),
         ("cluster.tiers.rma.capacity", "no tier 'rma'; this job has ram, disk"),
         ("train.batch.size", "batch has no keys below it"),
         ("cluster.tiers.ram", "no tier 'ram'"),
     ):
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=result):
             vary.with_value(small(), key, 1)
     with pytest.raises(ConfigError, match="batch"):
         vary.with_value(small(), "train.batch", 0)
@@ -182,7 +180,7 @@ def test_a_job_is_varied_by_the_keys_of_its_file() -> None:
         list(vary.points(small(), {"train.batch": []}))
 
 
-def test_a_batch_that_is_handed_over_whole_is_waited_for_whole() -> None:
+def test_a_rank_waits_for_whole_batches_if_they_are_delivered_whole() -> None:
     given = jobspec.loads(SMALL)
     by_sample = simulation.Run(given, "staging_buffer").finish()
     by_batch = simulation.Run(given, "staging_buffer", hand_over="batch").finish()
@@ -197,7 +195,7 @@ def test_a_batch_that_is_handed_over_whole_is_waited_for_whole() -> None:
         simulation.Run(given, "staging_buffer", hand_over="step")  # type: ignore[arg-type]
 
 
-def test_a_request_that_takes_its_time_slows_who_reads_one_after_the_other() -> None:
+def test_latency_slows_sequential_readers() -> None:
     near, far = (jobspec.loads(SMALL.replace('latency = "2 ms"', f'latency = "{ms} ms"')) for ms in (10, 60))
     naive = [simulation.Run(each, "naive").finish() for each in (near, far)]
     assert naive[1].stall_s - naive[0].stall_s == pytest.approx(9000 * 0.05)
@@ -206,7 +204,7 @@ def test_a_request_that_takes_its_time_slows_who_reads_one_after_the_other() -> 
 
 
 @pytest.mark.parametrize("readers", ["all", "demand", "queue"])
-def test_an_origin_takes_so_many_requests_a_second(readers) -> None:
+def test_an_origin_limits_requests_per_second(readers) -> None:
     given = small(cluster__origin__readers=readers)
     limited = small(cluster__origin__readers=readers, cluster__origin__requests=50)
     for policy in ("naive", "staging_buffer", "foresee"):
@@ -219,7 +217,7 @@ def test_an_origin_takes_so_many_requests_a_second(readers) -> None:
 
 
 @pytest.mark.parametrize("sigma", ["0 B", "30 KB", "100 KB", "300 KB"])
-def test_a_step_takes_what_was_told_however_its_samples_are_drawn(sigma) -> None:
+def test_a_step_takes_its_given_time_for_any_drawn_sizes(sigma) -> None:
     """What is not above 0 is drawn again: the mean of what is read is not that of the distribution."""
     text = SMALL.replace('compute_rate = "40 MB/s"', 'compute_step = "50 ms"').replace(
         'size_sigma = "30 KB"', f'size_sigma = "{sigma}"'
@@ -231,7 +229,7 @@ def test_a_step_takes_what_was_told_however_its_samples_are_drawn(sigma) -> None
     assert report.compute_s == pytest.approx(3 * 3 * 1000 * 0.05, rel=0.005)
 
 
-def test_sizes_that_are_known_are_simulated_and_a_step_takes_what_was_told() -> None:
+def test_given_sizes_are_simulated_and_a_step_takes_its_given_time() -> None:
     sizes = np.random.default_rng(1).integers(1, 500_000, 3000).astype(np.uint64)
     given = jobspec.loads(SMALL.replace('compute_rate = "40 MB/s"', 'compute_step = "50 ms"'))
     report = simulation.Run(given, "staging_buffer", sizes=sizes).finish()
@@ -243,7 +241,7 @@ def test_sizes_that_are_known_are_simulated_and_a_step_takes_what_was_told() -> 
 
 
 @pytest.mark.parametrize("policy", ["direct", "cache", "full_fetch", "fifty_fifty"])
-def test_no_window_downloads_more_than_the_origin_gives(policy) -> None:
+def test_no_window_exceeds_the_rate_of_the_origin(policy) -> None:
     """A profile's latency is that of a small read: bytes take their time as well."""
     given = small(data__size="2 MB", data__size_sigma="0 B", cache__window__capacity=4000)
     report = simulation.Run(given, policy).finish()
@@ -256,10 +254,10 @@ def bucket_of(given: jobspec.Job, policy: str = "fifty_fifty", **options: str) -
 
 def test_a_miss_is_a_latency_and_its_own_bytes_and_a_download_shares_the_rate_with_fifteen_more() -> None:
     given = small(data__size="2 MB", data__size_sigma="0 B", cluster__ranks=1)
-    told = bucket_of(given)
-    assert told["miss_ns"] == pytest.approx(2e6 + 2e6 / 50e6 * 1e9)
-    assert told["download_ns"] == pytest.approx(2e6 + 16 * 2e6 / 50e6 * 1e9)
-    assert told["link_ns"] == pytest.approx(2e6 / 50e6 * 1e9)
+    result = bucket_of(given)
+    assert result["miss_ns"] == pytest.approx(2e6 + 2e6 / 50e6 * 1e9)
+    assert result["download_ns"] == pytest.approx(2e6 + 16 * 2e6 / 50e6 * 1e9)
+    assert result["link_ns"] == pytest.approx(2e6 / 50e6 * 1e9)
     linked = vary.with_value(given, "cluster.origin.link", "10 MB/s")
     assert bucket_of(linked, "direct")["miss_ns"] == pytest.approx(2e6 + 0.2e9)
     paper = bucket_of(given, compat="paper")
@@ -271,8 +269,8 @@ def test_a_miss_is_a_latency_and_its_own_bytes_and_a_download_shares_the_rate_wi
 def test_given_times_of_a_miss_and_of_a_download_need_neither_rate_nor_latency() -> None:
     table = SMALL.replace('read = {1 = "50 MB/s", 3 = "90 MB/s"}', "").replace('latency = "2 ms"', "")
     timed = jobspec.loads(f'{table}miss_time = "60 ms"\ndownload_time = "175 ms"\n')
-    told = bucket_of(timed)
-    assert (told["miss_ns"], told["download_ns"], told["link_ns"]) == (60e6, 175e6, 0)
+    result = bucket_of(timed)
+    assert (result["miss_ns"], result["download_ns"], result["link_ns"]) == (60e6, 175e6, 0)
     assert not simulation.missing(timed, "fifty_fifty")
     lone = jobspec.loads(f'{table}miss_time = "60 ms"\n')
     assert not simulation.missing(lone, "direct")
@@ -296,8 +294,8 @@ def test_a_miss_of_the_deli_paper_pays_its_own_download() -> None:
     """
 
     def missed(policy: str, capacity: int) -> float:
-        asked = vary.with_value(jobspec.loads(table), "cache.window.capacity", capacity)
-        reads = simulation.Run(asked, policy, order="distributed").finish().reads
+        requested = vary.with_value(jobspec.loads(table), "cache.window.capacity", capacity)
+        reads = simulation.Run(requested, policy, order="distributed").finish().reads
         return reads[0].samples / sum(each.samples for each in reads)
 
     assert missed("full_fetch", 1024) == pytest.approx(0.178, abs=0.001)
@@ -307,7 +305,7 @@ def test_a_miss_of_the_deli_paper_pays_its_own_download() -> None:
 
 @pytest.mark.parametrize("policy", ["full_fetch", "fifty_fifty"])
 @pytest.mark.parametrize("compute", ["40 MB/s", "4 GB/s"])
-def test_misses_beside_requests_take_no_more_than_the_origin_gives(policy, compute) -> None:
+def test_misses_and_prefetches_together_do_not_exceed_the_origin(policy, compute) -> None:
     given = small(data__size="2 MB", data__size_sigma="0 B", train__compute_rate=compute)
     report = simulation.Run(given, policy).finish()
     assert report.total_s >= report.origin_bytes / 90e6

@@ -69,7 +69,7 @@ def test_egress_has_tiers() -> None:
     assert row.tariff == ((1e13, pytest.approx(0.12 / gib)), (float("inf"), pytest.approx(0.08 / gib)))
 
 
-def test_a_users_book_lies_over_the_shipped_one(tmp_path: Path) -> None:
+def test_a_users_book_overrides_the_shipped_one(tmp_path: Path) -> None:
     shipped = prices.load().find("get", "gcp", "us-central1", "standard")
     path = tmp_path / "prices.toml"
     path.write_text(
@@ -81,7 +81,7 @@ def test_a_users_book_lies_over_the_shipped_one(tmp_path: Path) -> None:
     assert len(book.price) == len(prices.load().price)
 
 
-def test_a_row_that_is_not_there_is_not_zero() -> None:
+def test_a_missing_row_is_not_zero() -> None:
     with pytest.raises(
         NotMeasured, match=r"price of vm n1-standard-5 at gcp in us-central1 .* did you mean n1-standard-4"
     ):
@@ -90,11 +90,11 @@ def test_a_row_that_is_not_there_is_not_zero() -> None:
         prices.load().find("vm", "aws", "eu-west-1", "p5")
 
 
-def test_old_prices_are_told() -> None:
+def test_old_prices_cause_a_warning() -> None:
     book = prices.loads(HEAD + VM + 'price = 1\nunit = "USD/h"')
     assert prices.stale(list(book.price), dt.date(2027, 1, 2)) == []
-    (told,) = prices.stale(list(book.price), dt.date(2027, 1, 3))
-    assert told.startswith("1 price of p is of 2026-01-02, older than a year")
+    (result,) = prices.stale(list(book.price), dt.date(2027, 1, 3))
+    assert result.startswith("1 price of p is of 2026-01-02, older than a year")
 
 
 def test_the_page_has_every_kind_and_unit_and_its_example_is_a_book() -> None:
@@ -140,7 +140,7 @@ def test_the_page_has_every_kind_and_unit_and_its_example_is_a_book() -> None:
         ),
         (
             HEAD + VM + "price = 1\nunit = 'USD/h'\n[[price]]\n" + VM + "price = 1\nunit = 'USD/h'",
-            "stands twice",
+            "is given twice",
         ),
     ],
 )

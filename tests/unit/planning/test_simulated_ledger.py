@@ -39,14 +39,14 @@ def rows(folder) -> int:
 def test_analyze_gives_the_simulators_own_sums(file, tmp_path, capsys, policy) -> None:
     folder = tmp_path / "run"
     simulate(file, folder, policy)
-    (told,) = json.loads(capsys.readouterr().out)["runs"]
-    assert told["run_dir"] == str(folder)
+    (result,) = json.loads(capsys.readouterr().out)["runs"]
+    assert result["run_dir"] == str(folder)
     table = analysis.ledger.read(folder)
     half_ns = 0.5e-9 * (rows(folder) + 1)
     for column, place in (("GFS-READ", "origin"), ("LFS-READ", "disk")):
-        expected = sum(each["seconds"] for each in told["reads"] if each["source"] == place)
+        expected = sum(each["seconds"] for each in result["reads"] if each["source"] == place)
         if place == "origin":
-            expected += sum(each["seconds"] for each in told["loads"])
+            expected += sum(each["seconds"] for each in result["loads"])
         found = table.seconds[:, table.classes.index(column)].sum() if column in table.classes else 0.0
         assert found == pytest.approx(expected, rel=1e-12, abs=half_ns)
     assert main(["analyze", str(folder), "--json"]) == 0
@@ -66,12 +66,12 @@ def test_predict_reads_a_simulated_run_and_finds_its_job(file, tmp_path, capsys)
         str(folder),
     ]
     assert main([*arguments, "--json"]) == 0
-    (told,) = json.loads(capsys.readouterr().out)["runs"]
+    (result,) = json.loads(capsys.readouterr().out)["runs"]
     trace = predict.read(folder)
     assert (trace.ranks, trace.epochs, trace.steps, trace.batch, trace.samples) == (3, 3, 50, 20, 3000)
     assert (trace.order, trace.limits) == ("distributed", ())
-    assert sum(trace.waits.values()) == pytest.approx(told["stall_s"], abs=1e-6)
-    ends = np.diff([0.0, *(epoch["end_s"] for epoch in told["epochs"])])
+    assert sum(trace.waits.values()) == pytest.approx(result["stall_s"], abs=1e-6)
+    ends = np.diff([0.0, *(epoch["end_s"] for epoch in result["epochs"])])
     # The last step of an epoch is taken to compute as long as the others do.
     np.testing.assert_allclose(trace.epoch_s, ends, rtol=0.02)
     here = tmp_path / "profile.toml"
@@ -89,8 +89,8 @@ def test_predict_reads_a_simulated_run_and_finds_its_job(file, tmp_path, capsys)
 def test_several_policies_have_a_folder_each_and_those_without_an_answer_none(file, tmp_path, capsys) -> None:
     folder = tmp_path / "runs"
     simulate(file, folder, "perfect", "lbann_dynamic", "foresee")
-    told = json.loads(capsys.readouterr().out)["runs"]
-    assert [one.get("run_dir") for one in told] == [str(folder / "perfect"), None, str(folder / "foresee")]
+    result = json.loads(capsys.readouterr().out)["runs"]
+    assert [one.get("run_dir") for one in result] == [str(folder / "perfect"), None, str(folder / "foresee")]
     assert sorted(each.name for each in folder.iterdir()) == ["foresee", "perfect"]
     names = sorted(each.name for each in (folder / "foresee" / "ledger").iterdir())
     assert names == [f"rank-{rank}.arrow" for rank in range(3)]
@@ -105,7 +105,7 @@ def test_ledgers_change_no_figure(file, tmp_path) -> None:
 
 
 @pytest.mark.parametrize("there", ["a file", "a folder with something in it"])
-def test_what_is_there_is_never_written_over(file, tmp_path, capsys, there) -> None:
+def test_existing_paths_are_never_overwritten(file, tmp_path, capsys, there) -> None:
     folder = tmp_path / "run"
     if there == "a file":
         folder.write_text("")
@@ -133,14 +133,14 @@ def test_a_sweep_is_no_run(file, tmp_path, capsys) -> None:
     assert not (tmp_path / "run").exists()
 
 
-def test_a_folder_that_cannot_be_is_an_error_with_its_name(file, tmp_path, capsys) -> None:
+def test_a_folder_that_cannot_be_created_is_named(file, tmp_path, capsys) -> None:
     (tmp_path / "file").write_text("")
     folder = tmp_path / "file" / "run"
     assert main(["simulate", file, "--policies", "naive", "--run-dir", str(folder)]) == 3
     assert str(folder) in capsys.readouterr().err
 
 
-def test_a_run_that_is_given_up_leaves_whole_ledgers(file, tmp_path) -> None:
+def test_a_cancelled_run_leaves_complete_ledgers(file, tmp_path) -> None:
     given_up = simulation.Run(jobspec.read(file), "naive", run_dir=tmp_path / "run")
     assert given_up.advance()[:2] == ("training", 0)
     # To the end of an epoch, at most.
@@ -153,7 +153,7 @@ def test_a_run_that_is_given_up_leaves_whole_ledgers(file, tmp_path) -> None:
     )
 
 
-def test_more_ranks_than_files_may_be_open_are_refused(tmp_path) -> None:
+def test_more_ranks_than_open_files_are_refused(tmp_path) -> None:
     many = jobspec.loads(SMALL.replace("ranks = 3", "ranks = 400"))
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (100, before[1]))

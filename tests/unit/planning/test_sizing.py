@@ -18,30 +18,30 @@ from foresee.planning.sizing import Axis, cells, cost, count_queries, least, tig
 
 @properties()
 @given(st.floats(-1e6, 1e6), st.floats(1, 1e6), st.booleans(), st.floats(0, 1))
-def test_the_least_is_the_first_notch_that_meets_the_goal(start, length, falling, share) -> None:
+def test_the_least_is_the_first_grid_value_that_meets_the_goal(start, length, falling, share) -> None:
     axis = Axis("x", start, start - length if falling else start + length)
     values = axis.grid(128)
     assert (len(values), values[0], values[-1]) == (129, axis.low, axis.high)
     border = axis.low + share * (axis.high - axis.low)
-    asked = []
+    requested = []
 
     def meets(value: float) -> bool:
-        asked.append(value)
+        requested.append(value)
         return value <= border if falling else value >= border
 
     found = least(axis, meets)
-    assert found is None or (found in asked and meets(found))
+    assert found is None or (found in requested and meets(found))
     assert found == next((value for value in values if meets(value)), None)
-    assert len(set(asked)) <= count_queries([axis], 8) + len(values)
+    assert len(set(requested)) <= count_queries([axis], 8) + len(values)
 
 
-def test_the_least_takes_few_questions() -> None:
-    asked: list[float] = []
+def test_the_least_takes_few_queries() -> None:
+    requested: list[float] = []
     axis = Axis("x", 0, 1)
-    assert least(axis, lambda value: bool(asked.append(value)) or value >= 0.3) == pytest.approx(
+    assert least(axis, lambda value: bool(requested.append(value)) or value >= 0.3) == pytest.approx(
         0.3047, abs=1e-4
     )
-    assert len(asked) <= count_queries([axis], 8) == 9
+    assert len(requested) <= count_queries([axis], 8) == 9
     assert least(axis, lambda value: False) is None
     assert least(axis, lambda value: True) == 0
 
@@ -59,25 +59,25 @@ def test_whole_numbers_stay_whole(low, high, count) -> None:
 
 @properties()
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4), st.integers(0, 4)), max_size=12))
-def test_what_is_left_undercuts_all_and_is_undercut_by_none(points) -> None:
+def test_undominated_points_undercut_all_others(points) -> None:
     axes = [Axis("a", 0, 4), Axis("b", 4, 0), Axis("c", 0, 4)]
 
     def no_more(one, other) -> bool:
         return one[0] <= other[0] and one[1] >= other[1] and one[2] <= other[2]
 
-    kept = undominated(axes, points)
-    assert set(kept) <= set(points)
-    assert all(any(no_more(one, point) for one in kept) for point in points)
-    assert not any(no_more(one, other) for one, other in itertools.permutations(kept, 2))
+    stored = undominated(axes, points)
+    assert set(stored) <= set(points)
+    assert all(any(no_more(one, point) for one in stored) for point in points)
+    assert not any(no_more(one, other) for one, other in itertools.permutations(stored, 2))
 
 
-def test_cells_are_all_mixes_but_of_the_last() -> None:
+def test_cells_combine_all_axes_except_the_last() -> None:
     axes = [Axis("a", 0, 2), Axis("b", 1, 3, whole=True), Axis("c", 0, 1)]
     assert cells(axes, 2) == [(0, 1), (0, 2), (0, 3), (1, 1), (1, 2), (1, 3), (2, 1), (2, 2), (2, 3)]
     assert cells(axes[2:], 2) == [()]
 
 
-def test_a_cost_is_the_sum_of_what_has_a_price() -> None:
+def test_a_cost_is_the_sum_over_priced_axes() -> None:
     axes = [Axis("a", 0, 2, price=3), Axis("b", 0, 2), Axis("c", 0, 2, price=0.5)]
     assert cost(axes, (1, 2, 2)) == 4
     assert cost([Axis("a", 0, 2)], (1,)) is None

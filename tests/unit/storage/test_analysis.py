@@ -21,7 +21,7 @@ from foresee.errors import ConfigError, PackageMissing
 from foresee.storage import analysis
 from foresee.storage.analysis import IoTable, answers, darshan, epochs, ledger, offers
 from foresee.storage.analysis.table import build
-from foresee.storage.model import Offer
+from foresee.storage.purchases import Offer
 
 MEASURED = np.array([[1, 3, 2, 0.5], [0.5, 1, 4.5, 0.4], [2, 2, 2, 0.2]])
 
@@ -57,7 +57,7 @@ def test_without_pydarshan_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -
         darshan.read(log, {"/": "gfs"})
 
 
-def test_a_log_that_is_not_there_is_named() -> None:
+def test_a_missing_log_is_named() -> None:
     with pytest.raises(FileNotFoundError, match=r"gone\.darshan"):
         darshan.read("gone.darshan", {"/": "gfs"})
 
@@ -100,22 +100,22 @@ def entries(run: Path) -> list[dict]:
 
 
 def test_a_run_folders_table_adds_up_to_its_entries(run: Path) -> None:
-    told = ledger.read(run)
-    assert told.processes == ("rank 0",)
+    result = ledger.read(run)
+    assert result.processes == ("rank 0",)
     reads = sum(
         entry["duration_ns"] for entry in entries(run) if (entry["op"], entry["source"]) == ("read", "origin")
     )
-    assert told.seconds[0, told.column("gfs-read")] == pytest.approx(reads / 1e9)
+    assert result.seconds[0, result.column("gfs-read")] == pytest.approx(reads / 1e9)
     meta = sum(
         entry["duration_ns"]
         for entry in entries(run)
         if entry["op"] in {"list", "stat", "open", "close"} and entry["source"] == "origin"
     )
-    assert told.seconds[0, told.column("gfs-meta")] == pytest.approx(meta / 1e9)
-    assert told.known
+    assert result.seconds[0, result.column("gfs-meta")] == pytest.approx(meta / 1e9)
+    assert result.known
 
 
-def test_an_epoch_is_read_by_itself(run: Path) -> None:
+def test_an_epoch_is_read_separately(run: Path) -> None:
     parts = ledger.read_epochs(run)
     whole = ledger.read(run)
     assert 0 in parts
@@ -164,16 +164,16 @@ def test_ranks_ops_and_tiers_become_rows_and_classes(tmp_path: Path) -> None:
         [(2, 0, "write", "disk", s), (2, 0, "wait", "origin", 9 * s), (2, 0, "read", "moon", 9 * s)],
     )
     written(tmp_path / "ledger" / "rank-2.2.arrow", [(2, 0, "read", "peer", s), (2, 0, "read", "server", s)])
-    told = ledger.read(tmp_path)
-    assert told.processes == ("rank 0", "rank 2")
-    assert told.classes == (*storage.CLASSES, "LFS-WRITE", "PEER-READ")
-    assert told.seconds.tolist() == [[1, 2, 3, 0, 0, 0], [0, 0, 0, 0, 1, 1]]
+    result = ledger.read(tmp_path)
+    assert result.processes == ("rank 0", "rank 2")
+    assert result.classes == (*storage.CLASSES, "LFS-WRITE", "PEER-READ")
+    assert result.seconds.tolist() == [[1, 2, 3, 0, 0, 0], [0, 0, 0, 0, 1, 1]]
     assert ledger.read(tmp_path, epoch=1).seconds.tolist() == [[0, 0, 3, 0], [0, 0, 0, 0]]
     epochs = ledger.read_epochs(tmp_path)
     assert [epochs[at].seconds.sum(axis=1).tolist() for at in (0, 1)] == [[3, 2], [3, 0]]
 
 
-def test_an_epoch_takes_as_long_as_the_rank_that_takes_longest_waits_and_reads_on(tmp_path: Path) -> None:
+def test_an_epoch_lasts_as_long_as_its_slowest_rank(tmp_path: Path) -> None:
     s = 10**9
     waits = [
         (0, 0, "wait", "none", s, 0, "batch"),
@@ -190,7 +190,7 @@ def test_an_epoch_takes_as_long_as_the_rank_that_takes_longest_waits_and_reads_o
     assert ledger.epoch_seconds(tmp_path) == {0: 5.0, 1: 7.0}
 
 
-def test_epochs_are_told_by_cache_rate(tmp_path: Path) -> None:
+def test_epochs_are_grouped_by_cache_rate(tmp_path: Path) -> None:
     s = 10**9
     rows = [
         (0, 0, "read", "origin", 2 * s, 0, "sample"),
@@ -222,16 +222,16 @@ def test_epochs_are_told_by_cache_rate(tmp_path: Path) -> None:
         epochs.read({0.0: [tmp_path / "d"]})
 
 
-def test_a_ledger_that_ends_early_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
+def test_a_truncated_ledger_is_read_up_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "ledger" / "rank-0.arrow"
     written(path, [(0, 0, "read", "origin", 10**9)] * 3)
     path.write_bytes(path.read_bytes()[:-200])
-    told = ledger.read(tmp_path)
-    assert 0 < told.seconds[0, 0] < 3
-    assert any("rank-0.arrow ends early" in limit for limit in told.limits)
+    result = ledger.read(tmp_path)
+    assert 0 < result.seconds[0, 0] < 3
+    assert any("rank-0.arrow ends early" in limit for limit in result.limits)
 
 
-def test_what_is_no_run_folder_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_folders_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match="no folder ledger in it"):
         ledger.read(tmp_path)
     (tmp_path / "ledger").mkdir()
@@ -265,15 +265,15 @@ def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.
 # Tables and answers.
 
 
-def test_logs_of_one_run_stand_below_each_other() -> None:
+def test_logs_of_one_run_are_joined() -> None:
     one = build({("rank 0", "GFS-READ"): 1.0, ("rank 0", "GFS-WRITE"): 2.0}, ["rank 0"], limits=["a"])
     other = build({("rank 0", "LFS-READ"): 3.0}, ["rank 0"], unassigned={"LFS-META": 4.0}, limits=["a", "b"])
-    told = analysis.join({"x": one, "y": other})
-    assert told.processes == ("x: rank 0", "y: rank 0")
-    assert told.seconds[0].tolist() == [1, 0, 0, 0, 2]
-    assert told.seconds[1, :3].tolist() == [0, 0, 3]
-    assert math.isnan(told.seconds[1, 3])
-    assert (told.shared, told.limits) == ((0, 0, 0, 4, 0), ("a", "b"))
+    result = analysis.join({"x": one, "y": other})
+    assert result.processes == ("x: rank 0", "y: rank 0")
+    assert result.seconds[0].tolist() == [1, 0, 0, 0, 2]
+    assert result.seconds[1, :3].tolist() == [0, 0, 3]
+    assert math.isnan(result.seconds[1, 3])
+    assert (result.shared, result.limits) == ((0, 0, 0, 4, 0), ("a", "b"))
     assert analysis.join({"x": one}) is one
     with pytest.raises(ConfigError, match="no table"):
         analysis.join({})
@@ -283,20 +283,20 @@ def test_logs_of_one_run_stand_below_each_other() -> None:
 
 def test_answers_are_those_of_the_model() -> None:
     question = answers.Question(change=[0, 50, 0, 0], goal=5.5, pair=("gfs-meta", "lfs-read"))
-    told = answers.answer({0.5: table()}, question)
-    (at,) = told["tables"]
+    result = answers.answer({0.5: table()}, question)
+    (at,) = result["tables"]
     assert (at["slowest"]["process"], at["slowest"]["bottleneck"]) == ("rank 0", "GFS-META")
     assert at["what_if"]["seconds"] == pytest.approx(6.066667, abs=1e-6)
     assert at["what_if"]["process"] == "rank 1"
     assert sum(at["what_if"]["by_class"].values()) == pytest.approx(at["what_if"]["seconds"])
-    assert not told["goal"]["met"]
-    assert told["goal"]["best"] == pytest.approx(6.066667, abs=1e-6)
-    assert told["what_if"]["GFS-META"] == 50
-    (alone,) = told["goal"]["alone"]
+    assert not result["goal"]["met"]
+    assert result["goal"]["best"] == pytest.approx(6.066667, abs=1e-6)
+    assert result["what_if"]["GFS-META"] == 50
+    (alone,) = result["goal"]["alone"]
     assert alone["percent"]["GFS-META"] == pytest.approx(900)
-    corners = told["goal"]["pair"][0]["corners"]
+    corners = result["goal"]["pair"][0]["corners"]
     assert [*corners[0], *corners[-1]] == pytest.approx([0, 100, 900, 0])
-    assert "optimistic bound" in told["limits"][-1]
+    assert "optimistic bound" in result["limits"][-1]
 
 
 def test_the_cheapest_offer_wins_over_rates() -> None:
@@ -315,16 +315,16 @@ def test_the_cheapest_offer_wins_over_rates() -> None:
         + "[[capacity]]\nrate = 1.0\nprice = 110\n"
     )
     question = answers.Question(goal=5.0, offers=book)
-    told = answers.answer({0.5: table()}, question)["goal"]
-    assert told["met"]
-    assert [way["price"] for way in told["offers"]["front"]] == [120, 140]
-    assert told["offers"]["cheapest"]["percent"] == {"GFS-META": 50.0, "LFS-READ": 50.0}
-    told = answers.answer({0.5: table(), 1.0: table(MEASURED / 2)}, question)["goal"]
-    assert (told["offers"]["cheapest"]["price"], told["offers"]["cheapest"]["rate"]) == (110, 1.0)
-    assert told["minimum_rate"] == 1.0
-    told = answers.answer({0.5: table()}, answers.Question(goal=1.0, offers=book))["goal"]
-    assert not told["met"]
-    assert told["offers"]["best"] == pytest.approx(4.2)
+    result = answers.answer({0.5: table()}, question)["goal"]
+    assert result["met"]
+    assert [way["price"] for way in result["offers"]["front"]] == [120, 140]
+    assert result["offers"]["cheapest"]["percent"] == {"GFS-META": 50.0, "LFS-READ": 50.0}
+    result = answers.answer({0.5: table(), 1.0: table(MEASURED / 2)}, question)["goal"]
+    assert (result["offers"]["cheapest"]["price"], result["offers"]["cheapest"]["rate"]) == (110, 1.0)
+    assert result["minimum_rate"] == 1.0
+    result = answers.answer({0.5: table()}, answers.Question(goal=1.0, offers=book))["goal"]
+    assert not result["met"]
+    assert result["offers"]["best"] == pytest.approx(4.2)
 
 
 def test_offers_come_on_top_of_a_what_if_and_either_may_meet_the_goal() -> None:
@@ -332,36 +332,36 @@ def test_offers_come_on_top_of_a_what_if_and_either_may_meet_the_goal() -> None:
     book = offers.loads(f"version = 1\n{weak}")
     change = [0, 140, 120, 0]
     # 3.94 s with the changes: the goal is met, and nothing has to be bought.
-    told = answers.answer({0.0: table()}, answers.Question(change=change, goal=4.0, offers=book))["goal"]
-    assert told["met"]
-    assert told["offers"]["cheapest"]["price"] == 0
-    assert told["offers"]["cheapest"]["percent"] == {}
+    result = answers.answer({0.0: table()}, answers.Question(change=change, goal=4.0, offers=book))["goal"]
+    assert result["met"]
+    assert result["offers"]["cheapest"]["price"] == 0
+    assert result["offers"]["cheapest"]["percent"] == {}
     # 3.8 s takes both.
-    told = answers.answer({0.0: table()}, answers.Question(change=change, goal=3.8, offers=book))["goal"]
-    assert told["met"]
-    assert (told["minimum_rate"], told["offers"]["cheapest"]["price"]) == (None, 7)
-    assert told["offers"]["cheapest"]["seconds"] == storage.slowest(MEASURED, [10, 140, 120, 0]).seconds
+    result = answers.answer({0.0: table()}, answers.Question(change=change, goal=3.8, offers=book))["goal"]
+    assert result["met"]
+    assert (result["minimum_rate"], result["offers"]["cheapest"]["price"]) == (None, 7)
+    assert result["offers"]["cheapest"]["seconds"] == storage.slowest(MEASURED, [10, 140, 120, 0]).seconds
     # 3.5 s takes more.
-    told = answers.answer({0.0: table()}, answers.Question(change=change, goal=3.5, offers=book))["goal"]
-    assert not told["met"]
-    assert told["offers"]["best"] == pytest.approx(storage.slowest(MEASURED, [10, 140, 120, 0]).seconds)
+    result = answers.answer({0.0: table()}, answers.Question(change=change, goal=3.5, offers=book))["goal"]
+    assert not result["met"]
+    assert result["offers"]["best"] == pytest.approx(storage.slowest(MEASURED, [10, 140, 120, 0]).seconds)
 
 
-def test_without_prices_the_smallest_sets_of_classes_are_told() -> None:
+def test_without_prices_the_smallest_sets_of_classes_are_returned() -> None:
     tables = {0.5: table(), 1.0: table(MEASURED * 0.9)}
-    told = answers.answer(tables, answers.Question(goal=4.5))["goal"]["sets"]
-    assert [tuple(each["percent"]) for each in told[:2]] == [("LFS-READ",), ("GFS-META", "LFS-READ")]
-    assert [each["rate"] for each in told[:2]] == [1.0, 1.0]
-    counts = [len(each["percent"]) for each in told]
+    result = answers.answer(tables, answers.Question(goal=4.5))["goal"]["sets"]
+    assert [tuple(each["percent"]) for each in result[:2]] == [("LFS-READ",), ("GFS-META", "LFS-READ")]
+    assert [each["rate"] for each in result[:2]] == [1.0, 1.0]
+    counts = [len(each["percent"]) for each in result]
     assert counts == sorted(counts)
     assert counts[-1] == 4
-    by_rate = [each for each in told if each["rate"] == 0.5]
+    by_rate = [each for each in result if each["rate"] == 0.5]
     assert by_rate[0]["percent"] == pytest.approx({"GFS-META": 73.913, "LFS-READ": 73.913}, abs=1e-3)
     assert answers.answer(tables, answers.Question(goal=6.0))["goal"]["sets"] == []
     many = build({("rank 0", f"T{at}-READ"): 1.0 for at in range(13)}, ["rank 0"])
-    told = answers.answer({0.0: many}, answers.Question(goal=4.0))
-    assert told["goal"]["sets"] is None
-    assert any("more than 12 classes took any time" in limit for limit in told["limits"])
+    result = answers.answer({0.0: many}, answers.Question(goal=4.0))
+    assert result["goal"]["sets"] is None
+    assert any("more than 12 classes took any time" in limit for limit in result["limits"])
 
 
 def test_a_what_if_has_every_process_before_and_after() -> None:
@@ -415,7 +415,7 @@ def test_every_fault_of_offers_is_named(tmp_path: Path, text: str, expected: str
     assert expected in fault
 
 
-def test_offers_for_classes_that_are_not_there_are_named() -> None:
+def test_offers_for_unknown_classes_are_named() -> None:
     book = offers.loads('version = 1\n[[offer]]\nname = "moon"\nimprovement = 1\nprice = 1')
     with pytest.raises(ConfigError, match=r"offer\[0\]\.name = 'moon' is no class of the table"):
         book.by_class(storage.CLASSES)

@@ -50,7 +50,7 @@ def test_in_every_epoch_each_file_is_read_once_by_one_rank(
     assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
 
 
-def test_the_local_shuffle_keeps_parts_and_the_global_one_does_not() -> None:
+def test_only_the_local_shuffle_retains_shards() -> None:
     first, second = (measurement.rank_orders("local", 100, 4, 7, epoch) for epoch in (0, 1))
     assert [set(part.tolist()) for part in first] == [set(part.tolist()) for part in second]
     assert any(one.tolist() != other.tolist() for one, other in zip(first, second, strict=True))
@@ -60,7 +60,7 @@ def test_the_local_shuffle_keeps_parts_and_the_global_one_does_not() -> None:
 
 @properties()
 @given(st.integers(1, 9), st.integers(0, 60), st.floats(0, 1), st.integers(0, 100))
-def test_a_growing_cache_has_the_same_share_of_each_ranks_part(
+def test_a_growing_cache_has_the_same_share_of_each_shard(
     ranks: int, more: int, rate: float, seed: int
 ) -> None:
     count = ranks + more
@@ -73,21 +73,21 @@ def test_a_growing_cache_has_the_same_share_of_each_ranks_part(
 
 @properties()
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=20))
-def test_a_bucket_gives_no_more_than_its_rate_and_saves_nothing_up(asked: list[tuple[int, int]]) -> None:
+def test_a_token_bucket_limits_the_rate_without_bursts(requested: list[tuple[int, int]]) -> None:
     now = 0
     bucket = TokenBucket(Value(), lambda: now)
     before = 0
-    for idle, cost in asked:
+    for idle, cost in requested:
         now += idle
         done = bucket.take(cost)
         assert done == max(now, before) + cost
         before = done
 
 
-def test_files_are_made_apart_begin_with_their_number_and_are_gone_afterwards(tmp_path: pathlib.Path) -> None:
+def test_files_are_created_in_new_folders_and_removed(tmp_path: pathlib.Path) -> None:
     (tmp_path / "mine").write_text("stays")
-    said: list[str] = []
-    with files.create_files([str(tmp_path), str(tmp_path)], [range(3), [2]], 100, said.append) as (
+    errors: list[str] = []
+    with files.create_files([str(tmp_path), str(tmp_path)], [range(3), [2]], 100, errors.append) as (
         one,
         other,
     ):
@@ -98,10 +98,10 @@ def test_files_are_made_apart_begin_with_their_number_and_are_gone_afterwards(tm
         assert int.from_bytes(content[: files.HEAD_BYTES], "little") == 2
         assert len({pathlib.Path(files.file_path(one, at)).read_bytes()[8:] for at in range(3)}) == 3
     assert os.listdir(tmp_path) == ["mine"]
-    assert said[0] == "making files: 0 of 4"
+    assert errors[0] == "making files: 0 of 4"
 
 
-def test_a_full_disk_is_named_and_what_was_made_is_removed(tmp_path: pathlib.Path, monkeypatch) -> None:
+def test_a_full_disk_is_named_and_created_files_are_removed(tmp_path: pathlib.Path, monkeypatch) -> None:
     real = files._write
 
     def full(where: str, head: bytes, rest: bytes) -> None:
@@ -138,10 +138,10 @@ def test_files_that_stay_in_memory_are_a_share_and_no_failure(tmp_path: pathlib.
     share = files.evict_files([str(path)], machine=False)
     assert share is None or 0 <= share <= 1
 
-    def kept(_: object) -> None:
+    def stored(_: object) -> None:
         raise PageCacheKept("a tmpfs")
 
-    monkeypatch.setattr(page_cache, "evict", kept)
+    monkeypatch.setattr(page_cache, "evict", stored)
     monkeypatch.setattr(page_cache, "resident_bytes", lambda _: (6000, 8000))
     assert files.evict_files([str(path)], machine=False) == 0.75
     monkeypatch.setattr(page_cache, "resident_bytes", lambda _: (None, 0))
@@ -181,30 +181,32 @@ def test_files_that_stay_in_memory_are_a_share_and_no_failure(tmp_path: pathlib.
         ({"shuffles": ["none"]}, "--shuffle none: global or local expected"),
     ],
 )
-def test_a_wrong_word_is_refused_with_its_rule(tmp_path: pathlib.Path, more: dict, expected: str) -> None:
+def test_bad_input_is_refused_with_the_expected_value(
+    tmp_path: pathlib.Path, more: dict, expected: str
+) -> None:
     given_ = {"origins": [str(tmp_path)], "cache": str(tmp_path), "files": ["1KiB:8"], **more}
-    with pytest.raises(ConfigError) as told:
+    with pytest.raises(ConfigError) as result:
         bench.check(**given_)
-    assert any(fault.startswith(expected) for fault in told.value.faults), told.value
+    assert any(fault.startswith(expected) for fault in result.value.faults), result.value
 
 
-def test_all_faults_are_told_at_once(tmp_path: pathlib.Path) -> None:
-    with pytest.raises(ConfigError) as told:
+def test_all_faults_are_reported_at_once(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(ConfigError) as result:
         bench.check(origins=["/nowhere"], cache="/nowhere", files=["x"], processes=0, epochs=0, rates="2")
-    assert len(told.value.faults) == 6
+    assert len(result.value.faults) == 6
 
 
-def test_files_that_have_no_room_are_refused_before_any_is_made(tmp_path: pathlib.Path, monkeypatch) -> None:
+def test_missing_space_is_reported_before_a_file_is_created(tmp_path: pathlib.Path, monkeypatch) -> None:
     free = os.statvfs_result((4096, 4096, 1000, 1000, 1000, 0, 0, 0, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: free)
-    told = {"origins": [str(tmp_path)], "cache": str(tmp_path), "processes": 1}
+    result = {"origins": [str(tmp_path)], "cache": str(tmp_path), "processes": 1}
     # Both folders take from the same room, and the cache no more than its largest rate.
-    bench.check(**told, files=["1MB:2"], rates="0,0.5")
+    bench.check(**result, files=["1MB:2"], rates="0,0.5")
     with pytest.raises(ConfigError, match=r"4 MB of files, and 4 MB are free; fewer files by --files"):
-        bench.check(**told, files=["1MB:2"])
+        bench.check(**result, files=["1MB:2"])
 
 
-def test_dropping_all_caches_needs_the_right_to(tmp_path: pathlib.Path, monkeypatch) -> None:
+def test_dropping_all_caches_needs_root(tmp_path: pathlib.Path, monkeypatch) -> None:
     monkeypatch.setattr("foresee.storage.page_cache.may_drop_machine_caches", lambda: False)
     with pytest.raises(ConfigError, match="--drop-caches: only root may drop"):
         bench.check(
@@ -214,7 +216,7 @@ def test_dropping_all_caches_needs_the_right_to(tmp_path: pathlib.Path, monkeypa
 
 @properties(soak=20)
 @given(st.lists(st.none() | st.floats(0, 1), min_size=1, max_size=3))
-def test_memory_that_was_not_emptied_is_said_in_words(shares: list[float | None]) -> None:
+def test_data_that_stay_in_memory_are_a_limit(shares: list[float | None]) -> None:
     wanted = bench.check(origins=["/"], cache="/", files=["16:4"], processes=1)
     case = bench.cases(wanted)[0]
     measured = [measurement.RateResult(case, 0.0, 0, "", (1.0,), (share, None)) for share in shares]
@@ -226,12 +228,14 @@ def test_memory_that_was_not_emptied_is_said_in_words(shares: list[float | None]
         assert bool(limits) == (max(known) > 0.01)
 
 
-def test_cases_are_named_by_what_tells_them_apart(tmp_path: pathlib.Path) -> None:
-    told = {"cache": str(tmp_path), "files": ["1KiB:4"], "processes": 1, "shuffles": ("global",)}
+def test_case_names_have_only_the_parts_that_differ(tmp_path: pathlib.Path) -> None:
+    result = {"cache": str(tmp_path), "files": ["1KiB:4"], "processes": 1, "shuffles": ("global",)}
     place = str(tmp_path)
 
     def names(origins: list[str], *throttles: str) -> list[str]:
-        return [case.name for case in bench.cases(bench.check(origins=origins, throttles=throttles, **told))]
+        return [
+            case.name for case in bench.cases(bench.check(origins=origins, throttles=throttles, **result))
+        ]
 
     assert names([place]) == ["1KiB-origin-global"]
     assert names([place], "none", "1MB/s", "fast=2MB/s") == [
@@ -263,7 +267,7 @@ def cgroups(folder: pathlib.Path, *, new: bool) -> pathlib.Path:
         (False, Throttle(0.5, 0.5), {"bps": "7:0 1", "iops": "7:0 1"}),
     ],
 )
-def test_the_kernel_is_told_in_the_words_of_its_version(
+def test_limits_have_the_syntax_of_the_cgroup_version(
     tmp_path: pathlib.Path, new: bool, throttle: Throttle, words: dict[str, str]
 ) -> None:
     top = cgroups(tmp_path / "cgroup", new=new)
@@ -278,7 +282,7 @@ def test_the_kernel_is_told_in_the_words_of_its_version(
         assert (mine / file).read_text() == line
 
 
-def test_what_a_throttled_device_lacks_is_named(tmp_path: pathlib.Path, monkeypatch) -> None:
+def test_missing_requirements_of_a_loop_device_are_named(tmp_path: pathlib.Path, monkeypatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     assert "only root may attach a loop device" in (loop.missing_requirement() or "")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
@@ -288,12 +292,17 @@ def test_what_a_throttled_device_lacks_is_named(tmp_path: pathlib.Path, monkeypa
     monkeypatch.setattr(loop.shutil, "which", lambda tool: tool)
     assert "no cgroup controller blkio or io below" in (loop.missing_requirement(str(tmp_path)) or "")
     monkeypatch.setattr(loop, "missing_requirement", lambda: "no root")
-    told = {"origins": [str(tmp_path)], "cache": str(tmp_path), "files": ["1KiB:4"], "throttle_by": "kernel"}
+    result = {
+        "origins": [str(tmp_path)],
+        "cache": str(tmp_path),
+        "files": ["1KiB:4"],
+        "throttle_by": "kernel",
+    }
     with pytest.raises(ConfigError) as error:
-        bench.check(**told)
+        bench.check(**result)
     assert error.value.faults == [
         "--throttle-by kernel without a rate; add --throttle RATE",
         "--throttle-by kernel: no root",
     ]
     with pytest.raises(ConfigError, match="--throttle-by me: reader or kernel expected"):
-        bench.check(**{**told, "throttle_by": "me"})
+        bench.check(**{**result, "throttle_by": "me"})

@@ -19,7 +19,7 @@ CHUNK = 1 << 16
 KEY = Key(machine="here", data="files", model="a", batch=4, loader="default")
 
 
-def test_data_that_are_in_memory_are_told_of_and_mark_nothing(
+def test_cached_data_cause_a_warning_and_mark_nothing_stale(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "files"
@@ -32,12 +32,12 @@ def test_data_that_are_in_memory_are_told_of_and_mark_nothing(
     files = [str(path) for path in folder.iterdir()]
     # As the kernel says of files of which all is in memory.
     monkeypatch.setattr(page_cache, "_resident", lambda file, path: CHUNK)
-    told = run._warn_if_cached(run._data_places(jobs, None, None, "files"))
-    assert told is not None
-    assert told.startswith("100 % of the data are in memory already")
+    result = run._warn_if_cached(run._data_places(jobs, None, None, "files"))
+    assert result is not None
+    assert result.startswith("100 % of the data are in memory already")
     assert page_cache.has_resident(files)
     used = [UsedValue(KEY, "wait")]
-    judged = {"measured": {"makespan": 9.0}, "predicted_at_starts": {"makespan": 1.0}, "doubts": [told]}
+    judged = {"measured": {"makespan": 9.0}, "predicted_at_starts": {"makespan": 1.0}, "doubts": [result]}
     options = argparse.Namespace(catalog="jobs.db", slurm=False, running=None, steps=None)
     assert run._judge_catalog(options, used, [str(folder)], judged) is None
     # And of files of which nothing is.
@@ -46,7 +46,7 @@ def test_data_that_are_in_memory_are_told_of_and_mark_nothing(
     assert run._warn_if_cached([str(folder)]) is None
 
 
-def test_data_lie_where_the_catalog_or_the_index_has_them(tmp_path: pathlib.Path) -> None:
+def test_places_come_from_the_catalog_or_the_index(tmp_path: pathlib.Path) -> None:
     nowhere = jobspec.loads('version = 1\n[data]\nname = "files"\n', str(tmp_path))
     lost = jobspec.loads('version = 1\n[data]\nindex = "no.fidx"\n', str(tmp_path))
     with Catalog.open(tmp_path / "jobs.db", write=True) as catalog:
@@ -58,7 +58,7 @@ def test_data_lie_where_the_catalog_or_the_index_has_them(tmp_path: pathlib.Path
         assert run._data_places([lost], catalog, "elsewhere", "files") == []
 
 
-def test_where_an_index_says_whether_data_are_files(
+def test_an_index_shows_whether_data_are_local(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     indexed = jobspec.loads('version = 1\n[data]\nindex = "no.fidx"\n', str(tmp_path))

@@ -49,7 +49,7 @@ def test_computing_alone_may_take_longer_than_a_goal() -> None:
 @properties()
 @given(needed=positive, share=st.floats(0, 2))
 @example(needed=1.0, share=1.4174356095436635e-15)
-def test_what_the_cache_does_not_have_the_origin_gives_in_time(needed: float, share: float) -> None:
+def test_the_origin_suffices_for_the_uncached_share(needed: float, share: float) -> None:
     cached = goal.cached_share(needed, share * needed)
     assert 0 <= cached <= 1
     assert (1 - cached) * needed <= share * needed * (1 + 1e-9)
@@ -71,12 +71,12 @@ def test_what_the_cache_does_not_have_the_origin_gives_in_time(needed: float, sh
         (lambda: goal.cached_share(1, math.inf), "origin_rate = inf"),
     ],
 )
-def test_what_is_outside_its_range_is_refused(call, expected: str) -> None:
+def test_arguments_outside_their_range_are_refused(call, expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
         call()
 
 
-def test_all_faults_are_told_at_once() -> None:
-    with pytest.raises(ConfigError) as told:
+def test_all_faults_are_reported_at_once() -> None:
+    with pytest.raises(ConfigError) as result:
         goal.rate_for_utilization(0, 0, 2)
-    assert len(told.value.faults) == 3
+    assert len(result.value.faults) == 3

@@ -18,7 +18,8 @@ from support.properties import properties
 
 from foresee import storage
 from foresee.errors import ConfigError, NotMeasured
-from foresee.storage.model import Choices, Front, Infeasible, Offer
+from foresee.storage.model import Front, Infeasible
+from foresee.storage.purchases import Choices, Offer
 
 VECTORS = json.loads((ROOT / "testdata" / "models" / "storage.json").read_text())
 MEASURED = np.array([[1, 3, 2, 0.5], [0.5, 1, 4.5, 0.4], [2, 2, 2, 0.2]])
@@ -30,49 +31,52 @@ tables = st.integers(1, 6).flatmap(
 gains = st.one_of(st.just(0.0), st.floats(0, 1e4))
 
 
-def test_the_examples_in_the_docstrings_are_true() -> None:
-    result = doctest.testmod(importlib.import_module("foresee.storage.model"))
+@pytest.mark.parametrize("module", ["foresee.storage.model", "foresee.storage.purchases"])
+def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
+    result = doctest.testmod(importlib.import_module(module))
     assert result.attempted
     assert not result.failed
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["id"])
-def test_every_vector_is_answered_so(vector: dict) -> None:
-    asked, expected = vector["inputs"], vector["expected"]
+def test_every_vector_has_its_expected_answer(vector: dict) -> None:
+    requested, expected = vector["inputs"], vector["expected"]
     near = {"rel" if key == "relative" else "abs": value for key, value in vector["tolerance"].items()}
-    table = asked["seconds"]
-    if asked["kind"] == "what_if":
-        assert storage.totals(table, asked["improvement"]) == pytest.approx(expected["totals"], **near)
-        told = storage.slowest(table, asked["improvement"])
-        assert told.seconds == pytest.approx(expected["seconds"], **near)
-        assert told.process == expected["process"]
-    elif asked["kind"] == "sufficient":
-        need = storage.sufficient(table, asked["goal"], asked["classes"])
+    table = requested["seconds"]
+    if requested["kind"] == "what_if":
+        assert storage.totals(table, requested["improvement"]) == pytest.approx(expected["totals"], **near)
+        result = storage.slowest(table, requested["improvement"])
+        assert result.seconds == pytest.approx(expected["seconds"], **near)
+        assert result.process == expected["process"]
+    elif requested["kind"] == "sufficient":
+        need = storage.sufficient(table, requested["goal"], requested["classes"])
         assert need == pytest.approx(expected["percent"], **near)
-    elif asked["kind"] == "front":
-        pairs = storage.front(table, asked["goal"], asked["first"], asked["second"])
+    elif requested["kind"] == "front":
+        pairs = storage.front(table, requested["goal"], requested["first"], requested["second"])
         assert isinstance(pairs, Front)
-        assert [pairs.least(gain) for gain in asked["gains"]] == pytest.approx(expected["least"], **near)
-    elif asked["kind"] == "grid":
+        assert [pairs.least(gain) for gain in requested["gains"]] == pytest.approx(expected["least"], **near)
+    elif requested["kind"] == "grid":
         # As the paper has it: the first of round gains that meets the goal; the exact ones lie within a step below.
-        pairs = storage.front(table, asked["goal"], asked["first"], asked["second"])
+        pairs = storage.front(table, requested["goal"], requested["first"], requested["second"])
         assert isinstance(pairs, Front)
-        for gain, round_gain in zip(asked["gains"], expected["least"], strict=True):
-            assert round_gain == first_on_the_grid(table, asked, gain)
-            assert round_gain == asked["grid"] * math.ceil(pairs.least(gain) / asked["grid"] - 1e-9)
+        for gain, round_gain in zip(requested["gains"], expected["least"], strict=True):
+            assert round_gain == first_on_the_grid(table, requested, gain)
+            assert round_gain == requested["grid"] * math.ceil(pairs.least(gain) / requested["grid"] - 1e-9)
     else:
-        offers = {int(column): [Offer(*offer) for offer in each] for column, each in asked["offers"].items()}
-        ways = storage.choose({0.0: table}, asked["goal"], offers)
+        offers = {
+            int(column): [Offer(*offer) for offer in each] for column, each in requested["offers"].items()
+        }
+        ways = storage.choose({0.0: table}, requested["goal"], offers)
         assert isinstance(ways, Choices)
         assert [[way.price, list(way.improvement)] for way in ways.front] == expected["front"]
 
 
-def first_on_the_grid(table: list, asked: dict, gain: float) -> float:
+def first_on_the_grid(table: list, requested: dict, gain: float) -> float:
     """The least multiple of the grid's step by which the second class meets the goal, by trying."""
-    for tried in itertools.count(0, asked["grid"]):
+    for tried in itertools.count(0, requested["grid"]):
         improvement = [0.0] * len(table[0])
-        improvement[asked["first"]], improvement[asked["second"]] = gain, tried
-        if storage.slowest(table, improvement).seconds <= asked["goal"]:
+        improvement[requested["first"]], improvement[requested["second"]] = gain, tried
+        if storage.slowest(table, improvement).seconds <= requested["goal"]:
             return tried
     raise AssertionError
 
@@ -80,16 +84,16 @@ def first_on_the_grid(table: list, asked: dict, gain: float) -> float:
 @given(tables, st.lists(gains, min_size=4, max_size=4))
 @properties()
 def test_improvements_never_slow_a_job_and_rows_are_added_first(table: list, improvement: list) -> None:
-    told = storage.slowest(table, improvement)
+    result = storage.slowest(table, improvement)
     by_hand = [sum(t * 100 / (100 + n) for t, n in zip(row, improvement, strict=True)) for row in table]
-    assert told.seconds == pytest.approx(max(by_hand))
-    assert told.seconds <= storage.slowest(table).seconds * (1 + 1e-12)
+    assert result.seconds == pytest.approx(max(by_hand))
+    assert result.seconds <= storage.slowest(table).seconds * (1 + 1e-12)
     assert storage.totals(table, improvement) == pytest.approx(by_hand)
 
 
 @given(tables, st.floats(0.05, 1.2), st.lists(st.integers(0, 3), min_size=1, max_size=3, unique=True))
 @properties()
-def test_what_is_sufficient_meets_the_goal_and_less_does_not(
+def test_a_sufficient_gain_meets_the_goal_and_less_does_not(
     table: list, share: float, classes: list[int]
 ) -> None:
     before = storage.slowest(table).seconds
@@ -110,7 +114,7 @@ def test_what_is_sufficient_meets_the_goal_and_less_does_not(
 
 @given(tables, st.floats(0.05, 1.2), st.permutations(range(4)), gains)
 @properties(soak=300, ordinary=100)
-def test_the_front_is_what_each_gain_leaves_to_the_other(
+def test_the_front_has_the_sufficient_gain_of_the_other_class(
     table: list, share: float, order: list[int], gain: float
 ) -> None:
     before = storage.slowest(table).seconds
@@ -125,12 +129,12 @@ def test_the_front_is_what_each_gain_leaves_to_the_other(
         assert math.isinf(expected)
         assert pairs.best >= goal
         return
-    told = pairs.least(gain)
-    if math.isinf(told) or math.isinf(expected):
+    result = pairs.least(gain)
+    if math.isinf(result) or math.isinf(expected):
         # At a corner rounding may decide between a very large gain and none that does.
-        assert min(told, expected) > 1e5 or told == expected or at_the_edge(pairs, gain)
+        assert min(result, expected) > 1e5 or result == expected or at_the_edge(pairs, gain)
         return
-    assert 100 / (100 + told) == pytest.approx(100 / (100 + expected), abs=1e-9)
+    assert 100 / (100 + result) == pytest.approx(100 / (100 + expected), abs=1e-9)
 
 
 def at_the_edge(pairs: Front, gain: float) -> bool:
@@ -172,7 +176,7 @@ offer_lists = st.lists(
     [0.0, 0.0],
 )
 @properties(soak=200, ordinary=80)
-def test_the_cheapest_choice_is_that_of_trying_all(
+def test_the_cheapest_choice_is_that_of_an_exhaustive_search(
     measured: list, share: float, offered: list, cache: list
 ) -> None:
     goal = share * max(storage.slowest(table).seconds for table in measured)
@@ -181,7 +185,7 @@ def test_the_cheapest_choice_is_that_of_trying_all(
     by_rate = {float(at): table for at, table in enumerate(measured)}
     prices = {float(at): cache[at] for at in range(len(measured))}
     offers = {column: [Offer(*offer) for offer in each] for column, each in enumerate(offered)}
-    told = storage.choose(by_rate, goal, offers, cache_prices=prices)
+    result = storage.choose(by_rate, goal, offers, cache_prices=prices)
     tried = [
         (
             sum(offer[1] for offer in combination) + prices[rate],
@@ -191,23 +195,23 @@ def test_the_cheapest_choice_is_that_of_trying_all(
         for combination in itertools.product(*[[(0.0, 0.0), *each] for each in offered])
     ]
     met = [price for price, time in tried if time <= storage.latest(goal)]
-    if isinstance(told, Infeasible):
+    if isinstance(result, Infeasible):
         assert not met
-        assert told.best == pytest.approx(min(time for _, time in tried))
+        assert result.best == pytest.approx(min(time for _, time in tried))
         return
-    assert told.cheapest.price == pytest.approx(min(met))
-    for way in told.front:
+    assert result.cheapest.price == pytest.approx(min(met))
+    for way in result.front:
         assert way.seconds <= storage.latest(goal)
         assert storage.slowest(by_rate[way.rate], way.improvement).seconds == pytest.approx(way.seconds)
-        assert [other.price for other in told.front] == sorted(other.price for other in told.front)
+        assert [other.price for other in result.front] == sorted(other.price for other in result.front)
 
 
 @given(tables, st.lists(gains, min_size=4, max_size=4))
 @properties()
 def test_pruned_processes_are_never_the_slowest(table: list, improvement: list) -> None:
-    kept = storage.prune(table)
-    assert list(kept) == sorted(set(kept.tolist()))
-    assert storage.totals(np.array(table)[kept], improvement).max() == pytest.approx(
+    stored = storage.prune(table)
+    assert list(stored) == sorted(set(stored.tolist()))
+    assert storage.totals(np.array(table)[stored], improvement).max() == pytest.approx(
         storage.slowest(table, improvement).seconds
     )
 
@@ -222,15 +226,15 @@ def test_many_processes_take_no_time() -> None:
     assert isinstance(storage.choose({0.0: table}, goal, offers), Choices)
 
 
-def test_offers_come_on_top_of_what_is_there() -> None:
-    told = storage.choose({0.0: MEASURED}, 3.8, {0: [Offer(10.0, 7.0)]}, improvement=[0, 140, 120, 0])
-    assert isinstance(told, Choices)
-    assert (told.cheapest.price, told.cheapest.improvement) == (7.0, (10.0, 0.0, 0.0, 0.0))
-    assert told.cheapest.seconds == storage.slowest(MEASURED, [10, 140, 120, 0]).seconds
+def test_offers_apply_on_top_of_an_improvement() -> None:
+    result = storage.choose({0.0: MEASURED}, 3.8, {0: [Offer(10.0, 7.0)]}, improvement=[0, 140, 120, 0])
+    assert isinstance(result, Choices)
+    assert (result.cheapest.price, result.cheapest.improvement) == (7.0, (10.0, 0.0, 0.0, 0.0))
+    assert result.cheapest.seconds == storage.slowest(MEASURED, [10, 140, 120, 0]).seconds
     # Percent multiply: half as much again of what is twice as fast.
-    told = storage.choose({0.0: [[6.0]]}, 2.0, {0: [Offer(50.0, 1.0)]}, improvement=[100])
-    assert isinstance(told, Choices)
-    assert told.cheapest.seconds == pytest.approx(2.0)
+    result = storage.choose({0.0: [[6.0]]}, 2.0, {0: [Offer(50.0, 1.0)]}, improvement=[100])
+    assert isinstance(result, Choices)
+    assert result.cheapest.seconds == pytest.approx(2.0)
     assert isinstance(storage.choose({0.0: [[6.0]]}, 2.0, {0: [Offer(50.0, 1.0)]}), Infeasible)
 
 
@@ -257,7 +261,7 @@ def test_between_rates_a_table_is_linear() -> None:
         storage.at_rate({0.0: MEASURED, 1.0: MEASURED[:2]}, 0.5)
 
 
-def test_what_was_not_measured_is_asked_for_by_name() -> None:
+def test_missing_values_are_named() -> None:
     table = MEASURED.copy()
     table[2, 1] = math.nan
     with pytest.raises(NotMeasured, match="GFS-META of process 2 is not known"):
@@ -303,6 +307,6 @@ def test_what_was_not_measured_is_asked_for_by_name() -> None:
         ),
     ],
 )
-def test_what_is_outside_its_range_is_refused(call, expected: str) -> None:
+def test_arguments_outside_their_range_are_refused(call, expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
         call()

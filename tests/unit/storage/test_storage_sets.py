@@ -50,7 +50,7 @@ def test_a_goal_that_is_met_needs_no_class() -> None:
     assert smallest_sets.smallest([[0.0, 0.0]], 1.0) == []
 
 
-def test_changes_of_other_classes_stand_and_those_of_a_set_do_not_count() -> None:
+def test_improvements_apply_only_to_classes_outside_a_set() -> None:
     found = {each.classes: each.improvement for each in smallest_sets.smallest(MEASURED, 5.5, [0, 50, 0, 0])}
     assert found[1,] == pytest.approx(900.0)
     assert found[2,] == pytest.approx(storage.sufficient(MEASURED, 5.5, 2, [0, 50, 0, 0]))
@@ -58,9 +58,7 @@ def test_changes_of_other_classes_stand_and_those_of_a_set_do_not_count() -> Non
 
 @given(tables, st.floats(0.05, 1.1))
 @properties()
-def test_no_set_is_left_out_that_needs_less_and_none_is_there_that_does_not_help(
-    table: list, share: float
-) -> None:
+def test_exactly_the_minimal_sets_are_returned(table: list, share: float) -> None:
     before = storage.slowest(table).seconds
     if before == 0:
         return
@@ -93,7 +91,7 @@ def test_more_classes_than_can_be_tried_are_refused() -> None:
     assert smallest_sets.smallest(np.ones((1, 12)), 11.5)[0].classes == (0,)
 
 
-def test_what_was_not_measured_is_asked_for() -> None:
+def test_missing_values_are_named() -> None:
     with pytest.raises(NotMeasured, match="GFS-READ of process 0"):
         smallest_sets.smallest([[math.nan, 1.0, 1.0, 1.0]], 1.0)
     with pytest.raises(ConfigError, match="goal = 0"):

@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
 from foresee.cli._commands import add_commands
-
-if TYPE_CHECKING:
-    import argparse
 
 HELP = "measure the storage under the load of a training job"
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
@@ -16,8 +17,6 @@ from foresee.cli._status import Status
 from foresee.errors import PackageMissing
 
 if TYPE_CHECKING:
-    import argparse
-
     from foresee.storage.analysis import IoTable
     from foresee.storage.bench import BenchRequest, RateResult
 

@@ -3,12 +3,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import argparse
 
 from foresee.cli._commands import add_commands
-
-if TYPE_CHECKING:
-    import argparse
 
 HELP = "start jobs that read the same data at the right moments"
 

@@ -3,17 +3,16 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import tempfile
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from foresee.cli.stagger.options import add_jobs, machine_name, notify
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Mapping
-
     from foresee.jobspec import Job
     from foresee.stagger import Catalog
     from foresee.stagger.calibrate import Storage
@@ -202,19 +201,19 @@ def _report(facts: dict[str, Any]) -> str:
     lines = [f"{'per step':24}{'mean':>13}{'spread':>13}{'steps':>8}"]
     for job in facts["jobs"]:
         for figure in job["figures"]:
-            beside = f" beside {figure['beside']}" if figure["beside"] else ""
+            other = f" with {figure['beside']}" if figure["beside"] else ""
             spread = "-" if figure["sd"] is None else f"{1e3 * figure['sd']:.3f} ms"
             steps = "derived" if figure["estimated"] else str(figure["steps"])
             mean = f"{1e3 * figure['seconds']:.3f} ms"
             was = figure["derived_seconds"]
             before = "" if was is None else f", {1e3 * was:.3f} ms derived before"
             lines.append(
-                f"{job['name'][:12]:13}{figure['name']:11}{mean:>13}{spread:>13}{steps:>8}{beside}{before}"
+                f"{job['name'][:12]:13}{figure['name']:11}{mean:>13}{spread:>13}{steps:>8}{other}{before}"
             )
     runs = len(facts["runs"])
     lines.append(
         f"nothing was missing in {facts['catalog']}"
         if not runs
-        else f"measured in {facts['lasted_seconds']:.1f} s, kept in {facts['catalog']}; logs in {facts['folder']}"
+        else f"measured in {facts['lasted_seconds']:.1f} s, stored in {facts['catalog']}; logs in {facts['folder']}"
     )
     return "\n".join(lines)

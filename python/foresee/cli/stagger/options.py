@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import platform
 import sys
@@ -12,8 +13,6 @@ from typing import TYPE_CHECKING
 from foresee.cli.stagger import catalog_path
 
 if TYPE_CHECKING:
-    import argparse
-
     from foresee.stagger import Catalog
 
 #: ``foresee.stagger.timing.SLACK``, which help may not import.

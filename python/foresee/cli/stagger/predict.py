@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from foresee.cli import _plot_option
@@ -14,9 +16,6 @@ from foresee.cli.stagger.options import add_model, model_faults, open_catalog
 from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-
     from matplotlib.figure import Figure
 
     from foresee import stagger
@@ -166,12 +165,8 @@ def _add_plan(
         plan: dict[str, Any] = {
             "leader": known.jobs[made.leader].name,
             "case": "behind",
-            "starts": list(made.starts),
-            "runs": list(made.runs),
-            "within_cache": list(made.within_cache),
-            "makespan": made.makespan,
-            "gpu_seconds": made.gpu_seconds,
-            "sequential": made.sequential,
+            **{name: getattr(made, name) for name in ("starts", "runs", "within_cache")},
+            **{name: getattr(made, name) for name in ("makespan", "gpu_seconds", "sequential")},
         }
     else:
         plan = _plan_facts(chosen, known.jobs)

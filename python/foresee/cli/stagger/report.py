@@ -9,7 +9,7 @@ _JOB_COLUMNS = (
     ("compute", 11),
     ("wait", 11),
     ("cached", 11),
-    ("beside", 11),
+    ("concurrent", 11),
     ("steps", 10),
     ("epochs", 8),
     ("alone", 13),

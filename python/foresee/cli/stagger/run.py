@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from foresee.cli._run_folder import make_run_folder
@@ -14,9 +16,6 @@ from foresee.cli.stagger.options import add_model, model_faults, notify, open_ca
 from foresee.errors import ConfigError, ForeseeError
 
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Sequence
-
     from foresee.jobspec import Job
     from foresee.stagger import Catalog
     from foresee.stagger.catalog_entry import UsedValue
@@ -90,55 +89,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, *, clock: Clock | None = None, launcher: Launcher | None = None) -> int:
     """Run the command; return its exit code. None: this machine's clock, and the launcher that the options name."""
     from foresee import jobspec
-    from foresee.stagger.clock import SYSTEM
-
-    _check(options)
-    jobs = jobspec.read_all(options.jobs)
-    with open_catalog(options) as (catalog, machine):
-        return _run(options, jobs, catalog, machine, clock or SYSTEM, launcher)
-
-
-def _check(options: argparse.Namespace) -> None:
-    """Refuse options outside their ranges and combinations without a meaning.
-
-    Raises:
-        ConfigError: all faults.
-    """
-    faults = model_faults(options)
-    if not options.patience > 0:
-        faults.append(f"--patience {options.patience}: seconds above 0 expected")
-    if options.running is not None and options.steps is not None:
-        faults.append("--running with --steps: the steps already show the progress of the first job")
-    if options.slurm and _joins(options):
-        faults.append(
-            "--slurm with a first job that runs already: only jobs that were submitted together wait"
-        )
-    if not options.slurm and (options.sbatch or options.slurm_wait != "auto"):
-        faults.append("--sbatch or --slurm-wait without --slurm: these jobs run on this machine")
-    if faults:
-        raise ConfigError(faults)
-
-
-def _run(
-    options: argparse.Namespace,
-    jobs: list[Job],
-    catalog: Catalog | None,
-    machine: str | None,
-    clock: Clock,
-    launcher: Launcher | None,
-) -> int:
     from foresee.cli._signals import signals_as_interrupt
     from foresee.cli.stagger.comparison import compare, report
     from foresee.stagger import inputs
     from foresee.stagger.actions import TICK
+    from foresee.stagger.clock import SYSTEM
     from foresee.stagger.local_job import command
     from foresee.stagger.runner import Runner
     from foresee.stagger.spacing import Pace
     from foresee.stagger.timing import Timing, choose
 
-    known = inputs.times(
-        jobs, catalog=catalog, machine=machine, read=options.read, coalesces=options.coalesces
-    )
+    _check(options)
+    clock = clock or SYSTEM
+    jobs = jobspec.read_all(options.jobs)
+    with open_catalog(options) as (catalog, machine):
+        known = inputs.times(
+            jobs, catalog=catalog, machine=machine, read=options.read, coalesces=options.coalesces
+        )
+        places = _data_places(jobs, catalog, machine, known.data)
     for each in jobs[_joins(options) :]:
         command(each)
     for doubt in known.doubts:
@@ -146,7 +114,6 @@ def _run(
     model = {"compat": options.compat, "cache": options.cache}
     read = options.read if options.coalesces else None
     external, elapsed = _external_job(options, jobs[0], known.jobs[0], clock)
-    places = _data_places(jobs, catalog, machine, known.data)
     warning = None if _joins(options) else _warn_if_cached(places)
     chosen = choose(
         known.jobs,
@@ -201,6 +168,27 @@ def _run(
     if ran.interrupted:
         return 130
     return 0 if all(outcome.state in {"done", "running"} for outcome in ran.outcomes) else 1
+
+
+def _check(options: argparse.Namespace) -> None:
+    """Refuse options outside their ranges and combinations without a meaning.
+
+    Raises:
+        ConfigError: all faults.
+    """
+    faults = model_faults(options)
+    if not options.patience > 0:
+        faults.append(f"--patience {options.patience}: seconds above 0 expected")
+    if options.running is not None and options.steps is not None:
+        faults.append("--running with --steps: the steps already show the progress of the first job")
+    if options.slurm and _joins(options):
+        faults.append(
+            "--slurm with a first job that runs already: only jobs that were submitted together wait"
+        )
+    if not options.slurm and (options.sbatch or options.slurm_wait != "auto"):
+        faults.append("--sbatch or --slurm-wait without --slurm: these jobs run on this machine")
+    if faults:
+        raise ConfigError(faults)
 
 
 def _joins(options: argparse.Namespace) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from foresee.errors import NotMeasured
-from foresee.storage import model, smallest_sets
+from foresee.storage import model, purchases, smallest_sets
 from foresee.storage.analysis.offers import Offers
 from foresee.storage.analysis.table import IoTable
 
@@ -197,7 +197,7 @@ def _offer_facts(
 ) -> dict[str, Any]:
     classes = next(iter(tables.values())).classes
     seconds = {rate: table.seconds for rate, table in tables.items()}
-    choices = model.choose(
+    choices = purchases.choose(
         seconds, goal, offers.by_class(classes), improvement=change, cache_prices=offers.cache_prices
     )
     if isinstance(choices, model.Infeasible):

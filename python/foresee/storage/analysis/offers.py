@@ -16,7 +16,7 @@ from foresee._schema import toml
 from foresee._schema.checked import Checked, Tables, build, value_of
 from foresee._schema.values import Count, Number, Text
 from foresee.errors import ConfigError
-from foresee.storage.model import Offer
+from foresee.storage.purchases import Offer
 
 __all__ = ["VERSION", "Capacity", "ClassOffer", "Offers", "loads", "read"]
 
@@ -61,7 +61,7 @@ class Offers(Checked):
     """Each rate once; other rates cost nothing."""
 
     def by_class(self, classes: tuple[str, ...]) -> dict[int, list[Offer]]:
-        """Return the offers as :func:`foresee.storage.model.choose` takes them, for a table of these classes.
+        """Return the offers as :func:`foresee.storage.purchases.choose` takes them, for a table of these classes.
 
         Raises:
             ConfigError: offers for classes that the table does not have.

@@ -19,7 +19,7 @@ from foresee._native import LedgerFile
 from foresee.storage.bench.files import HEAD_BYTES, file_path
 from foresee.storage.bench.throttle import Throttle, TokenBucket, sleep_until
 
-__all__ = ["EpochTimes", "Fault", "RunEnd", "Task", "serve"]
+__all__ = ["EpochTimes", "Fault", "Task", "serve"]
 
 _SECOND_NS = 1_000_000_000
 
@@ -62,16 +62,11 @@ class Fault:
     """Whether it is a file of the origin, not one of the cache."""
 
 
-@dataclass(frozen=True)
-class RunEnd:
-    """The end of a run's ledger."""
-
-    lost: str | None
-    """Why it is incomplete; None: it is complete."""
-
-
 def serve(orders: Connection, rank: int, reads: TokenBucket, opens: TokenBucket) -> None:
-    """Handle messages until the connection closes: a :class:`Task`, then any message to begin; None ends a run."""
+    """Handle messages until the connection closes: a :class:`Task`, then any message to begin; None ends a run.
+
+    The answer to None is the reason why the run's ledger is incomplete, or None.
+    """
     ledger: LedgerFile | None = None
     while True:
         try:
@@ -79,7 +74,7 @@ def serve(orders: Connection, rank: int, reads: TokenBucket, opens: TokenBucket)
             if task is None:
                 assert ledger is not None, "a run begins before it ends"
                 ledger.close()
-                orders.send(RunEnd(ledger.lost))
+                orders.send(ledger.lost)
                 ledger = None
                 continue
             ledger = ledger or LedgerFile.create(task.run, rank)

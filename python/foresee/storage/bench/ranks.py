@@ -10,7 +10,6 @@ import multiprocessing
 import signal
 from collections.abc import Sequence
 from multiprocessing.connection import Connection, wait
-from types import TracebackType
 from typing import Any
 
 from foresee.errors import CacheError, OriginError, WorkerDied
@@ -57,9 +56,7 @@ class Ranks:
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -88,9 +85,9 @@ class Ranks:
         Raises:
             CacheError: a ledger could not be written.
         """
-        for answer in self._exchange([None] * self._count):
-            if answer.lost is not None:
-                raise CacheError(f"a ledger is incomplete: {answer.lost}")
+        for lost in self._exchange([None] * self._count):
+            if lost is not None:
+                raise CacheError(f"a ledger is incomplete: {lost}")
 
     def _exchange(self, messages: Sequence[Any]) -> list[Any]:
         """Send each rank a message, and wait for all answers."""

@@ -194,7 +194,7 @@ def _report(facts: dict[str, Any], curves: network.Sweep) -> str:
     lines = [*_head(facts), "", f"{'bandwidth':>13}{heads}{'gain over WFBP':>17}{'exact clipping':>16}"]
     for row in facts["table"]:
         cells = (
-            f"{_time(row['t_iter'][policy]):>11} {_share(row['speed'][policy]):>7}" for policy in policies
+            f"{_time(row['t_iter'][policy]):>11} {100 * row['speed'][policy]:>5.1f} %" for policy in policies
         )
         gain, clipping = f"{row['gain_over_fifo_tensor']:.2f} x", f"+{_time(row['exact_clipping_seconds'])}"
         lines.append(
@@ -265,7 +265,3 @@ def _time(seconds: float) -> str:
     if seconds >= 1:
         return f"{seconds:.2f} s"
     return f"{1e3 * seconds:.2f} ms"
-
-
-def _share(share: float) -> str:
-    return f"{100 * share:.1f} %"

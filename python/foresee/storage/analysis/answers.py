@@ -56,6 +56,9 @@ def answer(tables: Mapping[float, IoTable], question: Question) -> dict[str, Any
         require_measured(tables)
     classes = next(iter(tables.values())).classes
     goal_facts = None if goal is None else _goal_facts(tables, goal, question)
+    best_rate = None
+    if len(tables) > 1 and all(table.known for table in tables.values()):
+        best_rate = model.best_rate({rate: table.seconds for rate, table in tables.items()}, change)
     limits = list(dict.fromkeys(limit for table in tables.values() for limit in table.limits))
     if goal_facts is not None and goal_facts["sets"] is None:
         limits.append(_TOO_MANY)
@@ -65,7 +68,7 @@ def answer(tables: Mapping[float, IoTable], question: Question) -> dict[str, Any
         "classes": list(classes),
         "what_if": None if change is None else dict(zip(classes, change, strict=True)),
         "tables": [_rate_facts(rate, table, change) for rate, table in tables.items()],
-        "best_rate": _best_rate(tables, change) if len(tables) > 1 else None,
+        "best_rate": best_rate,
         "goal": goal_facts,
         "limits": limits,
     }
@@ -77,7 +80,7 @@ def _rate_facts(rate: float, table: IoTable, change: Sequence[float] | None) -> 
     return {
         "rate": rate,
         "processes": list(table.processes),
-        "seconds": _rows(table.seconds),
+        "seconds": [_cells(row) for row in table.seconds],
         "totals": _cells(table.seconds.sum(axis=1)),
         "sums": {name: float(sums[at]) for at, name in enumerate(table.classes) if name not in unmeasured},
         "sums_of_all_ranks": unmeasured,
@@ -91,17 +94,14 @@ def _changed_facts(table: IoTable, change: Sequence[float]) -> dict[str, Any]:
     process = slowest(table, change)
     assert process is not None, "changes need measured tables"
     seconds = table.seconds * remaining_shares(change)
-    return {**process, "seconds_by_process": _rows(seconds), "totals": _cells(seconds.sum(axis=1))}
+    by_process = [_cells(row) for row in seconds]
+    return {**process, "seconds_by_process": by_process, "totals": _cells(seconds.sum(axis=1))}
 
 
 def remaining_shares(change: Sequence[float]) -> NDArray[np.float64]:
     """Return the share of each class's seconds that remains after a change in percent."""
     shares: NDArray[np.float64] = 100 / (100 + np.asarray(change, dtype=np.float64))
     return shares
-
-
-def _rows(seconds: NDArray[np.float64]) -> list[list[float | None]]:
-    return [_cells(row) for row in seconds]
 
 
 def _cells(seconds: NDArray[np.float64]) -> list[float | None]:
@@ -121,12 +121,6 @@ def slowest(table: IoTable, change: Sequence[float] | None = None) -> dict[str, 
         "by_class": dict(zip(table.classes, spent, strict=True)),
         "bottleneck": table.classes[found.bottleneck],
     }
-
-
-def _best_rate(tables: Mapping[float, IoTable], change: Sequence[float] | None) -> float | None:
-    if not all(table.known for table in tables.values()):
-        return None
-    return model.best_rate({rate: table.seconds for rate, table in tables.items()}, change)
 
 
 def _goal_facts(tables: Mapping[float, IoTable], goal: float, question: Question) -> dict[str, Any]:

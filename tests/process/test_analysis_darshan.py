@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Darshan logs: tables out of them, and what is refused. A process of its own reads each log."""
+"""Tables from Darshan logs, each read by a separate process, and refused logs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from foresee.storage.analysis import answers, darshan
 
 
 def example(name: str) -> str:
-    """A log that PyDarshan brings along."""
+    """Return the path of an example log of PyDarshan."""
     found = importlib.util.find_spec("darshan")
     assert found is not None, "PyDarshan is missing: make setup"
     assert found.origin is not None
@@ -81,7 +81,7 @@ def test_a_file_of_all_ranks_is_not_told_apart() -> None:
     assert np.isnan(result.seconds[:, result.column("gfs-meta")]).all()
     assert (
         result.seconds[:, result.column("gfs-read")].max() == 0
-    )  # nobody read, so nobody has to be told apart
+    )  # without reads, no rank has to be distinguished
     assert result.shared[result.column("gfs-meta")] == pytest.approx(11.3008, abs=1e-4)
     assert any("one entry for all of them" in limit for limit in result.limits)
     with pytest.raises(NotMeasured, match="GFS-META, GFS-WRITE of each process is not known"):
@@ -166,7 +166,7 @@ def test_a_negative_time_that_outweighs_the_others_leaves_its_class_unknown_and_
     assert result["sums_of_all_ranks"] == {
         "GFS-READ": 7,
         "GFS-META": 5,
-    }  # what one rank spent there is in the sum too
+    }  # the sum includes the seconds of one rank
     assert any("GFS-META, GFS-READ of rank 0: negative times are above 1%" in limit for limit in found.limits)
     with pytest.raises(NotMeasured, match="negative times are above"):
         answers.answer({0.0: found}, answers.Question(goal=1.0))
@@ -222,7 +222,7 @@ def test_damage_in_the_middle_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_the_reader_says_need_be_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a damaged log PyDarshan's C library tells what it found in memory, such as a name that is none."""
+    """For a damaged log, PyDarshan's C library reports arbitrary bytes of its memory."""
     reader = tmp_path / "reader"
     reader.write_text("#!/bin/sh\nprintf 'Error: unlinking \\221\\177\\n' >&2\nkill -ABRT $$\n")
     reader.chmod(0o755)
@@ -240,7 +240,7 @@ POSIX, LUSTRE, STDIO, DXT = 1, 6, 7, 8
 
 
 def log_without(tmp_path: Path, name: str, *modules: int) -> Path:
-    """A stand-in: a log that PyDarshan brings along, whose header no longer lists some modules.
+    """A stand-in: an example log of PyDarshan whose header lacks some modules.
 
     It brings none along that has neither POSIX nor STDIO. A job that did no such call leaves the same header, since
     the library writes a module's place only if it has data; what is left is the log's own and PyDarshan reads it.
@@ -283,7 +283,7 @@ def test_a_log_of_other_modules_or_of_none_is_refused(
 
 
 def test_a_log_is_still_read_without_another_module(tmp_path: Path) -> None:
-    """The stand-in above loses what it is told to and nothing else."""
+    """The stand-in above lacks only the given modules."""
     whole = darshan.read(example("dxt"), {"/blues": "gfs"})
     part = darshan.read(log_without(tmp_path, "dxt", DXT), {"/blues": "gfs"})
     assert part.seconds.tolist() == whole.seconds.tolist()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee bench storage``: real processes over real files, what they write, and how it ends when it is ended."""
+"""``foresee bench storage``: real processes over real files, their results, and interrupts."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_every_file_is_opened_read_and_closed_once_an_epoch_and_booked_where_it_
     }
     for name in drawn:
         assert f"`CASE/{name}`" in page, f"{PAGE.name} does not tell of {name}"
-    # Of two epochs at three rates, the time of each and its slowest process's I/O; and bars, with the changes beside.
+    # Two epochs at three rates: the duration and the I/O of the slowest process, and bars with and without the changes.
     assert drawn["epochs.svg"].count("I/O of the slowest process") == 2
     assert [drawn["epoch-bars.svg"].count(f"epoch {epoch}") for epoch in (0, 1, 2)] == [1, 1, 0]
     assert any("faint: with GFS-META +50 %" in text for text in drawn["epoch-bars.svg"])
@@ -110,7 +110,7 @@ def test_a_throttled_origin_takes_its_time_and_a_cache_does_not(
     (case,) = result["cases"]
     assert case["name"] == "4096-slow-local"
     assert case["throttle"] == {"bytes_per_s": 200e3, "opens_per_s": 100.0}
-    # All processes share both limits, however fast the folder is: the last of them waits for its share.
+    # All processes share both limits, independent of the folder: the last one waits for its share.
     first, last = case["rates"]
     assert first["epochs"][0]["seconds"] >= COUNT * SIZE / 200e3
     assert sum(case["answers"]["tables"][0]["sums"][name] for name in ("GFS-READ", "GFS-META")) >= 0.1
@@ -120,7 +120,7 @@ def test_a_throttled_origin_takes_its_time_and_a_cache_does_not(
 
 def begun(places: list[str], *more: str) -> subprocess.Popen[str]:
     command = [sys.executable, "-m", "foresee", "bench", "storage", *places, "--json", *more]
-    # A session of its own: Ctrl-C at a terminal reaches every process of its foreground.
+    # A new session: Ctrl-C at a terminal reaches every process of its foreground.
     return subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
@@ -135,7 +135,7 @@ def wait_for(path: pathlib.Path, process: subprocess.Popen[str]) -> None:
 
 
 def gone(group: int) -> bool:
-    """Whether no process of a group is left; Python's own helper among them takes a moment to notice."""
+    """Return whether a process group is empty; Python's resource tracker ends with a short delay."""
     try:
         os.killpg(group, 0)
     except ProcessLookupError:
@@ -147,7 +147,7 @@ def gone(group: int) -> bool:
 def test_when_it_is_ended_what_is_done_is_told_and_nothing_is_left(
     tmp_path: pathlib.Path, places: list[str], how: signal.Signals
 ) -> None:
-    # The cache's first rate has no origin in it, and at the second the origin takes for ever.
+    # The first cache rate does not read the origin, and at the second the origin never finishes.
     more = ["--rates", "0,1", "--epochs", "1", "--shuffle", "global"]
     slow = ["--throttle", "none", "--throttle", "slow=1B/s"]
     with begun(places, *more, *slow) as process:
@@ -194,7 +194,7 @@ def test_a_disk_that_the_kernel_throttles_takes_its_time_and_is_taken_apart(
     )
     assert str(tmp_path) not in pathlib.Path("/proc/mounts").read_text()
     (case,) = [case for case in result["cases"] if case["name"] == "1MB-slow-global"]
-    # The kernel lets its first slice through at once, hence the half.
+    # The kernel does not throttle its first slice, hence the half.
     assert case["rates"][0]["epochs"][1]["seconds"] >= 4e6 / 8e6 / 2
     assert any("slow: the kernel throttles reads" in limit for limit in result["limits"])
 
@@ -203,7 +203,7 @@ def test_a_disk_that_the_kernel_throttles_takes_its_time_and_is_taken_apart(
 def test_a_throttled_disk_is_let_go_and_taken_apart_when_it_is_ended(
     tmp_path: pathlib.Path, places: list[str]
 ) -> None:
-    # The kernel holds a read back for minutes, and nothing ends a process within one.
+    # The kernel delays a read for minutes, and no signal ends a process within it.
     more = ["--rates", "0", "--epochs", "1", "--shuffle", "global", "--throttle-by", "kernel"]
     with begun(places, *more, "--throttle", "none", "--throttle", "slow=1KB/s") as process:
         wait_for(tmp_path / "run" / f"{SIZE}-slow-global" / "0" / "ledger" / "rank-1.arrow", process)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reading processes of ``foresee bench storage``: what they refuse, and what is left of them when one is killed."""
+"""The reading processes of ``foresee bench storage``: refused files, and the end of one of them by a signal."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line as its users start it: real processes, real origins, exit codes and streams."""
+"""The command line in real processes with real origins: exit codes and streams."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def foresee_(*arguments: object, **environment: str) -> subprocess.CompletedProc
 
 
 def credentials(bucket: Bucket) -> dict[str, str]:
-    """As environment variables, where they belong."""
+    """Return the environment variables."""
     return {
         "AWS_ACCESS_KEY_ID": ACCESS,
         "AWS_SECRET_ACCESS_KEY": SECRET,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals that end a command which has started processes, and what they leave to clean up."""
+"""Signals that end a command that has started processes, and its cleanup."""
 
 from __future__ import annotations
 

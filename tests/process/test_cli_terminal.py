@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Progress on a terminal, and Ctrl-C: a command prints what it has found so far."""
+"""Progress on a terminal, and Ctrl-C: a command prints its results so far."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.waiting import WATCHDOG
 
 
 class OnTerminal:
-    """A command whose progress goes to a terminal; it has drawn some when the block begins."""
+    """A command with progress on a terminal; it has drawn some progress when the block begins."""
 
     def __init__(self, *arguments: str) -> None:
         self._terminal, end = os.openpty()
@@ -30,21 +30,21 @@ class OnTerminal:
         )
         os.close(end)
         self.progress = b""
-        """All that it has drawn, once it has ended."""
+        """Return the whole output after its end."""
         while b"%" not in self.progress:
             self.progress += os.read(self._terminal, 4096)
 
     def end(self) -> tuple[int, str]:
-        """Exit status and output."""
+        """Return the exit status and the output."""
         output, _ = self.process.communicate(timeout=WATCHDOG)
-        # A terminal to which no process writes any more ends with an error.
+        # Reading a terminal without writers ends with an error.
         with contextlib.suppress(OSError):
             while more := os.read(self._terminal, 4096):
                 self.progress += more
         return self.process.returncode, output
 
     def close(self) -> None:
-        """Kill it, if it is still there."""
+        """Kill the process if it still runs."""
         self.process.kill()
         self.process.communicate()
         os.close(self._terminal)

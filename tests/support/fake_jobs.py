@@ -30,8 +30,8 @@ class FakeStorage:
         self._free = 0.0
         self.memory: set[tuple[str, int]] = set()
         """Which chunks of which file are in memory."""
-        self.kept: int | None = 0
-        """Bytes that stay in memory when files are driven out; None: the kernel does not tell."""
+        self.resident: int | None = 0
+        """Bytes that stay in memory after an eviction; None: the kernel does not report it."""
         self.looks: bool | None = None
         """What ``has_resident`` says; None: the truth."""
         self.counts: Callable[[FakeJob], int | None] = lambda job: job.delivered
@@ -51,7 +51,7 @@ class FakeStorage:
         del machine
         self.drop(files)
         return page_cache.Eviction(
-            files=len(files), bytes=sum(map(os.path.getsize, files)), resident=self.kept
+            files=len(files), bytes=sum(map(os.path.getsize, files)), resident=self.resident
         )
 
     def drop(self, files: Sequence[str]) -> None:

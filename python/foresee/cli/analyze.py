@@ -39,8 +39,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "inputs",
         nargs="+",
         metavar="[RATE=]PATH",
-        help="run folders or Darshan logs, with the cache rate of each, 0 to 1, where there are several; logs of one "
-        "rate are one run's",
+        help="run folders or Darshan logs; several need the cache rate of each, 0 to 1; logs of one rate belong to one "
+        "run",
     )
     parser.add_argument(
         "--tier",

@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[NAME=]FILE",
-        help="random reads of the tier NAME (disk), or of NAME origin, as fio --output-format=json has measured them",
+        help="results of random reads by fio --output-format=json, for the tier NAME (disk) or the NAME origin",
     )
     parser.add_argument(
         "--only",

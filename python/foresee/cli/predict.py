@@ -36,7 +36,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--profile", required=True, metavar="there.toml", help="profile of the other machine")
     parser.add_argument("--job", metavar="job.toml", help="keys that the trace lacks, or that differ")
     parser.add_argument(
-        "--compute-factor", type=float, default=1.0, metavar="X", help="a step computes X times as long there"
+        "--compute-factor",
+        type=float,
+        default=1.0,
+        metavar="X",
+        help="a step computes X times as long on that machine",
     )
     parser.add_argument("--policies", nargs="+", metavar="P", help="loading policies (those of the job)")
     _plot_option.add_to(parser, "draw the time by cause as stacked bars")

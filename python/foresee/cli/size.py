@@ -55,7 +55,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="price of one unit of a key, the unit of its --of: marks the cheapest answer",
     )
     goal = parser.add_mutually_exclusive_group(required=True)
-    goal.add_argument("--within", metavar="T", help='the whole run: seconds, or "2 h"')
+    goal.add_argument("--within", metavar="T", help='limit of the whole run: seconds, or "2 h"')
     goal.add_argument(
         "--utilization",
         type=float,

@@ -42,7 +42,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--avoid",
         metavar="I,J",
-        help="sample ids; write a state in which others take their place from there on",
+        help="sample ids; write a state in which other samples replace them from there on",
     )
     parser.add_argument(
         "--avoid-file", metavar="FILE", help="more ids to avoid, separated by white space or commas"

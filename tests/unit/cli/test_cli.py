@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line: what it prints where, and its exit codes."""
+"""The command line: its output streams and exit codes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee analyze``: its table, its figures as JSON, its pictures, its exit codes."""
+"""``foresee analyze``: its table, JSON object, figures and exit codes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def table(seconds: np.ndarray) -> IoTable:
 
 @pytest.fixture
 def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Run folders a (the worked example), b (half of it), c (with something not measured)."""
+    """Run folders a (the worked example), b (half of it), c (with missing values)."""
     unknown = MEASURED.copy()
     unknown[:, 1] = np.nan
     tables = {"a": table(MEASURED), "b": table(MEASURED / 2), "c": table(unknown)}
@@ -45,7 +45,7 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def facts(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict:
-    """What ``--json`` says."""
+    """Return the JSON object."""
     assert main(["analyze", *arguments, "--json"]) == code
     out, err = capsys.readouterr()
     assert err == ""

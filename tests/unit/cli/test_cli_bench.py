@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arguments of ``foresee bench storage`` that are refused before a process starts, and its progress line."""
+"""``foresee bench storage``: arguments that are refused before a process starts, and its progress line."""
 
 from __future__ import annotations
 

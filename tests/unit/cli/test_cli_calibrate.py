@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee calibrate`` for real, on a temporary folder: figures are there, with unit and conditions; no claim of speed."""
+"""``foresee calibrate`` on a temporary folder: every figure has its unit and conditions; no value is compared."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIO = {
 
 
 def calibrate(tmp_path: Path, *arguments: object) -> Profile:
-    """The profile of a run that ends well."""
+    """Return the profile of a successful run."""
     path = tmp_path / "profile.toml"
     assert main(["calibrate", "--seconds", "0.3", "-o", str(path), *map(str, arguments)]) == 0
     return profile.read(path)
@@ -50,7 +50,7 @@ def test_a_folder_and_a_disk_give_every_figure_with_its_unit_spread_conditions_a
 ) -> None:
     made = calibrate(tmp_path, "--disk", f"nvme={scratch}", "--origin", folder, "--json")
     shown = json.loads(capsys.readouterr().out)
-    # A limit of requests is told only where one is found.
+    # A limit of requests is reported only if one is found.
     assert names(made) - {"origin.requests"} == {
         "memcpy.rate",
         "checksum.rate",

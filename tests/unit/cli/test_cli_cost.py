@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee cost``: its table, its figures as JSON, its exit codes."""
+"""``foresee cost``: its table, JSON object and exit codes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ tiers = [{up_to = "1 GB", price = 0.1}, {up_to = "10 GB", price = 0.01}, {price 
 
 
 def facts(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict:
-    """What ``--json`` says."""
+    """Return the JSON object."""
     assert main(["cost", *arguments, "--json"]) == code
     return json.loads(capsys.readouterr().out)
 
@@ -128,7 +128,7 @@ def test_cache_misses_are_counted_in_the_known_order(capsys, tmp_path: Path) -> 
     path = changed(tmp_path, ("wait_time = {disk = 228.9,", "wait_time = {cache = 1, disk = 228.9,"))
     policies = arms(facts(capsys, path, "--prices", PRICES))
     assert not policies["cache"]["estimated"]
-    # Without a limit, two epochs of three ranks: a third of the second epoch is there already.
+    # Without a limit, two epochs of three ranks: a third of the second epoch is cached.
     gets = 0
     for rank in range(3):
         first, second = (
@@ -240,7 +240,7 @@ def test_reads_and_waits_are_those_of_simulate(capsys, tmp_path: Path) -> None:
         assert result["compute_seconds"] + arm["wait_seconds"] == pytest.approx(run["total_s"])
         lists = {"foresee": 3, "disk": 0, "direct": 27, "cache": 27}
         assert arm["lists"] == lists.get(run["policy"], run["listings"] * 3)
-    # Prefetches that come too late are read twice; what is there already is not fetched.
+    # Late prefetches are read twice; cached samples are not fetched.
     assert policies["full_fetch"]["gets"] != 9000 != policies["fifty_fifty"]["gets"]
     assert policies["full_fetch"]["lists"] == 3 * 3 * 4 * 3
     assert policies["foresee"]["gets"] < policies["cache"]["gets"]
@@ -300,7 +300,7 @@ def test_a_job_has_one_data_size(capsys, tmp_path: Path, monkeypatch: pytest.Mon
     path = written(tmp_path, SIMULATED, ("[cost]", '[cost]\negress = "internet"'))
     result = facts(capsys, path, "--prices", book(tmp_path))
     run = simulation.Run(jobspec.read(path), "direct", order="distributed").finish()
-    # Each of three epochs reads every sample once. What is drawn again makes the sum more than 300 MB.
+    # Each of three epochs reads every sample once. Redrawn sizes make the sum more than 300 MB.
     assert result["bytes"] == run.origin_bytes / 3 > 3000 * 100_000 * 1.05
     for policy in ("direct", "full_fetch", "foresee"):
         left = simulation.Run(jobspec.read(path), policy, order="distributed").finish().origin_bytes
@@ -335,9 +335,9 @@ def test_runs_of_a_month_leave_through_one_tariff(capsys, tmp_path: Path) -> Non
     in_bucket = bucket["storage"] + runs * (bucket["machines"] + bucket["requests"])
     in_bucket += cost.egress_cost(runs * each, ((1e9, 0.1), (1e10, 0.01), (float("inf"), 0.001)))
     assert in_bucket == pytest.approx(disk["storage"] + runs * disk["machines"])
-    # In the second tier, which no run reaches by itself.
+    # In the second tier, which no single run reaches.
     assert runs * each > 1e9 > each
-    # The size of the data has its point too, though one run's bytes change their price with it.
+    # The data size has a break-even point although the price of one run's bytes changes with it.
     size = ('"6428.571428571428 B"', repr(point["bytes"] / 42000))
     more = written(tmp_path, Path(path).read_text(), size)
     policies = arms(facts(capsys, more, "--prices", book(tmp_path, dear)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of figures: their formats, equal bytes for equal inputs, and texts that stay as they are."""
+"""Files of figures: their formats, equal bytes for equal inputs, and unchanged texts."""
 
 from __future__ import annotations
 

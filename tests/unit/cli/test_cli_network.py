@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee network``: its table, its figures as JSON, its pictures, its exit codes."""
+"""``foresee network``: its table, JSON object, figures and exit codes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ VGG = str(FOLDER / "vgg16.json")
 
 
 def facts(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict:
-    """What ``--json`` says."""
+    """Return the JSON object."""
     assert main(["network", *arguments, "--json"]) == code
     out, err = capsys.readouterr()
     assert err == ""
@@ -127,7 +127,7 @@ def test_the_report_has_table_needs_and_curves(capsys) -> None:
     assert "less than WFBP" in out
     plot = out.split("speed against bandwidth\n")[1]
     assert plot.startswith("100 % |")
-    for mark in "mbt":  # nothing of fifo_packet is seen where it is no faster than a barrier
+    for mark in "mbt":  # barrier covers fifo_packet
         assert re.search(rf"^[ 0-9%]+\|.*{mark}", plot, flags=re.MULTILINE), mark
     assert max(map(len, plot.splitlines())) <= 80
 
@@ -201,7 +201,7 @@ def test_a_slack_that_is_not_reached_has_exit_code_1(capsys) -> None:
 def test_bad_input_has_exit_code_2_and_a_message(capsys, arguments: list[str], expected: str) -> None:
     try:
         code = main(["network", *(argument.format(folder=FOLDER) for argument in arguments)])
-    except SystemExit as left:  # argparse's own refusals
+    except SystemExit as left:  # argparse refuses the option
         code = int(str(left.code))
     assert code == 2
     out, err = capsys.readouterr()

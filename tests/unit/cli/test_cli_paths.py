@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Paths of the command line and of job files: ``~`` everywhere, and what is said of a file that is missing."""
+"""Paths of the command line and of job files: ``~`` everywhere, and hints for missing files."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_all_missing_price_keys_are_named_at_once(home: Path, capsys) -> None:
 
 
 def leaves(parser: argparse.ArgumentParser) -> list[argparse.ArgumentParser]:
-    """All commands that do something."""
+    """Return all commands without subcommands."""
     below = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     return [leaf for action in below for each in action.choices.values() for leaf in leaves(each)] or [parser]
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee reuse``: the published figure's numbers, by the exact distribution, in the order of a run, and drawn."""
+"""``foresee reuse``: the numbers of the published figure, by the exact distribution, in the order of a run, and drawn."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_names_below_bars_do_not_overlap() -> None:
     assert list(pictures.overlapping(figure)) == []
     labels = figure.axes[0].get_xticklabels()
     assert [label.get_text() for label in labels] == list(simulation.POLICIES)
-    # Slanted names are parallel lines: they stay apart if the next one begins beyond the height of this one.
+    # Slanted names are parallel: they do not overlap if the next one begins beyond the height of this one.
     starts = [label.get_transform().transform(label.get_position())[0] for label in labels]
     height = labels[0].get_fontsize() * figure.dpi / 72
     slant = math.radians(labels[0].get_rotation())

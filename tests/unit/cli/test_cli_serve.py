@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee serve``: what it says, how it ends, and its exit codes."""
+"""``foresee serve``: its messages and exit codes."""
 
 from __future__ import annotations
 

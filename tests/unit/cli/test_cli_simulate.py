@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee simulate``: its table, its one object, its pictures, and how it ends."""
+"""``foresee simulate``: its table, JSON object, figures and exit codes."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_all_faults_are_reported_at_once(tmp_path, capsys) -> None:
     result = capsys.readouterr().err
     assert "--threads 0" in result
     assert f"{path}: cluster.ranks = 0; a whole number" in result
-    # A key that is swept is not missing, whatever its values are.
+    # A swept key is not missing, even with invalid values.
     path.write_text(SMALL.replace("batch = 20\n", ""))
     assert main(["simulate", str(path), "--sweep", "train.batch=0"]) == 2
     assert "missing" not in capsys.readouterr().err
@@ -181,7 +181,7 @@ def test_a_sweep_has_what_the_profile_gives_at_each_point(tmp_path, capsys) -> N
     sweep = ["--sweep", "cluster.staging.threads=1,64", "--policies", "staging_buffer", "--json"]
     assert main(["simulate", str(path), *sweep]) == 0
     few, many = (one["total_s"] for one in json.loads(capsys.readouterr().out)["runs"])
-    # Three ranks with a request each have 21 MB/s of it, with 64 each all of it.
+    # Three ranks with one request each reach 21 MB/s, with 64 each the whole rate.
     assert few > 5 * many
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee size``: what it finds, its one object, its picture, and how it ends."""
+"""``foresee size``: its results, JSON object, figure and exit codes."""
 
 from __future__ import annotations
 
@@ -62,11 +62,11 @@ def test_two_keys_show_all_combinations_and_the_cheapest(file, tmp_path, capsys,
     assert costs == pytest.approx([ram / 100 + rate / 20 for ram, rate in zip(rams, rates, strict=True)])
     assert facts["cheapest"] == costs.index(min(costs))
     assert {"300 MB", "200 MB/s", RAM, READ, "foresee"} <= set(pictures.texts(picture))
-    # Between two points nothing was simulated, so no line joins them.
+    # No line joins two points, since values between them were not simulated.
     (line,) = written[0].axes[0].lines
     assert line.get_xydata().tolist() == [[ram, rate] for ram, rate in zip(rams, rates, strict=True)]
     assert (line.get_marker(), line.get_linestyle()) == ("o", "None")
-    # Both keys are least to 1 %, not only the last one.
+    # Both keys are minimal to 1 %, not only the last one.
     for place, (key, unit, span) in enumerate(((RAM, "MB", 290), (READ, "MB/s", 180))):
         for point in points:
             at = {

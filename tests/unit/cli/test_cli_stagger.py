@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee stagger predict``: its table, its figures as JSON, its exit codes."""
+"""``foresee stagger predict``: its table, JSON object and exit codes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_json_has_the_worked_example_in_both_orders(pair: list[str], capsys) -> 
     assert rows[100]["case"] == "serial"
     assert rows[80]["follower_wait_seconds"] == pytest.approx(0.04)
     assert first["best_of_table"] == rows[60]
-    # A faster pipeline leads: what it takes is the makespan.
+    # A faster pipeline leads: its duration is the makespan.
     assert (result["best"]["leader"], result["best"]["makespan"]) == ("efficientnet", pytest.approx(1166.88))
 
 
@@ -110,7 +110,7 @@ def test_a_start_may_be_simulated_step_by_step(pair: list[str], capsys) -> None:
     assert held["played"]["makespan"] < held["makespan"]
     assert main(["stagger", "predict", *pair, "--simulate"]) == 0
     text = capsys.readouterr().out
-    # One event has one line, with what the model and the play say of it.
+    # A start has one line with the results of the model and the simulation.
     assert "best of those played" not in text
     assert (
         "best: resnet 630.9 s after efficientnet, makespan 1,166.9 s by the model; played step by step 1,1"
@@ -368,7 +368,7 @@ def test_bad_input_has_exit_code_2_and_a_message(
     names = {"a": pair[0], "b": pair[1], "c": third, "folder": str(tmp_path)}
     try:
         code = main(["stagger", "predict", *(argument.format(**names) for argument in arguments)])
-    except SystemExit as left:  # argparse's own refusals
+    except SystemExit as left:  # argparse refuses the option
         code = int(str(left.code))
     assert code == 2
     out, err = capsys.readouterr()

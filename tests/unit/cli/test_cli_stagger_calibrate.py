@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee stagger calibrate`` in virtual time: what is measured, what is derived, and what cannot be calibrated.
+"""``foresee stagger calibrate`` in virtual time: measured and derived values, and jobs that cannot be calibrated.
 
 Real processes and a real page cache are in ``tests/process/test_stagger_calibrate_real.py``.
 """
@@ -44,9 +44,9 @@ def test_cold_jobs_wait_warm_jobs_do_not_and_concurrent_jobs_wait_longer(
         assert stored[name, "wait_cached"]["seconds"] == pytest.approx(0, abs=1e-6)
         assert stored[name, "wait"]["sd"] == pytest.approx(0, abs=1e-6)
         assert stored[name, "wait"]["steps"] == 12
-    # What one has read the other finds, so that together they wait for one chunk a step.
+    # Each finds the chunks that the other has read, so together they wait for one chunk per step.
     assert max(stored[name, "wait_conc"]["seconds"] for name in "ab") > 0.004
-    # All were ended, and whatever runs next begins as cold as these did.
+    # All have ended, and the next run starts as cold as these.
     assert all(job.code is not None for job in virtual.calibrated)
     assert not virtual.storage.memory
     again = calibrate(virtual, data, *pair)
@@ -114,7 +114,7 @@ def test_the_short_form_has_half_the_steps_and_fewer_warm_ones(
     assert (result["steps"], result["warmup"]) == (50, 10)
     first, *warm = result["runs"]
     assert (first["kind"], first["steps"]) == ("cold", 50)
-    # Equal steps are alike after twenty of them; the look that sees it comes a step later at most.
+    # Equal steps count as settled after twenty of them, and the next check is at most a step later.
     assert all(20 <= ran["steps"] <= 21 for ran in warm)
     assert (Plan().counted, Plan(short=True).counted, Plan(short=True, steps=9).counted) == (100, 50, 9)
 
@@ -127,7 +127,7 @@ def test_a_warm_run_ends_when_more_steps_change_nothing() -> None:
 
     assert not settled([9.0, 9.0] + 19 * [1.0])
     assert settled([9.0, 9.0] + 20 * [1.0])
-    # Steps that are not alike, or that change, go on to the last one.
+    # Steps that differ or change run to the last one.
     assert not settled(2 * [9.0] + 15 * [0.9, 1.1])
     assert not settled(2 * [9.0] + 15 * [1.0] + 15 * [1.02])
     assert settled(2 * [9.0] + 25 * [0.5, 1.5])
@@ -145,7 +145,7 @@ def test_the_storage_rate_comes_from_a_job_that_waits(
     assert kinds(result) == [("cold", "a"), ("warm", "a"), ("cold", "b"), ("warm", "b"), ("warm", "c")]
     stored = figures(result)
     step = stored["b", "compute"]["seconds"] + stored["b", "wait"]["seconds"]
-    # That of the one that hardly waits would have it wait for as long as that computes.
+    # The rate of the job that hardly waits would make the other wait as long as that job computes.
     assert stored["c", "wait"]["seconds"] == pytest.approx(step - stored["c", "compute"]["seconds"])
     assert [name for name in "abc" if stored[name, "wait"]["estimated"]] == ["c"]
 
@@ -157,7 +157,7 @@ def test_nothing_is_derived_from_jobs_that_hardly_wait(
     result = calibrate(virtual, data, *jobs, "--short")
     assert [kind for kind, _ in kinds(result)] == ["cold", "warm", "cold", "warm", "pair", "pair"]
     assert not any(each["estimated"] for each in figures(result).values())
-    # What has been measured is not measured again.
+    # Measured values are not measured again.
     assert calibrate(virtual, data, *jobs, "--short")["runs"] == []
 
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ``foresee stagger calibrate`` calls cold, in virtual time: data and caches that are driven out, and how it knows that
-they were.
+"""Cold starts of ``foresee stagger calibrate`` in virtual time: evicted data and caches, and the checks of eviction.
 
-What a real kernel says is in ``tests/process/test_page_cache.py``.
+Tests with a real kernel are in ``tests/process/test_page_cache.py``.
 """
 
 from __future__ import annotations
@@ -22,12 +21,12 @@ from foresee.storage import page_cache
 
 @pytest.fixture
 def _kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of which every byte stays in memory, as those of a tmpfs do."""
+    """Files whose bytes all stay in memory, as in a tmpfs."""
     monkeypatch.setattr(page_cache, "_resident", lambda file, path: os.path.getsize(path))
 
 
 def doubts(virtual: Virtual, data: pathlib.Path, *jobs: str, code: int = 0) -> list[str]:
-    """What a short calibration says, but for the runs that it announces and the one of its program."""
+    """Return the messages of a short calibration, except those that announce runs and the version."""
     errors = virtual.command(
         "calibrate",
         *(*jobs, "--short", "--steps", "6", "--warmup", "1", "--data", str(data)),
@@ -41,7 +40,7 @@ def doubts(virtual: Virtual, data: pathlib.Path, *jobs: str, code: int = 0) -> l
 def test_a_disk_cache_is_empty_at_cold_starts_and_retained_for_warm_ones(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
-    # Named in the job's own code, where no variable of ours would have a say.
+    # Named in the job's code, which no environment variable changes.
     pair = [write(tmp_path, name, data, "--cache", str(tmp_path / "cache")) for name in ("a", "b")]
     calibrate(virtual, data, *pair, "--folder", str(tmp_path / "logs"))
     result = sorted(
@@ -78,8 +77,8 @@ def test_data_that_stay_in_memory_are_not_called_cold(
 def test_an_unreadable_cache_is_cold_only_if_the_storage_was_read(
     data: pathlib.Path, pair: list[str], virtual: Virtual
 ) -> None:
-    # As for whoever does not own the files: the kernel says nothing.
-    virtual.storage.stored = None
+    # As for a user that does not own the files: the kernel reports nothing.
+    virtual.storage.resident = None
     virtual.storage.counts = lambda job: 0
     (errors,) = doubts(virtual, data, *pair, code=3)
     assert errors.startswith("a had the storage read nothing, so the data were in memory")
@@ -91,15 +90,15 @@ def test_an_unreadable_cache_is_cold_only_if_the_storage_was_read(
 def test_unknown_bytes_do_not_count_as_zero(
     data: pathlib.Path, pair: list[str], virtual: Virtual, read: list[int | None]
 ) -> None:
-    virtual.storage.stored = None
+    virtual.storage.resident = None
     result = itertools.cycle(read)
     virtual.storage.counts = lambda job: next(result)
     assert not any("storage read nothing" in line for line in doubts(virtual, data, *pair))
 
 
 def test_bytes_count_from_the_first_step_on(data: pathlib.Path, pair: list[str], virtual: Virtual) -> None:
-    # Its libraries, or data that it read before: what it read from then on was in memory.
-    virtual.storage.stored = None
+    # Its libraries, or earlier data: later reads were in memory.
+    virtual.storage.resident = None
     virtual.storage.counts = lambda job: 1 << 20
     (errors,) = doubts(virtual, data, *pair, code=3)
     assert errors.startswith("a had the storage read nothing, so the data were in memory")

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee stagger run`` in other company than two jobs and a cache for all, in virtual time: beside one that runs,
-three, small caches, caches that coalesce, loaders of which nobody knows the order, and logs instead of terminals.
+"""``foresee stagger run`` in virtual time in other setups than two jobs and a cache of all data: with an external job,
+three jobs, small or coalescing caches, loaders of unknown order, and logs instead of terminals.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def data(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def running(tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual) -> FakeJob:
-    """A job that somebody else has started, and that has taken some steps."""
+    """An external job that has taken some steps."""
     (tmp_path / "elsewhere").mkdir()
     made = FakeJob(
         jobspec.read(write(tmp_path, "a", data)),
@@ -76,7 +76,7 @@ def test_a_follower_of_an_external_job_without_steps(
     assert result["measured"]["makespan"] is None
     assert result["measured"]["seconds"][0] is None
     assert result["measured"]["seconds"][1] > 0
-    # At its moment, but that it loads for 0.1 s longer than until then.
+    # At its start, except that it loads for 0.1 s longer.
     assert 1.2 <= result["jobs"][1]["start"] <= 1.31
 
 
@@ -84,7 +84,7 @@ def test_a_follower_of_an_external_job_is_loaded_at_its_start(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     figures = "wait = 0.15\nwait_cached = 0.0\nwait_conc = 0.15"
-    # It loads for longer than a second and a half, as one with torch does; in front of it are more than three.
+    # It loads for more than 1.5 s, as with torch; its start is more than 3 s away.
     jobs = [
         write(tmp_path, "a", data, stagger=figures),
         write(tmp_path, "b", data, "--loads", "1.5", "--wait", "0.15", stagger=figures),
@@ -109,7 +109,7 @@ def test_followers_of_an_external_job_without_steps_are_not_held(
     assert result["predicted"]["case"] == "behind"
     assert result["predicted"]["starts"] == pytest.approx([0, 1.2, 1.8])
     assert [job["start"] for job in result["jobs"][1:]] == pytest.approx([1.2, 1.8], abs=1e-3)
-    # Both read from the cache: neither is anybody's reader.
+    # Both read from the cache: no job depends on them.
     assert [(job["holds"], job["held"]) for job in result["jobs"]] == [(0, 0)] * 3
     assert result["hold"] is False
 

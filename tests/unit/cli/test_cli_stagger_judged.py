@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of the catalog after a run of ``foresee stagger run`` in virtual time: which are marked stale, and which stand."""
+"""Values of the catalog after ``foresee stagger run`` in virtual time: confirmed or marked stale."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def data(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def _storage_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process runs, so that the kernel would count nothing."""
+    """The jobs are fake, so the kernel would count no reads."""
     monkeypatch.setattr(run, "_read_little", lambda places: False)
 
 
@@ -65,7 +65,7 @@ def test_only_used_values_of_the_catalog_are_marked_stale(
 ) -> None:
     path = tmp_path / "jobs.db"
     one, other = figures(path, 1.0)
-    # Of the catalog only company is used.
+    # Only wait_conc comes from the catalog.
     wrong = "wait = 1.0\nwait_cached = 1.0"
     jobs = [write(tmp_path, name, data, train="compute_step = 1.0", stagger=wrong) for name in ("a", "b")]
     result, errors = virtual.run(*jobs, "--catalog", str(path), "--machine", "here")
@@ -98,7 +98,7 @@ def test_a_run_with_cached_data_marks_nothing_stale(
     data.write_bytes(bytes(512))
     with Catalog.open(path, write=True) as catalog:
         catalog.put_places("here", "sleepy", [str(data)])
-    # As the kernel says of a file that is in memory.
+    # As the kernel reports a file in memory.
     monkeypatch.setattr(page_cache, "_resident", lambda file, path: 512)
     virtual.storage.memory = {(str(data), step) for step in range(40)}
     jobs = [write(tmp_path, name, data, train="", stagger="") for name in ("a", "b")]
@@ -151,7 +151,7 @@ def test_values_within_ten_percent_are_confirmed(tmp_path: pathlib.Path) -> None
     options = judged(catalog=str(path))
     result = {"measured": {"makespan": 100.0}, "predicted_at_starts": {"makespan": 92.0}, "doubts": []}
     assert run._judge_catalog(options, used, [], result) is True
-    # What was not about these jobs, or did not end, says nothing.
+    # Other jobs and incomplete runs are no basis for a judgment.
     assert run._judge_catalog(options, used, [], {**result, "doubts": ["another order"]}) is None
     assert run._judge_catalog(options, used, [], {**result, "measured": {"makespan": None}}) is None
     assert run._judge_catalog(options, used, [], {**result, "predicted_at_starts": None}) is None
@@ -178,7 +178,7 @@ def test_jobs_that_read_nothing_judge_nothing(
     assert run._judge_catalog(judged(catalog=str(path)), used, [str(chunks)], far) is None
     with Catalog.open(path) as catalog:
         assert not catalog.stale(one, beside=other)
-    # Jobs elsewhere read where nobody counts.
+    # Reads of jobs on other hosts are not counted.
     read(0)
     assert run._judge_catalog(judged(catalog=str(path), slurm=True), used, [], far) is False
     read(3)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee stagger predict`` of plans: three jobs and more, caches that coalesce, late arrivals, and what is played."""
+"""``foresee stagger predict`` of plans: three jobs and more, coalescing caches, late arrivals, and simulated plans."""
 
 from __future__ import annotations
 
@@ -64,13 +64,13 @@ def test_jobs_of_a_plan_may_arrive_later(tmp_path: Path, capsys) -> None:
     plan = facts(capsys, *files, "--coalesces", "--read", "1166.88 s", "--simulate")["plan"]
     assert plan["leader"] == "resnet"
     assert plan["starts"] == [0, 1900]
-    # It comes so late that it waits for nothing any more: to come at once is what is planned.
+    # It arrives so late that it waits for nothing: the plan starts it at once.
     assert plan["at_once"] == pytest.approx({key: plan[key] for key in ("makespan", "gpu_seconds")})
     assert plan["played"]["makespan"] == pytest.approx(plan["makespan"])
 
 
 def test_a_plan_with_late_jobs_is_compared_with_sequential_runs(tmp_path: Path, capsys) -> None:
-    # The one that is there computes all the time; the one that comes reads faster, and leads: nobody is to be before it.
+    # The first job computes all the time; the second reads faster and leads, so no job may start before it.
     files = []
     for name, step, epochs, start in (("a", 500, 2, 0), ("b", 100, 9, 10)):
         path = tmp_path / f"{name}.toml"
@@ -94,7 +94,7 @@ def test_of_several_jobs_the_first_may_run_already(
     plan, elapsed = result["plan"], 0.9 * result["jobs"][0]["alone_seconds"]
     assert plan["leader"] == "resnet"
     assert plan["starts"][0] == 0
-    # None before now, and all behind it; the slowest of them ends last.
+    # None starts before now, and all start behind it; the slowest ends last.
     assert min(plan["starts"][1:]) == pytest.approx(elapsed)
     assert plan["makespan"] == pytest.approx(elapsed + 1560 * (0.3036 + 0.04))
     assert plan["starts"][1] + plan["runs"][1] == pytest.approx(plan["makespan"])

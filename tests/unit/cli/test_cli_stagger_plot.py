@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pictures of ``foresee stagger predict``: panels, lines, and the marks that the paper's figures have."""
+"""The figures of ``foresee stagger predict``: panels, lines, and the marks of the paper's figures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pair(tmp_path: Path) -> list[str]:
 
 
 def facts(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict:
-    """What ``--json`` says."""
+    """Return the JSON object."""
     assert main(["stagger", "predict", *arguments, "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -80,16 +80,16 @@ def test_the_best_start_and_the_best_of_a_search_are_marked(pair: list[str], cap
         assert (best.x, best.name) == (pytest.approx(67.499, abs=5e-4), "best")
         assert searched == Mark(pytest.approx(60), searched.colour)
         assert searched.colour != best.colour
-    # The line is at its lowest there.
+    # The minimum of the line.
     lowest = min(range(len(makespan.lines[0].y)), key=makespan.lines[0].y.__getitem__)
     assert makespan.lines[0].x[lowest] == pytest.approx(67.499, abs=0.3)
-    # Where the cache reaches back to no such start there is no mark beyond it.
+    # Without a start within the cache, no mark is beyond it.
     marks = column(facts(capsys, *pair, "--cache", "0.45"), 0, pair, 0.45)[0].marks
     assert [mark.x for mark in marks] == pytest.approx([45, 40])
 
 
 def test_the_catch_up_is_marked_for_each_start_before_it(pair: list[str], capsys) -> None:
-    # Figure 9: of starts at 0, 20, 40 and 60 %; one at 80 % finds everything in the cache.
+    # Figure 9: starts at 0, 20, 40 and 60 %; at 80 % everything is in the cache.
     _, _, leader, follower = column(facts(capsys, *pair), 0, pair)
     ratio = (204.7 + 40) / (303.6 + 449.3)
     expected = [share / 100 * 1174.524 / (1 - ratio) for share in (0, 20, 40, 60)]
@@ -98,7 +98,7 @@ def test_the_catch_up_is_marked_for_each_start_before_it(pair: list[str], capsys
         # In the colour of the line of that start.
         assert [mark.colour for mark in panel.marks] == [line.colour for line in panel.lines[:4]]
         assert [line.name for line in panel.lines] == ["0 %", "20 %", "40 %", "60 %", "80 %"]
-    # The wait of the leader is that of company from there on.
+    # From there on the leader waits for wait_conc.
     for mark, line in zip(leader.marks[1:], leader.lines[1:4], strict=True):
         assert line.x[line.y.index(pytest.approx(600))] == pytest.approx(mark.x)
 

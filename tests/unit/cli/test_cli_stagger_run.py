@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee stagger run`` in virtual time: jobs start when predicted, are late, are held, and are interrupted.
+"""``foresee stagger run`` in virtual time: jobs that start when predicted, that are late, held, or interrupted.
 
 Real processes are in ``tests/process/test_stagger_real.py``.
 """
@@ -32,7 +32,7 @@ def data(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def _no_signal_is_ignored() -> Iterator[None]:
-    """As for a program in a terminal: one under ``nohup`` ignores a hang-up, and the command leaves that so."""
+    """As in a terminal: under ``nohup`` SIGHUP is ignored, and the command retains that."""
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in before.items():
@@ -54,14 +54,14 @@ def test_the_second_job_starts_when_predicted_and_both_are_compared(
 ) -> None:
     result, errors = virtual.run(write(tmp_path, "a", data), write(tmp_path, "b", data))
     assert (result["leader"], result["followers"], result["predicted"]["case"]) == ("a", ["b"], "cached")
-    # Company costs nothing by these figures: 40 steps of 50 ms each.
+    # Concurrent reads cost nothing by these values: 40 steps of 50 ms each.
     assert result["predicted"]["at_once"] == pytest.approx({"makespan": 2.0, "gpu_seconds": 4.0})
     assert result["predicted"]["starts"] == pytest.approx([0, 40 * 0.03])
     assert result["predicted"]["makespan"] == pytest.approx(40 * 0.05)
     assert [job["state"] for job in result["jobs"]] == ["done", "done"]
     assert [job["steps"] for job in result["jobs"]] == [40, 40]
     assert result["measured"]["starts"] == pytest.approx([0, 40 * 0.03], abs=1e-3)
-    # A step more where both ask for the last chunk at one moment.
+    # One more step if both request the last chunk at the same time.
     assert 40 * 0.05 <= result["measured"]["makespan"] <= 41 * 0.05
     assert result["measured"]["gpu_seconds"] == pytest.approx(sum(result["measured"]["seconds"]))
     assert (result["jobs"][0]["wait"], result["jobs"][1]["wait"]) == pytest.approx((0.03, 0.0), abs=1e-3)
@@ -82,7 +82,7 @@ def test_a_follower_is_launched_before_its_start_by_its_load_time(
     leader, follower = result["jobs"]
     took = -leader["launched"]
     assert 0.5 <= took <= 0.5 + TICK
-    # A quarter more than its leader took.
+    # A quarter more than the leader's load time.
     assert follower["launched"] == pytest.approx(1.2 - 1.25 * took, abs=2 * TICK)
 
 
@@ -94,7 +94,7 @@ def test_a_leader_slower_than_predicted_moves_the_start(
     result, errors = virtual.run(slow, late)
     assert result["leader"] == "a"
     assert result["retimed"][-1]["job"] == "b"
-    # What keeps it from catching up with 40 steps of 120 ms by 40 of 20 ms.
+    # The delay that prevents 40 steps of 20 ms from catching up with 40 steps of 120 ms.
     assert result["retimed"][-1]["start"] == pytest.approx(40 * 0.1, rel=0.02)
     assert result["measured"]["starts"][1] == pytest.approx(result["retimed"][-1]["start"], abs=0.1)
     assert "a is not as predicted: b starts at" in errors
@@ -110,14 +110,14 @@ def test_jobs_whose_best_start_is_zero_start_together(
     ]
     result, _ = virtual.run(*jobs)
     assert result["predicted"]["starts"] == [0, 0]
-    # However much longer one of them loads.
+    # Independent of their load times.
     assert result["measured"]["starts"] == pytest.approx([0, 0])
 
 
 def test_followers_wait_for_a_late_leader(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
-    # The one that is there computes all the time; the one that comes reads faster, and leads.
+    # The first job computes all the time; the second reads faster and leads.
     given = "wait_cached = 0.0"
     jobs = [
         write(
@@ -264,7 +264,7 @@ def test_three_jobs_start_in_turn_and_none_catches_up(
     jobs = [write(tmp_path, name, data, stagger=alone) for name in ("a", "b")]
     jobs.append(write(tmp_path, "c", data, *words, stagger=slow, train="compute_step = 0.04"))
     result, errors = virtual.run(*jobs)
-    # All end with the frontier, 40 steps of 50 ms; who computes for longest leads.
+    # All end with the frontier, 40 steps of 50 ms; the job with the longest computation leads.
     assert (result["leader"], result["followers"], result["predicted"]["case"]) == ("c", ["a", "b"], "behind")
     assert result["predicted"]["starts"] == pytest.approx([0, 1.2, 1.2])
     assert result["predicted"]["makespan"] == pytest.approx(2.0)
@@ -279,7 +279,7 @@ def test_three_jobs_start_in_turn_and_none_catches_up(
 def test_a_near_follower_is_held_and_reported(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
-    # It slows down when the other one runs already.
+    # It slows down when the other job already runs.
     result, _ = virtual.run(
         write(tmp_path, "a", data, "--slow-after", "20", "--slow", "0.15"),
         write(tmp_path, "b", data, "--compute", "0.04", train="compute_step = 0.04"),
@@ -288,7 +288,7 @@ def test_a_near_follower_is_held_and_reported(
     assert follower["holds"] >= 1
     assert follower["held"] > 0.15
     assert leader["holds"] == 0
-    # But for the last steps, in which nobody is held, it found in memory what it wanted.
+    # Except in the last steps, in which no job is held, its data were in memory.
     assert virtual.launcher.jobs[follower["name"]].delivered <= 3 * CHUNK
     assert [job["state"] for job in result["jobs"]] == ["done", "done"]
     assert result["hold"] is True

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee which``: the samples of a step computed from a state are those that loaders hand out."""
+"""``foresee which``: the samples of a step computed from a state are those of the loaders."""
 
 from __future__ import annotations
 

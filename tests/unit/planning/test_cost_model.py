@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cost model: published and hand-made figures, laws, and what it refuses."""
+"""The cost model: published and hand-made examples, laws, and refused arguments."""
 
 from __future__ import annotations
 
@@ -239,7 +239,7 @@ def test_break_even_is_where_both_cost_the_same(a: float, b: float, c: float, d:
     if point is not None:
         assert point >= 0
         slope, start = abs(b - d), abs(a - c)
-        # Two lines that nearly coincide, or that are nearly flat beside where they start, meet where rounding says.
+        # Rounding decides where two lines meet that nearly coincide or are nearly flat.
         result = slope * scale > 1e-9 * max(a, c)
         if result and slope > 1e-3 * max(b, d) and start > 1e-3 * max(a, c):
             assert a + b * point == pytest.approx(c + d * point, rel=1e-3)
@@ -264,7 +264,7 @@ def test_break_even_of_bent_lines_is_the_first_point_at_which_they_meet(
 
     point = cost.break_even(left, lambda x: start + slope * x, bends=[end for end, _ in tariff], end=to)
     before = [end for end, _ in tariff if point is None or end < point]
-    # Egress begins below, and has not reached the other line at any bend before they meet.
+    # Egress begins below the other line and does not reach it at any bend before they meet.
     assert all(left(end) <= (start + slope * end) * (1 + 1e-9) for end in before)
     if point is not None:
         assert left(point) == pytest.approx(start + slope * point)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The simulator through its Python face: sums that add up, bounds that hold, and what is refused by name."""
+"""The simulator through Python: sums, bounds, and refused arguments."""
 
 from __future__ import annotations
 
@@ -218,7 +218,7 @@ def test_an_origin_limits_requests_per_second(readers) -> None:
 
 @pytest.mark.parametrize("sigma", ["0 B", "30 KB", "100 KB", "300 KB"])
 def test_a_step_takes_its_given_time_for_any_drawn_sizes(sigma) -> None:
-    """What is not above 0 is drawn again: the mean of what is read is not that of the distribution."""
+    """Sizes of 0 and less are redrawn, so the mean of the reads differs from that of the distribution."""
     text = SMALL.replace('compute_rate = "40 MB/s"', 'compute_step = "50 ms"').replace(
         'size_sigma = "30 KB"', f'size_sigma = "{sigma}"'
     )
@@ -242,7 +242,7 @@ def test_given_sizes_are_simulated_and_a_step_takes_its_given_time() -> None:
 
 @pytest.mark.parametrize("policy", ["direct", "cache", "full_fetch", "fifty_fifty"])
 def test_no_window_exceeds_the_rate_of_the_origin(policy) -> None:
-    """A profile's latency is that of a small read: bytes take their time as well."""
+    """A profile's latency is that of a small read; the bytes take additional time."""
     given = small(data__size="2 MB", data__size_sigma="0 B", cache__window__capacity=4000)
     report = simulation.Run(given, policy).finish()
     assert report.total_s >= report.origin_bytes / 90e6

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The price book: what is shipped has date and source, a user's rows go first, and each fault is named."""
+"""The price book: dates and sources of the shipped rows, precedence of a user's rows, and faults."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_every_shipped_row_has_a_source_and_a_date_in_the_past() -> None:
     book = prices.load()
     assert book.price
     for row in book.price:
-        # A transcript is no price page, and so is never given as one.
+        # A transcript is no price page and is not cited as one.
         assert row.source.startswith(("https://", "transcript")) or "IC2E" in row.source
         assert row.provider == "deli" or row.source.startswith("transcript")
         assert "transcript" not in (row.note or "")

@@ -72,7 +72,7 @@ def test_predict_reads_a_simulated_run_and_finds_its_job(file, tmp_path, capsys)
     assert (trace.order, trace.limits) == ("distributed", ())
     assert sum(trace.waits.values()) == pytest.approx(result["stall_s"], abs=1e-6)
     ends = np.diff([0.0, *(epoch["end_s"] for epoch in result["epochs"])])
-    # The last step of an epoch is taken to compute as long as the others do.
+    # The last step of an epoch is assumed to compute as long as the others.
     np.testing.assert_allclose(trace.epoch_s, ends, rtol=0.02)
     here = tmp_path / "profile.toml"
     figures = [
@@ -143,7 +143,7 @@ def test_a_folder_that_cannot_be_created_is_named(file, tmp_path, capsys) -> Non
 def test_a_cancelled_run_leaves_complete_ledgers(file, tmp_path) -> None:
     given_up = simulation.Run(jobspec.read(file), "naive", run_dir=tmp_path / "run")
     assert given_up.advance()[:2] == ("training", 0)
-    # To the end of an epoch, at most.
+    # At most to the end of an epoch.
     assert given_up.advance()[:2] == ("training", 50)
     given_up.close()
     given_up.close()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The least that meets a goal: found to a notch, never one that fails, nothing that another undercuts."""
+"""The least values that meet a goal: minimal on the grid, never failing, and undominated."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_an_axis_has_two_ends_and_no_negative_price(wrong) -> None:
     "key", ["cluster__tiers__ram__capacity", "cluster__origin__read", "cluster__network__rate"]
 )
 def test_more_of_a_machine_is_no_worse_for_placement_by_next_use_with_equal_samples(key) -> None:
-    """What halving relies on."""
+    """The assumption of the bisection."""
     took = []
     for factor in range(1, 12):
         value = factor * 20e6

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables out of run folders and Darshan logs, what those cannot tell, and what is refused."""
+"""Tables from run folders and Darshan logs, their limits, and refused inputs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ MEASURED = np.array([[1, 3, 2, 0.5], [0.5, 1, 4.5, 0.4], [2, 2, 2, 0.2]])
 
 
 def example(name: str) -> str:
-    """A log that PyDarshan brings along."""
+    """Return the path of an example log of PyDarshan."""
     found = importlib.util.find_spec("darshan")
     assert found is not None, "PyDarshan is missing: make setup"
     assert found.origin is not None
@@ -126,7 +126,7 @@ def test_an_epoch_is_read_separately(run: Path) -> None:
 
 
 def written(path: Path, rows: list[tuple], version: bytes | None = b"1") -> None:
-    """A ledger by hand: rank, epoch, op, source, nanoseconds, and if need be their begin and the subject."""
+    """A hand-made ledger: rank, epoch, op, source, nanoseconds, and optionally begin and subject."""
     words = pa.dictionary(pa.uint8(), pa.string())
     metadata = {} if version is None else {b"foresee.ledger": version}
     schema = pa.schema(
@@ -184,7 +184,7 @@ def test_an_epoch_lasts_as_long_as_its_slowest_rank(tmp_path: Path) -> None:
         (0, 0, "wait", "none", 90 * s, 0, "tensor"),
     ]
     written(tmp_path / "ledger" / "rank-0.arrow", waits)
-    # Another clock, and nobody waits: what it reads is the epoch.
+    # Another clock, and no waits: the reads define the epoch.
     reads = [(1, 1, "open", "origin", s, 100 * s), (1, 1, "read", "origin", s, 106 * s)]
     written(tmp_path / "ledger" / "rank-1.arrow", reads)
     assert ledger.epoch_seconds(tmp_path) == {0: 5.0, 1: 7.0}
@@ -331,17 +331,17 @@ def test_offers_come_on_top_of_a_what_if_and_either_may_meet_the_goal() -> None:
     weak = '[[offer]]\nname = "gfs-read"\nimprovement = 10\nprice = 7\n'
     book = offers.loads(f"version = 1\n{weak}")
     change = [0, 140, 120, 0]
-    # 3.94 s with the changes: the goal is met, and nothing has to be bought.
+    # 3.94 s with the changes: the goal is met without a purchase.
     result = answers.answer({0.0: table()}, answers.Question(change=change, goal=4.0, offers=book))["goal"]
     assert result["met"]
     assert result["offers"]["cheapest"]["price"] == 0
     assert result["offers"]["cheapest"]["percent"] == {}
-    # 3.8 s takes both.
+    # 3.8 s needs both.
     result = answers.answer({0.0: table()}, answers.Question(change=change, goal=3.8, offers=book))["goal"]
     assert result["met"]
     assert (result["minimum_rate"], result["offers"]["cheapest"]["price"]) == (None, 7)
     assert result["offers"]["cheapest"]["seconds"] == storage.slowest(MEASURED, [10, 140, 120, 0]).seconds
-    # 3.5 s takes more.
+    # 3.5 s needs more.
     result = answers.answer({0.0: table()}, answers.Question(change=change, goal=3.5, offers=book))["goal"]
     assert not result["met"]
     assert result["offers"]["best"] == pytest.approx(storage.slowest(MEASURED, [10, 140, 120, 0]).seconds)

@@ -21,7 +21,7 @@ from foresee.storage.bench.throttle import Throttle, TokenBucket
 
 
 class Value:
-    """What processes would share."""
+    """A stand-in for a shared value of processes."""
 
     def __init__(self) -> None:
         self.value = 0
@@ -200,7 +200,7 @@ def test_missing_space_is_reported_before_a_file_is_created(tmp_path: pathlib.Pa
     free = os.statvfs_result((4096, 4096, 1000, 1000, 1000, 0, 0, 0, 0, 255))
     monkeypatch.setattr(os, "statvfs", lambda _: free)
     result = {"origins": [str(tmp_path)], "cache": str(tmp_path), "processes": 1}
-    # Both folders take from the same room, and the cache no more than its largest rate.
+    # Both folders share the free space, and the cache needs only its largest rate.
     bench.check(**result, files=["1MB:2"], rates="0,0.5")
     with pytest.raises(ConfigError, match=r"4 MB of files, and 4 MB are free; fewer files by --files"):
         bench.check(**result, files=["1MB:2"])
@@ -248,7 +248,7 @@ def test_case_names_have_only_the_parts_that_differ(tmp_path: pathlib.Path) -> N
 
 
 def cgroups(folder: pathlib.Path, *, new: bool) -> pathlib.Path:
-    """A tree as the kernel shows it."""
+    """A cgroup tree as the kernel shows it."""
     if new:
         folder.mkdir()
         (folder / "cgroup.controllers").write_text("cpu io memory\n")
@@ -275,7 +275,7 @@ def test_limits_have_the_syntax_of_the_cgroup_version(
     (mine,) = (each for each in top.iterdir() if each.is_dir())
     assert (top / "cgroup.subtree_control").exists() == new
     group.add([12, 13])
-    assert (mine / "cgroup.procs").read_text() == "13"  # one a write: the kernel takes each
+    assert (mine / "cgroup.procs").read_text() == "13"  # one write per process, as the kernel requires
     group.limit("7:0", throttle)
     for name, line in words.items():
         file = name if new else f"blkio.throttle.read_{name}_device"

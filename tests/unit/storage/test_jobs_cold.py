@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data that are in memory before a run, which is no cold start: seen, told, and no figure is judged by it."""
+"""Data in memory before a run, which is then not cold: it causes a warning, and no value is judged."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_cached_data_cause_a_warning_and_mark_nothing_stale(
     toml = f'version = 1\n[data]\nindex = "{tmp_path / "files.fidx"}"\n'
     jobs = [jobspec.loads(toml, str(tmp_path)) for _ in range(2)]
     files = [str(path) for path in folder.iterdir()]
-    # As the kernel says of files of which all is in memory.
+    # As the kernel reports files that are fully in memory.
     monkeypatch.setattr(page_cache, "_resident", lambda file, path: CHUNK)
     result = run._warn_if_cached(run._data_places(jobs, None, None, "files"))
     assert result is not None
@@ -40,7 +40,7 @@ def test_cached_data_cause_a_warning_and_mark_nothing_stale(
     judged = {"measured": {"makespan": 9.0}, "predicted_at_starts": {"makespan": 1.0}, "doubts": [result]}
     options = argparse.Namespace(catalog="jobs.db", slurm=False, running=None, steps=None)
     assert run._judge_catalog(options, used, [str(folder)], judged) is None
-    # And of files of which nothing is.
+    # As it reports files that are not in memory.
     monkeypatch.setattr(page_cache, "_resident", lambda file, path: 0)
     assert not page_cache.has_resident(files)
     assert run._warn_if_cached([str(folder)]) is None

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a storage must give for a training goal: MLPerf's figures, the forms beside each other, and what is refused."""
+"""The storage that a training goal needs: MLPerf's numbers, agreement of the forms, and refused arguments."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_the_examples_in_the_docstrings_are_true() -> None:
 
 
 def test_unet3d_of_mlperf_needs_three_gigabytes_a_second() -> None:
-    # 7 samples of 146.6 MB for a step of 0.323 s on an H100; its rules ask for 90 % of that.
+    # 7 samples of 146.6 MB for a step of 0.323 s on an H100; MLPerf's rules require 90 % of that.
     assert goal.rate_for_utilization(7 * 146.6e6, 0.323) == pytest.approx(3.18e9, abs=0.005e9)
     assert goal.rate_for_utilization(7 * 146.6e6, 0.323, 0.9) == pytest.approx(0.9 * 3.1771e9, rel=1e-4)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The storage model: hand-made figures, brute force over small grids, and what it refuses."""
+"""The storage model: hand-made examples, brute force over small grids, and refused arguments."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_every_vector_has_its_expected_answer(vector: dict) -> None:
         assert isinstance(pairs, Front)
         assert [pairs.least(gain) for gain in requested["gains"]] == pytest.approx(expected["least"], **near)
     elif requested["kind"] == "grid":
-        # As the paper has it: the first of round gains that meets the goal; the exact ones lie within a step below.
+        # The paper has the first round gain that meets the goal; the exact gain is within a step below it.
         pairs = storage.front(table, requested["goal"], requested["first"], requested["second"])
         assert isinstance(pairs, Front)
         for gain, round_gain in zip(requested["gains"], expected["least"], strict=True):
@@ -72,7 +72,7 @@ def test_every_vector_has_its_expected_answer(vector: dict) -> None:
 
 
 def first_on_the_grid(table: list, requested: dict, gain: float) -> float:
-    """The least multiple of the grid's step by which the second class meets the goal, by trying."""
+    """Return the least grid gain of the second class that meets the goal, by brute force."""
     for tried in itertools.count(0, requested["grid"]):
         improvement = [0.0] * len(table[0])
         improvement[requested["first"]], improvement[requested["second"]] = gain, tried
@@ -123,7 +123,7 @@ def test_the_front_has_the_sufficient_gain_of_the_other_class(
     goal, (first, second, *_) = share * before, order
     pairs = storage.front(table, goal, first, second)
     improvement = [gain if column == first else 0.0 for column in range(4)]
-    # By the closed form of one class, the other one being given.
+    # By the closed form of one class, with the other one given.
     expected = storage.sufficient(table, goal, second, improvement)
     if isinstance(pairs, Infeasible):
         assert math.isinf(expected)
@@ -131,14 +131,14 @@ def test_the_front_has_the_sufficient_gain_of_the_other_class(
         return
     result = pairs.least(gain)
     if math.isinf(result) or math.isinf(expected):
-        # At a corner rounding may decide between a very large gain and none that does.
+        # At a corner, rounding decides between a very large gain and an infinite one.
         assert min(result, expected) > 1e5 or result == expected or at_the_edge(pairs, gain)
         return
     assert 100 / (100 + result) == pytest.approx(100 / (100 + expected), abs=1e-9)
 
 
 def at_the_edge(pairs: Front, gain: float) -> bool:
-    """Whether a gain is, but for rounding, the least from which on the front begins."""
+    """Return whether a gain is, except for rounding, the least gain of the front."""
     return 100 / (100 + gain) == pytest.approx(100 / (100 + pairs.corners[0][0]), rel=1e-9)
 
 
@@ -231,7 +231,7 @@ def test_offers_apply_on_top_of_an_improvement() -> None:
     assert isinstance(result, Choices)
     assert (result.cheapest.price, result.cheapest.improvement) == (7.0, (10.0, 0.0, 0.0, 0.0))
     assert result.cheapest.seconds == storage.slowest(MEASURED, [10, 140, 120, 0]).seconds
-    # Percent multiply: half as much again of what is twice as fast.
+    # Percentages multiply: 50 % more of a doubled throughput.
     result = storage.choose({0.0: [[6.0]]}, 2.0, {0: [Offer(50.0, 1.0)]}, improvement=[100])
     assert isinstance(result, Choices)
     assert result.cheapest.seconds == pytest.approx(2.0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The smallest sets of classes that meet a goal: by hand, and against trying every set on a grid of gains."""
+"""The smallest sets of classes that meet a goal: hand-made examples, and brute force over a grid of gains."""
 
 from __future__ import annotations
 

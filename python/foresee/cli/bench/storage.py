@@ -52,8 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[NAME=]RATE[,OPENS/s]",
-        help="measure each origin as if it gave no more than this to all processes together: slow=60MB/s,1500/s; "
-        "none: as it is",
+        help="limit each origin to this rate for all processes together: slow=60MB/s,1500/s; none: no limit",
     )
     parser.add_argument(
         "--throttle-by",

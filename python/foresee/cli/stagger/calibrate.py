@@ -33,7 +33,7 @@ EPILOG = (
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    add_jobs(parser, machine="whose figures these are (this one's name)")
+    add_jobs(parser, machine="machine whose values these are (this machine's name)")
     parser.add_argument(
         "--steps",
         type=int,
@@ -47,19 +47,19 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         default=[],
         metavar="PATH",
         help="place of the data, which are evicted from memory (the place in the jobs' index); may be repeated, and is "
-        "kept in the catalog for stagger run",
+        "stored in the catalog for stagger run",
     )
     parser.add_argument(
         "--short",
         action="store_true",
-        help="one job that waits for the storage cold, and all warm until their steps are alike; the other waits are "
-        "derived and marked as estimates: less than 5 %% of the time of two jobs of 1500 steps",
+        help="measure one job cold, and all jobs warm until their steps are stable; derive the other waits and mark "
+        "them as estimates: less than 5 %% of the time of two jobs of 1500 steps",
     )
     parser.add_argument(
         "--coalesces",
         action="store_true",
         default=None,
-        help="with --short: jobs share their reads, so company is free (default for files)",
+        help="with --short: jobs share their reads, so concurrent jobs cost no time (default for files)",
     )
     parser.add_argument(
         "--no-coalesces",
@@ -80,7 +80,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="as root: drop the whole machine's page cache if dropping the data's files is not enough",
     )
-    parser.add_argument("--folder", metavar="PATH", help="keep logs and steps here; made if missing")
+    parser.add_argument(
+        "--folder", metavar="PATH", help="folder for logs and steps, created if missing (a temporary one)"
+    )
 
 
 def run(

@@ -27,7 +27,7 @@ HELP = "predict makespan and GPU-seconds by start, and the best start"
 EPILOG = (
     "Values come from [stagger] and [train] of the job files, else from the catalog, else from --read. "
     "All jobs have one seed, so their random choices are not independent. "
-    "Exit code 1: the cache is too small for a follower at any start; --simulate has an answer for it."
+    "Exit code 1: the cache is too small for a follower at any start; --simulate still shows its result."
 )
 #: Starts in the table, in percent of the leader's run alone, as in the paper's exhaustive search.
 _PERCENTS = tuple(range(0, 101, 10))

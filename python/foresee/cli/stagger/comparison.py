@@ -46,13 +46,12 @@ def compare(
         played = stagger.simulate(jobs, starts, compat=compat, cache=cache, read=read, hold=hold)
         return {"makespan": played.makespan, "gpu_seconds": played.gpu_seconds}
 
-    is_pair = len(jobs) == 2 and read is None
-    steps = sum(job.steps * job.epochs for job in jobs)
-    has_conc = all(job.wait_conc is not None for job in jobs)
+    at_once = None
+    is_short = sum(job.steps * job.epochs for job in jobs) <= stagger.STEPS_MAX
+    if all(job.wait_conc is not None for job in jobs) and (is_short or (len(jobs) == 2 and read is None)):
+        at_once = predict(jobs, chosen.earliest)
     predicted: dict[str, Any] = {
-        "at_once": predict(jobs, chosen.earliest)
-        if has_conc and (is_pair or steps <= stagger.STEPS_MAX)
-        else None,
+        "at_once": at_once,
         "starts": list(chosen.starts),
         "seconds": list(chosen.runs),
         "case": chosen.case,
@@ -75,9 +74,7 @@ def compare(
         hold = min(max(AHEAD / job.steps for job in jobs), 1.0) if has_holds else None
         try:
             # This tests the model independently of the scheduler: it predicts for the measured starts.
-            at_starts = predict(
-                jobs if is_pair and hold is None else known, [max(start, 0.0) for start in began], hold
-            )
+            at_starts = predict(known, [max(start, 0.0) for start in began], hold)
         except ForeseeError as error:
             notify(f"no prediction for the measured starts: {error}")
     off = {

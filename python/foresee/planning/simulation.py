@@ -333,7 +333,7 @@ def scenario_of(
         raise ConfigError(faults)
     batch, epochs, ranks, staging = job.need(*_NEEDED)
     window = policy in WINDOW_POLICIES
-    data, mean = _data(job) if sizes is None else _sized(job, sizes)
+    data, mean = _data(job) if sizes is None else _given_sizes(job, sizes)
     compute = job.train.compute_rate
     if compute is None:
         assert job.train.compute_step is not None
@@ -422,7 +422,7 @@ def _data(job: Job) -> tuple[Any, float]:
     return (data.samples, data.size, data.size_sigma, data.seed), drawn_mean(data.size, data.size_sigma)
 
 
-def _sized(job: Job, sizes: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], float]:
+def _given_sizes(job: Job, sizes: NDArray[np.uint64]) -> tuple[NDArray[np.uint64], float]:
     """Return the given sizes and their mean."""
     samples = job.data.samples
     if sizes.ndim != 1 or (samples is not None and len(sizes) != samples):

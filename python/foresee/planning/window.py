@@ -47,11 +47,11 @@ def miss_rate(ranks: int, share: float) -> float:
     if faults:
         raise ConfigError(faults)
     if share <= 1:
-        return _missed(ranks, share, 1.0)
+        return _misses_of_full_cache(ranks, share, 1.0)
     if share >= 2 or ranks == 1:
         return 1.0 - 1.0 / ranks
     full = (share - 1) * ranks / (ranks - 1)
-    return 1.0 - 1.0 / ranks if full >= 1 else (share - 1) + _missed(ranks, 1.0, 1.0 - full)
+    return 1.0 - 1.0 / ranks if full >= 1 else (share - 1) + _misses_of_full_cache(ranks, 1.0, 1.0 - full)
 
 
 def misses(epochs: Iterable[ArrayLike], capacity: int | None) -> list[int]:
@@ -84,7 +84,7 @@ def misses(epochs: Iterable[ArrayLike], capacity: int | None) -> list[int]:
     return counts
 
 
-def _missed(ranks: int, share: float, passed: float) -> float:
+def _misses_of_full_cache(ranks: int, share: float, passed: float) -> float:
     """Return the misses in the part ``passed`` of an epoch, of a cache of ``share`` that was full of the last epoch."""
     if share >= ranks:
         return 0.0

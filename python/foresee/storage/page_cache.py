@@ -141,7 +141,7 @@ def has_resident(files: Iterable[str]) -> bool:
         OSError: a file cannot be read.
     """
     for path in files:
-        with _opened(path) as file:
+        with _open_file(path) as file:
             if _resident(file, path):
                 return True
     return False
@@ -161,7 +161,7 @@ def evict(files: Sequence[str], *, machine: bool = False) -> Eviction:
     total = checked = 0
     resident: int | None = None
     for path in files:
-        with _opened(path) as file:
+        with _open_file(path) as file:
             size = os.fstat(file).st_size
             total += size
             _drop(file)
@@ -196,7 +196,7 @@ def evict(files: Sequence[str], *, machine: bool = False) -> Eviction:
 def drop(files: Sequence[str]) -> None:
     """Drop the clean pages of ``files`` from the page cache without a check."""
     for path in files:
-        with contextlib.suppress(OSError), _opened(path) as file:
+        with contextlib.suppress(OSError), _open_file(path) as file:
             _drop(file)
 
 
@@ -221,7 +221,7 @@ def resident_bytes(files: Sequence[str]) -> tuple[int | None, int]:
     checked = 0
     resident: int | None = None
     for path in files[:: -(-len(files) // _CHECKED_MAX)]:
-        with _opened(path) as file:
+        with _open_file(path) as file:
             left = _resident(file, path)
             if left is not None:
                 checked += os.fstat(file).st_size
@@ -295,7 +295,7 @@ def _libc() -> ctypes.CDLL:
 
 
 @contextlib.contextmanager
-def _opened(path: str) -> Iterator[int]:
+def _open_file(path: str) -> Iterator[int]:
     file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         yield file

@@ -99,7 +99,7 @@ def choose(
     best = math.inf
     for rate in sorted(tables):
         table = improved(tables[rate], improvement)
-        by_class = _undominated(offers, table.shape[1])
+        by_class = _undominated_offers(offers, table.shape[1])
         found, least = _combinations(table[prune(table)], limit, by_class, rate, prices.get(rate, 0.0))
         best = min(best, least)
         choices += found
@@ -142,7 +142,7 @@ def _combinations(
     return choices, float(times.min())
 
 
-def _undominated(offers: Mapping[int, Sequence[Offer]], classes: int) -> list[list[Offer]]:
+def _undominated_offers(offers: Mapping[int, Sequence[Offer]], classes: int) -> list[list[Offer]]:
     """Return the undominated offers of each class, by rising improvement and price."""
     faults = [
         f"offers of class {key!r}; a column from 0 to {classes - 1} expected"

@@ -154,25 +154,25 @@ def _add_plan(
     given = [job.run.start for job in jobs]
     elapsed = None
     if options.running is None:
-        made = stagger.plan(known.jobs, read, arrivals=given, cache=options.cache)
+        best_plan = stagger.plan(known.jobs, read, arrivals=given, cache=options.cache)
         arrivals = [arrival - min(given) for arrival in given]
     else:
         elapsed = options.running / 100 * known.jobs[0].alone(options.cache)
         arrivals = [0.0, *(elapsed + arrival for arrival in given[1:])]
-        made = stagger.led_by(0, known.jobs, arrivals, read, cache=options.cache)
+        best_plan = stagger.led_by(0, known.jobs, arrivals, read, cache=options.cache)
     chosen = _best(known, given, elapsed, options)
     if chosen is None:
         plan: dict[str, Any] = {
-            "leader": known.jobs[made.leader].name,
+            "leader": known.jobs[best_plan.leader].name,
             "case": "behind",
-            **{name: getattr(made, name) for name in ("starts", "runs", "within_cache")},
-            **{name: getattr(made, name) for name in ("makespan", "gpu_seconds", "sequential")},
+            **{name: getattr(best_plan, name) for name in ("starts", "runs", "within_cache")},
+            **{name: getattr(best_plan, name) for name in ("makespan", "gpu_seconds", "sequential")},
         }
     else:
         plan = _plan_facts(chosen, known.jobs)
         led = stagger.led_by(chosen.order[0], known.jobs, arrivals, read, cache=options.cache)
         plan["sequential"] = led.sequential
-    plan["at_once"] = _simultaneous(made, known.jobs, arrivals, options) if options.coalesces else None
+    plan["at_once"] = _simultaneous(best_plan, known.jobs, arrivals, options) if options.coalesces else None
     plan["from_now"] = None if elapsed is None else [max(start - elapsed, 0.0) for start in plan["starts"]]
     if options.simulate:
         plan["played"] = _simulate(known.jobs, plan["starts"], options)
@@ -197,7 +197,7 @@ def _plan_facts(chosen: Chosen, jobs: Sequence[stagger.JobTimes]) -> dict[str, A
 
 
 def _simultaneous(
-    made: stagger.Plan,
+    best_plan: stagger.Plan,
     jobs: Sequence[stagger.JobTimes],
     arrivals: Sequence[float],
     options: argparse.Namespace,
@@ -208,8 +208,8 @@ def _simultaneous(
     """
     from foresee import stagger
 
-    if made.gpu_seconds_simultaneous is not None:
-        return {"makespan": made.makespan, "gpu_seconds": made.gpu_seconds_simultaneous}
+    if best_plan.gpu_seconds_simultaneous is not None:
+        return {"makespan": best_plan.makespan, "gpu_seconds": best_plan.gpu_seconds_simultaneous}
     if sum(job.steps * job.epochs for job in jobs) > stagger.STEPS_MAX:
         return None
     played = stagger.simulate(jobs, arrivals, cache=options.cache, read=options.read)

@@ -78,7 +78,7 @@ def build(
         limits: those of :class:`IoTable`.
     """
     unassigned = unassigned or {}
-    classes = _ordered({name for _, name in spent} | set(unassigned))
+    classes = _order_classes({name for _, name in spent} | set(unassigned))
     rows = {process: at for at, process in enumerate(processes)}
     columns = {name: at for at, name in enumerate(classes)}
     seconds = np.zeros((len(rows), len(classes)))
@@ -98,7 +98,7 @@ def build(
 
 def align(tables: Mapping[_Key, IoTable]) -> dict[_Key, IoTable]:
     """Return the tables with the same classes; a table has 0 s in a class that its source lacks."""
-    classes = _ordered({name for table in tables.values() for name in table.classes})
+    classes = _order_classes({name for table in tables.values() for name in table.classes})
     aligned = {}
     for key, table in tables.items():
         seconds = np.zeros((len(table.processes), len(classes)))
@@ -130,6 +130,6 @@ def join(tables: Mapping[str, IoTable]) -> IoTable:
     )
 
 
-def _ordered(names: set[str]) -> tuple[str, ...]:
+def _order_classes(names: set[str]) -> tuple[str, ...]:
     """Return the classes of the storage model and the other ``names``, in a fixed order."""
     return (*model.CLASSES, *sorted(names - set(model.CLASSES)))

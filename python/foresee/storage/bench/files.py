@@ -18,7 +18,7 @@ import numpy as np
 
 from foresee.errors import ConfigError, PageCacheKept
 
-__all__ = ["HEAD_BYTES", "create_files", "evict_files", "file_path", "signals_blocked"]
+__all__ = ["HEAD_BYTES", "block_signals", "create_files", "evict_files", "file_path"]
 
 #: A file's number, little-endian.
 HEAD_BYTES = 8
@@ -63,7 +63,7 @@ def create_files(
         os.sync()
         yield created
     finally:
-        with signals_blocked():
+        with block_signals():
             for folder in created:
                 shutil.rmtree(folder, ignore_errors=True)
 
@@ -79,7 +79,7 @@ def _write(path: str, head: bytes, rest: bytes) -> None:
 
 
 @contextmanager
-def signals_blocked() -> Iterator[None]:
+def block_signals() -> Iterator[None]:
     """Delay Ctrl-C and SIGTERM within the block, here and in the processes that are started."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     try:

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from foresee.errors import ConfigError, ForeseeError
-from foresee.storage.bench.files import signals_blocked
+from foresee.storage.bench.files import block_signals
 from foresee.storage.bench.throttle import Throttle
 
 __all__ = ["ControlGroup", "LoopDevice", "attach_device", "missing_requirement"]
@@ -120,7 +120,7 @@ def attach_device(folder: str, bytes_: int, count: int) -> Iterator[LoopDevice]:
         OSError: the image cannot be written.
     """
     with contextlib.ExitStack() as cleanup:
-        with signals_blocked():
+        with block_signals():
             home = tempfile.mkdtemp(prefix="foresee-bench-", dir=folder)
             cleanup.callback(shutil.rmtree, home, ignore_errors=True)
             image, mount = os.path.join(home, "image"), os.path.join(home, "mount")
@@ -139,7 +139,7 @@ def attach_device(folder: str, bytes_: int, count: int) -> Iterator[LoopDevice]:
 
 
 def _run(*command: str) -> str:
-    with signals_blocked():
+    with block_signals():
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode != 0:
         raise ForeseeError(f"`{' '.join(command)}` failed: {ended.stderr.strip()}")

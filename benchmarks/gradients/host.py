@@ -94,7 +94,7 @@ class Server:
                 secret=SECRET,
                 policy=job["policy"],
                 timeline=job["timeline"],
-                beside_rank=job["beside"],
+                colocated=job["beside"],
             )
             self.running.append(server)
         return {"servers": [server.address for server in self.running]}
@@ -196,7 +196,7 @@ def connect(job: dict[str, Any], server: Server, node: Node) -> GradientExchange
             secret=SECRET,
             policy=job["policy"],
             packet_bytes=job["packet_bytes"],
-            beside=server.running[0] if job["beside"] else None,
+            colocated_server=server.running[0] if job["beside"] else None,
         )
     specs = [
         (f"{layer:04}", "float32", [count], [1], class_, "mean")

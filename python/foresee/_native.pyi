@@ -464,9 +464,9 @@ class GradientExchange:
         tls: bool = False,
         packet_bytes: int | None = None,
         timeline: int = 0,
-        beside: GradientServer | None = None,
+        colocated_server: GradientServer | None = None,
         recover: bool = True,
-        survives: bool = False,
+        continue_on_rank_loss: bool = False,
     ) -> GradientExchange:
         """Connect to every server. Blocks up to ``timeout_s``; Ctrl-C ends it.
 
@@ -484,14 +484,14 @@ class GradientExchange:
             packet_bytes: a multiple of 64; None: what suits 1 Gbit/s, and from the second plan on what the slowest
                 interface of rank 0 has delivered.
             timeline: events to keep between two calls of ``timeline()``, 40 bytes each; 0: none.
-            beside: the server of this process that is among ``servers``. Then the first ``world`` of them are one
-                beside each rank, by rank; the shares of these and of the others are such that links carry most, and
-                what both send from here goes in one order.
-            recover: keep gradients until every rank has everything of their round. Then a connection that breaks is
-                made again, and another server may take the place of a lost one at its address within ``timeout_s``,
-                with the same bits; not of one beside a rank.
-            survives: go on without ranks that are lost, which takes the same memory: means are over those that are
-                left. The same on every rank; not with servers beside ranks.
+            colocated_server: the server of this process that is among ``servers``. Then the first ``world`` servers are
+                colocated, one with each rank, by rank. The shares of all servers suit the links, and packets of this
+                rank and its server leave in one order.
+            recover: retain gradients until every rank has received everything of their round. Then broken connections
+                are made again, and a lost server may be replaced at its address within ``timeout_s``, with the same
+                bits. A colocated server is not replaced.
+            continue_on_rank_loss: continue without lost ranks, which takes the same memory: means are over the live
+                ranks. The same on every rank; not with colocated servers.
 
         Raises:
             ConfigError: an argument is wrong, or the secret is not the server's.
@@ -600,7 +600,7 @@ class GradientNode:
     Args:
         job: as for ``GradientExchange.open``, and so are the others that are not named here.
         first: the node's first rank, in whose process its leader is.
-        local: ranks of the node: ``first`` to ``first + local - 1``.
+        local_world: ranks of the node: ``first`` to ``first + local_world - 1``.
         world: ranks of the job.
         timeout_s: silence after which another rank of the node is lost.
         secret: what they prove to each other, and to the servers.
@@ -617,7 +617,7 @@ class GradientNode:
         *,
         job: str,
         first: int,
-        local: int,
+        local_world: int,
         world: int,
         timeout_s: float,
         secret: str | None = None,
@@ -664,12 +664,12 @@ class GradientLeader:
         policy: str = "foresee",
         tls: bool = False,
         packet_bytes: int | None = None,
-        beside: GradientServer | None = None,
+        colocated_server: GradientServer | None = None,
         recover: bool = True,
     ) -> None:
         """Connect to the servers, for all ranks of the node; once. Arguments as ``GradientExchange.open``.
 
-        Servers beside ranks are one for each node, in its first rank's process.
+        There is one colocated server per node, in its first rank's process.
         """
 
     def close(self) -> None:
@@ -691,7 +691,7 @@ class GradientServer:
         tls_cert: str | None = None,
         tls_key: str | None = None,
         timeline: int = 0,
-        beside_rank: bool = False,
+        colocated: bool = False,
     ) -> GradientServer:
         """Listen at ``bind``, ``ip:port``; port 0 is any that is free. Does not block.
 
@@ -705,7 +705,7 @@ class GradientServer:
             tls_cert: certificates in PEM, with ``tls_key``.
             tls_key: the private key.
             timeline: as in ``GradientExchange.open``.
-            beside_rank: it is to be the ``beside`` of a rank of this process.
+            colocated: a rank of this process uses it as its ``colocated_server``.
 
         Raises:
             ConfigError: an argument, the secret or a file is wrong.

@@ -449,11 +449,11 @@ def test_a_forked_child_leaves_the_parents_exchange_alone(server, own) -> None:
 
 def test_colocated_servers_have_one_address_per_rank() -> None:
     own = GradientServer.start(
-        "127.0.0.1:0", timeout_s=10, early_buffer_bytes=1 << 20, secret=TOKEN, beside_rank=True
+        "127.0.0.1:0", timeout_s=10, early_buffer_bytes=1 << 20, secret=TOKEN, colocated=True
     )
-    with pytest.raises(ConfigError, match="1 servers for 2 ranks, one beside each"):
-        opened(own, world=2, beside=own)
-    exchange = opened(own, beside=own)
+    with pytest.raises(ConfigError, match="1 servers for 2 ranks, one colocated with each"):
+        opened(own, world=2, colocated_server=own)
+    exchange = opened(own, colocated_server=own)
     exchange.agree([("w", "float32", [3], [1], 0, "mean")])
     keeper = np.array([1.0, 2.0, 3.0], np.float32)
     exchange.push(0, keeper.ctypes.data, keeper.nbytes, keeper)

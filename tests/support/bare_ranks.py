@@ -106,7 +106,7 @@ def _exchange(plan: RankPlan, gradients: list[np.ndarray]) -> dict[str, object]:
         timeout_s=plan.timeout_s,
         packet_bytes=PACKET,
         recover=plan.recover,
-        survives=plan.lost is not None,
+        continue_on_rank_loss=plan.lost is not None,
     )
     try:
         exchange.agree(

@@ -61,7 +61,7 @@ def serve(*arguments: str, token: str | None = TOKEN, within: Sequence[str] = ()
 
 def at_rest(server: Child) -> tuple[list[str], int]:
     """Return the threads and the number of open files of a server once no connection is left."""
-    of_connections = ("foresee-greet", "foresee-hear", "foresee-sum", "foresee-suspect", "foresee-tell")
+    of_connections = ("foresee-greet", "foresee-read", "foresee-sum", "foresee-suspect", "foresee-write")
 
     def is_idle() -> bool:
         return not any(name.startswith(of_connections) for name in engine_threads(server.pid))

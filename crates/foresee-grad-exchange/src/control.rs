@@ -6,8 +6,7 @@
 //! not queue behind bulk data. Messages are not interpreted here.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread;
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use foresee_units::Nanos;
@@ -15,6 +14,8 @@ use foresee_wire::{
     Bye, Connection, Fault, FrameReceiver, FrameSender, Heartbeat, Link, Message, Ping, Silence, Timeouts,
     Wait, WireError,
 };
+
+use crate::sync::{lock, spawn, wait_timeout};
 
 /// A handle; clones are the same connection.
 #[derive(Clone, Debug)]
@@ -25,99 +26,94 @@ pub(crate) struct Control {
 
 /// How a control connection ended. Reported once, after the last message.
 #[derive(Debug)]
-pub(crate) enum End {
-    /// The other end said that it goes, and why.
-    Bye(String),
-    /// The other end said what went wrong.
+pub(crate) enum ControlEnd {
+    /// The other end left, for this reason.
+    Goodbye(String),
+    /// The other end reported a fault.
     Fault(Fault),
     /// The connection broke.
     Broken(WireError),
-    /// Nothing was heard for so long.
+    /// Nothing was received for this long.
     Silent(Nanos),
 }
 
-/// Hears what comes. Called by one thread, in order; [`Some`] is a reason to end the connection, told to the other end.
-pub(crate) trait Ear: Send + 'static {
-    fn hear(&mut self, message: Message) -> Result<(), Fault>;
-    fn ended(&mut self, end: End);
+/// Receiver of a connection's messages. One thread calls it, in order.
+pub(crate) trait ControlHandler: Send + 'static {
+    /// Handle a message. A fault ends the connection and is sent to the other end.
+    fn on_message(&mut self, message: Message) -> Result<(), Fault>;
+    fn on_end(&mut self, end: ControlEnd);
 }
 
 #[derive(Debug, Default)]
 struct Outbox {
-    state: Mutex<Letters>,
-    bell: Condvar,
+    state: Mutex<OutboxState>,
+    changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Letters {
-    waiting: VecDeque<Message>,
-    /// What is told last.
-    closing: bool,
-    /// The connection is of no more use.
-    dead: bool,
+struct OutboxState {
+    messages: VecDeque<Message>,
+    /// The last message is queued.
+    is_closing: bool,
+    /// The connection ended.
+    is_dead: bool,
 }
 
 impl Control {
-    /// Takes a proved connection over. `name`: of its threads.
+    /// Take over an authenticated connection. `name`: of its threads.
     pub(crate) fn start(
         name: &str,
         connection: Connection,
         timeouts: Timeouts,
-        ear: impl Ear,
+        handler: impl ControlHandler,
     ) -> Result<Self, WireError> {
         let link = connection.link();
         let control = Self { outbox: Arc::default(), link: link.clone() };
-        let system = |why| WireError::System { doing: "starting a thread", why };
         let (outbox, sender) = (Arc::clone(&control.outbox), connection.sender);
-        thread::Builder::new()
-            .name(format!("foresee-tell-{name}"))
-            .spawn(move || Teller { outbox, sender, timeouts }.run())
-            .map_err(system)?;
-        let (outbox, receiver) = (Arc::clone(&control.outbox), connection.receiver);
-        thread::Builder::new()
-            .name(format!("foresee-hear-{name}"))
-            .spawn(move || Hearer { outbox, receiver, timeouts, ear, link }.run())
-            .map_err(system)?;
+        spawn(format!("foresee-write-{name}"), move || ControlWriter { outbox, sender, timeouts }.run())?;
+        let reader =
+            ControlReader { control: control.clone(), receiver: connection.receiver, timeouts, handler };
+        spawn(format!("foresee-read-{name}"), move || reader.run())?;
         Ok(control)
     }
 
-    /// Puts a message behind those told before. Never waits.
-    pub(crate) fn tell(&self, message: Message) {
-        let mut letters = self.outbox.lock();
-        if !letters.closing && !letters.dead {
-            letters.waiting.push_back(message);
-            self.outbox.bell.notify_one();
-        }
+    /// Queue a message. Never waits.
+    pub(crate) fn send(&self, message: Message) {
+        self.push(message, false);
     }
 
-    /// Tells a last message, after which the connection ends.
+    /// Queue a last message, after which the connection ends.
     pub(crate) fn close(&self, last: Message) {
-        let mut letters = self.outbox.lock();
-        if !letters.closing && !letters.dead {
-            letters.waiting.push_back(last);
-            letters.closing = true;
-            self.outbox.bell.notify_one();
-        }
+        self.push(last, true);
     }
 
-    /// Ends the connection in peace.
-    pub(crate) fn bye(&self, reason: &str) {
+    /// End the connection without an error.
+    pub(crate) fn close_with_goodbye(&self, reason: &str) {
         self.close(Message::Bye(Bye { reason: reason.into() }));
     }
 
-    /// Waits until everything told has left, or `time` is over.
-    pub(crate) fn drain(&self, time: Duration) {
-        let until = Instant::now() + time;
-        let mut letters = self.outbox.lock();
-        while !letters.dead {
-            let Some(left) = until.checked_duration_since(Instant::now()) else { return };
-            letters = self.outbox.bell.wait_timeout(letters, left).unwrap_or_else(PoisonError::into_inner).0;
+    fn push(&self, message: Message, is_last: bool) {
+        let mut outbox = lock(&self.outbox.state);
+        if !outbox.is_closing && !outbox.is_dead {
+            outbox.messages.push_back(message);
+            outbox.is_closing = is_last;
+            self.outbox.changed.notify_one();
         }
     }
 
-    /// Whether the connection is of no more use.
+    /// Wait until every queued message was written, or `time` is over.
+    pub(crate) fn drain(&self, time: Duration) {
+        let until = Instant::now() + time;
+        let mut outbox = lock(&self.outbox.state);
+        while !outbox.is_dead {
+            let Some(left) = until.checked_duration_since(Instant::now()) else { return };
+            outbox = wait_timeout(&self.outbox.changed, outbox, left);
+        }
+    }
+
+    /// Whether the connection ended.
     pub(crate) fn is_dead(&self) -> bool {
-        self.outbox.lock().dead
+        lock(&self.outbox.state).is_dead
     }
 
     /// The connection as a whole.
@@ -127,45 +123,41 @@ impl Control {
 }
 
 impl Outbox {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Letters> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn die(&self) {
-        self.lock().dead = true;
-        self.bell.notify_all();
+    fn mark_dead(&self) {
+        lock(&self.state).is_dead = true;
+        self.changed.notify_all();
     }
 }
 
-struct Teller {
+struct ControlWriter {
     outbox: Arc<Outbox>,
     sender: FrameSender,
     timeouts: Timeouts,
 }
 
-impl Teller {
+impl ControlWriter {
     fn run(mut self) {
         let start = Instant::now();
         let mut heartbeat = Heartbeat::new(self.timeouts.heartbeat, Nanos::ZERO);
         while let Some(next) = self.next(start, &mut heartbeat) {
-            let last = matches!(next, Message::Bye(_) | Message::Error(_));
-            if self.sender.send_message(&next, 0, Wait::within(self.timeouts.timeout)).is_err() || last {
+            let is_last = matches!(next, Message::Bye(_) | Message::Error(_));
+            if self.sender.send_message(&next, 0, Wait::within(self.timeouts.timeout)).is_err() || is_last {
                 break;
             }
         }
-        self.outbox.die();
-        // The other thread, and the other end, learn it from the connection. What was written still arrives.
+        self.outbox.mark_dead();
+        // The reader and the other end see the end of the connection. Written messages still arrive.
         self.sender.link().shutdown();
     }
 
-    /// What to tell, as soon as there is something; `None` at the end.
+    /// Wait for the next message, or the time of a heartbeat; `None` at the end.
     fn next(&self, start: Instant, heartbeat: &mut Heartbeat) -> Option<Message> {
-        let mut letters = self.outbox.lock();
+        let mut outbox = lock(&self.outbox.state);
         loop {
-            if let Some(message) = letters.waiting.pop_front() {
+            if let Some(message) = outbox.messages.pop_front() {
                 return Some(message);
             }
-            if letters.closing || letters.dead {
+            if outbox.is_closing || outbox.is_dead {
                 return None;
             }
             let now = Nanos::from(start.elapsed());
@@ -173,58 +165,53 @@ impl Teller {
                 return Some(Message::Ping(Ping { number }));
             }
             let rest = Duration::from(heartbeat.deadline().saturating_sub(now));
-            letters = self.outbox.bell.wait_timeout(letters, rest).unwrap_or_else(PoisonError::into_inner).0;
+            outbox = wait_timeout(&self.outbox.changed, outbox, rest);
         }
     }
 }
 
-struct Hearer<E> {
-    outbox: Arc<Outbox>,
+struct ControlReader<H> {
+    control: Control,
     receiver: FrameReceiver,
     timeouts: Timeouts,
-    ear: E,
-    link: Link,
+    handler: H,
 }
 
-impl<E: Ear> Hearer<E> {
+impl<H: ControlHandler> ControlReader<H> {
     fn run(mut self) {
-        let end = self.hear();
-        self.ear.ended(end);
-        self.outbox.die();
-        self.link.shutdown();
+        let end = self.read();
+        self.handler.on_end(end);
+        self.control.outbox.mark_dead();
+        self.control.link.shutdown();
     }
 
-    fn hear(&mut self) -> End {
+    fn read(&mut self) -> ControlEnd {
         let start = Instant::now();
         let now = || Nanos::from(start.elapsed());
         let mut silence = Silence::new(self.timeouts.timeout, Nanos::ZERO);
         loop {
             let deadline = start.checked_add(Duration::from(silence.deadline()));
             match self.receiver.next_message(deadline.map_or(Wait::Forever, Wait::Until)) {
-                Ok(Some(Message::Bye(bye))) => return End::Bye(bye.reason),
-                Ok(Some(Message::Error(fault))) => return End::Fault(fault),
+                Ok(Some(Message::Bye(bye))) => return ControlEnd::Goodbye(bye.reason),
+                Ok(Some(Message::Error(fault))) => return ControlEnd::Fault(fault),
                 Ok(Some(message)) => {
                     silence.handle_received(now());
                     if matches!(message, Message::Ping(_)) {
                         continue;
                     }
-                    if let Err(fault) = self.ear.hear(message) {
-                        let control = Control { outbox: Arc::clone(&self.outbox), link: self.link.clone() };
-                        control.close(Message::Error(fault.clone()));
-                        control.drain(Duration::from(self.timeouts.handshake));
-                        return End::Fault(fault);
+                    if let Err(fault) = self.handler.on_message(message) {
+                        self.control.close(Message::Error(fault.clone()));
+                        self.control.drain(Duration::from(self.timeouts.handshake));
+                        return ControlEnd::Fault(fault);
                     }
                 }
-                Ok(None) => {
-                    let peer = self.link.peer();
-                    return End::Broken(WireError::Ended { peer });
-                }
+                Ok(None) => return ControlEnd::Broken(WireError::Ended { peer: self.control.link.peer() }),
                 Err(WireError::Late { .. }) => {
                     if silence.is_dead(now()) {
-                        return End::Silent(silence.lasts(now()));
+                        return ControlEnd::Silent(silence.lasts(now()));
                     }
                 }
-                Err(why) => return End::Broken(why),
+                Err(why) => return ControlEnd::Broken(why),
             }
         }
     }

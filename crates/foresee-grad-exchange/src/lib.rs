@@ -1,48 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The loops around the queue of gradients: a rank's [`Exchange`] and a [`Server`], in threads.
+//! Drivers of gradient exchange: a rank's [`GradientExchange`] and a [`Server`], in threads.
 //!
 //! ```text
-//! rank    push ──> interface ──> PUSH ──> server: reader ──> slot ──> interface ──> SUM ──> rank: reader ──> landing
-//!         Exchange  sender thread          a thread per rank     sender thread             a thread per server
+//! rank    push ──> interface ──> PUSH ──> server: reader ──> slot ──> interface ──> SUM ──> rank: reader ──> buffer
+//!                  sender thread          a thread per rank           sender thread         a thread per server
 //! ```
 //!
-//! Threads, clocks and memory are here. `foresee-grad-queue` decides which packet goes next, whose turn it is, what was
-//! received and what a rank may do; `foresee-grad-session` has plans, connections and losses, `foresee-wire` the bytes.
+//! This crate owns threads, clocks and memory. `foresee-grad-queue` schedules and counts packets, `foresee-grad-session`
+//! decides about plans, connections and losses, and `foresee-wire` moves bytes.
 //!
-//! | file | what it owns |
+//! | file | contents |
 //! |---|---|
-//! | `interface` | one sending thread per network interface, shared by a rank and the server beside it |
-//! | `control` | messages and signs of life |
-//! | `rank` | calls of a rank, its readers, and what its machine asks for |
-//! | `server` | jobs, slots, answers, and what a job's machine asks for |
-//! | `machine` | ranks of one machine that exchange as one (Linux) |
-//! | `gradient_exchange` | the contract of a rank's exchange, its own or that of its machine |
-//! | `timer` | the wait of a thread that reports passed time |
-//! | `translate` | frames of the wire from and to messages of the machines |
-//! | `timeline` | what happened when, for whoever asks |
-//! | `options`, `error` | what has to be told, and what is told back |
+//! | `gradient_exchange` | the contract of one rank's exchange |
+//! | `rank` | [`ServerExchange`]: a rank that exchanges with servers |
+//! | `node` | ranks of one node that exchange as one (Linux) |
+//! | `server` | jobs, slots and answers |
+//! | `interface` | one sending thread per network interface, shared by a rank and its colocated server |
+//! | `control` | messages and heartbeats |
+//! | `translate` | wire frames from and to session messages |
 
 mod control;
 mod error;
 mod gradient_exchange;
 mod interface;
 #[cfg(target_os = "linux")]
-mod machine;
+mod node;
 mod options;
 mod rank;
 mod server;
+mod sync;
 mod timeline;
-mod timer;
 mod translate;
 
-pub use error::{ExchangeError, Lost};
-pub use gradient_exchange::GradientExchange;
+pub use error::{ExchangeError, LostPeer};
+pub use gradient_exchange::{GradientExchange, RankStats, WaitOutcome};
 pub use interface::{InterfaceStats, Interfaces};
 #[cfg(target_os = "linux")]
-pub use machine::{Hub, LocalRank};
+pub use node::{NodeLeader, NodeMember};
 #[cfg(target_os = "linux")]
-pub use options::MachineOptions;
+pub use options::NodeOptions;
 pub use options::{RankOptions, ServerOptions};
-pub use rank::{Exchange, Gradient, RankStats, Received, Waited};
+pub use rank::{Gradient, ReceiveBuffer, ServerExchange};
 pub use server::{Server, ServerStats};
 pub use timeline::{Event, EventKind};

@@ -1,120 +1,104 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Timeline of one process: packets and waits, for pictures and measurements.
 //!
-//! It is off by default, and bounded: entries beyond the bound are counted and dropped. Times are of the system's
+//! It is off by default, and bounded: events beyond the bound are counted and dropped. Times are of the system's
 //! monotonic clock, so that several processes of a node share one axis.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use foresee_grad_queue::{PacketId, Round, TensorId};
 use foresee_units::Nanos;
 use rustix::time::{ClockId, clock_gettime};
 
-/// What happened.
+use crate::sync::lock;
+
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum EventKind {
-    /// A rank handed a tensor over.
+    /// A rank pushed a tensor.
     Pushed = 0,
-    /// A packet of a rank leaves: it is given to the system.
+    /// A rank's packet is about to be written.
     Sent = 1,
     /// A server has read a rank's packet.
     Arrived = 2,
-    /// A server has the sum of a packet.
+    /// The sum of a packet is complete at a server.
     Summed = 3,
-    /// A packet of an average is where it belongs.
-    Landed = 4,
-    /// A rank began to wait for a tensor that had not landed.
+    /// A packet of an average is in its receive buffer.
+    Received = 4,
+    /// A rank began to wait for a tensor.
     Waiting = 5,
-    /// It went on, perhaps only to look around.
+    /// The wait ended, with the tensor or with its time.
     Resumed = 6,
 }
 
 impl EventKind {
-    /// Every kind, by its number.
-    pub const ALL: [Self; 7] =
-        [Self::Pushed, Self::Sent, Self::Arrived, Self::Summed, Self::Landed, Self::Waiting, Self::Resumed];
-
-    /// What pictures call it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Pushed => "pushed",
-            Self::Sent => "sent",
-            Self::Arrived => "arrived",
-            Self::Summed => "summed",
-            Self::Landed => "landed",
-            Self::Waiting => "waiting",
-            Self::Resumed => "resumed",
-        }
-    }
+    /// The name of each kind in timelines, by its number.
+    pub const NAMES: [&'static str; 7] =
+        ["pushed", "sent", "arrived", "summed", "landed", "waiting", "resumed"];
 }
 
-/// One thing that happened. Tensors have their numbers in the plan.
+/// An event of a packet or a tensor, which has its id in the plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// Time of the system's monotonic clock.
     pub at: Nanos,
     /// What happened.
     pub kind: EventKind,
-    /// In which round.
+    /// The round.
     pub round: Round,
-    /// Of which tensor.
+    /// The tensor.
     pub tensor: TensorId,
-    /// Of which packet; `None`: of the whole tensor.
+    /// The packet; `None`: the whole tensor.
     pub packet: Option<u32>,
-    /// At a rank the server, at a server the rank that it came from or went to; `None`: neither.
+    /// At a rank the server, at a server the rank that the packet came from or went to; `None`: neither.
     pub peer: Option<u32>,
 }
 
 /// A handle; clones are the same timeline.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Timeline(Option<Arc<Mutex<Kept>>>);
+pub(crate) struct Timeline(Option<Arc<Mutex<EventLog>>>);
 
-/// What was noted since it was last taken.
 #[derive(Debug, Default)]
-struct Kept {
+struct EventLog {
     events: Vec<Event>,
-    room: usize,
-    left_out: u64,
+    capacity: usize,
+    dropped: u64,
 }
 
 impl Timeline {
-    /// Keeps up to `room` events between two calls of [`take`](Self::take); none for 0.
-    pub(crate) fn new(room: usize) -> Self {
-        Self((room > 0).then(|| Arc::new(Mutex::new(Kept { room, ..Kept::default() }))))
+    /// A timeline of up to `capacity` events between two calls of [`take`](Self::take); off for 0.
+    pub(crate) fn new(capacity: usize) -> Self {
+        Self((capacity > 0).then(|| Arc::new(Mutex::new(EventLog { capacity, ..EventLog::default() }))))
     }
 
-    /// Something happened to a packet, now.
+    /// Add an event of a packet.
     pub(crate) fn packet(&self, kind: EventKind, round: Round, packet: PacketId, peer: Option<u32>) {
-        self.note(kind, round, packet.tensor, Some(packet.packet), peer);
+        self.add(kind, round, packet.tensor, Some(packet.packet), peer);
     }
 
-    /// Something happened to a tensor, now.
+    /// Add an event of a tensor.
     pub(crate) fn tensor(&self, kind: EventKind, round: Round, tensor: TensorId) {
-        self.note(kind, round, tensor, None, None);
+        self.add(kind, round, tensor, None, None);
     }
 
-    fn note(&self, kind: EventKind, round: Round, tensor: TensorId, packet: Option<u32>, peer: Option<u32>) {
-        let Some(kept) = &self.0 else { return };
+    fn add(&self, kind: EventKind, round: Round, tensor: TensorId, packet: Option<u32>, peer: Option<u32>) {
+        let Some(log) = &self.0 else { return };
         let at = now();
-        let mut kept = lock(kept);
-        if kept.events.len() < kept.room {
-            kept.events.push(Event { at, kind, round, tensor, packet, peer });
+        let mut log = lock(log);
+        if log.events.len() < log.capacity {
+            log.events.push(Event { at, kind, round, tensor, packet, peer });
         } else {
-            kept.left_out += 1;
+            log.dropped += 1;
         }
     }
 
-    /// What was noted since the last call, and how much more there was no room for.
+    /// The events since the last call, and how many more were dropped.
     pub(crate) fn take(&self) -> (Vec<Event>, u64) {
-        let Some(kept) = &self.0 else { return (Vec::new(), 0) };
-        let mut kept = lock(kept);
-        (std::mem::take(&mut kept.events), std::mem::take(&mut kept.left_out))
+        let Some(log) = &self.0 else { return (Vec::new(), 0) };
+        let mut log = lock(log);
+        (std::mem::take(&mut log.events), std::mem::take(&mut log.dropped))
     }
-}
-
-fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
-    kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn now() -> Nanos {
@@ -128,24 +112,25 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_keeps_what_it_has_room_for_and_counts_the_rest() {
+    fn events_beyond_the_capacity_are_counted_and_dropped() {
         let timeline = Timeline::new(2);
         for packet in 0..5 {
             let packet = PacketId { tensor: TensorId(1), packet };
             timeline.clone().packet(EventKind::Sent, Round(3), packet, Some(7));
         }
-        let (events, left_out) = timeline.take();
-        assert_eq!((events.len(), left_out), (2, 3));
+        let (events, dropped) = timeline.take();
+        assert_eq!((events.len(), dropped), (2, 3));
         assert!(events[0].at <= events[1].at);
         assert_eq!((events[1].packet, events[1].peer, events[1].round), (Some(1), Some(7), Round(3)));
         timeline.tensor(EventKind::Pushed, Round(4), TensorId(0));
-        let (events, left_out) = timeline.take();
-        assert_eq!((events.len(), events[0].packet, left_out), (1, None, 0));
+        let (events, dropped) = timeline.take();
+        assert_eq!((events.len(), events[0].packet, dropped), (1, None, 0));
         assert_eq!(Timeline::new(0).take(), (Vec::new(), 0));
     }
 
     #[test]
-    fn kinds_have_their_numbers() {
-        assert!(EventKind::ALL.into_iter().zip(0_u8..).all(|(kind, number)| kind as u8 == number));
+    fn the_number_of_a_kind_is_the_place_of_its_name() {
+        assert_eq!(EventKind::NAMES[EventKind::Received as usize], "landed");
+        assert_eq!(EventKind::NAMES.len(), EventKind::Resumed as usize + 1);
     }
 }

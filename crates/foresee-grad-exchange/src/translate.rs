@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Translation between the frames of the wire and the messages of the machines.
+//! Translation between wire frames and session messages.
+//!
+//! Both crates own their types, since the pure session must not depend on the wire.
 
 use foresee_grad_queue::Round;
 use foresee_grad_session as session;
@@ -8,14 +10,14 @@ use foresee_units::Rank;
 use foresee_wire as wire;
 use foresee_wire::{Fault, FaultCode, Kind, Message};
 
-use crate::control::End;
+use crate::control::ControlEnd;
 
 const _: () = assert!(session::OPEN_ROUNDS_MAX == wire::OPEN_ROUNDS_MAX, "both ends bound the same list");
 
-/// A message of a rank.
+/// Translate a rank's frame.
 ///
 /// # Errors
-/// The kind of one that is not for servers.
+/// The kind of a frame that no rank sends to a server.
 pub(crate) fn rank_message(message: Message) -> Result<RankMessage, Kind> {
     Ok(match message {
         Message::Plan(plan) => RankMessage::Plan(plan.body),
@@ -38,7 +40,7 @@ pub(crate) fn rank_message(message: Message) -> Result<RankMessage, Kind> {
     })
 }
 
-/// The frame of a message of a server.
+/// Translate a server's message to its frame.
 pub(crate) fn server_frame(message: ServerMessage) -> Message {
     match message {
         ServerMessage::Plan { generation, body } => Message::Plan(wire::Plan { generation, body }),
@@ -64,10 +66,10 @@ pub(crate) fn server_frame(message: ServerMessage) -> Message {
     }
 }
 
-/// A message of a server.
+/// Translate a server's frame.
 ///
 /// # Errors
-/// The kind of one that is not for ranks.
+/// The kind of a frame that no server sends to a rank.
 pub(crate) fn server_message(message: Message) -> Result<ServerMessage, Kind> {
     Ok(match message {
         Message::Plan(plan) => ServerMessage::Plan { generation: plan.generation, body: plan.body },
@@ -97,7 +99,7 @@ pub(crate) fn server_message(message: Message) -> Result<ServerMessage, Kind> {
     })
 }
 
-/// The frame of a message of a rank.
+/// Translate a rank's message to its frame.
 pub(crate) fn rank_frame(message: RankMessage) -> Message {
     match message {
         RankMessage::Plan(body) => Message::Plan(wire::Plan { generation: 0, body }),
@@ -121,14 +123,14 @@ pub(crate) fn rank_frame(message: RankMessage) -> Message {
     }
 }
 
-/// How a control connection ended.
-pub(crate) fn closed(end: End) -> Closed {
+/// Translate the end of a control connection.
+pub(crate) fn closed(end: ControlEnd) -> Closed {
     match end {
-        End::Bye(reason) => Closed::Goodbye(reason),
-        End::Fault(fault) => Closed::Refused(refusal(&fault)),
-        End::Broken(why) if why.is_silence() => Closed::Unacknowledged(why.to_string()),
-        End::Broken(why) => Closed::Broken(why.to_string()),
-        End::Silent(time) => Closed::Silent(format!("it was silent for {time}")),
+        ControlEnd::Goodbye(reason) => Closed::Goodbye(reason),
+        ControlEnd::Fault(fault) => Closed::Refused(refusal(&fault)),
+        ControlEnd::Broken(why) if why.is_silence() => Closed::Unacknowledged(why.to_string()),
+        ControlEnd::Broken(why) => Closed::Broken(why.to_string()),
+        ControlEnd::Silent(time) => Closed::Silent(format!("it was silent for {time}")),
     }
 }
 
@@ -150,7 +152,7 @@ fn wire_change(change: session::Change) -> wire::Change {
     }
 }
 
-/// The refusal that a fault of the other end reports.
+/// Translate a fault that the other end reports.
 fn refusal(fault: &Fault) -> Refusal {
     let code = match fault.code {
         FaultCode::Protocol => RefusalCode::Protocol,
@@ -163,7 +165,7 @@ fn refusal(fault: &Fault) -> Refusal {
     Refusal { code, rank: fault.rank.map(Rank), text: fault.to_string() }
 }
 
-/// The fault that reports a refusal to the other end.
+/// Translate a refusal to the fault that reports it to the other end.
 pub(crate) fn fault(refusal: &Refusal) -> Fault {
     let code = match refusal.code {
         RefusalCode::Protocol => FaultCode::Protocol,
@@ -184,7 +186,7 @@ fn used_frame(used: session::Used) -> wire::Used {
     wire::Used { round: used.round.0, used: used.used }
 }
 
-/// A text that a message has room for.
+/// Cut a text to the length that a message can hold.
 fn bounded(text: &str) -> String {
     Fault::new(FaultCode::Other, text).text
 }

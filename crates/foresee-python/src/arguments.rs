@@ -1,35 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Arguments of classes that users call themselves: a wrong one is a `ConfigError` that names and shows it.
+//! Extraction of arguments: a wrong one is a `ConfigError` that names and shows it.
 
 use std::path::PathBuf;
 
+use foresee_model::Compat;
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::prelude::*;
 
-use crate::errors;
+use crate::errors::config_error;
 
-/// The argument `name` as a `T`. `expected`: what a message says it has to be.
-pub(crate) fn taken<'py, T: FromPyObjectOwned<'py>>(
+/// Extract the argument `name` as a `T`. `expected` completes the error message.
+pub(crate) fn extract<'py, T: FromPyObjectOwned<'py>>(
     value: &Bound<'py, PyAny>,
     name: &str,
     expected: &str,
 ) -> PyResult<T> {
-    match value.extract::<T>() {
-        Ok(taken) => Ok(taken),
-        Err(_) => Err(errors::of_setting(format!("{name}={}; {expected}", value.repr()?))),
-    }
+    value.extract().or_else(|_| Err(config_error(format!("{name}={}; {expected}", value.repr()?))))
 }
 
-/// As [`taken`], without an argument that is None.
-pub(crate) fn taken_if_given<'py, T: FromPyObjectOwned<'py>>(
+/// [`extract`] an argument that may be None.
+pub(crate) fn extract_optional<'py, T: FromPyObjectOwned<'py>>(
     value: Option<&Bound<'py, PyAny>>,
     name: &str,
     expected: &str,
 ) -> PyResult<Option<T>> {
-    value.map(|value| taken(value, name, expected)).transpose()
+    value.map(|value| extract(value, name, expected)).transpose()
 }
 
-/// The path or URI that the argument `name` is, with `~` expanded.
-pub(crate) fn user_path(value: &Bound<'_, PyAny>, name: &str) -> PyResult<PathBuf> {
+/// Extract the argument `name` as a path or URI, with `~` expanded.
+pub(crate) fn extract_path(value: &Bound<'_, PyAny>, name: &str) -> PyResult<PathBuf> {
     value.py().import("foresee._schema.files")?.getattr("user_path")?.call1((value, name))?.extract()
+}
+
+/// The argument `compat` of models and simulations.
+pub(crate) fn compat_of(name: &str) -> PyResult<Compat> {
+    let known = Compat::ALL.map(Compat::name).join(" or ");
+    Compat::named(name).ok_or_else(|| config_error(format!("compat={name:?}; {known} expected")))
 }

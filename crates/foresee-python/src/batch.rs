@@ -11,7 +11,7 @@ use numpy::PyArray1;
 use numpy::ndarray::ArrayView1;
 use pyo3::prelude::*;
 
-/// What the arrays of a batch hold on to; its drop gives the memory back to the loader.
+/// Owner of the arrays' memory; its drop returns the memory to the loader.
 #[pyclass(frozen, module = "foresee._native")]
 struct Lease {
     _memory: Arc<dyn Any + Send + Sync>,
@@ -35,7 +35,7 @@ impl Batch {
         let (start, len, memory) = self.batch.memory();
         let lease = Bound::new(py, Lease { _memory: memory })?;
         // SAFETY: the range is initialised and stays mapped while the lease lives; the array holds the lease.
-        // The batch has been handed over: only its consumer touches the bytes from now on.
+        // The batch was delivered: only its consumer accesses the bytes from now on.
         unsafe {
             let view = ArrayView1::from_shape_ptr(len, start.as_ptr().cast_const());
             Ok(PyArray1::borrow_from_array(&view, lease.into_any()))
@@ -44,7 +44,7 @@ impl Batch {
 
     #[getter]
     fn offsets<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
-        signed(py, &self.batch.offsets)
+        PyArray1::from_iter(py, self.batch.offsets.iter().map(|offset| offset.cast_signed()))
     }
 
     #[getter]
@@ -86,7 +86,7 @@ impl Batch {
 
     #[getter]
     fn turns(&self) -> Vec<(&'static str, u64)> {
-        words(&self.batch.turns)
+        cause_times(&self.batch.turns)
     }
 
     fn __len__(&self) -> usize {
@@ -94,11 +94,7 @@ impl Batch {
     }
 }
 
-/// Causes of waiting as Python has them, with the nanosecond since which each one lasted.
-pub(crate) fn words(turns: &[(Cause, Nanos)]) -> Vec<(&'static str, u64)> {
+/// Causes of a wait, each with the nanosecond at which it began.
+pub(crate) fn cause_times(turns: &[(Cause, Nanos)]) -> Vec<(&'static str, u64)> {
     turns.iter().map(|&(cause, since)| (cause.word(), since.get())).collect()
-}
-
-fn signed<'py>(py: Python<'py>, numbers: &[u64]) -> Bound<'py, PyArray1<i64>> {
-    PyArray1::from_iter(py, numbers.iter().map(|number| number.cast_signed()))
 }

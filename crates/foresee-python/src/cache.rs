@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Class `Cache`: the budget that loaders share.
+//! Class `Cache`: the memory and disk space that loaders share.
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -5,9 +5,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{RecvTimeoutError, sync_channel};
-use std::thread::Builder;
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use foresee_calibrate as core;
@@ -20,42 +18,60 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::errors;
 use crate::index::Index;
+use crate::{errors, interrupt};
 
-/// Between two looks for Ctrl-C.
-const LOOK: Duration = Duration::from_millis(50);
-/// The longest time that an argument may ask for.
+/// The longest time of an argument.
 const SECONDS_MAX: f64 = 86_400.0;
 
 #[pyclass(frozen, module = "foresee._native")]
 pub(crate) struct Trial {
-    subject: Arc<Subject>,
+    subject: Subject,
 }
 
 enum Subject {
-    Memory(MemoryProbe),
-    Disk(DiskProbe),
-    Origin(OriginProbe),
+    Memory(Arc<MemoryTrial>),
+    Disk(Arc<DiskTrial>),
+    Origin(Arc<OriginTrial>),
 }
 
+const MEMORY_WORKS: [(&str, MemoryWork); 5] = [
+    ("copy", MemoryWork::Copy),
+    ("checksum", MemoryWork::Checksum),
+    ("tier_read", MemoryWork::TierRead),
+    ("tier_small_read", MemoryWork::TierSmallRead),
+    ("tier_write", MemoryWork::TierWrite),
+];
+const DISK_WORKS: [(&str, DiskWork); 4] = [
+    ("read", DiskWork::Read),
+    ("small_read", DiskWork::SmallRead),
+    ("cached_read", DiskWork::CachedRead),
+    ("write", DiskWork::Write),
+];
+const ORIGIN_WORKS: [(&str, OriginWork); 3] = [
+    ("read", OriginWork::Read),
+    ("small_read", OriginWork::SmallRead),
+    ("cached_read", OriginWork::CachedRead),
+];
+
 /// Bytes moved, seconds, and the median time of one operation in seconds.
-type Measured = (u64, f64, f64);
+type Measurement = (u64, f64, f64);
 
 #[pymethods]
 impl Trial {
     #[staticmethod]
     fn memory(py: Python<'_>) -> PyResult<Self> {
-        let memory = watched(py, |_| Ok(MemoryProbe::new()))?;
-        Ok(Self { subject: Arc::new(Subject::Memory(memory)) })
+        let memory = run_cancellable(py, |_| Ok(MemoryTrial::new()))?;
+        Ok(Self { subject: Subject::Memory(Arc::new(memory)) })
     }
 
     #[staticmethod]
     #[pyo3(signature = (folder, *, bytes_max, seconds))]
     fn disk(py: Python<'_>, folder: PathBuf, bytes_max: u64, seconds: f64) -> PyResult<Self> {
-        let within = time(seconds)?;
-        let disk = watched(py, move |stop| DiskProbe::create(&folder, Bytes::new(bytes_max), within, stop))?;
-        Ok(Self { subject: Arc::new(Subject::Disk(disk)) })
+        let within = duration_of(seconds)?;
+        let disk =
+            run_cancellable(py, move |stop| DiskTrial::create(&folder, Bytes::new(bytes_max), within, stop))?;
+        Ok(Self { subject: Subject::Disk(Arc::new(disk)) })
     }
 
     #[staticmethod]
@@ -68,23 +84,35 @@ impl Trial {
     ) -> PyResult<Self> {
         let index = index.index.clone();
         let storage = options.unwrap_or_default().into_iter().collect();
-        let origin = watched(py, move |_| OriginProbe::open(index, &uri, storage))?;
-        Ok(Self { subject: Arc::new(Subject::Origin(origin)) })
+        let origin = run_cancellable(py, move |_| OriginTrial::open(index, &uri, storage))?;
+        Ok(Self { subject: Subject::Origin(Arc::new(origin)) })
     }
 
     #[pyo3(signature = (work, *, threads, seconds))]
-    fn measure(&self, py: Python<'_>, work: &str, threads: usize, seconds: f64) -> PyResult<Measured> {
+    fn measure(&self, py: Python<'_>, work: &str, threads: usize, seconds: f64) -> PyResult<Measurement> {
         let threads = NonZeroUsize::new(threads)
             .ok_or_else(|| PyValueError::new_err("threads is 0; a whole number of 1 or more"))?;
-        let lasts = time(seconds)?;
-        let subject = Arc::clone(&self.subject);
-        let work = Work::named(&subject, work)?;
-        watched(py, move |stop| work.measure(&subject, threads, lasts, stop)).map(plain)
+        let lasts = duration_of(seconds)?;
+        match &self.subject {
+            Subject::Memory(memory) => {
+                let (memory, work) = (Arc::clone(memory), find(&MEMORY_WORKS, work)?);
+                run_cancellable(py, move |stop| memory.measure(work, threads, lasts, stop))
+            }
+            Subject::Disk(disk) => {
+                let (disk, work) = (Arc::clone(disk), find(&DISK_WORKS, work)?);
+                run_cancellable(py, move |stop| disk.measure(work, threads, lasts, stop))
+            }
+            Subject::Origin(origin) => {
+                let (origin, work) = (Arc::clone(origin), find(&ORIGIN_WORKS, work)?);
+                run_cancellable(py, move |stop| origin.measure(work, threads, lasts, stop))
+            }
+        }
+        .map(measurement)
     }
 
     fn facts<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let facts = PyDict::new(py);
-        match &*self.subject {
+        match &self.subject {
             Subject::Memory(memory) => facts.set_item("pool_bytes", memory.pool().get())?,
             Subject::Disk(disk) => {
                 facts.set_item("direct", disk.is_direct())?;
@@ -107,65 +135,18 @@ impl Trial {
         count: usize,
         bytes_max: u64,
     ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let subject = Arc::clone(&self.subject);
-        let read = watched(py, move |stop| match &*subject {
-            Subject::Origin(origin) => origin.samples(count, Bytes::new(bytes_max), stop),
-            Subject::Memory(_) | Subject::Disk(_) => Ok(Vec::new()),
-        })?;
+        let Subject::Origin(origin) = &self.subject else { return Ok(Vec::new()) };
+        let origin = Arc::clone(origin);
+        let read = run_cancellable(py, move |stop| origin.samples(count, Bytes::new(bytes_max), stop))?;
         Ok(read.iter().map(|sample| PyBytes::new(py, sample)).collect())
     }
 }
 
-/// A work of one of the subjects.
-#[derive(Clone, Copy)]
-enum Work {
-    Memory(MemoryWork),
-    Disk(DiskWork),
-    Origin(OriginWork),
-}
-
-impl Work {
-    fn named(subject: &Subject, name: &str) -> PyResult<Self> {
-        let known: &[(&str, Self)] = match subject {
-            Subject::Memory(_) => &[
-                ("copy", Self::Memory(MemoryWork::Copy)),
-                ("checksum", Self::Memory(MemoryWork::Checksum)),
-                ("tier_read", Self::Memory(MemoryWork::TierRead)),
-                ("tier_small_read", Self::Memory(MemoryWork::TierSmallRead)),
-                ("tier_write", Self::Memory(MemoryWork::TierWrite)),
-            ],
-            Subject::Disk(_) => &[
-                ("read", Self::Disk(DiskWork::Read)),
-                ("small_read", Self::Disk(DiskWork::SmallRead)),
-                ("cached_read", Self::Disk(DiskWork::CachedRead)),
-                ("write", Self::Disk(DiskWork::Write)),
-            ],
-            Subject::Origin(_) => &[
-                ("read", Self::Origin(OriginWork::Read)),
-                ("small_read", Self::Origin(OriginWork::SmallRead)),
-                ("cached_read", Self::Origin(OriginWork::CachedRead)),
-            ],
-        };
-        known.iter().find(|(known, _)| *known == name).map(|&(_, work)| work).ok_or_else(|| {
-            let known: Vec<_> = known.iter().map(|(name, _)| *name).collect();
-            PyValueError::new_err(format!("work is {name:?}; one of {}", known.join(", ")))
-        })
-    }
-
-    fn measure(
-        self,
-        subject: &Subject,
-        threads: NonZeroUsize,
-        lasts: Duration,
-        stop: &AtomicBool,
-    ) -> Result<Repeat, CalibrateError> {
-        match (subject, self) {
-            (Subject::Memory(memory), Self::Memory(work)) => memory.measure(work, threads, lasts, stop),
-            (Subject::Disk(disk), Self::Disk(work)) => disk.measure(work, threads, lasts, stop),
-            (Subject::Origin(origin), Self::Origin(work)) => origin.measure(work, threads, lasts, stop),
-            _ => unreachable!("a work is looked up by its subject"),
-        }
-    }
+fn find<W: Copy>(works: &[(&str, W)], name: &str) -> PyResult<W> {
+    works.iter().find(|(known, _)| *known == name).map(|&(_, work)| work).ok_or_else(|| {
+        let known: Vec<_> = works.iter().map(|(name, _)| *name).collect();
+        PyValueError::new_err(format!("work is {name:?}; one of {}", known.join(", ")))
+    })
 }
 
 #[pyfunction]
@@ -178,12 +159,16 @@ pub(crate) fn links_measure(
     repeats: u32,
     seconds: f64,
     wait_s: f64,
-) -> PyResult<Vec<(u32, Measured, Measured)>> {
-    let (address, secret) = (place(address)?, shared(secret)?);
-    let (lasts, within) = (time(seconds)?, time(wait_s)?);
-    let measured =
-        watched(py, move |stop| core::measure_links(address, world, &secret, repeats, lasts, within, stop))?;
-    Ok(measured.into_iter().map(|link| (link.rank, plain(link.sent), plain(link.rounds))).collect())
+) -> PyResult<Vec<(u32, Measurement, Measurement)>> {
+    let (address, secret) = (socket_address(address)?, secret_of(secret)?);
+    let (lasts, within) = (duration_of(seconds)?, duration_of(wait_s)?);
+    let measured = run_cancellable(py, move |stop| {
+        core::measure_links(address, world, &secret, repeats, lasts, within, stop)
+    })?;
+    Ok(measured
+        .into_iter()
+        .map(|link| (link.rank, measurement(link.sent), measurement(link.rounds)))
+        .collect())
 }
 
 #[pyfunction]
@@ -196,53 +181,32 @@ pub(crate) fn links_answer(
     secret: &str,
     wait_s: f64,
 ) -> PyResult<()> {
-    let (address, secret, within) = (place(address)?, shared(secret)?, time(wait_s)?);
-    watched(py, move |stop| core::answer_links(address, rank, world, &secret, within, stop))
+    let (address, secret, within) = (socket_address(address)?, secret_of(secret)?, duration_of(wait_s)?);
+    run_cancellable(py, move |stop| core::answer_links(address, rank, world, &secret, within, stop))
 }
 
-/// Runs `work` on a thread of its own, since only the one that Python called hears Ctrl-C. Then the flag is raised, and
-/// the thread ends by itself: it holds nothing that has a name.
-fn watched<T: Send + 'static>(
+fn run_cancellable<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce(&AtomicBool) -> Result<T, CalibrateError> + Send + 'static,
 ) -> PyResult<T> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let (done, ended) = sync_channel(1);
-    let flag = Arc::clone(&stop);
-    Builder::new().name("foresee-trial".to_owned()).spawn(move || {
-        // After Ctrl-C nobody waits for it.
-        let _ = done.send(work(&flag));
-    })?;
-    py.detach(move || {
-        loop {
-            match ended.recv_timeout(LOOK) {
-                Ok(measured) => break measured.map_err(errors::of_calibrate),
-                Err(RecvTimeoutError::Timeout) => Python::attach(|py| {
-                    py.check_signals().inspect_err(|_| stop.store(true, Ordering::Relaxed))
-                })?,
-                Err(RecvTimeoutError::Disconnected) => {
-                    break Err(errors::defect("the measurement has failed"));
-                }
-            }
-        }
-    })
+    interrupt::run(py, "foresee-trial", work, |_| Ok(()))?.map_err(errors::of_calibrate)
 }
 
-fn plain(repeat: Repeat) -> Measured {
+fn measurement(repeat: Repeat) -> Measurement {
     (repeat.bytes.get(), repeat.took.as_secs_f64(), repeat.latency.as_secs_f64())
 }
 
-fn time(seconds: f64) -> PyResult<Duration> {
+fn duration_of(seconds: f64) -> PyResult<Duration> {
     if (0.0..=SECONDS_MAX).contains(&seconds) {
         return Ok(Duration::from_secs_f64(seconds));
     }
     Err(PyValueError::new_err(format!("{seconds} s; 0 to {SECONDS_MAX} seconds")))
 }
 
-fn place(address: &str) -> PyResult<SocketAddr> {
+fn socket_address(address: &str) -> PyResult<SocketAddr> {
     address.parse().map_err(|_| PyValueError::new_err(format!("address {address:?}; ip:port expected")))
 }
 
-fn shared(secret: &str) -> PyResult<Secret> {
-    Secret::from_text(secret).map_err(|why| errors::of_wire(&why))
+fn secret_of(text: &str) -> PyResult<Secret> {
+    Secret::from_text(text).map_err(errors::of_wire)
 }

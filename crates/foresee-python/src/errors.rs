@@ -1,18 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Rust's errors as Python's: which class of `foresee.errors` each one is.
+//! Conversion of errors of the core to the exceptions of `foresee.errors`.
 
+use std::borrow::Borrow;
 use std::path::Path;
 
 use foresee_calibrate::CalibrateError;
 use foresee_data_index::IndexError;
 use foresee_data_loader::{IndexingError, LoaderError};
 use foresee_data_tier::OriginError;
-use foresee_grad_exchange::{ExchangeError, Lost};
+use foresee_grad_exchange::{ExchangeError, LostPeer};
 use foresee_grad_queue::QueueError;
 use foresee_wire::{FaultCode, WireError};
 use pyo3::prelude::*;
 
-/// The classes, imported on first use: `foresee.errors` is plain Python and may import nothing of ours.
+/// The exceptions, imported on first use: `foresee.errors` is pure Python and imports no other module of Foresee.
 mod classes {
     pyo3::import_exception!(foresee.errors, CacheError);
     pyo3::import_exception!(foresee.errors, Closed);
@@ -29,13 +30,10 @@ mod classes {
     pyo3::import_exception!(foresee.errors, StallTimeout);
 }
 
-pub(crate) fn of_loader(error: LoaderError) -> PyErr {
-    of_loader_ref(&error)
-}
-
-fn of_loader_ref(error: &LoaderError) -> PyErr {
+pub(crate) fn of_loader(error: impl Borrow<LoaderError>) -> PyErr {
+    let error = error.borrow();
     match error {
-        LoaderError::Stopped(error) => of_loader_ref(error),
+        LoaderError::Stopped(error) => of_loader(&**error),
         LoaderError::Config { faults } => classes::ConfigError::new_err(faults.clone()),
         LoaderError::Origin(error) => of_origin(error),
         LoaderError::Disk(error) => classes::CacheError::new_err(error.to_string()),
@@ -48,10 +46,10 @@ fn of_loader_ref(error: &LoaderError) -> PyErr {
 
 pub(crate) fn of_indexing(error: IndexingError) -> PyErr {
     match error {
-        IndexingError::Origin(error) => of_origin(&error),
-        IndexingError::Index(error) => of_index(&error),
+        IndexingError::Origin(error) => of_origin(error),
+        IndexingError::Index(error) => of_index(error),
         IndexingError::File { path, source } => {
-            // The builtin that the system's error is, with the file's name in its place.
+            // The built-in exception of the system's error, with its file name.
             let message = source.to_string();
             match source.raw_os_error() {
                 Some(number) => pyo3::exceptions::PyOSError::new_err((number, message, path)),
@@ -64,7 +62,7 @@ pub(crate) fn of_indexing(error: IndexingError) -> PyErr {
     }
 }
 
-/// As [`of_indexing`]; an index does not know the file it comes from.
+/// As [`of_indexing`], with the path of the index file.
 pub(crate) fn of_opening(error: IndexingError, path: &Path) -> PyErr {
     match error {
         IndexingError::Index(error) => invalid_index(format!("{}: {error}", path.display())),
@@ -72,8 +70,8 @@ pub(crate) fn of_opening(error: IndexingError, path: &Path) -> PyErr {
     }
 }
 
-/// What ended an exchange of gradients, or kept it from starting.
-pub(crate) fn of_exchange(error: &ExchangeError) -> PyErr {
+pub(crate) fn of_exchange(error: impl Borrow<ExchangeError>) -> PyErr {
+    let error = error.borrow();
     let message = error.to_string();
     match error {
         ExchangeError::Setting { .. }
@@ -93,19 +91,20 @@ pub(crate) fn of_exchange(error: &ExchangeError) -> PyErr {
         ExchangeError::Server { address, .. }
         | ExchangeError::ServerLost { address, .. }
         | ExchangeError::Refused { address, .. }
-        | ExchangeError::OfMachine { lost: Lost::Server(address), .. } => {
+        | ExchangeError::NodeFailed { lost: LostPeer::Server(address), .. } => {
             classes::ServerLost::new_err((message, address.to_string()))
         }
-        ExchangeError::RankLost { rank, .. } | ExchangeError::OfMachine { lost: Lost::Rank(rank), .. } => {
+        ExchangeError::RankLost { rank, .. }
+        | ExchangeError::NodeFailed { lost: LostPeer::Rank(rank), .. } => {
             classes::RankLost::new_err((message, rank.0))
         }
-        ExchangeError::System(why) => of_wire(why),
+        ExchangeError::System(why) => of_wire(&**why),
         ExchangeError::Closed => classes::Closed::new_err(message),
         _ => classes::ForeseeError::new_err(message),
     }
 }
 
-/// Gradients in a child of the process that exchanges them.
+/// A forked child used the exchange of its parent.
 pub(crate) fn of_fork() -> PyErr {
     classes::ForeseeError::new_err(
         "gradients do not survive a fork: the process that called synchronize() exchanges them; call optimizer.flush() \
@@ -113,11 +112,10 @@ pub(crate) fn of_fork() -> PyErr {
     )
 }
 
-/// Why there is no figure.
 pub(crate) fn of_calibrate(error: CalibrateError) -> PyErr {
     match error {
-        CalibrateError::Origin(error) => of_origin(&error),
-        CalibrateError::Wire(error) => of_wire(&error),
+        CalibrateError::Origin(error) => of_origin(error),
+        CalibrateError::Wire(error) => of_wire(error),
         CalibrateError::Folder { .. } | CalibrateError::Full { .. } => {
             classes::CacheError::new_err(error.to_string())
         }
@@ -127,8 +125,9 @@ pub(crate) fn of_calibrate(error: CalibrateError) -> PyErr {
     }
 }
 
-/// What a secret, a certificate or a socket is wrong about.
-pub(crate) fn of_wire(error: &WireError) -> PyErr {
+/// Convert an error of a secret, a certificate or a socket.
+pub(crate) fn of_wire(error: impl Borrow<WireError>) -> PyErr {
+    let error = error.borrow();
     let message = error.to_string();
     if is_config(error) {
         classes::ConfigError::new_err(message)
@@ -137,8 +136,8 @@ pub(crate) fn of_wire(error: &WireError) -> PyErr {
     }
 }
 
-/// An argument or a file of the user's is wrong, and Python has not seen it.
-pub(crate) fn of_setting(message: String) -> PyErr {
+/// An argument or a file of the user is wrong.
+pub(crate) fn config_error(message: String) -> PyErr {
     classes::ConfigError::new_err(message)
 }
 
@@ -158,7 +157,8 @@ fn is_config(error: &WireError) -> bool {
     }
 }
 
-pub(crate) fn of_index(error: &IndexError) -> PyErr {
+pub(crate) fn of_index(error: impl Borrow<IndexError>) -> PyErr {
+    let error = error.borrow();
     match error {
         IndexError::Empty { .. } | IndexError::NoClasses { .. } => {
             classes::NoSamples::new_err(error.to_string())
@@ -177,13 +177,14 @@ pub(crate) fn invalid_index(message: String) -> PyErr {
     classes::IndexInvalid::new_err(message)
 }
 
-/// Something of ours has panicked; its words are on stderr.
+/// An internal error; if it is a panic, its message is on stderr.
 pub(crate) fn defect(what: &str) -> PyErr {
     classes::ForeseeError::new_err(format!("{what}: this is a defect of foresee, please report it"))
 }
 
-pub(crate) fn of_origin(error: &OriginError) -> PyErr {
+pub(crate) fn of_origin(error: impl Borrow<OriginError>) -> PyErr {
     use std::io::ErrorKind;
+    let error = error.borrow();
     let message = error.to_string();
     match error {
         OriginError::Missing { .. }

@@ -1,13 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Class `Index`: what a data set consists of.
+//! Class `Index`: the samples of a data set.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::Builder;
-use std::time::{Duration, Instant};
 
 use foresee_data_index as core;
 use foresee_data_index::{Exclude, FolderOptions, Layout, LayoutOptions, TableColumn, Windows};
@@ -21,16 +18,14 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyString, PyTuple};
 
-use crate::arguments::{taken, taken_if_given, user_path};
-use crate::errors;
-
-/// Between two calls of a progress callback, and between two looks for Ctrl-C.
-const PROGRESS_EVERY: Duration = Duration::from_millis(100);
+use crate::arguments::{extract, extract_optional, extract_path};
+use crate::errors::config_error;
+use crate::{errors, interrupt};
 
 #[pyclass(frozen, module = "foresee._native")]
 pub(crate) struct Index {
     pub(crate) index: core::Index,
-    /// Files next to class folders; known where the index was built.
+    /// Files outside class folders; 0 for an opened index.
     outside: u64,
 }
 
@@ -38,7 +33,7 @@ pub(crate) struct Index {
 impl Index {
     #[staticmethod]
     fn open(path: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let (py, path) = (path.py(), user_path(path, "path")?);
+        let (py, path) = (path.py(), extract_path(path, "path")?);
         let index = py.detach(|| open_index(&path)).map_err(|error| errors::of_opening(error, &path))?;
         Ok(Self { index, outside: 0 })
     }
@@ -62,25 +57,25 @@ impl Index {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<Self> {
         let py = uri.py();
-        let uri = user_path(uri, "uri")?;
+        let uri = extract_path(uri, "uri")?;
         let uri = uri.to_str().ok_or_else(|| {
-            errors::of_setting(format!(
+            config_error(format!(
                 "uri={} is not UTF-8; rename the directory, or link to it by another name",
                 uri.display()
             ))
         })?;
         let layout = layout_of(
-            &taken::<String>(layout, "layout", LAYOUTS)?,
-            taken_if_given(extensions, "extensions", "a list of texts, such as [\".jpg\"]")?,
+            &extract::<String>(layout, "layout", LAYOUTS)?,
+            extract_optional(extensions, "extensions", "a list of texts, such as [\".jpg\"]")?,
             allow_empty,
-            taken_if_given(row_bytes, "row_bytes", "a whole number of 1 or more")?,
+            extract_optional(row_bytes, "row_bytes", "a whole number of 1 or more")?,
         )?;
-        let keys: Option<Vec<Vec<u8>>> = taken_if_given(keys, "keys", "a list of bytes")?;
-        let exclude: Option<Vec<Vec<u8>>> = taken_if_given(exclude, "exclude", "a list of bytes")?;
-        let exclude = Exclude::new(exclude.unwrap_or_default())
-            .map_err(|error| errors::of_setting(error.to_string()))?;
+        let keys: Option<Vec<Vec<u8>>> = extract_optional(keys, "keys", "a list of bytes")?;
+        let exclude: Option<Vec<Vec<u8>>> = extract_optional(exclude, "exclude", "a list of bytes")?;
+        let exclude =
+            Exclude::new(exclude.unwrap_or_default()).map_err(|error| config_error(error.to_string()))?;
         let (uri, storage) = (uri.to_owned(), storage_of(options)?);
-        let built = listened(py, progress, move |progress, cancel| {
+        let built = run_build(py, progress, move |progress, cancel| {
             build_index(&uri, storage, layout, or_flat, keys.as_deref(), &exclude, progress, cancel)
         })?;
         let (index, summary) = built.map_err(errors::of_indexing)?;
@@ -106,11 +101,11 @@ impl Index {
         let table = TableOptions {
             root,
             columns: columns.into_iter().map(column_of).collect::<PyResult<_>>()?,
-            sizes: sizes.map_err(|_| errors::of_setting("a size is below 0; sizes are bytes".to_owned()))?,
+            sizes: sizes.map_err(|_| config_error("a size is below 0; sizes are bytes".to_owned()))?,
             storage: storage_of(options)?,
             allow_missing,
         };
-        let built = listened(py, progress, move |progress, cancel| build_table(table, progress, cancel))?;
+        let built = run_build(py, progress, move |progress, cancel| build_table(table, progress, cancel))?;
         Ok(Self { index: built.map_err(errors::of_indexing)?, outside: 0 })
     }
 
@@ -142,32 +137,33 @@ impl Index {
             files: (root, files),
             windows: Windows { dtype, item_bytes, length, stride, drop_tail },
             exclude: Exclude::new(exclude.unwrap_or_default())
-                .map_err(|error| errors::of_setting(error.to_string()))?,
+                .map_err(|error| config_error(error.to_string()))?,
             storage: storage_of(options)?,
         };
-        let built = listened(py, progress, move |progress, cancel| build_windows(options, progress, cancel))?;
+        let built =
+            run_build(py, progress, move |progress, cancel| build_windows(options, progress, cancel))?;
         let (index, summary) = built.map_err(errors::of_indexing)?;
         Ok((Self { index, outside: 0 }, summary.tail.elements, summary.tail.files))
     }
 
     fn save(&self, path: &Bound<'_, PyAny>) -> PyResult<()> {
-        let (py, path) = (path.py(), user_path(path, "path")?);
+        let (py, path) = (path.py(), extract_path(path, "path")?);
         py.detach(|| save_index(&self.index, &path)).map_err(errors::of_indexing)
     }
 
     fn select(&self, py: Python<'_>, samples: PyReadonlyArray1<'_, i64>) -> PyResult<Self> {
         let samples = samples.as_array().to_vec();
-        let selected = py.detach(|| self.index.select(&samples)).map_err(|error| errors::of_index(&error))?;
+        let selected = py.detach(|| self.index.select(&samples)).map_err(errors::of_index)?;
         Ok(Self { index: selected, outside: self.outside })
     }
 
     fn update(&self, other: &Bound<'_, PyAny>) -> PyResult<std::collections::BTreeMap<&'static str, u64>> {
         let py = other.py();
         let Ok(newer) = other.cast::<Self>() else {
-            return Err(errors::of_setting(format!("other={}; an Index", other.repr()?)));
+            return Err(config_error(format!("other={}; an Index", other.repr()?)));
         };
         let other = newer.get();
-        let diff = py.detach(|| self.index.diff(&other.index)).map_err(|error| errors::of_index(&error))?;
+        let diff = py.detach(|| self.index.diff(&other.index)).map_err(errors::of_index)?;
         Ok([("added", diff.added), ("removed", diff.removed), ("changed", diff.changed), ("kept", diff.same)]
             .into())
     }
@@ -317,7 +313,7 @@ impl Index {
 
 impl Index {
     fn checked(&self, sample: &Bound<'_, PyAny>) -> PyResult<SampleId> {
-        self.within(taken(sample, "sample", "a whole number")?)
+        self.within(extract(sample, "sample", "a whole number")?)
     }
 
     fn within(&self, id: i128) -> PyResult<SampleId> {
@@ -339,21 +335,21 @@ impl Index {
     }
 }
 
-/// Storage options; credentials are among them, and a message never shows them.
+/// Extract storage options. Errors never show them, since they contain credentials.
 fn storage_of(options: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<(String, String)>> {
     let Some(options) = options else { return Ok(Vec::new()) };
     let known: std::collections::BTreeMap<String, String> = options.extract().map_err(|_| {
-        errors::of_setting("options: texts by name expected, such as {\"region\": \"eu-1\"}".to_owned())
+        config_error("options: texts by name expected, such as {\"region\": \"eu-1\"}".to_owned())
     })?;
     Ok(known.into_iter().collect())
 }
 
-/// A column of paths: texts as `os.fsencode` encodes them.
+/// Extract a column of paths: strings are encoded as by `os.fsencode`.
 fn column_of((name, cells): (String, Bound<'_, PyList>)) -> PyResult<TableColumn> {
     let mut rows = Vec::with_capacity(cells.len());
     for (row, cell) in cells.iter().enumerate() {
         let Ok(text) = cell.cast::<PyString>() else {
-            return Err(errors::of_setting(format!(
+            return Err(config_error(format!(
                 "{name}, row {row}: {} is a {}; a path or URI expected",
                 cell.repr()?,
                 cell.get_type().name()?
@@ -367,21 +363,29 @@ fn column_of((name, cells): (String, Bound<'_, PyList>)) -> PyResult<TableColumn
     Ok(TableColumn { name, rows })
 }
 
-/// Runs `build` on a thread of its own and waits for it, so that Ctrl-C is heard.
-fn listened<T: Send + 'static>(
+/// Run `build` in a thread, and pass its progress on to the callback `progress`, whose exception ends it.
+fn run_build<T: Send + 'static>(
     py: Python<'_>,
     progress: Option<Py<PyAny>>,
     build: impl FnOnce(&(dyn Fn(ListProgress) + Sync), &AtomicBool) -> T + Send + 'static,
 ) -> PyResult<T> {
-    let listener = Arc::new(Listener::new(progress));
-    let heard = Arc::clone(&listener);
-    let (done, listed) = sync_channel(1);
-    Builder::new().name("foresee-index".to_owned()).spawn(move || {
-        let hear = |now| heard.hear(now);
-        // After Ctrl-C nobody waits for it.
-        let _ = done.send(build(&hear, &heard.cancel));
-    })?;
-    py.detach(|| listener.wait_for(listed))
+    let latest = Arc::new(Mutex::new(None));
+    let seen = Arc::clone(&latest);
+    let work = move |cancel: &AtomicBool| {
+        let on_progress = |now| {
+            if let Ok(mut latest) = latest.try_lock() {
+                *latest = Some(now);
+            }
+        };
+        build(&on_progress, cancel)
+    };
+    interrupt::run(py, "foresee-index", work, |py| {
+        let now: Option<ListProgress> = seen.lock().unwrap_or_else(PoisonError::into_inner).take();
+        progress
+            .as_ref()
+            .zip(now)
+            .map_or(Ok(()), |(callback, now)| callback.call1(py, (now.objects, now.bytes)).map(drop))
+    })
 }
 
 const LAYOUTS: &str = "use folder, flat, npy or bin";
@@ -404,66 +408,12 @@ fn layout_of(
         "npy" => LayoutOptions::Npy,
         "bin" => LayoutOptions::Bin {
             row_bytes: row_bytes.ok_or_else(|| {
-                errors::of_setting("layout 'bin' needs row_bytes=, the size of one row".to_owned())
+                config_error("layout 'bin' needs row_bytes=, the size of one row".to_owned())
             })?,
             extensions: extensions.unwrap_or_default(),
         },
         other => {
-            return Err(errors::of_setting(format!("layout={other:?}; {LAYOUTS}")));
+            return Err(config_error(format!("layout={other:?}; {LAYOUTS}")));
         }
     })
-}
-
-/// Passes progress on to Python now and then, and an exception of Python's back to the listing.
-struct Listener {
-    callback: Option<Py<PyAny>>,
-    cancel: AtomicBool,
-    heard: Mutex<Heard>,
-}
-
-struct Heard {
-    last: Instant,
-    raised: Option<PyErr>,
-}
-
-impl Listener {
-    fn new(callback: Option<Py<PyAny>>) -> Self {
-        let heard = Heard { last: Instant::now(), raised: None };
-        Self { callback, cancel: AtomicBool::new(false), heard: Mutex::new(heard) }
-    }
-
-    fn hear(&self, now: ListProgress) {
-        // Threads that come while another is telling have nothing newer to say.
-        let Ok(mut heard) = self.heard.try_lock() else { return };
-        let Some(callback) = &self.callback else { return };
-        if heard.last.elapsed() < PROGRESS_EVERY || self.cancel.load(Ordering::Relaxed) {
-            return;
-        }
-        heard.last = Instant::now();
-        let told = Python::attach(|py| callback.call1(py, (now.objects, now.bytes)).map(drop));
-        if let Err(error) = told {
-            heard.raised = Some(error);
-            self.cancel.store(true, Ordering::Relaxed);
-        }
-    }
-
-    /// What the listing comes to. Only the thread that Python called hears Ctrl-C, so the listing runs on another; an
-    /// origin that hangs keeps that one, which ends by itself later.
-    fn wait_for<T>(&self, listed: Receiver<T>) -> PyResult<T> {
-        let built = loop {
-            match listed.recv_timeout(PROGRESS_EVERY) {
-                Ok(built) => break built,
-                Err(RecvTimeoutError::Timeout) => Python::attach(|py| {
-                    py.check_signals().inspect_err(|_| self.cancel.store(true, Ordering::Relaxed))
-                })?,
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(errors::defect("the listing has failed"));
-                }
-            }
-        };
-        match self.heard.lock().unwrap_or_else(PoisonError::into_inner).raised.take() {
-            Some(error) => Err(error),
-            None => Ok(built),
-        }
-    }
 }

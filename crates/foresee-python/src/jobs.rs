@@ -1,54 +1,45 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Jobs that share their data, played step by step: what `foresee-sim` answers.
+//! Simulation of jobs that share their data, step by step, by `foresee-sim`.
 //!
-//! Separate from `network` because it is about jobs, not tensors. `foresee.stagger.model` is its face; every
-//! `JobsError` is a `foresee.ConfigError`. The interpreter is released while jobs are played.
+//! `foresee.stagger.model` is its public module. The interpreter is released during a simulation.
 
-use foresee_model::Compat;
 use foresee_sim::{Correction, Job, JobRun, JobState, SharedData, Storage, simulate_jobs};
 use foresee_units::Nanos;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-pyo3::import_exception!(foresee.errors, ConfigError);
+use crate::arguments::compat_of;
+use crate::errors::config_error;
 
-/// Adds what stands in this file to the native module.
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(jobs_simulate, module)?)
-}
+/// One job: compute, wait, cached wait, concurrent waits, batch, epochs, start; times in nanoseconds.
+type JobArguments = (u64, u64, u64, Vec<u64>, u64, u64, u64);
 
-/// One job: compute, wait, cached wait, waits in company, batch, epochs, start; nanoseconds.
-type Told = (u64, u64, u64, Vec<u64>, u64, u64, u64);
-
-/// Plays jobs at storage that competes, or with `read` behind a cache that coalesces.
+/// Simulate jobs on storage that they compete for, or with `read` behind a cache that coalesces reads.
 #[pyfunction]
 #[pyo3(signature = (jobs, samples, cache, *, compat="physical", read=None, hold=None))]
-fn jobs_simulate<'py>(
+pub(crate) fn jobs_simulate<'py>(
     py: Python<'py>,
-    jobs: Vec<Told>,
+    jobs: Vec<JobArguments>,
     samples: u64,
     cache: u64,
     compat: &str,
     read: Option<u64>,
     hold: Option<u64>,
 ) -> PyResult<Vec<Bound<'py, PyDict>>> {
-    let Some(compat) = Compat::named(compat) else {
-        return Err(ConfigError::new_err(format!("compat={compat:?}; physical or paper expected")));
-    };
+    let compat = compat_of(compat)?;
     let correction = hold.map_or(Correction::None, |margin| Correction::Hold { margin });
     let storage = match read {
         None => Storage::Competing { compat, correction },
         Some(read) => Storage::Coalescing { read: Nanos::new(read) },
     };
     let data = SharedData { samples, cache, storage };
-    let jobs: Vec<Job> = jobs.into_iter().map(job).collect();
+    let jobs: Vec<Job> = jobs.into_iter().map(job_of).collect();
     let report = py.detach(|| simulate_jobs(&jobs, &data));
-    let report = report.map_err(|error| ConfigError::new_err(error.to_string()))?;
-    report.jobs.iter().map(|run| told(py, run)).collect()
+    let report = report.map_err(|error| config_error(error.to_string()))?;
+    report.jobs.iter().map(|run| to_dict(py, run)).collect()
 }
 
-fn job(told: Told) -> Job {
-    let (compute, wait, wait_cached, wait_conc, batch, epochs, start) = told;
+fn job_of((compute, wait, wait_cached, wait_conc, batch, epochs, start): JobArguments) -> Job {
     Job {
         compute: Nanos::new(compute),
         wait: Nanos::new(wait),
@@ -60,19 +51,19 @@ fn job(told: Told) -> Job {
     }
 }
 
-fn told<'py>(py: Python<'py>, run: &JobRun) -> PyResult<Bound<'py, PyDict>> {
-    let answer = PyDict::new(py);
-    answer.set_item("start", run.start.get())?;
-    answer.set_item("end", run.end.get())?;
-    answer.set_item("first_epoch", run.first_epoch.get())?;
-    answer.set_item("caught", run.caught.map(Nanos::get))?;
+fn to_dict<'py>(py: Python<'py>, run: &JobRun) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("start", run.start.get())?;
+    dict.set_item("end", run.end.get())?;
+    dict.set_item("first_epoch", run.first_epoch.get())?;
+    dict.set_item("caught", run.caught.map(Nanos::get))?;
     for state in JobState::ALL {
         let span = run.state(state);
-        answer.set_item(state.name(), (span.count, span.time.get()))?;
+        dict.set_item(state.name(), (span.count, span.time.get()))?;
     }
-    answer.set_item("held", (run.held.count, run.held.time.get()))?;
-    answer.set_item("stall", run.stall.get())?;
-    answer.set_item("hits", run.hits)?;
-    answer.set_item("reads", run.reads)?;
-    Ok(answer)
+    dict.set_item("held", (run.held.count, run.held.time.get()))?;
+    dict.set_item("stall", run.stall.get())?;
+    dict.set_item("hits", run.hits)?;
+    dict.set_item("reads", run.reads)?;
+    Ok(dict)
 }

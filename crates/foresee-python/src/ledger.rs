@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Class `LedgerFile`: what a rank's gradients, or its reads of files, took, as entries of a ledger. The loader writes
-//! its own.
+//! Class `LedgerFile`: ledger entries of a rank's gradients or file reads. The loader writes its own ledger.
 
 use std::path::PathBuf;
 
@@ -11,7 +10,7 @@ use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 
-use crate::errors::{defect, of_setting};
+use crate::errors::{config_error, defect};
 
 #[pyclass(frozen, module = "foresee._native")]
 pub(crate) struct LedgerFile {
@@ -24,7 +23,7 @@ impl LedgerFile {
     #[staticmethod]
     fn create(folder: PathBuf, rank: u32) -> PyResult<Self> {
         let file = foresee_ledger_file::LedgerFile::create(&folder, Rank(rank)).map_err(|why| match why {
-            LedgerFileError::RunFolder { .. } => of_setting(format!("FORESEE_TRACE: {why}")),
+            LedgerFileError::RunFolder { .. } => config_error(format!("FORESEE_TRACE: {why}")),
             other => PyOSError::new_err(other.to_string()),
         })?;
         Ok(Self { file, rank: Rank(rank) })

@@ -17,15 +17,11 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
 use pyo3::types::{PyBytes, PyDict};
 
-use crate::batch::{Batch, words};
+use crate::batch::{Batch, cause_times};
 use crate::cache::Cache;
 use crate::index::Index;
+use crate::interrupt::{LOG_INTERVAL, TICK, warn};
 use crate::{errors, stats};
-
-/// How long a wait goes on before Python's signals are looked at: Ctrl-C is answered within this.
-const TICK: Duration = Duration::from_millis(100);
-/// After each of these the log says what is being waited for.
-const SAY_EVERY: Nanos = Nanos::from_secs(30);
 
 #[pyclass(frozen, module = "foresee._native")]
 pub(crate) struct Loader {
@@ -103,7 +99,7 @@ impl Loader {
 
     #[pyo3(signature = (*, timeout_ms=None))]
     fn next_batch(&self, py: Python<'_>, timeout_ms: Option<u64>) -> PyResult<Option<Batch>> {
-        let mut said = Nanos::ZERO;
+        let mut logged = Nanos::ZERO;
         loop {
             let tick = timeout_ms.map_or(TICK, |limit| TICK.min(Duration::from_millis(limit)));
             let next = py.detach(|| self.engine.next_batch(tick)).map_err(errors::of_loader)?;
@@ -117,11 +113,10 @@ impl Loader {
                 let what = what.map(|what| format!(": waiting for {what}")).unwrap_or_default();
                 return Err(errors::of_loader(LoaderError::Timeout { waited_ms: limit, what }));
             }
-            if waited.saturating_sub(said) >= SAY_EVERY {
-                said = waited;
-                let what = what.unwrap_or_else(|| "the driver to look".to_owned());
-                let log = py.import("logging")?.call_method1("getLogger", ("foresee",))?;
-                log.call_method1("warning", (format!("no batch for {waited}: waiting for {what}"),))?;
+            if Duration::from(waited.saturating_sub(logged)) >= LOG_INTERVAL {
+                logged = waited;
+                let what = what.unwrap_or_else(|| "the driver".to_owned());
+                warn(py, format!("no batch for {waited}: waiting for {what}"))?;
             }
         }
     }
@@ -131,7 +126,7 @@ impl Loader {
     }
 
     fn turns(&self) -> Vec<(&'static str, u64)> {
-        words(&self.engine.turns())
+        cause_times(&self.engine.turns())
     }
 
     fn record_wait(
@@ -174,7 +169,7 @@ impl Loader {
     }
 }
 
-/// A wait for the batch of (epoch, step, samples), as Python names its parts.
+/// The wait for the batch of (epoch, step, samples), from Python's arguments.
 pub(crate) fn consumer_wait(
     (epoch, step, samples): (u64, u64, u32),
     asked: u64,
@@ -203,7 +198,7 @@ fn naturals(array: &PyReadonlyArray1<'_, i64>, name: &str) -> PyResult<Vec<u64>>
     array.as_array().iter().map(natural).collect()
 }
 
-/// A run's order from its fields, as states and configurations name them.
+/// The order of a run, from its fields in states and configurations.
 pub(crate) fn order_of(fields: &Bound<'_, PyDict>, n: u64) -> PyResult<Order> {
     let name: String = field(fields, "name")?;
     let seed = || field::<i64>(fields, "seed").map(i64::cast_unsigned);

@@ -1,31 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The model of a step whose gradients cross a network, as arrays: what `foresee-model` answers, one call per question.
+//! The model of `foresee-model` for a step whose gradients cross a network, with arrays.
 //!
-//! Separate from the order because it is about time, not samples. `foresee.network.model` is its face; every
-//! `ModelError` is a `foresee.ConfigError`, which is a `ValueError`. The interpreter is released while many answers
-//! are computed.
+//! `foresee.network.model` is its public module. Every `ModelError` is a `foresee.ConfigError`. The interpreter is
+//! released during long computations.
 
 use foresee_model::{
-    Compat, Framing, GradientStep, Layer, Link, ModelError, Policy, ServerMix, Transfer, packet_delay,
+    Framing, GradientStep, Layer, Link, ModelError, Policy, ServerMix, Transfer, packet_delay,
 };
 use foresee_units::Bytes;
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-pyo3::import_exception!(foresee.errors, ConfigError);
-
-/// Adds what stands in this file to the native module.
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<NetworkStep>()?;
-    module.add_function(wrap_pyfunction!(network_servers, module)?)?;
-    module.add_function(wrap_pyfunction!(network_goodput, module)?)?;
-    module.add_function(wrap_pyfunction!(network_packet_delay, module)?)
-}
+use crate::arguments::compat_of;
+use crate::errors::config_error;
 
 /// A checked step: layers in order of first use.
 #[pyclass(frozen, module = "foresee._native")]
-struct NetworkStep(GradientStep);
+pub(crate) struct NetworkStep(GradientStep);
 
 #[pymethods]
 impl NetworkStep {
@@ -41,7 +33,7 @@ impl NetworkStep {
         if [backward.len(), forward.len(), update.len()] != [sizes.len(); 3] {
             let (backward, forward, update) = (backward.len(), forward.len(), update.len());
             let layers = sizes.len();
-            return Err(ConfigError::new_err(format!(
+            return Err(config_error(format!(
                 "{layers} sizes for {backward} backward, {forward} forward and {update} update times; pass one of \
                  each per layer"
             )));
@@ -103,17 +95,17 @@ impl NetworkStep {
         compat: &str,
     ) -> PyResult<Bound<'py, PyDict>> {
         let policy = self::policy(policy, compat)?;
-        let followed = py.detach(|| self.0.timeline(policy, Link::new(bandwidth, efficiency)?));
-        let followed = followed.map_err(to_python)?;
-        let answer = PyDict::new(py);
-        answer.set_item("t_iter", followed.time())?;
-        answer.set_item("uplink", transfers(py, &followed.uplink))?;
-        answer.set_item("downlink", transfers(py, &followed.downlink))?;
-        answer.set_item("backward", followed.backward.into_pyarray(py))?;
-        answer.set_item("push", followed.push.into_pyarray(py))?;
-        answer.set_item("pull", followed.pull.into_pyarray(py))?;
-        answer.set_item("forward", followed.forward.into_pyarray(py))?;
-        Ok(answer)
+        let timeline = py.detach(|| self.0.timeline(policy, Link::new(bandwidth, efficiency)?));
+        let timeline = timeline.map_err(to_python)?;
+        let dict = PyDict::new(py);
+        dict.set_item("t_iter", timeline.time())?;
+        dict.set_item("uplink", transfers(py, &timeline.uplink))?;
+        dict.set_item("downlink", transfers(py, &timeline.downlink))?;
+        dict.set_item("backward", timeline.backward.into_pyarray(py))?;
+        dict.set_item("push", timeline.push.into_pyarray(py))?;
+        dict.set_item("pull", timeline.pull.into_pyarray(py))?;
+        dict.set_item("forward", timeline.forward.into_pyarray(py))?;
+        Ok(dict)
     }
 
     #[pyo3(signature = (policy, goal, *, efficiency=1.0, compat="physical"))]
@@ -140,10 +132,10 @@ impl NetworkStep {
     }
 }
 
-/// Share of its link that a rank gets; shares of all bytes that a co-located and a dedicated server sums.
+/// The share of its link that a rank gets, and the shares of all bytes that a colocated and a dedicated server sum.
 #[pyfunction]
 #[pyo3(signature = (ranks, servers, *, dedicated_only=false))]
-fn network_servers(ranks: u32, servers: u32, dedicated_only: bool) -> PyResult<(f64, f64, f64)> {
+pub(crate) fn network_servers(ranks: u32, servers: u32, dedicated_only: bool) -> PyResult<(f64, f64, f64)> {
     let mix = if dedicated_only { ServerMix::dedicated_only } else { ServerMix::best };
     let mix = mix(ranks, servers).map_err(to_python)?;
     Ok((mix.share_of_link(), mix.colocated(), mix.dedicated()))
@@ -151,14 +143,19 @@ fn network_servers(ranks: u32, servers: u32, dedicated_only: bool) -> PyResult<(
 
 /// Share of the link that gradients get in packets of `packet` bytes.
 #[pyfunction]
-fn network_goodput(packet: u64) -> PyResult<f64> {
+pub(crate) fn network_goodput(packet: u64) -> PyResult<f64> {
     Framing::default().goodput(Bytes::new(packet)).map_err(to_python)
 }
 
 /// The most that packets and a window of these sizes add to a step, in seconds.
 #[pyfunction]
 #[pyo3(signature = (window, packet, bandwidth, *, efficiency=1.0))]
-fn network_packet_delay(window: u64, packet: u64, bandwidth: f64, efficiency: f64) -> PyResult<f64> {
+pub(crate) fn network_packet_delay(
+    window: u64,
+    packet: u64,
+    bandwidth: f64,
+    efficiency: f64,
+) -> PyResult<f64> {
     Link::new(bandwidth, efficiency)
         .and_then(|link| packet_delay(Bytes::new(window), Bytes::new(packet), link))
         .map_err(to_python)
@@ -175,28 +172,13 @@ fn transfers<'py>(py: Python<'py>, transfers: &[Transfer]) -> Transfers<'py> {
 }
 
 fn policy(name: &str, compat: &str) -> PyResult<Policy> {
-    let compat = Compat::named(compat).ok_or_else(|| {
-        ConfigError::new_err(format!(
-            "compat={compat:?}; {} expected",
-            choices(&Compat::ALL.map(Compat::name))
-        ))
-    })?;
+    let compat = compat_of(compat)?;
     Policy::named(name, compat).ok_or_else(|| {
-        let known = Policy::all(compat).map(Policy::name);
-        ConfigError::new_err(format!("policy={name:?}; {} expected", choices(&known)))
+        let known = Policy::all(compat).map(Policy::name).join(", ");
+        config_error(format!("policy={name:?}; one of {known} expected"))
     })
 }
 
-/// `a, b or c`.
-fn choices(names: &[&str]) -> String {
-    match names {
-        [] => String::new(),
-        [only] => (*only).to_owned(),
-        [before @ .., last] => format!("{} or {last}", before.join(", ")),
-    }
-}
-
-#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` asks for")]
 fn to_python(error: ModelError) -> PyErr {
-    ConfigError::new_err(error.to_string())
+    config_error(error.to_string())
 }

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The access order as arrays: what `foresee-data-order` answers, one function per question.
+//! The access orders of `foresee-data-order`, as arrays.
 //!
-//! Separate from the loader, which asks the same crate in Rust: these are for faces, for tests against the installed
-//! torch, and for whoever wants to know an order without running it. Ids come as `uint32` where all of them fit, else
-//! as `uint64`; the interpreter is released while a list is drawn. Every `OrderError` is a `ValueError`, want of
-//! memory a `MemoryError`.
+//! The loader uses that crate in Rust. These functions are for commands, for tests against the installed torch, and for
+//! users who inspect an order. Ids are `uint32` if all of them fit, else `uint64`. The interpreter is released while a
+//! list is drawn. Every `OrderError` is a `ValueError`, but lack of memory is a `MemoryError`.
 
 use std::num::NonZeroU64;
 
@@ -18,23 +17,9 @@ use pyo3::exceptions::{PyMemoryError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// Adds the functions of this file to the native module.
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_function(wrap_pyfunction!(order_randperm, module)?)?;
-    module.add_function(wrap_pyfunction!(order_distributed, module)?)?;
-    module.add_function(wrap_pyfunction!(order_seedable_shard, module)?)?;
-    module.add_function(wrap_pyfunction!(order_random, module)?)?;
-    module.add_function(wrap_pyfunction!(order_loader, module)?)?;
-    module.add_function(wrap_pyfunction!(order_keyed, module)?)?;
-    module.add_function(wrap_pyfunction!(order_keyed_inverse, module)?)?;
-    module.add_function(wrap_pyfunction!(order_substitutes, module)?)?;
-    module.add_function(wrap_pyfunction!(order_audit_sum, module)?)?;
-    module.add_function(wrap_pyfunction!(order_audit_expected, module)?)
-}
-
-/// A seed as torch takes it: up to 64 bits, a negative one as its two's complement.
+/// A seed of torch: up to 64 bits, a negative one as its two's complement.
 #[derive(Clone, Copy, FromPyObject)]
-enum Seed {
+pub(crate) enum Seed {
     Plain(u64),
     Negative(i64),
 }
@@ -50,16 +35,16 @@ impl Seed {
 
 /// `torch.randperm(n)` seeded with `seed`.
 #[pyfunction]
-fn order_randperm(py: Python<'_>, n: u64, seed: Seed) -> PyResult<Bound<'_, PyAny>> {
+pub(crate) fn order_randperm(py: Python<'_>, n: u64, seed: Seed) -> PyResult<Bound<'_, PyAny>> {
     let ids = py.detach(|| randperm(n, &mut Mt19937::new(seed.get()))).map_err(to_python)?;
     Ok(array(py, ids))
 }
 
-/// The indices of one rank's `DistributedSampler`; from global position `start` on, at any world size.
+/// The indices of one rank's `DistributedSampler`, from global position `start` on, at any world size.
 #[pyfunction]
 #[pyo3(signature = (n, world_size, rank, *, seed=Seed::Plain(0), epoch=0, shuffle=true, drop_last=false, start=0))]
 #[expect(clippy::too_many_arguments, reason = "torch's own arguments, most of them keywords")]
-fn order_distributed(
+pub(crate) fn order_distributed(
     py: Python<'_>,
     n: u64,
     world_size: u32,
@@ -80,7 +65,7 @@ fn order_distributed(
     n, world_size, rank, batch_size, *, seed=Seed::Plain(0), epoch=0, drop_last=false, even_batches=true, start=0
 ))]
 #[expect(clippy::too_many_arguments, reason = "Accelerate's own arguments, most of them keywords")]
-fn order_seedable_shard(
+pub(crate) fn order_seedable_shard(
     py: Python<'_>,
     n: u64,
     world_size: u32,
@@ -99,10 +84,10 @@ fn order_seedable_shard(
 
 /// One epoch of `RandomSampler(generator=g)`, `state` being `g.get_state()`: the indices and the state after it.
 ///
-/// `taken`: how many samples are asked for; `None` runs to the end, which draws one permutation more.
+/// `taken`: the number of samples; `None` runs to the end, which draws one more permutation.
 #[pyfunction]
 #[pyo3(signature = (n, state, *, replacement=false, num_samples=None, taken=None))]
-fn order_random<'py>(
+pub(crate) fn order_random<'py>(
     py: Python<'py>,
     n: u64,
     state: &[u8],
@@ -122,8 +107,8 @@ fn order_random<'py>(
 
 /// Epochs of a shuffling `DataLoader`: for each its `base_seed` (or `None`) and the sampler's indices; then the state.
 ///
-/// `epochs` says of each how many batches are taken, or `None` for all of them and the end. `state` is that of
-/// `generator=`, or with `generator_given=False` that of torch's default generator.
+/// `epochs`: the number of batches of each epoch, or `None` for all of them and the end. `state`: of `generator=`, or
+/// with `generator_given=False` of torch's default generator.
 #[pyfunction]
 #[pyo3(signature = (
     n, state, epochs, *, batch_size=1, drop_last=false, replacement=false, num_samples=None, generator_given=true,
@@ -132,7 +117,7 @@ fn order_random<'py>(
 #[expect(clippy::too_many_arguments, reason = "torch's own arguments, most of them keywords")]
 #[expect(clippy::fn_params_excessive_bools, reason = "torch's own arguments, most of them keywords")]
 #[expect(clippy::type_complexity, reason = "a list of pairs, and a state")]
-fn order_loader<'py>(
+pub(crate) fn order_loader<'py>(
     py: Python<'py>,
     n: u64,
     state: &[u8],
@@ -163,8 +148,7 @@ fn order_loader<'py>(
 
 /// The samples at the given positions of the `keyed-1` order.
 #[pyfunction]
-#[expect(clippy::needless_pass_by_value, reason = "an extracted argument is owned")]
-fn order_keyed<'py>(
+pub(crate) fn order_keyed<'py>(
     py: Python<'py>,
     n: u64,
     seed: Seed,
@@ -176,8 +160,7 @@ fn order_keyed<'py>(
 
 /// The positions of the given samples in the `keyed-1` order: the inverse of `order_keyed`.
 #[pyfunction]
-#[expect(clippy::needless_pass_by_value, reason = "an extracted argument is owned")]
-fn order_keyed_inverse<'py>(
+pub(crate) fn order_keyed_inverse<'py>(
     py: Python<'py>,
     n: u64,
     seed: Seed,
@@ -187,10 +170,9 @@ fn order_keyed_inverse<'py>(
     keyed_array(py, n, seed, epoch, &ids, |keyed, id| keyed.position(SampleId(id)))
 }
 
-/// The substitute in `epoch` of each of the samples `avoid`, none of which is read.
+/// The substitute in `epoch` of each sample in `avoid`.
 #[pyfunction]
-#[expect(clippy::needless_pass_by_value, reason = "an extracted argument is owned")]
-fn order_substitutes<'py>(
+pub(crate) fn order_substitutes<'py>(
     py: Python<'py>,
     n: u64,
     seed: Seed,
@@ -206,12 +188,11 @@ fn order_substitutes<'py>(
     Ok(substitutes.map_err(to_python)?.into_pyarray(py))
 }
 
-/// The `audit-1` sum of samples handed out at every `stride`-th global position of one epoch from `first` on, as far as
-/// they lie below `limit`, modulo 2^128.
+/// The `audit-1` sum, modulo 2^128, of samples at every `stride`-th global position of one epoch, from `first` on and
+/// below `limit`.
 #[pyfunction]
 #[pyo3(signature = (seed, epoch, ids, *, first, stride, limit=None))]
-#[expect(clippy::needless_pass_by_value, reason = "an extracted argument is owned")]
-fn order_audit_sum<'py>(
+pub(crate) fn order_audit_sum<'py>(
     py: Python<'py>,
     seed: Seed,
     epoch: u64,
@@ -233,11 +214,11 @@ fn order_audit_sum<'py>(
     }))
 }
 
-/// What `order_audit_sum` must give over all ranks of a `DistributedSampler` epoch from `start` to its end.
+/// The expected `order_audit_sum` of all ranks over a `DistributedSampler` epoch, from `start` to its end.
 #[pyfunction]
 #[pyo3(signature = (n, world_size, *, seed=Seed::Plain(0), epoch=0, shuffle=true, drop_last=false, start=0))]
 #[expect(clippy::too_many_arguments, reason = "torch's own arguments, most of them keywords")]
-fn order_audit_expected(
+pub(crate) fn order_audit_expected(
     py: Python<'_>,
     n: u64,
     world_size: u32,
@@ -277,7 +258,7 @@ fn keyed_array<'py>(
     seed: Seed,
     epoch: u64,
     values: &PyReadonlyArray1<'py, u64>,
-    ask: fn(&Keyed, u64) -> u64,
+    lookup: fn(&Keyed, u64) -> u64,
 ) -> PyResult<Bound<'py, PyArray1<u64>>> {
     let values = values.as_slice()?;
     if let Some(outside) = values.iter().find(|&&value| value >= n) {
@@ -285,7 +266,7 @@ fn keyed_array<'py>(
     }
     let answers = py.detach(|| {
         let keyed = Keyed::new(n, seed.get(), Epoch(epoch))?;
-        Ok(values.iter().map(|&value| ask(&keyed, value)).collect::<Vec<u64>>())
+        Ok(values.iter().map(|&value| lookup(&keyed, value)).collect::<Vec<u64>>())
     });
     Ok(answers.map_err(to_python)?.into_pyarray(py))
 }
@@ -297,7 +278,6 @@ fn array(py: Python<'_>, ids: Ids) -> Bound<'_, PyAny> {
     }
 }
 
-#[expect(clippy::needless_pass_by_value, reason = "the shape that `map_err` asks for")]
 fn to_python(error: OrderError) -> PyErr {
     match error {
         OrderError::NoMemory { .. } => PyMemoryError::new_err(error.to_string()),

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Class `Recorder`: the clock and the waits of a loader whose samples Python makes.
+//! Class `Recorder`: the clock and the waits of a loader whose samples Python produces.
 
 use std::path::PathBuf;
 

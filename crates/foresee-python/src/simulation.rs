@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Loading in virtual time: scenarios from Python's words, a run that is advanced, its report as a dictionary.
+//! Loading in virtual time: scenarios from Python's arguments, runs, and their reports as dictionaries.
 //!
-//! Separate from the loader, whose bytes are real. `foresee.planning.simulation` is its face; whatever is wrong with a
-//! scenario is a `foresee.ConfigError`. The interpreter is released while time passes.
+//! `foresee.planning.simulation` is its public module. A wrong scenario is a `foresee.ConfigError`. The interpreter is
+//! released during a simulation.
 
 use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foresee_ledger_file::LedgerFiles;
-use foresee_model::{AccessFrequency, Compat, ModelError, OriginCurve, Ratio, ThreadCurve};
+use foresee_model::{AccessFrequency, ModelError, OriginCurve, Ratio, ThreadCurve};
 use foresee_sim::loading::{
     AccessOrder, Bucket, Cluster, DataSet, HandOver, Options, OriginReaders, Place, Policy, Progress,
     ReadCount, Reads, Report, Run, RunError, Scenario, Tier, Training, WriteCost, draw_reads,
@@ -20,24 +20,15 @@ use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-pyo3::import_exception!(foresee.errors, ConfigError);
-
-/// Adds what stands in this file to the native module.
-pub(crate) fn register(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    module.add_class::<LoadingRun>()?;
-    module.add("LOADING_POLICIES", Policy::ALL.map(Policy::name))?;
-    module.add_function(wrap_pyfunction!(reads_above, module)?)?;
-    module.add_function(wrap_pyfunction!(reads_expected, module)?)?;
-    module.add_function(wrap_pyfunction!(reads_counted, module)?)?;
-    module.add_function(wrap_pyfunction!(reads_drawn, module)?)
-}
+use crate::arguments::compat_of;
+use crate::errors::config_error;
 
 /// Rates by count, as `(count, bytes per second)`.
 type Points = Vec<(u32, u64)>;
 
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct TierGiven {
+struct TierArguments {
     capacity: u64,
     threads: u32,
     read: Points,
@@ -46,7 +37,7 @@ struct TierGiven {
 
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct BucketGiven {
+struct BucketArguments {
     miss_ns: u64,
     download_ns: u64,
     link_ns: u64,
@@ -60,7 +51,7 @@ struct BucketGiven {
 }
 
 #[derive(FromPyObject)]
-enum DataGiven<'py> {
+enum DataArguments<'py> {
     #[pyo3(transparent)]
     Sizes(PyReadonlyArray1<'py, u64>),
     /// Count, mean, deviation, seed.
@@ -69,11 +60,11 @@ enum DataGiven<'py> {
 
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
-struct ScenarioGiven<'py> {
-    data: DataGiven<'py>,
+struct ScenarioArguments<'py> {
+    data: DataArguments<'py>,
     ranks: u32,
-    staging: TierGiven,
-    tiers: Vec<TierGiven>,
+    staging: TierArguments,
+    tiers: Vec<TierArguments>,
     origin: Points,
     origin_link: Option<u64>,
     origin_latency_ns: u64,
@@ -91,45 +82,45 @@ struct ScenarioGiven<'py> {
     readers: String,
     write_cost: String,
     hand_over: String,
-    bucket: Option<BucketGiven>,
+    bucket: Option<BucketArguments>,
 }
 
 #[derive(IntoPyObject)]
-enum Begun {
+enum BeginResult {
     Run(LoadingRun),
     Unsupported(String),
 }
 
-/// One policy on one scenario, advanced bit by bit.
+/// A simulation of one policy on one scenario, in steps.
 #[pyclass(frozen, module = "foresee._native")]
-struct LoadingRun {
+pub(crate) struct LoadingRun {
     run: Mutex<Box<Run>>,
     ranks: u32,
-    /// What it writes its entries to, until the end.
+    /// The ledgers, until they end.
     files: Arc<Mutex<Option<LedgerFiles>>>,
 }
 
 #[pymethods]
 impl LoadingRun {
-    /// The run at its start; a text where the policy has no answer for the scenario.
+    /// Begin a run; returns the reason if the policy does not support the scenario.
     #[staticmethod]
-    fn begin(py: Python<'_>, scenario: ScenarioGiven<'_>, policy: &str) -> PyResult<Begun> {
+    fn begin(py: Python<'_>, scenario: ScenarioArguments<'_>, policy: &str) -> PyResult<BeginResult> {
         let policy: Policy = policy
             .parse()
-            .map_err(|why: foresee_sim::loading::UnknownPolicy| ConfigError::new_err(why.to_string()))?;
+            .map_err(|why: foresee_sim::loading::UnknownPolicy| config_error(why.to_string()))?;
         let scenario = scenario_of(scenario)?;
         match py.detach(|| Run::new(&scenario, policy)) {
-            Ok(run) => Ok(Begun::Run(Self {
+            Ok(run) => Ok(BeginResult::Run(Self {
                 run: Mutex::new(Box::new(run)),
                 ranks: scenario.cluster.ranks,
                 files: Arc::default(),
             })),
-            Err(RunError::Unsupported(why)) => Ok(Begun::Unsupported(why.reason)),
-            Err(why) => Err(ConfigError::new_err(why.to_string())),
+            Err(RunError::Unsupported(why)) => Ok(BeginResult::Unsupported(why.reason)),
+            Err(why) => Err(config_error(why.to_string())),
         }
     }
 
-    /// Writes a ledger for each rank below `folder`, of what is simulated from now on; `memory`: which tiers are memory.
+    /// Write a ledger of each rank below `folder` from now on; `memory`: which tiers are memory.
     fn write_to(&self, py: Python<'_>, folder: PathBuf, memory: Vec<bool>) -> PyResult<()> {
         let files = py
             .detach(|| LedgerFiles::create(&folder, self.ranks))
@@ -147,14 +138,14 @@ impl LoadingRun {
         Ok(())
     }
 
-    /// Ends the ledgers.
+    /// Finish the ledgers.
     fn end_ledgers(&self, py: Python<'_>) -> PyResult<()> {
         let files = lock(&self.files).take();
         py.detach(|| files.map_or(Ok(()), LedgerFiles::finish))
             .map_err(|why| PyOSError::new_err(why.to_string()))
     }
 
-    /// Goes on; the stage, and how much of it is done, of how much.
+    /// Simulate more steps; returns the stage, how much of it is done, and its total.
     fn advance(&self, py: Python<'_>, steps: u64) -> (&'static str, u64, u64) {
         match py.detach(|| lock(&self.run).advance(steps)) {
             Progress::Preparing { done, of } => ("preparing", done, of),
@@ -165,7 +156,7 @@ impl LoadingRun {
 
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let report = py.detach(|| lock(&self.run).report());
-        told(py, &report)
+        report_dict(py, &report)
     }
 }
 
@@ -173,19 +164,25 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The least number of reads above `(1 + delta)` times the mean, and how many samples a rank is expected to read that
-/// often; `delta` as a decimal number or a ratio of two.
+/// The least number of reads above `(1 + delta)` times the mean, and the expected number of samples that a rank reads
+/// that often; `delta`: a decimal number or a ratio of two.
 #[pyfunction]
 #[pyo3(signature = (ranks, epochs, samples, delta, *, compat="physical"))]
-fn reads_above(ranks: u32, epochs: u32, samples: u64, delta: &str, compat: &str) -> PyResult<(u64, f64)> {
+pub(crate) fn reads_above(
+    ranks: u32,
+    epochs: u32,
+    samples: u64,
+    delta: &str,
+    compat: &str,
+) -> PyResult<(u64, f64)> {
     let frequency = AccessFrequency::new(ranks, epochs, samples).map_err(of_model)?;
     let (delta, compat) = (delta.parse::<Ratio>().map_err(of_model)?, compat_of(compat)?);
     Ok((frequency.least_reads_above(delta, compat), frequency.expected_above(delta, compat)))
 }
 
-/// How many samples a rank is expected to read 0, 1, ... `epochs` times.
+/// The expected numbers of samples that a rank reads 0, 1, ... `epochs` times.
 #[pyfunction]
-fn reads_expected(
+pub(crate) fn reads_expected(
     py: Python<'_>,
     ranks: u32,
     epochs: u32,
@@ -197,9 +194,9 @@ fn reads_expected(
     Ok(counts.into_pyarray(py))
 }
 
-/// How many samples `rank` reads 0, 1, ... `epochs` times in the order of `DistributedSampler` with that seed.
+/// The numbers of samples that `rank` reads 0, 1, ... `epochs` times in the order of `DistributedSampler` with this seed.
 #[pyfunction]
-fn reads_counted(
+pub(crate) fn reads_counted(
     py: Python<'_>,
     seed: u64,
     ranks: u32,
@@ -209,7 +206,7 @@ fn reads_counted(
 ) -> PyResult<Bound<'_, PyArray1<u64>>> {
     AccessFrequency::new(ranks, epochs.into(), samples.into()).map_err(of_model)?;
     if rank >= ranks {
-        return Err(ConfigError::new_err(format!("rank={rank}; below {ranks}, the number of ranks")));
+        return Err(config_error(format!("rank={rank}; below {ranks}, the number of ranks")));
     }
     let order = AccessOrder::Distributed { seed };
     let mut count = ReadCount::new(order, samples, ranks, epochs.into(), rank);
@@ -219,9 +216,9 @@ fn reads_counted(
     Ok(count.histogram().into_pyarray(py))
 }
 
-/// How many samples a rank reads 0, 1, ... `epochs` times, where a seed deals each sample anew in each epoch.
+/// The numbers of samples that a rank reads 0, 1, ... `epochs` times if each sample goes to a random rank in each epoch.
 #[pyfunction]
-fn reads_drawn(
+pub(crate) fn reads_drawn(
     py: Python<'_>,
     seed: u64,
     ranks: u32,
@@ -234,122 +231,104 @@ fn reads_drawn(
 }
 
 fn of_model(why: ModelError) -> PyErr {
-    ConfigError::new_err(why.to_string())
+    config_error(why.to_string())
 }
 
-fn compat_of(name: &str) -> PyResult<Compat> {
-    match name {
-        "physical" => Ok(Compat::Physical),
-        "paper" => Ok(Compat::Paper),
-        _ => Err(ConfigError::new_err(format!("compat={name:?}; one of 'physical', 'paper'"))),
-    }
-}
-
-fn scenario_of(given: ScenarioGiven<'_>) -> PyResult<Scenario> {
-    let data = match given.data {
-        DataGiven::Sizes(sizes) => DataSet::Given(sizes.as_slice()?.to_vec()),
+fn scenario_of(arguments: ScenarioArguments<'_>) -> PyResult<Scenario> {
+    let data = match arguments.data {
+        DataArguments::Sizes(sizes) => DataSet::Given(sizes.as_slice()?.to_vec()),
         #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a size; `as` saturates")]
-        DataGiven::Drawn(count, mean, 0.0, _) if mean.is_finite() && mean >= 1.0 => {
+        DataArguments::Drawn(count, mean, 0.0, _) if mean.is_finite() && mean >= 1.0 => {
             DataSet::Equal { count, size: Bytes::new(mean.round() as u64) }
         }
-        DataGiven::Drawn(count, mean, deviation, seed) => DataSet::Normal { count, mean, deviation, seed },
+        DataArguments::Drawn(count, mean, deviation, seed) => {
+            DataSet::Normal { count, mean, deviation, seed }
+        }
     };
-    let order = match given.order.as_str() {
-        "shuffled" => AccessOrder::Shuffled { seed: given.seed },
-        "distributed" => AccessOrder::Distributed { seed: given.seed },
+    let order = match arguments.order.as_str() {
+        "shuffled" => AccessOrder::Shuffled { seed: arguments.seed },
+        "distributed" => AccessOrder::Distributed { seed: arguments.seed },
         _ => AccessOrder::Sequential,
     };
-    let write_cost = match given.write_cost.as_str() {
+    let write_cost = match arguments.write_cost.as_str() {
         "preprocess" => WriteCost::Preprocess,
         "write" => WriteCost::Write,
         _ => WriteCost::None,
     };
     Ok(Scenario {
         cluster: Cluster {
-            ranks: given.ranks,
-            staging: tier_of(given.staging)?,
-            tiers: given.tiers.into_iter().map(tier_of).collect::<PyResult<_>>()?,
-            origin: OriginCurve::new(rates(given.origin)).map_err(of_model)?,
-            origin_link: given.origin_link.map(BytesPerSecond::new),
-            origin_latency: Nanos::new(given.origin_latency_ns),
+            ranks: arguments.ranks,
+            staging: tier_of(arguments.staging)?,
+            tiers: arguments.tiers.into_iter().map(tier_of).collect::<PyResult<_>>()?,
+            origin: OriginCurve::new(rates(arguments.origin)).map_err(of_model)?,
+            origin_link: arguments.origin_link.map(BytesPerSecond::new),
+            origin_latency: Nanos::new(arguments.origin_latency_ns),
             // The job file allows no zero.
-            origin_requests: given.origin_requests.and_then(NonZeroU64::new),
-            peer_link: given.peer_link.map(BytesPerSecond::new),
+            origin_requests: arguments.origin_requests.and_then(NonZeroU64::new),
+            peer_link: arguments.peer_link.map(BytesPerSecond::new),
         },
         data,
         training: Training {
-            batch: given.batch,
-            epochs: given.epochs,
-            drop_last: given.drop_last,
-            compute: BytesPerSecond::new(given.compute),
-            preprocess: given.preprocess.map(BytesPerSecond::new),
+            batch: arguments.batch,
+            epochs: arguments.epochs,
+            drop_last: arguments.drop_last,
+            compute: BytesPerSecond::new(arguments.compute),
+            preprocess: arguments.preprocess.map(BytesPerSecond::new),
         },
         options: Options {
-            compat: compat_of(&given.compat)?,
+            compat: compat_of(&arguments.compat)?,
             order,
-            barrier: given.barrier,
-            readers: OriginReaders::named(&given.readers).unwrap_or_default(),
+            barrier: arguments.barrier,
+            readers: OriginReaders::named(&arguments.readers).unwrap_or_default(),
             write_cost,
-            hand_over: if given.hand_over == "batch" { HandOver::Batch } else { HandOver::Sample },
+            hand_over: if arguments.hand_over == "batch" { HandOver::Batch } else { HandOver::Sample },
         },
-        bucket: given.bucket.map(bucket_of).transpose()?,
+        bucket: arguments.bucket.map(bucket_of).transpose()?,
     })
 }
 
-fn tier_of(given: TierGiven) -> PyResult<Tier> {
+fn tier_of(arguments: TierArguments) -> PyResult<Tier> {
     Ok(Tier {
-        capacity: Bytes::new(given.capacity),
-        threads: count_of("threads", given.threads)?,
-        read: ThreadCurve::new(rates(given.read)).map_err(of_model)?,
-        write: given.write.map(|points| ThreadCurve::new(rates(points))).transpose().map_err(of_model)?,
+        capacity: Bytes::new(arguments.capacity),
+        threads: count_of("threads", arguments.threads)?,
+        read: ThreadCurve::new(rates(arguments.read)).map_err(of_model)?,
+        write: arguments.write.map(|points| ThreadCurve::new(rates(points))).transpose().map_err(of_model)?,
     })
 }
 
-fn bucket_of(given: BucketGiven) -> PyResult<Bucket> {
-    let BucketGiven {
-        miss_ns,
-        download_ns,
-        link_ns,
-        listing_ns,
-        hit_ns,
-        parallel,
-        cache,
-        fetch,
-        threshold,
-        strict,
-    } = given;
+fn bucket_of(arguments: BucketArguments) -> PyResult<Bucket> {
     Ok(Bucket {
-        miss: Nanos::new(miss_ns),
-        download: Nanos::new(download_ns),
-        link: Nanos::new(link_ns),
-        listing: Nanos::new(listing_ns),
-        hit: Nanos::new(hit_ns),
-        parallel: count_of("parallel", parallel)?,
-        cache,
-        fetch,
-        threshold,
-        strict,
+        miss: Nanos::new(arguments.miss_ns),
+        download: Nanos::new(arguments.download_ns),
+        link: Nanos::new(arguments.link_ns),
+        listing: Nanos::new(arguments.listing_ns),
+        hit: Nanos::new(arguments.hit_ns),
+        parallel: count_of("parallel", arguments.parallel)?,
+        cache: arguments.cache,
+        fetch: arguments.fetch,
+        threshold: arguments.threshold,
+        strict: arguments.strict,
     })
 }
 
 fn count_of(name: &str, value: u32) -> PyResult<NonZeroU32> {
-    NonZeroU32::new(value).ok_or_else(|| ConfigError::new_err(format!("{name}=0; 1 or more")))
+    NonZeroU32::new(value).ok_or_else(|| config_error(format!("{name}=0; 1 or more")))
 }
 
 fn rates(points: Points) -> impl Iterator<Item = (u32, BytesPerSecond)> {
     points.into_iter().map(|(count, rate)| (count, BytesPerSecond::new(rate)))
 }
 
-fn told<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>> {
-    let answer = PyDict::new(py);
-    answer.set_item("policy", report.policy.name())?;
-    answer.set_item("finished", report.finished)?;
-    answer.set_item("total_s", report.total)?;
-    answer.set_item("init_s", report.init)?;
-    answer.set_item("compute_s", report.compute)?;
-    answer.set_item("stall_s", report.stall)?;
-    answer.set_item("barrier_s", report.barrier)?;
-    answer.set_item("ranks", report.ranks)?;
+fn report_dict<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("policy", report.policy.name())?;
+    dict.set_item("finished", report.finished)?;
+    dict.set_item("total_s", report.total)?;
+    dict.set_item("init_s", report.init)?;
+    dict.set_item("compute_s", report.compute)?;
+    dict.set_item("stall_s", report.stall)?;
+    dict.set_item("barrier_s", report.barrier)?;
+    dict.set_item("ranks", report.ranks)?;
     let epochs = PyList::empty(py);
     for epoch in &report.epochs {
         let one = PyDict::new(py);
@@ -358,7 +337,7 @@ fn told<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>> {
         one.set_item("origin_samples", epoch.origin_samples)?;
         epochs.append(one)?;
     }
-    answer.set_item("epochs", epochs)?;
+    dict.set_item("epochs", epochs)?;
     let sources = PyList::empty(py);
     for (place, reads) in &report.reads {
         let (source, tier) = match place {
@@ -366,23 +345,23 @@ fn told<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyDict>> {
             Place::Tier(tier) => ("tier", Some(*tier)),
             Place::Peer(tier) => ("peer", Some(*tier)),
         };
-        let one = counted(py, *reads)?;
+        let one = reads_dict(py, *reads)?;
         one.set_item("source", source)?;
         one.set_item("tier", tier)?;
         sources.append(one)?;
     }
-    answer.set_item("reads", sources)?;
-    let loads = report.loads.iter().map(|reads| counted(py, *reads)).collect::<PyResult<Vec<_>>>()?;
-    answer.set_item("loads", loads)?;
-    answer.set_item("origin_requests", report.origin_requests)?;
-    answer.set_item("origin_bytes", report.origin_bytes)?;
-    answer.set_item("listings", report.listings)?;
-    answer.set_item("covered", report.covered)?;
-    answer.set_item("samples", report.samples)?;
-    Ok(answer)
+    dict.set_item("reads", sources)?;
+    let loads = report.loads.iter().map(|reads| reads_dict(py, *reads)).collect::<PyResult<Vec<_>>>()?;
+    dict.set_item("loads", loads)?;
+    dict.set_item("origin_requests", report.origin_requests)?;
+    dict.set_item("origin_bytes", report.origin_bytes)?;
+    dict.set_item("listings", report.listings)?;
+    dict.set_item("covered", report.covered)?;
+    dict.set_item("samples", report.samples)?;
+    Ok(dict)
 }
 
-fn counted(py: Python<'_>, reads: Reads) -> PyResult<Bound<'_, PyDict>> {
+fn reads_dict(py: Python<'_>, reads: Reads) -> PyResult<Bound<'_, PyDict>> {
     let one = PyDict::new(py);
     one.set_item("samples", reads.samples)?;
     one.set_item("bytes", reads.bytes)?;

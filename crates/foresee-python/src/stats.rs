@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The loader's counters as plain values. What was not measured is None, never 0.
+//! The loader's counters as dictionaries. Missing values are None, never 0.
 
 use foresee_data_loader::{LoaderStats, Recorder};
 use foresee_ledger::{Cause, Op, Tally, Totals};
@@ -30,7 +30,7 @@ pub(crate) fn to_python<'py>(py: Python<'py>, stats: &LoaderStats) -> PyResult<B
     Ok(out)
 }
 
-/// As `to_python`, of a loader that reads nothing.
+/// As [`to_python`], for a loader that reads nothing.
 pub(crate) fn of_recorder<'py>(py: Python<'py>, recorder: &Recorder) -> PyResult<Bound<'py, PyDict>> {
     let (totals, ledger_lost) = recorder.sums();
     let out = PyDict::new(py);
@@ -42,23 +42,23 @@ pub(crate) fn of_recorder<'py>(py: Python<'py>, recorder: &Recorder) -> PyResult
 
 fn waits<'py>(py: Python<'py>, totals: &Totals) -> PyResult<Bound<'py, PyDict>> {
     let out = PyDict::new(py);
-    // Gradients have ledgers of their own.
+    // Gradients have their own ledgers.
     for &cause in Cause::ALL.iter().filter(|cause| !matches!(cause, Cause::Gradient | Cause::Peer)) {
         out.set_item(cause.word(), tally(py, totals.wait(cause))?)?;
     }
     Ok(out)
 }
 
-/// `{source: {operation: {"ok": figures, "failed": figures}}}`, for what the loader does.
+/// `{source: {operation: {"ok": tally, "failed": tally}}}`.
 fn operations<'py>(py: Python<'py>, stats: &LoaderStats) -> PyResult<Bound<'py, PyDict>> {
     let out = PyDict::new(py);
     for source in [Source::Ram, Source::Disk, Source::Staging, Source::Origin] {
         let by_op = PyDict::new(py);
         for op in [Op::Open, Op::Read, Op::Write] {
-            let figures = PyDict::new(py);
-            figures.set_item("ok", tally(py, stats.totals.done(op, source))?)?;
-            figures.set_item("failed", tally(py, stats.totals.failed(op, source))?)?;
-            by_op.set_item(op.word(), figures)?;
+            let tallies = PyDict::new(py);
+            tallies.set_item("ok", tally(py, stats.totals.done(op, source))?)?;
+            tallies.set_item("failed", tally(py, stats.totals.failed(op, source))?)?;
+            by_op.set_item(op.word(), tallies)?;
         }
         out.set_item(source.word(), by_op)?;
     }

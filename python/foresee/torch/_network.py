@@ -111,9 +111,9 @@ class NetworkGroup(RankGroup):
             policy=settings.policy,
             tls=job.tls,
             timeline=settings.timeline,
-            beside=self._server,
+            colocated_server=self._server,
             recover=settings.recover,
-            survives=settings.on_rank_loss == "continue",
+            continue_on_rank_loss=settings.on_rank_loss == "continue",
         )
 
     def _join_node(self, job: _JobContext, leader: int, undo: contextlib.ExitStack) -> GradientExchange:
@@ -122,7 +122,7 @@ class NetworkGroup(RankGroup):
         node = GradientNode(
             job=job.name,
             first=leader,
-            local=world.local_size,
+            local_world=world.local_size,
             world=world.size,
             timeout_s=settings.timeout_s,
             secret=job.secret,
@@ -139,7 +139,7 @@ class NetworkGroup(RankGroup):
         undo.callback(self._leader_address.close)
         servers = self._find_addresses(job, undo, every=world.local_size)
         own.connect(
-            servers, policy=settings.policy, tls=job.tls, beside=self._server, recover=settings.recover
+            servers, policy=settings.policy, tls=job.tls, colocated_server=self._server, recover=settings.recover
         )
         return node.join(world.rank, own.address, leader=own)
 
@@ -155,7 +155,7 @@ class NetworkGroup(RankGroup):
             secret=job.secret,
             secret_file=job.settings.secret_file,
             policy=job.settings.policy,
-            beside_rank=True,
+            colocated=True,
         )
         undo.callback(self._server.close)
         own = _rendezvous.share_address(job.world, self._server.address, job.store, every=every)

@@ -1,79 +1,70 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Packets between a rank and a server of one process: handed over in memory, in the scheduler's order.
+//! Packets between a rank and a server of one process: passed in memory, in the scheduler's order.
 //!
-//! Through a socket they would cost as much processor time as those for another machine, and wait behind others for the thread
-//! that writes. Here the receiving thread takes the next packet when it is ready for one: nothing is under way, so no window
-//! is needed, and an urgent packet waits for no other.
-//!
-//! Offering never waits. What was not taken yet stays a description of about 100 bytes; its payload stays where it is.
+//! Through a socket they would cost as much processor time as those for another host, and wait behind others for the
+//! sending thread. Here the receiving thread takes the next packet when it is ready: nothing is in flight, so no window
+//! is needed, and an urgent packet waits for no other. An offer never waits and takes about 100 bytes; its payload stays
+//! in its own memory.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use foresee_grad_queue::{Class, Connection, Flow, Lane, Offer, Round, Rules, Schedule, Ticket, Window};
 use foresee_units::{Bytes, Nanos};
 use foresee_wire::{FrameReceiver, Header, Wait, WireError};
 
-use super::{InterfaceStats, Parcel};
+use super::{InterfaceStats, PacketSource};
+use crate::sync::{lock, wait};
 
 /// The only connection of a direction.
 pub(super) const CONNECTION: Connection = Connection::new(0);
 
-/// Which end of a connection.
+/// One end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Side {
-    /// The one that dialled: a rank.
+    /// A rank, which dialled.
     Dialler,
-    /// The one that listened: a server.
+    /// A server, which listened.
     Listener,
 }
 
-/// Both directions of a connection. It is closed as a whole.
+/// Both directions of a connection, by their sending side. They close together.
 #[derive(Debug)]
-pub(super) struct MemoryPair {
-    from_dialler: Direction,
-    from_listener: Direction,
-}
+pub(super) struct MemoryPair([Direction; 2]);
 
 #[derive(Debug)]
 struct Direction {
     queue: Mutex<Queue>,
-    /// There may be a packet to take, or the end.
+    /// Notified when there may be a packet, or the end.
     changed: Condvar,
 }
 
 struct Queue {
     schedule: Schedule,
-    parcels: BTreeMap<Ticket, Arc<dyn Parcel>>,
+    sources: BTreeMap<Ticket, Arc<dyn PacketSource>>,
     offers: u64,
     is_closed: bool,
-    taken: InterfaceStats,
+    stats: InterfaceStats,
 }
 
 impl MemoryPair {
-    /// Nothing offered yet. `rules`: what the scheduler of each direction obeys; `packet`: bytes of an ordinary packet.
+    /// `rules`: of each direction's scheduler; `packet`: bytes of an ordinary packet.
     pub(super) fn new(rules: Rules, packet: NonZeroU32) -> Self {
-        Self { from_dialler: Direction::new(rules, packet), from_listener: Direction::new(rules, packet) }
+        Self([Direction::new(rules, packet), Direction::new(rules, packet)])
     }
 
     fn from(&self, side: Side) -> &Direction {
-        match side {
-            Side::Dialler => &self.from_dialler,
-            Side::Listener => &self.from_listener,
-        }
+        &self.0[side as usize]
     }
 
     fn to(&self, side: Side) -> &Direction {
-        match side {
-            Side::Dialler => &self.from_listener,
-            Side::Listener => &self.from_dialler,
-        }
+        &self.0[1 - side as usize]
     }
 
-    /// What was handed over, in both directions.
+    /// Counters of both directions.
     pub(super) fn stats(&self) -> InterfaceStats {
-        let (one, other) = (self.from_dialler.lock().taken, self.from_listener.lock().taken);
+        let [one, other] = self.0.each_ref().map(|direction| direction.lock().stats);
         InterfaceStats {
             sent: one.sent + other.sent,
             packets: one.packets + other.packets,
@@ -87,17 +78,17 @@ impl Direction {
     fn new(rules: Rules, packet: NonZeroU32) -> Self {
         let mut schedule = Schedule::new(Rules { window: Window::None, ..rules }, packet);
         schedule.handle_open(CONNECTION).expect("it is the first");
-        let (parcels, taken) = (BTreeMap::new(), InterfaceStats::default());
-        let queue = Queue { schedule, parcels, offers: 0, is_closed: false, taken };
+        let (sources, stats) = (BTreeMap::new(), InterfaceStats::default());
+        let queue = Queue { schedule, sources, offers: 0, is_closed: false, stats };
         Self { queue: Mutex::new(queue), changed: Condvar::new() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queue)
     }
 
-    /// The next packet in order, once there is one; `None` at the end.
-    fn take(&self) -> Option<(Arc<dyn Parcel>, u32)> {
+    /// Wait for the next packet in order; `None` at the end.
+    fn take(&self) -> Option<(Arc<dyn PacketSource>, u32)> {
         let mut queue = self.lock();
         loop {
             if queue.is_closed {
@@ -106,39 +97,39 @@ impl Direction {
             if let Some(packet) = queue.poll() {
                 return Some(packet);
             }
-            queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
+            queue = wait(&self.changed, queue);
         }
     }
 
     fn close(&self) {
         let mut queue = self.lock();
         queue.is_closed = true;
-        let parcels = std::mem::take(&mut queue.parcels);
+        let sources = std::mem::take(&mut queue.sources);
         drop(queue);
         self.changed.notify_all();
-        // They own memory of others, whose destructors may take locks.
-        drop(parcels);
+        // Without the lock: destructors of the memory that they own may take locks.
+        drop(sources);
     }
 }
 
 impl Queue {
-    fn poll(&mut self) -> Option<(Arc<dyn Parcel>, u32)> {
-        // Nobody asks how long an offer has waited.
+    fn poll(&mut self) -> Option<(Arc<dyn PacketSource>, u32)> {
+        // The time matters only for waiting times, which are not measured here.
         let grant = self.schedule.poll_send(Nanos::ZERO)?;
-        let parcel = if grant.last {
-            self.parcels.remove(&grant.ticket)
+        let source = if grant.last {
+            self.sources.remove(&grant.ticket)
         } else {
-            self.parcels.get(&grant.ticket).cloned()
+            self.sources.get(&grant.ticket).cloned()
         };
-        self.taken.packets += 1;
-        self.taken.sent += Bytes::new(grant.bytes.into());
-        Some((parcel.expect("a ticket is in use until its last packet"), grant.packet))
+        self.stats.packets += 1;
+        self.stats.sent += Bytes::new(grant.bytes.into());
+        Some((source.expect("a ticket is in use until its last packet"), grant.packet))
     }
 }
 
 impl std::fmt::Debug for Queue {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Queue").field("parcels", &self.parcels.len()).finish_non_exhaustive()
+        f.debug_struct("Queue").field("sources", &self.sources.len()).finish_non_exhaustive()
     }
 }
 
@@ -154,18 +145,18 @@ impl MemoryEnd {
         Self { pair, side }
     }
 
-    /// An ordinary packet has so many bytes from now on.
-    pub(super) fn packet(&self, bytes: NonZeroU32) {
+    /// Set the bytes of an ordinary packet.
+    pub(super) fn set_packet_bytes(&self, bytes: NonZeroU32) {
         self.pair.from(self.side).lock().schedule.handle_packet(bytes);
     }
 
-    /// There is something to hand over. Never waits.
+    /// Offer packets. Never waits.
     pub(super) fn offer(
         &self,
         flow: Flow,
         (round, class): (Round, Class),
-        lanes: &[Lane],
-        parcel: Arc<dyn Parcel>,
+        streams: &[Lane],
+        source: Arc<dyn PacketSource>,
     ) {
         let direction = self.pair.from(self.side);
         let mut queue = direction.lock();
@@ -174,28 +165,27 @@ impl MemoryEnd {
         }
         let ticket = Ticket::new(queue.offers);
         queue.offers += 1;
-        let offer = Offer { ticket, flow, round, class, lanes };
+        let offer = Offer { ticket, flow, round, class, lanes: streams };
         queue
             .schedule
             .handle_offer(&offer, Nanos::ZERO)
-            .expect("lanes are those of a plan, tickets are counted");
-        queue.parcels.insert(ticket, parcel);
+            .expect("streams are those of a plan, tickets are counted");
+        queue.sources.insert(ticket, source);
         drop(queue);
         direction.changed.notify_one();
     }
 
-    /// The other end's application has dealt with `bytes`: frees credit.
-    pub(super) fn acked(&self, bytes: Bytes) {
+    /// The peer's application acknowledged `bytes`, which frees credit.
+    pub(super) fn acknowledge(&self, bytes: Bytes) {
         let direction = self.pair.from(self.side);
-        // More than is outstanding comes from a peer that is wrong; credit is not money.
+        // A faulty peer may acknowledge more than is outstanding, which gives it no extra credit.
         let _ = direction.lock().schedule.handle_acked(CONNECTION, bytes);
         direction.changed.notify_one();
     }
 
-    /// Ends both directions: receivers see the end, and what was not taken is dropped.
+    /// End both directions: receivers see the end, and pending packets are dropped.
     pub(super) fn close(&self) {
-        self.pair.from_dialler.close();
-        self.pair.from_listener.close();
+        self.pair.0.iter().for_each(Direction::close);
     }
 
     pub(super) fn stats(&self) -> InterfaceStats {
@@ -207,33 +197,32 @@ impl MemoryEnd {
 pub(crate) struct MemoryReceiver {
     pair: Arc<MemoryPair>,
     side: Side,
-    /// The packet whose header was given, until its payload is.
-    packet: Option<(Arc<dyn Parcel>, u32)>,
-    /// For payloads that are made when they are taken.
-    room: Vec<u8>,
+    /// The packet whose header was returned, until its payload is.
+    packet: Option<(Arc<dyn PacketSource>, u32)>,
+    scratch: Vec<u8>,
 }
 
 impl MemoryReceiver {
     pub(super) fn new(pair: Arc<MemoryPair>, side: Side) -> Self {
-        Self { pair, side, packet: None, room: Vec::new() }
+        Self { pair, side, packet: None, scratch: Vec::new() }
     }
 
     fn header(&mut self) -> Option<Header> {
         self.packet = None;
-        let (parcel, packet) = self.pair.to(self.side).take()?;
-        parcel.leaves(CONNECTION, packet);
-        let header = parcel.header(CONNECTION, packet);
-        self.packet = Some((parcel, packet));
+        let (source, packet) = self.pair.to(self.side).take()?;
+        source.on_send(CONNECTION, packet);
+        let header = source.header(CONNECTION, packet);
+        self.packet = Some((source, packet));
         Some(header)
     }
 
     fn payload(&mut self, into: &mut [u8]) {
-        let (parcel, packet) = self.packet.take().expect("a header comes first");
-        into.copy_from_slice(parcel.payload(CONNECTION, packet, &mut self.room));
+        let (source, packet) = self.packet.take().expect("a header comes first");
+        into.copy_from_slice(source.payload(CONNECTION, packet, &mut self.scratch));
     }
 }
 
-/// What arrives at one end of a data connection.
+/// Receiver of the packets at one end of a data connection.
 pub(crate) enum PacketReceiver {
     /// From another process.
     Network(FrameReceiver),
@@ -242,7 +231,7 @@ pub(crate) enum PacketReceiver {
 }
 
 impl PacketReceiver {
-    /// The header of the next packet; `None` at the end. Waits.
+    /// Wait for the header of the next packet; `None` at the end.
     ///
     /// # Errors
     /// As [`FrameReceiver::header`].
@@ -253,7 +242,7 @@ impl PacketReceiver {
         }
     }
 
-    /// The payload behind a header, into memory of its length. Waits.
+    /// Wait for the payload of a header, and read it into memory of its length.
     ///
     /// # Errors
     /// As [`FrameReceiver::payload`].
@@ -267,7 +256,7 @@ impl PacketReceiver {
         }
     }
 
-    /// Passes over the payload behind a header. Waits.
+    /// Wait for the payload of a header, and discard it.
     ///
     /// # Errors
     /// As [`FrameReceiver::discard`].
@@ -290,13 +279,13 @@ mod tests {
 
     const PACKET: NonZeroU32 = NonZeroU32::new(4).expect("not 0");
 
-    /// Packets of four equal bytes, which lie in it or are made.
+    /// Packets of four equal bytes, stored or computed.
     struct Bytes4 {
         bytes: Vec<u8>,
-        is_made: bool,
+        is_computed: bool,
     }
 
-    impl Parcel for Bytes4 {
+    impl PacketSource for Bytes4 {
         fn header(&self, _: Connection, packet: u32) -> Header {
             Header {
                 kind: Kind::Push,
@@ -312,13 +301,13 @@ mod tests {
             }
         }
 
-        fn payload<'a>(&'a self, _: Connection, packet: u32, room: &'a mut Vec<u8>) -> &'a [u8] {
+        fn payload<'a>(&'a self, _: Connection, packet: u32, scratch: &'a mut Vec<u8>) -> &'a [u8] {
             let at = packet as usize * 4;
-            if !self.is_made {
+            if !self.is_computed {
                 return &self.bytes[at..at + 4];
             }
-            *room = self.bytes[at..at + 4].to_vec();
-            room
+            *scratch = self.bytes[at..at + 4].to_vec();
+            scratch
         }
     }
 
@@ -340,16 +329,16 @@ mod tests {
     }
 
     /// Two packets of `value`.
-    fn offer(end: &MemoryEnd, (round, class): (u64, u8), value: u8, is_made: bool) -> Arc<Bytes4> {
-        let parcel = Arc::new(Bytes4 { bytes: vec![value; 8], is_made });
-        let lanes = [Lane::new(CONNECTION, 2, 4, 4)];
+    fn offer(end: &MemoryEnd, (round, class): (u64, u8), value: u8, is_computed: bool) -> Arc<Bytes4> {
+        let source = Arc::new(Bytes4 { bytes: vec![value; 8], is_computed });
+        let streams = [Lane::new(CONNECTION, 2, 4, 4)];
         end.offer(
             Flow::new(0),
             (Round(round), Class::new(class)),
-            &lanes,
-            Arc::clone(&parcel) as Arc<dyn Parcel>,
+            &streams,
+            Arc::clone(&source) as Arc<dyn PacketSource>,
         );
-        parcel
+        source
     }
 
     fn take(receiver: &mut MemoryReceiver) -> u8 {
@@ -361,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn each_packet_is_taken_once_in_the_scheduler_s_order_whatever_was_begun_before() {
+    fn each_packet_is_received_once_in_the_order_of_the_scheduler() {
         let mut ends = ends(Rules::new());
         offer(&ends.rank, (1, 0), 1, false);
         offer(&ends.rank, (0, 9), 2, true);
@@ -376,33 +365,33 @@ mod tests {
     }
 
     #[test]
-    fn an_offer_is_let_go_of_with_its_last_packet() {
+    fn an_offer_is_dropped_with_its_last_packet() {
         let mut ends = ends(Rules::new());
-        let parcel = offer(&ends.rank, (0, 0), 1, false);
+        let source = offer(&ends.rank, (0, 0), 1, false);
         take(&mut ends.at_server);
-        assert_eq!(Arc::strong_count(&parcel), 2);
+        assert_eq!(Arc::strong_count(&source), 2);
         take(&mut ends.at_server);
-        assert_eq!(Arc::strong_count(&parcel), 1);
+        assert_eq!(Arc::strong_count(&source), 1);
     }
 
     #[test]
-    fn an_end_that_closes_ends_both_directions_and_drops_what_was_not_taken() {
+    fn closing_one_end_ends_both_directions_and_drops_pending_packets() {
         let mut ends = ends(Rules::new());
-        let parcel = offer(&ends.rank, (0, 0), 1, false);
+        let source = offer(&ends.rank, (0, 0), 1, false);
         take(&mut ends.at_server);
         ends.server.close();
-        assert_eq!(Arc::strong_count(&parcel), 1);
+        assert_eq!(Arc::strong_count(&source), 1);
         offer(&ends.rank, (0, 0), 2, false);
         assert!(ends.at_server.header().is_none() && ends.at_rank.header().is_none());
     }
 
     #[test]
-    fn credit_bounds_what_was_taken_and_not_acknowledged() {
+    fn credit_bounds_the_bytes_that_were_received_and_not_acknowledged() {
         let mut ends = ends(Rules { credit: std::num::NonZeroU64::new(4), ..Rules::new() });
         offer(&ends.rank, (0, 0), 1, false);
         take(&mut ends.at_server);
-        assert!(ends.at_server.pair.from_dialler.lock().poll().is_none());
-        ends.rank.acked(Bytes::new(4));
+        assert!(ends.at_server.pair.from(Side::Dialler).lock().poll().is_none());
+        ends.rank.acknowledge(Bytes::new(4));
         assert_eq!(take(&mut ends.at_server), 1);
     }
 }

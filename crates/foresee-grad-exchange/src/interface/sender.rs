@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The thread of an interface: take orders and facts, let the scheduler choose, write, wait.
+//! The sending thread of an interface: run commands, observe sockets, let the scheduler choose, write, wait.
 //!
-//! It never sleeps: a wait ends with an order, an acknowledgment, space in a socket, the time at which the window
-//! should have opened, or the time to check whether the other ends still acknowledge.
+//! It never sleeps: a wait ends with a command, an acknowledgment, space in a socket, the time at which the window
+//! should have opened, or the time to check whether peers still acknowledge.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZeroU32;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use foresee_grad_queue::{Connection, Grant, LinkMeter, Offer, Rules, Schedule, Ticket};
 use foresee_units::{Bytes, Nanos};
@@ -14,70 +14,68 @@ use foresee_wire::{
     BATCH_MAX, Event, FrameSender, Header, Link, Poller, Sending, Silence, Timeouts, Wait, WireError,
 };
 
-use super::{Broken, Command, InterfaceStats, Parcel, Shared};
+use super::{Command, InterfaceStats, OnBroken, PacketSource, SenderShared};
+use crate::sync::lock;
 
-/// The shortest round trip and the window are looked up so often.
+/// How often the system is asked for the round trip and the acknowledgments of each connection.
 const REFRESH: Nanos = Nanos::from_millis(50);
 
 pub(super) struct Sender {
-    shared: Arc<Shared>,
+    shared: Arc<SenderShared>,
     poller: Poller,
     schedule: Schedule,
     sockets: BTreeMap<Connection, Socket>,
-    parcels: BTreeMap<Ticket, Arc<dyn Parcel>>,
+    sources: BTreeMap<Ticket, Arc<dyn PacketSource>>,
     meter: LinkMeter,
     min_rtt: Nanos,
     refreshed: Nanos,
     stats: InterfaceStats,
-    /// For the payloads of a batch that are made when they are written.
-    rooms: Vec<Vec<u8>>,
+    /// One buffer for each packet of a batch whose payload is computed when it is written.
+    scratch: Vec<Vec<u8>>,
 }
 
 struct Socket {
     sender: FrameSender,
     link: Link,
-    broken: Option<Broken>,
-    /// For how long nothing that is owed was acknowledged, and how often to ask.
+    on_broken: Option<OnBroken>,
+    /// How long bytes in flight were not acknowledged, and how often to check.
     silence: Silence,
     heartbeat: Nanos,
-    /// Granted, and not or half written, because the socket was full.
-    waiting: VecDeque<(Arc<dyn Parcel>, Grant)>,
+    /// Granted packets that a full socket did not take, or took half of.
+    pending: VecDeque<(Arc<dyn PacketSource>, Grant)>,
 }
 
 impl Sender {
-    pub(super) fn new(shared: Arc<Shared>, poller: Poller, rules: Rules, packet: NonZeroU32) -> Self {
-        let stats = *shared.stats.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(super) fn new(shared: Arc<SenderShared>, poller: Poller, rules: Rules, packet: NonZeroU32) -> Self {
+        let stats = *lock(&shared.stats);
         Self {
             shared,
             poller,
             schedule: Schedule::new(rules, packet),
             sockets: BTreeMap::new(),
-            parcels: BTreeMap::new(),
+            sources: BTreeMap::new(),
             meter: LinkMeter::default(),
             min_rtt: Nanos::ZERO,
             refreshed: Nanos::ZERO,
             stats,
-            rooms: (0..BATCH_MAX).map(|_| Vec::new()).collect(),
+            scratch: (0..BATCH_MAX).map(|_| Vec::new()).collect(),
         }
     }
 
-    /// Until the interface's last handle is gone.
+    /// Run until the interface's last handle is dropped.
     pub(super) fn run(mut self) {
         let mut events = Vec::new();
-        while self.obey() {
-            self.learn();
+        while self.run_commands() {
+            self.observe();
             self.send();
             self.publish();
-            // Acknowledgments wake; the timer stands behind them, for they may be dropped.
+            // Acknowledgments wake the poller; the timer covers lost ones.
             let drained = self.schedule.drain_time().map(|time| time.saturating_add(Nanos::new(100_000)));
-            let wait = match drained.into_iter().chain(self.next_look()).min() {
-                Some(time) => Wait::within(time),
-                None => Wait::Forever,
-            };
+            let wait =
+                drained.into_iter().chain(self.check_interval()).min().map_or(Wait::Forever, Wait::within);
             match self.poller.wait(wait, &mut events) {
                 Ok(_) => self.stats.wakes += 1,
-                // Nothing can be waited for any more: every connection ends with the reason.
-                Err(why) => return self.give_up(&why),
+                Err(why) => return self.fail_all(&why),
             }
             for event in std::mem::take(&mut events) {
                 self.handle_event(event);
@@ -85,54 +83,54 @@ impl Sender {
         }
     }
 
-    /// What clients asked for; false when there are none left.
-    fn obey(&mut self) -> bool {
-        let (commands, stop) = {
-            let mut inbox = self.shared.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-            (std::mem::take(&mut inbox.orders), inbox.stop)
+    /// Run the pending commands; false when the last handle was dropped.
+    fn run_commands(&mut self) -> bool {
+        let (commands, is_stopped) = {
+            let mut inbox = lock(&self.shared.inbox);
+            (std::mem::take(&mut inbox.commands), inbox.is_stopped)
         };
         for command in commands {
             self.handle_command(command);
         }
-        !stop
+        !is_stopped
     }
 
     fn handle_command(&mut self, command: Command) {
         match command {
-            Command::Open { connection, sender, timeouts, broken } => {
-                self.open(connection, *sender, timeouts, broken);
+            Command::Open { connection, sender, timeouts, on_broken } => {
+                self.open(connection, *sender, timeouts, on_broken);
             }
-            Command::Close { connection } => self.forget(connection),
-            Command::Offer { ticket, flow, round, class, mut lanes, parcel, at } => {
-                // A connection may have broken while the offer was on its way here.
-                lanes.retain(|lane| self.sockets.contains_key(&lane.connection));
-                let offer = Offer { ticket, flow, round, class, lanes: &lanes };
-                if !lanes.is_empty() {
+            Command::Close(connection) => self.remove(connection),
+            Command::Offer { ticket, flow, round, class, mut streams, source, at } => {
+                // A connection may have broken since the offer was made.
+                streams.retain(|stream| self.sockets.contains_key(&stream.connection));
+                let offer = Offer { ticket, flow, round, class, lanes: &streams };
+                if !streams.is_empty() {
                     self.schedule
                         .handle_offer(&offer, at)
-                        .expect("lanes are those of a plan, tickets are counted");
-                    self.parcels.insert(ticket, parcel);
+                        .expect("streams are those of a plan, tickets are counted");
+                    self.sources.insert(ticket, source);
                 }
             }
-            Command::Packet { bytes } => self.schedule.handle_packet(bytes),
-            Command::Acked { connection, bytes } => {
-                // More than is outstanding comes from a peer that is wrong; credit is not money.
+            Command::SetPacketBytes(bytes) => self.schedule.handle_packet(bytes),
+            Command::Acknowledge { connection, bytes } => {
+                // A faulty peer may acknowledge more than is outstanding, which gives it no extra credit.
                 let _ = self.schedule.handle_acked(connection, bytes);
             }
         }
     }
 
-    fn open(&mut self, connection: Connection, sender: FrameSender, timeouts: Timeouts, broken: Broken) {
+    fn open(&mut self, connection: Connection, sender: FrameSender, timeouts: Timeouts, on_broken: OnBroken) {
         let link = sender.link();
         if let Err(why) = self.poller.add(connection.get(), &link, true) {
-            broken(why);
+            on_broken(why);
             return;
         }
         self.schedule.handle_open(connection).expect("connections are counted");
         let (silence, heartbeat) = (Silence::new(timeouts.timeout, self.shared.now()), timeouts.heartbeat);
-        let (broken, waiting) = (Some(broken), VecDeque::new());
-        self.sockets.insert(connection, Socket { sender, link, broken, silence, heartbeat, waiting });
-        // The link may be another one than before: look at it at once.
+        let (on_broken, pending) = (Some(on_broken), VecDeque::new());
+        self.sockets.insert(connection, Socket { sender, link, on_broken, silence, heartbeat, pending });
+        // The new link may have another round trip: ask for it at once.
         self.refreshed = Nanos::ZERO;
     }
 
@@ -147,8 +145,8 @@ impl Sender {
         }
     }
 
-    /// How far each socket is, what the interface delivers, and how large the window is by that.
-    fn learn(&mut self) {
+    /// Observe the bytes in flight of each socket and the rate of the interface, from which the window follows.
+    fn observe(&mut self) {
         let now = self.shared.now();
         let mut failed = Vec::new();
         for (&connection, socket) in &mut self.sockets {
@@ -156,10 +154,10 @@ impl Sender {
                 socket.silence.handle_received(now);
                 continue;
             }
-            // A frame that is half written counts twice for its first half: the window errs on the short side.
-            let rest: u64 = socket.waiting.iter().map(|(_, grant)| u64::from(grant.bytes)).sum();
+            // The written half of a frame counts twice, so the window errs on the short side.
+            let rest: u64 = socket.pending.iter().map(|(_, grant)| u64::from(grant.bytes)).sum();
             match socket.link.queued() {
-                // Where the system does not tell, a small send buffer is the window.
+                // If the system does not report it, a small send buffer bounds the bytes in flight.
                 Ok(queued) => {
                     let queued = queued.unwrap_or(Bytes::ZERO) + Bytes::new(rest);
                     self.schedule.handle_in_flight(connection, queued).expect("it is open");
@@ -173,7 +171,7 @@ impl Sender {
         let due = now.saturating_sub(self.refreshed) >= REFRESH || self.refreshed == Nanos::ZERO;
         if due && !self.sockets.is_empty() {
             self.refreshed = now.max(Nanos::new(1));
-            self.look(now);
+            self.refresh_links(now);
         }
         let (in_flight, waits) = (self.schedule.in_flight(), !self.schedule.is_idle());
         let progress = self.meter.handle_progress(now, in_flight, waits, self.min_rtt);
@@ -184,8 +182,8 @@ impl Sender {
         self.schedule.handle_late(progress.late);
     }
 
-    /// What the system knows of each connection: its round trip, and when the other end last acknowledged anything.
-    fn look(&mut self, now: Nanos) {
+    /// Ask the system for each connection's round trip and last acknowledgment.
+    fn refresh_links(&mut self, now: Nanos) {
         let (mut min_rtt, mut failed) = (None, Vec::new());
         for (&connection, socket) in &mut self.sockets {
             let Ok(Some(info)) = socket.link.info() else { continue };
@@ -202,10 +200,10 @@ impl Sender {
         }
     }
 
-    /// How long until the other ends have to be asked for; `None` while they owe nothing.
-    fn next_look(&self) -> Option<Nanos> {
-        let owing = |connection: &Connection| self.schedule.in_flight_of(*connection) > Bytes::ZERO;
-        let sockets = self.sockets.iter().filter(|(connection, _)| owing(connection));
+    /// The longest time between two checks of acknowledgments; `None` while no bytes are in flight.
+    fn check_interval(&self) -> Option<Nanos> {
+        let is_in_flight = |connection: &Connection| self.schedule.in_flight_of(*connection) > Bytes::ZERO;
+        let sockets = self.sockets.iter().filter(|(connection, _)| is_in_flight(connection));
         sockets.map(|(_, socket)| socket.heartbeat).min()
     }
 
@@ -224,23 +222,23 @@ impl Sender {
         self.meter.handle_sent(self.shared.now(), !self.schedule.is_idle());
     }
 
-    /// Writes what was granted on one connection, in one call to the system if it takes it all.
+    /// Write a batch of granted packets of one connection, in one system call if the socket takes all of it.
     fn write(&mut self, batch: &[Grant]) {
         let connection = batch[0].connection;
         self.meter.handle_granted(Bytes::new(batch.iter().map(|grant| u64::from(grant.bytes)).sum()));
-        let parcels: Vec<_> = batch.iter().map(|grant| Arc::clone(&self.parcels[&grant.ticket])).collect();
+        let sources: Vec<_> = batch.iter().map(|grant| Arc::clone(&self.sources[&grant.ticket])).collect();
         for grant in batch.iter().filter(|grant| grant.last) {
-            self.parcels.remove(&grant.ticket);
+            self.sources.remove(&grant.ticket);
         }
-        for (parcel, grant) in parcels.iter().zip(batch) {
-            parcel.leaves(connection, grant.packet);
+        for (source, grant) in sources.iter().zip(batch) {
+            source.on_send(connection, grant.packet);
         }
         let socket = self.sockets.get_mut(&connection).expect("only open connections are granted");
         let frames: Vec<(Header, &[u8])> = batch
             .iter()
-            .zip(parcels.iter().zip(&mut self.rooms))
-            .map(|(grant, (parcel, room))| {
-                (parcel.header(connection, grant.packet), parcel.payload(connection, grant.packet, room))
+            .zip(sources.iter().zip(&mut self.scratch))
+            .map(|(grant, (source, scratch))| {
+                (source.header(connection, grant.packet), source.payload(connection, grant.packet, scratch))
             })
             .collect();
         self.stats.writes += 1;
@@ -249,8 +247,8 @@ impl Sender {
             Err(why) => return self.fail(connection, why),
         };
         let whole = sent.begun - usize::from(sent.state == Sending::Half);
-        socket.waiting.extend(parcels[whole..].iter().cloned().zip(batch[whole..].iter().copied()));
-        batch[..whole].iter().for_each(|grant| self.account(*grant));
+        socket.pending.extend(sources[whole..].iter().cloned().zip(batch[whole..].iter().copied()));
+        batch[..whole].iter().for_each(|grant| self.count(*grant));
         if whole < batch.len() {
             self.schedule.handle_blocked(connection).expect("it is open");
             if let Err(why) = self.poller.want_writable(connection.get(), true) {
@@ -259,18 +257,18 @@ impl Sender {
         }
     }
 
-    /// Goes on with what a full socket left over, in its order; nothing else may go before.
+    /// Write the packets that a full socket left pending, in their order and before any other.
     fn resume(&mut self, connection: Connection) {
         while let Some(socket) = self.sockets.get_mut(&connection) {
-            let Some((parcel, grant)) = socket.waiting.front().cloned() else {
+            let Some((source, grant)) = socket.pending.front().cloned() else {
                 self.schedule.handle_writable(connection).expect("it is open");
                 if let Err(why) = self.poller.want_writable(connection.get(), false) {
                     self.fail(connection, why);
                 }
                 return;
             };
-            let header = parcel.header(connection, grant.packet);
-            let payload = parcel.payload(connection, grant.packet, &mut self.rooms[0]);
+            let header = source.header(connection, grant.packet);
+            let payload = source.payload(connection, grant.packet, &mut self.scratch[0]);
             self.stats.writes += 1;
             let state = if socket.sender.is_half_written() {
                 socket.sender.resume(payload)
@@ -279,8 +277,8 @@ impl Sender {
             };
             match state {
                 Ok(Sending::Done) => {
-                    socket.waiting.pop_front();
-                    self.account(grant);
+                    socket.pending.pop_front();
+                    self.count(grant);
                 }
                 Ok(Sending::Half | Sending::Blocked) => return,
                 Err(why) => return self.fail(connection, why),
@@ -288,34 +286,35 @@ impl Sender {
         }
     }
 
-    fn account(&mut self, grant: Grant) {
+    fn count(&mut self, grant: Grant) {
         self.stats.packets += 1;
         self.stats.sent += Bytes::new(grant.bytes.into());
     }
 
-    /// The connection is of no more use: its owner hears why, before whoever reads it sees no more than its end.
+    /// End a broken connection. Its owner is notified before its reader sees the end.
     fn fail(&mut self, connection: Connection, why: WireError) {
-        let broken = self.sockets.get_mut(&connection).and_then(|socket| socket.broken.take());
-        if let Some(broken) = broken {
-            broken(why);
+        let on_broken = self.sockets.get_mut(&connection).and_then(|socket| socket.on_broken.take());
+        if let Some(on_broken) = on_broken {
+            on_broken(why);
         }
-        self.forget(connection);
+        self.remove(connection);
     }
 
-    /// Drops a connection and what waits for it.
-    fn forget(&mut self, connection: Connection) {
+    /// Drop a connection and its queued packets.
+    fn remove(&mut self, connection: Connection) {
         let Some(socket) = self.sockets.remove(&connection) else { return };
         self.poller.remove(connection.get());
         self.meter.handle_closed(self.schedule.in_flight_of(connection));
         for unsent in self.schedule.handle_closed(connection).expect("it was open") {
             if unsent.last {
-                self.parcels.remove(&unsent.ticket);
+                self.sources.remove(&unsent.ticket);
             }
         }
         socket.link.shutdown();
     }
 
-    fn give_up(&mut self, why: &WireError) {
+    /// End every connection: the poller failed.
+    fn fail_all(&mut self, why: &WireError) {
         let connections: Vec<_> = self.sockets.keys().copied().collect();
         for connection in connections {
             let reason = std::io::Error::other(why.to_string());
@@ -325,6 +324,6 @@ impl Sender {
 
     fn publish(&mut self) {
         self.stats.window = self.schedule.window();
-        *self.shared.stats.lock().unwrap_or_else(PoisonError::into_inner) = self.stats;
+        *lock(&self.shared.stats) = self.stats;
     }
 }

@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Attempts to connect to a server again, each in a thread of its own, and the connections that they give.
+//! Attempts to reconnect to a server, each in a thread of its own.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use foresee_grad_queue::ServerId;
 use foresee_grad_session::DialFault;
 use foresee_units::Nanos;
-use foresee_wire::{FaultCode, FrameFault, WireError};
+use foresee_wire::{FaultCode, FrameFault, WireError, dial};
 
-use super::connect::{self, Pair, system};
-use super::state::State;
-use super::{Core, ExchangeError};
+use super::connect::ConnectionPair;
+use super::state::RankState;
+use super::{ExchangeError, RankCore};
+use crate::sync::spawn;
 
-impl Core {
-    /// Starts an attempt that takes no longer than `within`, and ends at `until`.
+impl RankCore {
+    /// Start an attempt that takes no longer than `within`, and ends at `until`.
     pub(super) fn dial(
         self: &Arc<Self>,
-        state: &mut State,
+        state: &mut RankState,
         server: ServerId,
         within: Nanos,
         until: Nanos,
@@ -27,71 +27,59 @@ impl Core {
         let reader = state.links.get_mut(usize::from(server.0)).and_then(|link| link.reader.take());
         let core = Arc::clone(self);
         let attempt = move || {
-            // What it had begun to read, another one may.
+            let fail = |fault, why: &str| {
+                core.report(|session, now| session.handle_not_connected(server, fault, why, now));
+            };
+            // Only once its reader has ended may another one read the packets that it had begun.
             if reader.is_some_and(|reader| reader.join().is_err()) {
-                let why = "the thread that read its sums broke";
-                return core.not_connected(server, DialFault::Permanent, why);
+                return fail(DialFault::Permanent, "the thread that read its sums panicked");
             }
             let soon = Instant::now() + Duration::from(within);
             let last = core.start.checked_add(until.into()).map_or(soon, |last| last.min(soon));
-            match connect::pair(&core.options, core.process, server, last) {
+            match ConnectionPair::dial(&core.options, core.process, server, last, dial) {
                 Ok(pair) => core.connected(pair),
-                Err(why) => {
-                    let (fault, address) = (fault(&why), core.options.servers[usize::from(server.0)]);
-                    let text = match fault {
-                        // To start it first is no remedy: it was there.
-                        DialFault::NobodyThere => "nothing listens there any more".into(),
-                        _ => ExchangeError::Server { server: server.0, address, why }.to_string(),
-                    };
-                    core.not_connected(server, fault, &text);
-                }
+                Err(why) => match fault(&why) {
+                    // The wire's remedy is to start it first, but it was up before.
+                    DialFault::NobodyThere => fail(DialFault::NobodyThere, "nothing listens there any more"),
+                    fault => fail(fault, &why.to_string()),
+                },
             }
         };
-        let named = thread::Builder::new().name(format!("foresee-dial-{}-{server}", self.options.rank.0));
-        match named.spawn(attempt) {
-            Ok(_) => Ok(()),
-            Err(why) => Err(system(WireError::System { doing: "starting a thread", why })),
-        }
+        spawn(format!("foresee-dial-{}-{server}", self.options.rank.0), attempt)?;
+        Ok(())
     }
 
-    /// Takes new connections in the place of lost ones.
-    fn connected(self: &Arc<Self>, pair: Pair) {
+    /// Replace lost connections by new ones.
+    fn connected(self: &Arc<Self>, pair: ConnectionPair) {
         let mut state = self.lock();
-        if let Err(why) = self.connect_again(&mut state, pair) {
+        if let Err(why) = self.reconnect(&mut state, pair) {
             state.fail(why);
         }
-        self.settle(&mut state);
+        self.perform_actions(&mut state);
         drop(state);
         self.changed.notify_all();
     }
 
-    fn not_connected(self: &Arc<Self>, server: ServerId, fault: DialFault, why: &str) {
-        let mut state = self.lock();
-        state.machine.handle_not_connected(server, fault, why, self.now());
-        self.settle(&mut state);
-        drop(state);
-        self.changed.notify_all();
-    }
-
-    fn connect_again(self: &Arc<Self>, state: &mut State, pair: Pair) -> Result<(), ExchangeError> {
+    fn reconnect(self: &Arc<Self>, state: &mut RankState, pair: ConnectionPair) -> Result<(), ExchangeError> {
         let (server, process) = (pair.server, pair.process());
-        let Some(number) = state.machine.begin_pair(server) else { return Ok(()) };
+        let Some(number) = state.session.begin_pair(server) else { return Ok(()) };
         let link = self.attach(pair, number)?;
-        if let Some(plan) = state.machine.plan()
+        if let Some(plan) = state.session.plan()
             && let Some(bytes) = NonZeroU32::new(plan.config().packet_bytes)
         {
-            link.interface.packet(bytes);
+            link.interface.set_packet_bytes(bytes);
         }
         state.links[usize::from(server.0)] = link;
-        state.machine.handle_connected(server, process, self.now());
+        state.session.handle_connected(server, process, self.now());
         Ok(())
     }
 }
 
-/// Whether a later attempt may end better.
-fn fault(why: &WireError) -> DialFault {
-    match why {
-        WireError::ConnectionRefused { .. } => DialFault::NobodyThere,
+/// Whether a later attempt may succeed.
+fn fault(why: &ExchangeError) -> DialFault {
+    let ExchangeError::Server { why, .. } = why else { return DialFault::Temporary };
+    match &**why {
+        WireError::NobodyThere { .. } => DialFault::NobodyThere,
         WireError::Version { .. }
         | WireError::SecretDiffers { .. }
         | WireError::TlsMismatch { .. }
@@ -112,8 +100,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_secret_or_version_in_the_place_of_a_lost_server_is_permanent() {
+    fn another_secret_or_version_at_the_address_of_a_lost_server_is_permanent() {
         let peer = "127.0.0.1:9".parse().unwrap();
+        let fault = |why| fault(&ExchangeError::Server { server: 0, address: peer, why: Arc::new(why) });
         let denied = |code| WireError::Denied { peer, fault: Box::new(Fault::new(code, "no")) };
         let version = FrameFault::Version { found: 200 };
         let permanent = [
@@ -122,11 +111,11 @@ mod tests {
             denied(FaultCode::Plan),
         ];
         for why in permanent {
-            assert_eq!(fault(&why), DialFault::Permanent, "{why}");
+            assert_eq!(fault(why), DialFault::Permanent);
         }
-        assert_eq!(fault(&WireError::ConnectionRefused { peer }), DialFault::NobodyThere);
+        assert_eq!(fault(WireError::NobodyThere { peer }), DialFault::NobodyThere);
         for why in [denied(FaultCode::Busy), denied(FaultCode::Closing), WireError::Ended { peer }] {
-            assert_eq!(fault(&why), DialFault::Temporary, "{why}");
+            assert_eq!(fault(why), DialFault::Temporary);
         }
     }
 }

@@ -11,22 +11,22 @@ use std::sync::Arc;
 use foresee_grad_queue::{Class, Connection, Dtype, Lane, PacketId, Plan, Round, ServerId, TensorId, sum};
 use foresee_wire::{Header, Kind};
 
-use crate::interface::Parcel;
+use crate::interface::PacketSource;
 use crate::timeline::{EventKind, Timeline};
 
-/// Memory of a gradient, handed over until the exchange lets go of it.
+/// Memory of a gradient, which the exchange owns until it was sent.
 ///
-/// `owner` keeps the memory alive and unchanged; it is dropped by any thread.
+/// `owner` keeps the memory alive and unchanged; any thread may drop it.
 pub struct Gradient {
-    /// One, or one of each rank whose gradients are summed on the way, in that order.
-    parts: Box<[*const u8]>,
+    /// The gradients of one rank, or of several whose sum is sent, in that order.
+    addends: Box<[*const u8]>,
     len: usize,
-    /// By what their sum is divided.
+    /// Divisor of the sum.
     divisor: u32,
     _owner: Box<dyn Any + Send + Sync>,
 }
 
-// SAFETY: the memory is only read, and stays as it is for as long as `owner` lives (the promise of `new`).
+// SAFETY: the memory is only read, and stays unchanged as long as `owner` lives (the promise of `new`).
 unsafe impl Send for Gradient {}
 // SAFETY: as above.
 unsafe impl Sync for Gradient {}
@@ -35,33 +35,33 @@ impl Gradient {
     /// `len` bytes from `pointer` on.
     ///
     /// # Safety
-    /// They are initialized, and neither freed nor written to while `owner` lives.
+    /// The bytes are initialized, and neither freed nor written to while `owner` lives.
     pub unsafe fn new(pointer: *const u8, len: usize, owner: Box<dyn Any + Send + Sync>) -> Self {
-        Self { parts: [pointer].into(), len, divisor: 1, _owner: owner }
+        Self { addends: [pointer].into(), len, divisor: 1, _owner: owner }
     }
 
-    /// The sum of several, in their order, divided by `divisor`; each has `len` bytes.
+    /// The sum of several gradients, in their order, divided by `divisor`; each has `len` bytes.
     ///
     /// # Safety
-    /// As [`new`](Self::new), of each.
+    /// As [`new`](Self::new), for each.
     ///
     /// # Panics
     /// If there are none, or the divisor is 0.
     #[cfg(target_os = "linux")]
-    pub(crate) unsafe fn of_several(
-        parts: Box<[*const u8]>,
+    pub(crate) unsafe fn mean_of(
+        addends: Box<[*const u8]>,
         len: usize,
         divisor: u32,
         owner: Box<dyn Any + Send + Sync>,
     ) -> Self {
-        assert!(!parts.is_empty() && divisor > 0, "a mean is of something");
-        Self { parts, len, divisor, _owner: owner }
+        assert!(!addends.is_empty() && divisor > 0, "a mean has one addend or more");
+        Self { addends, len, divisor, _owner: owner }
     }
 
-    /// Of bytes that it owns.
+    /// A gradient that owns its bytes.
     pub fn from_bytes(bytes: impl Into<Arc<[u8]>>) -> Self {
         let bytes: Arc<[u8]> = bytes.into();
-        // SAFETY: the owner is the bytes, and nobody can write to them.
+        // SAFETY: the owner is the bytes, which are immutable.
         unsafe { Self::new(bytes.as_ptr(), bytes.len(), Box::new(bytes)) }
     }
 
@@ -70,64 +70,69 @@ impl Gradient {
         self.len
     }
 
-    /// Copies it.
+    /// Copy the gradient of one rank.
     ///
     /// # Safety
-    /// Its bytes fit behind `target`, where nobody else reads or writes meanwhile.
+    /// `target` has space for its bytes, and no other thread reads or writes there meanwhile.
     ///
     /// # Panics
-    /// If it is of several.
+    /// If it is a mean of several.
     #[cfg(target_os = "linux")]
     pub(crate) unsafe fn copy_to(&self, target: *mut u8) {
-        assert!(self.parts.len() == 1 && self.divisor == 1, "a rank pushes what it has");
-        let bytes = self.part(0, 0..self.len);
-        // SAFETY: the caller's promise, and that of `new`.
+        assert!(self.addends.len() == 1 && self.divisor == 1, "a rank pushes its own gradient");
+        let bytes = self.addend(0, 0..self.len);
+        // SAFETY: the promises of the caller and of `new`.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), target, bytes.len()) };
     }
 
-    /// The bytes of one of them.
-    fn part(&self, part: usize, range: Range<usize>) -> &[u8] {
+    fn addend(&self, at: usize, range: Range<usize>) -> &[u8] {
         if self.len == 0 {
             return &[];
         }
         // SAFETY: the promise of `new`.
-        let whole = unsafe { std::slice::from_raw_parts(self.parts[part], self.len) };
+        let whole = unsafe { std::slice::from_raw_parts(self.addends[at], self.len) };
         &whole[range]
     }
 
-    /// What travels of it: the bytes of `range`, counted in those of `wire`.
+    /// The bytes of `range` on the wire, which counts bytes of the dtype `wire`.
     fn payload<'a>(
         &'a self,
         dtype: Dtype,
         wire: Dtype,
         range: &Range<usize>,
-        room: &'a mut Vec<u8>,
+        scratch: &'a mut Vec<u8>,
     ) -> &'a [u8] {
         let wide = dtype.bytes() / wire.bytes();
         let range = range.start * wide..range.end * wide;
-        if self.parts.len() > 1 || self.divisor > 1 {
-            return self.mean(dtype, wire, &range, room);
+        if self.addends.len() > 1 || self.divisor > 1 {
+            return self.mean(dtype, wire, &range, scratch);
         }
         if dtype == wire {
-            return self.part(0, range);
+            return self.addend(0, range);
         }
-        room.resize(range.len() / wide, 0);
-        sum::narrow(wire, room, self.part(0, range));
-        room
+        scratch.resize(range.len() / wide, 0);
+        sum::narrow(wire, scratch, self.addend(0, range));
+        scratch
     }
 
-    /// As a server sums, and divides, and rounds.
-    fn mean<'a>(&self, dtype: Dtype, wire: Dtype, range: &Range<usize>, room: &'a mut Vec<u8>) -> &'a [u8] {
+    /// Sum, divide and round as a server does.
+    fn mean<'a>(
+        &self,
+        dtype: Dtype,
+        wire: Dtype,
+        range: &Range<usize>,
+        scratch: &'a mut Vec<u8>,
+    ) -> &'a [u8] {
         let wide = sum::accumulator_len(dtype, range.len());
-        room.resize(wide + range.len(), 0);
-        let (acc, narrow) = room.split_at_mut(wide);
-        sum::start(dtype, acc, self.part(0, range.clone()));
-        let last = self.parts.len() - 1;
-        (1..last).for_each(|part| sum::add(dtype, acc, self.part(part, range.clone())));
+        scratch.resize(wide + range.len(), 0);
+        let (acc, narrow) = scratch.split_at_mut(wide);
+        sum::start(dtype, acc, self.addend(0, range.clone()));
+        let last = self.addends.len() - 1;
+        (1..last).for_each(|at| sum::add(dtype, acc, self.addend(at, range.clone())));
         let len = if last == 0 {
             sum::finish(dtype, acc, 1, self.divisor)
         } else {
-            sum::add_last(dtype, acc, self.part(last, range.clone()), self.divisor)
+            sum::add_last(dtype, acc, self.addend(last, range.clone()), self.divisor)
         };
         if dtype == wire {
             return &acc[..len];
@@ -142,12 +147,12 @@ impl std::fmt::Debug for Gradient {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Gradient")
             .field("bytes", &self.len)
-            .field("parts", &self.parts.len())
+            .field("addends", &self.addends.len())
             .finish_non_exhaustive()
     }
 }
 
-/// A gradient of one round, offered to an interface.
+/// A gradient of one round.
 #[derive(Debug)]
 pub(super) struct Push {
     pub(super) plan: Arc<Plan>,
@@ -157,11 +162,11 @@ pub(super) struct Push {
     pub(super) timeline: Timeline,
 }
 
-/// What of it goes through one interface.
+/// The packets of a push that leave through one interface.
 #[derive(Debug)]
-pub(super) struct Part {
+pub(super) struct RoutedPush {
     pub(super) push: Arc<Push>,
-    /// Which server each of the interface's connections leads to.
+    /// The server of each of the interface's connections.
     pub(super) servers: Arc<[(Connection, ServerId)]>,
     /// The membership under which it is sent.
     pub(super) generation: u32,
@@ -173,31 +178,31 @@ impl Push {
     }
 }
 
-impl Part {
-    /// What of it goes over each connection; none for a tensor without elements.
-    pub(super) fn lanes(&self) -> Vec<Lane> {
+impl RoutedPush {
+    /// The packets of each connection; none for a tensor without elements.
+    pub(super) fn streams(&self) -> Vec<Lane> {
         let Push { plan, tensor, .. } = &*self.push;
         let packets = plan.packets(*tensor).unwrap_or(0);
         let whole = plan.config().packet_bytes;
-        let lane = |&(connection, server): &(Connection, ServerId)| {
+        let stream = |&(connection, server): &(Connection, ServerId)| {
             let count = plan.packets_at(*tensor, server).filter(|count| *count > 0)?;
             let end = plan.nth_packet_at(*tensor, server, count - 1)?;
             let (_, last) = if end.packet + 1 == packets { plan.range(end)? } else { (0, whole) };
             Some(Lane::new(connection, count, whole, last))
         };
-        self.servers.iter().filter_map(lane).collect()
+        self.servers.iter().filter_map(stream).collect()
     }
 
-    /// The `nth` packet that goes over `connection`, and where to.
+    /// The `nth` packet that goes over `connection`, and its server.
     fn packet(&self, connection: Connection, nth: u32) -> (ServerId, PacketId) {
         let known = self.servers.iter().find(|(open, _)| *open == connection);
-        let (_, server) = known.expect("lanes are those of the servers");
+        let (_, server) = known.expect("streams are those of the servers");
         let packet = self.push.plan.nth_packet_at(self.push.tensor, *server, nth);
-        (*server, packet.expect("lanes are those of the plan"))
+        (*server, packet.expect("streams are those of the plan"))
     }
 }
 
-impl Parcel for Part {
+impl PacketSource for RoutedPush {
     fn header(&self, connection: Connection, packet: u32) -> Header {
         let Push { plan, tensor, round, .. } = &*self.push;
         let (_, packet) = self.packet(connection, packet);
@@ -216,17 +221,17 @@ impl Parcel for Part {
         }
     }
 
-    fn payload<'a>(&'a self, connection: Connection, packet: u32, room: &'a mut Vec<u8>) -> &'a [u8] {
+    fn payload<'a>(&'a self, connection: Connection, packet: u32, scratch: &'a mut Vec<u8>) -> &'a [u8] {
         let Push { plan, tensor, gradient, .. } = &*self.push;
         let (_, packet) = self.packet(connection, packet);
         let (offset, length) = plan.range(packet).expect("the plan has its packets");
         let spec = plan.tensor(*tensor).expect("the plan has its tensors");
         let dtype = plan.wire_dtype(*tensor).expect("the plan has its tensors");
-        let (offset, length) = (usize::try_from(offset).expect("it lies in memory"), length as usize);
-        gradient.payload(spec.dtype, dtype, &(offset..offset + length), room)
+        let (offset, length) = (usize::try_from(offset).expect("it is in memory"), length as usize);
+        gradient.payload(spec.dtype, dtype, &(offset..offset + length), scratch)
     }
 
-    fn leaves(&self, connection: Connection, packet: u32) {
+    fn on_send(&self, connection: Connection, packet: u32) {
         let (server, packet) = self.packet(connection, packet);
         self.push.timeline.packet(EventKind::Sent, self.push.round, packet, Some(server.0.into()));
     }

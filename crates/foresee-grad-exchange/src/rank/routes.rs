@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The connections to servers, and the offers of gradients to them.
+//! Connections to servers, and offers of gradients to their interfaces.
 
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use foresee_grad_queue::{Connection, Flow, ServerId};
 use foresee_wire::Link;
 
-use super::push::{Part, Push};
+use super::push::{Push, RoutedPush};
 use crate::control::Control;
 use crate::interface::Interface;
 
@@ -18,7 +18,7 @@ pub(super) struct ServerLink {
     pub(super) interface: Interface,
     pub(super) connection: Connection,
     pub(super) data: Link,
-    /// Reads its sums; waited for before another one does.
+    /// The thread that reads its sums; joined before another one starts.
     pub(super) reader: Option<JoinHandle<()>>,
 }
 
@@ -36,7 +36,7 @@ impl ServerLink {
         self.control.link().shutdown();
     }
 
-    /// The route to this server alone.
+    /// The route to this server only.
     pub(super) fn route(&self, server: ServerId) -> Route {
         Route { interface: self.interface.clone(), servers: [(self.connection, server)].into() }
     }
@@ -47,7 +47,7 @@ pub(super) fn routes<'a>(links: impl Iterator<Item = (ServerId, &'a ServerLink)>
     let mut routes: Vec<(Interface, Vec<_>)> = Vec::new();
     for (server, link) in links {
         let end = (link.connection, server);
-        match routes.iter_mut().find(|(interface, _)| interface.is(&link.interface)) {
+        match routes.iter_mut().find(|(interface, _)| interface.is_same(&link.interface)) {
             Some((_, ends)) => ends.push(end),
             None => routes.push((link.interface.clone(), vec![end])),
         }
@@ -55,7 +55,7 @@ pub(super) fn routes<'a>(links: impl Iterator<Item = (ServerId, &'a ServerLink)>
     routes.into_iter().map(|(interface, servers)| Route { interface, servers: servers.into() }).collect()
 }
 
-/// The routes to other servers than these.
+/// The routes without these servers.
 pub(super) fn without(routes: &[Route], servers: &[ServerId]) -> Arc<[Route]> {
     let others = |route: &Route| {
         let left = route.servers.iter().filter(|(_, server)| !servers.contains(server));
@@ -64,13 +64,13 @@ pub(super) fn without(routes: &[Route], servers: &[ServerId]) -> Arc<[Route]> {
     routes.iter().map(others).collect()
 }
 
-/// Offers what of a gradient goes through one interface. Never waits.
+/// Offer the packets of a gradient that go through one interface. Never waits.
 pub(super) fn offer(push: &Arc<Push>, flow: Flow, generation: u32, route: &Route) {
     let (push, servers) = (Arc::clone(push), Arc::clone(&route.servers));
     let order = (push.round, push.class());
-    let part = Arc::new(Part { push, servers, generation });
-    let lanes = part.lanes();
-    if !lanes.is_empty() {
-        route.interface.offer(flow, order, lanes, part);
+    let routed = Arc::new(RoutedPush { push, servers, generation });
+    let streams = routed.streams();
+    if !streams.is_empty() {
+        route.interface.offer(flow, order, streams, routed);
     }
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a rank's threads share behind one lock: the machine that decides, connections, memory, and what went wrong.
+//! State of a rank behind its lock: the session, connections, memory, and the failure.
 //!
-//! What the machine asks for is done in its order under the same lock, and never waits: messages go to outboxes,
-//! gradients are offered to interfaces, and a server is dialled by a thread of its own.
+//! Actions of the session are performed in order under the same lock, and never wait: messages go to outboxes,
+//! gradients are offered to interfaces, and a thread of its own dials a server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,31 +11,30 @@ use std::time::Instant;
 use foresee_grad_queue::{Collect, Flow, Plan, QueueError, Round, ServerId, TensorId};
 use foresee_grad_session::{RankAction, RankFailure, RankSession};
 use foresee_units::{Nanos, Rank};
-use foresee_wire::{Bye, Fault, FaultCode, Message};
+use foresee_wire::{Bye, Fault, FaultCode, Message, WireError};
 
-use super::Core;
-use super::landing::Landing;
+use super::RankCore;
 use super::push::Push;
+use super::receive_buffer::ReceiveBuffer;
 use super::routes::{Route, ServerLink, offer, routes};
-use crate::error::ExchangeError;
+use crate::error::{ExchangeError, plan_id};
 use crate::interface::Interface;
 use crate::options::RankOptions;
 use crate::translate;
 
-/// Behind the lock.
 #[derive(Debug)]
-pub(super) struct State {
+pub(super) struct RankState {
     pub(super) rank: Rank,
-    pub(super) machine: RankSession,
+    pub(super) session: RankSession,
     /// By server.
     pub(super) links: Vec<ServerLink>,
-    /// To servers that are open.
+    /// Routes to open servers.
     pub(super) routes: Arc<[Route]>,
     pub(super) memory: Option<PlanMemory>,
-    /// Why nothing goes on; the first reason stays.
+    /// The first reason that ended the exchange.
     pub(super) failed: Option<ExchangeError>,
-    pub(super) closed: bool,
-    /// When the machine has something to do, as the timer knows it.
+    pub(super) is_closed: bool,
+    /// The session's timeout that the timer waits for.
     pub(super) timeout: Option<Nanos>,
 }
 
@@ -43,46 +42,43 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) struct PlanMemory {
     pub(super) plan: Arc<Plan>,
-    /// For each tensor of this rank's own list its number in the plan.
+    /// The plan's id of each tensor of this rank's own list.
     pub(super) ids: Vec<TensorId>,
-    pub(super) landings: Vec<Arc<Landing>>,
+    pub(super) buffers: Vec<Arc<ReceiveBuffer>>,
     pub(super) flow: Flow,
-    /// Gradients of rounds that are not done. They stay where they are, and unchanged.
+    /// The replay buffer: gradients of rounds that are not done, in their own memory and unchanged.
     pub(super) retained: BTreeMap<(Round, TensorId), Arc<Push>>,
 }
 
 impl PlanMemory {
-    /// The number in the plan of a tensor of this rank's own list.
-    pub(super) fn id(&self, tensor: TensorId, rank: Rank) -> Result<TensorId, ExchangeError> {
-        let id = self.ids.get(tensor.0 as usize).copied();
-        let tensors = self.plan.tensors();
-        Ok(id.ok_or(QueueError::NoSuchTensor { rank, tensor: tensor.0, tensors })?)
+    /// The plan's id of a tensor of this rank's own list.
+    pub(super) fn id(&self, tensor: TensorId, rank: Rank) -> Result<TensorId, QueueError> {
+        plan_id(&self.plan, &self.ids, tensor, rank)
     }
 }
 
-impl State {
-    /// The memory of the plan.
+impl RankState {
     pub(super) fn memory(&self) -> Result<&PlanMemory, ExchangeError> {
         self.memory.as_ref().ok_or_else(ExchangeError::no_plan)
     }
 
-    /// What is known of the plan's rounds.
+    /// The rounds of the plan.
     pub(super) fn collect(&self) -> Result<&Collect, ExchangeError> {
-        self.machine.collect().ok_or_else(ExchangeError::no_plan)
+        self.session.collect().ok_or_else(ExchangeError::no_plan)
     }
 
     /// # Errors
-    /// Why nothing goes on.
+    /// The reason that ended the exchange.
     pub(super) fn check(&self) -> Result<(), ExchangeError> {
         self.failed.clone().map_or(Ok(()), Err)
     }
 
-    /// Nothing goes on, for this reason unless there was one before.
+    /// End the exchange for this reason, unless it has ended before.
     ///
-    /// Where a rank is lost, servers are told at once: should this process end before it closes, they would take it for
-    /// the rank that was lost first.
+    /// Servers receive the loss of a rank at once. If this process ended before it reported that, they would consider
+    /// this rank the first lost one.
     pub(super) fn fail(&mut self, why: ExchangeError) {
-        self.machine.handle_stopped();
+        self.session.handle_stopped();
         if self.failed.is_some() {
             return;
         }
@@ -92,17 +88,17 @@ impl State {
         self.failed = Some(why);
     }
 
-    /// Sends every server a last message: that this rank leaves, and where another party is lost, which.
+    /// Send every server a last message: a goodbye, or the peer that was lost.
     pub(super) fn send_goodbye(&self, why: &ExchangeError) {
         let last = goodbye(self.rank, why);
         self.links.iter().for_each(|link| link.control.close(last.clone()));
     }
 
-    /// The interfaces to all servers, be they open or not.
+    /// The interfaces to all servers, open or not.
     pub(super) fn interfaces(&self) -> Vec<Interface> {
         let mut found: Vec<Interface> = Vec::new();
         for link in &self.links {
-            if !found.iter().any(|known| known.is(&link.interface)) {
+            if !found.iter().any(|known| known.is_same(&link.interface)) {
                 found.push(link.interface.clone());
             }
         }
@@ -114,29 +110,24 @@ impl State {
     }
 }
 
-impl Core {
-    /// Time since the start.
-    pub(super) fn now(&self) -> Nanos {
-        Nanos::from(self.start.elapsed())
-    }
-
-    /// Does what the machine asks for.
-    pub(super) fn settle(self: &Arc<Self>, state: &mut State) {
-        while let Some(action) = state.machine.poll_action() {
+impl RankCore {
+    /// Perform the actions of the session.
+    pub(super) fn perform_actions(self: &Arc<Self>, state: &mut RankState) {
+        while let Some(action) = state.session.poll_action() {
             self.perform(state, action);
         }
-        let timeout = state.machine.poll_timeout();
+        let timeout = state.session.poll_timeout();
         let before = std::mem::replace(&mut state.timeout, timeout);
         if timeout.is_some_and(|timeout| before.is_none_or(|before| timeout < before)) {
             self.timer.wake();
         }
     }
 
-    fn perform(self: &Arc<Self>, state: &mut State, action: RankAction) {
+    fn perform(self: &Arc<Self>, state: &mut RankState, action: RankAction) {
         match action {
             RankAction::Send { server, pair, message } => {
-                if let Some(link) = state.link(server).filter(|_| state.machine.pair(server) == pair) {
-                    link.control.tell(translate::rank_frame(message));
+                if let Some(link) = state.link(server).filter(|_| state.session.pair(server) == pair) {
+                    link.control.send(translate::rank_frame(message));
                 }
             }
             RankAction::Close(server) => state.link(server).into_iter().for_each(ServerLink::close),
@@ -147,7 +138,7 @@ impl Core {
             }
             RankAction::Route => {
                 let links = (0..).map(ServerId).zip(&state.links);
-                state.routes = routes(links.filter(|(server, _)| state.machine.is_open(*server)));
+                state.routes = routes(links.filter(|(server, _)| state.session.is_open(*server)));
             }
             RankAction::Offer { server, round, tensor, generation } => {
                 let push = state
@@ -175,13 +166,20 @@ impl Core {
         }
     }
 
-    /// What a failure is for callers.
+    /// The error of a session's failure.
     pub(super) fn error(&self, failure: RankFailure) -> ExchangeError {
         error(&self.options, failure)
     }
 
-    /// Reports passed time to the machine, until the timer is closed.
-    pub(super) fn run_timers(self: &Arc<Self>) {
+    /// A data connection broke.
+    pub(super) fn data_closed(self: &Arc<Self>, server: ServerId, pair: u32, why: &WireError) {
+        self.report(|session, now| {
+            session.handle_data_closed(server, pair, &why.to_string(), why.is_silence(), now);
+        });
+    }
+
+    /// Report passed time to the session, until the timer is closed.
+    pub(super) fn run_timer(self: &Arc<Self>) {
         loop {
             let timeout = self.lock().timeout;
             let until: Option<Instant> = timeout.and_then(|timeout| self.start.checked_add(timeout.into()));
@@ -190,8 +188,8 @@ impl Core {
             }
             let mut state = self.lock();
             if state.timeout.is_some_and(|timeout| timeout <= self.now()) {
-                state.machine.handle_timeout(self.now());
-                self.settle(&mut state);
+                state.session.handle_timeout(self.now());
+                self.perform_actions(&mut state);
                 drop(state);
                 self.changed.notify_all();
             }
@@ -199,27 +197,26 @@ impl Core {
     }
 }
 
-/// What servers are told where this rank ends. Should it be the first to know that another party is lost, the others
-/// are to hear of that one, and not that this rank has left.
+/// The last message to servers. If this rank is the first to know of another lost peer, it reports that peer and not
+/// that it leaves.
 fn goodbye(rank: Rank, why: &ExchangeError) -> Message {
-    let whom = match why {
+    let lost = match why {
         ExchangeError::RankLost { rank, .. } => Some(rank.0),
-        // A refusal of one server is no news to the others.
         ExchangeError::ServerLost { .. } | ExchangeError::Refused { .. } => None,
-        // Ranks of one machine differ: only their hub knows.
+        // Ranks of one node differ: only their leader knows.
         ExchangeError::Disagree(why) => return Message::Error(Fault::new(FaultCode::Plan, why.as_str())),
         _ => return Message::Bye(Bye { reason: "the rank is done".into() }),
     };
     let text = format!("rank {rank} has {why}");
-    Message::Error(Fault { rank: whom, ..Fault::new(FaultCode::Lost, text) })
+    Message::Error(Fault { rank: lost, ..Fault::new(FaultCode::Lost, text) })
 }
 
 fn error(options: &RankOptions, failure: RankFailure) -> ExchangeError {
     let address = |server: ServerId| options.servers[usize::from(server.0)];
     match failure {
         // The server runs in the process of a rank, the first of its node.
-        RankFailure::ServerLost { server, why, missing } if server.0 < options.beside => {
-            let rank = Rank(u32::from(server.0) * options.local);
+        RankFailure::ServerLost { server, why, missing } if server.0 < options.colocated => {
+            let rank = Rank(u32::from(server.0) * options.local_world);
             let why = format!(
                 "server {server} at {} runs in its process and is lost: {why}; look at the output of rank {rank}",
                 address(server)
@@ -236,10 +233,6 @@ fn error(options: &RankOptions, failure: RankFailure) -> ExchangeError {
         }
         RankFailure::Queue(why) => ExchangeError::Queue(why),
         RankFailure::NoPlan => ExchangeError::no_plan(),
-        RankFailure::Push { name, round } => {
-            let found = format!("'{name}' in round {round}");
-            let rule = "it is pushed once a round, after its last average has landed";
-            ExchangeError::Setting { name: "a push", found, rule }
-        }
+        RankFailure::Push { name, round } => ExchangeError::early_push(&name, round),
     }
 }

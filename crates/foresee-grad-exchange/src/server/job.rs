@@ -1,19 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Driver of a job: connections, slots and threads around the machine that decides.
+//! Driver of a job: connections, slots and threads around the session.
 //!
-//! [`ServerJob`] decides behind one lock; what it asks for is done in its order, under the same lock where it never waits:
-//! messages go to outboxes, connections are closed, slots change hands. What takes time, as a search through all slots,
-//! is done behind the lock, and its result reported. A rank's control connection is read by `reader`, its data
-//! connection by `sums`.
+//! [`ServerJob`] decides behind one lock. Its actions are performed in order: under the same lock if they never wait, as
+//! messages and closed connections; after it is released if they take time, as a search through all slots. `handler`
+//! receives a rank's messages, `sums` its pushes.
 
-mod reader;
+mod handler;
 mod sums;
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::thread;
 use std::time::Duration;
 
 use foresee_grad_queue::{PACKET_BYTES_MAX, ServerId};
@@ -24,34 +22,33 @@ use foresee_grad_session::{
 use foresee_units::{Bytes, Nanos, Rank};
 use foresee_wire::{CAN_RECONNECT, Connection, Hello, Link, Message, WireError};
 
-use super::Hall;
-use super::session::{Session, Way, lock};
+use super::ServerContext;
+use super::slot_table::{RankRoute, SlotTable};
 use crate::control::Control;
-use crate::interface::{Interface, Path, Side};
+use crate::interface::{DataPath, Interface, Side};
+use crate::sync::{lock, spawn};
 use crate::translate;
-use reader::ControlReader;
+use handler::RankHandler;
 
-/// Two looks at the waits of a job are at least so far apart.
-const LOOK_MIN: Nanos = Nanos::from_millis(5);
+/// The shortest interval between two searches for the ranks that a job waits for.
+const WAIT_CHECK_MIN: Nanos = Nanos::from_millis(5);
 
-/// A job.
 #[derive(Debug)]
 pub(super) struct Job {
-    hall: Arc<Hall>,
+    context: Arc<ServerContext>,
     name: String,
     server: ServerId,
     state: Mutex<JobState>,
 }
 
-/// What is behind the lock.
 #[derive(Debug)]
 struct JobState {
-    machine: ServerJob,
+    session: ServerJob,
     connections: BTreeMap<Peer, RankConnections>,
-    session: Option<Arc<Session>>,
-    /// Control connections that end once their last message has left.
+    slots: Option<Arc<SlotTable>>,
+    /// Control connections that end after their last message.
     closing: Vec<Control>,
-    /// When the machine has something to do, as the timer knows it.
+    /// The session's timeout that the timer waits for.
     timeout: Option<Nanos>,
 }
 
@@ -59,22 +56,22 @@ struct JobState {
 #[derive(Debug, Default)]
 struct RankConnections {
     control: Option<Control>,
-    way: Option<Way>,
+    route: Option<RankRoute>,
     data: Option<Link>,
-    /// Set once the pair is of no more use, so that the reader of it ends its wait for memory.
-    gone: Arc<AtomicBool>,
+    /// Set when the pair is closed, so that its reader ends its wait for memory.
+    is_gone: Arc<AtomicBool>,
 }
 
-/// What is done behind the lock.
-enum Work {
-    Skip(EndTicket, Arc<Session>),
-    FindOwed(OwedTicket, Arc<Session>),
+/// An action that is performed without the lock.
+enum SlowAction {
+    Skip(EndTicket, Arc<SlotTable>),
+    FindOwed(OwedTicket, Arc<SlotTable>),
 }
 
 impl Job {
-    /// The job of a rank that is the first to connect.
-    pub(super) fn new(hall: Arc<Hall>, server: ServerId, hello: &Hello) -> Self {
-        let timeouts = hall.options.timeouts;
+    /// The job of the rank that connects first.
+    pub(super) fn new(context: Arc<ServerContext>, server: ServerId, hello: &Hello) -> Self {
+        let timeouts = context.options.timeouts;
         let settings = JobSettings {
             name: hello.job.clone(),
             server,
@@ -83,32 +80,32 @@ impl Job {
             survives: hello.survives,
             heartbeat: timeouts.heartbeat,
             reconnect: timeouts.reconnect,
-            look: Nanos::new(hall.options.say.get() / 2).max(LOOK_MIN),
+            look: Nanos::new(context.options.wait_report_interval.get() / 2).max(WAIT_CHECK_MIN),
         };
         let state = Mutex::new(JobState {
-            machine: ServerJob::new(settings, hall.now()),
+            session: ServerJob::new(settings, context.now()),
             connections: BTreeMap::new(),
-            session: None,
+            slots: None,
             closing: Vec::new(),
             timeout: None,
         });
-        Self { hall, name: hello.job.clone(), server, state }
+        Self { context, name: hello.job.clone(), server, state }
     }
 
     pub(super) fn is_over(&self) -> bool {
-        lock(&self.state).machine.is_over()
+        lock(&self.state).session.is_over()
     }
 
-    /// Ranks that are connected, or may reconnect.
+    /// The number of ranks that are connected, or may reconnect.
     pub(super) fn ranks(&self) -> u32 {
-        lock(&self.state).machine.ranks()
+        lock(&self.state).session.ranks()
     }
 
-    pub(super) fn parked_peak(&self) -> Bytes {
-        lock(&self.state).session.as_ref().map_or(Bytes::ZERO, |session| session.parked_peak())
+    pub(super) fn early_buffer_peak(&self) -> Bytes {
+        lock(&self.state).slots.as_ref().map_or(Bytes::ZERO, |slots| slots.early_buffer_peak())
     }
 
-    /// When the machine has something to do.
+    /// The session's timeout.
     pub(super) fn timeout(&self) -> Option<Nanos> {
         lock(&self.state).timeout
     }
@@ -118,7 +115,7 @@ impl Job {
         self.report(ServerJob::handle_timeout);
     }
 
-    /// Gives a connection that has not come yet its place, or refuses it.
+    /// Admit a connection by its HELLO, or refuse it.
     pub(super) fn admit(&self, hello: &Hello) -> Result<Peer, Refusal> {
         let hello = RankHello {
             rank: Rank(hello.rank),
@@ -130,17 +127,17 @@ impl Job {
             reconnects: hello.capabilities & CAN_RECONNECT > 0,
             role: if hello.role == foresee_wire::Role::Control { Role::Control } else { Role::Data },
         };
-        self.report(|machine, now| machine.admit(&hello, now))
+        self.report(|session, now| session.admit(&hello, now))
     }
 
-    /// A connection that was admitted did not come.
+    /// An admitted connection failed.
     pub(super) fn handle_not_connected(&self, peer: Peer) {
-        self.report(|machine, _| machine.handle_not_connected(peer));
+        self.report(|session, _| session.handle_not_connected(peer));
     }
 
-    /// Ends the job: every rank is told the reason, and `time` is theirs to hear it.
+    /// End the job: send every rank the reason, and wait up to `time` until it was sent.
     pub(super) fn end(&self, reason: &Refusal, time: Duration) {
-        self.report(|machine, _| machine.end(reason));
+        self.report(|session, _| session.end(reason));
         let closing = std::mem::take(&mut lock(&self.state).closing);
         for control in closing {
             control.drain(time);
@@ -148,94 +145,92 @@ impl Job {
         }
     }
 
-    /// A rank's control connection.
+    /// Attach a rank's control connection.
     pub(super) fn control(self: &Arc<Self>, peer: Peer, connection: Connection) {
-        let reader = ControlReader { job: Arc::clone(self), peer };
+        let handler = RankHandler { job: Arc::clone(self), peer };
         let name = format!("{}-{}", self.name, peer.rank);
-        // What it reads is handled once the machine knows of the connection.
+        // The lock holds messages back until the session knows the connection.
         let mut state = lock(&self.state);
-        match Control::start(&name, connection, self.hall.options.timeouts, reader) {
+        match Control::start(&name, connection, self.context.options.timeouts, handler) {
             Ok(control) => {
                 state.connections.entry(peer).or_default().control = Some(control);
                 self.connected(state, peer, Role::Control);
             }
             Err(why) => {
-                state.machine.handle_lost(peer, &why.to_string());
-                self.settle(state);
+                state.session.handle_lost(peer, &why.to_string());
+                self.perform_actions(state);
             }
         }
     }
 
-    /// A rank's data connection.
+    /// Attach a rank's data connection.
     pub(super) fn data(self: &Arc<Self>, peer: Peer, connection: Connection) {
         let link = connection.link();
         let mut state = lock(&self.state);
         let job = Arc::clone(self);
-        let broken = Box::new(move |why: WireError| {
+        let on_broken = Box::new(move |why: WireError| {
             let (text, silence) = (why.to_string(), why.is_silence());
-            job.report(|machine, now| machine.handle_data_closed(peer, &text, silence, now));
+            job.report(|session, now| session.handle_data_closed(peer, &text, silence, now));
         });
-        let timeouts = self.hall.options.timeouts;
-        let attached = self.hall.interfaces.attach(connection, Side::Listener, timeouts, broken);
-        let started = attached.and_then(|Path { interface, connection, receiver }| {
+        let timeouts = self.context.options.timeouts;
+        let attached = self.context.interfaces.attach(connection, Side::Listener, timeouts, on_broken);
+        let started = attached.and_then(|DataPath { interface, connection, receiver }| {
             let connections = state.connections.entry(peer).or_default();
-            connections.way = Some(Way { rank: peer.rank, connection, interface });
+            connections.route = Some(RankRoute { rank: peer.rank, connection, interface });
             connections.data = Some(link);
-            let (job, gone) = (Arc::clone(self), Arc::clone(&connections.gone));
-            thread::Builder::new()
-                .name(format!("foresee-sum-{}-{}", self.name, peer.rank))
-                .spawn(move || job.read(peer, receiver, &gone))
-                .map_err(|why| WireError::System { doing: "starting a thread", why })
+            let (job, is_gone) = (Arc::clone(self), Arc::clone(&connections.is_gone));
+            let name = format!("foresee-sum-{}-{}", self.name, peer.rank);
+            spawn(name, move || job.read(peer, receiver, &is_gone))
         });
         match started {
             Ok(_) => self.connected(state, peer, Role::Data),
             Err(why) => {
-                state.machine.handle_lost(peer, &why.to_string());
+                state.session.handle_lost(peer, &why.to_string());
                 state.close(peer, None);
-                self.settle(state);
+                self.perform_actions(state);
             }
         }
     }
 
-    /// Reports a connection to the machine; closes it if the job has ended since it was admitted.
+    /// Report a connection to the session; close it if the job has ended since it was admitted.
     fn connected(&self, mut state: MutexGuard<'_, JobState>, peer: Peer, role: Role) {
-        if let Err(refusal) = state.machine.handle_connected(peer, role) {
+        if let Err(refusal) = state.session.handle_connected(peer, role) {
             state.close(peer, Some(&refusal));
         }
-        self.settle(state);
+        self.perform_actions(state);
     }
 
-    /// Reports a fact to the machine, and does what it asks for.
+    /// Report a fact to the session, and perform its actions.
     fn report<R>(&self, fact: impl FnOnce(&mut ServerJob, Nanos) -> R) -> R {
-        let now = self.hall.now();
+        let now = self.context.now();
         let mut state = lock(&self.state);
-        let result = fact(&mut state.machine, now);
-        self.settle(state);
+        let result = fact(&mut state.session, now);
+        self.perform_actions(state);
         result
     }
 
-    /// Does what the machine asks for: first what never waits, in its order, then the rest without the lock.
-    fn settle(&self, mut state: MutexGuard<'_, JobState>) {
-        let mut works = Vec::new();
-        while let Some(action) = state.machine.poll_action() {
-            works.extend(self.perform(&mut state, action));
+    /// Perform the session's actions: first those that never wait, in their order, then the others without the lock.
+    fn perform_actions(&self, mut state: MutexGuard<'_, JobState>) {
+        let mut slow = Vec::new();
+        while let Some(action) = state.session.poll_action() {
+            slow.extend(self.perform(&mut state, action));
         }
-        let timeout = state.machine.poll_timeout();
+        let timeout = state.session.poll_timeout();
         let before = std::mem::replace(&mut state.timeout, timeout);
         drop(state);
         if timeout.is_some_and(|timeout| before.is_none_or(|before| timeout < before)) {
-            self.hall.timer.wake();
+            self.context.timer.wake();
         }
-        for work in works {
-            self.work(work);
+        for action in slow {
+            self.perform_slow(action);
         }
     }
 
-    fn perform(&self, state: &mut JobState, action: JobAction) -> Option<Work> {
+    fn perform(&self, state: &mut JobState, action: JobAction) -> Option<SlowAction> {
         match action {
             JobAction::Send { peer, message } => {
                 if let Some(control) = state.control(peer) {
-                    control.tell(translate::server_frame(message));
+                    control.send(translate::server_frame(message));
                 }
             }
             JobAction::Close { peer, reason } => state.close(peer, reason.as_ref()),
@@ -246,61 +241,59 @@ impl Job {
             }
             JobAction::Install(installation) => self.install(state, installation),
             JobAction::Route(peer) => {
-                let way = state.connections.get(&peer).and_then(|connections| connections.way.as_ref());
-                if let (Some(session), Some(way)) = (&state.session, way) {
-                    session.route(way);
+                let route = state.connections.get(&peer).and_then(|connections| connections.route.as_ref());
+                if let (Some(slots), Some(route)) = (&state.slots, route) {
+                    slots.set_route(route);
                 }
             }
             JobAction::Adopt(members) => {
-                if let Some(session) = &state.session {
-                    session.adopt(members);
+                if let Some(slots) = &state.slots {
+                    slots.set_members(members);
                 }
             }
             JobAction::Advance { oldest, forget } => {
-                if let Some(session) = &state.session {
-                    session.advance(oldest, forget);
+                if let Some(slots) = &state.slots {
+                    slots.advance(oldest, forget);
                 }
             }
-            JobAction::Skip(ticket) => return Some(Work::Skip(ticket, Arc::clone(state.session.as_ref()?))),
-            JobAction::FindOwed(ticket) => {
-                return Some(Work::FindOwed(ticket, Arc::clone(state.session.as_ref()?)));
-            }
+            JobAction::Skip(ticket) => return Some(SlowAction::Skip(ticket, state.slots.clone()?)),
+            JobAction::FindOwed(ticket) => return Some(SlowAction::FindOwed(ticket, state.slots.clone()?)),
             JobAction::Uninstall => {
-                if let Some(session) = state.session.take() {
-                    session.wake();
+                if let Some(slots) = state.slots.take() {
+                    slots.wake();
                 }
             }
         }
         None
     }
 
-    fn work(&self, work: Work) {
-        match work {
-            Work::Skip(ticket, session) => {
-                let skipped = session.skip(&ticket).map_err(|why| why.to_string());
-                self.report(|machine, _| match skipped {
-                    Ok(()) => machine.handle_skipped(&ticket),
-                    Err(why) => machine.handle_violation(ticket.peer(), &why),
+    fn perform_slow(&self, action: SlowAction) {
+        match action {
+            SlowAction::Skip(ticket, slots) => {
+                let skipped = slots.skip(&ticket).map_err(|why| why.to_string());
+                self.report(|session, _| match skipped {
+                    Ok(()) => session.handle_skipped(&ticket),
+                    Err(why) => session.handle_violation(ticket.peer(), &why),
                 });
             }
-            Work::FindOwed(ticket, session) => {
-                let owed = session.owed(&ticket);
-                let text = owed.first().map(|_| owed.describe(session.plan()).to_string());
-                self.report(|machine, _| machine.handle_owed(&ticket, text.as_deref()));
+            SlowAction::FindOwed(ticket, slots) => {
+                let owed = slots.owed(&ticket);
+                let text = owed.first().map(|_| owed.describe(slots.plan()).to_string());
+                self.report(|session, _| session.handle_owed(&ticket, text.as_deref()));
             }
         }
     }
 
     fn install(&self, state: &mut JobState, installation: Installation) {
-        let ways: Vec<Way> = state.connections.values().filter_map(|own| own.way.clone()).collect();
+        let routes: Vec<_> = state.connections.values().filter_map(|own| own.route.clone()).collect();
         let packet = NonZeroU32::new(installation.plan.config().packet_bytes)
             .map_or(PACKET_BYTES_MAX, |packet| packet.min(PACKET_BYTES_MAX));
-        for way in &ways {
-            way.interface.packet(packet);
+        for route in &routes {
+            route.interface.set_packet_bytes(packet);
         }
         let flow = Interface::flow_of(&self.name);
-        let session = Session::new(installation, self.server, ways, flow, &self.hall);
-        if let Some(before) = state.session.replace(Arc::new(session)) {
+        let slots = SlotTable::new(installation, self.server, routes, flow, &self.context);
+        if let Some(before) = state.slots.replace(Arc::new(slots)) {
             before.wake();
         }
     }
@@ -311,12 +304,12 @@ impl JobState {
         self.connections.get(&peer)?.control.as_ref()
     }
 
-    /// Closes both connections of a pair: at once, or when the rank was told the reason.
+    /// Close both connections of a pair: at once, or after the reason was sent.
     fn close(&mut self, peer: Peer, reason: Option<&Refusal>) {
         let Some(connections) = self.connections.remove(&peer) else { return };
-        connections.gone.store(true, Ordering::Relaxed);
-        if let Some(way) = &connections.way {
-            way.interface.close(way.connection);
+        connections.is_gone.store(true, Ordering::Relaxed);
+        if let Some(route) = &connections.route {
+            route.interface.close(route.connection);
         }
         if let Some(link) = &connections.data {
             link.shutdown();
@@ -330,14 +323,14 @@ impl JobState {
             (Some(control), None) => control.link().shutdown(),
             (None, _) => {}
         }
-        if let Some(session) = &self.session {
-            // A reader of it may wait for memory.
-            session.wake();
+        if let Some(slots) = &self.slots {
+            // Its reader may wait for memory.
+            slots.wake();
         }
     }
 }
 
-/// The reason that ranks are told when their server closes.
+/// The reason that ranks receive when their server closes.
 pub(super) fn stopped() -> Refusal {
     Refusal::new(RefusalCode::Closing, "the server is stopped")
 }

@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A server of gradients: admits ranks, separates their jobs, ends with its handle.
 //!
-//! It needs no model and no optimizer, and knows a job from its ranks' HELLO alone. Its memory per job is bounded: two
+//! It needs no model and no optimizer, and knows a job only from its ranks' HELLO. Its memory per job is bounded: two
 //! slots for each packet that it sums, and the early buffer. Peers without the secret, and ranks that do not fit a
 //! running job, are refused.
 
 mod job;
-mod session;
+mod slot_table;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::Instant;
 
 use foresee_grad_queue::{PACKET_BYTES_MIN, ServerId};
@@ -24,56 +24,54 @@ use foresee_wire::{
 use crate::error::ExchangeError;
 use crate::interface::{InterfaceStats, Interfaces};
 use crate::options::ServerOptions;
+use crate::sync::{Timer, lock, spawn};
 use crate::timeline::{Event, Timeline};
-use crate::timer::Timer;
 use crate::translate;
 use job::Job;
-use session::lock;
 
-/// A server, until it is dropped or closed.
+/// A server. Dropping it closes it.
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
-    hall: Arc<Hall>,
+    context: Arc<ServerContext>,
     closer: Closer,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
-/// What is common to all jobs.
+/// State that all jobs share.
 #[derive(Debug)]
-pub(super) struct Hall {
+pub(super) struct ServerContext {
     pub(super) options: ServerOptions,
-    /// Drawn at start.
+    /// The random id of this process.
     process: u64,
     jobs: Mutex<BTreeMap<String, Arc<Job>>>,
     pub(super) interfaces: Interfaces,
     visits: Mutex<ConnectionCounts>,
     pub(super) timeline: Timeline,
-    /// Time is counted from here.
+    /// The origin of the server's clock.
     start: Instant,
     timer: Timer,
 }
 
-/// What a server does now.
+/// State and counters of a server.
 #[derive(Clone, Debug, Default)]
 pub struct ServerStats {
-    /// Jobs, each with its ranks that are connected, or may come again.
+    /// Jobs, each with the number of its ranks that are connected or may reconnect.
     pub jobs: BTreeMap<String, u32>,
-    /// Connections so far.
-    pub visits: ConnectionCounts,
-    /// The most that any job had parked.
-    pub parked_peak: Bytes,
-    /// Of each interface.
+    /// Connections since the start.
+    pub visits: Visits,
+    /// The peak of the early buffer of any current job.
+    pub early_buffer_peak: Bytes,
+    /// Counters of each interface.
     pub interfaces: Vec<InterfaceStats>,
 }
 
 impl Server {
-    /// Listens, and serves in threads.
+    /// Listen, and serve in threads.
     ///
     /// # Errors
-    /// [`ExchangeError::System`]: the port is in use, or the address not of this machine.
+    /// [`ExchangeError::System`]: the port is in use, or the address is not of this host.
     pub fn start(options: ServerOptions) -> Result<Self, ExchangeError> {
-        let system = |why| ExchangeError::System(Arc::new(why));
         if options.jobs == 0 {
             return Err(ExchangeError::Setting {
                 name: "jobs",
@@ -89,64 +87,60 @@ impl Server {
             ..ListenOptions::default()
         };
         let keys = Arc::new(move |_: &foresee_wire::Hello| Some(secret.clone()));
-        let listener = Listener::bind(options.bind, keys, listen).map_err(system)?;
+        let listener = Listener::bind(options.bind, keys, listen)?;
         let (address, closer) = (listener.address(), listener.closer());
         let timeline = Timeline::new(options.timeline);
-        // What packets are ordinary is known with the first plan.
+        // The first plan sets the bytes of an ordinary packet.
         let own = || Interfaces::new(options.policy.pull(), PACKET_BYTES_MIN);
         let interfaces = options.interfaces.clone().unwrap_or_else(own);
         let (jobs, visits) = (Mutex::default(), Mutex::default());
-        let process = draw_session().map_err(system)?;
-        interfaces.enter(process);
+        let process = draw_session()?;
+        interfaces.add_process(process);
         let (start, timer) = (Instant::now(), Timer::default());
-        let hall = Arc::new(Hall { options, process, jobs, interfaces, visits, timeline, start, timer });
-        let spawn = |name: &str, work: Box<dyn FnOnce() + Send>| {
-            let named = thread::Builder::new().name(format!("foresee-{name}-{}", address.port()));
-            named.spawn(work).map_err(|why| system(WireError::System { doing: "starting a thread", why }))
-        };
-        let inside = Arc::clone(&hall);
-        let timers = spawn("timer", Box::new(move || inside.run_timers()))?;
-        let inside = Arc::clone(&hall);
-        let serves =
-            spawn("serve", Box::new(move || inside.receive(listener))).inspect_err(|_| hall.timer.close())?;
-        let threads = Mutex::new(vec![timers, serves]);
-        Ok(Self { address, hall, closer, threads })
+        let context =
+            Arc::new(ServerContext { options, process, jobs, interfaces, visits, timeline, start, timer });
+        let (port, in_timer, in_listener) = (address.port(), Arc::clone(&context), Arc::clone(&context));
+        let timer = spawn(format!("foresee-timer-{port}"), move || in_timer.run_timer())?;
+        let accept = spawn(format!("foresee-accept-{port}"), move || in_listener.accept(listener))
+            .inspect_err(|_| context.timer.close())?;
+        let threads = Mutex::new(vec![timer, accept]);
+        Ok(Self { address, context, closer, threads })
     }
 
-    /// Where it listens.
+    /// The address at which it listens.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What it does now.
+    /// State and counters.
     pub fn stats(&self) -> ServerStats {
-        let jobs = lock(&self.hall.jobs);
-        let mut stats = ServerStats { visits: *lock(&self.hall.visits), ..ServerStats::default() };
+        let jobs = lock(&self.context.jobs);
+        let mut stats = ServerStats { visits: *lock(&self.context.visits), ..ServerStats::default() };
         for (name, job) in &*jobs {
             stats.jobs.insert(name.clone(), job.ranks());
-            stats.parked_peak = stats.parked_peak.max(job.parked_peak());
+            stats.early_buffer_peak = stats.early_buffer_peak.max(job.early_buffer_peak());
         }
         drop(jobs);
-        stats.interfaces = self.hall.interfaces.stats();
+        stats.interfaces = self.context.interfaces.stats();
         stats
     }
 
-    /// What happened since the last call, where the options ask for a timeline; and how many events more, for which there
-    /// was no room. Events of all jobs, whose tensors have their numbers in their plans.
+    /// Events of all jobs since the last call, if the options ask for a timeline, and how many more were dropped. Tensors
+    /// have their ids in their plans.
     pub fn take_timeline(&self) -> (Vec<Event>, u64) {
-        self.hall.timeline.take()
+        self.context.timeline.take()
     }
 
-    /// Ends every job, each rank with a reason, and listens no more.
+    /// End every job, each rank with a reason, and stop listening.
     pub fn close(&self) {
         self.closer.close();
-        self.hall.timer.close();
+        self.context.timer.close();
         for thread in lock(&self.threads).drain(..) {
             let _ = thread.join();
         }
-        let jobs = std::mem::take(&mut *lock(&self.hall.jobs));
+        let jobs = std::mem::take(&mut *lock(&self.context.jobs));
         for job in jobs.into_values() {
-            job.end(&job::stopped(), self.hall.options.timeouts.handshake.into());
+            job.end(&job::stopped(), self.context.options.timeouts.handshake.into());
         }
     }
 }
@@ -157,13 +151,13 @@ impl Drop for Server {
     }
 }
 
-impl Hall {
-    fn receive(self: Arc<Self>, mut listener: Listener) {
+impl ServerContext {
+    fn accept(self: Arc<Self>, mut listener: Listener) {
         loop {
             let arrival = match listener.accept(Wait::Forever) {
                 Ok(Some(arrival)) => arrival,
                 Err(WireError::Late { .. }) => continue,
-                // It was closed, or can listen no more; jobs that run go on.
+                // It was closed, or failed; running jobs continue.
                 Ok(None) | Err(_) => return,
             };
             *lock(&self.visits) = listener.counts();
@@ -176,8 +170,8 @@ impl Hall {
         Nanos::from(self.start.elapsed())
     }
 
-    /// Reports to each job when its time has come, until the timer is closed.
-    fn run_timers(&self) {
+    /// Report passed time to jobs, until the timer is closed.
+    fn run_timer(&self) {
         loop {
             let jobs: Vec<_> = lock(&self.jobs).values().cloned().collect();
             let next = jobs.iter().filter_map(|job| job.timeout()).min();
@@ -193,7 +187,7 @@ impl Hall {
         }
     }
 
-    /// Takes a proved connection into its job, or says why not.
+    /// Admit an authenticated connection to its job, or refuse it.
     fn admit(self: &Arc<Self>, arrival: Arrival) {
         let hello = arrival.hello().clone();
         let refuse = |arrival: Arrival, code, text: String| {

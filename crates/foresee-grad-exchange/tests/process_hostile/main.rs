@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A peer that has the secret and then sends what no peer should, to a server and to a rank.
+//! A peer that has the secret and then sends invalid bytes, to a server and to a rank.
 //!
-//! No thread panics, memory stays within the plan, and another job on the same server goes on.
+//! No thread panics, memory stays within the plan, and another job on the same server continues.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod healthy_job;
 mod memory;
-mod quiet;
+mod noise;
 mod tap;
-mod words;
 
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -16,7 +16,9 @@ use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use foresee_grad_exchange::{Exchange, ExchangeError, Gradient, RankOptions, Server, ServerOptions};
+use foresee_grad_exchange::{
+    ExchangeError, Gradient, GradientExchange, RankOptions, Server, ServerExchange, ServerOptions,
+};
 use foresee_grad_queue::{Pattern, PlanConfig, TensorId, TensorSpec, Wire};
 use foresee_testkit::{property, wait_until};
 use foresee_units::Nanos;
@@ -24,31 +26,31 @@ use foresee_wire::{
     Connection, DialOptions, FaultCode, Header, Hello, Kind, ListenOptions, Listener, Message, Plan, Purpose,
     Role, Secret, Timeouts, Wait, Welcome, dial,
 };
+use healthy_job::{HealthyJob, LONG, PACKET, options, tensor};
 use memory::{Counting, most_during};
+use noise::{Noise, noise};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use quiet::{LONG, PACKET, Quiet, options, tensor};
-use tap::{Tap, Way};
-use words::{Word, words};
+use tap::{Direction, Tap};
 
 #[global_allocator]
 static MEMORY: Counting = Counting;
 
-/// All tests together are far below it: plans here have 100 KB.
+/// Far above the use of all tests: plans here have 100 KB.
 const MEMORY_MAX: usize = 32 << 20;
 const CASES: u32 = 300;
 /// The order of a rank's two connections.
 const CONTROL: usize = 0;
 const DATA: usize = 1;
 
-/// Of threads of this crate.
+/// Panics of threads of this crate.
 static PANICS: AtomicUsize = AtomicUsize::new(0);
 
-/// One test at a time: memory and panics are the process's.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    static WATCH: Once = Once::new();
-    WATCH.call_once(|| {
+/// Run one test at a time, since memory and panics are counted per process.
+fn exclusive() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             if thread::current().name().is_some_and(|name| name.starts_with("foresee")) {
@@ -57,10 +59,10 @@ fn alone() -> MutexGuard<'static, ()> {
             usual(panic);
         }));
     });
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Many cases of chance, with a bound on memory and none on what they are told.
+/// Try random cases with a bound on memory.
 fn try_all<T: std::fmt::Debug>(cases: u32, given: impl Strategy<Value = T>, mut case: impl FnMut(T)) {
     let config = Config { max_shrink_iters: 60, ..property(cases) };
     let case = std::cell::RefCell::new(&mut case);
@@ -78,15 +80,15 @@ fn try_all<T: std::fmt::Debug>(cases: u32, given: impl Strategy<Value = T>, mut 
 }
 
 fn serve(secret: &Secret) -> Server {
-    Server::start(ServerOptions { timeouts: patience(), ..options_of(secret) }).unwrap()
+    Server::start(ServerOptions { timeouts: server_timeouts(), ..options_of(secret) }).unwrap()
 }
 
 fn options_of(secret: &Secret) -> ServerOptions {
     ServerOptions::new("127.0.0.1:0".parse().unwrap(), secret.clone())
 }
 
-/// Of a server, which waits for the rest of a message whose length was damaged: it never comes.
-fn patience() -> Timeouts {
+/// Short, since a server waits in vain for the rest of a message whose length was damaged.
+fn server_timeouts() -> Timeouts {
     Timeouts::new(Nanos::from_secs(3)).unwrap()
 }
 
@@ -99,10 +101,11 @@ fn plan() -> Vec<u8> {
     foresee_grad_queue::Plan::new(config, tensors()).unwrap().encode()
 }
 
-/// Both connections of a lone rank that is driven by hand.
-fn dial_by_hand(server: SocketAddr, secret: &Secret, survives: bool) -> [Connection; 2] {
+/// Both connections of a single rank that the test drives.
+fn dial_by_hand(server: SocketAddr, secret: &Secret, continue_on_rank_loss: bool) -> [Connection; 2] {
     [Role::Control, Role::Data].map(|role| {
-        let hello = Hello { survives, ..Hello::new(Purpose::Gradients, role, "noise", 0, 1) };
+        let hello =
+            Hello { survives: continue_on_rank_loss, ..Hello::new(Purpose::Gradients, role, "noise", 0, 1) };
         dial(server, hello, secret, &DialOptions::default(), Wait::within(LONG)).unwrap()
     })
 }
@@ -112,34 +115,34 @@ fn propose(control: &mut Connection, body: Vec<u8>) {
     control.sender.send_message(&proposal, 0, Wait::within(LONG)).unwrap();
 }
 
-/// A server that is driven by hand.
+/// A server that the test drives.
 fn listen(secret: &Secret) -> Listener {
     let key = secret.clone();
     let keys = Arc::new(move |_: &Hello| Some(key.clone()));
     Listener::bind("127.0.0.1:0".parse().unwrap(), keys, ListenOptions::default()).unwrap()
 }
 
-/// The next connection of a rank, taken in.
-fn arrive(listener: &mut Listener) -> Connection {
+/// Accept the next connection of a rank.
+fn accept(listener: &mut Listener) -> Connection {
     let arrival = listener.accept(Wait::within(LONG)).unwrap().expect("the rank dials");
     arrival.welcome(Welcome::default(), Wait::within(LONG)).unwrap()
 }
 
-/// What a rank proposes.
+/// The plan that a rank proposes.
 fn proposed(control: &mut Connection) -> Vec<u8> {
-    let Some(Message::Plan(proposed)) = hear(control) else { panic!("a rank proposes first") };
+    let Some(Message::Plan(proposed)) = next_message(control) else { panic!("a rank proposes first") };
     proposed.body
 }
 
-/// Agrees to whatever a lone rank proposes.
+/// Agree to the proposal of a single rank.
 fn agree_by_hand(control: &mut Connection) {
     let body = proposed(control);
     let plan = Message::Plan(Plan { generation: 1, body });
     control.sender.send_message(&plan, 0, Wait::within(LONG)).unwrap();
 }
 
-/// The next message that is no sign of life; `None` at the end.
-fn hear(control: &mut Connection) -> Option<Message> {
+/// The next message other than a heartbeat; `None` at the end.
+fn next_message(control: &mut Connection) -> Option<Message> {
     loop {
         match control.receiver.next_message(Wait::within(LONG)).unwrap() {
             Some(Message::Ping(_)) => {}
@@ -148,105 +151,114 @@ fn hear(control: &mut Connection) -> Option<Message> {
     }
 }
 
-/// Ranks of the hostile job at a server.
-fn visitors(server: &Server) -> u32 {
+/// The number of the hostile job's ranks at a server.
+fn hostile_ranks(server: &Server) -> u32 {
     server.stats().jobs.get("noise").copied().unwrap_or(0)
 }
 
-fn on(word: &Word) -> usize {
-    if word.on_data { DATA } else { CONTROL }
+fn connection_of(noise: &Noise) -> usize {
+    if noise.on_data { DATA } else { CONTROL }
 }
 
 #[test]
-fn whatever_a_proved_rank_says_ends_its_own_job_alone() {
-    let _alone = alone();
+fn invalid_bytes_of_an_authenticated_rank_end_only_its_own_job() {
+    let _guard = exclusive();
     let secret = Secret::draw().unwrap();
     let server = serve(&secret);
-    let quiet = Quiet::start(server.address(), &secret);
-    try_all(CASES, (any::<bool>(), any::<bool>(), words(plan())), |(agreed, survives, words)| {
-        let tap = Tap::before(server.address(), 2);
-        let [mut control, data] = dial_by_hand(tap.address(), &secret, survives);
-        if agreed {
-            propose(&mut control, plan());
-            assert!(matches!(hear(&mut control), Some(Message::Plan(_))));
-        }
-        for word in &words {
-            tap.say(Way::Up, on(word), &word.bytes);
-        }
-        drop((control, data));
-        assert!(tap.ends(), "the server holds on to a rank that has left");
-        wait_until("the server has forgotten the rank", || visitors(&server) == 0);
-    });
-    quiet.end();
+    let healthy = HealthyJob::start(server.address(), &secret);
+    try_all(
+        CASES,
+        (any::<bool>(), any::<bool>(), noise(plan())),
+        |(agreed, continue_on_rank_loss, noise)| {
+            let tap = Tap::before(server.address(), 2);
+            let [mut control, data] = dial_by_hand(tap.address(), &secret, continue_on_rank_loss);
+            if agreed {
+                propose(&mut control, plan());
+                assert!(matches!(next_message(&mut control), Some(Message::Plan(_))));
+            }
+            for bytes in &noise {
+                tap.inject(Direction::ToListener, connection_of(bytes), &bytes.bytes);
+            }
+            drop((control, data));
+            assert!(tap.ends(), "the server keeps a connection of a rank that has left");
+            wait_until("the server has forgotten the rank", || hostile_ranks(&server) == 0);
+        },
+    );
+    healthy.end();
 }
 
 #[test]
-fn whatever_a_proved_server_says_is_an_error_of_the_rank() {
-    let _alone = alone();
+fn invalid_bytes_of_an_authenticated_server_are_an_error_of_the_rank() {
+    let _guard = exclusive();
     let secret = Secret::draw().unwrap();
-    try_all(CASES, (any::<bool>(), any::<bool>(), words(plan())), |(agreed, survives, words)| {
-        let mut listener = listen(&secret);
-        let tap = Tap::before(listener.address(), 2);
-        let options = RankOptions { survives, ..options("noise", 0, 1, tap.address(), &secret) };
-        let rank = thread::spawn(move || {
-            let exchange = Exchange::open(options).unwrap();
-            train_until_it_ends(&exchange)
-        });
-        let (mut control, data) = (arrive(&mut listener), arrive(&mut listener));
-        if agreed {
-            agree_by_hand(&mut control);
-            assert!(matches!(hear(&mut control), Some(Message::RoundEnd(_))));
-        } else {
-            proposed(&mut control);
-        }
-        for word in &words {
-            tap.say(Way::Down, on(word), &word.bytes);
-        }
-        drop((control, data));
-        let error = rank.join().unwrap();
-        assert!(!matches!(error, ExchangeError::Closed), "{error}");
-        assert!(tap.ends(), "the rank holds on to a server that has left");
-    });
+    try_all(
+        CASES,
+        (any::<bool>(), any::<bool>(), noise(plan())),
+        |(agreed, continue_on_rank_loss, noise)| {
+            let mut listener = listen(&secret);
+            let tap = Tap::before(listener.address(), 2);
+            let options =
+                RankOptions { continue_on_rank_loss, ..options("noise", 0, 1, tap.address(), &secret) };
+            let rank = thread::spawn(move || {
+                let exchange = ServerExchange::open(options).unwrap();
+                train_until_it_ends(&exchange)
+            });
+            let (mut control, data) = (accept(&mut listener), accept(&mut listener));
+            if agreed {
+                agree_by_hand(&mut control);
+                assert!(matches!(next_message(&mut control), Some(Message::RoundEnd(_))));
+            } else {
+                proposed(&mut control);
+            }
+            for bytes in &noise {
+                tap.inject(Direction::ToDialler, connection_of(bytes), &bytes.bytes);
+            }
+            drop((control, data));
+            let error = rank.join().unwrap();
+            assert!(!matches!(error, ExchangeError::Closed), "{error}");
+            assert!(tap.ends(), "the rank keeps a connection of a server that has left");
+        },
+    );
 }
 
 #[test]
 #[cfg(target_os = "linux")]
-fn a_rank_that_leaves_in_the_middle_of_a_sum_leaves_no_thread() {
-    let _alone = alone();
+fn a_rank_that_leaves_in_the_middle_of_a_sum_leaves_no_thread_behind() {
+    let _guard = exclusive();
     let secret = Secret::draw().unwrap();
     let mut listener = listen(&secret);
     let tap = Tap::before(listener.address(), 2);
     let options = options("noise", 0, 1, tap.address(), &secret);
     let rank = thread::spawn(move || {
-        let exchange = Exchange::open(options).unwrap();
+        let exchange = ServerExchange::open(options).unwrap();
         exchange.agree(tensors()).unwrap();
         exchange.push(TensorId(0), Gradient::from_bytes(vec![1; 28])).unwrap();
         exchange
     });
-    let (mut control, mut data) = (arrive(&mut listener), arrive(&mut listener));
+    let (mut control, mut data) = (accept(&mut listener), accept(&mut listener));
     agree_by_hand(&mut control);
     let pushed = data.receiver.header(Wait::within(LONG)).unwrap().expect("it pushes");
     let sum = Header { kind: Kind::Sum, contributors: 1, checksum: None, ..pushed };
-    tap.say(Way::Down, DATA, &[&sum.encode().unwrap()[..], &[0; 12]].concat());
-    // Those of the test before may still be about to end.
-    wait_until("no other reads sums", || landing_threads() == 1);
+    tap.inject(Direction::ToDialler, DATA, &[&sum.encode().unwrap()[..], &[0; 12]].concat());
+    // Threads of an earlier test may not have ended yet.
+    wait_until("no other reads sums", || sum_readers() == 1);
     drop(rank.join().unwrap());
-    wait_until("the thread that waited for the rest has ended", || landing_threads() == 0);
+    wait_until("the thread that waited for the rest has ended", || sum_readers() == 0);
     drop((control, data));
     assert!(tap.ends());
 }
 
 /// Threads of this process that read sums.
 #[cfg(target_os = "linux")]
-fn landing_threads() -> usize {
+fn sum_readers() -> usize {
     let names = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path().join("comm"));
-    // A thread may end while they are looked at.
+    // A thread may end during the search.
     let names = names.filter_map(|name| std::fs::read_to_string(name).ok());
-    names.filter(|name| name.starts_with("foresee-land")).count()
+    names.filter(|name| name.starts_with("foresee-recv")).count()
 }
 
-/// What ends a rank that never ends by itself.
-fn train_until_it_ends(exchange: &Exchange) -> ExchangeError {
+/// Train until the exchange fails, and return the error.
+fn train_until_it_ends(exchange: &ServerExchange) -> ExchangeError {
     let trained = (|| {
         exchange.agree(tensors())?;
         for (tensor, spec) in (0..).map(TensorId).zip(tensors()) {
@@ -254,7 +266,7 @@ fn train_until_it_ends(exchange: &Exchange) -> ExchangeError {
             exchange.push(tensor, Gradient::from_bytes(bytes))?;
         }
         exchange.end_round(LONG)?;
-        // What has landed can be waited for whatever is lost; the next round cannot end.
+        // Received averages stay available after a loss; the next round cannot end.
         let mut lost = Ok(());
         wait_until("the end of a rank whose server has left", || {
             lost = exchange.end_round(Duration::ZERO).map(drop);
@@ -266,17 +278,19 @@ fn train_until_it_ends(exchange: &Exchange) -> ExchangeError {
 }
 
 #[test]
-fn a_data_connection_that_cannot_be_understood_ends_the_job_with_the_reason() {
-    let _alone = alone();
+fn a_data_connection_without_valid_frames_ends_the_job_with_the_reason() {
+    let _guard = exclusive();
     let secret = Secret::draw().unwrap();
     let server = serve(&secret);
-    for noise in [&b"what is this?"[..], &[0xF5, 1, 1, 0x81]] {
+    for bytes in [&b"what is this?"[..], &[0xF5, 1, 1, 0x81]] {
         let tap = Tap::before(server.address(), 2);
         let [mut control, data] = dial_by_hand(tap.address(), &secret, false);
         propose(&mut control, plan());
-        assert!(matches!(hear(&mut control), Some(Message::Plan(_))));
-        tap.say(Way::Up, DATA, &[noise, &[0; 40]].concat());
-        let Some(Message::Error(fault)) = hear(&mut control) else { panic!("the rank was not told") };
+        assert!(matches!(next_message(&mut control), Some(Message::Plan(_))));
+        tap.inject(Direction::ToListener, DATA, &[bytes, &[0; 40]].concat());
+        let Some(Message::Error(fault)) = next_message(&mut control) else {
+            panic!("the rank received no reason")
+        };
         assert_eq!((fault.code, fault.rank), (FaultCode::Protocol, Some(0)));
         assert!(fault.text.contains("a frame from 127.0.0.1"), "{fault}");
         drop((control, data));

@@ -6,7 +6,7 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// No test comes near it, and no machine is brought down by it.
+/// Far above the use of any test, and far below the memory of a host.
 const LIMIT: usize = 2 << 30;
 
 static NOW: AtomicUsize = AtomicUsize::new(0);
@@ -14,7 +14,7 @@ static MOST: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) struct Counting;
 
-// SAFETY: memory comes from the system's allocator and goes back to it as it came; null is an allocator's way to refuse.
+// SAFETY: memory comes from the system's allocator and returns to it unchanged; null is a valid refusal.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let now = NOW.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
@@ -23,7 +23,7 @@ unsafe impl GlobalAlloc for Counting {
             return std::ptr::null_mut();
         }
         MOST.fetch_max(now, Ordering::Relaxed);
-        // SAFETY: the caller's promises are those that the system's allocator asks for.
+        // SAFETY: the caller makes the promises that the system's allocator requires.
         unsafe { System.alloc(layout) }
     }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A tap between a dialler and its listener: it passes their bytes on, and sends bytes of its own to either.
+//! A proxy between a dialler and its listener that forwards their bytes, and injects others.
 //!
-//! It reads frames only until both sides have proved themselves to each other.
+//! It parses frames only until both sides are authenticated.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -11,18 +11,16 @@ use std::time::Duration;
 
 use foresee_wire::HEADER_BYTES;
 
-/// Whoever lets a connection live for so long without a word does not end it any more. Signs of life are words.
+/// A side that leaves a connection silent for this long, without heartbeats, will never end it.
 const LONG: Duration = Duration::from_secs(20);
-/// Frames of a side before the other one believes it.
+/// Frames of a side until the other one has authenticated it.
 const PROOF_FRAMES: usize = 2;
 
-/// Where bytes go.
+/// The receiver of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
-    /// To the listener.
-    Up,
-    /// To the dialler.
-    Down,
+pub(crate) enum Direction {
+    ToListener,
+    ToDialler,
 }
 
 pub(crate) struct Tap {
@@ -38,12 +36,12 @@ struct Pair {
 }
 
 impl Tap {
-    /// Before the listener at `target`, for `connections` of one dialler.
+    /// A proxy of the listener at `target`, for `connections` of one dialler.
     pub(crate) fn before(target: SocketAddr, connections: usize) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let pairs: Arc<Mutex<Vec<Pair>>> = Arc::default();
-        let kept = Arc::clone(&pairs);
+        let shared = Arc::clone(&pairs);
         let accepting = thread::spawn(move || {
             for connection in 0..connections {
                 let (near, _) = listener.accept().unwrap();
@@ -53,8 +51,8 @@ impl Tap {
                     end.set_read_timeout(Some(LONG)).unwrap();
                 }
                 let twice = |stream: &TcpStream| stream.try_clone().unwrap();
-                let mut all = kept.lock().unwrap();
-                // There before its first byte has passed.
+                let mut all = shared.lock().unwrap();
+                // Registered before its first byte is forwarded.
                 all.push(Pair { near: twice(&near), far: twice(&far), pumps: Vec::new() });
                 for (from, to) in [(twice(&near), twice(&far)), (twice(&far), twice(&near))] {
                     all[connection].pumps.push(thread::spawn(move || pump(from, to)));
@@ -64,21 +62,21 @@ impl Tap {
         Self { address, pairs, accepting: Some(accepting) }
     }
 
-    /// Whom to dial.
+    /// The address to dial.
     pub(crate) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Says what nobody has said. What cannot be said any more need not be.
-    pub(crate) fn say(&self, way: Way, connection: usize, bytes: &[u8]) {
+    /// Inject bytes. Errors of a connection that has ended are ignored.
+    pub(crate) fn inject(&self, direction: Direction, connection: usize, bytes: &[u8]) {
         let pairs = self.pairs.lock().unwrap();
         let pair = &pairs[connection];
-        let mut to = if way == Way::Up { &pair.far } else { &pair.near };
+        let mut to = if direction == Direction::ToListener { &pair.far } else { &pair.near };
         to.set_write_timeout(Some(LONG / 10)).unwrap();
         let _ = to.write_all(bytes);
     }
 
-    /// Whether all connections came to their end by themselves, once one side has left.
+    /// Whether all connections end after one side has left.
     pub(crate) fn ends(mut self) -> bool {
         self.accepting.take().unwrap().join().unwrap();
         let pairs = std::mem::take(&mut *self.pairs.lock().unwrap());
@@ -88,7 +86,7 @@ impl Tap {
     }
 }
 
-/// Passes bytes on until either end is gone; false if neither ever is.
+/// Forward bytes until either end closes; false if neither does.
 fn pump(mut from: TcpStream, mut to: TcpStream) -> bool {
     let ended = (|| -> std::io::Result<()> {
         for _ in 0..PROOF_FRAMES {
@@ -100,13 +98,13 @@ fn pump(mut from: TcpStream, mut to: TcpStream) -> bool {
             to.write_all(&header)?;
             to.write_all(&body)?;
         }
-        let mut room = [0; 4096];
+        let mut buffer = [0; 4096];
         loop {
-            let count = from.read(&mut room)?;
+            let count = from.read(&mut buffer)?;
             if count == 0 {
                 return Ok(());
             }
-            to.write_all(&room[..count])?;
+            to.write_all(&buffer[..count])?;
         }
     })();
     let _ = to.shutdown(Shutdown::Write);

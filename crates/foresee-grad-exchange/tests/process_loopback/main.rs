@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Ranks and servers of one process over real sockets.
 //!
-//! The tests of `foresee-grad-session` try the protocol without sockets. The tests here are for what only sockets and
-//! threads show: the bits after the byte path, shares of an interface, measured rates, real timers, and connections that
-//! end while bytes are in flight.
+//! `foresee-grad-session` tests the protocol without sockets. The tests here need sockets and threads: the bits after the
+//! byte path, shares of an interface, measured rates, real timers, and connections that end while bytes are in flight.
 
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 #![allow(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "values drawn for a test")]
@@ -11,17 +10,18 @@
 mod dialling;
 mod losses;
 mod lost_rank;
+mod proxy;
 mod setup;
 mod two_jobs;
 #[path = "../values/mod.rs"]
 mod values;
-mod wires;
 
 use std::num::NonZeroU32;
 use std::thread;
 
 use foresee_grad_exchange::{
-    Exchange, ExchangeError, Gradient, InterfaceStats, Interfaces, RankOptions, Server, ServerOptions,
+    ExchangeError, Gradient, GradientExchange, InterfaceStats, Interfaces, RankOptions, Server,
+    ServerExchange, ServerOptions,
 };
 use foresee_grad_queue::{Dtype, Pattern, Policy, TensorId, Wire, packet_bytes};
 use foresee_units::{Bytes, BytesPerSecond};
@@ -31,7 +31,7 @@ use setup::{PACKET, Setup, end, ids, tensors, train, train_rank, wait};
 use values::{gradient, spec};
 
 #[test]
-fn averages_have_the_bits_of_the_reference_for_any_ranks_servers_policies_and_wires() {
+fn averages_equal_the_reference_bit_for_bit_for_all_worlds_policies_and_wire_dtypes() {
     for (world, servers) in [(1, 1), (1, 3), (2, 1), (3, 2), (5, 3)] {
         train(&Setup::new(world, servers), 7);
     }
@@ -53,37 +53,37 @@ fn averages_have_the_bits_of_the_reference_for_any_ranks_servers_policies_and_wi
     }
 }
 
-/// Three ranks with a server beside each, and `extra` servers on their own.
-fn train_beside(setup: &Setup, extra: u16) {
+/// Train three ranks with a colocated server each, and `extra` dedicated servers.
+fn train_with_colocated(setup: &Setup, extra: u16) {
     let secret = Secret::draw().unwrap();
     let others = Setup { servers: extra, ..setup.clone() }.serve(&secret);
-    let beside: Vec<_> = (0..3)
+    let colocated: Vec<_> = (0..3)
         .map(|_| {
             let interfaces = Interfaces::new(setup.policy.push(), NonZeroU32::new(PACKET).unwrap());
             let options = ServerOptions {
                 policy: setup.policy,
-                park: setup.park,
+                early_buffer: setup.early_buffer,
                 interfaces: Some(interfaces.clone()),
                 ..ServerOptions::new("127.0.0.1:0".parse().unwrap(), secret.clone())
             };
             (Server::start(options).unwrap(), interfaces)
         })
         .collect();
-    let servers = beside.iter().map(|(server, _)| server).chain(&others);
+    let servers = colocated.iter().map(|(server, _)| server).chain(&others);
     let addresses: Vec<_> = servers.map(Server::address).collect();
     let ranks: Vec<_> = (0..)
-        .zip(&beside)
+        .zip(&colocated)
         .map(|(rank, (_, interfaces))| {
             let options = RankOptions {
                 servers: addresses.clone(),
                 shares: Pattern::mixed(3, extra).unwrap().shares().to_vec(),
                 interfaces: Some(interfaces.clone()),
-                beside: 3,
+                colocated: 3,
                 ..setup.rank(rank, &others, &secret)
             };
             let setup = setup.clone();
             thread::spawn(move || {
-                let exchange = Exchange::open(options).unwrap();
+                let exchange = ServerExchange::open(options).unwrap();
                 train_rank(&setup, &exchange, 5);
                 exchange.stats()
             })
@@ -97,20 +97,20 @@ fn train_beside(setup: &Setup, extra: u16) {
 }
 
 #[test]
-fn servers_beside_ranks_and_on_machines_of_their_own_share_the_sums() {
+fn colocated_and_dedicated_servers_share_the_sums() {
     let setup = Setup::new(3, 0);
     for extra in [0, 2] {
-        train_beside(&setup, extra);
+        train_with_colocated(&setup, extra);
     }
-    train_beside(&Setup { wire: Wire::Bf16, ..setup.clone() }, 0);
-    train_beside(&Setup { park: Bytes::ZERO, ..setup }, 0);
+    train_with_colocated(&Setup { wire: Wire::Bf16, ..setup.clone() }, 0);
+    train_with_colocated(&Setup { early_buffer: Bytes::ZERO, ..setup }, 0);
 }
 
 #[test]
-fn misuse_is_refused_and_costs_nothing() {
+fn misuse_is_refused_without_side_effects() {
     let setup = Setup::new(1, 1);
-    let uneven = RankOptions { local: 3, ..setup.rank(0, &[], &Secret::draw().unwrap()) };
-    assert!(matches!(Exchange::open(uneven), Err(ExchangeError::Setting { .. })));
+    let uneven = RankOptions { local_world: 3, ..setup.rank(0, &[], &Secret::draw().unwrap()) };
+    assert!(matches!(ServerExchange::open(uneven), Err(ExchangeError::Setting { .. })));
     setup.run(move |exchange| {
         assert!(exchange.push(TensorId(0), Gradient::from_bytes(vec![0; 4])).is_err(), "before a plan");
         exchange.agree(tensors()).unwrap();
@@ -127,19 +127,19 @@ fn misuse_is_refused_and_costs_nothing() {
 }
 
 #[test]
-fn without_a_size_packets_are_cut_for_what_the_link_has_delivered() {
+fn without_a_packet_size_packets_suit_the_measured_rate_of_the_link() {
     let (setup, secret) = (Setup::new(1, 1), Secret::draw().unwrap());
     let servers = setup.serve(&secret);
     let options = RankOptions { packet_bytes: None, ..setup.rank(0, &servers, &secret) };
-    let exchange = Exchange::open(options).unwrap();
+    let exchange = ServerExchange::open(options).unwrap();
     let specs = vec![spec("large", Dtype::F32, 16 << 20, 0)];
-    let cut_for = |rate| packet_bytes(BytesPerSecond::new(rate)).get();
+    let size_for = |rate| packet_bytes(BytesPerSecond::new(rate)).get();
     let plan = exchange.agree(specs.clone()).unwrap();
-    assert_eq!(plan.config().packet_bytes, cut_for(125_000_000), "nobody has measured anything");
+    assert_eq!(plan.config().packet_bytes, size_for(125_000_000), "no rate was measured");
     exchange.push(TensorId(0), Gradient::from_bytes(gradient(&specs[0], 0, 0))).unwrap();
     end(&exchange);
     wait(&exchange, &ids(&specs));
-    // 64 MB take longer than an interval of the measurement; the last acknowledgment may still be on its way.
+    // 64 MB take longer than an interval of the measurement; the last acknowledgment may still be in flight.
     let rate = || exchange.stats().interfaces[0].rate;
     let (plan, known) = loop {
         let before = rate();
@@ -149,5 +149,5 @@ fn without_a_size_packets_are_cut_for_what_the_link_has_delivered() {
         }
     };
     assert!(known > 0);
-    assert_eq!(plan.config().packet_bytes, cut_for(known));
+    assert_eq!(plan.config().packet_bytes, size_for(known));
 }

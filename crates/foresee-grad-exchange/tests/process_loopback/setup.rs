@@ -7,7 +7,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use foresee_grad_exchange::{Exchange, ExchangeError, Gradient, RankOptions, Server, ServerOptions, Waited};
+use foresee_grad_exchange::{
+    ExchangeError, Gradient, GradientExchange, RankOptions, Server, ServerExchange, ServerOptions,
+    WaitOutcome,
+};
 use foresee_grad_queue::{Dtype, Policy, TensorId, TensorSpec, Wire, sum};
 use foresee_testkit::{WATCHDOG, wait_until};
 use foresee_units::{Bytes, GAMMA, Nanos, Rank};
@@ -18,10 +21,10 @@ use crate::values::{gradient, spec};
 pub(crate) const LONG: Duration = WATCHDOG;
 pub(crate) const PACKET: u32 = 4096;
 
-/// Moments drawn from a seed.
-pub(crate) struct Dice(u64);
+/// Pseudorandom numbers.
+pub(crate) struct Random(u64);
 
-impl Dice {
+impl Random {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed.wrapping_mul(GAMMA) | 1)
     }
@@ -41,29 +44,38 @@ pub(crate) struct Setup {
     pub(crate) policy: Policy,
     pub(crate) wire: Wire,
     pub(crate) timeout: Nanos,
-    pub(crate) park: Bytes,
+    pub(crate) early_buffer: Bytes,
     pub(crate) recover: bool,
-    pub(crate) survives: bool,
+    pub(crate) continue_on_rank_loss: bool,
 }
 
 impl Setup {
     pub(crate) fn new(world: u32, servers: u16) -> Self {
         let timeout = Nanos::from_secs(30);
-        let park = Bytes::new(64 << 20);
+        let early_buffer = Bytes::new(64 << 20);
         let (policy, wire) = (Policy::foresee(), Wire::Own);
-        Self { world, servers, policy, wire, timeout, park, recover: true, survives: false }
+        Self {
+            world,
+            servers,
+            policy,
+            wire,
+            timeout,
+            early_buffer,
+            recover: true,
+            continue_on_rank_loss: false,
+        }
     }
 
     pub(crate) fn serve(&self, secret: &Secret) -> Vec<Server> {
         (0..self.servers).map(|_| self.serve_at("127.0.0.1:0".parse().unwrap(), secret)).collect()
     }
 
-    /// A server at this address, which another one may just have left.
+    /// A server at this address, at which another one may have just closed.
     pub(crate) fn serve_at(&self, address: SocketAddr, secret: &Secret) -> Server {
         let options = ServerOptions {
             policy: self.policy,
             timeouts: Timeouts::new(self.timeout).unwrap(),
-            park: self.park,
+            early_buffer: self.early_buffer,
             ..ServerOptions::new(address, secret.clone())
         };
         Server::start(options).unwrap()
@@ -74,7 +86,7 @@ impl Setup {
             job: "job".into(),
             rank: Rank(rank),
             world: self.world,
-            local: 1,
+            local_world: 1,
             servers: servers.iter().map(Server::address).collect(),
             shares: Vec::new(),
             secret: secret.clone(),
@@ -86,16 +98,16 @@ impl Setup {
             timeline: 0,
             link: LinkOptions::default(),
             interfaces: None,
-            beside: 0,
+            colocated: 0,
             recover: self.recover,
-            survives: self.survives,
+            continue_on_rank_loss: self.continue_on_rank_loss,
         }
     }
 
     /// Runs `body` on every rank, each in a thread of its own.
     pub(crate) fn run<T: Send + 'static>(
         &self,
-        body: impl Fn(Exchange) -> T + Send + Sync + 'static,
+        body: impl Fn(ServerExchange) -> T + Send + Sync + 'static,
     ) -> Vec<T> {
         let secret = Secret::draw().unwrap();
         let servers = self.serve(&secret);
@@ -103,7 +115,7 @@ impl Setup {
         let ranks: Vec<_> = (0..self.world)
             .map(|rank| {
                 let (options, body) = (self.rank(rank, &servers, &secret), Arc::clone(&body));
-                thread::spawn(move || body(Exchange::open(options).unwrap()))
+                thread::spawn(move || body(ServerExchange::open(options).unwrap()))
             })
             .collect();
         ranks.into_iter().map(|rank| rank.join().unwrap()).collect()
@@ -122,7 +134,7 @@ pub(crate) fn tensors() -> Vec<TensorSpec> {
     ]
 }
 
-/// `((g0 + g1) + g2) / n`: the sum of those who pushed, over all ranks.
+/// `((g0 + g1) + g2) / n`: the sum of the ranks that pushed, divided by the number of all ranks.
 pub(crate) fn reference(spec: &TensorSpec, wire: Wire, ranks: &[u32], world: u32, round: u64) -> Vec<u8> {
     let travels = wire.dtype_of(spec);
     let narrow = |rank| {
@@ -153,12 +165,12 @@ pub(crate) fn ids(tensors: &[TensorSpec]) -> Vec<TensorId> {
     (0..u32::try_from(tensors.len()).unwrap()).map(TensorId).collect()
 }
 
-pub(crate) fn wait(exchange: &Exchange, tensors: &[TensorId]) {
-    assert_eq!(exchange.wait(tensors, LONG).unwrap(), Waited::Landed, "{}", exchange.missing());
+pub(crate) fn wait(exchange: &ServerExchange, tensors: &[TensorId]) {
+    assert_eq!(exchange.wait(tensors, LONG).unwrap(), WaitOutcome::Received, "{}", exchange.missing());
 }
 
-/// What a rank hears that goes on.
-pub(crate) fn error_of(exchange: &Exchange) -> ExchangeError {
+/// The error of a rank that continues to train.
+pub(crate) fn error_of(exchange: &ServerExchange) -> ExchangeError {
     let mut error = None;
     wait_until("an error of the rank", || {
         error = exchange.end_round(Duration::from_millis(10)).err();
@@ -167,11 +179,11 @@ pub(crate) fn error_of(exchange: &Exchange) -> ExchangeError {
     error.expect("it was waited for")
 }
 
-pub(crate) fn end(exchange: &Exchange) {
+pub(crate) fn end(exchange: &ServerExchange) {
     assert!(exchange.end_round(LONG).unwrap().is_some(), "{}", exchange.missing());
 }
 
-/// Who pushes what: in some rounds some ranks skip some tensors, and one tensor nobody pushes.
+/// Whether a rank pushes a tensor: in some rounds some ranks skip some tensors, and one tensor is pushed by none.
 fn pushes(rank: u32, tensor: usize, round: u64) -> bool {
     match round % 3 {
         0 => true,
@@ -185,8 +197,8 @@ pub(crate) fn train(setup: &Setup, rounds: u64) {
     setup.run(move |exchange| train_rank(&inner, &exchange, rounds));
 }
 
-/// Odd ranks list their tensors in another order: that of rank 0 is the plan's.
-pub(crate) fn train_rank(setup: &Setup, exchange: &Exchange, rounds: u64) {
+/// Odd ranks list their tensors in another order; the plan has that of rank 0.
+pub(crate) fn train_rank(setup: &Setup, exchange: &ServerExchange, rounds: u64) {
     let (specs, rank) = (tensors(), exchange.rank().0);
     let mut own: Vec<_> = (0..specs.len()).collect();
     if rank % 2 == 1 {
@@ -211,9 +223,9 @@ pub(crate) fn train_rank(setup: &Setup, exchange: &Exchange, rounds: u64) {
                 wait(exchange, &ids(&specs));
                 assert_eq!(exchange.used(id).unwrap(), Some(false));
             } else {
-                let received = exchange.received(id).unwrap().to_vec();
+                let average = exchange.average(id).unwrap().to_vec();
                 let expected = reference(spec, setup.wire, &who, setup.world, round);
-                assert!(received == expected, "{} in round {round}", spec.name);
+                assert!(average == expected, "{} in round {round}", spec.name);
             }
         }
     }
@@ -223,8 +235,8 @@ pub(crate) fn train_rank(setup: &Setup, exchange: &Exchange, rounds: u64) {
 
 /// Runs `body` on every rank, each in a thread of its own.
 pub(crate) fn in_threads<T: Send + 'static>(
-    exchanges: Vec<Exchange>,
-    body: impl Fn(Exchange) -> T + Send + Sync + 'static,
+    exchanges: Vec<ServerExchange>,
+    body: impl Fn(ServerExchange) -> T + Send + Sync + 'static,
 ) -> Vec<T> {
     let body = Arc::new(body);
     let ranks: Vec<_> = exchanges
@@ -238,7 +250,7 @@ pub(crate) fn in_threads<T: Send + 'static>(
 }
 
 /// Three ranks agree on a plan for every round.
-pub(crate) fn plans_follow_each_other(exchange: &Exchange) {
+pub(crate) fn plans_follow_each_other(exchange: &ServerExchange) {
     let specs = tensors();
     let bias = TensorId(1);
     for round in 0..25 {
@@ -247,9 +259,9 @@ pub(crate) fn plans_follow_each_other(exchange: &Exchange) {
         exchange.push(bias, Gradient::from_bytes(bytes)).unwrap();
         end(exchange);
         wait(exchange, &[bias]);
-        let received = exchange.received(bias).unwrap().to_vec();
+        let average = exchange.average(bias).unwrap().to_vec();
         let expected = reference(&specs[1], Wire::Own, &[0, 1, 2], 3, round);
-        assert!(received == expected, "in plan {round}");
+        assert!(average == expected, "in plan {round}");
     }
     wait(exchange, &ids(&specs));
     exchange.close();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Two jobs with much to send on one server: each gets half of its way out, whatever ranks and classes it has.
+//! Two busy jobs at one server: each gets half of its outgoing rate, whatever its ranks and classes.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use foresee_grad_exchange::{Exchange, Gradient, RankOptions};
+use foresee_grad_exchange::{Gradient, GradientExchange, RankOptions, ServerExchange};
 use foresee_grad_queue::{Dtype, TensorId};
 use foresee_testkit::pause;
 use foresee_wire::Secret;
@@ -16,28 +16,28 @@ use foresee_wire::Secret;
 use crate::setup::{Setup, end, in_threads, wait};
 use crate::values::spec;
 
-/// Of each job, over all its ranks.
+/// Bytes of each job, over all its ranks.
 const BYTES: u64 = 24 << 20;
 
-/// Wires of a job's ranks, which count what comes down and keep it for whoever is slow to take it: else the readers, not
-/// the server, would say who gets how much.
+/// A proxy of a job's ranks that counts the bytes from the server and buffers them for slow readers. Otherwise the readers,
+/// and not the server, would determine the shares.
 #[derive(Clone, Default)]
 struct Meter(Arc<Counts>);
 
 #[derive(Default)]
 struct Counts {
-    down: AtomicU64,
-    /// Nothing is taken from the server for now.
-    stopped: AtomicBool,
+    received: AtomicU64,
+    /// The proxy reads nothing from the server.
+    is_stopped: AtomicBool,
 }
 
 impl Meter {
-    fn down(&self) -> u64 {
-        self.0.down.load(Ordering::Relaxed)
+    fn received(&self) -> u64 {
+        self.0.received.load(Ordering::Relaxed)
     }
 
-    fn stop(&self, stopped: bool) {
-        self.0.stopped.store(stopped, Ordering::Relaxed);
+    fn set_stopped(&self, is_stopped: bool) {
+        self.0.is_stopped.store(is_stopped, Ordering::Relaxed);
     }
 
     /// The address through which a rank reaches `server`, with its two connections.
@@ -54,42 +54,42 @@ impl Meter {
                     let _ = to.shutdown(Shutdown::Write);
                 });
                 let meter = meter.clone();
-                thread::spawn(move || meter.take(far, near));
+                thread::spawn(move || meter.forward(far, near));
             }
         });
         address
     }
 
-    fn take(&self, mut from: TcpStream, mut to: TcpStream) {
-        let (give, kept) = mpsc::channel::<Vec<u8>>();
+    fn forward(&self, mut from: TcpStream, mut to: TcpStream) {
+        let (sender, buffered) = mpsc::channel::<Vec<u8>>();
         thread::spawn(move || {
-            kept.into_iter().take_while(|bytes| to.write_all(bytes).is_ok()).for_each(drop);
+            buffered.into_iter().take_while(|bytes| to.write_all(bytes).is_ok()).for_each(drop);
             let _ = to.shutdown(Shutdown::Write);
         });
-        let mut room = vec![0; 1 << 18];
+        let mut buffer = vec![0; 1 << 18];
         loop {
-            while self.0.stopped.load(Ordering::Relaxed) {
+            while self.0.is_stopped.load(Ordering::Relaxed) {
                 pause(Duration::from_millis(1));
             }
-            let Ok(count @ 1..) = from.read(&mut room) else { return };
-            self.0.down.fetch_add(count as u64, Ordering::Relaxed);
-            let _ = give.send(room[..count].to_vec());
+            let Ok(count @ 1..) = from.read(&mut buffer) else { return };
+            self.0.received.fetch_add(count as u64, Ordering::Relaxed);
+            let _ = sender.send(buffer[..count].to_vec());
         }
     }
 }
 
-/// Looks without a pause: the bytes of a test pass in milliseconds.
-fn until(mut done: impl FnMut() -> bool) {
+/// Poll without a pause: the bytes of a test pass in milliseconds.
+fn poll_until(mut done: impl FnMut() -> bool) {
     while !done() {
         thread::yield_now();
     }
 }
 
 #[test]
-fn two_jobs_on_one_server_get_equally_much_while_both_want_all() {
+fn two_busy_jobs_on_one_server_get_equal_shares() {
     let secret = Secret::draw().unwrap();
     let server = Setup::new(1, 1).serve(&secret);
-    // One rank with all that is least urgent, and two with half as much each of what is most.
+    // One rank with the least urgent class, and two ranks with half as much each of the most urgent one.
     let jobs = [("one", 1_u32, 9), ("two", 2, 0)].map(|(job, world, class)| {
         let (setup, meter) = (Setup::new(world, 1), Meter::default());
         let tensor = spec("weights", Dtype::F32, BYTES / 4 / u64::from(world), class);
@@ -97,7 +97,7 @@ fn two_jobs_on_one_server_get_equally_much_while_both_want_all() {
             .map(|rank| {
                 let servers = vec![meter.to(server[0].address())];
                 let options = RankOptions { job: job.into(), servers, ..setup.rank(rank, &server, &secret) };
-                Exchange::open(options).unwrap()
+                ServerExchange::open(options).unwrap()
             })
             .collect();
         let ranks = in_threads(ranks, move |rank| {
@@ -106,28 +106,29 @@ fn two_jobs_on_one_server_get_equally_much_while_both_want_all() {
         });
         (ranks, meter)
     });
-    // All sums wait at the server before any of them counts.
+    // All sums wait at the server before any of them is counted.
     for (ranks, meter) in &jobs {
-        meter.stop(true);
+        meter.set_stopped(true);
         for rank in ranks {
             let bytes = usize::try_from(BYTES).unwrap() / ranks.len();
             rank.push(TensorId(0), Gradient::from_bytes(vec![0; bytes])).unwrap();
         }
     }
-    let sent = |rank: &Exchange| rank.stats().interfaces.iter().map(|own| own.sent.get()).sum::<u64>();
+    let sent = |rank: &ServerExchange| rank.stats().interfaces.iter().map(|own| own.sent.get()).sum::<u64>();
     for (ranks, _) in &jobs {
         let own = BYTES / ranks.len() as u64;
-        until(|| ranks.iter().all(|rank| sent(rank) >= own));
+        poll_until(|| ranks.iter().all(|rank| sent(rank) >= own));
     }
     for (_, meter) in &jobs {
-        meter.stop(false);
+        meter.set_stopped(false);
     }
-    let down = || [jobs[0].1.down(), jobs[1].1.down()];
-    // What lay in the sockets of twice as many connections is twice as much.
-    until(|| down().iter().all(|down| *down > BYTES / 4));
-    let before = down();
-    until(|| down().iter().any(|down| *down > BYTES * 7 / 8));
-    let got = down().map(|down| down as f64).into_iter().zip(before).map(|(now, then)| now - then as f64);
+    let received = || [jobs[0].1.received(), jobs[1].1.received()];
+    // The sockets of twice as many connections held twice as many bytes.
+    poll_until(|| received().iter().all(|bytes| *bytes > BYTES / 4));
+    let before = received();
+    poll_until(|| received().iter().any(|bytes| *bytes > BYTES * 7 / 8));
+    let got =
+        received().map(|bytes| bytes as f64).into_iter().zip(before).map(|(now, then)| now - then as f64);
     let got: Vec<f64> = got.collect();
     assert!((0.85..1.0 / 0.85).contains(&(got[0] / got[1])), "{got:?} bytes");
     for (ranks, _) in jobs {

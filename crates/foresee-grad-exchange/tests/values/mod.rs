@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tensors, and gradients that any rank can compute.
+//! Tensors and reproducible gradients.
 
 use foresee_grad_queue::{Dtype, Op, TensorSpec};
 
@@ -7,7 +7,7 @@ pub(crate) fn spec(name: &str, dtype: Dtype, elements: u64, class: u8) -> Tensor
     TensorSpec { name: name.into(), dtype, shape: vec![elements], strides: vec![1], class, op: Op::Mean }
 }
 
-/// Bytes that any rank can compute: finite numbers of all sizes, so that the order of a sum shows in its bits.
+/// Reproducible bytes: finite numbers of all magnitudes, so that the order of a sum changes its bits.
 pub(crate) fn gradient(spec: &TensorSpec, rank: u32, round: u64) -> Vec<u8> {
     let mut state = foresee_units::GAMMA ^ (u64::from(rank) << 40) ^ (round << 20) ^ spec.name.len() as u64;
     let mut next = || {

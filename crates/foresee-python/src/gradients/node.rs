@@ -1,39 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Classes `GradientNode` and `GradientLeader`: ranks of one node that exchange as one, through the first of them.
 //!
-//! The ranks find their leader's address in Python.
+//! Python distributes the leader's address.
 
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use foresee_grad_exchange::{Hub, LocalRank, MachineOptions};
+use foresee_grad_exchange::{NodeLeader, NodeMember, NodeOptions};
 use foresee_units::Rank;
 use pyo3::prelude::*;
 
-use super::settings::{Link, address_of, rank_options, secret_of, timeouts_of, wire_of};
-use super::{GradientExchange, GradientServer, patiently};
+use super::settings::{LinkArguments, address_of, rank_options, secret_of, timeouts_of, wire_of};
+use super::{GradientExchange, GradientServer, run_logged};
 use crate::errors::of_exchange;
-use crate::own::Own;
+use crate::fork_guard::ForkGuard;
 
 /// Settings that are equal on every rank of a node.
 #[pyclass(frozen, module = "foresee._native")]
 pub(crate) struct GradientNode {
-    options: MachineOptions,
+    options: NodeOptions,
 }
 
 #[pymethods]
 impl GradientNode {
     #[new]
     #[pyo3(signature = (
-        *, job, first, local, world, timeout_s, secret=None, secret_file=None, comm_dtype=None, timeline=0
+        *, job, first, local_world, world, timeout_s, secret=None, secret_file=None, comm_dtype=None, timeline=0
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
     fn new(
         job: String,
         first: u32,
-        local: u32,
+        local_world: u32,
         world: u32,
         timeout_s: f64,
         secret: Option<&str>,
@@ -41,11 +41,11 @@ impl GradientNode {
         comm_dtype: Option<&str>,
         timeline: usize,
     ) -> PyResult<Self> {
-        let options = MachineOptions {
+        let options = NodeOptions {
             job,
             world,
             first: Rank(first),
-            local,
+            local_world,
             secret: secret_of(secret, secret_file)?,
             timeouts: timeouts_of(timeout_s)?,
             wire: wire_of(comm_dtype)?,
@@ -56,8 +56,8 @@ impl GradientNode {
 
     fn listen(&self) -> PyResult<GradientLeader> {
         let options = self.options.clone();
-        let hub = Hub::listen(options.clone()).map_err(|why| of_exchange(&why))?;
-        Ok(GradientLeader { hub: Own::new(Arc::new(hub)), options })
+        let leader = NodeLeader::listen(options.clone()).map_err(of_exchange)?;
+        Ok(GradientLeader { leader: ForkGuard::new(Arc::new(leader)), options })
     }
 
     #[pyo3(signature = (rank, address, *, leader=None))]
@@ -69,30 +69,29 @@ impl GradientNode {
         leader: Option<&GradientLeader>,
     ) -> PyResult<GradientExchange> {
         let options = self.options.clone();
-        let hub = leader.map(|leader| leader.hub.get()).transpose()?.map(Arc::clone);
+        let leader = leader.map(|leader| leader.leader.get().cloned()).transpose()?;
         let address = address_of(address)?;
-        let what = || "the leader of this node".into();
-        let joined = patiently(py, what, move || LocalRank::join(options, Rank(rank), address, hub))?;
-        let joined = joined.map_err(|why| of_exchange(&why))?;
-        Ok(GradientExchange { exchange: Own::new(Arc::new(joined)) })
+        let join = move || NodeMember::join(options, Rank(rank), address, leader);
+        let member = run_logged(py, "the leader of this node", join)?;
+        Ok(GradientExchange { exchange: ForkGuard::new(Arc::new(member)) })
     }
 }
 
 /// The exchange of a node, in the process of its first rank.
 #[pyclass(frozen, module = "foresee._native")]
 pub(crate) struct GradientLeader {
-    hub: Own<Arc<Hub>>,
-    options: MachineOptions,
+    leader: ForkGuard<Arc<NodeLeader>>,
+    options: NodeOptions,
 }
 
 #[pymethods]
 impl GradientLeader {
     #[getter]
     fn address(&self) -> PyResult<String> {
-        Ok(self.hub.get()?.address().to_string())
+        Ok(self.leader.get()?.address().to_string())
     }
 
-    #[pyo3(signature = (servers, *, policy="foresee", tls=false, packet_bytes=None, beside=None, recover=true))]
+    #[pyo3(signature = (servers, *, policy="foresee", tls=false, packet_bytes=None, colocated_server=None, recover=true))]
     #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
     fn connect(
         &self,
@@ -101,22 +100,29 @@ impl GradientLeader {
         policy: &str,
         tls: bool,
         packet_bytes: Option<NonZeroU32>,
-        beside: Option<&GradientServer>,
+        colocated_server: Option<&GradientServer>,
         recover: bool,
     ) -> PyResult<()> {
-        let MachineOptions { job, world, first, local, secret, timeouts, wire, timeline } =
+        let NodeOptions { job, world, first, local_world, secret, timeouts, wire, timeline } =
             self.options.clone();
-        let link = Link { wire, policy, tls, packet_bytes, timeline, recover, survives: false };
-        let rank = (first, world, local);
-        let options = rank_options(servers, job, rank, timeouts, secret, &link, beside)?;
-        let hub = Arc::clone(self.hub.get()?);
-        let connected = patiently(py, || "the servers".into(), move || hub.connect(options))?;
-        connected.map_err(|why| of_exchange(&why))
+        let link = LinkArguments {
+            wire,
+            policy,
+            tls,
+            packet_bytes,
+            timeline,
+            recover,
+            continue_on_rank_loss: false,
+        };
+        let rank = (first, world, local_world);
+        let options = rank_options(servers, job, rank, timeouts, secret, &link, colocated_server)?;
+        let leader = Arc::clone(self.leader.get()?);
+        run_logged(py, "the servers", move || leader.connect(options))
     }
 
     fn close(&self, py: Python<'_>) {
-        if let Some(hub) = self.hub.here() {
-            py.detach(|| hub.close(Duration::ZERO));
+        if let Some(leader) = self.leader.get_in_owner() {
+            py.detach(|| leader.close(Duration::ZERO));
         }
     }
 }

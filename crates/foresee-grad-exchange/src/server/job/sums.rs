@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Pushes of a rank, from its data connection into the sums: one thread per rank, which waits where there is no space.
+//! Pushes of a rank, from its data connection into the sums: one thread per rank, which waits while there is no space.
 //!
-//! The session judges and sums. A packet that the plan does not allow ends the connection.
+//! A packet that the plan does not allow ends the connection.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,79 +12,80 @@ use foresee_wire::{Ack, Header, Kind, Message, WireError};
 
 use super::Job;
 use crate::interface::PacketReceiver;
-use crate::server::session::{Judged, lock};
+use crate::server::slot_table::PushAdmission;
+use crate::sync::lock;
 
 const ENDED: &str = "its data connection ended";
 
 impl Job {
-    /// Reads what a rank pushes, until its connection ends or is `gone`: of no more use.
-    pub(super) fn read(self: &Arc<Self>, peer: Peer, mut receiver: PacketReceiver, gone: &AtomicBool) {
-        match self.sum(peer, &mut receiver, gone) {
-            // It may have ended by itself, with nothing on its way that would tell its control connection.
-            Ok(()) if !gone.load(Ordering::Relaxed) => {
-                self.report(|machine, now| machine.handle_data_closed(peer, ENDED, false, now));
+    /// Read a rank's pushes until its connection ends or was replaced (`is_gone`).
+    pub(super) fn read(self: &Arc<Self>, peer: Peer, mut receiver: PacketReceiver, is_gone: &AtomicBool) {
+        match self.sum(peer, &mut receiver, is_gone) {
+            // With nothing in flight, no other thread would notice the end.
+            Ok(()) if !is_gone.load(Ordering::Relaxed) => {
+                self.report(|session, now| session.handle_data_closed(peer, ENDED, false, now));
             }
             Ok(()) => {}
-            Err(why) => self.report(|machine, _| machine.handle_violation(peer, &why)),
+            Err(why) => self.report(|session, _| session.handle_violation(peer, &why)),
         }
     }
 
     /// # Errors
-    /// In words: what the plan does not allow, or what is no frame.
+    /// The description of a packet that the plan does not allow, or of bytes that are no frame.
     fn sum(
         self: &Arc<Self>,
         peer: Peer,
         receiver: &mut PacketReceiver,
-        gone: &AtomicBool,
+        is_gone: &AtomicBool,
     ) -> Result<(), String> {
-        let mut room = Buffer::default();
-        let words = |why: QueueError| why.to_string();
-        while let Some(Some(header)) = understood(receiver.header())? {
-            // What is left in it the rank says again over the next one.
-            if gone.load(Ordering::Relaxed) {
+        let mut payload = Buffer::default();
+        let text = |why: QueueError| why.to_string();
+        while let Some(Some(header)) = check_read(receiver.header())? {
+            // The rank repeats the rest over its next connection.
+            if is_gone.load(Ordering::Relaxed) {
                 return Ok(());
             }
-            let session = lock(&self.state).session.clone();
-            let Some(session) = session.filter(|_| header.kind == Kind::Push) else {
+            let slots = lock(&self.state).slots.clone();
+            let Some(slots) = slots.filter(|_| header.kind == Kind::Push) else {
                 let why = format!("it sends {} before a plan was agreed on", header.kind);
-                self.report(|machine, _| machine.handle_lost(peer, &why));
+                self.report(|session, _| session.handle_lost(peer, &why));
                 return Ok(());
             };
-            let alive = || !gone.load(Ordering::Relaxed);
-            match session.judge(peer.rank, &header, alive).map_err(words)? {
-                Judged::Read(admission) => {
-                    room.make(admission.bytes());
-                    if understood(receiver.payload(room.bytes_mut()))?.is_none() {
+            let is_connected = || !is_gone.load(Ordering::Relaxed);
+            match slots.admit(peer.rank, &header, is_connected).map_err(text)? {
+                PushAdmission::Read(admission) => {
+                    payload.make(admission.bytes());
+                    if check_read(receiver.payload(payload.bytes_mut()))?.is_none() {
                         return Ok(());
                     }
-                    session.take(peer.rank, &header, admission, &mut room).map_err(words)?;
+                    slots.add(peer.rank, &header, admission, &mut payload).map_err(text)?;
                 }
-                Judged::Discard => {
-                    if understood(receiver.discard())?.is_none() {
+                PushAdmission::Discard => {
+                    if check_read(receiver.discard())?.is_none() {
                         return Ok(());
                     }
                 }
             }
-            // Also of what did not count: it took credit to be sent.
-            if self.hall.options.policy.push().credit.is_some() {
+            // A discarded packet took credit, too.
+            if self.context.options.policy.push().credit.is_some() {
                 self.acknowledge(peer, &header);
             }
         }
         Ok(())
     }
 
-    /// Tells a rank that a partition has come: its credit is free again. Only schedules with a credit wait for it.
+    /// Acknowledge a packet, which frees its credit. Only schedules with a credit wait for it.
     fn acknowledge(&self, peer: Peer, header: &Header) {
         if let Some(control) = lock(&self.state).control(peer) {
             let round = u64::from(header.round);
-            control.tell(Message::Ack(Ack { round, tensor: header.tensor, partition: header.packet }));
+            control.send(Message::Ack(Ack { round, tensor: header.tensor, partition: header.packet }));
         }
     }
 }
 
-/// What was read; `None` at the connection's end, of which the control connection is told more. What is no frame is seen
-/// here alone: nothing behind it can be read, and whoever sent it would wait for ever.
-fn understood<T>(read: Result<T, WireError>) -> Result<Option<T>, String> {
+/// The result of a read; `None` at the connection's end, whose cause the control connection reports. Bytes that are no
+/// frame are an error: nothing behind them can be read, and their sender would wait forever.
+fn check_read<T>(read: Result<T, WireError>) -> Result<Option<T>, String> {
     match read {
         Ok(read) => Ok(Some(read)),
         Err(why @ WireError::Malformed { .. }) => Err(why.to_string()),

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a hostile peer says: bytes of chance, frames with fields of chance, messages with contents of chance.
+//! Bytes of a hostile peer: random bytes, frames with random fields, messages with random contents.
 //!
-//! Most are nearly right, for what is wrong at its first byte is refused there.
+//! Most are nearly valid, since a wrong first byte is refused at once.
 
 use foresee_wire::{
     Ack, Bye, Change, Changed, Fault, FaultCode, Got, HEADER_BYTES, Kind, Known, Lost, MAGIC, Members,
@@ -10,19 +10,19 @@ use foresee_wire::{
 use proptest::collection::vec;
 use proptest::prelude::*;
 
-/// Something that is said on one of a rank's two connections.
+/// Bytes on one of a rank's two connections.
 #[derive(Clone, Debug)]
-pub(crate) struct Word {
+pub(crate) struct Noise {
     pub(crate) on_data: bool,
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Up to six words of a peer that knows `plan`.
-pub(crate) fn words(plan: Vec<u8>) -> impl Strategy<Value = Vec<Word>> {
+/// Up to six sequences of bytes, by a peer that knows `plan`.
+pub(crate) fn noise(plan: Vec<u8>) -> impl Strategy<Value = Vec<Noise>> {
     let bytes = prop_oneof![
         1 => vec(any::<u8>(), 1..100),
         4 => frame(),
-        4 => (prop_oneof![message(plan.clone()), of_loss(plan)], 0_u32..3).prop_map(|(message, generation)| {
+        4 => (prop_oneof![message(plan.clone()), loss_message(plan)], 0_u32..3).prop_map(|(message, generation)| {
             let (header, body) = message.encode(generation).expect("nothing here is too long");
             [&header.encode().expect("as above")[..], &body].concat()
         }),
@@ -33,10 +33,10 @@ pub(crate) fn words(plan: Vec<u8>) -> impl Strategy<Value = Vec<Word>> {
         bytes[at] ^= bits;
         bytes
     });
-    vec((any::<bool>(), damaged).prop_map(|(on_data, bytes)| Word { on_data, bytes }), 1..6)
+    vec((any::<bool>(), damaged).prop_map(|(on_data, bytes)| Noise { on_data, bytes }), 1..6)
 }
 
-/// A number that is nearly always small.
+/// A number that is usually small.
 fn number() -> impl Strategy<Value = u32> {
     prop_oneof![4 => 0_u32..4, 1 => any::<u32>()]
 }
@@ -45,7 +45,7 @@ fn round() -> impl Strategy<Value = u64> {
     prop_oneof![4 => 0_u64..4, 1 => any::<u64>(), 1 => Just(u64::MAX)]
 }
 
-/// A data frame; its payload may be shorter than it says, which then takes what comes next for its own.
+/// A data frame. If its payload is shorter than announced, the receiver reads the next bytes as payload.
 fn frame() -> impl Strategy<Value = Vec<u8>> {
     let kind = prop_oneof![3 => Just(Kind::Push as u8), 3 => Just(Kind::Sum as u8), 1 => any::<u8>()];
     let length = prop_oneof![3 => Just(4096), 1 => 0_u32..5000, 1 => any::<u32>()];
@@ -90,10 +90,10 @@ fn message(plan: Vec<u8>) -> impl Strategy<Value = Message> {
     ]
 }
 
-/// What is said when a server or a rank is lost, or slow.
-fn of_loss(plan: Vec<u8>) -> impl Strategy<Value = Message> {
+/// Messages about a lost or slow server or rank.
+fn loss_message(plan: Vec<u8>) -> impl Strategy<Value = Message> {
     let body = prop_oneof![3 => Just(plan), 1 => vec(any::<u8>(), 0..200)];
-    // Rank 0 alone, which is the world, or anybody.
+    // Rank 0, which is the world, or random ranks.
     let live = || prop_oneof![3 => Just(vec![1]), 1 => Just(Vec::new()), 1 => vec(any::<u8>(), 0..4)];
     let set = vec(any::<u8>(), 0..3);
     let used = move || vec((round(), set.clone()).prop_map(|(round, used)| Used { round, used }), 0..3);

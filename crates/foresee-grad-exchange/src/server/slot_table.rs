@@ -1,70 +1,72 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Byte path of a plan at a server: slots, and results on their way back.
+//! Byte path of a plan at a server: slots, and the results that it sends back.
 //!
-//! Each packet has a lock of its own; a sum is added under it, by the reader in whose cache the payload lies. Results
-//! leave through the interface, without a copy. The job's machine counts rounds and members; here is what readers have to
-//! know of them without its lock.
+//! Each packet has a lock of its own; the reader whose cache holds the payload adds it under that lock. Results leave
+//! through the interface, without a copy. The session counts rounds and members; readers use the copies here, without
+//! the session's lock.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 
 use foresee_grad_queue::{
-    Answer, Buffer, Class, Connection, Discarded, Flow, JobView, Lane, Members, Outcome, PacketId,
-    ParkBudget, Plan, QueueError, Round, Sender, ServerId, Shard, SlotPair, Sum, TensorId, Verdict, Waits,
+    Admission, Answer, Buffer, Class, Connection, Discarded, Flow, JobView, Lane, Members, Outcome, PacketId,
+    ParkBudget, Plan, Progress, QueueError, Round, Sender, ServerId, Shard, SlotPair, Sum, TensorId, Verdict,
+    Waits,
 };
 use foresee_grad_session::{EndTicket, Installation, OwedTicket};
 use foresee_units::{Bytes, Dtype, Rank};
 use foresee_wire::{Header, Kind};
 
-use super::Hall;
-use crate::interface::{Interface, Parcel};
+use super::ServerContext;
+use crate::interface::{Interface, PacketSource};
+use crate::sync::{lock, wait};
 use crate::timeline::{EventKind, Timeline};
 
-/// A plan at work.
+/// The slots of a plan in force.
 #[derive(Debug)]
-pub(super) struct Session {
+pub(super) struct SlotTable {
     plan: Arc<Plan>,
-    /// Taken after a packet's lock: who took that later must not see older ones.
+    /// Read after a packet's lock is taken, so that a later holder of the lock sees no older members.
     members: RwLock<Arc<Members>>,
     shard: Shard,
     slots: Vec<Mutex<SlotPair>>,
-    park: Arc<ParkBudget>,
+    early_buffer: Arc<ParkBudget>,
     /// The oldest round that is not done.
     oldest: AtomicU64,
-    /// Counts what may let a held reader go on.
-    moved: Mutex<u64>,
-    bell: Condvar,
+    /// Counts events after which a waiting reader may continue.
+    events: Mutex<u64>,
+    changed: Condvar,
     answer: Answer,
-    /// Packets of each tensor that are ready, for even and odd rounds, where whole tensors are answered; and which round
-    /// that was, since one may end before all of them are.
+    /// If whole tensors are answered: the ready packets of each tensor, for even and odd rounds, and the round, which may
+    /// end before all of them are ready.
     ready: Mutex<Vec<[(Round, u32); 2]>>,
-    /// Where each rank's results go.
-    ways: RwLock<Arc<[Way]>>,
+    /// The routes of each rank's results.
+    routes: RwLock<Arc<[RankRoute]>>,
     flow: Flow,
     timeline: Timeline,
 }
 
-/// The way to a rank.
+/// The data connection to a rank.
 #[derive(Clone, Debug)]
-pub(super) struct Way {
+pub(super) struct RankRoute {
     pub(super) rank: Rank,
     pub(super) interface: Interface,
     pub(super) connection: Connection,
 }
 
-/// What to do with a payload that waits in its connection.
-pub(super) enum Judged {
-    Read(foresee_grad_queue::Admission),
+/// What to do with a payload that was announced by its header.
+pub(super) enum PushAdmission {
+    Read(Admission),
     Discard,
 }
 
-impl Session {
+impl SlotTable {
     pub(super) fn new(
         installation: Installation,
         server: ServerId,
-        ways: Vec<Way>,
+        routes: Vec<RankRoute>,
         flow: Flow,
-        hall: &Hall,
+        context: &ServerContext,
     ) -> Self {
         let Installation { plan, members, oldest } = installation;
         let shard = Shard::new(&plan, server);
@@ -75,24 +77,23 @@ impl Session {
             members: RwLock::new(Arc::new(members)),
             shard,
             slots,
-            park: ParkBudget::new(hall.options.park),
-            moved: Mutex::new(0),
-            bell: Condvar::new(),
-            answer: hall.options.policy.answer(),
+            early_buffer: ParkBudget::new(context.options.early_buffer),
+            events: Mutex::new(0),
+            changed: Condvar::new(),
+            answer: context.options.policy.answer(),
             ready: Mutex::new(vec![[(Round(0), 0); 2]; tensors as usize]),
-            ways: RwLock::new(ways.into()),
+            routes: RwLock::new(routes.into()),
             flow,
-            timeline: hall.timeline.clone(),
+            timeline: context.timeline.clone(),
             plan,
         }
     }
 
-    /// The plan.
     pub(super) fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// The membership that counts.
+    /// The current membership.
     fn members(&self) -> Arc<Members> {
         Arc::clone(&self.members.read().unwrap_or_else(PoisonError::into_inner))
     }
@@ -102,14 +103,14 @@ impl Session {
         Round(self.oldest.load(Ordering::Acquire))
     }
 
-    /// Sends results for a rank this way from now on.
-    pub(super) fn route(&self, way: &Way) {
-        let mut ways = self.ways.write().unwrap_or_else(PoisonError::into_inner);
-        *ways = ways.iter().filter(|other| other.rank != way.rank).chain([way]).cloned().collect();
+    /// Send a rank's results over this route from now on.
+    pub(super) fn set_route(&self, route: &RankRoute) {
+        let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);
+        *routes = routes.iter().filter(|other| other.rank != route.rank).chain([route]).cloned().collect();
     }
 
-    /// Other members count from now on: what was being summed is forgotten, results stay.
-    pub(super) fn adopt(&self, members: Members) {
+    /// Change the membership: sums in progress are dropped, results stay.
+    pub(super) fn set_members(&self, members: Members) {
         let members = Arc::new(members);
         *self.members.write().unwrap_or_else(PoisonError::into_inner) = Arc::clone(&members);
         for slot in &self.slots {
@@ -127,22 +128,22 @@ impl Session {
         }
     }
 
-    /// Judges a contribution by its header; waits while its turn has not come and there is no room for it. `alive`
-    /// says whether the wait still has a purpose.
-    pub(super) fn judge(
+    /// Admit a contribution by its header. Waits until its turn, or until there is space to hold it, as long as
+    /// `is_connected`.
+    pub(super) fn admit(
         &self,
         rank: Rank,
         header: &Header,
-        alive: impl Fn() -> bool,
-    ) -> Result<Judged, QueueError> {
+        is_connected: impl Fn() -> bool,
+    ) -> Result<PushAdmission, QueueError> {
         if header.generation < self.members().generation() {
-            // It may be of another plan, in which the packet has no place.
-            return Ok(Judged::Discard);
+            // It may belong to an earlier plan, so its packet id is not looked up.
+            return Ok(PushAdmission::Discard);
         }
         let packet = PacketId { tensor: TensorId(header.tensor), packet: header.packet };
         let slot = self.slot(rank, packet)?;
         loop {
-            let seen = *lock(&self.moved);
+            let seen = *lock(&self.events);
             let oldest = self.oldest();
             let sender =
                 Sender { rank, generation: header.generation, round: Round::near(header.round, oldest) };
@@ -152,32 +153,32 @@ impl Session {
                 slot.verdict(&self.view(&members, oldest), packet, sender, header.length.into())?
             };
             match verdict {
-                Verdict::Read(admission) => return Ok(Judged::Read(admission)),
+                Verdict::Read(admission) => return Ok(PushAdmission::Read(admission)),
                 Verdict::Discard(why) => {
                     if why == Discarded::Answered {
                         self.answer_again(rank, packet, sender.round);
                     }
-                    return Ok(Judged::Discard);
+                    return Ok(PushAdmission::Discard);
                 }
                 Verdict::Hold => {
-                    let mut moved = lock(&self.moved);
-                    while *moved == seen && alive() {
-                        moved = self.bell.wait(moved).unwrap_or_else(PoisonError::into_inner);
+                    let mut events = lock(&self.events);
+                    while *events == seen && is_connected() {
+                        events = wait(&self.changed, events);
                     }
-                    if !alive() {
-                        return Ok(Judged::Discard);
+                    if !is_connected() {
+                        return Ok(PushAdmission::Discard);
                     }
                 }
             }
         }
     }
 
-    /// Adds a payload; a result that is complete leaves. What the buffer holds afterwards means nothing.
-    pub(super) fn take(
+    /// Add a payload to its sum; send the result if it is complete. The contents of the buffer are unspecified afterwards.
+    pub(super) fn add(
         self: &Arc<Self>,
         rank: Rank,
         header: &Header,
-        admission: foresee_grad_queue::Admission,
+        admission: Admission,
         payload: &mut Buffer,
     ) -> Result<(), QueueError> {
         let packet = PacketId { tensor: TensorId(header.tensor), packet: header.packet };
@@ -191,18 +192,11 @@ impl Session {
             (progress, slot.ready(round).cloned())
         };
         self.timeline.packet(EventKind::Arrived, round, packet, Some(rank.0));
-        if progress.wake {
-            self.wake();
-        }
-        match (progress.outcome, sum) {
-            (Outcome::Ready, Some(sum)) => self.complete(packet, round, sum),
-            (Outcome::Ignored(Discarded::Answered), Some(_)) => self.answer_again(rank, packet, round),
-            _ => {}
-        }
+        self.handle_progress(&progress, sum, rank, packet, round);
         Ok(())
     }
 
-    /// A rank has pushed all that it pushes in a round, and not the tensors of this ticket.
+    /// A rank has ended a round without the tensors of this ticket.
     pub(super) fn skip(&self, ticket: &EndTicket) -> Result<(), QueueError> {
         let (sender, oldest) = (ticket.sender(), self.oldest());
         let Sender { rank, round, .. } = sender;
@@ -210,29 +204,37 @@ impl Session {
             let promised = ticket.is_promised(tensor);
             for index in self.shard.of_tensor(tensor) {
                 let Some(packet) = self.shard.packet(&self.plan, index) else { continue };
-                let slot = &self.slots[usize::try_from(index).expect("slots lie in memory")];
                 let (progress, sum) = {
-                    let mut slot = lock(slot);
+                    let mut slot = lock(self.slot_at(index));
                     let members = self.members();
                     let progress = slot.skip(&self.view(&members, oldest), packet, sender, promised)?;
                     (progress, slot.ready(round).cloned())
                 };
-                if progress.wake {
-                    self.wake();
-                }
-                match (progress.outcome, sum) {
-                    (Outcome::Ready, Some(sum)) => self.complete(packet, round, sum),
-                    (Outcome::Ignored(Discarded::Answered), Some(_)) => {
-                        self.answer_again(rank, packet, round);
-                    }
-                    _ => {}
-                }
+                self.handle_progress(&progress, sum, rank, packet, round);
             }
         }
         Ok(())
     }
 
-    /// What the ranks that are waited for owe to the sums of a round that others have begun. Goes through all slots.
+    fn handle_progress(
+        &self,
+        progress: &Progress,
+        sum: Option<Arc<Sum>>,
+        rank: Rank,
+        packet: PacketId,
+        round: Round,
+    ) {
+        if progress.wake {
+            self.wake();
+        }
+        match (&progress.outcome, sum) {
+            (Outcome::Ready, Some(sum)) => self.complete(packet, round, sum),
+            (Outcome::Ignored(Discarded::Answered), Some(_)) => self.answer_again(rank, packet, round),
+            _ => {}
+        }
+    }
+
+    /// The contributions that awaited ranks owe to the sums that others have begun. Searches all slots.
     pub(super) fn owed(&self, ticket: &OwedTicket) -> Waits {
         let mut waits = Waits::new(ticket.round());
         for (index, slot) in (0..).zip(&self.slots) {
@@ -243,39 +245,42 @@ impl Session {
         waits
     }
 
-    /// Lets held readers look again, for instance at a job that ended.
+    /// Make waiting readers check their condition again.
     pub(super) fn wake(&self) {
-        *lock(&self.moved) += 1;
-        self.bell.notify_all();
+        *lock(&self.events) += 1;
+        self.changed.notify_all();
     }
 
-    /// The most that was ever parked.
-    pub(super) fn parked_peak(&self) -> Bytes {
-        self.park.peak()
+    /// The peak of the early buffer.
+    pub(super) fn early_buffer_peak(&self) -> Bytes {
+        self.early_buffer.peak()
     }
 
-    fn ways(&self) -> Arc<[Way]> {
-        Arc::clone(&self.ways.read().unwrap_or_else(PoisonError::into_inner))
+    fn routes(&self) -> Arc<[RankRoute]> {
+        Arc::clone(&self.routes.read().unwrap_or_else(PoisonError::into_inner))
     }
 
     fn view<'a>(&'a self, members: &'a Members, oldest: Round) -> JobView<'a> {
-        JobView { plan: &self.plan, members, park: &self.park, oldest }
+        JobView { plan: &self.plan, members, park: &self.early_buffer, oldest }
     }
 
     fn slot(&self, rank: Rank, packet: PacketId) -> Result<&Mutex<SlotPair>, QueueError> {
-        let index = self.shard.index(&self.plan, rank, packet)?;
-        Ok(&self.slots[usize::try_from(index).expect("slots lie in memory")])
+        Ok(self.slot_at(self.shard.index(&self.plan, rank, packet)?))
     }
 
-    /// A sum is complete.
+    fn slot_at(&self, index: u64) -> &Mutex<SlotPair> {
+        &self.slots[usize::try_from(index).expect("slots are in memory")]
+    }
+
+    /// Send a complete sum, or its tensor once all of it is complete.
     fn complete(&self, packet: PacketId, round: Round, sum: Arc<Sum>) {
         self.timeline.packet(EventKind::Summed, round, packet, None);
         match self.answer {
-            Answer::Packet => self.offer(&self.ways(), packet.tensor, round, vec![(packet, sum)]),
+            Answer::Packet => self.offer(&self.routes(), packet.tensor, round, vec![(packet, sum)]),
             Answer::Tensor => {
                 let packets = self.shard.of_tensor(packet.tensor);
                 let parity = usize::from(!round.0.is_multiple_of(2));
-                let whole = {
+                let is_whole = {
                     let mut ready = lock(&self.ready);
                     let (of, count) = &mut ready[packet.tensor.0 as usize][parity];
                     if *of != round {
@@ -284,9 +289,9 @@ impl Session {
                     *count += 1;
                     u64::from(*count) == packets.end - packets.start
                 };
-                if whole {
+                if is_whole {
                     let sums = packets.filter_map(|index| self.result(index, round)).collect();
-                    self.offer(&self.ways(), packet.tensor, round, sums);
+                    self.offer(&self.routes(), packet.tensor, round, sums);
                 }
             }
         }
@@ -294,21 +299,21 @@ impl Session {
 
     fn result(&self, index: u64, round: Round) -> Option<(PacketId, Arc<Sum>)> {
         let packet = self.shard.packet(&self.plan, index)?;
-        let slot = lock(&self.slots[usize::try_from(index).expect("slots lie in memory")]);
+        let slot = lock(self.slot_at(index));
         Some((packet, Arc::clone(slot.ready(round)?)))
     }
 
-    /// A rank seems not to have a result: it is offered once more, to it alone.
+    /// Send a result again, to a rank that seems to lack it.
     fn answer_again(&self, rank: Rank, packet: PacketId, round: Round) {
         let Ok(index) = self.shard.index(&self.plan, rank, packet) else { return };
         let Some(result) = self.result(index, round) else { return };
-        if let Some(way) = self.ways().iter().find(|way| way.rank == rank) {
-            self.offer(std::slice::from_ref(way), packet.tensor, round, vec![result]);
+        if let Some(route) = self.routes().iter().find(|route| route.rank == rank) {
+            self.offer(std::slice::from_ref(route), packet.tensor, round, vec![result]);
         }
     }
 
-    /// Hands results to the interfaces, for these ranks.
-    fn offer(&self, ways: &[Way], tensor: TensorId, round: Round, sums: Vec<(PacketId, Arc<Sum>)>) {
+    /// Offer results to the interfaces of these ranks.
+    fn offer(&self, routes: &[RankRoute], tensor: TensorId, round: Round, sums: Vec<(PacketId, Arc<Sum>)>) {
         let (Some(spec), Some(dtype)) = (self.plan.tensor(tensor), self.plan.wire_dtype(tensor)) else {
             return;
         };
@@ -319,19 +324,24 @@ impl Session {
         let class = Class::new(spec.class);
         let result: Arc<Results> =
             Arc::new(Results { generation: self.members().generation(), round, class, dtype, sums });
-        // One offer per interface, with a lane for each rank behind it.
-        let mut rest: Vec<&Way> = ways.iter().collect();
-        while let Some(way) = rest.first().copied() {
-            let (here, others): (Vec<_>, Vec<_>) =
-                rest.into_iter().partition(|other| other.interface.is(&way.interface));
-            let lanes = here.iter().map(|way| Lane::new(way.connection, count, whole, end)).collect();
-            way.interface.offer(self.flow, (round, class), lanes, Arc::clone(&result) as Arc<dyn Parcel>);
+        // One offer per interface, with a packet stream for each of its ranks.
+        let mut rest: Vec<&RankRoute> = routes.iter().collect();
+        while let Some(first) = rest.first().copied() {
+            let (same, others): (Vec<_>, Vec<_>) =
+                rest.into_iter().partition(|other| other.interface.is_same(&first.interface));
+            let streams = same.iter().map(|route| Lane::new(route.connection, count, whole, end)).collect();
+            first.interface.offer(
+                self.flow,
+                (round, class),
+                streams,
+                Arc::clone(&result) as Arc<dyn PacketSource>,
+            );
             rest = others;
         }
     }
 }
 
-/// Results of one tensor, on their way to ranks.
+/// Results of one tensor.
 struct Results {
     generation: u32,
     round: Round,
@@ -340,7 +350,7 @@ struct Results {
     sums: Vec<(PacketId, Arc<Sum>)>,
 }
 
-impl Parcel for Results {
+impl PacketSource for Results {
     fn header(&self, _: Connection, packet: u32) -> Header {
         let (packet, sum) = &self.sums[packet as usize];
         Header {
@@ -360,8 +370,4 @@ impl Parcel for Results {
     fn payload<'a>(&'a self, _: Connection, packet: u32, _: &'a mut Vec<u8>) -> &'a [u8] {
         self.sums[packet as usize].1.bytes()
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

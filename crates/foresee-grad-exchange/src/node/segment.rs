@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Shared memory of the ranks of one node for one plan: an area of each rank, the results, and everyone's progress.
+//! Shared memory of the ranks of one node for one plan: an area of each rank, the results, and the progress of all.
 //!
 //! ```text
-//! bells | used round | ended, by rank | landed, by tensor | pushed, by rank and tensor | used, two rounds
+//! wakers | used round | ended, by rank | received, by tensor | pushed, by rank and tensor | used, two rounds
 //! areas, by rank and round's parity and tensor | results, by tensor
 //! ```
 //!
-//! Counters hold rounds plus one, 0 is none. Bytes are written before the counter that announces them (release), and read
-//! after that counter was seen (acquire).
+//! Counters hold rounds plus one; 0 is none. Bytes are written before their counter (release), and read after it
+//! (acquire).
 //!
 //! The memory has no name in any file system, so nothing remains when a process is killed: the leader's process holds it
 //! open, and the others open it through that process's descriptor. All of it is allocated before training begins; a node
@@ -27,12 +27,12 @@ use rustix::mm::{MapFlags, ProtFlags};
 use rustix::thread::futex;
 use rustix::time::Timespec;
 
-use crate::rank::Landing;
+use crate::rank::{ReceiveBuffer, tensor_bytes};
 
 const LINE: usize = 64;
 const PAGE: usize = 4096;
 const WORD: usize = size_of::<u64>();
-/// Rounds of which an area has room.
+/// Rounds that an area holds.
 const ROUNDS: usize = 2;
 
 /// The shared memory of one plan, as one process sees it.
@@ -43,74 +43,84 @@ pub(super) struct Segment {
     file: OwnedFd,
 }
 
-// SAFETY: the memory is reached through atomics, or through pointers whose users promise what they need.
+// SAFETY: the memory is accessed through atomics, or through pointers whose users promise exclusive access.
 unsafe impl Send for Segment {}
 // SAFETY: as above.
 unsafe impl Sync for Segment {}
 
-/// Where everything lies, in bytes from the start.
+/// Offsets in bytes from the start.
 #[derive(Debug)]
 struct Layout {
     ranks: usize,
     tensors: usize,
     ended: usize,
-    landed: usize,
+    received: usize,
     pushed: usize,
     used: usize,
     areas: usize,
     /// Bytes of a rank's area for one round, and of the results.
     area: usize,
-    /// Of each tensor: where it lies in an area, and its bytes.
-    places: Box<[(usize, usize)]>,
+    /// The offset of each tensor in an area, and its bytes.
+    extents: Box<[(usize, usize)]>,
     len: usize,
 }
 
-/// Wakes processes.
+/// A counter of wake-ups that other processes wait for.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bell<'a>(&'a AtomicU32);
+pub(super) struct FutexWaker<'a>(&'a AtomicU32);
 
 impl Layout {
     fn new(plan: &Plan, ranks: usize) -> Option<Self> {
         let tensors = plan.tensors() as usize;
         let mut area = 0_usize;
-        let mut places = Vec::with_capacity(tensors);
+        let mut extents = Vec::with_capacity(tensors);
         for tensor in (0..plan.tensors()).map(TensorId) {
-            let element = plan.tensor(tensor)?.dtype.bytes();
-            let bytes = usize::try_from(plan.elements(tensor)?).ok()?.checked_mul(element)?;
-            places.push((area, bytes));
+            let bytes = tensor_bytes(plan, tensor)?;
+            extents.push((area, bytes));
             area = area.checked_add(bytes)?.checked_next_multiple_of(LINE)?;
         }
         let area = area.checked_next_multiple_of(PAGE)?;
-        // Two bells and the used round have a line each.
+        // Two wakers and the used round have a cache line each.
         let ended = 3 * LINE;
-        let landed = ended + ranks * WORD;
-        let pushed = landed + tensors * WORD;
+        let received = ended + ranks * WORD;
+        let pushed = received + tensors * WORD;
         let used = pushed + ranks.checked_mul(tensors)?.checked_mul(WORD)?;
         let areas = (used + ROUNDS * tensors.div_ceil(64) * WORD).next_multiple_of(PAGE);
         let len = area.checked_mul(ranks.checked_mul(ROUNDS)? + 1)?.checked_add(areas)?;
-        Some(Self { ranks, tensors, ended, landed, pushed, used, areas, area, places: places.into(), len })
+        Some(Self {
+            ranks,
+            tensors,
+            ended,
+            received,
+            pushed,
+            used,
+            areas,
+            area,
+            extents: extents.into(),
+            len,
+        })
     }
 }
 
 impl Segment {
-    /// New memory for `ranks` ranks, all zeros.
+    /// Create zeroed memory for `ranks` ranks.
     ///
     /// # Errors
-    /// The system has not so much memory.
+    /// The system has not enough memory.
     pub(super) fn create(plan: &Plan, ranks: usize) -> io::Result<Self> {
         let layout = Layout::new(plan, ranks).ok_or(io::ErrorKind::OutOfMemory)?;
         let file = rustix::fs::memfd_create("foresee-gradients", MemfdFlags::CLOEXEC)?;
         let len = layout.len as u64;
         rustix::fs::ftruncate(&file, len)?;
-        // Now, and not with a signal in the middle of a step.
+        // Allocated later, a lack of memory would be a signal in the middle of a step.
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len)?;
         Self::map(file, layout)
     }
 
-    /// The memory that another process made for the same plan; `path` as [`path`](Self::path) says there.
+    /// Open the memory that another process created for the same plan, by its [`path`](Self::path) there.
     ///
     /// # Errors
-    /// It cannot be opened, or is of another plan.
+    /// It cannot be opened, or belongs to another plan.
     pub(super) fn open(path: &str, plan: &Plan, ranks: usize) -> io::Result<Self> {
         let layout = Layout::new(plan, ranks).ok_or(io::ErrorKind::OutOfMemory)?;
         let file: File = OpenOptions::new().read(true).write(true).open(path)?;
@@ -124,7 +134,7 @@ impl Segment {
 
     fn map(file: OwnedFd, layout: Layout) -> io::Result<Self> {
         let (protection, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
-        // SAFETY: a new mapping at a place of the system's choice.
+        // SAFETY: a new mapping at an address that the system chooses.
         let start = unsafe {
             rustix::mm::mmap(std::ptr::null_mut(), layout.len, protection, flags, file.as_fd(), 0)
         }?;
@@ -132,28 +142,28 @@ impl Segment {
         Ok(Self { start, layout, file })
     }
 
-    /// Under which name other processes of this machine and user open it, while this one lives.
+    /// The path by which other processes of this node and user open it, as long as this one lives.
     pub(super) fn path(&self) -> String {
         format!("/proc/{}/fd/{}", std::process::id(), self.file.as_raw_fd())
     }
 
-    /// Rung by ranks that have pushed or ended.
-    pub(super) fn up(&self) -> Bell<'_> {
-        self.bell(0)
+    /// Woken by ranks that have pushed a tensor or ended a round.
+    pub(super) fn push_waker(&self) -> FutexWaker<'_> {
+        self.waker(0)
     }
 
-    /// Rung where something has landed.
-    pub(super) fn down(&self) -> Bell<'_> {
-        self.bell(LINE)
+    /// Woken by the leader after it received an average.
+    pub(super) fn result_waker(&self) -> FutexWaker<'_> {
+        self.waker(LINE)
     }
 
     /// Rounds that a rank has ended.
     pub(super) fn ended(&self, rank: usize) -> &AtomicU64 {
-        assert!(rank < self.layout.ranks, "a machine has its ranks");
+        assert!(rank < self.layout.ranks, "the rank is of this node");
         self.word(self.layout.ended + rank * WORD)
     }
 
-    /// Of every rank, in order.
+    /// The rounds that each rank has ended, in rank order.
     pub(super) fn rounds_ended(&self) -> impl Iterator<Item = u64> + '_ {
         (0..self.layout.ranks).map(|rank| self.ended(rank).load(Ordering::Acquire))
     }
@@ -165,14 +175,14 @@ impl Segment {
         self.word(self.layout.pushed + (rank * tensors + tensor) * WORD)
     }
 
-    /// The round after the last of which a tensor's average is among the results.
-    pub(super) fn landed(&self, tensor: TensorId) -> &AtomicU64 {
+    /// The round after the last whose average of a tensor is among the results.
+    pub(super) fn received(&self, tensor: TensorId) -> &AtomicU64 {
         assert!((tensor.0 as usize) < self.layout.tensors, "a plan has its tensors");
-        self.word(self.layout.landed + tensor.0 as usize * WORD)
+        self.word(self.layout.received + tensor.0 as usize * WORD)
     }
 
-    /// Says what a round used. The hub's alone.
-    pub(super) fn tell_used(&self, round: Round, used: &TensorSet) {
+    /// Publish the tensors that a round used. Only the leader calls it.
+    pub(super) fn publish_used(&self, round: Round, used: &TensorSet) {
         let words = self.layout.tensors.div_ceil(64);
         let mut values = vec![0_u64; words];
         for tensor in used.iter() {
@@ -184,7 +194,7 @@ impl Segment {
         self.word(2 * LINE).store(round.0 + 1, Ordering::Release);
     }
 
-    /// Whether a round used a tensor; `None` while that is not known. Of the last round that was told, or the one before.
+    /// Whether a round used a tensor; `None` while that is not known. For the last published round, or the one before.
     pub(super) fn used(&self, round: Round, tensor: TensorId) -> Option<bool> {
         (self.word(2 * LINE).load(Ordering::Acquire) > round.0).then(|| {
             let word = self.used_word(round, tensor.0 as usize / 64).load(Ordering::Relaxed);
@@ -194,36 +204,36 @@ impl Segment {
 
     /// Bytes of a tensor.
     pub(super) fn bytes(&self, tensor: TensorId) -> usize {
-        self.layout.places[tensor.0 as usize].1
+        self.layout.extents[tensor.0 as usize].1
     }
 
-    /// Where a rank's contribution to a round lies; valid while `self` lives.
+    /// A rank's contribution to a round; valid while `self` lives.
     pub(super) fn contribution(&self, rank: usize, round: Round, tensor: TensorId) -> *mut u8 {
-        assert!(rank < self.layout.ranks, "a machine has its ranks");
+        assert!(rank < self.layout.ranks, "the rank is of this node");
         let parity = usize::from(!round.0.is_multiple_of(2));
-        self.place(rank * ROUNDS + parity, tensor)
+        self.pointer(rank * ROUNDS + parity, tensor)
     }
 
-    /// Where the average of a tensor lands; valid while `self` lives.
+    /// The average of a tensor; valid while `self` lives.
     pub(super) fn result(&self, tensor: TensorId) -> *mut u8 {
-        self.place(self.layout.ranks * ROUNDS, tensor)
+        self.pointer(self.layout.ranks * ROUNDS, tensor)
     }
 
-    /// The results as memory to land in.
-    pub(super) fn landings(self: &Arc<Self>) -> Vec<Arc<Landing>> {
+    /// The results as receive buffers.
+    pub(super) fn receive_buffers(self: &Arc<Self>) -> Vec<Arc<ReceiveBuffer>> {
         let tensors = u32::try_from(self.layout.tensors).expect("a plan counts its tensors in 32 bits");
-        let landing = |tensor| {
+        let buffer = |tensor| {
             let owner: Arc<Self> = Arc::clone(self);
-            // SAFETY: the place is of this tensor alone, on a cache line, and mapped while the owner lives.
-            unsafe { Landing::over(self.result(tensor), self.bytes(tensor), owner) }
+            // SAFETY: the memory is of this tensor alone, on a cache line, and mapped while the owner lives.
+            unsafe { ReceiveBuffer::over(self.result(tensor), self.bytes(tensor), owner) }
         };
-        (0..tensors).map(TensorId).map(landing).collect()
+        (0..tensors).map(TensorId).map(buffer).collect()
     }
 
-    fn place(&self, area: usize, tensor: TensorId) -> *mut u8 {
-        let (offset, _) = self.layout.places[tensor.0 as usize];
+    fn pointer(&self, area: usize, tensor: TensorId) -> *mut u8 {
+        let (offset, _) = self.layout.extents[tensor.0 as usize];
         let at = self.layout.areas + area * self.layout.area + offset;
-        // SAFETY: the layout keeps every place within the mapping.
+        // SAFETY: the layout keeps every extent within the mapping.
         unsafe { self.start.as_ptr().add(at) }
     }
 
@@ -234,9 +244,9 @@ impl Segment {
         self.word(self.layout.used + (parity * words + at) * WORD)
     }
 
-    fn bell(&self, at: usize) -> Bell<'_> {
-        // SAFETY: aligned, within the mapping, and used as nothing else by any process.
-        Bell(unsafe { &*self.start.as_ptr().add(at).cast() })
+    fn waker(&self, at: usize) -> FutexWaker<'_> {
+        // SAFETY: aligned, within the mapping, and used as a waker by every process.
+        FutexWaker(unsafe { &*self.start.as_ptr().add(at).cast() })
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
@@ -247,32 +257,31 @@ impl Segment {
 
 impl Drop for Segment {
     fn drop(&mut self) {
-        // SAFETY: nothing that points into it outlives `self`, by the promises of those who made pointers. It cannot
-        // fail: it is one whole mapping.
+        // SAFETY: users of its pointers promise that none outlives `self`. It cannot fail: it is one whole mapping.
         let _ = unsafe { rustix::mm::munmap(self.start.as_ptr().cast(), self.layout.len) };
     }
 }
 
-impl Bell<'_> {
-    /// How often it was rung: looked at before what is waited for.
+impl FutexWaker<'_> {
+    /// The number of wake-ups, to be read before the awaited state.
     pub(super) fn count(self) -> u32 {
         self.0.load(Ordering::Acquire)
     }
 
-    /// Wakes whoever waits, in every process.
-    pub(super) fn ring(self) {
+    /// Wake the waiting threads of every process.
+    pub(super) fn wake(self) {
         self.0.fetch_add(1, Ordering::Release);
-        // It fails for addresses that are none.
+        // It fails only for invalid addresses.
         let _ = futex::wake(self.0, futex::Flags::empty(), i32::MAX.cast_unsigned());
     }
 
-    /// Waits until it is rung more often than `count`, or for `time`; may return before.
+    /// Wait until there are more wake-ups than `count`, or for `time`; may return early.
     pub(super) fn wait(self, count: u32, time: Duration) {
         let time = Timespec {
             tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: time.subsec_nanos().into(),
         };
-        // It was rung, or the time is over, or a signal came: the caller looks.
+        // Whether it was woken, timed out or interrupted: the caller checks the state.
         let _ = futex::wait(self.0, futex::Flags::empty(), count, Some(&time));
     }
 }
@@ -300,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn two_mappings_are_one_memory_and_places_do_not_overlap() {
+    fn two_mappings_share_memory_and_extents_do_not_overlap() {
         let plan = plan(&[3, 0, 1000]);
         let made = Segment::create(&plan, 2).unwrap();
         let opened = Segment::open(&made.path(), &plan, 2).unwrap();
@@ -327,21 +336,21 @@ mod tests {
         assert_eq!((made.pushed(1, TensorId(2)).load(Ordering::Relaxed), made.bytes(TensorId(1))), (0, 0));
         opened.pushed(1, TensorId(2)).store(7, Ordering::Release);
         opened.ended(1).store(6, Ordering::Release);
-        opened.landed(TensorId(2)).store(5, Ordering::Release);
+        opened.received(TensorId(2)).store(5, Ordering::Release);
         assert_eq!(made.pushed(1, TensorId(2)).load(Ordering::Acquire), 7);
         assert_eq!((made.ended(1).load(Ordering::Acquire), made.ended(0).load(Ordering::Acquire)), (6, 0));
-        assert_eq!(made.landed(TensorId(2)).load(Ordering::Acquire), 5);
+        assert_eq!(made.received(TensorId(2)).load(Ordering::Acquire), 5);
     }
 
     #[test]
-    fn what_rounds_used_is_kept_for_two_of_them() {
+    fn the_used_tensors_of_the_last_two_rounds_are_stored() {
         let plan = plan(&[1; 70]);
         let segment = Segment::create(&plan, 1).unwrap();
         assert_eq!(segment.used(Round(0), TensorId(69)), None);
         let mut used = TensorSet::none(70);
         assert!(used.insert(TensorId(69)));
-        segment.tell_used(Round(0), &used);
-        segment.tell_used(Round(1), &TensorSet::all(70));
+        segment.publish_used(Round(0), &used);
+        segment.publish_used(Round(1), &TensorSet::all(70));
         assert_eq!(segment.used(Round(0), TensorId(69)), Some(true));
         assert_eq!(segment.used(Round(0), TensorId(0)), Some(false));
         assert_eq!(segment.used(Round(1), TensorId(0)), Some(true));
@@ -349,18 +358,18 @@ mod tests {
     }
 
     #[test]
-    fn a_bell_that_was_rung_before_does_not_wait() {
+    fn a_wait_after_a_wake_up_returns_at_once() {
         let segment = Arc::new(Segment::create(&plan(&[1]), 1).unwrap());
-        let count = segment.down().count();
-        segment.down().ring();
-        segment.down().wait(count, Duration::from_secs(3600));
-        let seen = segment.up().count();
+        let count = segment.result_waker().count();
+        segment.result_waker().wake();
+        segment.result_waker().wait(count, Duration::from_secs(3600));
+        let seen = segment.push_waker().count();
         let other = Arc::clone(&segment);
-        let ringer = std::thread::spawn(move || other.up().ring());
-        while segment.up().count() == seen {
-            segment.up().wait(seen, Duration::from_secs(3600));
+        let waking = std::thread::spawn(move || other.push_waker().wake());
+        while segment.push_waker().count() == seen {
+            segment.push_waker().wait(seen, Duration::from_secs(3600));
         }
-        ringer.join().unwrap();
+        waking.join().unwrap();
     }
 
     #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ranks that exchange as one with the others of their machine, over shared memory.
+//! Ranks that exchange as one with the others of their node, over shared memory.
 //!
-//! Machines are hubs of one process, which share nothing but servers.
+//! Nodes are leaders of one process, which share only servers.
 
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
@@ -15,8 +15,8 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use foresee_grad_exchange::{
-    ExchangeError, Gradient, GradientExchange, Hub, LocalRank, Lost, MachineOptions, RankOptions, Server,
-    ServerOptions, Waited,
+    ExchangeError, Gradient, GradientExchange, LostPeer, NodeLeader, NodeMember, NodeOptions, RankOptions,
+    Server, ServerOptions, WaitOutcome,
 };
 use foresee_grad_queue::{Dtype, Op, Policy, TensorId, TensorSpec, Wire, sum};
 use foresee_testkit::WATCHDOG;
@@ -25,37 +25,37 @@ use foresee_wire::{LinkOptions, Secret, Timeouts};
 
 use values::{gradient, spec};
 
-/// Nothing here takes a tenth of it.
+/// No wait here takes a tenth of it.
 const LONG: Duration = WATCHDOG;
 
 #[derive(Clone)]
 struct Setup {
-    machines: u32,
-    local: u32,
+    nodes: u32,
+    local_world: u32,
     servers: u16,
     wire: Wire,
     timeout: Nanos,
 }
 
 impl Setup {
-    fn new(machines: u32, local: u32, servers: u16) -> Self {
-        Self { machines, local, servers, wire: Wire::Own, timeout: Nanos::from_secs(30) }
+    fn new(nodes: u32, local_world: u32, servers: u16) -> Self {
+        Self { nodes, local_world, servers, wire: Wire::Own, timeout: Nanos::from_secs(30) }
     }
 
     fn world(&self) -> u32 {
-        self.machines * self.local
+        self.nodes * self.local_world
     }
 
     fn timeouts(&self) -> Timeouts {
         Timeouts::new(self.timeout).unwrap()
     }
 
-    fn machine(&self, machine: u32, secret: &Secret) -> MachineOptions {
-        MachineOptions {
+    fn node(&self, node: u32, secret: &Secret) -> NodeOptions {
+        NodeOptions {
             job: "job".into(),
             world: self.world(),
-            first: Rank(machine * self.local),
-            local: self.local,
+            first: Rank(node * self.local_world),
+            local_world: self.local_world,
             secret: secret.clone(),
             timeouts: self.timeouts(),
             wire: self.wire,
@@ -63,12 +63,12 @@ impl Setup {
         }
     }
 
-    fn rank(&self, machine: u32, servers: &[Server], secret: &Secret) -> RankOptions {
+    fn rank(&self, node: u32, servers: &[Server], secret: &Secret) -> RankOptions {
         RankOptions {
             job: "job".into(),
-            rank: Rank(machine * self.local),
+            rank: Rank(node * self.local_world),
             world: self.world(),
-            local: self.local,
+            local_world: self.local_world,
             servers: servers.iter().map(Server::address).collect(),
             shares: Vec::new(),
             secret: secret.clone(),
@@ -80,9 +80,9 @@ impl Setup {
             timeline: 0,
             link: LinkOptions::default(),
             interfaces: None,
-            beside: 0,
+            colocated: 0,
             recover: true,
-            survives: false,
+            continue_on_rank_loss: false,
         }
     }
 
@@ -91,30 +91,30 @@ impl Setup {
         Server::start(ServerOptions { timeouts: self.timeouts(), ..options }).unwrap()
     }
 
-    /// Runs `body` on every rank, each in a thread of its own.
-    fn run<T: Send + 'static>(&self, body: impl Fn(LocalRank) -> T + Send + Sync + 'static) -> Vec<T> {
+    /// Run `body` on every rank, each in a thread of its own.
+    fn run<T: Send + 'static>(&self, body: impl Fn(NodeMember) -> T + Send + Sync + 'static) -> Vec<T> {
         let secret = Secret::draw().unwrap();
         let servers: Vec<_> = (0..self.servers).map(|_| self.serve(&secret)).collect();
         let body = Arc::new(body);
         let mut ranks = Vec::new();
-        for machine in 0..self.machines {
-            let options = self.machine(machine, &secret);
-            let hub = Arc::new(Hub::listen(options.clone()).unwrap());
-            let address = hub.address();
-            let (outer, inside) = (self.rank(machine, &servers, &secret), Arc::clone(&hub));
+        for node in 0..self.nodes {
+            let options = self.node(node, &secret);
+            let leader = Arc::new(NodeLeader::listen(options.clone()).unwrap());
+            let address = leader.address();
+            let (outer, inside) = (self.rank(node, &servers, &secret), Arc::clone(&leader));
             thread::spawn(move || {
-                // Its ranks would wait forever.
+                // Otherwise its ranks would wait forever.
                 if let Err(why) = inside.connect(outer) {
                     inside.close(Duration::ZERO);
                     panic!("{why}");
                 }
             });
-            let mut hub = Some(hub);
-            for place in 0..self.local {
-                let (options, body, hub) = (options.clone(), Arc::clone(&body), hub.take());
+            let mut leader = Some(leader);
+            for place in 0..self.local_world {
+                let (options, body, leader) = (options.clone(), Arc::clone(&body), leader.take());
                 ranks.push(thread::spawn(move || {
                     let rank = Rank(options.first.0 + place);
-                    body(LocalRank::join(options, rank, address, hub).unwrap())
+                    body(NodeMember::join(options, rank, address, leader).unwrap())
                 }));
             }
         }
@@ -134,7 +134,7 @@ fn tensors() -> Vec<TensorSpec> {
     ]
 }
 
-/// The sum of these over `of`, with one rounding.
+/// The sum of these divided by `of`, rounded once.
 fn mean(dtype: Dtype, parts: &[Vec<u8>], of: u32) -> Vec<u8> {
     let mut acc = vec![0; sum::accumulator_len(dtype, parts[0].len())];
     sum::start(dtype, &mut acc, &parts[0]);
@@ -144,15 +144,15 @@ fn mean(dtype: Dtype, parts: &[Vec<u8>], of: u32) -> Vec<u8> {
     acc
 }
 
-/// The mean over machines of the mean over each one's ranks, of those that pushed.
+/// The mean over nodes of the mean over each node's ranks that pushed.
 fn reference(setup: &Setup, spec: &TensorSpec, pushes: impl Fn(u32) -> bool, round: u64) -> Option<Vec<u8>> {
     let travels = setup.wire.dtype_of(spec);
-    let of_machine = |machine: u32| {
-        let ranks = machine * setup.local..(machine + 1) * setup.local;
+    let of_node = |node: u32| {
+        let ranks = node * setup.local_world..(node + 1) * setup.local_world;
         let parts: Vec<_> =
             ranks.filter(|rank| pushes(*rank)).map(|rank| gradient(spec, rank, round)).collect();
         (!parts.is_empty()).then(|| {
-            let wide = mean(spec.dtype, &parts, spec.op.divisor(setup.local));
+            let wide = mean(spec.dtype, &parts, spec.op.divisor(setup.local_world));
             if travels == spec.dtype {
                 return wide;
             }
@@ -161,9 +161,9 @@ fn reference(setup: &Setup, spec: &TensorSpec, pushes: impl Fn(u32) -> bool, rou
             narrow
         })
     };
-    let parts: Vec<_> = (0..setup.machines).filter_map(of_machine).collect();
+    let parts: Vec<_> = (0..setup.nodes).filter_map(of_node).collect();
     (!parts.is_empty()).then(|| {
-        let narrow = mean(travels, &parts, spec.op.divisor(setup.machines));
+        let narrow = mean(travels, &parts, spec.op.divisor(setup.nodes));
         if travels == spec.dtype {
             return narrow;
         }
@@ -173,7 +173,7 @@ fn reference(setup: &Setup, spec: &TensorSpec, pushes: impl Fn(u32) -> bool, rou
     })
 }
 
-/// Who pushes what: each tensor is left out by some rank in some round, the buffer is rank 0's alone.
+/// Whether a rank pushes a tensor: some rank skips each tensor in some round, and only rank 0 pushes the buffer.
 fn pushes(spec: &TensorSpec, tensor: u32, rank: u32, round: u64) -> bool {
     if spec.op == Op::Sum {
         return rank == 0 && round.is_multiple_of(2);
@@ -181,26 +181,31 @@ fn pushes(spec: &TensorSpec, tensor: u32, rank: u32, round: u64) -> bool {
     !(u64::from(tensor) + u64::from(rank) * 3 + round).is_multiple_of(5)
 }
 
-fn rounds(core: &LocalRank, setup: &Setup, count: u64) {
+fn rounds(member: &NodeMember, setup: &Setup, count: u64) {
     let specs = tensors();
-    core.agree(specs.clone()).unwrap();
+    member.agree(specs.clone()).unwrap();
     let all: Vec<_> = (0..specs.len() as u32).map(TensorId).collect();
-    let own = core.rank().0;
+    let own = member.rank().0;
     for round in 0..count {
         for id in all.iter().rev() {
             let spec = &specs[id.0 as usize];
             if pushes(spec, id.0, own, round) {
-                core.push(*id, Gradient::from_bytes(gradient(spec, own, round))).unwrap();
+                member.push(*id, Gradient::from_bytes(gradient(spec, own, round))).unwrap();
             }
         }
-        assert_eq!(core.end_round(LONG).unwrap().unwrap().0, round);
+        assert_eq!(member.end_round(LONG).unwrap().unwrap().0, round);
         for id in &all {
-            assert_eq!(core.wait(&[*id], LONG).unwrap(), Waited::Landed, "{}", core.missing());
+            assert_eq!(member.wait(&[*id], LONG).unwrap(), WaitOutcome::Received, "{}", member.missing());
             let spec = &specs[id.0 as usize];
             let expected = reference(setup, spec, |rank| pushes(spec, id.0, rank, round), round);
-            assert_eq!(core.used(*id).unwrap(), Some(expected.is_some()), "'{}' in round {round}", spec.name);
+            assert_eq!(
+                member.used(*id).unwrap(),
+                Some(expected.is_some()),
+                "'{}' in round {round}",
+                spec.name
+            );
             if let Some(expected) = expected {
-                let found = core.received(*id).unwrap().to_vec();
+                let found = member.average(*id).unwrap().to_vec();
                 assert!(found == expected, "'{}' of round {round} on rank {own}", spec.name);
             }
         }
@@ -209,47 +214,47 @@ fn rounds(core: &LocalRank, setup: &Setup, count: u64) {
 
 #[test]
 fn every_rank_gets_the_bits_of_the_nested_reference_plan_after_plan() {
-    for (machines, local, servers) in [(1, 2, 1), (2, 2, 2), (3, 1, 1), (2, 3, 1)] {
-        let setup = Setup::new(machines, local, servers);
+    for (nodes, local_world, servers) in [(1, 2, 1), (2, 2, 2), (3, 1, 1), (2, 3, 1)] {
+        let setup = Setup::new(nodes, local_world, servers);
         let inside = setup.clone();
-        setup.run(move |core| {
-            rounds(&core, &inside, 7);
-            assert_eq!(core.stats().rounds, 7);
-            rounds(&core, &inside, 2);
-            core.close();
+        setup.run(move |member| {
+            rounds(&member, &inside, 7);
+            assert_eq!(member.stats().rounds, 7);
+            rounds(&member, &inside, 2);
+            member.close();
         });
     }
-    // Fewer bits travel between machines only.
+    // Fewer bits travel between nodes only.
     let setup = Setup { wire: Wire::Bf16, ..Setup::new(2, 2, 1) };
     let inside = setup.clone();
-    setup.run(move |core| rounds(&core, &inside, 4));
+    setup.run(move |member| rounds(&member, &inside, 4));
 }
 
 #[test]
-fn what_is_pushed_twice_or_has_other_bytes_is_refused_by_name() {
+fn a_push_that_is_repeated_or_has_another_size_is_refused_by_name() {
     let setup = Setup::new(1, 2, 1);
     let barrier = Arc::new(Barrier::new(2));
-    setup.run(move |core| {
-        core.agree(vec![spec("weight", Dtype::F32, 10, 0)]).unwrap();
-        let short = core.push(TensorId(0), Gradient::from_bytes(vec![0; 39])).unwrap_err();
+    setup.run(move |member| {
+        member.agree(vec![spec("weight", Dtype::F32, 10, 0)]).unwrap();
+        let short = member.push(TensorId(0), Gradient::from_bytes(vec![0; 39])).unwrap_err();
         assert!(short.to_string().contains("39 bytes"), "{short}");
-        let nobody = core.push(TensorId(1), Gradient::from_bytes(vec![0; 40])).unwrap_err();
-        assert!(matches!(nobody, ExchangeError::Queue(_)), "{nobody}");
-        core.push(TensorId(0), Gradient::from_bytes(vec![0; 40])).unwrap();
-        let twice = core.push(TensorId(0), Gradient::from_bytes(vec![0; 40])).unwrap_err();
+        let unknown = member.push(TensorId(1), Gradient::from_bytes(vec![0; 40])).unwrap_err();
+        assert!(matches!(unknown, ExchangeError::Queue(_)), "{unknown}");
+        member.push(TensorId(0), Gradient::from_bytes(vec![0; 40])).unwrap();
+        let twice = member.push(TensorId(0), Gradient::from_bytes(vec![0; 40])).unwrap_err();
         assert!(twice.to_string().contains("'weight' in round 0"), "{twice}");
-        core.end_round(LONG).unwrap().unwrap();
-        assert_eq!(core.wait_all(LONG).unwrap(), Waited::Landed);
+        member.end_round(LONG).unwrap().unwrap();
+        assert_eq!(member.wait_all(LONG).unwrap(), WaitOutcome::Received);
         barrier.wait();
     });
 }
 
 #[test]
-fn ranks_of_one_machine_that_disagree_are_told_where_on_every_machine() {
+fn ranks_of_one_node_that_disagree_are_named_on_every_node() {
     let setup = Setup::new(2, 2, 1);
-    let found = setup.run(|core| {
-        let elements = if core.rank().0 == 3 { 11 } else { 10 };
-        core.agree(vec![spec("weight", Dtype::F32, elements, 0)]).unwrap_err().to_string()
+    let found = setup.run(|member| {
+        let elements = if member.rank().0 == 3 { 11 } else { 10 };
+        member.agree(vec![spec("weight", Dtype::F32, elements, 0)]).unwrap_err().to_string()
     });
     for (rank, text) in found.into_iter().enumerate() {
         for part in ["'weight'", "[10] on rank 2 and [11] on rank 3"] {
@@ -259,20 +264,20 @@ fn ranks_of_one_machine_that_disagree_are_told_where_on_every_machine() {
 }
 
 #[test]
-fn a_rank_that_goes_early_is_named_on_every_machine() {
+fn a_rank_that_leaves_early_is_named_on_every_node() {
     let setup = Setup { timeout: Nanos::from_secs(5), ..Setup::new(2, 2, 2) };
-    let found = setup.run(|core| {
-        core.agree(vec![spec("weight", Dtype::F32, 1000, 0)]).unwrap();
+    let found = setup.run(|member| {
+        member.agree(vec![spec("weight", Dtype::F32, 1000, 0)]).unwrap();
         for round in 0.. {
-            if (core.rank().0, round) == (3, 2) {
+            if (member.rank().0, round) == (3, 2) {
                 return None;
             }
-            let done = core
+            let done = member
                 .push(TensorId(0), Gradient::from_bytes(vec![0; 4000]))
-                .and_then(|()| core.end_round(LONG))
-                .and_then(|ended| ended.map_or(Ok(Waited::Tick), |_| core.wait_all(LONG)));
+                .and_then(|()| member.end_round(LONG))
+                .and_then(|ended| ended.map_or(Ok(WaitOutcome::TimedOut), |_| member.wait_all(LONG)));
             match done {
-                Ok(waited) => assert_eq!(waited, Waited::Landed, "{}", core.missing()),
+                Ok(waited) => assert_eq!(waited, WaitOutcome::Received, "{}", member.missing()),
                 Err(why) => return Some(why),
             }
         }
@@ -282,7 +287,7 @@ fn a_rank_that_goes_early_is_named_on_every_machine() {
         let why = why.unwrap();
         let is_three = match &why {
             ExchangeError::RankLost { rank, .. } => rank.0 == 3,
-            ExchangeError::OfMachine { lost, .. } => *lost == Lost::Rank(Rank(3)),
+            ExchangeError::NodeFailed { lost, .. } => *lost == LostPeer::Rank(Rank(3)),
             _ => false,
         };
         assert!(is_three && why.to_string().contains("the same number of steps"), "rank {rank}: {why}");

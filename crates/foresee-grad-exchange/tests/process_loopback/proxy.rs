@@ -1,39 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Wires between ranks and servers: they pass bytes on, and break when told, for a moment or forever.
+//! A proxy between a rank and its servers that forwards bytes, and breaks connections for a moment or forever.
 //!
-//! What is on its way when a wire breaks is lost, and either end may have half of it.
+//! Bytes in flight on a broken connection are lost, and either end may have received half of them.
 
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use crate::setup::Dice;
+use crate::setup::Random;
 
-/// Wires of one rank to all servers.
+/// The connections of one rank to all servers.
 #[derive(Clone, Default)]
-pub(crate) struct Wires(Arc<Mutex<State>>);
+pub(crate) struct Proxy(Arc<Mutex<State>>);
 
 #[derive(Default)]
 struct State {
     /// Both ends of each connection, in the order in which they were made.
     open: Vec<[TcpStream; 2]>,
-    /// Nobody gets through any more.
-    cut: bool,
+    /// New connections are refused.
+    is_cut: bool,
 }
 
-impl Wires {
+impl Proxy {
     /// The address through which a rank reaches `server`.
     pub(crate) fn to(&self, server: SocketAddr) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        let wires = self.clone();
+        let proxy = self.clone();
         thread::spawn(move || {
             for near in listener.incoming().map_while(Result::ok) {
                 let Ok(far) = TcpStream::connect(server) else { continue };
                 let twice = |stream: &TcpStream| stream.try_clone().unwrap();
                 {
-                    let mut state = wires.0.lock().unwrap();
-                    if state.cut {
+                    let mut state = proxy.0.lock().unwrap();
+                    if state.is_cut {
                         return;
                     }
                     state.open.push([twice(&near), twice(&far)]);
@@ -50,30 +50,30 @@ impl Wires {
         address
     }
 
-    /// All of them, for ever.
+    /// Break all connections forever.
     pub(crate) fn cut(&self) {
-        self.0.lock().unwrap().cut = true;
+        self.0.lock().unwrap().is_cut = true;
         self.break_all();
     }
 
-    /// All of them; whoever dials again gets through.
+    /// Break all connections; new ones are accepted.
     pub(crate) fn break_all(&self) {
         for pair in std::mem::take(&mut self.0.lock().unwrap().open) {
-            part(&pair);
+            shut_down(&pair);
         }
     }
 
-    /// One of them.
-    pub(crate) fn break_one(&self, dice: &mut Dice) {
+    /// Break one connection.
+    pub(crate) fn break_one(&self, random: &mut Random) {
         let mut state = self.0.lock().unwrap();
         if !state.open.is_empty() {
-            let at = dice.below(state.open.len() as u64) as usize;
-            part(&state.open.swap_remove(at));
+            let at = random.below(state.open.len() as u64) as usize;
+            shut_down(&state.open.swap_remove(at));
         }
     }
 }
 
-fn part(ends: &[TcpStream; 2]) {
+fn shut_down(ends: &[TcpStream; 2]) {
     for end in ends {
         let _ = end.shutdown(Shutdown::Both);
     }

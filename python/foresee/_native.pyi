@@ -322,7 +322,7 @@ class Trial:
         """
 
     def facts(self) -> dict[str, int | bool]:
-        """Of memory ``pool_bytes``, that samples are drawn from. Of a disk ``bytes`` of the file, ``room`` with it,
+        """Of memory ``pool_bytes``, that samples are drawn from. Of a disk ``bytes`` of the file, ``free_bytes`` with it,
         ``direct`` (past the page cache) and ``in_memory`` (no device). Of an origin ``pages`` (it has a page cache)
         and ``in_memory``.
         """
@@ -375,7 +375,7 @@ class Recorder:
         """Nanoseconds since it was made: the clock of its ledger."""
 
     def record_wait(
-        self, epoch: int, step: int, samples: int, asked: int, got: int, turns: list[tuple[str, int]]
+        self, epoch: int, step: int, samples: int, start: int, end: int, turns: list[tuple[str, int]]
     ) -> None:
         """As ``Loader.record_wait``."""
 
@@ -807,9 +807,9 @@ class Loader:
         """As ``Batch.turns``, of a wait in ``next_batch`` that is under way or ended without a batch."""
 
     def record_wait(
-        self, epoch: int, step: int, samples: int, asked: int, got: int, turns: list[tuple[str, int]]
+        self, epoch: int, step: int, samples: int, start: int, end: int, turns: list[tuple[str, int]]
     ) -> None:
-        """Book a wait of the training loop, from ``asked`` to ``got``, nanoseconds of ``now``.
+        """Book a wait of the training loop, from ``start`` to ``end``, nanoseconds of ``now``.
 
         ``turns``: stages of the batch that ended it, as ``Batch.turns`` and further ones; in order.
         """
@@ -1060,11 +1060,11 @@ def order_random(
     *,
     replacement: bool = False,
     num_samples: int | None = None,
-    taken: int | None = None,
+    count: int | None = None,
 ) -> tuple[NDArray[np.uint32] | NDArray[np.uint64], bytes]:
     """One epoch of ``RandomSampler(generator=g)``, ``state`` being ``g.get_state()``: indices, and the state after.
 
-    ``taken``: how many samples are asked for; None runs to the end, which draws one permutation more.
+    ``count``: the number of samples; None runs to the end, which draws one more permutation.
     """
 
 def order_loader(

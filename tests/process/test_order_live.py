@@ -105,7 +105,7 @@ def test_random_sampler_equals_torch_and_leaves_its_generator_as_torch_does() ->
             for _ in range(3):
                 theirs = list(sampler) if taken is None else list(islice(iter(sampler), taken))
                 ours, state = native.order_random(
-                    n, state, replacement=replacement, num_samples=num_samples, taken=taken
+                    n, state, replacement=replacement, num_samples=num_samples, count=taken
                 )
                 case = (n, num_samples, replacement, taken, seed)
                 assert ours.tolist() == theirs, case
@@ -123,7 +123,7 @@ def test_replacement_takes_two_words_where_torch_does() -> None:
 def test_a_generator_state_advanced_here_continues_in_torch() -> None:
     generator, twin = seeded(9), seeded(9)
     torch.randperm(1000, generator=generator)
-    _, state = native.order_random(1000, state_of(twin), taken=1000)
+    _, state = native.order_random(1000, state_of(twin), count=1000)
     twin.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))
     assert torch.equal(torch.rand(2000, generator=twin), torch.rand(2000, generator=generator))
 

@@ -118,7 +118,7 @@ impl Trial {
                 facts.set_item("direct", disk.is_direct())?;
                 facts.set_item("in_memory", disk.is_in_memory())?;
                 facts.set_item("bytes", disk.file_bytes().get())?;
-                facts.set_item("room", disk.free_bytes().map_err(errors::of_calibrate)?.get())?;
+                facts.set_item("free_bytes", disk.free_bytes().map_err(errors::of_calibrate)?.get())?;
             }
             Subject::Origin(origin) => {
                 facts.set_item("pages", origin.has_pages())?;

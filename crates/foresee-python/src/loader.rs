@@ -134,11 +134,11 @@ impl Loader {
         epoch: u64,
         step: u64,
         samples: u32,
-        asked: u64,
-        got: u64,
+        start: u64,
+        end: u64,
         turns: Vec<(PyBackedStr, u64)>,
     ) -> PyResult<()> {
-        self.engine.record_wait(&consumer_wait((epoch, step, samples), asked, got, turns)?);
+        self.engine.record_wait(&consumer_wait((epoch, step, samples), start, end, turns)?);
         Ok(())
     }
 
@@ -172,8 +172,8 @@ impl Loader {
 /// The wait for the batch of (epoch, step, samples), from Python's arguments.
 pub(crate) fn consumer_wait(
     (epoch, step, samples): (u64, u64, u32),
-    asked: u64,
-    got: u64,
+    start: u64,
+    end: u64,
     turns: Vec<(PyBackedStr, u64)>,
 ) -> PyResult<ConsumerWait> {
     let known = |(word, since): (PyBackedStr, u64)| {
@@ -184,8 +184,8 @@ pub(crate) fn consumer_wait(
         epoch: Epoch(epoch),
         step: Step(step),
         samples,
-        asked: Nanos::new(asked),
-        got: Nanos::new(got),
+        asked: Nanos::new(start),
+        got: Nanos::new(end),
         turns: turns.into_iter().map(known).collect::<PyResult<_>>()?,
     })
 }

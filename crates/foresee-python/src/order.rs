@@ -84,21 +84,21 @@ pub(crate) fn order_seedable_shard(
 
 /// One epoch of `RandomSampler(generator=g)`, `state` being `g.get_state()`: the indices and the state after it.
 ///
-/// `taken`: the number of samples; `None` runs to the end, which draws one more permutation.
+/// `count`: the number of samples; `None` runs to the end, which draws one more permutation.
 #[pyfunction]
-#[pyo3(signature = (n, state, *, replacement=false, num_samples=None, taken=None))]
+#[pyo3(signature = (n, state, *, replacement=false, num_samples=None, count=None))]
 pub(crate) fn order_random<'py>(
     py: Python<'py>,
     n: u64,
     state: &[u8],
     replacement: bool,
     num_samples: Option<u64>,
-    taken: Option<u64>,
+    count: Option<u64>,
 ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyBytes>)> {
     let drawn = py.detach(|| {
         let mut generator = Mt19937::from_state(state)?;
         let sampler = RandomSampler::new(n, replacement, num_samples)?;
-        let ids = sampler.draw(&mut generator, taken.map_or(Until::End, Until::Taken))?;
+        let ids = sampler.draw(&mut generator, count.map_or(Until::End, Until::Taken))?;
         Ok((ids, generator.state()))
     });
     let (ids, state) = drawn.map_err(to_python)?;

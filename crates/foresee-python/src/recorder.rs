@@ -37,11 +37,11 @@ impl Recorder {
         epoch: u64,
         step: u64,
         samples: u32,
-        asked: u64,
-        got: u64,
+        start: u64,
+        end: u64,
         turns: Vec<(PyBackedStr, u64)>,
     ) -> PyResult<()> {
-        self.core.record_wait(&consumer_wait((epoch, step, samples), asked, got, turns)?);
+        self.core.record_wait(&consumer_wait((epoch, step, samples), start, end, turns)?);
         Ok(())
     }
 

@@ -254,7 +254,7 @@ def _permutation(samples: int, draw: object) -> Ints:
             [(seed, ids)], _ = _native.order_loader(samples, generator, [1], batch_size=samples)
             if seed == draw["base_seed"]:
                 return ids.astype(np.int64)
-        return _native.order_random(samples, generator, taken=samples)[0].astype(np.int64)
+        return _native.order_random(samples, generator, count=samples)[0].astype(np.int64)
     except (KeyError, TypeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise

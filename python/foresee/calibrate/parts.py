@@ -159,7 +159,7 @@ def disk(
     bypass = "O_DIRECT" if facts["direct"] else "pages dropped before (posix_fadvise), no O_DIRECT here"
     yield Figure(
         name=f"tier.{name}.capacity",
-        value=float(facts["room"]),
+        value=float(facts["free_bytes"]),
         unit="B",
         conditions=f"free for this user when measured, in {os.path.abspath(folder)}",
     )

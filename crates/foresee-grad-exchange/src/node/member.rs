@@ -91,7 +91,7 @@ impl NodeMember {
         };
         let dial = DialOptions { timeouts: options.timeouts, ..DialOptions::default() };
         let until = Wait::within(options.timeouts.timeout);
-        let connection = dial_until(address, hello, &options.secret, &dial, until)
+        let connection = dial_until(address, &hello, &options.secret, &dial, until)
             .map_err(|why| join_error(options.first, why))?;
         let timeline = Timeline::new(options.timeline);
         let (timeouts, state, changed) = (options.timeouts, Mutex::default(), Condvar::new());

@@ -47,7 +47,7 @@ impl ConnectionPair {
         process: u64,
         server: ServerId,
         until: Instant,
-        dial: impl Fn(SocketAddr, Hello, &Secret, &DialOptions, Wait) -> Result<Connection, WireError>,
+        dial: impl Fn(SocketAddr, &Hello, &Secret, &DialOptions, Wait) -> Result<Connection, WireError>,
     ) -> Result<Self, ExchangeError> {
         let address = options.servers[usize::from(server.0)];
         let dial_options =
@@ -61,7 +61,7 @@ impl ConnectionPair {
                 capabilities: if options.recover { COMES_AGAIN } else { 0 },
                 ..Hello::new(Purpose::Gradients, role, options.job.as_str(), options.rank.0, options.world)
             };
-            dial(address, hello, &options.secret, &dial_options, Wait::Until(until))
+            dial(address, &hello, &options.secret, &dial_options, Wait::Until(until))
                 .map_err(|why| ExchangeError::Server { server: server.0, address, why: Arc::new(why) })
         };
         Ok(Self { server, control: connect(Role::Control)?, data: connect(Role::Data)? })
@@ -152,7 +152,7 @@ fn check(options: &RankOptions) -> Result<(), ExchangeError> {
 /// Dial until the connection is accepted or refused for good, or the time is over.
 pub(crate) fn dial_until(
     address: SocketAddr,
-    hello: Hello,
+    hello: &Hello,
     secret: &Secret,
     options: &DialOptions,
     wait: Wait,

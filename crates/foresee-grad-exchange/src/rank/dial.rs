@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use foresee_grad_queue::ServerId;
 use foresee_grad_session::DialFault;
 use foresee_units::Nanos;
-use foresee_wire::{FaultCode, FrameFault, WireError, dial};
+use foresee_wire::{FaultCode, FrameFault, Hello, WireError, dial};
 
 use super::connect::ConnectionPair;
 use super::state::RankState;
@@ -36,7 +36,10 @@ impl RankCore {
             }
             let soon = Instant::now() + Duration::from(within);
             let last = core.start.checked_add(until.into()).map_or(soon, |last| last.min(soon));
-            match ConnectionPair::dial(&core.options, core.process, server, last, dial) {
+            let once = |address, hello: &Hello, secret: &_, options: &_, wait| {
+                dial(address, hello.clone(), secret, options, wait)
+            };
+            match ConnectionPair::dial(&core.options, core.process, server, last, once) {
                 Ok(pair) => core.connected(pair),
                 Err(why) => match fault(&why) {
                     // The wire's remedy is to start it first, but it was up before.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! RoundProgress of a round, tensor by tensor, for the leader of a node, which passes it on. Each fact is reported once.
+//! Progress of a round, tensor by tensor, for the leader of a node, which passes it on. Each fact is reported once.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};

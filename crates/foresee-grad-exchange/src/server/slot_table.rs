@@ -192,7 +192,7 @@ impl SlotTable {
             (progress, slot.ready(round).cloned())
         };
         self.timeline.packet(EventKind::Arrived, round, packet, Some(rank.0));
-        self.handle_progress(&progress, sum, rank, packet, round);
+        self.handle_progress(progress, sum, rank, packet, round);
         Ok(())
     }
 
@@ -210,7 +210,7 @@ impl SlotTable {
                     let progress = slot.skip(&self.view(&members, oldest), packet, sender, promised)?;
                     (progress, slot.ready(round).cloned())
                 };
-                self.handle_progress(&progress, sum, rank, packet, round);
+                self.handle_progress(progress, sum, rank, packet, round);
             }
         }
         Ok(())
@@ -218,7 +218,7 @@ impl SlotTable {
 
     fn handle_progress(
         &self,
-        progress: &Progress,
+        progress: Progress,
         sum: Option<Arc<Sum>>,
         rank: Rank,
         packet: PacketId,
@@ -227,7 +227,7 @@ impl SlotTable {
         if progress.wake {
             self.wake();
         }
-        match (&progress.outcome, sum) {
+        match (progress.outcome, sum) {
             (Outcome::Ready, Some(sum)) => self.complete(packet, round, sum),
             (Outcome::Ignored(Discarded::Answered), Some(_)) => self.answer_again(rank, packet, round),
             _ => {}

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Benchmark of packet summation on one core, next to a STREAM-add of the same run. Prints one JSON object.
 //!
-//! `sum`: payload bytes per second through `verdict` and `take`, for packets of four ranks in separate buffers
+//! `sum`: payload bytes per second through `admit` and `take`, for packets of four ranks in separate buffers
 //! that no cache holds. `received`: the same for packets that were written immediately before, as a server's
 //! reader has them; the write is not timed. `stream_add`: bytes of `c[i] = a[i] + b[i]` read and written per
 //! second, over arrays of the same size. The three measurements alternate, and each reports its fastest stretch,
@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foresee_grad_queue::{
-    Admission, Buffer, Dtype, JobView, Members, Op, PacketId, ParkBudget, Pattern, Plan, PlanConfig,
+    Admission, Buffer, Dtype, EarlyBudget, JobView, Members, Op, PacketId, Pattern, Plan, PlanConfig,
     QueueError, Round, Sender, SlotPair, TensorId, TensorSpec, Verdict, Wire,
 };
 use foresee_units::{Bytes, Rank};
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 struct Summing {
     plan: Plan,
     members: Members,
-    park: Arc<ParkBudget>,
+    early_budget: Arc<EarlyBudget>,
     /// The packets of each rank.
     gradients: Vec<Vec<Buffer>>,
     slots: Vec<SlotPair>,
@@ -66,19 +66,19 @@ impl Summing {
         };
         let config = PlanConfig { packet_bytes: PACKET, wire: Wire::Own, pattern: Pattern::dedicated(1)? };
         let plan = Plan::new(config, vec![tensor])?;
-        let (members, park) = (Members::all(0, RANKS)?, ParkBudget::new(Bytes::ZERO));
+        let (members, early_budget) = (Members::all(0, RANKS)?, EarlyBudget::new(Bytes::ZERO));
         let packets = plan.packets(TensorId(0)).unwrap_or(0) as usize;
         let gradient = |rank| vec![Buffer::from(&*vec![rank; PACKET as usize]); packets];
         let gradients = (1_u8..).take(RANKS as usize).map(gradient).collect();
         let slots = (0..packets).map(|_| SlotPair::default()).collect();
-        Ok(Self { plan, members, park, gradients, slots })
+        Ok(Self { plan, members, early_budget, gradients, slots })
     }
 
     /// Sum one round; return payload bytes per second.
     fn stretch(&mut self, round: Round) -> Result<f64, Box<dyn Error>> {
         let start = Instant::now();
         self.each(round, |slot, job, ticket, packet| {
-            let _ = black_box(slot.take(job, ticket, packet)?);
+            let _ = black_box(slot.accept(job, ticket, packet)?);
             Ok(())
         })?;
         Ok(payload_per_s(start.elapsed()))
@@ -90,7 +90,7 @@ impl Summing {
         self.each(round, |slot, job, ticket, packet| {
             room.bytes_mut().copy_from_slice(packet.bytes());
             let start = Instant::now();
-            let _ = black_box(slot.take(job, ticket, &mut room)?);
+            let _ = black_box(slot.accept(job, ticket, &mut room)?);
             took += start.elapsed();
             Ok(())
         })?;
@@ -103,13 +103,13 @@ impl Summing {
         round: Round,
         mut take: impl FnMut(&mut SlotPair, &JobView<'_>, Admission, &mut Buffer) -> Result<(), QueueError>,
     ) -> Result<(), Box<dyn Error>> {
-        let Self { plan, members, park, gradients, slots } = self;
-        let job = JobView { plan, members, park, oldest: Round(round.0.saturating_sub(1)) };
+        let Self { plan, members, early_budget, gradients, slots } = self;
+        let job = JobView { plan, members, early_budget, oldest: Round(round.0.saturating_sub(1)) };
         for (number, slot) in (0..).zip(slots) {
             let packet = PacketId { tensor: TensorId(0), packet: number };
             for (rank, gradient) in (0..).map(Rank).zip(&mut *gradients) {
                 let sender = Sender { rank, generation: 0, round };
-                let Verdict::Read(ticket) = slot.verdict(&job, packet, sender, PACKET.into())? else {
+                let Verdict::Read(ticket) = slot.admit(&job, packet, sender, PACKET.into())? else {
                     return Err("a packet in rank order is wanted".into());
                 };
                 take(slot, &job, ticket, &mut gradient[number as usize])?;

@@ -28,7 +28,7 @@ impl Buffer {
 
     /// Set the length to `len`; the content is unspecified. Reuses memory that is large enough, and never shrinks
     /// it.
-    pub fn make(&mut self, len: usize) {
+    pub fn resize(&mut self, len: usize) {
         if len > self.lines.len() * Line::BYTES {
             *self = Self::zeroed(len);
         }
@@ -37,7 +37,7 @@ impl Buffer {
 
     /// Swap memory with `other` if both lengths are equal and neither buffer has too much memory; return whether
     /// it did.
-    pub(crate) fn trade(&mut self, other: &mut Self) -> bool {
+    pub(crate) fn swap_memory(&mut self, other: &mut Self) -> bool {
         let alike = (self.len, self.lines.len()) == (other.len, other.lines.len());
         if alike {
             std::mem::swap(self, other);
@@ -46,7 +46,7 @@ impl Buffer {
     }
 
     /// Return the content in memory that is no larger than needed: either this buffer's own memory or a copy.
-    pub(crate) fn give(&mut self) -> Self {
+    pub(crate) fn take_exact(&mut self) -> Self {
         if self.lines.len() == self.len.div_ceil(Line::BYTES) {
             std::mem::take(self)
         } else {
@@ -95,7 +95,7 @@ mod tests {
     fn memory_that_is_large_enough_is_reused() {
         let mut buffer = Buffer::default();
         for (len, lines) in [(0, 0), (100, 2), (7, 2), (128, 2), (129, 3)] {
-            buffer.make(len);
+            buffer.resize(len);
             assert_eq!((buffer.bytes().len(), buffer.lines.len()), (len, lines));
         }
     }
@@ -106,23 +106,23 @@ mod tests {
         for (other, traded) in [(65, true), (64, false), (66, false), (129, false)] {
             let mut other = Buffer::zeroed(other);
             let places = (one.bytes().as_ptr(), other.bytes().as_ptr());
-            assert_eq!(one.trade(&mut other), traded);
+            assert_eq!(one.swap_memory(&mut other), traded);
             let (first, second) = if traded { (places.1, places.0) } else { places };
             assert_eq!((one.bytes().as_ptr(), other.bytes().as_ptr()), (first, second));
         }
         let mut roomy = Buffer::zeroed(500);
-        roomy.make(65);
-        assert!(!one.trade(&mut roomy), "a packet does not keep more memory than it needs");
+        roomy.resize(65);
+        assert!(!one.swap_memory(&mut roomy), "a packet does not keep more memory than it needs");
     }
 
     #[test]
     fn a_stored_buffer_has_no_more_memory_than_it_needs() {
         let mut buffer = Buffer::from(&[3; 130][..]);
-        buffer.make(65);
-        let (given, place) = (buffer.give(), buffer.bytes().as_ptr());
+        buffer.resize(65);
+        let (given, place) = (buffer.take_exact(), buffer.bytes().as_ptr());
         assert_eq!((given.bytes(), given.lines.len(), buffer.lines.len()), (&[3; 65][..], 2, 3));
-        buffer.make(129);
-        let given = buffer.give();
+        buffer.resize(129);
+        let given = buffer.take_exact();
         assert_eq!((given.bytes().as_ptr(), buffer.bytes(), buffer.lines.len()), (place, &[][..], 0));
     }
 }

@@ -1,17 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Round state of one rank: which tensors it pushed, which sums it received, and what it may do next.
 //!
-//! This is the counterpart of [`Rounds`](crate::Rounds): it sends a rank's round ends and reports when a round is
-//! complete. For each round and tensor it counts packets down and holds one bit per packet, so that it drops sums
-//! that a server sends twice after a broken connection. A rank keeps the two rules of
-//! [`SlotPair`](crate::SlotPair) with two queries: [`Collect::is_settled`] before it uses a tensor, and
-//! [`Collect::may_end`] before it ends a round.
+//! This is the counterpart of [`Rounds`](crate::Rounds). For each round and tensor it counts missing packets and
+//! holds one bit per packet, so that it drops sums that a server sends twice. A rank follows the two rules of
+//! [`SlotPair`](crate::SlotPair) with two queries: [`Collector::is_settled`] before it uses a tensor, and
+//! [`Collector::may_end`] before it ends a round.
 //! ```text
-//! push -> (sum, sum, ...) -> landed      skip -> USED: unused, or (sum, sum, ...) -> landed
+//! push -> (sum, sum, ...) -> received      skip -> USED: unused, or (sum, sum, ...) -> received
 //! ```
-//!
-//! It knows which gradients must be retained in case a server is lost, but holds no gradient bytes. It rejects
-//! sums that the plan does not allow, because their sender has another plan.
 
 mod claim;
 mod round;
@@ -21,15 +17,15 @@ use std::sync::Arc;
 
 use foresee_units::Rank;
 
-pub use claim::{Arrival, Claim, Landed, SumHeader, Unwanted};
+pub use claim::{Arrival, Claim, Completion, SumHeader};
 use round::OpenRound;
 
 use crate::{Plan, QueueError, Round, ServerId, TensorId, TensorSet};
 
 /// A message that a rank sends to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CollectAction {
-    /// All pushes of the round were made; [`Collect::skipped`] has the other tensors.
+pub enum CollectorAction {
+    /// All pushes of the round were made; [`Collector::skipped`] has the other tensors.
     End(ServerId, Round),
     /// All sums of the round were received.
     Got(ServerId, Round),
@@ -37,7 +33,7 @@ pub enum CollectAction {
 
 /// The open rounds of one rank.
 #[derive(Clone, Debug)]
-pub struct Collect {
+pub struct Collector {
     plan: Arc<Plan>,
     rank: Rank,
     generation: u32,
@@ -47,13 +43,13 @@ pub struct Collect {
     first: Round,
     /// Rounds before this one are done.
     done: Round,
-    servers: Vec<Talk>,
+    servers: Vec<ServerProgress>,
 }
 
 /// Progress of the message exchange with one server. Each round is the first one for which the statement does
 /// not hold.
 #[derive(Clone, Debug)]
-struct Talk {
+struct ServerProgress {
     server: ServerId,
     /// The end of the round was sent.
     ended: Round,
@@ -65,14 +61,11 @@ struct Talk {
     claims: u32,
 }
 
-impl Collect {
+impl Collector {
     /// Create the state of a rank that starts at round `first`: 0 for a new job.
     pub fn new(plan: Arc<Plan>, rank: Rank, generation: u32, first: Round) -> Self {
-        let talks =
-            (0_u16..).map(ServerId).zip(plan.config().pattern.shares()).filter(|(_, share)| **share > 0);
-        let servers = talks
-            .map(|(server, _)| Talk { server, ended: first, got: first, used: first, claims: 0 })
-            .collect();
+        let progress = |server| ServerProgress { server, ended: first, got: first, used: first, claims: 0 };
+        let servers = plan.config().pattern.active().map(progress).collect();
         let open = VecDeque::from([OpenRound::new(&plan)]);
         Self { plan, rank, generation, open, first, done: first, servers }
     }
@@ -83,9 +76,9 @@ impl Collect {
     /// If the plan has no such tensor, if it was pushed before, or if [`may_push`](Self::may_push) is false: the
     /// caller has to check this before it hands over a gradient.
     pub fn handle_push(&mut self, tensor: TensorId) {
-        assert!(self.may_push(tensor), "tensor {} was handed over before its last update landed", tensor.0);
+        assert!(self.may_push(tensor), "tensor {} was pushed before its last update arrived", tensor.0);
         let current = self.current_round();
-        assert!(!current.has_pushed(tensor), "tensor {} was handed over twice in a round", tensor.0);
+        assert!(!current.pushed.contains(tensor), "tensor {} was pushed twice in a round", tensor.0);
         current.push(tensor);
     }
 
@@ -94,8 +87,8 @@ impl Collect {
     /// # Panics
     /// If [`may_end`](Self::may_end) is false: the caller has to check this.
     pub fn handle_end(&mut self) {
-        assert!(self.may_end(), "a round was ended before everything of the last one landed");
-        self.current_round().end();
+        assert!(self.may_end(), "a round was ended before all sums of the last one arrived");
+        self.current_round().has_ended = true;
         self.open.push_back(OpenRound::new(&self.plan));
     }
 
@@ -118,12 +111,11 @@ impl Collect {
         if round >= current {
             return Err(QueueError::ServerAhead { server, round, rank, current });
         }
-        if let Some(at) = self.place(round) {
-            let differs = QueueError::UsedDiffers { server, round };
-            self.open[at].hear_used(used).ok_or(differs)?;
+        if let Some(open) = self.open_mut(round) {
+            open.set_used(used).ok_or(QueueError::UsedDiffers { server, round })?;
         }
-        if let Some(talk) = self.talk(server) {
-            talk.used = talk.used.max(round.next());
+        if let Some(progress) = self.progress(server) {
+            progress.used = progress.used.max(round.next());
         }
         self.forget_done();
         Ok(())
@@ -136,34 +128,31 @@ impl Collect {
     /// [`QueueError::ServerAhead`] if this rank lacks a sum of the round.
     pub fn handle_done(&mut self, server: ServerId, round: Round) -> Result<(), QueueError> {
         let (rank, current) = (self.rank, self.current());
-        let landed = |round: Round| self.place(round).is_none_or(|at| self.open[at].has_landed());
-        if round >= current || !(self.done.0..=round.0).map(Round).all(landed) {
+        if round >= current || !self.open_before(round.next()).all(OpenRound::is_received) {
             return Err(QueueError::ServerAhead { server, round, rank, current });
         }
         self.done = self.done.max(round.next());
-        if let Some(talk) = self.talk(server) {
+        if let Some(progress) = self.progress(server) {
             // A server that reports a round as done also knows which tensors it used.
-            talk.used = talk.used.max(round.next());
+            progress.used = progress.used.max(round.next());
         }
-        for at in (self.first.0..=round.0).map_while(|round| self.place(Round(round))).collect::<Vec<_>>() {
-            self.open[at].stop_asking(server);
-        }
+        let count = self.distance(round.next());
+        self.open.iter_mut().take(count).for_each(|open| open.cancel_repeats(server));
         self.forget_done();
         Ok(())
     }
 
     /// A connection to a server was re-established: messages may be lost, so the rank repeats them. The rank
-    /// names [`oldest_kept`](Self::oldest_kept) and retransmits its pushes, except those for which
-    /// [`has_landed`](Self::has_landed) is true.
+    /// names [`oldest_retained`](Self::oldest_retained) and retransmits the pushes that lack a sum.
     pub fn handle_reconnect(&mut self, server: ServerId) {
         let first = self.first;
-        if let Some(talk) = self.talk(server) {
-            (talk.ended, talk.got) = (first, first);
+        if let Some(progress) = self.progress(server) {
+            (progress.ended, progress.got) = (first, first);
         }
     }
 
     /// A server was lost and a replacement without state took its place. Rounds before `oldest` are done: it is
-    /// the latest round that any rank named as [`oldest_kept`](Self::oldest_kept).
+    /// the latest round that any rank named as [`oldest_retained`](Self::oldest_retained).
     ///
     /// After a rank has named its own oldest round, it defers [`handle_done`](Self::handle_done) until this call,
     /// because the replacement relies on the gradients of rounds that were not done at that time. With several
@@ -183,13 +172,13 @@ impl Collect {
             self.handle_done(server, Round(last))?;
         }
         let first = self.first;
-        let Some(talk) = self.talk(server) else { return Ok(()) };
-        assert_eq!(talk.claims, 0, "a lost server's readers end before it is replaced");
+        let Some(progress) = self.progress(server) else { return Ok(()) };
+        assert_eq!(progress.claims, 0, "a lost server's readers end before it is replaced");
         let from = oldest.max(first);
-        (talk.ended, talk.got, talk.used) = (from, from, from);
+        (progress.ended, progress.got, progress.used) = (from, from, from);
         for (round, open) in (self.first.0..).map(Round).zip(&mut self.open) {
             if round >= self.done {
-                open.ask_again(&self.plan, server);
+                open.expect_repeats(&self.plan, server);
             }
         }
         // Complete rounds may need a second confirmation, to the replacement.
@@ -198,36 +187,37 @@ impl Collect {
     }
 
     /// Start a new membership after a loss: the rank repeats its pushes that have no sum yet. Its first message
-    /// to each server is [`oldest_kept`](Self::oldest_kept), because it may have dropped rounds that other ranks
-    /// do not know to be done.
+    /// to each server is [`oldest_retained`](Self::oldest_retained), because it may have dropped rounds that other
+    /// ranks do not know to be done.
     pub fn handle_generation(&mut self, generation: u32) {
         self.generation = generation;
-        for talk in &mut self.servers {
-            (talk.ended, talk.got) = (self.first, self.first);
+        for progress in &mut self.servers {
+            (progress.ended, progress.got) = (self.first, self.first);
         }
     }
 
     /// Return the next message to a server. Each is returned exactly once, in an order that every server accepts.
-    pub fn poll_action(&mut self) -> Option<CollectAction> {
+    pub fn poll_action(&mut self) -> Option<CollectorAction> {
         let (first, done, open) = (self.first, self.done, &self.open);
         let at = |round: Round| open.get(usize::try_from(round.0.checked_sub(first.0)?).ok()?);
-        for talk in &mut self.servers {
-            if talk.got < talk.ended {
+        for progress in &mut self.servers {
+            if progress.got < progress.ended {
                 // A replacement need not send the sums that every rank has.
-                if talk.got < done || at(talk.got).is_some_and(OpenRound::is_confirmed) {
-                    let action = CollectAction::Got(talk.server, talk.got);
-                    talk.got = talk.got.next();
+                if progress.got < done || at(progress.got).is_some_and(OpenRound::is_confirmed) {
+                    let action = CollectorAction::Got(progress.server, progress.got);
+                    progress.got = progress.got.next();
                     self.forget_done();
                     return Some(action);
                 }
-            } else if talk.used >= talk.ended && at(talk.ended).is_some_and(OpenRound::has_ended) {
+            } else if progress.used >= progress.ended && at(progress.ended).is_some_and(|open| open.has_ended)
+            {
                 // A replacement that still sums the last round has to finish it, or be informed that it is done.
-                let last = talk.ended.0.checked_sub(1).and_then(|last| at(Round(last)));
-                if last.is_some_and(|last| last.asks_server_again(talk.server)) {
+                let last = progress.ended.0.checked_sub(1).and_then(|last| at(Round(last)));
+                if last.is_some_and(|last| last.has_repeats_of(progress.server)) {
                     continue;
                 }
-                let action = CollectAction::End(talk.server, talk.ended);
-                talk.ended = talk.ended.next();
+                let action = CollectorAction::End(progress.server, progress.ended);
+                progress.ended = progress.ended.next();
                 return Some(action);
             }
         }
@@ -247,9 +237,7 @@ impl Collect {
     /// Whether all updates of a tensor from rounds before `round` were received or are known not to exist. This
     /// is the second rule: a rank checks it before it uses the tensor, also for a tensor that it skipped.
     pub fn is_settled(&self, tensor: TensorId, before: Round) -> bool {
-        (self.first.0..before.0)
-            .map_while(|round| self.place(Round(round)))
-            .all(|at| self.open[at].is_known(tensor))
+        self.open_before(before).all(|open| open.is_known(tensor))
     }
 
     /// Whether a tensor may be pushed in the current round.
@@ -260,88 +248,94 @@ impl Collect {
     /// Whether the packets of a retained gradient of `round` may be sent to a server. All sums of the tensor's
     /// earlier rounds must be present, including those that a replacement repeats, unless that server is done.
     pub fn may_push_to(&self, server: ServerId, tensor: TensorId, round: Round) -> bool {
-        let mut earlier = (self.first.0..round.0).map_while(|round| self.place(Round(round)));
-        earlier.all(|at| self.open[at].is_known(tensor) && !self.open[at].is_asked_again(tensor, server))
+        self.open_before(round).all(|open| open.is_known(tensor) && !open.has_repeat(tensor, server))
     }
 
     /// Whether the current round may be ended: the first rule holds, and every server has received the end of the
     /// last round.
     pub fn may_end(&self) -> bool {
         let Some(last) = self.open.len().checked_sub(2) else { return true };
-        let heard = Round(self.first.0 + last as u64);
-        self.open.range(..=last).all(OpenRound::has_landed) && self.has_told_end(heard)
+        let last_round = Round(self.first.0 + last as u64);
+        self.open.range(..=last).all(OpenRound::is_received) && self.has_sent_end(last_round)
     }
 
     /// Whether this rank's end of a round was sent to every server.
-    pub fn has_told_end(&self, round: Round) -> bool {
-        self.servers.iter().all(|talk| talk.ended > round)
+    pub fn has_sent_end(&self, round: Round) -> bool {
+        self.servers.iter().all(|progress| progress.ended > round)
     }
 
     /// Whether all sums of a round were received, or are known not to exist.
     pub fn is_round_settled(&self, round: Round) -> bool {
-        round < self.first || self.place(round).is_some_and(|at| self.open[at].has_landed())
+        round < self.first || self.open(round).is_some_and(OpenRound::is_received)
     }
 
     /// Whether any rank pushed a tensor in an ended round; `None` while this is unknown.
     pub fn is_used(&self, round: Round, tensor: TensorId) -> Option<bool> {
-        self.open[self.place(round)?].is_used(tensor)
+        self.open(round)?.is_used(tensor)
     }
 
     /// The tensors that a round used, once known. Ranks collect them after a loss of members, for
     /// [`Rounds::handle_members`](crate::Rounds::handle_members).
     pub fn used(&self, round: Round) -> Option<&TensorSet> {
-        self.open[self.place(round)?].used()
+        self.open(round)?.used.as_ref()
     }
 
     /// The tensors that an ended round did not push, which its end message carries.
     pub fn skipped(&self, round: Round) -> Option<TensorSet> {
-        let open = &self.open[self.place(round)?];
-        open.has_ended().then(|| open.pushed().complement())
+        let open = self.open(round)?;
+        open.has_ended.then(|| open.pushed.complement())
     }
 
     /// The oldest round whose gradients are retained because some rank may lack its results.
-    pub fn oldest_kept(&self) -> Round {
+    pub fn oldest_retained(&self) -> Round {
         self.done
     }
 
     /// The tensors whose gradients of a round are retained in case a server is lost; `None` for rounds that are
     /// done.
-    pub fn kept(&self, round: Round) -> Option<&TensorSet> {
-        if round < self.done {
-            return None;
-        }
-        Some(self.open[self.place(round)?].pushed())
-    }
-
-    /// The number of packets of a tensor that are missing in a round, for diagnostics of a long wait.
-    pub fn missing(&self, round: Round, tensor: TensorId) -> u32 {
-        self.place(round).map_or(0, |at| self.open[at].missing(tensor))
+    pub fn retained(&self, round: Round) -> Option<&TensorSet> {
+        Some(&self.open(round).filter(|_| round >= self.done)?.pushed)
     }
 
     /// Tensors of a round with missing packets, with their number.
     pub fn waiting(&self, round: Round) -> impl Iterator<Item = (TensorId, u32)> + '_ {
         let tensors = (0..self.plan.tensors()).map(TensorId);
-        tensors.map(move |tensor| (tensor, self.missing(round, tensor))).filter(|(_, missing)| *missing > 0)
+        let open = self.open(round);
+        let missing = move |tensor| open.map_or(0, |open| open.missing(tensor));
+        tensors.map(move |tensor| (tensor, missing(tensor))).filter(|(_, missing)| *missing > 0)
     }
 
     fn current_round(&mut self) -> &mut OpenRound {
         self.open.back_mut().expect("the current round is always open")
     }
 
-    fn place(&self, round: Round) -> Option<usize> {
-        let at = usize::try_from(round.0.checked_sub(self.first.0)?).ok()?;
-        (at < self.open.len()).then_some(at)
+    /// Rounds from the first open one to `round`.
+    fn distance(&self, round: Round) -> usize {
+        usize::try_from(round.0.saturating_sub(self.first.0)).unwrap_or(usize::MAX)
     }
 
-    fn talk(&mut self, server: ServerId) -> Option<&mut Talk> {
-        let at = self.servers.binary_search_by_key(&server, |talk| talk.server).ok()?;
+    fn open_before(&self, round: Round) -> impl Iterator<Item = &OpenRound> {
+        self.open.iter().take(self.distance(round))
+    }
+
+    fn open(&self, round: Round) -> Option<&OpenRound> {
+        self.open.get(self.distance(round)).filter(|_| round >= self.first)
+    }
+
+    fn open_mut(&mut self, round: Round) -> Option<&mut OpenRound> {
+        let at = self.distance(round);
+        self.open.get_mut(at).filter(|_| round >= self.first)
+    }
+
+    fn progress(&mut self, server: ServerId) -> Option<&mut ServerProgress> {
+        let at = self.servers.binary_search_by_key(&server, |progress| progress.server).ok()?;
         Some(&mut self.servers[at])
     }
 
     /// Drop rounds that are done, once this rank has reported so to every server and none has to repeat them.
     fn forget_done(&mut self) {
-        let told = self.servers.iter().map(|talk| talk.got).min().unwrap_or(self.done);
-        while self.first < self.done.min(told) && !self.open[0].asks_again() {
+        let confirmed = self.servers.iter().map(|progress| progress.got).min().unwrap_or(self.done);
+        while self.first < self.done.min(confirmed) && !self.open[0].has_repeats() {
             self.open.pop_front();
             self.first = self.first.next();
         }

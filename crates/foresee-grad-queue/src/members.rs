@@ -6,7 +6,7 @@
 
 use foresee_units::Rank;
 
-use crate::QueueError;
+use crate::{QueueError, bits};
 
 /// The live ranks of one generation: at least one, of a world of 1 to 65535.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,11 +23,11 @@ const WORLD_MAX: u32 = 65_535;
 impl Members {
     /// Membership of every rank of the world.
     pub fn all(generation: u32, world: u32) -> Result<Self, QueueError> {
-        Self::of(generation, world, (0..world.min(WORLD_MAX)).map(Rank))
+        Self::new(generation, world, (0..world.min(WORLD_MAX)).map(Rank))
     }
 
     /// Membership of the named ranks, each given once, in any order.
-    pub fn of(
+    pub fn new(
         generation: u32,
         world: u32,
         ranks: impl IntoIterator<Item = Rank>,
@@ -35,7 +35,7 @@ impl Members {
         if world == 0 || world > WORLD_MAX {
             return Err(QueueError::World { world });
         }
-        let mut live = RankSet::with_room_for(world);
+        let mut live = RankSet::with_capacity(world);
         let mut clean = true;
         for rank in ranks {
             clean &= rank.0 < world && live.insert(rank);
@@ -50,7 +50,7 @@ impl Members {
     /// The next generation, without the lost ranks.
     pub fn without(&self, lost: &[Rank]) -> Result<Self, QueueError> {
         let left = self.iter().filter(|rank| !lost.contains(rank));
-        Self::of(self.generation.wrapping_add(1), self.world, left)
+        Self::new(self.generation.wrapping_add(1), self.world, left)
     }
 
     /// The number of this membership.
@@ -97,8 +97,8 @@ pub(crate) enum RankSet {
 }
 
 impl RankSet {
-    pub(crate) fn with_room_for(world: u32) -> Self {
-        if world <= 64 { Self::Few(0) } else { Self::Many(vec![0; world.div_ceil(64) as usize].into()) }
+    pub(crate) fn with_capacity(world: u32) -> Self {
+        if world <= 64 { Self::Few(0) } else { Self::Many(bits::empty(world)) }
     }
 
     fn words(&self) -> &[u64] {
@@ -117,18 +117,15 @@ impl RankSet {
 
     /// Add `rank`; return whether it was absent before.
     pub(crate) fn insert(&mut self, rank: Rank) -> bool {
-        let word = &mut self.words_mut()[(rank.0 / 64) as usize];
-        let before = *word;
-        *word |= 1 << (rank.0 % 64);
-        before != *word
+        bits::insert(self.words_mut(), rank.0)
     }
 
     pub(crate) fn contains(&self, rank: Rank) -> bool {
-        self.words().get((rank.0 / 64) as usize).is_some_and(|word| word >> (rank.0 % 64) & 1 == 1)
+        bits::contains(self.words(), rank.0)
     }
 
     pub(crate) fn len(&self) -> u32 {
-        self.words().iter().map(|word| word.count_ones()).sum()
+        bits::count(self.words())
     }
 
     /// Whether every member is in the set.
@@ -147,12 +144,7 @@ impl RankSet {
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = Rank> + '_ {
-        let mut from = 0;
-        std::iter::from_fn(move || {
-            let rank = self.at_or_after(from)?;
-            from = rank.0 + 1;
-            Some(rank)
-        })
+        bits::iter(self.words()).map(Rank)
     }
 }
 
@@ -164,7 +156,7 @@ mod tests {
     fn ranks_are_in_rank_order_for_any_order_of_the_input() {
         for world in [3, 64, 65, 200, 65_535] {
             let last = Rank(world - 1);
-            let members = Members::of(7, world, [last, Rank(0), Rank(1)]).unwrap();
+            let members = Members::new(7, world, [last, Rank(0), Rank(1)]).unwrap();
             assert_eq!(members.iter().collect::<Vec<_>>(), [Rank(0), Rank(1), last]);
             assert_eq!(members.first(), Some(Rank(0)));
             assert_eq!(members.after(Rank(1)), Some(last));
@@ -190,15 +182,15 @@ mod tests {
     fn invalid_worlds_unknown_ranks_and_repetitions_are_refused() {
         assert_eq!(Members::all(0, 0), Err(QueueError::World { world: 0 }));
         assert_eq!(Members::all(0, 65_536), Err(QueueError::World { world: 65_536 }));
-        assert!(Members::of(0, 2, [Rank(2)]).is_err());
-        assert!(Members::of(0, 2, [Rank(1), Rank(1)]).is_err());
+        assert!(Members::new(0, 2, [Rank(2)]).is_err());
+        assert!(Members::new(0, 2, [Rank(1), Rank(1)]).is_err());
         assert_eq!(Members::all(0, 65_535).unwrap().count(), 65_535);
     }
 
     #[test]
     fn covering_considers_members_only() {
-        let members = Members::of(0, 130, [Rank(1), Rank(129)]).unwrap();
-        let mut set = RankSet::with_room_for(130);
+        let members = Members::new(0, 130, [Rank(1), Rank(129)]).unwrap();
+        let mut set = RankSet::with_capacity(130);
         assert!(set.insert(Rank(1)) && !set.insert(Rank(1)) && set.insert(Rank(64)));
         assert!(!set.covers(&members));
         set.insert(Rank(129));

@@ -53,7 +53,7 @@ impl Pattern {
             });
         }
         let shares: Vec<u32> = shares.iter().map(|share| share / divisor).collect();
-        let places = deal(&shares, total);
+        let places = assign(&shares, total);
         let mut starts = vec![0_u32];
         for share in &shares {
             starts.push(starts[starts.len() - 1] + share);
@@ -108,6 +108,12 @@ impl Pattern {
     /// The servers' shares of [`len`](Self::len), without common factors.
     pub fn shares(&self) -> &[u32] {
         &self.shares
+    }
+
+    /// The servers that sum packets: those with a share above 0.
+    pub fn active(&self) -> impl Iterator<Item = ServerId> + '_ {
+        let shares = (0..).map(ServerId).zip(&self.shares);
+        shares.filter(|(_, share)| **share > 0).map(|(server, _)| server)
     }
 
     /// The length of the pattern, 1 to 2^20; also the sum of the shares.
@@ -177,7 +183,7 @@ impl Pattern {
 ///
 /// The j-th packet of a server with share w is released at place `floor(j T / w)` and due before `ceil((j + 1) T
 /// / w)`. The shares sum to one, so earliest deadline first meets every deadline.
-fn deal(shares: &[u32], total: u64) -> Vec<u16> {
+fn assign(shares: &[u32], total: u64) -> Vec<u16> {
     let window = |server: u16, nth: u64| {
         let share = u64::from(shares[usize::from(server)]);
         (nth * total / share, ((nth + 1) * total).div_ceil(share))

@@ -38,7 +38,7 @@ pub enum RoundAction {
 
 /// How a message was handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Heard {
+pub enum Receipt {
     /// It was counted.
     Counted,
     /// It was a repetition.
@@ -72,7 +72,7 @@ struct Open {
 
 impl Open {
     fn new(members: &Members, tensors: u32) -> Self {
-        let nobody = RankSet::with_room_for(members.world());
+        let nobody = RankSet::with_capacity(members.world());
         Self { ended: nobody.clone(), got: nobody, pushed: TensorSet::none(tensors), used: None }
     }
 }
@@ -90,7 +90,7 @@ impl Rounds {
     /// # Errors
     /// [`QueueError::EndedEarly`] if the rank broke the first rule, [`QueueError::NotAMember`],
     /// [`QueueError::TensorSet`] if the set is of another plan.
-    pub fn handle_end(&mut self, sender: Sender, skipped: &TensorSet) -> Result<Heard, QueueError> {
+    pub fn handle_end(&mut self, sender: Sender, skipped: &TensorSet) -> Result<Receipt, QueueError> {
         let Sender { rank, round, .. } = sender;
         let at = match self.place(sender)? {
             Ok(at) => at,
@@ -107,18 +107,18 @@ impl Rounds {
             _ => return Err(QueueError::EndedEarly { rank, round, before: self.oldest }),
         };
         if !open.ended.insert(rank) {
-            return Ok(Heard::Repeated);
+            return Ok(Receipt::Repeated);
         }
         open.pushed.add(&skipped.complement());
-        self.go_on();
-        Ok(Heard::Counted)
+        self.advance();
+        Ok(Receipt::Counted)
     }
 
     /// Handle a rank's report that it has all results of a round.
     ///
     /// # Errors
     /// [`QueueError::GotEarly`] if it has not ended the round, [`QueueError::NotAMember`].
-    pub fn handle_got(&mut self, sender: Sender) -> Result<Heard, QueueError> {
+    pub fn handle_got(&mut self, sender: Sender) -> Result<Receipt, QueueError> {
         let Sender { rank, round, .. } = sender;
         let at = match self.place(sender)? {
             Ok(at) => at,
@@ -127,10 +127,10 @@ impl Rounds {
         let open = self.open.get_mut(at).filter(|open| open.ended.contains(rank));
         let Some(open) = open else { return Err(QueueError::GotEarly { rank, round }) };
         if !open.got.insert(rank) {
-            return Ok(Heard::Repeated);
+            return Ok(Receipt::Repeated);
         }
-        self.go_on();
-        Ok(Heard::Counted)
+        self.advance();
+        Ok(Receipt::Counted)
     }
 
     /// Another server reported that every round before `oldest` is done. Ranks name `oldest` at each connect,
@@ -145,7 +145,7 @@ impl Rounds {
         while self.oldest < oldest {
             self.finish_oldest();
         }
-        self.go_on();
+        self.advance();
         Ok(())
     }
 
@@ -181,7 +181,7 @@ impl Rounds {
                 None => open.pushed = TensorSet::none(self.tensors),
             }
         }
-        self.go_on();
+        self.advance();
         Ok(())
     }
 
@@ -229,20 +229,24 @@ impl Rounds {
 
     /// Index of the open round of a message: 0, 1, or 2 and more if it has not begun; or why the message does not
     /// matter.
-    fn place(&self, sender: Sender) -> Result<Result<usize, Heard>, QueueError> {
+    fn place(&self, sender: Sender) -> Result<Result<usize, Receipt>, QueueError> {
         let Sender { rank, generation, round } = sender;
         let current = self.members.generation();
         if generation != current {
-            return Ok(Err(if generation < current { Heard::OldGeneration } else { Heard::NewGeneration }));
+            return Ok(Err(if generation < current {
+                Receipt::OldGeneration
+            } else {
+                Receipt::NewGeneration
+            }));
         }
         if !self.members.contains(rank) {
             return Err(QueueError::NotAMember { rank, generation });
         }
-        let Some(at) = round.0.checked_sub(self.oldest.0) else { return Ok(Err(Heard::Repeated)) };
+        let Some(at) = round.0.checked_sub(self.oldest.0) else { return Ok(Err(Receipt::Repeated)) };
         Ok(Ok(usize::try_from(at).unwrap_or(usize::MAX)))
     }
 
-    fn go_on(&mut self) {
+    fn advance(&mut self) {
         loop {
             for (round, open) in [self.oldest, self.oldest.next()].into_iter().zip(&mut self.open) {
                 if open.used.is_none() && open.ended.covers(&self.members) {
@@ -291,20 +295,20 @@ mod tests {
     #[test]
     fn a_round_uses_the_tensors_that_any_rank_pushed_and_is_done_when_all_ranks_have_it() {
         let mut rounds = rounds(2);
-        assert_eq!(rounds.handle_end(from(0, 0), &set(&[0, 2])), Ok(Heard::Counted));
+        assert_eq!(rounds.handle_end(from(0, 0), &set(&[0, 2])), Ok(Receipt::Counted));
         assert_eq!(rounds.poll_action(), None);
         assert_eq!(rounds.waiting_for_end().1.collect::<Vec<_>>(), [Rank(1)]);
-        assert_eq!(rounds.handle_end(from(1, 0), &set(&[0, 1])), Ok(Heard::Counted));
+        assert_eq!(rounds.handle_end(from(1, 0), &set(&[0, 1])), Ok(Receipt::Counted));
         assert_eq!(rounds.poll_action(), Some(RoundAction::Used(Round(0), set(&[1, 2]))));
         assert_eq!(rounds.used(Round(0)), Some(&set(&[1, 2])));
-        assert_eq!(rounds.handle_got(from(1, 0)), Ok(Heard::Counted));
+        assert_eq!(rounds.handle_got(from(1, 0)), Ok(Receipt::Counted));
         assert_eq!(rounds.waiting_for_got().collect::<Vec<_>>(), [Rank(0)]);
-        assert_eq!(rounds.handle_end(from(1, 1), &set(&[])), Ok(Heard::Counted));
-        assert_eq!(rounds.handle_got(from(0, 0)), Ok(Heard::Counted));
+        assert_eq!(rounds.handle_end(from(1, 1), &set(&[])), Ok(Receipt::Counted));
+        assert_eq!(rounds.handle_got(from(0, 0)), Ok(Receipt::Counted));
         assert_eq!(rounds.poll_action(), Some(RoundAction::Done(Round(0))));
         assert_eq!((rounds.poll_action(), rounds.oldest()), (None, Round(1)));
-        assert_eq!(rounds.handle_end(from(0, 0), &set(&[])), Ok(Heard::Repeated));
-        assert_eq!(rounds.handle_got(from(0, 0)), Ok(Heard::Repeated));
+        assert_eq!(rounds.handle_end(from(0, 0), &set(&[])), Ok(Receipt::Repeated));
+        assert_eq!(rounds.handle_got(from(0, 0)), Ok(Receipt::Repeated));
     }
 
     #[test]
@@ -341,14 +345,14 @@ mod tests {
         rounds.handle_members(left, Round(0), &promised).unwrap();
         let told = RoundAction::Used(Round(0), set(&[0, 1, 2]));
         assert_eq!(rounds.poll_action().as_ref(), Some(&told), "once more: a message may have been lost");
-        assert_eq!(rounds.handle_end(from(1, 0), &set(&[])), Ok(Heard::OldGeneration));
+        assert_eq!(rounds.handle_end(from(1, 0), &set(&[])), Ok(Receipt::OldGeneration));
         let now = |rank, round| Sender { generation: 1, ..from(rank, round) };
         assert_eq!(
             rounds.handle_end(Sender { generation: 2, ..from(1, 0) }, &set(&[])),
-            Ok(Heard::NewGeneration)
+            Ok(Receipt::NewGeneration)
         );
-        assert_eq!(rounds.handle_end(now(0, 0), &set(&[0, 1])), Ok(Heard::Repeated));
-        assert_eq!(rounds.handle_end(now(1, 0), &set(&[1, 2])), Ok(Heard::Counted));
+        assert_eq!(rounds.handle_end(now(0, 0), &set(&[0, 1])), Ok(Receipt::Repeated));
+        assert_eq!(rounds.handle_end(now(1, 0), &set(&[1, 2])), Ok(Receipt::Counted));
         rounds.handle_got(now(1, 0)).unwrap();
         assert_eq!(rounds.poll_action(), Some(RoundAction::Done(Round(0))));
     }
@@ -366,7 +370,7 @@ mod tests {
         assert_eq!(rounds.poll_action(), None);
         for rank in 0..2 {
             let sender = Sender { generation: 1, ..from(rank, 0) };
-            assert_eq!(rounds.handle_end(sender, &set(&[1, 2])), Ok(Heard::Counted));
+            assert_eq!(rounds.handle_end(sender, &set(&[1, 2])), Ok(Receipt::Counted));
         }
         assert_eq!(rounds.poll_action(), Some(RoundAction::Used(Round(0), set(&[0]))));
     }
@@ -393,7 +397,7 @@ mod tests {
         rounds.handle_oldest(Rank(1), Round(0)).unwrap();
         rounds.handle_oldest(Rank(1), Round(3)).unwrap();
         assert_eq!(rounds.oldest(), Round(3));
-        assert_eq!(rounds.handle_end(from(1, 3), &set(&[])), Ok(Heard::Counted));
+        assert_eq!(rounds.handle_end(from(1, 3), &set(&[])), Ok(Receipt::Counted));
         let message = rounds.handle_oldest(Rank(1), Round(u64::MAX)).unwrap_err().to_string();
         assert!(
             message.starts_with("rank 1 speaks of round 18446744073709551615 while round 3 is open"),

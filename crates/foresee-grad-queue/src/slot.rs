@@ -15,8 +15,8 @@ use std::sync::Arc;
 use foresee_units::Rank;
 
 use crate::buffer::Buffer;
+use crate::early_buffer::Reservation;
 use crate::members::RankSet;
-use crate::park::ParkRoom;
 use crate::{Dtype, Members, Round, sum};
 
 /// A result, in the dtype of the wire; all its writers share the memory.
@@ -80,7 +80,7 @@ pub(crate) struct Filling {
     counted: RankSet,
     skipped: RankSet,
     /// Early contributions by rank, ascending; they are not in the sum.
-    parked: Vec<Parked>,
+    early: Vec<EarlyPayload>,
     contributors: u32,
     /// Bytes of the result, if the last contribution was added and divided in one pass.
     finished: Option<usize>,
@@ -89,20 +89,20 @@ pub(crate) struct Filling {
 }
 
 #[derive(Debug)]
-struct Parked {
+struct EarlyPayload {
     rank: Rank,
     payload: Buffer,
     /// Its reservation, released when the payload is dropped.
-    _room: ParkRoom,
+    _reservation: Reservation,
 }
 
 impl Filling {
     fn new(members: &Members) -> Self {
         Self {
             next: members.first(),
-            counted: RankSet::with_room_for(members.world()),
-            skipped: RankSet::with_room_for(members.world()),
-            parked: Vec::new(),
+            counted: RankSet::with_capacity(members.world()),
+            skipped: RankSet::with_capacity(members.world()),
+            early: Vec::new(),
             contributors: 0,
             finished: None,
             held: false,
@@ -111,12 +111,12 @@ impl Filling {
 
     /// Whether any rank has contributed.
     pub(crate) fn has_begun(&self) -> bool {
-        self.contributors > 0 || !self.parked.is_empty()
+        self.contributors > 0 || !self.early.is_empty()
     }
 
     /// Whether the rank's contribution is in the sum, or buffered.
     pub(crate) fn has(&self, rank: Rank) -> bool {
-        self.counted.contains(rank) || self.parked.iter().any(|parked| parked.rank == rank)
+        self.counted.contains(rank) || self.early.iter().any(|early| early.rank == rank)
     }
 
     pub(crate) fn is_skipped(&self, rank: Rank) -> bool {
@@ -150,9 +150,10 @@ impl Filling {
     }
 
     /// Buffer the payload until its turn, in no more memory than its reservation.
-    pub(crate) fn park(&mut self, rank: Rank, payload: &mut Buffer, room: ParkRoom) {
-        let at = self.parked.partition_point(|parked| parked.rank < rank);
-        self.parked.insert(at, Parked { rank, payload: payload.give(), _room: room });
+    pub(crate) fn buffer_early(&mut self, rank: Rank, payload: &mut Buffer, reservation: Reservation) {
+        let at = self.early.partition_point(|early| early.rank < rank);
+        self.early
+            .insert(at, EarlyPayload { rank, payload: payload.take_exact(), _reservation: reservation });
     }
 
     /// Live ranks that have neither contributed nor skipped.
@@ -200,7 +201,7 @@ impl Slot {
         let State::Filling(filling) = &mut self.state else { return false };
         let before = filling.next;
         accumulate(&mut self.memory, how, members, filling, rank, payload);
-        Self::go_on(&mut self.memory, how, members, filling);
+        Self::advance(&mut self.memory, how, members, filling);
         before != filling.next
     }
 
@@ -208,7 +209,7 @@ impl Slot {
     pub(crate) fn skip(&mut self, how: Arithmetic, members: &Members, rank: Rank) {
         let State::Filling(filling) = &mut self.state else { return };
         filling.skipped.insert(rank);
-        Self::go_on(&mut self.memory, how, members, filling);
+        Self::advance(&mut self.memory, how, members, filling);
     }
 
     /// End the round if every live rank has contributed or skipped; `promised` ends it with zeros if none has
@@ -219,7 +220,7 @@ impl Slot {
             return;
         }
         let (contributors, finished) = (filling.contributors, filling.finished);
-        debug_assert!(filling.parked.is_empty(), "every parked contribution had its turn");
+        debug_assert!(filling.early.is_empty(), "every early contribution had its turn");
         self.state = if contributors > 0 || promised { State::Ready } else { State::Unused };
         if let State::Ready = self.state {
             let memory = own(&mut self.memory, how);
@@ -235,19 +236,19 @@ impl Slot {
         }
     }
 
-    fn go_on(memory: &mut Option<Arc<Sum>>, how: Arithmetic, members: &Members, filling: &mut Filling) {
+    fn advance(memory: &mut Option<Arc<Sum>>, how: Arithmetic, members: &Members, filling: &mut Filling) {
         loop {
             while let Some(next) = filling.next
                 && (filling.counted.contains(next) || filling.skipped.contains(next))
             {
                 filling.next = members.after(next);
             }
-            let Some(at) = filling.parked.iter().position(|parked| filling.is_turn_of(parked.rank, members))
+            let Some(at) = filling.early.iter().position(|early| filling.is_turn_of(early.rank, members))
             else {
                 return;
             };
-            let mut parked = filling.parked.remove(at);
-            accumulate(memory, how, members, filling, parked.rank, &mut parked.payload);
+            let mut early = filling.early.remove(at);
+            accumulate(memory, how, members, filling, early.rank, &mut early.payload);
         }
     }
 }
@@ -278,7 +279,7 @@ fn accumulate(
     if filling.contributors == 0 {
         // If elements are summed in their own width, the first contribution becomes the accumulator in place.
         let as_wide = sum::accumulator_bytes(how.dtype) == how.dtype.bytes();
-        if !as_wide || !acc.trade(payload) {
+        if !as_wide || !acc.swap_memory(payload) {
             sum::start(how.dtype, acc.bytes_mut(), payload.bytes());
         }
     } else if filling.ends_with(rank, members) {

@@ -10,11 +10,11 @@
 //!    before it uses the tensor again.
 //!
 //! ```text
-//! Empty -> Filling(next, parked) -> Ready, until round r + 2 takes the slot
+//! Empty -> Filling(next, early) -> Ready, until round r + 2 takes the slot
 //! ```
 //!
-//! A message is checked twice, both times under the packet's lock: by its header ([`SlotPair::verdict`]), and
-//! with its payload ([`SlotPair::take`]). In between, the lock is free for other ranks. A verdict stays valid,
+//! A message is checked twice, both times under the packet's lock: by its header ([`SlotPair::admit`]), and
+//! with its payload ([`SlotPair::accept`]). In between, the lock is free for other ranks. A verdict stays valid,
 //! because a rank does not lose its turn, and early payloads have a reservation. If a reader fails in between, it
 //! drops its admission without an effect.
 //!
@@ -23,10 +23,10 @@
 use std::sync::Arc;
 
 use crate::buffer::Buffer;
-use crate::park::ParkRoom;
+use crate::early_buffer::Reservation;
 use crate::rounds::AHEAD_MAX;
 use crate::slot::{Arithmetic, Filling, Slot, State, Sum};
-use crate::{Members, PacketId, ParkBudget, Plan, QueueError, Round, Sender};
+use crate::{EarlyBudget, Members, PacketId, Plan, QueueError, Round, Sender};
 use foresee_units::Rank;
 
 /// The server's state outside of the slots, borrowed for one call.
@@ -39,7 +39,7 @@ pub struct JobView<'a> {
     /// The live ranks.
     pub members: &'a Members,
     /// The budget of early contributions.
-    pub park: &'a Arc<ParkBudget>,
+    pub early_budget: &'a Arc<EarlyBudget>,
     /// Rounds before this one are done: every rank has all their results.
     pub oldest: Round,
 }
@@ -56,25 +56,25 @@ pub struct SlotPair {
 #[derive(Debug)]
 #[must_use]
 pub enum Verdict {
-    /// Read it outside of the lock, and pass it to [`SlotPair::take`] with this admission.
+    /// Read it outside of the lock, and pass it to [`SlotPair::accept`] with this admission.
     Read(Admission),
     /// Read and discard it.
-    Discard(Discarded),
+    Discard(DiscardReason),
     /// Leave it and read no more from this connection. Ask again when a [`Progress`] of this packet reports it,
     /// when the generation changes, or when a round is done.
     Hold,
 }
 
-/// Why a payload is discarded.
+/// Why a contribution or a sum is discarded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Discarded {
+pub enum DiscardReason {
     /// It was sent under an earlier membership; its sender repeats it if it is needed.
     OldGeneration,
-    /// The rank's contribution was counted before.
-    Counted,
+    /// It was counted before, or another reader has it.
+    Repeated,
     /// The result is complete; the rank seems to lack it, so send it again.
     Answered,
-    /// Every rank has the round's result.
+    /// Every rank has all results of the round.
     Done,
 }
 
@@ -85,7 +85,7 @@ pub struct Admission {
     packet: PacketId,
     sender: Sender,
     bytes: usize,
-    room: Option<ParkRoom>,
+    reservation: Option<Reservation>,
 }
 
 impl Admission {
@@ -111,13 +111,13 @@ pub enum Outcome {
     /// It is in the sum, or the rank is skipped; others are missing.
     Counted,
     /// It is buffered until its turn.
-    Parked,
+    Buffered,
     /// The sum is complete: send it to every live rank.
     Ready,
     /// All ranks skip: there is no result.
     Unused,
     /// It was discarded.
-    Ignored(Discarded),
+    Ignored(DiscardReason),
 }
 
 impl SlotPair {
@@ -128,7 +128,7 @@ impl SlotPair {
     ///
     /// # Panics
     /// If `job` has older members than an earlier call: a defect of the caller.
-    pub fn verdict(
+    pub fn admit(
         &mut self,
         job: &JobView<'_>,
         packet: PacketId,
@@ -139,23 +139,23 @@ impl SlotPair {
         if sender.generation != generation {
             let old = sender.generation < generation;
             // A newer generation is not known to this server yet: hold the payload until it is.
-            return Ok(if old { Verdict::Discard(Discarded::OldGeneration) } else { Verdict::Hold });
+            return Ok(if old { Verdict::Discard(DiscardReason::OldGeneration) } else { Verdict::Hold });
         }
         job.plan.check(sender.rank, packet, bytes)?;
         let Some(slot) = self.open(job, packet, sender)? else {
-            return Ok(Verdict::Discard(Discarded::Done));
+            return Ok(Verdict::Discard(DiscardReason::Done));
         };
         if let Some(why) = refusal(slot, job, packet, sender)? {
             return Ok(Verdict::Discard(why));
         }
-        let Some(filling) = slot.filling_mut() else { return Ok(Verdict::Discard(Discarded::Done)) };
+        let Some(filling) = slot.filling_mut() else { return Ok(Verdict::Discard(DiscardReason::Done)) };
         let bytes = usize::try_from(bytes).expect("a packet's size is 32 bits");
-        let ticket = |room| Verdict::Read(Admission { packet, sender, bytes, room });
+        let admission = |reservation| Verdict::Read(Admission { packet, sender, bytes, reservation });
         if filling.is_turn_of(sender.rank, job.members) {
-            return Ok(ticket(None));
+            return Ok(admission(None));
         }
-        if let Some(room) = job.park.reserve(bytes as u64) {
-            return Ok(ticket(Some(room)));
+        if let Some(reservation) = job.early_budget.reserve(bytes as u64) {
+            return Ok(admission(Some(reservation)));
         }
         filling.held = true;
         Ok(Verdict::Hold)
@@ -165,34 +165,38 @@ impl SlotPair {
     /// empty, because the slot may have swapped or taken its memory.
     ///
     /// # Errors
-    /// As [`verdict`](Self::verdict), if the rank has contradicted itself since then.
+    /// As [`admit`](Self::admit), if the rank has contradicted itself since then.
     ///
     /// # Panics
-    /// If the payload has not [`Admission::bytes`], or as [`verdict`](Self::verdict).
-    pub fn take(
+    /// If the payload has not [`Admission::bytes`], or as [`admit`](Self::admit).
+    pub fn accept(
         &mut self,
         job: &JobView<'_>,
-        ticket: Admission,
+        admission: Admission,
         payload: &mut Buffer,
     ) -> Result<Progress, QueueError> {
-        let Admission { packet, sender, bytes, room } = ticket;
+        let Admission { packet, sender, bytes, reservation } = admission;
         assert_eq!(payload.bytes().len(), bytes, "a payload is read to its end");
         let ignored = |why| Ok(Progress { outcome: Outcome::Ignored(why), wake: false });
         if sender.generation != job.members.generation() {
-            return ignored(Discarded::OldGeneration);
+            return ignored(DiscardReason::OldGeneration);
         }
         let how = arithmetic(job, packet);
-        let Some(slot) = self.open(job, packet, sender)? else { return ignored(Discarded::Done) };
+        let Some(slot) = self.open(job, packet, sender)? else { return ignored(DiscardReason::Done) };
         if let Some(why) = refusal(slot, job, packet, sender)? {
             return ignored(why);
         }
-        let Some(filling) = slot.filling_mut() else { return ignored(Discarded::Done) };
+        let Some(filling) = slot.filling_mut() else { return ignored(DiscardReason::Done) };
         if !filling.is_turn_of(sender.rank, job.members) {
-            filling.park(sender.rank, payload, room.expect("a turn, once come, does not go away"));
-            return Ok(Progress { outcome: Outcome::Parked, wake: false });
+            filling.buffer_early(
+                sender.rank,
+                payload,
+                reservation.expect("a turn, once come, does not go away"),
+            );
+            return Ok(Progress { outcome: Outcome::Buffered, wake: false });
         }
         // Release its reservation before the buffered contributions are added.
-        drop(room);
+        drop(reservation);
         let moved = slot.count(how, job.members, sender.rank, payload);
         Ok(after(slot, how, moved, false))
     }
@@ -204,10 +208,10 @@ impl SlotPair {
     /// can have pushed it, so its packet becomes zeros if its sum was incomplete.
     ///
     /// # Errors
-    /// As [`verdict`](Self::verdict).
+    /// As [`admit`](Self::admit).
     ///
     /// # Panics
-    /// As [`verdict`](Self::verdict).
+    /// As [`admit`](Self::admit).
     pub fn skip(
         &mut self,
         job: &JobView<'_>,
@@ -217,18 +221,20 @@ impl SlotPair {
     ) -> Result<Progress, QueueError> {
         let ignored = |why| Ok(Progress { outcome: Outcome::Ignored(why), wake: false });
         if sender.generation != job.members.generation() {
-            return ignored(Discarded::OldGeneration);
+            return ignored(DiscardReason::OldGeneration);
         }
         let Some((_, bytes)) = job.plan.range(packet) else {
             job.plan.check(sender.rank, packet, 0)?;
-            return ignored(Discarded::Done);
+            return ignored(DiscardReason::Done);
         };
         job.plan.check(sender.rank, packet, u64::from(bytes))?;
         let how = arithmetic(job, packet);
-        let Some(slot) = self.open(job, packet, sender)? else { return ignored(Discarded::Done) };
+        let Some(slot) = self.open(job, packet, sender)? else { return ignored(DiscardReason::Done) };
         let contradicts = match &slot.state {
-            State::Empty | State::Ready | State::Unused => return ignored(Discarded::Answered),
-            State::Filling(filling) if filling.is_skipped(sender.rank) => return ignored(Discarded::Counted),
+            State::Empty | State::Ready | State::Unused => return ignored(DiscardReason::Answered),
+            State::Filling(filling) if filling.is_skipped(sender.rank) => {
+                return ignored(DiscardReason::Repeated);
+            }
             State::Filling(filling) => filling.has(sender.rank),
         };
         if contradicts {
@@ -244,7 +250,7 @@ impl SlotPair {
     /// The other calls do this implicitly; a server calls it for every packet to free memory and to count.
     ///
     /// # Panics
-    /// As [`verdict`](Self::verdict).
+    /// As [`admit`](Self::admit).
     pub fn adopt(&mut self, members: &Members) -> u32 {
         let generation = members.generation();
         assert!(generation >= self.generation, "members are looked up under the packet's lock");
@@ -322,10 +328,10 @@ fn refusal(
     job: &JobView<'_>,
     packet: PacketId,
     sender: Sender,
-) -> Result<Option<Discarded>, QueueError> {
+) -> Result<Option<DiscardReason>, QueueError> {
     match &slot.state {
-        State::Ready => Ok(Some(Discarded::Answered)),
-        State::Filling(filling) if filling.has(sender.rank) => Ok(Some(Discarded::Counted)),
+        State::Ready => Ok(Some(DiscardReason::Answered)),
+        State::Filling(filling) if filling.has(sender.rank) => Ok(Some(DiscardReason::Repeated)),
         State::Filling(filling) if !filling.is_skipped(sender.rank) => Ok(None),
         State::Empty => Ok(None),
         State::Filling(_) | State::Unused => Err(contradiction(job, packet, sender)),

@@ -12,10 +12,10 @@
 //!
 //! Accumulators and payloads belong to the caller, with any alignment (64 is fastest).
 
-mod fetch;
 mod float;
 mod kernel;
 mod plain;
+mod prefetch;
 #[cfg(test)]
 mod tests;
 

@@ -3,7 +3,7 @@
 //!
 //! It is separate because servers unite such sets and ranks read them. It has no bits beyond the plan.
 
-use crate::{QueueError, TensorId};
+use crate::{QueueError, TensorId, bits};
 
 /// Tensors of a plan: one bit each.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -15,7 +15,7 @@ pub struct TensorSet {
 impl TensorSet {
     /// The empty set, for a plan with `tensors`.
     pub fn none(tensors: u32) -> Self {
-        Self { words: vec![0; tensors.div_ceil(64) as usize].into(), tensors }
+        Self { words: bits::empty(tensors), tensors }
     }
 
     /// The set of all tensors, for a plan with `tensors`.
@@ -53,20 +53,17 @@ impl TensorSet {
     /// If the plan has no such tensor: ids from the network are checked before.
     pub fn insert(&mut self, tensor: TensorId) -> bool {
         assert!(tensor.0 < self.tensors, "tensor {} is not one of {}", tensor.0, self.tensors);
-        let word = &mut self.words[(tensor.0 / 64) as usize];
-        let before = *word;
-        *word |= 1 << (tensor.0 % 64);
-        before != *word
+        bits::insert(&mut self.words, tensor.0)
     }
 
     /// Whether a tensor is in the set.
     pub fn contains(&self, tensor: TensorId) -> bool {
-        tensor.0 < self.tensors && self.words[(tensor.0 / 64) as usize] >> (tensor.0 % 64) & 1 == 1
+        bits::contains(&self.words, tensor.0)
     }
 
     /// The number of tensors in the set.
     pub fn len(&self) -> u32 {
-        self.words.iter().map(|word| word.count_ones()).sum()
+        bits::count(&self.words)
     }
 
     /// Whether the set is empty.
@@ -98,14 +95,7 @@ impl TensorSet {
 
     /// The tensors of the set, in plan order.
     pub fn iter(&self) -> impl Iterator<Item = TensorId> + '_ {
-        (0_u32..).zip(&self.words).flat_map(|(index, word)| {
-            let mut left = *word;
-            std::iter::from_fn(move || {
-                let bit = left.trailing_zeros();
-                left &= left.wrapping_sub(1);
-                (bit < 64).then(|| TensorId(index * 64 + bit))
-            })
-        })
+        bits::iter(&self.words).map(TensorId)
     }
 }
 

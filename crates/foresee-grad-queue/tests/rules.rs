@@ -13,7 +13,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use foresee_grad_queue::{
-    Buffer, Dtype, JobView, Members, Op, Outcome, PacketId, ParkBudget, Pattern, Plan, PlanConfig, Progress,
+    Buffer, Dtype, EarlyBudget, JobView, Members, Op, Outcome, PacketId, Pattern, Plan, PlanConfig, Progress,
     Round, Sender, SlotPair, Sum, TensorId, TensorSpec, Verdict, Wire,
 };
 use foresee_testkit::{Dice, seeds};
@@ -64,7 +64,8 @@ struct Game {
     dice: Dice,
     plan: Plan,
     members: Members,
-    park: Arc<ParkBudget>,
+    early_bytes: Bytes,
+    early_budget: Arc<EarlyBudget>,
     pairs: Vec<SlotPair>,
     players: Vec<Player>,
     ended: BTreeMap<u64, BTreeSet<u32>>,
@@ -115,14 +116,15 @@ impl Game {
             }
         });
         let players = players.collect();
-        let park = dice.pick(&[0, 4, 8, 1 << 20]);
+        let early_bytes = Bytes::new(dice.pick(&[0, 4, 8, 1 << 20]));
         Self {
             rules,
             is_slow: dice.one_in(2),
             dice,
             plan: Plan::new(config, (0..tensors).map(spec).collect()).unwrap(),
             members: Members::all(0, ranks).unwrap(),
-            park: ParkBudget::new(Bytes::new(park)),
+            early_bytes,
+            early_budget: EarlyBudget::new(early_bytes),
             pairs: (0..tensors).map(|_| SlotPair::default()).collect(),
             players,
             ended: BTreeMap::new(),
@@ -153,14 +155,14 @@ impl Game {
                     break;
                 }
             }
-            if self.park.parked() > self.park.limit() {
-                return Err("parked beyond the budget".to_owned());
+            if self.early_budget.peak() > self.early_bytes {
+                return Err("buffered beyond the budget".to_owned());
             }
         }
         if self.players.iter().any(|player| player.round < ROUNDS) {
             return Err("a rank waits forever".to_owned());
         }
-        if self.park.parked() > Bytes::ZERO {
+        if self.early_budget.used() > Bytes::ZERO {
             return Err("something is held after the last round".to_owned());
         }
         Ok(())
@@ -258,11 +260,11 @@ impl Game {
         let (round, tensor) = self.players[at].sent[0];
         let mut payload = Buffer::from(&self.gradients[&(rank, round, tensor)].to_le_bytes()[..]);
         let progress = self.on_slot(rank, round, tensor, |pair, job, packet, sender| {
-            match pair.verdict(job, packet, sender, 4).map_err(|error| error.to_string())? {
+            match pair.admit(job, packet, sender, 4).map_err(|error| error.to_string())? {
                 Verdict::Hold => Ok(None),
                 Verdict::Discard(why) => Err(format!("a first push was dropped: {why:?}")),
                 Verdict::Read(ticket) => {
-                    pair.take(job, ticket, &mut payload).map(Some).map_err(|error| error.to_string())
+                    pair.accept(job, ticket, &mut payload).map(Some).map_err(|error| error.to_string())
                 }
             }
         })?;
@@ -300,7 +302,12 @@ impl Game {
         tensor: u32,
         act: impl FnOnce(&mut SlotPair, &JobView<'_>, PacketId, Sender) -> Result<T, String>,
     ) -> Result<T, String> {
-        let job = JobView { plan: &self.plan, members: &self.members, park: &self.park, oldest: Round(0) };
+        let job = JobView {
+            plan: &self.plan,
+            members: &self.members,
+            early_budget: &self.early_budget,
+            oldest: Round(0),
+        };
         let packet = PacketId { tensor: TensorId(tensor), packet: 0 };
         let sender = Sender { rank: Rank(rank), generation: 0, round: Round(round) };
         let pair = &mut self.pairs[usize::try_from(tensor).unwrap()];

@@ -32,8 +32,8 @@ mod tests {
     fn a_membership_survives_its_bits() {
         for world in [1, 8, 9, 70] {
             let odd = (0..world).filter(|rank| rank % 3 != 1 || world == 1).map(Rank);
-            let members = Members::of(2, world, odd).unwrap();
-            let back = Members::of(2, world, from_bits(&to_bits(&members))).unwrap();
+            let members = Members::new(2, world, odd).unwrap();
+            let back = Members::new(2, world, from_bits(&to_bits(&members))).unwrap();
             assert_eq!(back, members);
         }
     }

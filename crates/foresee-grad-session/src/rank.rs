@@ -4,7 +4,7 @@
 //! A rank has a control connection and a data connection to each server. It proposes a plan, and hears what all agreed on
 //! (`agree`). A connection that breaks is made again, to the same server or to one that took its place (`reconnect`); then
 //! the rank reports its state and repeats what may be missing (`resume`, `replay`). When another rank is lost it follows
-//! the first server to a new membership (`membership`). `Collect` decides about rounds, tensors and packets (`rounds`).
+//! the first server to a new membership (`membership`). `Collector` decides about rounds, tensors and packets (`rounds`).
 
 mod action;
 mod agree;
@@ -20,7 +20,7 @@ mod used;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use foresee_grad_queue::{Collect, Plan, QueueError, Round, ServerId, TensorSet};
+use foresee_grad_queue::{Collector, Plan, QueueError, Round, ServerId, TensorSet};
 use foresee_units::{Nanos, Rank};
 
 use crate::{RankMessage, ServerMessage};
@@ -97,7 +97,7 @@ pub struct RankSession {
 #[derive(Debug)]
 struct RankPlan {
     plan: Arc<Plan>,
-    collect: Collect,
+    collect: Collector,
     /// What the last rounds used, oldest first.
     used: VecDeque<(Round, TensorSet)>,
     reports: UsedReports,

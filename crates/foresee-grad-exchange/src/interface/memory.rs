@@ -10,7 +10,9 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
-use foresee_grad_queue::{Class, Connection, Flow, Lane, Offer, Round, Rules, Schedule, Ticket, Window};
+use foresee_grad_queue::{
+    Class, Connection, Flow, Offer, PacketStream, Round, Rules, Schedule, Ticket, Window,
+};
 use foresee_units::{Bytes, Nanos};
 use foresee_wire::{FrameReceiver, Header, Wait, WireError};
 

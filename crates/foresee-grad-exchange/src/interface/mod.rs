@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-use foresee_grad_queue::{Class, Connection, Flow, Lane, Round, Rules, Ticket};
+use foresee_grad_queue::{Class, Connection, Flow, PacketStream, Round, Rules, Ticket};
 use foresee_units::{Bytes, Nanos};
 use foresee_wire::{FrameSender, Header, Poller, Timeouts, Waker, WireError};
 

@@ -8,7 +8,9 @@ use std::any::Any;
 use std::ops::Range;
 use std::sync::Arc;
 
-use foresee_grad_queue::{Class, Connection, Dtype, Lane, PacketId, Plan, Round, ServerId, TensorId, sum};
+use foresee_grad_queue::{
+    Class, Connection, Dtype, PacketId, PacketStream, Plan, Round, ServerId, TensorId, sum,
+};
 use foresee_wire::{Header, Kind};
 
 use crate::interface::PacketSource;
@@ -188,7 +190,7 @@ impl RoutedPush {
             let count = plan.packets_at(*tensor, server).filter(|count| *count > 0)?;
             let end = plan.nth_packet_at(*tensor, server, count - 1)?;
             let (_, last) = if end.packet + 1 == packets { plan.range(end)? } else { (0, whole) };
-            Some(Lane::new(connection, count, whole, last))
+            Some(PacketStream::new(connection, count, whole, last))
         };
         self.servers.iter().filter_map(stream).collect()
     }

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Instant;
 
-use foresee_grad_queue::{Collect, Flow, Plan, QueueError, Round, ServerId, TensorId};
+use foresee_grad_queue::{Collector, Flow, Plan, QueueError, Round, ServerId, TensorId};
 use foresee_grad_session::{RankAction, RankFailure, RankSession};
 use foresee_units::{Nanos, Rank};
 use foresee_wire::{Bye, Fault, FaultCode, Message, WireError};

@@ -150,12 +150,12 @@ impl SlotTable {
             let verdict = {
                 let mut slot = lock(slot);
                 let members = self.members();
-                slot.verdict(&self.view(&members, oldest), packet, sender, header.length.into())?
+                slot.admit(&self.view(&members, oldest), packet, sender, header.length.into())?
             };
             match verdict {
                 Verdict::Read(admission) => return Ok(PushAdmission::Read(admission)),
                 Verdict::Discard(why) => {
-                    if why == Discarded::Answered {
+                    if why == DiscardReason::Answered {
                         self.answer_again(rank, packet, sender.round);
                     }
                     return Ok(PushAdmission::Discard);
@@ -188,7 +188,7 @@ impl SlotTable {
         let (progress, sum) = {
             let mut slot = lock(slot);
             let members = self.members();
-            let progress = slot.take(&self.view(&members, oldest), admission, payload)?;
+            let progress = slot.accept(&self.view(&members, oldest), admission, payload)?;
             (progress, slot.ready(round).cloned())
         };
         self.timeline.packet(EventKind::Arrived, round, packet, Some(rank.0));
@@ -229,7 +229,7 @@ impl SlotTable {
         }
         match (progress.outcome, sum) {
             (Outcome::Ready, Some(sum)) => self.complete(packet, round, sum),
-            (Outcome::Ignored(Discarded::Answered), Some(_)) => self.answer_again(rank, packet, round),
+            (Outcome::Ignored(DiscardReason::Answered), Some(_)) => self.answer_again(rank, packet, round),
             _ => {}
         }
     }

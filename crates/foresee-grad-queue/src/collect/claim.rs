@@ -4,9 +4,9 @@
 //! A reader takes a packet in two steps, header and payload, and holds no lock between them. A packet that is
 //! being read is marked, so no two readers write the same bytes.
 
-use crate::{Collect, PacketId, QueueError, Round, ServerId, TensorId};
+use crate::{Collector, DiscardReason, PacketId, QueueError, Round, ServerId, TensorId};
 
-use super::round::Want;
+use super::round::{Need, OpenRound};
 
 /// The header of a sum, and the server whose connection it came on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,81 +27,60 @@ pub struct SumHeader {
 #[derive(Debug)]
 #[must_use]
 pub enum Arrival {
-    /// Read it to the offset in the claim, then pass the claim to [`Collect::land`] or [`Collect::abandon`].
+    /// Read it to the offset in the claim, then pass the claim to [`Collector::receive`] or [`Collector::abandon`].
     Read(Claim),
     /// Read and discard it.
-    Discard(Unwanted),
+    Discard(DiscardReason),
     /// Leave it in the connection until this rank knows the new generation.
     Hold,
 }
 
-/// Why a sum is discarded.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unwanted {
-    /// It was sent under an earlier membership; results are sent again under the new one.
-    OldGeneration,
-    /// It was received before, or another reader has it.
-    Repeated,
-    /// Every rank has all sums of the round.
-    Done,
-}
-
-/// A packet that is being read. A claim must be landed or abandoned; otherwise the packet stays missing forever.
+/// A packet that is being read. It must be received or abandoned; otherwise the packet stays missing.
 #[derive(Debug, PartialEq, Eq)]
 #[must_use]
 pub struct Claim {
     header: SumHeader,
     offset: u64,
     nth: u32,
-    want: Want,
+    need: Need,
 }
 
 impl Claim {
     /// Byte offset of the payload in the tensor's wire form; `None` if the bytes are present already and only the
     /// receipt counts.
     pub fn offset(&self) -> Option<u64> {
-        (self.want == Want::Bytes).then_some(self.offset)
-    }
-
-    /// The packet.
-    pub fn packet(&self) -> PacketId {
-        self.header.packet
-    }
-
-    /// The round.
-    pub fn round(&self) -> Round {
-        self.header.round
+        (self.need == Need::Bytes).then_some(self.offset)
     }
 }
 
 /// What the receipt of a packet completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Landed {
+pub struct Completion {
     /// The tensor's update is complete and wanted: wake its waiters.
     pub tensor: bool,
     /// The round is complete.
     pub round: bool,
 }
 
-impl Collect {
+impl Collector {
     /// Decide what to do with a sum from its header.
     ///
     /// # Errors
     /// A header that the plan does not allow, [`QueueError::WrongServer`], or a sum that cannot be complete
     /// without this rank: [`QueueError::ServerAhead`], [`QueueError::UnexpectedSum`]. The connection has to be
     /// closed.
-    pub fn arrive(&mut self, header: SumHeader) -> Result<Arrival, QueueError> {
+    pub fn admit(&mut self, header: SumHeader) -> Result<Arrival, QueueError> {
         let SumHeader { server, generation, round, packet, bytes } = header;
         let (rank, current) = (self.rank, self.current());
         if generation != self.generation {
             let old = generation < self.generation;
-            return Ok(if old { Arrival::Discard(Unwanted::OldGeneration) } else { Arrival::Hold });
+            return Ok(if old { Arrival::Discard(DiscardReason::OldGeneration) } else { Arrival::Hold });
         }
         self.plan.check(rank, packet, bytes)?;
         let name = || self.plan.name(packet.tensor);
         let (Some((expected, nth)), Some((offset, _))) = (self.plan.server(packet), self.plan.range(packet))
         else {
-            return Ok(Arrival::Discard(Unwanted::Done));
+            return Ok(Arrival::Discard(DiscardReason::Done));
         };
         if expected != server {
             return Err(QueueError::WrongServer {
@@ -115,60 +94,54 @@ impl Collect {
         if round > current {
             return Err(QueueError::ServerAhead { server, round, rank, current });
         }
-        let Some(at) = self.place(round).filter(|_| round >= self.done) else {
-            return Ok(Arrival::Discard(Unwanted::Done));
+        let Some(open) = self.open(round).filter(|_| round >= self.done) else {
+            return Ok(Arrival::Discard(DiscardReason::Done));
         };
-        if !self.open[at].has_ended() && !self.open[at].has_pushed(packet.tensor) {
+        if !open.has_ended && !open.pushed.contains(packet.tensor) {
             return Err(QueueError::UnexpectedSum { server, tensor: name(), round, rank });
         }
         let packets = self.plan.packets(packet.tensor).unwrap_or(0);
-        let want = self.open[at].claim(packet, packets, server, nth);
-        if want == Want::Nothing {
-            return Ok(Arrival::Discard(Unwanted::Repeated));
+        let claim = |open: &mut OpenRound| open.claim(packet, packets, server, nth);
+        let need = self.open_mut(round).map_or(Need::Nothing, claim);
+        if need == Need::Nothing {
+            return Ok(Arrival::Discard(DiscardReason::Repeated));
         }
-        if let Some(talk) = self.talk(server) {
-            talk.claims += 1;
+        if let Some(progress) = self.progress(server) {
+            progress.claims += 1;
         }
-        Ok(Arrival::Read(Claim { header, offset, nth, want }))
+        Ok(Arrival::Read(Claim { header, offset, nth, need }))
     }
 
     /// Count the claim's payload as received.
     #[expect(clippy::needless_pass_by_value, reason = "a claim is used up")]
-    pub fn land(&mut self, claim: Claim) -> Landed {
-        let Claim { header: SumHeader { server, round, packet, .. }, nth, want, .. } = claim;
+    pub fn receive(&mut self, claim: Claim) -> Completion {
+        let Claim { header: SumHeader { server, round, packet, .. }, nth, need, .. } = claim;
         self.release(server);
-        let Some(at) = self.place(round) else { return Landed { tensor: false, round: false } };
-        let open = &mut self.open[at];
-        open.land(packet, want, server, nth);
-        let fresh = want == Want::Bytes;
-        Landed { tensor: fresh && open.is_known(packet.tensor), round: fresh && open.has_landed() }
+        let Some(open) = self.open_mut(round) else { return Completion { tensor: false, round: false } };
+        open.receive(packet, need, server, nth);
+        let fresh = need == Need::Bytes;
+        Completion { tensor: fresh && open.is_known(packet.tensor), round: fresh && open.is_received() }
     }
 
     /// Release the claim: the connection ended before the payload was complete.
     #[expect(clippy::needless_pass_by_value, reason = "a claim is used up")]
     pub fn abandon(&mut self, claim: Claim) {
-        let Claim { header: SumHeader { server, round, packet, .. }, nth, want, .. } = claim;
+        let Claim { header: SumHeader { server, round, packet, .. }, nth, need, .. } = claim;
         self.release(server);
-        if let Some(at) = self.place(round) {
-            self.open[at].abandon(packet, want, server, nth);
+        if let Some(open) = self.open_mut(round) {
+            open.abandon(packet, need, server, nth);
         }
     }
 
-    /// Whether a packet's sum need not be requested again: it was received, is being read, or its round is done.
-    pub fn has_landed(&self, round: Round, packet: PacketId) -> bool {
-        let known = self.plan.range(packet).is_some();
-        round < self.first || known && self.place(round).is_some_and(|at| self.open[at].has(packet))
-    }
-
     /// Whether a replacement server has yet to repeat a tensor of `round`.
-    pub fn is_asked_again(&self, server: ServerId, tensor: TensorId, round: Round) -> bool {
+    pub fn has_repeat(&self, server: ServerId, tensor: TensorId, round: Round) -> bool {
         let known = tensor.0 < self.plan.tensors();
-        known && self.place(round).is_some_and(|at| self.open[at].is_asked_again(tensor, server))
+        known && self.open(round).is_some_and(|open| open.has_repeat(tensor, server))
     }
 
     fn release(&mut self, server: ServerId) {
-        if let Some(talk) = self.talk(server) {
-            talk.claims -= 1;
+        if let Some(progress) = self.progress(server) {
+            progress.claims -= 1;
         }
     }
 }

@@ -2,18 +2,18 @@
 //! One rank, step by step: what it waits for, what it may do, and which messages it sends.
 
 use super::*;
-use crate::{Dtype, Op, PacketId, Pattern, PlanConfig, TensorSpec, Wire};
+use crate::{DiscardReason, Dtype, Op, PacketId, Pattern, PlanConfig, TensorSpec, Wire};
 
 const A: TensorId = TensorId(0);
 const B: TensorId = TensorId(1);
 const S0: ServerId = ServerId(0);
 
 /// Two tensors of 3 packets each on one or more servers.
-fn collect(servers: u16) -> Collect {
+fn collect(servers: u16) -> Collector {
     collect_of(servers, 64, 40)
 }
 
-fn collect_of(servers: u16, packet_bytes: u32, elements: u64) -> Collect {
+fn collect_of(servers: u16, packet_bytes: u32, elements: u64) -> Collector {
     let tensor = |name: &str| TensorSpec {
         name: name.to_owned(),
         dtype: Dtype::F32,
@@ -25,7 +25,7 @@ fn collect_of(servers: u16, packet_bytes: u32, elements: u64) -> Collect {
     let pattern = Pattern::dedicated(servers).unwrap();
     let config = PlanConfig { packet_bytes, wire: Wire::Own, pattern };
     let plan = Plan::new(config, vec![tensor("a"), tensor("b")]).unwrap();
-    Collect::new(Arc::new(plan), Rank(3), 0, Round(0))
+    Collector::new(Arc::new(plan), Rank(3), 0, Round(0))
 }
 
 fn set(tensors: &[TensorId]) -> TensorSet {
@@ -36,7 +36,7 @@ fn set(tensors: &[TensorId]) -> TensorSet {
     set
 }
 
-fn header(collect: &Collect, round: u64, tensor: TensorId, packet: u32) -> SumHeader {
+fn header(collect: &Collector, round: u64, tensor: TensorId, packet: u32) -> SumHeader {
     let packet = PacketId { tensor, packet };
     let (server, _) = collect.plan.server(packet).unwrap();
     let (_, bytes) = collect.plan.range(packet).unwrap();
@@ -49,15 +49,15 @@ fn header(collect: &Collect, round: u64, tensor: TensorId, packet: u32) -> SumHe
     }
 }
 
-fn land(collect: &mut Collect, round: u64, tensor: TensorId, packet: u32) -> Landed {
+fn receive(collect: &mut Collector, round: u64, tensor: TensorId, packet: u32) -> Completion {
     let header = header(collect, round, tensor, packet);
-    match collect.arrive(header).unwrap() {
-        Arrival::Read(claim) => collect.land(claim),
+    match collect.admit(header).unwrap() {
+        Arrival::Read(claim) => collect.receive(claim),
         other => panic!("expected to read, got {other:?}"),
     }
 }
 
-fn actions(collect: &mut Collect) -> Vec<CollectAction> {
+fn actions(collect: &mut Collector) -> Vec<CollectorAction> {
     std::iter::from_fn(|| collect.poll_action()).collect()
 }
 
@@ -65,25 +65,25 @@ fn actions(collect: &mut Collect) -> Vec<CollectAction> {
 fn a_round_is_pushed_ended_received_and_confirmed() {
     let mut collect = collect(1);
     collect.handle_push(B);
-    assert!(!land(&mut collect, 0, B, 0).tensor, "a sum may come before the round is ended");
+    assert!(!receive(&mut collect, 0, B, 0).tensor, "a sum may come before the round is ended");
     collect.handle_push(A);
     collect.handle_end();
-    assert_eq!(actions(&mut collect), [CollectAction::End(S0, Round(0))]);
+    assert_eq!(actions(&mut collect), [CollectorAction::End(S0, Round(0))]);
     assert!(!collect.may_push(A) && !collect.may_end());
     assert_eq!(collect.waiting(Round(0)).collect::<Vec<_>>(), [(A, 3), (B, 2)]);
     for packet in [2, 0, 1] {
-        assert_eq!(land(&mut collect, 0, A, packet).tensor, packet == 1);
+        assert_eq!(receive(&mut collect, 0, A, packet).tensor, packet == 1);
     }
     assert!(collect.may_push(A) && !collect.may_push(B));
-    land(&mut collect, 0, B, 1);
-    assert_eq!(land(&mut collect, 0, B, 2), Landed { tensor: true, round: false });
+    receive(&mut collect, 0, B, 1);
+    assert_eq!(receive(&mut collect, 0, B, 2), Completion { tensor: true, round: false });
     assert!(!collect.may_end() && actions(&mut collect).is_empty(), "what the round used is not known");
     collect.handle_used(S0, Round(0), &set(&[A, B])).unwrap();
     assert!(collect.may_end() && collect.is_round_settled(Round(0)));
-    assert_eq!(actions(&mut collect), [CollectAction::Got(S0, Round(0))]);
-    assert_eq!(collect.kept(Round(0)), Some(&set(&[A, B])));
+    assert_eq!(actions(&mut collect), [CollectorAction::Got(S0, Round(0))]);
+    assert_eq!(collect.retained(Round(0)), Some(&set(&[A, B])));
     collect.handle_done(S0, Round(0)).unwrap();
-    assert_eq!((collect.oldest_kept(), collect.kept(Round(0))), (Round(1), None));
+    assert_eq!((collect.oldest_retained(), collect.retained(Round(0))), (Round(1), None));
 }
 
 #[test]
@@ -97,11 +97,12 @@ fn sums_beyond_2_to_the_32_bytes_have_the_right_offset() {
     for packet in [whole, whole - 1, (1 << 16) + 1, 1 << 16, 0] {
         let header = header(&collect, 0, A, u32::try_from(packet).unwrap());
         assert_eq!(header.bytes, if packet == whole { 4 } else { u64::from(packet_bytes) });
-        let Arrival::Read(claim) = collect.arrive(header).unwrap() else { panic!("it has not landed yet") };
+        let Arrival::Read(claim) = collect.admit(header).unwrap() else { panic!("it has not landed yet") };
         assert_eq!(claim.offset(), Some(packet << 16));
-        assert!(!collect.land(claim).tensor);
+        assert!(!collect.receive(claim).tensor);
     }
-    assert_eq!(u64::from(collect.missing(Round(0), A)), whole + 1 - 5);
+    let missing: Vec<_> = collect.waiting(Round(0)).collect();
+    assert_eq!(missing, [(A, u32::try_from(whole + 1 - 5).unwrap())]);
 }
 
 #[test]
@@ -110,16 +111,16 @@ fn a_server_gets_a_round_end_only_after_it_reported_what_the_last_round_used() {
     let two = ServerId(1);
     collect.handle_end();
     assert_eq!(actions(&mut collect).len(), 2);
-    assert!(collect.has_told_end(Round(0)));
+    assert!(collect.has_sent_end(Round(0)));
     collect.handle_used(S0, Round(0), &set(&[])).unwrap();
     assert_eq!(actions(&mut collect).len(), 2, "got, by what one of them says");
     assert!(collect.may_end());
     collect.handle_end();
-    assert_eq!(actions(&mut collect), [CollectAction::End(S0, Round(1))]);
-    assert!(!collect.has_told_end(Round(1)));
+    assert_eq!(actions(&mut collect), [CollectorAction::End(S0, Round(1))]);
+    assert!(!collect.has_sent_end(Round(1)));
     collect.handle_used(two, Round(0), &set(&[])).unwrap();
-    assert_eq!(actions(&mut collect), [CollectAction::End(two, Round(1))]);
-    assert!(collect.has_told_end(Round(1)));
+    assert_eq!(actions(&mut collect), [CollectorAction::End(two, Round(1))]);
+    assert!(collect.has_sent_end(Round(1)));
 }
 
 #[test]
@@ -129,7 +130,7 @@ fn a_rank_that_skips_a_tensor_waits_for_the_report_whether_others_used_it() {
     assert_eq!(collect.skipped(Round(0)), Some(set(&[A, B])));
     assert!(!collect.is_settled(A, Round(1)) && collect.is_used(Round(0), A).is_none());
     for packet in 0..3 {
-        assert!(!land(&mut collect, 0, A, packet).tensor, "there, but not known to be wanted");
+        assert!(!receive(&mut collect, 0, A, packet).tensor, "there, but not known to be wanted");
     }
     collect.handle_used(S0, Round(0), &set(&[A])).unwrap();
     assert!(collect.is_settled(A, Round(1)) && collect.is_settled(B, Round(1)));
@@ -142,15 +143,13 @@ fn repeated_sums_are_dropped_and_abandoned_ones_can_be_read_again() {
     let mut collect = collect(1);
     collect.handle_push(A);
     let first = header(&collect, 0, A, 0);
-    let Arrival::Read(claim) = collect.arrive(first).unwrap() else { panic!("the first of its kind") };
+    let Arrival::Read(claim) = collect.admit(first).unwrap() else { panic!("the first of its kind") };
     assert_eq!(claim.offset(), Some(0));
-    assert!(matches!(collect.arrive(first), Ok(Arrival::Discard(Unwanted::Repeated))));
+    assert!(matches!(collect.admit(first), Ok(Arrival::Discard(DiscardReason::Repeated))));
     collect.abandon(claim);
-    assert!(!collect.has_landed(Round(0), first.packet));
-    land(&mut collect, 0, A, 0);
-    assert!(collect.has_landed(Round(0), first.packet));
-    assert!(matches!(collect.arrive(first), Ok(Arrival::Discard(Unwanted::Repeated))));
-    assert_eq!(collect.missing(Round(0), A), 2);
+    receive(&mut collect, 0, A, 0);
+    assert!(matches!(collect.admit(first), Ok(Arrival::Discard(DiscardReason::Repeated))));
+    assert_eq!(collect.waiting(Round(0)).collect::<Vec<_>>(), [(A, 2)]);
 }
 
 #[test]
@@ -158,7 +157,7 @@ fn impossible_messages_are_refused_with_their_facts() {
     let mut collect = collect(2);
     collect.handle_push(A);
     let good = header(&collect, 0, A, 2);
-    let refused = |collect: &mut Collect, header| collect.arrive(header).map(drop).unwrap_err();
+    let refused = |collect: &mut Collector, header| collect.admit(header).map(drop).unwrap_err();
     assert!(matches!(
         refused(&mut collect, SumHeader { bytes: 64, ..good }),
         QueueError::PacketLength { .. }
@@ -188,15 +187,15 @@ fn impossible_messages_are_refused_with_their_facts() {
     assert!(matches!(collect.handle_done(S0, Round(u64::MAX)), Err(QueueError::ServerAhead { .. })));
     let old = SumHeader { generation: 0, ..good };
     collect.handle_generation(1);
-    assert!(matches!(collect.arrive(old), Ok(Arrival::Discard(Unwanted::OldGeneration))));
-    assert!(matches!(collect.arrive(SumHeader { generation: 2, ..good }), Ok(Arrival::Hold)));
+    assert!(matches!(collect.admit(old), Ok(Arrival::Discard(DiscardReason::OldGeneration))));
+    assert!(matches!(collect.admit(SumHeader { generation: 2, ..good }), Ok(Arrival::Hold)));
 }
 
 #[test]
 fn each_server_gets_round_ends_and_confirmations_alternately() {
     let mut collect = collect(2);
     let (one, two) = (ServerId(0), ServerId(1));
-    let (end, got) = (CollectAction::End, CollectAction::Got);
+    let (end, got) = (CollectorAction::End, CollectorAction::Got);
     collect.handle_end();
     assert_eq!(actions(&mut collect), [end(one, Round(0)), end(two, Round(0))]);
     collect.handle_used(one, Round(0), &set(&[])).unwrap();
@@ -230,7 +229,7 @@ fn a_replacement_server_sums_retained_gradients_again() {
     for tensor in [A, B] {
         collect.handle_push(tensor);
         for packet in 0..3 {
-            land(&mut collect, 0, tensor, packet);
+            receive(&mut collect, 0, tensor, packet);
         }
     }
     collect.handle_end();
@@ -241,18 +240,18 @@ fn a_replacement_server_sums_retained_gradients_again() {
     assert!(collect.is_settled(A, Round(1)), "the update is there, whatever the new server does");
     assert!(!collect.may_push_to(S0, A, Round(1)), "but round 1 may not overtake round 0");
     assert!(collect.may_push_to(S0, A, Round(0)));
-    assert_eq!(actions(&mut collect), [CollectAction::End(S0, Round(0))]);
+    assert_eq!(actions(&mut collect), [CollectorAction::End(S0, Round(0))]);
     for tensor in [A, B] {
         for packet in 0..3 {
             let header = header(&collect, 0, tensor, packet);
-            let Arrival::Read(claim) = collect.arrive(header).unwrap() else { panic!("expected once more") };
+            let Arrival::Read(claim) = collect.admit(header).unwrap() else { panic!("expected once more") };
             assert_eq!(claim.offset(), None, "its bytes are there");
-            assert!(matches!(collect.arrive(header), Ok(Arrival::Discard(Unwanted::Repeated))));
-            assert_eq!(collect.land(claim), Landed { tensor: false, round: false });
+            assert!(matches!(collect.admit(header), Ok(Arrival::Discard(DiscardReason::Repeated))));
+            assert_eq!(collect.receive(claim), Completion { tensor: false, round: false });
         }
     }
-    assert!(collect.may_push_to(S0, A, Round(1)) && !collect.is_asked_again(S0, A, Round(0)));
-    assert_eq!(actions(&mut collect), [CollectAction::Got(S0, Round(0))]);
+    assert!(collect.may_push_to(S0, A, Round(1)) && !collect.has_repeat(S0, A, Round(0)));
+    assert_eq!(actions(&mut collect), [CollectorAction::Got(S0, Round(0))]);
 }
 
 #[test]
@@ -262,7 +261,7 @@ fn a_round_stays_open_for_a_replacement_when_another_server_reports_it_done() {
     for tensor in [A, B] {
         collect.handle_push(tensor);
         for packet in 0..3 {
-            land(&mut collect, 0, tensor, packet);
+            receive(&mut collect, 0, tensor, packet);
         }
     }
     collect.handle_end();
@@ -272,30 +271,30 @@ fn a_round_stays_open_for_a_replacement_when_another_server_reports_it_done() {
     actions(&mut collect);
     collect.handle_replaced(two, Round(0)).unwrap();
     collect.handle_used(two, Round(0), &set(&[A, B])).unwrap();
-    assert_eq!(actions(&mut collect), [CollectAction::End(two, Round(0))]);
+    assert_eq!(actions(&mut collect), [CollectorAction::End(two, Round(0))]);
     collect.handle_done(one, Round(0)).unwrap();
-    assert_eq!(collect.oldest_kept(), Round(1));
+    assert_eq!(collect.oldest_retained(), Round(1));
     assert_eq!(
         actions(&mut collect),
-        [CollectAction::Got(two, Round(0))],
+        [CollectorAction::Got(two, Round(0))],
         "every rank holds it: no need to wait"
     );
     collect.handle_push(A);
     collect.handle_end();
-    assert_eq!(actions(&mut collect), [CollectAction::End(one, Round(1))]);
+    assert_eq!(actions(&mut collect), [CollectorAction::End(one, Round(1))]);
     assert!(collect.may_push_to(one, A, Round(1)) && !collect.may_push_to(two, A, Round(1)));
     collect.handle_done(two, Round(0)).unwrap();
     assert!(
         collect.may_push_to(two, A, Round(1)),
         "what the new server had begun of round 0 is forgotten there"
     );
-    assert_eq!(actions(&mut collect), [CollectAction::End(two, Round(1))]);
+    assert_eq!(actions(&mut collect), [CollectorAction::End(two, Round(1))]);
     let late = SumHeader { round: Round(0), ..header(&collect, 1, A, 0) };
-    assert!(matches!(collect.arrive(late), Ok(Arrival::Discard(Unwanted::Done))));
+    assert!(matches!(collect.admit(late), Ok(Arrival::Discard(DiscardReason::Done))));
 }
 
 #[test]
-#[should_panic(expected = "tensor 0 was handed over before its last update landed")]
+#[should_panic(expected = "tensor 0 was pushed before its last update arrived")]
 fn a_push_before_the_last_update_is_a_defect_of_the_caller() {
     let mut collect = collect(1);
     collect.handle_push(A);

@@ -3,7 +3,7 @@
 
 use foresee_units::Nanos;
 
-use super::line::Rank;
+use super::pending::Priority;
 use super::rules::{Scope, Window};
 use super::tournament::Key;
 use super::{Grant, Schedule};
@@ -13,7 +13,7 @@ use super::{Grant, Schedule};
 pub(super) struct Batch {
     flow: u32,
     place: u32,
-    rank: Rank,
+    priority: Priority,
     room: u32,
 }
 
@@ -27,14 +27,14 @@ impl Schedule {
         }
         let flow = self.rotation.front()?;
         let place = self.flows[flow].tree.best()?;
-        let (rank, lane) = self.flows[flow].line(place).head()?;
-        let bytes = self.lanes[lane].lane.next_bytes();
+        let (priority, stream) = self.flows[flow].queue(place).head()?;
+        let bytes = self.streams[stream].stream.next_bytes();
         if !self.has_credit(bytes) {
             return None;
         }
-        let grant = self.grant(lane, now);
+        let grant = self.grant(stream, now);
         let room = self.packet.get().saturating_sub(bytes);
-        self.batch = (room > 0).then_some(Batch { flow, place, rank, room });
+        self.batch = (room > 0).then_some(Batch { flow, place, priority, room });
         Some(grant)
     }
 
@@ -45,14 +45,14 @@ impl Schedule {
     /// Call until it returns `None`, directly after the grant: any other call, such as a new offer, ends the
     /// batch. Packets of the same class for other connections are delayed by one packet time at most.
     pub fn poll_more(&mut self, now: Nanos) -> Option<Grant> {
-        let Batch { flow, place, rank, room } = self.batch.take()?;
-        let lane = self.flows[flow].line(place).head_of(rank)?;
-        let bytes = self.lanes[lane].lane.next_bytes();
+        let Batch { flow, place, priority, room } = self.batch.take()?;
+        let stream = self.flows[flow].queue(place).head_of(priority)?;
+        let bytes = self.streams[stream].stream.next_bytes();
         if bytes > room || !self.has_credit(bytes) {
             return None;
         }
-        let grant = self.grant(lane, now);
-        self.batch = Some(Batch { flow, place, rank, room: room - bytes });
+        let grant = self.grant(stream, now);
+        self.batch = Some(Batch { flow, place, priority, room: room - bytes });
         Some(grant)
     }
 
@@ -65,21 +65,28 @@ impl Schedule {
 
     /// The key of the connection at `place` among connections, from the next packet of `flow` there.
     pub(super) fn key(&mut self, flow: u32, place: u32) -> Option<Key> {
-        let line = self.flows[flow].line(place);
-        let (rank, lane) = line.head()?;
-        let turn = line.turn;
+        let queue = self.flows[flow].queue(place);
+        let (priority, stream) = queue.head()?;
+        let turn = queue.turn;
         if self.rules.scope == Scope::Connection {
-            return Some(Key { rank: Rank::ONLY, arrival: 0, crowd: 0, progress: 0, ahead: 0, turn });
+            return Some(Key {
+                priority: Priority::ONLY,
+                arrival: 0,
+                congestion: 0,
+                progress: 0,
+                ahead: 0,
+                turn,
+            });
         }
-        let state = &self.lanes[lane];
+        let state = &self.streams[stream];
         let arrival = self.offers[state.offer].arrival;
         if self.rules.window != Window::Interface {
-            return Some(Key { rank, arrival, crowd: 0, progress: 0, ahead: 0, turn });
+            return Some(Key { priority, arrival, congestion: 0, progress: 0, ahead: 0, turn });
         }
         // All connections share one window: one with a slow far end would fill it, and the link would run idle.
         let ahead = self.sockets[place].in_flight;
-        let (crowd, progress) = (ahead.saturating_sub(1) / self.crowd, state.lane.progress());
-        Some(Key { rank, arrival, crowd, progress, ahead, turn })
+        let (congestion, progress) = (ahead.saturating_sub(1) / self.congestion, state.stream.progress());
+        Some(Key { priority, arrival, congestion, progress, ahead, turn })
     }
 
     fn has_credit(&self, bytes: u32) -> bool {
@@ -87,12 +94,12 @@ impl Schedule {
         self.unacked == 0 || self.unacked.saturating_add(u64::from(bytes)) <= credit.get()
     }
 
-    /// Hand out the next packet of the first lane in its line.
+    /// Grant the next packet of a stream.
     fn grant(&mut self, node: u32, now: Nanos) -> Grant {
-        let state = &mut self.lanes[node];
+        let state = &mut self.streams[node];
         let (offer, place) = (state.offer, state.place);
-        let (packet, bytes) = state.lane.take();
-        let ended = state.lane.packets == 0;
+        let (packet, bytes) = state.stream.take();
+        let ended = state.stream.packets == 0;
         let entry = &self.offers[offer];
         let (flow, class, ticket, since) = (entry.flow, entry.class, entry.ticket, entry.since);
 
@@ -102,13 +109,13 @@ impl Schedule {
         socket.unacked += u64::from(bytes);
         self.in_flight += u64::from(bytes);
         self.unacked += u64::from(bytes);
-        self.shrink_backlog(flow, place, class, u64::from(bytes));
+        self.shrink_backlog(place, u64::from(bytes));
         self.rotation.charge(flow, bytes);
         self.turns += 1;
-        self.flows[flow].line(place).turn = self.turns;
+        self.flows[flow].queue(place).turn = self.turns;
 
         let last = if ended {
-            self.leave(node).last
+            self.remove_stream(node).last
         } else {
             self.refresh(flow, place);
             false

@@ -9,40 +9,34 @@ use super::{Connection, Ticket};
 #[non_exhaustive]
 pub enum ScheduleError {
     /// Two offers with the same number could not be told apart.
-    #[error("{ticket} is offered while it is still being sent; withdraw it first, or take another number")]
+    #[error("{ticket} is offered while it is still being sent; take another number")]
     TicketInUse {
         /// The number.
         ticket: Ticket,
     },
-    /// No part of the ticket waits here: it was never offered, or was granted, withdrawn or returned completely.
-    #[error("{ticket} has nothing left to withdraw; it was never offered or has ended")]
-    UnknownTicket {
-        /// The number.
-        ticket: Ticket,
-    },
-    /// An offer without lanes would never end.
-    #[error("{ticket} has no lanes; offer only what has bytes to send")]
-    NoLanes {
+    /// An offer without streams would never end.
+    #[error("{ticket} has no streams; offer only what has bytes to send")]
+    NoStreams {
         /// The offer.
         ticket: Ticket,
     },
-    /// A lane without packets would never end.
-    #[error("the lane of {ticket} over {connection} has no packets; leave it out")]
-    EmptyLane {
+    /// A stream without packets would never end.
+    #[error("the stream of {ticket} over {connection} has no packets; leave it out")]
+    EmptyStream {
         /// The offer.
         ticket: Ticket,
-        /// The lane.
+        /// The stream.
         connection: Connection,
     },
     /// Packet sizes are inconsistent.
     #[error(
-        "the lane of {ticket} over {connection} ends with a packet of {last_bytes} bytes after packets of \
+        "the stream of {ticket} over {connection} ends with a packet of {last_bytes} bytes after packets of \
          {packet_bytes}; the last one must have 1 to {packet_bytes} bytes"
     )]
     PacketBytes {
         /// The offer.
         ticket: Ticket,
-        /// The lane.
+        /// The stream.
         connection: Connection,
         /// Bytes of a packet, as offered.
         packet_bytes: u32,
@@ -51,22 +45,22 @@ pub enum ScheduleError {
     },
     /// Packet numbers have 32 bits.
     #[error(
-        "the lane of {ticket} over {connection} has {packets} packets from number {first} on, beyond \
+        "the stream of {ticket} over {connection} has {packets} packets from number {first} on, beyond \
          number 4294967295; use larger packets"
     )]
     PacketNumber {
         /// The offer.
         ticket: Ticket,
-        /// The lane.
+        /// The stream.
         connection: Connection,
         /// Number of the first packet, as offered.
         first: u32,
         /// Number of packets, as offered.
         packets: u32,
     },
-    /// Packets of two lanes over one connection could not be told apart.
-    #[error("{ticket} has two lanes over {connection}; join them, or offer one under another number")]
-    LaneTwice {
+    /// Packets of two streams over one connection could not be told apart.
+    #[error("{ticket} has two streams over {connection}; join them, or offer one under another number")]
+    RepeatedStream {
         /// The offer.
         ticket: Ticket,
         /// The connection.
@@ -100,7 +94,7 @@ pub enum ScheduleError {
     /// The other end acknowledged more than was sent.
     #[error(
         "{connection} acknowledges {bytes} bytes where {unacked} are waited for; close it, its other end \
-         does not follow the protocol"
+         does not update_window the protocol"
     )]
     AckedTooMuch {
         /// The connection.

@@ -12,20 +12,20 @@
 //! |---|---|
 //! | `mod` | the public interface: reports, offers and metrics |
 //! | `choose` | the next packet |
-//! | `keep` | registry of offers, connections and flows |
+//! | `registry` | offers, streams, connections and flows |
 //! | `offer` | inputs and outputs |
 //! | `rules` | order, scope, window, credit |
 //! | `tournament` | the choice among connections |
 //! | `rotation` | round robin among flows |
-//! | `line`, `ring` | waiting lanes, by round and class |
+//! | `pending`, `ring` | waiting streams, by round and class |
 //! | `effort` | counter of visited places, for a test |
 
 mod choose;
 mod effort;
 mod error;
-mod keep;
-mod line;
 mod offer;
+mod pending;
+mod registry;
 mod ring;
 mod rotation;
 mod rules;
@@ -34,17 +34,17 @@ mod tournament;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
 pub use error::ScheduleError;
-pub use offer::{Class, Connection, Flow, Grant, Lane, Offer, Ticket, Unsent};
+pub use offer::{Class, Connection, Flow, Grant, Offer, PacketStream, Ticket, Unsent};
 pub use rules::{Order, Rules, Scope, Window};
 
 use choose::Batch;
-use keep::{FlowState, LaneState, OfferState, Socket};
+use registry::{FlowState, OfferState, Socket, StreamState};
 use ring::{Links, Slab};
 use rotation::Rotation;
 
@@ -53,8 +53,8 @@ use crate::sizing::window_bytes;
 /// The scheduler of one interface.
 ///
 /// **Order.** [`Schedule::poll_send`] grants a packet of the first offer, in the order of [`Rules`], that has one
-/// for a connection which may send. Lanes of one offer take turns, the least recently used first. If connections
-/// share a window, the lanes advance together, each by its fraction sent. Ranks that are interrupted have then
+/// for a connection which may send. Streams of one offer take turns, the least recently used first. If connections
+/// share a window, the streams advance together, each by its fraction sent. Ranks that are interrupted have then
 /// sent the same packets; packets that only some ranks have sent cannot be summed. A connection with more than
 /// two fifths of the window and two packets in flight lets those with less go first. Flows take turns by bytes,
 /// and the order holds inside each flow. The scheduler conserves work: while a connection may send, has a packet,
@@ -72,37 +72,36 @@ use crate::sizing::window_bytes;
 /// socket accepts only a part, the caller reports [`Schedule::handle_blocked`], continues when the socket accepts
 /// more, and reports [`Schedule::handle_writable`] once the packet is written.
 ///
-/// **Exactly once.** A packet is granted once, or is returned by [`Schedule::handle_withdraw`] or
-/// [`Schedule::handle_closed`], or waits here. The caller owns granted packets: when a connection closes, only
-/// the caller knows which of them were answered.
+/// **Exactly once.** A packet waits here, was granted once, or was returned by [`Schedule::handle_closed`]. The
+/// caller owns granted packets: when a connection closes, only the caller knows which of them were answered.
 ///
 /// **Cost.** The choice visits `log2(connections)` places and two flows, for any number of offers. An offer costs
-/// this for each of its lanes; its number is looked up when it arrives, ends, or is withdrawn. A connection that
-/// blocks, opens or closes, or whose bytes in flight change under a window, costs this for each flow that uses
-/// it. One that closes costs it also for each lane that it returns. An offer takes about 100 bytes and 50 per
-/// lane, which later offers reuse; packets take no memory. A flow takes about 50 bytes per connection that it has
+/// this for each of its streams; its number is looked up when it arrives and ends. A connection that blocks, opens
+/// or closes, or whose bytes in flight change under a window, costs this for each flow that uses it. One that
+/// closes costs it also for each stream that it returns. An offer takes about 100 bytes and 50 per stream, which
+/// later offers reuse; packets take no memory. A flow takes about 50 bytes per connection that it has
 /// used, until that closes, and as much per waiting class of a round.
 ///
 /// # Examples
 /// ```
 /// # use std::num::NonZeroU32;
-/// # use foresee_grad_queue::{Class, Connection, Flow, Lane, Offer, Round, Rules, Schedule, Ticket};
+/// # use foresee_grad_queue::{Class, Connection, Flow, PacketStream, Offer, Round, Rules, Schedule, Ticket};
 /// # use foresee_units::{Bytes, Nanos};
 /// # fn main() -> Result<(), foresee_grad_queue::ScheduleError> {
 /// let (now, link) = (Nanos::ZERO, Connection::new(0));
 /// let rules = Rules { window_bytes: Some(Bytes::new(30_000)), ..Rules::new() };
 /// let mut schedule = Schedule::new(rules, NonZeroU32::new(30_000).unwrap());
 /// schedule.handle_open(link)?;
-/// let lanes = [Lane::new(link, 1_000, 30_000, 30_000)];
+/// let streams = [PacketStream::new(link, 1_000, 30_000, 30_000)];
 /// let (flow, round) = (Flow::new(0), Round(0));
-/// let bulk = Offer { ticket: Ticket::new(1), flow, round, class: Class::new(9), lanes: &lanes };
+/// let bulk = Offer { ticket: Ticket::new(1), flow, round, class: Class::new(9), streams: &streams };
 /// schedule.handle_offer(&bulk, now)?;
 /// assert_eq!(schedule.poll_send(now).unwrap().packet, 0);
 /// assert_eq!(schedule.poll_send(now).unwrap().packet, 1); // 30,000 bytes in flight are within the window
 /// assert!(schedule.poll_send(now).is_none()); // 60,000 are not
 ///
-/// let lanes = [Lane::new(link, 1, 30_000, 500)];
-/// let urgent = Offer { ticket: Ticket::new(2), flow, round, class: Class::new(0), lanes: &lanes };
+/// let streams = [PacketStream::new(link, 1, 30_000, 500)];
+/// let urgent = Offer { ticket: Ticket::new(2), flow, round, class: Class::new(0), streams: &streams };
 /// schedule.handle_offer(&urgent, now)?;
 /// schedule.handle_in_flight(link, Bytes::new(30_000))?; // one packet was acknowledged
 /// assert_eq!(schedule.poll_send(now).unwrap().ticket, Ticket::new(2)); // ahead of 998 packets
@@ -115,7 +114,7 @@ pub struct Schedule {
     packet: NonZeroU32,
     window: Bytes,
     /// With more bytes in flight than this, a connection lets others go first if they share the window.
-    crowd: u64,
+    congestion: u64,
     /// The link's rate, 0 before the first report, and its shortest round trip.
     link: (BytesPerSecond, Nanos),
     /// Extra duration of the window.
@@ -126,12 +125,10 @@ pub struct Schedule {
     flows: Slab<FlowState>,
     flow_places: BTreeMap<Flow, u32>,
     offers: Slab<OfferState>,
-    tickets: BTreeMap<Ticket, u32>,
-    lanes: Slab<LaneState>,
-    /// The ring of a class, in a line.
-    in_line: Links,
-    /// The ring of an offer's lanes.
-    in_offer: Links,
+    tickets: BTreeSet<Ticket>,
+    streams: Slab<StreamState>,
+    /// Links of the rings in all queues.
+    links: Links,
 
     rotation: Rotation,
     batch: Option<Batch>,
@@ -143,7 +140,6 @@ pub struct Schedule {
     in_flight: u64,
     unacked: u64,
     backlog: u64,
-    class_backlog: Box<[u64; 256]>,
 }
 
 impl Schedule {
@@ -156,7 +152,7 @@ impl Schedule {
             rules,
             packet,
             window: Bytes::ZERO,
-            crowd: 1,
+            congestion: 1,
             link: (BytesPerSecond::new(0), Nanos::ZERO),
             late: Nanos::ZERO,
             sockets: Slab::new(),
@@ -164,10 +160,9 @@ impl Schedule {
             flows: Slab::new(),
             flow_places: BTreeMap::new(),
             offers: Slab::new(),
-            tickets: BTreeMap::new(),
-            lanes: Slab::new(),
-            in_line: Links::default(),
-            in_offer: Links::default(),
+            tickets: BTreeSet::new(),
+            streams: Slab::new(),
+            links: Links::default(),
             rotation,
             batch: None,
             arrivals: 0,
@@ -175,39 +170,22 @@ impl Schedule {
             in_flight: 0,
             unacked: 0,
             backlog: 0,
-            class_backlog: Box::new([0; 256]),
         };
-        schedule.follow();
+        schedule.update_window();
         schedule
     }
 
     /// Add an offer. Either all of it is accepted, or nothing.
     ///
     /// # Errors
-    /// [`ScheduleError::TicketInUse`], [`ScheduleError::NoLanes`], [`ScheduleError::EmptyLane`],
-    /// [`ScheduleError::PacketBytes`], [`ScheduleError::PacketNumber`], [`ScheduleError::LaneTwice`],
-    /// [`ScheduleError::NotOpen`] for a lane, [`ScheduleError::TooManyBytes`].
+    /// [`ScheduleError::TicketInUse`], [`ScheduleError::NoStreams`], [`ScheduleError::EmptyStream`],
+    /// [`ScheduleError::PacketBytes`], [`ScheduleError::PacketNumber`], [`ScheduleError::RepeatedStream`],
+    /// [`ScheduleError::NotOpen`] for a stream, [`ScheduleError::TooManyBytes`].
     pub fn handle_offer(&mut self, offer: &Offer<'_>, now: Nanos) -> Result<(), ScheduleError> {
         self.check_offer(offer)?;
         self.batch = None;
-        self.enter_offer(offer, now);
+        self.insert_offer(offer, now);
         Ok(())
-    }
-
-    /// Withdraw the packets of `ticket` that were not granted, and return their lanes. The ticket is free again;
-    /// granted packets stay granted, including a half-written one.
-    ///
-    /// # Errors
-    /// [`ScheduleError::UnknownTicket`] if no packet of it waits here, which includes the time after its last
-    /// packet.
-    pub fn handle_withdraw(&mut self, ticket: Ticket) -> Result<Vec<Lane>, ScheduleError> {
-        let &offer = self.tickets.get(&ticket).ok_or(ScheduleError::UnknownTicket { ticket })?;
-        self.batch = None;
-        let mut rest = Vec::new();
-        while let Some(lane) = self.offers.get(offer).and_then(|offer| offer.lanes.head()) {
-            rest.push(self.leave(lane).lane);
-        }
-        Ok(rest)
     }
 
     /// Open `connection`: it accepts bytes from now on.
@@ -220,12 +198,12 @@ impl Schedule {
         }
         let place = self.sockets.insert(Socket::new(connection));
         self.places.insert(connection, place);
-        self.follow();
+        self.update_window();
         Ok(())
     }
 
     /// Remove `connection` with its counts of bytes in flight and unacknowledged bytes. The packets that waited
-    /// for it are returned, oldest first inside each flow and class; lanes of the same offers over other
+    /// for it are returned, oldest first inside each flow and class; streams of the same offers over other
     /// connections go on.
     ///
     /// Granted packets are not returned, not even a half-written one: only the caller knows whether they were
@@ -238,7 +216,7 @@ impl Schedule {
         self.batch = None;
         let unsent = self.close(place);
         self.places.remove(&connection);
-        self.follow();
+        self.update_window();
         Ok(unsent)
     }
 
@@ -283,7 +261,7 @@ impl Schedule {
     }
 
     /// The other end's application has handled `bytes` of the grants on `connection`, which frees the same
-    /// credit. Required under every policy with a credit; otherwise it only serves [`Schedule::unacked`].
+    /// credit. Required under every policy with a credit, without effect under the others.
     ///
     /// # Errors
     /// [`ScheduleError::NotOpen`]; [`ScheduleError::AckedTooMuch`].
@@ -304,7 +282,7 @@ impl Schedule {
     /// trip.
     pub fn handle_link(&mut self, rate: BytesPerSecond, min_rtt: Nanos) {
         self.link = (rate, min_rtt);
-        self.follow();
+        self.update_window();
     }
 
     /// Set the extra duration of the window that late acknowledgments or a late sender require. Updates the
@@ -312,7 +290,7 @@ impl Schedule {
     pub fn handle_late(&mut self, late: Nanos) {
         if late != self.late {
             self.late = late;
-            self.follow();
+            self.update_window();
         }
     }
 
@@ -321,10 +299,10 @@ impl Schedule {
         self.packet = packet;
         self.rotation.admit(packet.get());
         self.batch = None;
-        self.follow();
+        self.update_window();
     }
 
-    fn follow(&mut self) {
+    fn update_window(&mut self) {
         let (packet, (rate, min_rtt)) = (Bytes::new(u64::from(self.packet.get())), self.link);
         let window = self.rules.window_bytes.unwrap_or_else(|| {
             let factor = self.window_factor();
@@ -332,9 +310,9 @@ impl Schedule {
             // A window that is larger than this already lasts longer.
             Bytes::new(usual).max(window_bytes(packet, rate, min_rtt, self.late))
         });
-        let crowd = crowd_bytes(window, packet);
-        if (window, crowd) != (self.window, self.crowd) {
-            (self.window, self.crowd) = (window, crowd);
+        let congestion = congestion_bytes(window, packet);
+        if (window, congestion) != (self.window, self.congestion) {
+            (self.window, self.congestion) = (window, congestion);
             self.refresh_all_windowed();
         }
     }
@@ -355,32 +333,6 @@ impl Schedule {
         self.backlog == 0
     }
 
-    /// The number of offers with waiting packets.
-    pub fn offers(&self) -> usize {
-        self.offers.len()
-    }
-
-    /// Bytes that wait for a grant.
-    pub const fn backlog(&self) -> Bytes {
-        Bytes::new(self.backlog)
-    }
-
-    /// Bytes that wait in `class`, over all flows.
-    pub fn backlog_of_class(&self, class: Class) -> Bytes {
-        Bytes::new(self.class_backlog[usize::from(class.get())])
-    }
-
-    /// Waiting bytes of `flow`.
-    pub fn backlog_of_flow(&self, flow: Flow) -> Bytes {
-        let backlog = self.flow_places.get(&flow).map_or(0, |&place| self.flows[place].backlog);
-        Bytes::new(backlog)
-    }
-
-    /// Bytes that wait for `connection`.
-    pub fn backlog_of_connection(&self, connection: Connection) -> Bytes {
-        Bytes::new(self.socket(connection).map_or(0, |socket| socket.backlog))
-    }
-
     /// The bytes in flight up to which another packet may start.
     pub const fn window(&self) -> Bytes {
         self.window
@@ -393,29 +345,7 @@ impl Schedule {
 
     /// Bytes in flight on `connection`.
     pub fn in_flight_of(&self, connection: Connection) -> Bytes {
-        Bytes::new(self.socket(connection).map_or(0, |socket| socket.in_flight))
-    }
-
-    /// Granted bytes that [`Schedule::handle_acked`] has not acknowledged.
-    pub const fn unacked(&self) -> Bytes {
-        Bytes::new(self.unacked)
-    }
-
-    /// The open connections, each with a flag whether a half-written packet blocks it.
-    pub fn connections(&self) -> impl Iterator<Item = (Connection, bool)> + '_ {
-        self.places.iter().map(|(&connection, &place)| (connection, self.sockets[place].blocked))
-    }
-
-    /// The class that is first in order, and how long its oldest offer has waited, even if it may not be sent
-    /// now. Visits every flow and connection.
-    pub fn head_wait(&self, now: Nanos) -> Option<(Class, Nanos)> {
-        let offers = self.flows.iter().flat_map(|(_, flow)| flow.lines()).filter_map(|line| {
-            let (rank, lane) = line.head()?;
-            let offer = &self.offers[self.lanes[lane].offer];
-            Some((rank, offer.arrival, offer))
-        });
-        let (_, _, offer) = offers.min_by_key(|&(rank, arrival, _)| (rank, arrival))?;
-        Some((offer.class, now.saturating_sub(offer.since)))
+        Bytes::new(self.places.get(&connection).map_or(0, |&place| self.sockets[place].in_flight))
     }
 
     /// Time until acknowledgments will have reduced the bytes in flight to the window, at the link's rate: a
@@ -439,10 +369,6 @@ impl Schedule {
     fn place(&self, connection: Connection) -> Result<u32, ScheduleError> {
         self.places.get(&connection).copied().ok_or(ScheduleError::NotOpen { connection })
     }
-
-    fn socket(&self, connection: Connection) -> Option<&Socket> {
-        self.places.get(&connection).map(|&place| &self.sockets[place])
-    }
 }
 
 /// Upper bound of the bytes in flight that a report may claim for a connection.
@@ -450,6 +376,6 @@ const IN_FLIGHT_MAX: u64 = 1 << 48;
 
 /// Bytes in flight beyond which a connection lets others go first, so that one slow far end does not fill the
 /// window.
-fn crowd_bytes(window: Bytes, packet: Bytes) -> u64 {
+fn congestion_bytes(window: Bytes, packet: Bytes) -> u64 {
     (window.get() / 5 * 2).max(2 * packet.get())
 }

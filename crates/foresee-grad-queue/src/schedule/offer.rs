@@ -42,7 +42,7 @@ number! {
 }
 number! {
     /// An offer, by a number of the caller. The number is in use from the offer until its last packet was
-    /// granted, withdrawn or returned.
+    /// granted or returned.
     Ticket(u64), "ticket"
 }
 number! {
@@ -58,10 +58,10 @@ number! {
 ///
 /// It takes 20 bytes for any number of packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lane {
+pub struct PacketStream {
     /// The connection.
     pub connection: Connection,
-    /// Number of the first packet; 0 unless the lane continues a returned one ([`Unsent`]).
+    /// Number of the first packet; 0 unless the stream continues a returned one ([`Unsent`]).
     pub first: u32,
     /// Number of packets, 1 or more; the last number, `first + packets - 1`, fits 32 bits.
     pub packets: u32,
@@ -71,13 +71,13 @@ pub struct Lane {
     pub last_bytes: u32,
 }
 
-impl Lane {
-    /// A complete lane, whose packets are numbered from 0.
+impl PacketStream {
+    /// A complete stream, whose packets are numbered from 0.
     pub const fn new(connection: Connection, packets: u32, packet_bytes: u32, last_bytes: u32) -> Self {
         Self { connection, first: 0, packets, packet_bytes, last_bytes }
     }
 
-    /// The sum of all packets' bytes; 0 for a lane without packets.
+    /// The sum of all packets' bytes; 0 for a stream without packets.
     pub const fn bytes(&self) -> u64 {
         match self.packets {
             0 => 0,
@@ -91,7 +91,7 @@ impl Lane {
         if self.packets == 1 { self.last_bytes } else { self.packet_bytes }
     }
 
-    /// Remove the next packet and return its number and bytes. The lane must have one, and may be empty
+    /// Remove the next packet and return its number and bytes. The stream must have one, and may be empty
     /// afterwards.
     pub(super) const fn take(&mut self) -> (u32, u32) {
         let next = (self.first, self.next_bytes());
@@ -100,8 +100,8 @@ impl Lane {
         next
     }
 
-    /// The middle of the next packet as a fraction of all packets of the lane, in units of 2^-30. Lanes of one
-    /// offer that follow it advance in the same packet order everywhere. The lane must have a packet.
+    /// The middle of the next packet as a fraction of all packets of the stream, in units of 2^-30. Streams of one
+    /// offer that follow it advance in the same packet order everywhere. The stream must have a packet.
     pub(super) fn progress(&self) -> u32 {
         let (done, all) = (u64::from(self.first), u64::from(self.first) + u64::from(self.packets));
         // (2 x 2^32) x 2^29 < 2^64, and the middle lies before the end.
@@ -111,7 +111,7 @@ impl Lane {
     pub(super) fn check(&self, ticket: Ticket) -> Result<(), ScheduleError> {
         let &Self { connection, first, packets, packet_bytes, last_bytes } = self;
         if packets == 0 {
-            return Err(ScheduleError::EmptyLane { ticket, connection });
+            return Err(ScheduleError::EmptyStream { ticket, connection });
         }
         if last_bytes == 0 || last_bytes > packet_bytes {
             return Err(ScheduleError::PacketBytes { ticket, connection, packet_bytes, last_bytes });
@@ -134,8 +134,8 @@ pub struct Offer<'a> {
     pub round: Round,
     /// The priority inside its round.
     pub class: Class,
-    /// One or more lanes, each over another connection. They are copied, and their order has no meaning.
-    pub lanes: &'a [Lane],
+    /// One or more streams, each over another connection. They are copied, and their order has no meaning.
+    pub streams: &'a [PacketStream],
 }
 
 /// A packet to write now, completely, before anything else goes over its connection.
@@ -145,7 +145,7 @@ pub struct Grant {
     pub ticket: Ticket,
     /// The connection.
     pub connection: Connection,
-    /// Its number in its lane, counted from the lane's `first`.
+    /// Its number in its stream, counted from the stream's `first`.
     pub packet: u32,
     /// Its bytes.
     pub bytes: u32,
@@ -159,19 +159,15 @@ pub struct Grant {
     pub last: bool,
 }
 
-/// The packets of an offer that were not granted when its connection closed. The caller may offer the lane again
+/// The packets of an offer that were not granted when its connection closed. The caller may offer the stream again
 /// as it is, over another connection or over the same one once it is open again. It continues at the packet where
 /// it stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unsent {
     /// The offer.
     pub ticket: Ticket,
-    /// As offered.
-    pub flow: Flow,
-    /// As offered.
-    pub class: Class,
     /// The packets that were never granted.
-    pub lane: Lane,
+    pub stream: PacketStream,
     /// Whether the offer has no more packets here: the ticket is free again.
     pub last: bool,
 }

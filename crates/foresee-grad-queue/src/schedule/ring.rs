@@ -30,14 +30,6 @@ impl<T> Slab<T> {
         self.places[place as usize].take().expect("a place in use")
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.places.len() - self.free.len()
-    }
-
-    pub(super) fn get(&self, place: u32) -> Option<&T> {
-        self.places.get(place as usize)?.as_ref()
-    }
-
     pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &T)> {
         (0_u32..).zip(&self.places).filter_map(|(place, value)| Some((place, value.as_ref()?)))
     }
@@ -151,6 +143,6 @@ mod tests {
         let second = slab.insert('b');
         assert_eq!(slab.remove(first), 'a');
         assert_eq!(slab.insert('c'), first);
-        assert_eq!((slab[first], slab[second], slab.len()), ('c', 'b', 2));
+        assert_eq!((slab[first], slab[second], slab.iter().count()), ('c', 'b', 2));
     }
 }

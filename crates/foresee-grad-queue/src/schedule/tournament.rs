@@ -5,17 +5,17 @@
 //! children. A change replays one path, so it costs log2(connections) comparisons. A connection that may not send
 //! is an empty leaf, so its packets are never visited.
 
-use super::line::Rank;
+use super::pending::Priority;
 
 /// The comparison key of a connection; the smallest wins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Key {
     /// The position of round and class, if it counts.
-    pub rank: Rank,
+    pub priority: Priority,
     /// The offer's order of arrival.
     pub arrival: u64,
     /// How many shares of the window the connection has in flight, if others share the window.
-    pub crowd: u64,
+    pub congestion: u64,
     /// The offer's progress over the connection, if others share the window.
     pub progress: u32,
     /// The connection's bytes in flight, if others share the window.
@@ -94,9 +94,9 @@ mod tests {
             let mut tree = Tournament::default();
             let mut naive = vec![None; 37];
             for (turn, (leaf, key)) in (0_u64..).zip(changes) {
-                let key = key.map(|(class, arrival, crowd, progress, ahead)| {
-                    let rank = Rank::new(Round(0), class);
-                    Key { rank, arrival, crowd, progress, ahead, turn }
+                let key = key.map(|(class, arrival, congestion, progress, ahead)| {
+                    let priority = Priority::new(Round(0), class);
+                    Key { priority, arrival, congestion, progress, ahead, turn }
                 });
                 tree.set(leaf, key);
                 naive[leaf as usize] = key;

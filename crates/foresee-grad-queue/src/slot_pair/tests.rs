@@ -12,17 +12,17 @@ const PACKET: PacketId = PacketId { tensor: TensorId(0), packet: 0 };
 struct Bench {
     plan: Plan,
     members: Members,
-    park: Arc<ParkBudget>,
+    budget: Arc<EarlyBudget>,
     pair: SlotPair,
     oldest: Round,
 }
 
 impl Bench {
-    fn new(ranks: u32, park: u64, dtype: Dtype) -> Self {
-        Self::of(ranks, park, dtype, Op::Mean)
+    fn new(ranks: u32, budget: u64, dtype: Dtype) -> Self {
+        Self::of(ranks, budget, dtype, Op::Mean)
     }
 
-    fn of(ranks: u32, park: u64, dtype: Dtype, op: Op) -> Self {
+    fn of(ranks: u32, budget: u64, dtype: Dtype, op: Op) -> Self {
         let tensor =
             TensorSpec { name: "w".to_owned(), dtype, shape: vec![2], strides: vec![1], class: 0, op };
         let pattern = Pattern::dedicated(1).unwrap();
@@ -30,14 +30,19 @@ impl Bench {
         Self {
             plan: Plan::new(config, vec![tensor]).unwrap(),
             members: Members::all(0, ranks).unwrap(),
-            park: ParkBudget::new(Bytes::new(park)),
+            budget: EarlyBudget::new(Bytes::new(budget)),
             pair: SlotPair::default(),
             oldest: Round(0),
         }
     }
 
     fn job<T>(&mut self, act: impl FnOnce(&mut SlotPair, &JobView<'_>) -> T) -> T {
-        let job = JobView { plan: &self.plan, members: &self.members, park: &self.park, oldest: self.oldest };
+        let job = JobView {
+            plan: &self.plan,
+            members: &self.members,
+            early_budget: &self.budget,
+            oldest: self.oldest,
+        };
         act(&mut self.pair, &job)
     }
 
@@ -47,7 +52,7 @@ impl Bench {
 
     fn ask(&mut self, rank: u32, round: u64) -> Result<Verdict, QueueError> {
         let (sender, bytes) = (self.sender(rank, round), self.plan.bytes(TensorId(0)).unwrap().get());
-        self.job(|pair, job| pair.verdict(job, PACKET, sender, bytes))
+        self.job(|pair, job| pair.admit(job, PACKET, sender, bytes))
     }
 
     fn ticket(&mut self, rank: u32, round: u64) -> Admission {
@@ -59,7 +64,7 @@ impl Bench {
 
     fn bring(&mut self, ticket: Admission, value: f32) -> Progress {
         let payload = [value.to_le_bytes(), (-value).to_le_bytes()].concat();
-        self.job(|pair, job| pair.take(job, ticket, &mut Buffer::from(&*payload))).unwrap()
+        self.job(|pair, job| pair.accept(job, ticket, &mut Buffer::from(&*payload))).unwrap()
     }
 
     fn push(&mut self, rank: u32, round: u64, value: f32) -> Outcome {
@@ -83,14 +88,14 @@ impl Bench {
 #[test]
 fn contributions_are_added_in_rank_order_for_any_order_of_arrival() {
     let mut bench = Bench::new(4, 1 << 20, Dtype::F32);
-    assert_eq!(bench.push(3, 0, 4.0), Outcome::Parked);
-    assert_eq!(bench.push(2, 0, 1.0), Outcome::Parked);
-    assert_eq!(bench.park.parked(), Bytes::new(16));
+    assert_eq!(bench.push(3, 0, 4.0), Outcome::Buffered);
+    assert_eq!(bench.push(2, 0, 1.0), Outcome::Buffered);
+    assert_eq!(bench.budget.used(), Bytes::new(16));
     assert_eq!(bench.push(1, 0, -1e8), Outcome::Counted, "the second may come first");
     assert_eq!(bench.result(0), None);
     assert_eq!(bench.push(0, 0, 1e8), Outcome::Ready);
     assert_eq!(bench.result(0), Some((((1e8 + -1e8) + 1.0 + 4.0) / 4.0, 4)));
-    assert_eq!(bench.park.parked(), Bytes::ZERO);
+    assert_eq!(bench.budget.used(), Bytes::ZERO);
 }
 
 #[test]
@@ -110,13 +115,13 @@ fn without_room_a_payload_is_held_until_its_turn_and_the_holder_is_woken() {
 fn a_verdict_stays_valid_while_others_go_on() {
     let mut bench = Bench::new(4, 1 << 20, Dtype::F32);
     let tickets: Vec<Admission> = (0..4).rev().map(|rank| bench.ticket(rank, 0)).collect();
-    assert_eq!(bench.park.parked(), Bytes::new(16), "ranks 2 and 3 have room, the first two need none");
+    assert_eq!(bench.budget.used(), Bytes::new(16), "ranks 2 and 3 have room, the first two need none");
     let outcomes: Vec<Outcome> = tickets
         .into_iter()
         .zip([8.0, 4.0, 2.0, 1.0])
         .map(|(t, value)| bench.bring(t, value).outcome)
         .collect();
-    assert_eq!(outcomes, [Outcome::Parked, Outcome::Parked, Outcome::Counted, Outcome::Ready]);
+    assert_eq!(outcomes, [Outcome::Buffered, Outcome::Buffered, Outcome::Counted, Outcome::Ready]);
     assert_eq!(bench.result(0), Some((15.0 / 4.0, 4)));
 }
 
@@ -128,12 +133,12 @@ fn a_dropped_admission_has_no_effect_and_a_second_payload_does_not_count() {
     drop(lost);
     let (one, two) = (bench.ticket(0, 0), bench.ticket(0, 0));
     assert_eq!(bench.bring(one, 1.0).outcome, Outcome::Counted);
-    assert_eq!(bench.bring(two, 1.0).outcome, Outcome::Ignored(Discarded::Counted));
-    assert!(matches!(bench.ask(0, 0), Ok(Verdict::Discard(Discarded::Counted))));
-    assert_eq!(bench.push(2, 0, 3.0), Outcome::Parked);
-    assert!(matches!(bench.ask(2, 0), Ok(Verdict::Discard(Discarded::Counted))));
+    assert_eq!(bench.bring(two, 1.0).outcome, Outcome::Ignored(DiscardReason::Repeated));
+    assert!(matches!(bench.ask(0, 0), Ok(Verdict::Discard(DiscardReason::Repeated))));
+    assert_eq!(bench.push(2, 0, 3.0), Outcome::Buffered);
+    assert!(matches!(bench.ask(2, 0), Ok(Verdict::Discard(DiscardReason::Repeated))));
     assert_eq!(bench.push(1, 0, 2.0), Outcome::Ready);
-    assert!(matches!(bench.ask(1, 0), Ok(Verdict::Discard(Discarded::Answered))));
+    assert!(matches!(bench.ask(1, 0), Ok(Verdict::Discard(DiscardReason::Answered))));
 }
 
 #[test]
@@ -151,7 +156,7 @@ fn a_mean_counts_every_live_rank_and_a_sum_none() {
 fn absent_ranks_are_stepped_over_and_minus_zero_survives_them() {
     let mut bench = Bench::new(3, 0, Dtype::F32);
     assert_eq!(bench.skip(0, 0).unwrap().outcome, Outcome::Counted);
-    assert_eq!(bench.skip(0, 0).unwrap().outcome, Outcome::Ignored(Discarded::Counted));
+    assert_eq!(bench.skip(0, 0).unwrap().outcome, Outcome::Ignored(DiscardReason::Repeated));
     assert_eq!(bench.push(1, 0, -0.0), Outcome::Counted);
     assert_eq!(bench.skip(2, 0).unwrap().outcome, Outcome::Ready);
     let (value, contributors) = bench.result(0).unwrap();
@@ -190,7 +195,7 @@ fn a_result_stays_until_the_round_after_the_next_and_its_writers_keep_it() {
     bench.push(1, 2, 5.0);
     assert_eq!(writing.bytes()[..4], 0.0_f32.to_le_bytes());
     assert_eq!((bench.result(1), bench.result(2)), (Some((1.0, 2)), Some((5.0, 2))));
-    assert!(matches!(bench.ask(0, 0), Ok(Verdict::Discard(Discarded::Done))));
+    assert!(matches!(bench.ask(0, 0), Ok(Verdict::Discard(DiscardReason::Done))));
 }
 
 #[test]
@@ -208,7 +213,7 @@ fn a_rank_that_runs_ahead_is_refused_by_name() {
     assert!(matches!(bench.skip(0, 0), Err(QueueError::PushedAndSkipped { .. })));
     assert!(matches!(bench.ask(2, 0), Err(QueueError::NotAMember { rank: Rank(2), generation: 0 })));
     let sender = bench.sender(1, 0);
-    let short = bench.job(|pair, job| pair.verdict(job, PACKET, sender, 4).map(drop));
+    let short = bench.job(|pair, job| pair.admit(job, PACKET, sender, 4).map(drop));
     assert!(matches!(short, Err(QueueError::PacketLength { bytes: 4, expected: 8, .. })));
     let beyond = PacketId { packet: 1, ..PACKET };
     let skipped = bench.job(|pair, job| pair.skip(job, beyond, sender, false));
@@ -227,13 +232,13 @@ fn a_new_generation_drops_unfinished_sums_and_keeps_results() {
     bench.members = bench.members.without(&[Rank(2)]).unwrap();
     let members = bench.members.clone();
     assert_eq!(bench.pair.adopt(&members), 1);
-    assert_eq!(bench.park.parked(), Bytes::ZERO);
-    assert_eq!(bench.bring(late, 50.0).outcome, Outcome::Ignored(Discarded::OldGeneration));
+    assert_eq!(bench.budget.used(), Bytes::ZERO);
+    assert_eq!(bench.bring(late, 50.0).outcome, Outcome::Ignored(DiscardReason::OldGeneration));
     let old = Sender { rank: Rank(0), generation: 0, round: Round(1) };
-    let verdict = bench.job(|pair, job| pair.verdict(job, PACKET, old, 8)).unwrap();
-    assert!(matches!(verdict, Verdict::Discard(Discarded::OldGeneration)));
+    let verdict = bench.job(|pair, job| pair.admit(job, PACKET, old, 8)).unwrap();
+    assert!(matches!(verdict, Verdict::Discard(DiscardReason::OldGeneration)));
     let newer = Sender { generation: 2, ..old };
-    assert!(matches!(bench.job(|pair, job| pair.verdict(job, PACKET, newer, 8)), Ok(Verdict::Hold)));
+    assert!(matches!(bench.job(|pair, job| pair.admit(job, PACKET, newer, 8)), Ok(Verdict::Hold)));
     assert_eq!(bench.result(0), Some((6.0, 3)));
     assert_eq!(bench.pair.missing(&members, Round(1)).count(), 0, "nobody has begun it again");
     bench.push(1, 1, 2.0);
@@ -259,7 +264,7 @@ fn unfinished_sums_of_a_done_round_do_not_block_the_slot() {
     let mut bench = Bench::new(2, 0, Dtype::F32);
     bench.push(0, 0, 1.0);
     bench.oldest = Round(1);
-    assert!(matches!(bench.ask(1, 0), Ok(Verdict::Discard(Discarded::Done))));
+    assert!(matches!(bench.ask(1, 0), Ok(Verdict::Discard(DiscardReason::Done))));
     bench.pair.forget_done(Round(0));
     assert_eq!(bench.pair.missing(&bench.members, Round(0)).count(), 1);
     bench.pair.forget_done(Round(1));
@@ -274,7 +279,7 @@ fn slots_move_between_threads_and_results_and_budgets_are_shared() {
     moves::<SlotPair>();
     moves::<Admission>();
     is_shared::<Sum>();
-    is_shared::<ParkBudget>();
+    is_shared::<EarlyBudget>();
 }
 
 #[test]

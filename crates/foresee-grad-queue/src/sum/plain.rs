@@ -7,8 +7,8 @@
 
 #![expect(clippy::inline_always, reason = "each caller is compiled for another processor, and this with it")]
 
-use super::fetch;
 use super::float::{NAN_F32, NAN_F64, Rounding, bf16_to_f32, f16_to_f32, f32_to_bf16, f32_to_f16};
+use super::prefetch;
 use crate::Dtype;
 
 /// Write the first contribution. Nothing is added to it, so -0.0 stays -0.0.
@@ -17,17 +17,17 @@ pub(super) fn start(dtype: Dtype, acc: &mut [u8], payload: &[u8]) {
     match dtype {
         Dtype::F32 | Dtype::F64 => copy(acc, payload),
         Dtype::Bf16 | Dtype::F16 => widen(dtype, acc, payload),
-        Dtype::I32 => from_each(acc, payload, |p| i64::from(i32::from_le_bytes(p)).to_le_bytes()),
-        Dtype::I64 => from_each(acc, payload, |p| i128::from(i64::from_le_bytes(p)).to_le_bytes()),
+        Dtype::I32 => convert_each(acc, payload, |p| i64::from(i32::from_le_bytes(p)).to_le_bytes()),
+        Dtype::I64 => convert_each(acc, payload, |p| i128::from(i64::from_le_bytes(p)).to_le_bytes()),
     }
 }
 
 #[inline(always)]
 fn copy(target: &mut [u8], source: &[u8]) {
-    for (target, source) in target.chunks_mut(fetch::BLOCK).zip(source.chunks(fetch::BLOCK)) {
+    for (target, source) in target.chunks_mut(prefetch::BLOCK).zip(source.chunks(prefetch::BLOCK)) {
         // The accumulator is not cached either: it was last used two rounds ago.
-        fetch::ahead_of(source);
-        fetch::ahead_of(target);
+        prefetch::ahead_of(source);
+        prefetch::ahead_of(target);
         target.copy_from_slice(source);
     }
 }
@@ -37,16 +37,16 @@ fn copy(target: &mut [u8], source: &[u8]) {
 pub(super) fn add(dtype: Dtype, acc: &mut [u8], payload: &[u8]) {
     let float = |a, b: f32| (f32::from_le_bytes(a) + b).to_le_bytes();
     match dtype {
-        Dtype::F32 => to_each(acc, payload, |a, p| float(a, f32::from_le_bytes(p))),
-        Dtype::Bf16 => to_each(acc, payload, |a, p| float(a, bf16_to_f32(u16::from_le_bytes(p)))),
-        Dtype::F16 => to_each(acc, payload, |a, p| float(a, f16_to_f32(u16::from_le_bytes(p)))),
+        Dtype::F32 => update_each(acc, payload, |a, p| float(a, f32::from_le_bytes(p))),
+        Dtype::Bf16 => update_each(acc, payload, |a, p| float(a, bf16_to_f32(u16::from_le_bytes(p)))),
+        Dtype::F16 => update_each(acc, payload, |a, p| float(a, f16_to_f32(u16::from_le_bytes(p)))),
         Dtype::F64 => {
-            to_each(acc, payload, |a, p| (f64::from_le_bytes(a) + f64::from_le_bytes(p)).to_le_bytes());
+            update_each(acc, payload, |a, p| (f64::from_le_bytes(a) + f64::from_le_bytes(p)).to_le_bytes());
         }
-        Dtype::I32 => to_each(acc, payload, |a, p| {
+        Dtype::I32 => update_each(acc, payload, |a, p| {
             (i64::from_le_bytes(a) + i64::from(i32::from_le_bytes(p))).to_le_bytes()
         }),
-        Dtype::I64 => to_each(acc, payload, |a, p| {
+        Dtype::I64 => update_each(acc, payload, |a, p| {
             (i128::from_le_bytes(a) + i128::from(i64::from_le_bytes(p))).to_le_bytes()
         }),
     }
@@ -58,10 +58,10 @@ pub(super) fn add(dtype: Dtype, acc: &mut [u8], payload: &[u8]) {
 pub(super) fn add_last(dtype: Dtype, acc: &mut [u8], payload: &[u8], divisor: u32) {
     let (by, by_wide) = (divisor as f32, f64::from(divisor));
     match dtype {
-        Dtype::F32 => to_each(acc, payload, |a, p| {
+        Dtype::F32 => update_each(acc, payload, |a, p| {
             quotient_f32(f32::from_le_bytes(a) + f32::from_le_bytes(p), by).to_le_bytes()
         }),
-        Dtype::F64 => to_each(acc, payload, |a, p| {
+        Dtype::F64 => update_each(acc, payload, |a, p| {
             quotient_f64(f64::from_le_bytes(a) + f64::from_le_bytes(p), by_wide).to_le_bytes()
         }),
         _ => {
@@ -135,8 +135,8 @@ pub(super) fn finish(dtype: Dtype, acc: &mut [u8], contributors: u32, divisor: u
 #[inline(always)]
 pub(super) fn widen(dtype: Dtype, wide: &mut [u8], narrow: &[u8]) {
     match dtype {
-        Dtype::Bf16 => from_each(wide, narrow, |p| bf16_to_f32(u16::from_le_bytes(p)).to_le_bytes()),
-        Dtype::F16 => from_each(wide, narrow, |p| f16_to_f32(u16::from_le_bytes(p)).to_le_bytes()),
+        Dtype::Bf16 => convert_each(wide, narrow, |p| bf16_to_f32(u16::from_le_bytes(p)).to_le_bytes()),
+        Dtype::F16 => convert_each(wide, narrow, |p| f16_to_f32(u16::from_le_bytes(p)).to_le_bytes()),
         Dtype::F32 | Dtype::F64 | Dtype::I32 | Dtype::I64 => wide.copy_from_slice(narrow),
     }
 }
@@ -147,31 +147,33 @@ pub(super) fn narrow(dtype: Dtype, narrow: &mut [u8], wide: &[u8]) {
     let rounding = Rounding::Nearest;
     match dtype {
         Dtype::Bf16 => {
-            from_each(narrow, wide, |p| f32_to_bf16(f32::from_le_bytes(p), rounding).to_le_bytes());
+            convert_each(narrow, wide, |p| f32_to_bf16(f32::from_le_bytes(p), rounding).to_le_bytes());
         }
-        Dtype::F16 => from_each(narrow, wide, |p| f32_to_f16(f32::from_le_bytes(p), rounding).to_le_bytes()),
+        Dtype::F16 => {
+            convert_each(narrow, wide, |p| f32_to_f16(f32::from_le_bytes(p), rounding).to_le_bytes())
+        }
         Dtype::F32 | Dtype::F64 | Dtype::I32 | Dtype::I64 => narrow.copy_from_slice(wide),
     }
 }
 
 /// Update each element of `target`, of `T` bytes, with the element of `source`, of `S` bytes, at the same index.
 #[inline(always)]
-fn to_each<const T: usize, const S: usize>(
+fn update_each<const T: usize, const S: usize>(
     target: &mut [u8],
     source: &[u8],
     each: impl Fn([u8; T], [u8; S]) -> [u8; T],
 ) {
-    let mut targets = target.chunks_exact_mut(fetch::BLOCK / S * T);
-    let mut sources = source.chunks_exact(fetch::BLOCK);
+    let mut targets = target.chunks_exact_mut(prefetch::BLOCK / S * T);
+    let mut sources = source.chunks_exact(prefetch::BLOCK);
     for (target, source) in targets.by_ref().zip(sources.by_ref()) {
-        fetch::ahead_of(source);
-        each_of(target, source, &each);
+        prefetch::ahead_of(source);
+        update_block(target, source, &each);
     }
-    each_of(targets.into_remainder(), sources.remainder(), &each);
+    update_block(targets.into_remainder(), sources.remainder(), &each);
 }
 
 #[inline(always)]
-fn each_of<const T: usize, const S: usize>(
+fn update_block<const T: usize, const S: usize>(
     target: &mut [u8],
     source: &[u8],
     each: &impl Fn([u8; T], [u8; S]) -> [u8; T],
@@ -183,12 +185,12 @@ fn each_of<const T: usize, const S: usize>(
 
 /// Set each element of `target` from the element of `source` at the same index.
 #[inline(always)]
-fn from_each<const T: usize, const S: usize>(
+fn convert_each<const T: usize, const S: usize>(
     target: &mut [u8],
     source: &[u8],
     each: impl Fn([u8; S]) -> [u8; T],
 ) {
-    to_each(target, source, |_, source| each(source));
+    update_each(target, source, |_, source| each(source));
 }
 
 /// Shrink f32 to 16 bits, in place, towards the front.
@@ -203,7 +205,7 @@ fn halve_floats(bytes: &mut [u8], each: impl Fn(f32) -> u16) {
     for at in 0..blocks {
         let (mut source, mut target) = ([0; 4 * BLOCK], [0; 2 * BLOCK]);
         source.copy_from_slice(&bytes[at * 4 * BLOCK..(at + 1) * 4 * BLOCK]);
-        from_each(&mut target, &source, narrow);
+        convert_each(&mut target, &source, narrow);
         bytes[at * 2 * BLOCK..(at + 1) * 2 * BLOCK].copy_from_slice(&target);
     }
     halve(bytes, blocks * BLOCK, narrow);

@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use foresee_grad_queue::{Collect, Plan, Round, ServerId};
+use foresee_grad_queue::{Collector, Plan, Round, ServerId};
 use foresee_units::Nanos;
 
 use super::connection::ConnectionState;
@@ -169,7 +169,7 @@ impl RankSession {
         self.agreement = Agreement::new(self.servers.len());
         self.done_later.clear();
         self.membership.forget();
-        let collect = Collect::new(Arc::clone(&plan), self.settings.rank, generation, Round(0));
+        let collect = Collector::new(Arc::clone(&plan), self.settings.rank, generation, Round(0));
         self.plan = Some(RankPlan {
             plan,
             collect,

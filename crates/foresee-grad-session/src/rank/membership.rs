@@ -94,7 +94,7 @@ impl RankSession {
         self.membership.coming = proposed.generation;
         self.membership.why = proposed.why;
         self.membership.proposed = proposed.live;
-        let oldest = plan.collect.oldest_kept();
+        let oldest = plan.collect.oldest_retained();
         let rounds = (oldest.0..plan.collect.current().0).map(Round);
         let used =
             rounds.filter_map(|round| Some(Used { round, used: plan.collect.used(round)?.to_bytes() }));

@@ -236,7 +236,7 @@ impl RankSession {
         let known = match &self.plan {
             Some(plan) => Resume {
                 generation: plan.collect.generation(),
-                oldest: plan.collect.oldest_kept(),
+                oldest: plan.collect.oldest_retained(),
                 live: self.membership.live.clone(),
                 body: plan.plan.encode(),
             },

@@ -6,7 +6,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use foresee_grad_queue::{Collect, Round, ServerId, TensorId};
+use foresee_grad_queue::{Collector, Round, ServerId, TensorId};
 
 use super::connection::ServerConnection;
 use super::{RankAction, RankPlan, RankSession};
@@ -67,7 +67,7 @@ impl RankSession {
         let Some(RankPlan { collect, replay, .. }) = &self.plan else { return };
         let Some(connection) = self.servers.get_mut(usize::from(server.0)) else { return };
         let is_missing = |(round, tensor): &(Round, TensorId)| {
-            !collect.is_settled(*tensor, round.next()) || collect.is_asked_again(server, *tensor, *round)
+            !collect.is_settled(*tensor, round.next()) || collect.has_repeat(server, *tensor, *round)
         };
         connection.held = replay.iter().filter(is_missing).collect();
         release(server, connection, collect, &mut self.actions);
@@ -77,7 +77,7 @@ impl RankSession {
 fn release(
     server: ServerId,
     connection: &mut ServerConnection,
-    collect: &Collect,
+    collect: &Collector,
     actions: &mut VecDeque<RankAction>,
 ) {
     let generation = collect.generation();

@@ -2,7 +2,7 @@
 //! Rounds of the plan: what this rank pushes and ends, sums that arrive, and what servers report of rounds.
 
 use foresee_grad_queue::{
-    Arrival, Claim, CollectAction, Landed, PacketId, QueueError, Round, ServerId, SumHeader, TensorId,
+    Arrival, Claim, CollectorAction, Completion, PacketId, QueueError, Round, ServerId, SumHeader, TensorId,
     TensorSet,
 };
 
@@ -21,7 +21,7 @@ impl RankSession {
         let retains = self.settings.retains();
         let plan = self.plan_mut()?;
         let round = plan.collect.current();
-        let is_pushed = plan.collect.kept(round).is_some_and(|pushed| pushed.contains(tensor));
+        let is_pushed = plan.collect.retained(round).is_some_and(|pushed| pushed.contains(tensor));
         if !plan.collect.may_push(tensor) || is_pushed {
             let name = plan.plan.name(tensor);
             return Err(RankFailure::Push { name, round });
@@ -73,7 +73,7 @@ impl RankSession {
             return Err(RankFailure::strange(server, "sends sums before a plan"));
         };
         let round = Round::near(round, plan.collect.current());
-        let arrival = plan.collect.arrive(SumHeader { server, generation, round, packet, bytes });
+        let arrival = plan.collect.admit(SumHeader { server, generation, round, packet, bytes });
         let claim = match arrival.map_err(|why| accuse(server, why.into()))? {
             Arrival::Read(claim) => claim,
             Arrival::Discard(_) => return Ok(SumAdmission::Discard),
@@ -87,7 +87,7 @@ impl RankSession {
         };
         if claim.offset().is_none() {
             // It was there already, and counts once more.
-            plan.collect.land(claim);
+            plan.collect.receive(claim);
             self.go_on();
             return Ok(SumAdmission::Confirmed);
         }
@@ -95,8 +95,8 @@ impl RankSession {
     }
 
     /// A sum has arrived; `None` without a plan.
-    pub fn handle_arrived(&mut self, server: ServerId, claim: Claim) -> Option<Landed> {
-        let landed = self.plan.as_mut()?.collect.land(claim);
+    pub fn handle_arrived(&mut self, server: ServerId, claim: Claim) -> Option<Completion> {
+        let landed = self.plan.as_mut()?.collect.receive(claim);
         if let Some(connection) = self.servers.get_mut(usize::from(server.0)) {
             connection.breaks = Breaks::default();
         }
@@ -125,7 +125,7 @@ impl RankSession {
         if round >= current {
             return Err(QueueError::ServerAhead { server, round, rank, current }.into());
         }
-        if round < plan.collect.oldest_kept() || plan.collect.used(round).is_some() {
+        if round < plan.collect.oldest_retained() || plan.collect.used(round).is_some() {
             plan.collect.handle_used(server, round, &used)?;
         } else if plan.reports.add(&plan.plan, server, round, &used)? {
             for server in summing(&plan.plan) {
@@ -159,19 +159,19 @@ impl RankSession {
         let mut messages = Vec::new();
         while let Some(action) = plan.collect.poll_action() {
             messages.push(match action {
-                CollectAction::End(server, round) => {
+                CollectorAction::End(server, round) => {
                     let skipped =
                         plan.collect.skipped(round).expect("a round that ended has skipped something or not");
                     (server, RankMessage::RoundEnd { round, absent: skipped.to_bytes() })
                 }
-                CollectAction::Got(server, round) => (server, RankMessage::Got(round)),
+                CollectorAction::Got(server, round) => (server, RankMessage::Got(round)),
             });
         }
         for (server, message) in messages {
             self.send(server, message);
         }
         if let Some(plan) = &mut self.plan
-            && let Some(oldest) = plan.replay.forget_before(plan.collect.oldest_kept())
+            && let Some(oldest) = plan.replay.forget_before(plan.collect.oldest_retained())
         {
             for connection in &mut self.servers {
                 connection.held.retain(|(round, _)| *round >= oldest);

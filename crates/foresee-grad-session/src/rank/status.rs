@@ -3,15 +3,15 @@
 
 use std::sync::Arc;
 
-use foresee_grad_queue::{Collect, Plan, Round, ServerId, TensorId, TensorSet};
+use foresee_grad_queue::{Collector, Plan, Round, ServerId, TensorId, TensorSet};
 use foresee_units::Rank;
 
 use super::connection::{ConnectionState, ServerConnection};
 use super::{RankPlan, RankSession};
 
 impl RankSession {
-    /// What `Collect` knows of the plan's rounds.
-    pub fn collect(&self) -> Option<&Collect> {
+    /// What `Collector` knows of the plan's rounds.
+    pub fn collect(&self) -> Option<&Collector> {
         self.plan.as_ref().map(|plan| &plan.collect)
     }
 
@@ -142,7 +142,7 @@ impl RankSession {
 impl RankPlan {
     /// Whether a round up to this one may not be done everywhere.
     pub(super) fn is_open(&self, last: Option<Round>) -> bool {
-        last.is_some_and(|last| self.collect.oldest_kept() <= last)
+        last.is_some_and(|last| self.collect.oldest_retained() <= last)
     }
 
     fn last_round(&self) -> Option<Round> {
@@ -161,7 +161,7 @@ impl RankPlan {
 
     /// Whether every server was sent the end of the last round.
     fn has_reported(&self) -> bool {
-        self.last_round().is_none_or(|last| self.collect.has_told_end(last))
+        self.last_round().is_none_or(|last| self.collect.has_sent_end(last))
     }
 
     fn missing(&self) -> String {

@@ -102,7 +102,8 @@ impl ServerJob {
         }
         if plan.rounds.members().generation() < generation {
             let ranks = members::from_bits(&change.live);
-            let members = Members::of(generation, self.settings.world, ranks).map_err(|why| refused(&why))?;
+            let members =
+                Members::new(generation, self.settings.world, ranks).map_err(|why| refused(&why))?;
             let tensors = plan.plan.tensors();
             let set = |used: &Used| Ok((used.round, TensorSet::from_bytes(&used.used, tensors)?));
             let promised = change.used.iter().map(set).collect::<Result<Vec<_>, _>>();

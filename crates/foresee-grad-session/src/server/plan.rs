@@ -128,7 +128,7 @@ impl ServerJob {
             );
             return Err(Refusal::new(RefusalCode::Plan, text));
         }
-        let members = Members::of(generation, self.settings.world, self.every())
+        let members = Members::new(generation, self.settings.world, self.every())
             .map_err(|why| Refusal::new(RefusalCode::Plan, why))?;
         self.plan = Some(ActivePlan::new(Arc::clone(&plan), members.clone(), oldest));
         self.actions.push_back(JobAction::Install(Installation { plan, members, oldest }));

@@ -76,7 +76,7 @@ impl ServerJob {
         check_reach(rank, known.generation, known.oldest)?;
         if !known.live.is_empty() {
             let ranks = members::from_bits(&known.live);
-            let members = Members::of(known.generation, self.settings.world, ranks).map_err(|why| {
+            let members = Members::new(known.generation, self.settings.world, ranks).map_err(|why| {
                 let text = format!("rank {rank} comes with members that cannot be: {why}");
                 Refusal::new(RefusalCode::Protocol, text).about(rank)
             })?;

@@ -59,7 +59,7 @@ impl ServerJob {
             _ if !is_reported => {}
             Wanted::End(round) | Wanted::Got(round) => {
                 // What another rank has pushed may be behind a payload that waits for these.
-                if let Ok(waited_for) = Members::of(generation, self.settings.world, whom) {
+                if let Ok(waited_for) = Members::new(generation, self.settings.world, whom) {
                     let ticket = OwedTicket { round, wanted, waited_for };
                     self.actions.push_back(JobAction::FindOwed(ticket));
                 }

@@ -48,7 +48,7 @@ impl World {
             let most = REPEATS * packets * self.ranks.len() as u64;
             assert!(server.offers.len() as u64 <= most, "{} results wait at a server", server.offers.len());
             if let Some(slots) = &server.slots {
-                assert!(slots.park.peak() <= slots.park.limit(), "contributions out of turn have a budget");
+                assert!(slots.early_budget.peak() <= server.early_bytes, "early contributions have a budget");
             }
         }
     }

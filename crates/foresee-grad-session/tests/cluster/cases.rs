@@ -44,7 +44,7 @@ fn servers_that_are_replaced_change_no_bit_and_end_no_job() {
         } else {
             let ranks = setup.ranks.max(2);
             let slow = Some(dice.below(ranks as usize));
-            Setup { ranks, slow, park: dice.pick(&[0, 63]), is_dense: true, rounds: 5, ..setup }
+            Setup { ranks, slow, early_bytes: dice.pick(&[0, 63]), is_dense: true, rounds: 5, ..setup }
         };
         let setup = setup.with(dice, Fault::Replace, 4).with(dice, Fault::Break, 2);
         setup.with(dice, Fault::ShortCut, 1).with(dice, Fault::Pause, 1)

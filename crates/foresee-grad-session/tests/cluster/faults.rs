@@ -176,8 +176,8 @@ impl World {
             self.drop_pair(rank, server, false, true);
         }
         self.processes += 1;
-        let park = Bytes::new(self.setup.park);
-        self.servers[server] = ServerNode::new(server_id(server), self.processes, park);
+        let early_bytes = Bytes::new(self.setup.early_bytes);
+        self.servers[server] = ServerNode::new(server_id(server), self.processes, early_bytes);
     }
 
     /// A rank is killed once all have plans, unless it is the last one.

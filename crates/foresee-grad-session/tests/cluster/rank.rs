@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use foresee_grad_queue::{Collect, PacketId, Plan, Round, ServerId, TensorId};
+use foresee_grad_queue::{Collector, PacketId, Plan, Round, ServerId, TensorId};
 use foresee_grad_session::{RankFailure, RankSession};
 use foresee_units::Nanos;
 
@@ -168,8 +168,9 @@ impl RankNode {
     /// Whether it has all that it trains for.
     pub(crate) fn has_all(&self, rounds: u64) -> bool {
         let is_last = self.plan + 1 == self.programs.len() && self.phase != Phase::Agree;
-        let has =
-            |collect: &Collect| collect.current().0 >= rounds && collect.is_round_settled(Round(rounds - 1));
+        let has = |collect: &Collector| {
+            collect.current().0 >= rounds && collect.is_round_settled(Round(rounds - 1))
+        };
         is_last && self.session.collect().is_some_and(has)
     }
 

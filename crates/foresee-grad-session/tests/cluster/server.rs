@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foresee_grad_queue::{
-    Discarded, JobView, Members, Outcome, PacketId, ParkBudget, Plan, QueueError, Round, ServerId, Shard,
-    SlotPair, Sum, Waits,
+    DiscardReason, EarlyBudget, JobView, Members, MissingContributions, Outcome, PacketId, Plan, QueueError,
+    Round, ServerId, Shard, SlotPair, Sum,
 };
 use foresee_grad_session::{EndTicket, Installation, OwedTicket, Peer, ServerJob};
 use foresee_units::{Bytes, Nanos, Rank};
@@ -27,7 +27,7 @@ pub(crate) struct ServerNode {
     pub(crate) job: Option<ServerJob>,
     pub(crate) slots: Option<Slots>,
     pub(crate) offers: Vec<Offer>,
-    park: Bytes,
+    pub(crate) early_bytes: Bytes,
 }
 
 /// Rounds that may be done before a new server has summed them.
@@ -39,7 +39,7 @@ pub(crate) struct Slots {
     pub(crate) oldest: Round,
     /// The first round.
     begun: Round,
-    pub(crate) park: Arc<ParkBudget>,
+    pub(crate) early_budget: Arc<EarlyBudget>,
     shard: Shard,
     pairs: Vec<SlotPair>,
     /// Where each rank's results go.
@@ -47,8 +47,8 @@ pub(crate) struct Slots {
 }
 
 impl ServerNode {
-    pub(crate) fn new(id: ServerId, process: u64, park: Bytes) -> Self {
-        Self { id, process, job: None, slots: None, offers: Vec::new(), park }
+    pub(crate) fn new(id: ServerId, process: u64, early_bytes: Bytes) -> Self {
+        Self { id, process, job: None, slots: None, offers: Vec::new(), early_bytes }
     }
 
     pub(crate) fn timeout(&self) -> Option<Nanos> {
@@ -60,9 +60,9 @@ impl ServerNode {
         let shard = Shard::new(&plan, self.id);
         let pairs = (0..shard.packets()).map(|_| SlotPair::default()).collect();
         let routes = peers.map(|peer| (peer.rank, peer)).collect();
-        let park = ParkBudget::new(self.park);
+        let early_budget = EarlyBudget::new(self.early_bytes);
         self.offers.clear();
-        self.slots = Some(Slots { plan, members, oldest, begun: oldest, park, shard, pairs, routes });
+        self.slots = Some(Slots { plan, members, oldest, begun: oldest, early_budget, shard, pairs, routes });
     }
 
     /// Tells the slots what a rank skipped.
@@ -93,8 +93,12 @@ impl Slots {
         packet: PacketId,
     ) -> Result<(&mut SlotPair, JobView<'_>), QueueError> {
         let index = self.shard.index(&self.plan, rank, packet)?;
-        let view =
-            JobView { plan: &self.plan, members: &self.members, park: &self.park, oldest: self.oldest };
+        let view = JobView {
+            plan: &self.plan,
+            members: &self.members,
+            early_budget: &self.early_budget,
+            oldest: self.oldest,
+        };
         Ok((&mut self.pairs[usize::try_from(index).expect("it is small")], view))
     }
 
@@ -110,7 +114,9 @@ impl Slots {
         let Some(sum) = pair.ready(round).cloned() else { return Vec::new() };
         let to: Vec<Peer> = match outcome {
             Outcome::Ready => self.routes.values().copied().collect(),
-            Outcome::Ignored(Discarded::Answered) => self.routes.get(&rank).copied().into_iter().collect(),
+            Outcome::Ignored(DiscardReason::Answered) => {
+                self.routes.get(&rank).copied().into_iter().collect()
+            }
             _ => Vec::new(),
         };
         let generation = self.members.generation();
@@ -119,7 +125,7 @@ impl Slots {
 
     /// What the ranks that are waited for owe to the sums of a round that others have begun.
     pub(crate) fn owed(&self, ticket: &OwedTicket) -> Option<String> {
-        let mut waits = Waits::new(ticket.round());
+        let mut waits = MissingContributions::new(ticket.round());
         for (index, pair) in (0..).zip(&self.pairs) {
             let packet = self.shard.packet(&self.plan, index).expect("it is the shard's");
             waits.add(packet, pair, ticket.waited_for());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! What happens to servers: messages and contributions that arrive, and results that leave.
 
-use foresee_grad_queue::{Buffer, Discarded, Outcome, Sender, Verdict};
+use foresee_grad_queue::{Buffer, DiscardReason, Outcome, Sender, Verdict};
 use foresee_grad_session::{JobAction, Peer, ServerJob, ServerMessage};
 use foresee_units::Nanos;
 
@@ -46,7 +46,7 @@ impl World {
         }
         let verdict = slots
             .at(peer.rank, push.packet)
-            .and_then(|(slot, view)| slot.verdict(&view, push.packet, sender, bytes));
+            .and_then(|(slot, view)| slot.admit(&view, push.packet, sender, bytes));
         match verdict {
             Ok(Verdict::Read(admission)) => {
                 pair.pushes.pop_front();
@@ -54,7 +54,7 @@ impl World {
             }
             Ok(Verdict::Discard(why)) => {
                 pair.pushes.pop_front();
-                if why == Discarded::Answered {
+                if why == DiscardReason::Answered {
                     let outcome = Outcome::Ignored(why);
                     node.offers.extend(slots.results(peer.rank, push.round, push.packet, outcome));
                 }
@@ -77,7 +77,7 @@ impl World {
         }
         let taken = slots
             .at(peer.rank, push.packet)
-            .and_then(|(slot, view)| slot.take(&view, admission, &mut Buffer::from(&*push.payload)));
+            .and_then(|(slot, view)| slot.accept(&view, admission, &mut Buffer::from(&*push.payload)));
         let progress = match taken {
             Ok(progress) => progress,
             Err(why) => {

@@ -23,7 +23,7 @@ pub(crate) struct Setup {
     /// Rounds of each plan.
     pub(crate) rounds: u64,
     /// Bytes that a server may hold for contributions out of turn.
-    pub(crate) park: u64,
+    pub(crate) early_bytes: u64,
     pub(crate) survives: bool,
     /// Whether connections that break are made again.
     pub(crate) recover: bool,
@@ -49,7 +49,7 @@ impl Setup {
             servers: 1 + u16::try_from(dice.below(3)).expect("it is small"),
             plans: 1 + u32::from(dice.one_in(3)) + u32::from(dice.one_in(6)),
             rounds: 1 + dice.below(5) as u64,
-            park: dice.pick(&[0, 63, 64, 200, 1 << 20]),
+            early_bytes: dice.pick(&[0, 63, 64, 200, 1 << 20]),
             survives: dice.one_in(2),
             recover: true,
             beside: false,

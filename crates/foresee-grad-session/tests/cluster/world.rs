@@ -80,7 +80,7 @@ impl World {
         let plans: Vec<_> = (0..count).map(|_| Arc::new(draw_plan(&mut dice, setup.servers))).collect();
         let processes: Vec<u64> = (0..u64::from(setup.servers)).collect();
         let servers: Vec<ServerNode> = (0..setup.servers)
-            .map(|server| ServerNode::new(ServerId(server), server.into(), Bytes::new(setup.park)))
+            .map(|server| ServerNode::new(ServerId(server), server.into(), Bytes::new(setup.early_bytes)))
             .collect();
         let ranks: Vec<RankNode> = (0..setup.ranks)
             .map(|rank| {

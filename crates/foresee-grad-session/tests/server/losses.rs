@@ -15,7 +15,7 @@ fn survivors(world: u32) -> JobSettings {
 }
 
 fn live(ranks: &[u32]) -> Vec<u8> {
-    members::to_bits(&Members::of(1, 8, ranks.iter().copied().map(Rank)).expect("within the world"))
+    members::to_bits(&Members::new(1, 8, ranks.iter().copied().map(Rank)).expect("within the world"))
 }
 
 fn silent() -> Closed {

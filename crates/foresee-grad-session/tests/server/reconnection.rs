@@ -242,7 +242,7 @@ fn a_new_server_resumes_with_the_ranks_that_are_left() {
     let survivors = JobSettings { survives: true, ..settings(3) };
     let mut driver = Driver::new(survivors.clone());
     let peers = [driver.join(&survivors, 0), driver.join(&survivors, 2)];
-    let left = foresee_grad_queue::Members::of(5, 3, [Rank(0), Rank(2)]).unwrap();
+    let left = foresee_grad_queue::Members::new(5, 3, [Rank(0), Rank(2)]).unwrap();
     for peer in peers {
         let known = Resume { live: members::to_bits(&left), ..resume(5, 2, plan(8)) };
         driver.message(peer, RankMessage::Resume(known));

@@ -19,8 +19,8 @@ mod tests;
 use std::num::NonZeroU32;
 
 use foresee_grad_queue::{
-    Answer, Class, Connection, Flow, Grant, Lane, Offer, Policy, Round, Rules, Schedule, ScheduleError,
-    Ticket, Window,
+    Answer, Class, Connection, Flow, Grant, Offer, PacketStream, Policy, Round, Rules, Schedule,
+    ScheduleError, Ticket, Window,
 };
 use foresee_model::ModelError;
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
@@ -140,7 +140,7 @@ fn packet_stream(bytes: Bytes, packet: NonZeroU32) -> Result<Option<Lane>, Model
         return Err(invalid("bytes of a layer", bytes.get(), "less than 2^32 packets"));
     };
     let last = u32::try_from(before_last % u64::from(packet.get()) + 1).unwrap_or(packet.get());
-    Ok(Some(Lane::new(LINK, packets, packet.get(), last)))
+    Ok(Some(PacketStream::new(LINK, packets, packet.get(), last)))
 }
 
 fn invalid(field: &'static str, value: u64, rule: &'static str) -> ModelError {

@@ -8,8 +8,8 @@ use foresee_testkit::property;
 use foresee_units::{Bytes, Nanos};
 use proptest::prelude::*;
 
-use super::super::{Class, Connection, Grant, Lane, Rules, Schedule, Ticket, Window};
-use super::{lane, offer, schedule};
+use super::super::{Class, Connection, Grant, PacketStream, Rules, Schedule, Ticket, Window};
+use super::{offer, schedule, stream};
 use crate::policy::Policy;
 
 /// Bytes that leave a socket at once.
@@ -110,10 +110,10 @@ impl Uplink {
         Nanos::new(self.passed * BYTE)
     }
 
-    fn offer(&mut self, ticket: u64, class: u8, lanes: &[Lane]) {
+    fn offer(&mut self, ticket: u64, class: u8, streams: &[PacketStream]) {
         let now = self.now();
-        self.schedule.handle_offer(&offer(ticket, 0, class, lanes), now).unwrap();
-        let left = lanes.iter().map(Lane::bytes).sum();
+        self.schedule.handle_offer(&offer(ticket, 0, class, streams), now).unwrap();
+        let left = streams.iter().map(PacketStream::bytes).sum();
         self.watched.insert(ticket, Watch { class: Class::new(class), left, behind: 0 });
     }
 
@@ -193,13 +193,13 @@ impl Uplink {
         }
     }
 
-    /// Break the connection; return the lanes that the scheduler returned, and the packets lost in flight.
-    fn cut(&mut self, id: u32) -> (Vec<(Ticket, Lane)>, Vec<Grant>) {
+    /// Break the connection; return the streams that the scheduler returned, and the packets lost in flight.
+    fn cut(&mut self, id: u32) -> (Vec<(Ticket, PacketStream)>, Vec<Grant>) {
         let unsent = self.schedule.handle_closed(Connection::new(id)).unwrap();
         let pipe = self.pipes.get_mut(&id).unwrap();
         let lost = pipe.queue.drain(..).map(|parcel| parcel.grant).collect();
         (pipe.kernel, pipe.blocked) = (0, false);
-        (unsent.into_iter().map(|unsent| (unsent.ticket, unsent.lane)).collect(), lost)
+        (unsent.into_iter().map(|unsent| (unsent.ticket, unsent.stream)).collect(), lost)
     }
 }
 
@@ -207,11 +207,12 @@ impl Uplink {
 fn urgent_ms(window: Window, connections: u32, service: Service) -> f64 {
     let rules = Rules { window, window_bytes: Some(Bytes::new(60_000)), ..Rules::new() };
     let mut uplink = Uplink::new(rules, 30_000, &vec![u64::MAX; connections as usize], service);
-    let bulk: Vec<Lane> = (0..connections).map(|connection| lane(connection, 1_000, 30_000)).collect();
+    let bulk: Vec<PacketStream> =
+        (0..connections).map(|connection| stream(connection, 1_000, 30_000)).collect();
     uplink.offer(0, 200, &bulk);
     uplink.run(2_000_000);
     let offered = uplink.now();
-    uplink.offer(1, 0, &[lane(connections - 1, 1, 30_000)]);
+    uplink.offer(1, 0, &[stream(connections - 1, 1, 30_000)]);
     uplink.pump();
     while uplink.watched.contains_key(&1) {
         assert!(uplink.pass(), "the link ran dry");
@@ -241,22 +242,22 @@ struct Burst {
     after: u64,
     class: u8,
     /// By connection: packets, bytes of the last.
-    lanes: BTreeMap<u32, (u32, u32)>,
+    streams: BTreeMap<u32, (u32, u32)>,
 }
 
 impl Burst {
-    fn lanes(&self, packet: u32) -> Vec<Lane> {
-        let lane = |(&to, &(packets, last)): (&u32, &(u32, u32))| {
-            Lane::new(Connection::new(to), packets, packet, last)
+    fn streams(&self, packet: u32) -> Vec<PacketStream> {
+        let stream = |(&to, &(packets, last)): (&u32, &(u32, u32))| {
+            PacketStream::new(Connection::new(to), packets, packet, last)
         };
-        self.lanes.iter().map(lane).collect()
+        self.streams.iter().map(stream).collect()
     }
 }
 
 fn bursts(packet: u32, connections: u32) -> impl Strategy<Value = Vec<Burst>> {
-    let lanes = prop::collection::btree_map(0..connections, (1_u32..6, 1..=packet), 1..=3);
-    let burst = (0_u64..200_000, prop_oneof![0_u8..4, Just(255)], lanes);
-    prop::collection::vec(burst.prop_map(|(after, class, lanes)| Burst { after, class, lanes }), 1..30)
+    let streams = prop::collection::btree_map(0..connections, (1_u32..6, 1..=packet), 1..=3);
+    let burst = (0_u64..200_000, prop_oneof![0_u8..4, Just(255)], streams);
+    prop::collection::vec(burst.prop_map(|(after, class, streams)| Burst { after, class, streams }), 1..30)
 }
 
 /// A packet size, a number of connections, and the offers.
@@ -287,50 +288,48 @@ fn policy(packet: u32) -> impl Strategy<Value = Policy> {
 enum Accident {
     None,
     Cut(u32),
-    Withdraw(u64),
 }
 
 fn accident() -> impl Strategy<Value = Accident> {
     prop_oneof![
         3 => Just(Accident::None),
         2 => (0_u32..9).prop_map(Accident::Cut),
-        1 => (0_u64..30).prop_map(Accident::Withdraw),
     ]
 }
 
-/// A packet, identified by its first offer and its lane there.
+/// A packet, identified by its first offer and its stream there.
 type Known = (u64, u32, u32);
 
 /// A caller that offers lost packets again, and identifies each packet by its first offer.
 #[derive(Debug, Default)]
 struct Exchange {
     tickets: u64,
-    /// (ticket, connection) to (first offer, lane there).
+    /// (ticket, connection) to (first offer, stream there).
     origins: BTreeMap<(u64, u32), (u64, u32)>,
     expected: BTreeSet<Known>,
 }
 
 impl Exchange {
     fn known(&self, ticket: Ticket, connection: Connection, packet: u32) -> Known {
-        let (first, lane) = self.origins[&(ticket.get(), connection.get())];
-        (first, lane, packet)
+        let (first, stream) = self.origins[&(ticket.get(), connection.get())];
+        (first, stream, packet)
     }
 
-    fn offer(&mut self, uplink: &mut Uplink, class: u8, lanes: &[Lane]) {
+    fn offer(&mut self, uplink: &mut Uplink, class: u8, streams: &[PacketStream]) {
         self.tickets += 1;
-        for lane in lanes {
-            let to = lane.connection.get();
+        for stream in streams {
+            let to = stream.connection.get();
             self.origins.insert((self.tickets, to), (self.tickets, to));
-            self.expected.extend((0..lane.packets).map(|packet| (self.tickets, to, packet)));
+            self.expected.extend((0..stream.packets).map(|packet| (self.tickets, to, packet)));
         }
-        uplink.offer(self.tickets, class, lanes);
+        uplink.offer(self.tickets, class, streams);
     }
 
-    fn again(&mut self, uplink: &mut Uplink, ticket: Ticket, lane: Lane, to: u32) {
-        let origin = self.origins[&(ticket.get(), lane.connection.get())];
+    fn again(&mut self, uplink: &mut Uplink, ticket: Ticket, stream: PacketStream, to: u32) {
+        let origin = self.origins[&(ticket.get(), stream.connection.get())];
         self.tickets += 1;
         self.origins.insert((self.tickets, to), origin);
-        uplink.offer(self.tickets, 1, &[Lane { connection: Connection::new(to), ..lane }]);
+        uplink.offer(self.tickets, 1, &[PacketStream { connection: Connection::new(to), ..stream }]);
     }
 
     fn cut(&mut self, uplink: &mut Uplink, id: u32, connections: u32) {
@@ -338,21 +337,12 @@ impl Exchange {
         // Over another connection if there is one, otherwise over the same one after it opens again.
         let to = (id + 1) % connections;
         uplink.schedule.handle_open(Connection::new(id)).unwrap();
-        for (ticket, lane) in unsent {
-            self.again(uplink, ticket, lane, to);
+        for (ticket, stream) in unsent {
+            self.again(uplink, ticket, stream, to);
         }
         for Grant { ticket, connection, packet, bytes, .. } in lost {
-            let lane = Lane { first: packet, ..Lane::new(connection, 1, bytes, bytes) };
-            self.again(uplink, ticket, lane, to);
-        }
-    }
-
-    fn withdraw(&mut self, uplink: &mut Uplink, ticket: Ticket) {
-        for lane in uplink.schedule.handle_withdraw(ticket).unwrap_or_default() {
-            for packet in (lane.first..).take(lane.packets as usize) {
-                let known = self.known(ticket, lane.connection, packet);
-                assert!(self.expected.remove(&known), "{known:?} came back twice");
-            }
+            let stream = PacketStream { first: packet, ..PacketStream::new(connection, 1, bytes, bytes) };
+            self.again(uplink, ticket, stream, to);
         }
     }
 }
@@ -372,9 +362,9 @@ proptest! {
         let mut total = 0;
         for (ticket, burst) in (0..).zip(&bursts) {
             uplink.run(burst.after);
-            let lanes = burst.lanes(packet);
-            total += lanes.iter().map(Lane::bytes).sum::<u64>();
-            uplink.offer(ticket, burst.class, &lanes);
+            let streams = burst.streams(packet);
+            total += streams.iter().map(PacketStream::bytes).sum::<u64>();
+            uplink.offer(ticket, burst.class, &streams);
         }
         uplink.run(u64::MAX);
         prop_assert!(uplink.watched.is_empty() && uplink.schedule.is_idle());
@@ -397,13 +387,12 @@ proptest! {
             uplink.run(burst.after);
             match accident {
                 Accident::Cut(id) => exchange.cut(&mut uplink, id % connections, connections),
-                Accident::Withdraw(ticket) => exchange.withdraw(&mut uplink, Ticket::new(ticket)),
                 Accident::None => {}
             }
-            exchange.offer(&mut uplink, burst.class, &burst.lanes(packet));
+            exchange.offer(&mut uplink, burst.class, &burst.streams(packet));
         }
         uplink.run(u64::MAX);
-        prop_assert!(uplink.schedule.is_idle(), "the link is dry, and {:?} waits", uplink.schedule.backlog());
+        prop_assert!(uplink.schedule.is_idle(), "the link is dry, and {:?} waits", uplink.schedule.backlog);
         let mut arrived = BTreeSet::new();
         for grant in &uplink.arrived {
             let known = exchange.known(grant.ticket, grant.connection, grant.packet);
@@ -411,6 +400,6 @@ proptest! {
         }
         prop_assert_eq!(arrived, exchange.expected);
         prop_assert_eq!(uplink.schedule.in_flight(), Bytes::ZERO);
-        prop_assert_eq!(uplink.schedule.unacked(), Bytes::ZERO);
+        prop_assert_eq!(uplink.schedule.unacked, 0);
     }
 }

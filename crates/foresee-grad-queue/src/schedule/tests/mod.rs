@@ -12,7 +12,7 @@ use std::num::NonZeroU32;
 
 use foresee_units::Nanos;
 
-use super::{Class, Connection, Flow, Grant, Lane, Offer, Rules, Schedule, Ticket, Window};
+use super::{Class, Connection, Flow, Grant, Offer, PacketStream, Rules, Schedule, Ticket, Window};
 use crate::name::Round;
 
 const START: Nanos = Nanos::ZERO;
@@ -28,17 +28,17 @@ fn schedule(rules: Rules, packet: u32, connections: u32) -> Schedule {
     schedule
 }
 
-fn lane(connection: u32, packets: u32, packet_bytes: u32) -> Lane {
-    Lane::new(Connection::new(connection), packets, packet_bytes, packet_bytes)
+fn stream(connection: u32, packets: u32, packet_bytes: u32) -> PacketStream {
+    PacketStream::new(Connection::new(connection), packets, packet_bytes, packet_bytes)
 }
 
-fn offer(ticket: u64, flow: u32, class: u8, lanes: &[Lane]) -> Offer<'_> {
-    of_round(0, ticket, flow, class, lanes)
+fn offer(ticket: u64, flow: u32, class: u8, streams: &[PacketStream]) -> Offer<'_> {
+    of_round(0, ticket, flow, class, streams)
 }
 
-fn of_round(round: u64, ticket: u64, flow: u32, class: u8, lanes: &[Lane]) -> Offer<'_> {
+fn of_round(round: u64, ticket: u64, flow: u32, class: u8, streams: &[PacketStream]) -> Offer<'_> {
     let (ticket, flow, class) = (Ticket::new(ticket), Flow::new(flow), Class::new(class));
-    Offer { ticket, flow, round: Round(round), class, lanes }
+    Offer { ticket, flow, round: Round(round), class, streams }
 }
 
 fn all(schedule: &mut Schedule) -> Vec<Grant> {

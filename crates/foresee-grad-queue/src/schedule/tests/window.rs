@@ -6,12 +6,12 @@ use std::num::{NonZeroU32, NonZeroU64};
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
 use super::super::{Connection, Rules, ScheduleError, Window};
-use super::{OPEN, START, all, lane, offer, rows, schedule};
+use super::{OPEN, START, all, offer, rows, schedule, stream};
 
 #[test]
 fn the_window_on_the_sum_counts_grants_since_the_last_report() {
     let mut schedule = schedule(Rules::new(), 100, 2);
-    schedule.handle_offer(&offer(1, 0, 0, &[lane(0, 9, 100), lane(1, 9, 100)]), START).unwrap();
+    schedule.handle_offer(&offer(1, 0, 0, &[stream(0, 9, 100), stream(1, 9, 100)]), START).unwrap();
     assert_eq!((schedule.window(), schedule.in_flight()), (Bytes::new(400), Bytes::ZERO));
     // 0 to 400 are within the window of four packets, 500 is not.
     assert_eq!(rows(&mut schedule), [(1, 0, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1), (1, 0, 2)]);
@@ -26,21 +26,21 @@ fn the_window_on_the_sum_counts_grants_since_the_last_report() {
     assert_eq!(rows(&mut schedule), [(1, 1, 4), (1, 1, 5), (1, 1, 6), (1, 1, 7)]);
     // Bytes in flight on a closed connection no longer count.
     let unsent = schedule.handle_closed(Connection::new(0)).unwrap();
-    assert_eq!((unsent.len(), unsent[0].lane.first, unsent[0].lane.packets), (1, 5, 4));
+    assert_eq!((unsent.len(), unsent[0].stream.first, unsent[0].stream.packets), (1, 5, 4));
     assert_eq!(schedule.in_flight(), Bytes::new(400));
     assert_eq!(rows(&mut schedule), [(1, 1, 8)]);
 }
 
 #[test]
-fn lanes_that_share_a_window_advance_together_for_any_order_of_acknowledgments() {
+fn streams_that_share_a_window_advance_together_for_any_order_of_acknowledgments() {
     let mut schedule = schedule(Rules { window_bytes: Some(Bytes::new(500)), ..Rules::new() }, 100, 3);
     // Twice as many packets for connection 1.
     schedule
-        .handle_offer(&offer(1, 0, 0, &[lane(0, 4, 100), lane(1, 8, 100), lane(2, 4, 100)]), START)
+        .handle_offer(&offer(1, 0, 0, &[stream(0, 4, 100), stream(1, 8, 100), stream(2, 4, 100)]), START)
         .unwrap();
     let mut sent = rows(&mut schedule);
     let mut late: u32 = 0;
-    while schedule.backlog() > Bytes::ZERO {
+    while !schedule.is_idle() {
         // Each time another connection has the most in flight.
         late = (late + 1) % 3;
         for connection in 0..3 {
@@ -58,7 +58,7 @@ fn lanes_that_share_a_window_advance_together_for_any_order_of_acknowledgments()
 #[test]
 fn a_connection_with_a_slow_far_end_does_not_fill_the_window() {
     let mut schedule = schedule(Rules { window_bytes: Some(Bytes::new(400)), ..Rules::new() }, 100, 2);
-    schedule.handle_offer(&offer(1, 0, 0, &[lane(0, 99, 100), lane(1, 99, 100)]), START).unwrap();
+    schedule.handle_offer(&offer(1, 0, 0, &[stream(0, 99, 100), stream(1, 99, 100)]), START).unwrap();
     assert_eq!(rows(&mut schedule).len(), 5);
     for _ in 0..20 {
         // Connection 0 delivers nothing: beyond its share of the window everything goes over connection 1.
@@ -68,7 +68,7 @@ fn a_connection_with_a_slow_far_end_does_not_fill_the_window() {
     assert_eq!(schedule.in_flight_of(Connection::new(0)), Bytes::new(300));
     // If each connection has a window of its own, or none, they take turns as before.
     let mut open = super::schedule(OPEN, 100, 2);
-    open.handle_offer(&offer(1, 0, 0, &[lane(0, 2, 100), lane(1, 2, 100)]), START).unwrap();
+    open.handle_offer(&offer(1, 0, 0, &[stream(0, 2, 100), stream(1, 2, 100)]), START).unwrap();
     open.handle_in_flight(Connection::new(0), Bytes::new(5_000)).unwrap();
     assert_eq!(rows(&mut open), [(1, 0, 0), (1, 1, 0), (1, 0, 1), (1, 1, 1)]);
 }
@@ -128,8 +128,8 @@ fn lateness_extends_a_window_unless_it_is_larger_already_or_fixed() {
 fn a_window_on_each_connection_lets_each_fill_its_own() {
     let rules = Rules { window: Window::Connection, ..Rules::new() };
     let mut schedule = schedule(rules, 100, 3);
-    let lanes = [lane(0, 19, 100), lane(1, 19, 100), lane(2, 19, 100)];
-    schedule.handle_offer(&offer(1, 0, 0, &lanes), START).unwrap();
+    let streams = [stream(0, 19, 100), stream(1, 19, 100), stream(2, 19, 100)];
+    schedule.handle_offer(&offer(1, 0, 0, &streams), START).unwrap();
     assert_eq!(rows(&mut schedule).len(), 15);
     schedule.handle_link(BytesPerSecond::new(4_000_000), Nanos::ZERO); // a window of 800 bytes
     assert_eq!(rows(&mut schedule).len(), 12);
@@ -145,7 +145,7 @@ fn a_fixed_window_stays_as_it_is() {
     schedule.handle_link(BytesPerSecond::new(u64::MAX), Nanos::from_secs(1));
     schedule.handle_packet(NonZeroU32::new(200).unwrap());
     assert_eq!(schedule.window(), Bytes::ZERO);
-    schedule.handle_offer(&offer(1, 0, 0, &[lane(0, 3, 100)]), START).unwrap();
+    schedule.handle_offer(&offer(1, 0, 0, &[stream(0, 3, 100)]), START).unwrap();
     assert_eq!(rows(&mut schedule), [(1, 0, 0)]); // one at a time
     schedule.handle_in_flight(Connection::new(0), Bytes::ZERO).unwrap();
     assert_eq!(rows(&mut schedule), [(1, 0, 1)]);
@@ -155,10 +155,10 @@ fn a_fixed_window_stays_as_it_is() {
 fn credit_always_admits_one_packet_and_others_as_it_returns() {
     let credit = NonZeroU64::new(250);
     let mut schedule = schedule(Rules { credit, ..OPEN }, 100, 1);
-    schedule.handle_offer(&offer(1, 0, 0, &[lane(0, 4, 100)]), START).unwrap();
-    schedule.handle_offer(&offer(2, 0, 1, &[lane(0, 1, 900)]), START).unwrap();
+    schedule.handle_offer(&offer(1, 0, 0, &[stream(0, 4, 100)]), START).unwrap();
+    schedule.handle_offer(&offer(2, 0, 1, &[stream(0, 1, 900)]), START).unwrap();
     assert_eq!(rows(&mut schedule), [(1, 0, 0), (1, 0, 1)]);
-    assert_eq!(schedule.unacked(), Bytes::new(200));
+    assert_eq!(schedule.unacked, 200);
     let link = Connection::new(0);
     schedule.handle_acked(link, Bytes::new(100)).unwrap();
     assert_eq!(rows(&mut schedule), [(1, 0, 2)]);

@@ -13,14 +13,14 @@ use crate::{Members, PacketId, Plan, Round, SlotPair, TensorId};
 
 /// The packets that live ranks owe to a round's unfinished sums.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Waits {
+pub struct MissingContributions {
     round: Round,
     owed: BTreeMap<(Rank, TensorId), u32>,
 }
 
 /// The packets of one tensor that one rank owes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Owed {
+pub struct MissingPackets {
     /// The rank that is waited for.
     pub rank: Rank,
     /// The tensor.
@@ -29,7 +29,7 @@ pub struct Owed {
     pub packets: u32,
 }
 
-impl Waits {
+impl MissingContributions {
     /// An empty collection for a round.
     pub fn new(round: Round) -> Self {
         Self { round, owed: BTreeMap::new() }
@@ -43,8 +43,8 @@ impl Waits {
     }
 
     /// All missing contributions, by rank, then by tensor.
-    pub fn iter(&self) -> impl Iterator<Item = Owed> + '_ {
-        self.owed.iter().map(|((rank, tensor), packets)| Owed {
+    pub fn iter(&self) -> impl Iterator<Item = MissingPackets> + '_ {
+        self.owed.iter().map(|((rank, tensor), packets)| MissingPackets {
             rank: *rank,
             tensor: *tensor,
             packets: *packets,
@@ -52,7 +52,7 @@ impl Waits {
     }
 
     /// The first such tensor in plan order, of the first rank with any.
-    pub fn first(&self) -> Option<Owed> {
+    pub fn first(&self) -> Option<MissingPackets> {
         self.iter().min_by_key(|owed| (owed.tensor, owed.rank))
     }
 
@@ -64,13 +64,15 @@ impl Waits {
 }
 
 struct Line<'a> {
-    waits: &'a Waits,
+    waits: &'a MissingContributions,
     plan: &'a Plan,
 }
 
 impl fmt::Display for Line<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Some(Owed { rank, tensor, packets }) = self.waits.first() else { return f.write_str("nothing") };
+        let Some(MissingPackets { rank, tensor, packets }) = self.waits.first() else {
+            return f.write_str("nothing");
+        };
         let tensor = self.plan.name(tensor);
         let plural = if packets == 1 { "" } else { "s" };
         write!(f, "{packets} packet{plural} of '{tensor}'")?;
@@ -87,7 +89,7 @@ impl fmt::Display for Line<'_> {
 mod tests {
     use super::*;
     use crate::{
-        Buffer, Dtype, JobView, Op, ParkBudget, Pattern, PlanConfig, Sender, TensorSpec, Verdict, Wire,
+        Buffer, Dtype, EarlyBudget, JobView, Op, Pattern, PlanConfig, Sender, TensorSpec, Verdict, Wire,
     };
     use foresee_units::Bytes;
 
@@ -104,9 +106,9 @@ mod tests {
         let pattern = Pattern::dedicated(1).unwrap();
         let config = PlanConfig { packet_bytes: 64, wire: Wire::Own, pattern };
         let plan = Plan::new(config, vec![spec("a"), spec("b")]).unwrap();
-        let (members, park) = (Members::all(0, 3).unwrap(), ParkBudget::new(Bytes::ZERO));
-        let job = JobView { plan: &plan, members: &members, park: &park, oldest: Round(0) };
-        let mut waits = Waits::new(Round(0));
+        let (members, budget) = (Members::all(0, 3).unwrap(), EarlyBudget::new(Bytes::ZERO));
+        let job = JobView { plan: &plan, members: &members, early_budget: &budget, oldest: Round(0) };
+        let mut waits = MissingContributions::new(Round(0));
         assert_eq!(waits.describe(&plan).to_string(), "nothing");
         let packets = [(0, 0), (0, 1), (1, 0)].map(|(t, packet)| PacketId { tensor: TensorId(t), packet });
         for packet in packets {
@@ -114,15 +116,17 @@ mod tests {
             let ranks = if packet.tensor == TensorId(0) { 0..1 } else { 0..2 };
             for rank in ranks.map(Rank) {
                 let sender = Sender { rank, generation: 0, round: Round(0) };
-                let Verdict::Read(ticket) = pair.verdict(&job, packet, sender, 64).unwrap() else { panic!() };
-                let _ = pair.take(&job, ticket, &mut Buffer::zeroed(64)).unwrap();
+                let Verdict::Read(admission) = pair.admit(&job, packet, sender, 64).unwrap() else {
+                    panic!()
+                };
+                let _ = pair.accept(&job, admission, &mut Buffer::zeroed(64)).unwrap();
             }
             waits.add(packet, &pair, &members);
         }
-        assert_eq!(waits.first(), Some(Owed { rank: Rank(1), tensor: TensorId(0), packets: 2 }));
+        assert_eq!(waits.first(), Some(MissingPackets { rank: Rank(1), tensor: TensorId(0), packets: 2 }));
         let line = "2 packets of 'a' of rank 1";
         assert_eq!(waits.describe(&plan).to_string(), line);
-        let of_two: Vec<Owed> = waits.iter().filter(|owed| owed.rank == Rank(2)).collect();
+        let of_two: Vec<MissingPackets> = waits.iter().filter(|owed| owed.rank == Rank(2)).collect();
         assert_eq!(of_two.iter().map(|owed| owed.packets).collect::<Vec<_>>(), [2, 1]);
         waits.owed.retain(|(rank, _), _| *rank == Rank(2));
         let line = "2 packets of 'a' and 1 other tensor of rank 2";

@@ -38,11 +38,11 @@ impl Buffer {
     /// Swap memory with `other` if both lengths are equal and neither buffer has too much memory; return whether
     /// it did.
     pub(crate) fn swap_memory(&mut self, other: &mut Self) -> bool {
-        let alike = (self.len, self.lines.len()) == (other.len, other.lines.len());
-        if alike {
+        let is_alike = (self.len, self.lines.len()) == (other.len, other.lines.len());
+        if is_alike {
             std::mem::swap(self, other);
         }
-        alike
+        is_alike
     }
 
     /// Return the content in memory that is no larger than needed: either this buffer's own memory or a copy.

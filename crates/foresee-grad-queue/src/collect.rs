@@ -103,10 +103,7 @@ impl Collector {
         round: Round,
         used: &TensorSet,
     ) -> Result<(), QueueError> {
-        if used.tensors() != self.plan.tensors() {
-            let (bytes, tensors) = (used.tensors().div_ceil(8) as usize, self.plan.tensors());
-            return Err(QueueError::TensorSet { bytes, tensors });
-        }
+        used.check(self.plan.tensors())?;
         let (rank, current) = (self.rank, self.current());
         if round >= current {
             return Err(QueueError::ServerAhead { server, round, rank, current });

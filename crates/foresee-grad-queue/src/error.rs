@@ -6,6 +6,8 @@
 
 use foresee_units::Rank;
 
+use crate::pattern::{LENGTH_MAX, SERVERS_MAX};
+use crate::plan::{DIMENSIONS_MAX, NAME_MAX, PACKET_BYTES_LIMIT, TENSORS_MAX};
 use crate::{Difference, Round, ServerId};
 
 /// Why an input was rejected. Messages name the rank, the tensor and the value.
@@ -13,30 +15,28 @@ use crate::{Difference, Round, ServerId};
 #[non_exhaustive]
 pub enum QueueError {
     /// Packets are cut at multiples of 64 bytes.
-    #[error("a packet of {bytes} bytes is not possible; take a multiple of 64, from 64 to {most}")]
+    #[error(
+        "a packet of {bytes} bytes is not possible; take a multiple of 64, from 64 to {PACKET_BYTES_LIMIT}"
+    )]
     PacketBytes {
         /// The size as given.
         bytes: u32,
-        /// The largest one.
-        most: u32,
     },
     /// Tensors are counted in 20 bits.
-    #[error("a plan of {count} tensors is too large (at most {most}); synchronize parts of the model apart")]
+    #[error(
+        "a plan of {count} tensors is too large (at most {TENSORS_MAX}); synchronize fewer tensors at once"
+    )]
     TooManyTensors {
         /// Tensors as given.
         count: usize,
-        /// The most that a plan holds.
-        most: usize,
     },
     /// Ranks match tensors by name.
-    #[error("the name of tensor {index} has {bytes} bytes; names have 1 to {most}")]
+    #[error("the name of tensor {index} has {bytes} bytes; names have 1 to {NAME_MAX}")]
     NameLength {
-        /// The tensor's place.
-        index: usize,
+        /// The tensor's index.
+        index: u32,
         /// Bytes of the name.
         bytes: usize,
-        /// The longest name.
-        most: usize,
     },
     /// Two tensors cannot share a name.
     #[error("tensor '{tensor}' is in the plan twice; give each tensor a name of its own")]
@@ -46,7 +46,8 @@ pub enum QueueError {
     },
     /// Shape and strides belong together.
     #[error(
-        "tensor '{tensor}' has {dimensions} dimensions and {strides} strides; both are needed, at most {most}"
+        "tensor '{tensor}' has {dimensions} dimensions and {strides} strides; give as many strides as dimensions, at \
+         most {DIMENSIONS_MAX}"
     )]
     Dimensions {
         /// The tensor.
@@ -55,8 +56,6 @@ pub enum QueueError {
         dimensions: usize,
         /// Entries of its strides.
         strides: usize,
-        /// The most of either.
-        most: usize,
     },
     /// Gradients are exchanged in memory order; holes and overlaps are not supported.
     #[error(
@@ -106,18 +105,14 @@ pub enum QueueError {
     PlansDiffer(Difference),
     /// A pattern needs at least one server with a share above 0.
     #[error(
-        "{servers} servers with shares that add up to {total} make no pattern; at most {most_servers} servers, 1 to \
-         {most_total} in all"
+        "{servers} servers with shares that add up to {total} make no pattern; at most {SERVERS_MAX} servers, 1 to \
+         {LENGTH_MAX} in all"
     )]
     Pattern {
         /// Servers as given.
         servers: usize,
         /// Sum of their shares.
         total: u64,
-        /// The most servers.
-        most_servers: usize,
-        /// The largest sum.
-        most_total: u64,
     },
     /// Contributors are counted in 16 bits.
     #[error("a world of {world} ranks is not possible; 1 to 65535 are")]
@@ -148,7 +143,7 @@ pub enum QueueError {
         tensors: u32,
     },
     /// A tensor that the plan does not have.
-    #[error("rank {rank} speaks of tensor {tensor}, but the plan has {tensors}; it has another plan")]
+    #[error("rank {rank} names tensor {tensor}, but the plan has {tensors}; it has another plan")]
     NoSuchTensor {
         /// The rank.
         rank: Rank,
@@ -158,7 +153,7 @@ pub enum QueueError {
         tensors: u32,
     },
     /// A packet number beyond the end of its tensor.
-    #[error("rank {rank} speaks of packet {packet} of '{tensor}', which has {packets}; it has another plan")]
+    #[error("rank {rank} names packet {packet} of '{tensor}', which has {packets}; it has another plan")]
     NoSuchPacket {
         /// The rank.
         rank: Rank,
@@ -200,7 +195,7 @@ pub enum QueueError {
         expected: ServerId,
     },
     /// A rank that left, or never was a member.
-    #[error("rank {rank} is not a member of generation {generation}; it has to join a later one")]
+    #[error("rank {rank} is not a member of generation {generation}; it must join a later generation")]
     NotAMember {
         /// The rank.
         rank: Rank,
@@ -223,7 +218,7 @@ pub enum QueueError {
         held: Round,
     },
     /// A round that no rank can have reached.
-    #[error("rank {rank} speaks of round {round} while round {oldest} is open; it belongs to another run")]
+    #[error("rank {rank} names round {round} while round {oldest} is open; it belongs to another run")]
     RoundAhead {
         /// The rank.
         rank: Rank,
@@ -233,7 +228,7 @@ pub enum QueueError {
         oldest: Round,
     },
     /// A rank pushed and skipped the same tensor.
-    #[error("rank {rank} both pushes '{tensor}' in round {round} and says that it does not")]
+    #[error("rank {rank} both pushes and skips '{tensor}' in round {round}")]
     PushedAndSkipped {
         /// The rank.
         rank: Rank,
@@ -243,7 +238,7 @@ pub enum QueueError {
         round: Round,
     },
     /// A rank ended a round before every rank had received the previous one.
-    #[error("rank {rank} ends round {round} before it has landed round {before}, which is still open")]
+    #[error("rank {rank} ends round {round} before it has received round {before}, which is still open")]
     EndedEarly {
         /// The rank.
         rank: Rank,
@@ -253,7 +248,7 @@ pub enum QueueError {
         before: Round,
     },
     /// A rank confirmed a round that it has not ended.
-    #[error("rank {rank} says that it has landed round {round}, which it has not ended")]
+    #[error("rank {rank} confirms round {round}, which it has not ended")]
     GotEarly {
         /// The rank.
         rank: Rank,
@@ -261,7 +256,7 @@ pub enum QueueError {
         round: Round,
     },
     /// A server's message about a round that this rank has not reached.
-    #[error("server {server} speaks of round {round}, but rank {rank} is in round {current}")]
+    #[error("server {server} names round {round}, but rank {rank} is in round {current}")]
     ServerAhead {
         /// The server.
         server: ServerId,
@@ -273,7 +268,9 @@ pub enum QueueError {
         current: Round,
     },
     /// A sum that cannot be complete: this rank has neither pushed nor skipped the tensor.
-    #[error("server {server} sends '{tensor}' of round {round}, to which rank {rank} has not said its part")]
+    #[error(
+        "server {server} sends '{tensor}' of round {round}, which rank {rank} has neither pushed nor skipped"
+    )]
     UnexpectedSum {
         /// The server.
         server: ServerId,
@@ -286,7 +283,8 @@ pub enum QueueError {
     },
     /// Servers disagree on the tensors that a round used.
     #[error(
-        "server {server} says of round {round} what no other server says; the ranks' views of the round differ"
+        "server {server} reports other used tensors for round {round} than the other servers; the ranks' views of the \
+         round differ"
     )]
     UsedDiffers {
         /// The server.

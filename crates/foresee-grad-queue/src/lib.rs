@@ -59,7 +59,7 @@ pub use error::QueueError;
 pub use foresee_units::Dtype;
 pub use link::{LinkMeter, LinkProgress};
 pub use members::Members;
-pub use missing::{MissingContributions, MissingPackets};
+pub use missing::MissingContributions;
 pub use name::{PacketId, Round, Sender, ServerId, TensorId};
 pub use pattern::Pattern;
 pub use plan::{Difference, Field, Plan, PlanConfig, Shard, TensorSpec, Wire, classes};

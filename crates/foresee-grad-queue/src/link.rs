@@ -29,15 +29,15 @@ use rate::RateMeter;
 pub struct LinkMeter {
     rate: RateMeter,
     lateness: Lateness,
-    /// Payload granted since the start, and (`gone`) the part that was in flight on closed connections.
+    /// Payload granted since the start, and the part of it that was in flight on connections when they closed.
     granted: u64,
-    gone: u64,
+    abandoned: u64,
     /// Payload granted since the last call of [`LinkMeter::handle_sent`].
-    given: u64,
+    turn: u64,
     /// When the link will have delivered all granted bytes; `None` while its capacity is unknown.
-    carried: Option<Nanos>,
-    /// Start of the current wait for the window, as far as it is not accounted for.
-    held: Option<Nanos>,
+    delivered_at: Option<Nanos>,
+    /// Start of the unaccounted part of the current wait for the window.
+    waiting_since: Option<Nanos>,
 }
 
 /// The result of one turn of the sending thread.
@@ -53,15 +53,15 @@ impl LinkMeter {
     /// `bytes` of payload were granted.
     pub fn handle_granted(&mut self, bytes: Bytes) {
         self.granted += bytes.get();
-        self.given += bytes.get();
+        self.turn += bytes.get();
     }
 
     /// A connection closed with `in_flight` unacknowledged bytes, which no longer count as in flight.
     pub fn handle_closed(&mut self, in_flight: Bytes) {
-        self.gone += in_flight.get();
+        self.abandoned += in_flight.get();
     }
 
-    /// At `now`, `in_flight` bytes are in flight over all connections; `waits` is true if more wait to be sent.
+    /// At `now`, `in_flight` bytes are in flight over all connections; `waits`: more wait to be sent.
     /// `min_rtt`: the shortest round trip seen.
     pub fn handle_progress(
         &mut self,
@@ -70,23 +70,23 @@ impl LinkMeter {
         waits: bool,
         min_rtt: Nanos,
     ) -> LinkProgress {
-        let acked = self.granted.saturating_sub(in_flight.get() + self.gone);
+        let acked = self.granted.saturating_sub(in_flight.get() + self.abandoned);
         // Waiting packets go next, so an empty link is then a delay of the thread and not a pause.
         let busy = in_flight > Bytes::ZERO || waits;
         let rate = self.rate.handle_progress(now, acked, busy, min_rtt);
         // The link has been idle since it delivered all granted bytes, although packets waited.
-        let held = self.held.take();
-        let dry = held.zip(self.carried).map_or(Nanos::ZERO, |(since, at)| now.saturating_sub(since.max(at)));
-        let waited = held.map_or(Nanos::ZERO, |since| now.saturating_sub(since));
-        LinkProgress { rate, late: self.lateness.handle_wait(waited, dry) }
+        let since = self.waiting_since.take();
+        let idle =
+            since.zip(self.delivered_at).map_or(Nanos::ZERO, |(since, at)| now.saturating_sub(since.max(at)));
+        let waited = since.map_or(Nanos::ZERO, |since| now.saturating_sub(since));
+        LinkProgress { rate, late: self.lateness.handle_wait(waited, idle) }
     }
 
-    /// At `now` the thread has written all that the window allows; `waits` is true if packets wait until it
-    /// opens.
+    /// At `now` the thread has written all that the window allows; `waits`: packets wait until it opens.
     pub fn handle_sent(&mut self, now: Nanos, waits: bool) {
-        let given = Bytes::new(std::mem::take(&mut self.given));
-        let time = self.rate.capacity().and_then(|capacity| capacity.time_for(given));
-        self.carried = time.map(|time| self.carried.unwrap_or(now).max(now).saturating_add(time));
-        self.held = waits.then_some(now);
+        let granted = Bytes::new(std::mem::take(&mut self.turn));
+        let time = self.rate.capacity().and_then(|capacity| capacity.time_for(granted));
+        self.delivered_at = time.map(|time| self.delivered_at.unwrap_or(now).max(now).saturating_add(time));
+        self.waiting_since = waits.then_some(now);
     }
 }

@@ -15,9 +15,9 @@ use foresee_units::SplitMix64;
 use crate::{QueueError, ServerId};
 
 /// The most servers of a job.
-const SERVERS_MAX: usize = 65_535;
+pub(crate) const SERVERS_MAX: usize = 65_535;
 /// The longest pattern: 4 MiB of tables, and a share of one millionth.
-const LENGTH_MAX: u64 = 1 << 20;
+pub(crate) const LENGTH_MAX: u64 = 1 << 20;
 
 /// A repeating pattern of servers. Each tensor starts at some place of it.
 #[derive(Clone, PartialEq, Eq)]
@@ -45,12 +45,7 @@ impl Pattern {
         let divisor = shares.iter().fold(0, |a, b| greatest_common_divisor(a, *b)).max(1);
         let total: u64 = shares.iter().map(|share| u64::from(share / divisor)).sum();
         if shares.len() > SERVERS_MAX || !(1..=LENGTH_MAX).contains(&total) {
-            return Err(QueueError::Pattern {
-                servers: shares.len(),
-                total,
-                most_servers: SERVERS_MAX,
-                most_total: LENGTH_MAX,
-            });
+            return Err(QueueError::Pattern { servers: shares.len(), total });
         }
         let shares: Vec<u32> = shares.iter().map(|share| share / divisor).collect();
         let places = assign(&shares, total);
@@ -69,27 +64,27 @@ impl Pattern {
         Ok(Self { shares, places, nth, of_server, starts })
     }
 
-    /// A pattern of one co-located server on the node of each of `ranks` ranks, and `extra` servers on nodes of
-    /// their own, with the shares of highest throughput. Of `n^2 + k (n - 2)` parts, each co-located server has
+    /// A pattern of one co-located server on the node of each of `ranks` ranks, and `extra` servers on separate
+    /// nodes, with the shares of highest throughput. Of `n^2 + k (n - 2)` parts, each co-located server has
     /// `n - k` and each extra one `2 (n - 1)`. With `k >= n` the extra servers sum everything; with `k = 0` the
     /// volume is that of all-reduce.
     ///
     /// Co-located servers come first, by rank. Shares too fine for a pattern of 2^20 places are rounded.
     pub fn mixed(ranks: u16, extra: u16) -> Result<Self, QueueError> {
         let (n, k) = (u64::from(ranks), u64::from(extra));
-        let (local, dedicated) = if k == 0 {
+        let (colocated, dedicated) = if k == 0 {
             (1, 0)
         } else if k >= n {
             (0, 1)
         } else {
             (n - k, 2 * (n - 1))
         };
-        let total = (n * local + k * dedicated).max(1);
+        let total = (n * colocated + k * dedicated).max(1);
         let fit = |share: u64| {
             let fits = if total <= LENGTH_MAX { share } else { share * LENGTH_MAX / total };
             u32::try_from(if share > 0 { fits.max(1) } else { 0 }).unwrap_or(u32::MAX)
         };
-        let mut shares = vec![fit(local); usize::from(ranks)];
+        let mut shares = vec![fit(colocated); usize::from(ranks)];
         shares.extend(vec![fit(dedicated); usize::from(extra)]);
         Self::new(&shares)
     }
@@ -201,8 +196,8 @@ fn assign(shares: &[u32], total: u64) -> Vec<u16> {
             waiting.pop();
             due.push(Reverse((window(server, nth).1, server, nth)));
         }
-        let Reverse((end, server, nth)) = due.pop().expect("shares add up to one, so somebody is due");
-        assert!(place < end, "the earliest end first keeps every end");
+        let Reverse((end, server, nth)) = due.pop().expect("shares add up to one, so one is due");
+        assert!(place < end, "earliest deadline first meets every deadline");
         places.push(server);
         if nth + 1 < u64::from(shares[usize::from(server)]) {
             waiting.push(Reverse((window(server, nth + 1).0, server, nth + 1)));

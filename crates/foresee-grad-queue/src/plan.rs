@@ -22,14 +22,14 @@ pub use shard::Shard;
 use crate::{Dtype, Op, PacketId, Pattern, QueueError, ServerId, TensorId, sum};
 
 /// The most tensors of a plan.
-const TENSORS_MAX: usize = 1 << 20;
+pub(crate) const TENSORS_MAX: usize = 1 << 20;
 /// The longest name, in bytes.
-const NAME_MAX: usize = 4096;
+pub(crate) const NAME_MAX: usize = 4096;
 /// The most dimensions, as many as `PyTorch` has.
-const DIMENSIONS_MAX: usize = 64;
+pub(crate) const DIMENSIONS_MAX: usize = 64;
 /// The largest packet, 1 GiB: a whole tensor at once, for comparison. Sizes from 1408 to 261,888 bytes perform
 /// better.
-const PACKET_BYTES_MAX: u32 = 1 << 30;
+pub(crate) const PACKET_BYTES_LIMIT: u32 = 1 << 30;
 /// Packets start at multiples of this, so that no element is split and every start is on a cache line.
 const PACKET_ALIGN: u32 = 64;
 /// Upper bound of the total size, so that no sum of sizes or offsets can overflow.
@@ -58,11 +58,11 @@ pub struct TensorSpec {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Wire {
     /// Unchanged.
-    Own,
+    Own = 0,
     /// f32 as bf16, others unchanged: half the volume, eight bits of precision.
-    Bf16,
+    Bf16 = 1,
     /// f32 as f16, others unchanged: half the volume, eleven bits of precision, a range up to 65504.
-    F16,
+    F16 = 2,
 }
 
 impl fmt::Display for Wire {
@@ -86,11 +86,7 @@ impl Wire {
     }
 
     const fn code(self) -> u8 {
-        match self {
-            Self::Own => 0,
-            Self::Bf16 => 1,
-            Self::F16 => 2,
-        }
+        self as u8
     }
 
     const fn from_code(code: u8) -> Option<Self> {
@@ -139,12 +135,14 @@ impl Plan {
     /// A plan of tensors in the order of first use by a forward pass; at most 2^20.
     pub fn new(config: PlanConfig, tensors: Vec<TensorSpec>) -> Result<Self, QueueError> {
         let packet_bytes = config.packet_bytes;
-        if packet_bytes == 0 || !packet_bytes.is_multiple_of(PACKET_ALIGN) || packet_bytes > PACKET_BYTES_MAX
+        if packet_bytes == 0
+            || !packet_bytes.is_multiple_of(PACKET_ALIGN)
+            || packet_bytes > PACKET_BYTES_LIMIT
         {
-            return Err(QueueError::PacketBytes { bytes: packet_bytes, most: PACKET_BYTES_MAX });
+            return Err(QueueError::PacketBytes { bytes: packet_bytes });
         }
         if tensors.len() > TENSORS_MAX {
-            return Err(QueueError::TooManyTensors { count: tensors.len(), most: TENSORS_MAX });
+            return Err(QueueError::TooManyTensors { count: tensors.len() });
         }
         let mut total = 0_u64;
         let mut entries = Vec::with_capacity(tensors.len());
@@ -173,7 +171,7 @@ impl Plan {
 
     /// The number of tensors; their ids are `0..tensors`.
     pub fn tensors(&self) -> u32 {
-        fitting(self.tensors.len() as u64)
+        to_u32(self.tensors.len() as u64)
     }
 
     /// A tensor's specification; `None` if the plan has no such tensor.
@@ -209,11 +207,6 @@ impl Plan {
         Some(Bytes::new(self.entry(tensor)?.bytes))
     }
 
-    /// Bytes of all tensors on the wire: the volume that a rank pushes in a round, and pulls.
-    pub fn total_bytes(&self) -> Bytes {
-        Bytes::new(self.tensors.iter().map(|entry| entry.bytes).sum())
-    }
-
     /// Packets of a tensor; 0 if it has no elements.
     pub fn packets(&self, tensor: TensorId) -> Option<u32> {
         Some(self.entry(tensor)?.packets)
@@ -227,21 +220,20 @@ impl Plan {
         }
         let offset = u64::from(packet.packet) * u64::from(self.config.packet_bytes);
         let bytes = (entry.bytes - offset).min(u64::from(self.config.packet_bytes));
-        Some((offset, fitting(bytes)))
+        Some((offset, to_u32(bytes)))
     }
 
     /// The server of a packet, and the number of the tensor's earlier packets on that server.
     pub fn server(&self, packet: PacketId) -> Option<(ServerId, u32)> {
         let entry = self.entry(packet.tensor).filter(|entry| packet.packet < entry.packets)?;
-        let (server, nth) = self.config.pattern.locate(entry.start, u64::from(packet.packet));
-        Some((server, fitting(nth)))
+        Some(self.locate(entry, packet.packet))
     }
 
     /// The number of a tensor's packets on a server.
     pub fn packets_at(&self, tensor: TensorId, server: ServerId) -> Option<u32> {
         let entry = self.entry(tensor)?;
         let count = self.config.pattern.count(entry.start, u64::from(entry.packets), server);
-        Some(fitting(count))
+        Some(to_u32(count))
     }
 
     /// The `nth` packet, from 0, of a tensor on a server.
@@ -252,22 +244,45 @@ impl Plan {
         Some(PacketId { tensor, packet })
     }
 
-    /// Whether a frame of `bytes` bytes, sent or received by `rank`, is valid for that packet.
-    pub(crate) fn check(&self, rank: Rank, packet: PacketId, bytes: u64) -> Result<(), QueueError> {
-        let PacketId { tensor, packet: number } = packet;
+    /// The offset of a packet in its tensor, after a check of a frame of `bytes` bytes that `rank` sends or receives.
+    pub(crate) fn check(&self, rank: Rank, packet: PacketId, bytes: u64) -> Result<u64, QueueError> {
+        let entry = self.entry_of(rank, packet)?;
+        let (offset, expected) = self.range(packet).unwrap_or_default();
+        let expected = u64::from(expected);
+        if bytes != expected {
+            let (tensor, packet) = (entry.spec.name.clone(), packet.packet);
+            return Err(QueueError::PacketLength { rank, tensor, packet, bytes, expected });
+        }
+        Ok(offset)
+    }
+
+    /// The number of the tensor's earlier packets on `server`, after a check that this server sums the packet.
+    pub(crate) fn nth_at(&self, rank: Rank, packet: PacketId, server: ServerId) -> Result<u32, QueueError> {
+        let entry = self.entry_of(rank, packet)?;
+        let (expected, nth) = self.locate(entry, packet.packet);
+        if expected != server {
+            let (tensor, packet) = (entry.spec.name.clone(), packet.packet);
+            return Err(QueueError::WrongServer { rank, tensor, packet, server, expected });
+        }
+        Ok(nth)
+    }
+
+    fn locate(&self, entry: &Entry, packet: u32) -> (ServerId, u32) {
+        let (server, nth) = self.config.pattern.locate(entry.start, u64::from(packet));
+        (server, to_u32(nth))
+    }
+
+    /// The tensor of a packet that `rank` names, after a check that both exist.
+    fn entry_of(&self, rank: Rank, packet: PacketId) -> Result<&Entry, QueueError> {
+        let PacketId { tensor, packet } = packet;
         let Some(entry) = self.entry(tensor) else {
             return Err(QueueError::NoSuchTensor { rank, tensor: tensor.0, tensors: self.tensors() });
         };
-        let Some((_, expected)) = self.range(packet) else {
-            let tensor = entry.spec.name.clone();
-            return Err(QueueError::NoSuchPacket { rank, tensor, packet: number, packets: entry.packets });
-        };
-        let expected = u64::from(expected);
-        if bytes != expected {
-            let tensor = entry.spec.name.clone();
-            return Err(QueueError::PacketLength { rank, tensor, packet: number, bytes, expected });
+        if packet >= entry.packets {
+            let (tensor, packets) = (entry.spec.name.clone(), entry.packets);
+            return Err(QueueError::NoSuchPacket { rank, tensor, packet, packets });
         }
-        Ok(())
+        Ok(entry)
     }
 
     fn entry(&self, tensor: TensorId) -> Option<&Entry> {
@@ -278,20 +293,11 @@ impl Plan {
 impl Entry {
     fn new(config: &PlanConfig, index: u32, spec: TensorSpec) -> Result<Self, QueueError> {
         if spec.name.is_empty() || spec.name.len() > NAME_MAX {
-            return Err(QueueError::NameLength {
-                index: index as usize,
-                bytes: spec.name.len(),
-                most: NAME_MAX,
-            });
+            return Err(QueueError::NameLength { index, bytes: spec.name.len() });
         }
         let (dimensions, strides) = (spec.shape.len(), spec.strides.len());
         if dimensions > DIMENSIONS_MAX || dimensions != strides {
-            return Err(QueueError::Dimensions {
-                tensor: spec.name,
-                dimensions,
-                strides,
-                most: DIMENSIONS_MAX,
-            });
+            return Err(QueueError::Dimensions { tensor: spec.name, dimensions, strides });
         }
         let mut entry =
             Self { spec, elements: 0, bytes: 0, packets: 0, start: config.pattern.start_of(index) };
@@ -323,7 +329,7 @@ impl Entry {
 }
 
 /// Convert a count that the validation of a plan bounds to 32 bits.
-fn fitting(count: u64) -> u32 {
+fn to_u32(count: u64) -> u32 {
     u32::try_from(count).expect("checked when the plan was made")
 }
 

@@ -65,31 +65,17 @@ const fn pulled(rules: Rules) -> Rules {
 const FIFO: Rules = Rules { window_factor: NonZeroU32::new(8).expect("not 0"), ..NATIVE };
 
 impl Policy {
-    /// All names that [`Policy::from_str`] accepts.
-    pub const NAMES: [&'static str; 8] = [
-        "foresee",
-        "mercury",
-        "mercury_windowed",
-        "mercury_interface",
-        "fifo_tensor",
-        "fifo_packet",
-        "partition",
-        "partition_unbounded",
+    /// Every policy, with its default settings.
+    pub const ALL: [Self; 8] = [
+        Self::foresee(),
+        Self::mercury(),
+        Self::mercury_windowed(),
+        Self::mercury_interface(),
+        Self::fifo_tensor(),
+        Self::fifo_packet(),
+        Self::partition(FAIR_PARTITION, FAIR_CREDIT),
+        Self::partition_unbounded(BYTEPS_PARTITION),
     ];
-
-    fn named(name: &str) -> Option<Self> {
-        Some(match name {
-            "foresee" => Self::foresee(),
-            "mercury" => Self::mercury(),
-            "mercury_windowed" => Self::mercury_windowed(),
-            "mercury_interface" => Self::mercury_interface(),
-            "fifo_tensor" => Self::fifo_tensor(),
-            "fifo_packet" => Self::fifo_packet(),
-            "partition" => Self::partition(FAIR_PARTITION, FAIR_CREDIT),
-            "partition_unbounded" => Self::partition_unbounded(BYTEPS_PARTITION),
-            _ => return None,
-        })
-    }
 
     /// The default: class order over all connections of an interface, in both directions, with a window on the
     /// sum of the bytes in flight.
@@ -218,8 +204,9 @@ impl FromStr for Policy {
         let fault = |rule: &str| PolicyError { text: text.to_owned(), rule: rule.to_owned() };
         let mut words = text.split(',');
         let name = words.next().unwrap_or_default();
-        let mut policy =
-            Self::named(name).ok_or_else(|| fault(&format!("it is one of {}", Self::NAMES.join(", "))))?;
+        let known = Self::ALL.into_iter().find(|policy| policy.name == name);
+        let names = || Self::ALL.map(|policy| policy.name).join(", ");
+        let mut policy = known.ok_or_else(|| fault(&format!("it is one of {}", names())))?;
         for word in words {
             let (key, value) = word.split_once('=').ok_or_else(|| fault("settings are written key=value"))?;
             policy = match key {
@@ -305,8 +292,8 @@ mod tests {
 
     #[test]
     fn each_name_parses_to_its_policy_and_other_texts_are_refused() {
-        for name in Policy::NAMES {
-            assert_eq!(name.parse().map(|policy: Policy| policy.name()), Ok(name));
+        for policy in Policy::ALL {
+            assert_eq!(policy.name().parse(), Ok(policy));
         }
         for word in ["", "Foresee", "foresee ", "fifo", "foresee,", "foresee,size=64", "mercury,window=60000"]
         {

@@ -2,9 +2,9 @@
 //! Round progress of all ranks, as one server sees it: which have ended a round, and which have all its results.
 //!
 //! ```text
-//! rank -> server   ROUND_END(r, tensors not pushed)   once all of r - 1 has landed with the rank
+//! rank -> server   ROUND_END(r, tensors not pushed)   once the rank has received all of r - 1
 //! server -> ranks  USED(r, tensors)                   once every live rank has ended r
-//! rank -> server   GOT(r)                             once all of r has landed with the rank
+//! rank -> server   GOT(r)                             once the rank has received all of r
 //! server -> ranks  ROUND_DONE(r)                      once every live rank has got r
 //! ```
 //!
@@ -72,8 +72,8 @@ struct Open {
 
 impl Open {
     fn new(members: &Members, tensors: u32) -> Self {
-        let nobody = RankSet::with_capacity(members.world());
-        Self { ended: nobody.clone(), got: nobody, pushed: TensorSet::none(tensors), used: None }
+        let none = RankSet::with_capacity(members.world());
+        Self { ended: none.clone(), got: none, pushed: TensorSet::none(tensors), used: None }
     }
 }
 
@@ -96,10 +96,7 @@ impl Rounds {
             Ok(at) => at,
             Err(heard) => return Ok(heard),
         };
-        if skipped.tensors() != self.tensors {
-            let bytes = skipped.tensors().div_ceil(8) as usize;
-            return Err(QueueError::TensorSet { bytes, tensors: self.tensors });
-        }
+        skipped.check(self.tensors)?;
         let [first, second] = &mut self.open;
         let open = match at {
             0 => first,
@@ -165,10 +162,7 @@ impl Rounds {
         oldest: Round,
         promised: &[(Round, TensorSet)],
     ) -> Result<(), QueueError> {
-        if let Some((_, set)) = promised.iter().find(|(_, set)| set.tensors() != self.tensors) {
-            let bytes = set.tensors().div_ceil(8) as usize;
-            return Err(QueueError::TensorSet { bytes, tensors: self.tensors });
-        }
+        promised.iter().try_for_each(|(_, set)| set.check(self.tensors))?;
         self.handle_oldest(members.first().unwrap_or_default(), oldest)?;
         self.members = members;
         self.actions.clear();
@@ -322,7 +316,7 @@ mod tests {
             Err(QueueError::GotEarly { rank: Rank(0), round: Round(0) })
         );
         rounds.handle_end(from(0, 0), &set(&[])).unwrap();
-        assert_eq!(rounds.handle_end(from(0, 1), &set(&[])), early(1, 0), "round 0 has not landed");
+        assert_eq!(rounds.handle_end(from(0, 1), &set(&[])), early(1, 0), "round 0 was not received");
         assert_eq!(rounds.handle_end(from(0, u64::MAX), &set(&[])), early(u64::MAX, 0));
         assert!(rounds.handle_got(from(0, 2)).is_err());
         rounds.handle_got(from(0, 0)).unwrap();
@@ -343,8 +337,8 @@ mod tests {
         let promised = [(Round(0), set(&[0, 1, 2]))];
         let left = rounds.members().without(&[Rank(2)]).unwrap();
         rounds.handle_members(left, Round(0), &promised).unwrap();
-        let told = RoundAction::Used(Round(0), set(&[0, 1, 2]));
-        assert_eq!(rounds.poll_action().as_ref(), Some(&told), "once more: a message may have been lost");
+        let used = RoundAction::Used(Round(0), set(&[0, 1, 2]));
+        assert_eq!(rounds.poll_action().as_ref(), Some(&used), "once more: a message may have been lost");
         assert_eq!(rounds.handle_end(from(1, 0), &set(&[])), Ok(Receipt::OldGeneration));
         let now = |rank, round| Sender { generation: 1, ..from(rank, round) };
         assert_eq!(
@@ -400,7 +394,7 @@ mod tests {
         assert_eq!(rounds.handle_end(from(1, 3), &set(&[])), Ok(Receipt::Counted));
         let message = rounds.handle_oldest(Rank(1), Round(u64::MAX)).unwrap_err().to_string();
         assert!(
-            message.starts_with("rank 1 speaks of round 18446744073709551615 while round 3 is open"),
+            message.starts_with("rank 1 names round 18446744073709551615 while round 3 is open"),
             "{message}"
         );
     }

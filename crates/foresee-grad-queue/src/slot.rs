@@ -79,13 +79,13 @@ pub(crate) struct Filling {
     next: Option<Rank>,
     counted: RankSet,
     skipped: RankSet,
-    /// Early contributions by rank, ascending; they are not in the sum.
+    /// Contributions before their turn, by rank, ascending; they are not in the sum.
     early: Vec<EarlyPayload>,
     contributors: u32,
     /// Bytes of the result, if the last contribution was added and divided in one pass.
     finished: Option<usize>,
-    /// Whether a reader was held since `next` last moved.
-    pub(crate) held: bool,
+    /// Whether a reader was told to hold a payload since `next` last moved.
+    pub(crate) has_held_reader: bool,
 }
 
 #[derive(Debug)]
@@ -105,7 +105,7 @@ impl Filling {
             early: Vec::new(),
             contributors: 0,
             finished: None,
-            held: false,
+            has_held_reader: false,
         }
     }
 
@@ -141,9 +141,9 @@ impl Filling {
 
     /// Whether no contribution follows that of `rank`, which is `next`.
     fn ends_with(&self, rank: Rank, members: &Members) -> bool {
-        let said = |rank: &Rank| self.counted.contains(*rank) || self.skipped.contains(*rank);
+        let is_decided = |rank: &Rank| self.counted.contains(*rank) || self.skipped.contains(*rank);
         let mut after = members.after(rank);
-        while let Some(other) = after.filter(said) {
+        while let Some(other) = after.filter(is_decided) {
             after = members.after(other);
         }
         after.is_none()
@@ -193,28 +193,28 @@ impl Slot {
     /// content of the payload's buffer is unspecified afterwards.
     pub(crate) fn count(
         &mut self,
-        how: Arithmetic,
+        arithmetic: Arithmetic,
         members: &Members,
         rank: Rank,
         payload: &mut Buffer,
     ) -> bool {
         let State::Filling(filling) = &mut self.state else { return false };
         let before = filling.next;
-        accumulate(&mut self.memory, how, members, filling, rank, payload);
-        Self::advance(&mut self.memory, how, members, filling);
+        accumulate(&mut self.memory, arithmetic, members, filling, rank, payload);
+        Self::advance(&mut self.memory, arithmetic, members, filling);
         before != filling.next
     }
 
     /// Skip a rank that contributes nothing, then add the buffered contributions that follow.
-    pub(crate) fn skip(&mut self, how: Arithmetic, members: &Members, rank: Rank) {
+    pub(crate) fn skip(&mut self, arithmetic: Arithmetic, members: &Members, rank: Rank) {
         let State::Filling(filling) = &mut self.state else { return };
         filling.skipped.insert(rank);
-        Self::advance(&mut self.memory, how, members, filling);
+        Self::advance(&mut self.memory, arithmetic, members, filling);
     }
 
     /// End the round if every live rank has contributed or skipped; `promised` ends it with zeros if none has
     /// contributed.
-    pub(crate) fn settle(&mut self, how: Arithmetic, promised: bool) {
+    pub(crate) fn settle(&mut self, arithmetic: Arithmetic, promised: bool) {
         let State::Filling(filling) = &self.state else { return };
         if filling.next.is_some() {
             return;
@@ -223,20 +223,30 @@ impl Slot {
         debug_assert!(filling.early.is_empty(), "every early contribution had its turn");
         self.state = if contributors > 0 || promised { State::Ready } else { State::Unused };
         if let State::Ready = self.state {
-            let memory = own(&mut self.memory, how);
+            let memory = exclusive(&mut self.memory, arithmetic);
             if let Some(len) = finished {
                 memory.len = len;
             } else if contributors > 0 {
-                memory.len = sum::finish(how.dtype, memory.buffer.bytes_mut(), contributors, how.divisor);
+                memory.len = sum::finish(
+                    arithmetic.dtype,
+                    memory.buffer.bytes_mut(),
+                    contributors,
+                    arithmetic.divisor,
+                );
             } else {
-                memory.len = how.bytes;
+                memory.len = arithmetic.bytes;
                 memory.buffer.bytes_mut().fill(0);
             }
             memory.contributors = u16::try_from(contributors).expect("a world has at most 65535 ranks");
         }
     }
 
-    fn advance(memory: &mut Option<Arc<Sum>>, how: Arithmetic, members: &Members, filling: &mut Filling) {
+    fn advance(
+        memory: &mut Option<Arc<Sum>>,
+        arithmetic: Arithmetic,
+        members: &Members,
+        filling: &mut Filling,
+    ) {
         loop {
             while let Some(next) = filling.next
                 && (filling.counted.contains(next) || filling.skipped.contains(next))
@@ -248,44 +258,45 @@ impl Slot {
                 return;
             };
             let mut early = filling.early.remove(at);
-            accumulate(memory, how, members, filling, early.rank, &mut early.payload);
+            accumulate(memory, arithmetic, members, filling, early.rank, &mut early.payload);
         }
     }
 }
 
 /// The slot's memory, unshared. If a writer still holds the result of two rounds ago, new memory is allocated.
-fn own(memory: &mut Option<Arc<Sum>>, how: Arithmetic) -> &mut Sum {
+fn exclusive(memory: &mut Option<Arc<Sum>>, arithmetic: Arithmetic) -> &mut Sum {
     let shared = memory.as_mut().is_none_or(|memory| Arc::get_mut(memory).is_none());
     if shared {
         *memory = None;
     }
     let fresh = || {
-        let buffer = Buffer::zeroed(sum::accumulator_len(how.dtype, how.bytes));
+        let buffer = Buffer::zeroed(sum::accumulator_len(arithmetic.dtype, arithmetic.bytes));
         Arc::new(Sum { buffer, len: 0, contributors: 0 })
     };
-    Arc::get_mut(memory.get_or_insert_with(fresh)).expect("just found or made without a second owner")
+    Arc::get_mut(memory.get_or_insert_with(fresh)).expect("it has no second owner")
 }
 
 fn accumulate(
     memory: &mut Option<Arc<Sum>>,
-    how: Arithmetic,
+    arithmetic: Arithmetic,
     members: &Members,
     filling: &mut Filling,
     rank: Rank,
     payload: &mut Buffer,
 ) {
     debug_assert!(!filling.counted.contains(rank), "each rank is counted once");
-    let acc = &mut own(memory, how).buffer;
+    let acc = &mut exclusive(memory, arithmetic).buffer;
     if filling.contributors == 0 {
         // If elements are summed in their own width, the first contribution becomes the accumulator in place.
-        let as_wide = sum::accumulator_bytes(how.dtype) == how.dtype.bytes();
+        let as_wide = sum::accumulator_bytes(arithmetic.dtype) == arithmetic.dtype.bytes();
         if !as_wide || !acc.swap_memory(payload) {
-            sum::start(how.dtype, acc.bytes_mut(), payload.bytes());
+            sum::start(arithmetic.dtype, acc.bytes_mut(), payload.bytes());
         }
     } else if filling.ends_with(rank, members) {
-        filling.finished = Some(sum::add_last(how.dtype, acc.bytes_mut(), payload.bytes(), how.divisor));
+        filling.finished =
+            Some(sum::add_last(arithmetic.dtype, acc.bytes_mut(), payload.bytes(), arithmetic.divisor));
     } else {
-        sum::add(how.dtype, acc.bytes_mut(), payload.bytes());
+        sum::add(arithmetic.dtype, acc.bytes_mut(), payload.bytes());
     }
     filling.counted.insert(rank);
     filling.contributors += 1;

@@ -120,6 +120,13 @@ pub enum Outcome {
     Ignored(DiscardReason),
 }
 
+impl Progress {
+    #[expect(clippy::unnecessary_wraps, reason = "every caller returns it")]
+    fn ignored(reason: DiscardReason) -> Result<Self, QueueError> {
+        Ok(Self { outcome: Outcome::Ignored(reason), wake: false })
+    }
+}
+
 impl SlotPair {
     /// Decide what to do with a contribution of `bytes` payload bytes from its header.
     ///
@@ -145,8 +152,8 @@ impl SlotPair {
         let Some(slot) = self.open(job, packet, sender)? else {
             return Ok(Verdict::Discard(DiscardReason::Done));
         };
-        if let Some(why) = refusal(slot, job, packet, sender)? {
-            return Ok(Verdict::Discard(why));
+        if let Some(reason) = discard_reason(slot, job, packet, sender)? {
+            return Ok(Verdict::Discard(reason));
         }
         let Some(filling) = slot.filling_mut() else { return Ok(Verdict::Discard(DiscardReason::Done)) };
         let bytes = usize::try_from(bytes).expect("a packet's size is 32 bits");
@@ -157,7 +164,7 @@ impl SlotPair {
         if let Some(reservation) = job.early_budget.reserve(bytes as u64) {
             return Ok(admission(Some(reservation)));
         }
-        filling.held = true;
+        filling.has_held_reader = true;
         Ok(Verdict::Hold)
     }
 
@@ -177,28 +184,25 @@ impl SlotPair {
     ) -> Result<Progress, QueueError> {
         let Admission { packet, sender, bytes, reservation } = admission;
         assert_eq!(payload.bytes().len(), bytes, "a payload is read to its end");
-        let ignored = |why| Ok(Progress { outcome: Outcome::Ignored(why), wake: false });
         if sender.generation != job.members.generation() {
-            return ignored(DiscardReason::OldGeneration);
+            return Progress::ignored(DiscardReason::OldGeneration);
         }
-        let how = arithmetic(job, packet);
-        let Some(slot) = self.open(job, packet, sender)? else { return ignored(DiscardReason::Done) };
-        if let Some(why) = refusal(slot, job, packet, sender)? {
-            return ignored(why);
+        let arithmetic = arithmetic(job, packet);
+        let Some(slot) = self.open(job, packet, sender)? else {
+            return Progress::ignored(DiscardReason::Done);
+        };
+        if let Some(reason) = discard_reason(slot, job, packet, sender)? {
+            return Progress::ignored(reason);
         }
-        let Some(filling) = slot.filling_mut() else { return ignored(DiscardReason::Done) };
+        let Some(filling) = slot.filling_mut() else { return Progress::ignored(DiscardReason::Done) };
         if !filling.is_turn_of(sender.rank, job.members) {
-            filling.buffer_early(
-                sender.rank,
-                payload,
-                reservation.expect("a turn, once come, does not go away"),
-            );
+            filling.buffer_early(sender.rank, payload, reservation.expect("a rank does not lose its turn"));
             return Ok(Progress { outcome: Outcome::Buffered, wake: false });
         }
         // Release its reservation before the buffered contributions are added.
         drop(reservation);
-        let moved = slot.count(how, job.members, sender.rank, payload);
-        Ok(after(slot, how, moved, false))
+        let moved = slot.count(arithmetic, job.members, sender.rank, payload);
+        Ok(progress(slot, arithmetic, moved, false))
     }
 
     /// Note that a rank does not push this packet's tensor in a round.
@@ -219,29 +223,27 @@ impl SlotPair {
         sender: Sender,
         promised: bool,
     ) -> Result<Progress, QueueError> {
-        let ignored = |why| Ok(Progress { outcome: Outcome::Ignored(why), wake: false });
         if sender.generation != job.members.generation() {
-            return ignored(DiscardReason::OldGeneration);
+            return Progress::ignored(DiscardReason::OldGeneration);
         }
-        let Some((_, bytes)) = job.plan.range(packet) else {
-            job.plan.check(sender.rank, packet, 0)?;
-            return ignored(DiscardReason::Done);
+        let (_, bytes) = job.plan.range(packet).unwrap_or_default();
+        job.plan.check(sender.rank, packet, bytes.into())?;
+        let arithmetic = arithmetic(job, packet);
+        let Some(slot) = self.open(job, packet, sender)? else {
+            return Progress::ignored(DiscardReason::Done);
         };
-        job.plan.check(sender.rank, packet, u64::from(bytes))?;
-        let how = arithmetic(job, packet);
-        let Some(slot) = self.open(job, packet, sender)? else { return ignored(DiscardReason::Done) };
         let contradicts = match &slot.state {
-            State::Empty | State::Ready | State::Unused => return ignored(DiscardReason::Answered),
+            State::Empty | State::Ready | State::Unused => return Progress::ignored(DiscardReason::Answered),
             State::Filling(filling) if filling.is_skipped(sender.rank) => {
-                return ignored(DiscardReason::Repeated);
+                return Progress::ignored(DiscardReason::Repeated);
             }
             State::Filling(filling) => filling.has(sender.rank),
         };
         if contradicts {
             return Err(contradiction(job, packet, sender));
         }
-        slot.skip(how, job.members, sender.rank);
-        Ok(after(slot, how, true, promised))
+        slot.skip(arithmetic, job.members, sender.rank);
+        Ok(progress(slot, arithmetic, true, promised))
     }
 
     /// Apply a new membership: unfinished sums are dropped, because the ranks push them again; results stay.
@@ -323,7 +325,7 @@ impl SlotPair {
 }
 
 /// Why a contribution to an open slot is discarded.
-fn refusal(
+fn discard_reason(
     slot: &Slot,
     job: &JobView<'_>,
     packet: PacketId,
@@ -344,9 +346,10 @@ fn contradiction(job: &JobView<'_>, packet: PacketId, sender: Sender) -> QueueEr
 }
 
 /// The progress of a slot after a change.
-fn after(slot: &mut Slot, how: Arithmetic, moved: bool, promised: bool) -> Progress {
-    let wake = moved && slot.filling_mut().is_some_and(|filling| std::mem::take(&mut filling.held));
-    slot.settle(how, promised);
+fn progress(slot: &mut Slot, arithmetic: Arithmetic, moved: bool, promised: bool) -> Progress {
+    let wake =
+        moved && slot.filling_mut().is_some_and(|filling| std::mem::take(&mut filling.has_held_reader));
+    slot.settle(arithmetic, promised);
     let outcome = match slot.state {
         State::Ready => Outcome::Ready,
         State::Unused => Outcome::Unused,

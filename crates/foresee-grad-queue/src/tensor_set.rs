@@ -36,8 +36,14 @@ impl TensorSet {
             padded[..bytes.len()].copy_from_slice(bytes);
             *word = u64::from_le_bytes(padded);
         }
-        let beyond = set.words.last().is_some_and(|last| last & !tail(tensors) != 0);
-        if beyond { Err(fault) } else { Ok(set) }
+        let has_more = set.words.last().is_some_and(|last| last & !tail(tensors) != 0);
+        if has_more { Err(fault) } else { Ok(set) }
+    }
+
+    /// Check that the set is of a plan with `tensors`.
+    pub(crate) fn check(&self, tensors: u32) -> Result<(), QueueError> {
+        let bytes = self.tensors.div_ceil(8) as usize;
+        if self.tensors == tensors { Ok(()) } else { Err(QueueError::TensorSet { bytes, tensors }) }
     }
 
     /// Encode the set: one byte for each 8 tensors of the plan, padded with zero bits.

@@ -76,21 +76,8 @@ impl Collector {
             let old = generation < self.generation;
             return Ok(if old { Arrival::Discard(DiscardReason::OldGeneration) } else { Arrival::Hold });
         }
-        self.plan.check(rank, packet, bytes)?;
-        let name = || self.plan.name(packet.tensor);
-        let (Some((expected, nth)), Some((offset, _))) = (self.plan.server(packet), self.plan.range(packet))
-        else {
-            return Ok(Arrival::Discard(DiscardReason::Done));
-        };
-        if expected != server {
-            return Err(QueueError::WrongServer {
-                rank,
-                tensor: name(),
-                packet: packet.packet,
-                server,
-                expected,
-            });
-        }
+        let offset = self.plan.check(rank, packet, bytes)?;
+        let nth = self.plan.nth_at(rank, packet, server)?;
         if round > current {
             return Err(QueueError::ServerAhead { server, round, rank, current });
         }
@@ -98,7 +85,12 @@ impl Collector {
             return Ok(Arrival::Discard(DiscardReason::Done));
         };
         if !open.has_ended && !open.pushed.contains(packet.tensor) {
-            return Err(QueueError::UnexpectedSum { server, tensor: name(), round, rank });
+            return Err(QueueError::UnexpectedSum {
+                server,
+                tensor: self.plan.name(packet.tensor),
+                round,
+                rank,
+            });
         }
         let packets = self.plan.packets(packet.tensor).unwrap_or(0);
         let claim = |open: &mut OpenRound| open.claim(packet, packets, server, nth);

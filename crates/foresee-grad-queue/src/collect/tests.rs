@@ -97,7 +97,7 @@ fn sums_beyond_2_to_the_32_bytes_have_the_right_offset() {
     for packet in [whole, whole - 1, (1 << 16) + 1, 1 << 16, 0] {
         let header = header(&collect, 0, A, u32::try_from(packet).unwrap());
         assert_eq!(header.bytes, if packet == whole { 4 } else { u64::from(packet_bytes) });
-        let Arrival::Read(claim) = collect.admit(header).unwrap() else { panic!("it has not landed yet") };
+        let Arrival::Read(claim) = collect.admit(header).unwrap() else { panic!("it was not received yet") };
         assert_eq!(claim.offset(), Some(packet << 16));
         assert!(!collect.receive(claim).tensor);
     }
@@ -165,10 +165,7 @@ fn impossible_messages_are_refused_with_their_facts() {
     let elsewhere = SumHeader { server: ServerId(1 - good.server.0), ..good };
     assert!(matches!(refused(&mut collect, elsewhere), QueueError::WrongServer { .. }));
     let early = refused(&mut collect, SumHeader { round: Round(1), ..good });
-    assert_eq!(
-        early.to_string(),
-        format!("server {} speaks of round 1, but rank 3 is in round 0", good.server)
-    );
+    assert_eq!(early.to_string(), format!("server {} names round 1, but rank 3 is in round 0", good.server));
     let unasked = header(&collect, 0, B, 0);
     assert!(matches!(refused(&mut collect, unasked), QueueError::UnexpectedSum { rank: Rank(3), .. }));
     assert!(matches!(collect.handle_used(S0, Round(0), &set(&[A])), Err(QueueError::ServerAhead { .. })));

@@ -23,10 +23,10 @@ pub(super) struct Lateness {
 }
 
 impl Lateness {
-    /// Packets waited for the window during `waited`, and the link was idle for `dry` of that. Returns the
+    /// Packets waited for the window during `waited`, and the link was idle for `idle` of that. Returns the
     /// extension of the window: 6 ms at most.
-    pub(super) fn handle_wait(&mut self, waited: Nanos, dry: Nanos) -> Nanos {
-        let late = self.late.saturating_add(dry).saturating_sub(Nanos::new(waited.get() / SHARE));
+    pub(super) fn handle_wait(&mut self, waited: Nanos, idle: Nanos) -> Nanos {
+        let late = self.late.saturating_add(idle).saturating_sub(Nanos::new(waited.get() / SHARE));
         self.late = late.min(MOST);
         Nanos::new(self.late.get() / GRAIN * GRAIN)
     }

@@ -57,10 +57,10 @@ impl RateMeter {
             return None;
         }
         let bytes = acked.saturating_sub(before);
-        keep(&mut self.recent, INTERVALS, per_second(bytes, time));
+        push_bounded(&mut self.recent, INTERVALS, per_second(bytes, time));
         self.stretch = (self.stretch.0 + bytes, self.stretch.1.saturating_add(time));
         if self.stretch.1 >= STRETCH_MIN {
-            keep(&mut self.stretches, STRETCHES, per_second(self.stretch.0, self.stretch.1));
+            push_bounded(&mut self.stretches, STRETCHES, per_second(self.stretch.0, self.stretch.1));
             self.stretch = (0, Nanos::ZERO);
         }
         self.recent.iter().max().copied().map(BytesPerSecond::new)
@@ -78,7 +78,7 @@ fn per_second(bytes: u64, time: Nanos) -> u64 {
 }
 
 /// Append `rate`, and drop the oldest beyond `most`.
-fn keep(rates: &mut VecDeque<u64>, most: usize, rate: u64) {
+fn push_bounded(rates: &mut VecDeque<u64>, most: usize, rate: u64) {
     if rates.len() == most {
         rates.pop_front();
     }

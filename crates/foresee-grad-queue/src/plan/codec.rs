@@ -17,7 +17,7 @@
 //! | dtype, class, dimensions, op | 1 each |
 //! | shape, strides | 8 for each entry |
 
-use super::{Plan, PlanConfig, TensorSpec, Wire, fitting};
+use super::{Plan, PlanConfig, TensorSpec, Wire, to_u32};
 use crate::{Dtype, Op, Pattern, QueueError};
 
 const VERSION: u8 = 1;
@@ -27,7 +27,7 @@ impl Plan {
     pub fn encode(&self) -> Vec<u8> {
         let PlanConfig { packet_bytes, wire, pattern } = self.config();
         let mut out = vec![VERSION, wire.code(), 0, 0];
-        let word = |out: &mut Vec<u8>, value: usize| out.extend(fitting(value as u64).to_le_bytes());
+        let word = |out: &mut Vec<u8>, value: usize| out.extend(to_u32(value as u64).to_le_bytes());
         out.extend(packet_bytes.to_le_bytes());
         word(&mut out, pattern.shares().len());
         out.extend(pattern.shares().iter().flat_map(|share| share.to_le_bytes()));
@@ -37,7 +37,7 @@ impl Plan {
             word(&mut out, name.len());
             out.extend(name.as_bytes());
             // At most 64 dimensions, so one byte suffices.
-            let [dimensions, ..] = fitting(shape.len() as u64).to_le_bytes();
+            let [dimensions, ..] = to_u32(shape.len() as u64).to_le_bytes();
             out.extend([dtype.code(), *class, dimensions, op.code()]);
             out.extend(shape.iter().flat_map(|size| size.to_le_bytes()));
             out.extend(strides.iter().flat_map(|stride| stride.to_le_bytes()));

@@ -167,7 +167,7 @@ fn absent_ranks_are_stepped_over_and_minus_zero_survives_them() {
     assert_eq!(bench.skip(2, 1).unwrap().outcome, Outcome::Unused);
     assert_eq!(bench.result(1), None);
     let error = bench.ask(2, 1).unwrap_err();
-    assert_eq!(error.to_string(), "rank 2 both pushes 'w' in round 1 and says that it does not");
+    assert_eq!(error.to_string(), "rank 2 both pushes and skips 'w' in round 1");
 }
 
 #[test]

@@ -125,12 +125,12 @@ impl Slots {
 
     /// What the ranks that are waited for owe to the sums of a round that others have begun.
     pub(crate) fn owed(&self, ticket: &OwedTicket) -> Option<String> {
-        let mut waits = MissingContributions::new(ticket.round());
+        let mut missing = MissingContributions::new(ticket.round());
         for (index, pair) in (0..).zip(&self.pairs) {
             let packet = self.shard.packet(&self.plan, index).expect("it is the shard's");
-            waits.add(packet, pair, ticket.waited_for());
+            missing.add(packet, pair, ticket.waited_for());
         }
-        waits.first().map(|_| waits.describe(&self.plan).to_string())
+        missing.describe(&self.plan)
     }
 
     pub(crate) fn adopt(&mut self, members: Members) {

@@ -28,7 +28,7 @@ PLAN = [TensorSpec(0, "w", "gradient", torch.float32, (4,), (1,), 16, 0)]
 
 @pytest.mark.parametrize(
     ("here", "missing"),
-    [([0], r"ranks 1, 2, 3 to come"), ([0, 2, 3], r"rank 1 to come")],
+    [([0], r"ranks 1, 2, 3 to connect"), ([0, 2, 3], r"rank 1 to connect")],
     ids=["one", "three"],
 )
 def test_missing_ranks_are_named_by_those_that_wait(monkeypatch, here, missing):

@@ -49,7 +49,7 @@ pub(crate) fn server_frame(message: ServerMessage) -> Message {
         ServerMessage::Resumed(resumed) => Message::Resumed(wire::Resumed {
             generation: resumed.generation,
             oldest: resumed.oldest.0,
-            knows: resumed.knows,
+            knows: resumed.has_sums,
         }),
         ServerMessage::Lost(lost) => Message::Lost(wire::Lost { rank: lost.rank.0, why: bounded(&lost.why) }),
         ServerMessage::Members(members) => Message::Members(wire::Members {
@@ -78,7 +78,7 @@ pub(crate) fn server_message(message: Message) -> Result<ServerMessage, Kind> {
         Message::Resumed(resumed) => ServerMessage::Resumed(session::Resumed {
             generation: resumed.generation,
             oldest: Round(resumed.oldest),
-            knows: resumed.knows,
+            has_sums: resumed.knows,
         }),
         Message::Lost(lost) => {
             ServerMessage::Lost(session::LostRank { rank: Rank(lost.rank), why: lost.why })

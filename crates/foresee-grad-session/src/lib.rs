@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The protocol between ranks and servers, as machines that own no thread, lock, socket or clock.
+//! The protocol between ranks and servers, as state machines without threads, locks, sockets and clocks.
 //!
 //! ```text
-//! driver ── handle_connected / message / closed / timeout (now) ──> machine ── poll_action ──> driver
+//! driver ── handle_connected / message / closed / timeout (now) ──> state machine ── poll_action ──> driver
 //! ```
 //!
-//! A machine knows connections, plans and sums by tickets alone: a [`Peer`] is one pair of connections of a rank, an
-//! [`EndTicket`] stands for the end of a round until the slots know of it. So `foresee-grad-exchange` keeps its byte
-//! path and the locks of it, and a test drives a machine alone.
+//! A state machine knows connections, plans and sums by tickets only: a [`Peer`] is one pair of connections of a rank,
+//! and an [`EndTicket`] is the end of a round that the slots have not handled yet. Payload bytes and their locks stay
+//! in `foresee-grad-exchange`, and a test can drive a state machine alone.
 //!
 //! | file | contents |
 //! |---|---|
@@ -15,7 +15,7 @@
 //! | `server` | one job on one server: admission, plan agreement, reconnection, loss, resumption |
 //! | `rank` | one rank: its servers, plan agreement, reconnection, resumption, membership |
 //! | `proposals` | comparison of proposed plans |
-//! | `members` | memberships as bytes |
+//! | `members` | encoding of memberships |
 
 #![deny(
     clippy::disallowed_methods,
@@ -35,5 +35,5 @@ pub use message::{
 };
 pub use rank::{DialFault, RankAction, RankFailure, RankSession, RankSettings, SumAdmission};
 pub use server::{
-    EndTicket, Installation, JobAction, JobSettings, OwedTicket, Peer, RankHello, Role, ServerJob,
+    EndTicket, Installation, JobAction, JobSettings, MissingTicket, Peer, RankHello, Role, ServerJob,
 };

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memberships as bytes of a message: one bit per rank, rank 0 in the lowest bit of the first byte.
+//! Encoding of memberships: one bit per rank, rank 0 in the lowest bit of the first byte.
 //!
-//! `Members` checks them against a world.
+//! `Members::new` validates decoded ranks.
 
 use foresee_grad_queue::Members;
 use foresee_units::Rank;
 
-/// The bytes of a membership, up to the one of its last member.
+/// The bytes of a membership, up to the byte of its last member.
 pub fn to_bits(members: &Members) -> Vec<u8> {
     let mut bits = Vec::new();
     for Rank(rank) in members.iter() {
@@ -29,7 +29,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_membership_survives_its_bits() {
+    fn a_membership_is_decoded_from_its_bits() {
         for world in [1, 8, 9, 70] {
             let odd = (0..world).filter(|rank| rank % 3 != 1 || world == 1).map(Rank);
             let members = Members::new(2, world, odd).unwrap();

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Messages between a rank and a server, as the machines exchange them.
+//! Messages between ranks and servers.
 //!
-//! The driver translates them from and to the frames of `foresee-wire`, which bounds every list and text while it
-//! reads. Plans and sets of tensors stay bytes here until the plan that they belong to is known.
+//! The driver converts them from and to the frames of `foresee-wire`, which bounds every list and text when it reads.
+//! Plans and tensor sets stay encoded here until the plan that they belong to is known.
 
 use std::fmt;
 
@@ -17,38 +17,23 @@ pub const OPEN_ROUNDS_MAX: usize = 4;
 pub enum RankMessage {
     /// A plan that the rank proposes, encoded.
     Plan(Vec<u8>),
-    /// The rank pushes no more in a round.
+    /// The rank pushes no more tensors in a round.
     RoundEnd {
         /// The round.
         round: Round,
-        /// Tensors that the rank did not push in it, as bytes of a set.
+        /// The tensors that the rank did not push in it, as an encoded set.
         absent: Vec<u8>,
     },
-    /// The rank holds everything of a round.
+    /// The rank has all results of a round.
     Got(Round),
-    /// The state of a rank that connects again.
+    /// The state of a rank that reconnects.
     Resume(Resume),
     /// Another server reported the loss of a rank.
     Lost(LostRank),
-    /// The state of a rank after a loss, sent to the first server.
+    /// The state of a rank after a loss, for the first server.
     Known(Known),
-    /// The state that all ranks resume from after a loss.
+    /// The state from which all ranks resume after a loss.
     Change(Change),
-}
-
-impl RankMessage {
-    /// The kind of frame that carries the message, as errors name it.
-    pub const fn kind(&self) -> &'static str {
-        match self {
-            Self::Plan(_) => "PLAN",
-            Self::RoundEnd { .. } => "ROUND_END",
-            Self::Got(_) => "GOT",
-            Self::Resume(_) => "RESUME",
-            Self::Lost(_) => "LOST",
-            Self::Known(_) => "KNOWN",
-            Self::Change(_) => "CHANGE",
-        }
-    }
 }
 
 /// A message of a server.
@@ -63,7 +48,7 @@ pub enum ServerMessage {
     },
     /// The tensors that a round used.
     Used(Used),
-    /// Every rank holds everything of a round.
+    /// Every rank has all results of a round.
     RoundDone(Round),
     /// The answer to [`RankMessage::Resume`].
     Resumed(Resumed),
@@ -71,29 +56,12 @@ pub enum ServerMessage {
     Lost(LostRank),
     /// A new membership that the first server proposes.
     Members(NewMembers),
-    /// The state that all ranks resume from after a loss.
+    /// The state from which all ranks resume after a loss.
     Change(Change),
     /// The server has changed to a new membership.
     Changed(Changed),
-    /// The ranks that the server waits for, as a text.
+    /// The ranks that the server waits for, as text.
     Waiting(String),
-}
-
-impl ServerMessage {
-    /// The kind of frame that carries the message, as errors name it.
-    pub const fn kind(&self) -> &'static str {
-        match self {
-            Self::Plan { .. } => "PLAN",
-            Self::Used(_) => "USED",
-            Self::RoundDone(_) => "ROUND_DONE",
-            Self::Resumed(_) => "RESUMED",
-            Self::Lost(_) => "LOST",
-            Self::Members(_) => "MEMBERS",
-            Self::Change(_) => "CHANGE",
-            Self::Changed(_) => "CHANGED",
-            Self::Waiting(_) => "WAITING",
-        }
-    }
 }
 
 /// The tensors that a round used.
@@ -101,11 +69,11 @@ impl ServerMessage {
 pub struct Used {
     /// The round.
     pub round: Round,
-    /// The tensors, as bytes of a set.
+    /// The tensors, as an encoded set.
     pub used: Vec<u8>,
 }
 
-/// The state of a rank that connects again.
+/// The state of a rank that reconnects.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Resume {
     /// The membership of the rank's plan; 0 if it has none.
@@ -121,20 +89,20 @@ pub struct Resume {
 /// The answer to [`Resume`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resumed {
-    /// The membership of the plan that goes on.
+    /// The membership of the server's plan.
     pub generation: u32,
     /// Rounds before this one are done.
     pub oldest: Round,
-    /// Whether the server still has the sums of the connection that broke.
-    pub knows: bool,
+    /// Whether the server still has the sums that it computed before the connection broke.
+    pub has_sums: bool,
 }
 
-/// A rank that is lost.
+/// A lost rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LostRank {
     /// The rank.
     pub rank: Rank,
-    /// The reason, as a text.
+    /// The reason.
     pub why: String,
 }
 
@@ -147,7 +115,7 @@ pub struct NewMembers {
     pub rank: Rank,
     /// The members, one bit per rank.
     pub live: Vec<u8>,
-    /// The reason, as a text.
+    /// The reason.
     pub why: String,
 }
 
@@ -158,11 +126,11 @@ pub struct Known {
     pub generation: u32,
     /// The oldest round of which the rank retains gradients.
     pub oldest: Round,
-    /// What later rounds used, as far as the rank was told; up to [`OPEN_ROUNDS_MAX`].
+    /// The used tensors of later rounds that the rank has received; up to [`OPEN_ROUNDS_MAX`].
     pub used: Vec<Used>,
 }
 
-/// The state that all ranks resume from after a loss.
+/// The state from which all ranks resume after a loss.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
     /// The new membership.
@@ -171,7 +139,7 @@ pub struct Change {
     pub live: Vec<u8>,
     /// Rounds before this one are done.
     pub oldest: Round,
-    /// What later rounds used, as far as any rank was told; up to [`OPEN_ROUNDS_MAX`].
+    /// The used tensors of later rounds that any rank has received; up to [`OPEN_ROUNDS_MAX`].
     pub used: Vec<Used>,
 }
 
@@ -187,15 +155,15 @@ pub struct Changed {
 /// How a control connection ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Closed {
-    /// The other end left in peace, for this reason.
+    /// The other end said goodbye, for this reason.
     Goodbye(String),
-    /// The other end reported what went wrong.
+    /// The other end reported a fault.
     Refused(Refusal),
     /// The connection broke.
     Broken(String),
-    /// The connection broke because nothing was acknowledged for the whole timeout.
+    /// The connection broke because nothing was acknowledged during the timeout.
     Unacknowledged(String),
-    /// Nothing arrived for the whole timeout.
+    /// Nothing arrived during the timeout.
     Silent(String),
 }
 
@@ -204,7 +172,7 @@ pub enum Closed {
 pub struct Refusal {
     /// The kind, for programs.
     pub code: RefusalCode,
-    /// The rank that it is about.
+    /// The rank concerned.
     pub rank: Option<Rank>,
     /// The reason and the remedy, for people.
     pub text: String,
@@ -213,7 +181,7 @@ pub struct Refusal {
 /// Kinds of refusals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefusalCode {
-    /// A message that is out of turn, or that the plan does not allow.
+    /// A message that is out of order, or that the plan does not allow.
     Protocol,
     /// There is no place for the connection now.
     Busy,
@@ -228,15 +196,20 @@ pub enum RefusalCode {
 }
 
 impl Refusal {
-    /// A refusal that is about no rank in particular.
+    /// A refusal that concerns no particular rank.
     pub fn new(code: RefusalCode, text: impl fmt::Display) -> Self {
         Self { code, rank: None, text: text.to_string() }
     }
 
-    /// The same, about a rank.
+    /// The same refusal, about a rank.
     #[must_use]
     pub fn about(self, rank: Rank) -> Self {
         Self { rank: Some(rank), ..self }
+    }
+
+    /// The refusal of something that the protocol does not allow a rank.
+    pub(crate) fn protocol(rank: Rank, text: impl fmt::Display) -> Self {
+        Self::new(RefusalCode::Protocol, text).about(rank)
     }
 }
 

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One rank's side of the protocol: its servers, the plan, and what may have to be sent again.
 //!
-//! A rank has a control connection and a data connection to each server. It proposes a plan, and hears what all agreed on
-//! (`agree`). A connection that breaks is made again, to the same server or to one that took its place (`reconnect`); then
-//! the rank reports its state and repeats what may be missing (`resume`, `replay`). When another rank is lost it follows
-//! the first server to a new membership (`membership`). `Collector` decides about rounds, tensors and packets (`rounds`).
+//! A rank has a control connection and a data connection to each server. It proposes a plan and receives the one that
+//! all ranks agreed on (`agree`). A broken connection is re-established, to the same server or to its replacement
+//! (`reconnect`); then the rank reports its state and repeats what may be missing (`resume`, `replay`). After the loss
+//! of another rank it follows the first server to a new membership (`membership`). [`Collector`] decides about rounds,
+//! tensors and packets (`rounds`).
 
 mod action;
 mod agree;
@@ -28,7 +29,7 @@ pub use action::{DialFault, RankAction, RankFailure, SumAdmission};
 use agree::Agreement;
 use connection::ServerConnection;
 use membership::Membership;
-use replay::Replay;
+use replay::ReplayBuffer;
 use used::UsedReports;
 
 /// Settings of a rank.
@@ -39,34 +40,34 @@ pub struct RankSettings {
     /// Ranks of the job.
     pub world: u32,
     /// Ranks of its node that exchange as one.
-    pub local: u32,
-    /// The addresses of the servers, as messages name them.
+    pub node_ranks: u32,
+    /// The addresses of the servers, for messages.
     pub servers: Vec<String>,
-    /// The first of them, which are lost with the ranks that they are beside.
-    pub beside: u16,
-    /// Whether connections that break are made again, and another server may take the place of a lost one.
-    pub recover: bool,
-    /// Whether the job goes on without ranks that are lost.
-    pub survives: bool,
-    /// How long a server is looked for.
+    /// How many of them, from the first, are co-located with ranks and are lost with those.
+    pub colocated: u16,
+    /// Whether broken connections are re-established, and another server may replace a lost one.
+    pub recovers: bool,
+    /// Whether the job continues without lost ranks.
+    pub continues_after_loss: bool,
+    /// How long this rank tries to reach a server.
     pub timeout: Nanos,
-    /// How long a control connection has to report why the data connection beside it broke.
+    /// How long a control connection may take to report why the data connection to the same server broke.
     pub heartbeat: Nanos,
     /// The longest attempt to connect.
     pub handshake: Nanos,
     /// How long a server waits for this rank to reconnect.
-    pub reconnect: Nanos,
+    pub grace_period: Nanos,
 }
 
 impl RankSettings {
-    /// Whether another server may take the place of this one.
-    fn may_be_replaced(&self, server: ServerId) -> bool {
-        self.recover && server.0 >= self.beside
+    /// Whether another server may replace this one.
+    fn is_replaceable(&self, server: ServerId) -> bool {
+        self.recovers && server.0 >= self.colocated
     }
 
-    /// Whether gradients are retained until every rank has everything of their round.
+    /// Whether gradients are retained until every rank has all results of their round.
     fn retains(&self) -> bool {
-        self.recover || self.survives
+        self.recovers || self.continues_after_loss
     }
 }
 
@@ -84,32 +85,32 @@ pub struct RankSession {
     /// Servers that were sent this rank's state, until all of them have answered.
     resuming: Vec<ServerId>,
     /// Rounds that other servers report as done; counted once no server is resuming.
-    done_later: Vec<(ServerId, Round)>,
+    deferred_done: Vec<(ServerId, Round)>,
     membership: Membership,
     notices: Vec<String>,
-    replaced: u64,
-    reconnected: u64,
+    replacements: u64,
+    reconnects: u64,
     is_over: bool,
     actions: VecDeque<RankAction>,
 }
 
-/// The plan, and how far this rank is in its rounds.
+/// The plan, and this rank's progress in its rounds.
 #[derive(Debug)]
 struct RankPlan {
     plan: Arc<Plan>,
-    collect: Collector,
-    /// What the last rounds used, oldest first.
+    collector: Collector,
+    /// The used tensors of the last rounds, oldest first.
     used: VecDeque<(Round, TensorSet)>,
     reports: UsedReports,
-    replay: Replay,
+    replay: ReplayBuffer,
     /// Sums of rounds up to this one may have been sent under the membership before the last change.
-    changed_in: Option<Round>,
+    changed_round: Option<Round>,
     /// Sums of rounds up to this one may have been sent by a server that was replaced.
-    replaced_in: Option<Round>,
+    replaced_round: Option<Round>,
 }
 
 impl RankSession {
-    /// A rank that is connected to every server: to these processes of them.
+    /// A rank that is connected to these processes of its servers.
     pub fn new(settings: RankSettings, processes: &[u64]) -> Self {
         Self {
             agreement: Agreement::new(processes.len()),
@@ -118,10 +119,10 @@ impl RankSession {
             settings,
             plan: None,
             resuming: Vec::new(),
-            done_later: Vec::new(),
+            deferred_done: Vec::new(),
             notices: Vec::new(),
-            replaced: 0,
-            reconnected: 0,
+            replacements: 0,
+            reconnects: 0,
             is_over: false,
             actions: VecDeque::new(),
         }
@@ -132,47 +133,47 @@ impl RankSession {
         self.actions.pop_front()
     }
 
-    /// The time at which [`handle_timeout`](Self::handle_timeout) has something to do.
+    /// The time of the next call of [`handle_timeout`](Self::handle_timeout).
     pub fn poll_timeout(&self) -> Option<Nanos> {
         if self.is_over {
             return self.servers.iter().filter_map(ServerConnection::suspicion_timeout).min();
         }
-        let waits = self.ids().filter_map(|server| self.server_timeout(server));
-        waits.chain(self.agreement.timeout()).min()
+        let timeouts = self.connections().filter_map(|(server, _)| self.server_timeout(server));
+        timeouts.chain(self.agreement.timeout()).min()
     }
 
-    /// Time has passed: connections are ended whose server did not report why another one broke, and lost servers are
-    /// dialled or given up.
+    /// Interrupt control connections that did not report why the data connection broke, and dial or give up lost
+    /// servers.
     pub fn handle_timeout(&mut self, now: Nanos) {
-        self.act_on_suspicions(now);
+        self.expire_suspicions(now);
         if !self.is_over {
-            self.act_on_reconnects(now);
+            self.advance_reconnects(now);
             self.extend_agreement(now);
         }
     }
 
-    /// Nothing goes on any more, for a reason of the driver.
+    /// Stop, for a reason of the driver.
     pub fn handle_stopped(&mut self) {
         self.is_over = true;
     }
 
-    /// Whether nothing goes on any more.
+    /// Whether the session has ended.
     pub fn is_over(&self) -> bool {
         self.is_over
     }
 
-    /// Nothing goes on any more, for this reason unless there was one before.
+    /// End the session for this reason, unless it has ended before.
     fn fail(&mut self, failure: RankFailure) {
         if !std::mem::replace(&mut self.is_over, true) {
             self.actions.push_back(RankAction::Fail(failure));
         }
     }
 
-    /// A message of a server, over the pair of connections with this number. A message that comes back is to be reported
-    /// again once something has changed: what it depends on comes from another server.
+    /// Handle a message of a server, over the pair of connections with this number. A returned message depends on
+    /// another server's message: report it again after the next change.
     ///
     /// # Errors
-    /// What the server may not send; nothing goes on then.
+    /// A message that the server may not send; the session ends.
     pub fn handle_message(
         &mut self,
         server: ServerId,
@@ -183,7 +184,7 @@ impl RankSession {
         if !self.is_current(server, pair) {
             return Ok(None);
         }
-        let received = self.receive(server, message, now).map_err(|failure| accuse(server, failure));
+        let received = self.receive(server, message, now).map_err(|failure| blame(server, failure));
         if let Err(failure) = &received {
             self.fail(failure.clone());
         }
@@ -196,8 +197,8 @@ impl RankSession {
         message: ServerMessage,
         now: Nanos,
     ) -> Result<Option<ServerMessage>, RankFailure> {
-        let survives = self.settings.survives;
-        if let Some(connection) = self.servers.get_mut(usize::from(server.0)) {
+        let continues_after_loss = self.settings.continues_after_loss;
+        if let Some(connection) = self.connection_mut(server) {
             connection.waiting = match &message {
                 ServerMessage::Waiting(text) => Some(text.clone()),
                 _ => None,
@@ -205,36 +206,36 @@ impl RankSession {
         }
         match message {
             ServerMessage::Waiting(_) => {}
-            // Of rounds under a membership that does not count any more: repeated, or found anew.
-            ServerMessage::Used(_) | ServerMessage::RoundDone(_) if self.membership.ignores(server) => {}
-            ServerMessage::Lost(lost) if survives => {
-                if server != membership::FIRST {
-                    self.send(membership::FIRST, RankMessage::Lost(lost));
-                }
-            }
-            ServerMessage::Members(members) if survives => self.receive_members(server, members)?,
-            ServerMessage::Change(change) if survives => self.receive_change(server, change)?,
-            ServerMessage::Changed(changed) if survives => {
-                let is_handled = self.receive_changed(server, changed)?;
-                return Ok((!is_handled).then_some(ServerMessage::Changed(changed)));
-            }
+            // Of an earlier membership: the server repeats or recomputes it under the new one.
+            ServerMessage::Used(_) | ServerMessage::RoundDone(_) if self.membership.is_outdated(server) => {}
             ServerMessage::Plan { generation, body } => self.receive_plan(server, generation, body, now)?,
             ServerMessage::Used(used) => self.receive_used(server, used.round, &used.used)?,
             ServerMessage::RoundDone(round) => self.receive_done(server, round)?,
             ServerMessage::Resumed(resumed) => self.receive_resumed(server, resumed, now)?,
-            other => {
-                let why = format!("it sends {}, which is not for this rank", other.kind());
-                let missing = "it may be of another version".into();
-                return Err(RankFailure::ServerLost { server, why, missing });
+            _ if !continues_after_loss => {
+                let what = "changes the membership of a job that ends when a rank is lost";
+                return Err(RankFailure::unexpected(server, what));
+            }
+            ServerMessage::Lost(lost) => {
+                if server != membership::FIRST {
+                    self.send(membership::FIRST, RankMessage::Lost(lost));
+                }
+            }
+            ServerMessage::Members(members) => self.receive_members(server, members)?,
+            ServerMessage::Change(change) => self.receive_change(server, change)?,
+            ServerMessage::Changed(changed) => {
+                let is_handled = self.receive_changed(server, changed)?;
+                return Ok((!is_handled).then_some(ServerMessage::Changed(changed)));
             }
         }
         Ok(None)
     }
 
-    /// Sends a message to a server that knows the job.
+    /// Send a message to a server that knows the job.
     fn send(&mut self, server: ServerId, message: RankMessage) {
-        if let Some(connection) = self.servers.get(usize::from(server.0)).filter(|own| own.is_open()) {
-            self.actions.push_back(RankAction::Send { server, pair: connection.pair, message });
+        if let Some(connection) = self.connection(server).filter(|connection| connection.is_open()) {
+            let pair = connection.pair;
+            self.actions.push_back(RankAction::Send { server, pair, message });
         }
     }
 
@@ -242,27 +243,36 @@ impl RankSession {
         self.plan.as_mut().ok_or(RankFailure::NoPlan)
     }
 
+    /// All servers, with their connections.
+    fn connections(&self) -> impl Iterator<Item = (ServerId, &ServerConnection)> {
+        (0..).map(ServerId).zip(&self.servers)
+    }
+
     fn ids(&self) -> impl Iterator<Item = ServerId> + use<> {
-        (0..self.servers.len()).map(|at| ServerId(u16::try_from(at).expect("there are up to 4096")))
+        (0..).map(ServerId).take(self.servers.len())
+    }
+
+    fn connection(&self, server: ServerId) -> Option<&ServerConnection> {
+        self.servers.get(usize::from(server.0))
+    }
+
+    fn connection_mut(&mut self, server: ServerId) -> Option<&mut ServerConnection> {
+        self.servers.get_mut(usize::from(server.0))
     }
 
     fn is_current(&self, server: ServerId, pair: u32) -> bool {
-        self.servers.get(usize::from(server.0)).is_some_and(|connection| connection.pair == pair)
-    }
-
-    fn are_open(&self) -> bool {
-        self.servers.iter().all(ServerConnection::is_open)
+        self.connection(server).is_some_and(|connection| connection.pair == pair)
     }
 }
 
-/// The failure of a rank for which something that a server sent is the cause.
-fn accuse(server: ServerId, failure: RankFailure) -> RankFailure {
+/// Convert a failure whose cause is a message of a server.
+fn blame(server: ServerId, failure: RankFailure) -> RankFailure {
     match failure {
-        RankFailure::NoPlan => RankFailure::strange(server, "speaks of rounds before a plan"),
-        // A rank may have told servers different things, and no server is to blame.
+        RankFailure::NoPlan => RankFailure::unexpected(server, "names rounds before a plan"),
+        // A rank may have reported different sets to the servers, so no server is at fault.
         RankFailure::Queue(why @ QueueError::UsedDiffers { .. }) => RankFailure::Disagree(why.to_string()),
         RankFailure::Queue(why) => {
-            RankFailure::strange(server, &format!("sends what the plan does not allow ({why})"))
+            RankFailure::unexpected(server, &format!("sends what the plan does not allow ({why})"))
         }
         other => other,
     }

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One job on one server: its ranks, their connections, and how far each of them is.
+//! One job on one server: its ranks, their connections, and their progress.
 //!
 //! A rank has a control connection and a data connection. Once all ranks are connected they agree on a plan (`plan`).
 //! When a connection breaks, the rank may reconnect within a grace period (`reconnect`); then it is lost (`loss`), and
-//! the job ends or goes on without it (`membership`). A job whose server was lost resumes here from the state of its
-//! ranks (`resume`). Ranks that wait for long are told whom they wait for (`waits`).
+//! the job ends or continues without it (`membership`). A job whose server was lost resumes here from the state of its
+//! ranks (`resume`). Long waits are reported to the ranks that wait (`waits`).
 
 mod action;
 mod admit;
@@ -18,11 +18,11 @@ mod waits;
 
 use std::collections::{BTreeMap, VecDeque};
 
-use foresee_grad_queue::{Members, Round, RoundAction, Sender, ServerId, TensorSet};
+use foresee_grad_queue::{Members, QueueError, Round, RoundAction, Sender, ServerId, TensorSet};
 use foresee_units::{Nanos, Rank};
 
-use crate::{RankMessage, Refusal, RefusalCode, Resume, ServerMessage, Used};
-pub use action::{EndTicket, Installation, JobAction, OwedTicket, Peer, Role};
+use crate::{RankMessage, Refusal, Resume, ServerMessage, Used};
+pub use action::{EndTicket, Installation, JobAction, MissingTicket, Peer, Role};
 pub use admit::RankHello;
 use connection::RankConnection;
 use loss::Departure;
@@ -35,20 +35,20 @@ use waits::WaitSnapshot;
 pub struct JobSettings {
     /// The job's name.
     pub name: String,
-    /// The server's place in the list of every rank.
+    /// The server's index in every rank's list.
     pub server: ServerId,
     /// Ranks of the job, 1 to 65535.
     pub world: u32,
-    /// Ranks of each node that exchange as one; they divide the world.
-    pub local: u32,
-    /// Whether the job goes on without ranks that are lost.
-    pub survives: bool,
-    /// How long a control connection has to report why the data connection of the same rank broke.
+    /// Ranks of each node that exchange as one; a divisor of `world`.
+    pub node_ranks: u32,
+    /// Whether the job continues without lost ranks.
+    pub continues_after_loss: bool,
+    /// How long a control connection may take to report why the data connection of the same rank broke.
     pub heartbeat: Nanos,
     /// How long a rank has to reconnect.
-    pub reconnect: Nanos,
-    /// Time between two looks at who waits; a wait is reported at every second look.
-    pub look: Nanos,
+    pub grace_period: Nanos,
+    /// Time between two checks for waiting ranks; every second check reports a wait.
+    pub wait_check_interval: Nanos,
 }
 
 /// A job on a server.
@@ -62,7 +62,7 @@ pub struct ServerJob {
     ranks: BTreeMap<Rank, RankConnection>,
     /// Proposed plans, until every rank has proposed one.
     proposals: BTreeMap<Rank, Vec<u8>>,
-    /// State of ranks that come from a lost server, until every rank has sent its own.
+    /// State of ranks whose server was lost, until every rank has sent its own.
     resumes: BTreeMap<Rank, Resume>,
     plan: Option<ActivePlan>,
     /// Whether the plan came from another server: ranks do not repeat which rounds they have ended.
@@ -73,13 +73,13 @@ pub struct ServerJob {
     members: Option<Members>,
     /// The membership that this server has proposed under this plan.
     decision: Option<Decision>,
-    /// Of the ranks that left in peace, the one with the fewest rounds.
+    /// Of the ranks that said goodbye, the one with the fewest rounds.
     departure: Option<Departure>,
     /// The first round that no rank has ended.
-    front: Round,
+    first_unended: Round,
     waits: Option<WaitSnapshot>,
-    next_look: Nanos,
-    next_start_look: Nanos,
+    next_wait_check: Nanos,
+    next_start_check: Nanos,
     /// Pairs of connections so far.
     pairs: u32,
     has_started: bool,
@@ -91,8 +91,8 @@ impl ServerJob {
     /// A job without ranks, at the time `now`.
     pub fn new(settings: JobSettings, now: Nanos) -> Self {
         Self {
-            next_look: now.saturating_add(settings.look),
-            next_start_look: now,
+            next_wait_check: now.saturating_add(settings.wait_check_interval),
+            next_start_check: now,
             settings,
             ranks: BTreeMap::new(),
             proposals: BTreeMap::new(),
@@ -103,7 +103,7 @@ impl ServerJob {
             members: None,
             decision: None,
             departure: None,
-            front: Round(0),
+            first_unended: Round(0),
             waits: None,
             pairs: 0,
             has_started: false,
@@ -112,12 +112,12 @@ impl ServerJob {
         }
     }
 
-    /// Whether it has ended, or all of its ranks have gone.
+    /// Whether the job has ended, or all of its ranks have gone.
     pub fn is_over(&self) -> bool {
         self.is_over || self.has_started && self.ranks.is_empty()
     }
 
-    /// Ranks that are connected, or may reconnect.
+    /// Number of ranks that are connected, or may reconnect.
     pub fn ranks(&self) -> u32 {
         u32::try_from(self.ranks.len()).unwrap_or(u32::MAX)
     }
@@ -127,24 +127,25 @@ impl ServerJob {
         self.actions.pop_front()
     }
 
-    /// The time at which [`handle_timeout`](Self::handle_timeout) has something to do; `None` once the job is over.
+    /// The time of the next call of [`handle_timeout`](Self::handle_timeout); `None` once the job is over.
     pub fn poll_timeout(&self) -> Option<Nanos> {
         if self.is_over() {
             return None;
         }
         let times = self.ranks.values().filter_map(RankConnection::timeout);
-        Some(times.chain(self.starts().then_some(self.next_start_look)).fold(self.next_look, Nanos::min))
+        let start_check = self.is_starting().then_some(self.next_start_check);
+        Some(times.chain(start_check).fold(self.next_wait_check, Nanos::min))
     }
 
-    /// Time has passed: connections are given up whose rank did not report or reconnect, and waits are reported.
+    /// Give up connections whose rank did not report or reconnect in time, and report waits.
     pub fn handle_timeout(&mut self, now: Nanos) {
-        self.act_on_suspicions(now);
-        self.act_on_absences(now);
-        self.look_at_waits(now);
-        self.look_at_start(now);
+        self.expire_suspicions(now);
+        self.expire_absences(now);
+        self.check_waits(now);
+        self.check_start(now);
     }
 
-    /// A message of a rank. Messages of a pair that was replaced are ignored: the rank repeats what counts.
+    /// Handle a message of a rank. Messages of a replaced pair are ignored: the rank repeats what matters.
     pub fn handle_message(&mut self, peer: Peer, message: RankMessage) {
         if !self.is_current(peer) {
             return;
@@ -158,46 +159,54 @@ impl ServerJob {
         let rank = peer.rank;
         match message {
             RankMessage::Plan(body) => {
-                self.propose(rank, body)?;
+                self.receive_plan(rank, body)?;
                 self.check_departure();
             }
-            RankMessage::RoundEnd { round, absent } => self.begin_end(peer, round, &absent)?,
-            RankMessage::Got(round) => self.got(peer, round)?,
-            RankMessage::Lost(lost) if self.settings.survives => self.lose(lost.rank, &lost.why),
-            RankMessage::Known(known) if self.settings.survives => self.know(rank, known),
-            RankMessage::Change(change) if self.settings.survives => self.change(rank, &change)?,
-            RankMessage::Resume(known) => {
-                self.receive_resume(rank, known)?;
+            RankMessage::RoundEnd { round, absent } => self.receive_round_end(peer, round, &absent)?,
+            RankMessage::Got(round) => self.receive_got(peer, round)?,
+            RankMessage::Resume(state) => {
+                self.receive_resume(rank, state)?;
                 self.check_departure();
             }
-            other => {
-                let text = format!("rank {rank} sends {}, which is not for servers", other.kind());
-                return Err(Refusal::new(RefusalCode::Protocol, text).about(rank));
+            _ if !self.settings.continues_after_loss => {
+                let text =
+                    format!("rank {rank} changes the membership of a job that ends when a rank is lost");
+                return Err(Refusal::protocol(rank, text));
             }
+            RankMessage::Lost(lost) => self.declare_lost(lost.rank, &lost.why),
+            RankMessage::Known(known) => self.receive_known(rank, known),
+            RankMessage::Change(change) => self.receive_change(rank, &change)?,
         }
         Ok(())
     }
 
-    /// A rank broke the protocol in a way that only the driver can see: the job ends.
+    /// End the job: a rank violated the protocol in a way that only the driver can detect.
     pub fn handle_violation(&mut self, peer: Peer, why: &str) {
         if self.is_current(peer) {
-            self.end(&Refusal::new(RefusalCode::Protocol, why).about(peer.rank));
+            self.end(&Refusal::protocol(peer.rank, why));
         }
     }
 
-    /// Whether the pair of connections is the present one of its rank.
+    /// Whether this is the current pair of connections of its rank.
     pub fn is_current(&self, peer: Peer) -> bool {
         self.ranks.get(&peer.rank).is_some_and(|connection| connection.pair == peer.pair)
     }
 
-    /// A rank has ended a round: the slots learn first which tensors it skipped.
-    fn begin_end(&mut self, peer: Peer, round: Round, absent: &[u8]) -> Result<(), Refusal> {
-        let sender = self.sender(peer.rank, round)?;
+    /// The connections of a rank, if this pair is current.
+    fn current_mut(&mut self, peer: Peer) -> Option<&mut RankConnection> {
+        self.ranks.get_mut(&peer.rank).filter(|connection| connection.pair == peer.pair)
+    }
+
+    /// Handle a rank's end of a round: the slots must handle the skipped tensors first.
+    fn receive_round_end(&mut self, peer: Peer, round: Round, absent: &[u8]) -> Result<(), Refusal> {
+        let rank = peer.rank;
+        let sender = self.sender(rank, round)?;
         let Some(plan) = &self.plan else { return Ok(()) };
         let skipped = TensorSet::from_bytes(absent, plan.plan.tensors()).map_err(|why| {
-            let text =
-                format!("rank {} ends round {round} with a set that is not its plan's: {why}", peer.rank);
-            Refusal::new(RefusalCode::Protocol, text).about(peer.rank)
+            Refusal::protocol(
+                rank,
+                format!("rank {rank} ends round {round} with a set of another plan: {why}"),
+            )
         })?;
         let promised = plan.rounds.used(round).cloned();
         let ticket = EndTicket { peer, plan: plan.first_generation, sender, skipped, promised };
@@ -205,7 +214,7 @@ impl ServerJob {
         Ok(())
     }
 
-    /// The slots know which tensors a rank skipped in a round that it has ended.
+    /// The slots have handled the tensors that a rank skipped in a round.
     pub fn handle_skipped(&mut self, ticket: &EndTicket) {
         if let Err(refusal) = self.end_round(ticket) {
             self.end(&refusal);
@@ -219,19 +228,19 @@ impl ServerJob {
         };
         plan.rounds.handle_end(ticket.sender, &ticket.skipped).map_err(violation(rank))?;
         self.announce();
-        if let Some(connection) = self.ranks.get_mut(&rank).filter(|own| own.pair == ticket.peer.pair) {
+        if let Some(connection) = self.current_mut(ticket.peer) {
             connection.next = connection.next.max(round.next());
-            self.front = self.front.max(round.next());
+            self.first_unended = self.first_unended.max(round.next());
         }
         self.check_in_step()?;
         self.check_departure();
         Ok(())
     }
 
-    fn got(&mut self, peer: Peer, round: Round) -> Result<(), Refusal> {
+    fn receive_got(&mut self, peer: Peer, round: Round) -> Result<(), Refusal> {
         let sender = self.sender(peer.rank, round)?;
         if let Some(connection) = self.ranks.get_mut(&peer.rank) {
-            // What is sent to it arrives.
+            // Sums reach the rank over its data connection.
             connection.silences = 0;
         }
         let Some(plan) = &mut self.plan else { return Ok(()) };
@@ -240,17 +249,16 @@ impl ServerJob {
         Ok(())
     }
 
-    /// The membership under which a rank speaks of a round.
+    /// The sender of a message about a round, with its membership.
     fn sender(&self, rank: Rank, round: Round) -> Result<Sender, Refusal> {
         let generation = self.ranks.get(&rank).map_or(0, |connection| connection.generation);
         if self.plan.is_none() {
-            let text = format!("rank {rank} speaks of rounds before a plan");
-            return Err(Refusal::new(RefusalCode::Protocol, text).about(rank));
+            return Err(Refusal::protocol(rank, format!("rank {rank} names rounds before a plan")));
         }
         Ok(Sender { rank, generation, round })
     }
 
-    /// Sends every rank what was found of rounds, after the slots know which rounds are done.
+    /// Send all ranks the progress of rounds, after the slots learn which rounds are done.
     fn announce(&mut self) {
         let Some(plan) = &mut self.plan else { return };
         let found: Vec<RoundAction> = std::iter::from_fn(|| plan.rounds.poll_action()).collect();
@@ -264,7 +272,7 @@ impl ServerJob {
         }
     }
 
-    /// Sends a message to every rank that is connected.
+    /// Send a message to every connected rank.
     fn broadcast(&mut self, message: &ServerMessage) {
         let peers: Vec<Peer> = self.connected().collect();
         for peer in peers {
@@ -283,7 +291,7 @@ impl ServerJob {
     }
 }
 
-/// The refusal of something that the plan or the rounds do not allow a rank.
-fn violation(rank: Rank) -> impl Fn(foresee_grad_queue::QueueError) -> Refusal {
-    move |why| Refusal::new(RefusalCode::Protocol, why).about(rank)
+/// The refusal of a message that the plan or the rounds do not allow.
+fn violation(rank: Rank) -> impl Fn(QueueError) -> Refusal {
+    move |why| Refusal::protocol(rank, why)
 }

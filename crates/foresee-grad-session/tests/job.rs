@@ -37,11 +37,11 @@ impl Driver {
             name: "run".into(),
             server: ServerId(0),
             world,
-            local: 1,
-            survives: false,
+            node_ranks: 1,
+            continues_after_loss: false,
             heartbeat: Nanos::from_millis(100),
-            reconnect: Nanos::from_millis(300),
-            look: Nanos::from_secs(5),
+            grace_period: Nanos::from_millis(300),
+            wait_check_interval: Nanos::from_secs(5),
         };
         Self { job: ServerJob::new(settings, Nanos::ZERO), plans: Vec::new(), closed: Vec::new() }
     }
@@ -52,9 +52,9 @@ impl Driver {
             let hello = RankHello {
                 rank: Rank(rank),
                 world,
-                local: 1,
-                target: 0,
-                survives: false,
+                node_ranks: 1,
+                server: 0,
+                continues_after_loss: false,
                 process: u64::from(rank) + 100,
                 reconnects: true,
                 role,
@@ -139,5 +139,5 @@ fn a_rank_that_leaves_owing_a_round_is_named_although_one_before_it_owed_none() 
     driver.close(peers[2], Closed::Goodbye("the rank is done".into()));
     let (_, reason) = driver.closed.iter().find(|(peer, _)| *peer == peers[0]).expect("it is told");
     let text = reason.as_ref().unwrap().to_string();
-    assert!(text.contains("rank 2 of job 'run' has left"), "{text}");
+    assert!(text.contains("rank 2 of job 'run' left"), "{text}");
 }

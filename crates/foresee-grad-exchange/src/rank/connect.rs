@@ -112,7 +112,7 @@ fn settings(options: &RankOptions) -> RankSettings {
         timeout: options.timeouts.timeout,
         heartbeat: options.timeouts.heartbeat,
         handshake: options.timeouts.handshake,
-        reconnect: options.timeouts.reconnect,
+        grace_period: options.timeouts.reconnect,
     }
 }
 

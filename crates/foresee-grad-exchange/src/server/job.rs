@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use foresee_grad_queue::{PACKET_BYTES_MAX, ServerId};
 use foresee_grad_session::{
-    EndTicket, Installation, JobAction, JobSettings, OwedTicket, Peer, RankHello, Refusal, RefusalCode, Role,
-    ServerJob,
+    EndTicket, Installation, JobAction, JobSettings, MissingTicket, Peer, RankHello, Refusal, RefusalCode,
+    Role, ServerJob,
 };
 use foresee_units::{Bytes, Nanos, Rank};
 use foresee_wire::{CAN_RECONNECT, Connection, Hello, Link, Message, WireError};

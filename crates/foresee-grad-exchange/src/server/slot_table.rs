@@ -13,7 +13,7 @@ use foresee_grad_queue::{
     ParkBudget, Plan, Progress, QueueError, Round, Sender, ServerId, Shard, SlotPair, Sum, TensorId, Verdict,
     Waits,
 };
-use foresee_grad_session::{EndTicket, Installation, OwedTicket};
+use foresee_grad_session::{EndTicket, Installation, MissingTicket};
 use foresee_units::{Bytes, Dtype, Rank};
 use foresee_wire::{Header, Kind};
 
@@ -239,7 +239,7 @@ impl SlotTable {
         let mut waits = Waits::new(ticket.round());
         for (index, slot) in (0..).zip(&self.slots) {
             if let Some(packet) = self.shard.packet(&self.plan, index) {
-                waits.add(packet, &lock(slot), ticket.waited_for());
+                waits.add(packet, &lock(slot), &ticket.awaited);
             }
         }
         waits

@@ -1,88 +1,88 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a rank's machine asks of its driver, and why it fails.
+//! Actions of a rank for its driver, and reasons of failure.
 
 use foresee_grad_queue::{Claim, QueueError, Round, ServerId, TensorId};
 use foresee_units::{Nanos, Rank};
 
 use crate::RankMessage;
 
-/// What the driver is to do.
+/// An action for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RankAction {
     /// Send a message over the control connection of a pair.
     Send {
-        /// To whom.
+        /// The receiver.
         server: ServerId,
-        /// Which pair of connections.
+        /// The pair of connections.
         pair: u32,
         /// The message.
         message: RankMessage,
     },
     /// Close both connections to a server.
     Close(ServerId),
-    /// End the control connection to a server, so that its reader reports why.
+    /// End the control connection to a server, so that its reader reports the reason.
     Interrupt(ServerId),
-    /// Other servers are open than before.
+    /// The set of open servers has changed.
     Route,
-    /// Offer a gradient to one server, under this membership.
+    /// Offer a gradient to one server.
     Offer {
-        /// To whom.
+        /// The server.
         server: ServerId,
-        /// Of which round.
+        /// The gradient's round.
         round: Round,
         /// The tensor.
         tensor: TensorId,
-        /// The membership.
+        /// The membership under which it is sent.
         generation: u32,
     },
-    /// Gradients of rounds before this one need not be retained.
+    /// Gradients of rounds before this one need no longer be retained.
     Forget(Round),
     /// Dial both connections to a server, once; then report [`begin_pair`](super::RankSession::begin_pair) and
     /// [`handle_connected`](super::RankSession::handle_connected), or
     /// [`handle_not_connected`](super::RankSession::handle_not_connected).
     Dial {
-        /// To whom.
+        /// The server.
         server: ServerId,
         /// The longest attempt.
         within: Nanos,
-        /// When it ends at the latest.
+        /// The latest end of the attempt.
         until: Nanos,
     },
-    /// Nothing goes on any more.
+    /// The session has ended.
     Fail(RankFailure),
 }
 
-/// Why a rank cannot go on, or may not do something.
+/// Why a session ends, or a call is refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RankFailure {
     /// A server is lost.
     ServerLost {
-        /// Which.
+        /// The server.
         server: ServerId,
-        /// What was seen of it last.
+        /// The reason.
         why: String,
-        /// What was still wanted of it.
+        /// The results that are missing.
         missing: String,
     },
     /// A rank is lost, as a server reports.
     RankLost {
-        /// Which.
+        /// The rank.
         rank: Rank,
-        /// What the server saw.
+        /// The reason.
         why: String,
-        /// What was still wanted.
+        /// The results that are missing.
         missing: String,
     },
-    /// Ranks do not train the same model, or not together.
+    /// Ranks train different models, or are not in step.
     Disagree(String),
-    /// A server refused something of this rank.
+    /// A server refused a message of this rank.
     Refused {
-        /// Which.
+        /// The server.
         server: ServerId,
-        /// Its words.
+        /// The text of the refusal.
         why: String,
     },
-    /// Something that the plan does not allow.
+    /// A message or call that the plan does not allow.
     Queue(QueueError),
     /// There is no plan yet.
     NoPlan,
@@ -96,8 +96,8 @@ pub enum RankFailure {
 }
 
 impl RankFailure {
-    /// A server did what none of this version does.
-    pub(super) fn strange(server: ServerId, what: &str) -> Self {
+    /// A server sent what no server of this version sends.
+    pub(super) fn unexpected(server: ServerId, what: &str) -> Self {
         let why = format!("it {what}; it may be of another version");
         Self::ServerLost { server, why, missing: "this is a defect of one of the two".into() }
     }
@@ -106,24 +106,24 @@ impl RankFailure {
 /// Why a server could not be connected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DialFault {
-    /// A later attempt would end alike.
+    /// A later attempt would fail in the same way.
     Permanent,
-    /// No program listens there.
-    NobodyThere,
+    /// No program listens at the address.
+    NotListening,
     /// A later attempt may succeed.
     Temporary,
 }
 
-/// What becomes of a sum that a server is about to send.
+/// What the driver does with a sum that a server is about to send.
 #[derive(Debug)]
 pub enum SumAdmission {
-    /// Read it, of this round, and report [`handle_arrived`](super::RankSession::handle_arrived) or
-    /// [`handle_cut`](super::RankSession::handle_cut).
+    /// Read it, of this round, and report [`handle_received`](super::RankSession::handle_received) or
+    /// [`handle_interrupted`](super::RankSession::handle_interrupted).
     Read(Claim, Round),
-    /// Read it to nowhere.
+    /// Read and discard it.
     Discard,
-    /// The same: it was there already, and counts once more.
+    /// Read and discard it: its bytes are present, and only its receipt counts.
     Confirmed,
-    /// Ask again once something has changed.
-    Later,
+    /// Ask again after the next change.
+    Retry,
 }

@@ -1,31 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections that break: notice, dial again for up to the timeout, report this rank's state.
+//! Broken connections: detect them, dial again until the timeout, report this rank's state.
 //!
 //! ```text
-//! lost ──> dial, for up to the timeout ──> RESUME ──> the same server: RESUMED at once ──> push and end again what has not arrived
-//!                                             └─────> another: RESUMED once every rank has reported ──> push and end all again
+//! lost ──> dial, until the timeout ──> RESUME ──> same server: RESUMED at once ──> push and end again what has not arrived
+//!                                         └─────> replacement: RESUMED once every rank has reported ──> push and end all again
 //! ```
 //!
-//! All ranks do this on their own, and meet at a new server. No server takes the place of one beside a rank, which dies with
-//! it, and one that leaves or reports a fault has a reason that stays. Nor is a connection made again forever that breaks
-//! before anything has come over it: this rank counts, since its server knows less of what has arrived.
+//! All ranks do this independently, and meet at a replacement. No server replaces one that is co-located with a rank. A
+//! server that says goodbye or reports a fault is not dialled again. A connection that repeatedly breaks before a sum
+//! arrives is given up by the rank, because the server knows less about what has arrived.
 
 use foresee_grad_queue::ServerId;
 use foresee_units::Nanos;
 
-use super::connection::{Breaks, ConnectionState, Dial, Suspicion};
+use super::connection::{ConnectionState, Dial, ServerConnection, Suspicion};
 use super::{DialFault, RankAction, RankFailure, RankSession, RankSettings};
 use crate::{Closed, RankMessage, RefusalCode, Resume};
 
-/// Pause between two attempts at a server.
+/// Pause between two attempts to connect.
 const RETRY: Nanos = Nanos::from_millis(100);
 
-/// The reader of a control connection that was ended reports it within this time.
+/// Within this time the reader of an interrupted control connection reports its end.
 const INTERRUPT: Nanos = Nanos::from_secs(2);
 
 impl RankSession {
-    /// A data connection broke; `is_silence`: because nothing was acknowledged. The control connection of the same server
-    /// mostly knows better why, and is given the time of a heartbeat to report it.
+    /// Handle a broken data connection. `is_silence`: nothing was acknowledged. The control connection of the same server
+    /// usually knows the reason better, and has the time of a heartbeat to report it.
     pub fn handle_data_closed(
         &mut self,
         server: ServerId,
@@ -38,69 +38,68 @@ impl RankSession {
             return;
         }
         let until = now.saturating_add(self.settings.heartbeat);
-        let Some(connection) = self.servers.get_mut(usize::from(server.0)) else { return };
+        let Some(connection) = self.connection_mut(server) else { return };
         if connection.state != ConnectionState::Lost {
             connection.suspicion.get_or_insert_with(|| Suspicion { until, why: why.to_owned(), is_silence });
         }
     }
 
-    /// Ends control connections that had time to report why the data connection beside them broke.
-    pub(super) fn act_on_suspicions(&mut self, now: Nanos) {
+    /// Interrupt control connections that did not report in time why the data connection broke.
+    pub(super) fn expire_suspicions(&mut self, now: Nanos) {
         for (server, connection) in self.ids().zip(&mut self.servers) {
             if let Some(suspicion) = connection.suspicion.as_mut().filter(|suspicion| suspicion.until <= now)
             {
-                // Its reader reports the end, as any other.
+                // The reader then reports the end of the connection.
                 suspicion.until = now.saturating_add(INTERRUPT);
                 self.actions.push_back(RankAction::Interrupt(server));
             }
         }
     }
 
-    /// The control connection to a server ended.
+    /// Handle the end of the control connection to a server.
     pub fn handle_closed(&mut self, server: ServerId, pair: u32, closed: Closed, now: Nanos) {
         if !self.is_current(server, pair) {
             return;
         }
-        let noticed = self.noticed();
+        let silent_server = self.silent_server();
         let (missing, lost_servers) = (self.missing(), self.lost_servers());
-        let is_replaced = self.settings.may_be_replaced(server);
-        let (timeout, recover) = (self.settings.timeout, self.settings.recover);
-        let Some(connection) = self.servers.get_mut(usize::from(server.0)) else { return };
+        let is_replaceable = self.settings.is_replaceable(server);
+        let (rank, timeout, recovers) = (self.settings.rank, self.settings.timeout, self.settings.recovers);
+        let Some(connection) = self.connection_mut(server) else { return };
         let suspicion = connection.suspicion.take();
         if matches!(closed, Closed::Broken(_) | Closed::Unacknowledged(_) | Closed::Silent(_)) {
-            connection.breaks.count(suspicion.as_ref().is_some_and(|suspicion| suspicion.is_silence), now);
+            connection.breaks.add(suspicion.as_ref().is_some_and(|suspicion| suspicion.is_silence), now);
         }
-        let Breaks { times, .. } = connection.breaks;
-        let may_be_silent = connection.breaks.may_be_silent();
-        let endless = connection.breaks.endless(timeout, now);
+        let breaks = connection.breaks;
         let lost = |why| RankFailure::ServerLost { server, why, missing: missing.clone() };
         let suspected = |why: String| suspicion.map_or(why, |suspicion| suspicion.why);
         let (mut failure, mut reconnects) = match closed {
             Closed::Goodbye(reason) => (lost(format!("it left: {reason}")), false),
-            Closed::Broken(why) => (lost(suspected(why)), recover && may_be_silent),
-            Closed::Unacknowledged(why) => (lost(suspected(why)), is_replaced),
-            Closed::Silent(why) => (lost(why), is_replaced),
+            Closed::Broken(why) => (lost(suspected(why)), recovers && breaks.may_retry_silence()),
+            Closed::Unacknowledged(why) => (lost(suspected(why)), is_replaceable),
+            Closed::Silent(why) => (lost(why), is_replaceable),
             Closed::Refused(refusal) => match (refusal.code, refusal.rank) {
-                (RefusalCode::Lost, Some(rank)) => {
+                (RefusalCode::Lost, Some(lost_rank)) => {
                     let why = format!("{}{lost_servers}", refusal.text);
-                    let lost = RankFailure::RankLost { rank, why, missing: missing.clone() };
-                    // Others saw the end of a connection; where this rank ended it, it knows why.
-                    let own = noticed.filter(|_| rank == self.settings.rank);
+                    let lost = RankFailure::RankLost { rank: lost_rank, why, missing: missing.clone() };
+                    // Others only saw this rank's connection end; this rank knows why it ended it.
+                    let own = silent_server.filter(|_| lost_rank == rank);
                     (own.unwrap_or(lost), false)
                 }
                 (RefusalCode::Plan, _) => (RankFailure::Disagree(refusal.text), false),
                 (code, _) => {
                     let refused = RankFailure::Refused { server, why: refusal.text };
-                    (refused, code == RefusalCode::Closing && is_replaced)
+                    (refused, code == RefusalCode::Closing && is_replaceable)
                 }
             },
         };
         if let (RankFailure::ServerLost { why, .. }, Some(time)) =
-            (&mut failure, endless.filter(|_| reconnects))
+            (&mut failure, breaks.exhausted(timeout, now).filter(|_| reconnects))
         {
             *why = format!(
-                "{why}; connections to it broke {times} times within {time}, and nothing came over any of them: look for \
-                 something on the way that ends connections once they carry data"
+                "{why}; connections to it broke {} times within {time} before a sum arrived; check the network path for a \
+                 device that ends connections once they carry data",
+                breaks.count
             );
             reconnects = false;
         }
@@ -110,152 +109,146 @@ impl RankSession {
             let (RankFailure::ServerLost { why, .. } | RankFailure::Refused { why, .. }) = failure else {
                 return;
             };
-            self.lose(server, &why, now);
+            self.begin_reconnect(server, &why, now);
         }
     }
 
-    /// The server whose silence over its data connection this rank has noticed, and is about to give up.
-    fn noticed(&self) -> Option<RankFailure> {
-        self.ids().zip(&self.servers).find_map(|(server, connection)| {
+    /// The failure of a server that acknowledges nothing over its data connection, and is about to be given up.
+    fn silent_server(&self) -> Option<RankFailure> {
+        self.connections().find_map(|(server, connection)| {
             let suspicion = connection.suspicion.as_ref().filter(|suspicion| suspicion.is_silence)?;
             Some(RankFailure::ServerLost { server, why: suspicion.why.clone(), missing: self.missing() })
         })
     }
 
-    /// A server is not there any more: it is dialled.
-    fn lose(&mut self, server: ServerId, why: &str, now: Nanos) {
-        // The first attempts are short: what was sent while the way was broken is sent again too late.
+    fn begin_reconnect(&mut self, server: ServerId, why: &str, now: Nanos) {
+        // The first attempts are short: packets lost during the outage are retransmitted too late.
         let dial = self.next_dial(self.settings.heartbeat, now);
-        if let Some(connection) = self.servers.get_mut(usize::from(server.0)) {
+        if let Some(connection) = self.connection_mut(server) {
             connection.lose(why, now);
             connection.dial = Some(dial);
         }
         self.actions.extend([RankAction::Close(server), RankAction::Route]);
         self.resuming.retain(|other| *other != server);
-        // A round that it reported as done may be one that the next server sums once more.
-        self.done_later.retain(|(other, _)| *other != server);
+        // A replacement may sum a round once more that the lost server reported as done.
+        self.deferred_done.retain(|(other, _)| *other != server);
         if let Some(plan) = &mut self.plan {
             plan.reports.forget(server);
         }
         self.agreement.forget(server);
-        if let Err(failure) = self.act_on_answers(now) {
+        if let Err(failure) = self.apply_answers(now) {
             self.fail(failure);
         }
-        self.act_on_reconnects(now);
+        self.advance_reconnects(now);
     }
 
     fn next_dial(&self, within: Nanos, at: Nanos) -> Dial {
         Dial { at: Some(at), within: within.saturating_add(within).min(self.settings.handshake) }
     }
 
-    /// For how long a server is looked for: where none takes its place, no longer than it keeps this rank's own.
-    fn patience(&self, server: ServerId) -> Nanos {
-        let RankSettings { timeout, reconnect, heartbeat, .. } = self.settings;
-        if self.settings.may_be_replaced(server) {
+    /// How long a server is dialled; if it cannot be replaced, no longer than it waits for this rank.
+    fn dial_time(&self, server: ServerId) -> Nanos {
+        let RankSettings { timeout, grace_period, heartbeat, .. } = self.settings;
+        if self.settings.is_replaceable(server) {
             timeout
         } else {
-            timeout.min(reconnect.saturating_add(heartbeat))
+            timeout.min(grace_period.saturating_add(heartbeat))
         }
     }
 
     /// When a server is given up.
-    fn last_time(&self, server: ServerId) -> Nanos {
-        let lost = self.servers.get(usize::from(server.0)).and_then(|connection| connection.lost.as_ref());
-        lost.map_or(Nanos::ZERO, |(at, _)| at.saturating_add(self.patience(server)))
+    fn dial_deadline(&self, server: ServerId) -> Nanos {
+        let lost = self.connection(server).and_then(|connection| connection.lost.as_ref());
+        lost.map_or(Nanos::ZERO, |(at, _)| at.saturating_add(self.dial_time(server)))
     }
 
-    /// When something is to be done about a server.
+    /// The next timeout of a server.
     pub(super) fn server_timeout(&self, server: ServerId) -> Option<Nanos> {
-        let connection = self.servers.get(usize::from(server.0))?;
+        let connection = self.connection(server)?;
         let dial = connection.dial.and_then(|dial| dial.at);
         let is_resuming = matches!(connection.state, ConnectionState::Resuming(_));
-        let given_up = is_resuming.then(|| self.last_time(server));
+        let given_up = is_resuming.then(|| self.dial_deadline(server));
         connection.suspicion_timeout().into_iter().chain(dial).chain(given_up).min()
     }
 
-    /// Dials servers whose time has come, and gives up those that go on with nothing.
-    pub(super) fn act_on_reconnects(&mut self, now: Nanos) {
+    /// Dial the servers that are due, and give up a replacement that did not resume in time.
+    pub(super) fn advance_reconnects(&mut self, now: Nanos) {
         for server in self.ids() {
-            let until = self.last_time(server);
-            let time = self.patience(server);
-            let Some(connection) = self.servers.get_mut(usize::from(server.0)) else { continue };
+            let until = self.dial_deadline(server);
+            let time = self.dial_time(server);
+            let Some(connection) = self.connection_mut(server) else { continue };
             if matches!(connection.state, ConnectionState::Resuming(_)) && until <= now {
-                let why = format!("somebody came in its place, and not every rank to it within {time}");
+                let why =
+                    format!("a server replaced it, and not every rank connected to that one within {time}");
                 self.give_up(server, &why);
                 return;
             }
             if let Some(dial) = connection.dial.as_mut().filter(|dial| dial.at.is_some_and(|at| at <= now)) {
                 dial.at = None;
-                self.actions.push_back(RankAction::Dial { server, within: dial.within, until });
+                let within = dial.within;
+                self.actions.push_back(RankAction::Dial { server, within, until });
             }
         }
     }
 
-    /// A lost server for good.
     fn give_up(&mut self, server: ServerId, why: &str) {
-        let lost = self.servers.get(usize::from(server.0)).and_then(|connection| connection.lost.as_ref());
-        let first = lost.map_or("", |(_, why)| why.as_str());
+        let first = self.connection(server).map_or("", ServerConnection::loss_reason);
         let why = format!("{first}; {why}");
         self.fail(RankFailure::ServerLost { server, why, missing: self.missing() });
     }
 
-    /// An attempt to connect has failed.
+    /// Handle a failed attempt to connect.
     pub fn handle_not_connected(&mut self, server: ServerId, fault: DialFault, why: &str, now: Nanos) {
-        let Some(dial) = self.servers.get(usize::from(server.0)).and_then(|connection| connection.dial)
-        else {
-            return;
-        };
-        if self.is_over {
-            return;
-        }
-        let is_gone = fault == DialFault::NobodyThere && !self.settings.may_be_replaced(server);
+        let dial = self.connection(server).and_then(|connection| connection.dial);
+        let Some(dial) = dial.filter(|_| !self.is_over) else { return };
+        let is_gone = fault == DialFault::NotListening && !self.settings.is_replaceable(server);
         if fault == DialFault::Permanent || is_gone {
             return self.give_up(server, why);
         }
-        let again = now.saturating_add(RETRY);
-        if again >= self.last_time(server) {
-            let time = self.patience(server);
-            return self.give_up(server, &format!("nobody came in its place within {time}: {why}"));
+        let retry = now.saturating_add(RETRY);
+        if retry >= self.dial_deadline(server) {
+            let time = self.dial_time(server);
+            return self.give_up(server, &format!("no server replaced it within {time}: {why}"));
         }
-        let next = self.next_dial(dial.within, again);
+        let next = self.next_dial(dial.within, retry);
         self.servers[usize::from(server.0)].dial = Some(next);
     }
 
-    /// An attempt to connect has succeeded. Returns the number of the new pair; `None` if it is of no more use.
+    /// Begin a new pair of connections and return its number; `None` if the session has ended.
     pub fn begin_pair(&mut self, server: ServerId) -> Option<u32> {
         if self.is_over {
             return None;
         }
-        let connection = self.servers.get_mut(usize::from(server.0))?;
+        let connection = self.connection_mut(server)?;
         connection.pair += 1;
         Some(connection.pair)
     }
 
-    /// A new pair of connections to a server is there, to this process of it: it is sent this rank's state.
+    /// Handle a new pair of connections to this process of a server: send it this rank's state.
     pub fn handle_connected(&mut self, server: ServerId, process: u64, now: Nanos) {
-        let known = match &self.plan {
-            Some(plan) => Resume {
-                generation: plan.collect.generation(),
-                oldest: plan.collect.oldest_retained(),
-                live: self.membership.live.clone(),
-                body: plan.plan.encode(),
-            },
-            None => Resume::default(),
-        };
+        let state = self.plan.as_ref().map_or_else(Resume::default, |plan| Resume {
+            generation: plan.collector.generation(),
+            oldest: plan.collector.oldest_retained(),
+            live: self.membership.live.clone(),
+            body: plan.plan.encode(),
+        });
         let proposed = self.agreement.proposed.get(usize::from(server.0)).cloned().flatten();
-        let Some(connection) = self.servers.get_mut(usize::from(server.0)) else { return };
-        connection.present = process;
+        let has_plan = self.plan.is_some();
+        let Some(connection) = self.connection_mut(server) else { return };
+        connection.current_process = process;
         connection.dial = None;
+        if has_plan {
+            connection.state = ConnectionState::Resuming(None);
+        }
         let pair = connection.pair;
-        let messages = [RankMessage::Resume(known)].into_iter();
+        let messages = [RankMessage::Resume(state)].into_iter();
         let messages = messages.chain(proposed.map(|body| RankMessage::Plan(body.to_vec())));
         self.actions.extend(messages.map(|message| RankAction::Send { server, pair, message }));
-        if self.plan.is_some() {
-            connection.state = ConnectionState::Resuming(None);
+        if has_plan {
             self.resuming.push(server);
             self.actions.push_back(RankAction::Route);
         } else {
-            // Whatever plan comes is answered to the proposal that was just repeated.
+            // Any plan that arrives answers the repeated proposal.
             self.reopen(server, now);
         }
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the driver and its callers may ask: the plan, connections, counts, and what is still wanted.
+//! Status of a rank for its driver: plan, connections, counters, and missing results.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use super::connection::{ConnectionState, ServerConnection};
 use super::{RankPlan, RankSession};
 
 impl RankSession {
-    /// What `Collector` knows of the plan's rounds.
-    pub fn collect(&self) -> Option<&Collector> {
-        self.plan.as_ref().map(|plan| &plan.collect)
+    /// The state of the plan's rounds.
+    pub fn collector(&self) -> Option<&Collector> {
+        self.plan.as_ref().map(|plan| &plan.collector)
     }
 
     /// The plan.
@@ -22,108 +22,108 @@ impl RankSession {
 
     /// Whether a server is connected and knows the job.
     pub fn is_open(&self, server: ServerId) -> bool {
-        self.servers.get(usize::from(server.0)).is_some_and(ServerConnection::is_open)
+        self.connection(server).is_some_and(ServerConnection::is_open)
     }
 
-    /// The number of the present pair of connections to a server.
+    /// The number of the current pair of connections to a server.
     pub fn pair(&self, server: ServerId) -> u32 {
-        self.servers.get(usize::from(server.0)).map_or(0, |connection| connection.pair)
+        self.connection(server).map_or(0, |connection| connection.pair)
     }
 
-    /// Whether gradients are retained until every rank has everything of their round.
+    /// Whether gradients are retained until every rank has all results of their round.
     pub fn retains(&self) -> bool {
         self.settings.retains()
     }
 
-    /// Whether the connections to a server broke, and none was made again.
+    /// Whether the connections to a server broke and were not re-established.
     pub fn is_lost(&self, server: ServerId) -> bool {
-        self.servers.get(usize::from(server.0)).is_some_and(|own| own.state == ConnectionState::Lost)
+        self.connection(server).is_some_and(|connection| connection.state == ConnectionState::Lost)
     }
 
-    /// Servers that took the place of lost ones.
-    pub fn replaced(&self) -> u64 {
-        self.replaced
+    /// Number of servers that replaced lost ones.
+    pub fn replacements(&self) -> u64 {
+        self.replacements
     }
 
-    /// Connections that broke and were made again to the same server.
-    pub fn reconnected(&self) -> u64 {
-        self.reconnected
+    /// Number of connections that broke and were re-established to the same server.
+    pub fn reconnects(&self) -> u64 {
+        self.reconnects
     }
 
-    /// Losses of ranks after which the others went on.
-    pub fn ranks_lost(&self) -> u64 {
+    /// Number of lost ranks after which the others continued.
+    pub fn lost_ranks(&self) -> u64 {
         self.membership.lost
     }
 
-    /// The first rank that is left.
-    pub fn first(&self) -> Rank {
+    /// The first remaining rank.
+    pub fn first_member(&self) -> Rank {
         crate::members::from_bits(&self.membership.live).next().unwrap_or_default()
     }
 
-    /// Lines for a log that were not taken before.
+    /// Return the log lines since the last call.
     pub fn take_notices(&mut self) -> Vec<String> {
         std::mem::take(&mut self.notices)
     }
 
-    /// The last round that ended: its averages are waited for.
+    /// The last round that this rank has ended.
     pub fn last_round(&self) -> Option<Round> {
         self.plan.as_ref()?.last_round()
     }
 
-    /// Whether any rank pushed `tensor` in the last round that ended; `None` while that is not known.
-    pub fn was_used(&self, tensor: TensorId) -> Option<bool> {
+    /// Whether any rank pushed `tensor` in the last ended round; `None` while this is unknown.
+    pub fn is_used(&self, tensor: TensorId) -> Option<bool> {
         let plan = self.plan.as_ref()?;
         let last = plan.last_round()?;
-        let told = plan.used.iter().find(|(round, _)| *round == last).map(|(_, set)| set.contains(tensor));
-        told.or_else(|| plan.collect.is_used(last, tensor))
+        let reported = self.used(last).map(|set| set.contains(tensor));
+        reported.or_else(|| plan.collector.is_used(last, tensor))
     }
 
-    /// What a round used, as servers reported it.
+    /// The tensors that a round used, as servers reported it.
     pub fn used(&self, round: Round) -> Option<&TensorSet> {
         self.plan.as_ref()?.used.iter().find(|(of, _)| *of == round).map(|(_, set)| set)
     }
 
-    /// Whether nothing of the rounds that ended is in flight, to or from any server: only such a plan may give way to
-    /// another, whose rounds have the same numbers. Nor while members change: servers count proposals of those before.
+    /// Whether nothing of the ended rounds is in flight, to or from any server, and no membership change is in progress.
+    /// Only then may another plan, whose rounds have the same numbers, replace this one.
     pub fn is_quiet(&self) -> bool {
         self.plan.as_ref().is_none_or(RankPlan::is_quiet) && !self.membership.is_changing()
     }
 
-    /// Whether another rank may lack something of the rounds that this one has ended: what it has pushed and may have to
-    /// push again, or the end of the last round.
+    /// Whether another rank may depend on this one for the ended rounds: on gradients that it may have to push again, or
+    /// on the end of the last round.
     pub fn is_needed(&self) -> bool {
         let Some(plan) = self.plan.as_ref().filter(|_| !self.is_over) else { return false };
-        let has_others = self.settings.world > self.settings.local;
+        let has_others = self.settings.world > self.settings.node_ranks;
         if plan.is_waiting() {
-            // Its own part is known to have arrived once the result is here.
+            // The result proves that this rank's contribution has arrived.
             return has_others;
         }
         let last = plan.last_round();
-        let is_done = self.done_later.iter().any(|(_, round)| Some(*round) >= last);
+        let is_done = self.deferred_done.iter().any(|(_, round)| Some(*round) >= last);
         let may_replay = has_others && self.settings.retains();
-        !plan.has_reported() || may_replay && !plan.is_quiet() && !is_done
+        !plan.has_sent_end() || may_replay && !plan.is_quiet() && !is_done
     }
 
-    /// Whether results of the last round that ended are missing here.
+    /// Whether this rank lacks results of the last ended round.
     pub fn is_waiting(&self) -> bool {
         self.plan.as_ref().is_some_and(RankPlan::is_waiting)
     }
 
     /// Whether every server is connected and knows the job.
     pub fn is_connected(&self) -> bool {
-        self.are_open()
+        self.servers.iter().all(ServerConnection::is_open)
     }
 
-    /// What is still wanted, in words.
+    /// The missing results, as text.
     pub fn missing(&self) -> String {
         let missing = self.plan.as_ref().map_or_else(|| "no plan was agreed on".into(), RankPlan::missing);
         self.waits().into_iter().fold(missing, |text, waits| format!("{text}; {waits}"))
     }
 
-    /// The servers to which this rank has no connection, and why; empty if there are none. Where another rank ends, this
-    /// may be the cause of it: a server takes a rank for lost that does not reconnect, and the other ranks end.
+    /// The servers that this rank has lost, and why; empty if none. They may be the cause for which another rank ended:
+    /// a server declares a rank lost that does not reconnect.
     pub(super) fn lost_servers(&self) -> String {
-        let lost = self.ids().zip(&self.servers).filter(|(_, own)| own.state == ConnectionState::Lost);
+        let lost = self.connections().filter(|(_, own)| own.state == ConnectionState::Lost);
         let texts = lost.filter_map(|(server, own)| {
             let (_, why) = own.lost.as_ref()?;
             Some(format!("; this rank has lost server {server}, too: {why}"))
@@ -131,42 +131,41 @@ impl RankSession {
         texts.collect()
     }
 
-    /// Whom servers wait for, each in words, as far as they have reported it.
+    /// The ranks that servers wait for, one text per server that has reported any.
     pub fn waits(&self) -> Vec<String> {
-        let waits =
-            self.ids().zip(&self.servers).filter_map(|(server, own)| Some((server, own.waiting.as_ref()?)));
-        waits.map(|(server, whom)| format!("server {server} waits for {whom}")).collect()
+        let waits = self.connections().filter_map(|(server, own)| Some((server, own.waiting.as_ref()?)));
+        waits.map(|(server, ranks)| format!("server {server} waits for {ranks}")).collect()
     }
 }
 
 impl RankPlan {
-    /// Whether a round up to this one may not be done everywhere.
+    /// Whether some round up to `last` may not be done everywhere.
     pub(super) fn is_open(&self, last: Option<Round>) -> bool {
-        last.is_some_and(|last| self.collect.oldest_retained() <= last)
+        last.is_some_and(|last| self.collector.oldest_retained() <= last)
     }
 
     fn last_round(&self) -> Option<Round> {
-        self.collect.current().0.checked_sub(1).map(Round)
+        self.collector.current().0.checked_sub(1).map(Round)
     }
 
     fn is_quiet(&self) -> bool {
-        // A round is forgotten when all ranks have all of it, and every server knows that this one has.
-        self.last_round().is_none_or(|last| self.collect.skipped(last).is_none())
+        // The collector drops a round once all ranks have it and every server knows that this rank has.
+        self.last_round().is_none_or(|last| self.collector.skipped(last).is_none())
     }
 
-    /// Whether packets of the last round are missing here.
+    /// Whether this rank lacks packets of the last round.
     fn is_waiting(&self) -> bool {
-        self.last_round().is_some_and(|last| self.collect.waiting(last).next().is_some())
+        self.last_round().is_some_and(|last| self.collector.waiting(last).next().is_some())
     }
 
     /// Whether every server was sent the end of the last round.
-    fn has_reported(&self) -> bool {
-        self.last_round().is_none_or(|last| self.collect.has_sent_end(last))
+    fn has_sent_end(&self) -> bool {
+        self.last_round().is_none_or(|last| self.collector.has_sent_end(last))
     }
 
     fn missing(&self) -> String {
         let Some(last) = self.last_round() else { return "no round has ended yet".into() };
-        let waiting: Vec<_> = self.collect.waiting(last).collect();
+        let waiting: Vec<_> = self.collector.waiting(last).collect();
         let packets: u64 = waiting.iter().map(|(_, missing)| u64::from(*missing)).sum();
         match waiting.first() {
             None => format!("nothing of round {last} was missing"),

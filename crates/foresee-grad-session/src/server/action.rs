@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a job asks of its driver, and the tickets in which both speak.
+//! Actions of a job for its driver, and the tickets in them.
 
 use std::sync::Arc;
 
-use foresee_grad_queue::{Members, Plan, Round, Sender, TensorSet};
+use foresee_grad_queue::{Members, Plan, Round, Sender, TensorId, TensorSet};
 use foresee_units::Rank;
 
-use super::waits::Wanted;
+use super::waits::WaitReason;
 use crate::{Refusal, ServerMessage};
 
 /// One pair of connections of a rank: control and data.
@@ -14,11 +14,11 @@ use crate::{Refusal, ServerMessage};
 pub struct Peer {
     /// The rank.
     pub rank: Rank,
-    /// The pair, by its number in the job.
+    /// The number of the pair in the job.
     pub pair: u32,
 }
 
-/// Which of the two connections.
+/// The role of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Messages.
@@ -27,48 +27,49 @@ pub enum Role {
     Data,
 }
 
-/// What the driver is to do.
+/// An action for the driver.
 #[derive(Clone, Debug)]
 pub enum JobAction {
     /// Send a message over a control connection.
     Send {
-        /// To whom.
+        /// The receiver.
         peer: Peer,
         /// The message.
         message: ServerMessage,
     },
-    /// Close both connections of a pair: at once, or after the rank was told the reason.
+    /// Close both connections of a pair: at once, or after the rank was sent the reason.
     Close {
-        /// Which.
+        /// The pair.
         peer: Peer,
-        /// The reason that the rank is told.
+        /// The reason for the rank.
         reason: Option<Refusal>,
     },
-    /// End a control connection, so that its reader reports why.
+    /// End a control connection, so that its reader reports the reason.
     Interrupt(Peer),
-    /// Make slots for a plan, in place of those of the plan before.
+    /// Create the slots of a plan, in place of those of the last plan.
     Install(Installation),
-    /// Send results for this rank over this pair from now on.
+    /// Send this rank's results over this pair from now on.
     Route(Peer),
-    /// Forget what is being summed: other members count from now on.
+    /// Drop unfinished sums: contributions of other members count from now on.
     Adopt(Members),
     /// Rounds before this one are done.
     Advance {
-        /// The oldest round that is not.
+        /// The oldest round that is not done.
         oldest: Round,
-        /// Whether slots may still hold parts of rounds that are done.
+        /// Whether slots may contain unfinished sums of done rounds.
         forget: bool,
     },
-    /// Tell the slots which tensors a rank skipped, then report [`handle_skipped`](super::ServerJob::handle_skipped).
+    /// Let the slots handle the tensors that a rank skipped, then report
+    /// [`handle_skipped`](super::ServerJob::handle_skipped).
     Skip(EndTicket),
-    /// Search the slots for what the ranks that are waited for owe to a round, then report
-    /// [`handle_owed`](super::ServerJob::handle_owed).
-    FindOwed(OwedTicket),
+    /// Search the slots for the missing contributions of the awaited ranks, then report
+    /// [`handle_missing`](super::ServerJob::handle_missing).
+    FindMissing(MissingTicket),
     /// Drop the slots: the job has ended.
     Uninstall,
 }
 
-/// A plan that holds from now on.
+/// A plan that starts.
 #[derive(Clone, Debug)]
 pub struct Installation {
     /// The plan.
@@ -79,55 +80,33 @@ pub struct Installation {
     pub oldest: Round,
 }
 
-/// The end of a round of one rank, until the slots know of it.
+/// One rank's end of a round that the slots have not handled yet.
 #[derive(Clone, Debug)]
 pub struct EndTicket {
-    pub(super) peer: Peer,
+    /// The pair of connections over which the rank reported it.
+    pub peer: Peer,
+    /// The rank, its membership and the round.
+    pub sender: Sender,
+    /// The tensors that the rank did not push.
+    pub skipped: TensorSet,
     /// The membership under which the plan was agreed on.
     pub(super) plan: u32,
-    pub(super) sender: Sender,
-    pub(super) skipped: TensorSet,
     pub(super) promised: Option<TensorSet>,
 }
 
 impl EndTicket {
-    /// The rank, its membership and the round.
-    pub fn sender(&self) -> Sender {
-        self.sender
-    }
-
-    /// The pair of connections over which the rank reported it.
-    pub fn peer(&self) -> Peer {
-        self.peer
-    }
-
-    /// The tensors that the rank did not push.
-    pub fn skipped(&self) -> &TensorSet {
-        &self.skipped
-    }
-
-    /// Whether ranks were told that the round used this tensor.
-    pub fn is_promised(&self, tensor: foresee_grad_queue::TensorId) -> bool {
+    /// Whether the server has reported to ranks that the round used this tensor.
+    pub fn is_promised(&self, tensor: TensorId) -> bool {
         self.promised.as_ref().is_some_and(|promised| promised.contains(tensor))
     }
 }
 
-/// A wait of ranks for the end of a round, until the slots were searched for its cause.
+/// A wait for a round, whose cause is searched in the slots.
 #[derive(Clone, Debug)]
-pub struct OwedTicket {
-    pub(super) round: Round,
-    pub(super) wanted: Wanted,
-    pub(super) waited_for: Members,
-}
-
-impl OwedTicket {
+pub struct MissingTicket {
     /// The round.
-    pub fn round(&self) -> Round {
-        self.round
-    }
-
-    /// The ranks that are waited for.
-    pub fn waited_for(&self) -> &Members {
-        &self.waited_for
-    }
+    pub round: Round,
+    /// The ranks that others wait for.
+    pub awaited: Members,
+    pub(super) reason: WaitReason,
 }

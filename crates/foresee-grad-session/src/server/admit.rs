@@ -5,11 +5,11 @@ use foresee_units::{Nanos, Rank};
 
 use super::ServerJob;
 use super::action::{Peer, Role};
-use super::connection::{Process, RankConnection};
+use super::connection::RankConnection;
 use crate::{Refusal, RefusalCode};
 
-/// The reason for a connection that comes while its job ends.
-const ENDING: &str = "the job is just ending here; come again";
+/// The reason for a connection that arrives while its job ends.
+const ENDING: &str = "the job is ending on this server; connect again";
 
 /// The first message of a connection.
 #[derive(Clone, Copy, Debug)]
@@ -19,34 +19,28 @@ pub struct RankHello {
     /// Ranks of the job.
     pub world: u32,
     /// Ranks of its node that exchange as one.
-    pub local: u32,
-    /// The server's place in the rank's list.
-    pub target: u32,
-    /// Whether the rank goes on without ranks that are lost.
-    pub survives: bool,
+    pub node_ranks: u32,
+    /// The server's index in the rank's list.
+    pub server: u32,
+    /// Whether the rank continues without lost ranks.
+    pub continues_after_loss: bool,
     /// The process of the rank.
     pub process: u64,
     /// Whether that process reconnects when a connection breaks.
     pub reconnects: bool,
-    /// Which of its two connections.
+    /// The role of the connection.
     pub role: Role,
 }
 
-impl RankHello {
-    pub(super) fn process(&self) -> Process {
-        Process { id: self.process, reconnects: self.reconnects }
-    }
-}
-
 impl ServerJob {
-    /// Gives a connection its place in a pair, or refuses it. The driver then reports
-    /// [`handle_connected`](Self::handle_connected) or [`handle_not_connected`](Self::handle_not_connected).
+    /// Assign a connection to a pair, or refuse it. The driver then reports [`handle_connected`](Self::handle_connected)
+    /// or [`handle_not_connected`](Self::handle_not_connected).
     ///
     /// # Errors
-    /// The rank differs from the others in a setting, its place is taken, or the job ends. Before a plan is agreed on, a
-    /// setting that differs ends the job: the ranks that are connected would wait for this one.
+    /// The rank differs from the others in a setting, it is connected already, or the job ends. Before a plan is agreed
+    /// on, a different setting ends the job, because the connected ranks would wait for this one.
     pub fn admit(&mut self, hello: &RankHello, now: Nanos) -> Result<Peer, Refusal> {
-        let admitted = self.check_settings(hello).and_then(|()| self.place(hello, now));
+        let admitted = self.check_settings(hello).and_then(|()| self.assign_pair(hello, now));
         if let Err(refusal) = &admitted
             && refusal.code == RefusalCode::Plan
         {
@@ -60,55 +54,56 @@ impl ServerJob {
         let differs = |text: String| Err(Refusal::new(RefusalCode::Plan, text));
         if hello.world != own.world {
             return differs(format!(
-                "rank {rank} of job '{name}' says that the job has {} ranks, and others say {}; start all ranks with one world size",
+                "rank {rank} of job '{name}' has a world of {} ranks, and others one of {}; start all ranks with one world size",
                 hello.world, own.world
             ));
         }
-        if hello.local != own.local {
+        if hello.node_ranks != own.node_ranks {
             return differs(format!(
-                "rank {rank} of job '{name}' exchanges for {} ranks of its machine, and others for {}; start equally many ranks \
-                 on every machine, in the order of the machines, or pass hierarchical=False on all",
-                hello.local, own.local
+                "rank {rank} of job '{name}' exchanges for {} ranks of its node, and others for {}; start equally many ranks \
+                 on every node, in the order of the nodes, or pass hierarchical=False on all",
+                hello.node_ranks, own.node_ranks
             ));
         }
-        if hello.survives != own.survives {
+        if hello.continues_after_loss != own.continues_after_loss {
             return differs(format!(
-                "rank {rank} of job '{name}' {} when a rank is lost, and others do otherwise; pass the same on_rank_loss on all",
-                if hello.survives { "goes on" } else { "ends" }
+                "rank {rank} of job '{name}' {} when a rank is lost, unlike others; pass the same on_rank_loss on all ranks",
+                if hello.continues_after_loss { "continues" } else { "ends" }
             ));
         }
-        if hello.target != u32::from(own.server.0) {
-            // Each order would be a job of its own here, whose ranks wait for the others forever.
+        if hello.server != u32::from(own.server.0) {
+            // Ranks with another order would form a job of their own on this server, and wait for the others forever.
             return differs(format!(
                 "rank {rank} of job '{name}' has this server as number {} of its list, and others as number {}; pass the same \
                  servers in the same order on all, each once",
-                hello.target, own.server
+                hello.server, own.server
             ));
         }
-        if !hello.rank.0.is_multiple_of(own.local) || hello.rank.0 >= own.world {
-            // It would count as one of those that exchange, and the plan would hold without one of them.
+        if !hello.rank.0.is_multiple_of(own.node_ranks) || hello.rank.0 >= own.world {
+            // It would count as one of the ranks that exchange, and the plan would start without one of them.
             let text = format!(
                 "rank {rank} of job '{name}' does not exchange with servers: the first of every {} ranks does",
-                own.local
+                own.node_ranks
             );
             return Err(Refusal::new(RefusalCode::Protocol, text));
         }
         Ok(())
     }
 
-    fn place(&mut self, hello: &RankHello, now: Nanos) -> Result<Peer, Refusal> {
+    fn assign_pair(&mut self, hello: &RankHello, now: Nanos) -> Result<Peer, Refusal> {
         let rank = hello.rank;
+        let busy = |text: &str| Err(Refusal::new(RefusalCode::Busy, text));
         if self.is_over {
-            return Err(Refusal::new(RefusalCode::Busy, ENDING));
+            return busy(ENDING);
         }
         let is_known = self.ranks.contains_key(&rank);
         let was_lost = self.members.as_ref().is_some_and(|members| !members.contains(rank))
-            || self.settings.survives && self.plan.is_some() && !is_known;
+            || self.settings.continues_after_loss && self.plan.is_some() && !is_known;
         if was_lost {
-            return Err(self.refuse_lost(rank));
+            return Err(self.lost_refusal(rank));
         }
         if self.plan.is_none() {
-            // Nothing was agreed on, so no rank counts on what a process sent that is gone.
+            // Nothing was agreed on, so no rank relies on messages of the old process.
             self.forget_other_process(rank, hello.process);
         }
         if self.begin_reconnect(hello, now) {
@@ -123,58 +118,57 @@ impl ServerJob {
             Role::Control => connection.has_control,
             Role::Data => connection.has_data,
         };
-        let is_other = connection.process.id != hello.process;
+        let is_other = connection.process != hello.process;
         if is_other && connection.absence.is_some() {
-            // The process that is absent is gone, and this one takes its place once the job has ended.
-            self.lose(rank, "its connections broke, and another process of it has come");
-            return Err(Refusal::new(RefusalCode::Busy, ENDING));
+            // The absent process has ended. The new one may connect once the job has ended.
+            self.declare_lost(rank, "its connections broke, and another process of it connected");
+            return busy(ENDING);
         }
+        let name = &self.settings.name;
         if connection.absence.is_some() && !connection.has_control {
             // The control connection of its pair broke just now, and the rank dials both again.
-            let text = format!("rank {rank} of job '{}' connects for control first", self.settings.name);
-            return Err(Refusal::new(RefusalCode::Busy, text));
+            return busy(&format!("rank {rank} of job '{name}' must dial its control connection first"));
         }
         if is_taken || is_other {
-            let text = format!(
-                "rank {rank} of job '{}' is here already, in another process; give each job a name of its own, and each \
-                 rank its number",
-                self.settings.name
-            );
-            return Err(Refusal::new(RefusalCode::Busy, text));
+            return busy(&format!(
+                "rank {rank} of job '{name}' is already connected from another process; give each job its own name, and each \
+                 rank its own number"
+            ));
         }
         self.has_started = true;
         Ok(connection.peer(rank))
     }
 
-    /// A connection that was admitted is there. The driver hands over what arrives over it from now on.
+    /// Handle an admitted connection that is established. The driver reports what arrives over it from now on.
     ///
     /// # Errors
-    /// The reason why it is of no more use.
+    /// The job has ended, or the pair was replaced.
     pub fn handle_connected(&mut self, peer: Peer, role: Role) -> Result<(), Refusal> {
-        let connection = self.ranks.get_mut(&peer.rank).filter(|connection| connection.pair == peer.pair);
-        let Some(connection) = connection else { return Err(Refusal::new(RefusalCode::Closing, ENDING)) };
+        let Some(connection) = self.current_mut(peer) else {
+            return Err(Refusal::new(RefusalCode::Closing, ENDING));
+        };
         match role {
             Role::Control => connection.has_control = true,
             Role::Data => connection.has_data = true,
         }
-        // What the rank sent over the other connection may have waited for this one.
-        let settled = self.rejoin(peer.rank).and_then(|()| self.restore()).and_then(|()| self.agree());
+        // Messages that arrived over the other connection may have waited for this one.
+        let settled = self.rejoin(peer.rank).and_then(|()| self.resume_plan()).and_then(|()| self.agree());
         if let Err(refusal) = settled {
             self.end(&refusal);
         }
         Ok(())
     }
 
-    /// A connection that was admitted did not come. A rank that is connected has not left by that.
+    /// Handle an admitted connection that was not established. A connected rank stays connected.
     pub fn handle_not_connected(&mut self, peer: Peer) {
-        let never_came =
-            |connection: &RankConnection| !connection.has_control && connection.absence.is_none();
-        if self.is_current(peer) && self.ranks.get(&peer.rank).is_some_and(never_came) {
+        let never_connected =
+            |connection: &mut RankConnection| !connection.has_control && connection.absence.is_none();
+        if self.current_mut(peer).is_some_and(never_connected) {
             self.forget(peer.rank);
         }
     }
 
-    /// A rank is as if it had not begun to connect.
+    /// Drop a rank as if it had never connected.
     pub(super) fn forget(&mut self, rank: Rank) {
         if let Some(connection) = self.ranks.remove(&rank) {
             self.close(rank, &connection, None);

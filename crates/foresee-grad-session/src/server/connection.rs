@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! State of one rank's connections.
 //!
-//! A rank is *whole* with both connections, and *absent* from when one of them breaks until the same process has
+//! A rank is *complete* with both connections. It is *absent* after one of them breaks, until the same process has
 //! reconnected with a new pair.
 
 use foresee_grad_queue::Round;
@@ -11,44 +11,39 @@ use super::action::{JobAction, Peer};
 use super::admit::RankHello;
 use crate::Resume;
 
-/// A data connection over which nothing is acknowledged is replaced once: the next one would end alike.
+/// Data connections without acknowledgments before the rank is lost: one more attempt would fail as well.
 const SILENCES_MAX: u32 = 2;
 
 #[derive(Debug)]
 pub(super) struct RankConnection {
-    pub(super) process: Process,
-    /// The number of its present pair of connections.
+    /// The process of the rank.
+    pub(super) process: u64,
+    /// Whether that process reconnects when a connection breaks.
+    pub(super) reconnects: bool,
+    /// The number of its current pair of connections.
     pub(super) pair: u32,
     pub(super) has_control: bool,
     pub(super) has_data: bool,
     pub(super) suspicion: Option<Suspicion>,
-    /// How often nothing was acknowledged over the data connection since the rank last got a round.
+    /// Data connections without acknowledgments since the rank last confirmed a round.
     pub(super) silences: u32,
     pub(super) absence: Option<Absence>,
-    /// The rank's state after reconnecting, until both connections are there.
-    pub(super) known: Option<Resume>,
+    /// The rank's state after reconnecting, until both connections are established.
+    pub(super) resume: Option<Resume>,
     /// The plan that the rank proposed after that state.
     pub(super) proposed: Option<Vec<u8>>,
     /// The rank's next proposal was answered before it reconnected.
     pub(super) is_answered: bool,
     /// The first round of the plan that the rank has not ended.
     pub(super) next: Round,
-    /// The membership under which the rank speaks.
+    /// The membership of the rank's messages.
     pub(super) generation: u32,
 }
 
-/// A process of a rank.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Process {
-    pub(super) id: u64,
-    /// Whether it reconnects when a connection breaks.
-    pub(super) reconnects: bool,
-}
-
-/// A data connection broke, and the control connection has not reported why.
+/// A data connection broke, and the control connection has not reported the reason.
 #[derive(Debug)]
 pub(super) struct Suspicion {
-    /// When the control connection is ended; `None` once it was.
+    /// When the control connection is interrupted; `None` once it was.
     pub(super) until: Option<Nanos>,
     pub(super) why: String,
 }
@@ -56,7 +51,7 @@ pub(super) struct Suspicion {
 /// The connections broke.
 #[derive(Debug)]
 pub(super) struct Absence {
-    /// When the rank counts as lost.
+    /// When the rank is declared lost.
     pub(super) until: Nanos,
     pub(super) why: String,
 }
@@ -64,14 +59,15 @@ pub(super) struct Absence {
 impl RankConnection {
     pub(super) fn new(hello: &RankHello, pair: u32) -> Self {
         Self {
-            process: hello.process(),
+            process: hello.process,
+            reconnects: hello.reconnects,
             pair,
             has_control: false,
             has_data: false,
             suspicion: None,
             silences: 0,
             absence: None,
-            known: None,
+            resume: None,
             proposed: None,
             is_answered: false,
             next: Round(0),
@@ -83,31 +79,31 @@ impl RankConnection {
         Peer { rank, pair: self.pair }
     }
 
-    /// Whether both connections are there.
-    pub(super) fn is_whole(&self) -> bool {
+    /// Whether both connections are established.
+    pub(super) fn is_complete(&self) -> bool {
         self.has_control && self.has_data && self.absence.is_none()
     }
 
-    /// Whether both connections were there once: such a rank is waited for, or lost.
-    pub(super) fn was_whole(&self) -> bool {
+    /// Whether both connections were established once: others wait for such a rank, or it is lost.
+    pub(super) fn has_been_complete(&self) -> bool {
         self.has_control && self.has_data || self.absence.is_some()
     }
 
-    /// Whether the rank is waited for once its connections break.
+    /// Whether the rank may reconnect when its connections break.
     pub(super) fn may_reconnect(&self) -> bool {
-        self.process.reconnects && self.was_whole() && self.silences < SILENCES_MAX
+        self.reconnects && self.has_been_complete() && self.silences < SILENCES_MAX
     }
 
-    /// The connections are of no more use; the rank's place is kept. Returns what closes them.
+    /// Drop the connections and keep the rank. Returns the action that closes them.
     pub(super) fn begin_absence(&mut self, rank: Rank, absence: Absence) -> Option<JobAction> {
         let is_open = self.has_control || self.has_data;
         let closes = is_open.then(|| JobAction::Close { peer: self.peer(rank), reason: None });
         (self.has_control, self.has_data, self.absence) = (false, false, Some(absence));
-        (self.suspicion, self.known, self.proposed, self.is_answered) = (None, None, None, false);
+        (self.suspicion, self.resume, self.proposed, self.is_answered) = (None, None, None, false);
         closes
     }
 
-    /// When something is to be done about this rank.
+    /// The next timeout of this rank.
     pub(super) fn timeout(&self) -> Option<Nanos> {
         let suspicion = self.suspicion.as_ref().and_then(|suspicion| suspicion.until);
         let absence = self.absence.as_ref().map(|absence| absence.until);

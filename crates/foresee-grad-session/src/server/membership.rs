@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Membership changes: how a job goes on without ranks that are lost.
+//! Membership changes: how a job continues without lost ranks.
 //!
 //! ```text
-//! a server notices ──> LOST to its ranks ──> LOST to the first server, which decides
-//! first server ──> MEMBERS ──> every rank that is left ──> KNOWN ──> first server ──> CHANGE ──> ranks ──> CHANGE ──> every server
+//! a server detects a loss ──> LOST to its ranks ──> LOST to the first server, which decides
+//! first server ──> MEMBERS ──> every remaining rank ──> KNOWN ──> first server ──> CHANGE ──> ranks ──> CHANGE ──> every server
 //! ```
 //!
-//! From MEMBERS to CHANGE ranks accept no end of a round, so that the state that they report holds: a server that knows
-//! more has told no rank, and forgets it. A server changes with the first CHANGE that arrives; what a rank sends counts
-//! from its own CHANGE on. A further loss starts it all over. A job in which ranks agree on a plan just then, or come from
-//! a lost server, ends instead.
+//! Between MEMBERS and CHANGE ranks accept no round completion, so the state that they report stays valid: a server
+//! with newer state has reported it to no rank, and drops it. A server changes with the first CHANGE that arrives; a
+//! rank's messages count after its own CHANGE. Another loss starts the change again. The job ends instead if a plan is
+//! being agreed on, or ranks resume from a lost server.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
 
-use foresee_grad_queue::{Members, Round, TensorSet};
+use foresee_grad_queue::{Members, QueueError, Round, TensorSet};
 use foresee_units::Rank;
 
 use super::ServerJob;
 use super::action::JobAction;
-use super::resume::check_reach;
+use super::resume::check_range;
 use crate::{
-    Change, Changed, Known, LostRank, NewMembers, OPEN_ROUNDS_MAX, Refusal, RefusalCode, ServerMessage, Used,
-    members,
+    Change, Changed, Known, LostRank, NewMembers, OPEN_ROUNDS_MAX, Refusal, ServerMessage, Used, members,
 };
 
 /// The membership that the first server has proposed. The server itself changes later, when a rank passes it on.
@@ -33,15 +33,15 @@ pub(super) struct Decision {
 }
 
 impl ServerJob {
-    /// Whether ranks report their state, since one is lost.
+    /// Whether ranks are reporting their state after a loss.
     pub(super) fn is_changing(&self) -> bool {
         self.decision.as_ref().is_some_and(|decision| decision.known.is_some())
     }
 
-    /// Goes on without ranks that are not connected any more; false if that is not possible.
-    pub(super) fn go_on_without(&mut self, rank: Rank, why: &str) -> bool {
+    /// Continue without the ranks that are no longer connected; return false if that is not possible.
+    pub(super) fn continue_without(&mut self, rank: Rank, why: &str) -> bool {
         let Some(plan) = &self.plan else { return false };
-        if !self.settings.survives || !self.proposals.is_empty() || !self.resumes.is_empty() {
+        if !self.settings.continues_after_loss || !self.proposals.is_empty() || !self.resumes.is_empty() {
             return false;
         }
         self.departure = None;
@@ -65,8 +65,8 @@ impl ServerJob {
         true
     }
 
-    /// A rank reports its state: once all members have, it holds for all.
-    pub(super) fn know(&mut self, rank: Rank, known: Known) {
+    /// Handle a rank's state. Once all members have reported theirs, announce the state from which all resume.
+    pub(super) fn receive_known(&mut self, rank: Rank, known: Known) {
         let Some(Decision { members, known: reported }) = &mut self.decision else { return };
         let Some(all) = reported.as_mut().filter(|_| known.generation == members.generation()) else {
             return;
@@ -84,33 +84,29 @@ impl ServerJob {
         self.broadcast(&ServerMessage::Change(Change { generation, live, oldest, used }));
     }
 
-    /// A rank passes on what all ranks resume from; the first that does changes this server.
-    pub(super) fn change(&mut self, rank: Rank, change: &Change) -> Result<(), Refusal> {
-        let refused = |why: &dyn std::fmt::Display| {
-            let text = format!("rank {rank} passes on members that cannot be: {why}");
-            Refusal::new(RefusalCode::Protocol, text).about(rank)
+    /// Handle the state from which all ranks resume; the first rank that passes it on changes this server.
+    pub(super) fn receive_change(&mut self, rank: Rank, change: &Change) -> Result<(), Refusal> {
+        let refused = |why: &dyn Display| {
+            Refusal::protocol(rank, format!("rank {rank} passes on an invalid membership: {why}"))
         };
+        let invalid = |why: QueueError| refused(&why);
         let generation = change.generation;
-        check_reach(rank, generation, change.oldest)?;
+        check_range(rank, generation, change.oldest)?;
         let is_first = self.settings.server.0 == 0;
         let proposed = self.decision.as_ref().map_or(0, |decision| decision.members.generation());
         let Some(plan) = &mut self.plan else {
             return Err(refused(&"there is no plan yet"));
         };
-        if is_first && generation > proposed && plan.rounds.members().generation() < generation {
-            return Err(refused(&"this server has not proposed them"));
-        }
         if plan.rounds.members().generation() < generation {
+            if is_first && generation > proposed {
+                return Err(refused(&"this server has not proposed it"));
+            }
             let ranks = members::from_bits(&change.live);
-            let members =
-                Members::new(generation, self.settings.world, ranks).map_err(|why| refused(&why))?;
+            let members = Members::new(generation, self.settings.world, ranks).map_err(invalid)?;
             let tensors = plan.plan.tensors();
             let set = |used: &Used| Ok((used.round, TensorSet::from_bytes(&used.used, tensors)?));
-            let promised = change.used.iter().map(set).collect::<Result<Vec<_>, _>>();
-            let promised = promised.map_err(|why: foresee_grad_queue::QueueError| refused(&why))?;
-            plan.rounds
-                .handle_members(members.clone(), change.oldest, &promised)
-                .map_err(|why| refused(&why))?;
+            let promised = change.used.iter().map(set).collect::<Result<Vec<_>, _>>().map_err(invalid)?;
+            plan.rounds.handle_members(members.clone(), change.oldest, &promised).map_err(invalid)?;
             let oldest = plan.rounds.oldest();
             self.actions.extend(plan.advance());
             self.actions.push_back(JobAction::Adopt(members.clone()));
@@ -118,11 +114,11 @@ impl ServerJob {
                 self.ranks.keys().copied().filter(|rank| !members.contains(*rank)).collect();
             for rank in gone {
                 let Some(connection) = self.ranks.remove(&rank) else { continue };
-                self.close(rank, &connection, Some(self.refuse_lost(rank)));
+                self.close(rank, &connection, Some(self.lost_refusal(rank)));
             }
             self.generation = generation;
             self.members = Some(members);
-            // Before anything that holds under the new membership, and after everything of the old one.
+            // After all messages of the old membership, and before any of the new one.
             self.broadcast(&ServerMessage::Changed(Changed { generation, oldest }));
             self.announce();
         }

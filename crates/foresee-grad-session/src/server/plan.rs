@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Agreement on a plan: from the proposals of all ranks to the plan that holds.
+//! Agreement on a plan: from the proposals of all ranks to the installed plan.
 
 use std::sync::Arc;
 
@@ -11,24 +11,24 @@ use super::action::{Installation, JobAction};
 use super::connection::RankConnection;
 use crate::{Refusal, RefusalCode, ServerMessage, proposals};
 
-/// The most packets of a plan at one server. Each costs up to 256 bytes before its first byte has come, and a tensor that
-/// is named in a few bytes may have 2^32: 4 GiB are enough for 256 GiB in packets of 16 KiB.
+/// The most packets of a plan at one server. Each costs up to 256 bytes before its first byte arrives, and a tensor
+/// that is described in a few bytes may have 2^32: 4 GiB suffice for 256 GiB in packets of 16 KiB.
 const PACKETS_MAX: u64 = 1 << 24;
 
-/// Rounds that may be open when a server is lost: those that not every rank has all of, and the one that is pushed.
+/// Rounds that may be open when a server is lost: those that some rank lacks results of, and the one being pushed.
 const OPEN_MAX: u64 = 3;
 
-/// The plan that holds, and how far ranks are in its rounds.
+/// The installed plan, and the progress of its rounds.
 #[derive(Debug)]
 pub(super) struct ActivePlan {
     pub(super) plan: Arc<Plan>,
     pub(super) rounds: Rounds,
-    /// The membership under which the plan was agreed on; later ones have lost ranks.
+    /// The membership under which the plan was agreed on, before any loss.
     pub(super) first_generation: u32,
-    /// Rounds before this one may be done before their sums are: some ranks hold what a lost server sent, and others
-    /// push it again.
+    /// Rounds before this one may be done before their sums are: some ranks have the results of a lost server, and
+    /// others push them again.
     caught_up: Round,
-    /// The oldest round of which the driver knows that it is not done.
+    /// The oldest round that the driver was told to be not done.
     advanced: Round,
 }
 
@@ -40,7 +40,7 @@ impl ActivePlan {
         Self { plan, rounds, first_generation, caught_up, advanced: oldest }
     }
 
-    /// What the slots have to know of rounds that are done since the last call.
+    /// The action for the rounds that became done since the last call.
     pub(super) fn advance(&mut self) -> Option<JobAction> {
         let oldest = self.rounds.oldest();
         if oldest == self.advanced {
@@ -53,8 +53,8 @@ impl ActivePlan {
 }
 
 impl ServerJob {
-    /// A rank proposes a plan, or confirms the one that the first server found.
-    pub(super) fn propose(&mut self, rank: Rank, body: Vec<u8>) -> Result<(), Refusal> {
+    /// Handle a rank's proposal, or its confirmation of the first server's plan.
+    pub(super) fn receive_plan(&mut self, rank: Rank, body: Vec<u8>) -> Result<(), Refusal> {
         let Some(connection) = self.ranks.get_mut(&rank) else { return Ok(()) };
         if std::mem::take(&mut connection.is_answered) {
             return Ok(());
@@ -68,8 +68,8 @@ impl ServerJob {
         self.agree()
     }
 
-    /// A rank that proposes a plan has no round open, and begins none before the plan is agreed on: a rank in a later
-    /// round of the plan before would wait for it, and it for that rank.
+    /// Check that no rank is in a later round than one that proposes a plan. The proposer begins no round before the
+    /// plan is agreed on, so each would wait for the other.
     pub(super) fn check_in_step(&self) -> Result<(), Refusal> {
         if self.plan.is_none() || self.is_resumed {
             return Ok(());
@@ -84,9 +84,9 @@ impl ServerJob {
         Ok(())
     }
 
-    /// Once every rank has proposed, and both connections of each are there, the plan holds.
+    /// Install the common plan once every rank has proposed one and has both connections.
     pub(super) fn agree(&mut self) -> Result<(), Refusal> {
-        if self.proposals.len() < self.expected() || !self.is_full() {
+        if self.proposals.len() < self.expected() || !self.is_complete() {
             return Ok(());
         }
         let proposed = std::mem::take(&mut self.proposals);
@@ -98,37 +98,37 @@ impl ServerJob {
         Ok(())
     }
 
-    /// Whether both connections of every rank are there, and ranks that were absent have sent their state.
-    pub(super) fn is_full(&self) -> bool {
-        self.ranks.values().filter(|connection| connection.is_whole()).count() == self.expected()
+    /// Whether every rank has both connections, and absent ranks have sent their state.
+    pub(super) fn is_complete(&self) -> bool {
+        self.ranks.values().filter(|connection| connection.is_complete()).count() == self.expected()
     }
 
-    /// The ranks that exchange with servers: the first of each node, or those that are left.
-    pub(super) fn every(&self) -> Vec<Rank> {
+    /// The ranks that exchange with servers: the leader of each node, or the remaining members.
+    pub(super) fn exchanging_ranks(&self) -> Vec<Rank> {
         match &self.members {
             Some(members) => members.iter().collect(),
-            None => (0..self.settings.world).step_by(self.settings.local as usize).map(Rank).collect(),
+            None => (0..self.settings.world).step_by(self.settings.node_ranks as usize).map(Rank).collect(),
         }
     }
 
-    /// How many ranks exchange with servers.
+    /// The number of ranks that exchange with servers.
     pub(super) fn expected(&self) -> usize {
-        let all = self.settings.world.div_ceil(self.settings.local);
+        let all = self.settings.world.div_ceil(self.settings.node_ranks);
         self.members.as_ref().map_or(all, Members::count) as usize
     }
 
-    /// A plan holds from now on, for rounds from `oldest` on.
+    /// Start a plan, with its rounds from `oldest` on.
     pub(super) fn install(&mut self, plan: Arc<Plan>, generation: u32, oldest: Round) -> Result<(), Refusal> {
         let server = self.settings.server;
         let packets = Shard::new(&plan, server).packets();
         if packets > PACKETS_MAX {
             let text = format!(
-                "server {server} would sum {packets} packets in every round, and {PACKETS_MAX} are possible; take larger packets, or \
+                "server {server} would sum {packets} packets in every round, and {PACKETS_MAX} are possible; use larger packets, or \
                  more servers"
             );
             return Err(Refusal::new(RefusalCode::Plan, text));
         }
-        let members = Members::new(generation, self.settings.world, self.every())
+        let members = Members::new(generation, self.settings.world, self.exchanging_ranks())
             .map_err(|why| Refusal::new(RefusalCode::Plan, why))?;
         self.plan = Some(ActivePlan::new(Arc::clone(&plan), members.clone(), oldest));
         self.actions.push_back(JobAction::Install(Installation { plan, members, oldest }));
@@ -136,7 +136,7 @@ impl ServerJob {
         self.generation = generation;
         self.resumes.clear();
         self.decision = None;
-        self.front = oldest;
+        self.first_unended = oldest;
         let begin = |own: &mut RankConnection| (own.next, own.generation) = (oldest, generation);
         self.ranks.values_mut().for_each(begin);
         Ok(())

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Resumption at a server that has no state of a job, since the one before was lost.
+//! Resumption of a job at a replacement server, which has no state of it.
 //!
-//! Every rank reports its plan and the oldest round of which it retains gradients. Once all have, the plan holds here, its
-//! rounds begin with the latest of those, and ranks push again what they retain. A rank that proposed a plan which others
-//! are already under gets it as the answer. Ranks with different plans cannot go on: sums would have other bits, or none.
+//! Every rank reports its plan and the oldest round of which it retains gradients. Once all have, the plan is installed
+//! here. Its rounds begin with the latest reported one, and ranks push again what they retain. A rank that proposed a
+//! plan which others already have receives it as the answer. Ranks with different plans cannot continue, because sums
+//! would have different bits, or none.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,47 +15,38 @@ use foresee_units::Rank;
 use super::ServerJob;
 use crate::{Refusal, RefusalCode, Resume, Resumed, ServerMessage, members};
 
-/// The last membership and the last round that a rank may report: what is counted from there on does not overflow, and no
-/// job has come half as far.
+/// The last membership and the last round that a rank may report, so that later numbers do not overflow. No job comes
+/// half as far.
 const GENERATION_MAX: u32 = u32::MAX / 2;
 const ROUND_MAX: Round = Round(u64::MAX / 2);
 
 impl ServerJob {
-    /// A rank that comes from a lost server reports its state.
-    pub(super) fn resume(&mut self, rank: Rank, known: Resume) -> Result<(), Refusal> {
-        if self.plan.is_some() {
-            let text = format!("rank {rank} comes from a lost server to one that has its job");
-            return Err(Refusal::new(RefusalCode::Protocol, text).about(rank));
-        }
-        self.note(rank, known)?;
-        self.restore()
-    }
-
-    /// Once every rank has come, and one of them has a plan, that plan goes on.
-    pub(super) fn restore(&mut self) -> Result<(), Refusal> {
-        let generation = self.resumes.values().map(|known| known.generation).max().unwrap_or(0);
-        if generation == 0 || self.resumes.len() < self.expected() || !self.is_full() {
+    /// Install the plan of a lost server once every rank has reported its state, and one of them has a plan.
+    pub(super) fn resume_plan(&mut self) -> Result<(), Refusal> {
+        let generation = self.resumes.values().map(|state| state.generation).max().unwrap_or(0);
+        if generation == 0 || self.resumes.len() < self.expected() || !self.is_complete() {
             return Ok(());
         }
         let mut resumes = std::mem::take(&mut self.resumes);
-        // A rank that is behind has proposed the plan of the others: this is the answer.
-        let is_behind = |known: &Resume| known.generation < generation;
+        // A rank that is behind has proposed the plan of the others, and is sent it as the answer.
+        let is_behind = |state: &Resume| state.generation < generation;
         let behind: Vec<Rank> =
-            resumes.iter().filter(|(_, known)| is_behind(known)).map(|(rank, _)| *rank).collect();
-        resumes.retain(|_, known| !is_behind(known));
+            resumes.iter().filter(|(_, state)| is_behind(state)).map(|(rank, _)| *rank).collect();
+        resumes.retain(|_, state| !is_behind(state));
         for rank in &behind {
             let has_proposed = self.proposals.remove(rank).is_some();
             if let Some(connection) = self.ranks.get_mut(rank) {
-                // It may just be proposing it.
+                // Its proposal may still be in flight.
                 connection.is_answered = !has_proposed;
             }
         }
-        difference(&resumes).map_or(Ok(()), Err)?;
-        let oldest = resumes.values().map(|known| known.oldest).max().unwrap_or_default();
-        let (rank, known) = resumes.pop_first().expect("one of them has the newest plan");
-        let body = known.body;
+        check_plans(&resumes)?;
+        let oldest = resumes.values().map(|state| state.oldest).max().unwrap_or_default();
+        let (rank, state) = resumes.pop_first().expect("one of them has the newest plan");
+        let body = state.body;
         let plan = Plan::decode(&body).map_err(|why| {
-            let text = format!("rank {rank} comes from a lost server with a plan that cannot be read: {why}");
+            let text =
+                format!("rank {rank} resumes from a lost server with a plan that cannot be decoded: {why}");
             Refusal::new(RefusalCode::Plan, text).about(rank)
         })?;
         self.install(Arc::new(plan), generation, oldest)?;
@@ -64,50 +56,51 @@ impl ServerJob {
             let message = if behind.contains(&peer.rank) {
                 ServerMessage::Plan { generation, body: body.clone() }
             } else {
-                ServerMessage::Resumed(Resumed { generation, oldest, knows: false })
+                ServerMessage::Resumed(Resumed { generation, oldest, has_sums: false })
             };
             self.send(peer, message);
         }
         Ok(())
     }
 
-    /// Retains the state of a rank until all ranks have reported theirs.
-    pub(super) fn note(&mut self, rank: Rank, known: Resume) -> Result<(), Refusal> {
-        check_reach(rank, known.generation, known.oldest)?;
-        if !known.live.is_empty() {
-            let ranks = members::from_bits(&known.live);
-            let members = Members::new(known.generation, self.settings.world, ranks).map_err(|why| {
-                let text = format!("rank {rank} comes with members that cannot be: {why}");
-                Refusal::new(RefusalCode::Protocol, text).about(rank)
+    /// Store the state of a rank until all ranks have reported theirs.
+    pub(super) fn store_resume(&mut self, rank: Rank, state: Resume) -> Result<(), Refusal> {
+        check_range(rank, state.generation, state.oldest)?;
+        if !state.live.is_empty() {
+            let ranks = members::from_bits(&state.live);
+            let members = Members::new(state.generation, self.settings.world, ranks).map_err(|why| {
+                Refusal::protocol(rank, format!("rank {rank} reports an invalid membership: {why}"))
             })?;
-            if !self.settings.survives || !members.contains(rank) {
-                let text = format!("rank {rank} comes from a job that others are lost in, or itself");
-                return Err(Refusal::new(RefusalCode::Protocol, text).about(rank));
+            if !self.settings.continues_after_loss || !members.contains(rank) {
+                let text = format!("rank {rank} resumes with a membership that this job cannot have");
+                return Err(Refusal::protocol(rank, text));
             }
             self.members = Some(members);
         }
-        self.resumes.insert(rank, known);
+        self.resumes.insert(rank, state);
         Ok(())
     }
 }
 
-/// Check that generations and rounds can still be counted from these numbers on.
-pub(super) fn check_reach(rank: Rank, generation: u32, oldest: Round) -> Result<(), Refusal> {
+/// Check that generations and rounds can be counted on from these numbers.
+pub(super) fn check_range(rank: Rank, generation: u32, oldest: Round) -> Result<(), Refusal> {
     if generation <= GENERATION_MAX && oldest <= ROUND_MAX {
         return Ok(());
     }
     let text = format!(
-        "rank {rank} speaks of membership {generation} and round {oldest}; there are up to {GENERATION_MAX} and {ROUND_MAX}"
+        "rank {rank} names membership {generation} and round {oldest}; the largest are {GENERATION_MAX} and {ROUND_MAX}"
     );
-    Err(Refusal::new(RefusalCode::Protocol, text).about(rank))
+    Err(Refusal::protocol(rank, text))
 }
 
-/// The reason why ranks of one generation cannot go on together.
-fn difference(resumes: &BTreeMap<Rank, Resume>) -> Option<Refusal> {
-    let (first, one) = resumes.first_key_value()?;
-    let (other, _) = resumes.iter().find(|(_, known)| known.body != one.body)?;
-    let text = format!(
-        "rank {first} and rank {other} come from a lost server with different plans; start the job again"
-    );
-    Some(Refusal::new(RefusalCode::Plan, text))
+/// Check that ranks of one generation have the same plan.
+fn check_plans(resumes: &BTreeMap<Rank, Resume>) -> Result<(), Refusal> {
+    let Some((first, one)) = resumes.first_key_value() else { return Ok(()) };
+    let other = resumes.iter().find(|(_, state)| state.body != one.body);
+    other.map_or(Ok(()), |(other, _)| {
+        let text = format!(
+            "rank {first} and rank {other} resume from a lost server with different plans; restart the job"
+        );
+        Err(Refusal::new(RefusalCode::Plan, text))
+    })
 }

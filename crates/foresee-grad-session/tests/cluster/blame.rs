@@ -55,7 +55,11 @@ impl Culprits {
         match failure {
             RankFailure::RankLost { rank, .. } if self.ranks.contains(&(rank.0 as usize)) => true,
             RankFailure::ServerLost { server, .. } if self.servers.contains(&usize::from(server.0)) => true,
-            RankFailure::Disagree(why) if has_liar && why.contains("has not heard from every rank") => true,
+            RankFailure::Disagree(why)
+                if has_liar && why.contains("did not receive the plan from every rank") =>
+            {
+                true
+            }
             // A server takes a rank's word for what the first server proposed.
             RankFailure::Disagree(why) if has_liar && why.contains("a membership that was not announced") => {
                 true

@@ -27,8 +27,8 @@ fn any_end(_: &World, _: &Failures) {}
 #[test]
 fn connections_that_break_change_no_bit_and_end_no_job() {
     let setup = |dice: &mut Dice| {
-        let setup = Setup { beside: dice.one_in(4), ..Setup::draw(dice) };
-        let setup = Setup { survives: setup.survives && !setup.beside, ..setup };
+        let setup = Setup { colocated: dice.one_in(4), ..Setup::draw(dice) };
+        let setup = Setup { continues_after_loss: setup.continues_after_loss && !setup.colocated, ..setup };
         setup.with(dice, Fault::Break, 5).with(dice, Fault::ShortCut, 3).with(dice, Fault::Pause, 2)
     };
     every_seed(setup, nobody_fails);
@@ -37,7 +37,7 @@ fn connections_that_break_change_no_bit_and_end_no_job() {
 #[test]
 fn servers_that_are_replaced_change_no_bit_and_end_no_job() {
     let setup = |dice: &mut Dice| {
-        let setup = Setup { survives: false, ..Setup::draw(dice) };
+        let setup = Setup { continues_after_loss: false, ..Setup::draw(dice) };
         // Ranks are two rounds ahead of what servers know now and then.
         let setup = if dice.one_in(3) {
             setup
@@ -56,7 +56,8 @@ fn servers_that_are_replaced_change_no_bit_and_end_no_job() {
 fn ranks_that_are_left_go_on_with_equal_bits() {
     let setup = |dice: &mut Dice| {
         // Without a grace period, a loss meets what servers report of the same round.
-        let setup = Setup { survives: true, plans: 1, recover: dice.one_in(2), ..Setup::draw(dice) };
+        let setup =
+            Setup { continues_after_loss: true, plans: 1, recovers: dice.one_in(2), ..Setup::draw(dice) };
         setup.with(dice, Fault::Kill, 2).with(dice, Fault::Pause, 2)
     };
     every_seed(setup, the_others_go_on);
@@ -69,7 +70,7 @@ fn ranks_that_close_early_are_left_behind_or_named() {
         setup.with(dice, Fault::Leave, 2).with(dice, Fault::Pause, 2)
     };
     every_seed(setup, |world, failures| {
-        if world.setup.survives {
+        if world.setup.continues_after_loss {
             the_others_go_on(world, failures);
         }
     });
@@ -78,7 +79,7 @@ fn ranks_that_close_early_are_left_behind_or_named() {
 #[test]
 fn a_rank_that_closes_without_its_last_results_leaves_its_part_to_the_others() {
     let setup = |dice: &mut Dice| {
-        let setup = Setup { recover: !dice.one_in(3), ..Setup::draw(dice) };
+        let setup = Setup { recovers: !dice.one_in(3), ..Setup::draw(dice) };
         let setup = Setup { hasty: Some(dice.below(setup.ranks as usize)), ..setup };
         setup.with(dice, Fault::Pause, 2)
     };
@@ -88,8 +89,8 @@ fn a_rank_that_closes_without_its_last_results_leaves_its_part_to_the_others() {
 #[test]
 fn a_cut_longer_than_the_grace_period_loses_what_is_behind_it() {
     let setup = |dice: &mut Dice| {
-        let setup = Setup { beside: dice.one_in(4), ..Setup::draw(dice) };
-        let setup = Setup { survives: setup.survives && !setup.beside, ..setup };
+        let setup = Setup { colocated: dice.one_in(4), ..Setup::draw(dice) };
+        let setup = Setup { continues_after_loss: setup.continues_after_loss && !setup.colocated, ..setup };
         setup.with(dice, Fault::LongCut, 1).with(dice, Fault::ShortCut, 1).with(dice, Fault::Pause, 1)
     };
     every_seed(setup, any_end);
@@ -98,7 +99,7 @@ fn a_cut_longer_than_the_grace_period_loses_what_is_behind_it() {
 #[test]
 fn whatever_happens_at_once_every_rank_ends_with_a_result_or_a_reason() {
     let setup = |dice: &mut Dice| {
-        let setup = Setup { recover: !dice.one_in(8), ..Setup::draw(dice) };
+        let setup = Setup { recovers: !dice.one_in(8), ..Setup::draw(dice) };
         let setup = setup.with(dice, Fault::Break, 3).with(dice, Fault::ShortCut, 2);
         let setup = setup.with(dice, Fault::LongCut, 2).with(dice, Fault::Pause, 2);
         setup.with(dice, Fault::Replace, 2).with(dice, Fault::Kill, 2).with(dice, Fault::Leave, 1)

@@ -17,11 +17,11 @@ impl World {
         RankHello {
             rank: Rank(u32::try_from(rank).expect("there are few")),
             world: self.setup.ranks,
-            local: 1,
-            target: u32::try_from(server).expect("there are few"),
-            survives: self.setup.survives,
+            node_ranks: 1,
+            server: u32::try_from(server).expect("there are few"),
+            continues_after_loss: self.setup.continues_after_loss,
             process: 1_000 + rank as u64,
-            reconnects: self.setup.recover,
+            reconnects: self.setup.recovers,
             role,
         }
     }
@@ -80,7 +80,7 @@ impl World {
     pub(crate) fn drop_pair(&mut self, rank: usize, server: usize, tell_server: bool, tell_rank: bool) {
         let Some(pair) = self.pairs[rank][server].take() else { return };
         if let Some((claim, _)) = pair.landing {
-            self.ranks[rank].session.handle_cut(claim);
+            self.ranks[rank].session.handle_interrupted(claim);
         }
         let closed = || Closed::Broken("reset".into());
         if tell_server {
@@ -118,7 +118,7 @@ impl World {
         pair.pulls.clear();
         pair.taking = None;
         if let Some((claim, _)) = pair.landing.take() {
-            self.ranks[rank].session.handle_cut(claim);
+            self.ranks[rank].session.handle_interrupted(claim);
         }
         let (number, peer, process) = (pair.number, pair.peer, self.servers[server].process);
         let (at_rank, at_server) = self.dice.pick(&[(true, true), (true, false), (false, true)]);

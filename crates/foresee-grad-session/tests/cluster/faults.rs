@@ -127,7 +127,7 @@ impl World {
 
     /// Connections between them break: where members change just then, no rank is waited for.
     fn suspect(&mut self, rank: usize, server: usize) {
-        if !self.setup.recover || self.setup.survives && self.may_lose {
+        if !self.setup.recovers || self.setup.continues_after_loss && self.may_lose {
             self.culprits.ranks.insert(rank);
             self.culprits.servers.insert(server);
         }

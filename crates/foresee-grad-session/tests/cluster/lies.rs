@@ -156,7 +156,7 @@ impl World {
             0 => ServerMessage::Plan { generation, body: self.body() },
             1 | 2 => ServerMessage::Used(Used { round, used: self.set() }),
             3 | 4 => ServerMessage::RoundDone(round),
-            5 => ServerMessage::Resumed(Resumed { generation, oldest: round, knows: self.dice.one_in(2) }),
+            5 => ServerMessage::Resumed(Resumed { generation, oldest: round, has_sums: self.dice.one_in(2) }),
             6 => {
                 self.culprits.ranks.insert(other);
                 ServerMessage::Lost(LostRank { rank: number(other), why: "gone".into() })
@@ -184,7 +184,7 @@ impl World {
     fn about(&mut self, rank: usize) -> (u32, Round) {
         let (generation, round) = self.ranks[rank]
             .session
-            .collect()
+            .collector()
             .map_or((0, 0), |collect| (collect.generation(), collect.current().0));
         let generation = (generation + self.dice.pick(&[0, 1, 2])).saturating_sub(self.dice.pick(&[0, 1]));
         let round = (round + self.dice.pick(&[0, 1, 7])).saturating_sub(self.dice.pick(&[0, 1, 2]));

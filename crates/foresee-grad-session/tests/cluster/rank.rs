@@ -145,7 +145,7 @@ impl RankNode {
             Phase::Forward(_) | Phase::Backward(_) if self.may_leave() => return true,
             Phase::Forward(_) | Phase::Backward(_) => {}
         }
-        let Some(collect) = self.session.collect() else { return false };
+        let Some(collect) = self.session.collector() else { return false };
         let round = collect.current();
         if round.0 >= rounds {
             let is_last = self.plan + 1 == self.programs.len();
@@ -171,7 +171,7 @@ impl RankNode {
         let has = |collect: &Collector| {
             collect.current().0 >= rounds && collect.is_round_settled(Round(rounds - 1))
         };
-        is_last && self.session.collect().is_some_and(has)
+        is_last && self.session.collector().is_some_and(has)
     }
 
     fn has_agreement(&self) -> bool {

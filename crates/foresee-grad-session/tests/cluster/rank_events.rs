@@ -108,7 +108,7 @@ impl World {
 
     fn step_round(&mut self, at: usize) {
         let rank = &mut self.ranks[at];
-        let collect = rank.session.collect().expect("it has a plan");
+        let collect = rank.session.collector().expect("it has a plan");
         let (round, generation) = (collect.current(), collect.generation());
         let programs = &rank.programs[rank.plan];
         let Some(program) = programs.get(usize::try_from(round.0).expect("few rounds")) else {
@@ -230,7 +230,7 @@ impl World {
                 pair.landing = Some((claim, pull));
             }
             Ok(SumAdmission::Discard | SumAdmission::Confirmed) => {}
-            Ok(SumAdmission::Later) => {
+            Ok(SumAdmission::Retry) => {
                 pair.pulls.push_front(pull);
                 pair.not_before[1] = node.version + 1;
                 return;
@@ -251,7 +251,7 @@ impl World {
         let buffer = node.received.entry((round, tensor)).or_insert_with(|| vec![0xee; bytes]);
         let offset = usize::try_from(claim.offset().expect("it is read")).expect("it is small");
         buffer[offset..offset + pull.sum.bytes().len()].copy_from_slice(pull.sum.bytes());
-        node.session.handle_arrived(server_id(server), claim);
+        node.session.handle_received(server_id(server), claim);
         self.settle_rank(rank);
     }
 }

@@ -12,7 +12,7 @@ impl World {
     pub(crate) fn compare(&mut self, at: usize) {
         loop {
             let node = &self.ranks[at];
-            let Some(collect) = node.session.collect() else { return };
+            let Some(collect) = node.session.collector() else { return };
             let round = node.compared;
             if round >= collect.current() || !collect.is_round_settled(round) {
                 return;
@@ -20,7 +20,7 @@ impl World {
             let at_plan = node.plan;
             for tensor in (0..self.plans[at_plan].tensors()).map(TensorId) {
                 let node = &self.ranks[at];
-                let Some(collect) = node.session.collect() else { return };
+                let Some(collect) = node.session.collector() else { return };
                 // A round that is done everywhere is forgotten, and what it used with it.
                 let received = node.received.get(&((at_plan, round), tensor));
                 if let Some(got) = received.filter(|_| collect.is_used(round, tensor) != Some(false)) {

@@ -8,7 +8,7 @@ use foresee_grad_queue::{
     DiscardReason, EarlyBudget, JobView, Members, MissingContributions, Outcome, PacketId, Plan, QueueError,
     Round, ServerId, Shard, SlotPair, Sum,
 };
-use foresee_grad_session::{EndTicket, Installation, OwedTicket, Peer, ServerJob};
+use foresee_grad_session::{EndTicket, Installation, MissingTicket, Peer, ServerJob};
 use foresee_units::{Bytes, Nanos, Rank};
 
 /// A result that waits to be sent.
@@ -71,8 +71,8 @@ impl ServerNode {
     /// The rank has contradicted itself.
     pub(crate) fn skip(&mut self, ticket: &EndTicket) -> Result<(), QueueError> {
         let Some(slots) = &mut self.slots else { return Ok(()) };
-        let sender = ticket.sender();
-        for tensor in ticket.skipped().iter() {
+        let sender = ticket.sender;
+        for tensor in ticket.skipped.iter() {
             for index in slots.shard.of_tensor(tensor) {
                 let packet = slots.shard.packet(&slots.plan, index).expect("it is the shard's");
                 let (pair, view) = slots.at(sender.rank, packet)?;
@@ -124,11 +124,11 @@ impl Slots {
     }
 
     /// What the ranks that are waited for owe to the sums of a round that others have begun.
-    pub(crate) fn owed(&self, ticket: &OwedTicket) -> Option<String> {
-        let mut missing = MissingContributions::new(ticket.round());
+    pub(crate) fn owed(&self, ticket: &MissingTicket) -> Option<String> {
+        let mut missing = MissingContributions::new(ticket.round);
         for (index, pair) in (0..).zip(&self.pairs) {
             let packet = self.shard.packet(&self.plan, index).expect("it is the shard's");
-            missing.add(packet, pair, ticket.waited_for());
+            missing.add(packet, pair, &ticket.awaited);
         }
         missing.describe(&self.plan)
     }

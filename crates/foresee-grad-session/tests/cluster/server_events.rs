@@ -182,15 +182,15 @@ impl World {
                 if let Some(job) = &mut self.servers[server].job {
                     match skipped {
                         Ok(()) => job.handle_skipped(&ticket),
-                        Err(why) => job.handle_violation(ticket.peer(), &why.to_string()),
+                        Err(why) => job.handle_violation(ticket.peer, &why.to_string()),
                     }
                 }
             }
-            JobAction::FindOwed(ticket) => {
+            JobAction::FindMissing(ticket) => {
                 let node = &mut self.servers[server];
                 let owed = node.slots.as_ref().and_then(|slots| slots.owed(&ticket));
                 if let Some(job) = &mut node.job {
-                    job.handle_owed(&ticket, owed.as_deref());
+                    job.handle_missing(&ticket, owed.as_deref());
                 }
             }
             JobAction::Uninstall => self.servers[server].slots = None,

@@ -24,11 +24,11 @@ pub(crate) struct Setup {
     pub(crate) rounds: u64,
     /// Bytes that a server may hold for contributions out of turn.
     pub(crate) early_bytes: u64,
-    pub(crate) survives: bool,
+    pub(crate) continues_after_loss: bool,
     /// Whether connections that break are made again.
-    pub(crate) recover: bool,
+    pub(crate) recovers: bool,
     /// Whether servers are lost with ranks: none takes the place of another.
-    pub(crate) beside: bool,
+    pub(crate) colocated: bool,
     /// Whether every rank uses and pushes all tensors in every round.
     pub(crate) is_dense: bool,
     /// The rank whose messages arrive after most packets.
@@ -50,9 +50,9 @@ impl Setup {
             plans: 1 + u32::from(dice.one_in(3)) + u32::from(dice.one_in(6)),
             rounds: 1 + dice.below(5) as u64,
             early_bytes: dice.pick(&[0, 63, 64, 200, 1 << 20]),
-            survives: dice.one_in(2),
-            recover: true,
-            beside: false,
+            continues_after_loss: dice.one_in(2),
+            recovers: true,
+            colocated: false,
             is_dense: false,
             slow: None,
             is_late: dice.one_in(4),
@@ -80,11 +80,11 @@ pub(crate) fn job_settings(setup: &Setup, server: usize) -> JobSettings {
         name: "run".into(),
         server: server_id(server),
         world: setup.ranks,
-        local: 1,
-        survives: setup.survives,
+        node_ranks: 1,
+        continues_after_loss: setup.continues_after_loss,
         heartbeat: HEARTBEAT,
-        reconnect: RECONNECT,
-        look: TIMEOUT,
+        grace_period: RECONNECT,
+        wait_check_interval: TIMEOUT,
     }
 }
 
@@ -92,15 +92,15 @@ pub(crate) fn rank_settings(setup: &Setup, rank: u32) -> RankSettings {
     RankSettings {
         rank: Rank(rank),
         world: setup.ranks,
-        local: 1,
+        node_ranks: 1,
         servers: (0..setup.servers).map(|server| format!("10.0.0.{server}:1")).collect(),
-        beside: if setup.beside { setup.servers } else { 0 },
-        recover: setup.recover,
-        survives: setup.survives,
+        colocated: if setup.colocated { setup.servers } else { 0 },
+        recovers: setup.recovers,
+        continues_after_loss: setup.continues_after_loss,
         timeout: TIMEOUT,
         heartbeat: HEARTBEAT,
         handshake: Nanos::from_secs(10),
-        reconnect: RECONNECT,
+        grace_period: RECONNECT,
     }
 }
 

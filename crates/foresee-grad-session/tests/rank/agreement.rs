@@ -22,7 +22,7 @@ fn a_plan_is_proposed_to_the_first_server_and_its_answer_to_the_others() {
     assert_eq!(driver.rank.poll_agreement(&known), None);
     driver.hear_plan(1);
     driver.install();
-    assert_eq!(driver.rank.collect().unwrap().generation(), 1);
+    assert_eq!(driver.rank.collector().unwrap().generation(), 1);
 }
 
 #[test]
@@ -38,7 +38,7 @@ fn a_server_that_does_not_hear_from_every_rank_is_named_after_the_timeout() {
     let Some(Err(RankFailure::Disagree(text))) = driver.rank.poll_agreement(&known) else {
         panic!("in time")
     };
-    assert!(text.contains("server 2 at 10.0.0.2:1 has not heard from every rank"), "{text}");
+    assert!(text.contains("server 2 at 10.0.0.2:1 did not receive the plan from every rank"), "{text}");
     assert!(text.contains("pass the same servers in the same order on all"), "{text}");
 }
 
@@ -87,7 +87,7 @@ fn a_server_lost_while_ranks_agree_is_sent_the_proposal_again() {
     assert_eq!(driver.rank.first_answer(), None, "what a lost server answered, the next one answers again");
     driver.hear_plan(0);
     driver.install();
-    assert_eq!(driver.rank.replaced(), 2);
+    assert_eq!(driver.rank.replacements(), 2);
 }
 
 #[test]
@@ -147,7 +147,7 @@ fn a_refusal_is_an_error_about_the_rank_or_server_that_it_names() {
 fn a_server_that_closes_is_an_error_where_none_takes_its_place() {
     let closing = || Closed::Refused(Refusal::new(RefusalCode::Closing, "it is told to end"));
     for settings in
-        [RankSettings { recover: false, ..settings(1) }, RankSettings { beside: 1, ..settings(1) }]
+        [RankSettings { recovers: false, ..settings(1) }, RankSettings { colocated: 1, ..settings(1) }]
     {
         let mut driver = Driver::running(settings);
         driver.close(0, closing());

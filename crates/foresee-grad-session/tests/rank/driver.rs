@@ -46,15 +46,15 @@ pub(crate) fn settings(servers: u16) -> RankSettings {
     RankSettings {
         rank: Rank(0),
         world: 2,
-        local: 1,
+        node_ranks: 1,
         servers: (0..servers).map(|server| format!("10.0.0.{server}:1")).collect(),
-        beside: 0,
-        recover: true,
-        survives: false,
+        colocated: 0,
+        recovers: true,
+        continues_after_loss: false,
         timeout: TIMEOUT,
         heartbeat: HEARTBEAT,
         handshake: Nanos::from_secs(1),
-        reconnect: RECONNECT,
+        grace_period: RECONNECT,
     }
 }
 
@@ -169,9 +169,9 @@ impl Driver {
     }
 
     /// The same, and the server's answer.
-    pub(crate) fn resume(&mut self, server: u16, process: u64, oldest: u64, knows: bool) {
+    pub(crate) fn resume(&mut self, server: u16, process: u64, oldest: u64, has_sums: bool) {
         self.connect(server, process);
-        let resumed = Resumed { generation: 1, oldest: Round(oldest), knows };
+        let resumed = Resumed { generation: 1, oldest: Round(oldest), has_sums };
         self.hear(server, ServerMessage::Resumed(resumed));
     }
 
@@ -219,11 +219,11 @@ impl Driver {
     }
 
     pub(crate) fn arrive_packet(&mut self, server: u16, round: u64, tensor: u32, nth: u32) {
-        let generation = self.rank.collect().unwrap().generation();
+        let generation = self.rank.collector().unwrap().generation();
         match self.sum(server, generation, round, tensor, nth) {
             Ok(SumAdmission::Read(claim, of)) => {
                 assert_eq!(of, Round(round));
-                self.rank.handle_arrived(ServerId(server), claim).unwrap();
+                self.rank.handle_received(ServerId(server), claim).unwrap();
                 self.perform();
             }
             other => panic!("it is wanted: {other:?}"),

@@ -11,7 +11,7 @@ use foresee_units::Rank;
 use crate::driver::{BIAS, Driver, EMBEDDING, broken, set, settings};
 
 fn survivor(servers: u16) -> RankSettings {
-    RankSettings { survives: true, world: 3, ..settings(servers) }
+    RankSettings { continues_after_loss: true, world: 3, ..settings(servers) }
 }
 
 fn members(generation: u32) -> ServerMessage {
@@ -48,8 +48,8 @@ fn a_rank_reports_its_state_and_offers_again_under_a_new_membership() {
     assert_eq!(driver.offered, [(0, 0, EMBEDDING), (1, 0, EMBEDDING)], "what has arrived stays as it is");
     driver.hear(0, changed(2));
     driver.hear(1, changed(2));
-    assert_eq!(driver.rank.ranks_lost(), 1);
-    assert_eq!(driver.rank.take_notices(), ["rank 2 is lost; the 2 that are left go on"]);
+    assert_eq!(driver.rank.lost_ranks(), 1);
+    assert_eq!(driver.rank.take_notices(), ["rank 2 is lost; the 2 remaining ranks continue"]);
     driver.arrive(0, EMBEDDING);
     driver.used(0, &[EMBEDDING, BIAS]);
     driver.done(0);
@@ -62,7 +62,7 @@ fn a_server_that_changes_before_a_rank_has_heard_of_it_is_heard_later() {
     driver.hear(0, members(2));
     assert_eq!(driver.message(1, changed(2)), Ok(Some(changed(2))));
     driver.end(&[BIAS]);
-    assert!(matches!(driver.sum(1, 2, 0, EMBEDDING, 0), Ok(SumAdmission::Later)));
+    assert!(matches!(driver.sum(1, 2, 0, EMBEDDING, 0), Ok(SumAdmission::Retry)));
     driver.hear(0, ServerMessage::Change(change(2, &[BIAS])));
     driver.hear(1, changed(2));
 }
@@ -80,9 +80,13 @@ fn a_loss_that_another_server_noticed_is_passed_on_to_the_first() {
 #[test]
 fn messages_about_a_loss_are_refused_where_none_was_announced() {
     let cases = [
-        (false, vec![changed(2)], "sends CHANGED, which is not for this rank"),
-        (false, vec![members(2)], "sends MEMBERS, which is not for this rank"),
-        (false, vec![ServerMessage::Change(change(2, &[]))], "sends CHANGE, which is not for this rank"),
+        (false, vec![changed(2)], "changes the membership of a job that ends when a rank is lost"),
+        (false, vec![members(2)], "changes the membership of a job that ends when a rank is lost"),
+        (
+            false,
+            vec![ServerMessage::Change(change(2, &[]))],
+            "changes the membership of a job that ends when a rank is lost",
+        ),
         (true, vec![changed(2)], "sends CHANGED of a membership that was not announced"),
         (true, vec![members(2), changed(2)], "sends CHANGED of a membership that was not announced"),
         (
@@ -93,8 +97,8 @@ fn messages_about_a_loss_are_refused_where_none_was_announced() {
         (true, vec![members(1)], "sends MEMBERS of a membership that was not announced"),
         (true, vec![members(2), members(2)], "sends MEMBERS of a membership that was not announced"),
     ];
-    for (survives, messages, wanted) in cases {
-        let mut driver = Driver::running(RankSettings { survives, ..survivor(2) });
+    for (continues_after_loss, messages, wanted) in cases {
+        let mut driver = Driver::running(RankSettings { continues_after_loss, ..survivor(2) });
         let (last, before) = messages.split_last().unwrap();
         for message in before {
             driver.hear(0, message.clone());
@@ -127,7 +131,7 @@ fn a_rank_lost_while_ranks_agree_or_a_server_is_lost_ends_the_job() {
     driver.end(&[BIAS]);
     driver.close(1, broken());
     driver.resume(1, 10, 0, false);
-    during(&mut driver, "a server sums again what a lost one had sent");
+    during(&mut driver, "a replacement server repeats sums of a lost one");
 }
 
 #[test]
@@ -149,7 +153,7 @@ fn a_server_replaced_in_the_round_of_a_loss_ends_the_job() {
     driver.hear(1, changed(2));
     driver.close(1, broken());
     driver.connect(1, 10);
-    let resumed = foresee_grad_session::Resumed { generation: 2, oldest: Round(0), knows: false };
+    let resumed = foresee_grad_session::Resumed { generation: 2, oldest: Round(0), has_sums: false };
     let text = format!("{:?}", driver.message(1, ServerMessage::Resumed(resumed)).unwrap_err());
     assert!(text.contains("reset; a rank was lost in the same round"), "{text}");
 }

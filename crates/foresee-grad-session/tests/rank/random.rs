@@ -40,8 +40,8 @@ fn messages() -> impl Strategy<Value = ServerMessage> {
         4 => (generations(), bodies).prop_map(|(generation, body)| ServerMessage::Plan { generation, body }),
         4 => (rounds(), sets()).prop_map(|(round, used)| ServerMessage::Used(Used { round, used })),
         4 => rounds().prop_map(ServerMessage::RoundDone),
-        4 => (generations(), rounds(), any::<bool>()).prop_map(|(generation, oldest, knows)| {
-            ServerMessage::Resumed(Resumed { generation, oldest, knows })
+        4 => (generations(), rounds(), any::<bool>()).prop_map(|(generation, oldest, has_sums)| {
+            ServerMessage::Resumed(Resumed { generation, oldest, has_sums })
         }),
         1 => (0_u32..3).prop_map(move |rank| ServerMessage::Lost(LostRank { rank: Rank(rank), why: why() })),
         2 => (generations(), 0_u32..3, live()).prop_map(move |(generation, rank, live)| {
@@ -128,10 +128,10 @@ proptest! {
     #[test]
     fn whatever_servers_do_a_lost_server_is_back_or_named_in_time(
         is_running: bool,
-        survives: bool,
+        continues_after_loss: bool,
         facts in prop::collection::vec(facts(), 0..60),
     ) {
-        let settings = RankSettings { world: 3, survives, ..settings(2) };
+        let settings = RankSettings { world: 3, continues_after_loss, ..settings(2) };
         let mut driver = if is_running { Driver::running(settings) } else { Driver::new(settings) };
         if !is_running {
             driver.propose();
@@ -149,7 +149,7 @@ proptest! {
             let before = driver.now;
             driver.pass(TIMEOUT);
             for dial in driver.take_dials() {
-                driver.not_connected(dial.server, DialFault::NobodyThere);
+                driver.not_connected(dial.server, DialFault::NotListening);
             }
             prop_assert!(driver.now < before.saturating_add(TIMEOUT).saturating_add(TIMEOUT));
             prop_assert!(driver.now < Nanos::from_secs(300), "it waits without a timer: {:?}", driver.rank);

@@ -33,9 +33,9 @@ fn a_connection_that_is_made_again_is_noted_and_counted() {
     driver.pass(ms(200));
     driver.resume(0, SAME, 0, true);
     assert!(driver.rank.is_connected());
-    assert_eq!((driver.rank.reconnected(), driver.rank.replaced()), (1, 0));
+    assert_eq!((driver.rank.reconnects(), driver.rank.replacements()), (1, 0));
     let notices = driver.rank.take_notices();
-    let said = "the connection to server 0 at 10.0.0.0:1 broke (reset), and was made again after 200.0 ms";
+    let said = "the connection to server 0 at 10.0.0.0:1 broke (reset) and was re-established after 200.0 ms";
     assert_eq!(notices, [said]);
     assert!(driver.rank.take_notices().is_empty());
 }
@@ -47,14 +47,14 @@ fn a_server_that_is_replaced_again_and_again_is_noted_and_counted() {
     for times in 1..=3 {
         driver.close(0, broken());
         driver.resume(0, OTHER + times, 1, false);
-        assert_eq!((driver.rank.reconnected(), driver.rank.replaced()), (0, times));
+        assert_eq!((driver.rank.reconnects(), driver.rank.replacements()), (0, times));
     }
     let notices = driver.rank.take_notices();
     assert!(
         notices.len() == 3 && notices[0].contains("server 0 at 10.0.0.0:1 was lost (reset)"),
         "{notices:?}"
     );
-    assert!(notices[0].contains("one is back in its place"), "{notices:?}");
+    assert!(notices[0].contains("was replaced after"), "{notices:?}");
     driver.whole_round();
     assert_eq!(driver.failure, None);
 }
@@ -93,7 +93,7 @@ fn a_server_that_breaks_off_before_its_answer_still_has_its_sums() {
     driver.close(0, broken());
     driver.resume(0, OTHER, 0, true);
     assert_eq!(driver.offered, [(0, 0, BIAS)], "another one has its sums from other ranks");
-    assert_eq!((driver.rank.reconnected(), driver.rank.replaced()), (1, 1));
+    assert_eq!((driver.rank.reconnects(), driver.rank.replacements()), (1, 1));
 }
 
 #[test]
@@ -211,8 +211,8 @@ fn connections_that_break_before_anything_arrives_are_given_up_in_time() {
     let text = failure.expect("it is given up");
     assert_eq!(times, 63);
     assert!(text.contains("connections to it broke 64 times within 2.5 s"), "{text}");
-    assert!(text.contains("nothing came over any of them"), "{text}");
-    assert!(text.contains("look for something on the way that ends connections"), "{text}");
+    assert!(text.contains("before a sum arrived"), "{text}");
+    assert!(text.contains("a device that ends connections once they carry data"), "{text}");
     assert_eq!(break_often(ms(20), false).0, 100, "not before the timeout");
     assert_eq!(break_often(ms(40), true), (110, None));
 }
@@ -239,16 +239,14 @@ fn a_server_whose_place_stays_empty_is_an_error_in_time_that_says_what_was_missi
     let mut attempts = Vec::new();
     while driver.failure.is_none() {
         attempts.extend(driver.take_dials());
-        driver.not_connected(0, DialFault::NobodyThere);
+        driver.not_connected(0, DialFault::NotListening);
         driver.pass(ms(100));
     }
     assert_eq!(driver.now, TIMEOUT, "up to the last attempt");
     let within: Vec<_> = attempts.iter().take(4).map(|dial| dial.within).collect();
     assert_eq!(within, [ms(200), ms(400), ms(800), ms(1_000)], "up to the time of a handshake");
     let text = driver.failure();
-    for part in
-        ["server: ServerId(0)", "reset; nobody came in its place within 2.0 s: refused", "'embedding'"]
-    {
+    for part in ["server: ServerId(0)", "reset; no server replaced it within 2.0 s: refused", "'embedding'"] {
         assert!(text.contains(part), "{text}");
     }
 }
@@ -260,7 +258,10 @@ fn another_server_to_which_not_every_rank_comes_is_an_error_in_time() {
     driver.connect(0, OTHER);
     driver.pass(TIMEOUT);
     let text = driver.failure();
-    assert!(text.contains("somebody came in its place, and not every rank to it within 2.0 s"), "{text}");
+    assert!(
+        text.contains("a server replaced it, and not every rank connected to that one within 2.0 s"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -274,7 +275,7 @@ fn what_can_never_be_connected_is_an_error_at_once() {
 #[test]
 fn without_recovery_a_broken_connection_is_an_error_at_once() {
     for closed in [broken(), Closed::Silent("silent".into()), Closed::Unacknowledged("silent".into())] {
-        let mut driver = Driver::running(RankSettings { recover: false, ..settings(2) });
+        let mut driver = Driver::running(RankSettings { recovers: false, ..settings(2) });
         driver.close(1, closed);
         assert!(driver.failure().contains("server: ServerId(1)"), "{}", driver.failure());
         assert!(driver.dials.is_empty() && driver.rank.poll_timeout().is_none());
@@ -283,16 +284,16 @@ fn without_recovery_a_broken_connection_is_an_error_at_once() {
 
 #[test]
 fn a_server_beside_a_rank_is_waited_for_as_long_as_it_waits_and_not_replaced() {
-    let beside = || RankSettings { beside: 1, ..settings(2) };
+    let beside = || RankSettings { colocated: 1, ..settings(2) };
     let mut driver = Driver::running(beside());
     driver.close(0, broken());
     assert_eq!(driver.take_dials()[0].until, RECONNECT.saturating_add(HEARTBEAT));
-    driver.not_connected(0, DialFault::NobodyThere);
+    driver.not_connected(0, DialFault::NotListening);
     assert!(driver.failure().contains("server: ServerId(0)"), "{}", driver.failure());
     let mut driver = Driver::running(beside());
     driver.close(1, broken());
     assert_eq!(driver.take_dials()[0].until, TIMEOUT);
-    driver.not_connected(1, DialFault::NobodyThere);
+    driver.not_connected(1, DialFault::NotListening);
     assert_eq!(driver.failure, None);
     for closed in [Closed::Silent("silent".into()), Closed::Unacknowledged("silent".into())] {
         let mut driver = Driver::running(beside());

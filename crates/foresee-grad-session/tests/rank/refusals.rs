@@ -8,8 +8,8 @@ use foresee_units::{Nanos, Rank};
 use crate::driver::{Driver, broken, settings};
 
 /// Rank 0 of three, with two servers.
-fn of_three(survives: bool) -> RankSettings {
-    RankSettings { world: 3, survives, ..settings(2) }
+fn of_three(continues_after_loss: bool) -> RankSettings {
+    RankSettings { world: 3, continues_after_loss, ..settings(2) }
 }
 
 /// The same, which has proposed a plan.
@@ -77,7 +77,7 @@ fn members_and_states_that_this_rank_contradicts_are_refused() {
     assert!(refused(&driver).1.contains("proposes members without this rank"));
     for (state, wanted) in [
         (change(0b011, 0), "changes to other members than it proposed"),
-        (change(0b101, 3), "takes rounds for done that this rank does not hold"),
+        (change(0b101, 3), "reports rounds as done that this rank lacks"),
     ] {
         let mut driver = Driver::running(of_three(true));
         driver.hear(0, members(0b101));
@@ -95,5 +95,5 @@ fn a_change_with_what_an_open_round_used_says_that_ranks_differ() {
     tell(&mut driver, 0, ServerMessage::Change(change));
     let failure = driver.failure.as_ref();
     let Some(RankFailure::Disagree(why)) = failure else { panic!("not the ranks: {failure:?}") };
-    assert!(why.contains("round 0 used, which this rank has not ended"), "{why}");
+    assert!(why.contains("used tensors of round 0, which this rank has not ended"), "{why}");
 }

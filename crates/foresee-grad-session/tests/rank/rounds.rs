@@ -100,7 +100,7 @@ fn a_sum_is_read_once_and_dropped_when_it_comes_again() {
     driver.end(&[EMBEDDING]);
     driver.used(0, &[EMBEDDING]);
     let Ok(SumAdmission::Read(claim, _)) = driver.sum(0, 1, 0, EMBEDDING, 0) else { panic!("it is wanted") };
-    driver.rank.handle_cut(claim);
+    driver.rank.handle_interrupted(claim);
     driver.arrive_packet(0, 0, EMBEDDING, 0);
     assert!(matches!(driver.sum(0, 1, 0, EMBEDDING, 0), Ok(SumAdmission::Discard)));
 }
@@ -114,8 +114,8 @@ fn a_sum_of_another_server_counts_once_more() {
     driver.close(0, broken());
     assert!(matches!(driver.sum(0, 1, 0, EMBEDDING, 1), Ok(SumAdmission::Discard)), "of the lost one");
     driver.connect(0, 10);
-    assert!(matches!(driver.sum(0, 1, 0, EMBEDDING, 1), Ok(SumAdmission::Later)), "it has not answered");
-    let resumed = foresee_grad_session::Resumed { generation: 1, oldest: Round(0), knows: false };
+    assert!(matches!(driver.sum(0, 1, 0, EMBEDDING, 1), Ok(SumAdmission::Retry)), "it has not answered");
+    let resumed = foresee_grad_session::Resumed { generation: 1, oldest: Round(0), has_sums: false };
     driver.hear(0, ServerMessage::Resumed(resumed));
     assert!(matches!(driver.sum(0, 1, 0, EMBEDDING, 0), Ok(SumAdmission::Confirmed)));
     driver.arrive_packet(0, 0, EMBEDDING, 1);
@@ -129,7 +129,7 @@ fn sums_before_a_plan_or_under_an_unknown_membership_are_a_defect_of_the_server(
     let mut driver = Driver::running(settings(1));
     driver.push(BIAS).unwrap();
     let text = format!("{:?}", driver.sum(0, 2, 0, BIAS, 0).unwrap_err());
-    assert!(text.contains("sums of a membership that it has not told of"), "{text}");
+    assert!(text.contains("sums of an unannounced membership"), "{text}");
 }
 
 #[test]
@@ -155,7 +155,7 @@ fn rounds_that_other_servers_report_as_done_count_once_a_new_server_has_answered
     driver.connect(1, 10);
     driver.hear(0, ServerMessage::RoundDone(Round(0)));
     assert!(!driver.rank.is_quiet());
-    let resumed = foresee_grad_session::Resumed { generation: 1, oldest: Round(0), knows: false };
+    let resumed = foresee_grad_session::Resumed { generation: 1, oldest: Round(0), has_sums: false };
     driver.hear(1, ServerMessage::Resumed(resumed));
     assert_eq!(driver.offered, [(1, 0, EMBEDDING), (1, 0, BIAS)], "the next server sums it once more");
     assert!(driver.rank.is_open(ServerId(1)));

@@ -54,10 +54,10 @@ type Change = fn(&mut RankHello);
 fn a_setting_that_differs_ends_a_job_without_plan_and_is_named() {
     let of_two = settings(2);
     let changes: [(Change, &str); 4] = [
-        (|hello| hello.world = 3, "the job has 3 ranks, and others say 2"),
-        (|hello| hello.local = 2, "exchanges for 2 ranks of its machine"),
-        (|hello| hello.survives = true, "goes on when a rank is lost, and others do otherwise"),
-        (|hello| hello.target = 7, "number 7 of its list, and others as number 0"),
+        (|hello| hello.world = 3, "a world of 3 ranks, and others one of 2"),
+        (|hello| hello.node_ranks = 2, "exchanges for 2 ranks of its node"),
+        (|hello| hello.continues_after_loss = true, "continues when a rank is lost, unlike others"),
+        (|hello| hello.server = 7, "number 7 of its list, and others as number 0"),
     ];
     for (change, text) in changes {
         let mut driver = Driver::new(of_two.clone());
@@ -76,7 +76,7 @@ fn a_setting_that_differs_ends_a_job_without_plan_and_is_named() {
 
 #[test]
 fn a_rank_that_does_not_exchange_for_its_node_is_refused() {
-    let of_nodes = JobSettings { local: 2, ..settings(4) };
+    let of_nodes = JobSettings { node_ranks: 2, ..settings(4) };
     let mut driver = Driver::new(of_nodes.clone());
     let refusal = driver.connect(&hello(&of_nodes, 1, Role::Control)).unwrap_err();
     assert_eq!(refusal.code, RefusalCode::Protocol);
@@ -91,7 +91,7 @@ fn a_second_process_of_a_rank_is_refused_and_the_first_stays() {
     let (mut driver, peers) = Driver::running(&of_two);
     let other = RankHello { process: 7, ..hello(&of_two, 1, Role::Control) };
     let refusal = driver.connect(&other).unwrap_err();
-    assert!(refusal.text.contains("is here already, in another process"), "{refusal}");
+    assert!(refusal.text.contains("is already connected from another process"), "{refusal}");
     assert!(!driver.is_closed(peers[1]));
 }
 
@@ -138,12 +138,12 @@ fn a_rank_that_breaks_the_order_of_rounds_ends_the_job_by_name() {
     early(&[end(1, &[])], "round 1");
     early(&[RankMessage::Got(Round(0))], "round 0");
     early(&[RankMessage::RoundEnd { round: Round(0), absent: vec![0xff] }], "");
-    early(&[RankMessage::Known(known())], "KNOWN, which is not for servers");
+    early(&[RankMessage::Known(known())], "changes the membership of a job that ends");
     let of_two = settings(2);
     let mut driver = Driver::new(of_two.clone());
     let peer = driver.join(&of_two, 0);
     driver.message(peer, end(0, &[]));
-    assert!(driver.reason(peer).contains("rank 0 speaks of rounds before a plan"));
+    assert!(driver.reason(peer).contains("rank 0 names rounds before a plan"));
 }
 
 fn known() -> foresee_grad_session::Known {
@@ -160,7 +160,7 @@ fn a_rank_in_a_later_round_than_one_that_proposes_ends_the_job() {
     driver.message(peers[0], RankMessage::Plan(plan(9)));
     driver.message(peers[1], end(1, &[]));
     let text = driver.reason(peers[0]);
-    assert!(text.contains("rank 0 agrees on tensors anew while rank 1 goes on"), "{text}");
+    assert!(text.contains("rank 0 proposes a plan while rank 1 continues"), "{text}");
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn a_long_wait_is_reported_at_every_second_look_to_ranks_that_wait() {
     driver.pass(LOOK);
     assert_eq!(driver.take(peers[0]), []);
     driver.pass(LOOK);
-    let text = "ranks 1, 2 to end round 0; 2 packets of 't0' of rank 1 have not come";
+    let text = "ranks 1, 2 to end round 0; 2 packets of 't0' of rank 1 have not arrived";
     assert_eq!(driver.take(peers[0]), [ServerMessage::Waiting(text.into())]);
     assert_eq!(driver.take(peers[1]), []);
     driver.pass(LOOK);
@@ -203,7 +203,7 @@ fn ranks_that_wait_for_the_first_plan_are_told_for_whom_each_second() {
     let second = Nanos::from_secs(1);
     let told = |text: &str| [ServerMessage::Waiting(text.into())];
     driver.pass(Nanos::from_millis(500));
-    assert_eq!(driver.take(first), told("rank 2 to propose its tensors, and for rank 1 to come"));
+    assert_eq!(driver.take(first), told("rank 2 to propose its tensors, and for rank 1 to connect"));
     driver.join(&of_three, 1);
     driver.pass(second);
     assert_eq!(driver.take(first), told("ranks 1, 2 to propose their tensors").as_slice());
@@ -222,7 +222,7 @@ fn a_rank_that_gives_up_the_start_leaves_the_blame_to_the_rank_that_never_came()
     assert_eq!((refusal.code, refusal.rank), (RefusalCode::Lost, Some(Rank(2))));
     assert_eq!(
         refusal.text,
-        "ranks 2, 3 of job 'run' have not come, and rank 0 gave up (the rank is done); look at the output of ranks \
+        "ranks 2, 3 of job 'run' have not connected, and rank 0 gave up (the rank is done); check the output of ranks \
          2, 3, or pass a larger start_timeout="
     );
 }
@@ -238,7 +238,7 @@ fn a_rank_that_leaves_in_peace_ends_the_job_only_if_others_begin_another_round()
     assert!(!driver.job.is_over());
     driver.message(peers[0], end(1, &[]));
     let text = driver.reason(peers[0]);
-    assert!(text.contains("rank 1 of job 'run' has left (the rank is done) while others go on"), "{text}");
+    assert!(text.contains("rank 1 of job 'run' left (the rank is done) while others continue"), "{text}");
     let (mut driver, peers) = Driver::running(&settings(2));
     for peer in &peers {
         driver.close(*peer, Closed::Goodbye("the rank is done".into()));
@@ -285,6 +285,6 @@ fn a_plan_with_more_packets_than_slots_can_be_is_refused() {
         let peer = driver.join(&alone, 0);
         driver.message(peer, message);
         let text = driver.reason(peer);
-        assert!(text.contains("take larger packets, or more servers"), "{text}");
+        assert!(text.contains("use larger packets, or more servers"), "{text}");
     }
 }

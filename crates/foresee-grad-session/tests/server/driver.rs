@@ -50,11 +50,11 @@ pub(crate) fn settings(world: u32) -> JobSettings {
         name: "run".into(),
         server: ServerId(0),
         world,
-        local: 1,
-        survives: false,
+        node_ranks: 1,
+        continues_after_loss: false,
         heartbeat: HEARTBEAT,
-        reconnect: RECONNECT,
-        look: LOOK,
+        grace_period: RECONNECT,
+        wait_check_interval: LOOK,
     }
 }
 
@@ -62,9 +62,9 @@ pub(crate) fn hello(settings: &JobSettings, rank: u32, role: Role) -> RankHello 
     RankHello {
         rank: Rank(rank),
         world: settings.world,
-        local: settings.local,
-        target: settings.server.0.into(),
-        survives: settings.survives,
+        node_ranks: settings.node_ranks,
+        server: settings.server.0.into(),
+        continues_after_loss: settings.continues_after_loss,
         process: u64::from(rank) + 100,
         reconnects: true,
         role,
@@ -119,7 +119,7 @@ impl Driver {
     /// A job whose ranks are all connected and have agreed on a plan.
     pub(crate) fn running(settings: &JobSettings) -> (Self, Vec<Peer>) {
         let mut driver = Self::new(settings.clone());
-        let ranks = (0..settings.world).step_by(settings.local as usize);
+        let ranks = (0..settings.world).step_by(settings.node_ranks as usize);
         let peers: Vec<Peer> = ranks.map(|rank| driver.join(settings, rank)).collect();
         for peer in &peers {
             driver.message(*peer, RankMessage::Plan(plan(8)));
@@ -237,14 +237,14 @@ impl Driver {
                 }
                 JobAction::Skip(ticket) => {
                     assert!(self.has_slots, "there are slots");
-                    if !ticket.skipped().is_empty() {
-                        self.slots.push(format!("rank {} skips", ticket.sender().rank));
+                    if !ticket.skipped.is_empty() {
+                        self.slots.push(format!("rank {} skips", ticket.sender.rank));
                     }
                     self.job.handle_skipped(&ticket);
                 }
-                JobAction::FindOwed(ticket) => {
+                JobAction::FindMissing(ticket) => {
                     assert!(self.has_slots, "there are slots");
-                    self.job.handle_owed(&ticket, Some("2 packets of 't0' of rank 1"));
+                    self.job.handle_missing(&ticket, Some("2 packets of 't0' of rank 1"));
                 }
                 JobAction::Uninstall => self.has_slots = false,
             }

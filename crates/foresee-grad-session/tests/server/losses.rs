@@ -11,7 +11,7 @@ use foresee_units::{Nanos, Rank};
 use crate::driver::{Driver, RECONNECT, end, plan, resume, set, settings};
 
 fn survivors(world: u32) -> JobSettings {
-    JobSettings { survives: true, ..settings(world) }
+    JobSettings { continues_after_loss: true, ..settings(world) }
 }
 
 fn live(ranks: &[u32]) -> Vec<u8> {
@@ -45,7 +45,7 @@ fn the_first_server_proposes_members_and_passes_on_what_all_of_them_know() {
         drop(driver.take(*peer));
     }
     driver.close(peers[1], silent());
-    assert!(driver.reason(peers[1]).contains("it was silent for 2 s; the others go on"));
+    assert!(driver.reason(peers[1]).contains("it was silent for 2 s; the others continue"));
     let why = "rank 1 is lost: it was silent for 2 s".into();
     let proposed = NewMembers { generation: 2, rank: Rank(1), live: live(&[0, 2]), why };
     assert_eq!(driver.take(peers[0]), [ServerMessage::Members(proposed)]);
@@ -87,7 +87,7 @@ fn another_server_reports_the_loss_and_changes_by_the_word_of_a_rank() {
 fn the_first_server_acts_on_a_loss_that_another_one_noticed() {
     let (mut driver, peers) = Driver::running(&survivors(2));
     driver.message(peers[0], RankMessage::Lost(LostRank { rank: Rank(1), why: "it is gone".into() }));
-    assert!(driver.reason(peers[1]).contains("is taken for lost: it is gone"));
+    assert!(driver.reason(peers[1]).contains("was declared lost: it is gone"));
     assert!(matches!(driver.take(peers[0]).last(), Some(ServerMessage::Members(_))));
 }
 
@@ -120,7 +120,7 @@ fn no_rank_is_waited_for_while_another_is_just_being_lost() {
     let (mut driver, peers) = Driver::running(&survivors(3));
     driver.close(peers[2], silent());
     driver.close(peers[1], Closed::Broken("reset".into()));
-    assert!(driver.reason(peers[1]).contains("is taken for lost: reset"));
+    assert!(driver.reason(peers[1]).contains("was declared lost: reset"));
     // One that was absent before is lost when it comes back.
     let of_three = survivors(3);
     let (mut driver, peers) = Driver::running(&of_three);
@@ -158,7 +158,7 @@ fn a_change_that_names_other_ranks_or_sets_is_refused() {
         assert_eq!(driver.slots.len(), 1);
     };
     let change = Change { generation: 2, live: live(&[0]), oldest: Round(0), used: Vec::new() };
-    let cannot = "rank 0 passes on members that cannot be";
+    let cannot = "rank 0 passes on an invalid membership";
     refused(Change { live: live(&[5]), ..change.clone() }, cannot);
     refused(Change { live: Vec::new(), ..change.clone() }, cannot);
     refused(Change { generation: u32::MAX, ..change.clone() }, "membership 4294967295");
@@ -190,7 +190,7 @@ fn a_rank_that_left_in_peace_is_a_loss_for_those_that_begin_another_round() {
     drop(driver.take(peers[0]));
     driver.message(peers[0], end(0, &[]));
     let Some(ServerMessage::Members(proposed)) = driver.take(peers[0]).pop() else { panic!("no members") };
-    assert_eq!(proposed.why, "rank 1 is lost: it has left (done)");
+    assert_eq!(proposed.why, "rank 1 is lost: it left (done)");
 }
 
 #[test]
@@ -199,7 +199,7 @@ fn the_first_server_refuses_a_change_that_it_has_not_proposed() {
     let change = Change { generation: 2, live: live(&[0]), oldest: Round(0), used: Vec::new() };
     driver.message(peers[0], RankMessage::Change(change));
     let text = driver.reason(peers[1]);
-    assert!(text.contains("rank 0 passes on members that cannot be: this server has not proposed"), "{text}");
+    assert!(text.contains("rank 0 passes on an invalid membership: this server has not proposed"), "{text}");
 }
 
 #[test]
@@ -211,21 +211,21 @@ fn others_go_on_without_a_rank_that_left_with_its_part_of_a_round_on_the_way() {
     drop(driver.take(peers[0]));
     driver.close(peers[1], Closed::Goodbye("done".into()));
     let Some(ServerMessage::Members(proposed)) = driver.take(peers[0]).pop() else { panic!("no members") };
-    assert_eq!(proposed.why, "rank 1 is lost: it has left before it had all of a round that it ended");
+    assert_eq!(proposed.why, "rank 1 is lost: it left before it had all results of a round that it ended");
 }
 
 #[test]
 fn ranks_are_told_of_one_that_left_with_its_part_of_a_round_on_the_way() {
-    let of_two = JobSettings { survives: false, ..survivors(2) };
+    let of_two = JobSettings { continues_after_loss: false, ..survivors(2) };
     let (mut driver, peers) = Driver::running(&of_two);
     for peer in &peers {
         driver.message(*peer, end(0, &[]));
     }
     driver.close(peers[1], Closed::Goodbye("done".into()));
     drop(driver.take(peers[0]));
-    driver.pass(of_two.look.saturating_add(of_two.look));
+    driver.pass(of_two.wait_check_interval.saturating_add(of_two.wait_check_interval));
     let Some(ServerMessage::Waiting(text)) = driver.take(peers[0]).pop() else { panic!("no report") };
-    assert!(text.contains("rank 1 (no longer connected) to have all of round 0; 2 packets"), "{text}");
+    assert!(text.contains("rank 1 (no longer connected) to receive all of round 0; 2 packets"), "{text}");
 }
 
 #[test]
@@ -234,5 +234,5 @@ fn a_rank_that_the_others_go_on_without_is_told_why() {
     let change = Change { generation: 2, live: live(&[0]), oldest: Round(0), used: Vec::new() };
     driver.message(peers[0], RankMessage::Change(change));
     let text = driver.reason(peers[1]);
-    assert!(text.contains("rank 1 of job 'run' was taken for lost, and the others go on"), "{text}");
+    assert!(text.contains("rank 1 of job 'run' was declared lost, and the others continue"), "{text}");
 }

@@ -144,10 +144,10 @@ proptest! {
     fn whatever_ranks_do_every_wait_has_a_timer_and_every_end_a_reason(
         world in 1_u32..4,
         server in 0_u16..2,
-        survives: bool,
+        continues_after_loss: bool,
         facts in prop::collection::vec(facts(), 0..60),
     ) {
-        let settings = JobSettings { survives, server: ServerId(server), ..settings(world) };
+        let settings = JobSettings { continues_after_loss, server: ServerId(server), ..settings(world) };
         let (mut driver, peers) = play(&settings, &facts);
         // All that are connected break off and do not come again: the job ends by itself, with a reason.
         for peer in &peers {

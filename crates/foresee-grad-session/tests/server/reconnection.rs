@@ -29,7 +29,7 @@ fn a_rank_that_reconnects_in_time_is_sent_what_it_missed() {
     driver.pass(just_before(RECONNECT));
     let back = driver.join(&of_two, 1);
     driver.message(back, RankMessage::Resume(resume(1, 0, plan(8))));
-    let resumed = Resumed { generation: 1, oldest: Round(0), knows: true };
+    let resumed = Resumed { generation: 1, oldest: Round(0), has_sums: true };
     let used = Used { round: Round(0), used: set(&[1, 2]) };
     assert_eq!(driver.take(back), [ServerMessage::Resumed(resumed), ServerMessage::Used(used)]);
     assert_eq!(driver.routes, [back]);
@@ -54,7 +54,7 @@ fn a_rank_that_does_not_reconnect_in_time_is_lost_with_the_first_reason() {
     assert_eq!(
         driver.reason(peers[0]),
         format!(
-            "rank 1 of job 'run' is lost: its data connection ended; it did not come again within {RECONNECT}; look at its output"
+            "rank 1 of job 'run' is lost: its data connection ended; it did not reconnect within {RECONNECT}; check its output"
         )
     );
 }
@@ -94,7 +94,7 @@ fn a_data_connection_that_breaks_ends_its_control_connection_after_a_heartbeat()
     assert!(driver.inboxes[&peers[1]].is_interrupted && !driver.is_closed(peers[1]));
     driver.close(peers[1], broken());
     driver.pass(RECONNECT);
-    assert!(driver.reason(peers[0]).contains("its data connection ended; it did not come again"));
+    assert!(driver.reason(peers[0]).contains("its data connection ended; it did not reconnect"));
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn a_data_connection_over_which_nothing_is_acknowledged_is_made_again_once() {
     peers[1] = driver.join(&of_two, 1);
     driver.message(peers[1], RankMessage::Resume(resume(1, 0, plan(8))));
     silent(&mut driver, peers[1]);
-    assert!(driver.reason(peers[1]).contains("is taken for lost: nothing was acknowledged for 2 s"));
+    assert!(driver.reason(peers[1]).contains("was declared lost: nothing was acknowledged for 2 s"));
     // Where something has arrived in between it is no second time.
     let (mut driver, mut peers) = Driver::running(&of_two);
     silent(&mut driver, peers[1]);
@@ -148,7 +148,7 @@ fn another_process_in_the_place_of_an_absent_rank_ends_the_job_and_may_come_agai
     driver.close(peers[1], broken());
     let other = RankHello { process: 7, ..hello(&of_two, 1, Role::Control) };
     assert_eq!(driver.connect(&other).unwrap_err().code, RefusalCode::Busy);
-    assert!(driver.reason(peers[0]).contains("another process of it has come"));
+    assert!(driver.reason(peers[0]).contains("another process of it connected"));
     // Before a plan nothing is lost by that.
     let mut driver = Driver::new(of_two.clone());
     let keeps = driver.join(&of_two, 0);
@@ -197,7 +197,7 @@ fn a_new_server_resumes_from_the_latest_of_the_oldest_rounds() {
     driver.message(peers[2], RankMessage::Resume(Resume::default()));
     driver.message(peers[2], RankMessage::Plan(plan(8)));
     assert_eq!(driver.slots, ["plan 4 of [0, 1, 2] from round 8"]);
-    let resumed = Resumed { generation: 4, oldest: Round(8), knows: false };
+    let resumed = Resumed { generation: 4, oldest: Round(8), has_sums: false };
     assert_eq!(driver.take(peers[1]), [ServerMessage::Resumed(resumed)]);
     assert_eq!(driver.take(peers[2]), [ServerMessage::Plan { generation: 4, body: plan(8) }]);
     assert_eq!(driver.slots.len(), 1);
@@ -211,7 +211,7 @@ fn ranks_that_come_from_a_lost_server_with_different_plans_are_refused() {
     driver.message(peers[0], RankMessage::Resume(resume(4, 7, plan(8))));
     driver.message(peers[1], RankMessage::Resume(resume(4, 7, plan(9))));
     let text = driver.reason(peers[0]);
-    assert!(text.contains("rank 0 and rank 1 come from a lost server with different plans"), "{text}");
+    assert!(text.contains("rank 0 and rank 1 resume from a lost server with different plans"), "{text}");
 }
 
 #[test]
@@ -227,19 +227,19 @@ fn numbers_that_no_rank_can_have_lived_to_see_are_refused() {
     assert!(refused(resume(1, u64::MAX, plan(8))).contains("round 18446744073709551615"));
     let live = vec![0b10];
     let text = refused(Resume { live, ..resume(2, 0, plan(8)) });
-    assert!(text.contains("rank 0 comes from a job that others are lost in, or itself"), "{text}");
+    assert!(text.contains("rank 0 resumes with a membership that this job cannot have"), "{text}");
 }
 
 #[test]
 fn a_rank_of_a_lost_server_is_refused_where_the_job_runs() {
     let (mut driver, peers) = Driver::running(&settings(2));
     driver.message(peers[1], RankMessage::Resume(resume(1, 0, plan(8))));
-    assert!(driver.reason(peers[0]).contains("comes from a lost server to one that has its job"));
+    assert!(driver.reason(peers[0]).contains("resumes from a lost server at one that runs its job"));
 }
 
 #[test]
 fn a_new_server_resumes_with_the_ranks_that_are_left() {
-    let survivors = JobSettings { survives: true, ..settings(3) };
+    let survivors = JobSettings { continues_after_loss: true, ..settings(3) };
     let mut driver = Driver::new(survivors.clone());
     let peers = [driver.join(&survivors, 0), driver.join(&survivors, 2)];
     let left = foresee_grad_queue::Members::new(5, 3, [Rank(0), Rank(2)]).unwrap();

@@ -238,7 +238,7 @@ def disagree(ranks, theirs, words, remedy="every rank must build the same model"
 
 def test_ranks_with_different_world_sizes_get_an_error(server) -> None:
     first = opened(server, world=2)
-    words = "says that the job has 3 ranks, and others say 2"
+    words = "has a world of 3 ranks, and others one of 2"
     with pytest.raises(ConfigError, match=words):
         opened(server, rank=1, world=3)
     # The rank that waits would otherwise wait forever.

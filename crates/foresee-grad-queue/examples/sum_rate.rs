@@ -64,7 +64,7 @@ impl Summing {
             class: 0,
             op: Op::Mean,
         };
-        let config = PlanConfig { packet_bytes: PACKET, wire: Wire::Own, pattern: Pattern::dedicated(1)? };
+        let config = PlanConfig { packet_bytes: PACKET, wire: Wire::Own, pattern: Pattern::new(&[1])? };
         let plan = Plan::new(config, vec![tensor])?;
         let (members, early_budget) = (Members::all(0, RANKS)?, EarlyBudget::new(Bytes::ZERO));
         let packets = plan.packets(TensorId(0)).unwrap_or(0) as usize;

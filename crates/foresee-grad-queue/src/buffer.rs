@@ -110,9 +110,9 @@ mod tests {
             let (first, second) = if traded { (places.1, places.0) } else { places };
             assert_eq!((one.bytes().as_ptr(), other.bytes().as_ptr()), (first, second));
         }
-        let mut roomy = Buffer::zeroed(500);
-        roomy.resize(65);
-        assert!(!one.swap_memory(&mut roomy), "a packet does not keep more memory than it needs");
+        let mut large = Buffer::zeroed(500);
+        large.resize(65);
+        assert!(!one.swap_memory(&mut large), "a packet does not keep more memory than it needs");
     }
 
     #[test]

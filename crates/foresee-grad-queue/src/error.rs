@@ -165,7 +165,7 @@ pub enum QueueError {
         packets: u32,
     },
     /// A length that the plan does not allow.
-    #[error("packet {packet} of '{tensor}' with rank {rank} has {bytes} bytes, but the plan says {expected}")]
+    #[error("packet {packet} of '{tensor}' with rank {rank} has {bytes} bytes, but {expected} in the plan")]
     PacketLength {
         /// The rank at the other or at this end.
         rank: Rank,

@@ -4,7 +4,7 @@
 //! ```text
 //! rank:    tensor -> Collector (may it go?) -> Schedule (which packet next?) -> wire
 //! server:  wire -> SlotPair (whose turn?) -> sum -> Schedule (which result next?) -> wire
-//! rank:    wire -> Collector (what landed?) -> tensor
+//! rank:    wire -> Collector (what is received?) -> tensor
 //! ```
 //!
 //! The [`Plan`] cuts tensors into packets and gives every number in a frame its meaning. [`SlotPair`], [`Rounds`]

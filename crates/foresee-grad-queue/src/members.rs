@@ -36,12 +36,12 @@ impl Members {
             return Err(QueueError::World { world });
         }
         let mut live = RankSet::with_capacity(world);
-        let mut clean = true;
+        let mut is_valid = true;
         for rank in ranks {
-            clean &= rank.0 < world && live.insert(rank);
+            is_valid &= rank.0 < world && live.insert(rank);
         }
         let count = live.len();
-        if !clean || count == 0 {
+        if !is_valid || count == 0 {
             return Err(QueueError::Members { generation, ranks: count, world });
         }
         Ok(Self { generation, world, live, count })

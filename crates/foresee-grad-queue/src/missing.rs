@@ -64,7 +64,7 @@ mod tests {
             class: 0,
             op: Op::Mean,
         };
-        let pattern = Pattern::dedicated(1).unwrap();
+        let pattern = Pattern::new(&[1]).unwrap();
         let config = PlanConfig { packet_bytes: 64, wire: Wire::Own, pattern };
         let plan = Plan::new(config, vec![spec("a"), spec("b")]).unwrap();
         let (members, budget) = (Members::all(0, 3).unwrap(), EarlyBudget::new(Bytes::ZERO));

@@ -89,17 +89,6 @@ impl Pattern {
         Self::new(&shares)
     }
 
-    /// A pattern of dedicated servers with equal shares.
-    pub fn dedicated(servers: u16) -> Result<Self, QueueError> {
-        Self::new(&vec![1; usize::from(servers)])
-    }
-
-    /// The number of servers, including those with share 0.
-    pub fn servers(&self) -> u16 {
-        // The constructor has checked that the number fits.
-        u16::try_from(self.shares.len()).unwrap_or(u16::MAX)
-    }
-
     /// The servers' shares of [`len`](Self::len), without common factors.
     pub fn shares(&self) -> &[u32] {
         &self.shares
@@ -241,7 +230,7 @@ mod tests {
         assert!(Pattern::new(&[u32::MAX, 1]).is_err());
         assert!(Pattern::mixed(0, 0).is_err());
         assert_eq!(Pattern::new(&[1 << 30, 1 << 31]).unwrap().shares(), [1, 2]);
-        assert_eq!(Pattern::dedicated(3).unwrap().places, [0, 1, 2]);
+        assert_eq!(Pattern::new(&[1, 1, 1]).unwrap().places, [0, 1, 2]);
     }
 
     proptest! {

@@ -150,7 +150,7 @@ impl Plan {
             let entry = Entry::new(&config, index, spec)?;
             total += entry.bytes;
             if total > TOTAL_MAX {
-                return Err(entry.too_large(packet_bytes));
+                return Err(too_large(entry.spec, packet_bytes));
             }
             entries.push(entry);
         }
@@ -299,33 +299,29 @@ impl Entry {
         if dimensions > DIMENSIONS_MAX || dimensions != strides {
             return Err(QueueError::Dimensions { tensor: spec.name, dimensions, strides });
         }
-        let mut entry =
-            Self { spec, elements: 0, bytes: 0, packets: 0, start: config.pattern.start_of(index) };
-        let width = config.wire.dtype_of(&entry.spec).bytes() as u64;
+        let width = config.wire.dtype_of(&spec).bytes() as u64;
         // The model's element size counts too, because ranks hold buffers of it.
-        let widest = entry.spec.dtype.bytes().max(sum::accumulator_bytes(entry.spec.dtype)) as u64;
+        let widest = spec.dtype.bytes().max(sum::accumulator_bytes(spec.dtype)) as u64;
         let sizes = || {
-            let elements = elements(&entry.spec.shape)?;
+            let elements = elements(&spec.shape)?;
             elements.checked_mul(widest).filter(|bytes| *bytes <= TOTAL_MAX)?;
             let bytes = elements * width;
             let packets = u32::try_from(bytes.div_ceil(u64::from(config.packet_bytes))).ok()?;
             Some((elements, bytes, packets))
         };
         let Some((elements, bytes, packets)) = sizes() else {
-            return Err(entry.too_large(config.packet_bytes));
+            return Err(too_large(spec, config.packet_bytes));
         };
-        (entry.elements, entry.bytes, entry.packets) = (elements, bytes, packets);
-        if elements > 0 && !is_dense(&entry.spec.shape, &entry.spec.strides) {
-            let TensorSpec { name: tensor, shape, strides, .. } = entry.spec;
+        if elements > 0 && !is_dense(&spec.shape, &spec.strides) {
+            let TensorSpec { name: tensor, shape, strides, .. } = spec;
             return Err(QueueError::NotDense { tensor, shape, strides });
         }
-        Ok(entry)
+        Ok(Self { spec, elements, bytes, packets, start: config.pattern.start_of(index) })
     }
+}
 
-    fn too_large(&self, packet_bytes: u32) -> QueueError {
-        let TensorSpec { name, shape, .. } = self.spec.clone();
-        QueueError::TooLarge { tensor: name, shape, packet_bytes }
-    }
+fn too_large(spec: TensorSpec, packet_bytes: u32) -> QueueError {
+    QueueError::TooLarge { tensor: spec.name, shape: spec.shape, packet_bytes }
 }
 
 /// Convert a count that the validation of a plan bounds to 32 bits.

@@ -5,7 +5,6 @@
 //! differences are differences of scheduling. A policy is data: the rules of a rank's scheduler, those of a
 //! server's, the packet size, and when a server answers.
 
-use std::fmt;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::str::FromStr;
 
@@ -260,19 +259,6 @@ const FAIR_CREDIT: NonZeroU64 = NonZeroU64::new(16_000_000).expect("not 0");
 /// Default partition of `BytePS`, in bytes.
 pub const BYTEPS_PARTITION: NonZeroU32 = NonZeroU32::new(4_096_000).expect("not 0");
 
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)?;
-        if let Some(partition) = self.partition {
-            write!(f, " of {}", Bytes::new(u64::from(partition.get())))?;
-        }
-        if let Some(credit) = self.push.credit {
-            write!(f, ", credit {}", Bytes::new(credit.get()))?;
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -327,7 +313,6 @@ mod tests {
         assert_eq!(policy.packet_bytes(link), size);
         assert_eq!(policy.push().credit, Some(credit));
         assert_eq!(policy.pull().credit, None);
-        assert_eq!(policy.to_string(), "partition of 4.0 MB, credit 16.0 MB");
         assert_eq!(policy.windowed(Window::Interface).push().window, Window::Interface);
         assert_eq!(Policy::foresee().packet_bytes(link), link);
         assert_eq!(Policy::partition_unbounded(BYTEPS_PARTITION).packet_bytes(link).get(), 4_096_000);

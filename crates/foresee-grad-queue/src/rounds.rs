@@ -94,7 +94,7 @@ impl Rounds {
         let Sender { rank, round, .. } = sender;
         let at = match self.place(sender)? {
             Ok(at) => at,
-            Err(heard) => return Ok(heard),
+            Err(receipt) => return Ok(receipt),
         };
         skipped.check(self.tensors)?;
         let [first, second] = &mut self.open;
@@ -119,7 +119,7 @@ impl Rounds {
         let Sender { rank, round, .. } = sender;
         let at = match self.place(sender)? {
             Ok(at) => at,
-            Err(heard) => return Ok(heard),
+            Err(receipt) => return Ok(receipt),
         };
         let open = self.open.get_mut(at).filter(|open| open.ended.contains(rank));
         let Some(open) = open else { return Err(QueueError::GotEarly { rank, round }) };

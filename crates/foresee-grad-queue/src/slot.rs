@@ -84,7 +84,7 @@ pub(crate) struct Filling {
     contributors: u32,
     /// Bytes of the result, if the last contribution was added and divided in one pass.
     finished: Option<usize>,
-    /// Whether a reader was told to hold a payload since `next` last moved.
+    /// Whether a reader holds a payload since `next` last moved.
     pub(crate) has_held_reader: bool,
 }
 

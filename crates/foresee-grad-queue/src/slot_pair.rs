@@ -3,7 +3,7 @@
 //!
 //! A rank pushes a tensor only after it has received the tensor's last average. When a packet of round r + 2
 //! arrives, every rank has contributed to r + 1 and therefore has the result of r, so two slots suffice. For
-//! tensors that are skipped in some rounds this needs two rules, which ranks keep and this type checks:
+//! tensors that are skipped in some rounds this needs two rules, which ranks follow and this type checks:
 //!
 //! 1. before a rank ends round r, it has received all results of round r - 1;
 //! 2. a rank that skipped a tensor waits until it knows whether others used it, and then for its average,
@@ -14,7 +14,7 @@
 //! ```
 //!
 //! A message is checked twice, both times under the packet's lock: by its header ([`SlotPair::admit`]), and
-//! with its payload ([`SlotPair::accept`]). In between, the lock is free for other ranks. A verdict stays valid,
+//! with its payload ([`SlotPair::accept`]). In between, the lock is free for other ranks. The decision stays valid,
 //! because a rank does not lose its turn, and early payloads have a reservation. If a reader fails in between, it
 //! drops its admission without an effect.
 //!

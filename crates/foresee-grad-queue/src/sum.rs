@@ -53,14 +53,6 @@ impl Op {
         self as u8
     }
 
-    /// The name in error messages.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Mean => "mean",
-            Self::Sum => "sum",
-        }
-    }
-
     /// The operation with a code, if there is one.
     pub const fn from_code(code: u8) -> Option<Self> {
         match code {
@@ -73,7 +65,10 @@ impl Op {
 
 impl fmt::Display for Op {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
+        f.write_str(match self {
+            Self::Mean => "mean",
+            Self::Sum => "sum",
+        })
     }
 }
 

@@ -95,7 +95,7 @@ impl Game {
             class: 0,
             op: Op::Mean,
         };
-        let pattern = Pattern::dedicated(1).unwrap();
+        let pattern = Pattern::new(&[1]).unwrap();
         let config = PlanConfig { packet_bytes: 64, wire: Wire::Own, pattern };
         let all: Vec<u32> = (0..tensors).collect();
         let players = (0..ranks).map(|_| {

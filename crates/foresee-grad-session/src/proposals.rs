@@ -5,7 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use foresee_grad_queue::{Difference, Field, Plan};
+use foresee_grad_queue::Plan;
 use foresee_units::Rank;
 
 use crate::{Refusal, RefusalCode};
@@ -39,17 +39,10 @@ pub fn common(proposals: &BTreeMap<Rank, Vec<u8>>) -> Result<Plan, Refusal> {
     let mut plans = plans.into_iter();
     let (first, plan) = plans.next().expect("there is a proposal");
     for (other, theirs) in plans {
-        if let Some(difference) = difference(&plan, &theirs) {
+        if let Some(difference) = plan.difference(&theirs) {
             let text = difference.between(&format!("on rank {first}"), &format!("on rank {other}"));
             return Err(Refusal::new(RefusalCode::Plan, format!("{text}; {}", difference.remedy())));
         }
     }
     Ok(plan)
-}
-
-/// Why two proposals cannot become one plan; `None` if they can.
-pub(crate) fn difference(one: &Plan, other: &Plan) -> Option<Difference> {
-    let setting =
-        one.differs(other).filter(|difference| matches!(difference.field, Field::Wire | Field::Shares));
-    setting.or_else(|| one.align(other).err())
 }

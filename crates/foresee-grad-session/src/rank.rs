@@ -139,7 +139,7 @@ impl RankSession {
             return self.servers.iter().filter_map(ServerConnection::suspicion_timeout).min();
         }
         let timeouts = self.connections().filter_map(|(server, _)| self.server_timeout(server));
-        timeouts.chain(self.agreement.timeout()).min()
+        timeouts.chain(self.agreement.until).min()
     }
 
     /// Interrupt control connections that did not report why the data connection broke, and dial or give up lost

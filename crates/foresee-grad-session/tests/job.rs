@@ -21,7 +21,7 @@ fn plan() -> Vec<u8> {
         class: 0,
         op: Op::Mean,
     };
-    let config = PlanConfig { packet_bytes: 64, wire: Wire::Own, pattern: Pattern::dedicated(1).unwrap() };
+    let config = PlanConfig { packet_bytes: 64, wire: Wire::Own, pattern: Pattern::new(&[1]).unwrap() };
     Plan::new(config, vec![spec]).unwrap().encode()
 }
 

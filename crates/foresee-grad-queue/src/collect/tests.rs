@@ -22,7 +22,7 @@ fn collect_of(servers: u16, packet_bytes: u32, elements: u64) -> Collector {
         class: 0,
         op: Op::Mean,
     };
-    let pattern = Pattern::dedicated(servers).unwrap();
+    let pattern = Pattern::new(&vec![1; usize::from(servers)]).unwrap();
     let config = PlanConfig { packet_bytes, wire: Wire::Own, pattern };
     let plan = Plan::new(config, vec![tensor("a"), tensor("b")]).unwrap();
     Collector::new(Arc::new(plan), Rank(3), 0, Round(0))

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The first difference between two plans.
+//! The first difference that prevents two ranks from sharing a plan.
 //!
-//! A digest only shows that plans differ; a user needs the tensor and the field. Only the first difference is
-//! reported.
+//! Packet size, order and classes may differ, because one rank's values apply to all. A digest would only show that
+//! plans differ; a user needs the tensor and the field.
 
 use std::fmt;
 
-use super::{Op, Plan, TensorSpec};
+use super::{Op, Plan, PlanConfig, TensorSpec};
 use crate::TensorId;
 
-/// The first difference between two plans.
+/// A difference between two plans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
     /// The tensor's name, if the difference concerns one.
@@ -26,8 +26,6 @@ pub struct Difference {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Field {
-    /// Bytes of a packet.
-    PacketBytes,
     /// The dtype on the wire.
     Wire,
     /// The servers' shares.
@@ -44,16 +42,11 @@ pub enum Field {
     Strides,
     /// The operation of the servers.
     Op,
-    /// Its class.
-    Class,
-    /// Its place in the order of first use.
-    Place,
 }
 
 impl Field {
-    const fn words(self) -> &'static str {
+    const fn name(self) -> &'static str {
         match self {
-            Self::PacketBytes => "packet size",
             Self::Wire => "dtype on the wire",
             Self::Shares => "servers' shares",
             Self::Presence | Self::BufferPresence => "presence",
@@ -61,8 +54,6 @@ impl Field {
             Self::Shape => "shape",
             Self::Strides => "strides",
             Self::Op => "operation",
-            Self::Class => "class",
-            Self::Place => "place in the order of first use",
         }
     }
 }
@@ -73,8 +64,8 @@ impl Difference {
         let Self { tensor, field, ours, theirs } = self;
         let what = match (tensor, field) {
             (Some(tensor), Field::Presence | Field::BufferPresence) => format!("tensor '{tensor}'"),
-            (Some(tensor), _) => format!("tensor '{tensor}': {}", field.words()),
-            (None, _) => field.words().to_owned(),
+            (Some(tensor), _) => format!("tensor '{tensor}': {}", field.name()),
+            (None, _) => field.name().to_owned(),
         };
         format!("{what} is {ours} {here} and {theirs} {there}")
     }
@@ -97,72 +88,51 @@ impl fmt::Display for Difference {
 }
 
 impl Plan {
-    /// The first difference from `other`, or `None` if the plans are equal.
+    /// The first difference from `other`; `None` if their ranks can share one plan.
     ///
     /// Settings come first, then tensors in this plan's order, then those that only `other` has.
-    pub fn differs(&self, other: &Self) -> Option<Difference> {
-        self.settings_differ(other).or_else(|| {
-            self.tensors_differ(other, |spec, place, found, at| {
-                spec_differs(spec, found)
-                    .or_else(|| differ(spec, Field::Class, &spec.class, &found.class))
-                    .or_else(|| differ(spec, Field::Place, &place, &at.0))
-            })
-        })
+    pub fn difference(&self, other: &Self) -> Option<Difference> {
+        let (ours, theirs) = (self.config(), other.config());
+        let setting = |field, ours: String, theirs: String| {
+            (ours != theirs).then_some(Difference { tensor: None, field, ours, theirs })
+        };
+        let shares = |config: &PlanConfig| format!("{:?}", config.pattern.shares());
+        setting(Field::Wire, ours.wire.to_string(), theirs.wire.to_string())
+            .or_else(|| setting(Field::Shares, shares(ours), shares(theirs)))
+            .or_else(|| self.tensor_difference(other))
     }
 
-    /// Return the id in this plan for each tensor of `own`, in its order. Order and classes may differ, because
-    /// one rank's values apply to all.
+    /// Return the id in this plan for each tensor of `own`, in its order.
     ///
     /// # Errors
     /// The first difference in a tensor's presence, dtype, shape, strides or operation; `theirs` has the values
     /// of `own`.
     pub fn align(&self, own: &Self) -> Result<Vec<TensorId>, Difference> {
-        match self.tensors_differ(own, |spec, _, found, _| spec_differs(spec, found)) {
+        match self.tensor_difference(own) {
             Some(difference) => Err(difference),
             None => Ok(own.tensors.iter().filter_map(|entry| self.find(&entry.spec.name)).collect()),
         }
     }
 
-    fn settings_differ(&self, other: &Self) -> Option<Difference> {
-        let (ours, theirs) = (self.config(), other.config());
-        let setting = |field, ours: String, theirs: String| {
-            (ours != theirs).then_some(Difference { tensor: None, field, ours, theirs })
-        };
-        setting(Field::PacketBytes, ours.packet_bytes.to_string(), theirs.packet_bytes.to_string())
-            .or_else(|| setting(Field::Wire, ours.wire.to_string(), theirs.wire.to_string()))
-            .or_else(|| {
-                let shares = |config: &super::PlanConfig| format!("{:?}", config.pattern.shares());
-                setting(Field::Shares, shares(ours), shares(theirs))
-            })
-    }
-
-    fn tensors_differ(
-        &self,
-        other: &Self,
-        compare: impl Fn(&TensorSpec, u32, &TensorSpec, TensorId) -> Option<Difference>,
-    ) -> Option<Difference> {
+    fn tensor_difference(&self, other: &Self) -> Option<Difference> {
         let one_sided = |spec: &TensorSpec, ours: &str, theirs: &str| Difference {
             tensor: Some(spec.name.clone()),
             field: if spec.op == Op::Sum { Field::BufferPresence } else { Field::Presence },
             ours: ours.to_owned(),
             theirs: theirs.to_owned(),
         };
-        for (place, entry) in (0_u32..).zip(&self.tensors) {
-            let found = other.find(&entry.spec.name).and_then(|at| Some((at, other.tensor(at)?)));
-            let difference = match found {
-                Some((at, found)) => compare(&entry.spec, place, found, at),
-                None => Some(one_sided(&entry.spec, "given", "missing")),
-            };
-            if difference.is_some() {
-                return difference;
-            }
-        }
-        let extra = other.tensors.iter().find(|entry| self.find(&entry.spec.name).is_none());
-        extra.map(|entry| one_sided(&entry.spec, "missing", "given"))
+        let specs = self.tensors.iter().map(|entry| &entry.spec);
+        let mut differences =
+            specs.filter_map(|spec| match other.find(&spec.name).and_then(|id| other.tensor(id)) {
+                Some(found) => spec_difference(spec, found),
+                None => Some(one_sided(spec, "given", "missing")),
+            });
+        let mut extra = other.tensors.iter().filter(|entry| self.find(&entry.spec.name).is_none());
+        differences.next().or_else(|| Some(one_sided(&extra.next()?.spec, "missing", "given")))
     }
 }
 
-fn spec_differs(ours: &TensorSpec, theirs: &TensorSpec) -> Option<Difference> {
+fn spec_difference(ours: &TensorSpec, theirs: &TensorSpec) -> Option<Difference> {
     differ(ours, Field::Dtype, &ours.dtype, &theirs.dtype)
         .or_else(|| differ(ours, Field::Shape, &List(&ours.shape), &List(&theirs.shape)))
         .or_else(|| differ(ours, Field::Strides, &List(&ours.strides), &List(&theirs.strides)))

@@ -30,11 +30,6 @@ impl Shard {
         Self { server, base }
     }
 
-    /// The server.
-    pub fn server(&self) -> ServerId {
-        self.server
-    }
-
     /// The number of packets that the server sums.
     pub fn packets(&self) -> u64 {
         self.base[self.base.len() - 1]

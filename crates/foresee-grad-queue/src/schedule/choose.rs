@@ -14,7 +14,7 @@ pub(super) struct Batch {
     flow: u32,
     place: u32,
     priority: Priority,
-    room: u32,
+    free: u32,
 }
 
 impl Schedule {
@@ -33,8 +33,8 @@ impl Schedule {
             return None;
         }
         let grant = self.grant(stream, now);
-        let room = self.packet.get().saturating_sub(bytes);
-        self.batch = (room > 0).then_some(Batch { flow, place, priority, room });
+        let free = self.packet.get().saturating_sub(bytes);
+        self.batch = (free > 0).then_some(Batch { flow, place, priority, free });
         Some(grant)
     }
 
@@ -45,14 +45,14 @@ impl Schedule {
     /// Call until it returns `None`, directly after the grant: any other call, such as a new offer, ends the
     /// batch. Packets of the same class for other connections are delayed by one packet time at most.
     pub fn poll_more(&mut self, now: Nanos) -> Option<Grant> {
-        let Batch { flow, place, priority, room } = self.batch.take()?;
+        let Batch { flow, place, priority, free } = self.batch.take()?;
         let stream = self.flows[flow].queue(place).head_of(priority)?;
         let bytes = self.streams[stream].stream.next_bytes();
-        if bytes > room || !self.has_credit(bytes) {
+        if bytes > free || !self.has_credit(bytes) {
             return None;
         }
         let grant = self.grant(stream, now);
-        self.batch = Some(Batch { flow, place, priority, room: room - bytes });
+        self.batch = Some(Batch { flow, place, priority, free: free - bytes });
         Some(grant)
     }
 

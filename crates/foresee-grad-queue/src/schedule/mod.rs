@@ -66,7 +66,7 @@ use crate::sizing::window_bytes;
 /// Hence a packet waits behind less urgent ones for `(window + packet) / rate` at most, on a link that serves in
 /// order of writing, while each socket accepts that much. A link that serves connections in turn also serves the
 /// others while a packet waits for its predecessors on its own connection. A connection whose socket accepts less
-/// is blocked by its half-written packet while the others go on.
+/// is blocked by its half-written packet while the others continue.
 ///
 /// **Half-written packets.** A grant is written completely before anything else goes over its connection. When a
 /// socket accepts only a part, the caller reports [`Schedule::handle_blocked`], continues when the socket accepts
@@ -204,7 +204,7 @@ impl Schedule {
 
     /// Remove `connection` with its counts of bytes in flight and unacknowledged bytes. The packets that waited
     /// for it are returned, oldest first inside each flow and class; streams of the same offers over other
-    /// connections go on.
+    /// connections continue.
     ///
     /// Granted packets are not returned, not even a half-written one: only the caller knows whether they were
     /// answered.

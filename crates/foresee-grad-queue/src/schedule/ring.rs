@@ -102,7 +102,7 @@ mod tests {
     use foresee_testkit::property;
     use proptest::prelude::*;
 
-    fn walk(links: &mut Links, mut ring: Ring) -> Vec<u32> {
+    fn drain(links: &mut Links, mut ring: Ring) -> Vec<u32> {
         std::iter::from_fn(|| {
             let head = ring.head()?;
             links.remove(&mut ring, head);
@@ -132,7 +132,7 @@ mod tests {
                     links.push_back(&mut ring, place);
                 }
             }
-            prop_assert_eq!(walk(&mut links.clone(), ring), expected);
+            prop_assert_eq!(drain(&mut links.clone(), ring), expected);
         }
     }
 

@@ -25,7 +25,7 @@ impl Bench {
     fn of(ranks: u32, budget: u64, dtype: Dtype, op: Op) -> Self {
         let tensor =
             TensorSpec { name: "w".to_owned(), dtype, shape: vec![2], strides: vec![1], class: 0, op };
-        let pattern = Pattern::dedicated(1).unwrap();
+        let pattern = Pattern::new(&[1]).unwrap();
         let config = PlanConfig { packet_bytes: 64, wire: Wire::Own, pattern };
         Self {
             plan: Plan::new(config, vec![tensor]).unwrap(),

@@ -83,6 +83,19 @@ fn quotient_f64(sum: f64, by: f64) -> u64 {
     if value.is_nan() { NAN_F64 } else { value.to_bits() }
 }
 
+/// Divide integer sums, to the nearest, ties to even.
+macro_rules! divide_integers {
+    ($acc:expr, $divisor:expr, $wide:ty, $narrow:ty) => {{
+        let by = <$wide>::from($divisor);
+        halve::<{ size_of::<$wide>() }, { size_of::<$narrow>() }>($acc, 0, |sum| {
+            let sum = <$wide>::from_le_bytes(sum);
+            let (quotient, rest) = (sum.div_euclid(by), 2 * sum.rem_euclid(by));
+            let up = rest > by || (rest == by && quotient & 1 == 1);
+            ((quotient + <$wide>::from(up)) as $narrow).to_le_bytes()
+        });
+    }};
+}
+
 /// Divide, round once to `dtype`, and store the result at the front of `acc`.
 #[inline(always)]
 #[expect(
@@ -110,24 +123,8 @@ pub(super) fn finish(dtype: Dtype, acc: &mut [u8], contributors: u32, divisor: u
         Dtype::Bf16 => halve_floats(acc, |value| f32_to_bf16(value / by, Rounding::Nearest)),
         Dtype::F16 if exact => halve_floats(acc, |value| f32_to_f16(value, Rounding::Exact)),
         Dtype::F16 => halve_floats(acc, |value| f32_to_f16(value / by, Rounding::Nearest)),
-        Dtype::I32 => {
-            let by = i64::from(divisor);
-            halve::<8, 4>(acc, 0, |a| {
-                let sum = i64::from_le_bytes(a);
-                let (quotient, rest) = (sum.div_euclid(by), 2 * sum.rem_euclid(by));
-                let up = rest > by || (rest == by && quotient & 1 == 1);
-                ((quotient + i64::from(up)) as i32).to_le_bytes()
-            });
-        }
-        Dtype::I64 => {
-            let by = i128::from(divisor);
-            halve::<16, 8>(acc, 0, |a| {
-                let sum = i128::from_le_bytes(a);
-                let (quotient, rest) = (sum.div_euclid(by), 2 * sum.rem_euclid(by));
-                let up = rest > by || (rest == by && quotient & 1 == 1);
-                ((quotient + i128::from(up)) as i64).to_le_bytes()
-            });
-        }
+        Dtype::I32 => divide_integers!(acc, divisor, i64, i32),
+        Dtype::I64 => divide_integers!(acc, divisor, i128, i64),
     }
 }
 

@@ -15,7 +15,7 @@ use super::membership::FIRST;
 use super::replay::ReplayBuffer;
 use super::used::UsedReports;
 use super::{RankAction, RankFailure, RankPlan, RankSession};
-use crate::{RankMessage, proposals};
+use crate::RankMessage;
 
 /// A plan that servers agree on: its membership, and its encoding.
 type AgreedPlan = (u32, Arc<[u8]>);
@@ -27,7 +27,7 @@ pub(super) struct Agreement {
     /// The answer of each server over its current connections.
     answers: Vec<Option<AgreedPlan>>,
     /// When the other servers must have answered.
-    until: Option<Nanos>,
+    pub(super) until: Option<Nanos>,
     /// The server that has not answered in time.
     late: Option<ServerId>,
 }
@@ -35,10 +35,6 @@ pub(super) struct Agreement {
 impl Agreement {
     pub(super) fn new(servers: usize) -> Self {
         Self { proposed: vec![None; servers], answers: vec![None; servers], until: None, late: None }
-    }
-
-    pub(super) fn timeout(&self) -> Option<Nanos> {
-        self.until
     }
 
     /// Drop the answer of a lost server; its replacement answers again.
@@ -64,7 +60,7 @@ impl Agreement {
             Plan::decode(body).map_err(|why| format!("sends a plan that cannot be decoded ({why})"))?;
         let Some(Some(proposal)) = self.proposed.first() else { return Ok(()) };
         let own = Plan::decode(proposal).expect("this rank has encoded it");
-        proposals::difference(&own, &plan).map_or(Ok(()), |difference| {
+        own.difference(&plan).map_or(Ok(()), |difference| {
             let text = difference.between("in this rank's proposal", "in the answer");
             Err(format!("answers with a plan that this rank has not proposed: {text}"))
         })

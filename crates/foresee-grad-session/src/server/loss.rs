@@ -22,11 +22,6 @@ pub(super) struct Departure {
 }
 
 impl Refusal {
-    /// Whether the rank that reports this refusal is not its cause.
-    pub(super) fn is_about_others(&self) -> bool {
-        matches!(self.code, RefusalCode::Lost | RefusalCode::Plan)
-    }
-
     fn lost(rank: Rank, text: String) -> Self {
         Self::new(RefusalCode::Lost, text).about(rank)
     }

@@ -28,7 +28,7 @@ pub(super) struct ActivePlan {
     /// Rounds before this one may be done before their sums are: some ranks have the results of a lost server, and
     /// others push them again.
     caught_up: Round,
-    /// The oldest round that the driver was told to be not done.
+    /// The oldest round of the last [`JobAction::Advance`].
     advanced: Round,
 }
 

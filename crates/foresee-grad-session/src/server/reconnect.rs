@@ -17,7 +17,7 @@ use super::action::{JobAction, Peer, Role};
 use super::admit::RankHello;
 use super::connection::{Absence, Suspicion};
 use super::{RankConnection, ServerJob, violation};
-use crate::{Closed, Refusal, Resume, Resumed, ServerMessage, Used};
+use crate::{Closed, Refusal, RefusalCode, Resume, Resumed, ServerMessage, Used};
 
 impl ServerJob {
     /// Begin a new pair if a connection is the first one of a connected rank's new pair: its process has given up the
@@ -57,7 +57,10 @@ impl ServerJob {
         match closed {
             Closed::Goodbye(reason) => self.handle_goodbye(peer.rank, reason),
             // The rank ends because of another rank or server, which is the reason for the others as well.
-            Closed::Refused(refusal) if !self.settings.continues_after_loss && refusal.is_about_others() => {
+            Closed::Refused(refusal)
+                if !self.settings.continues_after_loss
+                    && matches!(refusal.code, RefusalCode::Lost | RefusalCode::Plan) =>
+            {
                 self.end(&refusal);
             }
             Closed::Refused(refusal) => self.declare_lost(peer.rank, &refusal.text),

@@ -81,7 +81,7 @@ pub(crate) fn plan(width: u64) -> Vec<u8> {
         class: 0,
         op: Op::Mean,
     };
-    let pattern = Pattern::dedicated(1).expect("a server is enough");
+    let pattern = Pattern::new(&[1]).expect("a server is enough");
     let config = PlanConfig { packet_bytes: 64, wire: Wire::Own, pattern };
     Plan::new(config, (0..TENSORS).map(spec).collect()).expect("a plan").encode()
 }

@@ -147,7 +147,7 @@ pub(super) fn narrow(dtype: Dtype, narrow: &mut [u8], wide: &[u8]) {
             convert_each(narrow, wide, |p| f32_to_bf16(f32::from_le_bytes(p), rounding).to_le_bytes());
         }
         Dtype::F16 => {
-            convert_each(narrow, wide, |p| f32_to_f16(f32::from_le_bytes(p), rounding).to_le_bytes())
+            convert_each(narrow, wide, |p| f32_to_f16(f32::from_le_bytes(p), rounding).to_le_bytes());
         }
         Dtype::F32 | Dtype::F64 | Dtype::I32 | Dtype::I64 => narrow.copy_from_slice(wide),
     }

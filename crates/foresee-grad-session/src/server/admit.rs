@@ -118,7 +118,7 @@ impl ServerJob {
             Role::Control => connection.has_control,
             Role::Data => connection.has_data,
         };
-        let is_other = connection.process != hello.process;
+        let is_other = connection.process.id != hello.process;
         if is_other && connection.absence.is_some() {
             // The absent process has ended. The new one may connect once the job has ended.
             self.declare_lost(rank, "its connections broke, and another process of it connected");

@@ -16,10 +16,7 @@ const SILENCES_MAX: u32 = 2;
 
 #[derive(Debug)]
 pub(super) struct RankConnection {
-    /// The process of the rank.
-    pub(super) process: u64,
-    /// Whether that process reconnects when a connection breaks.
-    pub(super) reconnects: bool,
+    pub(super) process: Process,
     /// The number of its current pair of connections.
     pub(super) pair: u32,
     pub(super) has_control: bool,
@@ -38,6 +35,14 @@ pub(super) struct RankConnection {
     pub(super) next: Round,
     /// The membership of the rank's messages.
     pub(super) generation: u32,
+}
+
+/// A process of a rank.
+#[derive(Debug)]
+pub(super) struct Process {
+    pub(super) id: u64,
+    /// Whether it reconnects when a connection breaks.
+    pub(super) reconnects: bool,
 }
 
 /// A data connection broke, and the control connection has not reported the reason.
@@ -59,8 +64,7 @@ pub(super) struct Absence {
 impl RankConnection {
     pub(super) fn new(hello: &RankHello, pair: u32) -> Self {
         Self {
-            process: hello.process,
-            reconnects: hello.reconnects,
+            process: Process { id: hello.process, reconnects: hello.reconnects },
             pair,
             has_control: false,
             has_data: false,
@@ -91,7 +95,7 @@ impl RankConnection {
 
     /// Whether the rank may reconnect when its connections break.
     pub(super) fn may_reconnect(&self) -> bool {
-        self.reconnects && self.has_been_complete() && self.silences < SILENCES_MAX
+        self.process.reconnects && self.has_been_complete() && self.silences < SILENCES_MAX
     }
 
     /// Drop the connections and keep the rank. Returns the action that closes them.

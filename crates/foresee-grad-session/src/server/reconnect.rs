@@ -24,7 +24,7 @@ impl ServerJob {
     /// old pair, which this end may not have detected.
     pub(super) fn begin_reconnect(&mut self, hello: &RankHello, now: Nanos) -> bool {
         let Some(connection) = self.ranks.get_mut(&hello.rank) else { return false };
-        let is_same = connection.reconnects && connection.process == hello.process;
+        let is_same = connection.process.reconnects && connection.process.id == hello.process;
         let was_connected = connection.has_control || connection.absence.is_some();
         if !is_same || !was_connected || hello.role != Role::Control {
             return false;
@@ -204,7 +204,7 @@ impl ServerJob {
 
     /// Drop an absent rank if this is another process of it.
     pub(super) fn forget_other_process(&mut self, rank: Rank, process: u64) {
-        let is_other = |own: &RankConnection| own.process != process && own.absence.is_some();
+        let is_other = |own: &RankConnection| own.process.id != process && own.absence.is_some();
         if self.ranks.get(&rank).is_some_and(is_other) {
             self.forget(rank);
             self.proposals.remove(&rank);

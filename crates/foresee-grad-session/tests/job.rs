@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A job on a server: proposals and departures in an order that whole ranks seldom give.
+//! A job on a server: proposals and departures in a rare order.
 
 #![expect(clippy::unwrap_used, reason = "all of it is a test")]
 
@@ -98,7 +98,7 @@ fn end(round: u64) -> RankMessage {
 }
 
 #[test]
-fn a_proposal_is_forgotten_with_its_connection_and_counts_once_when_it_is_repeated() {
+fn a_proposal_is_dropped_with_its_connection_and_counts_once_when_repeated() {
     let mut driver = Driver::new(2);
     let (first, second) = (driver.join(0, 2), driver.join(1, 2));
     driver.message(second, RankMessage::Plan(plan()));
@@ -110,7 +110,7 @@ fn a_proposal_is_forgotten_with_its_connection_and_counts_once_when_it_is_repeat
     assert_eq!(driver.plans, []);
     driver.message(second, RankMessage::Plan(plan()));
     assert_eq!(driver.plans, [(first, 1), (second, 1)]);
-    // Were the same proposal there once more, it would be for the next plan, and the first rank out of step.
+    // A second copy of the proposal would ask for the next plan, with the first rank out of step.
     driver.message(first, end(0));
     driver.message(second, end(0));
     for peer in [first, second] {
@@ -126,7 +126,7 @@ fn a_proposal_is_forgotten_with_its_connection_and_counts_once_when_it_is_repeat
 }
 
 #[test]
-fn a_rank_that_leaves_owing_a_round_is_named_although_one_before_it_owed_none() {
+fn a_rank_that_leaves_before_a_round_is_named_although_an_earlier_departure_was_complete() {
     let mut driver = Driver::new(3);
     let peers = [0, 1, 2].map(|rank| driver.join(rank, 3));
     for peer in peers {

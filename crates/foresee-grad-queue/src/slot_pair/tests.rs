@@ -99,7 +99,7 @@ fn contributions_are_added_in_rank_order_for_any_order_of_arrival() {
 }
 
 #[test]
-fn without_room_a_payload_is_held_until_its_turn_and_the_holder_is_woken() {
+fn without_budget_a_payload_is_held_until_its_turn_and_its_reader_is_woken() {
     let mut bench = Bench::new(3, 7, Dtype::F32);
     assert!(matches!(bench.ask(2, 0), Ok(Verdict::Hold)));
     let first = bench.ticket(1, 0);
@@ -112,7 +112,7 @@ fn without_room_a_payload_is_held_until_its_turn_and_the_holder_is_woken() {
 }
 
 #[test]
-fn a_verdict_stays_valid_while_others_go_on() {
+fn a_decision_stays_valid_while_other_ranks_contribute() {
     let mut bench = Bench::new(4, 1 << 20, Dtype::F32);
     let tickets: Vec<Admission> = (0..4).rev().map(|rank| bench.ticket(rank, 0)).collect();
     assert_eq!(bench.budget.used(), Bytes::new(16), "ranks 2 and 3 have room, the first two need none");
@@ -153,7 +153,7 @@ fn a_mean_counts_every_live_rank_and_a_sum_none() {
 }
 
 #[test]
-fn absent_ranks_are_stepped_over_and_minus_zero_survives_them() {
+fn ranks_that_skip_are_not_added_and_minus_zero_is_preserved() {
     let mut bench = Bench::new(3, 0, Dtype::F32);
     assert_eq!(bench.skip(0, 0).unwrap().outcome, Outcome::Counted);
     assert_eq!(bench.skip(0, 0).unwrap().outcome, Outcome::Ignored(DiscardReason::Repeated));
@@ -171,7 +171,7 @@ fn absent_ranks_are_stepped_over_and_minus_zero_survives_them() {
 }
 
 #[test]
-fn a_skip_brings_the_turn_of_a_holder_nearer_and_wakes_it() {
+fn a_skip_wakes_the_reader_whose_turn_it_brings() {
     let mut bench = Bench::new(3, 0, Dtype::F32);
     assert!(matches!(bench.ask(2, 0), Ok(Verdict::Hold)));
     let progress = bench.skip(1, 0).unwrap();
@@ -182,7 +182,7 @@ fn a_skip_brings_the_turn_of_a_holder_nearer_and_wakes_it() {
 }
 
 #[test]
-fn a_result_stays_until_the_round_after_the_next_and_its_writers_keep_it() {
+fn a_result_is_available_until_the_round_after_the_next_and_its_writers_share_it() {
     let mut bench = Bench::new(2, 0, Dtype::F32);
     for round in 0..2_u8 {
         bench.push(0, u64::from(round), f32::from(round));
@@ -222,7 +222,7 @@ fn a_rank_that_runs_ahead_is_refused_by_name() {
 }
 
 #[test]
-fn a_new_generation_drops_unfinished_sums_and_keeps_results() {
+fn a_new_generation_drops_unfinished_sums_and_retains_results() {
     let mut bench = Bench::new(3, 1 << 20, Dtype::F32);
     for rank in 0..3 {
         bench.push(rank, 0, 6.0);

@@ -231,7 +231,7 @@ fn a_mean_of_half_floats_neither_overflows_nor_rounds_twice() {
 }
 
 #[test]
-fn minus_zero_survives_and_adds_to_plus_zero_as_in_ieee_754() {
+fn minus_zero_is_preserved_and_adds_to_plus_zero_as_in_ieee_754() {
     let minus = f32s(&[-0.0]);
     let mean = |payloads: &[Vec<u8>]| run(paths()[1], Dtype::F32, payloads.len(), payloads, 0, true);
     assert_eq!(mean(&[minus.clone(), minus.clone()]), minus);

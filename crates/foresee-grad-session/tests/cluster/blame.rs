@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Whom errors and reports of waits may name: only a party that something happened to.
+//! Errors and reports of waits may only name a party with a fault.
 
 use std::collections::BTreeSet;
 
 use foresee_grad_session::RankFailure;
 
+use crate::byzantine::ByzantinePeer;
 use crate::faults::Culprits;
-use crate::lies::Liar;
 use crate::rank::RankNode;
 use crate::world::World;
 
-/// Why ranks failed that were training, by rank.
+/// Failures of running ranks, by rank.
 pub(crate) type Failures = Vec<(usize, RankFailure)>;
 
-/// A failure in words, with every party that it names.
+/// A failure as text, with every party that it names.
 pub(crate) fn describe(failure: &RankFailure) -> String {
     match failure {
         RankFailure::ServerLost { server, why, missing } => {
             format!("lost server {server}: {why}; {missing}")
         }
         RankFailure::RankLost { rank, why, missing } => {
-            format!("heard that rank {rank} is lost: {why}; {missing}")
+            format!("received that rank {rank} is lost: {why}; {missing}")
         }
         RankFailure::Disagree(why) => format!("found a difference: {why}"),
         RankFailure::Refused { server, why } => format!("been refused by server {server}: {why}"),
@@ -30,7 +30,7 @@ pub(crate) fn describe(failure: &RankFailure) -> String {
     }
 }
 
-/// The numbers behind `word` in a text, and behind its plural.
+/// The numbers after `word`, or its plural, in a text.
 fn numbers(text: &str, word: &str) -> BTreeSet<usize> {
     let mut found = BTreeSet::new();
     for (at, _) in text.match_indices(word) {
@@ -48,25 +48,27 @@ fn numbers(text: &str, word: &str) -> BTreeSet<usize> {
 }
 
 impl Culprits {
-    /// Whether a failure is for one of them.
-    fn explain(&self, failure: &RankFailure, has_liar: bool) -> bool {
+    /// Whether a failure names one of them.
+    fn explain(&self, failure: &RankFailure, has_byzantine_peer: bool) -> bool {
         let text = describe(failure);
         let named = |word, parties: &BTreeSet<usize>| !numbers(&text, word).is_disjoint(parties);
         match failure {
             RankFailure::RankLost { rank, .. } if self.ranks.contains(&(rank.0 as usize)) => true,
             RankFailure::ServerLost { server, .. } if self.servers.contains(&usize::from(server.0)) => true,
             RankFailure::Disagree(why)
-                if has_liar && why.contains("did not receive the plan from every rank") =>
+                if has_byzantine_peer && why.contains("did not receive the plan from every rank") =>
             {
                 true
             }
-            // A server takes a rank's word for what the first server proposed.
-            RankFailure::Disagree(why) if has_liar && why.contains("a membership that was not announced") => {
+            // A server trusts a rank about the first server's proposal.
+            RankFailure::Disagree(why)
+                if has_byzantine_peer && why.contains("a membership that was not announced") =>
+            {
                 true
             }
-            // Which rank told servers different things, no rank can know.
+            // No rank can know which rank sent different reports to the servers.
             RankFailure::Disagree(why)
-                if has_liar && why.contains("the ranks' views of the round differ") =>
+                if has_byzantine_peer && why.contains("the ranks' views of the round differ") =>
             {
                 true
             }
@@ -76,17 +78,18 @@ impl Culprits {
 }
 
 impl World {
-    /// Why ranks failed that were training.
+    /// The failures of running ranks.
     ///
     /// # Panics
-    /// An error names nobody that something happened to.
+    /// If an error names no party with a fault.
     pub(crate) fn failures(&self) -> Failures {
         let failed =
             |(at, rank): (usize, &RankNode)| Some((at, rank.failure.clone().filter(|_| rank.is_alive)?));
         let failures: Failures = self.ranks.iter().enumerate().filter_map(failed).collect();
         for (at, failure) in &failures {
             assert!(
-                self.liar == Some(Liar::Rank(*at)) || self.culprits.explain(failure, self.liar.is_some()),
+                self.byzantine == Some(ByzantinePeer::Rank(*at))
+                    || self.culprits.explain(failure, self.byzantine.is_some()),
                 "rank {at} names the wrong party: {failure:?}; it was {:?}",
                 self.culprits
             );
@@ -94,10 +97,10 @@ impl World {
         failures
     }
 
-    /// Ranks are told only of ranks that are slow or away: time passes only while nobody else can do anything.
+    /// Reports of waits name only slow or absent ranks: time passes only while no other rank can act.
     pub(crate) fn check_wait(&self, server: usize, text: &str) {
-        if self.liar.is_some() || server > 0 && text.contains("to propose") {
-            // Whom the first server waits for, the others do not know.
+        if self.byzantine.is_some() || server > 0 && text.contains("to propose") {
+            // The other servers do not know the ranks that the first server waits for.
             return;
         }
         let ranks = numbers(text, "rank");
@@ -107,17 +110,17 @@ impl World {
         assert!(wrong.is_empty(), "ranks {wrong:?} are neither slow nor away: {text}");
     }
 
-    /// Ranks wait, and nothing ends that by itself: each was told of a rank that does not come. A party that
-    /// lies about its own part has the others wait, and no report is to be trusted.
+    /// If ranks wait forever, each has received a report of a missing rank. A byzantine party can make the others wait,
+    /// and its reports may be wrong.
     ///
     /// # Panics
-    /// A rank waits for nothing.
+    /// If a rank waits without a report.
     pub(crate) fn check_reports(&self) {
         for (at, rank) in self.ranks.iter().enumerate().filter(|(_, rank)| rank.is_running()) {
             let waits = rank.session.waits();
             let names = |text: &String| numbers(text, "rank").iter().any(|rank| self.is_slow(*rank));
             assert!(
-                waits.iter().any(names) || self.liar.is_some(),
+                waits.iter().any(names) || self.byzantine.is_some(),
                 "rank {at} waits for nothing ({:?}, {waits:?})",
                 rank.phase
             );

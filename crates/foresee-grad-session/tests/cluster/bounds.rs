@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory that a run may need at most, however long it takes.
+//! Bounds of memory, for runs of any length.
 //!
 //! | what | at most |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | packets that wait at a rank for one server | 4 times those of the plan |
 //! | messages of a rank in one connection | 12 |
 //! | messages of a server in one connection, without reports of waits | 16 |
-//! | bytes of contributions out of turn at a server | its budget |
+//! | bytes of early contributions at a server | its budget |
 //! | results that wait at a server | 4 times those of the plan, for each rank |
 
 use std::collections::BTreeSet;

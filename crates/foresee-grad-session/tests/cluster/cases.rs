@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What holds in every run, whatever happens on the way.
+//! Properties of every run, with any faults.
 
 use foresee_testkit::Dice;
 
@@ -9,36 +9,36 @@ use crate::replay::{every_seed, trace};
 use crate::setup::Setup;
 use crate::world::World;
 
-fn nobody_fails(world: &World, failures: &Failures) {
+fn no_rank_fails(world: &World, failures: &Failures) {
     assert!(!world.is_stuck, "ranks wait for good");
     assert!(failures.is_empty(), "nothing was lost for good: {failures:?}");
 }
 
-/// Ranks that something happened to may fail, and no others.
-fn the_others_go_on(world: &World, failures: &Failures) {
+/// Only ranks with faults may fail.
+fn the_others_continue(world: &World, failures: &Failures) {
     assert!(!world.is_stuck, "ranks wait for good");
     let others: Vec<_> = failures.iter().filter(|(rank, _)| !world.culprits.ranks.contains(rank)).collect();
     assert!(others.is_empty(), "the others go on: {others:?}");
 }
 
-/// Errors name who was lost, which every run checks.
+/// Any end: every run checks that errors name the lost party.
 fn any_end(_: &World, _: &Failures) {}
 
 #[test]
-fn connections_that_break_change_no_bit_and_end_no_job() {
+fn broken_connections_change_no_bit_and_end_no_job() {
     let setup = |dice: &mut Dice| {
         let setup = Setup { colocated: dice.one_in(4), ..Setup::draw(dice) };
         let setup = Setup { continues_after_loss: setup.continues_after_loss && !setup.colocated, ..setup };
         setup.with(dice, Fault::Break, 5).with(dice, Fault::ShortCut, 3).with(dice, Fault::Pause, 2)
     };
-    every_seed(setup, nobody_fails);
+    every_seed(setup, no_rank_fails);
 }
 
 #[test]
-fn servers_that_are_replaced_change_no_bit_and_end_no_job() {
+fn replaced_servers_change_no_bit_and_end_no_job() {
     let setup = |dice: &mut Dice| {
         let setup = Setup { continues_after_loss: false, ..Setup::draw(dice) };
-        // Ranks are two rounds ahead of what servers know now and then.
+        // Ranks are sometimes two rounds ahead of the state of servers.
         let setup = if dice.one_in(3) {
             setup
         } else {
@@ -49,45 +49,45 @@ fn servers_that_are_replaced_change_no_bit_and_end_no_job() {
         let setup = setup.with(dice, Fault::Replace, 4).with(dice, Fault::Break, 2);
         setup.with(dice, Fault::ShortCut, 1).with(dice, Fault::Pause, 1)
     };
-    every_seed(setup, nobody_fails);
+    every_seed(setup, no_rank_fails);
 }
 
 #[test]
-fn ranks_that_are_left_go_on_with_equal_bits() {
+fn remaining_ranks_continue_with_equal_bits() {
     let setup = |dice: &mut Dice| {
-        // Without a grace period, a loss meets what servers report of the same round.
+        // Without a grace period, a loss coincides with reports about the same round.
         let setup =
             Setup { continues_after_loss: true, plans: 1, recovers: dice.one_in(2), ..Setup::draw(dice) };
         setup.with(dice, Fault::Kill, 2).with(dice, Fault::Pause, 2)
     };
-    every_seed(setup, the_others_go_on);
+    every_seed(setup, the_others_continue);
 }
 
 #[test]
-fn ranks_that_close_early_are_left_behind_or_named() {
+fn ranks_that_close_early_are_dropped_or_named() {
     let setup = |dice: &mut Dice| {
         let setup = Setup { plans: 1, ..Setup::draw(dice) };
         setup.with(dice, Fault::Leave, 2).with(dice, Fault::Pause, 2)
     };
     every_seed(setup, |world, failures| {
         if world.setup.continues_after_loss {
-            the_others_go_on(world, failures);
+            the_others_continue(world, failures);
         }
     });
 }
 
 #[test]
-fn a_rank_that_closes_without_its_last_results_leaves_its_part_to_the_others() {
+fn a_rank_that_closes_without_its_last_results_does_not_lose_its_contribution() {
     let setup = |dice: &mut Dice| {
         let setup = Setup { recovers: !dice.one_in(3), ..Setup::draw(dice) };
         let setup = Setup { hasty: Some(dice.below(setup.ranks as usize)), ..setup };
         setup.with(dice, Fault::Pause, 2)
     };
-    every_seed(setup, nobody_fails);
+    every_seed(setup, no_rank_fails);
 }
 
 #[test]
-fn a_cut_longer_than_the_grace_period_loses_what_is_behind_it() {
+fn an_outage_longer_than_the_grace_period_loses_the_ranks_behind_it() {
     let setup = |dice: &mut Dice| {
         let setup = Setup { colocated: dice.one_in(4), ..Setup::draw(dice) };
         let setup = Setup { continues_after_loss: setup.continues_after_loss && !setup.colocated, ..setup };
@@ -97,7 +97,7 @@ fn a_cut_longer_than_the_grace_period_loses_what_is_behind_it() {
 }
 
 #[test]
-fn whatever_happens_at_once_every_rank_ends_with_a_result_or_a_reason() {
+fn with_simultaneous_faults_every_rank_ends_with_a_result_or_a_reason() {
     let setup = |dice: &mut Dice| {
         let setup = Setup { recovers: !dice.one_in(8), ..Setup::draw(dice) };
         let setup = setup.with(dice, Fault::Break, 3).with(dice, Fault::ShortCut, 2);
@@ -108,7 +108,7 @@ fn whatever_happens_at_once_every_rank_ends_with_a_result_or_a_reason() {
 }
 
 #[test]
-fn a_peer_that_lies_is_named() {
+fn a_byzantine_peer_is_named() {
     let setup = |dice: &mut Dice| {
         let setup = Setup::draw(dice).with(dice, Fault::Lie, 6);
         setup.with(dice, Fault::Pause, 1)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What happens to connections: they are made, break, and are closed.
+//! Events of connections: they are established, break, and are closed.
 
 use foresee_grad_session::{Closed, DialFault, Peer, RankHello, Refusal, RefusalCode, Role, ServerJob};
 use foresee_units::Rank;
@@ -26,7 +26,7 @@ impl World {
         }
     }
 
-    /// Connects a rank's pair of this number, or reports why not.
+    /// Connect a rank's pair of this number, or report the reason.
     pub(crate) fn connect(&mut self, rank: usize, server: usize, number: u32) -> Result<(), Refusal> {
         let control = self.hello(rank, server, Role::Control);
         let data = self.hello(rank, server, Role::Data);
@@ -76,7 +76,7 @@ impl World {
         self.settle_rank(rank);
     }
 
-    /// What is in the connections of a pair is lost; the ends that are named learn of it.
+    /// Drop the contents of a pair's connections, and notify the given ends.
     pub(crate) fn drop_pair(&mut self, rank: usize, server: usize, tell_server: bool, tell_rank: bool) {
         let Some(pair) = self.pairs[rank][server].take() else { return };
         if let Some((claim, _)) = pair.landing {
@@ -98,7 +98,7 @@ impl World {
         self.drop_pair(rank, server, true, true);
     }
 
-    /// Some of what was sent before a connection breaks still arrives.
+    /// Some messages sent before a break still arrive.
     pub(crate) fn deliver_some(&mut self, rank: usize, server: usize) {
         let Some(pair) = &self.pairs[rank][server] else { return };
         let (up, down) = (self.dice.below(pair.up.len() + 1), self.dice.below(pair.down.len() + 1));
@@ -110,7 +110,7 @@ impl World {
         }
     }
 
-    /// The data connection breaks; whoever notices first has to end the other one.
+    /// The data connection breaks; the end that detects it first closes the other connection.
     pub(crate) fn break_data(&mut self, rank: usize, server: usize) {
         let Some(pair) = &mut self.pairs[rank][server] else { return };
         pair.is_without_data = true;
@@ -127,7 +127,7 @@ impl World {
             .extend(at_server.then_some((self.now, Notice::ServerDataClosed { server, process, peer })));
     }
 
-    /// A server closes a pair, perhaps with a reason that the rank is told behind all messages.
+    /// A server closes a pair, perhaps with a reason that follows all messages.
     pub(crate) fn close_pair(&mut self, server: usize, peer: Peer, reason: Option<Refusal>) {
         let rank = peer.rank.0 as usize;
         let Some(pair) = self.pair_of(server, peer) else { return };
@@ -135,7 +135,7 @@ impl World {
         let messages = std::mem::take(&mut pair.down);
         self.drop_pair(rank, server, false, false);
         if self.ranks[rank].has_started() {
-            // What was sent before still arrives.
+            // Earlier messages still arrive.
             for message in messages {
                 let received =
                     self.ranks[rank].session.handle_message(server_id(server), number, message, self.now);

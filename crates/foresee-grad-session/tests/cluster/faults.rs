@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Faults of a run: when they happen, and whom a rank may name for them.
+//! Faults of a run: when they happen, and which parties errors may name for them.
 
 use std::collections::BTreeSet;
 
@@ -12,24 +12,24 @@ use crate::server::ServerNode;
 use crate::setup::{HEARTBEAT, RECONNECT, server_id};
 use crate::world::World;
 
-/// Something that happens once.
+/// A fault that happens once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// A pair of connections breaks, or the data connection of it alone.
     Break,
-    /// A link carries nothing for a while that is shorter than the grace period. Its connections break or stay.
+    /// A link carries nothing for less than the grace period. Its connections break or remain.
     ShortCut,
     /// A link carries nothing for longer than the grace period. Its connections break, or both ends notice the silence.
     LongCut,
-    /// A rank computes for long.
+    /// A rank computes for a long time.
     Pause,
     /// A server is killed and replaced.
     Replace,
-    /// A rank is killed; another process may come in its place.
+    /// A rank is killed; another process of it may connect.
     Kill,
     /// A rank closes before it has taken all steps.
     Leave,
-    /// The liar sends something well-formed that is wrong or out of turn.
+    /// The byzantine peer sends a well-formed message that is wrong or out of order.
     Lie,
 }
 
@@ -39,18 +39,18 @@ impl Fault {
     }
 }
 
-/// Ranks and servers that something happened to.
+/// Ranks and servers with faults.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Culprits {
     pub(crate) ranks: BTreeSet<usize>,
     pub(crate) servers: BTreeSet<usize>,
 }
 
-/// Nothing arrives for so long before an end of a connection takes the other one for silent.
+/// Silence after which one end of a connection gives up the other.
 const SILENCE: Nanos = RECONNECT;
 
 impl World {
-    /// Lets faults of the setup happen, several at once now and then.
+    /// Inject faults of the setup, sometimes several at once.
     pub(crate) fn inject(&mut self) {
         if self.faults.is_empty() || !self.dice.one_in(45) {
             return;
@@ -78,7 +78,7 @@ impl World {
             }
             Fault::ShortCut if !self.is_connected(rank, server) || self.is_cut(rank, server) => {}
             Fault::ShortCut => {
-                // Attempts to connect fail besides, each of which costs a tenth of a second.
+                // Attempts to connect may fail too; each costs a tenth of a second.
                 let time = self.millis(100, 2_000);
                 self.cut(rank, server, time);
                 if self.dice.one_in(2) {
@@ -110,7 +110,7 @@ impl World {
             }
             Fault::Kill => self.kill_rank(rank),
             Fault::Leave => {
-                // One of them stays.
+                // One rank must remain.
                 let is_left = |(at, node): (usize, &crate::rank::RankNode)| {
                     at != rank && node.is_running() && !node.is_leaving
                 };
@@ -125,7 +125,7 @@ impl World {
         }
     }
 
-    /// Connections between them break: where members change just then, no rank is waited for.
+    /// Connections between them break. During a membership change no rank is waited for.
     fn suspect(&mut self, rank: usize, server: usize) {
         if !self.setup.recovers || self.setup.continues_after_loss && self.may_lose {
             self.culprits.ranks.insert(rank);
@@ -133,7 +133,7 @@ impl World {
         }
     }
 
-    /// The connections to a new server break soon after they were made, perhaps before it has answered.
+    /// The connections to a replacement server break soon, perhaps before it has answered.
     pub(crate) fn break_again(&mut self, rank: usize, server: usize) {
         let is_new = self.servers[server].process >= u64::from(self.setup.servers);
         if is_new && self.dice.one_in(4) {
@@ -156,7 +156,7 @@ impl World {
         self.now < self.cut_until[rank][server]
     }
 
-    /// Both ends of a pair notice that nothing arrives, one after the other.
+    /// Both ends of a pair detect the silence, one after the other.
     fn silence(&mut self, rank: usize, server: usize) {
         let Some(pair) = &self.pairs[rank][server] else { return };
         let (number, peer, process) = (pair.number, pair.peer, self.servers[server].process);
@@ -189,11 +189,11 @@ impl World {
         }
         self.ranks[rank].is_alive = false;
         self.culprits.ranks.insert(rank);
-        // Its host may have lost power: no server is told.
+        // Its host may have lost power, which closes no connection.
         let is_silent = self.dice.one_in(3);
         let at = if is_silent { self.now.saturating_add(SILENCE) } else { self.now };
         for server in 0..self.servers.len() {
-            // What it sent before may still arrive.
+            // Earlier messages may still arrive.
             let Some(pair) = &self.pairs[rank][server] else { continue };
             let (process, peer) = (self.servers[server].process, pair.peer);
             let closed = if is_silent {
@@ -210,7 +210,7 @@ impl World {
         }
     }
 
-    /// Another process of a rank that was killed connects while the job goes on: it gets no place.
+    /// Another process of a killed rank connects while the job continues, and is refused.
     pub(crate) fn admit_stranger(&mut self, rank: usize, server: usize) {
         if self.servers[server].slots.is_none() {
             return;
@@ -236,10 +236,10 @@ impl World {
             || node.phase == Phase::Start
             || self.now <= node.paused_until
             || self.setup.slow == Some(rank)
-            || self.is_liar(Rank(u32::try_from(rank).expect("there are few")))
+            || self.is_byzantine(Rank(u32::try_from(rank).expect("there are few")))
             || (0..self.servers.len()).any(is_away)
     }
 }
 
-/// A connection that broke has this time to be made again, whatever else happens.
+/// Time within which a broken connection is re-established.
 const _: () = assert!(RECONNECT.get() == 3 * HEARTBEAT.get());

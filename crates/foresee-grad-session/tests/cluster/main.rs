@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A cluster of the machines of ranks and servers, in virtual time, with faults: a whole run follows from one seed.
+//! A cluster of rank and server state machines, in virtual time, with faults: a run follows from one seed.
 //!
-//! Each node does what the drivers of `foresee-grad-exchange` do, and decides nothing. Messages, packets and notices of
-//! broken connections wait in lists, and what happens next is drawn.
+//! Each node acts like the drivers of `foresee-grad-exchange`, and decides nothing. Messages, packets and notices of broken
+//! connections wait in lists, from which the next event is drawn.
 
 mod blame;
 mod bounds;
+mod byzantine;
 mod cases;
 mod connection_events;
 mod faults;
-mod lies;
 mod network;
 mod rank;
 mod rank_events;

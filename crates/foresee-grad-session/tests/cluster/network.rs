@@ -33,18 +33,18 @@ pub(crate) struct Pair {
     /// The pair, as its server counts them.
     pub(crate) peer: Peer,
     pub(crate) up: VecDeque<RankMessage>,
-    /// How the rank closed its end, behind its messages.
+    /// How the rank closed its end, after its messages.
     pub(crate) bye: Option<Closed>,
     pub(crate) down: VecDeque<ServerMessage>,
     pub(crate) pushes: VecDeque<Push>,
     pub(crate) pulls: VecDeque<Pull>,
-    /// The server's reader has a payload in hand.
+    /// The payload that the server's reader is reading.
     pub(crate) taking: Option<(Admission, Push)>,
-    /// The server's reader was told to wait with the packet at the front.
+    /// The server's reader holds the packet at the front.
     pub(crate) is_held: bool,
-    /// The rank's reader has a payload in hand.
+    /// The payload that the rank's reader is reading.
     pub(crate) landing: Option<(Claim, Pull)>,
-    /// The rank had no use for the message, or the sum, at the front before it had changed so often.
+    /// The rank retries the message, or the sum, at the front after this many changes.
     pub(crate) not_before: [u64; 2],
     /// Its data connection broke: packets and results are lost, messages still arrive.
     pub(crate) is_without_data: bool,
@@ -69,7 +69,7 @@ impl Pair {
     }
 }
 
-/// What an end is about to learn.
+/// A notice that an end is about to receive.
 #[derive(Clone, Debug)]
 pub(crate) enum Notice {
     /// The control connection of a pair ended at a rank.
@@ -89,7 +89,7 @@ pub(crate) enum Notice {
 }
 
 impl Notice {
-    /// The rank that learns it, with the server of the connection.
+    /// The rank that receives it, with the server of the connection.
     pub(crate) fn rank(&self) -> Option<(usize, usize)> {
         match self {
             Self::RankClosed { rank, server, .. } | Self::RankDataClosed { rank, server, .. } => {

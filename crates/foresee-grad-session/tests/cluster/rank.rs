@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A rank: its machine, its gradients, and what it sends next.
+//! A rank: its state machine, its gradients, and its send queues.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,16 +24,16 @@ pub(crate) enum Phase {
     Agree,
     Forward(usize),
     Backward(usize),
-    /// It has all that it trains for, and others may need it.
+    /// It has all its results, and others may need it.
     Stay,
     /// It has closed.
     Finished,
 }
 
-/// A packet that waits to be sent, of a plan by its place.
+/// A packet that waits to be sent, with the index of its plan.
 pub(crate) type Waiting = (usize, Round, PacketId, u32);
 
-/// A round of a plan, by its place.
+/// A round of a plan, with the index of the plan.
 pub(crate) type PlanRound = (usize, Round);
 
 pub(crate) struct RankNode {
@@ -42,27 +42,27 @@ pub(crate) struct RankNode {
     pub(crate) failure: Option<RankFailure>,
     /// What it does, by plan and round.
     pub(crate) programs: Vec<Vec<Program>>,
-    /// The place of its plan.
+    /// The index of its plan.
     pub(crate) plan: usize,
     pub(crate) phase: Phase,
-    /// It takes no step before.
+    /// It takes no step before this time.
     pub(crate) paused_until: Nanos,
     /// The process of each server that it connected to at the start.
     pub(crate) known: Vec<Option<u64>>,
     /// When it first dialled a server.
     pub(crate) dials_since: Option<Nanos>,
-    /// It closes as soon as nobody needs it.
+    /// It closes as soon as no other rank needs it.
     pub(crate) is_leaving: bool,
-    /// It closes without the results of the rounds that it has ended, too.
+    /// It closes even without the results of the rounds that it has ended.
     pub(crate) is_impatient: bool,
     /// Packets to be sent, by server; those of a group may not overtake those of the groups before.
     pub(crate) queues: Vec<BTreeMap<Round, Vec<Waiting>>>,
     pub(crate) gradients: BTreeMap<(PlanRound, TensorId), Vec<u8>>,
     pub(crate) retained: BTreeSet<(Round, TensorId)>,
     pub(crate) received: BTreeMap<(PlanRound, TensorId), Vec<u8>>,
-    /// Rounds before this one were compared with what they have to be.
+    /// Results of rounds before this one were checked.
     pub(crate) compared: Round,
-    /// Counts what happened to it.
+    /// Number of events.
     pub(crate) version: u64,
 }
 
@@ -89,12 +89,12 @@ impl RankNode {
         }
     }
 
-    /// Whether anything is expected of it.
+    /// Whether it runs.
     pub(crate) fn is_running(&self) -> bool {
         self.is_alive && self.failure.is_none() && self.phase != Phase::Finished
     }
 
-    /// Whether it has connected to all servers, so that its machine is there.
+    /// Whether it has connected to all servers, so that its state machine exists.
     pub(crate) fn has_started(&self) -> bool {
         self.is_running() && self.phase != Phase::Start
     }
@@ -103,7 +103,7 @@ impl RankNode {
         self.session.poll_timeout().filter(|_| self.has_started())
     }
 
-    /// Puts a tensor's packets for a server among those of its round.
+    /// Queue a tensor's packets for a server with those of its round.
     pub(crate) fn offer(
         &mut self,
         plan: &Plan,
@@ -117,7 +117,7 @@ impl RankNode {
         self.queues[usize::from(server.0)].entry(round).or_default().extend(packets);
     }
 
-    /// The packets of which one is sent next.
+    /// The packets from which the next one is drawn.
     pub(crate) fn next_group(&mut self, server: usize) -> Option<&mut Vec<Waiting>> {
         let queue = &mut self.queues[server];
         queue.retain(|_, group| !group.is_empty());
@@ -128,7 +128,7 @@ impl RankNode {
         self.queues[server].values().any(|group| !group.is_empty())
     }
 
-    /// Whether it may close before it has taken all steps. A driver does not wait for long for its own results.
+    /// Whether it may close before it has taken all steps. A driver does not wait long for its own results.
     pub(crate) fn may_leave(&self) -> bool {
         let is_needed = self.session.is_needed() && !(self.is_impatient && self.session.is_waiting());
         self.is_leaving && !is_needed
@@ -165,7 +165,7 @@ impl RankNode {
         }
     }
 
-    /// Whether it has all that it trains for.
+    /// Whether it has all its results.
     pub(crate) fn has_all(&self, rounds: u64) -> bool {
         let is_last = self.plan + 1 == self.programs.len() && self.phase != Phase::Agree;
         let has = |collect: &Collector| {
@@ -185,7 +185,7 @@ impl RankNode {
         self.gradients[&(round, packet.tensor)][offset..offset + bytes as usize].to_vec()
     }
 
-    /// Agrees on the plan that all servers answered.
+    /// Install the plan that all servers answered.
     pub(crate) fn install(&mut self) {
         let known = self.session.first_answer().expect("it may step");
         match self.session.poll_agreement(&known).expect("it may step") {

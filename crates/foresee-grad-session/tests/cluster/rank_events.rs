@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What happens to ranks: their steps, what they send, and what arrives.
+//! Events of ranks: steps, messages sent, and messages received.
 
 use foresee_grad_queue::{ServerId, TensorId};
 use foresee_grad_session::{
@@ -33,13 +33,13 @@ impl World {
         self.settle_rank(at);
     }
 
-    /// A rank connects to every server and proposes its first plan; or it comes again, where it has no place yet.
+    /// A rank connects to every server and proposes its first plan; or it retries after a refusal.
     fn start(&mut self, at: usize) {
         for server in 0..self.servers.len() {
             if self.ranks[at].known[server].is_some() {
                 continue;
             }
-            // How an attempt before this one ended, nobody reads any more.
+            // The result of an earlier attempt is ignored.
             self.notices.retain(|(_, notice)| notice.rank() != Some((at, server)));
             let refusal = if self.is_cut(at, server) {
                 Refusal::new(RefusalCode::Busy, "the network is away")
@@ -66,13 +66,13 @@ impl World {
         node.phase = Phase::Agree;
     }
 
-    /// A rank closes in peace.
+    /// A rank says goodbye.
     fn leave(&mut self, at: usize) {
         self.ranks[at].phase = Phase::Finished;
         self.close(at, &Closed::Goodbye("the rank is done".into()));
     }
 
-    /// A rank closes all connections: servers read how, behind its messages.
+    /// A rank closes all connections: servers read the reason after its messages.
     pub(crate) fn close(&mut self, at: usize, how: &Closed) {
         self.ranks[at].session.handle_stopped();
         for server in 0..self.servers.len() {
@@ -82,7 +82,7 @@ impl World {
         }
     }
 
-    /// A rank cannot go on, and closes: where another party is lost it reports who.
+    /// A rank fails and closes; it reports the lost party, if there is one.
     pub(crate) fn fail(&mut self, at: usize, failure: RankFailure) {
         let rank = Rank(u32::try_from(at).expect("there are few"));
         let text = format!("rank {rank} has {}", describe(&failure));
@@ -98,7 +98,7 @@ impl World {
         };
         self.note(|| format!("rank {at} fails: {failure:?}"));
         if self.ranks[at].has_all(self.setup.rounds) {
-            // It misses nothing: another party has closed first.
+            // It lacks nothing: the other end has closed first.
             self.ranks[at].phase = Phase::Finished;
         } else {
             self.ranks[at].failure = Some(failure);
@@ -209,7 +209,7 @@ impl World {
         let received = node.session.handle_message(id, number, message, self.now);
         if let Ok(Some(again)) = received {
             pair.down.push_front(again);
-            // Nothing has changed by that.
+            // This changes nothing.
             pair.not_before[0] = node.version + 1;
             assert!(node.session.poll_action().is_none(), "a message that is held back changes nothing");
             return;

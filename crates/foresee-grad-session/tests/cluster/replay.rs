@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Seeds of a case: a fixed share in an ordinary run, many fresh ones with `FORESEE_SOAK`, one with `FORESEE_SEED`.
 //!
-//! A seed gives the whole run. Where one fails, the command is printed that replays it alone, with a trace.
+//! A seed determines the run. A failing run prints the command that replays it alone, with a trace.
 
 use std::any::type_name;
 use std::hash::{BuildHasher, Hasher, RandomState};
@@ -17,19 +17,19 @@ use crate::world::World;
 const ORDINARY: u64 = 512;
 const SOAK: u64 = 10_000;
 
-/// Seeds that have found a defect, by case. A change of what the simulator draws makes them other runs.
+/// Seeds that have found a defect, by case. They become other runs when the simulator draws differently.
 const EXAMPLES: [(&str, u64); 8] = [
-    ("a_peer_that_lies_is_named", 7_199_476_557_752_507_175),
-    ("a_peer_that_lies_is_named", 8_971_775_624_894_241_172),
-    ("a_peer_that_lies_is_named", 2_421_516_165_584_815_862),
-    ("a_peer_that_lies_is_named", 270_569_998_972_202_663),
-    ("a_peer_that_lies_is_named", 962_398_430_671_448_088),
-    ("a_cut_longer_than_the_grace_period_loses_what_is_behind_it", 6_468_102_825_015_029_537),
-    ("whatever_happens_at_once_every_rank_ends_with_a_result_or_a_reason", 8_633_812_741_021_239_263),
-    ("whatever_happens_at_once_every_rank_ends_with_a_result_or_a_reason", 4_281_945_548_084_817_899),
+    ("a_byzantine_peer_is_named", 7_199_476_557_752_507_175),
+    ("a_byzantine_peer_is_named", 8_971_775_624_894_241_172),
+    ("a_byzantine_peer_is_named", 2_421_516_165_584_815_862),
+    ("a_byzantine_peer_is_named", 270_569_998_972_202_663),
+    ("a_byzantine_peer_is_named", 962_398_430_671_448_088),
+    ("an_outage_longer_than_the_grace_period_loses_the_ranks_behind_it", 6_468_102_825_015_029_537),
+    ("with_simultaneous_faults_every_rank_ends_with_a_result_or_a_reason", 8_633_812_741_021_239_263),
+    ("with_simultaneous_faults_every_rank_ends_with_a_result_or_a_reason", 4_281_945_548_084_817_899),
 ];
 
-/// Runs a case with all its seeds: `setup` draws what a run is made of, `check` judges its end.
+/// Run a case with all its seeds: `setup` draws the settings of a run, `check` checks its end.
 #[expect(clippy::print_stderr, reason = "a trace, and the command that replays a run, are for people")]
 pub(crate) fn every_seed<S>(setup: S, check: impl Fn(&World, &Failures))
 where
@@ -45,7 +45,7 @@ where
         return run.unwrap_or_else(|panic| resume_unwind(panic));
     }
     let is_soak = std::env::var_os("FORESEE_SOAK").is_some();
-    // Another part of all seeds each time.
+    // A soak run starts at a random seed.
     let first = if is_soak { RandomState::new().build_hasher().finish() >> 1 } else { 0 };
     let case = type_name::<S>().split("::").skip(1).take(2).collect::<Vec<_>>().join("::");
     let examples = EXAMPLES.iter().filter(|(name, _)| case.ends_with(name)).map(|(_, seed)| *seed);

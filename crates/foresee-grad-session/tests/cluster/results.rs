@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What every rank has to have received: the sum over ranks in order, and one division.
+//! The expected results: the sum over ranks in order, and one division.
 
 use foresee_grad_queue::{PacketId, TensorId};
 use foresee_units::Rank;
@@ -8,7 +8,7 @@ use crate::rank::PlanRound;
 use crate::world::World;
 
 impl World {
-    /// Compares rounds that have arrived with what they have to be, and with what others got.
+    /// Compare received rounds with the expected results, and with those of other ranks.
     pub(crate) fn compare(&mut self, at: usize) {
         loop {
             let node = &self.ranks[at];
@@ -21,7 +21,7 @@ impl World {
             for tensor in (0..self.plans[at_plan].tensors()).map(TensorId) {
                 let node = &self.ranks[at];
                 let Some(collect) = node.session.collector() else { return };
-                // A round that is done everywhere is forgotten, and what it used with it.
+                // A done round is dropped, with its used tensors.
                 let received = node.received.get(&((at_plan, round), tensor));
                 if let Some(got) = received.filter(|_| collect.is_used(round, tensor) != Some(false)) {
                     self.check_result((at_plan, round), tensor, got);
@@ -33,7 +33,7 @@ impl World {
         }
     }
 
-    /// Each packet is the mean of those who pushed and were members under some membership, in rank order.
+    /// Each packet is the mean of the pushing members of some membership, in rank order.
     fn check_result(&self, round: PlanRound, tensor: TensorId, got: &[u8]) {
         let mean_of = |members: &Vec<Rank>, without: Option<Rank>| {
             let pushed = members.iter().filter(|rank| Some(**rank) != without);
@@ -41,10 +41,10 @@ impl World {
                 pushed.filter_map(|rank| self.ranks[rank.0 as usize].gradients.get(&(round, tensor)));
             mean(&pushed.collect::<Vec<_>>(), members.len(), got.len())
         };
-        // A rank that lies may have reported that it skips what it pushes later.
-        let liar = (0..self.setup.ranks).map(Rank).find(|rank| self.is_liar(*rank));
+        // A byzantine rank may skip a tensor and push it later.
+        let byzantine = (0..self.setup.ranks).map(Rank).find(|rank| self.is_byzantine(*rank));
         let means = self.memberships.iter().flat_map(|members| {
-            [None, liar].into_iter().map(|without| mean_of(members, without)).collect::<Vec<_>>()
+            [None, byzantine].into_iter().map(|without| mean_of(members, without)).collect::<Vec<_>>()
         });
         let means: Vec<Vec<u8>> = means.collect();
         let plan = &self.plans[round.0];

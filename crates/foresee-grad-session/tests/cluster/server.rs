@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A server: its machine, its slots, and the results that it sends.
+//! A server: its state machine, its slots, and the results that it sends.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ pub(crate) struct ServerNode {
     pub(crate) early_bytes: Bytes,
 }
 
-/// Rounds that may be done before a new server has summed them.
+/// Rounds that may be done before a replacement server has summed them.
 const CATCH_UP: u64 = 3;
 
 pub(crate) struct Slots {
@@ -65,7 +65,7 @@ impl ServerNode {
         self.slots = Some(Slots { plan, members, oldest, begun: oldest, early_budget, shard, pairs, routes });
     }
 
-    /// Tells the slots what a rank skipped.
+    /// Let the slots handle the tensors that a rank skipped.
     ///
     /// # Errors
     /// The rank has contradicted itself.
@@ -86,7 +86,7 @@ impl ServerNode {
 
 impl Slots {
     /// # Errors
-    /// The packet is not of this server's part of the plan.
+    /// The packet does not belong to this server.
     pub(crate) fn at(
         &mut self,
         rank: Rank,
@@ -123,7 +123,7 @@ impl Slots {
         to.into_iter().map(|peer| Offer { peer, generation, round, packet, sum: Arc::clone(&sum) }).collect()
     }
 
-    /// What the ranks that are waited for owe to the sums of a round that others have begun.
+    /// The missing contributions of the awaited ranks to the unfinished sums of a round.
     pub(crate) fn owed(&self, ticket: &MissingTicket) -> Option<String> {
         let mut missing = MissingContributions::new(ticket.round);
         for (index, pair) in (0..).zip(&self.pairs) {
@@ -145,7 +145,7 @@ impl Slots {
         if forget {
             self.pairs.iter_mut().for_each(|pair| pair.forget_done(oldest));
         }
-        // Later ones hold at most which ranks skipped a tensor that nobody used.
+        // Later ones contain at most skips of a tensor that no rank used.
         if let Some(last) = oldest.0.checked_sub(1).map(Round).filter(|last| last.0 < self.begun.0 + CATCH_UP)
         {
             let is_rest = |pair: &SlotPair| pair.missing(&self.members, last).next().is_some();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What happens to servers: messages and contributions that arrive, and results that leave.
+//! Events of servers: messages and contributions received, and results sent.
 
 use foresee_grad_queue::{Buffer, DiscardReason, Outcome, Sender, Verdict};
 use foresee_grad_session::{JobAction, Peer, ServerJob, ServerMessage};
@@ -30,8 +30,8 @@ impl World {
         let (peer, Some(push)) = (pair.peer, pair.pushes.front().cloned()) else { return };
         let node = &mut self.servers[server];
         let Some(slots) = &mut node.slots else {
-            // It was told of a plan that is none, by a server that lies, which takes it for lost now.
-            assert!(self.liar.is_some(), "ranks send after they have agreed");
+            // A byzantine server sent it an invalid plan, and now declares it lost.
+            assert!(self.byzantine.is_some(), "ranks send after they have agreed");
             self.culprits.ranks.insert(rank);
             pair.pushes.clear();
             self.report(server, |job, _| job.handle_lost(peer, "it sends PUSH before a plan was agreed on"));
@@ -91,7 +91,7 @@ impl World {
         }
     }
 
-    /// Readers that were held look again.
+    /// Held readers check again.
     pub(crate) fn wake(&mut self, server: usize) {
         for pair in self.pairs.iter_mut().filter_map(|pairs| pairs[server].as_mut()) {
             pair.is_held = false;
@@ -113,7 +113,7 @@ impl World {
         }
     }
 
-    /// Reports a fact to a server's job, and does what it asks for.
+    /// Report an event to a server's job, and perform its actions.
     pub(crate) fn report<R>(
         &mut self,
         server: usize,

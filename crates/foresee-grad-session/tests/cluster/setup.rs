@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a run is made of, and the settings and plans that follow.
+//! The setup of a run, and its settings and plans.
 
 use foresee_grad_queue::{Dtype, Op, Pattern, Plan, PlanConfig, ServerId, TensorSpec, Wire};
 use foresee_grad_session::{JobSettings, RankSettings};
@@ -12,7 +12,7 @@ pub(crate) const HEARTBEAT: Nanos = Nanos::from_secs(1);
 pub(crate) const RECONNECT: Nanos = Nanos::from_secs(3);
 pub(crate) const TIMEOUT: Nanos = Nanos::from_secs(30);
 
-/// What a run is made of.
+/// The setup of a run.
 #[derive(Clone, Debug)]
 #[expect(clippy::struct_excessive_bools, reason = "each is a setting of its own")]
 pub(crate) struct Setup {
@@ -22,12 +22,12 @@ pub(crate) struct Setup {
     pub(crate) plans: u32,
     /// Rounds of each plan.
     pub(crate) rounds: u64,
-    /// Bytes that a server may hold for contributions out of turn.
+    /// The budget of a server for early contributions.
     pub(crate) early_bytes: u64,
     pub(crate) continues_after_loss: bool,
-    /// Whether connections that break are made again.
+    /// Whether broken connections are re-established.
     pub(crate) recovers: bool,
-    /// Whether servers are lost with ranks: none takes the place of another.
+    /// Whether servers are co-located with ranks, and are not replaced.
     pub(crate) colocated: bool,
     /// Whether every rank uses and pushes all tensors in every round.
     pub(crate) is_dense: bool,
@@ -42,7 +42,7 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Draws a job without faults.
+    /// Draw a job without faults.
     pub(crate) fn draw(dice: &mut Dice) -> Self {
         Self {
             ranks: 1 + u32::try_from(dice.below(4)).expect("it is small"),
@@ -61,7 +61,7 @@ impl Setup {
         }
     }
 
-    /// Adds up to `most` faults of a kind.
+    /// Add up to `most` faults of a kind.
     pub(crate) fn with(mut self, dice: &mut Dice, fault: Fault, most: usize) -> Self {
         for _ in 0..dice.below(most + 1) {
             let at = dice.below(self.faults.len() + 1);
@@ -106,7 +106,7 @@ pub(crate) fn rank_settings(setup: &Setup, rank: u32) -> RankSettings {
 
 pub(crate) fn draw_plan(dice: &mut Dice, servers: u16) -> Plan {
     let tensors = 1 + dice.below(4);
-    // 16 floats a packet: none, a part of one, several with a short last one.
+    // 16 floats per packet: no packet, a short one, and several with a short last one.
     let spec = |(index, elements): (usize, u64)| TensorSpec {
         name: format!("t{index}"),
         dtype: Dtype::F32,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The run: draws what happens next, lets time pass where nothing can, and checks the end.
+//! The run: draw the next event, advance time if there is none, and check the end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -10,20 +10,20 @@ use foresee_testkit::Dice;
 use foresee_units::{Bytes, Nanos, Rank};
 
 use crate::blame::Failures;
+use crate::byzantine::ByzantinePeer;
 use crate::faults::{Culprits, Fault};
-use crate::lies::Liar;
 use crate::network::{Notice, Pair};
 use crate::rank::{PlanRound, Program, RankNode};
 use crate::server::ServerNode;
 use crate::setup::{Setup, draw_plan, rank_settings};
 
-/// Servers look at waits as long as they live, which does not help anybody on.
+/// Servers check for waits as long as they run, which is no progress.
 const ENDLESS: Nanos = Nanos::from_secs(3_600);
 
-/// How rarely a message of a slow rank arrives where it might.
+/// How rarely a message of a slow rank arrives.
 const SLOWNESS: usize = 128;
 
-/// A run of few ranks and rounds has some hundred events.
+/// Bound of events; a run of few ranks and rounds has some hundred.
 const STEPS_MAX: u32 = 50_000;
 
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +45,7 @@ pub(crate) struct World {
     pub(crate) dice: Dice,
     pub(crate) setup: Setup,
     pub(crate) now: Nanos,
-    /// When anything but a timer last happened.
+    /// The time of the last event that was no timer.
     busy: Nanos,
     pub(crate) processes: u64,
     pub(crate) plans: Vec<Arc<Plan>>,
@@ -53,23 +53,23 @@ pub(crate) struct World {
     pub(crate) servers: Vec<ServerNode>,
     /// By rank, then server.
     pub(crate) pairs: Vec<Vec<Option<Pair>>>,
-    /// The end of the last cut of a link, by rank, then server.
+    /// The end of the last outage of a link, by rank, then server.
     pub(crate) cut_until: Vec<Vec<Nanos>>,
-    /// Attempts to connect that have failed in a row, by rank, then server.
+    /// Consecutive failed attempts to connect, by rank, then server.
     pub(crate) failed_dials: Vec<Vec<u32>>,
-    /// What ends are about to learn, and when.
+    /// Pending notices, with their time.
     pub(crate) notices: Vec<(Nanos, Notice)>,
     pub(crate) faults: Vec<Fault>,
     /// Whether a rank may be lost in this run.
     pub(crate) may_lose: bool,
     pub(crate) culprits: Culprits,
-    pub(crate) liar: Option<Liar>,
+    pub(crate) byzantine: Option<ByzantinePeer>,
     /// Members of every plan and membership.
     pub(crate) memberships: BTreeSet<Vec<Rank>>,
-    /// The result of each tensor, as the first rank got it.
+    /// The result of each tensor at the first rank that received it.
     pub(crate) results: BTreeMap<(PlanRound, TensorId), Vec<u8>>,
     pub(crate) trace: Option<Vec<String>>,
-    /// Ranks wait for good, and were told for whom.
+    /// Ranks wait forever, and received reports of the missing ranks.
     pub(crate) is_stuck: bool,
     steps: u32,
 }
@@ -93,7 +93,7 @@ impl World {
                 node
             })
             .collect();
-        let liar = Liar::draw(&mut dice, &setup);
+        let byzantine = ByzantinePeer::draw(&mut dice, &setup);
         let by_pair = |_| vec![Nanos::ZERO; servers.len()];
         Self {
             dice,
@@ -110,7 +110,7 @@ impl World {
             may_lose: setup.faults.iter().any(|fault| fault.may_lose_a_rank()),
             faults: std::mem::take(&mut setup.faults),
             culprits: Culprits::default(),
-            liar,
+            byzantine,
             memberships: BTreeSet::new(),
             results: BTreeMap::new(),
             trace: None,
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// Writes down what happens, if anybody wants to read it.
+    /// The trace of events, if requested.
     pub(crate) fn note(&mut self, what: impl FnOnce() -> String) {
         let now = self.now;
         if let Some(trace) = &mut self.trace {
@@ -128,10 +128,10 @@ impl World {
         }
     }
 
-    /// Runs until every rank is through and every server has ended the job. Returns why ranks failed that were training.
+    /// Run until every rank has finished and every server has ended the job. Returns the failures of running ranks.
     ///
     /// # Panics
-    /// A rule does not hold; a rank waits, and no machine has a timer.
+    /// If a rule is violated, or a rank waits and no state machine has a timer.
     pub(crate) fn run(&mut self) -> Failures {
         while self.ranks.iter().any(RankNode::is_running) {
             if !self.go_on() {
@@ -141,7 +141,7 @@ impl World {
             }
             self.inject();
         }
-        // What is still in connections arrives, and servers end the job.
+        // Messages in flight arrive, and servers end the job.
         while self.servers.iter().any(|server| server.job.is_some()) {
             assert!(self.go_on(), "a server keeps a job whose ranks are gone");
         }
@@ -149,7 +149,7 @@ impl World {
         self.failures()
     }
 
-    /// Something happens; false if nothing ever will.
+    /// Handle one event; return false if there will be none.
     fn go_on(&mut self) -> bool {
         self.steps += 1;
         assert!(self.steps < STEPS_MAX, "a run does not end");
@@ -167,7 +167,7 @@ impl World {
         true
     }
 
-    /// What happens next: any of these, and a message of a slow rank rarely while anything else may.
+    /// The next event: any of these, but rarely a message of a slow rank.
     fn draw_event(&mut self, events: &[Event]) -> Event {
         let event = self.dice.pick(events);
         let is_slow = |event: &Event| matches!(event, Event::Up(rank, _) if Some(*rank) == self.setup.slow);
@@ -178,7 +178,7 @@ impl World {
         self.dice.pick(&others)
     }
 
-    /// Whether a rank hears for whom it waits, which does not help it on.
+    /// Whether an event is a report of a wait, which is no progress.
     fn is_report(&self, event: Event) -> bool {
         let Event::Down(rank, server) = event else { return false };
         let pair = self.pairs[rank][server].as_ref();
@@ -193,7 +193,7 @@ impl World {
         }
     }
 
-    /// Nothing happens before the next timer; false if there is none, and nothing that would end by itself.
+    /// Advance to the next timer; return false if there is none that makes progress.
     fn pass_time(&mut self) -> bool {
         let ranks = self.ranks.iter().filter_map(RankNode::timeout);
         let timers = ranks.chain(self.servers.iter().filter_map(ServerNode::timeout));
@@ -252,7 +252,7 @@ impl World {
         }
         let offers = self.servers.iter().enumerate().filter(|(_, server)| !server.offers.is_empty());
         events.extend(offers.map(|(server, _)| Event::Offer(server)));
-        // What a connection brought before its rank reads, it reads then.
+        // The rank reads earlier messages of a connection first.
         let is_unread = |notice: &Notice| {
             notice
                 .rank()

@@ -15,23 +15,23 @@ fn a_plan_is_proposed_to_the_first_server_and_its_answer_to_the_others() {
     driver.propose();
     let plan = RankMessage::Plan(driver.plan.encode());
     assert_eq!(driver.sent, [(0, plan.clone())]);
-    driver.hear_plan(0);
+    driver.receive_plan(0);
     assert_eq!(driver.sent[1..], [(1, plan.clone()), (2, plan)]);
     let known = driver.rank.first_answer().unwrap();
-    driver.hear_plan(2);
+    driver.receive_plan(2);
     assert_eq!(driver.rank.poll_agreement(&known), None);
-    driver.hear_plan(1);
+    driver.receive_plan(1);
     driver.install();
     assert_eq!(driver.rank.collector().unwrap().generation(), 1);
 }
 
 #[test]
-fn a_server_that_does_not_hear_from_every_rank_is_named_after_the_timeout() {
+fn a_server_that_some_rank_does_not_reach_is_named_after_the_timeout() {
     let mut driver = Driver::new(settings(3));
     driver.propose();
-    driver.hear_plan(0);
+    driver.receive_plan(0);
     let known = driver.rank.first_answer().unwrap();
-    driver.hear_plan(1);
+    driver.receive_plan(1);
     driver.pass(TIMEOUT.saturating_add(Nanos::from_millis(1_999)));
     assert_eq!(driver.rank.poll_agreement(&known), None);
     driver.pass(Nanos::from_millis(1));
@@ -46,9 +46,9 @@ fn a_server_that_does_not_hear_from_every_rank_is_named_after_the_timeout() {
 fn a_server_that_agrees_on_another_plan_is_named() {
     let mut driver = Driver::new(settings(2));
     driver.propose();
-    driver.hear_plan(0);
+    driver.receive_plan(0);
     let known = driver.rank.first_answer().unwrap();
-    driver.hear(1, ServerMessage::Plan { generation: 2, body: driver.plan.encode() });
+    driver.receive(1, ServerMessage::Plan { generation: 2, body: driver.plan.encode() });
     let Some(Err(RankFailure::Disagree(text))) = driver.rank.poll_agreement(&known) else {
         panic!("at once")
     };
@@ -56,7 +56,7 @@ fn a_server_that_agrees_on_another_plan_is_named() {
 }
 
 #[test]
-fn a_first_server_that_answers_with_tensors_that_were_not_proposed_is_named() {
+fn a_first_server_that_answers_with_other_tensors_is_named() {
     let mut driver = Driver::new(settings(2));
     driver.propose();
     let spec = TensorSpec { shape: vec![41], ..driver.plan.tensor(TensorId(0)).unwrap().clone() };
@@ -75,7 +75,7 @@ fn a_first_server_that_answers_with_tensors_that_were_not_proposed_is_named() {
 fn a_server_lost_while_ranks_agree_is_sent_the_proposal_again() {
     let mut driver = Driver::new(settings(2));
     driver.propose();
-    driver.hear_plan(0);
+    driver.receive_plan(0);
     for server in [0, 1] {
         driver.close(server, broken());
         driver.sent.clear();
@@ -83,27 +83,27 @@ fn a_server_lost_while_ranks_agree_is_sent_the_proposal_again() {
         let plan = RankMessage::Plan(driver.plan.encode());
         assert_eq!(driver.take(server), [RankMessage::Resume(Resume::default()), plan]);
     }
-    driver.hear_plan(1);
+    driver.receive_plan(1);
     assert_eq!(driver.rank.first_answer(), None, "what a lost server answered, the next one answers again");
-    driver.hear_plan(0);
+    driver.receive_plan(0);
     driver.install();
     assert_eq!(driver.rank.replacements(), 2);
 }
 
 #[test]
-fn a_proposal_to_a_lost_server_is_sent_once_one_is_back() {
+fn a_proposal_to_a_lost_server_is_sent_after_reconnection() {
     let mut driver = Driver::new(settings(1));
     driver.close(0, broken());
     driver.propose();
     assert_eq!(driver.sent, []);
     driver.connect(0, 0);
     assert_eq!(driver.take(0).len(), 2);
-    driver.hear_plan(0);
+    driver.receive_plan(0);
     driver.install();
 }
 
 #[test]
-fn a_plan_gives_way_to_another_once_every_rank_has_its_last_round() {
+fn a_plan_may_be_replaced_once_every_rank_has_its_last_round() {
     let mut driver = Driver::running(settings(1));
     assert!(driver.rank.is_quiet());
     driver.end(&[0, 1]);
@@ -116,7 +116,7 @@ fn a_plan_gives_way_to_another_once_every_rank_has_its_last_round() {
 }
 
 #[test]
-fn a_refusal_is_an_error_about_the_rank_or_server_that_it_names() {
+fn a_refusal_is_an_error_about_the_rank_or_server_in_it() {
     let failed = |closed: Closed| {
         let mut driver = Driver::running(settings(2));
         driver.close(1, closed);
@@ -144,7 +144,7 @@ fn a_refusal_is_an_error_about_the_rank_or_server_that_it_names() {
 }
 
 #[test]
-fn a_server_that_closes_is_an_error_where_none_takes_its_place() {
+fn a_server_that_closes_without_replacement_is_an_error() {
     let closing = || Closed::Refused(Refusal::new(RefusalCode::Closing, "it is told to end"));
     for settings in
         [RankSettings { recovers: false, ..settings(1) }, RankSettings { colocated: 1, ..settings(1) }]
@@ -156,7 +156,7 @@ fn a_server_that_closes_is_an_error_where_none_takes_its_place() {
 }
 
 #[test]
-fn a_fact_of_an_old_pair_of_connections_changes_nothing() {
+fn events_of_an_old_pair_of_connections_change_nothing() {
     let mut driver = Driver::running(settings(1));
     driver.close(0, broken());
     driver.resume(0, 0, 0, true);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A driver for one rank whose connections are lists, and a plan for it.
+//! A driver of one rank with connections in memory, and a plan for it.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub(crate) struct Driver {
     servers: u16,
 }
 
-/// Rank 0 of two, with so many servers.
+/// Rank 0 of two, with `servers` servers.
 pub(crate) fn settings(servers: u16) -> RankSettings {
     RankSettings {
         rank: Rank(0),
@@ -72,7 +72,7 @@ pub(crate) fn plan(servers: u16) -> Plan {
     Plan::new(config, [("embedding", 40), ("bias", 3)].into_iter().map(spec).collect()).unwrap()
 }
 
-/// Tensors of the plan, as bytes of a set.
+/// Tensors of the plan, as an encoded set.
 pub(crate) fn set(tensors: &[u32]) -> Vec<u8> {
     let mut set = TensorSet::none(2);
     for tensor in tensors {
@@ -109,7 +109,7 @@ impl Driver {
         let mut driver = Self::new(settings);
         driver.propose();
         for server in 0..driver.servers {
-            driver.hear_plan(server);
+            driver.receive_plan(server);
         }
         driver.install();
         driver.sent.clear();
@@ -121,8 +121,8 @@ impl Driver {
         self.perform();
     }
 
-    pub(crate) fn hear_plan(&mut self, server: u16) {
-        self.hear(server, ServerMessage::Plan { generation: 1, body: self.plan.encode() });
+    pub(crate) fn receive_plan(&mut self, server: u16) {
+        self.receive(server, ServerMessage::Plan { generation: 1, body: self.plan.encode() });
     }
 
     pub(crate) fn install(&mut self) {
@@ -143,8 +143,8 @@ impl Driver {
         received
     }
 
-    /// Receives a message that the rank has a use for.
-    pub(crate) fn hear(&mut self, server: u16, message: ServerMessage) {
+    /// Receive a message that the rank handles at once.
+    pub(crate) fn receive(&mut self, server: u16, message: ServerMessage) {
         assert_eq!(self.message(server, message), Ok(None));
     }
 
@@ -172,7 +172,7 @@ impl Driver {
     pub(crate) fn resume(&mut self, server: u16, process: u64, oldest: u64, has_sums: bool) {
         self.connect(server, process);
         let resumed = Resumed { generation: 1, oldest: Round(oldest), has_sums };
-        self.hear(server, ServerMessage::Resumed(resumed));
+        self.receive(server, ServerMessage::Resumed(resumed));
     }
 
     pub(crate) fn not_connected(&mut self, server: u16, fault: DialFault) {
@@ -180,7 +180,7 @@ impl Driver {
         self.perform();
     }
 
-    /// Lets time pass, timer by timer.
+    /// Advance time, timer by timer.
     pub(crate) fn pass(&mut self, time: Nanos) {
         let until = self.now.saturating_add(time);
         while let Some(next) = self.rank.poll_timeout().filter(|next| *next <= until) {
@@ -199,7 +199,7 @@ impl Driver {
         pushed
     }
 
-    /// Pushes these tensors and ends the round.
+    /// Push these tensors and end the round.
     pub(crate) fn end(&mut self, tensors: &[u32]) -> Round {
         for tensor in tensors {
             self.push(*tensor).unwrap();
@@ -247,20 +247,20 @@ impl Driver {
         admission
     }
 
-    /// Every server reports what a round used.
+    /// Every server reports the used tensors of a round.
     pub(crate) fn used(&mut self, round: u64, tensors: &[u32]) {
         for server in 0..self.servers {
             let used = Used { round: Round(round), used: set(tensors) };
-            self.hear(server, ServerMessage::Used(used));
+            self.receive(server, ServerMessage::Used(used));
         }
     }
 
     /// Every server reports that a round is done.
     pub(crate) fn done(&mut self, round: u64) {
-        (0..self.servers).for_each(|server| self.hear(server, ServerMessage::RoundDone(Round(round))));
+        (0..self.servers).for_each(|server| self.receive(server, ServerMessage::RoundDone(Round(round))));
     }
 
-    /// A whole round with both tensors, which every rank has everything of in the end.
+    /// A complete round with both tensors.
     pub(crate) fn whole_round(&mut self) {
         let round = self.end(&[EMBEDDING, BIAS]).0;
         self.used(round, &[EMBEDDING, BIAS]);
@@ -282,7 +282,7 @@ impl Driver {
         std::mem::take(&mut self.dials)
     }
 
-    /// What and whom the rank fails for, in words.
+    /// The failure of the rank, as text.
     pub(crate) fn failure(&self) -> String {
         format!("{:?}", self.failure.as_ref().expect("it failed"))
     }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Lost ranks: a new membership, and messages about one that a rank has no use for.
+//! Lost ranks: a new membership, and membership messages that a rank refuses.
 
 use foresee_grad_queue::Round;
 use foresee_grad_session::{
@@ -35,19 +35,19 @@ fn a_rank_reports_its_state_and_offers_again_under_a_new_membership() {
     driver.used(0, &[EMBEDDING, BIAS]);
     driver.arrive(0, BIAS);
     driver.sent.clear();
-    driver.hear(0, members(2));
+    driver.receive(0, members(2));
     let used = vec![Used { round: Round(0), used: set(&[EMBEDDING, BIAS]) }];
     let known = Known { generation: 2, oldest: Round(0), used };
     assert_eq!(driver.sent, [(0, RankMessage::Known(known))]);
-    // What servers report of rounds before they have changed does not count.
-    driver.hear(1, ServerMessage::RoundDone(Round(7)));
+    // Reports about rounds do not count before the server has changed.
+    driver.receive(1, ServerMessage::RoundDone(Round(7)));
     driver.sent.clear();
-    driver.hear(0, ServerMessage::Change(change(2, &[EMBEDDING, BIAS])));
+    driver.receive(0, ServerMessage::Change(change(2, &[EMBEDDING, BIAS])));
     let told = RankMessage::Change(change(2, &[EMBEDDING, BIAS]));
     assert!(driver.sent.contains(&(0, told.clone())) && driver.sent.contains(&(1, told)));
     assert_eq!(driver.offered, [(0, 0, EMBEDDING), (1, 0, EMBEDDING)], "what has arrived stays as it is");
-    driver.hear(0, changed(2));
-    driver.hear(1, changed(2));
+    driver.receive(0, changed(2));
+    driver.receive(1, changed(2));
     assert_eq!(driver.rank.lost_ranks(), 1);
     assert_eq!(driver.rank.take_notices(), ["rank 2 is lost; the 2 remaining ranks continue"]);
     driver.arrive(0, EMBEDDING);
@@ -57,28 +57,28 @@ fn a_rank_reports_its_state_and_offers_again_under_a_new_membership() {
 }
 
 #[test]
-fn a_server_that_changes_before_a_rank_has_heard_of_it_is_heard_later() {
+fn a_change_message_that_arrives_before_its_membership_is_retried() {
     let mut driver = Driver::running(survivor(2));
-    driver.hear(0, members(2));
+    driver.receive(0, members(2));
     assert_eq!(driver.message(1, changed(2)), Ok(Some(changed(2))));
     driver.end(&[BIAS]);
     assert!(matches!(driver.sum(1, 2, 0, EMBEDDING, 0), Ok(SumAdmission::Retry)));
-    driver.hear(0, ServerMessage::Change(change(2, &[BIAS])));
-    driver.hear(1, changed(2));
+    driver.receive(0, ServerMessage::Change(change(2, &[BIAS])));
+    driver.receive(1, changed(2));
 }
 
 #[test]
-fn a_loss_that_another_server_noticed_is_passed_on_to_the_first() {
+fn a_loss_that_another_server_detected_is_passed_on_to_the_first() {
     let mut driver = Driver::running(survivor(2));
     let lost = LostRank { rank: Rank(2), why: "it is silent".into() };
-    driver.hear(1, ServerMessage::Lost(lost.clone()));
+    driver.receive(1, ServerMessage::Lost(lost.clone()));
     assert_eq!(driver.sent, [(0, RankMessage::Lost(lost.clone()))]);
-    driver.hear(0, ServerMessage::Lost(lost));
+    driver.receive(0, ServerMessage::Lost(lost));
     assert_eq!(driver.sent.len(), 1, "the first server knows");
 }
 
 #[test]
-fn messages_about_a_loss_are_refused_where_none_was_announced() {
+fn membership_messages_without_an_announced_loss_are_refused() {
     let cases = [
         (false, vec![changed(2)], "changes the membership of a job that ends when a rank is lost"),
         (false, vec![members(2)], "changes the membership of a job that ends when a rank is lost"),
@@ -101,7 +101,7 @@ fn messages_about_a_loss_are_refused_where_none_was_announced() {
         let mut driver = Driver::running(RankSettings { continues_after_loss, ..survivor(2) });
         let (last, before) = messages.split_last().unwrap();
         for message in before {
-            driver.hear(0, message.clone());
+            driver.receive(0, message.clone());
         }
         let text = format!("{:?}", driver.message(0, last.clone()).unwrap_err());
         assert!(text.contains(wanted), "{text}");
@@ -137,7 +137,7 @@ fn a_rank_lost_while_ranks_agree_or_a_server_is_lost_ends_the_job() {
 #[test]
 fn a_server_lost_while_the_membership_changes_ends_the_job() {
     let mut driver = Driver::running(survivor(2));
-    driver.hear(0, members(2));
+    driver.receive(0, members(2));
     driver.close(1, broken());
     assert!(driver.failure().contains("server: ServerId(1)"), "{}", driver.failure());
 }
@@ -147,10 +147,10 @@ fn a_server_replaced_in_the_round_of_a_loss_ends_the_job() {
     let mut driver = Driver::running(survivor(2));
     driver.end(&[BIAS]);
     driver.used(0, &[BIAS]);
-    driver.hear(0, members(2));
-    driver.hear(0, ServerMessage::Change(change(2, &[BIAS])));
-    driver.hear(0, changed(2));
-    driver.hear(1, changed(2));
+    driver.receive(0, members(2));
+    driver.receive(0, ServerMessage::Change(change(2, &[BIAS])));
+    driver.receive(0, changed(2));
+    driver.receive(1, changed(2));
     driver.close(1, broken());
     driver.connect(1, 10);
     let resumed = foresee_grad_session::Resumed { generation: 2, oldest: Round(0), has_sums: false };

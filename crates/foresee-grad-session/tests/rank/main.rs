@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One rank's machine, fact by fact: what it sends, offers, dials and reports.
+//! The state machine of one rank: what it sends, offers, dials and reports.
 
 #![expect(clippy::unwrap_used, reason = "all of it is a test")]
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Random facts: whatever servers send, and whenever connections break, the machine stays within its rules.
+//! Random messages of servers and random breaks: the state machine of a rank follows its rules.
 //!
-//! Checked besides: messages go over the present pair, one attempt to connect is under way, a rank fails once, and no timer
-//! is over after it was handled.
+//! Messages use the current pair, one attempt to connect is in progress at a time, a rank fails once, and no timer is due
+//! after it was handled.
 
 use std::sync::Arc;
 
@@ -111,7 +111,7 @@ fn close(driver: &mut Driver, server: u16, closed: Closed) {
     }
 }
 
-/// A server answers that is dialled: the same process as before, or another one.
+/// A dialled server answers: the same process as before, or another one.
 fn answer(driver: &mut Driver, processes: &mut u64, server: u16, is_same: bool) {
     let Some(at) = driver.dials.iter().position(|dial| dial.server == server) else { return };
     driver.dials.remove(at);
@@ -126,7 +126,7 @@ proptest! {
     #![proptest_config(property(20_000))]
 
     #[test]
-    fn whatever_servers_do_a_lost_server_is_back_or_named_in_time(
+    fn with_random_server_messages_a_lost_server_reconnects_or_is_named_in_time(
         is_running: bool,
         continues_after_loss: bool,
         facts in prop::collection::vec(facts(), 0..60),
@@ -141,7 +141,7 @@ proptest! {
             play(&mut driver, &mut processes, fact);
             prop_assert_eq!(driver.rank.is_over(), driver.failure.is_some());
         }
-        // No server answers any more: the rank ends by itself, and says why.
+        // No server answers any more: the rank ends by itself, with a reason.
         for server in 0..2 {
             close(&mut driver, server, broken());
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections that break: dialled again, resumed with the same server or another one, or given up.
+//! Broken connections: dialled again, resumed with the same server or a replacement, or given up.
 
 use foresee_grad_queue::{Round, ServerId};
 use foresee_grad_session::{
@@ -9,7 +9,7 @@ use foresee_units::{Nanos, Rank};
 
 use crate::driver::{BIAS, Dial, Driver, EMBEDDING, HEARTBEAT, RECONNECT, TIMEOUT, broken, settings};
 
-/// The processes of servers at the start have the numbers of their servers.
+/// At the start, the process of each server has its number.
 const SAME: u64 = 0;
 const OTHER: u64 = 10;
 
@@ -18,7 +18,7 @@ fn ms(ms: u64) -> Nanos {
 }
 
 #[test]
-fn a_connection_that_is_made_again_is_noted_and_counted() {
+fn a_reconnection_is_logged_and_counted() {
     let mut driver = Driver::running(settings(2));
     driver.close(0, broken());
     assert!(driver.rank.is_lost(ServerId(0)) && !driver.rank.is_connected());
@@ -41,7 +41,7 @@ fn a_connection_that_is_made_again_is_noted_and_counted() {
 }
 
 #[test]
-fn a_server_that_is_replaced_again_and_again_is_noted_and_counted() {
+fn repeated_replacements_of_a_server_are_logged_and_counted() {
     let mut driver = Driver::running(settings(1));
     driver.whole_round();
     for times in 1..=3 {
@@ -60,7 +60,7 @@ fn a_server_that_is_replaced_again_and_again_is_noted_and_counted() {
 }
 
 #[test]
-fn what_has_arrived_is_not_offered_again_to_a_server_that_has_its_sums() {
+fn gradients_with_received_sums_are_not_offered_again_to_a_server_that_has_its_sums() {
     let mut driver = Driver::running(settings(1));
     driver.end(&[EMBEDDING, BIAS]);
     driver.used(0, &[EMBEDDING, BIAS]);
@@ -78,7 +78,7 @@ fn what_has_arrived_is_not_offered_again_to_a_server_that_has_its_sums() {
 }
 
 #[test]
-fn a_server_that_breaks_off_before_its_answer_still_has_its_sums() {
+fn a_server_that_disconnects_before_its_answer_still_has_its_sums() {
     let mut driver = Driver::running(settings(1));
     driver.end(&[BIAS]);
     driver.used(0, &[BIAS]);
@@ -97,7 +97,7 @@ fn a_server_that_breaks_off_before_its_answer_still_has_its_sums() {
 }
 
 #[test]
-fn everything_that_some_rank_may_lack_is_offered_again_to_another_server() {
+fn all_retained_gradients_are_offered_again_to_a_replacement_server() {
     let mut driver = Driver::running(settings(2));
     driver.end(&[EMBEDDING, BIAS]);
     driver.used(0, &[EMBEDDING, BIAS]);
@@ -110,7 +110,7 @@ fn everything_that_some_rank_may_lack_is_offered_again_to_another_server() {
 }
 
 #[test]
-fn a_newer_gradient_waits_behind_an_older_one_that_is_held() {
+fn a_newer_gradient_waits_behind_a_deferred_older_one() {
     let mut driver = Driver::running(settings(1));
     for round in 0..2 {
         driver.end(&[EMBEDDING, BIAS]);
@@ -136,7 +136,7 @@ fn a_newer_gradient_waits_behind_an_older_one_that_is_held() {
 }
 
 #[test]
-fn a_rank_that_hands_a_gradient_over_while_a_server_is_lost_offers_it_when_one_is_back() {
+fn a_gradient_pushed_while_a_server_is_lost_is_offered_after_reconnection() {
     let mut driver = Driver::running(settings(2));
     driver.close(1, broken());
     let (round, holding) = driver.push(EMBEDDING).unwrap();
@@ -147,7 +147,7 @@ fn a_rank_that_hands_a_gradient_over_while_a_server_is_lost_offers_it_when_one_i
 }
 
 #[test]
-fn a_rank_that_is_cut_off_says_so_when_another_one_is_lost() {
+fn a_rank_that_has_lost_a_server_reports_it_when_another_rank_is_lost() {
     let mut driver = Driver::running(RankSettings { world: 3, ..settings(2) });
     driver.close(0, broken());
     let lost = Refusal::new(RefusalCode::Lost, "rank 1 did not come again").about(Rank(1));
@@ -160,7 +160,7 @@ fn a_rank_that_is_cut_off_says_so_when_another_one_is_lost() {
 }
 
 #[test]
-fn a_data_connection_that_ends_has_its_control_connection_ended_after_a_heartbeat() {
+fn a_control_connection_is_interrupted_a_heartbeat_after_its_data_connection_ends() {
     let mut driver = Driver::running(settings(1));
     driver.close_data(0, "the data connection was reset", false);
     driver.pass(HEARTBEAT.saturating_sub(ms(1)));
@@ -174,7 +174,7 @@ fn a_data_connection_that_ends_has_its_control_connection_ended_after_a_heartbea
 }
 
 #[test]
-fn a_data_connection_over_which_nothing_is_acknowledged_is_made_again_once() {
+fn a_data_connection_without_acknowledgments_is_replaced_once() {
     let mut driver = Driver::running(settings(1));
     for _ in 0..2 {
         assert_eq!(driver.failure, None);
@@ -189,7 +189,7 @@ fn a_data_connection_over_which_nothing_is_acknowledged_is_made_again_once() {
 }
 
 #[test]
-fn connections_that_break_before_anything_arrives_are_given_up_in_time() {
+fn connections_that_break_before_a_sum_arrives_are_given_up_in_time() {
     let break_often = |every: Nanos, arrives: bool| {
         let mut driver = Driver::running(settings(1));
         driver.end(&[EMBEDDING]);
@@ -218,7 +218,7 @@ fn connections_that_break_before_anything_arrives_are_given_up_in_time() {
 }
 
 #[test]
-fn each_break_has_the_whole_time_to_reconnect() {
+fn each_break_has_the_full_time_to_reconnect() {
     let mut driver = Driver::running(settings(1));
     driver.close(0, broken());
     let within = HEARTBEAT.saturating_add(HEARTBEAT);
@@ -232,7 +232,7 @@ fn each_break_has_the_whole_time_to_reconnect() {
 }
 
 #[test]
-fn a_server_whose_place_stays_empty_is_an_error_in_time_that_says_what_was_missing() {
+fn a_lost_server_without_replacement_is_an_error_that_names_missing_results() {
     let mut driver = Driver::running(settings(1));
     driver.end(&[EMBEDDING]);
     driver.close(0, broken());
@@ -252,7 +252,7 @@ fn a_server_whose_place_stays_empty_is_an_error_in_time_that_says_what_was_missi
 }
 
 #[test]
-fn another_server_to_which_not_every_rank_comes_is_an_error_in_time() {
+fn a_replacement_server_that_some_rank_does_not_reach_is_an_error_in_time() {
     let mut driver = Driver::running(settings(1));
     driver.close(0, broken());
     driver.connect(0, OTHER);
@@ -265,7 +265,7 @@ fn another_server_to_which_not_every_rank_comes_is_an_error_in_time() {
 }
 
 #[test]
-fn what_can_never_be_connected_is_an_error_at_once() {
+fn a_permanent_connection_fault_is_an_error_at_once() {
     let mut driver = Driver::running(settings(1));
     driver.close(0, broken());
     driver.not_connected(0, DialFault::Permanent);
@@ -283,7 +283,7 @@ fn without_recovery_a_broken_connection_is_an_error_at_once() {
 }
 
 #[test]
-fn a_server_beside_a_rank_is_waited_for_as_long_as_it_waits_and_not_replaced() {
+fn a_colocated_server_is_dialled_for_its_grace_period_and_not_replaced() {
     let beside = || RankSettings { colocated: 1, ..settings(2) };
     let mut driver = Driver::running(beside());
     driver.close(0, broken());
@@ -303,7 +303,7 @@ fn a_server_beside_a_rank_is_waited_for_as_long_as_it_waits_and_not_replaced() {
 }
 
 #[test]
-fn a_rank_that_stops_takes_no_connection() {
+fn a_stopped_rank_accepts_no_connection() {
     let mut driver = Driver::running(settings(1));
     driver.close(0, broken());
     driver.rank.handle_stopped();

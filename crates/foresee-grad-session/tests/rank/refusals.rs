@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a rank does not do twice, and what it takes from no server.
+//! Messages that a rank refuses, and repetitions that it ignores.
 
 use foresee_grad_queue::{Round, ServerId};
 use foresee_grad_session::{Change, NewMembers, RankFailure, RankMessage, RankSettings, ServerMessage, Used};
@@ -19,7 +19,7 @@ fn proposed() -> Driver {
     driver
 }
 
-/// Sends what the rank refuses.
+/// Send a message that the rank refuses.
 fn tell(driver: &mut Driver, server: u16, message: ServerMessage) {
     assert!(driver.message(server, message).is_err());
 }
@@ -41,21 +41,21 @@ fn change(live: u8, oldest: u64) -> ServerMessage {
 }
 
 #[test]
-fn an_answer_of_the_first_server_that_comes_twice_is_passed_on_once() {
+fn a_repeated_answer_of_the_first_server_is_passed_on_once() {
     let mut driver = proposed();
-    driver.hear_plan(0);
-    driver.hear_plan(1);
-    // This rank computes for long, and the first server is replaced meanwhile.
+    driver.receive_plan(0);
+    driver.receive_plan(1);
+    // The first server is replaced while this rank computes.
     driver.pass(Nanos::from_secs(60));
     driver.close(0, broken());
     driver.connect(0, 2);
-    driver.hear_plan(0);
+    driver.receive_plan(0);
     let sent = driver.take(1);
     assert_eq!(sent.iter().filter(|message| matches!(message, RankMessage::Plan(_))).count(), 1);
 }
 
 #[test]
-fn what_a_server_may_not_send_is_refused_by_its_number() {
+fn an_invalid_message_of_a_server_is_refused_with_its_number() {
     let used = |set: Vec<u8>| ServerMessage::Used(Used { round: Round(0), used: set });
     let mut driver = proposed();
     tell(&mut driver, 1, ServerMessage::RoundDone(Round(0)));
@@ -71,7 +71,7 @@ fn what_a_server_may_not_send_is_refused_by_its_number() {
 }
 
 #[test]
-fn members_and_states_that_this_rank_contradicts_are_refused() {
+fn members_and_states_that_contradict_this_rank_are_refused() {
     let mut driver = Driver::running(of_three(true));
     tell(&mut driver, 0, members(0b100));
     assert!(refused(&driver).1.contains("proposes members without this rank"));
@@ -80,16 +80,16 @@ fn members_and_states_that_this_rank_contradicts_are_refused() {
         (change(0b101, 3), "reports rounds as done that this rank lacks"),
     ] {
         let mut driver = Driver::running(of_three(true));
-        driver.hear(0, members(0b101));
+        driver.receive(0, members(0b101));
         tell(&mut driver, 0, state);
         assert!(refused(&driver).1.contains(wanted));
     }
 }
 
 #[test]
-fn a_change_with_what_an_open_round_used_says_that_ranks_differ() {
+fn a_change_with_used_tensors_of_an_open_round_reports_that_ranks_differ() {
     let mut driver = Driver::running(of_three(true));
-    driver.hear(0, members(0b101));
+    driver.receive(0, members(0b101));
     let used = vec![Used { round: Round(0), used: vec![1] }];
     let change = Change { generation: 2, live: vec![0b101], oldest: Round(0), used };
     tell(&mut driver, 0, ServerMessage::Change(change));

@@ -7,7 +7,7 @@ use foresee_grad_session::{RankFailure, RankMessage, RankSettings, ServerMessage
 use crate::driver::{BIAS, Driver, EMBEDDING, broken, set, settings};
 
 #[test]
-fn a_round_is_ended_reported_and_forgotten() {
+fn a_round_is_ended_reported_and_dropped() {
     let mut driver = Driver::running(settings(2));
     driver.end(&[EMBEDDING]);
     for server in [0, 1] {
@@ -25,7 +25,7 @@ fn a_round_is_ended_reported_and_forgotten() {
 }
 
 #[test]
-fn misuse_is_refused_by_name_and_changes_nothing() {
+fn misuse_is_refused_with_the_tensor_and_changes_nothing() {
     let mut driver = Driver::new(settings(1));
     assert_eq!(driver.push(BIAS), Err(RankFailure::NoPlan));
     assert_eq!(driver.rank.handle_end(), Err(RankFailure::NoPlan));
@@ -53,28 +53,28 @@ fn a_round_does_not_end_before_the_last_one_has_arrived() {
 }
 
 #[test]
-fn what_a_round_used_counts_once_all_servers_report_the_same() {
+fn used_tensors_count_once_all_servers_report_the_same_set() {
     let report = |tensors: &[u32]| ServerMessage::Used(Used { round: Round(0), used: set(tensors) });
     let mut driver = Driver::running(settings(2));
     driver.end(&[]);
-    driver.hear(0, report(&[]));
+    driver.receive(0, report(&[]));
     driver.push(BIAS).expect_err("the other server may still sum it");
-    // The next server reports again.
+    // The replacement reports again.
     driver.close(0, broken());
     driver.resume(0, 10, 0, false);
-    driver.hear(1, report(&[]));
+    driver.receive(1, report(&[]));
     driver.push(BIAS).expect_err("the word of a lost server does not count");
-    driver.hear(0, report(&[]));
+    driver.receive(0, report(&[]));
     driver.push(BIAS).unwrap();
     let mut driver = Driver::running(settings(2));
     driver.end(&[]);
-    driver.hear(0, report(&[]));
+    driver.receive(0, report(&[]));
     let Err(RankFailure::Disagree(text)) = driver.message(1, report(&[BIAS])) else { panic!("they differ") };
     assert!(text.contains("server 1") && text.contains("views of the round differ"), "{text}");
 }
 
 #[test]
-fn a_rank_is_needed_until_others_have_everything_that_it_may_push_again() {
+fn a_rank_is_needed_until_others_have_all_results_of_its_gradients() {
     let mut driver = Driver::running(settings(1));
     assert!(!driver.rank.is_needed(), "it has pushed nothing");
     driver.end(&[BIAS]);
@@ -95,7 +95,7 @@ fn a_rank_is_needed_until_others_have_everything_that_it_may_push_again() {
 }
 
 #[test]
-fn a_sum_is_read_once_and_dropped_when_it_comes_again() {
+fn a_repeated_sum_is_discarded() {
     let mut driver = Driver::running(settings(1));
     driver.end(&[EMBEDDING]);
     driver.used(0, &[EMBEDDING]);
@@ -106,7 +106,7 @@ fn a_sum_is_read_once_and_dropped_when_it_comes_again() {
 }
 
 #[test]
-fn a_sum_of_another_server_counts_once_more() {
+fn a_sum_that_a_replacement_server_repeats_counts_again() {
     let mut driver = Driver::running(settings(1));
     driver.end(&[EMBEDDING]);
     driver.used(0, &[EMBEDDING]);
@@ -116,13 +116,13 @@ fn a_sum_of_another_server_counts_once_more() {
     driver.connect(0, 10);
     assert!(matches!(driver.sum(0, 1, 0, EMBEDDING, 1), Ok(SumAdmission::Retry)), "it has not answered");
     let resumed = foresee_grad_session::Resumed { generation: 1, oldest: Round(0), has_sums: false };
-    driver.hear(0, ServerMessage::Resumed(resumed));
+    driver.receive(0, ServerMessage::Resumed(resumed));
     assert!(matches!(driver.sum(0, 1, 0, EMBEDDING, 0), Ok(SumAdmission::Confirmed)));
     driver.arrive_packet(0, 0, EMBEDDING, 1);
 }
 
 #[test]
-fn sums_before_a_plan_or_under_an_unknown_membership_are_a_defect_of_the_server() {
+fn sums_before_a_plan_or_under_an_unknown_membership_are_refused() {
     let mut driver = Driver::new(settings(1));
     let text = format!("{:?}", driver.sum(0, 1, 0, BIAS, 0).unwrap_err());
     assert!(text.contains("it sends sums before a plan"), "{text}");
@@ -133,19 +133,19 @@ fn sums_before_a_plan_or_under_an_unknown_membership_are_a_defect_of_the_server(
 }
 
 #[test]
-fn whom_a_server_waits_for_is_told_until_it_sends_anything_else() {
+fn a_wait_that_a_server_reports_is_shown_until_its_next_message() {
     let mut driver = Driver::running(settings(2));
     driver.end(&[BIAS]);
-    driver.hear(1, ServerMessage::Waiting("rank 1 to end round 0".into()));
+    driver.receive(1, ServerMessage::Waiting("rank 1 to end round 0".into()));
     assert_eq!(driver.rank.waits(), ["server 1 waits for rank 1 to end round 0"]);
     let missing = driver.rank.missing();
     assert!(missing.contains("of 'bias'") && missing.ends_with("; server 1 waits for rank 1 to end round 0"));
-    driver.hear(1, ServerMessage::Used(Used { round: Round(0), used: set(&[BIAS]) }));
+    driver.receive(1, ServerMessage::Used(Used { round: Round(0), used: set(&[BIAS]) }));
     assert!(driver.rank.waits().is_empty());
 }
 
 #[test]
-fn rounds_that_other_servers_report_as_done_count_once_a_new_server_has_answered() {
+fn done_rounds_of_other_servers_count_once_a_replacement_has_answered() {
     let mut driver = Driver::running(settings(2));
     driver.end(&[EMBEDDING, BIAS]);
     driver.used(0, &[EMBEDDING, BIAS]);
@@ -153,10 +153,10 @@ fn rounds_that_other_servers_report_as_done_count_once_a_new_server_has_answered
     driver.arrive(0, BIAS);
     driver.close(1, broken());
     driver.connect(1, 10);
-    driver.hear(0, ServerMessage::RoundDone(Round(0)));
+    driver.receive(0, ServerMessage::RoundDone(Round(0)));
     assert!(!driver.rank.is_quiet());
     let resumed = foresee_grad_session::Resumed { generation: 1, oldest: Round(0), has_sums: false };
-    driver.hear(1, ServerMessage::Resumed(resumed));
+    driver.receive(1, ServerMessage::Resumed(resumed));
     assert_eq!(driver.offered, [(1, 0, EMBEDDING), (1, 0, BIAS)], "the next server sums it once more");
     assert!(driver.rank.is_open(ServerId(1)));
 }

@@ -10,7 +10,7 @@ use foresee_units::{Nanos, Rank};
 use crate::driver::{Driver, End, HEARTBEAT, LOOK, end, hello, plan, resume, set, settings};
 
 #[test]
-fn ranks_that_propose_one_plan_get_it_once_all_are_connected() {
+fn ranks_that_propose_one_plan_receive_it_once_all_are_connected() {
     let of_two = settings(2);
     let mut driver = Driver::new(of_two.clone());
     let first = driver.join(&of_two, 0);
@@ -26,7 +26,7 @@ fn ranks_that_propose_one_plan_get_it_once_all_are_connected() {
 }
 
 #[test]
-fn plans_that_differ_end_the_job_with_both_ranks_and_the_difference() {
+fn different_plans_end_the_job_and_the_error_names_both_ranks_and_the_difference() {
     let of_two = settings(2);
     let mut driver = Driver::new(of_two.clone());
     let peers = [driver.join(&of_two, 0), driver.join(&of_two, 1)];
@@ -40,7 +40,7 @@ fn plans_that_differ_end_the_job_with_both_ranks_and_the_difference() {
 }
 
 #[test]
-fn bytes_that_are_no_plan_end_the_job() {
+fn bytes_that_encode_no_plan_end_the_job() {
     let alone = settings(1);
     let mut driver = Driver::new(alone.clone());
     let peer = driver.join(&alone, 0);
@@ -51,7 +51,7 @@ fn bytes_that_are_no_plan_end_the_job() {
 type Change = fn(&mut RankHello);
 
 #[test]
-fn a_setting_that_differs_ends_a_job_without_plan_and_is_named() {
+fn a_different_setting_ends_a_job_without_a_plan_and_is_named() {
     let of_two = settings(2);
     let changes: [(Change, &str); 4] = [
         (|hello| hello.world = 3, "a world of 3 ranks, and others one of 2"),
@@ -67,7 +67,7 @@ fn a_setting_that_differs_ends_a_job_without_plan_and_is_named() {
         let refusal = driver.connect(&other).unwrap_err();
         assert!(refusal.code == RefusalCode::Plan && refusal.text.contains(text), "{refusal}");
         assert_eq!(driver.reason(peer), refusal.text);
-        // A job with a plan goes on without the stranger.
+        // A job with a plan continues without the refused rank.
         let (mut driver, peers) = Driver::running(&of_two);
         driver.connect(&other).unwrap_err();
         assert!(!driver.is_closed(peers[0]) && !driver.job.is_over());
@@ -86,7 +86,7 @@ fn a_rank_that_does_not_exchange_for_its_node_is_refused() {
 }
 
 #[test]
-fn a_second_process_of_a_rank_is_refused_and_the_first_stays() {
+fn a_second_process_of_a_rank_is_refused_and_the_first_continues() {
     let of_two = settings(2);
     let (mut driver, peers) = Driver::running(&of_two);
     let other = RankHello { process: 7, ..hello(&of_two, 1, Role::Control) };
@@ -96,7 +96,7 @@ fn a_second_process_of_a_rank_is_refused_and_the_first_stays() {
 }
 
 #[test]
-fn a_round_is_used_when_all_end_it_and_done_when_all_have_it() {
+fn used_tensors_are_reported_when_all_end_the_round_and_it_is_done_when_all_confirm_it() {
     let (mut driver, peers) = Driver::running(&settings(2));
     for peer in &peers {
         drop(driver.take(*peer));
@@ -113,7 +113,7 @@ fn a_round_is_used_when_all_end_it_and_done_when_all_have_it() {
 }
 
 #[test]
-fn slots_forget_parts_of_done_rounds_only_where_a_lost_server_may_have_left_some() {
+fn slots_drop_sums_of_done_rounds_only_after_a_server_was_lost() {
     let (mut driver, peers) = Driver::running(&settings(1));
     for round in 0..5 {
         driver.message(peers[0], end(round, &[]));
@@ -126,7 +126,7 @@ fn slots_forget_parts_of_done_rounds_only_where_a_lost_server_may_have_left_some
 }
 
 #[test]
-fn a_rank_that_breaks_the_order_of_rounds_ends_the_job_by_name() {
+fn a_rank_that_violates_the_order_of_rounds_ends_the_job_and_is_named() {
     let early = |messages: &[RankMessage], wanted: &str| {
         let (mut driver, peers) = Driver::running(&settings(2));
         for message in messages {
@@ -151,7 +151,7 @@ fn known() -> foresee_grad_session::Known {
 }
 
 #[test]
-fn a_rank_in_a_later_round_than_one_that_proposes_ends_the_job() {
+fn a_rank_in_a_later_round_than_a_proposing_rank_ends_the_job() {
     let (mut driver, peers) = Driver::running(&settings(2));
     for peer in &peers {
         driver.message(*peer, end(0, &[]));
@@ -164,7 +164,7 @@ fn a_rank_in_a_later_round_than_one_that_proposes_ends_the_job() {
 }
 
 #[test]
-fn a_second_plan_counts_memberships_and_rounds_anew() {
+fn a_second_plan_has_the_next_generation_and_starts_at_round_0() {
     let (mut driver, peers) = Driver::running(&settings(1));
     driver.message(peers[0], end(0, &[]));
     driver.message(peers[0], RankMessage::Got(Round(0)));
@@ -176,7 +176,7 @@ fn a_second_plan_counts_memberships_and_rounds_anew() {
 }
 
 #[test]
-fn a_long_wait_is_reported_at_every_second_look_to_ranks_that_wait() {
+fn a_long_wait_is_reported_to_waiting_ranks_at_every_second_check() {
     let (mut driver, peers) = Driver::running(&settings(3));
     for peer in &peers {
         drop(driver.take(*peer));
@@ -195,7 +195,7 @@ fn a_long_wait_is_reported_at_every_second_look_to_ranks_that_wait() {
 }
 
 #[test]
-fn ranks_that_wait_for_the_first_plan_are_told_for_whom_each_second() {
+fn ranks_that_wait_for_the_first_plan_learn_each_second_which_ranks_are_missing() {
     let of_three = settings(3);
     let mut driver = Driver::new(of_three.clone());
     let (first, _) = (driver.join(&of_three, 0), driver.join(&of_three, 2));
@@ -210,7 +210,7 @@ fn ranks_that_wait_for_the_first_plan_are_told_for_whom_each_second() {
 }
 
 #[test]
-fn a_rank_that_gives_up_the_start_leaves_the_blame_to_the_rank_that_never_came() {
+fn a_start_that_a_rank_gives_up_is_blamed_on_the_rank_that_never_connected() {
     let of_four = settings(4);
     let mut driver = Driver::new(of_four.clone());
     let peers = [0, 1].map(|rank| driver.join(&of_four, rank));
@@ -228,7 +228,7 @@ fn a_rank_that_gives_up_the_start_leaves_the_blame_to_the_rank_that_never_came()
 }
 
 #[test]
-fn a_rank_that_leaves_in_peace_ends_the_job_only_if_others_begin_another_round() {
+fn a_goodbye_ends_the_job_only_if_others_begin_another_round() {
     let (mut driver, peers) = Driver::running(&settings(2));
     for peer in &peers {
         driver.message(*peer, end(0, &[]));
@@ -247,7 +247,7 @@ fn a_rank_that_leaves_in_peace_ends_the_job_only_if_others_begin_another_round()
 }
 
 #[test]
-fn a_job_is_over_only_after_a_rank_has_come() {
+fn a_job_is_over_only_after_a_rank_has_connected() {
     let of_two = settings(2);
     let mut driver = Driver::new(of_two.clone());
     assert!(!driver.job.is_over());
@@ -276,9 +276,9 @@ fn a_rank_that_never_had_both_connections_may_try_again() {
 }
 
 #[test]
-fn a_plan_with_more_packets_than_slots_can_be_is_refused() {
+fn a_plan_with_more_packets_than_possible_slots_is_refused() {
     let alone = settings(1);
-    // It is proposed, or comes from a lost server.
+    // The plan is proposed, or resumed from a lost server.
     let body = plan(16 << 24);
     for message in [RankMessage::Plan(body.clone()), RankMessage::Resume(resume(1, 0, body))] {
         let mut driver = Driver::new(alone.clone());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A driver for one job whose connections are lists, and plans for it.
+//! A driver of one job with connections in memory, and plans for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,7 +38,7 @@ pub(crate) struct Driver {
     pub(crate) job: ServerJob,
     pub(crate) now: Nanos,
     pub(crate) inboxes: BTreeMap<Peer, Inbox>,
-    /// What the slots were told, in order: plans, members, done rounds, skipped tensors.
+    /// Events of the slots, in order: plans, members, done rounds, skipped tensors.
     pub(crate) slots: Vec<String>,
     pub(crate) routes: Vec<Peer>,
     connected: BTreeSet<(Peer, bool)>,
@@ -86,7 +86,7 @@ pub(crate) fn plan(width: u64) -> Vec<u8> {
     Plan::new(config, (0..TENSORS).map(spec).collect()).expect("a plan").encode()
 }
 
-/// Tensors of the plan, as bytes of a set.
+/// Tensors of the plan, as an encoded set.
 pub(crate) fn set(tensors: &[u32]) -> Vec<u8> {
     let mut set = TensorSet::none(TENSORS);
     for tensor in tensors {
@@ -160,7 +160,7 @@ impl Driver {
         self.perform();
     }
 
-    /// Lets time pass, timer by timer.
+    /// Advance time, timer by timer.
     pub(crate) fn pass(&mut self, time: Nanos) {
         let until = self.now.saturating_add(time);
         while let Some(next) = self.job.poll_timeout().filter(|next| *next <= until) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Ranks that are lost, in jobs that go on without them.
+//! Lost ranks, in jobs that continue without them.
 
 use foresee_grad_queue::{Members, Round, ServerId};
 use foresee_grad_session::{
@@ -27,7 +27,7 @@ fn known(generation: u32, oldest: u64, used: &[(u64, &[u32])]) -> RankMessage {
     RankMessage::Known(Known { generation, oldest: Round(oldest), used: used.collect() })
 }
 
-/// Both are left, and report their state.
+/// The remaining ranks report their state.
 fn settle(driver: &mut Driver, peers: &[Peer]) -> Change {
     for peer in peers {
         driver.message(*peer, known(2, 0, &[]));
@@ -39,7 +39,7 @@ fn settle(driver: &mut Driver, peers: &[Peer]) -> Change {
 }
 
 #[test]
-fn the_first_server_proposes_members_and_passes_on_what_all_of_them_know() {
+fn the_first_server_proposes_members_and_combines_their_states() {
     let (mut driver, peers) = Driver::running(&survivors(3));
     for peer in &peers {
         drop(driver.take(*peer));
@@ -66,7 +66,7 @@ fn the_first_server_proposes_members_and_passes_on_what_all_of_them_know() {
 }
 
 #[test]
-fn another_server_reports_the_loss_and_changes_by_the_word_of_a_rank() {
+fn another_server_reports_the_loss_and_changes_when_a_rank_passes_the_change_on() {
     let second = JobSettings { server: ServerId(1), ..survivors(2) };
     let (mut driver, peers) = Driver::running(&second);
     for peer in &peers {
@@ -84,7 +84,7 @@ fn another_server_reports_the_loss_and_changes_by_the_word_of_a_rank() {
 }
 
 #[test]
-fn the_first_server_acts_on_a_loss_that_another_one_noticed() {
+fn the_first_server_acts_on_a_loss_that_another_server_detected() {
     let (mut driver, peers) = Driver::running(&survivors(2));
     driver.message(peers[0], RankMessage::Lost(LostRank { rank: Rank(1), why: "it is gone".into() }));
     assert!(driver.reason(peers[1]).contains("was declared lost: it is gone"));
@@ -92,7 +92,7 @@ fn the_first_server_acts_on_a_loss_that_another_one_noticed() {
 }
 
 #[test]
-fn a_loss_while_members_report_starts_the_change_again() {
+fn a_loss_while_members_report_restarts_the_change() {
     let (mut driver, peers) = Driver::running(&survivors(4));
     driver.close(peers[3], silent());
     driver.message(peers[0], known(2, 0, &[]));
@@ -107,7 +107,7 @@ fn a_loss_while_members_report_starts_the_change_again() {
 }
 
 #[test]
-fn a_member_that_leaves_while_its_state_is_waited_for_starts_the_change_again() {
+fn a_member_that_leaves_before_it_reports_its_state_restarts_the_change() {
     let (mut driver, peers) = Driver::running(&survivors(3));
     driver.close(peers[2], silent());
     driver.close(peers[1], Closed::Goodbye("done".into()));
@@ -116,12 +116,12 @@ fn a_member_that_leaves_while_its_state_is_waited_for_starts_the_change_again() 
 }
 
 #[test]
-fn no_rank_is_waited_for_while_another_is_just_being_lost() {
+fn a_rank_that_disconnects_during_a_membership_change_is_lost_at_once() {
     let (mut driver, peers) = Driver::running(&survivors(3));
     driver.close(peers[2], silent());
     driver.close(peers[1], Closed::Broken("reset".into()));
     assert!(driver.reason(peers[1]).contains("was declared lost: reset"));
-    // One that was absent before is lost when it comes back.
+    // A rank that was absent before is lost when it reconnects.
     let of_three = survivors(3);
     let (mut driver, peers) = Driver::running(&of_three);
     driver.close(peers[1], Closed::Broken("reset".into()));
@@ -132,7 +132,7 @@ fn no_rank_is_waited_for_while_another_is_just_being_lost() {
 }
 
 #[test]
-fn a_rank_speaks_under_its_own_change_and_not_before() {
+fn messages_of_a_rank_count_after_its_own_change() {
     let (mut driver, peers) = Driver::running(&survivors(3));
     driver.close(peers[1], silent());
     let change = settle(&mut driver, &[peers[0], peers[2]]);
@@ -183,7 +183,7 @@ fn the_last_rank_that_is_lost_ends_the_job() {
 }
 
 #[test]
-fn a_rank_that_left_in_peace_is_a_loss_for_those_that_begin_another_round() {
+fn a_rank_that_said_goodbye_is_lost_when_others_begin_another_round() {
     let (mut driver, peers) = Driver::running(&survivors(2));
     driver.close(peers[1], Closed::Goodbye("done".into()));
     driver.pass(RECONNECT.saturating_add(Nanos::from_secs(1)));
@@ -203,7 +203,7 @@ fn the_first_server_refuses_a_change_that_it_has_not_proposed() {
 }
 
 #[test]
-fn others_go_on_without_a_rank_that_left_with_its_part_of_a_round_on_the_way() {
+fn others_continue_without_a_rank_that_left_with_contributions_in_flight() {
     let (mut driver, peers) = Driver::running(&survivors(2));
     for peer in &peers {
         driver.message(*peer, end(0, &[]));
@@ -215,7 +215,7 @@ fn others_go_on_without_a_rank_that_left_with_its_part_of_a_round_on_the_way() {
 }
 
 #[test]
-fn ranks_are_told_of_one_that_left_with_its_part_of_a_round_on_the_way() {
+fn a_rank_that_left_with_contributions_in_flight_is_reported_to_the_others() {
     let of_two = JobSettings { continues_after_loss: false, ..survivors(2) };
     let (mut driver, peers) = Driver::running(&of_two);
     for peer in &peers {
@@ -229,7 +229,7 @@ fn ranks_are_told_of_one_that_left_with_its_part_of_a_round_on_the_way() {
 }
 
 #[test]
-fn a_rank_that_the_others_go_on_without_is_told_why() {
+fn a_rank_that_others_continue_without_receives_the_reason() {
     let (mut driver, peers) = Driver::running(&JobSettings { server: ServerId(1), ..survivors(2) });
     let change = Change { generation: 2, live: live(&[0]), oldest: Round(0), used: Vec::new() };
     driver.message(peers[0], RankMessage::Change(change));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The machine of a job, driven alone: no socket, thread or clock.
+//! The state machine of a job, without sockets, threads and clocks.
 
 mod agreement;
 mod driver;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Random facts: whatever ranks send, and whenever connections break, the machine stays within its rules.
+//! Random messages of ranks and random breaks: the state machine of a job follows its rules.
 //!
 //! The driver checks that nothing is sent over a closed connection, that a pair is closed once, and that no timer is
-//! over after it was handled.
+//! due after it was handled.
 
 use foresee_grad_queue::{Round, ServerId};
 use foresee_grad_session::{
@@ -94,7 +94,7 @@ fn facts() -> impl Strategy<Value = Fact> {
     ]
 }
 
-/// The pair that a fact is about: mostly one of the last.
+/// The pair of an event: mostly one of the last.
 fn pick(peers: &[Peer], at: usize) -> Option<Peer> {
     (!peers.is_empty()).then(|| peers[peers.len() - 1 - at % peers.len()])
 }
@@ -141,7 +141,7 @@ proptest! {
     #![proptest_config(property(20_000))]
 
     #[test]
-    fn whatever_ranks_do_every_wait_has_a_timer_and_every_end_a_reason(
+    fn with_random_rank_messages_every_wait_has_a_timer_and_every_end_a_reason(
         world in 1_u32..4,
         server in 0_u16..2,
         continues_after_loss: bool,
@@ -149,7 +149,7 @@ proptest! {
     ) {
         let settings = JobSettings { continues_after_loss, server: ServerId(server), ..settings(world) };
         let (mut driver, peers) = play(&settings, &facts);
-        // All that are connected break off and do not come again: the job ends by itself, with a reason.
+        // All ranks disconnect for good: the job ends by itself, with a reason.
         for peer in &peers {
             driver.close(*peer, Closed::Broken("reset".into()));
         }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Connections that break and are made again, and servers that are replaced.
+//! Reconnection after a break, and replacement of servers.
 
 use foresee_grad_queue::Round;
 use foresee_grad_session::{
@@ -14,7 +14,7 @@ fn broken() -> Closed {
     Closed::Broken("reset by peer".into())
 }
 
-/// What remains of a time but for a moment.
+/// A time less one nanosecond.
 fn just_before(time: Nanos) -> Nanos {
     time.saturating_sub(Nanos::new(1))
 }
@@ -35,7 +35,7 @@ fn a_rank_that_reconnects_in_time_is_sent_what_it_missed() {
     assert_eq!(driver.routes, [back]);
     driver.pass(Nanos::from_secs(1));
     assert!(!driver.job.is_over());
-    // A rank that knows of rounds that are done says so for those that missed it.
+    // A rank reports done rounds for a server that missed them.
     driver.close(back, broken());
     let again = driver.join(&of_two, 1);
     drop(driver.take(peers[0]));
@@ -73,7 +73,7 @@ fn a_rank_that_dials_again_has_the_whole_grace_period_once_more() {
 }
 
 #[test]
-fn a_rank_that_does_not_reconnect_by_its_own_word_is_lost_at_once() {
+fn a_rank_without_recovery_is_lost_at_once() {
     let of_two = settings(2);
     let mut driver = Driver::new(of_two.clone());
     let keeps = driver.join(&of_two, 0);
@@ -85,7 +85,7 @@ fn a_rank_that_does_not_reconnect_by_its_own_word_is_lost_at_once() {
 }
 
 #[test]
-fn a_data_connection_that_breaks_ends_its_control_connection_after_a_heartbeat() {
+fn a_control_connection_is_interrupted_a_heartbeat_after_its_data_connection_breaks() {
     let (mut driver, peers) = Driver::running(&settings(2));
     driver.data_closed(peers[1], "its data connection ended", false);
     driver.pass(just_before(HEARTBEAT));
@@ -98,7 +98,7 @@ fn a_data_connection_that_breaks_ends_its_control_connection_after_a_heartbeat()
 }
 
 #[test]
-fn a_data_connection_over_which_nothing_is_acknowledged_is_made_again_once() {
+fn a_data_connection_without_acknowledgments_is_replaced_once() {
     let of_two = settings(2);
     let (mut driver, mut peers) = Driver::running(&of_two);
     let silent = |driver: &mut Driver, peer| {
@@ -112,7 +112,7 @@ fn a_data_connection_over_which_nothing_is_acknowledged_is_made_again_once() {
     driver.message(peers[1], RankMessage::Resume(resume(1, 0, plan(8))));
     silent(&mut driver, peers[1]);
     assert!(driver.reason(peers[1]).contains("was declared lost: nothing was acknowledged for 2 s"));
-    // Where something has arrived in between it is no second time.
+    // A confirmed round in between resets the count.
     let (mut driver, mut peers) = Driver::running(&of_two);
     silent(&mut driver, peers[1]);
     driver.close(peers[1], broken());
@@ -125,7 +125,7 @@ fn a_data_connection_over_which_nothing_is_acknowledged_is_made_again_once() {
 }
 
 #[test]
-fn a_rank_that_dials_before_this_end_notices_gives_up_its_other_pair() {
+fn a_rank_that_dials_again_replaces_its_pair_before_the_server_detects_the_break() {
     let of_two = settings(2);
     let (mut driver, peers) = Driver::running(&of_two);
     let back = driver.join(&of_two, 1);
@@ -142,14 +142,14 @@ fn a_rank_that_dials_before_this_end_notices_gives_up_its_other_pair() {
 }
 
 #[test]
-fn another_process_in_the_place_of_an_absent_rank_ends_the_job_and_may_come_again() {
+fn another_process_of_an_absent_rank_ends_the_job_and_may_connect_to_the_next_one() {
     let of_two = settings(2);
     let (mut driver, peers) = Driver::running(&of_two);
     driver.close(peers[1], broken());
     let other = RankHello { process: 7, ..hello(&of_two, 1, Role::Control) };
     assert_eq!(driver.connect(&other).unwrap_err().code, RefusalCode::Busy);
     assert!(driver.reason(peers[0]).contains("another process of it connected"));
-    // Before a plan nothing is lost by that.
+    // Nothing is lost before a plan.
     let mut driver = Driver::new(of_two.clone());
     let keeps = driver.join(&of_two, 0);
     let gone = driver.join(&of_two, 1);
@@ -159,7 +159,7 @@ fn another_process_in_the_place_of_an_absent_rank_ends_the_job_and_may_come_agai
 }
 
 #[test]
-fn a_rank_that_missed_the_plan_gets_it_when_it_is_back() {
+fn a_rank_that_missed_the_plan_receives_it_after_reconnecting() {
     let of_two = settings(2);
     let (mut driver, peers) = Driver::running(&of_two);
     driver.close(peers[1], broken());
@@ -171,7 +171,7 @@ fn a_rank_that_missed_the_plan_gets_it_when_it_is_back() {
 }
 
 #[test]
-fn a_proposal_that_waits_for_the_other_connection_counts_once_both_are_there() {
+fn a_proposal_counts_once_both_connections_are_established() {
     let of_two = settings(2);
     let mut driver = Driver::new(of_two.clone());
     let peers = [driver.join(&of_two, 0), driver.join(&of_two, 1)];
@@ -186,14 +186,14 @@ fn a_proposal_that_waits_for_the_other_connection_counts_once_both_are_there() {
 }
 
 #[test]
-fn a_new_server_resumes_from_the_latest_of_the_oldest_rounds() {
+fn a_replacement_server_resumes_from_the_latest_of_the_oldest_rounds() {
     let of_three = settings(3);
     let mut driver = Driver::new(of_three.clone());
     let peers: Vec<_> = (0..3).map(|rank| driver.join(&of_three, rank)).collect();
     driver.message(peers[0], RankMessage::Resume(resume(4, 7, plan(8))));
     driver.message(peers[1], RankMessage::Resume(resume(4, 8, plan(8))));
     assert_eq!(driver.slots.len(), 0, "one is missing");
-    // It has heard of no plan, and proposes what the others are under.
+    // It has received no plan, and proposes the current one.
     driver.message(peers[2], RankMessage::Resume(Resume::default()));
     driver.message(peers[2], RankMessage::Plan(plan(8)));
     assert_eq!(driver.slots, ["plan 4 of [0, 1, 2] from round 8"]);
@@ -204,7 +204,7 @@ fn a_new_server_resumes_from_the_latest_of_the_oldest_rounds() {
 }
 
 #[test]
-fn ranks_that_come_from_a_lost_server_with_different_plans_are_refused() {
+fn ranks_that_resume_from_a_lost_server_with_different_plans_are_refused() {
     let of_two = settings(2);
     let mut driver = Driver::new(of_two.clone());
     let peers = [driver.join(&of_two, 0), driver.join(&of_two, 1)];
@@ -215,7 +215,7 @@ fn ranks_that_come_from_a_lost_server_with_different_plans_are_refused() {
 }
 
 #[test]
-fn numbers_that_no_rank_can_have_lived_to_see_are_refused() {
+fn generations_and_rounds_that_would_overflow_are_refused() {
     let refused = |known: Resume| {
         let of_two = settings(2);
         let mut driver = Driver::new(of_two.clone());
@@ -231,14 +231,14 @@ fn numbers_that_no_rank_can_have_lived_to_see_are_refused() {
 }
 
 #[test]
-fn a_rank_of_a_lost_server_is_refused_where_the_job_runs() {
+fn a_rank_that_resumes_from_a_lost_server_is_refused_by_a_server_that_runs_the_job() {
     let (mut driver, peers) = Driver::running(&settings(2));
     driver.message(peers[1], RankMessage::Resume(resume(1, 0, plan(8))));
     assert!(driver.reason(peers[0]).contains("resumes from a lost server at one that runs its job"));
 }
 
 #[test]
-fn a_new_server_resumes_with_the_ranks_that_are_left() {
+fn a_replacement_server_resumes_with_the_remaining_ranks() {
     let survivors = JobSettings { continues_after_loss: true, ..settings(3) };
     let mut driver = Driver::new(survivors.clone());
     let peers = [driver.join(&survivors, 0), driver.join(&survivors, 2)];
@@ -253,7 +253,7 @@ fn a_new_server_resumes_with_the_ranks_that_are_left() {
 }
 
 #[test]
-fn a_rank_that_reports_a_loss_elsewhere_ends_the_job_for_that_reason() {
+fn a_rank_that_reports_another_loss_ends_the_job_for_that_reason() {
     let (mut driver, peers) = Driver::running(&settings(2));
     let lost = Refusal::new(RefusalCode::Lost, "server 1 is lost").about(Rank(5));
     driver.close(peers[1], Closed::Refused(lost));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A rank or a server that lies: well-formed messages and packets that are wrong or out of turn, among true ones.
+//! A byzantine rank or server: well-formed messages and packets that are wrong or out of order, among correct ones.
 //!
-//! What only the liar can know is not made up: the contents of a gradient or a sum.
+//! Payloads are not changed: only their sender knows the contents of a gradient or a sum.
 
 use foresee_grad_queue::{PacketId, Round, TensorId, TensorSet};
 use foresee_grad_session::{
@@ -16,12 +16,12 @@ use crate::setup::Setup;
 use crate::world::World;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Liar {
+pub(crate) enum ByzantinePeer {
     Rank(usize),
     Server(usize),
 }
 
-impl Liar {
+impl ByzantinePeer {
     pub(crate) fn draw(dice: &mut Dice, setup: &Setup) -> Option<Self> {
         if !setup.faults.contains(&Fault::Lie) {
             return None;
@@ -35,21 +35,21 @@ impl Liar {
 }
 
 impl World {
-    pub(crate) fn is_liar(&self, rank: Rank) -> bool {
-        self.liar == Some(Liar::Rank(rank.0 as usize))
+    pub(crate) fn is_byzantine(&self, rank: Rank) -> bool {
+        self.byzantine == Some(ByzantinePeer::Rank(rank.0 as usize))
     }
 
-    /// The liar sends something over one of its connections.
+    /// The byzantine peer sends a wrong message over one of its connections.
     pub(crate) fn lie(&mut self) {
         let (rank, server) = self.draw_pair();
-        match self.liar {
-            Some(Liar::Rank(rank)) => self.rank_lies(rank, server),
-            Some(Liar::Server(server)) => self.server_lies(rank, server),
+        match self.byzantine {
+            Some(ByzantinePeer::Rank(rank)) => self.send_as_byzantine_rank(rank, server),
+            Some(ByzantinePeer::Server(server)) => self.send_as_byzantine_server(rank, server),
             None => {}
         }
     }
 
-    fn rank_lies(&mut self, rank: usize, server: usize) {
+    fn send_as_byzantine_rank(&mut self, rank: usize, server: usize) {
         if self.pairs[rank][server].is_none() || !self.ranks[rank].is_running() {
             return;
         }
@@ -60,9 +60,9 @@ impl World {
         }
         let message = self.rank_message(rank);
         if matches!(message, RankMessage::Change(_)) {
-            // A server takes a rank's word for what the first server decided, and misleads the others.
+            // A server trusts a rank about the first server's decision, and misleads the others.
             self.culprits.servers.insert(server);
-            // Those that it leaves out are told that they are lost.
+            // Ranks that it omits are declared lost.
             self.culprits.ranks.extend(1..self.ranks.len());
         }
         self.note(|| format!("lie {message:?}"));
@@ -73,7 +73,7 @@ impl World {
         }
     }
 
-    fn server_lies(&mut self, rank: usize, server: usize) {
+    fn send_as_byzantine_server(&mut self, rank: usize, server: usize) {
         if self.pairs[rank][server].is_none() {
             return;
         }
@@ -94,7 +94,7 @@ impl World {
     /// A contribution that was sent, with another header.
     fn push_lie(&mut self, rank: usize, server: usize) {
         let which = self.dice.below(4);
-        // Under a next plan it would count, with the contents of another tensor.
+        // Under a later plan it would count, with the contents of another tensor.
         let later = if self.plans.len() > 1 { 9 } else { 1 };
         let Some(pair) = &mut self.pairs[rank][server] else { return };
         let Some(true_one) = pair.pushes.back().cloned() else { return };

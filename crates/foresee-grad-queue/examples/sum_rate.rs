@@ -66,7 +66,8 @@ impl Summing {
         };
         let config = PlanConfig { packet_bytes: PACKET, wire: Wire::Own, pattern: Pattern::new(&[1])? };
         let plan = Plan::new(config, vec![tensor])?;
-        let (members, early_budget) = (Members::all(0, RANKS)?, EarlyBudget::new(Bytes::ZERO));
+        let (members, early_budget) =
+            (Members::new(0, RANKS, (0..RANKS).map(Rank))?, EarlyBudget::new(Bytes::ZERO));
         let packets = plan.packets(TensorId(0)).unwrap_or(0) as usize;
         let gradient = |rank| vec![Buffer::from(&*vec![rank; PACKET as usize]); packets];
         let gradients = (1_u8..).take(RANKS as usize).map(gradient).collect();

@@ -21,11 +21,6 @@ pub struct Members {
 const WORLD_MAX: u32 = 65_535;
 
 impl Members {
-    /// Membership of every rank of the world.
-    pub fn all(generation: u32, world: u32) -> Result<Self, QueueError> {
-        Self::new(generation, world, (0..world.min(WORLD_MAX)).map(Rank))
-    }
-
     /// Membership of the named ranks, each given once, in any order.
     pub fn new(
         generation: u32,
@@ -171,7 +166,7 @@ mod tests {
 
     #[test]
     fn a_loss_makes_the_next_generation() {
-        let members = Members::all(1, 4).unwrap().without(&[Rank(2)]).unwrap();
+        let members = Members::new(1, 4, (0..4).map(Rank)).unwrap().without(&[Rank(2)]).unwrap();
         assert_eq!(members.generation(), 2);
         assert_eq!(members.iter().collect::<Vec<_>>(), [Rank(0), Rank(1), Rank(3)]);
         let none_left = members.without(&[Rank(0), Rank(1), Rank(3)]).unwrap_err();
@@ -180,11 +175,11 @@ mod tests {
 
     #[test]
     fn invalid_worlds_unknown_ranks_and_repetitions_are_refused() {
-        assert_eq!(Members::all(0, 0), Err(QueueError::World { world: 0 }));
-        assert_eq!(Members::all(0, 65_536), Err(QueueError::World { world: 65_536 }));
+        assert_eq!(Members::new(0, 0, (0..0).map(Rank)), Err(QueueError::World { world: 0 }));
+        assert_eq!(Members::new(0, 65_536, (0..65_536).map(Rank)), Err(QueueError::World { world: 65_536 }));
         assert!(Members::new(0, 2, [Rank(2)]).is_err());
         assert!(Members::new(0, 2, [Rank(1), Rank(1)]).is_err());
-        assert_eq!(Members::all(0, 65_535).unwrap().count(), 65_535);
+        assert_eq!(Members::new(0, 65_535, (0..65_535).map(Rank)).unwrap().count(), 65_535);
     }
 
     #[test]

@@ -67,7 +67,8 @@ mod tests {
         let pattern = Pattern::new(&[1]).unwrap();
         let config = PlanConfig { packet_bytes: 64, wire: Wire::Own, pattern };
         let plan = Plan::new(config, vec![spec("a"), spec("b")]).unwrap();
-        let (members, budget) = (Members::all(0, 3).unwrap(), EarlyBudget::new(Bytes::ZERO));
+        let (members, budget) =
+            (Members::new(0, 3, (0..3).map(Rank)).unwrap(), EarlyBudget::new(Bytes::ZERO));
         let job = JobView { plan: &plan, members: &members, early_budget: &budget, oldest: Round(0) };
         let mut missing = MissingContributions::new(Round(0));
         assert_eq!(missing.describe(&plan), None);

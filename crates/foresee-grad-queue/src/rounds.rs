@@ -271,7 +271,7 @@ mod tests {
     const TENSORS: u32 = 3;
 
     fn rounds(ranks: u32) -> Rounds {
-        Rounds::new(Members::all(0, ranks).unwrap(), TENSORS, Round(0))
+        Rounds::new(Members::new(0, ranks, (0..ranks).map(Rank)).unwrap(), TENSORS, Round(0))
     }
 
     fn from(rank: u32, round: u64) -> Sender {

@@ -122,7 +122,7 @@ impl Game {
             is_slow: dice.one_in(2),
             dice,
             plan: Plan::new(config, (0..tensors).map(spec).collect()).unwrap(),
-            members: Members::all(0, ranks).unwrap(),
+            members: Members::new(0, ranks, (0..ranks).map(Rank)).unwrap(),
             early_bytes,
             early_budget: EarlyBudget::new(early_bytes),
             pairs: (0..tensors).map(|_| SlotPair::default()).collect(),

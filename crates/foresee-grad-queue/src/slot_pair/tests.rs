@@ -29,7 +29,7 @@ impl Bench {
         let config = PlanConfig { packet_bytes: 64, wire: Wire::Own, pattern };
         Self {
             plan: Plan::new(config, vec![tensor]).unwrap(),
-            members: Members::all(0, ranks).unwrap(),
+            members: Members::new(0, ranks, (0..ranks).map(Rank)).unwrap(),
             budget: EarlyBudget::new(Bytes::new(budget)),
             pair: SlotPair::default(),
             oldest: Round(0),

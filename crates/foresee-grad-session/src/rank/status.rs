@@ -101,7 +101,8 @@ impl RankSession {
         let last = plan.last_round();
         let is_done = self.deferred_done.iter().any(|(_, round)| Some(*round) >= last);
         let may_replay = has_others && self.settings.retains();
-        !plan.has_sent_end() || may_replay && !plan.is_quiet() && !is_done
+        let has_sent_end = last.is_none_or(|last| plan.collector.has_sent_end(last));
+        !has_sent_end || may_replay && !plan.is_quiet() && !is_done
     }
 
     /// Whether this rank lacks results of the last ended round.
@@ -156,11 +157,6 @@ impl RankPlan {
     /// Whether this rank lacks packets of the last round.
     fn is_waiting(&self) -> bool {
         self.last_round().is_some_and(|last| self.collector.waiting(last).next().is_some())
-    }
-
-    /// Whether every server was sent the end of the last round.
-    fn has_sent_end(&self) -> bool {
-        self.last_round().is_none_or(|last| self.collector.has_sent_end(last))
     }
 
     fn missing(&self) -> String {

@@ -278,8 +278,7 @@ impl Schedule {
     }
 
     /// Set the interface's delivery rate, summed over its connections, and the shortest round trip seen. Updates
-    /// the window ([`window_bytes`](crate::window_bytes)) unless the rules fix it. Call about once per round
-    /// trip.
+    /// the window ([`window_bytes`]) unless the rules fix it. Call about once per round trip.
     pub fn handle_link(&mut self, rate: BytesPerSecond, min_rtt: Nanos) {
         self.link = (rate, min_rtt);
         self.update_window();

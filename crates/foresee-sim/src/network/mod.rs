@@ -117,7 +117,7 @@ pub fn simulate_step(layers: &[Layer], network: &Network) -> Result<StepTimes, M
 }
 
 /// The packets of each layer's gradient; `None` without bytes.
-fn packet_streams(layers: &[Layer], network: &Network) -> Result<Vec<Option<Lane>>, ModelError> {
+fn packet_streams(layers: &[Layer], network: &Network) -> Result<Vec<Option<PacketStream>>, ModelError> {
     if layers.is_empty() {
         return Err(ModelError::Empty { field: "layers" });
     }
@@ -133,7 +133,7 @@ fn packet_streams(layers: &[Layer], network: &Network) -> Result<Vec<Option<Lane
     streams
 }
 
-fn packet_stream(bytes: Bytes, packet: NonZeroU32) -> Result<Option<Lane>, ModelError> {
+fn packet_stream(bytes: Bytes, packet: NonZeroU32) -> Result<Option<PacketStream>, ModelError> {
     let Some(before_last) = bytes.get().checked_sub(1) else { return Ok(None) };
     let full = before_last / u64::from(packet.get());
     let Some(packets) = u32::try_from(full).ok().and_then(|full| full.checked_add(1)) else {
@@ -171,12 +171,12 @@ impl Direction {
         Self { schedule, wire, socket: network.socket.get(), blocked: false, tickets: Vec::new() }
     }
 
-    fn offer(&mut self, layer: usize, class: Class, stream: Lane, now: Nanos) {
+    fn offer(&mut self, layer: usize, class: Class, stream: PacketStream, now: Nanos) {
         let ticket = Ticket::new(self.tickets.len() as u64);
         self.tickets.push(layer);
         expect_valid(
             self.schedule
-                .handle_offer(&Offer { ticket, flow: JOB, round: Round(0), class, lanes: &[stream] }, now),
+                .handle_offer(&Offer { ticket, flow: JOB, round: Round(0), class, streams: &[stream] }, now),
         );
     }
 
@@ -221,7 +221,7 @@ fn expect_valid(outcome: Result<(), ScheduleError>) {
 }
 
 struct Step {
-    streams: Vec<Option<Lane>>,
+    streams: Vec<Option<PacketStream>>,
     answer: Answer,
     times: Vec<LayerTimes>,
     /// Packets that were not pushed, and not pulled.
@@ -232,7 +232,7 @@ struct Step {
 }
 
 impl Step {
-    fn new(layers: &[Layer], network: &Network, streams: Vec<Option<Lane>>) -> Self {
+    fn new(layers: &[Layer], network: &Network, streams: Vec<Option<PacketStream>>) -> Self {
         let mut times = vec![LayerTimes::default(); layers.len()];
         let mut now = Nanos::ZERO;
         for (layer, times) in layers.iter().zip(&mut times).rev() {
@@ -289,7 +289,7 @@ impl Step {
         }
         let stream = match self.answer {
             Answer::Packet => {
-                Some(Lane { first: grant.packet, ..Lane::new(LINK, 1, grant.bytes, grant.bytes) })
+                Some(PacketStream { first: grant.packet, ..PacketStream::new(LINK, 1, grant.bytes, grant.bytes) })
             }
             Answer::Tensor if whole => self.streams[layer],
             Answer::Tensor => None,

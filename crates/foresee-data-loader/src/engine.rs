@@ -153,7 +153,7 @@ impl Loader {
             (Some(run), None) => {
                 let n = run.order.n();
                 if position > n {
-                    return Err(OrderError::PositionBehindEnd { position, n }.into());
+                    return Err(OrderError::PositionPastEnd { position, n }.into());
                 }
                 None
             }

@@ -4,13 +4,11 @@
 //! Every sample handed out adds a hash of (seed, epoch, position, sample) modulo 2^128. Sums of ranks, threads
 //! and ranges merge in any order. Equal sums mean that each position was handed out once, with its sample, except
 //! with a probability of about 2^-128. The sum detects accidents (two ranks with the same samples, a range lost
-//! or repeated after a resume); it does not withstand forgery.
-//!
-//! It is separate from the order, which it checks. The definition is frozen under its name:
+//! or repeated after a resume); it does not withstand forgery. The definition is frozen under its name:
 //!
 //! ```text
-//! lane(c) = a(a(a(a(mix(c), seed), epoch), position), sample),   a(h, x) = mix((h + g) ^ x)
-//! h128    = lane(1) * 2^64 + lane(2),   mix and g as in splitmix64
+//! half(c) = a(a(a(a(mix(c), seed), epoch), position), sample),   a(h, x) = mix((h + g) ^ x)
+//! h128    = half(1) * 2^64 + half(2),   mix and g as in splitmix64
 //! ```
 
 use std::fmt;
@@ -19,7 +17,7 @@ use std::ops::{AddAssign, Range};
 
 use foresee_units::{Epoch, GAMMA, SampleId, mix};
 
-use crate::Deal;
+use crate::ShardedEpoch;
 
 /// The hash of one handed-out sample at its global position.
 pub fn h128(seed: u64, epoch: Epoch, position: u64, id: SampleId) -> u128 {
@@ -32,11 +30,11 @@ struct Prefix([u64; 2]);
 
 impl Prefix {
     fn new(seed: u64, epoch: Epoch) -> Self {
-        Self([1, 2].map(|lane| absorb(absorb(mix(lane), seed), epoch.0)))
+        Self([1, 2].map(|half| absorb(absorb(mix(half), seed), epoch.0)))
     }
 
     fn hash(self, position: u64, id: SampleId) -> u128 {
-        let [high, low] = self.0.map(|lane| absorb(absorb(lane, position), id.0));
+        let [high, low] = self.0.map(|half| absorb(absorb(half, position), id.0));
         u128::from(high) << 64 | u128::from(low)
     }
 }
@@ -55,7 +53,7 @@ pub struct AuditSum {
 }
 
 impl AuditSum {
-    /// Adds one handed-out sample.
+    /// Add one handed-out sample.
     pub fn add(&mut self, seed: u64, epoch: Epoch, position: u64, id: SampleId) {
         self.push(h128(seed, epoch, position, id));
     }
@@ -89,8 +87,8 @@ impl fmt::Display for AuditSum {
     }
 }
 
-impl Deal {
-    /// The sum of `positions` once all ranks have handed them out.
+impl ShardedEpoch {
+    /// Return the sum of `positions` once all ranks have handed them out.
     ///
     /// # Panics
     /// If the positions are not within `start..end`.
@@ -111,25 +109,25 @@ mod tests {
     #[test]
     fn the_sums_of_all_ranks_merge_to_the_expected_one() {
         let order = Order::Distributed { n: 101, seed: 3, shuffle: true, drop_last: false };
-        let deal = order.epoch(Epoch(4)).unwrap().deal(8, 16).unwrap();
+        let sharded = order.epoch(Epoch(4)).unwrap().shard(8, 16).unwrap();
         let sum: AuditSum = (0..8)
             .map(|rank| {
-                let stream = deal.rank(Rank(rank)).unwrap();
+                let stream = sharded.rank(Rank(rank)).unwrap();
                 let mut sum = AuditSum::default();
                 (0..stream.len()).for_each(|i| sum.add(3, Epoch(4), stream.position(i), stream.get(i)));
                 sum
             })
             .sum();
-        assert_eq!(sum, deal.expected_audit(16..deal.end()));
-        let [mut parts, rest] = [deal.expected_audit(16..50), deal.expected_audit(50..deal.end())];
-        parts += rest;
-        assert_eq!(parts, sum);
+        assert_eq!(sum, sharded.expected_audit(16..sharded.end()));
+        let [mut first, rest] = [16..50, 50..sharded.end()].map(|range| sharded.expected_audit(range));
+        first += rest;
+        assert_eq!(first, sum);
     }
 
     #[test]
     fn a_swap_a_loss_and_a_repeat_are_detected() {
         let order = Order::Sequential { n: 10, drop_last: false };
-        let expected = order.epoch(Epoch(0)).unwrap().deal(1, 0).unwrap().expected_audit(0..10);
+        let expected = order.epoch(Epoch(0)).unwrap().shard(1, 0).unwrap().expected_audit(0..10);
         let handed_out = |ids: [u64; 10]| {
             let mut sum = AuditSum::default();
             (0..).zip(ids).for_each(|(position, id)| sum.add(0, Epoch(0), position, SampleId(id)));

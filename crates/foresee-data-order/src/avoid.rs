@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `avoid-1`: samples that a run does not read, and the substitute of each.
 //!
-//! It is separate from the orders, because it applies to all of them and changes no length and no position. A
-//! substitute is a function of (n, seed, epoch, sample) and of the avoided ids, so all ranks and all resumed runs
-//! have the same one. The definition is frozen under its name:
+//! It applies to all orders and changes no length and no position. A substitute is a function of (n, seed, epoch,
+//! sample) and of the avoided ids, so all ranks and all resumed runs have the same one. The definition is frozen
+//! under its name:
 //!
 //! ```text
 //! h(a) = s(s(s(s(seed) ^ epoch) ^ sample) ^ a),   s(v) = mix(v + g),   mix and g as in splitmix64
 //! substitute = h(a) mod n for the first a of 0, 1, .. 99 for which that id is not avoided;
-//!              else the first id behind h(99) mod n, cyclically, that is not avoided
+//!              else the first id after h(99) mod n, cyclically, that is not avoided
 //! ```
 
 use std::sync::Arc;
@@ -71,8 +71,8 @@ impl Avoid {
         let hashed = |attempt| SampleId(absorb(prefix, attempt) % self.n);
         (0..ATTEMPTS).map(hashed).find(|&id| !self.contains(id)).unwrap_or_else(|| {
             let last = hashed(ATTEMPTS - 1).0;
-            let mut behind = (last..self.n).chain(0..last).map(SampleId);
-            behind.find(|&id| !self.contains(id)).expect("not all samples are avoided")
+            let mut after = (last..self.n).chain(0..last).map(SampleId);
+            after.find(|&id| !self.contains(id)).expect("not all samples are avoided")
         })
     }
 }

@@ -1,15 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One epoch's list of samples, drawn or computed, before its distribution to ranks.
-//!
-//! It is separate from the distribution, because it is the same for every world size and every position of a
-//! resume.
+//! One epoch's list of samples, drawn or computed: the same for every world size and every position of a resume.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use foresee_units::{Epoch, SampleId, World};
 
-use crate::{Avoid, Deal, Ids, Keyed, OrderError, RankStream};
+use crate::{Avoid, Ids, Keyed, OrderError, RankStream, ShardedEpoch};
 
 /// The treatment of an epoch that does not divide evenly among the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,12 +35,12 @@ pub struct EpochOrder {
 pub(crate) enum List {
     Sequential(u64),
     Keyed(Keyed),
-    Listed(Arc<Ids>),
+    Stored(Arc<Ids>),
 }
 
 impl List {
-    pub(crate) fn listed(ids: Ids) -> Self {
-        Self::Listed(Arc::new(ids))
+    pub(crate) fn stored(ids: Ids) -> Self {
+        Self::Stored(Arc::new(ids))
     }
 }
 
@@ -59,14 +56,14 @@ impl EpochOrder {
         self
     }
 
-    /// An order that was drawn elsewhere: `RandomSampler` on a generator, or any finite sampler.
+    /// The order of a list from another sampler: `RandomSampler` on a generator, or any finite sampler.
     ///
     /// `seed` only identifies the list in the audit. Samples may occur repeatedly or not at all.
-    pub fn listed(epoch: Epoch, seed: u64, ids: Ids, tail: Tail) -> Self {
-        Self::new(epoch, seed, List::listed(ids), NonZeroU64::MIN, tail)
+    pub fn from_list(epoch: Epoch, seed: u64, ids: Ids, tail: Tail) -> Self {
+        Self::new(epoch, seed, List::stored(ids), NonZeroU64::MIN, tail)
     }
 
-    /// Which epoch this is.
+    /// The number of the epoch.
     pub const fn epoch(&self) -> Epoch {
         self.epoch
     }
@@ -81,7 +78,7 @@ impl EpochOrder {
         match &self.list {
             List::Sequential(n) => *n,
             List::Keyed(keyed) => keyed.n(),
-            List::Listed(ids) => ids.len(),
+            List::Stored(ids) => ids.len(),
         }
     }
 
@@ -105,60 +102,30 @@ impl EpochOrder {
     /// # Panics
     /// If `place` is not below [`len`](Self::len).
     pub fn id(&self, place: u64) -> SampleId {
-        let id = self.planned(place);
-        self.avoid.as_ref().map_or(id, |avoid| avoid.substitute(self.seed, self.epoch, id))
-    }
-
-    /// The sample at `place` before substitution.
-    fn planned(&self, place: u64) -> SampleId {
-        match &self.list {
+        let id = match &self.list {
             List::Sequential(n) => {
                 assert!(place < *n, "place {place} of {n}");
                 SampleId(place)
             }
             List::Keyed(keyed) => keyed.id(place),
-            List::Listed(ids) => ids.get(place),
-        }
+            List::Stored(ids) => ids.get(place),
+        };
+        self.avoid.as_ref().map_or(id, |avoid| avoid.substitute(self.seed, self.epoch, id))
     }
 
-    /// The places of `id`, ascending.
-    ///
-    /// Constant time for a computed order. A drawn list is searched linearly: for many queries, build a
-    /// [`Window`](crate::Window).
-    pub(crate) fn places(&self, id: SampleId) -> Vec<u64> {
-        let Some(avoid) = &self.avoid else { return self.planned_places(id) };
-        if avoid.contains(id) {
-            return Vec::new();
-        }
-        let replaced = avoid.ids().filter(|&other| avoid.substitute(self.seed, self.epoch, other) == id);
-        let mut places: Vec<u64> = replaced.chain([id]).flat_map(|id| self.planned_places(id)).collect();
-        places.sort_unstable();
-        places
-    }
-
-    fn planned_places(&self, id: SampleId) -> Vec<u64> {
-        match &self.list {
-            List::Sequential(n) => (id.0 < *n).then_some(id.0).into_iter().collect(),
-            List::Keyed(keyed) => (id.0 < keyed.n()).then(|| keyed.position(id)).into_iter().collect(),
-            List::Listed(ids) => {
-                (0..).zip(ids.iter()).filter(|&(_, other)| other == id).map(|(place, _)| place).collect()
-            }
-        }
-    }
-
-    /// Distribute the epoch from global position `start` on to `size` ranks: see [`Deal`].
+    /// Distribute the epoch from global position `start` on to `size` ranks: see [`ShardedEpoch`].
     ///
     /// # Errors
-    /// [`OrderError::NoRanks`], [`OrderError::PositionBehindEnd`], [`OrderError::TooManyPositions`].
-    pub fn deal(&self, size: u32, start: u64) -> Result<Deal, OrderError> {
-        Deal::new(self.clone(), size, start)
+    /// [`OrderError::NoRanks`], [`OrderError::PositionPastEnd`], [`OrderError::TooManyPositions`].
+    pub fn shard(&self, size: u32, start: u64) -> Result<ShardedEpoch, OrderError> {
+        ShardedEpoch::new(self.clone(), size, start)
     }
 
-    /// This rank's samples of the epoch from global position `start` on: [`deal`](Self::deal), then its rank.
+    /// This rank's samples of the epoch from global position `start` on: [`shard`](Self::shard), then its rank.
     ///
     /// # Errors
-    /// As [`deal`](Self::deal).
+    /// As [`shard`](Self::shard).
     pub fn rank(&self, world: World, start: u64) -> Result<RankStream, OrderError> {
-        self.deal(world.size(), start)?.rank(world.rank())
+        self.shard(world.size(), start)?.rank(world.rank())
     }
 }

@@ -47,9 +47,9 @@ pub enum OrderError {
     },
     /// A position past the end of its epoch.
     #[error(
-        "position {position} lies behind the end of an epoch of {n} samples; was the state saved for another data set?"
+        "position {position} is past the end of an epoch of {n} samples; was the state saved for another data set?"
     )]
-    PositionBehindEnd {
+    PositionPastEnd {
         /// The position, in samples over all ranks.
         position: u64,
         /// Samples in the epoch.
@@ -57,7 +57,7 @@ pub enum OrderError {
     },
     /// The list of one epoch does not fit into memory.
     #[error(
-        "the order of {n} samples needs {bytes} bytes of memory and did not get them; order=\"keyed\" needs none"
+        "the order of {n} samples needs {bytes} bytes that are not available; order=\"keyed\" needs none"
     )]
     NoMemory {
         /// The length of the list.
@@ -66,9 +66,7 @@ pub enum OrderError {
         bytes: u64,
     },
     /// A padded epoch would exceed 2^64 positions.
-    #[error(
-        "{n} samples dealt to {size} ranks in groups of {group} exceed 2^64 positions; use a smaller batch"
-    )]
+    #[error("{n} samples for {size} ranks in groups of {group} exceed 2^64 positions; use a smaller batch")]
     TooManyPositions {
         /// Samples in the epoch.
         n: u64,

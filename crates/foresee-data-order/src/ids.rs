@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A list of sample ids in the narrowest width: 4 bytes per sample up to 2^32, 8 beyond.
 //!
-//! It is separate, because the width is chosen once, when the list is created, and no other code should branch on
-//! it.
+//! The width is chosen once, when the list is created, and no other code branches on it.
 
 use foresee_units::SampleId;
 
@@ -61,39 +60,36 @@ impl Ids {
         })
     }
 
-    /// Size of the list in bytes.
-    pub fn bytes(&self) -> u64 {
-        self.len() * if matches!(self, Self::U32(_)) { 4 } else { 8 }
+    /// Collect `len` ids that are below `n`.
+    ///
+    /// # Errors
+    /// [`OrderError::NoMemory`].
+    pub fn try_collect(n: u64, len: u64, ids: impl Iterator<Item = SampleId>) -> Result<Self, OrderError> {
+        let mut list = Self::with_capacity(n, len)?;
+        match &mut list {
+            #[expect(clippy::cast_possible_truncation, reason = "the width was chosen for every id")]
+            Self::U32(list) => list.extend(ids.map(|id| id.0 as u32)),
+            Self::U64(list) => list.extend(ids.map(|id| id.0)),
+        }
+        Ok(list)
     }
 
-    /// An empty list with capacity for `places` ids below `n`.
-    pub(crate) fn with_room(n: u64, places: u64) -> Result<Self, OrderError> {
-        if fits_u32(n) { room(places).map(Self::U32) } else { room(places).map(Self::U64) }
-    }
-
-    /// Append an id that is below the `n` of [`with_room`](Self::with_room).
-    pub(crate) fn push(&mut self, id: SampleId) {
-        match self {
-            Self::U32(ids) => ids.push(u32::try_from(id.0).expect("the width was chosen for every id")),
-            Self::U64(ids) => ids.push(id.0),
+    /// An empty list with capacity for `len` ids below `n`.
+    pub(crate) fn with_capacity(n: u64, len: u64) -> Result<Self, OrderError> {
+        if fits_u32(n) {
+            try_with_capacity(len).map(Self::U32)
+        } else {
+            try_with_capacity(len).map(Self::U64)
         }
     }
 
-    /// Append the first `count` ids of another list, or all of it if it has fewer.
+    /// Append the first `count` ids of another list of the same data set, or all of it if it has fewer.
     pub(crate) fn append_head(&mut self, other: &Self, count: u64) {
         let count = usize::try_from(count.min(other.len())).expect("the other list fits into memory");
         match (self, other) {
             (Self::U32(ids), Self::U32(more)) => ids.extend_from_slice(&more[..count]),
             (Self::U64(ids), Self::U64(more)) => ids.extend_from_slice(&more[..count]),
-            (ids, more) => more.iter().take(count).for_each(|id| ids.push(id)),
-        }
-    }
-
-    /// In a sorted list, the number of ids before the first one that fails `before`.
-    pub(crate) fn partition_point(&self, before: impl Fn(SampleId) -> bool) -> usize {
-        match self {
-            Self::U32(ids) => ids.partition_point(|&id| before(SampleId(u64::from(id)))),
-            Self::U64(ids) => ids.partition_point(|&id| before(SampleId(id))),
+            _ => unreachable!("lists of one data set have one width"),
         }
     }
 }
@@ -103,13 +99,13 @@ pub(crate) const fn fits_u32(n: u64) -> bool {
     n <= 1 << 32
 }
 
-/// An empty vector with capacity for `places`, or an error with the missing size.
-pub(crate) fn room<T>(places: u64) -> Result<Vec<T>, OrderError> {
+/// An empty vector with capacity for `len` elements, or an error with the missing size.
+pub(crate) fn try_with_capacity<T>(len: u64) -> Result<Vec<T>, OrderError> {
     let mut list = Vec::new();
-    usize::try_from(places)
+    usize::try_from(len)
         .ok()
-        .and_then(|count| list.try_reserve_exact(count).ok())
-        .ok_or(OrderError::NoMemory { n: places, bytes: places.saturating_mul(size_of::<T>() as u64) })?;
+        .and_then(|len| list.try_reserve_exact(len).ok())
+        .ok_or(OrderError::NoMemory { n: len, bytes: len.saturating_mul(size_of::<T>() as u64) })?;
     Ok(list)
 }
 
@@ -141,12 +137,12 @@ mod tests {
         let ids: Ids = [1, 2, 1 << 32, 3].map(SampleId).into_iter().collect();
         assert_eq!(ids, Ids::U64(vec![1, 2, 1 << 32, 3]));
         let ids: Ids = [1, 2].map(SampleId).into_iter().collect();
-        assert_eq!((&ids, ids.bytes()), (&Ids::U32(vec![1, 2]), 8));
+        assert_eq!(ids, Ids::U32(vec![1, 2]));
     }
 
     #[test]
     fn a_list_larger_than_memory_is_an_error_and_not_an_abort() {
-        let error = Ids::with_room(u64::MAX, 1 << 62).unwrap_err();
+        let error = Ids::with_capacity(u64::MAX, 1 << 62).unwrap_err();
         assert_eq!(error, OrderError::NoMemory { n: 1 << 62, bytes: u64::MAX });
     }
 

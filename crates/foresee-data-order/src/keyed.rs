@@ -2,8 +2,8 @@
 //! `keyed-1`: a permutation that is computed in both directions instead of stored.
 //!
 //! It is for data sets whose list would not fit into memory, and for the query that is expensive in a list: at
-//! which position of an epoch is this sample? It is separate from [`randperm`], whose order it does not share.
-//! Below n = 1024, where a network of so few bits is not random enough, it *is* that list.
+//! which position of an epoch is this sample? Below n = 1024, where a network of so few bits is not random enough,
+//! it is the list of [`randperm`].
 //!
 //! The definition is frozen under its name: a change of one constant is a new name, because saved positions refer
 //! to it.
@@ -30,11 +30,11 @@ const HALF_ROUNDS: usize = 8;
 #[derive(Clone, Debug)]
 pub struct Keyed {
     n: u64,
-    way: Way,
+    permutation: Permutation,
 }
 
 #[derive(Clone, Debug)]
-enum Way {
+enum Permutation {
     Network { low_bits: u32, low: u64, high: u64, keys: [u64; HALF_ROUNDS] },
     Table { forward: Arc<[u64]>, inverse: Arc<[u64]> },
 }
@@ -45,8 +45,12 @@ impl Keyed {
     /// # Errors
     /// Only those of [`randperm`], below n = 1024.
     pub fn new(n: u64, seed: u64, epoch: Epoch) -> Result<Self, OrderError> {
-        let way = if n < NETWORK_FROM { Way::table(n, seed, epoch)? } else { Way::network(n, seed, epoch) };
-        Ok(Self { n, way })
+        let permutation = if n < NETWORK_FROM {
+            Permutation::table(n, seed, epoch)?
+        } else {
+            Permutation::network(n, seed, epoch)
+        };
+        Ok(Self { n, permutation })
     }
 
     /// The number of ids.
@@ -60,7 +64,7 @@ impl Keyed {
     /// If `position` is not below n.
     pub fn id(&self, position: u64) -> SampleId {
         assert!(position < self.n, "position {position} of {}", self.n);
-        SampleId(self.way.walk(position, self.n, Way::forward))
+        SampleId(self.permutation.cycle(position, self.n, Permutation::forward))
     }
 
     /// The position of sample `id`: the inverse of [`id`](Self::id).
@@ -69,11 +73,11 @@ impl Keyed {
     /// If `id` is not below n.
     pub fn position(&self, id: SampleId) -> u64 {
         assert!(id.0 < self.n, "sample {id} of {}", self.n);
-        self.way.walk(id.0, self.n, Way::inverse)
+        self.permutation.cycle(id.0, self.n, Permutation::inverse)
     }
 }
 
-impl Way {
+impl Permutation {
     fn table(n: u64, seed: u64, epoch: Epoch) -> Result<Self, OrderError> {
         let ids: Ids = randperm(n, &mut Mt19937::new(seed.wrapping_add(epoch.0)))?;
         let forward: Arc<[u64]> = ids.iter().map(|id| id.0).collect();
@@ -96,7 +100,7 @@ impl Way {
     }
 
     /// Follow the cycle to a value of the data set, which exists because the start is one.
-    fn walk(&self, from: u64, n: u64, step: impl Fn(&Self, u64) -> u64) -> u64 {
+    fn cycle(&self, from: u64, n: u64, step: impl Fn(&Self, u64) -> u64) -> u64 {
         let mut value = step(self, from);
         while value >= n {
             value = step(self, value);
@@ -147,7 +151,7 @@ mod tests {
 
     #[test]
     fn every_small_n_is_a_bijection_with_its_inverse() {
-        // They include every power of two below 4096 and its neighbours.
+        // These include every power of two below 4096 and its neighbours.
         for n in (0..=1025).chain((1026..=4097).step_by(9)).chain([2047, 2048, 2049, 4095, 4096]) {
             let keyed = Keyed::new(n, n * 7919, Epoch(n % 5)).unwrap();
             let mut seen = vec![false; small(n)];

@@ -2,18 +2,15 @@
 //! The access order: which sample each rank needs at every step of a run.
 //!
 //! ```text
-//! Order --epoch(e)--> EpochOrder --deal(ranks, position)--> Deal --rank(r)--> RankStream
-//! a few numbers       the list L of one epoch               L[p..], padded    one rank's samples
+//! Order --epoch(e)--> EpochOrder --shard(ranks, position)--> ShardedEpoch --rank(r)--> RankStream
+//! a few numbers       the list L of one epoch                L[p..], padded            one rank's samples
 //! ```
 //!
 //! The crate reproduces torch's access order bit for bit: its generator ([`Mt19937`]), its two permutations
 //! ([`randperm`]) and its samplers ([`Order`], [`RandomSampler`], [`BatchSampler`], [`LoaderDraws`]). It adds a
-//! permutation without memory ([`Keyed`]), avoided samples ([`Avoid`]), queries of the next use ([`Window`],
-//! [`next_use`]), and a sum that shows that every sample was handed out ([`AuditSum`]). It is separate, because
-//! everything else is computed from it: two ranks must agree on every place of the order.
-//!
-//! Every result is a function of its arguments; randomness is a seed or a generator's state. The content,
-//! location and time of samples are unknown here.
+//! permutation without memory ([`Keyed`]), avoided samples ([`Avoid`]), and a sum that shows that every sample was
+//! handed out ([`AuditSum`]). Every result is a function of its arguments, because two ranks must agree on every
+//! place of the order; randomness is a seed or a generator's state.
 
 #![deny(
     clippy::disallowed_methods,
@@ -23,7 +20,6 @@
 
 mod audit;
 mod avoid;
-mod deal;
 mod epoch;
 mod error;
 mod ids;
@@ -31,13 +27,11 @@ mod keyed;
 mod mt19937;
 mod order;
 mod randperm;
-mod run;
 mod sampler;
-mod uses;
+mod sharding;
 
 pub use audit::{AuditSum, h128};
 pub use avoid::Avoid;
-pub use deal::{Deal, RankIds, RankStream};
 pub use epoch::{EpochOrder, Tail};
 pub use error::OrderError;
 pub use ids::Ids;
@@ -45,6 +39,5 @@ pub use keyed::Keyed;
 pub use mt19937::{Mt19937, STATE_BYTES};
 pub use order::Order;
 pub use randperm::randperm;
-pub use run::{RunSample, RunStream};
 pub use sampler::{BatchSampler, LoaderDraws, LoaderEpoch, RandomSampler, Until};
-pub use uses::{Window, access_counts, next_use};
+pub use sharding::{RankStream, ShardedEpoch};

@@ -1,12 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! torch's CPU generator: mt19937, and its saved state of 5,056 bytes.
 //!
-//! It is separate from the permutations, because other users of a `generator=` must see the state that torch
-//! would have left. A state is read, advanced here and written back, and its foreign part (the cached normals) is
-//! preserved. Source: Matsumoto and Nishimura, "Mersenne twister", 1998; the layout of the state is that of torch
-//! 1.1 to 2.15.
-//!
-//! States that torch rejects are errors, as are those whose next word would be outside of the block.
+//! Other users of a `generator=` must see the state that torch would have left, so a state is read, advanced here
+//! and written back, with the cached normals preserved. States that torch rejects are errors.
+//! Source: Matsumoto and Nishimura, "Mersenne twister", 1998; the layout of the state is that of torch 1.1 to 2.15.
 
 use std::fmt;
 
@@ -66,7 +63,7 @@ impl Mt19937 {
 
     /// The next word.
     pub fn u32(&mut self) -> u32 {
-        self.some(1)[0]
+        self.next_words(1)[0]
     }
 
     /// The next two words; the first is the high half.
@@ -97,8 +94,8 @@ impl Mt19937 {
     ///
     /// # Panics
     /// If `limit` is 0.
-    pub(crate) fn some(&mut self, limit: usize) -> &[u32] {
-        assert!(limit > 0, "no words asked for");
+    pub(crate) fn next_words(&mut self, limit: usize) -> &[u32] {
+        assert!(limit > 0, "at least one word must be requested");
         if self.left == 0 {
             self.twist();
         }
@@ -112,7 +109,7 @@ impl Mt19937 {
     /// Skip `words` words, at the cost of generating their blocks.
     pub fn skip(&mut self, mut words: u64) {
         while words > 0 {
-            words -= self.some(usize::try_from(words).unwrap_or(usize::MAX)).len() as u64;
+            words -= self.next_words(usize::try_from(words).unwrap_or(usize::MAX)).len() as u64;
         }
     }
 
@@ -163,7 +160,7 @@ impl Mt19937 {
         if seeded != 1 || (remain, place) != (0, 0) && remain.checked_add(place) != Some(BLOCK) {
             return Err(invalid);
         }
-        // torch stores each 32-bit word in 64 bits; the upper half is unused.
+        // Torch stores each 32-bit word in 64 bits; the upper half is unused.
         let state = std::array::from_fn(|i| u32_at(bytes, HEAD_BYTES + 8 * i));
         let mut tail = [0; TAIL_BYTES];
         tail.copy_from_slice(&bytes[STATE_BYTES - TAIL_BYTES..]);

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The specification of a run's order: a few numbers that determine every epoch.
 //!
-//! It is separate from the epochs, because saved states and a plan's hash contain it, and ranks compare it. An
-//! order that depends on anything else (a shared generator, a user's sampler) is known one epoch at a time, as
-//! [`EpochOrder::listed`].
+//! Saved states and a plan's hash contain it, and ranks compare it. An order that depends on anything else (a
+//! shared generator, a user's sampler) is known one epoch at a time, as [`EpochOrder::from_list`].
 
 use std::num::NonZeroU64;
 
@@ -113,17 +112,7 @@ impl Order {
         }
     }
 
-    /// Memory of one epoch in bytes: 0 if it is computed.
-    pub const fn epoch_bytes(&self) -> u64 {
-        match *self {
-            Self::Distributed { shuffle: true, n, .. } | Self::SeedableShard { n, .. } => {
-                n.saturating_mul(if crate::ids::fits_u32(n) { 4 } else { 8 })
-            }
-            _ => 0,
-        }
-    }
-
-    /// The order of one epoch. A drawn list is stored: see [`epoch_bytes`](Self::epoch_bytes).
+    /// The order of one epoch. A drawn list is stored, with 4 bytes per sample up to n = 2^32 and 8 beyond.
     ///
     /// # Errors
     /// [`OrderError::NoMemory`] if the list does not fit.
@@ -132,7 +121,7 @@ impl Order {
             Self::Sequential { n, .. } | Self::Distributed { n, shuffle: false, .. } => List::Sequential(n),
             Self::Keyed { n, seed, .. } => List::Keyed(Keyed::new(n, seed, epoch)?),
             Self::Distributed { n, seed, .. } | Self::SeedableShard { n, seed, .. } => {
-                List::listed(randperm(n, &mut Mt19937::new(seed.wrapping_add(epoch.0)))?)
+                List::stored(randperm(n, &mut Mt19937::new(seed.wrapping_add(epoch.0)))?)
             }
         };
         Ok(EpochOrder::new(epoch, self.seed(), list, self.group(), self.tail()))

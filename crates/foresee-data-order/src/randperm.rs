@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `torch.randperm(n)`: two shuffles, bit for bit, and the border between them.
 //!
-//! It is separate from the samplers, which only seed it. It costs one pass over the list with its random memory
-//! accesses; words come in blocks, and below the border every number has 32 bits.
+//! It costs one pass over the list with its random memory accesses; words come in blocks, and below the border
+//! every number has 32 bits.
 
-use crate::ids::{fits_u32, room};
+use crate::ids::{fits_u32, try_with_capacity};
 use crate::{Ids, Mt19937, OrderError};
 
 /// The first n for which torch shuffles inside out: `UINT32_MAX / 20`.
@@ -27,7 +27,7 @@ const BORDER: u32 = u32::MAX / 20;
 pub fn randperm(n: u64, generator: &mut Mt19937) -> Result<Ids, OrderError> {
     match u32::try_from(n) {
         Ok(n) if n < BORDER => {
-            let mut ids = room(u64::from(n))?;
+            let mut ids = try_with_capacity(u64::from(n))?;
             ids.extend(0..n);
             swap_forward(&mut ids, generator);
             Ok(Ids::U32(ids))
@@ -47,8 +47,8 @@ pub(crate) const fn randperm_words(n: u64) -> u64 {
 fn swap_forward(ids: &mut [u32], generator: &mut Mt19937) {
     let mut place = 0;
     while place + 1 < ids.len() {
-        for &word in generator.some(ids.len() - 1 - place) {
-            #[expect(clippy::cast_possible_truncation, reason = "the border lies below 2^32")]
+        for &word in generator.next_words(ids.len() - 1 - place) {
+            #[expect(clippy::cast_possible_truncation, reason = "the border is below 2^32")]
             let open = (ids.len() - place) as u32;
             ids.swap(place, place + (word % open) as usize);
             place += 1;
@@ -62,7 +62,7 @@ fn inside_out<T: Copy>(
     generator: &mut Mt19937,
     narrow: impl Fn(u64) -> T,
 ) -> Result<Vec<T>, OrderError> {
-    let mut ids = room(n)?;
+    let mut ids = try_with_capacity(n)?;
     for id in 0..n {
         #[expect(clippy::cast_possible_truncation, reason = "a place of a list that fits into memory")]
         let place = (generator.u64() % (id + 1)) as usize;

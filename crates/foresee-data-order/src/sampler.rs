@@ -2,9 +2,8 @@
 //! torch's samplers with an order that is known one epoch at a time, because it depends on a generator with other
 //! users.
 //!
-//! They are separate from [`Order`](crate::Order), which is known for all epochs. The number of words drawn
-//! matters as much as the list: the generator is written back, and its other users must see the same state as
-//! with torch.
+//! The number of words drawn matters as much as the list: the generator is written back, and its other users must
+//! see the same state as with torch.
 //!
 //! `SubsetRandomSampler` and `WeightedRandomSampler` are not covered. The first is a [`randperm`] over the
 //! caller's own list; the second is torch's `multinomial`, whose floating point is not portable, so use torch's
@@ -99,7 +98,7 @@ impl RandomSampler {
             Until::End => self.num_samples / self.n + 1,
             Until::Taken(_) => taken.div_ceil(self.n),
         };
-        let mut ids = Ids::with_room(self.n, taken)?;
+        let mut ids = Ids::with_capacity(self.n, taken)?;
         for _ in 0..permutations {
             match taken - ids.len() {
                 0 => generator.skip(randperm_words(self.n)),
@@ -119,10 +118,8 @@ impl RandomSampler {
             Until::End => self.num_samples,
             Until::Taken(_) => taken.next_multiple_of(REPLACEMENT_BLOCK).min(self.num_samples),
         };
-        let mut ids = Ids::with_room(self.n, taken)?;
-        for _ in 0..taken {
-            ids.push(SampleId(generator.below(self.n)));
-        }
+        let draws = (0..taken).map(|_| SampleId(generator.below(self.n)));
+        let ids = Ids::try_collect(self.n, taken, draws)?;
         generator.skip((drawn - taken).saturating_mul(if self.n < WIDE_RANGE { 1 } else { 2 }));
         Ok(ids)
     }
@@ -157,12 +154,12 @@ impl BatchSampler {
         Some(first..samples.min(first.saturating_add(self.batch_size.get())))
     }
 
-    /// How far the inner sampler of `samples` is consumed when `asked` batches were requested.
+    /// How far the inner sampler of `samples` is consumed when `requested` batches were requested.
     ///
     /// A short last batch exhausts the sampler, and so does a request for one batch too many.
-    pub fn until(&self, samples: u64, asked: u64) -> Until {
-        if asked <= samples / self.batch_size {
-            Until::Taken(asked * self.batch_size.get())
+    pub fn until(&self, samples: u64, requested: u64) -> Until {
+        if requested <= samples / self.batch_size {
+            Until::Taken(requested * self.batch_size.get())
         } else {
             Until::End
         }

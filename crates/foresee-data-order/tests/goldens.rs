@@ -46,9 +46,9 @@ fn number(text: &str) -> u64 {
 /// For each epoch of `order`, rank after rank: the number of indices and their hash.
 fn fold_ranks(order: &Order, ranks: u32, epochs: &[u64]) -> Vec<String> {
     let fold_epoch = |&epoch: &u64| {
-        let deal = order.epoch(Epoch(epoch)).unwrap().deal(ranks, 0).unwrap();
+        let sharded = order.epoch(Epoch(epoch)).unwrap().shard(ranks, 0).unwrap();
         fold((0..ranks).flat_map(|rank| {
-            let stream = deal.rank(Rank(rank)).unwrap();
+            let stream = sharded.rank(Rank(rank)).unwrap();
             let mut words = vec![stream.len()];
             words.extend(stream.iter().map(|id| id.0));
             words

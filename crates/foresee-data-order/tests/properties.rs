@@ -56,12 +56,6 @@ proptest! {
             .collect();
         prop_assert!(expected.iter().all(|&(_, id)| !avoid.contains(SampleId(id))));
         prop_assert_eq!(&hand_out(&list, size, 0, u64::MAX, 1), &expected);
-        let deal = list.deal(size, 0).unwrap();
-        for &(position, id) in expected.iter().step_by(37) {
-            let uses: Vec<u64> = expected.iter().filter(|&&(_, other)| other == id).map(|&(at, _)| at).collect();
-            let next = uses.iter().copied().find(|&at| at > position);
-            prop_assert_eq!(deal.next_use(SampleId(id), Some(position), None), next);
-        }
     }
 
     #[test]
@@ -106,7 +100,7 @@ proptest! {
             }
         }
         let rest = hand_out(&list, last, position, u64::MAX, 1);
-        let end = list.deal(last, position).unwrap().end();
+        let end = list.shard(last, position).unwrap().end();
         prop_assert!(rest.iter().map(|&(position, _)| position).eq(position..end));
         handed_out.extend(rest);
         prop_assert!(handed_out.iter().take(usize::try_from(n).unwrap()).all(|&(p, id)| id == list.id(p).0));
@@ -126,16 +120,15 @@ proptest! {
     ) {
         let list = order.epoch(Epoch(3)).unwrap();
         let batch = if order.group().get() > 1 { order.group().get() } else { batch };
-        let whole = list.deal(size, 0).unwrap();
+        let whole = list.shard(size, 0).unwrap();
         let position = steps * batch * u64::from(size);
         prop_assume!(position <= order.n());
-        let rest = list.deal(size, position).unwrap();
+        let rest = list.shard(size, position).unwrap();
         prop_assert_eq!(rest.end(), whole.end());
         for rank in 0..size {
-            let [all, rest] = [&whole, &rest].map(|deal| deal.rank(Rank(rank)).unwrap());
+            let [all, rest] = [&whole, &rest].map(|sharded| sharded.rank(Rank(rank)).unwrap());
             prop_assert_eq!(rest.len(), all.len() - steps * batch);
             prop_assert!(rest.iter().eq(all.ids(steps * batch..all.len())));
-            prop_assert!((0..rest.len()).all(|i| rest.deal().rank_of(rest.position(i)) == Rank(rank)));
         }
     }
 }
@@ -146,34 +139,30 @@ fn an_empty_data_set_is_an_empty_run_and_a_position_past_the_end_is_an_error() {
     let epoch = order.epoch(Epoch(0)).unwrap();
     assert!(epoch.rank(World::new(2, 3).unwrap(), 0).unwrap().is_empty());
     assert_eq!(
-        epoch.deal(3, 1).unwrap_err().to_string(),
-        "position 1 lies behind the end of an epoch of 0 samples; was the state saved for another data set?"
+        epoch.shard(3, 1).unwrap_err().to_string(),
+        "position 1 is past the end of an epoch of 0 samples; was the state saved for another data set?"
     );
-    assert_eq!(epoch.deal(0, 0).unwrap_err().to_string(), "world size should be at least 1 (got 0)");
-    assert!(epoch.deal(3, 0).unwrap().rank(Rank(3)).is_err());
+    assert_eq!(epoch.shard(0, 0).unwrap_err().to_string(), "world size should be at least 1 (got 0)");
+    assert!(epoch.shard(3, 0).unwrap().rank(Rank(3)).is_err());
 }
 
 #[test]
 fn padding_past_2_to_the_64_is_an_error_and_not_an_overflow() {
     let batch_size = NonZeroU64::new(1 << 40).unwrap();
     let order = Order::SeedableShard { n: 5, seed: 0, batch_size, drop_last: false, even_batches: true };
-    assert!(order.epoch(Epoch(0)).unwrap().deal(u32::MAX, 0).is_err());
+    assert!(order.epoch(Epoch(0)).unwrap().shard(u32::MAX, 0).is_err());
     let order = Order::Keyed { n: u64::MAX, seed: 0, drop_last: false };
-    assert!(order.epoch(Epoch(0)).unwrap().deal(7, 0).is_err());
+    assert!(order.epoch(Epoch(0)).unwrap().shard(7, 0).is_err());
     let order = Order::Keyed { n: u64::MAX, seed: 0, drop_last: true };
-    let deal = order.epoch(Epoch(0)).unwrap().deal(7, 0).unwrap();
-    assert_eq!(deal.end(), u64::MAX / 7 * 7);
-    assert!(deal.rank(Rank(6)).unwrap().get(u64::MAX / 7 - 1).0 < u64::MAX);
+    let sharded = order.epoch(Epoch(0)).unwrap().shard(7, 0).unwrap();
+    assert_eq!(sharded.end(), u64::MAX / 7 * 7);
+    assert!(sharded.rank(Rank(6)).unwrap().get(u64::MAX / 7 - 1).0 < u64::MAX);
 }
 
 #[test]
-fn a_list_drawn_elsewhere_is_distributed_like_any_other() {
+fn a_list_from_another_sampler_is_distributed_like_any_other() {
     let ids = [5, 3, 3, 9, 1].map(SampleId).into_iter().collect();
-    let epoch = EpochOrder::listed(Epoch(0), 0, ids, Tail::Pad);
+    let epoch = EpochOrder::from_list(Epoch(0), 0, ids, Tail::Pad);
     let stream = epoch.rank(World::new(1, 2).unwrap(), 0).unwrap();
     assert_eq!(stream.iter().map(|id| id.0).collect::<Vec<_>>(), [3, 9, 5]);
-    let deal = epoch.deal(2, 0).unwrap();
-    let uses = |after| deal.next_use(SampleId(3), after, None);
-    assert_eq!([uses(None), uses(Some(1)), uses(Some(2))], [Some(1), Some(2), None]);
-    assert_eq!(deal.next_use(SampleId(5), Some(0), Some(Rank(1))), Some(5));
 }

@@ -230,8 +230,8 @@ pub(crate) fn order_audit_expected(
 ) -> PyResult<u128> {
     let order = Order::Distributed { n, seed: seed.get(), shuffle, drop_last };
     py.detach(|| {
-        let deal = order.epoch(Epoch(epoch))?.deal(world_size, start)?;
-        Ok(deal.expected_audit(deal.start()..deal.end()).sum)
+        let sharded = order.epoch(Epoch(epoch))?.shard(world_size, start)?;
+        Ok(sharded.expected_audit(sharded.start()..sharded.end()).sum)
     })
     .map_err(to_python)
 }
@@ -246,7 +246,7 @@ fn rank_array(
 ) -> PyResult<Bound<'_, PyAny>> {
     let ids = py.detach(|| {
         let epoch: EpochOrder = order.epoch(Epoch(epoch))?;
-        let stream = epoch.deal(world_size, start)?.rank(Rank(rank))?;
+        let stream = epoch.shard(world_size, start)?.rank(Rank(rank))?;
         Ok(stream.iter().collect::<Ids>())
     });
     Ok(array(py, ids.map_err(to_python)?))

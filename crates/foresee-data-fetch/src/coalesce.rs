@@ -67,7 +67,7 @@ mod tests {
     #[test]
     fn gaps_join_up_to_a_tenth_of_the_span() {
         assert!(Extent::new(0, 450).with(500, 950, &CONFIG).is_some());
-        assert_eq!(Extent::new(0, 200).with(250, 400, &CONFIG), None, "50 of 400 bytes for nobody");
+        assert_eq!(Extent::new(0, 200).with(250, 400, &CONFIG), None, "50 of 400 bytes are unwanted");
         assert_eq!(Extent::new(0, 450).with(501, 950, &CONFIG), None, "the gap is too wide");
     }
 

@@ -3,19 +3,19 @@
 //!
 //! A plan determines which samples are wanted at which time. [`Dispatch`] determines how to read them from a
 //! source with unknown capacity, whose answers may be late, missing or throttled. It is pure: it moves no bytes
-//! and reads no clock. The caller selects the source among the places that hold a sample.
+//! and reads no clock. The caller selects the source among those that hold a sample.
 //!
 //! | file | contents |
 //! |---|---|
 //! | `request` | the grammar: requests, actions, ends |
 //! | `dispatch` | the queue: which request starts next, when one is retried, hedged or failed |
 //! | `config` | settings and statistics |
-//! | `limit`, `round`, `quickest` | the search for the concurrency limit |
+//! | `limit`, `round`, `min_latency` | the search for the concurrency limit |
 //! | `coalesce` | which neighbours are read with a request |
 //! | `retry` | pauses between attempts |
-//! | `latency`, `meter` | measured latencies and delivery rate |
-//! | `pace` | when the consumer wants a batch |
-//! | `queue`, `known` | waiting requests, and the state of each request, span and attempt |
+//! | `latency`, `rate_meter` | measured latencies and delivery rate |
+//! | `consumer_rate` | when the consumer wants a batch |
+//! | `queue`, `state` | waiting requests, and the state of each request, span and attempt |
 
 #![deny(
     clippy::disallowed_methods,
@@ -25,20 +25,20 @@
 
 mod coalesce;
 mod config;
+mod consumer_rate;
 mod dispatch;
 mod float;
-mod known;
 mod latency;
 mod limit;
-mod meter;
-mod pace;
+mod min_latency;
 mod queue;
-mod quickest;
+mod rate_meter;
 mod request;
 mod retry;
 mod round;
+mod state;
 
 pub use config::{CoalesceConfig, DispatchConfig, DispatchStats, LatencyRow, LimitConfig, RetryConfig};
+pub use consumer_rate::ConsumerRate;
 pub use dispatch::Dispatch;
-pub use pace::Pace;
-pub use request::{Action, AttemptId, Class, End, Ended, Part, Request};
+pub use request::{Action, AttemptId, Class, End, Part, Request};

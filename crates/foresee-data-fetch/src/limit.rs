@@ -22,24 +22,24 @@ use foresee_units::Nanos;
 
 use crate::config::LimitConfig;
 use crate::float::as_f64;
-use crate::quickest::Quickest;
+use crate::min_latency::MinLatency;
 use crate::round::{Goodput, Round, Until, Verdict};
 
 /// Growth by a doubling that justifies another one.
-const CLEARLY: f64 = 1.2;
-/// Growth by a step up that justifies it.
-const GROWS: f64 = 1.02;
+const DOUBLING_GAIN: f64 = 1.2;
+/// Growth by a step up that justifies the next one.
+const STEP_GAIN: f64 = 1.02;
 /// Fraction of the goodput that must remain after a step down.
-const KEEPS: f64 = 0.99;
+const RETAINED: f64 = 0.99;
 /// Concurrency until the first answer if other ranks use the source, and the maximum wait for that answer.
 const PROBE: u32 = 2;
 const PROBE_LONGEST: Nanos = Nanos::from_millis(250);
 /// Below this fraction of the plateau, twice in a row, the source has changed and the search restarts.
-const FELL: f64 = 0.85;
+const COLLAPSE: f64 = 0.85;
 /// The limit after throttling, in tenths of the limit before.
 const CUT_TENTHS: u32 = 7;
 /// Standard error of a round: wide for doublings, narrow where 1 % counts.
-const ROUGH: f64 = 0.05;
+const COARSE: f64 = 0.05;
 const FINE: f64 = 0.01;
 /// Rounds on hold before the first probe up or down, and their maximum.
 const HOLD_FIRST: u32 = 4;
@@ -48,7 +48,7 @@ const HOLD_LONGEST: u32 = 64;
 const PAUSE_FIRST: Nanos = Nanos::from_millis(100);
 const PAUSE_LONGEST: Nanos = Nanos::from_secs(5);
 /// Minimum of faults in a row before a source counts as not answering.
-const SILENT: u32 = 4;
+const SILENT_FAULTS: u32 = 4;
 /// Time for which a source counts as throttled.
 const THROTTLED_FOR: Nanos = Nanos::from_secs(1);
 
@@ -64,7 +64,7 @@ pub(crate) struct Limiter {
     plateau: f64,
     /// Work per answer in the last round.
     per_answer: f64,
-    quickest: Quickest,
+    min_latency: MinLatency,
     round: Round,
     /// Attempts begun before this time are no evidence about the current limit.
     cut_at: Option<Nanos>,
@@ -83,15 +83,15 @@ enum Mode {
     /// Measure the current limit, before any search.
     Survey,
     /// Try twice `from`, which may be the result of a doubling.
-    Double { from: u32, grown: bool },
+    Double { from: u32, is_grown: bool },
     /// Try half of `from`.
     Halve { from: u32 },
     /// Try a step above `from`.
-    Climb { from: u32, hold: u32 },
+    StepUp { from: u32, hold: u32 },
     /// Try a step below `from`.
-    Sink { from: u32, hold: u32 },
+    StepDown { from: u32, hold: u32 },
     /// Stay, and probe down or up after `rounds` more rounds.
-    Hold { rounds: u32, hold: u32, look_down: bool, low: bool },
+    Hold { rounds: u32, hold: u32, probe_down: bool, is_low: bool },
 }
 
 impl Limiter {
@@ -109,7 +109,7 @@ impl Limiter {
             mode,
             plateau: 0.0,
             per_answer: f64::INFINITY,
-            quickest: Quickest::default(),
+            min_latency: MinLatency::default(),
             round: Round::new(Nanos::ZERO, limit),
             cut_at: None,
             ceiling: None,
@@ -130,8 +130,8 @@ impl Limiter {
         (self.plateau > 0.0).then_some(self.plateau / self.per_answer)
     }
 
-    pub(crate) const fn quickest(&self) -> &Quickest {
-        &self.quickest
+    pub(crate) const fn min_latency(&self) -> &MinLatency {
+        &self.min_latency
     }
 
     /// Time before which nothing may be started.
@@ -145,13 +145,13 @@ impl Limiter {
     }
 
     /// There are free slots and no requests.
-    pub(crate) fn dry(&mut self, now: Nanos) {
-        self.round.dry(now);
+    pub(crate) fn note_idle(&mut self, now: Nanos) {
+        self.round.note_idle(now);
     }
 
     /// A request was started.
-    pub(crate) fn wet(&mut self, now: Nanos) {
-        self.round.wet(now);
+    pub(crate) fn note_start(&mut self, now: Nanos) {
+        self.round.note_start(now);
         if self.mode == (Mode::Probe { until: None }) {
             self.mode = Mode::Probe { until: Some(now.saturating_add(PROBE_LONGEST)) };
         }
@@ -166,48 +166,48 @@ impl Limiter {
     }
 
     /// Handle the passing of time.
-    pub(crate) fn look(&mut self, now: Nanos) {
+    pub(crate) fn handle_time(&mut self, now: Nanos) {
         if self.probes_until().is_some_and(|until| until <= now) {
             self.enter(Mode::Survey, self.bounds.start, now);
         }
     }
 
     /// Handle an attempt that delivered `bytes`.
-    pub(crate) fn success(&mut self, began: Nanos, bytes: u64, now: Nanos) {
-        self.answered();
+    pub(crate) fn handle_success(&mut self, began: Nanos, bytes: u64, now: Nanos) {
+        self.handle_answer();
         if self.bounds.min == self.bounds.max {
             return;
         }
-        self.quickest.observe(now.saturating_sub(began));
+        self.min_latency.observe(now.saturating_sub(began));
         let until = match self.mode {
             Mode::Probe { .. } => return self.enter(Mode::Survey, self.bounds.start, now),
-            Mode::Survey | Mode::Double { .. } => Until { tolerance: ROUGH, hopeless: 0.0 },
-            Mode::Climb { .. } | Mode::Hold { .. } => Until { tolerance: FINE, hopeless: 0.0 },
-            Mode::Halve { .. } | Mode::Sink { .. } => {
-                Until { tolerance: FINE, hopeless: self.plateau * KEEPS }
+            Mode::Survey | Mode::Double { .. } => Until { tolerance: COARSE, cutoff: 0.0 },
+            Mode::StepUp { .. } | Mode::Hold { .. } => Until { tolerance: FINE, cutoff: 0.0 },
+            Mode::Halve { .. } | Mode::StepDown { .. } => {
+                Until { tolerance: FINE, cutoff: self.plateau * RETAINED }
             }
         };
         let work = as_f64(bytes.saturating_add(self.bounds.request_cost.get()).max(1));
         match self.round.answer(began, work, until, now) {
             None => {}
-            Some(Verdict::Void) => self.void(now),
+            Some(Verdict::Void) => self.handle_void(now),
             Some(Verdict::Goodput(Goodput { rate, per_answer })) => {
                 self.per_answer = per_answer;
-                self.conclude(rate, now);
+                self.handle_goodput(rate, now);
             }
         }
     }
 
     /// Handle an answer without bytes: the source is alive.
-    pub(crate) fn answered(&mut self) {
+    pub(crate) fn handle_answer(&mut self) {
         self.faults_in_a_row = 0;
         self.pauses = 0;
     }
 
     /// Handle a throttled attempt, with the pause that the source may have requested.
-    pub(crate) fn refused(&mut self, began: Nanos, retry_after: Option<Nanos>, now: Nanos) {
+    pub(crate) fn handle_throttled(&mut self, began: Nanos, retry_after: Option<Nanos>, now: Nanos) {
         self.throttled_until = now.saturating_add(retry_after.unwrap_or(THROTTLED_FOR).max(THROTTLED_FOR));
-        self.fault(began, now);
+        self.handle_fault(began, now);
         if self.cut_at.is_none_or(|cut| began >= cut) {
             self.ceiling.get_or_insert(self.limit);
             self.cut_at = Some(now);
@@ -220,10 +220,10 @@ impl Limiter {
     }
 
     /// Handle a transient fault of an attempt.
-    pub(crate) fn fault(&mut self, began: Nanos, now: Nanos) {
+    pub(crate) fn handle_fault(&mut self, began: Nanos, now: Nanos) {
         self.faults_in_a_row = self.faults_in_a_row.saturating_add(1);
-        let silent = self.faults_in_a_row >= self.limit.max(SILENT);
-        if silent && began >= self.paused_until {
+        let is_silent = self.faults_in_a_row >= self.limit.max(SILENT_FAULTS);
+        if is_silent && began >= self.paused_until {
             let pause = PAUSE_FIRST.get() << self.pauses.min(6);
             self.pauses = self.pauses.saturating_add(1);
             self.pause_until(now.saturating_add(Nanos::new(pause).min(PAUSE_LONGEST)));
@@ -236,78 +236,81 @@ impl Limiter {
     }
 
     /// Void the round, because the queue was empty. A trial above the limit returns to it.
-    fn void(&mut self, now: Nanos) {
+    fn handle_void(&mut self, now: Nanos) {
         match self.mode {
-            Mode::Probe { .. } | Mode::Survey | Mode::Hold { .. } => self.round = self.round.again(now),
+            Mode::Probe { .. } | Mode::Survey | Mode::Hold { .. } => self.round = self.round.restart(now),
             Mode::Double { from, .. } => self.enter(Mode::Survey, from, now),
             Mode::Halve { from } => self.hold(from, HOLD_FIRST, false, now),
-            Mode::Climb { from, hold } | Mode::Sink { from, hold } => self.hold(from, hold, false, now),
+            Mode::StepUp { from, hold } | Mode::StepDown { from, hold } => self.hold(from, hold, false, now),
         }
     }
 
-    fn conclude(&mut self, goodput: f64, now: Nanos) {
+    fn handle_goodput(&mut self, goodput: f64, now: Nanos) {
         match self.mode {
             // Half of a limit that resulted from a doubling is known to be too low.
-            Mode::Double { from, grown: true } if goodput < self.plateau * GROWS => {
-                self.sink(from, HOLD_FIRST, now);
+            Mode::Double { from, is_grown: true } if goodput < self.plateau * STEP_GAIN => {
+                self.step_down(from, HOLD_FIRST, now);
             }
-            Mode::Double { from, grown: false } if goodput < self.plateau * GROWS => self.halve(from, now),
-            Mode::Halve { .. } if goodput >= self.plateau * KEEPS => {
+            Mode::Double { from, is_grown: false } if goodput < self.plateau * STEP_GAIN => {
+                self.halve(from, now)
+            }
+            Mode::Halve { .. } if goodput >= self.plateau * RETAINED => {
                 self.plateau = self.plateau.max(goodput);
                 self.halve(self.limit, now);
             }
-            Mode::Halve { from } => self.sink(from, HOLD_FIRST, now),
-            Mode::Double { .. } if goodput < self.plateau * CLEARLY => {
+            Mode::Halve { from } => self.step_down(from, HOLD_FIRST, now),
+            Mode::Double { .. } if goodput < self.plateau * DOUBLING_GAIN => {
                 self.plateau = goodput;
-                self.climb(self.limit, HOLD_FIRST, now);
+                self.step_up(self.limit, HOLD_FIRST, now);
             }
             Mode::Probe { .. } | Mode::Survey | Mode::Double { .. } => {
                 self.plateau = goodput;
-                self.rise(self.mode != Mode::Survey, now);
+                self.grow_limit(self.mode != Mode::Survey, now);
             }
-            Mode::Climb { .. } if goodput >= self.plateau * GROWS => {
+            Mode::StepUp { .. } if goodput >= self.plateau * STEP_GAIN => {
                 self.plateau = goodput;
-                self.climb(self.limit, HOLD_FIRST, now);
+                self.step_up(self.limit, HOLD_FIRST, now);
             }
-            Mode::Climb { from, hold } => self.hold(from, hold, true, now),
-            Mode::Sink { .. } if goodput >= self.plateau * KEEPS => {
+            Mode::StepUp { from, hold } => self.hold(from, hold, true, now),
+            Mode::StepDown { .. } if goodput >= self.plateau * RETAINED => {
                 self.plateau = self.plateau.max(goodput);
-                self.sink(self.limit, HOLD_FIRST, now);
+                self.step_down(self.limit, HOLD_FIRST, now);
             }
-            Mode::Sink { from, hold } => self.hold(from, hold, false, now),
-            Mode::Hold { rounds, hold, look_down, low } => {
-                let fell = goodput < self.plateau * FELL;
-                if fell && low {
+            Mode::StepDown { from, hold } => self.hold(from, hold, false, now),
+            Mode::Hold { rounds, hold, probe_down, is_low } => {
+                let has_fallen = goodput < self.plateau * COLLAPSE;
+                if has_fallen && is_low {
                     self.plateau = goodput;
-                    self.rise(false, now);
-                } else if fell || rounds > 0 {
-                    if !fell {
+                    self.grow_limit(false, now);
+                } else if has_fallen || rounds > 0 {
+                    if !has_fallen {
                         self.plateau = 0.9 * self.plateau + 0.1 * goodput;
                     }
-                    self.round = self.round.again(now);
-                    self.mode = Mode::Hold { rounds: rounds.saturating_sub(1), hold, look_down, low: fell };
-                } else if look_down {
-                    self.sink(self.limit, hold, now);
+                    self.round = self.round.restart(now);
+                    self.mode =
+                        Mode::Hold { rounds: rounds.saturating_sub(1), hold, probe_down, is_low: has_fallen };
+                } else if probe_down {
+                    self.step_down(self.limit, hold, now);
                 } else {
-                    self.climb(self.limit, hold, now);
+                    self.step_up(self.limit, hold, now);
                 }
             }
         }
     }
 
     /// Double, or step up if a doubling would approach the throttled limit or take capacity from others.
-    fn rise(&mut self, grown: bool, now: Nanos) {
+    fn grow_limit(&mut self, is_grown: bool, now: Nanos) {
         let from = self.limit;
         let doubled = from.saturating_mul(2);
-        let safe = self.ceiling.is_none_or(|ceiling| doubled <= ceiling * CUT_TENTHS / 10)
-            && !(self.shared && self.quickest.is_crowded());
+        let is_safe = self.ceiling.is_none_or(|ceiling| doubled <= ceiling * CUT_TENTHS / 10)
+            && !(self.shared && self.min_latency.is_queueing());
         if self.ceiling.is_some_and(|ceiling| from >= ceiling) {
             self.ceiling = None;
         }
-        if safe && doubled <= self.bounds.max {
-            self.enter(Mode::Double { from, grown }, doubled, now);
+        if is_safe && doubled <= self.bounds.max {
+            self.enter(Mode::Double { from, is_grown }, doubled, now);
         } else {
-            self.climb(from, HOLD_FIRST, now);
+            self.step_up(from, HOLD_FIRST, now);
         }
     }
 
@@ -316,13 +319,13 @@ impl Limiter {
         if half == from {
             self.hold(from, HOLD_FIRST, false, now);
         } else if self.is_too_few(half) {
-            self.sink(from, HOLD_FIRST, now);
+            self.step_down(from, HOLD_FIRST, now);
         } else {
             self.enter(Mode::Halve { from }, half, now);
         }
     }
 
-    fn climb(&mut self, from: u32, hold: u32, now: Nanos) {
+    fn step_up(&mut self, from: u32, hold: u32, now: Nanos) {
         if self.ceiling.is_some_and(|ceiling| from >= ceiling) {
             self.ceiling = None;
         }
@@ -330,29 +333,29 @@ impl Limiter {
         if above == from {
             self.hold(from, hold, true, now);
         } else {
-            self.enter(Mode::Climb { from, hold }, above, now);
+            self.enter(Mode::StepUp { from, hold }, above, now);
         }
     }
 
-    fn sink(&mut self, from: u32, hold: u32, now: Nanos) {
+    fn step_down(&mut self, from: u32, hold: u32, now: Nanos) {
         let below = (from - step(from).min(from)).max(self.bounds.min);
         if below == from || self.is_too_few(below) {
             self.hold(from, hold, false, now);
         } else {
-            self.enter(Mode::Sink { from, hold }, below, now);
+            self.enter(Mode::StepDown { from, hold }, below, now);
         }
     }
 
     /// Whether this concurrency could not reach the plateau even if every answer were as fast as the fastest.
     fn is_too_few(&self, limit: u32) -> bool {
-        let answers = self.plateau * KEEPS / self.per_answer;
-        f64::from(limit) < answers * as_f64(self.quickest.ever().get())
+        let answers = self.plateau * RETAINED / self.per_answer;
+        f64::from(limit) < answers * as_f64(self.min_latency.overall().get())
     }
 
     /// Return to `limit` for `hold` rounds; after a failed probe the next one waits twice as long.
-    fn hold(&mut self, limit: u32, hold: u32, look_down: bool, now: Nanos) {
+    fn hold(&mut self, limit: u32, hold: u32, probe_down: bool, now: Nanos) {
         let next = (hold * 2).min(HOLD_LONGEST);
-        self.enter(Mode::Hold { rounds: hold, hold: next, look_down, low: false }, limit, now);
+        self.enter(Mode::Hold { rounds: hold, hold: next, probe_down, is_low: false }, limit, now);
     }
 
     fn enter(&mut self, mode: Mode, limit: u32, now: Nanos) {
@@ -389,13 +392,13 @@ mod tests {
         let limit = LimitConfig { start: 32, ..LimitConfig::default() };
         let mut limiter = Limiter::new(limit, true);
         assert_eq!(limiter.limit(), 2);
-        limiter.success(Nanos::ZERO, 1000, Nanos::from_millis(20));
+        limiter.handle_success(Nanos::ZERO, 1000, Nanos::from_millis(20));
         assert_eq!(limiter.limit(), 32);
         let mut silent = Limiter::new(limit, true);
-        silent.wet(Nanos::from_secs(1));
-        silent.look(Nanos::from_millis(1249));
+        silent.note_start(Nanos::from_secs(1));
+        silent.handle_time(Nanos::from_millis(1249));
         assert_eq!(silent.limit(), 2);
-        silent.look(silent.probes_until().expect("it waits"));
+        silent.handle_time(silent.probes_until().expect("it waits"));
         assert_eq!(silent.limit(), 32);
         assert_eq!(Limiter::new(limit, false).limit(), 32);
         assert_eq!(Limiter::new(LimitConfig { start: 1, ..limit }, true).limit(), 1);
@@ -406,23 +409,23 @@ mod tests {
     fn throttling_in_one_round_trip_cuts_the_limit_once() {
         let mut limiter = limiter();
         for _ in 0..16 {
-            limiter.refused(Nanos::new(0), None, Nanos::from_millis(20));
+            limiter.handle_throttled(Nanos::new(0), None, Nanos::from_millis(20));
         }
         assert_eq!(limiter.limit(), 11);
-        limiter.refused(Nanos::from_millis(21), None, Nanos::from_millis(40));
+        limiter.handle_throttled(Nanos::from_millis(21), None, Nanos::from_millis(40));
         assert_eq!(limiter.limit(), 7);
     }
 
     #[test]
-    fn below_a_refused_limit_it_doubles_up_to_what_a_refusal_leaves_and_climbs_from_there() {
+    fn below_a_throttled_limit_it_doubles_up_to_the_reduced_limit_and_steps_up_from_there() {
         // Throttling at 40 leaves 28.
         for (limit, next) in [(8, 16), (14, 28), (15, 16), (16, 18), (32, 36)] {
             let mut limiter = Limiter { limit, ceiling: Some(40), ..limiter() };
-            limiter.rise(false, Nanos::ZERO);
+            limiter.grow_limit(false, Nanos::ZERO);
             assert_eq!(limiter.limit(), next, "from {limit}");
         }
         let mut unbounded = Limiter { limit: 32, ceiling: None, ..limiter() };
-        unbounded.rise(false, Nanos::ZERO);
+        unbounded.grow_limit(false, Nanos::ZERO);
         assert_eq!(unbounded.limit(), 64);
     }
 
@@ -434,7 +437,7 @@ mod tests {
         for _ in 0..200 {
             let began = now.max(limiter.paused_until());
             now = began + Nanos::from_millis(20);
-            limiter.refused(began, None, now);
+            limiter.handle_throttled(began, None, now);
             assert!(limiter.limit() >= 1);
             pauses.push(limiter.paused_until().saturating_sub(now));
         }
@@ -446,9 +449,9 @@ mod tests {
     fn a_fixed_limit_never_changes() {
         let mut limiter =
             Limiter::new(LimitConfig { start: 4, min: 4, max: 4, ..LimitConfig::default() }, true);
-        limiter.refused(Nanos::ZERO, None, Nanos::new(5));
+        limiter.handle_throttled(Nanos::ZERO, None, Nanos::new(5));
         for now in 10..10_000 {
-            limiter.success(Nanos::new(now), 100, Nanos::new(now + 1));
+            limiter.handle_success(Nanos::new(now), 100, Nanos::new(now + 1));
         }
         assert_eq!(limiter.limit(), 4);
     }
@@ -456,7 +459,7 @@ mod tests {
     #[test]
     fn the_pause_that_the_source_requests_is_observed() {
         let mut limiter = limiter();
-        limiter.refused(Nanos::ZERO, Some(Nanos::from_secs(7)), Nanos::from_secs(1));
+        limiter.handle_throttled(Nanos::ZERO, Some(Nanos::from_secs(7)), Nanos::from_secs(1));
         assert_eq!(limiter.paused_until(), Nanos::from_secs(8));
         assert!(limiter.is_throttled(Nanos::from_secs(7)));
         assert!(!limiter.is_throttled(Nanos::from_secs(8)));

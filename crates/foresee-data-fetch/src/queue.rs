@@ -14,22 +14,22 @@ use crate::config::CoalesceConfig;
 use crate::request::{Class, Request};
 
 /// Position of a ticket inside its class: turn, deadline, ticket.
-type Moment = (u64, Nanos, u64);
+type ClassKey = (u64, Nanos, u64);
 /// Position of a ticket inside its object: object, first byte, ticket.
-type Place = (u64, u64, u64);
+type RangeKey = (u64, u64, u64);
 
 /// Ready and paused tickets of one source.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Queue {
-    ready: [BTreeSet<Moment>; Class::ALL.len()],
+    ready: [BTreeSet<ClassKey>; Class::ALL.len()],
     /// Only maintained if ranges are joined.
-    places: Option<BTreeSet<Place>>,
+    ranges: Option<BTreeSet<RangeKey>>,
     pausing: BTreeSet<(Nanos, u64)>,
 }
 
 impl Queue {
     pub(crate) fn new(coalescing: bool) -> Self {
-        Self { places: coalescing.then(BTreeSet::new), ..Self::default() }
+        Self { ranges: coalescing.then(BTreeSet::new), ..Self::default() }
     }
 
     /// Number of waiting tickets, including paused ones.
@@ -42,19 +42,19 @@ impl Queue {
         self.ready[class as usize].len() as u64
     }
 
-    /// Add `request`; `alone` prevents that it is joined with others.
-    pub(crate) fn insert(&mut self, request: &Request, alone: bool) {
-        self.ready[request.class as usize].insert(moment(request));
-        if let (Some(places), false) = (&mut self.places, alone) {
-            places.insert((request.object, request.start, request.ticket));
+    /// Add `request`; `is_single` prevents that it is joined with others.
+    pub(crate) fn insert(&mut self, request: &Request, is_single: bool) {
+        self.ready[request.class as usize].insert(class_key(request));
+        if let (Some(ranges), false) = (&mut self.ranges, is_single) {
+            ranges.insert((request.object, request.start, request.ticket));
         }
     }
 
     /// Remove `request`.
     pub(crate) fn remove(&mut self, request: &Request) {
-        self.ready[request.class as usize].remove(&moment(request));
-        if let Some(places) = &mut self.places {
-            places.remove(&(request.object, request.start, request.ticket));
+        self.ready[request.class as usize].remove(&class_key(request));
+        if let Some(ranges) = &mut self.ranges {
+            ranges.remove(&(request.object, request.start, request.ticket));
         }
     }
 
@@ -69,7 +69,7 @@ impl Queue {
     }
 
     /// Remove and return a ticket whose pause is over.
-    pub(crate) fn pop_rested(&mut self, now: Nanos) -> Option<u64> {
+    pub(crate) fn pop_resumable(&mut self, now: Nanos) -> Option<u64> {
         let (until, _) = *self.pausing.first()?;
         if until > now {
             return None;
@@ -78,7 +78,7 @@ impl Queue {
     }
 
     /// When the next pause is over.
-    pub(crate) fn next_rested(&self) -> Option<Nanos> {
+    pub(crate) fn next_resume(&self) -> Option<Nanos> {
         self.pausing.first().map(|(until, _)| *until)
     }
 
@@ -102,15 +102,15 @@ impl Queue {
     ) -> (Extent, Vec<u64>) {
         let mut extent = Extent::new(seed.start, seed.end());
         let mut tickets = vec![seed.ticket];
-        let Some(places) = &self.places else {
+        let Some(ranges) = &self.ranges else {
             return (extent, tickets);
         };
-        let here = (seed.object, seed.start, seed.ticket);
-        if !places.contains(&here) {
+        let own = (seed.object, seed.start, seed.ticket);
+        if !ranges.contains(&own) {
             return (extent, tickets);
         }
-        let mut join = |place: &Place| {
-            let request = lookup(place.2);
+        let mut join = |range: &RangeKey| {
+            let request = lookup(range.2);
             if tickets.len() >= config.max_parts
                 || (seed.class == Class::Stalling && request.class != Class::Stalling)
             {
@@ -124,14 +124,14 @@ impl Queue {
             true
         };
         let last = (seed.object, u64::MAX, u64::MAX);
-        let mut after = places.range((std::ops::Bound::Excluded(here), std::ops::Bound::Included(last)));
+        let mut after = ranges.range((std::ops::Bound::Excluded(own), std::ops::Bound::Included(last)));
         while after.next().is_some_and(&mut join) {}
-        let mut before = places.range((seed.object, 0, 0)..here);
+        let mut before = ranges.range((seed.object, 0, 0)..own);
         while before.next_back().is_some_and(&mut join) {}
         (extent, tickets)
     }
 }
 
-const fn moment(request: &Request) -> Moment {
+const fn class_key(request: &Request) -> ClassKey {
     (request.turn, request.deadline, request.ticket)
 }

@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Inputs and outputs of the fetch queue.
-//!
-//! They are separate from the queue, so that one file documents its whole interface. A span is a range of an
-//! object; the driver maps objects to keys or files.
+//! Inputs and outputs of the fetch queue. A span is a range of an object; the driver maps objects to keys or files.
 
 use foresee_units::{Bytes, Nanos, ReadOutcome};
 
@@ -40,7 +37,7 @@ pub struct Request {
     /// Position inside its class: a smaller one goes first for any deadline. Among equals the deadline counts.
     pub turn: u64,
     /// When it is wanted, on the clock of every `now`; `Nanos::MAX` if unknown. For a batch that is being staged,
-    /// the consumer's [`Pace`](crate::Pace) takes precedence once it is known.
+    /// the [`ConsumerRate`](crate::ConsumerRate) takes precedence once it is known.
     pub deadline: Nanos,
 }
 
@@ -116,12 +113,4 @@ pub struct End {
     pub queued: Nanos,
     /// Time from then until the end.
     pub service: Nanos,
-}
-
-/// Effects of the end of an attempt.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Ended {
-    /// Tickets that have their bytes now, by position in the span. Empty for a failed attempt, a lost hedge, and
-    /// an attempt that is no longer wanted.
-    pub won: Vec<u64>,
 }

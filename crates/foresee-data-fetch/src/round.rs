@@ -18,9 +18,9 @@ const MAX_BLOCKS: u32 = 32;
 /// that size.
 const MIN_BLOCK: u32 = 8;
 /// Number of standard errors that count as significant.
-const SURELY: f64 = 2.0;
+const SIGNIFICANCE: f64 = 2.0;
 /// Fraction of a round with an empty queue above which it is void.
-const DRY_SHARE: f64 = 0.05;
+const IDLE_SHARE: f64 = 0.05;
 
 /// The result of a complete round.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -46,7 +46,7 @@ pub(crate) struct Until {
     /// The standard error of the rate, relative to it.
     pub(crate) tolerance: f64,
     /// A rate below which the round is useless: it ends when this is significant. 0 for none.
-    pub(crate) hopeless: f64,
+    pub(crate) cutoff: f64,
 }
 
 /// A measurement in progress.
@@ -63,8 +63,8 @@ pub(crate) struct Round {
     blocks: u32,
     mean: f64,
     squares: f64,
-    dry_since: Option<Nanos>,
-    dry: Nanos,
+    idle_since: Option<Nanos>,
+    idle: Nanos,
 }
 
 impl Round {
@@ -82,26 +82,26 @@ impl Round {
             blocks: 0,
             mean: 0.0,
             squares: 0.0,
-            dry_since: None,
-            dry: Nanos::ZERO,
+            idle_since: None,
+            idle: Nanos::ZERO,
         }
     }
 
     /// The next round under the same conditions: no attempt in flight is excluded.
-    pub(crate) fn again(&self, now: Nanos) -> Self {
+    pub(crate) fn restart(&self, now: Nanos) -> Self {
         Self { opened: Some(now), block_opened: now, ..Self::new(self.since, self.answers_per_block) }
     }
 
     /// There are free slots and no requests.
-    pub(crate) fn dry(&mut self, now: Nanos) {
-        self.dry_since.get_or_insert(now);
+    pub(crate) fn note_idle(&mut self, now: Nanos) {
+        self.idle_since.get_or_insert(now);
     }
 
     /// A request was started.
-    pub(crate) fn wet(&mut self, now: Nanos) {
-        if let Some(since) = self.dry_since.take() {
+    pub(crate) fn note_start(&mut self, now: Nanos) {
+        if let Some(since) = self.idle_since.take() {
             let from = since.max(self.opened.unwrap_or(now));
-            self.dry += now.saturating_sub(from);
+            self.idle += now.saturating_sub(from);
         }
     }
 
@@ -124,8 +124,8 @@ impl Round {
             return None;
         }
         let took = span(opened, now);
-        let since = self.dry_since.map_or(now, |since| since.max(opened));
-        if span(since, now) + as_f64(self.dry.get()) > DRY_SHARE * took {
+        let since = self.idle_since.map_or(now, |since| since.max(opened));
+        if span(since, now) + as_f64(self.idle.get()) > IDLE_SHARE * took {
             return Some(Verdict::Void);
         }
         Some(Verdict::Goodput(Goodput {
@@ -136,7 +136,7 @@ impl Round {
 
     fn is_clear(&self, until: Until) -> bool {
         let error = self.error();
-        error <= until.tolerance || self.mean * (1.0 + SURELY * error) < until.hopeless
+        error <= until.tolerance || self.mean * (1.0 + SIGNIFICANCE * error) < until.cutoff
     }
 
     fn close_block(&mut self, now: Nanos) {
@@ -170,7 +170,7 @@ mod tests {
         for answer in 0.. {
             now += gap(answer);
             let now = Nanos::new(now);
-            let until = Until { tolerance, hopeless: 0.0 };
+            let until = Until { tolerance, cutoff: 0.0 };
             if let Some(verdict) = round.answer(now, 1.0, until, now) {
                 return (answer, verdict);
             }
@@ -195,13 +195,13 @@ mod tests {
     #[test]
     fn a_round_ends_once_it_is_significantly_too_slow() {
         let noisy = |answer: u64| if (answer / 8).is_multiple_of(2) { 90 } else { 110 };
-        let answers = |hopeless| {
+        let answers = |cutoff| {
             let mut round = Round::new(Nanos::ZERO, 8);
             let mut now = 0;
             (0..u64::from(MAX_BLOCKS * 9))
                 .find(|&answer| {
                     now += noisy(answer);
-                    let until = Until { tolerance: 0.001, hopeless };
+                    let until = Until { tolerance: 0.001, cutoff };
                     round.answer(Nanos::new(now), 1.0, until, Nanos::new(now)).is_some()
                 })
                 .expect("a round ends")
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn attempts_begun_before_the_round_are_excluded() {
         let mut round = Round::new(Nanos::new(1000), 8);
-        let until = Until { tolerance: 0.01, hopeless: 0.0 };
+        let until = Until { tolerance: 0.01, cutoff: 0.0 };
         for now in 1000..2000 {
             assert_eq!(round.answer(Nanos::new(999), 1.0, until, Nanos::new(now)), None);
         }
@@ -222,10 +222,10 @@ mod tests {
     #[test]
     fn an_empty_queue_voids_the_round() {
         let mut round = Round::new(Nanos::ZERO, 8);
-        let until = Until { tolerance: 0.01, hopeless: 0.0 };
+        let until = Until { tolerance: 0.01, cutoff: 0.0 };
         assert_eq!(round.answer(Nanos::ZERO, 1.0, until, Nanos::ZERO), None);
-        round.dry(Nanos::new(0));
-        round.wet(Nanos::new(500));
+        round.note_idle(Nanos::new(0));
+        round.note_start(Nanos::new(500));
         let (_, verdict) = run(&mut round, |_| 100, 0.01);
         assert_eq!(verdict, Verdict::Void);
     }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The queue between the driver and the consumer: batches one way, demand and new places the other.
+//! The queue between the driver and the consumer: batches in one direction, demand and seeks in the other.
 //!
-//! One lock, held for moves of a pointer only. The consumer's wait ends by a batch, an error, `close`, or the tick at
-//! which the caller checks for signals; nothing here ever waits without a bound.
+//! It has one lock, which is held for moves of pointers only. The consumer's wait ends by a batch, an error, `close`,
+//! or the tick at which the caller checks for signals.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -23,72 +23,72 @@ use crate::waker::Waker;
 pub(crate) enum QueueEntry {
     Batch(Batch),
     /// The epoch has no more batches.
-    End(Epoch),
+    EpochEnd(Epoch),
 }
 
-/// Where the consumer stands in the run.
+/// The consumer's position in the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Standing {
-    pub(crate) epoch: Epoch,
-    /// Global position from which the epoch is read.
-    pub(crate) position: u64,
-    /// No batch of it has been handed out yet.
-    pub(crate) fresh: bool,
+struct ReadPosition {
+    epoch: Epoch,
+    /// Global position at which the epoch begins.
+    start: u64,
+    /// Whether none of its batches was taken.
+    is_fresh: bool,
 }
 
-/// Where the consumer stands at an epoch's end, which is handed over like a batch.
+/// The consumer's position at an epoch's end, which is delivered like a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Edge {
+enum EpochEdge {
     Within,
     /// It has the last batch of this epoch, and not its end.
-    Over(Epoch),
-    /// It knew that the epoch was over and began the next: the end is skipped when it comes.
-    Left,
+    Last(Epoch),
+    /// It began the next epoch after the last batch: the end is skipped when it arrives.
+    Skipped,
 }
 
-/// What the consumer is waiting for, as the driver sees it.
+/// The cause of the consumer's wait.
 #[derive(Clone, Debug)]
-pub(crate) struct WaitNote {
+pub(crate) struct WaitReport {
     pub(crate) cause: Cause,
-    /// Number of the read that is waited for.
+    /// Number of the awaited read.
     pub(crate) read: Option<u64>,
-    /// Sample, source and URI, in words.
-    pub(crate) what: String,
+    /// Sample, source and URI.
+    pub(crate) text: String,
 }
 
 #[derive(Debug)]
-struct State {
+struct QueueState {
     queue: VecDeque<QueueEntry>,
     generation: u64,
-    standing: Standing,
-    edge: Edge,
-    /// Batches taken since the generation began.
+    position: ReadPosition,
+    edge: EpochEdge,
+    /// Entries taken since the generation began.
     taken: u64,
-    /// How many ready batches are few, where nothing has to be fetched from afar.
+    /// If all samples are in memory: the queue length at which the driver is woken.
     wake_at: Option<usize>,
-    /// The consumer waits.
-    wanted: bool,
-    /// What is being waited for, in words.
-    what: Option<String>,
+    /// Whether the consumer waits.
+    is_wanted: bool,
+    /// The last report on the wait.
+    wait_text: Option<String>,
     causes: WaitCauses,
-    /// The run has no further epoch.
-    finished: bool,
-    closed: bool,
-    broken: Option<Arc<LoaderError>>,
-    /// Copies that the driver is at, and that a waiting consumer may share.
+    /// Whether the run has no further epoch.
+    is_finished: bool,
+    is_closed: bool,
+    error: Option<Arc<LoaderError>>,
+    /// Copies of the driver that a waiting consumer may share.
     shared: Option<Arc<Gather>>,
     last_take: Option<Instant>,
     steps: StepTimes,
 }
 
-/// The consumer's demand at one moment.
+/// The consumer's demand.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ConsumerSnapshot {
-    /// Batches and ends of epochs taken since the generation began.
+    /// Entries taken since the generation began.
     pub(crate) taken: u64,
-    /// It waits, and nothing is ready.
+    /// Whether it waits, and nothing is ready.
     pub(crate) is_waiting: bool,
-    /// Since it took the last one; zero before the first.
+    /// Time since it took the last entry; zero before the first.
     pub(crate) since: Nanos,
     /// A low quantile (p10) of its recent step times; `None` before there are any.
     pub(crate) step: Option<Nanos>,
@@ -96,26 +96,26 @@ pub(crate) struct ConsumerSnapshot {
 
 #[derive(Debug)]
 pub(crate) struct BatchQueue {
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     arrived: Condvar,
     waker: Arc<Waker>,
 }
 
 impl BatchQueue {
     pub(crate) fn new(waker: Arc<Waker>) -> Self {
-        let state = State {
+        let state = QueueState {
             queue: VecDeque::new(),
             generation: 0,
-            standing: Standing { epoch: Epoch(0), position: 0, fresh: true },
-            edge: Edge::Within,
+            position: ReadPosition { epoch: Epoch(0), start: 0, is_fresh: true },
+            edge: EpochEdge::Within,
             taken: 0,
             wake_at: None,
-            wanted: false,
-            what: None,
+            is_wanted: false,
+            wait_text: None,
             causes: WaitCauses::default(),
-            finished: false,
-            closed: false,
-            broken: None,
+            is_finished: false,
+            is_closed: false,
+            error: None,
             shared: None,
             last_take: None,
             steps: StepTimes::default(),
@@ -123,40 +123,40 @@ impl BatchQueue {
         Self { state: Mutex::new(state), arrived: Condvar::new(), waker }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    // ---- the consumer's side
+    // ---- consumer
 
-    /// Takes what comes next, or gives up after `tick`: `Ok(None)`. A batch that was waited for says why. `now`: of the
-    /// loader's clock.
+    /// Take the next entry, or return `Ok(None)` after `tick`. A batch has the causes of the wait for it. `now` is on
+    /// the loader's clock.
     pub(crate) fn take(&self, tick: Duration, now: Nanos) -> Result<Option<QueueEntry>, LoaderError> {
         let until = Instant::now() + tick;
         let mut state = self.lock();
         loop {
-            if state.closed {
+            if state.is_closed {
                 return Err(LoaderError::Closed);
             }
-            if let Some(mut handed) = state.queue.pop_front() {
-                if matches!(handed, QueueEntry::End(_)) && matches!(state.edge, Edge::Left) {
-                    state.edge = Edge::Within;
+            if let Some(mut entry) = state.queue.pop_front() {
+                if matches!(entry, QueueEntry::EpochEnd(_)) && state.edge == EpochEdge::Skipped {
+                    state.edge = EpochEdge::Within;
                     state.taken += 1;
                     continue;
                 }
-                self.note_taken(&mut state, &mut handed);
-                return Ok(Some(handed));
+                self.note_taken(&mut state, &mut entry);
+                return Ok(Some(entry));
             }
-            if let Some(error) = &state.broken {
+            if let Some(error) = &state.error {
                 return Err(LoaderError::Stopped(Arc::clone(error)));
             }
-            if state.finished {
-                return Ok(Some(QueueEntry::End(state.standing.epoch)));
+            if state.is_finished {
+                return Ok(Some(QueueEntry::EpochEnd(state.position.epoch)));
             }
-            // After a seek it is a new wait, although `wanted` still stands.
+            // After a seek a new wait begins, although `is_wanted` is still set.
             state.causes.begin(now);
-            if !state.wanted {
-                state.wanted = true;
+            if !state.is_wanted {
+                state.is_wanted = true;
                 self.waker.wake();
             }
             if let Some(gather) = state.shared.take() {
@@ -172,107 +172,107 @@ impl BatchQueue {
         }
     }
 
-    fn note_taken(&self, state: &mut State, handed: &mut QueueEntry) {
-        let waited = std::mem::take(&mut state.wanted);
+    fn note_taken(&self, state: &mut QueueState, entry: &mut QueueEntry) {
+        let waited = std::mem::take(&mut state.is_wanted);
         state.taken += 1;
-        state.what = None;
-        let turns = state.causes.end();
-        match handed {
+        state.wait_text = None;
+        let stages = state.causes.end();
+        match entry {
             QueueEntry::Batch(batch) => {
-                batch.turns = turns;
-                state.standing.epoch = batch.epoch;
-                state.standing.fresh = false;
-                state.edge = if batch.last { Edge::Over(batch.epoch) } else { Edge::Within };
+                batch.stages = stages;
+                state.position.epoch = batch.epoch;
+                state.position.is_fresh = false;
+                state.edge = if batch.last { EpochEdge::Last(batch.epoch) } else { EpochEdge::Within };
             }
-            QueueEntry::End(epoch) => {
-                state.standing = Standing { epoch: Epoch(epoch.0 + 1), position: 0, fresh: true };
-                state.edge = Edge::Within;
+            QueueEntry::EpochEnd(epoch) => {
+                state.position = ReadPosition { epoch: Epoch(epoch.0 + 1), start: 0, is_fresh: true };
+                state.edge = EpochEdge::Within;
             }
         }
         let now = Instant::now();
-        // A step that waited shows the origin's rate, not the consumer's.
+        // A step that waited has the origin's rate, not the consumer's.
         if let Some(last) = state.last_take.filter(|_| !waited) {
             state.steps.observe((now - last).into());
         }
         state.last_take = Some(now);
-        // Waking the driver for every batch would cost a switch each; it plans many at a time. Where bytes come from
-        // afar it learns of free capacity early; where all lie in memory, half of what was ready is soon enough.
+        // A wake-up per batch would cost a context switch each, and the driver plans many batches at a time. With a
+        // distant source it is woken early; with all samples in memory, half of the ready batches suffice.
         let left = state.queue.len();
-        let soon = state.wake_at.map_or(left < 4 || left.is_multiple_of(8), |at| left == at);
-        if waited || soon {
+        let is_due = state.wake_at.map_or(left < 4 || left.is_multiple_of(8), |at| left == at);
+        if waited || is_due {
             self.waker.wake();
         }
     }
 
-    /// The driver's last report on the wait; `None` before there is one.
-    pub(crate) fn waited_for(&self) -> Option<String> {
-        self.lock().what.clone()
+    /// The driver's last report on the wait.
+    pub(crate) fn wait_text(&self) -> Option<String> {
+        self.lock().wait_text.clone()
     }
 
-    /// Causes of the present wait so far, and since when each.
-    pub(crate) fn turns(&self) -> Vec<(Cause, Nanos)> {
-        self.lock().causes.turns()
+    /// Causes of the present wait so far, each with its start.
+    pub(crate) fn wait_stages(&self) -> Vec<(Cause, Nanos)> {
+        self.lock().causes.stages()
     }
 
-    /// The loader was opened by the consumer, from `since` on.
-    pub(crate) fn note_opened(&self, since: Nanos) {
+    /// The consumer opened the loader, from `since` on.
+    pub(crate) fn begin_opening(&self, since: Nanos) {
         self.lock().causes.begin_opening(since);
     }
 
-    /// Moves the consumer to another place. Returns the new generation, or `None` if it is there already. Behind the last
-    /// batch of an epoch it is at the start of the next: what is staged of it stays. `anew`: move in any case.
-    pub(crate) fn seek(&self, epoch: Epoch, position: u64, anew: bool) -> Option<u64> {
+    /// Move the consumer to another position. Return the new generation, or `None` if it is there already. After the
+    /// last batch of an epoch it is at the start of the next, whose staged batches stay. `is_forced`: move in any
+    /// case.
+    pub(crate) fn seek(&self, epoch: Epoch, start: u64, is_forced: bool) -> Option<u64> {
         let mut state = self.lock();
-        let there = Standing { epoch, position, fresh: true };
-        if state.standing == there && !anew {
+        let position = ReadPosition { epoch, start, is_fresh: true };
+        if state.position == position && !is_forced {
             return None;
         }
-        state.standing = there;
-        if let Edge::Over(over) = state.edge
-            && !anew
-            && position == 0
-            && over.0 + 1 == epoch.0
+        state.position = position;
+        if let EpochEdge::Last(last) = state.edge
+            && !is_forced
+            && start == 0
+            && last.0 + 1 == epoch.0
         {
-            state.edge = Edge::Left;
+            state.edge = EpochEdge::Skipped;
             return None;
         }
-        state.edge = Edge::Within;
+        state.edge = EpochEdge::Within;
         state.generation += 1;
         state.taken = 0;
         state.queue.clear();
         state.shared = None;
-        state.finished = false;
-        state.what = None;
+        state.is_finished = false;
+        state.wait_text = None;
         state.causes.clear();
         state.last_take = None;
         Some(state.generation)
     }
 
-    // ---- the driver's side
+    // ---- driver
 
-    /// Hands over what is ready, unless the consumer has moved since `generation`.
-    /// `near`: no sample has to be fetched from afar.
-    pub(crate) fn push(&self, generation: u64, ready: impl Iterator<Item = QueueEntry>, near: bool) {
+    /// Append ready entries, unless the consumer has moved since `generation`. `in_memory`: all samples are in memory.
+    pub(crate) fn push(&self, generation: u64, ready: impl Iterator<Item = QueueEntry>, in_memory: bool) {
         let mut state = self.lock();
         if state.generation == generation {
             state.queue.extend(ready);
-            state.wake_at = near.then_some(state.queue.len() / 2);
-            if state.wanted && !state.queue.is_empty() {
+            state.wake_at = in_memory.then_some(state.queue.len() / 2);
+            if state.is_wanted && !state.queue.is_empty() {
                 self.arrived.notify_all();
             }
         }
     }
 
-    /// Offers copies to a consumer who waits.
+    /// Offer copies to a waiting consumer.
     pub(crate) fn share(&self, gather: &Arc<Gather>) {
         let mut state = self.lock();
         state.shared = Some(Arc::clone(gather));
-        if state.wanted {
+        if state.is_wanted {
             self.arrived.notify_all();
         }
     }
 
-    /// Ends the offer: every copy has been begun.
+    /// End the offer, because every copy has begun.
     pub(crate) fn unshare(&self) {
         self.lock().shared = None;
     }
@@ -282,49 +282,49 @@ impl BatchQueue {
         let state = self.lock();
         ConsumerSnapshot {
             taken: state.taken,
-            is_waiting: state.wanted && state.queue.is_empty(),
+            is_waiting: state.is_wanted && state.queue.is_empty(),
             since: state.last_take.map_or(Nanos::ZERO, |last| last.elapsed().into()),
             step: state.steps.low(),
         }
     }
 
-    /// Reports what the consumer is waiting for at the moment.
-    pub(crate) fn explain(&self, note: WaitNote, now: Nanos) {
+    /// Report the present cause of the consumer's wait.
+    pub(crate) fn report_wait(&self, report: WaitReport, now: Nanos) {
         let mut state = self.lock();
-        if state.wanted {
-            state.causes.set(note.cause, note.read, now);
-            state.what = Some(note.what);
+        if state.is_wanted {
+            state.causes.set(report.cause, report.read, now);
+            state.wait_text = Some(report.text);
         }
     }
 
-    /// Batches that wait to be taken.
-    pub(crate) fn ready(&self) -> usize {
+    /// Number of ready entries.
+    pub(crate) fn len(&self) -> usize {
         self.lock().queue.len()
     }
 
     pub(crate) fn finish(&self, generation: u64) {
         let mut state = self.lock();
         if state.generation == generation {
-            state.finished = true;
+            state.is_finished = true;
             self.arrived.notify_all();
         }
     }
 
-    /// Ends the run: the consumer gets `error` once what is ready is taken. The first error stands.
-    pub(crate) fn break_with(&self, error: LoaderError) {
-        self.lock().broken.get_or_insert(Arc::new(error));
+    /// End the run: the consumer gets the first `error` after the ready entries.
+    pub(crate) fn fail(&self, error: LoaderError) {
+        self.lock().error.get_or_insert(Arc::new(error));
         self.arrived.notify_all();
     }
 
     pub(crate) fn close(&self) {
         let mut state = self.lock();
-        state.closed = true;
+        state.is_closed = true;
         state.queue.clear();
         self.arrived.notify_all();
     }
 
     pub(crate) fn is_closed(&self) -> bool {
-        self.lock().closed
+        self.lock().is_closed
     }
 }
 
@@ -332,13 +332,13 @@ impl BatchQueue {
 mod tests {
     use super::*;
 
-    fn place() -> BatchQueue {
+    fn empty_queue() -> BatchQueue {
         BatchQueue::new(Arc::new(Waker::default()))
     }
 
     #[test]
     fn a_seek_to_where_the_consumer_stands_changes_nothing() {
-        let queue = place();
+        let queue = empty_queue();
         assert_eq!(queue.seek(Epoch(0), 0, false), None);
         assert_eq!(queue.seek(Epoch(2), 64, false), Some(1));
         assert_eq!(queue.seek(Epoch(2), 64, false), None);
@@ -346,33 +346,33 @@ mod tests {
     }
 
     #[test]
-    fn batches_that_were_ready_before_a_seek_are_never_handed_out_after_it() {
-        let queue = place();
-        queue.push(0, std::iter::once(QueueEntry::End(Epoch(0))), false);
+    fn batches_that_were_ready_before_a_seek_are_never_delivered_after_it() {
+        let queue = empty_queue();
+        queue.push(0, std::iter::once(QueueEntry::EpochEnd(Epoch(0))), false);
         assert_eq!(queue.seek(Epoch(5), 0, false), Some(1));
-        queue.push(0, std::iter::once(QueueEntry::End(Epoch(0))), false);
+        queue.push(0, std::iter::once(QueueEntry::EpochEnd(Epoch(0))), false);
         assert!(matches!(queue.take(Duration::from_millis(1), Nanos::ZERO), Ok(None)));
-        queue.push(1, std::iter::once(QueueEntry::End(Epoch(5))), false);
+        queue.push(1, std::iter::once(QueueEntry::EpochEnd(Epoch(5))), false);
         assert!(matches!(
             queue.take(Duration::from_millis(1), Nanos::ZERO),
-            Ok(Some(QueueEntry::End(Epoch(5))))
+            Ok(Some(QueueEntry::EpochEnd(Epoch(5))))
         ));
         assert_eq!(queue.seek(Epoch(6), 0, false), None, "the end of an epoch is the start of the next");
     }
 
     #[test]
-    fn behind_the_last_batch_the_next_epoch_begins_with_what_is_staged_of_it() {
-        let queue = place();
+    fn after_the_last_batch_the_next_epoch_begins_with_its_staged_batches() {
+        let queue = empty_queue();
         let ready = [
             QueueEntry::Batch(batch(0, true)),
-            QueueEntry::End(Epoch(0)),
+            QueueEntry::EpochEnd(Epoch(0)),
             QueueEntry::Batch(batch(1, false)),
         ];
         queue.push(0, ready.into_iter(), false);
         let next = || queue.take(Duration::ZERO, Nanos::ZERO).expect("open").expect("ready");
         assert!(matches!(next(), QueueEntry::Batch(_)));
         assert_eq!(queue.seek(Epoch(1), 0, false), None);
-        assert!(matches!(next(), QueueEntry::Batch(batch) if batch.epoch == Epoch(1)), "no end in between");
+        assert!(matches!(next(), QueueEntry::Batch(batch) if batch.epoch == Epoch(1)), "the end is skipped");
         assert_eq!(queue.snapshot().taken, 3);
         assert_eq!(queue.seek(Epoch(2), 0, false), Some(1), "epoch 1 is not over");
     }
@@ -380,7 +380,7 @@ mod tests {
     fn batch(epoch: u64, last: bool) -> Batch {
         let pool = crate::buffer::BufferPool::new(foresee_units::Bytes::ZERO, Arc::default());
         let buffer = Arc::new(pool).lend(1);
-        buffer.take_memory().expect("memory");
+        buffer.ensure_mapped().expect("memory");
         Batch {
             epoch: Epoch(epoch),
             step: foresee_units::Step(0),
@@ -390,14 +390,14 @@ mod tests {
             labels: Vec::new(),
             offsets: vec![0],
             faults: Vec::new(),
-            turns: Vec::new(),
+            stages: Vec::new(),
             buffer,
         }
     }
 
     #[test]
     fn close_ends_a_wait_in_another_thread() {
-        let queue = Arc::new(place());
+        let queue = Arc::new(empty_queue());
         let other = Arc::clone(&queue);
         let waiter = std::thread::spawn(move || other.take(Duration::from_secs(60), Nanos::ZERO));
         queue.close();
@@ -405,37 +405,37 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_goes_on_after_a_seek_has_causes_of_its_own() {
-        let queue = place();
+    fn a_wait_that_continues_after_a_seek_has_its_own_causes() {
+        let queue = empty_queue();
         let at = Nanos::from_millis;
-        let note = |cause| WaitNote { cause, read: None, what: "sample 1".to_owned() };
+        let report = |cause| WaitReport { cause, read: None, text: "sample 1".to_owned() };
         assert!(matches!(queue.take(Duration::ZERO, at(1)), Ok(None)));
-        queue.explain(note(Cause::OriginRead), at(2));
+        queue.report_wait(report(Cause::OriginRead), at(2));
         assert_eq!(queue.seek(Epoch(3), 0, false), Some(1));
-        assert!(queue.turns().is_empty());
+        assert!(queue.wait_stages().is_empty());
         assert!(matches!(queue.take(Duration::ZERO, at(5)), Ok(None)));
-        queue.explain(note(Cause::Disk), at(6));
-        assert_eq!(queue.turns(), [(Cause::Disk, at(5))]);
+        queue.report_wait(report(Cause::Disk), at(6));
+        assert_eq!(queue.wait_stages(), [(Cause::Disk, at(5))]);
     }
 
     #[test]
-    fn a_batch_that_was_waited_for_says_why_and_the_next_one_does_not() {
-        let queue = place();
+    fn a_batch_has_the_causes_of_its_wait_and_the_next_one_has_none() {
+        let queue = empty_queue();
         let at = Nanos::from_millis;
         assert!(matches!(queue.take(Duration::ZERO, at(1)), Ok(None)));
-        let note = |cause| WaitNote { cause, read: None, what: "sample 1".to_owned() };
-        queue.explain(note(Cause::OriginQueue), at(2));
-        queue.explain(note(Cause::Copy), at(3));
-        assert_eq!(queue.waited_for().as_deref(), Some("sample 1"));
-        let turns = [(Cause::OriginQueue, at(1)), (Cause::Copy, at(3))];
-        assert_eq!(queue.turns(), turns);
+        let report = |cause| WaitReport { cause, read: None, text: "sample 1".to_owned() };
+        queue.report_wait(report(Cause::OriginQueue), at(2));
+        queue.report_wait(report(Cause::Copy), at(3));
+        assert_eq!(queue.wait_text().as_deref(), Some("sample 1"));
+        let stages = [(Cause::OriginQueue, at(1)), (Cause::Copy, at(3))];
+        assert_eq!(queue.wait_stages(), stages);
         queue.push(0, [batch(0, false), batch(0, false)].map(QueueEntry::Batch).into_iter(), false);
-        for expected in [&turns[..], &[]] {
+        for expected in [&stages[..], &[]] {
             let taken = queue.take(Duration::ZERO, at(9)).expect("open");
-            assert!(matches!(taken, Some(QueueEntry::Batch(batch)) if batch.turns == expected));
+            assert!(matches!(taken, Some(QueueEntry::Batch(batch)) if batch.stages == expected));
         }
-        assert!(queue.waited_for().is_none());
-        queue.explain(note(Cause::Plan), at(10));
-        assert!(queue.turns().is_empty(), "nobody waits");
+        assert!(queue.wait_text().is_none());
+        queue.report_wait(report(Cause::Plan), at(10));
+        assert!(queue.wait_stages().is_empty(), "the consumer does not wait");
     }
 }

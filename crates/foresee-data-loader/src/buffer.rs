@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory of batches: mapped once, filled by tiers, lent to Python, used again.
+//! Memory of batches: mapped once, filled by tiers, lent to Python, and reused.
 //!
-//! A buffer gets its memory when the first byte is about to come, not when its batch is opened: until then the memory
-//! would be idle, and the buffer returned last, which is still in the processor's caches, is used first. A batch that was
-//! handed out belongs to the consumer, and its memory comes back when the consumer drops it, even after the loader is
-//! gone. When a batch may be opened is decided by `staging`.
+//! A buffer gets memory before its first byte arrives, and not when its batch is opened: until then the memory would be
+//! idle. The buffer returned last, which is still in the processor's caches, is reused first. A delivered batch belongs
+//! to the consumer, and its memory is returned when the consumer drops it, or unmapped if the loader is gone by then.
 
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,27 +16,26 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use crate::errors::LoaderError;
 use crate::waker::Waker;
 
-/// The smallest buffer; smaller batches share its size.
-const SMALLEST: usize = 1 << 16;
-/// A free buffer serves a batch of at least two thirds of its size.
+/// Size of the smallest buffer.
+const SIZE_MIN: usize = 1 << 16;
+/// A free buffer is reused for a batch of at least two thirds of its size.
 const REUSE: (usize, usize) = (3, 2);
 
-/// Lends out buffers and takes them back.
+/// Lends buffers and reuses returned ones.
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     free: Mutex<Vec<Mapping>>,
     /// Bytes of lent buffers.
     lent: AtomicU64,
-    /// Free buffers are kept mapped while all buffers together stay within this.
+    /// Free buffers stay mapped while all buffers together do not exceed this.
     mapped_max: Bytes,
-    /// Wakes the driver at the next return, if it waits for one.
     waker: Arc<Waker>,
-    awaited: AtomicBool,
+    /// Whether the next return wakes the driver.
+    is_awaited: AtomicBool,
 }
 
 impl BufferPool {
-    /// A pool for a staging buffer of `staging` bytes: it keeps as much as that mapped, and an eighth for sizes that
-    /// are rounded up.
+    /// Create the pool of a staging buffer of `staging` bytes. That much stays mapped, and an eighth for rounded sizes.
     pub(crate) fn new(staging: Bytes, waker: Arc<Waker>) -> Self {
         let mapped_max = staging.saturating_add(Bytes::new(staging.get() / 8));
         Self {
@@ -45,41 +43,41 @@ impl BufferPool {
             lent: AtomicU64::new(0),
             mapped_max,
             waker,
-            awaited: AtomicBool::new(false),
+            is_awaited: AtomicBool::new(false),
         }
     }
 
-    /// Wakes the driver when the next buffer comes back.
+    /// Wake the driver when the next buffer is returned.
     pub(crate) fn wake_when_returned(&self) {
-        self.awaited.store(true, Ordering::Release);
+        self.is_awaited.store(true, Ordering::Release);
     }
 
-    /// A buffer of `len` bytes, without memory as yet.
+    /// Lend a buffer of `len` bytes that is not mapped yet.
     pub(crate) fn lend(self: &Arc<Self>, len: usize) -> Arc<Buffer> {
-        Arc::new(Buffer { mapping: OnceLock::new(), len, home: Arc::downgrade(self) })
+        Arc::new(Buffer { mapping: OnceLock::new(), len, pool: Arc::downgrade(self) })
     }
 
-    /// At least `len` bytes, all of them initialised (zero or an earlier batch's).
-    fn give(&self, len: usize) -> Result<Mapping, LoaderError> {
+    /// A mapping of at least `len` bytes, all of them initialised (zero or an earlier batch's).
+    fn acquire(&self, len: usize) -> Result<Mapping, LoaderError> {
         let size = size_for(len);
         let reused = {
             let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
             let fits = |mapping: &Mapping| mapping.size >= len && mapping.size / REUSE.0 <= size / REUSE.1;
-            // The last one returned is the warmest.
-            free.iter().rposition(fits).map(|place| free.remove(place))
+            // The one returned last is most likely in the caches.
+            free.iter().rposition(fits).map(|index| free.remove(index))
         };
         let mapping = reused.map_or_else(|| Mapping::new(size), Ok)?;
         self.lent.fetch_add(mapping.size as u64, Ordering::Relaxed);
         Ok(mapping)
     }
 
-    /// Bytes of the buffers now lent out.
+    /// Bytes of lent buffers.
     pub(crate) fn lent(&self) -> Bytes {
         Bytes::new(self.lent.load(Ordering::Relaxed))
     }
 
-    /// Keeps the newest buffers and unmaps the oldest: when the batch size changes, the old size drains.
-    fn take_back(&self, mapping: Mapping) {
+    /// Add a returned mapping, and unmap the oldest ones beyond the limit: buffers of an old batch size disappear.
+    fn release(&self, mapping: Mapping) {
         let lent = self.lent.fetch_sub(mapping.size as u64, Ordering::Relaxed) - mapping.size as u64;
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         free.push(mapping);
@@ -95,39 +93,39 @@ impl BufferPool {
     }
 }
 
-/// Rounded up by at most an eighth, so that batches of like size use the same buffers.
+/// Round up by at most an eighth, so that batches of similar size share buffers.
 const fn size_for(len: usize) -> usize {
-    if len <= SMALLEST {
-        return SMALLEST;
+    if len <= SIZE_MIN {
+        return SIZE_MIN;
     }
     let step = 1_usize << (len.ilog2() - 3);
     len.div_ceil(step).saturating_mul(step)
 }
 
-/// One lent buffer; goes home when its last owner is gone.
+/// One lent buffer; its memory returns to the pool when its last owner is gone.
 #[derive(Debug)]
 pub(crate) struct Buffer {
     mapping: OnceLock<Mapping>,
     len: usize,
-    home: Weak<BufferPool>,
+    pool: Weak<BufferPool>,
 }
 
 impl Buffer {
-    /// Takes memory, unless it has some: to be called before the first of the functions below.
-    pub(crate) fn take_memory(&self) -> Result<(), LoaderError> {
+    /// Map memory, unless it is mapped already. Required before the functions below.
+    pub(crate) fn ensure_mapped(&self) -> Result<(), LoaderError> {
         if self.mapping.get().is_some() {
             return Ok(());
         }
-        let mapping = match self.home.upgrade() {
-            Some(pool) => pool.give(self.len)?,
+        let mapping = match self.pool.upgrade() {
+            Some(pool) => pool.acquire(self.len)?,
             None => Mapping::new(size_for(self.len))?,
         };
-        self.mapping.set(mapping).expect("one thread, the driver's, gives buffers their memory");
+        self.mapping.set(mapping).expect("only the driver's thread maps buffers");
         Ok(())
     }
 
     fn mapping(&self) -> &Mapping {
-        self.mapping.get().expect("a buffer takes memory before it is used")
+        self.mapping.get().expect("a buffer is mapped before it is used")
     }
 
     pub(crate) fn start(&self) -> NonNull<u8> {
@@ -137,61 +135,61 @@ impl Buffer {
     fn range(&self, offset: usize, len: usize) -> NonNull<u8> {
         let mapping = self.mapping();
         assert!(offset.checked_add(len).is_some_and(|end| end <= mapping.size), "a range inside its buffer");
-        // SAFETY: the offset lies inside the mapping, as just checked.
+        // SAFETY: the offset is inside the mapping, as just checked.
         unsafe { mapping.start.add(offset) }
     }
 
-    /// The right to fill a range.
+    /// A range as the destination of a read.
     ///
     /// # Safety
-    /// Nobody else may touch the range while the `Dest` lives.
+    /// Nothing else may access the range while the `Dest` lives.
     pub(crate) unsafe fn dest(self: &Arc<Self>, offset: usize, len: usize) -> Dest {
         let start = self.range(offset, len);
-        // SAFETY: mapped and initialised as long as the keeper lives; exclusive by the caller's promise.
+        // SAFETY: mapped and initialised while the keeper lives; exclusive by the caller's contract.
         unsafe { Dest::new(start, len, Arc::clone(self) as Keeper) }
     }
 
-    /// The bytes of a range, to be kept.
+    /// A range as the payload of a write.
     ///
     /// # Safety
-    /// Nobody may write the range while the payload lives.
+    /// Nothing may write the range while the payload lives.
     pub(crate) unsafe fn payload(self: &Arc<Self>, offset: usize, len: usize) -> Payload {
         let start = self.range(offset, len);
-        // SAFETY: mapped as long as the keeper lives; unchanging by the caller's promise.
+        // SAFETY: mapped while the keeper lives; unchanging by the caller's contract.
         unsafe { Payload::new(start, len, Arc::clone(self) as Keeper) }
     }
 
-    /// Fills a range now.
+    /// A range to access directly.
     ///
     /// # Safety
-    /// Nobody else may touch the range during the call.
+    /// Nothing else may access the range while the slice lives.
     #[expect(clippy::mut_from_ref, reason = "disjoint ranges of one buffer are filled by different owners")]
     pub(crate) unsafe fn slice_mut(&self, offset: usize, len: usize) -> &mut [u8] {
-        // SAFETY: inside the mapping; exclusive by the caller's promise.
+        // SAFETY: inside the mapping; exclusive by the caller's contract.
         unsafe { std::slice::from_raw_parts_mut(self.range(offset, len).as_ptr(), len) }
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if let (Some(mapping), Some(home)) = (self.mapping.take(), self.home.upgrade()) {
-            home.take_back(mapping);
-            if home.awaited.swap(false, Ordering::AcqRel) {
-                home.waker.wake();
+        if let (Some(mapping), Some(pool)) = (self.mapping.take(), self.pool.upgrade()) {
+            pool.release(mapping);
+            if pool.is_awaited.swap(false, Ordering::AcqRel) {
+                pool.waker.wake();
             }
         }
     }
 }
 
-/// Ordinary pages: batches are filled and read from front to back and their memory is used again, so that huge ones would
-/// save little, and cost much where the system has none at hand.
+/// Memory in ordinary pages. Batches are written and read sequentially, and their memory is reused, so huge pages would
+/// save little, and cost much on a system without free ones.
 #[derive(Debug)]
 struct Mapping {
     start: NonNull<u8>,
     size: usize,
 }
 
-// SAFETY: a mapping is plain memory of the process; who may touch which range is `Buffer`'s contract.
+// SAFETY: a mapping is plain memory of the process; access to its ranges is `Buffer`'s contract.
 unsafe impl Send for Mapping {}
 // SAFETY: as above.
 unsafe impl Sync for Mapping {}
@@ -212,7 +210,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped by `new` with this size; the last owner is gone.
+        // SAFETY: mapped by `new` with this size, and without owners.
         let _ = unsafe { munmap(self.start.as_ptr().cast(), self.size) };
     }
 }
@@ -227,7 +225,7 @@ mod tests {
 
     fn filled(pool: &Arc<BufferPool>, len: usize) -> Arc<Buffer> {
         let buffer = pool.lend(len);
-        buffer.take_memory().expect("memory");
+        buffer.ensure_mapped().expect("memory");
         buffer
     }
 
@@ -243,41 +241,41 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_taken_when_it_is_needed_and_once() {
+    fn memory_is_mapped_when_it_is_needed_and_once() {
         let pool = pool();
         let buffer = pool.lend(100_000);
         assert_eq!(pool.lent(), Bytes::ZERO);
-        buffer.take_memory().expect("memory");
+        buffer.ensure_mapped().expect("memory");
         let start = buffer.start();
-        buffer.take_memory().expect("memory");
+        buffer.ensure_mapped().expect("memory");
         assert_eq!((buffer.start(), pool.lent()), (start, Bytes::new(106_496)));
     }
 
     #[test]
     fn a_size_is_rounded_by_an_eighth_at_most() {
-        for len in [1, SMALLEST, SMALLEST + 1, 100_000, 7_040_000, 12 << 20, (1 << 40) + 1] {
+        for len in [1, SIZE_MIN, SIZE_MIN + 1, 100_000, 7_040_000, 12 << 20, (1 << 40) + 1] {
             let size = size_for(len);
-            assert!(size >= len && (size == SMALLEST || size <= len + len / 8), "{len} -> {size}");
+            assert!(size >= len && (size == SIZE_MIN || size <= len + len / 8), "{len} -> {size}");
         }
     }
 
     #[test]
-    fn what_the_budget_does_not_cover_is_given_back_to_the_system() {
+    fn memory_beyond_the_budget_is_returned_to_the_system() {
         let pool = Arc::new(BufferPool::new(Bytes::new(4 << 20), Arc::default()));
         let lent: Vec<_> = (0..20).map(|_| filled(&pool, 1 << 20)).collect();
         drop(lent);
-        let free = pool.free.lock().expect("nobody panicked");
+        let free = pool.free.lock().expect("no panic");
         assert_eq!(free.len(), 4);
     }
 
     #[test]
-    fn a_driver_that_waits_for_memory_is_woken_when_some_comes_back() {
+    fn a_driver_that_waits_for_memory_is_woken_by_a_return() {
         let waker = Arc::new(Waker::default());
         let pool = Arc::new(BufferPool::new(Bytes::new(1 << 20), Arc::clone(&waker)));
         let buffer = filled(&pool, 10);
         pool.wake_when_returned();
         drop(buffer);
-        waker.wait(None);
+        waker.wait(std::time::Duration::MAX);
     }
 
     #[test]
@@ -287,7 +285,7 @@ mod tests {
         drop(pool);
         // SAFETY: the only user of the buffer.
         unsafe { buffer.slice_mut(0, 10) }.fill(7);
-        // SAFETY: nobody writes any more.
+        // SAFETY: the range is not written any more.
         assert_eq!(unsafe { buffer.payload(0, 10) }.as_slice(), [7; 10]);
     }
 
@@ -296,6 +294,6 @@ mod tests {
     fn a_range_outside_the_buffer_is_refused() {
         let buffer = filled(&pool(), 1);
         // SAFETY: refused before any access.
-        let _ = unsafe { buffer.dest(SMALLEST, 1) };
+        let _ = unsafe { buffer.dest(SIZE_MIN, 1) };
     }
 }

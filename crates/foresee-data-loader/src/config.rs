@@ -1,73 +1,67 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a loader is told, checked once and for all at the same time.
+//! Options of a loader, and their check, which reports all faults at once.
 
 use std::path::PathBuf;
 
 use foresee_data_index::Index;
-use foresee_data_order::Avoid;
+use foresee_data_order::{Avoid, Order};
 use foresee_units::{Bytes, SampleId, World};
 
 use crate::errors::LoaderError;
-use crate::orders::{Cut, RunOrder};
+use crate::orders::{Batching, RunOrder};
 
-/// Largest staging buffer that is chosen without being asked for.
+/// Maximum size of a staging buffer by default.
 const STAGING_MAX: Bytes = Bytes::new(2_000_000_000);
-/// Batches on their way to the consumer, by default.
+/// Staged batches by default.
 const STAGING_BATCHES: u64 = 8;
-/// Enough samples on their way to keep a distant origin busy even when batches are tiny, and to wake the driver
-/// once for many of them.
+/// Minimum of staged samples by default. They keep a distant origin busy even with tiny batches, and the driver is
+/// woken once for many of them.
 const STAGING_SAMPLES: u64 = 4096;
-/// But no more than this for their sake.
+/// Maximum size of that minimum.
 const STAGING_SAMPLES_BYTES: Bytes = Bytes::new(64 << 20);
 
-/// What the face passes on; optional where a default exists.
+/// Options from the Python side; optional if a default exists.
 #[derive(Clone, Debug)]
 pub struct LoaderOptions {
-    /// Where the index's objects lie now.
+    /// The present location of the index's objects.
     pub uri: String,
-    /// Storage options of the origin; never shown, never kept in files.
+    /// Storage options of the origin; never shown and never saved.
     pub storage: Vec<(String, String)>,
     /// Samples per batch, at least 1.
     pub batch_size: u64,
-    /// Leave out a short last batch.
+    /// Whether to drop a short last batch.
     pub drop_last: bool,
-    /// The run's order, or `None` where each epoch begins with its samples.
-    pub order: Option<foresee_data_order::Order>,
-    /// Samples that the order has a substitute for; empty for none. Announced epochs are taken as they are.
+    /// The run's order; `None` if each epoch begins with its samples.
+    pub order: Option<Order>,
+    /// Samples that the order replaces by substitutes. Epochs with their own samples are used unchanged.
     pub avoid: Vec<SampleId>,
-    /// Epochs of the run, at least 1; `None` if nobody knows.
+    /// Epochs of the run, at least 1; `None` if unknown.
     pub epochs: Option<u64>,
     /// This rank among all.
     pub world: World,
-    /// This rank among those of its machine.
-    pub local: World,
-    /// Bytes on their way to the consumer and held by it; at least three batches.
+    /// This rank among those of its node.
+    pub local_world: World,
+    /// Maximum of bytes that are staged or held by the consumer; at least three batches.
     pub staging: Option<Bytes>,
     /// Threads that read the origin, 1 to 256.
     pub threads: Option<usize>,
-    /// Where the ledger goes.
+    /// The folder of the ledger.
     pub run_dir: Option<PathBuf>,
-    /// The origin has just been listed with the same options: nobody asks it again whether it can be reached.
+    /// Whether the origin was just listed with the same options: it is not probed again.
     pub listed: bool,
 }
 
 /// A checked configuration.
 #[derive(Clone, Debug)]
 pub(crate) struct LoaderConfig {
-    pub(crate) uri: String,
-    pub(crate) storage: Vec<(String, String)>,
+    pub(crate) options: LoaderOptions,
     pub(crate) run: Option<RunOrder>,
-    pub(crate) cut: Cut,
-    pub(crate) world: World,
-    pub(crate) local: World,
+    pub(crate) batching: Batching,
     pub(crate) staging: Bytes,
-    pub(crate) threads: Option<usize>,
-    pub(crate) run_dir: Option<PathBuf>,
-    pub(crate) listed: bool,
 }
 
 impl LoaderConfig {
-    /// Checks `options` against the data and the memory budget; every fault is reported, not only the first.
+    /// Check `options` against the data and the memory budget.
     pub(crate) fn check(options: LoaderOptions, index: &Index, ram: Bytes) -> Result<Self, LoaderError> {
         let mut faults = Vec::new();
         if options.batch_size == 0 {
@@ -94,48 +88,38 @@ impl LoaderConfig {
                 least.saturating_add(batch)
             ));
         }
-        let avoid = Avoid::new(index.len(), options.avoid).map_err(|error| faults.push(error.to_string()));
+        let avoid = Avoid::new(index.len(), options.avoid.iter().copied())
+            .map_err(|error| faults.push(error.to_string()));
         let (Ok(avoid), true) = (avoid, faults.is_empty()) else {
             return Err(LoaderError::Config { faults });
         };
-        let cut = Cut { batch_size, drop_last: options.drop_last };
+        let batching = Batching { batch_size, drop_last: options.drop_last };
         let run = options.order.map(|order| RunOrder {
             order,
             avoid,
             world: options.world,
-            cut,
+            batching,
             epochs: options.epochs,
             index: index.clone(),
         });
-        Ok(Self {
-            uri: options.uri,
-            storage: options.storage,
-            run,
-            cut,
-            world: options.world,
-            local: options.local,
-            staging,
-            threads: options.threads,
-            run_dir: options.run_dir,
-            listed: options.listed,
-        })
+        Ok(Self { options, run, batching, staging })
     }
 }
 
-/// An upper bound of a batch's bytes, not above the data set itself unless samples may share entries.
+/// An upper bound of a batch's bytes: at most those of the data set, unless samples may share entries.
 fn batch_bytes_max(index: &Index, batch_size: u64) -> Bytes {
-    let items = batch_size.saturating_mul(index.parts());
-    let largest = Bytes::new(index.max_size().get().saturating_mul(items));
+    let entries = batch_size.saturating_mul(index.parts());
+    let largest = Bytes::new(index.max_size().get().saturating_mul(entries));
     if index.shares_entries() { largest } else { largest.min(index.total_bytes()) }
 }
 
-/// Three of the largest batches: one in use, one ready, one on its way.
+/// Three of the largest batches: one in use, one ready, one in flight.
 const fn least_staging(batch: Bytes) -> Bytes {
     batch.saturating_add(batch).saturating_add(batch)
 }
 
-/// Eight batches of mean size, or 4096 samples if that is more (and at most 64 MiB); at most 2 GB; of a RAM budget
-/// at most a quarter; but never less than [`least_staging`].
+/// Eight batches of mean size, or 4096 samples if that is more (and at most 64 MiB); at most 2 GB; at most a quarter
+/// of a RAM budget; but never less than [`least_staging`].
 fn default_staging(index: &Index, batch_size: u64, ram: Bytes) -> Bytes {
     let mean = index.mean_size().get().saturating_mul(index.parts());
     let of_samples = |samples: u64| Bytes::new(mean.saturating_mul(samples));
@@ -144,6 +128,5 @@ fn default_staging(index: &Index, batch_size: u64, ram: Bytes) -> Bytes {
     if !ram.is_zero() {
         staging = staging.min(Bytes::new(ram.get() / 4));
     }
-    let batch = batch_bytes_max(index, batch_size);
-    staging.max(least_staging(batch))
+    staging.max(least_staging(batch_bytes_max(index, batch_size)))
 }

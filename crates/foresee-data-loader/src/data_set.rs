@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One data set for the parts of the loader that do not know its index: sizes for the planner, places for the origin, keys
-//! for the caches.
+//! One data set for the other modules: sizes for the planner, locations for the origin, keys for the caches.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -13,38 +12,38 @@ use foresee_data_tier::{
 use foresee_units::{Bytes, SampleId};
 use xxhash_rust::xxh3::xxh3_64;
 
-/// One data set, as every part of the loader needs it.
+/// A data set and its location.
 #[derive(Debug)]
 pub struct DataSet {
     index: Index,
-    /// Where its objects are now.
+    /// The present location of its objects.
     base: String,
     fingerprint: Fingerprint,
 }
 
 impl DataSet {
-    /// The data set of `index`, whose objects are below the URI `base`.
+    /// Create the data set of `index`, whose objects are below the URI `base`.
     pub fn new(index: Index, base: &str) -> Self {
         let fingerprint = Fingerprint(index.fingerprint());
         Self { index, base: base.to_owned(), fingerprint }
     }
 
-    /// Where a sample's object is now, for messages.
+    /// The URI of a sample's object, for messages.
     pub fn uri(&self, id: SampleId) -> String {
         self.index.uri_below(&self.base, id)
     }
 
-    /// Its index.
+    /// The index.
     pub const fn index(&self) -> &Index {
         &self.index
     }
 
-    /// Identity of its content listing.
+    /// The identity of its content.
     pub const fn fingerprint(&self) -> Fingerprint {
         self.fingerprint
     }
 
-    /// Identity of one version of a sample.
+    /// The identity of one version of a sample.
     pub fn key(&self, id: SampleId) -> SampleKey {
         SampleKey { fingerprint: self.fingerprint, id, tag: TagHash(xxh3_64(self.index.tag(id))) }
     }
@@ -71,18 +70,18 @@ impl Locate for DataSet {
         }
         let range = self.index.range(id);
         let size = self.index.object_size(id).get();
-        let whole = range.start == 0 && range.len == size;
+        let is_whole = range.start == 0 && range.len == size;
         Some(Location {
             key: Cow::Borrowed(self.index.key(id)),
-            start: (!whole).then_some(range.start),
-            // Neighbours are read together with it.
+            start: (!is_whole).then_some(range.start),
+            // A read may be joined with those of its neighbours.
             len: size.saturating_sub(range.start),
             tag: Cow::Borrowed(self.index.tag(id)),
         })
     }
 }
 
-/// The data set at its place, as the disk tier names its samples.
+/// The data set with its origin, whose identity is part of the entries of the disk tier.
 #[derive(Debug)]
 pub(crate) struct CacheEntries {
     data: Arc<DataSet>,

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The loop that follows the plan.
+//! The loop that executes the plan.
 //!
-//! One thread owns the planner, the schedule of epochs, the tiers, the reads and the staging line, so none of them needs
-//! a lock. A turn takes what came in (commands, ends of operations), asks the deciders what to do, does it, and hands
-//! over what is complete; then the thread sleeps until it is woken or the fetch queue's next moment comes. Copies within
-//! memory are done here, a bounded amount per turn: handing a kilobyte to another thread costs more than copying it.
+//! One thread owns the planner, the schedule of epochs, the tiers, the reads and the staging buffer, so none of them
+//! needs a lock. A turn takes commands and ends of operations, queries the deciders, executes their actions, and
+//! delivers complete batches. Then the thread sleeps until it is woken or the fetch queue's next wake-up. Copies
+//! within memory are done here, a bounded amount per turn: to hand a kilobyte to another thread costs more than to
+//! copy it.
 
 mod cache_fill;
 mod command;
 mod delivery;
-mod fault;
 mod fetch;
 mod plan;
 mod rates;
@@ -18,71 +18,71 @@ mod snapshot;
 mod tickets;
 mod tiers;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foresee_data_fetch::Dispatch;
-use foresee_data_plan::{PlannerStack, StackAccess};
+use foresee_data_plan::{HierarchyAccess, HierarchyPlanner};
 use foresee_data_tier::{Completions, DiskTier, Done, RamTier, Tier};
 use foresee_units::{Bytes, Nanos};
 
-pub(crate) use command::{Command, Inbox};
+pub(crate) use command::{Command, CommandQueue};
 use delivery::Delivery;
 use fetch::Fetches;
 use rates::Rates;
 use schedule::EpochSchedule;
-pub use snapshot::DriverFacts;
+pub use snapshot::DriverStats;
 use tiers::CacheTiers;
 
 use crate::batch_queue::BatchQueue;
 use crate::buffer::BufferPool;
-use crate::cache::Member;
+use crate::cache::CacheShare;
 use crate::config::LoaderConfig;
 use crate::data_set::DataSet;
-use crate::metrics::Metrics;
+use crate::recorder::Recorder;
 use crate::waker::Waker;
 
-/// What the driver shares with the consumer's thread.
+/// The state that the driver and the consumer's thread share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) waker: Arc<Waker>,
-    pub(crate) inbox: Inbox,
+    pub(crate) commands: CommandQueue,
     pub(crate) batches: BatchQueue,
-    pub(crate) metrics: Metrics,
+    pub(crate) recorder: Recorder,
     pub(crate) buffers: Arc<BufferPool>,
-    pub(crate) facts: std::sync::Mutex<DriverFacts>,
+    pub(crate) stats: Mutex<DriverStats>,
 }
 
-/// The places that the driver moves bytes between.
+/// The tiers between which the driver moves bytes.
 #[derive(Debug)]
-pub(crate) struct Places {
+pub(crate) struct DriverTiers {
     pub(crate) origin: Arc<dyn Tier>,
     pub(crate) ram: Option<Arc<RamTier>>,
     pub(crate) disk: Option<Arc<DiskTier>>,
-    /// Memory for copies on their way to the disk tier.
+    /// Memory for copies in flight to the disk tier.
     pub(crate) copies: Bytes,
     pub(crate) completions: Completions,
 }
 
-/// Longest sleep: a change of the memory budget is noticed within this, and nothing else needs it.
+/// Maximum sleep. Only a change of the memory budget needs it, and is noticed within this time.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
-/// Turns between two updates of the metrics that `stats` shows.
+/// Turns between two updates of `stats`.
 const TURNS_PER_UPDATE: u32 = 64;
 
-/// The driver's state; lives on its thread.
+/// The driver's state, owned by its thread.
 #[derive(Debug)]
 pub(crate) struct Driver {
     shared: Arc<Shared>,
     data: Arc<DataSet>,
-    planner: PlannerStack,
-    access: StackAccess,
+    planner: HierarchyPlanner,
+    access: HierarchyAccess,
     schedule: EpochSchedule,
     tiers: CacheTiers,
     fetches: Fetches,
     rates: Rates,
     delivery: Delivery,
     done: Vec<Done>,
-    closing: bool,
+    is_closing: bool,
 }
 
 impl Driver {
@@ -90,79 +90,78 @@ impl Driver {
         shared: Arc<Shared>,
         config: &LoaderConfig,
         data: Arc<DataSet>,
-        places: Places,
-        member: Arc<Member>,
-        planner: PlannerStack,
+        tiers: DriverTiers,
+        share: Arc<CacheShare>,
+        planner: HierarchyPlanner,
         dispatch: Dispatch,
     ) -> Self {
         Self {
             planner,
-            access: StackAccess::default(),
+            access: HierarchyAccess::default(),
             schedule: EpochSchedule::new(config.run.clone()),
-            fetches: Fetches::new(Arc::clone(&places.origin), dispatch),
-            tiers: CacheTiers::new(places, member, data.index().len()),
+            fetches: Fetches::new(Arc::clone(&tiers.origin), dispatch),
+            tiers: CacheTiers::new(tiers, share, data.index().len()),
             rates: Rates::default(),
             delivery: Delivery::new(Arc::clone(&shared), config.staging),
             done: Vec::new(),
-            closing: false,
+            is_closing: false,
             shared,
             data,
         }
     }
 
-    /// Runs until `close`.
+    /// Run until `close`.
     pub(crate) fn run(mut self) {
         let mut turns = 0_u32;
         loop {
-            let busy = self.turn();
-            if self.closing {
-                self.publish_facts();
+            let is_busy = self.turn();
+            if self.is_closing {
+                self.publish_stats();
                 return self.clear_memory();
             }
             turns = turns.wrapping_add(1);
-            if !busy || turns.is_multiple_of(TURNS_PER_UPDATE) {
-                self.publish_facts();
+            if !is_busy || turns.is_multiple_of(TURNS_PER_UPDATE) {
+                self.publish_stats();
                 self.rates.forget_old(self.now());
             }
-            if !busy {
-                self.shared.waker.wait(Some(self.sleep()));
+            if !is_busy {
+                self.shared.waker.wait(self.sleep_time());
             }
         }
     }
 
-    /// One turn; whether there is more to do at once.
+    /// Do one turn; return whether the next can follow at once.
     fn turn(&mut self) -> bool {
         self.take_commands();
         self.take_done();
         let consumer = self.shared.batches.snapshot();
         self.delivery.staging.note_taken(consumer.taken);
-        let rate = self.rates.follow_consumer(consumer, self.delivery.staging.next(), self.now());
-        self.fetches.dispatch.handle_pace(rate);
-        self.follow_budget();
-        let more = self.plan_some();
+        let rate = self.rates.update_consumer(consumer, self.delivery.staging.next(), self.now());
+        self.fetches.dispatch.handle_consumer_rate(rate);
+        self.update_budget();
+        let is_busy = self.plan_turn();
         if consumer.is_waiting {
             self.prioritize_head();
         }
         self.start_fetches();
         self.retry_writes();
-        self.delivery.hand_over(self.tiers.hold_all_in_memory(), self.schedule.is_over());
+        self.delivery.deliver(self.tiers.all_in_memory(), self.schedule.is_over());
         if consumer.is_waiting {
-            self.explain_wait();
+            self.report_wait();
         }
-        more
+        is_busy
     }
 
     fn now(&self) -> Nanos {
-        self.shared.metrics.now()
+        self.shared.recorder.now()
     }
 
-    fn sleep(&self) -> Duration {
-        let now = self.now();
+    fn sleep_time(&self) -> Duration {
         let wakeup = self.fetches.dispatch.poll_wakeup();
-        wakeup.map_or(SLEEP_MAX, |at| Duration::from(at.saturating_sub(now)).min(SLEEP_MAX))
+        wakeup.map_or(SLEEP_MAX, |at| Duration::from(at.saturating_sub(self.now())).min(SLEEP_MAX))
     }
 
-    /// Handles ends until there are none: what they lead to may end at once.
+    /// Handle ends of operations until there are none, because new operations may end at once.
     fn take_done(&mut self) {
         loop {
             let mut done = std::mem::take(&mut self.done);

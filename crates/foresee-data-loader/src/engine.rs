@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The public loader: made, started, asked for batches, closed.
+//! The public loader, which owns the threads.
 //!
-//! It owns the threads. Nothing starts before the first request, every wait ends by a batch, an error or `close`, and a
-//! forked child touches nothing. `start` has what a start opens, and how memory is divided.
+//! Nothing starts before the first request, every wait ends by a batch, an error or `close`, and a forked child
+//! accesses no shared state.
 
 mod start;
 
@@ -19,32 +19,32 @@ use foresee_units::{Bytes, Epoch, Nanos, SampleId};
 use crate::batch::Batch;
 use crate::batch_queue::{BatchQueue, QueueEntry};
 use crate::buffer::BufferPool;
-use crate::cache::{Cache, Member};
+use crate::cache::{Cache, CacheShare};
 use crate::config::{LoaderConfig, LoaderOptions};
 use crate::data_set::DataSet;
-use crate::driver::{Command, DriverFacts, Inbox, Shared};
+use crate::driver::{Command, CommandQueue, DriverStats, Shared};
 use crate::errors::LoaderError;
-use crate::metrics::{ConsumerWait, Metrics};
 use crate::orders::{EpochSamples, RankEpoch};
+use crate::recorder::{ConsumerWait, Recorder};
 use crate::waker::Waker;
 
-/// How long `close` lets a tier finish what is under way.
+/// Time for a tier to finish operations in flight at `close`.
 const GRACE: Nanos = Nanos::from_secs(2);
-/// A century: a deadline behind it lies outside of what some clocks can name, and nobody sees it.
-const LONGEST_TICK: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
+/// Maximum of a tick, a century: some clocks cannot represent later deadlines.
+const TICK_MAX: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
-/// What `next_batch` found within its tick.
+/// The result of `next_batch`.
 #[derive(Debug)]
 pub enum Next {
-    /// The batch.
+    /// The next batch.
     Batch(Box<Batch>),
-    /// The epoch has no more; the next call is about the next epoch.
+    /// The epoch has no more batches; the next call continues with the next epoch.
     EpochEnd,
-    /// Nothing yet: look for signals and ask again. `what` says what is being waited for, if known.
+    /// The tick has passed: check for signals and call again.
     Waiting {
-        /// Since the wait began.
+        /// Time since the wait began.
         waited: Nanos,
-        /// Sample, source and URI.
+        /// The awaited sample, with source and URI, if known.
         what: Option<String>,
     },
 }
@@ -54,16 +54,16 @@ pub enum Next {
 pub struct LoaderStats {
     /// Sums over all entries.
     pub totals: Totals,
-    /// The driver's own metrics.
-    pub driver: DriverFacts,
-    /// Batches ready and not taken.
+    /// Metrics of the driver.
+    pub driver: DriverStats,
+    /// Ready batches.
     pub ready: usize,
-    /// Bytes of batch memory lent out, to the loader itself or to the consumer.
+    /// Bytes of batch memory in use by the loader or by the consumer.
     pub lent: Bytes,
-    /// Since the loader was made.
+    /// Time since the loader was created.
     pub elapsed: Nanos,
-    /// Why the ledger was given up, if it was.
-    pub ledger_lost: Option<String>,
+    /// The reason, if the ledger was abandoned.
+    pub ledger_failure: Option<String>,
 }
 
 /// The engine of one rank.
@@ -76,7 +76,7 @@ pub struct Loader {
     running: Mutex<Option<Running>>,
     /// When the present wait of the consumer began.
     waiting_since: Mutex<Option<Instant>>,
-    /// The process that made it.
+    /// The process that created it.
     process: u32,
 }
 
@@ -85,25 +85,25 @@ struct Running {
     driver: JoinHandle<()>,
     origin: Arc<dyn Tier>,
     disk: Option<Arc<DiskTier>>,
-    member: Arc<Member>,
+    share: Arc<CacheShare>,
 }
 
 impl Loader {
-    /// Checks and keeps the configuration. No thread, file or connection yet.
+    /// Check the configuration. No thread, file or connection is opened.
     pub fn new(index: Index, cache: Arc<Cache>, options: LoaderOptions) -> Result<Self, LoaderError> {
         let rank = options.world.rank();
         let config = LoaderConfig::check(options, &index, cache.ram())?;
         let waker = Arc::new(Waker::default());
         let shared = Shared {
-            inbox: Inbox::default(),
+            commands: CommandQueue::default(),
             batches: BatchQueue::new(Arc::clone(&waker)),
-            metrics: Metrics::new(rank),
+            recorder: Recorder::new(rank),
             buffers: Arc::new(BufferPool::new(config.staging, Arc::clone(&waker))),
-            facts: Mutex::default(),
+            stats: Mutex::default(),
             waker,
         };
         Ok(Self {
-            data: Arc::new(DataSet::new(index, &config.uri)),
+            data: Arc::new(DataSet::new(index, &config.options.uri)),
             config,
             cache,
             shared: Arc::new(shared),
@@ -113,42 +113,42 @@ impl Loader {
         })
     }
 
-    /// Opens tiers and threads, and begins to stage. Idempotent; the first `next_batch` does it too.
+    /// Open tiers and threads, and begin to stage. Idempotent; the first `next_batch` does it too.
     pub fn start(&self) -> Result<(), LoaderError> {
         self.open().map(drop)
     }
 
-    /// As `start`; whether it was this call that opened them.
+    /// As `start`; return whether this call opened them.
     fn open(&self) -> Result<bool, LoaderError> {
-        self.same_process()?;
-        let mut running = self.lock_running();
+        self.check_process()?;
+        let mut running = lock(&self.running);
         if self.shared.batches.is_closed() {
             return Err(LoaderError::Closed);
         }
-        let opens = running.is_none();
-        if opens {
+        let is_first = running.is_none();
+        if is_first {
             *running = Some(self.spawn()?);
         }
-        Ok(opens)
+        Ok(is_first)
     }
 
-    /// Continues at global `position` of `epoch`.
+    /// Continue at global `position` of `epoch`.
     ///
-    /// A run with an order draws the epoch itself: `order` is `None`, and the call does nothing if the next batch is
-    /// that one anyway. An epoch behind the run's last one is drawn, and the run ends after it. Any other run gets the
-    /// samples of one epoch as `order`; nothing that an earlier call staged is handed out after it.
+    /// A run with an order draws the epoch itself: `order` is `None`, and the call has no effect if the next batch is
+    /// there already. An epoch after the run's last one is drawn, and the run ends after it. Any other run gets the
+    /// samples of one epoch as `order`, and batches that were staged before are discarded.
     ///
     /// # Errors
-    /// Neither changes anything. [`LoaderError::Order`] where the run has an order and its epochs are shorter than
-    /// `position`. [`LoaderError::Config`] where `order` is given to a run that has one, or is missing; where it has an
-    /// id outside the data set, or its lengths are more than its ids.
+    /// No error changes anything. [`LoaderError::Order`] if `position` is past the end of an epoch of the run's order.
+    /// [`LoaderError::Config`] if `order` is given to a run that has one, or is missing; if it has an id outside the
+    /// data set, or its lengths exceed its ids.
     pub fn begin_epoch(
         &self,
         epoch: Epoch,
         position: u64,
         order: Option<EpochSamples<'_>>,
     ) -> Result<(), LoaderError> {
-        self.same_process()?;
+        self.check_process()?;
         let order = match (&self.config.run, order) {
             (Some(run), None) => {
                 let n = run.order.n();
@@ -159,7 +159,7 @@ impl Loader {
             }
             (None, Some(order)) => {
                 order.check(self.data.index())?;
-                Some(RankEpoch::given(self.data.index(), epoch, order, self.config.cut))
+                Some(RankEpoch::new(self.data.index(), epoch, order, self.config.batching)?)
             }
             (Some(_), Some(_)) => {
                 return Err(fault(
@@ -168,77 +168,76 @@ impl Loader {
             }
             (None, None) => {
                 return Err(fault(
-                    "an epoch begins without its samples, and the run has no order; give one of the two",
+                    "an epoch begins without samples, and the run has no order; give one of the two",
                 ));
             }
         };
         let last = self.config.run.as_ref().and_then(|run| run.epochs);
-        let anew = order.is_some() || last.is_some_and(|epochs| epoch.0 >= epochs);
-        if let Some(generation) = self.shared.batches.seek(epoch, position, anew) {
+        let is_forced = order.is_some() || last.is_some_and(|epochs| epoch.0 >= epochs);
+        if let Some(generation) = self.shared.batches.seek(epoch, position, is_forced) {
             *lock(&self.waiting_since) = None;
             self.send(Command::BeginEpoch { generation, epoch, position, order });
         }
         Ok(())
     }
 
-    /// Waits for the next batch, at most `tick`; more than a century, `Duration::MAX` too, is no limit.
+    /// Wait for the next batch, at most `tick`; a tick of more than a century is no limit.
     ///
-    /// The wait is not recorded: only the caller knows what it does with the batch before its step begins, and reports it
-    /// by [`Loader::record_wait`].
+    /// The wait is not recorded, because only the caller knows when its step begins: see [`Loader::record_wait`].
     pub fn next_batch(&self, tick: Duration) -> Result<Next, LoaderError> {
-        let asked = self.now();
+        let start = self.now();
         if self.open()? {
-            self.shared.batches.note_opened(asked);
+            self.shared.batches.begin_opening(start);
         }
-        let began = Instant::now();
-        let since = *lock(&self.waiting_since).get_or_insert(began);
-        let taken = self.shared.batches.take(tick.min(LONGEST_TICK), asked)?;
-        let Some(handed) = taken else {
-            let what = self.shared.batches.waited_for();
+        let since = *lock(&self.waiting_since).get_or_insert_with(Instant::now);
+        let Some(entry) = self.shared.batches.take(tick.min(TICK_MAX), start)? else {
+            let what = self.shared.batches.wait_text();
             return Ok(Next::Waiting { waited: since.elapsed().into(), what });
         };
         *lock(&self.waiting_since) = None;
-        match handed {
+        match entry {
             QueueEntry::Batch(batch) => Ok(Next::Batch(Box::new(batch))),
-            QueueEntry::End(_) => Ok(Next::EpochEnd),
+            QueueEntry::EpochEnd(_) => Ok(Next::EpochEnd),
         }
     }
 
-    /// The loader's clock: since it was made. Entries of the ledger are on it.
+    /// Time since the loader was created: the clock of its ledger.
     pub fn now(&self) -> Nanos {
-        self.shared.metrics.now()
+        self.shared.recorder.now()
     }
 
-    /// Why the wait that is under way in [`Loader::next_batch`], or ended there without a batch, lasts: each cause so
-    /// far, and since when.
-    pub fn turns(&self) -> Vec<(Cause, Nanos)> {
-        if self.same_process().is_err() {
+    /// Causes so far, each with its start, of a wait in [`Loader::next_batch`] without a batch yet.
+    pub fn wait_stages(&self) -> Vec<(Cause, Nanos)> {
+        if self.check_process().is_err() {
             return Vec::new();
         }
-        self.shared.batches.turns()
+        self.shared.batches.wait_stages()
     }
 
-    /// One sample from the origin, past plan and caches, on the caller's thread; of a table its objects one after another.
+    /// Read one sample from the origin, without plan and caches, on the caller's thread; for a table, its objects in
+    /// order.
     pub fn read(&self, sample: SampleId) -> Result<Vec<u8>, LoaderError> {
-        self.same_process()?;
+        self.check_process()?;
         let index = self.data.index();
         if sample.0 >= index.samples() {
-            let fault = format!("sample {sample} is outside the data set of {} samples", index.samples());
-            return Err(LoaderError::Config { faults: vec![fault] });
+            return Err(fault(&format!(
+                "sample {sample} is outside the data set of {} samples",
+                index.samples()
+            )));
         }
-        let uri = Uri::parse(&self.config.uri).map_err(OriginError::from)?;
+        let uri = Uri::parse(&self.config.options.uri).map_err(OriginError::from)?;
         let options = self.origin_options();
         let mut whole = Vec::new();
-        for item in (0..index.parts()).map(|part| index.entry_of(sample, part)) {
-            let range = index.range(item);
-            // Of a whole object everything is read, so that one that has grown is noticed.
-            let part = (range.len != index.object_size(item).get())
+        for entry in (0..index.parts()).map(|part| index.entry_of(sample, part)) {
+            let range = index.range(entry);
+            // A whole object is read without a range, to detect one that has grown.
+            let part = (range.len != index.object_size(entry).get())
                 .then(|| range.start..range.start.saturating_add(range.len));
-            let bytes = read_whole(&uri, &options, index.key(item), part)?;
+            let bytes = read_whole(&uri, &options, index.key(entry), part)?;
             if bytes.len() as u64 != range.len {
                 return Err(LoaderError::Changed {
                     sample,
-                    uri: self.data.uri(item),
+                    uri: self.data.uri(entry),
                     found: Bytes::new(bytes.len() as u64),
                     indexed: Bytes::new(range.len),
                 });
@@ -248,63 +247,55 @@ impl Loader {
         Ok(whole)
     }
 
-    /// Steps this rank has in an epoch that begins at global `position`; `None` for a run without an order.
+    /// Steps of this rank in an epoch that begins at global `position`; `None` for a run without an order.
     pub fn steps(&self, position: u64) -> Result<Option<u64>, LoaderError> {
-        let Some(run) = &self.config.run else { return Ok(None) };
-        Ok(Some(run.steps(position)?))
+        Ok(self.config.run.as_ref().map(|run| run.steps(position)).transpose()?)
     }
 
-    /// Counters since the loader was made.
+    /// Counters since the loader was created.
     pub fn stats(&self) -> LoaderStats {
-        let (totals, ledger_lost) = self.shared.metrics.sums();
+        let (totals, ledger_failure) = self.shared.recorder.sums();
         LoaderStats {
             totals,
-            driver: lock(&self.shared.facts).clone(),
-            ready: self.shared.batches.ready(),
+            driver: lock(&self.shared.stats).clone(),
+            ready: self.shared.batches.len(),
             lent: self.shared.buffers.lent(),
-            elapsed: self.shared.metrics.now(),
-            ledger_lost,
+            elapsed: self.now(),
+            ledger_failure,
         }
     }
 
-    /// Stops everything within a bound. Idempotent, from any thread.
+    /// Stop everything within a time limit. Idempotent, from any thread.
     pub fn close(&self) {
         if self.process != std::process::id() {
-            // A forked child: the threads are not here, and their locks may be held for ever.
+            // A forked child has no threads, and their locks may be held forever.
             return;
         }
         self.shared.batches.close();
-        let Some(running) = self.lock_running().take() else { return };
+        let Some(running) = lock(&self.running).take() else { return };
         self.send(Command::Close);
-        // A driver that panicked has said so already.
+        // The panic of a driver was reported to the consumer already.
         let _ = running.driver.join();
-        // Nobody waits for a read any more.
         running.origin.close(Nanos::ZERO);
         if let Some(disk) = running.disk {
             disk.close(GRACE);
         }
-        self.cache.leave(running.member);
-        self.shared.metrics.close();
+        self.cache.leave(running.share);
+        self.shared.recorder.close();
     }
 
-    /// Adds a wait of the consumer to the metrics. A forked child adds nothing: a lock may be held forever there.
+    /// Add a wait of the consumer to the ledger; see [`Recorder::record_wait`].
     pub fn record_wait(&self, wait: &ConsumerWait) {
-        if self.same_process().is_ok() {
-            self.shared.metrics.add_wait(wait);
-        }
+        self.shared.recorder.record_wait(wait);
     }
 
     fn send(&self, command: Command) {
-        self.shared.inbox.put(command);
+        self.shared.commands.push(command);
         self.shared.waker.wake();
     }
 
-    fn same_process(&self) -> Result<(), LoaderError> {
+    fn check_process(&self) -> Result<(), LoaderError> {
         if self.process == std::process::id() { Ok(()) } else { Err(LoaderError::Forked) }
-    }
-
-    fn lock_running(&self) -> MutexGuard<'_, Option<Running>> {
-        lock(&self.running)
     }
 }
 

@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can go wrong with a loader as a whole. What goes wrong with one sample travels in its batch, as a
-//! [`crate::Fault`]: the consumer decides whether that ends the run.
+//! Errors of a loader. A fault of one sample is in its batch, as a [`crate::Fault`]: the consumer decides whether it
+//! ends the run.
 
 use std::sync::Arc;
 
 use foresee_units::{Bytes, SampleId};
 
-/// A loader that cannot be made, started or driven on.
+/// An error of a loader.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoaderError {
-    /// Settings that contradict themselves or the machine; all of them at once.
+    /// Invalid settings, all of them at once.
     #[error("{}", .faults.join("; "))]
     Config {
         /// One sentence each, with value and remedy.
         faults: Vec<String>,
     },
-    /// The system gives no more memory.
+    /// The system has no more memory.
     #[error("no memory for a batch buffer of {wanted}: {why}; use smaller batches or less `ram`")]
     NoMemory {
         /// Size of the mapping.
         wanted: Bytes,
-        /// The system's words.
+        /// The system's error.
         why: String,
     },
     /// The origin cannot be used.
@@ -33,26 +33,26 @@ pub enum LoaderError {
     /// The order cannot be drawn.
     #[error(transparent)]
     Order(#[from] foresee_data_order::OrderError),
-    /// The memory tier cannot be made.
-    #[error("the memory tier of {capacity} cannot be made: {why}; set a smaller `ram`")]
+    /// The memory tier cannot be created.
+    #[error("the memory tier of {capacity} cannot be created: {why}; set a smaller `ram`")]
     Ram {
         /// Its capacity.
         capacity: Bytes,
-        /// The system's words.
+        /// The system's error.
         why: String,
     },
-    /// A sample is not as it was when it was indexed.
+    /// A sample has changed since it was indexed.
     #[error(
         "sample {sample} ({uri}) has {found}, the index says {indexed}; index the data set again (foresee index --update)"
     )]
     Changed {
-        /// Which one.
+        /// The sample.
         sample: SampleId,
-        /// Its object.
+        /// The URI of its object.
         uri: String,
-        /// Bytes that the origin gave.
+        /// Bytes at the origin.
         found: Bytes,
-        /// Bytes that it had.
+        /// Bytes in the index.
         indexed: Bytes,
     },
     /// The run folder cannot be written.
@@ -60,32 +60,32 @@ pub enum LoaderError {
     RunFolder {
         /// The folder.
         path: String,
-        /// The system's words.
+        /// The system's error.
         why: String,
     },
     /// A thread cannot be started.
     #[error("a thread for the loader cannot be started: {why}; raise the limit on processes (ulimit -u)")]
     Thread {
-        /// The system's words.
+        /// The system's error.
         why: String,
     },
     /// `close` was called.
-    #[error("the loader is closed; make a new one")]
+    #[error("the loader is closed; create a new one")]
     Closed,
-    /// The time the caller gave has passed.
+    /// The time limit of the caller has passed.
     #[error(
-        "no batch within {waited_ms} ms{what}; the batch is still coming: call again, or look at the origin"
+        "no batch within {waited_ms} ms{what}; the batch is still being read: call again, or check the origin"
     )]
     Timeout {
-        /// What the caller gave.
+        /// The limit of the caller.
         waited_ms: u64,
-        /// What the driver waits for, if known, with a leading colon.
+        /// The awaited read, if known, with a leading colon.
         what: String,
     },
-    /// The driver had to stop; the same for everyone who asks.
+    /// The driver has stopped; every caller gets the same error.
     #[error(transparent)]
     Stopped(Arc<LoaderError>),
-    /// A defect of the loader itself.
+    /// A defect of the loader.
     #[error(
         "the loader's driver has failed: {why}; this is a defect of foresee, please report it with the run folder"
     )]
@@ -93,7 +93,7 @@ pub enum LoaderError {
         /// The panic's message.
         why: String,
     },
-    /// The process was forked and this is the child.
-    #[error("a loader does not survive a fork: make it in the child, or start workers with num_workers")]
+    /// This is a forked child process.
+    #[error("a loader does not survive a fork: create it in the child, or start workers with num_workers")]
     Forked,
 }

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Copies out of memory into one batch, shared by two threads.
+//! Copies from memory into one batch, shared by two threads.
 //!
-//! Where all samples are in memory, a loop without compute is as fast as bytes are copied. The consumer that waits for
-//! the batch therefore copies too: each thread takes the next copy, and the batch is complete when the last copy has
-//! ended.
+//! If all samples are in memory, copies limit the speed of a loop without compute, so a waiting consumer copies too.
+//! Each thread takes the next copy, and the batch is complete when the last copy has ended.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -12,41 +11,41 @@ use foresee_data_tier::RamPin;
 
 use crate::buffer::Buffer;
 
-/// Shorter samples are copied at once: to share them would cost more than it brings.
-pub(crate) const SHARED_FROM: usize = 16 << 10;
+/// Minimum length of shared copies: for shorter ones the overhead exceeds the gain.
+pub(crate) const SHARED_MIN_LEN: usize = 16 << 10;
 
-/// One batch's copies. Its pins keep the samples, its buffer keeps their places.
+/// The copies of one batch. It owns the pins of the samples and the buffer.
 #[derive(Debug)]
 pub(crate) struct Gather {
     buffer: Arc<Buffer>,
-    /// Samples, and where in the buffer each goes.
+    /// Samples and their offsets in the buffer.
     copies: Vec<(RamPin, usize)>,
     next: AtomicUsize,
     left: AtomicUsize,
 }
 
 impl Gather {
-    /// The copies into `buffer`, which has its memory.
+    /// Create the copies into `buffer`, which is mapped.
     ///
     /// # Safety
-    /// The places lie apart, and nobody else touches them until [`Gather::is_done`].
+    /// The destinations are disjoint, and nothing else accesses them until [`Gather::is_done`].
     pub(crate) unsafe fn new(buffer: Arc<Buffer>, copies: Vec<(RamPin, usize)>) -> Self {
         let left = AtomicUsize::new(copies.len());
         Self { buffer, copies, next: AtomicUsize::new(0), left }
     }
 
-    /// Copies until there is nothing left to begin. Whether this call ended the last copy: then the driver is told.
+    /// Copy until no copy is left to begin. Return whether this call ended the last copy: then the driver is woken.
     pub(crate) fn help(&self) -> bool {
         let mut ended_last = false;
-        while let Some((sample, place)) = self.copies.get(self.next.fetch_add(1, Ordering::Relaxed)) {
-            // SAFETY: no two calls get the same copy, and no two copies the same place.
-            unsafe { self.buffer.slice_mut(*place, sample.len()) }.copy_from_slice(sample);
+        while let Some((sample, offset)) = self.copies.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            // SAFETY: no two calls get the same copy, and destinations are disjoint.
+            unsafe { self.buffer.slice_mut(*offset, sample.len()) }.copy_from_slice(sample);
             ended_last = self.left.fetch_sub(1, Ordering::AcqRel) == 1;
         }
         ended_last
     }
 
-    /// Whether all bytes are in place, and visible to the caller.
+    /// Whether all bytes are copied, and visible to the caller.
     pub(crate) fn is_done(&self) -> bool {
         self.left.load(Ordering::Acquire) == 0
     }
@@ -82,9 +81,9 @@ mod tests {
         }
         for _ in 0..50 {
             let buffer = Arc::new(BufferPool::new(Bytes::new(1 << 20), Arc::default())).lend(100 * LEN);
-            buffer.take_memory().expect("memory");
+            buffer.ensure_mapped().expect("memory");
             let pins = keys.iter().enumerate().map(|(at, key)| (ram.pin(key).expect("held"), at * LEN));
-            // SAFETY: the places lie apart, and the threads below have ended before anyone looks.
+            // SAFETY: the destinations are disjoint, and the threads below have ended before the bytes are read.
             let gather = unsafe { Gather::new(Arc::clone(&buffer), pins.collect()) };
             assert!(!gather.is_done());
             let last = std::thread::scope(|scope| {

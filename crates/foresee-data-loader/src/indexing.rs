@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Building an index: list the origin, read the file headers that the layout needs, write the index file.
-//!
-//! This module translates between the origin and the index, which do not know each other. It is separate from the
-//! engine because it runs before training; the command line needs nothing else of this crate.
+//! Building an index before training: list the origin, read the file headers that the layout needs, write the file.
 
 mod named;
 
@@ -20,31 +17,31 @@ use foresee_data_tier::{ListProgress, OriginError, OriginOptions, Selection, Uri
 
 pub use named::{TableOptions, WindowOptions, build_table, build_windows};
 
-/// Heads of array files that are read at once.
+/// Maximum of concurrent reads of array headers.
 const HEADS: usize = 16;
 
-/// Why there is no index.
+/// Failure to build, open or save an index.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum IndexingError {
     /// The origin cannot be listed or read.
     #[error(transparent)]
     Origin(#[from] OriginError),
-    /// The listing does not make a data set, or the file is not an index.
+    /// The listing is not a data set, or the file is not an index.
     #[error(transparent)]
     Index(#[from] IndexError),
     /// Rows of a table name objects that cannot be read.
     #[error(
         "{rows} rows name objects that cannot be read: {shown}; restore them or correct the table, or pass \
-         allow_missing=True to keep these rows: to read one is a fault, which on_error= handles"
+         allow_missing=True to keep these rows: reading one is a fault, which on_error= handles"
     )]
     Absent {
-        /// How many rows.
+        /// Number of rows.
         rows: u64,
-        /// The first of them, each with its cause.
+        /// The first rows, each with its cause.
         shown: String,
     },
-    /// A file without a header whose type was not stated.
+    /// A file without a header, without a given type.
     #[error("{uri} has no header that states its type; pass dtype=, such as dtype=\"uint16\"")]
     NoDtype {
         /// The file.
@@ -55,18 +52,18 @@ pub enum IndexingError {
     File {
         /// The file.
         path: PathBuf,
-        /// The system's words.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// Lists `uri` and makes an index of it, in memory.
+/// List `uri`, and build its index in memory.
 ///
-/// `storage`: options of the origin, used and not kept. `keys`: objects of an origin that has no listing. `exclude`: what
-/// is left out. What cannot be read and is no sample is left out too. `or_flat`: a folder data set without a class folder is
-/// read as a flat one.
-/// `progress` is called from several threads; `cancel` ends the listing with [`OriginError::Cancelled`].
-#[expect(clippy::too_many_arguments, reason = "each is its own question to the listing")]
+/// `storage`: options of the origin, not saved. `keys`: objects of an origin without a listing. `exclude`: excluded
+/// objects. Unreadable objects that are no samples are excluded too. `or_flat`: a folder data set without a class
+/// folder becomes a flat one. `progress` is called from several threads; `cancel` ends the listing with
+/// [`OriginError::Cancelled`].
+#[expect(clippy::too_many_arguments, reason = "each is a separate option of the listing")]
 pub fn build_index(
     uri: &str,
     storage: Vec<(String, String)>,
@@ -95,6 +92,11 @@ pub fn build_index(
         builder.handle_listed(Listed { key: found.key, size: found.size, tag: found.tag })?;
     }
     read_heads(&mut builder, &place, &options)?;
+    finish(builder)
+}
+
+/// Write an index in memory, and open it.
+fn finish(builder: IndexBuilder) -> Result<(Index, Summary), IndexingError> {
     let plan = builder.finish()?;
     let mut bytes = Vec::new();
     plan.write(&mut bytes)?;
@@ -106,7 +108,7 @@ fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
 }
 
-/// Reads the heads that `builder` asks for, several at once.
+/// Read the headers that `builder` requests, several concurrently.
 fn read_heads(builder: &mut IndexBuilder, place: &Uri, options: &OriginOptions) -> Result<(), IndexingError> {
     loop {
         let wanted: Vec<_> = std::iter::from_fn(|| builder.poll_head()).take(HEADS).collect();
@@ -127,21 +129,21 @@ fn read_heads(builder: &mut IndexBuilder, place: &Uri, options: &OriginOptions) 
     }
 }
 
-/// Opens an index file by mapping it: ten million samples are there at once.
+/// Map an index file: ten million samples are available at once.
 pub fn open_index(path: &Path) -> Result<Index, IndexingError> {
     let fault = |source| IndexingError::File { path: path.to_owned(), source };
     let file = File::open(path).map_err(fault)?;
-    // SAFETY: an index file is never changed in place: `save_index` writes another and renames it over this one,
-    // so the mapped inode stays as it is. (Truncating it by hand while training runs ends the process.)
+    // SAFETY: an index file is never changed in place: `save_index` renames another file over it, so the mapped inode
+    // does not change. (Truncating it by hand during training ends the process.)
     let map = unsafe { memmap2::Mmap::map(&file) }.map_err(fault)?;
     Ok(Index::open_mapped(Arc::new(map))?)
 }
 
-/// Writes an index file: another file first, then a rename, so nobody ever sees half of one. The file that `index`
-/// itself is mapped from may be at `path`: it leaves the directory, and the mapping keeps it.
+/// Write an index file: a new file first, then a rename, so a partial file is never visible. `path` may be the file
+/// that `index` is mapped from: it leaves the directory, and the mapping keeps it alive.
 pub fn save_index(index: &Index, path: &Path) -> Result<(), IndexingError> {
     let fault = |source| IndexingError::File { path: path.to_owned(), source };
-    let (part, file) = part_of(path).map_err(fault)?;
+    let (part, file) = create_part(path).map_err(fault)?;
     let write = || {
         let mut out = &file;
         out.write_all(index.file())?;
@@ -149,14 +151,13 @@ pub fn save_index(index: &Index, path: &Path) -> Result<(), IndexingError> {
         std::fs::rename(&part, path)
     };
     write().map_err(|error| {
-        // The half-written file is of no use to anyone; the fault is what matters.
         let _ = std::fs::remove_file(&part);
         fault(error)
     })
 }
 
-/// A new file beside `path`. Never one that is there: it may be mapped, or another thread's.
-fn part_of(path: &Path) -> std::io::Result<(PathBuf, File)> {
+/// Create a new file next to `path`. An existing one may be mapped, or belong to another thread.
+fn create_part(path: &Path) -> std::io::Result<(PathBuf, File)> {
     let mut nth = 0_u32;
     loop {
         let mut name = path.file_name().unwrap_or_default().to_owned();
@@ -199,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn an_opened_index_is_saved_elsewhere_and_over_the_file_it_is_mapped_from() {
+    fn an_opened_index_is_saved_to_another_path_and_over_the_file_it_is_mapped_from() {
         let (data, dir) = (tempfile::tempdir().expect("a folder"), tempfile::tempdir().expect("a folder"));
         for id in 0..2000 {
             std::fs::write(data.path().join(format!("{id:04}")), [7; 3]).expect("a file");
@@ -209,16 +210,16 @@ mod tests {
         let (first, second) = (dir.path().join("first"), dir.path().join("second"));
         save_index(&built, &first).expect("saved");
         let mapped = open_index(&first).expect("an index");
-        save_index(&mapped, &second).expect("saved elsewhere");
-        std::fs::write(dir.path().join(format!("first.{}-0.part", std::process::id())), "another's")
+        save_index(&mapped, &second).expect("saved to another path");
+        std::fs::write(dir.path().join(format!("first.{}-0.part", std::process::id())), "of another thread")
             .expect("a file");
         save_index(&mapped, &first).expect("saved over its own file");
         mapped.verify().expect("the mapping is whole");
         for path in [&first, &second] {
             assert_eq!(std::fs::read(path).expect("a file"), built.file());
         }
-        assert_eq!(names(dir.path()).len(), 3, "nothing is left behind, and what was another's stays");
-        let nowhere = save_index(&mapped, &dir.path().join("none/x")).expect_err("no such folder");
-        assert!(nowhere.to_string().contains("none/x"), "{nowhere}");
+        assert_eq!(names(dir.path()).len(), 3, "no part of this save is left, and the other file stays");
+        let error = save_index(&mapped, &dir.path().join("none/x")).expect_err("no such folder");
+        assert!(error.to_string().contains("none/x"), "{error}");
     }
 }

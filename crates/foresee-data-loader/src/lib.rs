@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Follow the plan: fetch, stage, hand over a batch.
+//! The engine of one rank: it fetches samples as planned, stages them, and delivers batches.
 //!
-//! One rank's engine, with its threads, its staging buffer and its metrics. A sample passes the modules in this order:
-//! `orders` draws its place in the run, `driver` asks the planner where it comes from and moves it, `staging` lines up
-//! its batch, `batch_queue` gives the batch to the consumer, `buffer` takes the memory back. `indexing` lists a data set.
-//! Decisions that another rank or the simulator has to make alike are in `foresee-data-plan` and `foresee-data-fetch`.
+//! A sample passes the modules in this order: `orders` draws its position in the run, `driver` obtains its source from
+//! the planner and moves it, `staging` completes its batch, `batch_queue` delivers the batch to the consumer, and
+//! `buffer` reuses the memory. `indexing` lists a data set. Decisions that another rank or the simulator must make in
+//! the same way are in `foresee-data-plan` and `foresee-data-fetch`.
 
 mod batch;
 mod batch_queue;
@@ -17,7 +17,6 @@ mod engine;
 mod errors;
 mod gather;
 mod indexing;
-mod metrics;
 mod orders;
 mod reads;
 mod recorder;
@@ -29,13 +28,12 @@ pub use batch::{Batch, Fault};
 pub use cache::Cache;
 pub use config::LoaderOptions;
 pub use data_set::DataSet;
-pub use driver::DriverFacts;
+pub use driver::DriverStats;
 pub use engine::{Loader, LoaderStats, Next};
 pub use errors::LoaderError;
 pub use indexing::{
     IndexingError, TableOptions, WindowOptions, build_index, build_table, build_windows, open_index,
     save_index,
 };
-pub use metrics::ConsumerWait;
 pub use orders::EpochSamples;
-pub use recorder::Recorder;
+pub use recorder::{ConsumerWait, Recorder};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads in flight, by ticket and by sample: into which batch, what else waits for them, and which caches get a copy.
+//! Reads in flight, by ticket and by sample: their batch, further batches that wait for them, and the caches to fill.
 //!
-//! A sample is read once however many batches of the staging buffer want it: later ones wait for the first.
+//! A sample is read once for all batches of the staging buffer that want it: later ones wait for the first read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,20 +11,20 @@ use foresee_units::{Nanos, ReadOutcome, SampleId};
 
 use crate::buffer::Buffer;
 
-/// A place in a batch.
+/// The position of a sample in a staged batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Spot {
+pub(crate) struct BatchPosition {
     /// Number of the batch in the staging buffer.
     pub(crate) slot: u64,
-    /// Place in it.
-    pub(crate) place: usize,
+    /// Index in the batch.
+    pub(crate) index: usize,
 }
 
-/// A sample that a batch lacks: where its bytes go, and which tiers get a copy of them.
+/// A missing sample of a batch, and the destination of its bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Want {
+pub(crate) struct ReadTarget {
     pub(crate) sample: SampleId,
-    pub(crate) spot: Spot,
+    pub(crate) position: BatchPosition,
     /// Its span of the batch's memory.
     pub(crate) offset: usize,
     pub(crate) len: usize,
@@ -32,70 +32,67 @@ pub(crate) struct Want {
     pub(crate) fills: TierSet,
 }
 
-/// Who brings the bytes.
+/// The source of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum From {
+pub(crate) enum ReadSource {
     Disk,
     Origin,
 }
 
-/// How a read ended that another attempt is still filling memory for.
+/// The end of a read while another attempt still writes to the batch's memory.
 #[derive(Debug)]
-pub(crate) enum Overtaken {
+pub(crate) enum HedgeResult {
     Bytes(Vec<u8>),
-    /// No source has the sample; how often it was asked for, and for how long.
+    /// No source has the sample; with the number of tries and their time.
     Fault(ReadOutcome, u32, Nanos),
 }
 
 /// One read.
 #[derive(Debug)]
 pub(crate) struct Read {
-    pub(crate) sample: SampleId,
-    pub(crate) spot: Spot,
+    pub(crate) target: ReadTarget,
     pub(crate) buffer: Arc<Buffer>,
-    pub(crate) offset: usize,
-    pub(crate) len: usize,
-    pub(crate) from: From,
-    /// The tiers that get a copy.
-    pub(crate) fills: TierSet,
-    pub(crate) waiters: Vec<Spot>,
+    pub(crate) source: ReadSource,
+    /// Other positions of the sample.
+    pub(crate) waiters: Vec<BatchPosition>,
     /// Attempts begun.
     pub(crate) tries: u32,
-    /// Attempts under way.
+    /// Attempts in flight.
     pub(crate) active: u32,
-    /// Attempts that failed.
+    /// Failed attempts.
     pub(crate) failed: u32,
-    /// An attempt is filling the batch's own memory.
-    pub(crate) direct: bool,
-    /// How a hedge ended, while the attempt that it overtook may still touch the batch's memory.
-    pub(crate) overtaken_by: Option<Overtaken>,
-    /// What the last failed attempt said.
+    /// Whether an attempt writes to the batch's memory.
+    pub(crate) is_direct: bool,
+    /// The result of a hedge, while the attempt that it overtook may still write to the batch's memory.
+    pub(crate) hedge_result: Option<HedgeResult>,
+    /// The message of the last failed attempt.
     pub(crate) message: Option<Box<str>>,
 }
 
 impl Read {
-    /// One that nobody has been asked for yet.
-    pub(crate) const fn new(want: &Want, from: From, buffer: Arc<Buffer>) -> Self {
+    /// A read without attempts.
+    pub(crate) const fn new(target: ReadTarget, source: ReadSource, buffer: Arc<Buffer>) -> Self {
         Self {
-            sample: want.sample,
-            spot: want.spot,
+            target,
             buffer,
-            offset: want.offset,
-            len: want.len,
-            from,
-            fills: want.fills,
+            source,
             waiters: Vec::new(),
             tries: 0,
             active: 0,
             failed: 0,
-            direct: false,
-            overtaken_by: None,
+            is_direct: false,
+            hedge_result: None,
             message: None,
         }
     }
+
+    /// All positions that wait for it.
+    pub(crate) fn positions(&self) -> impl Iterator<Item = BatchPosition> {
+        std::iter::once(self.target.position).chain(self.waiters.iter().copied())
+    }
 }
 
-/// The table.
+/// All reads in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
     by_ticket: HashMap<u64, Read>,
@@ -107,7 +104,7 @@ impl Reads {
     pub(crate) fn begin(&mut self, read: Read) -> u64 {
         let ticket = self.next;
         self.next += 1;
-        self.by_sample.insert(read.sample, ticket);
+        self.by_sample.insert(read.target.sample, ticket);
         self.by_ticket.insert(ticket, read);
         ticket
     }
@@ -117,7 +114,7 @@ impl Reads {
     }
 
     pub(crate) fn of_sample(&mut self, sample: SampleId) -> Option<&mut Read> {
-        // Nearly every sample of a warm epoch comes from memory, with nothing under way at all.
+        // Nearly every sample of a warm epoch comes from memory, without any read in flight.
         if self.by_sample.is_empty() {
             return None;
         }
@@ -126,30 +123,26 @@ impl Reads {
 
     pub(crate) fn end(&mut self, ticket: u64) -> Option<Read> {
         let read = self.by_ticket.remove(&ticket)?;
-        self.by_sample.remove(&read.sample);
+        self.by_sample.remove(&read.target.sample);
         Some(read)
     }
 
-    /// The earliest place of batch `slot` that still waits, with its ticket.
+    /// The read of the first missing sample of batch `slot`, with its ticket.
     pub(crate) fn first_missing(&self, slot: u64) -> Option<(u64, &Read)> {
-        let place = |read: &Read| {
-            let spots = std::iter::once(read.spot).chain(read.waiters.iter().copied());
-            spots.filter(|spot| spot.slot == slot).map(|spot| spot.place).min()
+        let index = |read: &Read| {
+            read.positions().filter(|position| position.slot == slot).map(|position| position.index).min()
         };
         self.by_ticket
             .iter()
-            .filter_map(|(&ticket, read)| Some((place(read)?, ticket, read)))
-            .min_by_key(|&(place, ticket, _)| (place, ticket))
+            .filter_map(|(&ticket, read)| Some((index(read)?, ticket, read)))
+            .min_by_key(|&(index, ticket, _)| (index, ticket))
             .map(|(_, ticket, read)| (ticket, read))
     }
 
     /// Tickets of all reads that batch `slot` waits for.
-    pub(crate) fn for_slot(&self, slot: u64) -> Vec<u64> {
-        self.by_ticket
-            .iter()
-            .filter(|(_, read)| read.spot.slot == slot || read.waiters.iter().any(|spot| spot.slot == slot))
-            .map(|(&ticket, _)| ticket)
-            .collect()
+    pub(crate) fn of_slot(&self, slot: u64) -> Vec<u64> {
+        let waits = |read: &Read| read.positions().any(|position| position.slot == slot);
+        self.by_ticket.iter().filter(|(_, read)| waits(read)).map(|(&ticket, _)| ticket).collect()
     }
 
     pub(crate) fn tickets(&self) -> Vec<u64> {

@@ -1,60 +1,132 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The clock and the ledger of a loader without an engine.
+//! The clock, the sums and the ledger file of one training loop.
 //!
-//! Samples that Python makes itself are not read here, but the training loop waits for them all the same. Its waits
-//! have the same clock, the same sums and the same ledger file as those of an engine.
+//! Every engine has one. A loader whose samples Python makes has no engine, but its waits are recorded all the same.
 
 use std::path::Path;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
-use foresee_ledger::Totals;
-use foresee_units::{Nanos, Rank};
+use foresee_ledger::{Cause, Entry, Op, Subject, Totals, divide_wait};
+use foresee_ledger_file::{LedgerFile, LedgerFileError};
+use foresee_units::{Bytes, Epoch, Nanos, Rank, ReadOutcome, Source, Step};
 
 use crate::errors::LoaderError;
-use crate::metrics::{ConsumerWait, Metrics};
+
+/// One complete wait of the consumer; times on the loader's clock.
+#[derive(Clone, Debug)]
+pub struct ConsumerWait {
+    /// The epoch of the batch.
+    pub epoch: Epoch,
+    /// The step of the batch.
+    pub step: Step,
+    /// Samples of the batch; 0 if the wait ended without one.
+    pub samples: u32,
+    /// When the batch was requested.
+    pub start: Nanos,
+    /// When it was available.
+    pub end: Nanos,
+    /// The stages that it was in, each with its start; see [`divide_wait`].
+    pub stages: Vec<(Cause, Nanos)>,
+}
 
 /// Clock, waits and ledger of one training loop.
 #[derive(Debug)]
 pub struct Recorder {
-    metrics: Metrics,
-    /// The process that made it.
+    began: Instant,
+    rank: Rank,
+    totals: Mutex<Totals>,
+    file: OnceLock<LedgerFile>,
+    /// The process that created it.
     process: u32,
 }
 
 impl Recorder {
-    /// A recorder of `rank`. No file yet.
+    /// Create a recorder of `rank`, without a file.
     pub fn new(rank: Rank) -> Self {
-        Self { metrics: Metrics::new(rank), process: std::process::id() }
+        let process = std::process::id();
+        Self { began: Instant::now(), rank, totals: Mutex::default(), file: OnceLock::new(), process }
     }
 
-    /// Writes `<run_dir>/ledger/rank-K.arrow` from now on. Once.
+    /// Write entries to `<run_dir>/ledger/rank-K.arrow` from now on. Only once.
     ///
     /// # Errors
-    /// [`LoaderError::RunFolder`] where the ledger cannot be created.
+    /// [`LoaderError::RunFolder`] if the ledger cannot be created.
     pub fn write_to(&self, run_dir: &Path) -> Result<(), LoaderError> {
-        self.metrics.write_to(run_dir)
+        let file = LedgerFile::create(run_dir, self.rank).map_err(|why| match why {
+            LedgerFileError::RunFolder { path, why } => {
+                LoaderError::RunFolder { path: path.display().to_string(), why }
+            }
+            other => LoaderError::Thread { why: other.to_string() },
+        })?;
+        self.file.set(file).expect("a loader writes one ledger");
+        Ok(())
     }
 
-    /// Time since the recorder was made.
+    /// Time since the recorder was created.
     pub fn now(&self) -> Nanos {
-        self.metrics.now()
+        self.began.elapsed().into()
     }
 
-    /// See [`crate::Loader::record_wait`].
+    pub(crate) const fn rank(&self) -> Rank {
+        self.rank
+    }
+
+    pub(crate) fn add(&self, entry: Entry) {
+        self.totals().add(&entry);
+        if let Some(file) = self.file.get() {
+            file.add(entry);
+        }
+    }
+
+    /// Add a wait of the consumer: one entry per cause, back to back, the last one with the samples. A forked child
+    /// adds nothing, because a lock may be held forever there.
     pub fn record_wait(&self, wait: &ConsumerWait) {
-        if self.process == std::process::id() {
-            self.metrics.add_wait(wait);
+        if self.process != std::process::id() {
+            return;
+        }
+        let parts = divide_wait(wait.start, wait.end, &wait.stages);
+        let mut start = wait.start;
+        for (left, &(cause, duration)) in (0..parts.len()).rev().zip(&parts) {
+            self.add(Entry {
+                start,
+                duration,
+                rank: self.rank,
+                epoch: wait.epoch,
+                step: wait.step,
+                subject: Subject::Batch,
+                op: Op::Wait,
+                source: match cause {
+                    Cause::OriginQueue | Cause::OriginRead | Cause::OriginRetry => Source::Origin,
+                    Cause::Disk => Source::Disk,
+                    Cause::Peer => Source::Peer,
+                    _ => Source::None,
+                },
+                cause: Some(cause),
+                bytes: Bytes::ZERO,
+                samples: if left == 0 { wait.samples } else { 0 },
+                attempt: 1,
+                outcome: ReadOutcome::Ok,
+            });
+            start += duration;
         }
     }
 
-    /// Sums over all waits, and why the ledger was given up, if it was.
+    /// The sums over all entries, and the reason if the ledger was abandoned.
     pub fn sums(&self) -> (Totals, Option<String>) {
-        self.metrics.sums()
+        (self.totals().clone(), self.file.get().and_then(LedgerFile::failure))
     }
 
-    /// Ends the ledger file. Idempotent.
+    /// End the ledger file. A second call, and a call in a forked child, has no effect.
     pub fn close(&self) {
-        if self.process == std::process::id() {
-            self.metrics.close();
+        if let Some(file) = self.file.get()
+            && self.process == std::process::id()
+        {
+            file.close();
         }
+    }
+
+    fn totals(&self) -> MutexGuard<'_, Totals> {
+        self.totals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

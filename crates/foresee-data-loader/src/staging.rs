@@ -1,122 +1,119 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The staging line: batches on their way to the consumer, in its order.
+//! The staging buffer: batches in the consumer's order, until they are complete.
 //!
-//! Space is reserved when a batch is opened, so reads may end in any order and nothing fragments. The limit is in bytes,
-//! and it is the only backpressure. It counts batches that are ready but not taken, and those that the consumer still
-//! holds, up to half of the limit: a consumer that never drops its batches does not stop the loader.
+//! Capacity is reserved when a batch is opened, so reads may end in any order and nothing fragments. The limit is in
+//! bytes, and it is the only backpressure. It includes batches that are ready but not taken, and those that the
+//! consumer still holds, up to half of the limit: a consumer that never drops its batches does not stop the loader.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use foresee_units::{Bytes, Epoch, SampleId, Step};
+use foresee_units::{Bytes, Epoch, SampleId};
 
-use crate::batch::{Batch, Fault};
+use crate::batch::Batch;
 use crate::batch_queue::QueueEntry;
 use crate::buffer::Buffer;
 
-/// Batches of few bytes or none, and ends of epochs, take no capacity that counts, but a page of memory: they are bounded
-/// by number.
+/// Maximum number of slots: batches of few bytes and ends of epochs use almost no capacity, but a page of memory.
 const SLOTS_MAX: usize = 1 << 12;
 
-/// Batches held by the consumer that are remembered: the latest ones.
+/// Maximum number of batches held by the consumer that are tracked: the latest ones.
 const HELD_MAX: usize = 64;
 
-/// Bytes on their way when all samples lie in memory: less than a common last-level cache.
-const NEAR_LIMIT: Bytes = Bytes::new(8 << 20);
+/// Maximum of staged bytes if all samples are in memory: less than a common last-level cache.
+const IN_MEMORY_LIMIT: Bytes = Bytes::new(8 << 20);
 
-/// A batch that is not complete yet.
+/// A batch that is not complete.
 #[derive(Debug)]
 pub(crate) struct Stage {
-    pub(crate) epoch: Epoch,
-    pub(crate) step: Step,
-    pub(crate) start: u64,
-    pub(crate) last: bool,
-    pub(crate) samples: Vec<SampleId>,
-    /// Entries of the samples, as many of each: what is read and planned.
-    pub(crate) ids: Vec<SampleId>,
-    /// One per sample.
-    pub(crate) labels: Vec<i64>,
-    /// One per entry, and the end.
-    pub(crate) offsets: Vec<u64>,
-    pub(crate) buffer: Arc<Buffer>,
-    /// By entry.
-    pub(crate) faults: Vec<Fault>,
-    /// Samples whose source has been decided.
+    /// Its `offsets` and `faults` are by entry until it is complete.
+    pub(crate) batch: Batch,
+    /// Entries of the samples, equally many of each: the units that are planned and read.
+    pub(crate) entries: Vec<SampleId>,
+    /// Entries with a source.
     pub(crate) planned: usize,
-    /// Of these, how many have no bytes yet.
+    /// Those of them without bytes.
     pub(crate) pending: usize,
 }
 
 impl Stage {
-    /// Where a sample's bytes go.
-    pub(crate) fn span(&self, place: usize) -> (usize, usize) {
-        let at =
-            |index: usize| usize::try_from(self.offsets[index]).expect("a buffer fits the address space");
-        (at(place), at(place + 1) - at(place))
+    /// Offset and length of an entry in the batch's memory.
+    pub(crate) fn span(&self, index: usize) -> (usize, usize) {
+        let at = |index: usize| {
+            usize::try_from(self.batch.offsets[index]).expect("a buffer fits the address space")
+        };
+        (at(index), at(index + 1) - at(index))
     }
 
-    pub(crate) fn bytes(&self) -> Bytes {
-        Bytes::new(*self.offsets.last().expect("offsets end with the length"))
+    pub(crate) fn is_planned(&self) -> bool {
+        self.planned == self.entries.len()
     }
 
-    fn complete(&self) -> bool {
-        self.planned == self.ids.len() && self.pending == 0
+    fn bytes(&self) -> Bytes {
+        Bytes::new(*self.batch.offsets.last().expect("offsets end with the length"))
     }
 
-    fn into_batch(mut self) -> Batch {
-        self.faults.sort_by_key(|fault| fault.place);
-        let parts = self.ids.len().checked_div(self.samples.len()).unwrap_or(1);
+    fn into_batch(self) -> Batch {
+        let Self { mut batch, entries, .. } = self;
+        batch.faults.sort_by_key(|fault| fault.index);
+        let parts = entries.len().checked_div(batch.ids.len()).unwrap_or(1);
         if parts > 1 {
-            // A sample is one range of bytes to whoever gets it, and has one fault: that of its first entry.
-            self.offsets = self.offsets.into_iter().step_by(parts).collect();
-            for fault in &mut self.faults {
-                fault.place /= parts;
+            // For the consumer a sample is one range of bytes with at most one fault: that of its first entry.
+            batch.offsets = batch.offsets.into_iter().step_by(parts).collect();
+            for fault in &mut batch.faults {
+                fault.index /= parts;
             }
-            self.faults.dedup_by_key(|fault| fault.place);
+            batch.faults.dedup_by_key(|fault| fault.index);
         }
-        Batch {
-            epoch: self.epoch,
-            step: self.step,
-            start: self.start,
-            last: self.last,
-            ids: self.samples,
-            labels: self.labels,
-            offsets: self.offsets,
-            faults: self.faults,
-            turns: Vec::new(),
-            buffer: self.buffer,
+        batch
+    }
+}
+
+/// An element of the staging buffer.
+#[derive(Debug)]
+pub(crate) enum Slot {
+    Batch(Stage),
+    EpochEnd(Epoch),
+}
+
+impl Slot {
+    pub(crate) fn bytes(&self) -> Bytes {
+        match self {
+            Self::Batch(stage) => stage.bytes(),
+            Self::EpochEnd(_) => Bytes::ZERO,
+        }
+    }
+
+    fn is_complete(&self) -> bool {
+        match self {
+            Self::Batch(stage) => stage.is_planned() && stage.pending == 0,
+            Self::EpochEnd(_) => true,
         }
     }
 }
 
-#[derive(Debug)]
-enum Slot {
-    Batch(Stage),
-    End(Epoch),
-}
-
-/// A batch that has left the line.
+/// A batch, or the end of an epoch, that was delivered.
 #[derive(Debug, Default)]
-struct Lent {
+struct Delivered {
     bytes: Bytes,
-    /// Whether anybody has it still; an epoch's end nobody has.
+    /// Alive while the batch has an owner.
     memory: Weak<Buffer>,
 }
 
-/// The line of batches.
+/// The slots between the planner and the consumer.
 #[derive(Debug)]
 pub(crate) struct Staging {
     slots: VecDeque<Slot>,
-    /// Number of the first slot; slots are numbered through the loader's whole life.
+    /// Number of the first slot; numbers continue for the loader's lifetime.
     first: u64,
     limit: Bytes,
-    /// Bytes in `slots` and in `handed`.
+    /// Bytes in `slots` and in `ready`.
     used: Bytes,
-    /// What was handed over and is not known to be taken.
-    handed: VecDeque<Lent>,
-    /// Batches that the consumer took; it may have given some back.
-    held: VecDeque<Lent>,
-    /// Capacity that copies on their way to the disk tier have borrowed.
+    /// Delivered to the queue and not known to be taken.
+    ready: VecDeque<Delivered>,
+    /// Batches that the consumer took; it may have dropped some.
+    held: VecDeque<Delivered>,
+    /// Capacity that copies for the disk tier have borrowed.
     borrowed: Bytes,
     taken: u64,
 }
@@ -128,25 +125,27 @@ impl Staging {
             first: 0,
             limit,
             used: Bytes::ZERO,
-            handed: VecDeque::new(),
+            ready: VecDeque::new(),
             held: VecDeque::new(),
             borrowed: Bytes::ZERO,
             taken: 0,
         }
     }
 
-    /// Whether a batch of `bytes`, or an epoch's end, may be opened now. One always may.
+    /// Whether a slot of `bytes` may be opened now. One slot is always allowed.
     ///
-    /// `near`: nothing has to be fetched from afar, so there is no latency to hide. Then a few batches are enough, one if
-    /// they are large, and their memory, used again and again, stays in the processor's caches.
-    pub(crate) fn has_capacity(&mut self, bytes: Bytes, near: bool) -> bool {
-        let slots = self.slots.len() + self.handed.len();
-        let (taken, limit) =
-            if near { (self.used, self.limit.min(NEAR_LIMIT)) } else { (self.used_capacity(), self.limit) };
-        slots < SLOTS_MAX && (self.used == Bytes::ZERO || taken.saturating_add(bytes) <= limit)
+    /// `in_memory`: all samples are in memory, so there is no latency to hide. Then a few batches suffice, one if they
+    /// are large, and their reused memory stays in the processor's caches.
+    pub(crate) fn has_capacity(&mut self, bytes: Bytes, in_memory: bool) -> bool {
+        let (used, limit) = if in_memory {
+            (self.used, self.limit.min(IN_MEMORY_LIMIT))
+        } else {
+            (self.used_capacity(), self.limit)
+        };
+        self.depth().0 < SLOTS_MAX && (self.used == Bytes::ZERO || used.saturating_add(bytes) <= limit)
     }
 
-    /// Lends idle capacity, `bytes` in all from now on; `false` where there is not so much.
+    /// Lend idle capacity, `bytes` in total from now on; `false` if it does not suffice.
     pub(crate) fn borrow_capacity(&mut self, bytes: Bytes) -> bool {
         let others = self.used_capacity().saturating_sub(self.borrowed);
         let fits = bytes <= self.borrowed || others.saturating_add(bytes) <= self.limit;
@@ -157,23 +156,15 @@ impl Staging {
     }
 
     fn used_capacity(&mut self) -> Bytes {
-        self.used.saturating_add(self.held_bytes()).saturating_add(self.borrowed)
+        self.held.retain(|batch| batch.memory.strong_count() > 0);
+        let held: Bytes = self.held.iter().map(|batch| batch.bytes).sum();
+        let held = held.min(Bytes::new(self.limit.get() / 2));
+        self.used.saturating_add(held).saturating_add(self.borrowed)
     }
 
-    /// Bytes that the consumer has taken and not given back, as far as they count.
-    fn held_bytes(&mut self) -> Bytes {
-        self.held.retain(|lent| lent.memory.strong_count() > 0);
-        let bytes: Bytes = self.held.iter().map(|lent| lent.bytes).sum();
-        bytes.min(Bytes::new(self.limit.get() / 2))
-    }
-
-    pub(crate) fn open(&mut self, stage: Stage) {
-        self.used += stage.bytes();
-        self.slots.push_back(Slot::Batch(stage));
-    }
-
-    pub(crate) fn end_epoch(&mut self, epoch: Epoch) {
-        self.slots.push_back(Slot::End(epoch));
+    pub(crate) fn open(&mut self, slot: Slot) {
+        self.used += slot.bytes();
+        self.slots.push_back(slot);
     }
 
     /// Number of the slot that was opened last.
@@ -181,24 +172,24 @@ impl Staging {
         self.first + self.slots.len() as u64 - 1
     }
 
-    /// The batch that is still being planned, if any: always the last one.
+    /// The batch that is being planned, if any: always the last one.
     pub(crate) fn planning(&mut self) -> Option<&mut Stage> {
         match self.slots.back_mut() {
-            Some(Slot::Batch(stage)) if stage.planned < stage.ids.len() => Some(stage),
+            Some(Slot::Batch(stage)) if !stage.is_planned() => Some(stage),
             _ => None,
         }
     }
 
-    /// A batch by number; `None` once it has left the line.
+    /// A batch by number; `None` after its delivery.
     pub(crate) fn get(&mut self, number: u64) -> Option<&mut Stage> {
-        let place = usize::try_from(number.checked_sub(self.first)?).ok()?;
-        match self.slots.get_mut(place)? {
+        let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        match self.slots.get_mut(index)? {
             Slot::Batch(stage) => Some(stage),
-            Slot::End(_) => None,
+            Slot::EpochEnd(_) => None,
         }
     }
 
-    /// The batch that the consumer gets next, with its number.
+    /// The next batch of the consumer, with its number.
     pub(crate) fn head(&mut self) -> Option<(u64, &mut Stage)> {
         match self.slots.front_mut() {
             Some(Slot::Batch(stage)) => Some((self.first, stage)),
@@ -206,62 +197,56 @@ impl Staging {
         }
     }
 
-    /// Takes out whatever is complete, in order.
+    /// Move all complete slots to `ready`, in order.
     pub(crate) fn take_ready(&mut self, ready: &mut Vec<QueueEntry>) {
-        loop {
-            match self.slots.front() {
-                Some(Slot::Batch(stage)) if stage.complete() => {}
-                Some(Slot::End(_)) => {}
-                _ => return,
-            }
+        while self.slots.front().is_some_and(Slot::is_complete)
+            && let Some(slot) = self.slots.pop_front()
+        {
             self.first += 1;
-            match self.slots.pop_front() {
-                Some(Slot::Batch(stage)) => {
-                    self.handed
-                        .push_back(Lent { bytes: stage.bytes(), memory: Arc::downgrade(&stage.buffer) });
-                    ready.push(QueueEntry::Batch(stage.into_batch()));
+            let (delivered, entry) = match slot {
+                Slot::Batch(stage) => {
+                    let memory = Arc::downgrade(&stage.batch.buffer);
+                    (Delivered { bytes: stage.bytes(), memory }, QueueEntry::Batch(stage.into_batch()))
                 }
-                Some(Slot::End(epoch)) => {
-                    self.handed.push_back(Lent::default());
-                    ready.push(QueueEntry::End(epoch));
-                }
-                None => return,
-            }
+                Slot::EpochEnd(epoch) => (Delivered::default(), QueueEntry::EpochEnd(epoch)),
+            };
+            self.ready.push_back(delivered);
+            ready.push(entry);
         }
     }
 
-    /// Follows the number of entries taken since the generation began.
+    /// Update the number of entries taken since the generation began.
     pub(crate) fn note_taken(&mut self, taken: u64) {
         while self.taken < taken {
             self.taken += 1;
-            let lent = self.handed.pop_front().unwrap_or_default();
-            self.used -= lent.bytes;
+            let delivered = self.ready.pop_front().unwrap_or_default();
+            self.used -= delivered.bytes;
             if self.held.len() == HELD_MAX {
                 self.held.pop_front();
             }
-            self.held.push_back(lent);
+            self.held.push_back(delivered);
         }
     }
 
     /// The slot that the consumer takes next.
     pub(crate) fn next(&self) -> u64 {
-        self.first.saturating_sub(self.handed.len() as u64)
+        self.first.saturating_sub(self.ready.len() as u64)
     }
 
     pub(crate) fn is_empty(&self) -> bool {
         self.slots.is_empty()
     }
 
-    /// Slots and bytes on their way, ready ones included.
+    /// Number of slots and their bytes, including ready ones.
     pub(crate) fn depth(&self) -> (usize, Bytes) {
-        (self.slots.len() + self.handed.len(), self.used)
+        (self.slots.len() + self.ready.len(), self.used)
     }
 
-    /// Discards everything: the consumer began an epoch elsewhere.
+    /// Discard everything, after a seek of the consumer.
     pub(crate) fn clear(&mut self) {
         self.first += self.slots.len() as u64;
         self.slots.clear();
-        self.handed.clear();
+        self.ready.clear();
         self.used = Bytes::ZERO;
         self.taken = 0;
     }
@@ -269,6 +254,8 @@ impl Staging {
 
 #[cfg(test)]
 mod tests {
+    use foresee_units::Step;
+
     use super::*;
     use crate::buffer::BufferPool;
 
@@ -276,20 +263,19 @@ mod tests {
 
     fn open(staging: &mut Staging, pool: &Arc<BufferPool>) -> Arc<Buffer> {
         let buffer = pool.lend(BATCH);
-        staging.open(Stage {
+        let batch = Batch {
             epoch: Epoch(0),
             step: Step(0),
             start: 0,
             last: false,
-            samples: vec![SampleId(0)],
             ids: vec![SampleId(0)],
             labels: vec![-1],
             offsets: vec![0, BATCH as u64],
-            buffer: Arc::clone(&buffer),
             faults: Vec::new(),
-            planned: 1,
-            pending: 0,
-        });
+            stages: Vec::new(),
+            buffer: Arc::clone(&buffer),
+        };
+        staging.open(Slot::Batch(Stage { batch, entries: vec![SampleId(0)], planned: 1, pending: 0 }));
         buffer
     }
 
@@ -299,25 +285,25 @@ mod tests {
         let pool = Arc::new(BufferPool::new(Bytes::new(1 << 20), Arc::default()));
         let mut staging = Staging::new(Bytes::new(4 * BATCH as u64));
         let mut held: Vec<_> = (0..4).map(|_| open(&mut staging, &pool)).collect();
-        assert!(!staging.has_capacity(batch, false), "four batches are on their way");
+        assert!(!staging.has_capacity(batch, false), "four batches are staged");
         let mut ready = Vec::new();
         staging.take_ready(&mut ready);
         staging.note_taken(3);
         ready.clear();
-        assert!(staging.has_capacity(batch, false), "three that it holds count as two");
+        assert!(staging.has_capacity(batch, false), "three held batches count as two");
         held.push(open(&mut staging, &pool));
         assert!(!staging.has_capacity(batch, false));
         held.drain(..2);
-        assert!(staging.has_capacity(batch, false), "it has given two back");
+        assert!(staging.has_capacity(batch, false), "two were dropped");
     }
 
     #[test]
-    fn idle_capacity_can_be_borrowed_and_is_missing_until_it_is_given_back() {
+    fn idle_capacity_can_be_borrowed_and_is_unavailable_until_it_is_returned() {
         let batch = Bytes::new(BATCH as u64);
         let pool = Arc::new(BufferPool::new(Bytes::new(1 << 20), Arc::default()));
         let mut staging = Staging::new(batch + batch);
         let _held = open(&mut staging, &pool);
-        assert!(!staging.borrow_capacity(batch + batch), "one batch is on its way");
+        assert!(!staging.borrow_capacity(batch + batch), "one batch is staged");
         assert!(staging.borrow_capacity(batch));
         assert!(!staging.has_capacity(batch, false));
         assert!(staging.borrow_capacity(Bytes::ZERO));

@@ -1,79 +1,74 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Causes of the consumer's present wait, as the driver names them one after another.
+//! Causes of the consumer's present wait, as the driver reports them one after another.
 //!
-//! Pure: the moment is an argument. The first cause reaches back to the beginning of the wait, because the driver looks
-//! only once the consumer waits.
+//! The first cause covers the wait from its beginning, because the driver reports only once the consumer waits.
 
 use foresee_ledger::Cause;
 use foresee_units::Nanos;
 
-/// Which causes a wait has had so far, and since when each.
+/// The causes of a wait so far, each with its start.
 #[derive(Debug, Default)]
 pub(crate) struct WaitCauses {
-    /// When the wait began; `None`: the consumer does not wait.
+    /// When the wait began; `None` while the consumer does not wait.
     began: Option<Nanos>,
-    turns: Vec<Turn>,
+    stages: Vec<WaitStage>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Turn {
+struct WaitStage {
     cause: Cause,
-    /// Number of the read that is waited for.
+    /// Number of the awaited read.
     read: Option<u64>,
     since: Nanos,
 }
 
 impl WaitCauses {
-    /// The consumer begins to wait, unless it waits already.
+    /// Begin a wait, unless one is in progress.
     pub(crate) fn begin(&mut self, now: Nanos) {
         self.began.get_or_insert(now);
     }
 
-    /// The loader was opened first, from `since` on.
+    /// Begin a wait that opens the loader first, from `since` on.
     pub(crate) fn begin_opening(&mut self, since: Nanos) {
         self.began = Some(since);
-        self.turns.push(Turn { cause: Cause::Plan, read: None, since });
+        self.stages.push(WaitStage { cause: Cause::Plan, read: None, since });
     }
 
-    /// What is waited for now. An attempt that turns out to have failed was no reading: its time belongs to the retry.
+    /// Set the present cause. The time of a failed attempt belongs to the retry.
     pub(crate) fn set(&mut self, cause: Cause, read: Option<u64>, now: Nanos) {
         let Some(began) = self.began else { return };
-        let Some(last) = self.turns.last_mut() else {
-            return self.turns.push(Turn { cause, read, since: began });
+        let Some(last) = self.stages.last_mut() else {
+            return self.stages.push(WaitStage { cause, read, since: began });
         };
         if last.read == read && last.cause == Cause::OriginRead && cause == Cause::OriginRetry {
             last.cause = cause;
         } else if (last.cause, last.read) != (cause, read) {
-            self.turns.push(Turn { cause, read, since: now });
+            self.stages.push(WaitStage { cause, read, since: now });
         }
     }
 
-    /// The causes so far, none of them twice in a row. Empty where there was no wait.
-    pub(crate) fn turns(&self) -> Vec<(Cause, Nanos)> {
+    /// The causes so far, none of them twice in a row; empty without a wait.
+    pub(crate) fn stages(&self) -> Vec<(Cause, Nanos)> {
         let Some(began) = self.began else { return Vec::new() };
-        let mut turns: Vec<(Cause, Nanos)> = Vec::new();
-        for turn in &self.turns {
-            if turns.last().is_none_or(|(cause, _)| *cause != turn.cause) {
-                turns.push((turn.cause, turn.since));
-            }
+        let mut stages: Vec<_> = self.stages.iter().map(|stage| (stage.cause, stage.since)).collect();
+        stages.dedup_by_key(|(cause, _)| *cause);
+        if stages.is_empty() {
+            stages.push((Cause::Copy, began));
         }
-        if turns.is_empty() {
-            turns.push((Cause::Copy, began));
-        }
-        turns
+        stages
     }
 
-    /// The wait is over: its causes.
+    /// End the wait, and return its causes.
     pub(crate) fn end(&mut self) -> Vec<(Cause, Nanos)> {
-        let turns = self.turns();
+        let stages = self.stages();
         self.clear();
-        turns
+        stages
     }
 
-    /// The consumer has moved elsewhere.
+    /// Forget the wait.
     pub(crate) fn clear(&mut self) {
         self.began = None;
-        self.turns.clear();
+        self.stages.clear();
     }
 }
 
@@ -98,10 +93,10 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_ends_before_the_driver_looks_is_for_copies() {
+    fn a_wait_that_ends_before_the_driver_reports_is_for_copies() {
         let mut causes = WaitCauses::default();
         causes.set(Cause::Plan, None, at(1));
-        assert!(causes.turns().is_empty(), "nobody waits");
+        assert!(causes.stages().is_empty(), "the consumer does not wait");
         causes.begin(at(2));
         assert_eq!(causes.end(), [(Cause::Copy, at(2))]);
     }
@@ -114,7 +109,7 @@ mod tests {
         causes.set(Cause::OriginRead, Some(2), at(5));
         causes.set(Cause::OriginRetry, Some(2), at(30));
         causes.set(Cause::OriginRetry, Some(2), at(40));
-        assert_eq!(causes.turns(), [(Cause::OriginRead, at(0)), (Cause::OriginRetry, at(5))]);
+        assert_eq!(causes.stages(), [(Cause::OriginRead, at(0)), (Cause::OriginRetry, at(5))]);
         causes.set(Cause::OriginRead, Some(3), at(50));
         assert_eq!(causes.end().len(), 3);
     }

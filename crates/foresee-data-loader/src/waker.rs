@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Wakes the driver's thread: from tiers, from the consumer, from `close`, or at a moment that comes.
+//! Wakes the driver's thread.
 //!
-//! A wake-up that comes while the thread is awake is remembered, so none is lost between a check and a sleep.
+//! A wake-up while the thread is awake is stored, so none is lost between a check and a sleep.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -21,16 +21,11 @@ impl Waker {
         }
     }
 
-    /// Sleeps until woken, or until `limit` has passed; `None` sleeps as long as it takes.
-    pub(crate) fn wait(&self, limit: Option<Duration>) {
+    /// Sleep until woken, or for at most `limit`.
+    pub(crate) fn wait(&self, limit: Duration) {
         let mut is_woken = self.is_woken.lock().unwrap_or_else(PoisonError::into_inner);
         if !*is_woken {
-            is_woken = match limit {
-                Some(limit) => {
-                    self.woken.wait_timeout(is_woken, limit).unwrap_or_else(PoisonError::into_inner).0
-                }
-                None => self.woken.wait(is_woken).unwrap_or_else(PoisonError::into_inner),
-            };
+            is_woken = self.woken.wait_timeout(is_woken, limit).unwrap_or_else(PoisonError::into_inner).0;
         }
         *is_woken = false;
     }
@@ -38,14 +33,15 @@ impl Waker {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
     use std::sync::Arc;
+
+    use super::*;
 
     #[test]
     fn a_wake_up_before_the_wait_is_not_lost() {
         let waker = Waker::default();
         waker.wake();
-        waker.wait(None);
+        waker.wait(Duration::MAX);
     }
 
     #[test]
@@ -53,7 +49,7 @@ mod tests {
         let waker = Arc::new(Waker::default());
         let other = Arc::clone(&waker);
         let thread = std::thread::spawn(move || other.wake());
-        waker.wait(None);
+        waker.wait(Duration::MAX);
         thread.join().expect("the thread ends");
     }
 }

@@ -3,7 +3,7 @@
 //!
 //! `testdata/order/make.py` documents each kind of line; one function here evaluates each kind.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops; helpers too")]
+#![expect(clippy::unwrap_used, reason = "a failure ends the test; helpers too")]
 
 use std::num::NonZeroU64;
 

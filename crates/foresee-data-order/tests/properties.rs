@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Properties of every order, world size, flag and cut.
 
-#![expect(clippy::unwrap_used, reason = "a test that cannot go on stops; helpers too")]
+#![expect(clippy::unwrap_used, reason = "a failure ends the test; helpers too")]
 
 use std::num::NonZeroU64;
 

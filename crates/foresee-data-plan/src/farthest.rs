@@ -65,7 +65,7 @@ impl PositionSet {
         self.size > 0 && self.levels[0][index / WORD] & (1 << (index % WORD)) != 0
     }
 
-    /// Distance from `front` of the farthest member nearer than `bound`; all members must lie within `span`
+    /// Distance from `front` of the farthest member nearer than `bound`; all members must be within `span`
     /// positions from `front` on.
     pub(crate) fn farthest(&self, front: u32, bound: usize) -> Option<usize> {
         if self.size == 0 {

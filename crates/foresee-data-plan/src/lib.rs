@@ -11,16 +11,16 @@
 //!
 //! | file | content |
 //! |---|---|
-//! | `stack` | tiers that share the samples, and tiers that cache on top of another |
+//! | `hierarchy` | tiers that share the samples, and tiers that cache on top of another |
 //! | `planner` | the public interface: reports in, accesses out |
-//! | `walk` | one access: source, caching, bypass |
-//! | `policy`, `sampling` | rules of eviction; the samples of a trial |
-//! | `choice` | next-use or pin, by a trial of both |
+//! | `access_planner` | one access: source, caching, bypass |
+//! | `access_planner/dry_run` | next-use or pin, by a dry run of both |
+//! | `policy`, `sampling` | rules of eviction; the samples of a dry run |
 //! | `next_use` | the announced window and its links |
 //! | `victims` | the order in which copies leave a tier |
 //! | `farthest` | the farthest next use, in a few word operations |
 //! | [`hint`] | prefetch hints for the tables |
-//! | `room` | capacities, and the cost of a sample in a tier |
+//! | `capacity` | capacities, and the cost of a sample in a tier |
 
 #![deny(
     clippy::disallowed_methods,
@@ -28,22 +28,21 @@
     reason = "pure: time, files and randomness are arguments, and no result hangs on a hash table's order"
 )]
 
-mod choice;
+mod access_planner;
+mod capacity;
 mod error;
 mod farthest;
+mod hierarchy;
 pub mod hint;
 mod next_use;
 mod planner;
 mod policy;
-mod room;
 mod sampling;
-mod stack;
 mod victims;
-mod walk;
 
+pub use capacity::{SampleSizes, TierCapacity, TierIndex};
 pub use error::PlanError;
+pub use hierarchy::{HierarchyAccess, HierarchyPlanner, SlowestTier, TierSet};
 pub use next_use::NextUse;
 pub use planner::{Access, PlannedSource, Planner, PlannerConfig};
 pub use policy::{Policy, PolicyChoice};
-pub use room::{SampleSizes, TierIndex, TierRoom};
-pub use stack::{PlannerStack, SlowestTier, StackAccess, TierSet};

@@ -44,7 +44,7 @@ pub(crate) struct Window {
     /// Number of the access at the front, which is the number of consumed accesses.
     first: u64,
     /// The access up to which consumed positions were cleared from `last`.
-    forgotten: u64,
+    cleared_at: u64,
     ended: bool,
 }
 
@@ -55,7 +55,7 @@ impl Window {
             next: VecDeque::new(),
             last: vec![NONE; samples],
             first: 0,
-            forgotten: 0,
+            cleared_at: 0,
             ended: false,
         }
     }
@@ -92,12 +92,12 @@ impl Window {
     /// Whether so many accesses were consumed since [`forget_consumed`](Self::forget_consumed) that their
     /// positions, which wrap, could soon be mistaken for announced ones.
     pub(crate) fn is_aged(&self) -> bool {
-        self.first - self.forgotten >= WINDOW_MAX
+        self.first - self.cleared_at >= WINDOW_MAX
     }
 
     /// Clear the positions of consumed accesses.
-    pub(crate) fn forget_consumed(&mut self) {
-        self.forgotten = self.first;
+    pub(crate) fn clear_consumed(&mut self) {
+        self.cleared_at = self.first;
         for id in 0..self.last.len() {
             if self.announced(self.last[id]).is_none() {
                 self.last[id] = NONE;
@@ -106,8 +106,8 @@ impl Window {
     }
 
     /// Prefetch the sample's last announced access.
-    pub(crate) fn expect(&self, id: u32) {
-        hint::expect(&self.last, id as usize);
+    pub(crate) fn prefetch(&self, id: u32) {
+        hint::prefetch(&self.last, id as usize);
     }
 
     /// End the run: samples without an announced use are never used again.
@@ -241,7 +241,7 @@ mod tests {
         window.start_at(WINDOW_MAX);
         assert!(window.is_aged());
         window.start_at(2);
-        window.forget_consumed();
+        window.clear_consumed();
         assert_eq!([0, 1, 2].map(|id| window.stamp(id)), [NONE, 2, NONE]);
     }
 }

@@ -1,26 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Public interface of the planner: reports go in through `handle_*`, planned accesses come out of `poll_access`.
 //!
-//! It is separate from the walk, so that one file documents all calls of the engine. One planner plans the tiers
-//! of one rank.
+//! One planner plans the tiers of one rank.
 
 use std::fmt;
 use std::sync::Arc;
 
 use foresee_units::{Bytes, GAMMA, SampleId};
 
-use crate::choice::choose;
+use crate::access_planner::AccessPlanner;
+use crate::capacity::{SampleSizes, TierCapacity, TierIndex, TierUsage, cost_of_all};
 use crate::error::PlanError;
 use crate::hint;
 use crate::next_use::{BYTES_PER_ACCESS, NONE, NextUse, WINDOW_MAX, narrow};
 use crate::policy::{Policy, PolicyChoice};
-use crate::room::{Room, SampleSizes, TierIndex, TierRoom, cost_of_all};
-use crate::victims::NOWHERE;
-use crate::walk::Walk;
+use crate::victims::NO_TIER;
 
 /// A window can hold an epoch of a single rank; the tables then take 17 GB.
 const SAMPLES_MAX: u64 = WINDOW_MAX;
-/// Of a tier byte, 255 means "nowhere" and 254 marks an eviction in the hash.
+/// Of a tier byte, 255 means "no tier" and 254 marks an eviction in the hash.
 const TIERS_MAX: usize = 254;
 /// Look-ahead for next uses, in accesses per sample of the data set. A rank of N reads each sample once in N
 /// epochs on average: once per as many accesses as there are samples, for any N. After four times as many, e^-4 =
@@ -31,7 +29,7 @@ const HORIZON_ACCESSES_PER_SAMPLE: u64 = 4;
 #[derive(Clone, Debug)]
 pub struct PlannerConfig {
     /// The local tiers, fastest first; without any, every access reads the origin.
-    pub tiers: Vec<TierRoom>,
+    pub tiers: Vec<TierCapacity>,
     /// The rule of eviction.
     pub policy: PolicyChoice,
     /// Bound of the look-ahead: 8 bytes per announced access. One epoch is always accepted, for any budget. The
@@ -49,7 +47,7 @@ pub enum PlannedSource {
     Origin,
 }
 
-/// One planned access. In the order read, evict, keep, no tier ever exceeds its capacity.
+/// One planned access. In the order read, evict, fill, no tier ever exceeds its capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Access {
     /// Number of the access, from 0, over the lifetime of the planner.
@@ -59,10 +57,10 @@ pub struct Access {
     /// Its source.
     pub source: PlannedSource,
     /// The tier that caches the bytes read from the origin; `None` for a hit, and for a bypass.
-    pub keep: Option<TierIndex>,
+    pub fill: Option<TierIndex>,
     /// The next use of this sample.
     pub next_use: NextUse,
-    /// Copies to evict before `keep` is written; never the sample itself.
+    /// Copies to evict before `fill` is written; never the sample itself.
     pub evict: Vec<(SampleId, TierIndex)>,
 }
 
@@ -73,7 +71,7 @@ impl Default for Access {
             seq: 0,
             sample: SampleId(0),
             source: PlannedSource::Origin,
-            keep: None,
+            fill: None,
             next_use: NextUse::Unknown,
             evict: Vec::new(),
         }
@@ -91,9 +89,9 @@ impl Default for Access {
 ///
 /// A copy is never moved between its tiers. A move reads one tier and writes another to save, at best, one read
 /// of the slower one; a new copy, whose bytes are in memory anyway, takes the space instead. If a tier holds
-/// everything, faster tiers cache on top of it: see [`PlannerStack`](crate::PlannerStack).
+/// everything, faster tiers cache on top of it: see [`HierarchyPlanner`](crate::HierarchyPlanner).
 pub struct Planner {
-    walk: Walk,
+    access_planner: AccessPlanner,
     choice: PolicyChoice,
     policy: Option<Policy>,
     /// Maximum number of announced accesses within the table budget.
@@ -104,7 +102,7 @@ pub struct Planner {
     /// Accesses of the latest epoch, which is the estimate for the next.
     epoch_len: u64,
     /// Whether initial copies are sorted; initial reports are accepted until then.
-    settled: bool,
+    has_begun: bool,
     hash: u64,
 }
 
@@ -123,16 +121,16 @@ impl Planner {
         let dearest =
             |size: Bytes| config.tiers.iter().map(|tier| tier.cost(size)).max().unwrap_or(Bytes::ZERO);
         let data_cost = cost_of_all(&*sizes, dearest);
-        let rooms = config.tiers.into_iter().map(Room::new).collect();
+        let usage = config.tiers.into_iter().map(TierUsage::new).collect();
         Ok(Self {
-            walk: Walk::new(sizes, samples, rooms),
+            access_planner: AccessPlanner::new(sizes, samples, usage),
             choice: config.policy,
             policy: config.policy.fixed(),
             affordable: (config.table_budget.get() / BYTES_PER_ACCESS).min(WINDOW_MAX),
             data_cost,
             samples,
             epoch_len: 0,
-            settled: false,
+            has_begun: false,
             hash: HASH_SEED,
         })
     }
@@ -142,14 +140,16 @@ impl Planner {
     /// Returns whether the planner accepts the copy. It is `false` if the copy does not fit, is held already, is
     /// not a sample or tier of this plan, or planning has begun: then delete the copy.
     pub fn handle_held(&mut self, id: SampleId, tier: TierIndex) -> bool {
-        let (Some(sample), Some(room)) = (self.sample(id), self.walk.rooms().get(usize::from(tier.0))) else {
+        let (Some(sample), Some(usage)) =
+            (self.sample(id), self.access_planner.usage().get(usize::from(tier.0)))
+        else {
             return false;
         };
-        let fits = room.limits.cost(self.walk.size(sample)) <= room.free();
-        if self.settled || !fits || self.holds(id).is_some() {
+        let fits = usage.limits.cost(self.access_planner.size(sample)) <= usage.free();
+        if self.has_begun || !fits || self.holds(id).is_some() {
             return false;
         }
-        self.walk.find(sample, tier.0);
+        self.access_planner.insert_found(sample, tier.0);
         true
     }
 
@@ -158,12 +158,12 @@ impl Planner {
     ///
     /// An empty epoch changes nothing, so a caller that announces epochs without end has to stop at one.
     pub fn wants_epoch(&self) -> bool {
-        let ahead = self.walk.window.len() as u64;
-        if self.walk.window.has_ended() {
+        let ahead = self.access_planner.window.len() as u64;
+        if self.access_planner.window.has_ended() {
             return false;
         }
         // If everything fits, nothing is ever evicted, and one pass ahead shows which samples are used again.
-        let per_sample = if self.is_roomy() { 1 } else { HORIZON_ACCESSES_PER_SAMPLE };
+        let per_sample = if self.fits_data_set() { 1 } else { HORIZON_ACCESSES_PER_SAMPLE };
         let horizon = self.samples as u64 * per_sample;
         ahead == 0 || (ahead < horizon && ahead + self.epoch_len <= self.affordable)
     }
@@ -174,42 +174,42 @@ impl Planner {
     /// If an id is not in the data set, more than 2^30 accesses are announced and not planned, or the run's end
     /// was announced before.
     pub fn handle_epoch(&mut self, ids: &mut dyn Iterator<Item = SampleId>) {
-        assert!(!self.walk.window.has_ended(), "an epoch was announced after the run's end");
-        self.epoch_len = self.walk.announce(ids) as u64;
+        assert!(!self.access_planner.window.has_ended(), "an epoch was announced after the run's end");
+        self.epoch_len = self.access_planner.announce(ids) as u64;
     }
 
     /// The run ends after the announced epochs: a sample without an announced use is never used again.
     pub fn handle_end(&mut self) {
-        self.walk.window.end();
+        self.access_planner.window.end();
     }
 
     /// Plan the next access into `out`, reusing its list; `false`, with `out` unchanged, if none is announced.
     pub fn poll_access(&mut self, out: &mut Access) -> bool {
-        if self.walk.window.len() == 0 {
+        if self.access_planner.window.len() == 0 {
             return false;
         }
-        self.settle();
-        if self.policy.is_none() && self.walk.is_crowded_by(0) {
-            self.policy = Some(choose(&mut self.walk, self.samples));
+        self.sort_initial();
+        if self.policy.is_none() && self.access_planner.has_no_space_for(0) {
+            self.policy = Some(self.access_planner.choose_policy());
         }
-        let seq = self.walk.window.first();
-        self.walk.expect(hint::AHEAD);
+        let seq = self.access_planner.window.first();
+        self.access_planner.prefetch(hint::AHEAD);
         // Until space first runs out, both policies behave alike.
         let policy = self.policy.unwrap_or(Policy::NextUse);
-        let (id, next) = self.walk.window.access(0);
+        let (id, next) = self.access_planner.window.access(0);
         out.evict.clear();
-        let decision = self.walk.step(0, policy, &mut out.evict);
+        let decision = self.access_planner.step(0, policy, &mut out.evict);
         out.seq = seq;
         out.sample = SampleId(u64::from(id));
         out.source = tier(decision.source).map_or(PlannedSource::Origin, PlannedSource::Tier);
-        out.keep = tier(decision.keep);
+        out.fill = tier(decision.fill);
         out.next_use = match next {
-            NONE if self.walk.window.has_ended() => NextUse::Never,
+            NONE if self.access_planner.window.has_ended() => NextUse::Never,
             NONE => NextUse::Unknown,
-            next => NextUse::At(seq + self.walk.window.offset(next) as u64),
+            next => NextUse::At(seq + self.access_planner.window.offset(next) as u64),
         };
-        self.walk.window.advance();
-        self.fold(u64::from(id) << 16 | u64::from(decision.source) << 8 | u64::from(decision.keep));
+        self.access_planner.window.advance();
+        self.fold(u64::from(id) << 16 | u64::from(decision.source) << 8 | u64::from(decision.fill));
         for &(SampleId(id), TierIndex(tier)) in &out.evict {
             self.fold(id << 16 | u64::from(tier) << 8 | EVICTED);
         }
@@ -222,25 +222,25 @@ impl Planner {
         if let Some(sample) = self.sample(id)
             && self.holds(id) == Some(tier)
         {
-            self.walk.lose(sample, tier.0);
+            self.access_planner.handle_lost(sample, tier.0);
         }
     }
 
-    /// Change a tier's capacity: the disk is full, the memory is needed elsewhere, or space is available again.
+    /// Change a tier's capacity: the disk is full, the memory is needed by other loaders, or space is available again.
     /// Copies that no longer fit are appended to `evicted`, farthest next use first. An unknown tier is ignored.
-    pub fn handle_room(
+    pub fn handle_capacity(
         &mut self,
         tier: TierIndex,
         capacity: Bytes,
         evicted: &mut Vec<(SampleId, TierIndex)>,
     ) {
-        if usize::from(tier.0) >= self.walk.rooms().len() {
+        if usize::from(tier.0) >= self.access_planner.usage().len() {
             return;
         }
-        self.settle();
-        let known = evicted.len();
-        self.walk.resize(tier.0, capacity, evicted);
-        for &(SampleId(id), TierIndex(tier)) in &evicted[known..] {
+        self.sort_initial();
+        let first = evicted.len();
+        self.access_planner.resize(tier.0, capacity, evicted);
+        for &(SampleId(id), TierIndex(tier)) in &evicted[first..] {
             self.fold(id << 16 | u64::from(tier) << 8 | EVICTED);
         }
     }
@@ -248,19 +248,19 @@ impl Planner {
     /// Continue at another position of the order (after an early break or a resume): announced accesses are
     /// dropped, copies and the chosen policy stay, and numbers continue.
     pub fn handle_restart(&mut self) {
-        self.walk.restart();
+        self.access_planner.restart();
         self.epoch_len = 0;
-        self.settled = false;
+        self.has_begun = false;
     }
 
     /// The tier that holds the sample, as of the last polled access.
     pub fn holds(&self, id: SampleId) -> Option<TierIndex> {
-        tier(self.walk.place(usize::try_from(id.0).unwrap_or(usize::MAX)))
+        tier(self.access_planner.tier_of(usize::try_from(id.0).unwrap_or(usize::MAX)))
     }
 
     /// Bytes taken in a tier, including overhead and alignment, as of the last polled access.
     pub fn used(&self, tier: TierIndex) -> Bytes {
-        self.walk.rooms().get(usize::from(tier.0)).map_or(Bytes::ZERO, |room| room.used)
+        self.access_planner.usage().get(usize::from(tier.0)).map_or(Bytes::ZERO, |usage| usage.used)
     }
 
     /// The current policy; `None` while [`PolicyChoice::Auto`] has not chosen, because everything fits so far.
@@ -270,32 +270,32 @@ impl Planner {
 
     /// Number of accesses announced and not yet planned.
     pub fn announced(&self) -> u64 {
-        self.walk.window.len() as u64
+        self.access_planner.window.len() as u64
     }
 
     /// Bytes of all tables.
     pub fn table_bytes(&self) -> Bytes {
-        Bytes::new(self.walk.table_bytes())
+        Bytes::new(self.access_planner.table_bytes())
     }
 
-    /// A hash of every decision so far. Equal for equal inputs on every machine and in every build; not resistant
+    /// A hash of every decision so far. Equal for equal inputs on every host and in every build; not resistant
     /// to forgery.
     pub fn plan_hash(&self) -> u64 {
         self.hash
     }
 
-    fn is_roomy(&self) -> bool {
-        self.walk.rooms().iter().map(|room| room.limits.capacity).sum::<Bytes>() >= self.data_cost
+    fn fits_data_set(&self) -> bool {
+        self.access_planner.usage().iter().map(|usage| usage.limits.capacity).sum::<Bytes>() >= self.data_cost
     }
 
     fn sample(&self, id: SampleId) -> Option<u32> {
         usize::try_from(id.0).ok().filter(|&sample| sample < self.samples).map(narrow)
     }
 
-    fn settle(&mut self) {
-        if !self.settled {
-            self.walk.settle();
-            self.settled = true;
+    fn sort_initial(&mut self) {
+        if !self.has_begun {
+            self.access_planner.sort_initial();
+            self.has_begun = true;
         }
     }
 
@@ -310,11 +310,11 @@ impl fmt::Debug for Planner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Planner")
             .field("samples", &self.samples)
-            .field("rooms", &self.walk.rooms())
+            .field("usage", &self.access_planner.usage())
             .field("choice", &self.choice)
             .field("policy", &self.policy)
-            .field("planned", &self.walk.window.first())
-            .field("announced", &self.walk.window.len())
+            .field("planned", &self.access_planner.window.first())
+            .field("announced", &self.access_planner.window.len())
             .field("hash", &self.hash)
             .finish_non_exhaustive()
     }
@@ -326,7 +326,7 @@ const HASH_SEED: u64 = 0x666f_7265_7365_6521;
 const EVICTED: u64 = 0xfe;
 
 fn tier(byte: u8) -> Option<TierIndex> {
-    (byte != NOWHERE).then_some(TierIndex(byte))
+    (byte != NO_TIER).then_some(TierIndex(byte))
 }
 
 #[cfg(test)]

@@ -14,8 +14,8 @@ pub enum Policy {
 /// The choice of a planner's [`Policy`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PolicyChoice {
-    /// The policy that reads fewer bytes from the origin in a trial over the announced window; pin if both are
-    /// about equal. Tried once, when space first runs out: until then both behave alike.
+    /// The policy that reads fewer bytes from the origin in a dry run over the announced window; pin if both are
+    /// about equal. Chosen once, when space first runs out: until then both behave alike.
     #[default]
     Auto,
     /// Always [`Policy::NextUse`].
@@ -25,7 +25,7 @@ pub enum PolicyChoice {
 }
 
 impl PolicyChoice {
-    /// The policy, if it needs no trial.
+    /// The policy, if it needs no dry run.
     pub(crate) fn fixed(self) -> Option<Policy> {
         match self {
             Self::Auto => None,

@@ -12,13 +12,13 @@
 
 use foresee_units::Bytes;
 
+use crate::capacity::Sizes;
 use crate::farthest::PositionSet;
 use crate::next_use::Window;
-use crate::room::Sizes;
 use crate::sampling::Sampling;
 
 /// By sample: the tier that holds it.
-pub(crate) const NOWHERE: u8 = u8::MAX;
+pub(crate) const NO_TIER: u8 = u8::MAX;
 
 /// Number of copies that are looked up together before their eviction. Single look-ups would cost two cache
 /// misses each: the sample is anywhere in the window, and its size anywhere in a table. Together these misses
@@ -56,16 +56,16 @@ pub(crate) struct Note {
 
 impl Note {
     fn is_valid(self, copies: &Copies<'_>) -> bool {
-        let Copies { place, tier, window, .. } = *copies;
-        place[self.id as usize] == tier && window.stamp(self.id) == self.stamp
+        let Copies { tier_of, tier, window, .. } = *copies;
+        tier_of[self.id as usize] == tier && window.stamp(self.id) == self.stamp
     }
 }
 
-/// The walk's tables of a tier's copies, and the tier.
+/// The access planner's tables of a tier's copies, and the tier.
 #[derive(Clone, Copy)]
 pub(crate) struct Copies<'a> {
     pub(crate) tier: u8,
-    pub(crate) place: &'a [u8],
+    pub(crate) tier_of: &'a [u8],
     pub(crate) window: &'a Window,
     pub(crate) sizes: &'a Sizes,
 }
@@ -105,7 +105,7 @@ impl Victims {
     }
 
     /// A copy with an announced next use was lost.
-    pub(crate) fn lose_known(&mut self, id: u32) {
+    pub(crate) fn mark_lost(&mut self, id: u32) {
         self.lost += 1;
         self.ahead.retain(|one| one.id != id);
     }
@@ -143,7 +143,7 @@ impl Victims {
 
     /// The notes on sampled copies, without any known next use.
     pub(crate) fn sampled(&self, sampling: Sampling) -> Self {
-        let unknown = self.unknown.iter().copied().filter(|note| sampling.takes(note.id)).collect();
+        let unknown = self.unknown.iter().copied().filter(|note| sampling.includes(note.id)).collect();
         Self { unknown, ..Self::default() }
     }
 
@@ -174,18 +174,18 @@ impl Victims {
     /// Candidates for eviction, the first to be evicted first. With `after`, only those used later than that many
     /// positions from the front; with `known` false, only those without an announced use. Invalid notes are
     /// dropped on the way.
-    pub(crate) fn leaving<'a>(&'a mut self, scope: Scope, copies: Copies<'a>) -> Leaving<'a> {
-        self.look_ahead(&copies);
+    pub(crate) fn candidates<'a>(&'a mut self, scope: Scope, copies: Copies<'a>) -> Candidates<'a> {
+        self.fill_lookahead(&copies);
         let Scope { after, known } = scope;
         let (ahead, bound) = if known { (self.ahead.len(), copies.window.len()) } else { (0, 0) };
-        Leaving { notes: self.unknown.len(), victims: self, ahead, bound, after, copies }
+        Candidates { notes: self.unknown.len(), victims: self, ahead, bound, after, copies }
     }
 
-    fn look_ahead(&mut self, copies: &Copies<'_>) {
+    fn fill_lookahead(&mut self, copies: &Copies<'_>) {
         if !self.ahead.is_empty() {
             return;
         }
-        let Copies { tier, place, window, sizes } = *copies;
+        let Copies { tier, tier_of, window, sizes } = *copies;
         let front = window.position(0);
         let mut bound = window.len();
         while self.ahead.len() < AHEAD
@@ -198,7 +198,7 @@ impl Victims {
             one.id = window.id(window.offset(one.position));
         }
         if self.lost > 0 {
-            self.ahead.retain(|one| place[one.id as usize] == tier);
+            self.ahead.retain(|one| tier_of[one.id as usize] == tier);
         }
         for one in &mut self.ahead {
             one.size = sizes.of(one.id);
@@ -223,7 +223,7 @@ pub(crate) struct Scope {
 }
 
 /// Iterator of [`Victims::leaving`].
-pub(crate) struct Leaving<'a> {
+pub(crate) struct Candidates<'a> {
     victims: &'a mut Victims,
     notes: usize,
     ahead: usize,
@@ -232,13 +232,13 @@ pub(crate) struct Leaving<'a> {
     copies: Copies<'a>,
 }
 
-impl Iterator for Leaving<'_> {
+impl Iterator for Candidates<'_> {
     type Item = Victim;
 
     // Inlined, because a return of each victim through memory would add a wait per victim.
     #[inline]
     fn next(&mut self) -> Option<Victim> {
-        let Copies { tier, place, window, sizes } = self.copies;
+        let Copies { tier, tier_of, window, sizes } = self.copies;
         while self.notes > 0 {
             self.notes -= 1;
             let note = self.victims.unknown[self.notes];
@@ -257,7 +257,7 @@ impl Iterator for Leaving<'_> {
             let id = loop {
                 self.bound = self.victims.known.farthest(window.position(0), self.bound)?;
                 let id = window.id(self.bound);
-                if self.victims.lost == 0 || place[id as usize] == tier {
+                if self.victims.lost == 0 || tier_of[id as usize] == tier {
                     break id;
                 }
             };
@@ -277,7 +277,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::room::SampleSizes;
+    use crate::capacity::SampleSizes;
 
     const SAMPLES: u32 = 150;
 
@@ -325,38 +325,38 @@ mod tests {
             for id in 0..SAMPLES {
                 window.announce(id);
             }
-            let mut place = vec![NOWHERE; SAMPLES as usize];
+            let mut tier_of = vec![NO_TIER; SAMPLES as usize];
             let (mut victims, mut sorted, mut lost) = (Victims::default(), BTreeSet::new(), BTreeSet::new());
             victims.reset_known(window.len());
             for change in changes {
                 match change {
                     // A lost copy returns after its next use at the earliest.
                     Change::Insert(id) => if !lost.contains(&id) && sorted.insert(id) {
-                        place[id as usize] = 0;
+                        tier_of[id as usize] = 0;
                         victims.insert_known(id, id, &window, &sizes);
                     }
                     Change::Remove(id) => if sorted.remove(&id) {
-                        place[id as usize] = NOWHERE;
+                        tier_of[id as usize] = NO_TIER;
                         victims.remove_known(id, &window);
                     }
                     Change::Lose(id) => if sorted.remove(&id) {
-                        place[id as usize] = NOWHERE;
-                        victims.lose_known(id);
+                        tier_of[id as usize] = NO_TIER;
+                        victims.mark_lost(id);
                         lost.insert(id);
                     }
                     Change::Leave(count) => {
-                        let copies = Copies { tier: 0, place: &place, window: &window, sizes: &sizes };
+                        let copies = Copies { tier: 0, tier_of: &tier_of, window: &window, sizes: &sizes };
                         let all = Scope { after: None, known: true };
-                        let leaving: Vec<Victim> = victims.leaving(all, copies).take(count).collect();
+                        let candidates: Vec<Victim> = victims.candidates(all, copies).take(count).collect();
                         let expected = sorted.iter().rev().take(count).map(|&id| Victim {
                             id,
                             size: Bytes::new(u64::from(id)),
                             offset: Some(id as usize),
                         });
-                        prop_assert_eq!(&leaving, &expected.collect::<Vec<_>>());
-                        if let Some(first) = leaving.first() {
+                        prop_assert_eq!(&candidates, &expected.collect::<Vec<_>>());
+                        if let Some(first) = candidates.first() {
                             sorted.remove(&first.id);
-                            place[first.id as usize] = NOWHERE;
+                            tier_of[first.id as usize] = NO_TIER;
                             victims.remove_known(first.id, &window);
                         }
                     }

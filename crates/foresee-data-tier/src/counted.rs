@@ -66,7 +66,7 @@ impl Counted {
         let (relay, queue) = Relay::new(completions, move |done| {
             let mut books = lock(&ledger);
             if let Some(kind) = books.kinds.remove(&done.ticket) {
-                let count = books.counts.entry((kind, done.outcome.word())).or_default();
+                let count = books.counts.entry((kind, done.outcome.name())).or_default();
                 count.ops += 1;
                 count.bytes += done.bytes;
             }
@@ -77,7 +77,7 @@ impl Counted {
 
     /// What ended so; the contents of `outcome` do not matter.
     pub fn count(&self, kind: OpKind, outcome: ReadOutcome) -> Count {
-        lock(&self.books).counts.get(&(kind, outcome.word())).copied().unwrap_or_default()
+        lock(&self.books).counts.get(&(kind, outcome.name())).copied().unwrap_or_default()
     }
 
     /// All that ended, whatever way.

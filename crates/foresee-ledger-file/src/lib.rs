@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The ledger's file in a run folder, written by a thread of its own, so that logging does not wait for the disk.
 //!
-//! It is separate from the ledger, which has entries and no files. If a file cannot be written any more (disk
-//! full), it is abandoned and reports so, because the run is more important. An existing file is never
-//! overwritten.
+//! If a file can no longer be written (disk full), it is abandoned and reports the reason, because the run is more
+//! important. An existing file is never overwritten.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -17,9 +16,9 @@ use foresee_units::Rank;
 
 /// Maximum number of entries that wait for the file. If the disk is that far behind, callers wait: entries are
 /// never dropped.
-const WAITING_MAX: usize = 1 << 14;
+const QUEUE_MAX: usize = 1 << 14;
 
-/// Why a file does not exist.
+/// Failure to create a file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LedgerFileError {
@@ -44,7 +43,7 @@ pub enum LedgerFileError {
 pub struct LedgerFile {
     open: Mutex<Option<Open>>,
     /// Why the file was abandoned.
-    lost: Arc<Mutex<Option<String>>>,
+    failure: Arc<Mutex<Option<String>>>,
 }
 
 #[derive(Debug)]
@@ -59,22 +58,22 @@ impl LedgerFile {
     /// # Errors
     /// The folder is not writable, or there is no thread.
     pub fn create(folder: &Path, rank: Rank) -> Result<Self, LedgerFileError> {
-        let (path, file) = new_file(folder, rank)?;
+        let (path, file) = create_file(folder, rank)?;
         let writer = LedgerWriter::new(BufWriter::new(file)).map_err(|why| fault(&path, &why))?;
-        let (entries, waiting) = sync_channel(WAITING_MAX);
-        let lost: Arc<Mutex<Option<String>>> = Arc::default();
-        let told = Arc::clone(&lost);
+        let (entries, queue) = sync_channel(QUEUE_MAX);
+        let failure: Arc<Mutex<Option<String>>> = Arc::default();
+        let reported = Arc::clone(&failure);
         let thread = Builder::new()
             .name("foresee-ledger".to_owned())
             .spawn(move || {
-                if let Err(why) = write_all(writer, &waiting) {
-                    *lock(&told) = Some(why.to_string());
+                if let Err(why) = write_all(writer, &queue) {
+                    *lock(&reported) = Some(why.to_string());
                     // No caller may block on an abandoned file.
-                    waiting.iter().for_each(drop);
+                    queue.iter().for_each(drop);
                 }
             })
             .map_err(|why| LedgerFileError::Thread { why: why.to_string() })?;
-        Ok(Self { open: Mutex::new(Some(Open { entries, thread })), lost })
+        Ok(Self { open: Mutex::new(Some(Open { entries, thread })), failure })
     }
 
     /// Add an entry; without effect after a close.
@@ -87,8 +86,8 @@ impl LedgerFile {
     }
 
     /// The reason, if the file was abandoned.
-    pub fn lost(&self) -> Option<String> {
-        lock(&self.lost).clone()
+    pub fn failure(&self) -> Option<String> {
+        lock(&self.failure).clone()
     }
 
     /// Write the waiting entries and the end. A second call has no effect.
@@ -97,7 +96,7 @@ impl LedgerFile {
         if let Some(Open { entries, thread }) = open {
             drop(entries);
             if thread.join().is_err() {
-                lock(&self.lost).get_or_insert_with(|| "its writer has failed".to_owned());
+                lock(&self.failure).get_or_insert_with(|| "its writer panicked".to_owned());
             }
         }
     }
@@ -118,11 +117,11 @@ impl Drop for LedgerFile {
 pub struct LedgerFiles {
     /// By rank.
     writers: Vec<LedgerWriter<BufWriter<File>>>,
-    lost: Option<LedgerError>,
+    failure: Option<LedgerError>,
 }
 
 /// Entries that are buffered, over all ranks.
-const ROWS_KEPT: usize = 1 << 18;
+const ROWS_BUFFERED: usize = 1 << 18;
 
 impl LedgerFiles {
     /// Create files of ranks 0 to `ranks - 1`.
@@ -130,14 +129,14 @@ impl LedgerFiles {
     /// # Errors
     /// The folder is not writable, or the process may not open that many files.
     pub fn create(folder: &Path, ranks: u32) -> Result<Self, LedgerFileError> {
-        let rows = ROWS_KEPT / ranks.max(1) as usize;
+        let rows = ROWS_BUFFERED / ranks.max(1) as usize;
         let writers = (0..ranks)
             .map(|rank| {
-                let (path, file) = new_file(folder, Rank(rank))?;
+                let (path, file) = create_file(folder, Rank(rank))?;
                 LedgerWriter::with_rows(BufWriter::new(file), rows).map_err(|why| fault(&path, &why))
             })
             .collect::<Result<_, _>>()?;
-        Ok(Self { writers, lost: None })
+        Ok(Self { writers, failure: None })
     }
 
     /// Add an entry to the file of its rank; without effect after a write error.
@@ -145,10 +144,10 @@ impl LedgerFiles {
     /// # Panics
     /// If no file exists for the entry's rank.
     pub fn add(&mut self, entry: Entry) {
-        if self.lost.is_none()
+        if self.failure.is_none()
             && let Err(why) = self.writers[entry.rank.0 as usize].push(entry)
         {
-            self.lost = Some(why);
+            self.failure = Some(why);
         }
     }
 
@@ -157,7 +156,7 @@ impl LedgerFiles {
     /// # Errors
     /// A file could not be written.
     pub fn finish(self) -> Result<(), LedgerError> {
-        if let Some(why) = self.lost {
+        if let Some(why) = self.failure {
             return Err(why);
         }
         self.writers.into_iter().try_for_each(LedgerWriter::finish)
@@ -165,17 +164,9 @@ impl LedgerFiles {
 }
 
 /// Create a file of a rank under an unused name.
-fn new_file(folder: &Path, rank: Rank) -> Result<(PathBuf, File), LedgerFileError> {
+fn create_file(folder: &Path, rank: Rank) -> Result<(PathBuf, File), LedgerFileError> {
     let ledger = folder.join("ledger");
     std::fs::create_dir_all(&ledger).map_err(|why| fault(&ledger, &why))?;
-    fresh(&ledger, rank).map_err(|(path, why)| fault(&path, &why))
-}
-
-fn fault(path: &Path, why: &dyn std::fmt::Display) -> LedgerFileError {
-    LedgerFileError::RunFolder { path: path.to_owned(), why: why.to_string() }
-}
-
-fn fresh(ledger: &Path, rank: Rank) -> Result<(PathBuf, File), (PathBuf, std::io::Error)> {
     for number in 1_u32.. {
         let name = match number {
             1 => format!("rank-{rank}.arrow"),
@@ -185,10 +176,14 @@ fn fresh(ledger: &Path, rank: Rank) -> Result<(PathBuf, File), (PathBuf, std::io
         match File::create_new(&path) {
             Ok(file) => return Ok((path, file)),
             Err(why) if why.kind() == std::io::ErrorKind::AlreadyExists => {}
-            Err(why) => return Err((path, why)),
+            Err(why) => return Err(fault(&path, &why)),
         }
     }
     unreachable!("a folder does not hold 2^32 ledgers of one rank")
+}
+
+fn fault(path: &Path, why: &dyn std::fmt::Display) -> LedgerFileError {
+    LedgerFileError::RunFolder { path: path.to_owned(), why: why.to_string() }
 }
 
 fn write_all(
@@ -239,7 +234,7 @@ mod tests {
             file.close();
             file.close();
             file.add(entry());
-            assert_eq!(file.lost(), None);
+            assert_eq!(file.failure(), None);
         }
         for name in ["rank-3.arrow", "rank-3.2.arrow"] {
             assert!(std::fs::metadata(folder.path().join("ledger").join(name)).unwrap().len() > 0);

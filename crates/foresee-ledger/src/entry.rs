@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One entry of the ledger, and its enumerated values.
 //!
-//! Each enumeration has its spelling next to it. The spelling is part of the saved format
-//! (`docs/formats/ledger.md`), the order of the variants is not.
+//! Names are part of the saved format (`docs/formats/ledger.md`); the order of the variants is not.
 
-use foresee_units::{Bytes, Epoch, Nanos, Rank, ReadOutcome, SampleId, Source, Step, words};
+use foresee_units::{Bytes, Epoch, Nanos, Rank, ReadOutcome, SampleId, Source, Step, named_enum};
 
-words! {
+named_enum! {
     /// The operation.
     Op {
         /// Listing the origin.
@@ -38,7 +37,7 @@ words! {
     }
 }
 
-words! {
+named_enum! {
     /// The cause of a wait: the stage of the batch, or of its first missing sample while there is one; or a
     /// gradient.
     Cause {
@@ -54,7 +53,7 @@ words! {
         Disk => "disk",
         /// Being read from another rank's tier.
         Peer => "peer",
-        /// Complete except for copies within memory and the handover.
+        /// Complete except for copies within memory and the delivery.
         Copy => "copy",
         /// Being decoded or transformed, or waiting for a thread to do so.
         Transform => "transform",
@@ -81,8 +80,8 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// The spelling in the ledger.
-    pub const fn word(self) -> &'static str {
+    /// The name in the ledger.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Batch => "batch",
             Self::Sample(_) => "sample",
@@ -136,17 +135,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_spelling_is_unique_and_at_the_position_of_its_variant() {
-        fn check<T: Copy + PartialEq>(all: &[T], place: fn(T) -> usize, word: fn(T) -> &'static str) {
+    fn every_name_is_unique_and_at_the_position_of_its_variant() {
+        fn check<T: Copy + PartialEq>(all: &[T], position: fn(T) -> usize, name: fn(T) -> &'static str) {
             for (expected, &variant) in all.iter().enumerate() {
-                assert_eq!(place(variant), expected);
-                assert_eq!(all.iter().filter(|&&other| word(other) == word(variant)).count(), 1);
+                assert_eq!(position(variant), expected);
+                assert_eq!(all.iter().filter(|&&other| name(other) == name(variant)).count(), 1);
             }
         }
-        check(Op::ALL, |op| op as usize, Op::word);
-        check(Source::ALL, |source| source as usize, Source::word);
-        check(Cause::ALL, |cause| cause as usize, Cause::word);
-        assert!(Cause::ALL.iter().all(|&cause| Cause::named(cause.word()) == Some(cause)));
-        assert_eq!(Cause::named("moon"), None);
+        check(&Op::ALL, |op| op as usize, Op::name);
+        check(&Source::ALL, |source| source as usize, Source::name);
+        check(&Cause::ALL, |cause| cause as usize, Cause::name);
+        assert!(Cause::ALL.iter().all(|&cause| Cause::from_name(cause.name()) == Some(cause)));
+        assert_eq!(Cause::from_name("moon"), None);
     }
 }

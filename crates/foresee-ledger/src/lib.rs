@@ -21,4 +21,4 @@ pub use entry::{Cause, Entry, Op, Subject};
 pub use histogram::Histogram;
 pub use table::{LedgerError, LedgerWriter, schema};
 pub use totals::{Tally, Totals};
-pub use waits::divide;
+pub use waits::divide_wait;

@@ -2,21 +2,20 @@
 //! The ledger as a table: Arrow IPC in stream form, with one column per field of [`Entry`].
 //!
 //! The stream form has no footer, unlike the file form: after a kill -9 all batches except the last are still
-//! readable. Words are dictionary-encoded, so a row takes about 60 bytes.
+//! readable. Names are dictionary-encoded, so a row takes about 60 bytes.
 
 use std::io::Write;
 use std::sync::Arc;
 
-use arrow_array::builder::{StringDictionaryBuilder, UInt32Builder, UInt64Builder};
 use arrow_array::types::UInt8Type;
-use arrow_array::{ArrayRef, RecordBatch};
+use arrow_array::{ArrayRef, DictionaryArray, RecordBatch, UInt32Array, UInt64Array};
 use arrow_ipc::writer::StreamWriter;
-use arrow_schema::{ArrowError, DataType, Field, Schema};
+use arrow_schema::{ArrowError, Field, Schema};
 
 use crate::entry::Entry;
 
-/// Rows per write.
-const ROWS_PER_BATCH: usize = 4096;
+/// Maximum number of rows per write.
+const BATCH_ROWS_MAX: usize = 4096;
 
 /// Failure to write a ledger.
 #[derive(Debug, thiserror::Error)]
@@ -31,39 +30,38 @@ pub enum LedgerError {
 pub struct LedgerWriter<W: Write> {
     stream: StreamWriter<W>,
     rows: Vec<Entry>,
-    /// Rows per write of this writer.
-    together: usize,
+    rows_per_batch: usize,
 }
 
 impl<W: Write> std::fmt::Debug for LedgerWriter<W> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("LedgerWriter").field("gathered", &self.rows.len()).finish_non_exhaustive()
+        f.debug_struct("LedgerWriter").field("rows", &self.rows.len()).finish_non_exhaustive()
     }
 }
 
 impl<W: Write> LedgerWriter<W> {
     /// Begin a stream on `writer`, which gets large writes only.
     pub fn new(writer: W) -> Result<Self, LedgerError> {
-        Self::with_rows(writer, ROWS_PER_BATCH)
+        Self::with_rows(writer, BATCH_ROWS_MAX)
     }
 
     /// The same with `rows` rows per write, 1 or more, for callers with many writers.
     pub fn with_rows(writer: W, rows: usize) -> Result<Self, LedgerError> {
         let stream = StreamWriter::try_new(writer, &schema())?;
-        let together = rows.clamp(1, ROWS_PER_BATCH);
-        Ok(Self { stream, rows: Vec::with_capacity(together), together })
+        let rows_per_batch = rows.clamp(1, BATCH_ROWS_MAX);
+        Ok(Self { stream, rows: Vec::with_capacity(rows_per_batch), rows_per_batch })
     }
 
     /// Add one row; writes when enough rows are buffered.
     pub fn push(&mut self, entry: Entry) -> Result<(), LedgerError> {
         self.rows.push(entry);
-        if self.rows.len() >= self.together { self.flush() } else { Ok(()) }
+        if self.rows.len() >= self.rows_per_batch { self.flush() } else { Ok(()) }
     }
 
     /// Write the buffered rows.
     pub fn flush(&mut self) -> Result<(), LedgerError> {
         if !self.rows.is_empty() {
-            self.stream.write(&batch_of(&self.rows)?)?;
+            self.stream.write(&to_batch(&self.rows)?)?;
             self.rows.clear();
         }
         Ok(self.stream.flush()?)
@@ -78,62 +76,46 @@ impl<W: Write> LedgerWriter<W> {
 
 /// The columns, version 1 (`docs/formats/ledger.md`).
 pub fn schema() -> Schema {
-    let word = || DataType::Dictionary(Box::new(DataType::UInt8), Box::new(DataType::Utf8));
-    let fields = vec![
-        Field::new("start_ns", DataType::UInt64, false),
-        Field::new("duration_ns", DataType::UInt64, false),
-        Field::new("rank", DataType::UInt32, false),
-        Field::new("epoch", DataType::UInt64, false),
-        Field::new("step", DataType::UInt64, false),
-        Field::new("subject", word(), false),
-        Field::new("subject_id", DataType::UInt64, true),
-        Field::new("op", word(), false),
-        Field::new("source", word(), false),
-        Field::new("cause", word(), true),
-        Field::new("bytes", DataType::UInt64, false),
-        Field::new("samples", DataType::UInt32, false),
-        Field::new("attempt", DataType::UInt32, false),
-        Field::new("outcome", word(), false),
-    ];
-    Schema::new(fields).with_metadata([("foresee.ledger".to_owned(), "1".to_owned())])
+    let fields = columns(&[])
+        .map(|(name, is_nullable, column)| Field::new(name, column.data_type().clone(), is_nullable));
+    Schema::new(fields.to_vec()).with_metadata([("foresee.ledger".to_owned(), "1".to_owned())])
 }
 
-fn batch_of(rows: &[Entry]) -> Result<RecordBatch, ArrowError> {
-    let columns = vec![
-        long(rows, |row| Some(row.start.get())),
-        long(rows, |row| Some(row.duration.get())),
-        short(rows, |row| row.rank.0),
-        long(rows, |row| Some(row.epoch.0)),
-        long(rows, |row| Some(row.step.0)),
-        word(rows, |row| Some(row.subject.word())),
-        long(rows, |row| row.subject.id()),
-        word(rows, |row| Some(row.op.word())),
-        word(rows, |row| Some(row.source.word())),
-        word(rows, |row| row.cause.map(crate::Cause::word)),
-        long(rows, |row| Some(row.bytes.get())),
-        short(rows, |row| row.samples),
-        short(rows, |row| row.attempt),
-        word(rows, |row| Some(row.outcome.word())),
-    ];
-    RecordBatch::try_new(Arc::new(schema()), columns)
+fn to_batch(rows: &[Entry]) -> Result<RecordBatch, ArrowError> {
+    let columns = columns(rows).map(|(_, _, column)| column);
+    RecordBatch::try_new(Arc::new(schema()), columns.to_vec())
 }
 
-fn long(rows: &[Entry], field: impl Fn(&Entry) -> Option<u64>) -> ArrayRef {
-    let mut column = UInt64Builder::with_capacity(rows.len());
-    column.extend(rows.iter().map(field));
-    Arc::new(column.finish())
+/// The name of each column, whether it is nullable, and its values.
+fn columns(rows: &[Entry]) -> [(&'static str, bool, ArrayRef); 14] {
+    [
+        ("start_ns", false, u64_column(rows, |row| Some(row.start.get()))),
+        ("duration_ns", false, u64_column(rows, |row| Some(row.duration.get()))),
+        ("rank", false, u32_column(rows, |row| row.rank.0)),
+        ("epoch", false, u64_column(rows, |row| Some(row.epoch.0))),
+        ("step", false, u64_column(rows, |row| Some(row.step.0))),
+        ("subject", false, name_column(rows, |row| Some(row.subject.name()))),
+        ("subject_id", true, u64_column(rows, |row| row.subject.id())),
+        ("op", false, name_column(rows, |row| Some(row.op.name()))),
+        ("source", false, name_column(rows, |row| Some(row.source.name()))),
+        ("cause", true, name_column(rows, |row| row.cause.map(crate::Cause::name))),
+        ("bytes", false, u64_column(rows, |row| Some(row.bytes.get()))),
+        ("samples", false, u32_column(rows, |row| row.samples)),
+        ("attempt", false, u32_column(rows, |row| row.attempt)),
+        ("outcome", false, name_column(rows, |row| Some(row.outcome.name()))),
+    ]
 }
 
-fn short(rows: &[Entry], field: impl Fn(&Entry) -> u32) -> ArrayRef {
-    let mut column = UInt32Builder::with_capacity(rows.len());
-    column.extend(rows.iter().map(|row| Some(field(row))));
-    Arc::new(column.finish())
+fn u64_column(rows: &[Entry], field: impl Fn(&Entry) -> Option<u64>) -> ArrayRef {
+    Arc::new(UInt64Array::from_iter(rows.iter().map(field)))
 }
 
-fn word(rows: &[Entry], field: impl Fn(&Entry) -> Option<&'static str>) -> ArrayRef {
-    let mut column = StringDictionaryBuilder::<UInt8Type>::new();
-    column.extend(rows.iter().map(field));
-    Arc::new(column.finish())
+fn u32_column(rows: &[Entry], field: impl Fn(&Entry) -> u32) -> ArrayRef {
+    Arc::new(UInt32Array::from_iter_values(rows.iter().map(field)))
+}
+
+fn name_column(rows: &[Entry], field: impl Fn(&Entry) -> Option<&'static str>) -> ArrayRef {
+    Arc::new(DictionaryArray::<UInt8Type>::from_iter(rows.iter().map(field)))
 }
 
 #[cfg(test)]
@@ -186,7 +168,7 @@ mod tests {
     fn a_truncated_stream_still_has_its_complete_batches() {
         let mut bytes = Vec::new();
         let mut writer = LedgerWriter::new(&mut bytes).expect("a Vec takes everything");
-        for step in 0..(2 * ROWS_PER_BATCH as u64) {
+        for step in 0..(2 * BATCH_ROWS_MAX as u64) {
             writer.push(wait(step)).expect("a Vec takes everything");
         }
         drop(writer);

@@ -48,17 +48,17 @@ impl Totals {
             return;
         }
         let group = if entry.outcome == ReadOutcome::Ok { &mut self.done } else { &mut self.failed };
-        tally_at(group, place(entry.op, entry.source)).add(entry);
+        tally_at(group, index_of(entry.op, entry.source)).add(entry);
     }
 
     /// Successful operations of a kind; `None` if there were none.
     pub fn done(&self, op: Op, source: Source) -> Option<&Tally> {
-        self.done.get(place(op, source))?.as_deref()
+        self.done.get(index_of(op, source))?.as_deref()
     }
 
     /// Operations of a kind with an outcome other than `Ok`.
     pub fn failed(&self, op: Op, source: Source) -> Option<&Tally> {
-        self.failed.get(place(op, source))?.as_deref()
+        self.failed.get(index_of(op, source))?.as_deref()
     }
 
     /// Waits for a cause.
@@ -67,15 +67,15 @@ impl Totals {
     }
 }
 
-const fn place(op: Op, source: Source) -> usize {
+const fn index_of(op: Op, source: Source) -> usize {
     op as usize * Source::ALL.len() + source as usize
 }
 
-fn tally_at(group: &mut Vec<Option<Box<Tally>>>, place: usize) -> &mut Tally {
-    if group.len() <= place {
-        group.resize_with(place + 1, || None);
+fn tally_at(group: &mut Vec<Option<Box<Tally>>>, index: usize) -> &mut Tally {
+    if group.len() <= index {
+        group.resize_with(index + 1, || None);
     }
-    group[place].get_or_insert_default()
+    group[index].get_or_insert_default()
 }
 
 #[cfg(test)]
@@ -109,7 +109,7 @@ mod tests {
         totals.add(&entry(Op::Read, Source::Origin, None, ReadOutcome::Ok));
         totals.add(&entry(Op::Read, Source::Origin, None, ReadOutcome::Throttled { retry_after: None }));
         totals.add(&entry(Op::Wait, Source::Origin, Some(Cause::OriginRead), ReadOutcome::Ok));
-        let read = totals.done(Op::Read, Source::Origin).expect("booked");
+        let read = totals.done(Op::Read, Source::Origin).expect("recorded");
         assert_eq!(
             (read.count, read.samples, read.bytes, read.time),
             (2, 4, Bytes::new(200), Nanos::new(20))

@@ -8,40 +8,40 @@ use foresee_units::Nanos;
 
 use crate::entry::Cause;
 
-/// Divide the time from `asked` to `got` by cause, in the order in which the causes first own an instant. The
-/// parts add up exactly to the whole.
+/// Divide the wait from `start` to `end` by cause, in the order in which the causes first own an instant. The parts
+/// add up exactly to the whole.
 ///
-/// `turns` has each stage of the batch and its start, in order. Time before the first stage belongs to the first,
+/// `stages` has each stage of the batch and its start, in order. Time before the first stage belongs to the first,
 /// time after the last to the last. A batch without stages was ready: its wait is a [`Cause::Copy`]. A stage that
-/// began before `asked` owns only the time after it.
+/// began before `start` owns only the time after it.
 ///
 /// ```
-/// use foresee_ledger::{Cause, divide};
+/// use foresee_ledger::{Cause, divide_wait};
 /// use foresee_units::Nanos;
 ///
-/// let turns = [(Cause::OriginRead, Nanos::new(5)), (Cause::Transform, Nanos::new(40))];
-/// let parts = divide(Nanos::new(10), Nanos::new(100), &turns);
+/// let stages = [(Cause::OriginRead, Nanos::new(5)), (Cause::Transform, Nanos::new(40))];
+/// let parts = divide_wait(Nanos::new(10), Nanos::new(100), &stages);
 /// assert_eq!(parts, [(Cause::OriginRead, Nanos::new(30)), (Cause::Transform, Nanos::new(60))]);
 /// ```
-pub fn divide(asked: Nanos, got: Nanos, turns: &[(Cause, Nanos)]) -> Vec<(Cause, Nanos)> {
+pub fn divide_wait(start: Nanos, end: Nanos, stages: &[(Cause, Nanos)]) -> Vec<(Cause, Nanos)> {
     let mut parts: Vec<(Cause, Nanos)> = Vec::new();
-    let mut own = |cause: Cause, time: Nanos| {
+    let mut add = |cause: Cause, time: Nanos| {
         if time == Nanos::ZERO {
             return;
         }
-        match parts.iter_mut().find(|(known, _)| *known == cause) {
+        match parts.iter_mut().find(|(other, _)| *other == cause) {
             Some((_, sum)) => *sum += time,
             None => parts.push((cause, time)),
         }
     };
-    let mut owner = turns.first().map_or(Cause::Copy, |&(cause, _)| cause);
-    let mut at = asked;
-    for &(cause, since) in turns {
-        let since = since.clamp(at, got.max(at));
-        own(owner, since.saturating_sub(at));
+    let mut owner = stages.first().map_or(Cause::Copy, |&(cause, _)| cause);
+    let mut at = start;
+    for &(cause, since) in stages {
+        let since = since.clamp(at, end.max(at));
+        add(owner, since.saturating_sub(at));
         (owner, at) = (cause, since);
     }
-    own(owner, got.saturating_sub(at));
+    add(owner, end.saturating_sub(at));
     if parts.is_empty() {
         parts.push((owner, Nanos::ZERO));
     }
@@ -50,14 +50,16 @@ pub fn divide(asked: Nanos, got: Nanos, turns: &[(Cause, Nanos)]) -> Vec<(Cause,
 
 #[cfg(test)]
 mod tests {
+    use foresee_units::SplitMix64;
+
     use super::*;
 
     const A: Cause = Cause::OriginRead;
     const B: Cause = Cause::Transform;
 
-    fn parts(asked: u64, got: u64, turns: &[(Cause, u64)]) -> Vec<(Cause, u64)> {
-        let turns: Vec<_> = turns.iter().map(|&(cause, since)| (cause, Nanos::new(since))).collect();
-        let parts = divide(Nanos::new(asked), Nanos::new(got), &turns);
+    fn parts(start: u64, end: u64, stages: &[(Cause, u64)]) -> Vec<(Cause, u64)> {
+        let stages: Vec<_> = stages.iter().map(|&(cause, since)| (cause, Nanos::new(since))).collect();
+        let parts = divide_wait(Nanos::new(start), Nanos::new(end), &stages);
         parts.into_iter().map(|(cause, time)| (cause, time.get())).collect()
     }
 
@@ -84,22 +86,19 @@ mod tests {
 
     #[test]
     fn parts_add_up_to_the_whole_for_any_stages() {
-        let mut state = 1_u64;
-        let mut draw = |below: u64| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-            (state >> 33) % below
-        };
+        let mut numbers = SplitMix64::new(1);
+        let mut draw = |below: u64| numbers.below(below);
         for _ in 0..2000 {
-            let asked = draw(50);
-            let got = asked + draw(50);
-            let turns: Vec<_> = (0..draw(8))
+            let start = draw(50);
+            let end = start + draw(50);
+            let stages: Vec<_> = (0..draw(8))
                 .map(|_| {
                     let cause = usize::try_from(draw(Cause::ALL.len() as u64)).expect("few causes");
                     (Cause::ALL[cause], draw(120))
                 })
                 .collect();
-            let parts = parts(asked, got, &turns);
-            assert_eq!(parts.iter().map(|&(_, time)| time).sum::<u64>(), got - asked, "{turns:?}");
+            let parts = parts(start, end, &stages);
+            assert_eq!(parts.iter().map(|&(_, time)| time).sum::<u64>(), end - start, "{stages:?}");
             for (cause, _) in &parts {
                 assert_eq!(parts.iter().filter(|(other, _)| other == cause).count(), 1);
             }

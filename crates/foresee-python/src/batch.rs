@@ -80,7 +80,7 @@ impl Batch {
     #[getter]
     fn faults(&self) -> Vec<(usize, &'static str, String, bool)> {
         let row =
-            |fault: &core::Fault| (fault.place, fault.kind(), fault.message.clone(), fault.is_permanent());
+            |fault: &core::Fault| (fault.index, fault.kind(), fault.message.clone(), fault.is_permanent());
         self.batch.faults.iter().map(row).collect()
     }
 

@@ -40,7 +40,7 @@ impl LedgerFile {
         tensor: u64,
         nbytes: u64,
     ) -> PyResult<()> {
-        let known = [Op::Push, Op::Pull, Op::Wait].into_iter().find(|known| known.word() == op);
+        let known = [Op::Push, Op::Pull, Op::Wait].into_iter().find(|known| known.name() == op);
         let op = known.ok_or_else(|| defect("an entry of the ledger"))?;
         let waits = op == Op::Wait;
         let entry = Entry {
@@ -76,9 +76,9 @@ impl LedgerFile {
         nbytes: u64,
     ) -> PyResult<()> {
         let unknown = || defect("an entry of the ledger");
-        let op = [Op::Open, Op::Read, Op::Close].into_iter().find(|known| known.word() == op);
+        let op = [Op::Open, Op::Read, Op::Close].into_iter().find(|known| known.name() == op);
         let op = op.ok_or_else(unknown)?;
-        let source = [Source::Origin, Source::Disk].into_iter().find(|known| known.word() == source);
+        let source = [Source::Origin, Source::Disk].into_iter().find(|known| known.name() == source);
         let source = source.ok_or_else(unknown)?;
         let (start, duration) = (start_ns.as_slice()?, duration_ns.as_slice()?);
         let (step, sample) = (step.as_slice()?, sample.as_slice()?);
@@ -109,7 +109,7 @@ impl LedgerFile {
 
     #[getter]
     fn lost(&self) -> Option<String> {
-        self.file.lost()
+        self.file.failure()
     }
 
     fn close(&self, py: Python<'_>) {

@@ -66,7 +66,7 @@ impl Loader {
             avoid: avoid.into_iter().map(SampleId).collect(),
             epochs,
             world: world(rank, world_size)?,
-            local: world(local_rank, local_world_size)?,
+            local_world: world(local_rank, local_world_size)?,
             staging: staging_bytes.map(Bytes::new),
             threads,
             run_dir,
@@ -177,7 +177,7 @@ pub(crate) fn consumer_wait(
     turns: Vec<(PyBackedStr, u64)>,
 ) -> PyResult<ConsumerWait> {
     let known = |(word, since): (PyBackedStr, u64)| {
-        let cause = Cause::named(&word).ok_or_else(|| errors::defect("a cause of waiting"))?;
+        let cause = Cause::from_name(&word).ok_or_else(|| errors::defect("a cause of waiting"))?;
         Ok((cause, Nanos::new(since)))
     };
     Ok(ConsumerWait {

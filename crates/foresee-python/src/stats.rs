@@ -26,7 +26,7 @@ pub(crate) fn to_python<'py>(py: Python<'py>, stats: &LoaderStats) -> PyResult<B
     plan.set_item("table_bytes", stats.driver.tables.get())?;
     plan.set_item("hash", format!("{:016x}", stats.driver.plan_hash))?;
     out.set_item("plan", plan)?;
-    out.set_item("ledger_lost", stats.ledger_lost.as_deref())?;
+    out.set_item("ledger_lost", stats.ledger_failure.as_deref())?;
     Ok(out)
 }
 
@@ -44,7 +44,7 @@ fn waits<'py>(py: Python<'py>, totals: &Totals) -> PyResult<Bound<'py, PyDict>> 
     let out = PyDict::new(py);
     // Gradients have their own ledgers.
     for &cause in Cause::ALL.iter().filter(|cause| !matches!(cause, Cause::Gradient | Cause::Peer)) {
-        out.set_item(cause.word(), tally(py, totals.wait(cause))?)?;
+        out.set_item(cause.name(), tally(py, totals.wait(cause))?)?;
     }
     Ok(out)
 }
@@ -60,7 +60,7 @@ fn operations<'py>(py: Python<'py>, stats: &LoaderStats) -> PyResult<Bound<'py, 
             tallies.set_item("failed", tally(py, stats.totals.failed(op, source))?)?;
             by_op.set_item(op.word(), tallies)?;
         }
-        out.set_item(source.word(), by_op)?;
+        out.set_item(source.name(), by_op)?;
     }
     Ok(out)
 }

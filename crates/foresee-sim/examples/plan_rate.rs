@@ -8,7 +8,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use foresee_data_plan::{Access, Planner, PlannerConfig, PolicyChoice, SampleSizes, TierRoom};
+use foresee_data_plan::{Access, Planner, PlannerConfig, PolicyChoice, SampleSizes, TierCapacity};
 use foresee_sim::SizeTable;
 use foresee_units::{Bytes, SampleId, SplitMix64};
 

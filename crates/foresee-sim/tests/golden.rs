@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 
 use foresee_data_plan::{
-    Access, NextUse, PlannedSource, Planner, PlannerConfig, Policy, PolicyChoice, TierIndex, TierRoom,
+    Access, NextUse, PlannedSource, Planner, PlannerConfig, Policy, PolicyChoice, TierCapacity, TierIndex,
 };
 use foresee_units::{Bytes, SampleId};
 use support::unequal;
@@ -54,7 +54,7 @@ fn replay(transcript: &str) -> String {
 #[derive(Default)]
 struct Scenario {
     sizes: Vec<u64>,
-    tiers: Vec<TierRoom>,
+    tiers: Vec<TierCapacity>,
     policy: PolicyChoice,
     planner: Option<Planner>,
 }
@@ -68,7 +68,7 @@ impl Scenario {
             "tier" => {
                 let [capacity, align, overhead] = numbers()[..] else { panic!("three numbers: {line}") };
                 let (capacity, overhead) = (Bytes::new(capacity), Bytes::new(overhead));
-                self.tiers.push(TierRoom { capacity, align, overhead });
+                self.tiers.push(TierCapacity { capacity, align, overhead });
             }
             "policy" => {
                 self.policy = match rest {
@@ -94,7 +94,7 @@ impl Scenario {
                 let numbers = numbers();
                 let tier = TierIndex(u8::try_from(numbers[0]).unwrap());
                 let mut evicted = Vec::new();
-                self.planner().handle_room(tier, Bytes::new(numbers[1]), &mut evicted);
+                self.planner().handle_capacity(tier, Bytes::new(numbers[1]), &mut evicted);
                 writeln!(answers, ">{}", leaving(&evicted)).unwrap();
             }
             "restart" => self.planner().handle_restart(),
@@ -126,13 +126,13 @@ impl Scenario {
             if !self.planner().poll_access(&mut access) {
                 return;
             }
-            let Access { seq, sample, source, keep, next_use, ref evict } = access;
+            let Access { seq, sample, source, fill, next_use, ref evict } = access;
             let source = match source {
                 PlannedSource::Tier(TierIndex(tier)) => format!("tier {tier}"),
                 PlannedSource::Origin => "origin".to_owned(),
             };
             write!(answers, "> {seq}: sample {sample} from {source}{}", leaving(evict)).unwrap();
-            if let Some(TierIndex(tier)) = keep {
+            if let Some(TierIndex(tier)) = fill {
                 write!(answers, " keep {tier}").unwrap();
             }
             match next_use {

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foresee_data_plan::{
-    Access, NextUse, PlannedSource, Planner, PlannerConfig, PolicyChoice, SampleSizes, TierIndex, TierRoom,
+    Access, NextUse, PlannedSource, Planner, PlannerConfig, PolicyChoice, SampleSizes, TierCapacity,
+    TierIndex,
 };
 use foresee_testkit::property;
 use foresee_units::{Bytes, SampleId};
@@ -28,7 +29,7 @@ enum Action {
 #[derive(Clone, Debug)]
 struct Run {
     sizes: Vec<u64>,
-    tiers: Vec<TierRoom>,
+    tiers: Vec<TierCapacity>,
     policy: PolicyChoice,
     held: Vec<(u64, u8)>,
     actions: Vec<Action>,
@@ -45,7 +46,7 @@ fn action(samples: u64) -> impl Strategy<Value = Action> {
 }
 
 fn run() -> impl Strategy<Value = Run> {
-    let tier = (0_u64..80, 1_u64..5, 0_u64..3).prop_map(|(capacity, align, overhead)| TierRoom {
+    let tier = (0_u64..80, 1_u64..5, 0_u64..3).prop_map(|(capacity, align, overhead)| TierCapacity {
         capacity: Bytes::new(capacity),
         align,
         overhead: Bytes::new(overhead),
@@ -72,7 +73,7 @@ fn run() -> impl Strategy<Value = Run> {
 /// The naive implementation: held copies and announced accesses.
 struct CacheModel {
     sizes: Arc<dyn SampleSizes>,
-    tiers: Vec<TierRoom>,
+    tiers: Vec<TierCapacity>,
     held: BTreeMap<SampleId, TierIndex>,
     announced: Vec<SampleId>,
     planned: u64,
@@ -115,7 +116,7 @@ impl CacheModel {
         prop_assert_eq!(access.next_use, expected);
         let source = self.held.get(&sample).copied().map_or(PlannedSource::Origin, PlannedSource::Tier);
         prop_assert_eq!(access.source, source, "held where the plan says");
-        if access.keep.is_none() {
+        if access.fill.is_none() {
             prop_assert!(access.evict.is_empty(), "copies leave only for one that comes");
         }
         for (victim, tier) in &access.evict {
@@ -130,7 +131,7 @@ impl CacheModel {
         if self.equal && self.tiers.len() == 1 {
             prop_assert!(access.evict.len() <= 1, "one copy of equal size leaves for another");
         }
-        if let Some(tier) = access.keep {
+        if let Some(tier) = access.fill {
             prop_assert!(access.next_use != NextUse::Never, "never keep what is never used again");
             prop_assert_eq!(self.held.insert(sample, tier), None);
             prop_assert!(self.used(tier) <= self.tiers[usize::from(tier.0)].capacity);
@@ -229,7 +230,7 @@ proptest! {
         let accesses: Vec<SampleId> = epochs.iter().map(|draw| SampleId(draw.index(usize::try_from(samples).unwrap()) as u64)).collect();
         let lost_at = lost_at.index(accesses.len());
         let reads = |lose: bool| {
-            let tiers = vec![TierRoom { capacity: Bytes::new(samples * 64), align: 64, overhead: Bytes::new(40) }];
+            let tiers = vec![TierCapacity { capacity: Bytes::new(samples * 64), align: 64, overhead: Bytes::new(40) }];
             let config = PlannerConfig { tiers, policy: PolicyChoice::Auto, table_budget: Bytes::new(1 << 20) };
             let mut planner = Planner::new(config, unequal(&vec![3; usize::try_from(samples).unwrap()])).unwrap();
             planner.handle_epoch(&mut accesses.iter().copied());

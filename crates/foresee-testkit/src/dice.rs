@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reproducible random choices: a whole run follows from one seed, which a failure prints.
+//! Reproducible random choices from one seed, which a failure prints.
 
 use foresee_units::SplitMix64;
 
@@ -8,30 +8,30 @@ use foresee_units::SplitMix64;
 pub struct Dice(SplitMix64);
 
 impl Dice {
-    /// Equal seeds give equal choices.
+    /// Create the generator of `seed`.
     pub fn new(seed: u64) -> Self {
         Self(SplitMix64::new(seed))
     }
 
-    /// 64 random bits.
+    /// Return 64 random bits.
     pub fn bits(&mut self) -> u64 {
         self.0.next()
     }
 
-    /// A number from 0 to `sides - 1`.
+    /// Return a number from 0 to `bound - 1`.
     ///
     /// # Panics
-    /// If `sides` is 0.
-    pub fn below(&mut self, sides: usize) -> usize {
-        usize::try_from(self.bits() % (sides as u64)).expect("below a usize")
+    /// If `bound` is 0.
+    pub fn below(&mut self, bound: usize) -> usize {
+        usize::try_from(self.bits() % (bound as u64)).expect("below a usize")
     }
 
-    /// True with a probability of one in `sides`.
-    pub fn one_in(&mut self, sides: usize) -> bool {
-        self.below(sides) == 0
+    /// Return true with a probability of one in `cases`.
+    pub fn one_in(&mut self, cases: usize) -> bool {
+        self.below(cases) == 0
     }
 
-    /// One of the elements.
+    /// Return one of the elements.
     ///
     /// # Panics
     /// If `from` is empty.
@@ -39,7 +39,7 @@ impl Dice {
         from[self.below(from.len())].clone()
     }
 
-    /// A random selection in random order.
+    /// Return a random subset in random order.
     pub fn some_of<T: Clone>(&mut self, from: &[T]) -> Vec<T> {
         let mut left: Vec<T> = from.iter().filter(|_| !self.one_in(4)).cloned().collect();
         let mut shuffled = Vec::new();
@@ -49,7 +49,7 @@ impl Dice {
         shuffled
     }
 
-    /// Values whose sums depend on their order.
+    /// Return one of several values whose sums depend on their order.
     pub fn value(&mut self) -> f32 {
         self.pick(&[1e8, -1e8, 1.0, -0.0, 0.1, 3.0e-39, -7.25])
     }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Settings of property tests, and the only waits of tests that read a clock.
 //!
-//! A test never compares elapsed time with an upper bound: a loaded machine breaks it. It waits here until
+//! A test never compares elapsed time with an upper bound: a loaded host breaks it. It waits here until
 //! something has happened, and fails only when the watchdog bound has passed. A house test keeps `sleep` and clocks
 //! out of all other test files. This crate is a dev-dependency only.
 
@@ -68,7 +68,7 @@ pub fn pause(duration: Duration) {
     thread::sleep(duration);
 }
 
-/// Run `action` and assert that it took at least `least`. A lower bound holds on a loaded machine too.
+/// Run `action` and assert that it took at least `least`. A lower bound holds on a loaded host too.
 ///
 /// # Panics
 /// It ended sooner.

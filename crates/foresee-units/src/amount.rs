@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Amounts: how much, how long, how fast.
 //!
-//! Saturates where a larger figure means "too much" anyway (room, deadlines); never wraps.
+//! Sums saturate, because a larger value means "too much" anyway (capacity, deadlines); nothing wraps.
 
 use std::fmt;
 use std::iter::Sum;
@@ -20,7 +20,7 @@ macro_rules! amount {
             /// The largest amount; also "without limit".
             pub const MAX: Self = Self(u64::MAX);
 
-            /// From a plain number.
+            /// Create from a plain number.
             pub const fn new(value: u64) -> Self {
                 Self(value)
             }
@@ -30,7 +30,7 @@ macro_rules! amount {
                 self.0
             }
 
-            /// The difference, or zero where `other` is larger.
+            /// The difference, or zero if `other` is larger.
             #[must_use]
             pub const fn saturating_sub(self, other: Self) -> Self {
                 Self(self.0.saturating_sub(other.0))
@@ -42,7 +42,7 @@ macro_rules! amount {
                 Self(self.0.saturating_add(other.0))
             }
 
-            /// Whether there is nothing.
+            /// Whether the amount is zero.
             pub const fn is_zero(self) -> bool {
                 self.0 == 0
             }
@@ -115,10 +115,10 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// In the largest unit of which there is one, to a tenth; `smallest` is counted whole.
+/// Write in the largest unit that fits once, to a tenth; multiples of `smallest` are whole.
 fn scaled(f: &mut fmt::Formatter<'_>, value: u64, units: &[(u64, &str)], smallest: &str) -> fmt::Result {
     for (unit, name) in units {
-        // What would be rounded to 1000.0 of the next smaller unit is one of this.
+        // A value that would round to 1000.0 of the next smaller unit is shown as 1.0 of this one.
         if value >= unit - unit / 20_000 {
             return write!(f, "{:.1} {name}", as_f64(value) / as_f64(*unit));
         }
@@ -127,17 +127,17 @@ fn scaled(f: &mut fmt::Formatter<'_>, value: u64, units: &[(u64, &str)], smalles
 }
 
 impl Nanos {
-    /// From whole milliseconds.
+    /// Create from whole milliseconds.
     pub const fn from_millis(millis: u64) -> Self {
         Self(millis.saturating_mul(1_000_000))
     }
 
-    /// From whole seconds.
+    /// Create from whole seconds.
     pub const fn from_secs(seconds: u64) -> Self {
         Self(seconds.saturating_mul(1_000_000_000))
     }
 
-    /// In seconds.
+    /// The time in seconds.
     pub fn as_secs_f64(self) -> f64 {
         as_f64(self.0) / 1e9
     }
@@ -161,12 +161,12 @@ impl fmt::Display for Nanos {
     }
 }
 
-/// A rate in bytes per second; zero stands for "does not move", never for "not measured".
+/// A rate in bytes per second; zero means no progress, never "not measured".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct BytesPerSecond(u64);
 
 impl BytesPerSecond {
-    /// From a plain number.
+    /// Create from a plain number.
     pub const fn new(value: u64) -> Self {
         Self(value)
     }
@@ -192,7 +192,7 @@ impl fmt::Display for BytesPerSecond {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "for display and seconds: 53 bits are plenty")]
+#[expect(clippy::cast_precision_loss, reason = "for display and seconds: 53 bits suffice")]
 const fn as_f64(value: u64) -> f64 {
     value as f64
 }
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn amounts_read_as_people_say_them() {
+    fn amounts_are_shown_in_fitting_units() {
         assert_eq!(Bytes::new(1_500_000_000).to_string(), "1.5 GB");
         assert_eq!(Bytes::new(12).to_string(), "12 B");
         assert_eq!(Bytes::new(999_949).to_string(), "999.9 kB");

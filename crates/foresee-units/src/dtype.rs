@@ -1,41 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Types of the elements of a tensor.
-//!
-//! Plans, frames and sums share them, in crates that do not know each other. An unlisted code is an error.
+//! Types of the elements of a tensor, shared by plans, frames and sums.
 
 use std::fmt;
 
-/// The type of a tensor's elements. Little-endian wherever its bytes are looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Dtype {
-    /// IEEE 754 binary32.
-    F32,
-    /// The upper half of a binary32.
-    Bf16,
-    /// IEEE 754 binary16.
-    F16,
-    /// IEEE 754 binary64.
-    F64,
-    /// Two's complement, 32 bits.
-    I32,
-    /// Two's complement, 64 bits.
-    I64,
+use crate::named_enum;
+
+named_enum! {
+    /// The type of a tensor's elements, with the name that `PyTorch` and NumPy give it. Bytes are little-endian.
+    Dtype {
+        /// IEEE 754 binary32.
+        F32 => "float32",
+        /// The upper half of a binary32.
+        Bf16 => "bfloat16",
+        /// IEEE 754 binary16.
+        F16 => "float16",
+        /// IEEE 754 binary64.
+        F64 => "float64",
+        /// Two's complement, 32 bits.
+        I32 => "int32",
+        /// Two's complement, 64 bits.
+        I64 => "int64",
+    }
 }
 
 impl Dtype {
-    /// Every dtype, by code.
-    pub const ALL: [Self; 6] = [Self::F32, Self::Bf16, Self::F16, Self::F64, Self::I32, Self::I64];
-
     /// The code on the wire: 1 to 6, so that it fits 4 bits and a zeroed header names no dtype.
     pub const fn code(self) -> u8 {
-        match self {
-            Self::F32 => 1,
-            Self::Bf16 => 2,
-            Self::F16 => 3,
-            Self::F64 => 4,
-            Self::I32 => 5,
-            Self::I64 => 6,
-        }
+        self as u8 + 1
     }
 
     /// The dtype of a code, if there is one.
@@ -51,18 +42,6 @@ impl Dtype {
             Self::F64 | Self::I64 => 8,
         }
     }
-
-    /// The name that `PyTorch` and NumPy give it.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "float32",
-            Self::Bf16 => "bfloat16",
-            Self::F16 => "float16",
-            Self::F64 => "float64",
-            Self::I32 => "int32",
-            Self::I64 => "int64",
-        }
-    }
 }
 
 impl fmt::Display for Dtype {
@@ -74,6 +53,12 @@ impl fmt::Display for Dtype {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn codes_of_the_wire_never_change() {
+        use Dtype::{Bf16, F16, F32, F64, I32, I64};
+        assert_eq!([F32, Bf16, F16, F64, I32, I64].map(Dtype::code), [1, 2, 3, 4, 5, 6]);
+    }
 
     #[test]
     fn codes_fit_four_bits_and_come_back() {

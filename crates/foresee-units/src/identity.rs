@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Identities: which sample, which rank, which step.
-//!
-//! 64 bits for samples and steps everywhere: data sets beyond 2^32 samples exist, and offsets of theirs too.
+//! Identities of samples, ranks, epochs and steps. Samples and steps have 64 bits: larger data sets than 2^32 exist.
 
 use std::fmt;
 
-/// A sample of the data set: its place in the index, 0 to n - 1.
+/// A sample of the data set, by its position in the index: 0 to n - 1.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SampleId(pub u64);
 
@@ -17,11 +15,11 @@ pub struct Rank(pub u32);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Epoch(pub u64);
 
-/// One batch on every rank, counted from 0 within its epoch.
+/// One batch on every rank, numbered from 0 within its epoch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Step(pub u64);
 
-macro_rules! plain_number {
+macro_rules! display_number {
     ($($name:ident),*) => {$(
         impl fmt::Display for $name {
             fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -30,9 +28,9 @@ macro_rules! plain_number {
         }
     )*};
 }
-plain_number!(SampleId, Rank, Epoch, Step);
+display_number!(SampleId, Rank, Epoch, Step);
 
-/// This rank among all data-parallel ranks: `rank < size`, `size >= 1`, checked once.
+/// A rank and the number of data-parallel ranks: `rank < size`, `size >= 1`, checked by the constructor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct World {
     rank: u32,
@@ -58,20 +56,20 @@ impl fmt::Display for WorldError {
 impl std::error::Error for WorldError {}
 
 impl World {
-    /// One rank alone.
+    /// A single rank.
     pub const ALONE: Self = Self { rank: 0, size: 1 };
 
-    /// Rank `rank` of `size`.
+    /// Create rank `rank` of `size`.
     pub const fn new(rank: u32, size: u32) -> Result<Self, WorldError> {
         if rank < size { Ok(Self { rank, size }) } else { Err(WorldError { rank, size }) }
     }
 
-    /// This rank.
+    /// The rank.
     pub const fn rank(self) -> Rank {
         Rank(self.rank)
     }
 
-    /// How many ranks there are, at least 1.
+    /// The number of ranks, at least 1.
     pub const fn size(self) -> u32 {
         self.size
     }

@@ -13,9 +13,9 @@
 mod amount;
 mod dtype;
 mod identity;
+mod named_enum;
 mod read;
 mod splitmix;
-mod words;
 
 pub use amount::{Bytes, BytesPerSecond, Nanos};
 pub use dtype::Dtype;

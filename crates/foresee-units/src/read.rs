@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Where bytes come from, and how a read or a write of a sample ends.
-//!
-//! Tiers report these, the fetch queue decides by them, and the ledger saves them under the same words.
+//! Sources of bytes, and outcomes of reads and writes; the ledger saves both by name.
 
-use crate::{Nanos, words};
+use crate::{Nanos, named_enum};
 
-words! {
-    /// Where bytes came from, or went; copies of a sample are in `Ram` to `Origin`, the nearest first.
+named_enum! {
+    /// A source or destination of bytes; copies of a sample are in `Ram` to `Origin`, nearest first.
     Source {
-        /// Nowhere in particular.
+        /// Unspecified.
         None => "none",
         /// This rank's memory tier.
         Ram => "ram",
@@ -16,7 +14,7 @@ words! {
         Disk => "disk",
         /// Another rank's tier.
         Peer => "peer",
-        /// The data set's home.
+        /// The bucket or file system of the data set.
         Origin => "origin",
         /// A read in flight for an earlier sample of the staging buffer.
         Staging => "staging",
@@ -25,37 +23,37 @@ words! {
     }
 }
 
-/// How an operation on a sample ended.
+/// The outcome of an operation on a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReadOutcome {
     /// Done in full.
     Ok,
-    /// The place does not hold the sample (at an origin: the object is missing, HTTP 404).
+    /// The source does not have the sample (at an origin: the object is missing, HTTP 404).
     Absent,
     /// The bytes fail their checksum or their length.
     Corrupt,
-    /// The object is another version than the index says (HTTP 412).
+    /// The object is not the version of the index (HTTP 412).
     Changed,
-    /// No permission (HTTP 401, 403, EACCES): asking again does not help.
+    /// No permission (HTTP 401, 403, EACCES): a retry does not help.
     Denied,
-    /// Slow down (HTTP 429, 503).
+    /// Too many requests (HTTP 429, 503).
     Throttled {
-        /// How long the source asked to be left alone.
+        /// The pause that the source requested.
         retry_after: Option<Nanos>,
     },
-    /// A transient fault: reset, timeout, short body, HTTP 5xx. Asking again may help.
+    /// A transient fault: reset, timeout, short body, HTTP 5xx. A retry may help.
     Retryable,
-    /// No capacity left for a write; the tier is as it was.
+    /// No capacity left for a write; the tier is unchanged.
     Full,
-    /// Ended early, on request.
+    /// Cancelled on request.
     Cancelled,
-    /// Any other fault that asking again does not mend.
+    /// Any other permanent fault.
     Failed,
 }
 
 impl ReadOutcome {
-    /// The spelling in the ledger.
-    pub const fn word(self) -> &'static str {
+    /// The name in the ledger.
+    pub const fn name(self) -> &'static str {
         match self {
             Self::Ok => "ok",
             Self::Absent => "absent",

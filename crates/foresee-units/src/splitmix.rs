@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! SplitMix64: a hash of 64 bits and a small generator, equal on every machine and in Python.
+//! SplitMix64: a hash of 64 bits and a small generator, equal on every platform and in Python.
 //!
 //! Frozen: saved orders (`keyed-1`), audits (`audit-1`), placements and scenarios depend on these constants. Not for
 //! secrets.

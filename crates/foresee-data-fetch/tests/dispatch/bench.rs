@@ -91,7 +91,7 @@ pub(crate) struct Bench<S> {
     pub(crate) now: Nanos,
     /// The events so far.
     pub(crate) log: Log,
-    flights: BTreeMap<AttemptId, (Nanos, Answer, u64)>,
+    attempts: BTreeMap<AttemptId, (Nanos, Answer, u64)>,
     events: BTreeSet<(Nanos, AttemptId)>,
     seen: BTreeSet<u64>,
 }
@@ -104,14 +104,14 @@ impl<S: Source> Bench<S> {
             source,
             now: Nanos::ZERO,
             log: Log::default(),
-            flights: BTreeMap::new(),
+            attempts: BTreeMap::new(),
             events: BTreeSet::new(),
             seen: BTreeSet::new(),
         }
     }
 
     /// Request an object of its own.
-    pub(crate) fn ask(&mut self, ticket: u64, len: u64, class: Class, deadline: Nanos) {
+    pub(crate) fn request(&mut self, ticket: u64, len: u64, class: Class, deadline: Nanos) {
         let request = Request { ticket, object: ticket, start: 0, len, class, turn: 0, deadline };
         self.dispatch.handle_request(request, self.now);
     }
@@ -123,10 +123,10 @@ impl<S: Source> Bench<S> {
                 Action::Start { attempt, len, parts, hedge, .. } => {
                     let answer = self.source.begin(self.log.attempts, len, self.now);
                     self.log.attempts += 1;
-                    assert!(self.flights.insert(attempt, (self.now, answer, len)).is_none());
+                    assert!(self.attempts.insert(attempt, (self.now, answer, len)).is_none());
                     self.events.insert((answer.at, attempt));
-                    let (flying, limit) = (self.dispatch.in_flight(), self.dispatch.limit());
-                    assert!(flying <= limit, "{flying} in flight at a limit of {limit}");
+                    let (in_flight, limit) = (self.dispatch.in_flight(), self.dispatch.limit());
+                    assert!(in_flight <= limit, "{in_flight} in flight at a limit of {limit}");
                     for part in parts {
                         if self.seen.insert(part.ticket) {
                             self.log.started.push(part.ticket);
@@ -135,10 +135,10 @@ impl<S: Source> Bench<S> {
                     }
                 }
                 Action::Cancel { attempt } => {
-                    let (began, answer, _) = self.flights[&attempt];
+                    let (began, answer, _) = self.attempts[&attempt];
                     self.events.remove(&(answer.at, attempt));
                     let cancelled = Answer { at: self.now, outcome: ReadOutcome::Cancelled };
-                    self.flights.insert(attempt, (began, cancelled, 0));
+                    self.attempts.insert(attempt, (began, cancelled, 0));
                     self.events.insert((self.now, attempt));
                 }
                 Action::Fail { ticket, outcome, tries, .. } => {
@@ -181,7 +181,7 @@ impl<S: Source> Bench<S> {
     }
 
     fn end(&mut self, attempt: AttemptId) {
-        let Some((began, answer, len)) = self.flights.remove(&attempt) else { return };
+        let Some((began, answer, len)) = self.attempts.remove(&attempt) else { return };
         let bytes = if answer.outcome == ReadOutcome::Ok { len } else { 0 };
         let end = End {
             outcome: answer.outcome,
@@ -189,7 +189,7 @@ impl<S: Source> Bench<S> {
             queued: Nanos::ZERO,
             service: self.now.saturating_sub(began),
         };
-        for ticket in self.dispatch.handle_end(attempt, end, self.now).won {
+        for ticket in self.dispatch.handle_end(attempt, end, self.now) {
             assert!(self.log.won.insert(ticket, self.now).is_none(), "ticket {ticket} won twice");
             assert!(!self.log.failed.contains_key(&ticket));
         }
@@ -197,13 +197,13 @@ impl<S: Source> Bench<S> {
 
     /// Run `total` requests of `len` bytes through a window of `window`, each due 10 s after its request.
     pub(crate) fn stream(&mut self, total: u64, window: u64, len: impl Fn(u64) -> u64) {
-        let mut asked = 0;
+        let mut requested = 0;
         loop {
             let ended = (self.log.won.len() + self.log.failed.len()) as u64;
-            while asked < total && asked - ended < window {
+            while requested < total && requested - ended < window {
                 let deadline = self.now + Nanos::from_secs(10);
-                self.ask(asked, len(asked), Class::Staging, deadline);
-                asked += 1;
+                self.request(requested, len(requested), Class::Staging, deadline);
+                requested += 1;
             }
             if ended == total {
                 return;

@@ -22,7 +22,7 @@ fn after_heavy_throttling_the_source_is_fully_used_again_and_no_request_is_lost(
     let source = move |number: u64, len: u64, now: Nanos| {
         if now >= storm && now < calm {
             refusals += 1;
-            assert!(refusals < 200, "a source that refuses everything is not to be hammered");
+            assert!(refusals < 200, "a source that rejects everything is not overloaded");
             return soon(now, ReadOutcome::Throttled { retry_after: None });
         }
         line.begin(number, len, now)
@@ -52,24 +52,24 @@ fn a_source_that_throttles_above_its_rate_is_still_used_well() {
     bench.stream(30_000, 4000, |_| 1000);
     assert!(bench.log.failed.is_empty());
     let rate = bench.rate(Nanos::from_secs(5), bench.now - Nanos::from_secs(2));
-    let refused = bench.dispatch.stats().throttles;
+    let throttled = bench.dispatch.stats().throttles;
     assert!(rate >= 800.0, "{rate:.0} of 1000 per second");
-    assert!(refused <= 1000, "{refused} refusals for 30,000 answers");
+    assert!(throttled <= 1000, "{throttled} refusals for 30,000 answers");
 }
 
 #[test]
 fn retry_after_is_honoured_by_the_whole_source() {
-    let asked = Nanos::from_secs(3);
+    let pause = Nanos::from_secs(3);
     let source = move |number: u64, _: u64, now: Nanos| {
-        let quiet = Nanos::from_millis(20)..Nanos::from_millis(20) + asked;
-        assert!(!quiet.contains(&now), "asked again at {now}");
-        let refused = ReadOutcome::Throttled { retry_after: Some(asked) };
-        soon(now, if number == 0 { refused } else { ReadOutcome::Ok })
+        let quiet = Nanos::from_millis(20)..Nanos::from_millis(20) + pause;
+        assert!(!quiet.contains(&now), "requested again at {now}");
+        let throttled = ReadOutcome::Throttled { retry_after: Some(pause) };
+        soon(now, if number == 0 { throttled } else { ReadOutcome::Ok })
     };
     let mut bench = Bench::new(DispatchConfig::adaptive(), source);
     bench.stream(16, 16, |_| 1000);
     assert!(bench.log.failed.is_empty());
-    assert!(bench.now >= Nanos::from_millis(40) + asked);
+    assert!(bench.now >= Nanos::from_millis(40) + pause);
 }
 
 /// Every hundredth attempt after the first thousand stalls until its tier times out after half a minute.
@@ -104,12 +104,12 @@ fn hedges_shorten_a_slow_tail() {
         let mut bench = Bench::new(DispatchConfig { hedge_share, ..DispatchConfig::adaptive() }, source);
         let mut waits = Vec::new();
         for ticket in 0..4000 {
-            let asked = bench.now;
-            bench.ask(ticket, 1000, Class::Staging, asked + Nanos::from_millis(30));
+            let start = bench.now;
+            bench.request(ticket, 1000, Class::Staging, start + Nanos::from_millis(30));
             while !bench.log.won.contains_key(&ticket) {
                 assert!(bench.step());
             }
-            waits.push(bench.now - asked);
+            waits.push(bench.now - start);
         }
         waits.sort_unstable();
         waits[waits.len() - 5]
@@ -130,7 +130,7 @@ fn requests_with_slack_are_not_hedged() {
     };
     let mut bench = Bench::new(DispatchConfig::adaptive(), source);
     for ticket in 0..3000 {
-        bench.ask(ticket, 1000, Class::Staging, Nanos::from_secs(3600));
+        bench.request(ticket, 1000, Class::Staging, Nanos::from_secs(3600));
     }
     while bench.step() {}
     assert_eq!(bench.log.won.len(), 3000);
@@ -205,7 +205,7 @@ fn a_hanging_first_read_does_not_delay_others_for_long() {
     };
     let mut bench = Bench::new(DispatchConfig { shared: true, ..DispatchConfig::adaptive() }, source);
     for ticket in 0..20 {
-        bench.ask(ticket, 1000, Class::Staging, Nanos::MAX);
+        bench.request(ticket, 1000, Class::Staging, Nanos::MAX);
     }
     while bench.log.won.len() < 18 {
         assert!(bench.step());

@@ -2,7 +2,8 @@
 //! The order of requests, joined reads, and the effect of the consumer's calls.
 
 use foresee_data_fetch::{
-    Action, AttemptId, Class, CoalesceConfig, Dispatch, DispatchConfig, End, LimitConfig, Pace, Request,
+    Action, AttemptId, Class, CoalesceConfig, ConsumerRate, Dispatch, DispatchConfig, End, LimitConfig,
+    Request,
 };
 use foresee_units::{Bytes, Nanos, ReadOutcome};
 
@@ -78,9 +79,9 @@ fn a_pace_determines_unknown_deadlines_of_turns() {
     dispatch.handle_request(Request { turn: 6, ..request(2, Class::Staging, u64::MAX / 1_000_000) }, NOW);
     let step = Nanos::from_millis(500);
     let mut late = dispatch.clone();
-    dispatch.handle_pace(Some(Pace { next: 3, at: NOW, step }));
+    dispatch.handle_consumer_rate(Some(ConsumerRate { next: 3, at: NOW, step }));
     assert_eq!(run_in_order(&mut dispatch, NOW), [1, 2], "turn 6 is 1.5 s away");
-    late.handle_pace(Some(Pace { next: 6, at: NOW, step }));
+    late.handle_consumer_rate(Some(ConsumerRate { next: 6, at: NOW, step }));
     assert_eq!(run_in_order(&mut late, NOW), [2, 1], "turn 6 is wanted");
 }
 
@@ -93,12 +94,12 @@ fn when_answers_queue_requests_with_slack_yield_to_other_ranks() {
     // One answer takes the source a millisecond, so a turn at the limit takes 16 or 17.
     let turn = Nanos::from_millis(u64::from(bench.dispatch.limit()));
     for ticket in 5000..5100 {
-        bench.ask(ticket, 100_000, Class::Staging, Nanos::MAX);
+        bench.request(ticket, 100_000, Class::Staging, Nanos::MAX);
     }
     let (now, step) = (bench.now, Nanos::from_secs(1));
     let mut flying = |turns: u64| {
         let at = now + Nanos::new(turn.get() * turns);
-        bench.dispatch.handle_pace(Some(Pace { next: 0, at, step }));
+        bench.dispatch.handle_consumer_rate(Some(ConsumerRate { next: 0, at, step }));
         bench.drain();
         bench.dispatch.in_flight()
     };
@@ -158,7 +159,7 @@ fn a_withdrawn_request_leaves_the_queue_or_cancels_its_read_and_is_never_won() {
     dispatch.handle_withdraw(1, NOW);
     assert_eq!(dispatch.poll_action(NOW), Some(Action::Cancel { attempt }));
     assert_eq!(dispatch.poll_action(NOW), None);
-    assert!(dispatch.handle_end(attempt, end(ReadOutcome::Ok), NOW).won.is_empty());
+    assert!(dispatch.handle_end(attempt, end(ReadOutcome::Ok), NOW).is_empty());
     assert_eq!(dispatch.poll_action(NOW), None);
     assert_eq!((dispatch.in_flight(), dispatch.stats().queued), (0, 0));
 }
@@ -198,9 +199,9 @@ fn a_hedge_wins_once_and_its_loser_is_cancelled() {
     let Some(Action::Start { attempt: hedge, hedge: true, tries: 1, .. }) = dispatch.poll_action(due) else {
         panic!("no hedge at {due}");
     };
-    assert_eq!(dispatch.handle_end(hedge, end(ReadOutcome::Ok), due).won, [1]);
+    assert_eq!(dispatch.handle_end(hedge, end(ReadOutcome::Ok), due), [1]);
     assert_eq!(dispatch.poll_action(due), Some(Action::Cancel { attempt: first }));
-    assert!(dispatch.handle_end(first, end(ReadOutcome::Ok), due).won.is_empty());
+    assert!(dispatch.handle_end(first, end(ReadOutcome::Ok), due).is_empty());
     assert_eq!((dispatch.stats().hedges, dispatch.stats().hedge_wins), (1, 1));
 }
 
@@ -230,7 +231,7 @@ fn a_hedge_reads_no_part_that_was_withdrawn() {
     };
     let seen: Vec<(u64, u64)> = parts.iter().map(|part| (part.offset_in_span, part.ticket)).collect();
     assert_eq!((start, len, seen), (1000, 2000, vec![(0, 11), (1000, 12)]));
-    assert_eq!(dispatch.handle_end(attempt, end(ReadOutcome::Ok), due).won, [11, 12]);
+    assert_eq!(dispatch.handle_end(attempt, end(ReadOutcome::Ok), due), [11, 12]);
     assert_eq!(dispatch.poll_action(due), Some(Action::Cancel { attempt: first }));
 }
 
@@ -257,7 +258,7 @@ fn neighbours_in_an_object_are_read_together_around_the_most_urgent() {
     assert_eq!((start, len), (1000, 4100), "ticket 2 would exceed the target");
     assert_eq!(seen, [(0, 3), (1000, 1), (2050, 4), (3100, 6)]);
     assert_eq!(dispatch.stats().over_read, Bytes::new(100));
-    assert_eq!(dispatch.handle_end(attempt, end(ReadOutcome::Ok), NOW).won.len(), 4);
+    assert_eq!(dispatch.handle_end(attempt, end(ReadOutcome::Ok), NOW).len(), 4);
     assert_eq!(run_in_order(&mut dispatch, NOW), [2, 5, 9]);
 }
 
@@ -303,5 +304,5 @@ fn a_withdrawn_part_leaves_the_read_to_the_others() {
     let (attempt, ..) = start(&mut dispatch, NOW);
     dispatch.handle_withdraw(0, NOW);
     assert_eq!(dispatch.poll_action(NOW), None);
-    assert_eq!(dispatch.handle_end(attempt, end(ReadOutcome::Ok), NOW).won, [1]);
+    assert_eq!(dispatch.handle_end(attempt, end(ReadOutcome::Ok), NOW), [1]);
 }

@@ -4,7 +4,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use foresee_data_fetch::{
-    Action, AttemptId, Class, CoalesceConfig, Dispatch, DispatchConfig, End, LimitConfig, Pace, Request,
+    Action, AttemptId, Class, CoalesceConfig, ConsumerRate, Dispatch, DispatchConfig, End, LimitConfig,
+    Request,
 };
 use foresee_testkit::property;
 use foresee_units::{Bytes, Nanos, ReadOutcome};
@@ -12,25 +13,25 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Event {
-    Ask { class: usize, object: u64, start: u64, len: u64, slack_ms: u64 },
+    Request { class: usize, object: u64, start: u64, len: u64, slack_ms: u64 },
     Urgent(usize),
     Withdraw(usize),
     End { which: usize, outcome: usize },
     Wait { ms: u64 },
-    Pace { next: u64, slack_ms: u64, step_ms: u64 },
+    ConsumerRate { next: u64, slack_ms: u64, step_ms: u64 },
 }
 
 fn event() -> impl Strategy<Value = Event> {
     prop_oneof![
         4 => (0..4usize, 0..3u64, 0..20u64, 0..5u64, 0..500u64).prop_map(|(class, object, start, len, slack_ms)| {
-            Event::Ask { class, object, start: start * 900, len: len * 400, slack_ms }
+            Event::Request { class, object, start: start * 900, len: len * 400, slack_ms }
         }),
         1 => (0..50usize).prop_map(Event::Urgent),
         1 => (0..50usize).prop_map(Event::Withdraw),
         4 => (0..20usize, 0..12usize).prop_map(|(which, outcome)| Event::End { which, outcome }),
         2 => (0..400u64).prop_map(|ms| Event::Wait { ms }),
         1 => (0..3u64, 0..500u64, 0..500u64).prop_map(|(next, slack_ms, step_ms)| {
-            Event::Pace { next, slack_ms, step_ms }
+            Event::ConsumerRate { next, slack_ms, step_ms }
         }),
     ]
 }
@@ -55,7 +56,7 @@ struct Model {
     /// Live tickets and their tries.
     live: BTreeMap<u64, Request>,
     ended: BTreeSet<u64>,
-    flights: BTreeMap<AttemptId, (Vec<u64>, u64)>,
+    attempts: BTreeMap<AttemptId, (Vec<u64>, u64)>,
     cancelled: BTreeSet<AttemptId>,
     next: u64,
 }
@@ -67,7 +68,7 @@ impl Model {
             now: Nanos::ZERO,
             live: BTreeMap::new(),
             ended: BTreeSet::new(),
-            flights: BTreeMap::new(),
+            attempts: BTreeMap::new(),
             cancelled: BTreeSet::new(),
             next: 0,
         }
@@ -87,18 +88,18 @@ impl Model {
                         let request = &self.live[&part.ticket];
                         assert_eq!((request.object, request.len), (object, part.len));
                         assert_eq!(start + part.offset_in_span, request.start);
-                        assert!(part.offset_in_span + part.len <= len, "a part lies inside its span");
-                        let others = self.flights.iter().filter(|(other, (tickets, _))| {
+                        assert!(part.offset_in_span + part.len <= len, "a part is inside its span");
+                        let others = self.attempts.iter().filter(|(other, (tickets, _))| {
                             !self.cancelled.contains(other) && tickets.contains(&part.ticket)
                         });
-                        assert_eq!(others.count(), usize::from(hedge), "one attempt, or a hedge beside it");
+                        assert_eq!(others.count(), usize::from(hedge), "one attempt, or a hedge");
                     }
                     let tickets = parts.iter().map(|part| part.ticket).collect();
-                    assert!(self.flights.insert(attempt, (tickets, len)).is_none());
+                    assert!(self.attempts.insert(attempt, (tickets, len)).is_none());
                     assert!(self.dispatch.in_flight() <= self.dispatch.limit());
                 }
                 Action::Cancel { attempt } => {
-                    assert!(self.flights.contains_key(&attempt) && self.cancelled.insert(attempt));
+                    assert!(self.attempts.contains_key(&attempt) && self.cancelled.insert(attempt));
                 }
                 Action::Fail { ticket, tries, .. } => {
                     assert!(tries >= 1);
@@ -106,16 +107,16 @@ impl Model {
                 }
             }
         }
-        assert_eq!(self.dispatch.in_flight() as usize, self.flights.len());
+        assert_eq!(self.dispatch.in_flight() as usize, self.attempts.len());
         assert!(self.dispatch.poll_wakeup().is_none_or(|at| at > self.now), "a wake-up in the past spins");
     }
 
     fn end(&mut self, attempt: AttemptId, outcome: ReadOutcome) {
-        let (tickets, len) = self.flights.remove(&attempt).expect("it is under way");
+        let (tickets, len) = self.attempts.remove(&attempt).expect("it is in flight");
         let bytes = Bytes::new(if outcome == ReadOutcome::Ok { len } else { 0 });
         let service = Nanos::from_millis(20);
         let end = End { outcome, bytes, queued: Nanos::ZERO, service };
-        let won = self.dispatch.handle_end(attempt, end, self.now).won;
+        let won = self.dispatch.handle_end(attempt, end, self.now);
         assert!(won.is_empty() || outcome == ReadOutcome::Ok && !self.cancelled.contains(&attempt));
         for ticket in won {
             assert!(tickets.contains(&ticket));
@@ -125,7 +126,7 @@ impl Model {
 
     fn apply(&mut self, event: &Event) {
         match *event {
-            Event::Ask { class, object, start, len, slack_ms } => {
+            Event::Request { class, object, start, len, slack_ms } => {
                 let (ticket, class) = (self.next, Class::ALL[class]);
                 let deadline = self.now + Nanos::from_millis(slack_ms);
                 let request = Request { ticket, object, start, len, class, turn: object % 2, deadline };
@@ -145,14 +146,14 @@ impl Model {
                 }
             }
             Event::End { which, outcome: kind } => {
-                if let Some(attempt) = self.flights.keys().nth(which).copied() {
+                if let Some(attempt) = self.attempts.keys().nth(which).copied() {
                     self.end(attempt, outcome(kind));
                 }
             }
             Event::Wait { ms } => self.now += Nanos::from_millis(ms),
-            Event::Pace { next, slack_ms, step_ms } => {
+            Event::ConsumerRate { next, slack_ms, step_ms } => {
                 let (at, step) = (self.now + Nanos::from_millis(slack_ms), Nanos::from_millis(step_ms));
-                self.dispatch.handle_pace((step_ms > 0).then_some(Pace { next, at, step }));
+                self.dispatch.handle_consumer_rate((step_ms > 0).then_some(ConsumerRate { next, at, step }));
             }
         }
         self.drain();
@@ -161,7 +162,7 @@ impl Model {
     /// Answer all attempts until nothing is left.
     fn settle(&mut self) {
         for _ in 0..100_000 {
-            if let Some(attempt) = self.flights.keys().next().copied() {
+            if let Some(attempt) = self.attempts.keys().next().copied() {
                 let ended =
                     if self.cancelled.contains(&attempt) { ReadOutcome::Cancelled } else { ReadOutcome::Ok };
                 self.now += Nanos::from_millis(1);

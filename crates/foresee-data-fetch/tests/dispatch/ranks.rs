@@ -7,7 +7,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use foresee_data_fetch::{Class, DispatchConfig, LimitConfig, Pace, Request};
+use foresee_data_fetch::{Class, ConsumerRate, DispatchConfig, LimitConfig, Request};
 use foresee_units::{Nanos, SplitMix64};
 
 use crate::bench::{Answer, Bench, Capped, Source};
@@ -95,7 +95,7 @@ impl Source for Shared {
 struct Rank {
     bench: Bench<Shared>,
     lens: Vec<u64>,
-    asked: u64,
+    requested: u64,
     taken: u64,
     /// When the current step ends; `None` while it waits for its batch or for the others.
     computes_until: Option<Nanos>,
@@ -109,9 +109,9 @@ impl Rank {
         batch.filter(|ticket| !self.bench.log.won.contains_key(ticket)).collect()
     }
 
-    fn ask(&mut self, job: &Job) {
+    fn request(&mut self, job: &Job) {
         let end = job.batches.min(self.taken + job.window);
-        for turn in self.asked..end {
+        for turn in self.requested..end {
             for ticket in turn * job.batch..(turn + 1) * job.batch {
                 let len = self.lens[place(ticket)];
                 let request = Request {
@@ -126,7 +126,7 @@ impl Rank {
                 self.bench.dispatch.handle_request(request, self.bench.now);
             }
         }
-        self.asked = self.asked.max(end);
+        self.requested = self.requested.max(end);
     }
 
     /// Take the batch if it is complete, or report the wait for it.
@@ -162,7 +162,7 @@ fn steps(job: &Job, source: Capped, seed: u64) -> Vec<Nanos> {
             Rank {
                 bench: Bench::new(config.clone(), shared),
                 lens: (0..job.batches * job.batch).map(|_| from + draw.below(to - from + 1)).collect(),
-                asked: 0,
+                requested: 0,
                 taken: 0,
                 computes_until: None,
                 stepped: false,
@@ -188,14 +188,18 @@ fn steps(job: &Job, source: Capped, seed: u64) -> Vec<Nanos> {
             ends.push(now);
             for rank in &mut ranks {
                 rank.stepped = false;
-                rank.bench.dispatch.handle_pace(Some(Pace { next: rank.taken, at: now, step: job.step }));
+                rank.bench.dispatch.handle_consumer_rate(Some(ConsumerRate {
+                    next: rank.taken,
+                    at: now,
+                    step: job.step,
+                }));
             }
         }
         let first = place(draw.below(job.ranks as u64));
         for nth in 0..job.ranks {
             let rank = &mut ranks[(first + nth) % job.ranks];
             rank.take(job, &mut draw);
-            rank.ask(job);
+            rank.request(job);
             rank.bench.drain();
         }
         let computed = ranks.iter().filter_map(|rank| rank.computes_until);

@@ -11,7 +11,7 @@ use crate::orders::RankEpoch;
 /// One command.
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Stage from `position` of `epoch` on; everything staged so far is void.
+    /// Discard everything staged, and stage from `position` of `epoch` on.
     BeginEpoch {
         generation: u64,
         epoch: Epoch,
@@ -22,12 +22,12 @@ pub(crate) enum Command {
     Close,
 }
 
-/// The commands not yet taken.
+/// Pending commands.
 #[derive(Debug, Default)]
-pub(crate) struct Inbox(Mutex<Vec<Command>>);
+pub(crate) struct CommandQueue(Mutex<Vec<Command>>);
 
-impl Inbox {
-    pub(crate) fn put(&self, command: Command) {
+impl CommandQueue {
+    pub(crate) fn push(&self, command: Command) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(command);
     }
 
@@ -37,17 +37,17 @@ impl Inbox {
 }
 
 impl Driver {
-    /// Begins at the start of the run; an epoch that the consumer began before replaces it at once.
+    /// Begin at the start of the run; an epoch that the consumer began already replaces it at once.
     pub(crate) fn begin(&mut self) {
         self.draw_from(Epoch(0), 0);
     }
 
     pub(super) fn take_commands(&mut self) {
-        for command in self.shared.inbox.take() {
+        for command in self.shared.commands.take() {
             match command {
                 Command::BeginEpoch { generation, epoch, position, order } => {
                     self.delivery.restart(generation);
-                    // Reads for a cache continue; those for a batch that is not wanted any more are cancelled.
+                    // Reads for a cache continue; those for discarded batches are cancelled.
                     self.abandon_reads();
                     self.planner.handle_restart();
                     self.draw_from(epoch, position);
@@ -55,14 +55,14 @@ impl Driver {
                         self.schedule.add(order, &mut self.planner);
                     }
                 }
-                Command::Close => self.closing = true,
+                Command::Close => self.is_closing = true,
             }
         }
     }
 
     fn draw_from(&mut self, epoch: Epoch, position: u64) {
         if let Err(error) = self.schedule.restart(epoch, position, &self.shared.waker) {
-            self.shared.batches.break_with(error);
+            self.shared.batches.fail(error);
         }
     }
 }

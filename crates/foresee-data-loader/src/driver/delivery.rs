@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The consumer's side of the driver: the staging line, and batches on their way out of it.
+//! The driver's output: the staging buffer, and the delivery of complete batches.
 //!
-//! Once the system has refused memory for a batch nothing is handed over any more, and the consumer gets the reason.
+//! Once the system has refused memory for a batch, nothing more is delivered, and the consumer gets the error.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::Shared;
 use crate::batch_queue::QueueEntry;
 use crate::buffer::Buffer;
 use crate::gather::Gather;
-use crate::reads::Spot;
+use crate::reads::BatchPosition;
 use crate::staging::{Stage, Staging};
 
 /// See the module.
@@ -20,7 +20,7 @@ use crate::staging::{Stage, Staging};
 pub(super) struct Delivery {
     shared: Arc<Shared>,
     pub(super) staging: Staging,
-    /// Copies out of memory for a batch, by its slot, that the consumer has not finished.
+    /// Copies from memory into the batch of a slot that the consumer has not finished.
     gathering: Option<(u64, Arc<Gather>)>,
     ready: Vec<QueueEntry>,
     generation: u64,
@@ -40,7 +40,7 @@ impl Delivery {
         }
     }
 
-    /// Discards everything staged: the consumer began an epoch elsewhere.
+    /// Discard everything staged, after a seek of the consumer.
     pub(super) fn restart(&mut self, generation: u64) {
         self.generation = generation;
         self.ready.clear();
@@ -48,42 +48,44 @@ impl Delivery {
         self.staging.clear();
     }
 
-    /// The batch of `spot`, which is being planned.
-    pub(super) fn stage(&mut self, spot: Spot) -> &mut Stage {
-        self.staging.get(spot.slot).expect("the batch is being planned")
+    /// The batch of `position`, which is being planned.
+    pub(super) fn stage(&mut self, position: BatchPosition) -> &mut Stage {
+        self.staging.get(position.slot).expect("the batch is being planned")
     }
 
-    /// Epoch and step of a batch, for the metrics; zero when it is gone.
+    /// Epoch and step of a batch for the ledger; zero after its delivery.
     pub(super) fn step(&mut self, slot: u64) -> (Epoch, Step) {
-        self.staging.get(slot).map_or_else(Default::default, |stage| (stage.epoch, stage.step))
+        self.staging.get(slot).map_or_else(Default::default, |stage| (stage.batch.epoch, stage.batch.step))
     }
 
-    /// Takes memory for a buffer before the first byte comes; `false`, and the run ends, where the system has none.
-    pub(super) fn take_memory(&mut self, buffer: &Buffer) -> bool {
-        if let Err(error) = buffer.take_memory() {
-            self.shared.batches.break_with(error);
+    /// Ensure that a buffer has memory before its first byte arrives; `false`, and the run ends, if the system has
+    /// none.
+    pub(super) fn ensure_mapped(&mut self, buffer: &Buffer) -> bool {
+        if let Err(error) = buffer.ensure_mapped() {
+            self.shared.batches.fail(error);
             self.is_out_of_memory = true;
         }
         !self.is_out_of_memory
     }
 
-    /// Whether a batch of `bytes` may be opened. If not, the driver is woken when the consumer gives memory back.
-    pub(super) fn has_capacity(&mut self, bytes: Bytes, near: bool) -> bool {
-        if self.staging.has_capacity(bytes, near) {
+    /// Whether a batch of `bytes` may be opened. If not, the driver is woken when the consumer returns memory.
+    pub(super) fn has_capacity(&mut self, bytes: Bytes, in_memory: bool) -> bool {
+        if self.staging.has_capacity(bytes, in_memory) {
             return true;
         }
-        // Asked for first, checked again after: what comes back in between is not missed.
+        // The second check finds memory that was returned before the request for a wake-up.
         self.shared.buffers.wake_when_returned();
-        self.staging.has_capacity(bytes, near)
+        self.staging.has_capacity(bytes, in_memory)
     }
 
-    /// Copies samples out of memory into the newest batch, shared with the consumer if it waits. Returns the bytes, and
+    /// Copy samples from memory into the newest batch, together with the consumer if it waits. Return the bytes, and
     /// whether all copies have ended.
     pub(super) fn gather(&mut self, copies: Vec<(RamPin, usize)>) -> (usize, bool) {
         let slot = self.staging.newest();
-        let buffer = Arc::clone(&self.staging.get(slot).expect("the batch is being planned").buffer);
-        // SAFETY: each span belongs to its sample alone, no read of it has begun, and the batch is not handed over
-        // while copies are pending.
+        let stage = self.staging.get(slot).expect("the batch is being planned");
+        let buffer = Arc::clone(&stage.batch.buffer);
+        // SAFETY: each span belongs to its sample alone, no read of it has begun, and the batch is not delivered while
+        // copies are pending.
         let gather = Arc::new(unsafe { Gather::new(buffer, copies) });
         let bytes = gather.bytes();
         self.shared.batches.share(&gather);
@@ -93,7 +95,7 @@ impl Delivery {
         (bytes, self.end_gather())
     }
 
-    /// Whether no copies are in progress any more.
+    /// Whether no copies are in progress.
     pub(super) fn end_gather(&mut self) -> bool {
         if let Some((slot, gather)) = self.gathering.take_if(|(_, gather)| gather.is_done())
             && let Some(stage) = self.staging.get(slot)
@@ -103,15 +105,14 @@ impl Delivery {
         self.gathering.is_none()
     }
 
-    /// Hands over what is complete. `near`: no sample has to be fetched from afar. `is_over`: no batch follows what is
-    /// staged.
-    pub(super) fn hand_over(&mut self, near: bool, is_over: bool) {
+    /// Deliver complete batches. `in_memory`: all samples are in memory. `is_over`: no batch follows the staged ones.
+    pub(super) fn deliver(&mut self, in_memory: bool, is_over: bool) {
         if self.is_out_of_memory {
             return;
         }
         self.staging.take_ready(&mut self.ready);
         if !self.ready.is_empty() {
-            self.shared.batches.push(self.generation, self.ready.drain(..), near);
+            self.shared.batches.push(self.generation, self.ready.drain(..), in_memory);
         }
         if is_over && self.staging.is_empty() {
             self.shared.batches.finish(self.generation);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A snapshot of the driver: the metrics behind `stats`, and the reason why the consumer waits.
+//! Snapshots of the driver: the metrics behind `stats`, and the reason why the consumer waits.
 
 use foresee_data_fetch::DispatchStats;
 use foresee_data_plan::TierIndex;
@@ -8,84 +8,75 @@ use foresee_ledger::Cause;
 use foresee_units::Bytes;
 
 use super::Driver;
-use crate::batch_queue::WaitNote;
-use crate::reads::From;
+use crate::batch_queue::WaitReport;
+use crate::reads::ReadSource;
 
-/// The driver's metrics at one moment.
+/// The driver's metrics.
 #[derive(Clone, Debug, Default)]
-pub struct DriverFacts {
+pub struct DriverStats {
     /// The fetch queue of the origin.
     pub origin: DispatchStats,
-    /// Each cache tier as it stands, and the bytes of it that the plan uses.
+    /// The state of each cache tier, and its bytes that the plan uses.
     pub tiers: Vec<(TierFacts, Bytes)>,
     /// Reads in flight from disk and origin.
     pub reads: usize,
-    /// Batches and bytes on their way to the consumer.
+    /// Staged batches and their bytes.
     pub staged: (usize, Bytes),
     /// Tables of the planner.
     pub tables: Bytes,
-    /// Fingerprint of every decision so far.
+    /// Hash of every decision so far.
     pub plan_hash: u64,
 }
 
 impl Driver {
-    pub(super) fn publish_facts(&self) {
+    pub(super) fn publish_stats(&self) {
         let ram = self.tiers.ram.as_ref().map(|ram| ram.facts());
         let disk = self.tiers.disk.as_ref().map(|disk| disk.facts());
-        let tiers = ram.into_iter().chain(disk);
-        let facts = DriverFacts {
+        let tiers = ram.into_iter().chain(disk).zip(0_u8..);
+        let stats = DriverStats {
             origin: self.fetches.dispatch.stats(),
-            tiers: tiers
-                .zip(0_u8..)
-                .map(|(facts, index)| (facts, self.planner.used(TierIndex(index))))
-                .collect(),
+            tiers: tiers.map(|(facts, index)| (facts, self.planner.used(TierIndex(index)))).collect(),
             reads: self.fetches.reads.len(),
             staged: self.delivery.staging.depth(),
             tables: self.planner.table_bytes(),
             plan_hash: self.planner.plan_hash(),
         };
-        *self.shared.facts.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = facts;
+        *self.shared.stats.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = stats;
     }
 
-    /// Reports what the consumer is waiting for: the first sample that its batch lacks.
-    pub(super) fn explain_wait(&mut self) {
+    /// Report the cause of the consumer's wait: the first missing sample of its batch.
+    pub(super) fn report_wait(&mut self) {
+        let now = self.now();
         let Some((slot, stage)) = self.delivery.staging.head() else {
-            let what = if self.schedule.has_order() {
+            let text = if self.schedule.has_order() {
                 "the order of the next epoch"
             } else {
                 "the next epoch to begin"
             };
-            return self.explain(Cause::Plan, None, what.to_owned());
+            let report = WaitReport { cause: Cause::Plan, read: None, text: text.to_owned() };
+            return self.shared.batches.report_wait(report, now);
         };
-        let (pending, planned) = (stage.pending, stage.planned == stage.ids.len());
-        let held_back = self.fetches.dispatch.is_paused(self.now());
-        if let Some((number, read)) = self.fetches.reads.first_missing(slot).filter(|_| pending > 0) {
-            let (cause, state) = match (read.from, read.active > 0, read.failed > 0) {
-                (From::Disk, ..) => (Cause::Disk, "being read from the disk cache"),
-                (From::Origin, true, false) => (Cause::OriginRead, "being read at the origin"),
-                (From::Origin, true, true) => (Cause::OriginRetry, "being read at the origin once more"),
-                (From::Origin, false, true) => (Cause::OriginRetry, "between two attempts at the origin"),
-                (From::Origin, false, false) if held_back => {
-                    (Cause::OriginRetry, "in the queue for the origin, which refuses requests")
-                }
-                (From::Origin, false, false) => (Cause::OriginQueue, "in the queue for the origin"),
-            };
-            let said = read.message.as_deref().map(|said| format!(", last fault: {said}"));
-            let what = format!(
-                "sample {} ({}) on rank {}, {state}{}",
-                read.sample,
-                self.data.uri(read.sample),
-                self.shared.metrics.rank(),
-                said.unwrap_or_default()
-            );
-            self.explain(cause, Some(number), what);
-        } else {
-            let what = if planned { "copies within memory" } else { "the plan of the batch" };
-            self.explain(Cause::Copy, None, what.to_owned());
-        }
-    }
-
-    fn explain(&self, cause: Cause, read: Option<u64>, what: String) {
-        self.shared.batches.explain(WaitNote { cause, read, what }, self.now());
+        let (has_pending, is_planned) = (stage.pending > 0, stage.is_planned());
+        let missing = self.fetches.reads.first_missing(slot).filter(|_| has_pending);
+        let Some((number, read)) = missing else {
+            let text = if is_planned { "copies within memory" } else { "the plan of the batch" };
+            let report = WaitReport { cause: Cause::Copy, read: None, text: text.to_owned() };
+            return self.shared.batches.report_wait(report, now);
+        };
+        let (cause, state) = match (read.source, read.active > 0, read.failed > 0) {
+            (ReadSource::Disk, ..) => (Cause::Disk, "being read from the disk cache"),
+            (ReadSource::Origin, true, false) => (Cause::OriginRead, "being read at the origin"),
+            (ReadSource::Origin, true, true) => (Cause::OriginRetry, "being read at the origin once more"),
+            (ReadSource::Origin, false, true) => (Cause::OriginRetry, "between two attempts at the origin"),
+            (ReadSource::Origin, false, false) if self.fetches.dispatch.is_paused(now) => {
+                (Cause::OriginRetry, "in the queue for the origin, which refuses requests")
+            }
+            (ReadSource::Origin, false, false) => (Cause::OriginQueue, "in the queue for the origin"),
+        };
+        let sample = read.target.sample;
+        let (uri, rank) = (self.data.uri(sample), self.shared.recorder.rank());
+        let detail = read.message.as_deref().map(|message| format!(", last fault: {message}"));
+        let text = format!("sample {sample} ({uri}) on rank {rank}, {state}{}", detail.unwrap_or_default());
+        self.shared.batches.report_wait(WaitReport { cause, read: Some(number), text }, now);
     }
 }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tickets of operations: all tiers share one completion queue, and the top bits of a ticket say who owns it.
+//! Tickets of operations: all tiers share one completion queue, and the top bits of a ticket have its kind.
 
 use foresee_data_tier::Ticket;
 
-/// The kind of operation that a ticket belongs to.
+/// The kind of operation of a ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TicketOwner {
     DiskRead,
     OriginRead,
     DiskWrite,
-    /// Removal of a sample: nothing waits for its end.
+    /// Removal of a sample, whose end has no effect.
     Removal,
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The caches as the driver uses them: memory and disk, copies on their way to the disk, and the memory that is theirs.
+//! The driver's caches: memory, disk, and copies in flight to the disk.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use foresee_data_plan::TierIndex;
 use foresee_data_tier::{Completions, DiskTier, Done, RamTier};
 use foresee_units::Bytes;
 
-use super::Places;
+use super::DriverTiers;
 use super::cache_fill::DiskCopies;
-use crate::cache::Member;
+use crate::cache::CacheShare;
 
 /// The caches in the planner's order: memory first, then disk.
 #[derive(Debug)]
@@ -19,24 +19,24 @@ pub(super) struct CacheTiers {
     pub(super) disk: Option<Arc<DiskTier>>,
     pub(super) copies: DiskCopies,
     completions: Completions,
-    member: Arc<Member>,
-    /// Bytes of memory that the planner counts on.
+    share: Arc<CacheShare>,
+    /// The planner's capacity of the memory tier.
     capacity: Bytes,
-    /// Samples that the memory tier has taken and not lost, of so many.
+    /// Samples of this loader in the memory tier, and samples of the data set.
     in_memory: u64,
     samples: u64,
 }
 
 impl CacheTiers {
     /// `samples`: entries of the data set.
-    pub(super) fn new(places: Places, member: Arc<Member>, samples: u64) -> Self {
+    pub(super) fn new(tiers: DriverTiers, share: Arc<CacheShare>, samples: u64) -> Self {
         Self {
-            ram: places.ram,
-            disk: places.disk,
-            copies: DiskCopies::new(places.copies),
-            completions: places.completions,
-            capacity: member.capacity(),
-            member,
+            ram: tiers.ram,
+            disk: tiers.disk,
+            copies: DiskCopies::new(tiers.copies),
+            completions: tiers.completions,
+            capacity: share.capacity(),
+            share,
             in_memory: 0,
             samples,
         }
@@ -54,7 +54,7 @@ impl CacheTiers {
         self.disk.as_ref().map(|_| TierIndex(u8::from(self.ram.is_some())))
     }
 
-    /// The memory tier has taken a sample.
+    /// The memory tier has stored a sample.
     pub(super) const fn note_stored(&mut self) {
         self.in_memory += 1;
     }
@@ -65,28 +65,29 @@ impl CacheTiers {
     }
 
     /// Whether every sample of the data set is in memory.
-    pub(super) const fn hold_all_in_memory(&self) -> bool {
+    pub(super) const fn all_in_memory(&self) -> bool {
         self.in_memory == self.samples
     }
 
-    /// The memory of this loader, if it has changed since the last call: other loaders come and go.
+    /// The capacity of the memory tier, if it has changed since the last call: other loaders join and leave.
     pub(super) fn take_capacity_change(&mut self) -> Option<(TierIndex, Bytes)> {
-        let (tier, capacity) = (self.ram_index()?, self.member.capacity());
+        let (tier, capacity) = (self.ram_index()?, self.share.capacity());
         (std::mem::replace(&mut self.capacity, capacity) != capacity).then_some((tier, capacity))
     }
 
-    /// Takes the ends of operations into `done`.
+    /// Move ended operations to `done`.
     pub(super) fn drain(&self, done: &mut Vec<Done>) {
         self.completions.drain(done);
     }
 
-    /// Writes that the disk tier refused, once something there has ended since they were last offered. Before that it
-    /// would refuse them again.
+    /// Take the copies that the disk tier refused, once one of its operations has ended. Before that it would refuse
+    /// them again.
     pub(super) fn take_refused(&mut self) -> VecDeque<u64> {
-        if self.copies.has_refused() && (self.completions.take_nudge() | self.copies.has_moved()) {
-            self.copies.take_refused()
-        } else {
-            VecDeque::new()
+        let copies = &mut self.copies;
+        if copies.refused.is_empty() || !(self.completions.take_nudge() | copies.has_progress) {
+            return VecDeque::new();
         }
+        copies.has_progress = false;
+        std::mem::take(&mut copies.refused)
     }
 }

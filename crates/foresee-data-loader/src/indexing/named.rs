@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Indexes of objects that the user names one by one: the rows of a table, and files of tokens.
 //!
-//! Separate from listings: the objects are known, and only their sizes and tags are asked for. A row is never dropped: an
-//! object that cannot be read is an error, or an entry whose read fails.
+//! Only sizes and tags are requested from the origin. A row is never dropped: an unreadable object is an error, or an
+//! entry whose read fails.
 
 use std::collections::HashMap;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use foresee_data_index::{
@@ -15,32 +14,33 @@ use foresee_data_index::{
     TableColumn, TablePlaces, Windows,
 };
 use foresee_data_tier::{
-    ListProgress, OriginError, OriginOptions, Selection, Unreadable, Uri, list, read_whole,
+    ListProgress, Listing, OriginError, OriginObject, OriginOptions, Selection, Unreadable, Uri, list,
+    read_whole,
 };
 
-use super::{IndexingError, now, read_heads};
+use super::{IndexingError, finish, now, read_heads};
 
-/// Objects that an error names.
+/// Maximum number of objects in an error.
 const SHOWN: usize = 3;
-/// Size of an object that is not there: not 0, so that it is read, which fails.
+/// Size of a missing object: not 0, so that it is read, which fails.
 const ABSENT_BYTES: u64 = 1;
 
-/// Which objects the samples of a table are.
+/// The objects of a table.
 #[derive(Clone, Debug)]
 pub struct TableOptions {
-    /// What relative rows are below: an absolute path or a URI.
+    /// The base of relative rows: an absolute path or a URI.
     pub root: String,
-    /// One per object of a sample, 1 or more, equally long.
+    /// One column per object of a sample, 1 or more, of equal length.
     pub columns: Vec<TableColumn>,
-    /// Sizes in bytes per column, where they are known: then nothing is asked of the origin, and no tag is known.
+    /// Known sizes in bytes per column. Such objects are not requested from the origin, and have no tag.
     pub sizes: Vec<Option<Vec<u64>>>,
-    /// Options of the origin, used and not kept.
+    /// Options of the origin, not saved.
     pub storage: Vec<(String, String)>,
-    /// Whether an object that cannot be read stays an entry.
+    /// Whether an unreadable object is an entry.
     pub allow_missing: bool,
 }
 
-/// Makes an index of a table, in memory; `progress` and `cancel` as of [`super::build_index`].
+/// Build the index of a table in memory; `progress` and `cancel` as in [`super::build_index`].
 ///
 /// # Errors
 /// [`IndexError::Row`] for a row that names no object of one store; [`IndexingError::Absent`].
@@ -52,34 +52,36 @@ pub fn build_table(
     let TableOptions { root, columns, sizes, storage, allow_missing } = table;
     let TablePlaces { base, keys, by_key, picks } = TablePlaces::of(&root, &columns, resolver())?;
     let parts = columns.len();
-    let number_of = |item: usize| picks.as_ref().map_or(item, |picks| place_of(picks[item]));
+    let number_of = |entry: usize| picks.as_ref().map_or(entry, |picks| to_index(picks[entry]));
     let known = known_sizes(&columns, &sizes, keys.len(), number_of)?;
     let place = Uri::parse(&base).map_err(OriginError::from)?;
     let options = OriginOptions { storage: storage.into_iter().collect(), ..OriginOptions::default() };
     let unknown: Vec<usize> = by_key.into_iter().filter(|&number| known[number].is_none()).collect();
-    let asked: Vec<Vec<u8>> = unknown.iter().map(|&number| keys[number].clone()).collect();
-    let mut listing = foresee_data_tier::Listing::default();
-    if !asked.is_empty() {
-        let selection = Selection { keys: Some(&asked), ..Selection::default() };
+    let requested: Vec<Vec<u8>> = unknown.iter().map(|&number| keys[number].clone()).collect();
+    let mut listing = Listing::default();
+    if !requested.is_empty() {
+        let selection = Selection { keys: Some(&requested), ..Selection::default() };
         listing = list(&place, &options, selection, progress, cancel)?;
     }
     if !allow_missing && !listing.unreadable.is_empty() {
         let absent: HashMap<&[u8], &Unreadable> =
             listing.unreadable.iter().map(|one| (one.key.as_slice(), one)).collect();
-        let of_item = |item: usize| absent.get(keys[number_of(item)].as_slice()).map(|one| (item, *one));
-        let items = columns.first().map_or(0, |column| column.rows.len()) * parts;
-        let shown = (0..items).filter_map(of_item).take(SHOWN);
-        let shown: Vec<String> = shown
-            .map(|(item, one)| format!("{}, row {}: {}", columns[item % parts].name, item / parts, one.error))
+        let entries = columns.first().map_or(0, |column| column.rows.len()) * parts;
+        let faults: Vec<_> = (0..entries)
+            .filter_map(|entry| Some((entry, *absent.get(keys[number_of(entry)].as_slice())?)))
             .collect();
-        let rows = (0..items).filter(|&item| of_item(item).is_some()).count() as u64;
+        let show = |&(entry, one): &(usize, &Unreadable)| {
+            format!("{}, row {}: {}", columns[entry % parts].name, entry / parts, one.error)
+        };
+        let shown: Vec<String> = faults.iter().take(SHOWN).map(show).collect();
+        let rows = faults.len() as u64;
         return Err(IndexingError::Absent { rows, shown: shown.join("; ") });
     }
     let layout = LayoutOptions::Table { parts: parts as u64 };
     let mut builder = IndexBuilder::new(&base, layout, now())?;
     let mut found = Vec::new();
     found.resize_with(keys.len(), || None);
-    // Both are sorted by their keys.
+    // Both lists are sorted by key.
     let mut objects = listing.objects.into_iter().peekable();
     for number in unknown {
         found[number] = objects.next_if(|object| object.key == keys[number]);
@@ -93,12 +95,10 @@ pub fn build_table(
         builder.handle_listed(listed)?;
     }
     builder.handle_picks(picks.unwrap_or_default());
-    let mut bytes = Vec::new();
-    builder.finish()?.write(&mut bytes)?;
-    Ok(Index::open(Arc::new(bytes))?)
+    Ok(finish(builder)?.0)
 }
 
-/// Size of each object that a size column states.
+/// Sizes of the objects that a size column has.
 fn known_sizes(
     columns: &[TableColumn],
     sizes: &[Option<Vec<u64>>],
@@ -125,23 +125,11 @@ fn known_sizes(
     Ok(known)
 }
 
-/// A number of something that is in memory.
-fn place_of(number: u64) -> usize {
-    usize::try_from(number).expect("as many as fit in memory")
+fn to_index(number: u64) -> usize {
+    usize::try_from(number).expect("the objects are in memory")
 }
 
-/// The object of a key that was found, of `objects` sorted by their keys.
-fn object_of<'a>(
-    objects: &'a [foresee_data_tier::OriginObject],
-    key: &[u8],
-) -> &'a foresee_data_tier::OriginObject {
-    let at = objects
-        .binary_search_by(|object| object.key.as_slice().cmp(key))
-        .expect("what is missing is an error");
-    &objects[at]
-}
-
-/// Real paths of folders, each asked for once.
+/// Real paths of folders, each resolved once.
 fn resolver() -> impl FnMut(&[u8]) -> Option<Vec<u8>> {
     let mut known: HashMap<Vec<u8>, Option<Vec<u8>>> = HashMap::new();
     move |path| {
@@ -155,22 +143,22 @@ fn resolver() -> impl FnMut(&[u8]) -> Option<Vec<u8>> {
     }
 }
 
-/// Which files are cut into windows, and how.
+/// Files, and their division into windows.
 #[derive(Clone, Debug)]
 pub struct WindowOptions {
-    /// Directory or prefix whose `.npy` and `.bin` files they are, in the order of their names; else see `files`.
+    /// Directory or prefix of `.npy` and `.bin` files, in the order of their names; `None` for `files`.
     pub uri: Option<String>,
-    /// The files in their order, and what relative ones are below.
+    /// The base of relative files, and the files in order.
     pub files: (String, TableColumn),
-    /// How they are cut. An empty `dtype` is that of the first `.npy` file.
+    /// The windows. An empty `dtype` is that of the first `.npy` file.
     pub windows: Windows,
-    /// What to leave out of a listing.
+    /// Excluded objects of a listing.
     pub exclude: Exclude,
-    /// Options of the origin, used and not kept.
+    /// Options of the origin, not saved.
     pub storage: Vec<(String, String)>,
 }
 
-/// Makes an index of windows, in memory; `progress` and `cancel` as of [`super::build_index`].
+/// Build the index of windows in memory; `progress` and `cancel` as in [`super::build_index`].
 pub fn build_windows(
     options: WindowOptions,
     progress: &(dyn Fn(ListProgress) + Sync),
@@ -198,8 +186,9 @@ pub fn build_windows(
         }
         let picks = picks.unwrap_or_else(|| (0..keys.len() as u64).collect());
         let found = |pick: u64| {
-            let key = &keys[place_of(pick)];
-            object_of(&listing.objects, key).clone()
+            let (objects, key) = (&listing.objects, &keys[to_index(pick)]);
+            let at = objects.binary_search_by(|object| object.key.cmp(key));
+            objects[at.expect("a missing object is an error")].clone()
         };
         (base, picks.into_iter().map(found).collect::<Vec<_>>())
     };
@@ -212,17 +201,14 @@ pub fn build_windows(
         builder.handle_listed(Listed { key: found.key, size: found.size, tag: found.tag })?;
     }
     read_heads(&mut builder, &place, &origin)?;
-    let plan = builder.finish()?;
-    let mut bytes = Vec::new();
-    plan.write(&mut bytes)?;
-    Ok((Index::open(Arc::new(bytes))?, plan.summary()))
+    finish(builder)
 }
 
 /// Type and size of an element, from the first file with a header.
 fn type_of(
     place: &Uri,
     origin: &OriginOptions,
-    objects: &[foresee_data_tier::OriginObject],
+    objects: &[OriginObject],
 ) -> Result<(String, u64), IndexingError> {
     if let Some(plain) = objects.iter().find(|object| !object.key.ends_with(b".npy")) {
         return Err(IndexingError::NoDtype { uri: place.join(&plain.key) });

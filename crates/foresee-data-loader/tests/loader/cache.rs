@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the caches spare the origin, and that nothing that happens to them shows in a batch.
+//! Reads of the origin that the caches avoid; no fault of a cache changes a batch.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -18,11 +18,11 @@ use crate::support::{
     write_sample,
 };
 
-/// Room for any data set of these tests, and for what the disk tier keeps back.
+/// Capacity for any data set of these tests, and for the reserve of the disk tier.
 const DISK: u64 = 64 << 20;
 
 #[test]
-fn each_sample_is_read_at_the_origin_once_where_memory_holds_the_data() {
+fn each_sample_is_read_at_the_origin_once_if_memory_holds_the_data() {
     let set = DataSet::files(&[1000; 60]);
     let mut options = epochs(&set, 5);
     let loader = set.loader(&ram(set.ram_for(&mut options, 60 * 1024)), options.clone());
@@ -33,7 +33,7 @@ fn each_sample_is_read_at_the_origin_once_where_memory_holds_the_data() {
 }
 
 #[test]
-fn large_samples_go_to_disk_and_come_back_whole() {
+fn large_samples_are_stored_on_disk_and_read_back_unchanged() {
     let set = DataSet::files(&[70_000, 200_001, 65_536, 65_535, 131_072, 99_999, 70_000, 1]);
     let dir = tempfile::tempdir().expect("a temporary folder");
     let options = LoaderOptions { batch_size: 2, ..epochs(&set, 4) };
@@ -43,14 +43,14 @@ fn large_samples_go_to_disk_and_come_back_whole() {
 }
 
 #[test]
-fn the_simulator_foretells_the_hits_of_a_run() {
+fn the_simulator_predicts_the_hits_of_a_run() {
     let set = DataSet::files(&[640; 80]);
     for percent in [0, 20, 50, 90, 100] {
-        let room = set.bytes() * percent / 100;
+        let capacity = set.bytes() * percent / 100;
         let mut options = LoaderOptions { staging: Some(Bytes::new(3 * 4 * 640)), ..epochs(&set, 5) };
-        let memory = set.ram_for(&mut options, room);
+        let memory = set.ram_for(&mut options, capacity);
         let order: Vec<_> = (0..5).map(|number| expected(&options, number, 0)).collect();
-        // All of it as one epoch, so that the run knows as much as the simulator, from its first access on.
+        // The run is one epoch, so that the loader knows as much as the simulator from the first access on.
         let loader = set.loader(&ram(memory), LoaderOptions { order: None, epochs: None, ..options });
         let whole = order.concat();
         let samples = EpochSamples { ids: &whole.concat(), lengths: None };
@@ -58,18 +58,18 @@ fn the_simulator_foretells_the_hits_of_a_run() {
         assert_eq!(epoch(&set, &loader), whole);
         let accesses: Vec<_> = order.iter().map(|batches| sample_ids(batches)).collect();
         let sizes: Arc<dyn SampleSizes> = Arc::new(SizeTable::Uniform { count: 80, size: Bytes::new(640) });
-        let reports = simulate(PolicyKind::PLANNER, &accesses, &sizes, Bytes::new(room));
+        let reports = simulate(PolicyKind::PLANNER, &accesses, &sizes, Bytes::new(capacity));
         let hits: u64 = reports.iter().map(|report| report.hits).sum();
         let [memory, origin, joined] =
             [Source::Ram, Source::Origin, Source::Staging].map(|source| read_from(&loader, source));
-        // A sample that comes again while it is still on its way is neither found nor read again.
+        // A sample that is wanted again while it is in flight is neither a hit nor another read.
         assert!(memory <= hits && hits <= memory + joined, "{percent} %: {hits}, {memory} and {joined}");
         assert_eq!(memory + origin + joined, 5 * 80);
     }
 }
 
 #[test]
-fn a_sample_whose_origin_has_changed_is_read_anew_and_the_others_are_not() {
+fn only_a_sample_whose_origin_has_changed_is_read_again() {
     let set = DataSet::files(&[2000; 20]);
     let dir = tempfile::tempdir().expect("a temporary folder");
     let options = epochs(&set, 2);
@@ -113,7 +113,7 @@ fn a_cache_directory_that_cannot_be_used_is_named_before_the_first_batch() {
     fs::create_dir(&locked).expect("a folder");
     fs::set_permissions(&locked, fs::Permissions::from_mode(0o555)).expect("permissions");
     if fs::write(locked.join("probe"), b"").is_ok() {
-        return; // Nothing is closed to this user (root).
+        return; // Root may write everywhere.
     }
     let error = set.loader(&cache(0, Some(&locked), DISK), set.options()).start().expect_err("read-only");
     assert!(error.to_string().contains("locked"), "{error}");
@@ -137,7 +137,7 @@ fn two_loaders_use_one_cache_directory_at_once() {
     let dir = tempfile::tempdir().expect("a temporary folder");
     let options = |rank| LoaderOptions {
         world: World::new(rank, 2).expect("inside"),
-        local: World::new(rank, 2).expect("inside"),
+        local_world: World::new(rank, 2).expect("inside"),
         ..epochs(&set, 3)
     };
     let loaders = [0, 1].map(|rank| set.loader(&cache(0, Some(dir.path()), DISK), options(rank)));
@@ -167,9 +167,9 @@ fn two_loaders_share_one_memory_and_never_hold_more_than_it() {
         assert_eq!(epoch(&train, &trainer), expected(&first, number, 0));
     }
     let before = used(&trainer);
-    assert!(before > Bytes::new(90 << 10), "alone it fills its room: {before}");
+    assert!(before > Bytes::new(90 << 10), "alone it fills its share: {before}");
     let validator = valid.loader(&shared, second.clone());
-    validator.start().expect("room for two");
+    validator.start().expect("both fit");
     for number in 2..6 {
         assert_eq!(epoch(&train, &trainer), expected(&first, number, 0));
         assert_eq!(epoch(&valid, &validator), expected(&second, number - 2, 0));
@@ -179,7 +179,7 @@ fn two_loaders_share_one_memory_and_never_hold_more_than_it() {
             }
         }
     }
-    wait_until("both parts together leave the staging buffers their room", || {
+    wait_until("both shares together leave the staging buffers their memory", || {
         used(&trainer) + used(&validator) <= Bytes::new(budget - 2 * (16 << 10))
     });
     assert!(used(&trainer) > Bytes::ZERO && used(&validator) > Bytes::ZERO);
@@ -188,14 +188,14 @@ fn two_loaders_share_one_memory_and_never_hold_more_than_it() {
 }
 
 #[test]
-fn a_loader_that_leaves_gives_its_memory_back() {
+fn a_closed_loader_returns_its_memory() {
     let set = DataSet::files(&[1024; 64]);
     let mut options = LoaderOptions { staging: Some(Bytes::new(16 << 10)), ..epochs(&set, 3) };
     let shared = ram(set.ram_for(&mut options, 64 << 10));
     for _ in 0..3 {
         let loader = set.loader(&shared, options.clone());
         run(&set, &loader, &options);
-        assert_eq!(read_from(&loader, Source::Origin), 64, "the slab was empty and whole again");
+        assert_eq!(read_from(&loader, Source::Origin), 64, "the memory tier was empty again");
     }
 }
 
@@ -204,7 +204,7 @@ fn used(loader: &Loader) -> Bytes {
 }
 
 #[test]
-fn what_is_on_its_way_stays_within_the_staging_buffer() {
+fn staged_bytes_stay_within_the_staging_buffer() {
     let set = DataSet::files(&[4000; 64]);
     let staging = Bytes::new(4 * 4 * 4000);
     let mut options = LoaderOptions { staging: Some(staging), ..epochs(&set, 3) };
@@ -214,33 +214,33 @@ fn what_is_on_its_way_stays_within_the_staging_buffer() {
             let got = next(&loader).expect("a batch").expect("not the end");
             assert_eq!(ids_of(&got), batch);
             let staged = loader.stats().driver.staged.1;
-            assert!(staged <= staging, "{staged} on their way");
+            assert!(staged <= staging, "{staged} are staged");
         }
         assert!(next(&loader).expect("the end").is_none());
     }
 }
 
 #[test]
-fn batches_that_the_consumer_keeps_keep_their_bytes() {
+fn batches_that_the_consumer_holds_do_not_change() {
     let set = DataSet::files(&[700; 50]);
     let mut options = epochs(&set, 3);
     let loader = set.loader(&ram(set.ram_for(&mut options, 20_000)), options);
-    let mut kept = Vec::new();
+    let mut held = Vec::new();
     for _ in 0..3 {
         while let Some(batch) = next(&loader).expect("a batch or the end") {
-            kept.push(batch);
+            held.push(batch);
         }
     }
     loader.close();
     drop(loader);
-    assert_eq!(kept.len(), 3 * 13);
-    for batch in &kept {
+    assert_eq!(held.len(), 3 * 13);
+    for batch in &held {
         set.check(batch);
     }
 }
 
 #[test]
-fn a_file_that_is_replaced_under_a_running_loader_is_a_fault_of_its_own_sample_only() {
+fn a_file_that_is_replaced_during_a_run_is_a_fault_of_its_sample_only() {
     let set = DataSet::files(&[500; 12]);
     let options = epochs(&set, 2);
     let loader = set.loader(&ram(0), options.clone());
@@ -251,10 +251,10 @@ fn a_file_that_is_replaced_under_a_running_loader_is_a_fault_of_its_own_sample_o
     let mut faults = Vec::new();
     while let Some(batch) = next(&loader).expect("a batch or the end") {
         set.check(&batch);
-        faults.extend(batch.faults.iter().map(|fault| (batch.ids[fault.place].0, fault.kind())));
+        faults.extend(batch.faults.iter().map(|fault| (batch.ids[fault.index].0, fault.kind())));
         batches.push(ids_of(&batch));
     }
     faults.sort_unstable();
     assert_eq!(faults, [(5, "missing"), (7, "changed")]);
-    assert_eq!(batches, expected(&options, 0, 0), "the epoch is as long as ever");
+    assert_eq!(batches, expected(&options, 0, 0), "the epoch has its full length");
 }

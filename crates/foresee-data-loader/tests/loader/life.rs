@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Configurations, closing, and the run folder of a loader.
+//! Configuration, close, and run folder of a loader.
 
 use std::fs;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn a_wait_without_limit_ends_by_a_batch_or_by_close() {
 }
 
 #[test]
-fn a_closed_loader_says_so_and_can_be_closed_again() {
+fn a_closed_loader_reports_it_and_can_be_closed_again() {
     let set = DataSet::files(&[100; 8]);
     let loader = set.loader(&ram(0), set.options());
     next(&loader).expect("a batch");
@@ -42,7 +42,7 @@ fn a_closed_loader_says_so_and_can_be_closed_again() {
 }
 
 #[test]
-fn many_threads_may_close_ask_and_begin_epochs_at_once() {
+fn several_threads_may_close_request_and_begin_epochs_at_once() {
     let set = DataSet::files(&[300; 40]);
     for _ in 0..10 {
         let loader: Arc<Loader> = Arc::new(set.loader(&ram(0), long_run(&set, 50)));
@@ -54,7 +54,7 @@ fn many_threads_may_close_ask_and_begin_epochs_at_once() {
                 for number in 0..20 {
                     loader
                         .begin_epoch(foresee_units::Epoch(number % 5), number, None)
-                        .expect("a place inside");
+                        .expect("a valid position");
                     loader.stats();
                 }
                 loader.close();
@@ -65,7 +65,7 @@ fn many_threads_may_close_ask_and_begin_epochs_at_once() {
 }
 
 #[test]
-fn a_configuration_with_several_faults_names_them_all() {
+fn a_configuration_with_several_faults_reports_them_all() {
     let set = DataSet::files(&[1000; 8]);
     let options = LoaderOptions {
         batch_size: 0,
@@ -74,13 +74,13 @@ fn a_configuration_with_several_faults_names_them_all() {
         staging: Some(Bytes::new(10)),
         ..set.options()
     };
-    let error = Loader::new(set.index.clone(), ram(0), options).expect_err("nothing of it fits");
+    let error = Loader::new(set.index.clone(), ram(0), options).expect_err("all of it is invalid");
     let LoaderError::Config { faults } = &error else { panic!("{error}") };
     assert_eq!(faults.len(), 4, "{error}");
 }
 
 #[test]
-fn a_run_folder_gets_a_ledger_and_one_that_cannot_be_written_is_named() {
+fn a_run_folder_gets_a_ledger_and_an_unwritable_one_is_named() {
     let set = DataSet::files(&[1000; 8]);
     let dir = tempfile::tempdir().expect("a temporary folder");
     let options = LoaderOptions { run_dir: Some(dir.path().join("run")), ..set.options() };
@@ -88,7 +88,7 @@ fn a_run_folder_gets_a_ledger_and_one_that_cannot_be_written_is_named() {
     epoch(&set, &loader);
     loader.close();
     let ledger = fs::read(dir.path().join("run/ledger/rank-0.arrow")).expect("a ledger");
-    assert!(ledger.len() > 100 && loader.stats().ledger_lost.is_none());
+    assert!(ledger.len() > 100 && loader.stats().ledger_failure.is_none());
     let blocked = LoaderOptions { run_dir: Some(set.path(0)), ..set.options() };
     let error = set.loader(&ram(0), blocked).start().expect_err("a file is in the way");
     assert!(

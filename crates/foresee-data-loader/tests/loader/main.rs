@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The loader as its users see it, over files below a temporary folder: one test program, one file per subject.
+//! The public loader over files in a temporary folder.
 
 mod cache;
 #[path = "../../../foresee-sim/tests/support/hits/mod.rs"]

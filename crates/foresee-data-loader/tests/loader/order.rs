@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Which batches come, in which order, with which bytes: equal to the order computed on paper, whatever the
-//! budgets, the places at which epochs begin and the batches.
+//! Batches, their order and their bytes: equal to the computed order for all budgets, positions and batch sizes.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -13,12 +12,12 @@ use proptest::prelude::*;
 
 use crate::support::{DataSet, cache, epoch, expected, ids_of, next, ram};
 
-/// Where a consumer stops reading, and where he goes on.
+/// A part of a run of the consumer.
 #[derive(Clone, Copy, Debug)]
-enum Walk {
+enum Leg {
     /// To the epoch's end.
     Through,
-    /// Some batches, then an epoch that begins elsewhere.
+    /// Some batches, then the begin of another epoch or position.
     Break { batches: usize, epoch: u64, position_percent: u64 },
 }
 
@@ -34,7 +33,7 @@ struct Case {
     ram_percent: Option<u64>,
     disk: bool,
     staging_percent: u64,
-    walks: Vec<Walk>,
+    legs: Vec<Leg>,
 }
 
 fn case() -> impl Strategy<Value = Case> {
@@ -47,17 +46,17 @@ fn case() -> impl Strategy<Value = Case> {
             sizes
         }),
     ];
-    let walk = prop_oneof![
-        3 => Just(Walk::Through),
+    let leg = prop_oneof![
+        3 => Just(Leg::Through),
         2 => (0_usize..6, 0_u64..4, 0_u64..=100)
-            .prop_map(|(batches, epoch, position_percent)| Walk::Break { batches, epoch, position_percent }),
+            .prop_map(|(batches, epoch, position_percent)| Leg::Break { batches, epoch, position_percent }),
     ];
     let world = (1_u32..4).prop_flat_map(|size| (0..size, Just(size)));
     let shape = (1_u64..12, any::<bool>(), 0_u8..4, any::<u64>(), 1_u64..4, world);
-    let room = (prop::option::of(0_u64..=200), any::<bool>(), 100_u64..400);
-    (sizes, shape, room, prop::collection::vec(walk, 1..6)).prop_map(|(sizes, shape, room, walks)| {
+    let budget = (prop::option::of(0_u64..=200), any::<bool>(), 100_u64..400);
+    (sizes, shape, budget, prop::collection::vec(leg, 1..6)).prop_map(|(sizes, shape, budget, legs)| {
         let (batch_size, drop_last, order, seed, epochs, world) = shape;
-        let (ram_percent, disk, staging_percent) = room;
+        let (ram_percent, disk, staging_percent) = budget;
         Case {
             sizes,
             batch_size,
@@ -69,7 +68,7 @@ fn case() -> impl Strategy<Value = Case> {
             ram_percent,
             disk,
             staging_percent,
-            walks,
+            legs,
         }
     })
 }
@@ -105,7 +104,7 @@ proptest! {
     #![proptest_config(ProptestConfig { max_shrink_iters: 200, ..property(48) })]
 
     #[test]
-    fn every_batch_is_the_one_of_the_order_with_its_very_bytes(case in case()) {
+    fn every_batch_is_the_one_of_the_order_with_its_exact_bytes(case in case()) {
         let set = DataSet::files(&case.sizes);
         let mut options = case.options(&set);
         let dir = tempfile::tempdir().expect("a temporary folder");
@@ -115,25 +114,25 @@ proptest! {
         let disk = if case.disk { 4 << 20 } else { 0 };
         let loader = set.loader(&cache(memory, Some(dir.path()), disk), options.clone());
         let (mut at, mut end) = ((0, 0), case.epochs);
-        for walk in &case.walks {
+        for leg in &case.legs {
             let batches = if at.0 < end { expected(&options, at.0, at.1) } else { Vec::new() };
-            match *walk {
-                Walk::Through => {
+            match *leg {
+                Leg::Through => {
                     prop_assert_eq!(epoch(&set, &loader), batches, "epoch {} from {}", at.0, at.1);
-                    // Behind the run's end every epoch is empty, and the same one.
+                    // After the run's end every epoch is empty, and the same one.
                     at = (at.0 + u64::from(at.0 < end), 0);
                 }
-                Walk::Break { batches: taken, epoch: to, position_percent } => {
+                Leg::Break { batches: taken, epoch: to, position_percent } => {
                     for batch in batches.iter().take(taken) {
                         let got = next(&loader).expect("a batch").expect("not the end");
                         set.check(&got);
                         prop_assert_eq!(&ids_of(&got), batch);
                         prop_assert_eq!(got.epoch, Epoch(at.0));
                     }
-                    // An epoch behind the end that is asked for is drawn, and is the last.
+                    // A requested epoch after the end is drawn, and is the last.
                     at = (to, set.len() * position_percent / 100);
                     end = case.epochs.max(to + 1);
-                    loader.begin_epoch(Epoch(at.0), at.1, None).expect("a place inside");
+                    loader.begin_epoch(Epoch(at.0), at.1, None).expect("a valid position");
                 }
             }
         }
@@ -141,7 +140,7 @@ proptest! {
     }
 
     #[test]
-    fn epochs_that_begin_with_samples_are_cut_by_the_lengths_given(
+    fn epochs_that_begin_with_samples_are_divided_by_the_given_lengths(
         sizes in prop::collection::vec(0_u64..400, 1..30),
         picks in prop::collection::vec(prop::collection::vec((any::<prop::sample::Index>(), 1_u64..6), 0..30), 1..4),
         ram_percent in 0_u64..150,
@@ -150,7 +149,7 @@ proptest! {
         let mut options = LoaderOptions { order: None, epochs: None, batch_size: 6, ..set.options() };
         let loader = set.loader(&ram(set.ram_for(&mut options, set.bytes() * ram_percent / 100)), options);
         for (number, picks) in (0..).zip(&picks) {
-            // With replacement: one sample comes several times in a batch and in neighbouring batches.
+            // With replacement: a sample may occur several times in a batch and in neighbouring batches.
             let ids: Vec<u64> = picks.iter().map(|(pick, _)| pick.index(sizes.len()) as u64).collect();
             let (mut lengths, mut left) = (Vec::new(), ids.len() as u64);
             for &(_, length) in picks {
@@ -165,8 +164,8 @@ proptest! {
             let batches: Vec<Vec<u64>> = lengths
                 .iter()
                 .map(|&length| {
-                    let (batch, behind) = rest.split_at(usize::try_from(length).expect("small"));
-                    rest = behind;
+                    let (batch, others) = rest.split_at(usize::try_from(length).expect("small"));
+                    rest = others;
                     batch.to_vec()
                 })
                 .collect();
@@ -176,7 +175,7 @@ proptest! {
 }
 
 #[test]
-fn an_avoided_sample_is_never_read_and_its_substitute_comes_in_its_place() {
+fn an_avoided_sample_is_replaced_by_its_substitute() {
     let set = DataSet::files(&[90; 48]);
     let options = LoaderOptions { avoid: [5, 40].map(SampleId).to_vec(), epochs: Some(3), ..set.options() };
     let avoid = Avoid::new(48, options.avoid.clone()).expect("ids of the data set");
@@ -217,7 +216,7 @@ fn all_ranks_together_hand_out_each_sample_once_and_a_resume_at_another_world_si
     }
     for rank in 0..2 {
         let loader = set.loader(&ram(0), options(rank, 2, 4));
-        loader.begin_epoch(Epoch(0), 2 * 4 * 3, None).expect("a place inside");
+        loader.begin_epoch(Epoch(0), 2 * 4 * 3, None).expect("a valid position");
         count(&epoch(&set, &loader));
     }
     assert_eq!(seen.len(), 48);
@@ -225,7 +224,7 @@ fn all_ranks_together_hand_out_each_sample_once_and_a_resume_at_another_world_si
 }
 
 #[test]
-fn a_batch_tells_its_place_in_the_epoch() {
+fn a_batch_has_its_position_in_the_epoch() {
     let set = DataSet::files(&[5; 10]);
     let options = LoaderOptions { epochs: Some(2), ..set.options() };
     let loader = set.loader(&ram(0), options);
@@ -239,19 +238,19 @@ fn a_batch_tells_its_place_in_the_epoch() {
 }
 
 #[test]
-fn after_the_last_epoch_every_call_says_that_the_epoch_is_over() {
+fn after_the_last_epoch_every_call_returns_the_end_of_the_epoch() {
     let set = DataSet::files(&[5; 3]);
     let loader = set.loader(&ram(0), set.options());
     assert_eq!(epoch(&set, &loader).concat().len(), 3);
     for _ in 0..3 {
         assert!(next(&loader).expect("no error").is_none());
     }
-    loader.begin_epoch(Epoch(0), 0, None).expect("a place inside");
-    assert_eq!(epoch(&set, &loader).concat().len(), 3, "the run can be gone through again");
+    loader.begin_epoch(Epoch(0), 0, None).expect("a valid position");
+    assert_eq!(epoch(&set, &loader).concat().len(), 3, "the run can be repeated");
 }
 
 #[test]
-fn a_run_of_unknown_length_goes_on() {
+fn a_run_of_unknown_length_continues() {
     let set = DataSet::files(&[40; 9]);
     let mut options = LoaderOptions { epochs: None, ..set.options() };
     let loader = set.loader(&ram(set.ram_for(&mut options, 200)), options.clone());
@@ -268,23 +267,23 @@ fn epochs_without_a_batch_pass_one_at_a_time_in_a_run_of_unknown_length() {
     for _ in 0..5000 {
         assert!(next(&loader).expect("no error").is_none());
     }
-    let ready = at_rest(&loader);
+    let ready = ready_at_rest(&loader);
     assert!(ready <= 1 << 16, "{ready} ends of epochs wait to be taken");
 }
 
 #[test]
-fn samples_without_bytes_do_not_fill_the_memory_with_batches() {
+fn samples_without_bytes_do_not_fill_memory_with_batches() {
     let set = DataSet::files(&[0; 8]);
     let options = LoaderOptions { epochs: None, ..set.options() };
     let loader = set.loader(&ram(0), options.clone());
     for number in 0..2000 {
         assert_eq!(epoch(&set, &loader), expected(&options, number, 0));
     }
-    let ready = at_rest(&loader);
+    let ready = ready_at_rest(&loader);
     assert!(ready <= 1 << 16, "{ready} batches wait to be taken");
 }
 
-/// Begins an epoch with its own samples.
+/// Begin an epoch with its own samples.
 fn begin(
     loader: &Loader,
     epoch: u64,
@@ -295,21 +294,21 @@ fn begin(
     loader.begin_epoch(Epoch(epoch), position, Some(EpochSamples { ids, lengths }))
 }
 
-/// How many batches and ends are ready when no more of them come.
-fn at_rest(loader: &Loader) -> usize {
+/// Number of ready batches and ends once it no longer changes.
+fn ready_at_rest(loader: &Loader) -> usize {
     let (mut ready, mut same) = (0, 0);
-    wait_until("the loader rests", || {
+    wait_until("the loader is idle", || {
         let now = loader.stats().ready;
         same = if now == ready { same + 1 } else { 0 };
         ready = now;
-        assert!(ready <= 100_000, "{ready} are ready, and more come");
+        assert!(ready <= 100_000, "{ready} are ready, and the number grows");
         ready > 0 && same > 100
     });
     ready
 }
 
 #[test]
-fn a_position_behind_the_epoch_is_the_callers_mistake_and_changes_nothing() {
+fn a_position_past_the_end_of_the_epoch_is_an_error_and_changes_nothing() {
     let set = DataSet::files(&[5; 10]);
     let options = set.options();
     let loader = set.loader(&ram(0), options.clone());
@@ -326,7 +325,7 @@ fn an_epoch_has_the_order_of_the_run_or_its_own_samples_and_never_both() {
     assert!(matches!(error, LoaderError::Config { .. }), "{error}");
     assert_eq!(epoch(&set, &loader).concat().len(), 4);
     let without_order = set.loader(&ram(0), LoaderOptions { order: None, ..set.options() });
-    let error = without_order.begin_epoch(Epoch(0), 0, None).expect_err("nobody knows the samples");
+    let error = without_order.begin_epoch(Epoch(0), 0, None).expect_err("the samples are unknown");
     assert!(matches!(error, LoaderError::Config { .. }), "{error}");
 }
 
@@ -343,7 +342,7 @@ fn samples_that_do_not_fit_the_data_set_are_named_and_change_nothing() {
 }
 
 #[test]
-fn an_epoch_begins_at_a_position_with_the_samples_that_are_left_of_it() {
+fn an_epoch_at_a_position_has_the_remaining_samples() {
     let set = DataSet::files(&[300; 20]);
     let loader = set.loader(&ram(0), LoaderOptions { order: None, ..set.options() });
     begin(&loader, 3, 8, &[19, 4, 4, 0, 7, 1], None).expect("ids of the data set");
@@ -355,7 +354,7 @@ fn an_epoch_begins_at_a_position_with_the_samples_that_are_left_of_it() {
 }
 
 #[test]
-fn nothing_of_an_epoch_is_handed_out_after_it_has_begun_again_with_other_samples() {
+fn no_batch_of_an_epoch_is_delivered_after_it_began_again_with_other_samples() {
     let set = DataSet::files(&[300; 24]);
     let staging = Some(Bytes::new(64 << 10));
     let mut options = LoaderOptions { order: None, staging, ..set.options() };
@@ -392,7 +391,7 @@ fn rows_of_one_file_are_read_together() {
     let loader = set.loader(&ram(0), options.clone());
     assert_eq!(epoch(&set, &loader), expected(&options, 0, 0));
     let stats = loader.stats();
-    assert_eq!(stats.driver.origin.retries, 0, "no joined read was refused");
+    assert_eq!(stats.driver.origin.retries, 0, "no joined read has failed");
     let reads = stats.totals.done(foresee_ledger::Op::Read, foresee_units::Source::Origin).expect("reads");
     assert_eq!(reads.samples, 600);
     assert!(reads.count < 300, "{} requests for 600 neighbouring rows", reads.count);

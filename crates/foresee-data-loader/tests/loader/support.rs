@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Data sets whose every byte is known, loaders over them, and a consumer that checks what it gets.
+//! Data sets with known bytes, loaders over them, and a consumer that checks its batches.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -63,7 +63,7 @@ impl DataSet {
         self.dir.path().join(key_of(id))
     }
 
-    /// One rank alone, one epoch of torch's order, batches of four.
+    /// Options of a single rank, with one epoch of torch's order and batches of four.
     pub(crate) fn options(&self) -> LoaderOptions {
         LoaderOptions {
             uri: self.uri.clone(),
@@ -74,7 +74,7 @@ impl DataSet {
             avoid: Vec::new(),
             epochs: Some(1),
             world: World::ALONE,
-            local: World::ALONE,
+            local_world: World::ALONE,
             staging: None,
             threads: Some(4),
             run_dir: None,
@@ -90,8 +90,8 @@ impl DataSet {
         Loader::new(self.index.clone(), Arc::clone(cache), options).expect("a configuration that fits")
     }
 
-    /// Memory for staging, tables (40 bytes per sample), the listing and `samples` bytes of cache. Sets a staging buffer
-    /// that `options` leave to the loader: the smallest there may be.
+    /// Memory for staging, tables (40 bytes per sample), the listing and `samples` bytes of cache. Sets the minimal staging
+    /// buffer if `options` has none.
     pub(crate) fn ram_for(&self, options: &mut LoaderOptions, samples: u64) -> u64 {
         let largest = self.sizes.iter().max().copied().unwrap_or(0);
         let three = 3 * (largest * options.batch_size).min(self.bytes());
@@ -99,17 +99,17 @@ impl DataSet {
         staging.get() + 40 * self.len() + self.listing() + samples
     }
 
-    /// Memory that counts for the listing: its index, and 190 bytes per object.
+    /// Memory of the listing: its index, and 190 bytes per object.
     pub(crate) fn listing(&self) -> u64 {
         self.index.memory().get() + 190 * self.len()
     }
 
-    /// Panics unless `batch` holds what its ids say; places with a fault hold zeros.
+    /// Check that `batch` has the bytes of its ids, and zeros for faults.
     pub(crate) fn check(&self, batch: &Batch) {
         assert_eq!(batch.offsets.len(), batch.ids.len() + 1);
         assert_eq!(batch.labels, vec![-1; batch.ids.len()]);
         for (place, id) in batch.ids.iter().enumerate() {
-            let faulty = batch.faults.iter().any(|fault| fault.place == place);
+            let faulty = batch.faults.iter().any(|fault| fault.index == place);
             let expected = if faulty {
                 vec![0; usize::try_from(self.size(id.0)).expect("small")]
             } else {
@@ -138,7 +138,7 @@ pub(crate) fn write_sample(folder: &Path, id: u64, size: u64) {
     fs::write(folder.join(key_of(id)), bytes_of(id, size)).expect("a file");
 }
 
-/// What a sample holds: no two samples, and no two places of one, are alike for long.
+/// The bytes of a sample: different for each sample and each offset.
 pub(crate) fn bytes_of(id: u64, size: u64) -> Vec<u8> {
     let mut state = id.wrapping_mul(GAMMA) | 1;
     let word = || {
@@ -168,20 +168,20 @@ pub(crate) fn index_of(uri: &str, layout: LayoutOptions, keys: Option<&[Vec<u8>]
     index
 }
 
-/// A memory budget alone.
+/// A budget of memory only.
 pub(crate) fn ram(bytes: u64) -> Arc<Cache> {
     cache(bytes, None, 0)
 }
 
 pub(crate) fn cache(ram: u64, dir: Option<&Path>, disk: u64) -> Arc<Cache> {
     let dir = dir.map(Path::to_path_buf);
-    Arc::new(Cache::new(Bytes::new(ram), dir, Bytes::new(disk)).expect("a budget below the machine's"))
+    Arc::new(Cache::new(Bytes::new(ram), dir, Bytes::new(disk)).expect("a budget below that of the host"))
 }
 
-/// The batches of one rank's epoch from a global position on, from the order alone.
+/// The batches of one rank's epoch from a global position on, computed from the order.
 pub(crate) fn expected(options: &LoaderOptions, epoch: u64, position: u64) -> Vec<Vec<u64>> {
     let order = options.order.expect("an order of the run").epoch(Epoch(epoch)).expect("an epoch");
-    let rank = order.rank(options.world, position).expect("a position inside");
+    let rank = order.rank(options.world, position).expect("a valid position");
     let ids: Vec<u64> = rank.iter().map(|id| id.0).collect();
     let size = usize::try_from(options.batch_size).expect("small");
     ids.chunks(size).filter(|batch| !options.drop_last || batch.len() == size).map(<[u64]>::to_vec).collect()
@@ -208,21 +208,21 @@ pub(crate) fn epoch(set: &DataSet, loader: &Loader) -> Vec<Vec<u64>> {
         .collect()
 }
 
-/// All epochs of a run, checked against the order.
+/// Run all epochs, and check them against the order.
 pub(crate) fn run(set: &DataSet, loader: &Loader, options: &LoaderOptions) {
     for number in 0..options.epochs.expect("a run that ends") {
         assert_eq!(epoch(set, loader), expected(options, number, 0), "epoch {number}");
     }
 }
 
-/// Options of a run of so many epochs, whose staging buffer holds half of the data or three batches.
+/// Options of a run of `epochs` epochs, whose staging buffer holds half of the data or three batches.
 pub(crate) fn epochs(set: &DataSet, epochs: u64) -> LoaderOptions {
     let three = 12 * set.sizes.iter().max().copied().unwrap_or(0);
     let staging = Some(Bytes::new(three.max(set.bytes() / 2)));
     LoaderOptions { epochs: Some(epochs), staging, ..set.options() }
 }
 
-/// Samples read from a source, as the metrics say.
+/// Samples read from a source, by the metrics.
 pub(crate) fn read_from(loader: &Loader, source: Source) -> u64 {
     loader.stats().totals.done(Op::Read, source).map_or(0, |tally| tally.samples)
 }

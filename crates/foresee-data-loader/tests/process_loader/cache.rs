@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the caches spare an origin that is far away, within a run and from one run to the next.
+//! Reads of a distant origin that the caches avoid, within a run and between runs.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -13,11 +13,11 @@ use foresee_units::Source;
 use crate::origin::Testbed;
 use crate::support::{DataSet, cache, epochs, expected, ids_of, next, read_from, run};
 
-/// Room for any data set of these tests, and for what the disk tier keeps back.
+/// Capacity for any data set of these tests, and for the reserve of the disk tier.
 const DISK: u64 = 64 << 20;
 
-/// All epochs of a run, each batch taken only when it is ready: where nobody waits no copy is given up for him.
-fn run_at_ease(set: &DataSet, loader: &Loader, options: &LoaderOptions) {
+/// Run all epochs, and take each batch only when it is ready: without a wait no copy is dropped.
+fn run_without_waits(set: &DataSet, loader: &Loader, options: &LoaderOptions) {
     loader.start().expect("an origin and caches");
     for number in 0..options.epochs.expect("a run that ends") {
         let batches = std::iter::from_fn(|| {
@@ -29,73 +29,73 @@ fn run_at_ease(set: &DataSet, loader: &Loader, options: &LoaderOptions) {
     }
 }
 
-/// Samples at an origin so far away that a copy on disk is always the sooner one.
-fn far(sizes: &[u64]) -> Testbed {
+/// Samples at an origin so distant that a copy on disk is always faster.
+fn distant(sizes: &[u64]) -> Testbed {
     Testbed::serve(sizes, &[("latency_ms", "200")])
 }
 
-/// Until the disk tier has taken every sample: copies that it had no hand free for yet are given up at the end.
-fn all_on_disk(set: &DataSet, loader: &Loader) {
-    wait_until("the disk has taken every sample", || {
+/// Wait until the disk tier has stored every sample, because pending copies are dropped at the end.
+fn wait_for_disk(set: &DataSet, loader: &Loader) {
+    wait_until("the disk has stored every sample", || {
         loader.stats().totals.done(Op::Write, Source::Disk).is_some_and(|done| done.samples == set.len())
     });
 }
 
-/// Two runs on one cache directory with room for all; each is looked at when it has ended.
-fn run_twice(set: &DataSet, ram: u64, options: &LoaderOptions, look: impl Fn(&Loader)) {
+/// Run twice on one cache directory that can hold all; `check` each run at its end.
+fn run_twice(set: &DataSet, ram: u64, options: &LoaderOptions, check: impl Fn(&Loader)) {
     let dir = tempfile::tempdir().expect("a temporary folder");
     for first in [true, false] {
         let loader = set.loader(&cache(ram, Some(dir.path()), DISK), options.clone());
-        run_at_ease(set, &loader, options);
+        run_without_waits(set, &loader, options);
         assert_eq!(read_from(&loader, Source::Origin), if first { set.len() } else { 0 });
-        look(&loader);
+        check(&loader);
         if first {
-            all_on_disk(set, &loader);
+            wait_for_disk(set, &loader);
         }
         loader.close();
     }
 }
 
 #[test]
-fn each_sample_is_read_at_the_origin_once_where_memory_and_disk_together_hold_the_data() {
-    let testbed = far(&[3000; 60]);
+fn each_sample_is_read_at_the_origin_once_if_memory_and_disk_together_hold_the_data() {
+    let testbed = distant(&[3000; 60]);
     let set = testbed.data_set();
     let dir = tempfile::tempdir().expect("a temporary folder");
     let mut options = epochs(set, 4);
     let memory = set.ram_for(&mut options, 25 * 3008);
     let loader = set.loader(&cache(memory, Some(dir.path()), DISK), options.clone());
-    run_at_ease(set, &loader, &options);
+    run_without_waits(set, &loader, &options);
     assert_eq!(read_from(&loader, Source::Origin), 60);
     assert!(read_from(&loader, Source::Disk) > 0, "the disk serves what memory cannot hold");
     let served =
         [Source::Origin, Source::Ram, Source::Disk, Source::Staging].map(|from| read_from(&loader, from));
-    assert_eq!(served.iter().sum::<u64>(), 4 * 60, "every sample of every batch is booked once: {served:?}");
+    assert_eq!(served.iter().sum::<u64>(), 4 * 60, "every sample of every batch is counted once: {served:?}");
 }
 
 #[test]
-fn where_the_disk_has_room_for_all_the_next_run_finds_there_what_memory_held_and_takes_it_up_again() {
-    let testbed = far(&[2000; 40]);
+fn if_the_disk_can_hold_all_the_next_run_finds_the_samples_of_memory_there_and_copies_them_up() {
+    let testbed = distant(&[2000; 40]);
     let set = testbed.data_set();
     let mut options = epochs(set, 3);
     let ram = set.ram_for(&mut options, 20 * 2048);
     run_twice(set, ram, &options, |loader| {
         assert!(
             read_from(loader, Source::Ram) >= 20,
-            "half of the data lie in memory from the second epoch on"
+            "half of the data are in memory from the second epoch on"
         );
     });
 }
 
 #[test]
-fn a_run_of_one_epoch_fills_a_disk_with_room_for_all_for_the_next() {
-    let testbed = far(&[2000; 40]);
+fn a_run_of_one_epoch_fills_a_disk_that_can_hold_all_for_the_next_run() {
+    let testbed = distant(&[2000; 40]);
     let set = testbed.data_set();
     run_twice(set, 0, &epochs(set, 1), |_| {});
 }
 
 #[test]
 fn a_second_run_finds_the_first_ones_samples_on_disk() {
-    let testbed = far(&[2000; 40]);
+    let testbed = distant(&[2000; 40]);
     let set = testbed.data_set();
     run_twice(set, 0, &epochs(set, 2), |loader| {
         let later = read_from(loader, Source::Disk) + read_from(loader, Source::Staging);
@@ -105,13 +105,13 @@ fn a_second_run_finds_the_first_ones_samples_on_disk() {
 
 #[test]
 fn flipped_bytes_on_disk_cost_reads_and_never_a_batch() {
-    let testbed = far(&[2000; 40]);
+    let testbed = distant(&[2000; 40]);
     let set = testbed.data_set();
     let dir = tempfile::tempdir().expect("a temporary folder");
     let options = epochs(set, 2);
     let first = set.loader(&cache(0, Some(dir.path()), DISK), options.clone());
-    run_at_ease(set, &first, &options);
-    all_on_disk(set, &first);
+    run_without_waits(set, &first, &options);
+    wait_for_disk(set, &first);
     first.close();
     let flipped: usize = segments(dir.path()).iter().map(|path| flip(path, 5000)).sum();
     assert!(flipped > 5, "{flipped} bytes");
@@ -135,7 +135,7 @@ fn segments(dir: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// Flips a bit in every `step`-th byte; how many.
+/// Flip a bit in every `step`-th byte; return their number.
 fn flip(path: &Path, step: usize) -> usize {
     let file = fs::File::options().read(true).write(true).open(path).expect("a segment");
     let len = usize::try_from(file.metadata().expect("its size").len()).expect("small");

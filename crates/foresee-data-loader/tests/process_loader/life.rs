@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What a loader takes of its process, and that it gives it back.
-//!
-//! Each test runs by itself in a process of its own, whose threads, descriptors and memory are only its.
+//! Threads, descriptors and memory of a loader, and their release. Each test runs alone in its own process.
 
 use std::fs;
 
@@ -13,7 +11,7 @@ use crate::support::{DataSet, cache, epoch, expected, next, ram};
 
 const DISK: u64 = 64 << 20;
 
-/// Runs the named test by itself in a process of its own, where threads, descriptors and memory are only its.
+/// Run the named test alone in its own process.
 pub(crate) fn alone(name: &str, body: impl FnOnce()) {
     const ALONE: &str = "FORESEE_TEST_ALONE";
     if std::env::var_os(ALONE).is_some() {
@@ -25,27 +23,27 @@ pub(crate) fn alone(name: &str, body: impl FnOnce()) {
         .env(ALONE, "1")
         .output()
         .expect("this program runs again");
-    let said = [ran.stdout, ran.stderr].map(|said| String::from_utf8_lossy(&said).into_owned()).concat();
-    assert!(ran.status.success() && said.contains("1 passed"), "{name}, alone: {said}");
+    let output = [ran.stdout, ran.stderr].map(|out| String::from_utf8_lossy(&out).into_owned()).concat();
+    assert!(ran.status.success() && output.contains("1 passed"), "{name}, alone: {output}");
 }
 
-/// The figure behind a name in what Linux says of this process.
+/// A number of `/proc/self/status`.
 fn status(name: &str) -> u64 {
     let status = fs::read_to_string("/proc/self/status").expect("Linux");
-    let figure = status.lines().find_map(|line| line.strip_prefix(name)).expect("a figure");
-    figure.split_whitespace().next().and_then(|number| number.parse().ok()).expect("a number")
+    let value = status.lines().find_map(|line| line.strip_prefix(name)).expect("a number");
+    value.split_whitespace().next().and_then(|number| number.parse().ok()).expect("a number")
 }
 
-/// How many threads loaders have, in a process that a test has alone: all but its first and the test's own. Counted by
-/// Linux, since a thread that comes up has no name of ours yet, and a listing may leave some out while others end.
+/// Threads of loaders: all of the process except for the first and that of the test. Linux counts them, because a new
+/// thread has no name yet, and a listing may omit some while others end.
 fn threads() -> u64 {
     status("Threads:") - 2
 }
 
-/// Whether a thread of this name is there.
+/// Whether a thread of this name exists.
 fn has_thread(name: &str) -> bool {
     let tasks = fs::read_dir("/proc/self/task").expect("Linux").filter_map(Result::ok);
-    // A thread that ends between the listing and the look has no name any more.
+    // A thread that ends after the listing has no name any more.
     tasks
         .filter_map(|task| fs::read_to_string(task.path().join("comm")).ok())
         .any(|found| found.trim() == name)
@@ -79,10 +77,10 @@ fn no_thread_and_no_descriptor_is_left_after_close() {
                 next(&loader).expect("a batch or an end");
             }
             loader.start().expect("a folder");
-            wait_until("the driver has come up", || has_thread("foresee-driver"));
+            wait_until("the driver has started", || has_thread("foresee-driver"));
             loader.close();
             wait_until("all threads are gone", || threads() == 0);
-            // The memory of the cache is a descriptor too, and stays as long as the cache.
+            // The memory of the cache has a descriptor, which exists as long as the cache.
             drop(loader);
             assert_eq!(descriptors(), before);
         }
@@ -106,16 +104,16 @@ fn fifty_epochs_take_no_more_memory_and_descriptors_than_ten() {
         };
         let (memory, files) = run(0..10);
         let (later, files_later) = run(10..60);
-        // Allocators round; a leak of one batch per epoch alone would be 4 MB.
+        // Allocators round; a leak of one batch per epoch would be 4 MB.
         assert!(later < memory + (2 << 20), "{memory} bytes, then {later}");
-        // The order's thread may be between two epochs; readers keep no file open between reads.
+        // The thread that draws the order may be between two epochs; readers close files between reads.
         assert!(files_later <= files + 4, "{files} descriptors, then {files_later}");
     });
 }
 
 #[test]
-fn loaders_come_and_go_without_a_trace() {
-    alone("life::loaders_come_and_go_without_a_trace", || {
+fn closed_loaders_leave_no_threads_descriptors_or_memory() {
+    alone("life::closed_loaders_leave_no_threads_descriptors_or_memory", || {
         let set = DataSet::files(&[3000; 30]);
         let mut options = long_run(&set, 2);
         let shared = ram(set.ram_for(&mut options, 60_000));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The loader as its users see it, over a real server, and in processes that it has to itself.
+//! The public loader at a real server, and in processes of its own.
 
 mod cache;
 mod life;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An origin that is slow, refuses, breaks off, stalls or has lost something: which batches feel it, and how.
+//! The effect of a slow, throttling, failing, stalled or incomplete origin on batches.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -19,15 +19,15 @@ use tokio::sync::oneshot;
 
 use crate::support::{DataSet, epoch, expected, ids_of, index_of, key_of, next, ram, write_sample};
 
-/// Samples of these sizes in the bucket `data` of `folder`, as the web server at `url` serves them.
-fn served(sizes: &[u64], folder: TempDir, url: &str) -> DataSet {
+/// Samples of these sizes in the bucket `data` of `folder`, which the web server at `url` serves.
+fn served_data_set(sizes: &[u64], folder: TempDir, url: &str) -> DataSet {
     let uri = format!("{url}/data");
     let keys: Vec<Vec<u8>> = (0..sizes.len() as u64).map(|id| key_of(id).into_bytes()).collect();
     let index = index_of(&uri, LayoutOptions::Flat { extensions: Vec::new() }, Some(&keys));
     DataSet { dir: folder, sizes: sizes.to_vec(), index, uri }
 }
 
-/// A web server of this process that can be told to misbehave.
+/// A web server in this process with injected faults.
 pub(crate) struct Testbed {
     set: DataSet,
     address: SocketAddr,
@@ -36,7 +36,7 @@ pub(crate) struct Testbed {
 }
 
 impl Testbed {
-    /// Serves samples of `sizes` under these limits.
+    /// Serve samples of `sizes` under these limits.
     pub(crate) fn serve(sizes: &[u64], limits: &[(&str, &str)]) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let bucket = folder.path().join("data");
@@ -53,14 +53,14 @@ impl Testbed {
                 tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
             runtime.block_on(async {
                 let testbed = foresee_testbed::Testbed::bind(options).await.expect("a free port");
-                bound.send(testbed.address().expect("an address")).expect("somebody waits for it");
+                bound.send(testbed.address().expect("an address")).expect("a receiver");
                 testbed.run(async { drop(stopped.await) }).await;
             });
             runtime.shutdown_background();
         };
         let thread = std::thread::spawn(serve);
         let address: SocketAddr = address.recv().expect("the testbed is bound");
-        let set = served(sizes, folder, &format!("http://{address}"));
+        let set = served_data_set(sizes, folder, &format!("http://{address}"));
         let testbed = Self { set, address, stop: Some(stop), thread: Some(thread) };
         let mut wanted = String::new();
         for (name, value) in limits {
@@ -80,26 +80,26 @@ impl Testbed {
         self.set.dir.path().join(format!("data/{id:06}"))
     }
 
-    /// Rules in the testbed's own words; they replace those before.
+    /// Replace the rules of the testbed.
     fn faults(&self, rules: &str) {
         self.post("/-/faults", rules);
     }
 
-    /// A figure of the testbed's counters.
+    /// A counter of the testbed.
     fn counter(&self, name: &str) -> u64 {
-        let counters = self.ask("GET /-/counters HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
-        let (_, behind) = counters.split_once(&format!("\"{name}\":")).expect("a counter of this name");
-        let digits: String = behind.chars().take_while(char::is_ascii_digit).collect();
+        let counters = self.exchange("GET /-/counters HTTP/1.1\r\nHost: t\r\nConnection: close\r\n\r\n");
+        let (_, rest) = counters.split_once(&format!("\"{name}\":")).expect("a counter of this name");
+        let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
         digits.parse().expect("a number")
     }
 
     fn post(&self, path: &str, body: &str) {
         let head = format!("POST {path} HTTP/1.1\r\nHost: t\r\nConnection: close\r\n");
-        let answer = self.ask(&format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()));
+        let answer = self.exchange(&format!("{head}Content-Length: {}\r\n\r\n{body}", body.len()));
         assert!(answer.starts_with("HTTP/1.1 200"), "{body}: {answer}");
     }
 
-    fn ask(&self, request: &str) -> String {
+    fn exchange(&self, request: &str) -> String {
         let mut stream = TcpStream::connect(self.address).expect("a connection");
         stream.write_all(request.as_bytes()).expect("sent");
         let mut answer = String::new();
@@ -117,16 +117,16 @@ impl Drop for Testbed {
     }
 }
 
-/// Which sample, why, and in which words.
+/// Sample, kind and message.
 type SampleFault = (u64, &'static str, String);
 
-/// The epoch's batches, with the faults of each sample that has one; every other byte is checked.
+/// The epoch's batches and the faults of their samples; all other bytes are checked.
 fn faults_of(set: &DataSet, loader: &foresee_data_loader::Loader) -> (Vec<Vec<u64>>, Vec<SampleFault>) {
     let (mut batches, mut faults) = (Vec::new(), Vec::new());
     while let Some(batch) = next(loader).expect("a batch or the end") {
         set.check(&batch);
         for fault in &batch.faults {
-            faults.push((batch.ids[fault.place].0, fault.kind(), fault.message.clone()));
+            faults.push((batch.ids[fault.index].0, fault.kind(), fault.message.clone()));
         }
         batches.push(ids_of(&batch));
     }
@@ -145,13 +145,13 @@ fn a_web_server_is_read_once_per_sample() {
     }
     let origin = loader.stats().driver.origin;
     let (served, moved) = (testbed.counter("body_bytes"), origin.moved.get());
-    // A slow answer is asked for a second time, and the answer that loses may be cut off anywhere.
+    // A slow answer is hedged, and the losing answer may be cut off anywhere.
     assert!((120_000..=served).contains(&moved), "{served} bytes served: {origin:?}");
     assert!(served <= 120_000 + origin.hedged_bytes.get(), "{served} bytes served: {origin:?}");
 }
 
 #[test]
-fn a_missing_a_changed_and_a_denied_object_are_faults_of_their_places_and_harm_no_other() {
+fn missing_changed_and_denied_objects_are_faults_of_their_samples_only() {
     let testbed = Testbed::serve(&[900; 30], &[]);
     let set = testbed.data_set();
     let mut options = LoaderOptions { epochs: Some(2), ..set.options() };
@@ -161,7 +161,7 @@ fn a_missing_a_changed_and_a_denied_object_are_faults_of_their_places_and_harm_n
     testbed.faults(r#"[{"kind": "status", "status": 403, "path": "000020"}]"#);
     for number in 0..2 {
         let (batches, faults) = faults_of(set, &loader);
-        assert_eq!(batches, expected(&options, number, 0), "the epoch is as long as ever");
+        assert_eq!(batches, expected(&options, number, 0), "the epoch has its full length");
         let kinds: Vec<_> = faults.iter().map(|(id, kind, _)| (*id, *kind)).collect();
         assert_eq!(kinds, [(3, "missing"), (11, "changed"), (20, "denied")]);
         for (_, _, message) in &faults {
@@ -173,11 +173,11 @@ fn a_missing_a_changed_and_a_denied_object_are_faults_of_their_places_and_harm_n
     fs::write(testbed.path(3), [1; 899]).expect("a file");
     let (_, faults) = faults_of(set, &other);
     let kinds: Vec<_> = faults.iter().map(|(id, kind, _)| (*id, *kind)).collect();
-    assert_eq!(kinds, [(3, "changed"), (11, "changed")], "what is granted again is no fault");
+    assert_eq!(kinds, [(3, "changed"), (11, "changed")], "access granted again is no fault");
 }
 
 #[test]
-fn a_storm_of_refusals_passes_without_a_fault() {
+fn heavy_throttling_causes_no_fault() {
     let testbed = Testbed::serve(&[700; 40], &[]);
     let set = testbed.data_set();
     let options = set.options();
@@ -189,7 +189,7 @@ fn a_storm_of_refusals_passes_without_a_fault() {
 }
 
 #[test]
-fn connections_that_break_and_bodies_that_end_early_are_asked_for_again() {
+fn broken_connections_and_short_bodies_are_retried() {
     let testbed = Testbed::serve(&[5000; 40], &[]);
     let set = testbed.data_set();
     let options = set.options();
@@ -200,18 +200,18 @@ fn connections_that_break_and_bodies_that_end_early_are_asked_for_again() {
     );
     assert_eq!(epoch(set, &loader), expected(&options, 0, 0));
     assert!(loader.stats().driver.origin.retries >= 10);
-    let failed = loader.stats().totals.failed(Op::Read, Source::Origin).expect("booked").count;
+    let failed = loader.stats().totals.failed(Op::Read, Source::Origin).expect("recorded").count;
     assert!(failed >= 10, "{failed}");
 }
 
 #[test]
-fn a_connection_that_stalls_is_overtaken_by_a_second_one() {
+fn a_stalled_connection_is_hedged() {
     let testbed = Testbed::serve(&[2000; 200], &[]);
     let set = testbed.data_set();
     let mut options = LoaderOptions { epochs: Some(2), ..set.options() };
     options.staging = Some(Bytes::new(16 * 4 * 2000));
     let loader = set.loader(&ram(0), options.clone());
-    // The first epoch teaches what is usual here.
+    // The first epoch measures usual latencies.
     assert_eq!(epoch(set, &loader), expected(&options, 0, 0));
     testbed.faults(r#"[{"kind": "stall", "next": 1}]"#);
     assert_eq!(epoch(set, &loader), expected(&options, 1, 0));
@@ -220,7 +220,7 @@ fn a_connection_that_stalls_is_overtaken_by_a_second_one() {
 }
 
 #[test]
-fn a_sample_that_never_comes_names_itself_and_lets_the_batches_before_it_pass() {
+fn a_wait_for_a_stalled_sample_names_it_and_earlier_batches_are_delivered() {
     let testbed = Testbed::serve(&[2000; 40], &[]);
     let set = testbed.data_set();
     let options = set.options();
@@ -239,24 +239,24 @@ fn a_sample_that_never_comes_names_itself_and_lets_the_batches_before_it_pass() 
             other => panic!("{other:?}"),
         }
     });
-    // The others behind it are ready in the meantime, and come in order once it has come.
+    // Later batches are ready meanwhile, and are delivered in order.
     testbed.faults("[]");
-    loader.begin_epoch(Epoch(0), 0, None).expect("a place inside");
+    loader.begin_epoch(Epoch(0), 0, None).expect("a valid position");
     assert_eq!(epoch(set, &loader), expected(&options, 0, 0));
 }
 
 #[test]
-fn a_seek_while_reads_are_under_way_changes_no_byte() {
+fn a_seek_while_reads_are_in_flight_changes_no_byte() {
     let testbed = Testbed::serve(&[6000; 60], &[("latency_ms", "3")]);
     let set = testbed.data_set();
     let mut options = LoaderOptions { epochs: Some(4), ..set.options() };
     let loader = set.loader(&ram(set.ram_for(&mut options, 60 * 3000)), options.clone());
     for (number, position) in [(0, 7), (2, 0), (1, 40), (1, 41), (3, 59), (0, 0), (2, 20)] {
         loader.start().expect("an origin");
-        wait_until("reads are under way", || {
+        wait_until("reads are in flight", || {
             loader.stats().driver.origin.in_flight > 0 || loader.stats().ready > 0
         });
-        loader.begin_epoch(Epoch(number), position, None).expect("a place inside");
+        loader.begin_epoch(Epoch(number), position, None).expect("a valid position");
         for batch in expected(&options, number, position).iter().take(3) {
             let got = next(&loader).expect("a batch").expect("not the end");
             set.check(&got);
@@ -273,7 +273,7 @@ fn closing_from_another_thread_ends_a_wait() {
     let loader = set.loader(&ram(0), set.options());
     std::thread::scope(|scope| {
         let waiter = scope.spawn(|| next(&loader));
-        wait_until("reads are under way", || loader.stats().driver.origin.in_flight > 0);
+        wait_until("reads are in flight", || loader.stats().driver.origin.in_flight > 0);
         loader.close();
         assert!(matches!(waiter.join().expect("no panic"), Err(LoaderError::Closed)));
     });
@@ -282,25 +282,25 @@ fn closing_from_another_thread_ends_a_wait() {
 }
 
 #[test]
-fn dropping_the_loader_while_reads_are_under_way_leaves_nothing_behind() {
+fn dropping_the_loader_while_reads_are_in_flight_ends_every_request() {
     let testbed = Testbed::serve(&[60_000; 32], &[("bytes_per_s", "2000000")]);
     let set = testbed.data_set();
     for _ in 0..3 {
         let loader = set.loader(&ram(0), set.options());
         loader.start().expect("an origin");
-        wait_until("reads are under way", || loader.stats().driver.origin.in_flight > 0);
+        wait_until("reads are in flight", || loader.stats().driver.origin.in_flight > 0);
     }
     wait_until("every request has ended", || testbed.counter("in_flight") == 0);
 }
 
 #[test]
-fn an_origin_that_is_not_there_is_named_before_the_first_batch() {
+fn an_unreachable_origin_is_named_before_the_first_batch() {
     let set = DataSet::files(&[10; 4]);
     let uri = set.dir.path().join("gone").display().to_string();
     let loader = set.loader(&ram(0), LoaderOptions { uri: uri.clone(), ..set.options() });
     let error = loader.start().expect_err("no such folder");
     assert!(matches!(error, LoaderError::Origin(_)) && error.to_string().contains("gone"), "{error}");
-    let nobody = LoaderOptions { uri: "http://127.0.0.1:9/data".to_owned(), ..set.options() };
-    let error = set.loader(&ram(0), nobody).start().expect_err("nobody listens there");
+    let unreachable = LoaderOptions { uri: "http://127.0.0.1:9/data".to_owned(), ..set.options() };
+    let error = set.loader(&ram(0), unreachable).start().expect_err("no server listens");
     assert!(error.to_string().contains("127.0.0.1:9"), "{error}");
 }

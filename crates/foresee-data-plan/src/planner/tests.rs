@@ -23,9 +23,10 @@ const RAM: TierIndex = TierIndex(0);
 const DISK: TierIndex = TierIndex(1);
 
 fn planner(sizes: &[u64], capacities: &[u64]) -> Planner {
-    let room = |capacity: &u64| TierRoom { capacity: Bytes::new(*capacity), align: 1, overhead: Bytes::ZERO };
+    let tier =
+        |capacity: &u64| TierCapacity { capacity: Bytes::new(*capacity), align: 1, overhead: Bytes::ZERO };
     let config = PlannerConfig {
-        tiers: capacities.iter().map(room).collect(),
+        tiers: capacities.iter().map(tier).collect(),
         policy: PolicyChoice::NextUse,
         table_budget: Bytes::new(1 << 20),
     };
@@ -55,7 +56,7 @@ fn the_copy_used_farthest_ahead_is_evicted_for_one_used_sooner() {
     planner.handle_end();
     let plan = drain(&mut planner);
     assert_eq!(plan[2].evict, [(SampleId(1), RAM)]);
-    assert_eq!((plan[2].keep, plan[2].next_use), (Some(RAM), NextUse::At(3)));
+    assert_eq!((plan[2].fill, plan[2].next_use), (Some(RAM), NextUse::At(3)));
     let hit = PlannedSource::Tier(RAM);
     assert_eq!(
         sources(&plan),
@@ -68,7 +69,7 @@ fn the_copy_used_farthest_ahead_is_evicted_for_one_used_sooner() {
             PlannedSource::Origin
         ]
     );
-    assert_eq!((plan[5].keep, plan[5].next_use), (None, NextUse::Never));
+    assert_eq!((plan[5].fill, plan[5].next_use), (None, NextUse::Never));
 }
 
 #[test]
@@ -77,17 +78,17 @@ fn no_copy_is_evicted_for_a_sample_used_later() {
     announce(&mut planner, &[0, 1, 0, 1]);
     planner.handle_end();
     let plan = drain(&mut planner);
-    assert_eq!((plan[1].keep, plan[1].evict.len()), (None, 0));
+    assert_eq!((plan[1].fill, plan[1].evict.len()), (None, 0));
     assert_eq!(plan[2].source, PlannedSource::Tier(RAM));
 }
 
 #[test]
-fn the_fastest_tier_with_room_is_filled_first() {
+fn the_fastest_tier_with_free_space_is_filled_first() {
     let mut planner = planner(&[1; 4], &[1, 2]);
     announce(&mut planner, &[0, 1, 2, 3, 0, 1, 2, 3]);
     planner.handle_end();
-    let keeps: Vec<_> = drain(&mut planner)[..4].iter().map(|access| access.keep).collect();
-    assert_eq!(keeps, [Some(RAM), Some(DISK), Some(DISK), None]);
+    let fills: Vec<_> = drain(&mut planner)[..4].iter().map(|access| access.fill).collect();
+    assert_eq!(fills, [Some(RAM), Some(DISK), Some(DISK), None]);
 }
 
 #[test]
@@ -106,7 +107,7 @@ fn a_sample_larger_than_every_capacity_bypasses_the_tiers() {
     let mut planner = planner(&[100, 1], &[10]);
     announce(&mut planner, &[0, 1, 0, 1]);
     let plan = drain(&mut planner);
-    assert_eq!([plan[0].keep, plan[1].keep], [None, Some(RAM)]);
+    assert_eq!([plan[0].fill, plan[1].fill], [None, Some(RAM)]);
     assert_eq!(plan[2].source, PlannedSource::Origin);
 }
 
@@ -130,7 +131,7 @@ fn a_warm_start_reads_nothing_twice() {
     assert!(planner.handle_held(SampleId(1), RAM));
     assert!(!planner.handle_held(SampleId(1), RAM), "held already");
     assert!(planner.handle_held(SampleId(2), RAM));
-    assert!(!planner.handle_held(SampleId(0), RAM), "no room");
+    assert!(!planner.handle_held(SampleId(0), RAM), "it does not fit");
     assert!(!planner.handle_held(SampleId(9), RAM), "no such sample");
     assert!(!planner.handle_held(SampleId(0), TierIndex(3)), "no such tier");
     announce(&mut planner, &[2, 1, 0]);
@@ -160,14 +161,14 @@ fn a_shrunken_tier_drops_the_farthest_first_and_grows_again() {
         assert!(planner.poll_access(&mut access));
     }
     let mut evicted = Vec::new();
-    planner.handle_room(RAM, Bytes::new(1), &mut evicted);
+    planner.handle_capacity(RAM, Bytes::new(1), &mut evicted);
     assert_eq!(evicted, [(SampleId(0), RAM), (SampleId(2), RAM)]);
     assert_eq!(planner.used(RAM), Bytes::new(1));
-    planner.handle_room(RAM, Bytes::new(2), &mut evicted);
+    planner.handle_capacity(RAM, Bytes::new(2), &mut evicted);
     announce(&mut planner, &[2, 2]);
     assert!(planner.poll_access(&mut access) && planner.poll_access(&mut access));
-    assert_eq!((access.sample, access.keep), (SampleId(2), Some(RAM)));
-    planner.handle_room(DISK, Bytes::new(9), &mut evicted);
+    assert_eq!((access.sample, access.fill), (SampleId(2), Some(RAM)));
+    planner.handle_capacity(DISK, Bytes::new(9), &mut evicted);
     assert_eq!(planner.used(DISK), Bytes::ZERO);
 }
 
@@ -193,7 +194,7 @@ fn the_table_budget_bounds_the_look_ahead_but_never_below_one_epoch() {
     let sizes = Arc::new(Sizes(vec![1; 100]));
     let epoch = |planner: &mut Planner| planner.handle_epoch(&mut (0..100).map(SampleId));
     for (budget, epochs) in [(0, 1), (8 * 250, 2), (1 << 20, 4)] {
-        let tiers = vec![TierRoom { capacity: Bytes::new(50), align: 1, overhead: Bytes::ZERO }];
+        let tiers = vec![TierCapacity { capacity: Bytes::new(50), align: 1, overhead: Bytes::ZERO }];
         let config = PlannerConfig { tiers, policy: PolicyChoice::Auto, table_budget: Bytes::new(budget) };
         let sizes = Arc::<Sizes>::clone(&sizes);
         let mut planner = Planner::new(config, sizes).unwrap();
@@ -213,7 +214,7 @@ fn the_table_budget_bounds_the_look_ahead_but_never_below_one_epoch() {
 fn a_plan_does_not_depend_on_the_first_access_number() {
     let plan = |first| {
         let mut planner = planner(&[1; 12], &[5]);
-        planner.walk.window.start_at(first);
+        planner.access_planner.window.start_at(first);
         let mut decisions = Vec::new();
         for round in 0..40_u64 {
             announce(&mut planner, &[round % 12, round * 7 % 12, round * 5 % 11]);

@@ -164,7 +164,7 @@ impl Sizes {
     /// Prefetch the sizes of `ids` into the cache.
     pub(super) fn expect(&self, ids: &[u32]) {
         for &id in ids {
-            SampleSizes::expect(self, SampleId(u64::from(id)));
+            SampleSizes::prefetch(self, SampleId(u64::from(id)));
         }
     }
 
@@ -194,12 +194,12 @@ impl SampleSizes for Sizes {
         })
     }
 
-    fn expect(&self, id: SampleId) {
+    fn prefetch(&self, id: SampleId) {
         let place = usize::try_from(id.0).unwrap_or(usize::MAX);
         match &self.each {
             Each::Equal(_) => {}
-            Each::Narrow(sizes) => hint::expect(sizes, place),
-            Each::Wide(sizes) => hint::expect(sizes, place),
+            Each::Narrow(sizes) => hint::prefetch(sizes, place),
+            Each::Wide(sizes) => hint::prefetch(sizes, place),
         }
     }
 

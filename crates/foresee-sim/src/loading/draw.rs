@@ -23,7 +23,7 @@ pub(super) fn shuffle(places: &mut [u32], draw: &mut SplitMix64) {
             #[expect(clippy::cast_possible_truncation, reason = "below a length")]
             let other = draw.below(drawn as u64 + 1) as usize;
             others[drawn % hint::AHEAD] = other;
-            hint::expect(places, other);
+            hint::prefetch(places, other);
         }
         places.swap(last, others[last % hint::AHEAD]);
     }

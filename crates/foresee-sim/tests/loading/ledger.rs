@@ -86,7 +86,7 @@ fn entries_add_up_to_the_report() {
             (Source::Disk, vec![Place::Tier(1)]),
             (Source::Peer, vec![Place::Peer(0), Place::Peer(1)]),
         ] {
-            let what = format!("{policy} {}", source.word());
+            let what = format!("{policy} {}", source.name());
             let rows: Vec<_> = entries.iter().filter(|entry| is_read_of(entry, source)).collect();
             let mut samples: u64 = places.iter().map(|&place| of(place).samples).sum();
             let mut bytes: u64 = places.iter().map(|&place| of(place).bytes).sum();

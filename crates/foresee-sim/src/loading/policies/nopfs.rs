@@ -318,7 +318,7 @@ impl Caching for Nopfs {
 /// Prefetch the marks of the samples of `ids` some places after the `nth`.
 fn expect_later(marks: &[u16], ids: &[u32], nth: usize) {
     if let Some(later) = hint::later(ids, nth) {
-        hint::expect(marks, later as usize);
+        hint::prefetch(marks, later as usize);
     }
 }
 

@@ -19,7 +19,8 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use foresee_data_plan::{
-    PlannedSource, PlannerConfig, PlannerStack, PolicyChoice, SampleSizes, SlowestTier, StackAccess, TierRoom,
+    HierarchyAccess, HierarchyPlanner, PlannedSource, PlannerConfig, PolicyChoice, SampleSizes, SlowestTier,
+    TierCapacity,
 };
 use foresee_units::{Bytes, SampleId};
 
@@ -52,8 +53,8 @@ pub(super) struct PlannedCache {
 
 /// One rank's planner and its progress.
 struct Planning {
-    planner: PlannerStack,
-    access: StackAccess,
+    planner: HierarchyPlanner,
+    access: HierarchyAccess,
     /// Reads of its stream that were announced.
     announced: usize,
     epoch: u32,
@@ -136,8 +137,8 @@ impl Planning {
         let slowest = if tiers.len() > 1 { SlowestTier::Durable } else { SlowestTier::OfThisRun };
         let config = PlannerConfig { tiers, policy: PolicyChoice::Auto, table_budget: Bytes::MAX };
         let sizes = Arc::clone(&setup.sizes) as Arc<dyn SampleSizes>;
-        let planner = PlannerStack::new(config, slowest, sizes).expect("tiers and samples were counted");
-        Self { planner, access: StackAccess::default(), announced: 0, epoch: 0, step: 0, nth: 0 }
+        let planner = HierarchyPlanner::new(config, slowest, sizes).expect("tiers and samples were counted");
+        Self { planner, access: HierarchyAccess::default(), announced: 0, epoch: 0, step: 0, nth: 0 }
     }
 
     /// Plan batches of `rank` until `left` reads were planned or announced, or none are left; return both

@@ -37,7 +37,7 @@ impl Visible {
     /// Prefetch the slots of a batch.
     pub(super) fn expect(&self, ids: &[u32]) {
         for &id in ids {
-            hint::expect(&self.since, id as usize * self.width);
+            hint::prefetch(&self.since, id as usize * self.width);
         }
     }
 
@@ -63,7 +63,7 @@ impl Visible {
         if self.at_once {
             self.show(slot, at);
         } else {
-            hint::expect(&self.since, slot);
+            hint::prefetch(&self.since, slot);
             self.pending.push((slot, at));
         }
     }

@@ -5,7 +5,9 @@
 
 use std::sync::Arc;
 
-use foresee_data_plan::{Access, PlannedSource, Planner, PlannerConfig, PolicyChoice, SampleSizes, TierRoom};
+use foresee_data_plan::{
+    Access, PlannedSource, Planner, PlannerConfig, PolicyChoice, SampleSizes, TierCapacity,
+};
 use foresee_units::{Bytes, SampleId};
 
 use super::{HitPolicy, Outcome};
@@ -26,7 +28,7 @@ impl Planned {
         policy: PolicyChoice,
         ahead: usize,
     ) -> Self {
-        let tiers = vec![TierRoom { capacity, align: 1, overhead: Bytes::ZERO }];
+        let tiers = vec![TierCapacity { capacity, align: 1, overhead: Bytes::ZERO }];
         let config = PlannerConfig { tiers, policy, table_budget: Bytes::MAX };
         let planner = Planner::new(config, sizes).expect("a simulated data set fits the planner");
         let accesses = epochs.iter().flatten().copied().collect();

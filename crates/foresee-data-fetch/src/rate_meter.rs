@@ -1,28 +1,28 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Recent delivery rate in bytes, for reports.
 //!
-//! `round` measures for decisions and excludes idle time; this rate includes it, as a user would.
+//! It includes idle time, unlike the measurements of `round`, which decisions use.
 
 use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
 /// Minimum duration of a measurement.
-const STRETCH: Nanos = Nanos::from_millis(250);
+const INTERVAL_MIN: Nanos = Nanos::from_millis(250);
 
 /// A delivery rate over intervals of at least a quarter of a second; the newest has a weight of a third.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Meter {
+pub(crate) struct RateMeter {
     since: Option<Nanos>,
     bytes: u64,
     rate: Option<u64>,
 }
 
-impl Meter {
+impl RateMeter {
     /// Add a delivery.
     pub(crate) fn add(&mut self, bytes: Bytes, now: Nanos) {
         let since = *self.since.get_or_insert(now);
         self.bytes = self.bytes.saturating_add(bytes.get());
         let took = now.saturating_sub(since);
-        if took < STRETCH {
+        if took < INTERVAL_MIN {
             return;
         }
         let fresh = u128::from(self.bytes) * 1_000_000_000 / u128::from(took.get());
@@ -42,8 +42,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_steady_delivery_is_read_as_its_rate_after_a_quarter_of_a_second() {
-        let mut meter = Meter::default();
+    fn a_steady_delivery_is_measured_after_a_quarter_of_a_second() {
+        let mut meter = RateMeter::default();
         meter.add(Bytes::ZERO, Nanos::ZERO);
         assert_eq!(meter.rate(), None);
         for tick in 1..=3000 {

@@ -1,20 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! State of each request, of each range in flight, and of each attempt at it. The queue moves them from state to state.
+//! State of each request, of each range in flight, and of each attempt at it.
 
-use foresee_units::{Bytes, Nanos, ReadOutcome};
+use foresee_units::{Nanos, ReadOutcome};
 
 use crate::request::{AttemptId, Part, Request};
-
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Counts {
-    pub(crate) retries: u64,
-    pub(crate) hedges: u64,
-    pub(crate) hedge_wins: u64,
-    pub(crate) hedged_bytes: u64,
-    pub(crate) throttles: u64,
-    pub(crate) moved: Bytes,
-    pub(crate) over_read: u64,
-}
 
 /// A request that has not ended.
 #[derive(Clone, Debug)]
@@ -23,19 +12,19 @@ pub(crate) struct Entry {
     pub(crate) arrived: Nanos,
     pub(crate) tries: u32,
     /// Failed tries, including throttled ones, which determine the pause.
-    pub(crate) setbacks: u32,
+    pub(crate) failures_in_a_row: u32,
     /// Failed tries without throttled ones, which count towards `max_tries`.
     pub(crate) faults: u32,
-    /// A span with this part failed for a reason that a single part may have caused.
-    pub(crate) alone: bool,
-    pub(crate) state: State,
+    /// Whether it is read by itself, because a span with it failed and a single part may have caused that.
+    pub(crate) is_single: bool,
+    pub(crate) state: RequestState,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum State {
+pub(crate) enum RequestState {
     Ready,
     Pausing { until: Nanos, failed: Nanos },
-    Flying { span: u64 },
+    InFlight { span: u64 },
     Failed { outcome: ReadOutcome, elapsed: Nanos },
 }
 
@@ -52,7 +41,8 @@ pub(crate) struct Span {
     pub(crate) deadline: Nanos,
     pub(crate) first: Option<AttemptId>,
     pub(crate) hedge: Option<AttemptId>,
-    pub(crate) alarm: Option<Nanos>,
+    /// When it is considered for a hedge.
+    pub(crate) hedge_at: Option<Nanos>,
 }
 
 impl Span {
@@ -63,10 +53,10 @@ impl Span {
 
 /// An attempt in flight.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Flight {
+pub(crate) struct Attempt {
     /// Its span; `None` if the span is no longer wanted.
     pub(crate) span: Option<u64>,
     pub(crate) began: Nanos,
     pub(crate) len: u64,
-    pub(crate) hedge: bool,
+    pub(crate) is_hedge: bool,
 }

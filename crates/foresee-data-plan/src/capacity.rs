@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Capacity of a tier, and the cost of a sample in it.
-//!
-//! It is separate from the planner, so that a tier's rounding and overhead are in one place. It depends on
-//! neither samples nor their order.
+//! Capacity of a tier with its rounding and overhead, and the sizes of samples.
 
 use std::sync::Arc;
 
@@ -14,7 +11,7 @@ pub struct TierIndex(pub u8);
 
 /// The capacity of one tier. A sample of `size` bytes takes `round_up(size + overhead, align)` of `capacity`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TierRoom {
+pub struct TierCapacity {
     /// Maximum of bytes in the tier; 0 means that it holds nothing.
     pub capacity: Bytes,
     /// Every copy starts at a multiple of this number of bytes; 0 and 1 mean no alignment.
@@ -23,7 +20,7 @@ pub struct TierRoom {
     pub overhead: Bytes,
 }
 
-impl TierRoom {
+impl TierCapacity {
     /// The bytes that a sample of `size` takes; saturates, so an invalid size never fits.
     pub fn cost(&self, size: Bytes) -> Bytes {
         (size + self.overhead).round_up(self.align)
@@ -39,7 +36,7 @@ pub trait SampleSizes: Send + Sync {
     fn size(&self, id: SampleId) -> Bytes;
 
     /// [`size`](Self::size) follows soon: an implementation with a table may give a [hint](crate::hint) now.
-    fn expect(&self, id: SampleId) {
+    fn prefetch(&self, id: SampleId) {
         let _ = id;
     }
 
@@ -47,7 +44,7 @@ pub trait SampleSizes: Send + Sync {
     fn uniform(&self) -> Option<Bytes>;
 }
 
-/// The same, by the planner's ids of 32 bits.
+/// Sizes by the planner's ids of 32 bits.
 pub(crate) struct Sizes {
     each: Arc<dyn SampleSizes>,
     uniform: Option<Bytes>,
@@ -58,10 +55,10 @@ impl Sizes {
         Self { uniform: each.uniform(), each }
     }
 
-    /// As [`SampleSizes::expect`].
-    pub(crate) fn expect(&self, id: u32) {
+    /// As [`SampleSizes::prefetch`].
+    pub(crate) fn prefetch(&self, id: u32) {
         if self.uniform.is_none() {
-            self.each.expect(SampleId(u64::from(id)));
+            self.each.prefetch(SampleId(u64::from(id)));
         }
     }
 
@@ -81,27 +78,27 @@ pub(crate) fn cost_of_all(sizes: &dyn SampleSizes, cost: impl Fn(Bytes) -> Bytes
 }
 
 /// Whether the whole data set fits into a tier. Queries sizes until it is full, unless they are uniform.
-pub(crate) fn all_fit(sizes: &dyn SampleSizes, room: TierRoom) -> bool {
+pub(crate) fn all_fit(sizes: &dyn SampleSizes, tier: TierCapacity) -> bool {
     if sizes.uniform().is_some() {
-        return cost_of_all(sizes, |size| room.cost(size)) <= room.capacity;
+        return cost_of_all(sizes, |size| tier.cost(size)) <= tier.capacity;
     }
-    let left = (0..sizes.count()).try_fold(room.capacity.get(), |left, id| {
-        left.checked_sub(room.cost(sizes.size(SampleId(id))).get())
+    let left = (0..sizes.count()).try_fold(tier.capacity.get(), |left, id| {
+        left.checked_sub(tier.cost(sizes.size(SampleId(id))).get())
     });
     left.is_some()
 }
 
 /// A tier's capacity and its use. `used <= capacity`, except while a reduced tier is being emptied.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Room {
-    pub(crate) limits: TierRoom,
+pub(crate) struct TierUsage {
+    pub(crate) limits: TierCapacity,
     pub(crate) used: Bytes,
     /// Number of copies, which bounds the tables of the tier.
     pub(crate) copies: usize,
 }
 
-impl Room {
-    pub(crate) fn new(limits: TierRoom) -> Self {
+impl TierUsage {
+    pub(crate) fn new(limits: TierCapacity) -> Self {
         Self { limits, used: Bytes::ZERO, copies: 0 }
     }
 
@@ -109,12 +106,12 @@ impl Room {
         self.limits.capacity.saturating_sub(self.used)
     }
 
-    pub(crate) fn take(&mut self, size: Bytes) {
+    pub(crate) fn add(&mut self, size: Bytes) {
         self.used += self.limits.cost(size);
         self.copies += 1;
     }
 
-    pub(crate) fn give_back(&mut self, size: Bytes) {
+    pub(crate) fn remove(&mut self, size: Bytes) {
         self.used -= self.limits.cost(size);
         self.copies -= 1;
     }
@@ -126,10 +123,10 @@ mod tests {
 
     #[test]
     fn a_sample_costs_its_size_and_overhead_rounded_up() {
-        let room = TierRoom { capacity: Bytes::new(4096), align: 64, overhead: Bytes::new(40) };
-        assert_eq!(room.cost(Bytes::ZERO), Bytes::new(64));
-        assert_eq!(room.cost(Bytes::new(24)), Bytes::new(64));
-        assert_eq!(room.cost(Bytes::new(25)), Bytes::new(128));
-        assert_eq!(room.cost(Bytes::MAX), Bytes::MAX);
+        let tier = TierCapacity { capacity: Bytes::new(4096), align: 64, overhead: Bytes::new(40) };
+        assert_eq!(tier.cost(Bytes::ZERO), Bytes::new(64));
+        assert_eq!(tier.cost(Bytes::new(24)), Bytes::new(64));
+        assert_eq!(tier.cost(Bytes::new(25)), Bytes::new(128));
+        assert_eq!(tier.cost(Bytes::MAX), Bytes::MAX);
     }
 }

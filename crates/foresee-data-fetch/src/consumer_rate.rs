@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Predicted times at which a consumer wants its batches, turn after turn.
+//! Predicted times at which a consumer wants its batches.
 //!
-//! It is separate from the requests because the pace becomes known, and changes, while they wait. The caller,
-//! which hands over the batches, measures it.
+//! The caller, which delivers the batches, measures the rate. It becomes known, and changes, while requests wait.
 
 use foresee_units::Nanos;
 
-/// Progress of a consumer through its turns.
+/// The rate at which a consumer takes batches, and the next one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Pace {
+pub struct ConsumerRate {
     /// The next turn.
     pub next: u64,
     /// When it is wanted, on the clock of every `now`.
@@ -17,7 +16,7 @@ pub struct Pace {
     pub step: Nanos,
 }
 
-impl Pace {
+impl ConsumerRate {
     /// When `turn` is wanted.
     pub fn wanted(&self, turn: u64) -> Nanos {
         let ahead = self.step.get().saturating_mul(turn.saturating_sub(self.next));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Requests with slack yield a congested source to other ranks.
+//! Fair share: requests with slack yield a congested source to other ranks.
 //!
 //! Ranks of one job that read from one slow source each search their own concurrency, and one may end with
 //! several times the requests in flight of another. All ranks take their steps together, so the read-ahead of the
@@ -15,7 +15,7 @@
 //! which equalizes the ranks. A rank retains at least twice the number that fills its share of the source if
 //! every answer is as fast as the fastest. If there is enough capacity for all, buffers still fill.
 //!
-//! It does not apply to a consumer of unknown pace, to a source of fixed capacity, or without other ranks,
+//! It does not apply to a consumer of unknown rate, to a source of fixed capacity, or without other ranks,
 //! because a rank that yields stops its search.
 
 use foresee_units::Nanos;
@@ -25,26 +25,26 @@ use crate::float::as_f64;
 use crate::request::Class;
 
 /// Minimum in flight of a yielding rank, relative to the number that fills its share at the fastest.
-const KEEPS: f64 = 2.0;
+const IN_FLIGHT_MIN: f64 = 2.0;
 
 impl Dispatch {
     /// The time until which the first request of a class, and thus all behind it, yields; in the past if it may
     /// start.
-    pub(super) fn eased_until(&self, first: &First) -> Nanos {
+    pub(super) fn yields_until(&self, first: &First) -> Nanos {
         let plateau = self.limiter.answers_per_nano().filter(|_| self.config.shared);
-        let (Some(plateau), quickest) = (plateau, self.limiter.quickest()) else { return Nanos::ZERO };
-        let flying = f64::from(self.in_flight());
-        let enough = (KEEPS * plateau * as_f64(quickest.ever().get())).ceil();
+        let (Some(plateau), min_latency) = (plateau, self.limiter.min_latency()) else { return Nanos::ZERO };
+        let in_flight = f64::from(self.in_flight());
+        let enough = (IN_FLIGHT_MIN * plateau * as_f64(min_latency.overall().get())).ceil();
         if first.class == Class::Stalling
             || first.deadline == Nanos::MAX
-            || flying < enough
-            || !quickest.is_crowded()
+            || in_flight < enough
+            || !min_latency.is_queueing()
         {
             return Nanos::ZERO;
         }
         let limit = f64::from(self.limiter.limit());
         let turn = limit / plateau;
-        let lead = turn * (2.0 * limit / flying - 1.0);
+        let lead = turn * (2.0 * limit / in_flight - 1.0);
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,

@@ -6,16 +6,16 @@
 //! stores all samples from the origin, and the faster ones cache on top (*inclusive*). This costs nothing within
 //! the run: a copy moves up as soon as it is read, and the next run finds the whole data set.
 //!
-//! For the planner, storage below its tiers is just the source of a miss. A tier that stores everything needs no
+//! For the planner, storage below its tiers is the source of a miss. A tier that stores everything needs no
 //! decisions.
 
 use std::sync::Arc;
 
 use foresee_units::{Bytes, SampleId};
 
+use crate::capacity::{SampleSizes, TierCapacity, TierIndex, TierUsage, all_fit};
 use crate::error::PlanError;
 use crate::planner::{Access, PlannedSource, Planner, PlannerConfig};
-use crate::room::{Room, SampleSizes, TierIndex, TierRoom, all_fit};
 
 /// A set of local tiers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub struct TierSet(u8);
 
 impl TierSet {
     /// Maximum number of tiers in a set.
-    const MOST: u8 = 8;
+    const MAX: u8 = 8;
 
     /// The set of one tier.
     pub const fn of(tier: TierIndex) -> Self {
@@ -54,19 +54,19 @@ impl TierSet {
 
     /// The tiers, fastest first.
     pub fn iter(self) -> impl Iterator<Item = TierIndex> {
-        (0..Self::MOST).map(TierIndex).filter(move |&tier| self.contains(tier))
+        (0..Self::MAX).map(TierIndex).filter(move |&tier| self.contains(tier))
     }
 }
 
 /// One planned access, as [`Access`], with a set of caching tiers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct StackAccess {
+pub struct HierarchyAccess {
     /// The sample to read.
     pub sample: SampleId,
     /// Its source.
     pub source: PlannedSource,
     /// The tiers that cache the bytes; none for a hit in the fastest, and for a bypass.
-    pub keep: TierSet,
+    pub fills: TierSet,
     /// Copies to evict before the new ones are written; never the sample itself.
     pub evict: Vec<(SampleId, TierIndex)>,
 }
@@ -78,21 +78,21 @@ pub enum SlowestTier {
     OfThisRun,
     /// It outlives the run, so its copies serve the next one.
     Durable,
-    /// It keeps its initial copies; nothing is added.
+    /// It serves its initial copies; none is added.
     ReadOnly,
 }
 
 /// Plans all tiers of this rank. Reports and queries are those of [`Planner`]; tiers have one common numbering.
 #[derive(Debug)]
-pub struct PlannerStack {
+pub struct HierarchyPlanner {
     planner: Planner,
     access: Access,
-    /// The slowest tier, if it stores everything.
-    whole: Option<Whole>,
+    /// The slowest tier, if it is planned without evictions.
+    backing: Option<BackingTier>,
 }
 
-impl PlannerStack {
-    /// Create a stack without copies and order.
+impl HierarchyPlanner {
+    /// Create a planner without copies and order.
     ///
     /// # Errors
     /// As [`Planner::new`]; more than 8 tiers are too many.
@@ -102,24 +102,24 @@ impl PlannerStack {
         sizes: Arc<dyn SampleSizes>,
     ) -> Result<Self, PlanError> {
         let count = config.tiers.len();
-        let last = u8::try_from(count.saturating_sub(1)).ok().filter(|&last| last < TierSet::MOST);
+        let last = u8::try_from(count.saturating_sub(1)).ok().filter(|&last| last < TierSet::MAX);
         let Some(last) = last.map(TierIndex) else {
-            return Err(PlanError::TooManyTiers { count, most: usize::from(TierSet::MOST) });
+            return Err(PlanError::TooManyTiers { count, most: usize::from(TierSet::MAX) });
         };
-        let room = match slowest {
+        let backing = match slowest {
             SlowestTier::OfThisRun => None,
-            SlowestTier::Durable => config.tiers.pop_if(|room| all_fit(&*sizes, *room)),
+            SlowestTier::Durable => config.tiers.pop_if(|tier| all_fit(&*sizes, *tier)),
             SlowestTier::ReadOnly => config.tiers.pop(),
         };
-        let is_fixed = slowest == SlowestTier::ReadOnly;
-        let whole = room.map(|room| Whole::new(last, room, is_fixed, Arc::clone(&sizes)));
-        Ok(Self { planner: Planner::new(config, sizes)?, access: Access::default(), whole })
+        let is_read_only = slowest == SlowestTier::ReadOnly;
+        let backing = backing.map(|limits| BackingTier::new(last, limits, is_read_only, Arc::clone(&sizes)));
+        Ok(Self { planner: Planner::new(config, sizes)?, access: Access::default(), backing })
     }
 
     /// As [`Planner::handle_held`].
     pub fn handle_held(&mut self, id: SampleId, tier: TierIndex) -> bool {
-        match self.whole_at(tier) {
-            Some(whole) => !whole.holds(id) && whole.keep(id),
+        match self.backing_at(tier) {
+            Some(backing) => !backing.holds(id) && backing.store(id),
             None => self.planner.handle_held(id, tier),
         }
     }
@@ -144,24 +144,24 @@ impl PlannerStack {
 
     /// As [`Planner::poll_access`]: the source is the fastest tier with the sample, and all faster tiers that
     /// want it cache it.
-    pub fn poll_access(&mut self, out: &mut StackAccess) -> bool {
+    pub fn poll_access(&mut self, out: &mut HierarchyAccess) -> bool {
         if !self.planner.poll_access(&mut self.access) {
             return false;
         }
-        let Access { sample, source, keep, evict, .. } = &mut self.access;
+        let Access { sample, source, fill, evict, .. } = &mut self.access;
         (out.sample, out.source) = (*sample, *source);
-        out.keep = keep.map_or_else(TierSet::default, TierSet::of);
+        out.fills = fill.map_or_else(TierSet::default, TierSet::of);
         out.evict.clear();
         out.evict.append(evict);
         // A hit in a faster tier is not written to the slowest: a copy lost there is restored by the next read
         // from below.
-        if let Some(whole) = &mut self.whole
+        if let Some(backing) = &mut self.backing
             && out.source == PlannedSource::Origin
         {
-            if whole.holds(out.sample) {
-                out.source = PlannedSource::Tier(whole.tier);
-            } else if !whole.is_fixed && whole.keep(out.sample) {
-                out.keep.add(TierSet::of(whole.tier));
+            if backing.holds(out.sample) {
+                out.source = PlannedSource::Tier(backing.tier);
+            } else if !backing.is_read_only && backing.store(out.sample) {
+                out.fills.add(TierSet::of(backing.tier));
             }
         }
         true
@@ -169,22 +169,22 @@ impl PlannerStack {
 
     /// As [`Planner::handle_lost`].
     pub fn handle_lost(&mut self, id: SampleId, tier: TierIndex) {
-        match self.whole_at(tier) {
-            Some(whole) => whole.forget(id),
+        match self.backing_at(tier) {
+            Some(backing) => backing.remove(id),
             None => self.planner.handle_lost(id, tier),
         }
     }
 
-    /// As [`Planner::handle_room`].
-    pub fn handle_room(
+    /// As [`Planner::handle_capacity`].
+    pub fn handle_capacity(
         &mut self,
         tier: TierIndex,
         capacity: Bytes,
         evicted: &mut Vec<(SampleId, TierIndex)>,
     ) {
-        match self.whole_at(tier) {
-            Some(whole) => whole.resize(capacity, evicted),
-            None => self.planner.handle_room(tier, capacity, evicted),
+        match self.backing_at(tier) {
+            Some(backing) => backing.resize(capacity, evicted),
+            None => self.planner.handle_capacity(tier, capacity, evicted),
         }
     }
 
@@ -195,21 +195,21 @@ impl PlannerStack {
 
     /// Whether `tier` holds the sample, as of the last polled access.
     pub fn holds(&self, id: SampleId, tier: TierIndex) -> bool {
-        let whole = self.whole.as_ref().is_some_and(|whole| whole.tier == tier && whole.holds(id));
-        whole || self.planner.holds(id) == Some(tier)
+        let backing = self.backing.as_ref().is_some_and(|backing| backing.tier == tier && backing.holds(id));
+        backing || self.planner.holds(id) == Some(tier)
     }
 
     /// As [`Planner::used`].
     pub fn used(&self, tier: TierIndex) -> Bytes {
-        match &self.whole {
-            Some(whole) if whole.tier == tier => whole.room.used,
+        match &self.backing {
+            Some(backing) if backing.tier == tier => backing.usage.used,
             _ => self.planner.used(tier),
         }
     }
 
     /// Bytes of all tables.
     pub fn table_bytes(&self) -> Bytes {
-        self.planner.table_bytes() + self.whole.as_ref().map_or(Bytes::ZERO, Whole::table_bytes)
+        self.planner.table_bytes() + self.backing.as_ref().map_or(Bytes::ZERO, BackingTier::table_bytes)
     }
 
     /// As [`Planner::plan_hash`]. The copies of the slowest tier follow from the same order and reports.
@@ -217,65 +217,65 @@ impl PlannerStack {
         self.planner.plan_hash()
     }
 
-    fn whole_at(&mut self, tier: TierIndex) -> Option<&mut Whole> {
-        self.whole.as_mut().filter(|whole| whole.tier == tier)
+    fn backing_at(&mut self, tier: TierIndex) -> Option<&mut BackingTier> {
+        self.backing.as_mut().filter(|backing| backing.tier == tier)
     }
 }
 
-/// A tier without evictions: it can hold everything, or keeps its initial copies.
-struct Whole {
+/// A tier without evictions: it can hold everything, or serves its initial copies only.
+struct BackingTier {
     tier: TierIndex,
     /// Whether nothing is added to the initial copies.
-    is_fixed: bool,
-    room: Room,
+    is_read_only: bool,
+    usage: TierUsage,
     sizes: Arc<dyn SampleSizes>,
     /// One bit per sample.
     held: Vec<u64>,
 }
 
-impl Whole {
-    fn new(tier: TierIndex, room: TierRoom, is_fixed: bool, sizes: Arc<dyn SampleSizes>) -> Self {
+impl BackingTier {
+    fn new(tier: TierIndex, limits: TierCapacity, is_read_only: bool, sizes: Arc<dyn SampleSizes>) -> Self {
         let words = usize::try_from(sizes.count().div_ceil(64)).unwrap_or(usize::MAX);
-        Self { tier, is_fixed, room: Room::new(room), sizes, held: vec![0; words] }
+        Self { tier, is_read_only, usage: TierUsage::new(limits), sizes, held: vec![0; words] }
     }
 
     fn holds(&self, id: SampleId) -> bool {
-        let (word, bit) = place(id);
+        let (word, bit) = bit_of(id);
         self.held.get(word).is_some_and(|held| held & bit != 0)
     }
 
     /// Store a sample that is not held; `false` if it does not fit or does not exist.
-    fn keep(&mut self, id: SampleId) -> bool {
+    fn store(&mut self, id: SampleId) -> bool {
         if id.0 >= self.sizes.count() {
             return false;
         }
         let size = self.sizes.size(id);
-        let fits = self.room.limits.cost(size) <= self.room.free();
+        let fits = self.usage.limits.cost(size) <= self.usage.free();
         if fits {
-            let (word, bit) = place(id);
+            let (word, bit) = bit_of(id);
             self.held[word] |= bit;
-            self.room.take(size);
+            self.usage.add(size);
         }
         fits
     }
 
-    fn forget(&mut self, id: SampleId) {
+    fn remove(&mut self, id: SampleId) {
         if self.holds(id) {
-            let (word, bit) = place(id);
+            let (word, bit) = bit_of(id);
             self.held[word] &= !bit;
-            self.room.give_back(self.sizes.size(id));
+            self.usage.remove(self.sizes.size(id));
         }
     }
 
     /// Any copies may be evicted when space is short, because all are equal; those of the highest ids are.
     fn resize(&mut self, capacity: Bytes, evicted: &mut Vec<(SampleId, TierIndex)>) {
-        self.room.limits.capacity = capacity;
+        self.usage.limits.capacity = capacity;
         let mut ids = (0..self.sizes.count()).rev().map(SampleId);
-        while self.room.used > capacity
+        while self.usage.used > capacity
             && let Some(id) = ids.next()
         {
             if self.holds(id) {
-                self.forget(id);
+                self.remove(id);
                 evicted.push((id, self.tier));
             }
         }
@@ -286,13 +286,16 @@ impl Whole {
     }
 }
 
-impl std::fmt::Debug for Whole {
+impl std::fmt::Debug for BackingTier {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Whole").field("tier", &self.tier).field("room", &self.room).finish_non_exhaustive()
+        f.debug_struct("BackingTier")
+            .field("tier", &self.tier)
+            .field("usage", &self.usage)
+            .finish_non_exhaustive()
     }
 }
 
-fn place(id: SampleId) -> (usize, u64) {
+fn bit_of(id: SampleId) -> (usize, u64) {
     (usize::try_from(id.0 / 64).unwrap_or(usize::MAX), 1 << (id.0 % 64))
 }
 
@@ -318,48 +321,42 @@ mod tests {
         }
     }
 
-    fn stack(samples: u64, capacities: [u64; 2]) -> PlannerStack {
-        let room = |capacity| TierRoom { capacity: Bytes::new(capacity), align: 1, overhead: Bytes::ZERO };
+    fn hierarchy(samples: u64, capacities: [u64; 2], slowest: SlowestTier) -> HierarchyPlanner {
+        let tier =
+            |capacity| TierCapacity { capacity: Bytes::new(capacity), align: 1, overhead: Bytes::ZERO };
         let config = PlannerConfig {
-            tiers: capacities.map(room).to_vec(),
+            tiers: capacities.map(tier).to_vec(),
             policy: PolicyChoice::Auto,
             table_budget: Bytes::new(1 << 20),
         };
-        PlannerStack::new(config, SlowestTier::Durable, Arc::new(Ones(samples))).expect("a small plan")
+        HierarchyPlanner::new(config, slowest, Arc::new(Ones(samples))).expect("a small plan")
     }
 
     #[test]
     fn a_read_only_tier_serves_its_copies_and_gets_no_new_ones() {
-        let room = |capacity| TierRoom { capacity: Bytes::new(capacity), align: 1, overhead: Bytes::ZERO };
-        let config = PlannerConfig {
-            tiers: [1, 2].map(room).to_vec(),
-            policy: PolicyChoice::Auto,
-            table_budget: Bytes::new(1 << 20),
-        };
-        let mut stack =
-            PlannerStack::new(config, SlowestTier::ReadOnly, Arc::new(Ones(4))).expect("a small plan");
-        assert!(stack.handle_held(SampleId(1), DISK) && stack.handle_held(SampleId(3), DISK));
-        let sources: Vec<_> = plan(&mut stack, &[0, 1, 2, 3])
+        let mut planner = hierarchy(4, [1, 2], SlowestTier::ReadOnly);
+        assert!(planner.handle_held(SampleId(1), DISK) && planner.handle_held(SampleId(3), DISK));
+        let sources: Vec<_> = plan(&mut planner, &[0, 1, 2, 3])
             .into_iter()
-            .map(|(source, keep)| {
-                assert!(!keep.contains(DISK));
+            .map(|(source, fills)| {
+                assert!(!fills.contains(DISK));
                 source
             })
             .collect();
         let disk = PlannedSource::Tier(DISK);
         assert_eq!(sources, [PlannedSource::Origin, disk, PlannedSource::Origin, disk]);
         // A damaged copy is not replaced.
-        stack.handle_lost(SampleId(1), DISK);
-        stack.handle_end();
-        assert!(!stack.holds(SampleId(1), DISK) && stack.holds(SampleId(3), DISK));
+        planner.handle_lost(SampleId(1), DISK);
+        planner.handle_end();
+        assert!(!planner.holds(SampleId(1), DISK) && planner.holds(SampleId(3), DISK));
     }
 
-    fn plan(stack: &mut PlannerStack, ids: &[u64]) -> Vec<(PlannedSource, TierSet)> {
-        stack.handle_epoch(&mut ids.iter().copied().map(SampleId));
-        let mut access = StackAccess::default();
+    fn plan(planner: &mut HierarchyPlanner, ids: &[u64]) -> Vec<(PlannedSource, TierSet)> {
+        planner.handle_epoch(&mut ids.iter().copied().map(SampleId));
+        let mut access = HierarchyAccess::default();
         let mut planned = Vec::new();
-        while stack.poll_access(&mut access) {
-            planned.push((access.source, access.keep));
+        while planner.poll_access(&mut access) {
+            planned.push((access.source, access.fills));
         }
         planned
     }
@@ -372,11 +369,14 @@ mod tests {
 
     #[test]
     fn a_tier_with_capacity_for_all_stores_all_and_the_faster_one_caches_on_top() {
-        let mut stack = stack(3, [2, 3]);
-        let first = plan(&mut stack, &[0, 1, 2]);
-        assert_eq!(first.iter().map(|(_, keep)| keep.contains(DISK)).collect::<Vec<_>>(), [true; 3]);
-        assert_eq!((first[0].1, stack.used(RAM), stack.used(DISK)), (both(), Bytes::new(2), Bytes::new(3)));
-        let second = plan(&mut stack, &[0, 1, 2]);
+        let mut planner = hierarchy(3, [2, 3], SlowestTier::Durable);
+        let first = plan(&mut planner, &[0, 1, 2]);
+        assert_eq!(first.iter().map(|(_, fills)| fills.contains(DISK)).collect::<Vec<_>>(), [true; 3]);
+        assert_eq!(
+            (first[0].1, planner.used(RAM), planner.used(DISK)),
+            (both(), Bytes::new(2), Bytes::new(3))
+        );
+        let second = plan(&mut planner, &[0, 1, 2]);
         let from: Vec<_> = second.iter().map(|&(source, _)| source).collect();
         assert!(!from.contains(&PlannedSource::Origin), "{from:?}");
         assert_eq!(from.iter().filter(|&&source| source == PlannedSource::Tier(RAM)).count(), 2);
@@ -385,19 +385,19 @@ mod tests {
     #[test]
     fn memory_on_top_is_planned_as_if_there_were_no_disk_and_the_origin_is_read_once_per_sample() {
         const SAMPLES: u64 = 97;
-        let mut stacked = stack(SAMPLES, [40, SAMPLES]);
-        let mut alone = stack(SAMPLES, [40, 0]);
+        let mut inclusive = hierarchy(SAMPLES, [40, SAMPLES], SlowestTier::Durable);
+        let mut alone = hierarchy(SAMPLES, [40, 0], SlowestTier::Durable);
         let mut origin = 0;
         for epoch in 1..=8 {
             // Each epoch goes over all samples at a stride of its own, and reads some of them twice.
             let ids: Vec<u64> =
-                (0..SAMPLES + 30).map(|place| (place * (3 * epoch + 2) + epoch) % SAMPLES).collect();
-            let (with, without) = (plan(&mut stacked, &ids), plan(&mut alone, &ids));
-            for (&(source, keep), (lone, lone_keep)) in with.iter().zip(without) {
+                (0..SAMPLES + 30).map(|position| (position * (3 * epoch + 2) + epoch) % SAMPLES).collect();
+            let (with, without) = (plan(&mut inclusive, &ids), plan(&mut alone, &ids));
+            for (&(source, fills), (lone, lone_fills)) in with.iter().zip(without) {
                 let in_memory = PlannedSource::Tier(RAM);
                 assert_eq!(
-                    (source == in_memory, keep.contains(RAM)),
-                    (lone == in_memory, lone_keep.contains(RAM))
+                    (source == in_memory, fills.contains(RAM)),
+                    (lone == in_memory, lone_fills.contains(RAM))
                 );
                 origin += u64::from(source == PlannedSource::Origin);
             }
@@ -407,18 +407,18 @@ mod tests {
 
     #[test]
     fn tiers_that_cannot_hold_everything_share_the_samples() {
-        let mut stack = stack(4, [1, 2]);
-        let keeps: Vec<_> =
-            plan(&mut stack, &[0, 1, 2, 3, 0, 1, 2, 3])[..4].iter().map(|&(_, keep)| keep).collect();
+        let mut planner = hierarchy(4, [1, 2], SlowestTier::Durable);
+        let fills: Vec<_> =
+            plan(&mut planner, &[0, 1, 2, 3, 0, 1, 2, 3])[..4].iter().map(|&(_, fills)| fills).collect();
         let none = TierSet::default();
-        assert_eq!(keeps, [TierSet::of(RAM), TierSet::of(DISK), TierSet::of(DISK), none]);
+        assert_eq!(fills, [TierSet::of(RAM), TierSet::of(DISK), TierSet::of(DISK), none]);
     }
 
     #[test]
     fn copies_on_disk_from_an_earlier_run_move_up_when_they_are_read() {
-        let mut stack = stack(2, [2, 2]);
-        assert!(stack.handle_held(SampleId(0), DISK) && stack.handle_held(SampleId(1), DISK));
-        let warm = plan(&mut stack, &[0, 1, 0, 1]);
+        let mut planner = hierarchy(2, [2, 2], SlowestTier::Durable);
+        assert!(planner.handle_held(SampleId(0), DISK) && planner.handle_held(SampleId(1), DISK));
+        let warm = plan(&mut planner, &[0, 1, 0, 1]);
         let (disk, ram) =
             ((PlannedSource::Tier(DISK), TierSet::of(RAM)), (PlannedSource::Tier(RAM), TierSet::default()));
         assert_eq!(warm, [disk, disk, ram, ram]);
@@ -426,25 +426,25 @@ mod tests {
 
     #[test]
     fn a_lost_copy_is_restored_by_the_next_read_from_below() {
-        let mut stack = stack(2, [1, 2]);
-        plan(&mut stack, &[0, 1, 0]);
-        let holder = u64::from(!stack.holds(SampleId(0), RAM));
-        stack.handle_lost(SampleId(holder), DISK);
-        assert!(!stack.holds(SampleId(holder), DISK));
-        assert_eq!(plan(&mut stack, &[holder]), [(PlannedSource::Tier(RAM), TierSet::default())]);
-        assert!(!stack.holds(SampleId(holder), DISK));
-        stack.handle_lost(SampleId(holder), RAM);
-        let again = plan(&mut stack, &[holder, holder]);
+        let mut planner = hierarchy(2, [1, 2], SlowestTier::Durable);
+        plan(&mut planner, &[0, 1, 0]);
+        let holder = u64::from(!planner.holds(SampleId(0), RAM));
+        planner.handle_lost(SampleId(holder), DISK);
+        assert!(!planner.holds(SampleId(holder), DISK));
+        assert_eq!(plan(&mut planner, &[holder]), [(PlannedSource::Tier(RAM), TierSet::default())]);
+        assert!(!planner.holds(SampleId(holder), DISK));
+        planner.handle_lost(SampleId(holder), RAM);
+        let again = plan(&mut planner, &[holder, holder]);
         assert_eq!((again[0].0, again[0].1.contains(DISK)), (PlannedSource::Origin, true));
     }
 
     #[test]
     fn a_reduced_tier_reports_its_victims_with_its_own_number() {
-        let mut stack = stack(3, [1, 3]);
-        plan(&mut stack, &[0, 1, 2]);
+        let mut planner = hierarchy(3, [1, 3], SlowestTier::Durable);
+        plan(&mut planner, &[0, 1, 2]);
         let mut evicted = Vec::new();
-        stack.handle_room(DISK, Bytes::new(1), &mut evicted);
+        planner.handle_capacity(DISK, Bytes::new(1), &mut evicted);
         assert_eq!(evicted.iter().map(|&(_, tier)| tier).collect::<Vec<_>>(), [DISK, DISK]);
-        assert_eq!(stack.used(DISK), Bytes::new(1));
+        assert_eq!(planner.used(DISK), Bytes::new(1));
     }
 }

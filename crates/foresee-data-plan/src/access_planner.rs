@@ -1,33 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The decision of one access at a time: copies held, cached and evicted.
 //!
-//! It is separate from the planner's interface, because the choice of a policy runs the same code over the same
-//! window before any access is planned.
+//! The choice of a policy runs the same code over the same window before any access is planned.
 
-mod trial;
+mod dry_run;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use foresee_units::{Bytes, SampleId};
 
+use crate::capacity::{SampleSizes, Sizes, TierIndex, TierUsage};
 use crate::hint;
 use crate::next_use::{NONE, WINDOW_MAX, Window, narrow};
 use crate::policy::Policy;
-use crate::room::{Room, SampleSizes, Sizes, TierIndex};
-use crate::victims::{Copies, NOWHERE, Scope, Victim, Victims};
+use crate::victims::{Copies, NO_TIER, Scope, Victim, Victims};
 
-/// Notes beyond twice the copies of a tier that trigger no clean-up, so that small tiers do not sort at every
+/// Notes beyond twice the copies of a tier that trigger no clean-up, so that small tiers are not cleaned at every
 /// access.
 const NOTES_SLACK: usize = 1024;
 
 /// The announced window and the copies held, as of one of its accesses.
-pub(crate) struct Walk {
+pub(crate) struct AccessPlanner {
     pub(crate) window: Window,
     sizes: Sizes,
     /// By sample: the tier that holds it, or `NOWHERE`.
-    place: Vec<u8>,
-    rooms: Vec<Room>,
+    tier_of: Vec<u8>,
+    usage: Vec<TierUsage>,
     victims: Vec<Victims>,
     /// Whether `victims` contain the next uses of the copies. Until space first runs out there is no query, and
     /// planning takes a few table look-ups.
@@ -40,18 +39,18 @@ pub(crate) struct Walk {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Decision {
     pub(crate) source: u8,
-    pub(crate) keep: u8,
+    pub(crate) fill: u8,
 }
 
-impl Walk {
+impl AccessPlanner {
     /// `samples` is `sizes.count()`, which must fit the tables.
-    pub(crate) fn new(sizes: Arc<dyn SampleSizes>, samples: usize, rooms: Vec<Room>) -> Self {
+    pub(crate) fn new(sizes: Arc<dyn SampleSizes>, samples: usize, usage: Vec<TierUsage>) -> Self {
         Self {
             window: Window::new(samples),
             sizes: Sizes::new(sizes),
-            place: vec![NOWHERE; samples],
-            victims: vec![Victims::default(); rooms.len()],
-            rooms,
+            tier_of: vec![NO_TIER; samples],
+            victims: vec![Victims::default(); usage.len()],
+            usage,
             tracked: false,
             scratch: [Vec::new(), Vec::new()],
         }
@@ -67,66 +66,66 @@ impl Walk {
         evict: &mut Vec<(SampleId, TierIndex)>,
     ) -> Decision {
         let (id, next) = self.window.access(offset);
-        let held = self.place[id as usize];
-        if held != NOWHERE {
+        let held = self.tier_of[id as usize];
+        if held != NO_TIER {
             if self.tracked {
                 self.victims[usize::from(held)].remove_known(self.window.position(offset), &self.window);
             }
             self.note(id, held, next);
-            return Decision { source: held, keep: NOWHERE };
+            return Decision { source: held, fill: NO_TIER };
         }
         if self.tracked {
             for victims in &mut self.victims {
                 victims.miss(self.window.position(offset));
             }
         }
-        let keep = self.make_room(offset, id, next, policy, evict);
-        if keep != NOWHERE {
-            self.hold(id, keep);
-            self.note(id, keep, next);
+        let fill = self.choose_tier(offset, id, next, policy, evict);
+        if fill != NO_TIER {
+            self.insert_copy(id, fill);
+            self.note(id, fill, next);
         }
-        Decision { source: NOWHERE, keep }
+        Decision { source: NO_TIER, fill }
     }
 
     /// Prefetch the data for the decision of the access at `offset`, if there is one.
-    pub(crate) fn expect(&self, offset: usize) {
+    pub(crate) fn prefetch(&self, offset: usize) {
         if offset < self.window.len() {
             let (id, next) = self.window.access(offset);
-            hint::expect(&self.place, id as usize);
-            self.sizes.expect(id);
+            hint::prefetch(&self.tier_of, id as usize);
+            self.sizes.prefetch(id);
             if next == NONE {
                 // A copy of it gets a note.
-                self.window.expect(id);
+                self.window.prefetch(id);
             }
         }
     }
 
     /// Whether the access at `offset` finds no free space, although a tier could hold its sample.
-    pub(crate) fn is_crowded_by(&self, offset: usize) -> bool {
+    pub(crate) fn has_no_space_for(&self, offset: usize) -> bool {
         let (id, next) = self.window.access(offset);
-        if self.place[id as usize] != NOWHERE || next == NONE {
+        if self.tier_of[id as usize] != NO_TIER || next == NONE {
             return false;
         }
         let size = self.size(id);
-        let fits = |room: &Room| room.limits.cost(size) <= room.limits.capacity;
-        let free = |room: &Room| room.limits.cost(size) <= room.free();
-        self.rooms.iter().any(fits) && !self.rooms.iter().any(free)
+        let fits = |usage: &TierUsage| usage.limits.cost(size) <= usage.limits.capacity;
+        let is_free = |usage: &TierUsage| usage.limits.cost(size) <= usage.free();
+        self.usage.iter().any(fits) && !self.usage.iter().any(is_free)
     }
 
-    /// A copy was found in `tier`, before the first access is decided. The caller has checked that it fits.
-    pub(crate) fn find(&mut self, id: u32, tier: u8) {
-        self.hold(id, tier);
+    /// Insert an initial copy in `tier`, before the first access is decided. The caller has checked that it fits.
+    pub(crate) fn insert_found(&mut self, id: u32, tier: u8) {
+        self.insert_copy(id, tier);
         // Announced copies are inserted with all others on the first query.
         if !self.window.is_announced(id) {
             self.note(id, tier, NONE);
         }
     }
 
-    /// The copy in `tier` was lost.
-    pub(crate) fn lose(&mut self, id: u32, tier: u8) {
-        self.let_go(id, self.size(id), tier);
+    /// Remove the lost copy in `tier`.
+    pub(crate) fn handle_lost(&mut self, id: u32, tier: u8) {
+        self.remove_copy(id, self.size(id), tier);
         if self.tracked && self.window.is_announced(id) {
-            self.victims[usize::from(tier)].lose_known(id);
+            self.victims[usize::from(tier)].mark_lost(id);
         }
     }
 
@@ -141,21 +140,21 @@ impl Walk {
         }
         let start = self.window.len();
         self.window.reserve(accesses.size_hint().0);
-        let mut expected = VecDeque::with_capacity(hint::AHEAD + 1);
+        let mut pending = VecDeque::with_capacity(hint::AHEAD + 1);
         for SampleId(id) in accesses {
             let sample = usize::try_from(id).unwrap_or(usize::MAX);
-            let samples = self.place.len();
+            let samples = self.tier_of.len();
             assert!(sample < samples, "sample {id} was announced, but the data set has {samples}");
-            self.window.expect(narrow(sample));
-            hint::expect(&self.place, sample);
-            expected.push_back(narrow(sample));
-            if expected.len() > hint::AHEAD
-                && let Some(id) = expected.pop_front()
+            self.window.prefetch(narrow(sample));
+            hint::prefetch(&self.tier_of, sample);
+            pending.push_back(narrow(sample));
+            if pending.len() > hint::AHEAD
+                && let Some(id) = pending.pop_front()
             {
                 self.announce_one(id);
             }
         }
-        for id in expected {
+        for id in pending {
             self.announce_one(id);
         }
         let len = self.window.len();
@@ -168,8 +167,8 @@ impl Walk {
 
     fn announce_one(&mut self, id: u32) {
         let revealed = self.window.announce(id);
-        if let (true, Some(position), tier) = (self.tracked, revealed, self.place[id as usize])
-            && tier != NOWHERE
+        if let (true, Some(position), tier) = (self.tracked, revealed, self.tier_of[id as usize])
+            && tier != NO_TIER
         {
             let victims = &mut self.victims[usize::from(tier)];
             // If there are too many for the set, all of them are inserted again.
@@ -184,55 +183,54 @@ impl Walk {
         self.window.forget();
         self.tracked = false;
         self.victims.fill_with(Victims::default);
-        for (sample, &tier) in self.place.iter().enumerate() {
-            if tier != NOWHERE {
+        for (sample, &tier) in self.tier_of.iter().enumerate() {
+            if tier != NO_TIER {
                 self.victims[usize::from(tier)].push_unknown(narrow(sample), &self.window);
             }
         }
     }
 
     /// Sort copies that were never consumed into their canonical order.
-    pub(crate) fn settle(&mut self) {
-        let Self { victims, place, window, sizes, .. } = self;
+    pub(crate) fn sort_initial(&mut self) {
+        let Self { victims, tier_of, window, sizes, .. } = self;
         for (tier, victims) in (0_u8..).zip(victims) {
-            victims.sort_unknown(&Copies { tier, place, window, sizes });
+            victims.sort_unknown(&Copies { tier, tier_of, window, sizes });
         }
     }
 
     /// Set a tier's capacity and evict the excess, farthest next use first.
     pub(crate) fn resize(&mut self, tier: u8, capacity: Bytes, evict: &mut Vec<(SampleId, TierIndex)>) {
-        self.rooms[usize::from(tier)].limits.capacity = capacity;
-        while self.rooms[usize::from(tier)].used > capacity {
+        self.usage[usize::from(tier)].limits.capacity = capacity;
+        while self.usage[usize::from(tier)].used > capacity {
             self.ensure_tracked();
             let everything = Scope { after: None, known: true };
-            let Self { victims, place, window, sizes, .. } = self;
-            let copies = Copies { tier, place, window, sizes };
-            let victim = victims[usize::from(tier)].leaving(everything, copies).next();
+            let Self { victims, tier_of, window, sizes, .. } = self;
+            let copies = Copies { tier, tier_of, window, sizes };
+            let victim = victims[usize::from(tier)].candidates(everything, copies).next();
             let victim = victim.expect("a tier in use holds a copy, and every copy is among the victims");
             self.evict(victim, tier, evict);
         }
     }
 
-    pub(crate) fn place(&self, sample: usize) -> u8 {
-        self.place.get(sample).copied().unwrap_or(NOWHERE)
+    pub(crate) fn tier_of(&self, sample: usize) -> u8 {
+        self.tier_of.get(sample).copied().unwrap_or(NO_TIER)
     }
 
-    pub(crate) fn rooms(&self) -> &[Room] {
-        &self.rooms
+    pub(crate) fn usage(&self) -> &[TierUsage] {
+        &self.usage
     }
 
-    /// The size of the sample.
     pub(crate) fn size(&self, id: u32) -> Bytes {
         self.sizes.of(id)
     }
 
     pub(crate) fn table_bytes(&self) -> u64 {
         let victims: u64 = self.victims.iter().map(Victims::table_bytes).sum();
-        self.window.table_bytes() + self.place.capacity() as u64 + victims
+        self.window.table_bytes() + self.tier_of.capacity() as u64 + victims
     }
 
     /// A tier for the new sample `id`, whose next use is `next`, or `NOWHERE` for a bypass.
-    fn make_room(
+    fn choose_tier(
         &mut self,
         offset: usize,
         id: u32,
@@ -241,24 +239,24 @@ impl Walk {
         evict: &mut Vec<(SampleId, TierIndex)>,
     ) -> u8 {
         if next == NONE && self.window.has_ended() {
-            return NOWHERE;
+            return NO_TIER;
         }
         let size = self.size(id);
-        for (tier, room) in (0_u8..).zip(&self.rooms) {
-            if room.limits.cost(size) <= room.free() {
+        for (tier, usage) in (0_u8..).zip(&self.usage) {
+            if usage.limits.cost(size) <= usage.free() {
                 return tier;
             }
         }
         // Without an announced use the new sample, consumed last of all, would be evicted first.
         if next == NONE {
-            return NOWHERE;
+            return NO_TIER;
         }
         self.ensure_tracked();
         let next = self.window.offset(next);
-        let newcomer = Newcomer { offset, next, size, gain: worth(size, next - offset) };
+        let incoming = Incoming { offset, next, size, gain: value_of(size, next - offset) };
         let mut best = None;
-        for tier in 0..narrow_tier(self.rooms.len()) {
-            let lost = self.propose(tier, &newcomer, policy);
+        for tier in 0..narrow_tier(self.usage.len()) {
+            let lost = self.propose(tier, &incoming, policy);
             if let Some(lost) = lost
                 && best.is_none_or(|(least, _)| lost < least)
             {
@@ -266,7 +264,7 @@ impl Walk {
                 self.scratch.swap(0, 1);
             }
         }
-        let Some((_, tier)) = best else { return NOWHERE };
+        let Some((_, tier)) = best else { return NO_TIER };
         for index in 0..self.scratch[1].len() {
             self.evict(self.scratch[1][index], tier, evict);
         }
@@ -280,57 +278,57 @@ impl Walk {
     /// samples of one size, the one used sooner has the higher value; a large one is compared with several small
     /// ones by value per space. Every victim is used later than the new sample. Without this rule drawn runs of
     /// unequal sizes read 0.4 % less, but near hits turn into misses.
-    fn propose(&mut self, tier: u8, newcomer: &Newcomer, policy: Policy) -> Option<u128> {
+    fn propose(&mut self, tier: u8, incoming: &Incoming, policy: Policy) -> Option<u128> {
         let index = usize::from(tier);
-        let room = self.rooms[index];
-        let cost = room.limits.cost(newcomer.size);
-        if cost > room.limits.capacity {
+        let usage = self.usage[index];
+        let cost = usage.limits.cost(incoming.size);
+        if cost > usage.limits.capacity {
             return None;
         }
         let scope = match policy {
-            Policy::NextUse => Scope { after: Some(newcomer.next), known: true },
+            Policy::NextUse => Scope { after: Some(incoming.next), known: true },
             Policy::Pin if self.window.has_ended() => Scope { after: None, known: false },
             Policy::Pin => return None,
         };
-        let need = cost.saturating_sub(room.free());
-        let Self { victims, place, window, sizes, scratch: [chosen, _], .. } = self;
-        let worth_of = |victim: Victim| match victim.offset {
-            Some(next) => worth(victim.size, next - newcomer.offset),
+        let need = cost.saturating_sub(usage.free());
+        let Self { victims, tier_of, window, sizes, scratch: [chosen, _], .. } = self;
+        let value_of_victim = |victim: Victim| match victim.offset {
+            Some(next) => value_of(victim.size, next - incoming.offset),
             None if window.has_ended() => 0,
-            None => worth(victim.size, window.len() - newcomer.offset),
+            None => value_of(victim.size, window.len() - incoming.offset),
         };
         chosen.clear();
         let (mut freed, mut lost) = (Bytes::ZERO, 0);
-        for victim in victims[index].leaving(scope, Copies { tier, place, window, sizes }) {
-            freed += room.limits.cost(victim.size);
-            lost += worth_of(victim);
+        for victim in victims[index].candidates(scope, Copies { tier, tier_of, window, sizes }) {
+            freed += usage.limits.cost(victim.size);
+            lost += value_of_victim(victim);
             chosen.push(victim);
-            if freed >= need || lost >= newcomer.gain {
+            if freed >= need || lost >= incoming.gain {
                 break;
             }
         }
         if freed > need && chosen.len() > 1 {
             // A late, large victim can make earlier ones unnecessary: spare those used soonest.
             for index in (0..chosen.len()).rev() {
-                let cost = room.limits.cost(chosen[index].size);
+                let cost = usage.limits.cost(chosen[index].size);
                 if freed.saturating_sub(cost) >= need {
                     freed -= cost;
-                    lost -= worth_of(chosen[index]);
+                    lost -= value_of_victim(chosen[index]);
                     chosen.remove(index);
                 }
             }
         }
-        (freed >= need && lost < newcomer.gain).then_some(lost)
+        (freed >= need && lost < incoming.gain).then_some(lost)
     }
 
     /// Insert a copy into its tier's victims by its next use.
     fn note(&mut self, id: u32, tier: u8, next: u32) {
-        let Self { victims, place, window, sizes, rooms, tracked, .. } = self;
+        let Self { victims, tier_of, window, sizes, usage, tracked, .. } = self;
         let victims = &mut victims[usize::from(tier)];
         if next == NONE {
             victims.push_unknown(id, window);
-            if victims.notes() > 2 * rooms[usize::from(tier)].copies + NOTES_SLACK {
-                victims.compact(&Copies { tier, place, window, sizes });
+            if victims.notes() > 2 * usage[usize::from(tier)].copies + NOTES_SLACK {
+                victims.compact(&Copies { tier, tier_of, window, sizes });
             }
         } else if *tracked {
             victims.insert_known(id, next, window, sizes);
@@ -339,30 +337,30 @@ impl Walk {
 
     /// Positions wrap: no old position may be mistaken for a new one, and no old note for a valid one.
     fn renew_stamps(&mut self) {
-        let Self { victims, place, window, sizes, .. } = self;
+        let Self { victims, tier_of, window, sizes, .. } = self;
         for (tier, victims) in (0_u8..).zip(victims.iter_mut()) {
-            victims.compact(&Copies { tier, place, window, sizes });
+            victims.compact(&Copies { tier, tier_of, window, sizes });
         }
-        window.forget_consumed();
+        window.clear_consumed();
         for victims in victims {
             victims.stamp(window);
         }
     }
 
-    fn hold(&mut self, id: u32, tier: u8) {
+    fn insert_copy(&mut self, id: u32, tier: u8) {
         let size = self.size(id);
-        self.rooms[usize::from(tier)].take(size);
-        self.place[id as usize] = tier;
+        self.usage[usize::from(tier)].add(size);
+        self.tier_of[id as usize] = tier;
     }
 
-    fn let_go(&mut self, id: u32, size: Bytes, tier: u8) {
-        self.rooms[usize::from(tier)].give_back(size);
-        self.place[id as usize] = NOWHERE;
+    fn remove_copy(&mut self, id: u32, size: Bytes, tier: u8) {
+        self.usage[usize::from(tier)].remove(size);
+        self.tier_of[id as usize] = NO_TIER;
     }
 
     /// Evict a victim.
     fn evict(&mut self, victim: Victim, tier: u8, evict: &mut Vec<(SampleId, TierIndex)>) {
-        self.let_go(victim.id, victim.size, tier);
+        self.remove_copy(victim.id, victim.size, tier);
         if let Some(offset) = victim.offset {
             self.victims[usize::from(tier)].remove_known(self.window.position(offset), &self.window);
         }
@@ -381,17 +379,17 @@ impl Walk {
             victims.reset_known(self.window.len());
         }
         self.tracked = true;
-        let Self { victims, place, window, .. } = self;
+        let Self { victims, tier_of, window, .. } = self;
         let mut later = offsets.clone().skip(hint::AHEAD);
-        // One bit per sample: its next use is inserted.
-        let mut filed = vec![0_u64; place.len().div_ceil(64)];
+        // One bit per sample: whether its next use is inserted.
+        let mut inserted = vec![0_u64; tier_of.len().div_ceil(64)];
         for offset in offsets {
             if let Some(later) = later.next() {
-                hint::expect(place, window.id(later) as usize);
+                hint::prefetch(tier_of, window.id(later) as usize);
             }
             let sample = window.id(offset) as usize;
-            let (tier, word, bit) = (place[sample], &mut filed[sample / 64], 1 << (sample % 64));
-            if tier != NOWHERE && *word & bit == 0 {
+            let (tier, word, bit) = (tier_of[sample], &mut inserted[sample / 64], 1 << (sample % 64));
+            if tier != NO_TIER && *word & bit == 0 {
                 *word |= bit;
                 victims[usize::from(tier)].insert_farthest(window.position(offset));
             }
@@ -399,18 +397,18 @@ impl Walk {
     }
 }
 
-/// A sample that is being read from the origin and may be cached.
-struct Newcomer {
+/// A sample from the origin that may be cached.
+struct Incoming {
     offset: usize,
     next: usize,
     size: Bytes,
-    /// The value of caching it.
+    /// Its value in a cache.
     gain: u128,
 }
 
-/// The value of a copy per access that it stays: origin bytes by accesses of waiting, scaled so that no two
+/// The value of a copy per access of its stay: origin bytes by distance of the next use, scaled so that no two
 /// distances of one size are equal. An empty sample counts as one byte, because its request is saved too.
-fn worth(size: Bytes, distance: usize) -> u128 {
+fn value_of(size: Bytes, distance: usize) -> u128 {
     (u128::from(size.get().max(1)) << 64) / (distance.max(1) as u128)
 }
 

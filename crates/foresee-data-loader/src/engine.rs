@@ -168,7 +168,7 @@ impl Loader {
             }
             (None, None) => {
                 return Err(fault(
-                    "an epoch begins without samples, and the run has no order; give one of the two",
+                    "an epoch begins without its samples, and the run has no order; give one of the two",
                 ));
             }
         };

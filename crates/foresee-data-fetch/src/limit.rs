@@ -252,7 +252,7 @@ impl Limiter {
                 self.step_down(from, HOLD_FIRST, now);
             }
             Mode::Double { from, is_grown: false } if goodput < self.plateau * STEP_GAIN => {
-                self.halve(from, now)
+                self.halve(from, now);
             }
             Mode::Halve { .. } if goodput >= self.plateau * RETAINED => {
                 self.plateau = self.plateau.max(goodput);

@@ -48,10 +48,13 @@ impl Recorder {
         Self { began: Instant::now(), rank, totals: Mutex::default(), file: OnceLock::new(), process }
     }
 
-    /// Write entries to `<run_dir>/ledger/rank-K.arrow` from now on. Only once.
+    /// Write entries to `<run_dir>/ledger/rank-K.arrow` from now on.
     ///
     /// # Errors
     /// [`LoaderError::RunFolder`] if the ledger cannot be created.
+    ///
+    /// # Panics
+    /// If the recorder has a ledger already.
     pub fn write_to(&self, run_dir: &Path) -> Result<(), LoaderError> {
         let file = LedgerFile::create(run_dir, self.rank).map_err(|why| match why {
             LedgerFileError::RunFolder { path, why } => {

@@ -91,7 +91,7 @@ impl Default for Access {
 /// of the slower one; a new copy, whose bytes are in memory anyway, takes the space instead. If a tier holds
 /// everything, faster tiers cache on top of it: see [`HierarchyPlanner`](crate::HierarchyPlanner).
 pub struct Planner {
-    access_planner: AccessPlanner,
+    accesses: AccessPlanner,
     choice: PolicyChoice,
     policy: Option<Policy>,
     /// Maximum number of announced accesses within the table budget.
@@ -123,7 +123,7 @@ impl Planner {
         let data_cost = cost_of_all(&*sizes, dearest);
         let usage = config.tiers.into_iter().map(TierUsage::new).collect();
         Ok(Self {
-            access_planner: AccessPlanner::new(sizes, samples, usage),
+            accesses: AccessPlanner::new(sizes, samples, usage),
             choice: config.policy,
             policy: config.policy.fixed(),
             affordable: (config.table_budget.get() / BYTES_PER_ACCESS).min(WINDOW_MAX),
@@ -140,16 +140,15 @@ impl Planner {
     /// Returns whether the planner accepts the copy. It is `false` if the copy does not fit, is held already, is
     /// not a sample or tier of this plan, or planning has begun: then delete the copy.
     pub fn handle_held(&mut self, id: SampleId, tier: TierIndex) -> bool {
-        let (Some(sample), Some(usage)) =
-            (self.sample(id), self.access_planner.usage().get(usize::from(tier.0)))
+        let (Some(sample), Some(usage)) = (self.sample(id), self.accesses.usage().get(usize::from(tier.0)))
         else {
             return false;
         };
-        let fits = usage.limits.cost(self.access_planner.size(sample)) <= usage.free();
+        let fits = usage.limits.cost(self.accesses.size(sample)) <= usage.free();
         if self.has_begun || !fits || self.holds(id).is_some() {
             return false;
         }
-        self.access_planner.insert_found(sample, tier.0);
+        self.accesses.insert_found(sample, tier.0);
         true
     }
 
@@ -158,8 +157,8 @@ impl Planner {
     ///
     /// An empty epoch changes nothing, so a caller that announces epochs without end has to stop at one.
     pub fn wants_epoch(&self) -> bool {
-        let ahead = self.access_planner.window.len() as u64;
-        if self.access_planner.window.has_ended() {
+        let ahead = self.accesses.window.len() as u64;
+        if self.accesses.window.has_ended() {
             return false;
         }
         // If everything fits, nothing is ever evicted, and one pass ahead shows which samples are used again.
@@ -174,41 +173,41 @@ impl Planner {
     /// If an id is not in the data set, more than 2^30 accesses are announced and not planned, or the run's end
     /// was announced before.
     pub fn handle_epoch(&mut self, ids: &mut dyn Iterator<Item = SampleId>) {
-        assert!(!self.access_planner.window.has_ended(), "an epoch was announced after the run's end");
-        self.epoch_len = self.access_planner.announce(ids) as u64;
+        assert!(!self.accesses.window.has_ended(), "an epoch was announced after the run's end");
+        self.epoch_len = self.accesses.announce(ids) as u64;
     }
 
     /// The run ends after the announced epochs: a sample without an announced use is never used again.
     pub fn handle_end(&mut self) {
-        self.access_planner.window.end();
+        self.accesses.window.end();
     }
 
     /// Plan the next access into `out`, reusing its list; `false`, with `out` unchanged, if none is announced.
     pub fn poll_access(&mut self, out: &mut Access) -> bool {
-        if self.access_planner.window.len() == 0 {
+        if self.accesses.window.len() == 0 {
             return false;
         }
         self.sort_initial();
-        if self.policy.is_none() && self.access_planner.has_no_space_for(0) {
-            self.policy = Some(self.access_planner.choose_policy());
+        if self.policy.is_none() && self.accesses.has_no_space_for(0) {
+            self.policy = Some(self.accesses.choose_policy());
         }
-        let seq = self.access_planner.window.first();
-        self.access_planner.prefetch(hint::AHEAD);
+        let seq = self.accesses.window.first();
+        self.accesses.prefetch(hint::AHEAD);
         // Until space first runs out, both policies behave alike.
         let policy = self.policy.unwrap_or(Policy::NextUse);
-        let (id, next) = self.access_planner.window.access(0);
+        let (id, next) = self.accesses.window.access(0);
         out.evict.clear();
-        let decision = self.access_planner.step(0, policy, &mut out.evict);
+        let decision = self.accesses.step(0, policy, &mut out.evict);
         out.seq = seq;
         out.sample = SampleId(u64::from(id));
         out.source = tier(decision.source).map_or(PlannedSource::Origin, PlannedSource::Tier);
         out.fill = tier(decision.fill);
         out.next_use = match next {
-            NONE if self.access_planner.window.has_ended() => NextUse::Never,
+            NONE if self.accesses.window.has_ended() => NextUse::Never,
             NONE => NextUse::Unknown,
-            next => NextUse::At(seq + self.access_planner.window.offset(next) as u64),
+            next => NextUse::At(seq + self.accesses.window.offset(next) as u64),
         };
-        self.access_planner.window.advance();
+        self.accesses.window.advance();
         self.fold(u64::from(id) << 16 | u64::from(decision.source) << 8 | u64::from(decision.fill));
         for &(SampleId(id), TierIndex(tier)) in &out.evict {
             self.fold(id << 16 | u64::from(tier) << 8 | EVICTED);
@@ -222,7 +221,7 @@ impl Planner {
         if let Some(sample) = self.sample(id)
             && self.holds(id) == Some(tier)
         {
-            self.access_planner.handle_lost(sample, tier.0);
+            self.accesses.handle_lost(sample, tier.0);
         }
     }
 
@@ -234,12 +233,12 @@ impl Planner {
         capacity: Bytes,
         evicted: &mut Vec<(SampleId, TierIndex)>,
     ) {
-        if usize::from(tier.0) >= self.access_planner.usage().len() {
+        if usize::from(tier.0) >= self.accesses.usage().len() {
             return;
         }
         self.sort_initial();
         let first = evicted.len();
-        self.access_planner.resize(tier.0, capacity, evicted);
+        self.accesses.resize(tier.0, capacity, evicted);
         for &(SampleId(id), TierIndex(tier)) in &evicted[first..] {
             self.fold(id << 16 | u64::from(tier) << 8 | EVICTED);
         }
@@ -248,19 +247,19 @@ impl Planner {
     /// Continue at another position of the order (after an early break or a resume): announced accesses are
     /// dropped, copies and the chosen policy stay, and numbers continue.
     pub fn handle_restart(&mut self) {
-        self.access_planner.restart();
+        self.accesses.restart();
         self.epoch_len = 0;
         self.has_begun = false;
     }
 
     /// The tier that holds the sample, as of the last polled access.
     pub fn holds(&self, id: SampleId) -> Option<TierIndex> {
-        tier(self.access_planner.tier_of(usize::try_from(id.0).unwrap_or(usize::MAX)))
+        tier(self.accesses.tier_of(usize::try_from(id.0).unwrap_or(usize::MAX)))
     }
 
     /// Bytes taken in a tier, including overhead and alignment, as of the last polled access.
     pub fn used(&self, tier: TierIndex) -> Bytes {
-        self.access_planner.usage().get(usize::from(tier.0)).map_or(Bytes::ZERO, |usage| usage.used)
+        self.accesses.usage().get(usize::from(tier.0)).map_or(Bytes::ZERO, |usage| usage.used)
     }
 
     /// The current policy; `None` while [`PolicyChoice::Auto`] has not chosen, because everything fits so far.
@@ -270,12 +269,12 @@ impl Planner {
 
     /// Number of accesses announced and not yet planned.
     pub fn announced(&self) -> u64 {
-        self.access_planner.window.len() as u64
+        self.accesses.window.len() as u64
     }
 
     /// Bytes of all tables.
     pub fn table_bytes(&self) -> Bytes {
-        Bytes::new(self.access_planner.table_bytes())
+        Bytes::new(self.accesses.table_bytes())
     }
 
     /// A hash of every decision so far. Equal for equal inputs on every host and in every build; not resistant
@@ -285,7 +284,7 @@ impl Planner {
     }
 
     fn fits_data_set(&self) -> bool {
-        self.access_planner.usage().iter().map(|usage| usage.limits.capacity).sum::<Bytes>() >= self.data_cost
+        self.accesses.usage().iter().map(|usage| usage.limits.capacity).sum::<Bytes>() >= self.data_cost
     }
 
     fn sample(&self, id: SampleId) -> Option<u32> {
@@ -294,7 +293,7 @@ impl Planner {
 
     fn sort_initial(&mut self) {
         if !self.has_begun {
-            self.access_planner.sort_initial();
+            self.accesses.sort_initial();
             self.has_begun = true;
         }
     }
@@ -310,11 +309,11 @@ impl fmt::Debug for Planner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Planner")
             .field("samples", &self.samples)
-            .field("usage", &self.access_planner.usage())
+            .field("usage", &self.accesses.usage())
             .field("choice", &self.choice)
             .field("policy", &self.policy)
-            .field("planned", &self.access_planner.window.first())
-            .field("announced", &self.access_planner.window.len())
+            .field("planned", &self.accesses.window.first())
+            .field("announced", &self.accesses.window.len())
             .field("hash", &self.hash)
             .finish_non_exhaustive()
     }

@@ -107,7 +107,7 @@ fn columns(rows: &[Entry]) -> [(&'static str, bool, ArrayRef); 14] {
 }
 
 fn u64_column(rows: &[Entry], field: impl Fn(&Entry) -> Option<u64>) -> ArrayRef {
-    Arc::new(UInt64Array::from_iter(rows.iter().map(field)))
+    Arc::new(rows.iter().map(field).collect::<UInt64Array>())
 }
 
 fn u32_column(rows: &[Entry], field: impl Fn(&Entry) -> u32) -> ArrayRef {
@@ -115,7 +115,7 @@ fn u32_column(rows: &[Entry], field: impl Fn(&Entry) -> u32) -> ArrayRef {
 }
 
 fn name_column(rows: &[Entry], field: impl Fn(&Entry) -> Option<&'static str>) -> ArrayRef {
-    Arc::new(DictionaryArray::<UInt8Type>::from_iter(rows.iter().map(field)))
+    Arc::new(rows.iter().map(field).collect::<DictionaryArray<UInt8Type>>())
 }
 
 #[cfg(test)]

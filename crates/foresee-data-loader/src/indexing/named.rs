@@ -129,6 +129,12 @@ fn to_index(number: u64) -> usize {
     usize::try_from(number).expect("the objects are in memory")
 }
 
+/// The object of `key`; `objects` are sorted by key.
+fn object_of<'a>(objects: &'a [OriginObject], key: &[u8]) -> &'a OriginObject {
+    let at = objects.binary_search_by(|object| object.key.as_slice().cmp(key));
+    &objects[at.expect("a missing object is an error")]
+}
+
 /// Real paths of folders, each resolved once.
 fn resolver() -> impl FnMut(&[u8]) -> Option<Vec<u8>> {
     let mut known: HashMap<Vec<u8>, Option<Vec<u8>>> = HashMap::new();
@@ -185,11 +191,7 @@ pub fn build_windows(
             return Err(unreadable.error.into());
         }
         let picks = picks.unwrap_or_else(|| (0..keys.len() as u64).collect());
-        let found = |pick: u64| {
-            let (objects, key) = (&listing.objects, &keys[to_index(pick)]);
-            let at = objects.binary_search_by(|object| object.key.cmp(key));
-            objects[at.expect("a missing object is an error")].clone()
-        };
+        let found = |pick: u64| object_of(&listing.objects, &keys[to_index(pick)]).clone();
         (base, picks.into_iter().map(found).collect::<Vec<_>>())
     };
     let place = Uri::parse(&base).map_err(OriginError::from)?;

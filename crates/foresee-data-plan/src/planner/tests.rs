@@ -214,7 +214,7 @@ fn the_table_budget_bounds_the_look_ahead_but_never_below_one_epoch() {
 fn a_plan_does_not_depend_on_the_first_access_number() {
     let plan = |first| {
         let mut planner = planner(&[1; 12], &[5]);
-        planner.access_planner.window.start_at(first);
+        planner.accesses.window.start_at(first);
         let mut decisions = Vec::new();
         for round in 0..40_u64 {
             announce(&mut planner, &[round % 12, round * 7 % 12, round * 5 % 11]);

@@ -89,7 +89,7 @@ impl Window {
         Some(self.offset(position)).filter(|&offset| position != NONE && offset < self.ids.len())
     }
 
-    /// Whether so many accesses were consumed since [`forget_consumed`](Self::forget_consumed) that their
+    /// Whether so many accesses were consumed since [`clear_consumed`](Self::clear_consumed) that their
     /// positions, which wrap, could soon be mistaken for announced ones.
     pub(crate) fn is_aged(&self) -> bool {
         self.first - self.cleared_at >= WINDOW_MAX

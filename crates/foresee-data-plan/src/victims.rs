@@ -222,7 +222,7 @@ pub(crate) struct Scope {
     pub(crate) known: bool,
 }
 
-/// Iterator of [`Victims::leaving`].
+/// Iterator of [`Victims::candidates`].
 pub(crate) struct Candidates<'a> {
     victims: &'a mut Victims,
     notes: usize,

@@ -60,6 +60,8 @@ pub(crate) struct Outgoing {
     length: Option<u64>,
     sent: u64,
     fault: Option<Fault>,
+    /// Whether the bytes before a [`Fault::ShortBody`] were flushed.
+    is_flushed: bool,
     /// Bytes from the source that are not reserved.
     unreserved: Bytes,
     /// Bytes to send as soon as `pause` is over.
@@ -87,12 +89,12 @@ impl Outgoing {
         metering: Option<Metering>,
     ) -> Self {
         let (unreserved, reserved) = (Bytes::new(), Bytes::new());
-        Self { source, length, sent: 0, fault, unreserved, reserved, pause: None, metering }
+        Self { source, length, sent: 0, fault, is_flushed: false, unreserved, reserved, pause: None, metering }
     }
 
     /// The position of the fault, in bytes sent.
     fn fault_at(&self) -> Option<u64> {
-        self.fault.map(|_| self.length.unwrap_or(0) / 2)
+        self.fault.as_ref().map(|_| self.length.unwrap_or(0) / 2)
     }
 
     fn pause(&mut self, time: Duration) {
@@ -128,6 +130,12 @@ impl Body for Outgoing {
                     }
                     // No event wakes this body again; the connection ends when the client gives up.
                     Some(Fault::Stall { ms: None }) => return Poll::Pending,
+                    // The connection writes its buffer while it waits for the body; an error drops the buffer.
+                    Some(Fault::ShortBody) if !this.is_flushed => {
+                        this.is_flushed = true;
+                        cx.waker().wake_by_ref();
+                        return Poll::Pending;
+                    }
                     _ => return Poll::Ready(Some(Err(Broken::Fault))),
                 }
             }

@@ -31,12 +31,23 @@ use crate::stamp::Stamp;
 #[derive(Debug)]
 pub(crate) struct Folder {
     root: PathBuf,
+    /// Maximum number of keys on a page of a listing.
+    page_keys: usize,
     listings: Listings,
 }
 
+/// Tag, size and time of an object.
+#[derive(Clone, Debug)]
+pub(crate) struct Facts {
+    pub(crate) tag: String,
+    pub(crate) size: u64,
+    /// Seconds since 1970.
+    pub(crate) modified: i64,
+}
+
 impl Folder {
-    pub(crate) fn new(root: PathBuf) -> Self {
-        Self { root, listings: Listings::default() }
+    pub(crate) fn new(root: PathBuf, page_keys: usize) -> Self {
+        Self { root, page_keys, listings: Listings::default() }
     }
 
     /// Answer one request. Files are opened and listed on the threads for blocking work.
@@ -68,7 +79,7 @@ impl Folder {
             None => (&path[..], &[][..]),
         };
         let Some(root) = below(&self.root, bucket).filter(|root| root.is_dir()) else {
-            return refusal(StatusCode::NOT_FOUND, "NoSuchBucket", "no folder of this name is served");
+            return no_such_bucket();
         };
         if !key.is_empty() {
             return match below(&root, key) {
@@ -76,19 +87,7 @@ impl Folder {
                 None => no_such_key(),
             };
         }
-        if head.method == Method::HEAD {
-            return Answer::of_bytes(StatusCode::OK, "application/xml", Bytes::new());
-        }
-        match listing::Query::parse(head.uri.query().unwrap_or("")) {
-            Ok(query) => match self.listings.list(&root, &query) {
-                Ok(page) => {
-                    let xml = page.to_xml(&String::from_utf8_lossy(bucket), &query);
-                    Answer::of_bytes(StatusCode::OK, "application/xml", xml)
-                }
-                Err(error) => internal(&error),
-            },
-            Err(reason) => refusal(StatusCode::NOT_IMPLEMENTED, "NotImplemented", &reason),
-        }
+        listing::answer(bucket, head, self.page_keys, |query| self.listings.list(&root, query))
     }
 }
 
@@ -101,9 +100,12 @@ pub(crate) fn refusal(status: StatusCode, code: &str, message: &str) -> Answer {
     Answer::of_bytes(status, "application/xml", xml)
 }
 
-/// An opaque tag that changes whenever the file is written or replaced.
-pub(crate) fn tag(meta: &Metadata) -> String {
-    format!("\"{:x}-{:x}-{:x}.{:x}\"", meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec())
+impl From<&Metadata> for Facts {
+    /// The tag is opaque, and changes whenever the file is written or replaced.
+    fn from(meta: &Metadata) -> Self {
+        let tag = format!("\"{:x}-{:x}-{:x}.{:x}\"", meta.ino(), meta.len(), meta.mtime(), meta.mtime_nsec());
+        Self { tag, size: meta.len(), modified: meta.mtime() }
+    }
 }
 
 /// `folder` and `key` joined, unless the result could be outside of the folder, or a key that no listing shows.
@@ -124,19 +126,34 @@ fn object(path: &Path, head: &Parts) -> io::Result<Answer> {
     if !meta.is_file() {
         return Ok(no_such_key());
     }
-    let tag = tag(&meta);
+    respond(head, &Facts::from(&meta), |range| {
+        Ok(match usize::try_from(range.end - range.start) {
+            Ok(small) if small <= PIECE_BYTES => Source::Memory(read_at(&file, range.start, small)?),
+            _ => Source::File(FileRange::new(file, range.start, range.end)),
+        })
+    })
+}
+
+/// Answer a `GET` or `HEAD` for an object, whose bytes `read` returns.
+pub(crate) fn respond(
+    head: &Parts,
+    facts: &Facts,
+    read: impl FnOnce(Range<u64>) -> io::Result<Source>,
+) -> io::Result<Answer> {
+    let Facts { tag, size, modified } = facts;
+    let size = *size;
     let mut headers = HeaderMap::new();
     let mut set = |name: HeaderName, value: &str| {
         if let Ok(value) = HeaderValue::from_str(value) {
             headers.insert(name, value);
         }
     };
-    set(ETAG, &tag);
-    set(LAST_MODIFIED, &Stamp::from_unix(meta.mtime()).http());
+    set(ETAG, tag);
+    set(LAST_MODIFIED, &Stamp::from_unix(*modified).http());
     set(ACCEPT_RANGES, "bytes");
     set(CONTENT_TYPE, "application/octet-stream");
 
-    if header(head, &IF_MATCH).is_some_and(|wanted| !tags_match(wanted, &tag)) {
+    if header(head, &IF_MATCH).is_some_and(|wanted| !tags_match(wanted, tag)) {
         let reason = "the object has another tag";
         return Ok(refusal(StatusCode::PRECONDITION_FAILED, "PreconditionFailed", reason));
     }
@@ -144,12 +161,11 @@ fn object(path: &Path, head: &Parts) -> io::Result<Answer> {
         headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
         Answer { status, headers: std::mem::take(&mut headers), source, length: Some(length) }
     };
-    if header(head, &IF_NONE_MATCH).is_some_and(|known| tags_match(known, &tag)) {
+    if header(head, &IF_NONE_MATCH).is_some_and(|known| tags_match(known, tag)) {
         let mut answer = answer(StatusCode::NOT_MODIFIED, Source::Memory(Bytes::new()), 0);
         answer.headers.remove(CONTENT_LENGTH);
         return Ok(answer);
     }
-    let size = meta.len();
     let (status, range) = match header(head, &RANGE).map_or(Wanted::All, |value| wanted(value, size)) {
         Wanted::All => (StatusCode::OK, 0..size),
         Wanted::Part(range) => (StatusCode::PARTIAL_CONTENT, range),
@@ -161,11 +177,8 @@ fn object(path: &Path, head: &Parts) -> io::Result<Answer> {
         }
     };
     let length = range.end - range.start;
-    let source = match usize::try_from(length) {
-        Ok(_) if head.method == Method::HEAD => Source::Memory(Bytes::new()),
-        Ok(small) if small <= PIECE_BYTES => Source::Memory(read_at(&file, range.start, small)?),
-        _ => Source::File(FileRange::new(file, range.start, range.end)),
-    };
+    let source =
+        if head.method == Method::HEAD { Source::Memory(Bytes::new()) } else { read(range.clone())? };
     let mut answer = answer(status, source, length);
     if status == StatusCode::PARTIAL_CONTENT {
         let range = format!("bytes {}-{}/{size}", range.start, range.end - 1);
@@ -203,16 +216,20 @@ fn tags_match(wanted: &str, tag: &str) -> bool {
     wanted.split(',').map(str::trim).any(|one| one == "*" || one == tag || one == tag.trim_matches('"'))
 }
 
-fn header<'a>(head: &'a Parts, name: &HeaderName) -> Option<&'a str> {
+pub(crate) fn header<'a>(head: &'a Parts, name: &HeaderName) -> Option<&'a str> {
     head.headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-fn header_value(value: &str) -> HeaderValue {
+pub(crate) fn header_value(value: &str) -> HeaderValue {
     HeaderValue::from_str(value).expect("digits and ASCII signs")
 }
 
-fn no_such_key() -> Answer {
-    refusal(StatusCode::NOT_FOUND, "NoSuchKey", "no file of this name is served")
+pub(crate) fn no_such_bucket() -> Answer {
+    refusal(StatusCode::NOT_FOUND, "NoSuchBucket", "no bucket of this name is served")
+}
+
+pub(crate) fn no_such_key() -> Answer {
+    refusal(StatusCode::NOT_FOUND, "NoSuchKey", "no object of this name is served")
 }
 
 fn missing_or_internal(error: &io::Error) -> Answer {
@@ -227,13 +244,13 @@ fn missing_or_internal(error: &io::Error) -> Answer {
     }
 }
 
-fn internal(error: &io::Error) -> Answer {
+pub(crate) fn internal(error: &io::Error) -> Answer {
     refusal(StatusCode::INTERNAL_SERVER_ERROR, "InternalError", &error.to_string())
 }
 
 /// Size, tag and time of a file, for a listing; `None` if it has vanished or is not a file.
-pub(crate) fn describe(path: &Path) -> Option<Metadata> {
-    fs::metadata(path).ok().filter(Metadata::is_file)
+pub(crate) fn describe(path: &Path) -> Option<Facts> {
+    fs::metadata(path).ok().filter(Metadata::is_file).map(|meta| Facts::from(&meta))
 }
 
 #[cfg(test)]

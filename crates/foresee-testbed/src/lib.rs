@@ -3,14 +3,16 @@
 //! benchmarks.
 //!
 //! One process stands between a loader and its data, so that two loaders use the same slow origin, and their
-//! traffic is counted independently of them. It serves a folder, or is a proxy for a real S3 server.
+//! traffic is counted independently of them. It serves a folder or buckets in memory, or is a proxy for a real S3
+//! server.
 //!
-//! It is a testbed: **signatures are not checked** when it serves a folder, one process holds every limit, and no
-//! part of it is in the wheel. It is read-only: `PUT`, `POST` and `DELETE` only reach a server through the proxy.
+//! It is a testbed: **signatures are not checked** unless it is a proxy, one process holds every limit, and no
+//! part of it is in the wheel. A folder is read-only, and buckets in memory accept `PUT`. Other methods only reach a
+//! server through the proxy.
 //!
 //! ```text
-//! accept -> admit (requests/s, latency) -> fault? -> folder | forward -> body (bytes/s, counted) -> client
-//!           rate_limit                     faults    folder   forward    body
+//! accept -> admit (requests/s, latency) -> fault? -> folder | memory | forward -> body (bytes/s, counted) -> client
+//!           rate_limit                     faults    folder   memory   forward    body
 //! ```
 
 mod body;
@@ -21,6 +23,8 @@ mod folder;
 mod forward;
 pub mod hosts;
 mod listing;
+mod memory;
+mod memory_server;
 mod mount;
 mod options;
 mod rate_limit;
@@ -29,5 +33,6 @@ mod sleep;
 mod stamp;
 
 pub use faults::{Fault, FaultRule};
+pub use memory_server::MemoryServer;
 pub use options::{Limits, Mode, Options, UsageError};
 pub use server::Testbed;

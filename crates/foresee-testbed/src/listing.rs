@@ -6,25 +6,31 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::fs::{self, Metadata};
+use std::fs;
 use std::io;
 use std::ops::ControlFlow;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
+use bytes::Bytes;
+use hyper::http::request::Parts;
+use hyper::{Method, StatusCode};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode, percent_encode};
 
-use crate::folder::{describe, tag};
+use crate::folder::{Facts, describe, internal, refusal};
+use crate::server::Answer;
 use crate::stamp::Stamp;
 
 /// S3's longest page.
-const PAGE_KEYS_MAX: usize = 1_000;
+pub(crate) const PAGE_KEYS_MAX: usize = 1_000;
 
 /// A folder that changed this recently may change again within one tick of its clock; it is not cached.
 const SETTLED: Duration = Duration::from_secs(2);
+
+/// First character of the token of an empty page; the token of the page that was requested follows.
+const AFTER_EMPTY: &str = "e";
 
 /// Characters of a key that `encoding-type=url` leaves unescaped.
 const KEY_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'/').remove(b'~');
@@ -32,16 +38,16 @@ const KEY_SET: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'
 /// The parameters of a listing.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct Query {
-    prefix: Vec<u8>,
-    delimited: bool,
-    after: After,
-    max_keys: usize,
+    pub(crate) prefix: Vec<u8>,
+    pub(crate) delimited: bool,
+    pub(crate) after: After,
+    pub(crate) max_keys: usize,
     url_encoded: bool,
 }
 
 /// The start of a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct After {
+pub(crate) struct After {
     /// Keys up to and including this one were listed.
     key: Vec<u8>,
     /// `key` is a common prefix, and all keys with it were listed.
@@ -51,13 +57,13 @@ struct After {
 /// One page of a listing.
 #[derive(Debug, Default)]
 pub(crate) struct Page {
-    found: Vec<Found>,
-    is_truncated: bool,
+    pub(crate) found: Vec<Found>,
+    pub(crate) is_truncated: bool,
 }
 
 #[derive(Debug)]
-enum Found {
-    Object(Vec<u8>, Metadata),
+pub(crate) enum Found {
+    Object(Vec<u8>, Facts),
     Prefix(Vec<u8>),
 }
 
@@ -108,7 +114,8 @@ impl Query {
 
 impl After {
     fn from_token(token: &[u8]) -> Result<Self, String> {
-        let token: Vec<u8> = percent_decode(token).collect();
+        let token: Vec<u8> =
+            percent_decode(token.strip_prefix(AFTER_EMPTY.as_bytes()).unwrap_or(token)).collect();
         match token.split_first() {
             Some((b'k', key)) => Ok(Self { key: key.to_vec(), with_all_below: false }),
             Some((b'p', key)) => Ok(Self { key: key.to_vec(), with_all_below: true }),
@@ -117,7 +124,7 @@ impl After {
     }
 
     /// Whether the object `key` belongs to an earlier page.
-    fn is_past(&self, key: &[u8]) -> bool {
+    pub(crate) fn is_past(&self, key: &[u8]) -> bool {
         key <= &self.key[..] || self.with_all_below && key.starts_with(&self.key)
     }
 
@@ -180,7 +187,7 @@ impl Listings {
                     continue;
                 }
                 match describe(&path) {
-                    Some(meta) => visit(Found::Object(key.clone(), meta)),
+                    Some(facts) => visit(Found::Object(key.clone(), facts)),
                     None => continue,
                 }
             };
@@ -263,14 +270,14 @@ impl Page {
         }
         for found in &self.found {
             let _ = match found {
-                Found::Object(key, meta) => write!(
+                Found::Object(key, facts) => write!(
                     xml,
                     "<Contents><Key>{}</Key><LastModified>{}</LastModified><ETag>{}</ETag><Size>{}</Size>\
                      <StorageClass>STANDARD</StorageClass></Contents>",
                     text(key),
-                    Stamp::from_unix(meta.mtime()).s3(),
-                    escape(&tag(meta)),
-                    meta.len(),
+                    Stamp::from_unix(facts.modified).s3(),
+                    escape(&facts.tag),
+                    facts.size,
                 ),
                 Found::Prefix(key) => {
                     write!(xml, "<CommonPrefixes><Prefix>{}</Prefix></CommonPrefixes>", text(key))
@@ -293,6 +300,48 @@ impl Found {
     }
 }
 
+/// Answer a request for a bucket: `HEAD`, or a listing whose page `list` returns.
+pub(crate) fn answer(
+    bucket: &[u8],
+    head: &Parts,
+    page_keys: usize,
+    list: impl FnOnce(&Query) -> io::Result<Page>,
+) -> Answer {
+    if head.method == Method::HEAD {
+        return Answer::of_bytes(StatusCode::OK, "application/xml", Bytes::new());
+    }
+    let mut query = match Query::parse(head.uri.query().unwrap_or("")) {
+        Ok(query) => query,
+        Err(reason) => return refusal(StatusCode::NOT_IMPLEMENTED, "NotImplemented", &reason),
+    };
+    query.max_keys = query.max_keys.min(page_keys);
+    match list(&query) {
+        Ok(page) => {
+            let xml = page.to_xml(&String::from_utf8_lossy(bucket), &query);
+            Answer::of_bytes(StatusCode::OK, "application/xml", xml)
+        }
+        Err(error) => internal(&error),
+    }
+}
+
+/// A page without keys whose token leads to the page that `query` requests; `None` if `query` has such a token.
+pub(crate) fn empty_page(query: &str) -> Option<String> {
+    let value = |name| {
+        let (_, value) =
+            query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name)?;
+        Some(percent_decode(value.replace('+', " ").as_bytes()).collect::<Vec<u8>>())
+    };
+    let token = match value("continuation-token") {
+        Some(token) if token.starts_with(AFTER_EMPTY.as_bytes()) => return None,
+        Some(token) => String::from_utf8_lossy(&token).into_owned(),
+        None => format!("k{}", percent_encode(&value("start-after").unwrap_or_default(), NON_ALPHANUMERIC)),
+    };
+    Some(format!(
+        "<ListBucketResult><IsTruncated>true</IsTruncated><NextContinuationToken>{AFTER_EMPTY}{token}\
+         </NextContinuationToken></ListBucketResult>"
+    ))
+}
+
 /// `text` inside of an XML element.
 pub(crate) fn escape(text: &str) -> String {
     let mut escaped = String::with_capacity(text.len());
@@ -304,6 +353,10 @@ pub(crate) fn escape(text: &str) -> String {
             '"' => escaped.push_str("&quot;"),
             // Not allowed in XML 1.0, even as references; S3 uses url encoding for them.
             '\u{0}'..='\u{8}' | '\u{b}' | '\u{c}' | '\u{e}'..='\u{1f}' => escaped.push('\u{fffd}'),
+            // A parser may change them unless they are references.
+            '\t' | '\n' | '\r' => {
+                let _ = write!(escaped, "&#{};", u32::from(sign));
+            }
             sign => escaped.push(sign),
         }
     }

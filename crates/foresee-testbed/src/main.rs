@@ -50,6 +50,7 @@ fn failed(error: &dyn std::error::Error) -> ExitCode {
 async fn run(options: Options) -> std::io::Result<()> {
     let mode = match &options.mode {
         Mode::Serve(_) => "serve",
+        Mode::Memory => "memory",
         Mode::Proxy(_) => "proxy",
     };
     let mut terminated = signal(SignalKind::terminate())?;

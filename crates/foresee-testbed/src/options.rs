@@ -8,11 +8,13 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::faults::FaultRule;
+use crate::listing::PAGE_KEYS_MAX;
 
 /// What the command prints for `--help`.
 pub(crate) const USAGE: &str = "\
 usage: foresee-testbed serve DIR [--mount AT] [options]  the folders in DIR as buckets, over HTTP and S3; with --mount
                                                      as a file system too, at the folder AT
+       foresee-testbed memory [options]                  buckets in memory, which PUT /BUCKET and PUT /BUCKET/KEY fill
        foresee-testbed proxy http://HOST:PORT [options]  in front of an HTTP or S3 server, forwarding unchanged
        foresee-testbed hosts NAME[=RATE]... [--rate RATE] [--burst 64kb] [--queue 20ms] [--congestion cubic]
                                                      network namespaces behind one switch, links shaped both ways
@@ -22,14 +24,16 @@ usage: foresee-testbed serve DIR [--mount AT] [options]  the folders in DIR as b
   --requests-per-s N    limit on all requests together; 0 (default): none
   --latency-ms N        every request waits so long first; default 0
   --burst-ms N          unused time that a limit lets catch up later; default 10
+  --page-keys N         maximum number of keys on a page of a listing; default 1000
   --faults JSON         a list of rules, see POST /-/faults
 
 Prints one line of JSON with its port when it is ready. Ends when its standard input closes or on SIGTERM.
   GET  /-/counters      requests, bytes, connections, time throttled
   POST /-/reset         counters to 0
   GET, POST /-/limits   {\"bytes_per_s\": N, \"requests_per_s\": N, \"latency_ms\": N}
-  GET, POST /-/faults   [{\"kind\": \"status\" (+ \"status\", \"retry_after_s\") | \"stall\" (+ \"ms\") | \"short_body\" | \"reset\",
-                          \"path\": \"part of it\", \"next\": K, \"percent\": P, \"seed\": S}]
+  GET, POST /-/faults   [{\"kind\": \"status\" (+ \"status\", \"code\", \"retry_after_s\") | \"stall\" (+ \"ms\") | \"short_body\" | \"reset\"
+                          | \"answer\" (+ \"status\", \"headers\", \"body\") | \"ignore_conditions\" | \"empty_page\",
+                          \"method\": \"GET\", \"path\": \"part of it\", \"next\": K, \"percent\": P, \"seed\": S}]
 hosts prints one line of JSON with each host's namespace and address; then standard input takes `rate HOST RATE`,
 `cut HOST` and `mend HOST`, a line each, answered by a line. It needs root and iproute2.
 A mount needs root and /dev/fuse. Each read of a file is a request there, cut at 1 MiB; reads come one after the other, and none from
@@ -48,6 +52,8 @@ pub struct Options {
     pub listen: SocketAddr,
     /// Initial rates and latency.
     pub limits: Limits,
+    /// Maximum number of keys on a page of a listing.
+    pub page_keys: usize,
     /// Unused time of a limit that may be used later.
     pub burst: Duration,
     /// Initial faults.
@@ -59,6 +65,8 @@ pub struct Options {
 pub enum Mode {
     /// Each folder in this one is a bucket.
     Serve(PathBuf),
+    /// Buckets in memory, filled by `PUT`.
+    Memory,
     /// The server at this `host:port`.
     Proxy(String),
 }
@@ -83,7 +91,7 @@ pub enum UsageError {
     #[error("{USAGE}")]
     Help,
     /// A missing or unknown mode.
-    #[error("the first argument is `serve DIR` or `proxy URL` (got {got:?}); see --help")]
+    #[error("the first argument is `serve DIR`, `memory` or `proxy URL` (got {got:?}); see --help")]
     Mode {
         /// The argument.
         got: String,
@@ -113,18 +121,24 @@ pub enum UsageError {
 }
 
 impl Options {
-    /// Parse the arguments that follow the program's name.
-    pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Self, UsageError> {
-        let mut arguments = arguments.into_iter();
-        let mode = parse_mode(&mut arguments)?;
-        let mut options = Self {
+    /// The defaults of `mode`.
+    pub(crate) fn new(mode: Mode) -> Self {
+        Self {
             mode,
             mount: None,
             listen: SocketAddr::from(([127, 0, 0, 1], 0)),
             limits: Limits::default(),
+            page_keys: PAGE_KEYS_MAX,
             burst: Duration::from_millis(10),
             faults: Vec::new(),
-        };
+        }
+    }
+
+    /// Parse the arguments that follow the program's name.
+    pub fn parse(arguments: impl IntoIterator<Item = String>) -> Result<Self, UsageError> {
+        let mut arguments = arguments.into_iter();
+        let mode = parse_mode(&mut arguments)?;
+        let mut options = Self::new(mode);
         while let Some(option) = arguments.next() {
             if option == "--help" {
                 return Err(UsageError::Help);
@@ -147,7 +161,7 @@ fn setter(option: &str) -> Option<Setter> {
                 Ok(())
             }
             Mode::Serve(_) => Err("no such folder".to_owned()),
-            Mode::Proxy(_) => Err("a proxy has no folder; `serve DIR` has".to_owned()),
+            Mode::Memory | Mode::Proxy(_) => Err("only `serve DIR` has a folder".to_owned()),
         },
         "--listen" => |options, value| parse(value).map(|listen| options.listen = listen),
         "--bytes-per-s" => |options, value| parse(value).map(|rate| options.limits.bytes_per_s = rate),
@@ -155,6 +169,13 @@ fn setter(option: &str) -> Option<Setter> {
         "--latency-ms" => |options, value| {
             options.limits.latency_ms = parse(value)?;
             options.limits.check()
+        },
+        "--page-keys" => |options, value| match parse(value)? {
+            0 => Err("1 or more".to_owned()),
+            keys => {
+                options.page_keys = keys;
+                Ok(())
+            }
         },
         "--burst-ms" => |options, value| {
             let burst = Duration::try_from_secs_f64(parse::<f64>(value)? / 1e3);
@@ -199,6 +220,7 @@ fn parse_mode(arguments: &mut impl Iterator<Item = String>) -> Result<Mode, Usag
             }
             Ok(Mode::Serve(folder.into()))
         }
+        "memory" => Ok(Mode::Memory),
         "proxy" => {
             let url = arguments.next().ok_or(UsageError::NoValue { option: mode })?;
             match url.strip_prefix("http://").map(|rest| rest.trim_end_matches('/')) {
@@ -259,7 +281,8 @@ mod tests {
             ("serve / --faults [{\"kind\":\"stall\",\"minutes\":1}]", "minutes"),
             ("serve / --quick", "unknown argument"),
             ("serve / --mount /no/such/folder", "no such folder"),
-            ("proxy http://127.0.0.1:7070 --mount /", "a proxy has no folder"),
+            ("proxy http://127.0.0.1:7070 --mount /", "has a folder"),
+            ("memory --page-keys 0", "1 or more"),
         ] {
             let error = parse_line(line).expect_err(line).to_string();
             assert!(error.contains(part), "{line}: {error}");

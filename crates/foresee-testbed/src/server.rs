@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The path of a request: admitted, failed or answered, sent.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,8 +11,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use foresee_units::Nanos;
+use http_body_util::BodyExt;
 use hyper::body::Incoming;
-use hyper::header::{CONTENT_LENGTH, HeaderMap, HeaderValue, RETRY_AFTER};
+use hyper::header::{CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, IF_MATCH, RANGE, RETRY_AFTER};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -23,6 +25,8 @@ use crate::counters::Counters;
 use crate::faults::{Fault, Faults};
 use crate::folder::{Folder, refusal};
 use crate::forward::Upstream;
+use crate::listing;
+use crate::memory::MemoryBuckets;
 use crate::mount::Mount;
 use crate::options::{Limits, Mode, Options};
 use crate::rate_limit::RateLimit;
@@ -41,6 +45,7 @@ pub struct Testbed {
 #[derive(Clone, Debug)]
 enum Place {
     Folder(Arc<Folder>),
+    Memory(Arc<MemoryBuckets>),
     Server(Arc<str>),
 }
 
@@ -87,8 +92,9 @@ impl Testbed {
                 if let Some(at) = options.mount {
                     mount = Some(Mount::new(root.clone(), at, Arc::clone(&origin))?);
                 }
-                Place::Folder(Arc::new(Folder::new(root)))
+                Place::Folder(Arc::new(Folder::new(root, options.page_keys)))
             }
+            Mode::Memory => Place::Memory(Arc::new(MemoryBuckets::new(options.page_keys))),
             Mode::Proxy(authority) => Place::Server(authority.into()),
         };
         let listener = TcpListener::bind(options.listen).await?;
@@ -98,6 +104,16 @@ impl Testbed {
     /// The listening address.
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
+    }
+
+    /// Address, shared state and buckets in memory.
+    ///
+    /// # Panics
+    /// If the testbed has another mode than [`Mode::Memory`].
+    pub(crate) fn parts(&self) -> (SocketAddr, Arc<Origin>, Arc<MemoryBuckets>) {
+        let Place::Memory(memory) = &self.place else { panic!("only buckets in memory have these parts") };
+        let address = self.address().expect("a bound socket has an address");
+        (address, Arc::clone(&self.origin), Arc::clone(memory))
     }
 
     /// Serve until `stop` completes. Open connections then end with the runtime.
@@ -203,27 +219,42 @@ impl Connection {
         }
         let flight = self.origin.counters.begin();
         self.origin.admit().await;
-        let fault = self.origin.faults.draw(request.uri().path());
+        let (head, body) = request.into_parts();
+        if let Place::Memory(memory) = &self.place {
+            memory.log(&head);
+        }
+        let mut request = Request::from_parts(head, body);
+        let fault = self.origin.faults.draw(request.method().as_str(), request.uri().path());
         if fault.is_some() {
             self.origin.counters.faulted();
         }
         let method = request.method().clone();
         let is_list = request.uri().query().is_some_and(|query| query.contains("list-type="));
-        let answer = match fault {
+        let answer = match &fault {
             Some(Fault::Reset) => {
                 self.origin.counters.answered(method.as_str(), None, is_list);
                 // With a linger time of 0 the close sends RST and discards unsent bytes.
                 let _ = rustix::net::sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
                 return Err(Closed);
             }
-            Some(Fault::Status { status, retry_after_s }) => fault_answer(status, retry_after_s),
-            Some(Fault::Stall { .. } | Fault::ShortBody) | None => match &self.place {
-                Place::Folder(folder) => {
-                    let (head, _) = request.into_parts();
-                    folder.answer(head).await
+            Some(Fault::Status { status, code, retry_after_s }) => {
+                fault_answer(*status, code.as_deref(), *retry_after_s)
+            }
+            Some(Fault::Answer { status, headers, body }) => raw_answer(*status, headers, body),
+            Some(Fault::EmptyPage) if is_list => {
+                match listing::empty_page(request.uri().query().unwrap_or("")) {
+                    Some(page) => Answer::of_bytes(StatusCode::OK, "application/xml", page),
+                    None => self.read(upstream, request).await?,
                 }
-                Place::Server(authority) => upstream.forward(authority, request, &self.origin.counters).await,
-            },
+            }
+            Some(Fault::IgnoreConditions) => {
+                request.headers_mut().remove(RANGE);
+                request.headers_mut().remove(IF_MATCH);
+                self.read(upstream, request).await?
+            }
+            Some(Fault::Stall { .. } | Fault::ShortBody | Fault::EmptyPage) | None => {
+                self.read(upstream, request).await?
+            }
         };
         self.origin.counters.answered(method.as_str(), Some(answer.status.as_u16()), is_list);
         let of_object = method == Method::GET && answer.status.is_success() && !is_list;
@@ -232,14 +263,39 @@ impl Connection {
         let fault = fault.filter(|fault| matches!(fault, Fault::Stall { .. } | Fault::ShortBody));
         Ok(answer.into_response(fault, Some(metering)))
     }
+
+    /// The answer of the folder, the buckets in memory or the server.
+    async fn read(&self, upstream: &Upstream, request: Request<Incoming>) -> Result<Answer, Closed> {
+        Ok(match &self.place {
+            Place::Server(authority) => upstream.forward(authority, request, &self.origin.counters).await,
+            Place::Folder(folder) => folder.answer(request.into_parts().0).await,
+            Place::Memory(memory) => {
+                let (head, body) = request.into_parts();
+                memory.answer(&head, body.collect().await.map_err(|_| Closed)?.to_bytes())
+            }
+        })
+    }
 }
 
-fn fault_answer(status: u16, retry_after_s: Option<u32>) -> Answer {
+fn fault_answer(status: u16, code: Option<&str>, retry_after_s: Option<u32>) -> Answer {
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::SERVICE_UNAVAILABLE);
-    let code = if status == StatusCode::SERVICE_UNAVAILABLE { "SlowDown" } else { "InjectedFault" };
+    let usual = if status == StatusCode::SERVICE_UNAVAILABLE { "SlowDown" } else { "InjectedFault" };
+    let code = code.unwrap_or(usual);
     let mut answer = refusal(status, code, "a fault rule of this testbed answered");
     if let Some(seconds) = retry_after_s {
         answer.headers.insert(RETRY_AFTER, HeaderValue::from(seconds));
+    }
+    answer
+}
+
+fn raw_answer(status: u16, headers: &BTreeMap<String, String>, body: &str) -> Answer {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::OK);
+    let mut answer = Answer::of_bytes(status, "application/octet-stream", body.to_owned());
+    for (name, value) in headers {
+        if let (Ok(name), Ok(value)) = (HeaderName::from_bytes(name.as_bytes()), HeaderValue::from_str(value))
+        {
+            answer.headers.insert(name, value);
+        }
     }
     answer
 }

@@ -302,3 +302,39 @@ fn a_mount_is_as_slow_as_the_origin_and_disappears_with_it() {
     assert!(!path("large").exists() && at.path().exists());
     drop(open);
 }
+
+#[test]
+fn buckets_in_memory_take_objects_and_answer_as_the_rules_say() {
+    let testbed = Process::start(&["memory", "--page-keys", "1"]);
+    let mut connection = testbed.connect();
+    let mut ask = |method: &str, path: &str, body: &[u8]| {
+        connection.request(method, path, &[("Range", "bytes=1-1")], body).expect("an answer")
+    };
+    assert_eq!(ask("GET", "/b?list-type=2", b"").status, 404);
+    assert_eq!(ask("PUT", "/b", b"").status, 200);
+    let tag = ask("PUT", "/b/a%2F..%2Fb", b"123").header("etag").map(str::to_owned);
+    ask("PUT", "/b/a%2Fb", b"");
+    let object = ask("GET", "/b/a%2F..%2Fb", b"");
+    assert_eq!((object.status, object.header("etag"), &object.body[..]), (206, tag.as_deref(), &b"2"[..]));
+    let page = String::from_utf8(ask("GET", "/b?list-type=2", b"").body).expect("text");
+    assert!(page.contains("<Key>a/../b</Key>") && page.contains("<IsTruncated>true"), "{page}");
+
+    testbed.post("/-/faults", r#"[{"kind": "empty_page"}]"#);
+    let empty = String::from_utf8(ask("GET", "/b?list-type=2", b"").body).expect("text");
+    let token = empty.split("Token>").nth(1).and_then(|rest| rest.split('<').next()).expect("a token");
+    assert!(!empty.contains("<Key>"), "{empty}");
+    let follow = |token: &str| format!("/b?list-type=2&continuation-token={}", token.replace('%', "%25"));
+    let page = String::from_utf8(ask("GET", &follow(token), b"").body).expect("text");
+    assert!(page.contains("<Key>a/../b</Key>"), "{page}");
+    let token = page.split("Token>").nth(1).and_then(|rest| rest.split('<').next()).expect("a token");
+    let empty = String::from_utf8(ask("GET", &follow(token), b"").body).expect("text");
+    let token = empty.split("Token>").nth(1).and_then(|rest| rest.split('<').next()).expect("a token");
+    let page = String::from_utf8(ask("GET", &follow(token), b"").body).expect("text");
+    assert!(!empty.contains("<Key>") && page.contains("<Key>a/b</Key>"), "{empty} {page}");
+    let rules = r#"[{"kind": "answer", "status": 301, "headers": {"x-a": "1"}, "body": "no", "method": "GET"},
+                    {"kind": "ignore_conditions"}]"#;
+    testbed.post("/-/faults", rules);
+    let answer = ask("GET", "/b", b"");
+    assert_eq!((answer.status, answer.header("x-a"), &answer.body[..]), (301, Some("1"), &b"no"[..]));
+    assert_eq!(ask("HEAD", "/b/a%2F..%2Fb", b"").header("content-length"), Some("3"));
+}

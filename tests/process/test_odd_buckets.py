@@ -6,7 +6,7 @@ from __future__ import annotations
 import pathlib
 
 import pytest
-from support.fake_bucket import FakeBucket
+from support.servers import MemoryBucket
 
 import foresee
 import foresee.torch as ft
@@ -15,7 +15,7 @@ from foresee.errors import IndexInvalid, OriginDenied, OriginError, OriginMissin
 PLAIN = {"train/cat/1.png": b"one", "train/dog/1.png": b"two"}
 
 
-def data_of(bucket: FakeBucket, **arguments: object) -> ft.FolderDataset:
+def data_of(bucket: MemoryBucket, **arguments: object) -> ft.FolderDataset:
     """The bucket's pictures."""
     return ft.FolderDataset("s3://b/train", storage_options=bucket.options, **arguments)
 
@@ -34,13 +34,13 @@ def data_of(bucket: FakeBucket, **arguments: object) -> ft.FolderDataset:
     ],
 )
 def test_a_bucket_with_other_objects_than_samples_is_usable(key: str) -> None:
-    with FakeBucket({**PLAIN, key: b"odd"}) as bucket:
+    with MemoryBucket({**PLAIN, key: b"odd"}) as bucket:
         assert data_of(bucket).class_to_idx == {"cat": 0, "dog": 1}
         assert len(data_of(bucket)) == 2
 
 
 def test_a_key_with_an_empty_part_is_a_sample() -> None:
-    with FakeBucket({**PLAIN, "train/cat//x.png": b"odd", "train/cat//y/ z.png": b"nested"}) as bucket:
+    with MemoryBucket({**PLAIN, "train/cat//x.png": b"odd", "train/cat//y/ z.png": b"nested"}) as bucket:
         data = data_of(bucket)
         assert [
             (bytes(picture.numpy()), label) for picture, label in (data[i] for i in range(len(data)))
@@ -69,7 +69,7 @@ def test_a_key_with_an_empty_part_is_a_sample() -> None:
     ],
 )
 def test_a_sample_with_an_unusable_key_is_named_and_can_be_excluded(key: str, pattern: str) -> None:
-    with FakeBucket({**PLAIN, key: b"odd"}) as bucket:
+    with MemoryBucket({**PLAIN, key: b"odd"}) as bucket:
         with pytest.raises((OriginError, IndexInvalid), match=r"x\.png|a\\nb\.png") as caught:
             data_of(bucket)
         assert "rename the object, or leave it out with exclude=" in str(caught.value)
@@ -86,7 +86,7 @@ def test_an_empty_class_is_the_same_to_a_bucket_and_to_a_directory(tmp_path: pat
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_bytes(data)
     (tmp_path / "train" / "between").mkdir()
-    with FakeBucket({**PLAIN, "train/between/": b""}) as bucket:
+    with MemoryBucket({**PLAIN, "train/between/": b""}) as bucket:
         messages = []
         for uri, options in ((tmp_path / "train", None), ("s3://b/train", bucket.options)):
             with pytest.raises(IndexInvalid, match="the first is between") as caught:
@@ -102,7 +102,7 @@ def test_an_empty_class_is_the_same_to_a_bucket_and_to_a_directory(tmp_path: pat
 
 def test_an_empty_prefix_is_missing_and_the_error_names_what_is_next_to_it() -> None:
     with (
-        FakeBucket(PLAIN) as bucket,
+        MemoryBucket(PLAIN) as bucket,
         pytest.raises(OriginMissing, match=r's3://b has the prefixes "train"$'),
     ):
         foresee.Loader("s3://b/trains", batch_size=1, storage_options=bucket.options)
@@ -115,18 +115,18 @@ ERROR = "<?xml version='1.0'?><Error><Code>{}</Code><Message>no</Message></Error
     ("answer", "kind", "remedies"),
     [
         (
-            (200, b"<html><title>MinIO Console</title></html>", {"Content-Type": "text/html"}),
+            (200, "<html><title>MinIO Console</title></html>", {"Content-Type": "text/html"}),
             OriginError,
             ["a web page came instead of the list", "MinIO Console", "endpoint", "AWS_ENDPOINT_URL"],
         ),
-        ((200, b"hello", {}), OriginError, ["it is no list of a bucket", "AWS_ENDPOINT_URL"]),
+        ((200, "hello", {}), OriginError, ["it is no list of a bucket", "AWS_ENDPOINT_URL"]),
         (
-            (403, ERROR.format("RequestTimeTooSkewed").encode(), {}),
+            (403, ERROR.format("RequestTimeTooSkewed"), {}),
             OriginDenied,
             ["Z here and ", " GMT at the store", "set this host's clock"],
         ),
         (
-            (301, ERROR.format("PermanentRedirect").encode(), {"x-amz-bucket-region": "eu-west-1"}),
+            (301, ERROR.format("PermanentRedirect"), {"x-amz-bucket-region": "eu-west-1"}),
             OriginError,
             ['set region "eu-west-1"', "AWS_REGION=eu-west-1"],
         ),
@@ -134,9 +134,11 @@ ERROR = "<?xml version='1.0'?><Error><Code>{}</Code><Message>no</Message></Error
     ids=["html", "text", "clock", "region"],
 )
 def test_each_answer_of_an_endpoint_has_the_remedy_of_its_cause(
-    answer: tuple[int, bytes, dict[str, str]], kind: type[OriginError], remedies: list[str]
+    answer: tuple[int, str, dict[str, str]], kind: type[OriginError], remedies: list[str]
 ) -> None:
-    with FakeBucket(PLAIN, answer) as bucket, pytest.raises(kind) as caught:
+    status, body, headers = answer
+    rule = {"kind": "answer", "status": status, "body": body, "headers": headers}
+    with MemoryBucket(PLAIN, rule) as bucket, pytest.raises(kind) as caught:
         data_of(bucket)
     assert type(caught.value) is kind
     for remedy in remedies:
@@ -146,10 +148,10 @@ def test_each_answer_of_an_endpoint_has_the_remedy_of_its_cause(
 def test_a_profile_that_is_not_read_is_named_where_credentials_are_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    denied = (403, ERROR.format("AccessDenied").encode(), {})
+    denied = {"kind": "status", "status": 403, "code": "AccessDenied"}
     monkeypatch.setenv("AWS_PROFILE", "lab")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
-    with FakeBucket(PLAIN, denied) as bucket:
+    with MemoryBucket(PLAIN, denied) as bucket:
         given = bucket.options
         without_keys = {"endpoint": given["endpoint"], "skip_signature": "true"}
         for options, is_named in ((given, False), (without_keys, True)):

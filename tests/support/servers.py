@@ -12,7 +12,10 @@ import pathlib
 import socket
 import subprocess
 import urllib.error
+import urllib.parse
 import urllib.request
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 import boto3
@@ -40,6 +43,11 @@ class Testbed:
     def serving(folder: pathlib.Path) -> Testbed:
         """The folders in `folder` as buckets; signatures are not checked."""
         return Testbed("serve", str(folder))
+
+    @staticmethod
+    def in_memory() -> Testbed:
+        """Buckets in memory, whose objects may have any key; signatures are not checked."""
+        return Testbed("memory")
 
     @staticmethod
     def before(url: str) -> Testbed:
@@ -73,6 +81,27 @@ class Testbed:
     def _ask(self, what: str, body: bytes | None = None) -> Any:
         with urllib.request.urlopen(f"{self.url}/-/{what}", data=body, timeout=WATCHDOG) as answer:
             return json.load(answer)
+
+
+class MemoryBucket(AbstractContextManager["MemoryBucket"]):
+    """The bucket ``b`` of a testbed in memory, with ``objects``; ``rules`` are the testbed's faults."""
+
+    def __init__(self, objects: Mapping[str, bytes], *rules: dict[str, Any]) -> None:
+        self._testbed = Testbed.in_memory()
+        for key, body in objects.items():
+            url = f"{self._testbed.url}/b/{urllib.parse.quote(key, safe='')}"
+            request = urllib.request.Request(url, data=body, method="PUT")
+            urllib.request.urlopen(request, timeout=WATCHDOG).close()
+        self._testbed.faults(*rules)
+        self.options = {
+            "endpoint": self._testbed.url,
+            "access_key_id": "a",
+            "secret_access_key": "b",
+            "region": "us-east-1",
+        }
+
+    def __exit__(self, *error: object) -> None:
+        self._testbed.close()
 
 
 class Gateway:

@@ -12,12 +12,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use crate::error::IndexError;
 use crate::fingerprint::Object;
-use crate::layout::folder::{self, Class, ClassesSeen};
+use crate::layout::folder::{self, Class, ClassCollector};
 use crate::layout::npy::{NpyHead, NpyHeader};
-use crate::layout::rows::{self, Cut};
+use crate::layout::rows::{self, RowLayout};
 use crate::layout::windows::Windows;
 use crate::layout::{Layout, LayoutOptions};
-use crate::listing::{Held, Listed, Store};
+use crate::listing::{Listed, ListedRef, ListingStore};
 use crate::uri::{self, TAG_BYTES_MAX};
 
 /// Bytes of an array file that are read first: NumPy's own headers have 128 bytes.
@@ -29,20 +29,19 @@ pub struct IndexBuilder {
     base: String,
     options: LayoutOptions,
     created: u64,
-    store: Store,
-    held: Vec<Held>,
+    store: ListingStore,
+    objects: Vec<ListedRef>,
     ignored: u64,
     outside: u64,
-    classes: ClassesSeen,
+    classes: ClassCollector,
     picks: Vec<u64>,
-    wanted: VecDeque<HeadWanted>,
-    /// Array files whose header was requested, by index; the headers once received.
-    heads: BTreeMap<u64, (Held, Option<NpyHeader>)>,
+    request: VecDeque<HeadRequest>,
+    heads: Heads,
 }
 
 /// A request for the first bytes of an object, which determine its rows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HeadWanted {
+pub struct HeadRequest {
     /// Identifies the object in [`IndexBuilder::handle_head`].
     pub ticket: u64,
     /// The object's key.
@@ -61,52 +60,52 @@ impl IndexBuilder {
             base: uri::base_uri(base_uri),
             options,
             created,
-            store: Store::default(),
-            held: Vec::new(),
+            store: ListingStore::default(),
+            objects: Vec::new(),
             ignored: 0,
             outside: 0,
-            classes: ClassesSeen::default(),
+            classes: ClassCollector::default(),
             picks: Vec::new(),
-            wanted: VecDeque::new(),
+            request: VecDeque::new(),
             heads: BTreeMap::new(),
         })
     }
 
     /// Whether an object with this key, or an object in a folder with this key (it ends in `/`), can be a sample.
-    pub fn wants(&self, key: &[u8]) -> bool {
+    pub fn accepts(&self, key: &[u8]) -> bool {
         if key.ends_with(b"/") {
             let class = folder::class(key).unwrap_or_default();
-            return !matches!(self.options, LayoutOptions::Folder(_)) || !folder::is_left_behind(class);
+            return !matches!(self.options, LayoutOptions::Folder(_)) || !folder::is_leftover(class);
         }
-        self.options.takes(key)
+        self.options.accepts(key)
     }
 
     /// Whether a listed key defines a class: a folder does, except leftover folders without samples.
     pub fn is_of_class(&self, key: &[u8]) -> bool {
-        folder::class(key).is_some_and(|class| !folder::is_left_behind(class) || self.options.takes(key))
+        folder::class(key).is_some_and(|class| !folder::is_leftover(class) || self.options.accepts(key))
     }
 
     /// Add one listed object, in any order. Objects that the layout ignores are only counted.
     pub fn handle_listed(&mut self, listed: Listed) -> Result<(), IndexError> {
-        let shown = |builder: &Self| uri::show(&builder.base, &listed.key);
+        let shown = |builder: &Self| uri::display(&builder.base, &listed.key);
         if matches!(self.options, LayoutOptions::Folder(_)) {
-            self.classes.see(&listed.key);
+            self.classes.add(&listed.key);
         }
         if matches!(self.options, LayoutOptions::Npy | LayoutOptions::Windows(_))
             && listed.key.ends_with(b".npz")
         {
             return Err(IndexError::Npz { uri: shown(self) });
         }
-        let takes = self.options.takes(&listed.key);
+        let is_accepted = self.options.accepts(&listed.key);
         match uri::check_key(&self.base, &listed.key) {
             // Users name the keys of a web server individually, and a query hides the end of a name.
             Err(error)
-                if takes
+                if is_accepted
                     || matches!(error, IndexError::KeyEmpty { .. } | IndexError::KeyPresigned { .. }) =>
             {
                 return Err(error);
             }
-            _ if !takes => {
+            _ if !is_accepted => {
                 self.outside += u64::from(self.options.is_outside(&listed.key));
                 self.ignored += u64::from(!listed.key.ends_with(b"/"));
                 return Ok(());
@@ -117,12 +116,12 @@ impl IndexBuilder {
             let (bytes, max) = (listed.tag.len() as u64, TAG_BYTES_MAX as u64);
             return Err(IndexError::TagTooLong { uri: shown(self), bytes, max });
         }
-        let held = self.store.keep(&listed);
-        self.held.push(held);
+        let object = self.store.add(&listed);
+        self.objects.push(object);
         if self.options.needs_head(&listed.key) {
-            let (ticket, bytes) = (held.place(), HEAD_BYTES.min(held.size));
-            self.heads.insert(ticket, (held, None));
-            self.wanted.push_back(HeadWanted { ticket, key: listed.key, bytes });
+            let (ticket, bytes) = (object.position(), HEAD_BYTES.min(object.size));
+            self.heads.insert(ticket, (object, None));
+            self.request.push_back(HeadRequest { ticket, key: listed.key, bytes });
         }
         Ok(())
     }
@@ -134,8 +133,8 @@ impl IndexBuilder {
     }
 
     /// The next header to read; `None` if none is needed now. Several may be requested at once.
-    pub fn poll_head(&mut self) -> Option<HeadWanted> {
-        self.wanted.pop_front()
+    pub fn poll_head(&mut self) -> Option<HeadRequest> {
+        self.request.pop_front()
     }
 
     /// Handle the first bytes of the object that `ticket` identifies; requests more if its header is longer.
@@ -143,16 +142,16 @@ impl IndexBuilder {
     /// # Panics
     /// If no header was requested under `ticket`.
     pub fn handle_head(&mut self, ticket: u64, first: &[u8]) -> Result<(), IndexError> {
-        let (held, header) = self.heads.get_mut(&ticket).expect("a ticket comes from poll_head");
-        let uri = || uri::show(&self.base, self.store.key(*held));
+        let (object, header) = self.heads.get_mut(&ticket).expect("a ticket comes from poll_head");
+        let uri = || uri::display(&self.base, self.store.key(*object));
         match NpyHeader::read(first).map_err(|reason| IndexError::Npy { uri: uri(), reason })? {
             NpyHead::Whole(whole) => *header = Some(whole),
-            NpyHead::Needs(bytes) if bytes > held.size => {
-                return Err(IndexError::ArrayLength { uri: uri(), expected: bytes, found: held.size });
+            NpyHead::Needs(bytes) if bytes > object.size => {
+                return Err(IndexError::ArrayLength { uri: uri(), expected: bytes, found: object.size });
             }
             NpyHead::Needs(bytes) => {
-                let key = self.store.key(*held).to_vec();
-                self.wanted.push_back(HeadWanted { ticket, key, bytes });
+                let key = self.store.key(*object).to_vec();
+                self.request.push_back(HeadRequest { ticket, key, bytes });
             }
         }
         Ok(())
@@ -160,47 +159,48 @@ impl IndexBuilder {
 
     /// Sort and validate all listed objects.
     pub fn finish(self) -> Result<IndexPlan, IndexError> {
-        let Self { base, options, created, store, mut held, ignored, outside, classes, heads, picks, .. } =
-            self;
+        let Self {
+            base, options, created, store, mut objects, ignored, outside, classes, heads, picks, ..
+        } = self;
         if !options.keeps_order() {
             // A stable sort, because it detects the sorted runs of a parallel listing.
-            held.sort_by(|&one, &other| options.compare(store.key(one), store.key(other)));
-            if let Some(pair) = held.windows(2).find(|pair| store.key(pair[0]) == store.key(pair[1])) {
-                return Err(IndexError::Duplicate { uri: uri::show(&base, store.key(pair[0])) });
+            objects.sort_by(|&one, &other| options.compare(store.key(one), store.key(other)));
+            if let Some(pair) = objects.windows(2).find(|pair| store.key(pair[0]) == store.key(pair[1])) {
+                return Err(IndexError::Duplicate { uri: uri::display(&base, store.key(pair[0])) });
             }
         }
-        let objects = held.len() as u64;
-        if let Some((pick, &object)) = (0..).zip(&picks).find(|(_, object)| **object >= objects) {
-            return Err(IndexError::Pick { pick, object, objects });
+        let count = objects.len() as u64;
+        if let Some((pick, &object)) = (0..).zip(&picks).find(|(_, object)| **object >= count) {
+            return Err(IndexError::Pick { pick, object, objects: count });
         }
         let classes = match &options {
             LayoutOptions::Folder(folder) => {
-                classes.finish(&base, folder, held.iter().map(|&one| store.key(one)))?
+                classes.finish(&base, folder, objects.iter().map(|&one| store.key(one)))?
             }
             _ => Vec::new(),
         };
         let empty = || IndexError::Empty { uri: base.clone(), ignored, layout: options.describe() };
-        if held.is_empty() {
+        if objects.is_empty() {
             return Err(empty());
         }
-        let show = |held: Held| uri::show(&base, store.key(held));
+        let show = |object: ListedRef| uri::display(&base, store.key(object));
         let mut tail = WindowRemainder::default();
-        let (layout, cuts) = match &options {
+        let (layout, row_layouts) = match &options {
             LayoutOptions::Folder(folder) => (Layout::Folder(folder.clone()), None),
             LayoutOptions::Flat { extensions } => (Layout::Flat { extensions: extensions.clone() }, None),
             LayoutOptions::Bin { row_bytes, extensions } => {
-                let cut = |&one: &Held| rows::cut_whole(one.size, *row_bytes, || show(one));
-                let cuts = held.iter().map(cut).collect::<Result<_, _>>()?;
-                (Layout::Bin { row_bytes: *row_bytes, extensions: extensions.clone() }, Some(cuts))
+                let rows = |&one: &ListedRef| rows::whole_rows(one.size, *row_bytes, || show(one));
+                let row_layouts = objects.iter().map(rows).collect::<Result<_, _>>()?;
+                (Layout::Bin { row_bytes: *row_bytes, extensions: extensions.clone() }, Some(row_layouts))
             }
             LayoutOptions::Npy => {
-                let (layout, cuts) = rows_of_arrays(&held, &heads, show)?;
-                (layout, Some(cuts))
+                let (layout, row_layouts) = rows_of_arrays(&objects, &heads, show)?;
+                (layout, Some(row_layouts))
             }
             LayoutOptions::Table { parts } => (Layout::Table { parts: *parts }, None),
             LayoutOptions::Windows(windows) => {
-                let cuts = windows_of_arrays(windows, &base, &held, &heads, show, &mut tail)?;
-                (Layout::Windows(windows.clone()), Some(cuts))
+                let row_layouts = windows_of_arrays(windows, &base, &objects, &heads, show, &mut tail)?;
+                (Layout::Windows(windows.clone()), Some(row_layouts))
             }
         };
         let mut plan = IndexPlan {
@@ -209,15 +209,15 @@ impl IndexBuilder {
             created,
             layout,
             store,
-            held,
+            objects,
             classes,
-            cuts,
+            row_layouts,
             picks,
         };
-        plan.summarise()?;
+        plan.summarize()?;
         if let Layout::Table { parts } = plan.layout {
-            let items = if plan.picks.is_empty() { objects } else { plan.picks.len() as u64 };
-            plan.summary.samples = items / parts;
+            let entries = if plan.picks.is_empty() { count } else { plan.picks.len() as u64 };
+            plan.summary.samples = entries / parts;
         }
         if plan.summary.samples == 0 {
             return Err(IndexError::Empty { uri: plan.base, ignored, layout: options.describe() });
@@ -226,32 +226,43 @@ impl IndexBuilder {
     }
 }
 
-/// The row type that all array files share, and the cut of each file.
+/// Headers of array files by the position of their objects; `None` until they are received.
+type Heads = BTreeMap<u64, (ListedRef, Option<NpyHeader>)>;
+
+/// Check that an array file has the `size` that its header promises.
+fn check_length(header: &NpyHeader, size: u64, uri: impl Fn() -> String) -> Result<(), IndexError> {
+    match header.file_bytes() {
+        None => Err(IndexError::TooLarge { uri: uri() }),
+        Some(expected) if expected != size => {
+            Err(IndexError::ArrayLength { uri: uri(), expected, found: size })
+        }
+        Some(_) => Ok(()),
+    }
+}
+
+/// The row type that all array files share, and the rows of each file.
 fn rows_of_arrays(
-    held: &[Held],
-    heads: &BTreeMap<u64, (Held, Option<NpyHeader>)>,
-    show: impl Fn(Held) -> String,
-) -> Result<(Layout, Vec<Cut>), IndexError> {
-    let mut first: Option<(Held, &NpyHeader)> = None;
-    let mut cuts = Vec::with_capacity(held.len());
-    for &one in held {
-        let header = heads.get(&one.place()).and_then(|(_, header)| header.as_ref());
+    objects: &[ListedRef],
+    heads: &Heads,
+    show: impl Fn(ListedRef) -> String,
+) -> Result<(Layout, Vec<RowLayout>), IndexError> {
+    let mut first: Option<(ListedRef, &NpyHeader)> = None;
+    let mut row_layouts = Vec::with_capacity(objects.len());
+    for &one in objects {
+        let header = heads.get(&one.position()).and_then(|(_, header)| header.as_ref());
         let header = header.ok_or_else(|| IndexError::HeadMissing { uri: show(one) })?;
-        let &mut (first_held, kind) = first.get_or_insert((one, header));
+        let &mut (first_object, kind) = first.get_or_insert((one, header));
         if (&header.dtype, header.row_shape()) != (&kind.dtype, kind.row_shape()) {
             let describe = |header: &NpyHeader| format!("{} {:?}", header.dtype, header.row_shape());
             return Err(IndexError::RowsDiffer {
                 uri: show(one),
                 found: describe(header),
-                first_uri: show(first_held),
+                first_uri: show(first_object),
                 expected: describe(kind),
             });
         }
-        let expected = header.file_bytes().ok_or_else(|| IndexError::TooLarge { uri: show(one) })?;
-        if expected != one.size {
-            return Err(IndexError::ArrayLength { uri: show(one), expected, found: one.size });
-        }
-        cuts.push(Cut { start: header.data_start, rows: header.rows() });
+        check_length(header, one.size, || show(one))?;
+        row_layouts.push(RowLayout { start: header.data_start, rows: header.rows() });
     }
     let (_, kind) = first.expect("an empty listing was refused before");
     let layout = Layout::Npy {
@@ -259,22 +270,22 @@ fn rows_of_arrays(
         shape: kind.row_shape().to_vec(),
         row_bytes: kind.row_bytes,
     };
-    Ok((layout, cuts))
+    Ok((layout, row_layouts))
 }
 
-/// The cut of each file into windows; `tail` counts the elements outside of all windows.
+/// The windows of each file; `tail` counts the elements outside of all windows.
 fn windows_of_arrays(
     windows: &Windows,
     base: &str,
-    held: &[Held],
-    heads: &BTreeMap<u64, (Held, Option<NpyHeader>)>,
-    show: impl Fn(Held) -> String,
+    objects: &[ListedRef],
+    heads: &Heads,
+    show: impl Fn(ListedRef) -> String,
     tail: &mut WindowRemainder,
-) -> Result<Vec<Cut>, IndexError> {
-    let (mut cuts, mut longest) = (Vec::with_capacity(held.len()), 0);
-    for &one in held {
+) -> Result<Vec<RowLayout>, IndexError> {
+    let (mut row_layouts, mut longest) = (Vec::with_capacity(objects.len()), 0);
+    for &one in objects {
         let mut start = 0;
-        if let Some((_, header)) = heads.get(&one.place()) {
+        if let Some((_, header)) = heads.get(&one.position()) {
             let header = header.as_ref().ok_or_else(|| IndexError::HeadMissing { uri: show(one) })?;
             if header.dtype != windows.dtype || !header.row_shape().is_empty() {
                 return Err(IndexError::NotFlat {
@@ -283,23 +294,20 @@ fn windows_of_arrays(
                     expected: windows.dtype.clone(),
                 });
             }
-            let expected = header.file_bytes().ok_or_else(|| IndexError::TooLarge { uri: show(one) })?;
-            if expected != one.size {
-                return Err(IndexError::ArrayLength { uri: show(one), expected, found: one.size });
-            }
+            check_length(header, one.size, || show(one))?;
             start = header.data_start;
         }
-        let (cut, elements) = windows.cut(start, one.size, || show(one))?;
+        let (rows, elements) = windows.rows(start, one.size, || show(one))?;
         tail.elements = tail.elements.saturating_add(elements);
         tail.files += u64::from(elements > 0);
         longest = longest.max((one.size - start) / windows.item_bytes);
-        cuts.push(cut);
+        row_layouts.push(rows);
     }
-    if cuts.iter().all(|cut| cut.rows == 0) {
-        let (uri, files, length) = (base.to_owned(), held.len() as u64, windows.length);
+    if row_layouts.iter().all(|one| one.rows == 0) {
+        let (uri, files, length) = (base.to_owned(), objects.len() as u64, windows.length);
         return Err(IndexError::NoWindows { uri, files, length, longest });
     }
-    Ok(cuts)
+    Ok(row_layouts)
 }
 
 /// A data set, sorted and validated, not yet written.
@@ -309,11 +317,11 @@ pub struct IndexPlan {
     pub(crate) created: u64,
     pub(crate) layout: Layout,
     pub(crate) classes: Vec<Class>,
-    pub(crate) store: Store,
+    pub(crate) store: ListingStore,
     /// In the order of their samples.
-    pub(crate) held: Vec<Held>,
+    pub(crate) objects: Vec<ListedRef>,
     summary: Summary,
-    cuts: Option<Vec<Cut>>,
+    row_layouts: Option<Vec<RowLayout>>,
     picks: Vec<u64>,
 }
 
@@ -363,20 +371,21 @@ impl IndexPlan {
     /// All objects in the order of their samples.
     pub(crate) fn objects(&self) -> impl Iterator<Item = Object<'_>> {
         let mut labels = self.labels();
-        self.held.iter().zip(self.cuts()).map(move |(&held, cut)| Object {
-            key: self.store.key(held),
-            size: held.size,
-            tag: self.store.tag(held),
+        self.objects.iter().zip(self.row_layouts()).map(move |(&object, rows)| Object {
+            key: self.store.key(object),
+            size: object.size,
+            tag: self.store.tag(object),
             label: labels.next(),
-            start: cut.start,
-            rows: cut.rows,
+            start: rows.start,
+            rows: rows.rows,
         })
     }
 
-    /// The cut of each object, in their order.
-    pub(crate) fn cuts(&self) -> impl Iterator<Item = Cut> {
-        const WHOLE: Cut = Cut { start: 0, rows: 1 };
-        (0..self.held.len()).map(|number| self.cuts.as_ref().map_or(WHOLE, |cuts| cuts[number]))
+    /// The rows of each object, in their order.
+    pub(crate) fn row_layouts(&self) -> impl Iterator<Item = RowLayout> {
+        const WHOLE: RowLayout = RowLayout { start: 0, rows: 1 };
+        (0..self.objects.len())
+            .map(|number| self.row_layouts.as_ref().map_or(WHOLE, |row_layouts| row_layouts[number]))
     }
 
     /// Objects of the samples of a table that share some; otherwise empty.
@@ -390,13 +399,13 @@ impl IndexPlan {
         (0_u64..).zip(&self.classes).flat_map(move |(label, class)| std::iter::repeat_n(label, count(class)))
     }
 
-    fn summarise(&mut self) -> Result<(), IndexError> {
+    fn summarize(&mut self) -> Result<(), IndexError> {
         let mut summary = self.summary;
         for object in self.objects() {
             let sample_bytes = self.layout.row_bytes().unwrap_or(object.size);
             summary
                 .count(&object, sample_bytes)
-                .ok_or_else(|| IndexError::TooLarge { uri: uri::show(&self.base, object.key) })?;
+                .ok_or_else(|| IndexError::TooLarge { uri: uri::display(&self.base, object.key) })?;
         }
         self.summary = summary;
         Ok(())

@@ -1,22 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Conformance suite of layouts: the guarantees of every index.
 //!
-//! It is public behind the feature `conformance`. The tests of a layout check its samples; this suite checks the
-//! index. It panics with the guarantee that is violated.
+//! The tests of a layout check its samples; this suite checks the index. It panics with the guarantee that is
+//! violated.
 
 use std::sync::Arc;
 
 use foresee_units::SampleId;
 
-use crate::{Diff, Index, IndexBuilder, IndexError, IndexPlan, LayoutOptions, Listed, Summary};
+use crate::{
+    Diff, FolderOptions, Index, IndexBuilder, IndexError, IndexPlan, LayoutOptions, Listed, Summary, Windows,
+};
 
 /// A data set in memory: its listing, and the bytes of its file headers.
 #[derive(Clone, Debug)]
-pub struct MemoryDataSet {
+pub(crate) struct MemoryDataSet {
     /// The layout.
-    pub options: LayoutOptions,
+    pub(crate) options: LayoutOptions,
     /// Objects with key, tag and bytes.
-    pub objects: Vec<(Vec<u8>, Vec<u8>, Vec<u8>)>,
+    pub(crate) objects: Vec<(Vec<u8>, Vec<u8>, Vec<u8>)>,
 }
 
 /// The base URI of the suite; its password and query must not be stored.
@@ -24,34 +26,28 @@ const BASE: &str = "s3://key:hunter2@bucket/train?X-Amz-Signature=hunter2";
 
 impl MemoryDataSet {
     /// Create a data set of objects with the given bytes and one tag.
-    pub fn new(options: LayoutOptions, objects: &[(&str, &[u8])]) -> Self {
+    pub(crate) fn new(options: LayoutOptions, objects: &[(&str, &[u8])]) -> Self {
         let object = |&(key, bytes): &(&str, &[u8])| (key.into(), b"\"tag\"".to_vec(), bytes.to_vec());
         Self { options, objects: objects.iter().map(object).collect() }
     }
 
     /// Its listing, sorted and validated.
-    ///
-    /// # Panics
-    /// If the builder requests an object that was not listed, or more bytes than it has.
-    pub fn plan(&self) -> Result<IndexPlan, IndexError> {
+    pub(crate) fn plan(&self) -> Result<IndexPlan, IndexError> {
         let mut builder = IndexBuilder::new(BASE, self.options.clone(), 1_790_000_000)?;
         for (key, tag, bytes) in &self.objects {
             builder.handle_listed(Listed { key: key.clone(), size: bytes.len() as u64, tag: tag.clone() })?;
         }
-        while let Some(wanted) = builder.poll_head() {
-            let bytes = self.bytes_of(&wanted.key);
-            let end = usize::try_from(wanted.bytes).expect("a head fits in memory");
-            builder.handle_head(wanted.ticket, &bytes[..end])?;
+        while let Some(request) = builder.poll_head() {
+            let bytes = self.bytes_of(&request.key);
+            let end = usize::try_from(request.bytes).expect("a head fits in memory");
+            builder.handle_head(request.ticket, &bytes[..end])?;
         }
         builder.finish()
     }
 
     /// Its index.
-    ///
-    /// # Panics
-    /// As [`Self::plan`].
-    pub fn index(&self) -> Result<Index, IndexError> {
-        Index::open(Arc::new(written(&self.plan()?)))
+    pub(crate) fn index(&self) -> Result<Index, IndexError> {
+        Index::open(Arc::new(write(&self.plan()?)))
     }
 
     fn bytes_of(&self, key: &[u8]) -> &[u8] {
@@ -61,10 +57,7 @@ impl MemoryDataSet {
 }
 
 /// Run the whole suite; `data_set` must have at least two samples.
-///
-/// # Panics
-/// If a guarantee is violated.
-pub fn check(data_set: &MemoryDataSet) {
+pub(crate) fn check(data_set: &MemoryDataSet) {
     let index = data_set.index().expect("the data set is sound");
     let summary = data_set.plan().expect("the data set is sound").summary();
     index.verify().expect("what was just written holds");
@@ -157,18 +150,18 @@ fn every_flipped_bit_is_found(index: &Index) {
         let mut file = index.file().to_vec();
         file[at] ^= 1 << (at % 8);
         let found = Index::open(Arc::new(file)).and_then(|damaged| damaged.verify());
-        assert!(found.is_err(), "byte {at} was changed and nobody noticed");
+        assert!(found.is_err(), "byte {at} was changed without an error");
     }
 }
 
 fn every_cut_is_found(index: &Index) {
     for end in 0..index.file().len() {
         let cut = Index::open(Arc::new(index.file()[..end].to_vec()));
-        assert!(cut.is_err(), "cut to {end} bytes and nobody noticed");
+        assert!(cut.is_err(), "cut to {end} bytes without an error");
     }
 }
 
-fn written(plan: &IndexPlan) -> Vec<u8> {
+fn write(plan: &IndexPlan) -> Vec<u8> {
     let mut file = Vec::new();
     plan.write(&mut file).expect("memory takes every byte");
     file
@@ -178,74 +171,68 @@ fn contains(file: &[u8], text: &[u8]) -> bool {
     file.windows(text.len()).any(|window| window == text)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::{FolderOptions, Windows};
+#[test]
+fn folder_passes_the_conformance_suite() {
+    let options = LayoutOptions::Folder(FolderOptions::default());
+    check(&MemoryDataSet::new(
+        options,
+        &[
+            ("b/2.png", b"22"),
+            ("b/1.png", b""),
+            ("a/x/9.jpg", b"999"),
+            ("a/notes", b"?"),
+            ("c.d/é.PNG", b"1"),
+        ],
+    ));
+}
 
-    #[test]
-    fn folder_passes_the_conformance_suite() {
-        let options = LayoutOptions::Folder(FolderOptions::default());
+#[test]
+fn flat_passes_the_conformance_suite() {
+    let options = LayoutOptions::Flat { extensions: vec![".wav".to_owned()] };
+    check(&MemoryDataSet::new(options, &[("2.wav", b"22"), ("a/1.WAV", b"1"), ("readme", b"?")]));
+    let every = LayoutOptions::Flat { extensions: Vec::new() };
+    check(&MemoryDataSet::new(every, &[("a", b"same"), ("b", b"size")]));
+}
+
+#[test]
+fn bin_passes_the_conformance_suite() {
+    let options = LayoutOptions::Bin { row_bytes: 3, extensions: vec![".bin".to_owned()] };
+    check(&MemoryDataSet::new(
+        options,
+        &[("b.bin", b"aaabbb"), ("0.bin", b""), ("a.bin", b"ccc"), ("x", b"?")],
+    ));
+}
+
+#[test]
+fn table_passes_the_conformance_suite() {
+    let options = LayoutOptions::Table { parts: 2 };
+    check(&MemoryDataSet::new(options, &[("b/2", b"22"), ("a", b""), ("b/1", b"1"), ("c", b"333")]));
+}
+
+#[test]
+fn windows_pass_the_conformance_suite() {
+    for drop_tail in [true, false] {
+        let windows = Windows { dtype: "<u2".to_owned(), item_bytes: 2, length: 3, stride: 2, drop_tail };
         check(&MemoryDataSet::new(
-            options,
-            &[
-                ("b/2.png", b"22"),
-                ("b/1.png", b""),
-                ("a/x/9.jpg", b"999"),
-                ("a/notes", b"?"),
-                ("c.d/é.PNG", b"1"),
-            ],
+            LayoutOptions::Windows(windows),
+            &[("b.bin", b"aabbccddeeff"), ("0.bin", b""), ("a.bin", b"aabbccdd")],
         ));
     }
+}
 
-    #[test]
-    fn flat_passes_the_conformance_suite() {
-        let options = LayoutOptions::Flat { extensions: vec![".wav".to_owned()] };
-        check(&MemoryDataSet::new(options, &[("2.wav", b"22"), ("a/1.WAV", b"1"), ("readme", b"?")]));
-        let every = LayoutOptions::Flat { extensions: Vec::new() };
-        check(&MemoryDataSet::new(every, &[("a", b"same"), ("b", b"size")]));
-    }
-
-    #[test]
-    fn bin_passes_the_conformance_suite() {
-        let options = LayoutOptions::Bin { row_bytes: 3, extensions: vec![".bin".to_owned()] };
-        check(&MemoryDataSet::new(
-            options,
-            &[("b.bin", b"aaabbb"), ("0.bin", b""), ("a.bin", b"ccc"), ("x", b"?")],
-        ));
-    }
-
-    #[test]
-    fn table_passes_the_conformance_suite() {
-        let options = LayoutOptions::Table { parts: 2 };
-        check(&MemoryDataSet::new(options, &[("b/2", b"22"), ("a", b""), ("b/1", b"1"), ("c", b"333")]));
-    }
-
-    #[test]
-    fn windows_pass_the_conformance_suite() {
-        for drop_tail in [true, false] {
-            let windows = Windows { dtype: "<u2".to_owned(), item_bytes: 2, length: 3, stride: 2, drop_tail };
-            check(&MemoryDataSet::new(
-                LayoutOptions::Windows(windows),
-                &[("b.bin", b"aabbccddeeff"), ("0.bin", b""), ("a.bin", b"aabbccdd")],
-            ));
-        }
-    }
-
-    #[test]
-    fn npy_passes_the_conformance_suite() {
-        let array = |rows: u64| {
-            let header = format!("{{'descr': '<i2', 'fortran_order': False, 'shape': ({rows}, 2), }}\n");
-            let mut file = b"\x93NUMPY\x01\x00".to_vec();
-            file.extend_from_slice(&u16::try_from(header.len()).unwrap().to_le_bytes());
-            file.extend_from_slice(header.as_bytes());
-            (0..rows * 4).for_each(|byte| file.push(byte.to_le_bytes()[0]));
-            file
-        };
-        let (one, none, three) = (array(1), array(0), array(3));
-        check(&MemoryDataSet::new(
-            LayoutOptions::Npy,
-            &[("b.npy", &one), ("a.npy", &three), ("c.npy", &none), ("x", b"?")],
-        ));
-    }
+#[test]
+fn npy_passes_the_conformance_suite() {
+    let array = |rows: u64| {
+        let header = format!("{{'descr': '<i2', 'fortran_order': False, 'shape': ({rows}, 2), }}\n");
+        let mut file = b"\x93NUMPY\x01\x00".to_vec();
+        file.extend_from_slice(&u16::try_from(header.len()).unwrap().to_le_bytes());
+        file.extend_from_slice(header.as_bytes());
+        (0..rows * 4).for_each(|byte| file.push(byte.to_le_bytes()[0]));
+        file
+    };
+    let (one, none, three) = (array(1), array(0), array(3));
+    check(&MemoryDataSet::new(
+        LayoutOptions::Npy,
+        &[("b.npy", &one), ("a.npy", &three), ("c.npy", &none), ("x", b"?")],
+    ));
 }

@@ -92,7 +92,7 @@ pub(crate) struct Rows {
 
 /// The positions of the columns in the file.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Places {
+pub(crate) struct ColumnPositions {
     pub(crate) key: StringsAt,
     pub(crate) size: NumbersAt,
     pub(crate) tag: StringsAt,
@@ -126,7 +126,7 @@ impl Contents {
     }
 
     /// Read frame and contents of a file and locate its columns; reads no entries except the last ones.
-    pub(crate) fn read(file: &[u8]) -> Result<(Self, Places), IndexError> {
+    pub(crate) fn read(file: &[u8]) -> Result<(Self, ColumnPositions), IndexError> {
         let cut = || IndexError::Truncated { bytes: file.len() as u64 };
         if file.is_empty() || !MAGIC.starts_with(&file[..file.len().min(MAGIC.len())]) {
             return Err(IndexError::NotAnIndex);
@@ -146,49 +146,38 @@ impl Contents {
             |at: usize| place[at..at + 8].iter().rev().fold(0, |all, &byte| all << 8 | u64::from(byte));
         let (at, bytes) = (number(0), number(8));
         if at < HEAD_BYTES as u64 || at.checked_add(bytes) != Some(front.len() as u64) {
-            return Err(damaged("its contents do not lie before its end"));
+            return Err(damaged("its contents do not end at its trailer"));
         }
         let text = &front[front.len() - usize::try_from(bytes).map_err(|_| cut())?..];
         if checksum(head, text, place) != *sum {
-            return Err(damaged("the checksum of its contents does not hold"));
+            return Err(damaged("the checksum of its contents does not match"));
         }
         let contents: Self =
             serde_json::from_slice(text).map_err(|_| damaged("its contents are not those of its version"))?;
         if found < contents.layout.version() {
             return Err(damaged("its layout is not one of its version"));
         }
-        let places = contents.places(file, at).ok_or_else(|| damaged("its columns do not add up"))?;
-        Ok((contents, places))
+        let columns = contents.columns(file, at).ok_or_else(|| damaged("its columns do not add up"))?;
+        Ok((contents, columns))
     }
 
     /// The columns between the frame's head and byte `end`; `None` if they do not fill that range exactly, or if
     /// the last entries contradict the totals.
-    fn places(&self, file: &[u8], end: u64) -> Option<Places> {
+    fn columns(&self, file: &[u8], end: u64) -> Option<ColumnPositions> {
         let mut cursor = Cursor { at: HEAD_BYTES as u64 };
         let count = self.objects.count;
-        let places = Places {
+        let (classes, rows, picks) = (self.classes.as_ref(), self.rows.as_ref(), self.picks.as_ref());
+        let columns = ColumnPositions {
             key: cursor.strings(self.objects.key, count)?,
             size: cursor.numbers(self.objects.size, count)?,
             tag: cursor.strings(self.objects.tag, count)?,
-            label: self
-                .classes
-                .as_ref()
-                .map_or(Some(None), |it| cursor.numbers(it.label, count).map(Some))?,
-            class: self
-                .classes
-                .as_ref()
-                .map_or(Some(None), |it| cursor.strings(it.name, it.count).map(Some))?,
-            row_start: self
-                .rows
-                .as_ref()
-                .map_or(Some(None), |it| cursor.numbers(it.start, count).map(Some))?,
-            row_end: self.rows.as_ref().map_or(Some(None), |it| cursor.numbers(it.end, count).map(Some))?,
-            pick: self
-                .picks
-                .as_ref()
-                .map_or(Some(None), |it| cursor.numbers(it.object, it.count).map(Some))?,
+            label: classes.map_or(Some(None), |it| cursor.numbers(it.label, count).map(Some))?,
+            class: classes.map_or(Some(None), |it| cursor.strings(it.name, it.count).map(Some))?,
+            row_start: rows.map_or(Some(None), |it| cursor.numbers(it.start, count).map(Some))?,
+            row_end: rows.map_or(Some(None), |it| cursor.numbers(it.end, count).map(Some))?,
+            pick: picks.map_or(Some(None), |it| cursor.numbers(it.object, it.count).map(Some))?,
         };
-        let samples = match (places.row_end, &self.layout) {
+        let samples = match (columns.row_end, &self.layout) {
             (Some(row_end), _) => row_end.get(file, count.checked_sub(1)?)?,
             (None, Layout::Table { parts }) => {
                 let items = self.picks.as_ref().map_or(count, |picks| picks.count);
@@ -201,10 +190,10 @@ impl Contents {
             && samples > 0
             && self.rows.is_some() == self.layout.row_bytes().is_some()
             && (self.picks.is_none() || matches!(self.layout, Layout::Table { .. }))
-            && places.key.is_complete(file)
-            && places.tag.is_complete(file)
-            && places.class.is_none_or(|class| class.is_complete(file));
-        adds_up.then_some(places)
+            && columns.key.is_complete(file)
+            && columns.tag.is_complete(file)
+            && columns.class.is_none_or(|class| class.is_complete(file));
+        adds_up.then_some(columns)
     }
 }
 

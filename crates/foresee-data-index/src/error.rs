@@ -35,7 +35,7 @@ pub enum IndexError {
     /// The file contradicts itself.
     #[error("damaged index: {what}; copy it again or write it again")]
     Damaged {
-        /// The statement that does not hold.
+        /// The contradiction.
         what: &'static str,
     },
     /// One entry contradicts the file; others may be valid.
@@ -43,14 +43,14 @@ pub enum IndexError {
     DamagedEntry {
         /// The object's number.
         object: u64,
-        /// The statement that does not hold.
+        /// The contradiction.
         what: &'static str,
     },
 
     /// The data set has no samples.
     #[error(
         "no sample in {uri}: {}; check the URI, layout= (--layout) and extensions= (--extensions)",
-        none_fits(*.ignored, .layout)
+        describe_rejected(*.ignored, .layout)
     )]
     Empty {
         /// The data set.
@@ -62,7 +62,7 @@ pub enum IndexError {
     },
     /// A folder layout without folders.
     #[error(
-        "no class folder in {uri}: a folder data set keeps its samples in URI/CLASS/...; \
+        "no class folder in {uri}: a folder data set has its samples in URI/CLASS/...; \
          for samples without classes make an index with `foresee index {uri} --layout flat -o FILE`"
     )]
     NoClasses {
@@ -94,7 +94,7 @@ pub enum IndexError {
     },
     /// `..`, a leading `/` or a full URL: the object would be outside of the data set.
     #[error(
-        "{uri} lies outside its data set: its key begins with / or has .. as a part; rename the object, or leave it out \
+        "{uri} is outside of its data set: its key begins with / or has .. as a part; rename the object, or leave it out \
          with exclude= (--exclude)"
     )]
     KeyEscapes {
@@ -108,7 +108,7 @@ pub enum IndexError {
         uri: String,
     },
     /// A key that is longer than any store allows.
-    #[error("key of {bytes} bytes, at most {max} are kept: {uri}")]
+    #[error("key of {bytes} bytes, the limit is {max}: {uri}")]
     KeyTooLong {
         /// The object, shortened.
         uri: String,
@@ -118,7 +118,7 @@ pub enum IndexError {
         max: u64,
     },
     /// An origin's tag that is longer than any store uses.
-    #[error("tag of {bytes} bytes, at most {max} are kept: {uri}")]
+    #[error("tag of {bytes} bytes, the limit is {max}: {uri}")]
     TagTooLong {
         /// The object.
         uri: String,
@@ -129,7 +129,7 @@ pub enum IndexError {
     },
     /// An HTTP key with a query, which may be a signature.
     #[error(
-        "{uri} carries a query, and an index keeps no presigned parts; \
+        "{uri} carries a query, and an index stores no presigned parts; \
          list plain paths and pass credentials as storage options"
     )]
     KeyPresigned {
@@ -137,7 +137,9 @@ pub enum IndexError {
         uri: String,
     },
     /// An invalid pattern of excluded files.
-    #[error("exclude={pattern:?} is no pattern: {cause}; write a name or a path, with *, ? or [a-z] in it")]
+    #[error(
+        "exclude={pattern:?} is not a valid pattern: {cause}; write a name or a path, with *, ? or [a-z] in it"
+    )]
     Pattern {
         /// The pattern.
         pattern: String,
@@ -145,7 +147,7 @@ pub enum IndexError {
         cause: &'static str,
     },
     /// Extensions are compared with lower-case names, so this one would match nothing.
-    #[error("extension {extension:?} would match nothing: write it in lower case and not empty")]
+    #[error("extension {extension:?} matches no file; write it in lower case and not empty")]
     Extension {
         /// The extension.
         extension: String,
@@ -296,7 +298,7 @@ pub enum IndexError {
     #[error("a row of 0 bytes holds no sample; give the row's size in bytes, 1 or more")]
     NoRowBytes,
     /// The builder was finished before it received this file's header.
-    #[error("the head of {uri} was asked for and never given; answer every poll_head before finish")]
+    #[error("the header of {uri} was requested and not received; answer every poll_head before finish")]
     HeadMissing {
         /// The object.
         uri: String,
@@ -321,8 +323,8 @@ pub enum IndexError {
     Write(#[from] std::io::Error),
 }
 
-/// A description of what the listing has instead of samples.
-fn none_fits(ignored: u64, layout: &str) -> String {
+/// The part of a message about listed objects without samples.
+fn describe_rejected(ignored: u64, layout: &str) -> String {
     match ignored {
         0 => "nothing is listed there".to_owned(),
         1 => format!("1 object is listed and does not fit the layout {layout}"),

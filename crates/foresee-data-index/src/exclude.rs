@@ -9,9 +9,9 @@ use crate::layout::text::code_points;
 
 /// Shell patterns of names and paths.
 ///
-/// `*` stands for any letters, `?` for one, `[a-c]` and `[!a-c]` for one of a set; none of them matches `/`. A
+/// `*` matches any letters, `?` one letter, `[a-c]` and `[!a-c]` one letter of a set; none of them matches `/`. A
 /// pattern without `/` is compared with every name on the path to an object. One with `/` is compared with the
-/// path below the data set's URI, and `**` in it stands for any number of folders. A pattern that ends in `/`
+/// path below the data set's URI, and `**` in it matches any number of folders. A pattern that ends in `/`
 /// matches folders only. An excluded folder excludes everything below it. Patterns are case-sensitive.
 ///
 /// ```
@@ -29,13 +29,13 @@ pub struct Exclude {
 #[derive(Clone, Debug)]
 struct Pattern {
     /// Whether it is compared with the whole path instead of each name.
-    anchored: bool,
-    folders_only: bool,
-    parts: Vec<Part>,
+    is_anchored: bool,
+    matches_folders_only: bool,
+    parts: Vec<PathPart>,
 }
 
 #[derive(Clone, Debug)]
-enum Part {
+enum PathPart {
     /// `**`
     Folders,
     Name(Vec<Token>),
@@ -46,11 +46,11 @@ enum Token {
     Letter(u32),
     AnyLetter,
     AnyLetters,
-    Set { ranges: Vec<(u32, u32)>, negated: bool },
+    Set { ranges: Vec<(u32, u32)>, is_negated: bool },
 }
 
 impl Exclude {
-    /// Parse patterns; bytes that are not UTF-8 stand for themselves.
+    /// Parse patterns; bytes that are not UTF-8 match themselves.
     ///
     /// # Errors
     /// [`IndexError::Pattern`] for a pattern that is empty or has a `[` without `]`.
@@ -78,27 +78,27 @@ impl Pattern {
     fn read(pattern: &[u8]) -> Result<Self, IndexError> {
         let fault =
             |cause| IndexError::Pattern { pattern: String::from_utf8_lossy(pattern).into_owned(), cause };
-        let (path, folders_only) = match pattern.strip_suffix(b"/") {
+        let (path, matches_folders_only) = match pattern.strip_suffix(b"/") {
             Some(path) => (path, true),
             None => (pattern, false),
         };
-        let anchored = path.contains(&b'/');
+        let is_anchored = path.contains(&b'/');
         let path = path.strip_prefix(b"/").unwrap_or(path);
         if path.is_empty() {
             return Err(fault("it is empty"));
         }
         let part = |part: &[u8]| match part {
-            b"**" => Some(Part::Folders),
-            name => tokens(&code_points(name).collect::<Vec<_>>()).map(Part::Name),
+            b"**" => Some(PathPart::Folders),
+            name => tokens(&code_points(name).collect::<Vec<_>>()).map(PathPart::Name),
         };
         let parts = path.split(|&byte| byte == b'/').map(part).collect::<Option<_>>();
-        Ok(Self { anchored, folders_only, parts: parts.ok_or_else(|| fault("[ has no ]"))? })
+        Ok(Self { is_anchored, matches_folders_only, parts: parts.ok_or_else(|| fault("[ has no ]"))? })
     }
 
     fn matches(&self, names: &[Vec<u32>], is_folder: bool) -> bool {
         // All but the last name are folders.
-        let last = names.len() - usize::from(self.folders_only && !is_folder);
-        let first = |end: usize| if self.anchored { 0 } else { end - 1 };
+        let last = names.len() - usize::from(self.matches_folders_only && !is_folder);
+        let first = |end: usize| if self.is_anchored { 0 } else { end - 1 };
         (1..=last).any(|end| path_matches(&self.parts, &names[first(end)..end]))
     }
 }
@@ -113,12 +113,12 @@ fn tokens(mut rest: &[u32]) -> Option<Vec<Token>> {
             Some('*') => Token::AnyLetters,
             Some('?') => Token::AnyLetter,
             Some('[') => {
-                let negated = tail.first().is_some_and(|&sign| sign == letter('!') || sign == letter('^'));
-                let inside = &tail[usize::from(negated)..];
+                let is_negated = tail.first().is_some_and(|&sign| sign == letter('!') || sign == letter('^'));
+                let inside = &tail[usize::from(is_negated)..];
                 // A leading ] is a member of the set.
                 let end = 1 + inside.get(1..)?.iter().position(|&sign| sign == letter(']'))?;
                 rest = &inside[end + 1..];
-                Token::Set { ranges: ranges(&inside[..end]), negated }
+                Token::Set { ranges: ranges(&inside[..end]), is_negated }
             }
             _ => Token::Letter(*first),
         });
@@ -141,11 +141,13 @@ fn ranges(mut set: &[u32]) -> Vec<(u32, u32)> {
     ranges
 }
 
-fn path_matches(parts: &[Part], names: &[Vec<u32>]) -> bool {
+fn path_matches(parts: &[PathPart], names: &[Vec<u32>]) -> bool {
     match parts.split_first() {
         None => names.is_empty(),
-        Some((Part::Folders, rest)) => (0..=names.len()).any(|skipped| path_matches(rest, &names[skipped..])),
-        Some((Part::Name(tokens), rest)) => names
+        Some((PathPart::Folders, rest)) => {
+            (0..=names.len()).any(|skipped| path_matches(rest, &names[skipped..]))
+        }
+        Some((PathPart::Name(tokens), rest)) => names
             .split_first()
             .is_some_and(|(name, below)| name_matches(tokens, name) && path_matches(rest, below)),
     }
@@ -161,7 +163,7 @@ fn name_matches(tokens: &[Token], name: &[u32]) -> bool {
                 retry = Some((token + 1, at));
                 token += 1;
             }
-            Some(one) if one.takes(name[at]) => {
+            Some(one) if one.matches(name[at]) => {
                 token += 1;
                 at += 1;
             }
@@ -176,13 +178,13 @@ fn name_matches(tokens: &[Token], name: &[u32]) -> bool {
 }
 
 impl Token {
-    fn takes(&self, letter: u32) -> bool {
+    fn matches(&self, letter: u32) -> bool {
         match self {
             Self::Letter(own) => *own == letter,
             Self::AnyLetter => true,
             Self::AnyLetters => false,
-            Self::Set { ranges, negated } => {
-                ranges.iter().any(|&(first, last)| (first..=last).contains(&letter)) != *negated
+            Self::Set { ranges, is_negated } => {
+                ranges.iter().any(|&(first, last)| (first..=last).contains(&letter)) != *is_negated
             }
         }
     }

@@ -8,7 +8,7 @@
 
 use crate::layout::Layout;
 
-/// One object and its cut: the input of a fingerprint, and the content of an index.
+/// One object and its rows: the input of a fingerprint, and the content of an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Object<'a> {
     pub(crate) key: &'a [u8],
@@ -32,7 +32,7 @@ pub(crate) struct Fingerprint {
 const PENDING_BYTES: usize = 64 * 1024;
 
 impl Fingerprint {
-    /// Begin with the common properties: the cut of samples, and the names of labels.
+    /// Begin with the common properties: the size of rows, and the names of labels.
     pub(crate) fn new<'a>(layout: &Layout, classes: impl Iterator<Item = &'a [u8]>) -> Self {
         let mut this = Self::empty("foresee index fingerprint 1");
         match layout {

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use foresee_units::{Bytes, SampleId};
 
-use crate::contents::{Contents, Places};
+use crate::contents::{ColumnPositions, Contents};
 use crate::error::IndexError;
 use crate::fingerprint::{self, Object};
 use crate::layout::Layout;
@@ -35,7 +35,7 @@ struct Inner {
     /// Whether the bytes are pages of a file, which the kernel can reclaim.
     is_mapped: bool,
     contents: Contents,
-    places: Places,
+    columns: ColumnPositions,
     fingerprint: [u8; 16],
 }
 
@@ -86,13 +86,13 @@ impl Index {
     }
 
     fn open_bytes(bytes: IndexBytes, is_mapped: bool) -> Result<Self, IndexError> {
-        let (contents, places) = Contents::read((*bytes).as_ref())?;
+        let (contents, columns) = Contents::read((*bytes).as_ref())?;
         if uri::base_uri(&contents.base_uri) != contents.base_uri {
             return Err(IndexError::Damaged { what: "its base URI is not one that an index holds" });
         }
         let fingerprint = fingerprint::from_hex(&contents.fingerprint)
-            .ok_or(IndexError::Damaged { what: "its fingerprint is none" })?;
-        let inner = Arc::new(Inner { bytes, is_mapped, contents, places, fingerprint });
+            .ok_or(IndexError::Damaged { what: "its fingerprint is invalid" })?;
+        let inner = Arc::new(Inner { bytes, is_mapped, contents, columns, fingerprint });
         Ok(Self { inner, selection: None })
     }
 
@@ -118,7 +118,7 @@ impl Index {
 
     /// Whether samples may share entries.
     pub fn shares_entries(&self) -> bool {
-        self.places().pick.is_some() || self.selection.is_some()
+        self.columns().pick.is_some() || self.selection.is_some()
     }
 
     /// Entry `part` of a sample. A damaged entry reads as entry 0; [`Self::verify`] finds it.
@@ -129,7 +129,7 @@ impl Index {
     /// As [`Self::entry_of`], by the sample's number in the file.
     pub(crate) fn entry_in_file(&self, sample: SampleId, part: u64) -> SampleId {
         let number = sample.0 * self.parts() + part;
-        SampleId(self.places().pick.map_or(number, |_| self.pick(number).unwrap_or(0)))
+        SampleId(self.columns().pick.map_or(number, |_| self.pick(number).unwrap_or(0)))
     }
 
     /// The value for a sample's class: its label or, in a table, its row, by which the caller finds its target.
@@ -157,7 +157,7 @@ impl Index {
     }
 
     pub(crate) fn pick(&self, number: u64) -> Result<u64, IndexError> {
-        let pick = self.places().pick.and_then(|pick| pick.get(self.file(), number));
+        let pick = self.columns().pick.and_then(|pick| pick.get(self.file(), number));
         pick.filter(|&pick| pick < self.objects())
             .ok_or(IndexError::Damaged { what: "a sample of its table names no object" })
     }
@@ -168,7 +168,7 @@ impl Index {
     /// If `sample` is not below [`Self::len`], as for every getter with a sample: a defect of the caller.
     pub fn size(&self, sample: SampleId) -> Bytes {
         self.assert_within(sample);
-        let size = self.layout().row_bytes().or_else(|| self.places().size.get(self.file(), sample.0));
+        let size = self.layout().row_bytes().or_else(|| self.columns().size.get(self.file(), sample.0));
         size.map_or(Bytes::ZERO, Bytes::new).min(self.max_size())
     }
 
@@ -180,12 +180,12 @@ impl Index {
     /// The URI of a sample's object for messages; not every key is text, so it is unsuitable for opening the
     /// object.
     pub fn uri(&self, sample: SampleId) -> String {
-        uri::show(self.base_uri(), self.key(sample))
+        uri::display(self.base_uri(), self.key(sample))
     }
 
     /// As [`Self::uri`], for objects that have moved to `base`, of which only the redacted form is shown.
     pub fn uri_below(&self, base: &str, sample: SampleId) -> String {
-        uri::show(&uri::base_uri(base), self.key(sample))
+        uri::display(&uri::base_uri(base), self.key(sample))
     }
 
     /// The range of a sample in its object.
@@ -254,7 +254,7 @@ impl Index {
 
     /// The classes by label, any bytes; empty in a layout without labels.
     pub fn classes(&self) -> Vec<&[u8]> {
-        let (Some(names), Some(classes)) = (self.places().class, &self.contents().classes) else {
+        let (Some(names), Some(classes)) = (self.columns().class, &self.contents().classes) else {
             return Vec::new();
         };
         // A class is a folder, which has a name; without this check a damaged count would be trusted.
@@ -290,7 +290,7 @@ impl Index {
 
     /// The size of all samples, if it is equal.
     pub fn uniform_size(&self) -> Option<Bytes> {
-        self.layout().row_bytes().or_else(|| self.places().size.constant()).map(Bytes::new)
+        self.layout().row_bytes().or_else(|| self.columns().size.constant()).map(Bytes::new)
     }
 
     /// The size of the largest sample.
@@ -321,7 +321,7 @@ impl Index {
 
     /// A sample's object, and the index of its row there.
     fn locate(&self, sample: SampleId) -> Result<(u64, u64), IndexError> {
-        let Some(row_end) = self.places().row_end else { return Ok((sample.0, 0)) };
+        let Some(row_end) = self.columns().row_end else { return Ok((sample.0, 0)) };
         let damaged = |object| IndexError::DamagedEntry { object, what: "rows that are not in order" };
         let (mut low, mut high) = (0, self.objects());
         while low < high {
@@ -342,20 +342,20 @@ impl Index {
 
     /// Object `number`, after all checks that concern it alone.
     pub(crate) fn object_at(&self, number: u64) -> Result<Object<'_>, IndexError> {
-        let (file, places) = (self.file(), self.places());
+        let (file, columns) = (self.file(), self.columns());
         let damaged = |what| IndexError::DamagedEntry { object: number, what };
-        let key = places.key.get(file, number).ok_or_else(|| damaged("a key outside of the file"))?;
+        let key = columns.key.get(file, number).ok_or_else(|| damaged("a key outside of the file"))?;
         uri::check_key(self.base_uri(), key).map_err(|_| damaged("a key that no index holds"))?;
-        let size = places.size.get(file, number).ok_or_else(|| damaged("a size outside of the file"))?;
-        let tag = places.tag.get(file, number).ok_or_else(|| damaged("a tag outside of the file"))?;
-        let label = match (places.label, &self.contents().classes) {
+        let size = columns.size.get(file, number).ok_or_else(|| damaged("a size outside of the file"))?;
+        let tag = columns.tag.get(file, number).ok_or_else(|| damaged("a tag outside of the file"))?;
+        let label = match (columns.label, &self.contents().classes) {
             (Some(labels), Some(classes)) => {
                 let label = labels.get(file, number).filter(|&label| label < classes.count);
                 Some(label.ok_or_else(|| damaged("a label without a class"))?)
             }
             _ => None,
         };
-        let Some((start, end)) = places.row_start.zip(places.row_end) else {
+        let Some((start, end)) = columns.row_start.zip(columns.row_end) else {
             if size > self.contents().max_bytes {
                 return Err(damaged("a sample larger than the largest"));
             }
@@ -372,8 +372,8 @@ impl Index {
         &self.inner.contents
     }
 
-    fn places(&self) -> &Places {
-        &self.inner.places
+    fn columns(&self) -> &ColumnPositions {
+        &self.inner.columns
     }
 
     /// All bytes of the file: written to a file they are this index again, without its selection.

@@ -52,19 +52,19 @@ mod uri;
 mod verify;
 mod write;
 
-#[cfg(any(test, feature = "conformance"))]
-pub mod conformance;
+#[cfg(test)]
+mod conformance;
 
-pub use builder::{HeadWanted, IndexBuilder, IndexPlan, Summary, WindowRemainder};
+pub use builder::{HeadRequest, IndexBuilder, IndexPlan, Summary, WindowRemainder};
 pub use contents::FORMAT_VERSION;
-pub use diff::{Change, Diff};
+pub use diff::Diff;
 pub use dump::Dump;
 pub use error::IndexError;
 pub use exclude::Exclude;
 pub use index::{ByteRange, Entry, Index, IndexBytes};
 pub use layout::folder::{FolderOptions, IMAGE_EXTENSIONS};
 pub use layout::npy::{NpyError, NpyHead, NpyHeader};
-pub use layout::table::{TableColumn, TablePlaces};
+pub use layout::table::{TableColumn, TableObjects};
 pub use layout::windows::Windows;
 pub use layout::{Layout, LayoutOptions};
 pub use listing::Listed;

@@ -24,17 +24,17 @@ const BLOCK_BITS: u32 = 22;
 
 /// A listed object, 24 bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Held {
-    place: u64,
+pub(crate) struct ListedRef {
+    position: u64,
     key_bytes: u32,
     tag_bytes: u32,
     pub(crate) size: u64,
 }
 
-impl Held {
+impl ListedRef {
     /// A number that is unique in the listing.
-    pub(crate) fn place(self) -> u64 {
-        self.place
+    pub(crate) fn position(self) -> u64 {
+        self.position
     }
 
     pub(crate) fn key_bytes(self) -> u64 {
@@ -48,25 +48,25 @@ impl Held {
 
 /// The keys and tags of all listed objects.
 #[derive(Debug, Default)]
-pub(crate) struct Store {
+pub(crate) struct ListingStore {
     blocks: Vec<Vec<u8>>,
 }
 
-impl Store {
-    /// Store an object; key and tag must each be below [`crate::KEY_BYTES_MAX`].
-    pub(crate) fn keep(&mut self, listed: &Listed) -> Held {
+impl ListingStore {
+    /// Add an object; key and tag must each be below [`crate::KEY_BYTES_MAX`].
+    pub(crate) fn add(&mut self, listed: &Listed) -> ListedRef {
         let wanted = listed.key.len() + listed.tag.len();
         if self.blocks.last().is_none_or(|block| block.len() + wanted > BLOCK_BYTES) {
             self.blocks.push(Vec::with_capacity(BLOCK_BYTES.max(wanted)));
         }
         let number = self.blocks.len() - 1;
         let block = &mut self.blocks[number];
-        let place = (number as u64) << BLOCK_BITS | block.len() as u64;
+        let position = (number as u64) << BLOCK_BITS | block.len() as u64;
         block.extend_from_slice(&listed.key);
         block.extend_from_slice(&listed.tag);
         let short = |length: usize| u32::try_from(length).expect("checked against the limits before");
-        Held {
-            place,
+        ListedRef {
+            position,
             key_bytes: short(listed.key.len()),
             tag_bytes: short(listed.tag.len()),
             size: listed.size,
@@ -74,19 +74,20 @@ impl Store {
     }
 
     /// The key of an object of this store.
-    pub(crate) fn key(&self, held: Held) -> &[u8] {
-        &self.text(held)[..held.key_bytes as usize]
+    pub(crate) fn key(&self, object: ListedRef) -> &[u8] {
+        &self.text(object)[..object.key_bytes as usize]
     }
 
     /// The tag of an object of this store.
-    pub(crate) fn tag(&self, held: Held) -> &[u8] {
-        &self.text(held)[held.key_bytes as usize..]
+    pub(crate) fn tag(&self, object: ListedRef) -> &[u8] {
+        &self.text(object)[object.key_bytes as usize..]
     }
 
-    fn text(&self, held: Held) -> &[u8] {
-        let offset = usize::try_from(held.place & (BLOCK_BYTES as u64 - 1)).expect("below a block's size");
-        let block = usize::try_from(held.place >> BLOCK_BITS).expect("as many blocks as fit in memory");
-        &self.blocks[block][offset..][..held.key_bytes as usize + held.tag_bytes as usize]
+    fn text(&self, object: ListedRef) -> &[u8] {
+        let offset =
+            usize::try_from(object.position & (BLOCK_BYTES as u64 - 1)).expect("below a block's size");
+        let block = usize::try_from(object.position >> BLOCK_BITS).expect("as many blocks as fit in memory");
+        &self.blocks[block][offset..][..object.key_bytes as usize + object.tag_bytes as usize]
     }
 }
 
@@ -96,14 +97,14 @@ mod tests {
 
     #[test]
     fn text_is_restored_across_blocks() {
-        let mut store = Store::default();
+        let mut store = ListingStore::default();
         let listed: Vec<Listed> = (0_u64..300)
             .map(|size| Listed { key: vec![b'k'; 60_000], size, tag: size.to_string().into_bytes() })
             .collect();
-        let held: Vec<Held> = listed.iter().map(|one| store.keep(one)).collect();
+        let objects: Vec<ListedRef> = listed.iter().map(|one| store.add(one)).collect();
         assert!(store.blocks.len() > 3);
-        for (one, &held) in listed.iter().zip(&held) {
-            assert_eq!((store.key(held), store.tag(held), held.size), (&*one.key, &*one.tag, one.size));
+        for (one, &object) in listed.iter().zip(&objects) {
+            assert_eq!((store.key(object), store.tag(object), object.size), (&*one.key, &*one.tag, one.size));
         }
     }
 }

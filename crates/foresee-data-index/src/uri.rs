@@ -68,7 +68,7 @@ pub(crate) fn base_uri(uri: &str) -> String {
 
 /// An object's URI for messages: invalid UTF-8 is replaced, control characters are escaped, a key beyond
 /// [`SHOWN_BYTES_MAX`] is cut, and below a web server nothing after a `?` is shown.
-pub(crate) fn show(base: &str, key: &[u8]) -> String {
+pub(crate) fn display(base: &str, key: &[u8]) -> String {
     let shown = &key[..key.len().min(SHOWN_BYTES_MAX)];
     let shown = match shown.iter().position(|&byte| byte == b'?') {
         Some(query) if is_http(base) => &shown[..query],
@@ -103,16 +103,16 @@ pub(crate) fn check_key(base: &str, key: &[u8]) -> Result<(), IndexError> {
     }
     if key.len() > KEY_BYTES_MAX {
         return Err(IndexError::KeyTooLong {
-            uri: show(base, key),
+            uri: display(base, key),
             bytes: key.len() as u64,
             max: KEY_BYTES_MAX as u64,
         });
     }
     if !stays_inside(key) || (is_http(base) && key.windows(3).any(|window| window == b"://")) {
-        return Err(IndexError::KeyEscapes { uri: show(base, key) });
+        return Err(IndexError::KeyEscapes { uri: display(base, key) });
     }
     if is_http(base) && key.contains(&b'?') {
-        return Err(IndexError::KeyPresigned { uri: show(base, key) });
+        return Err(IndexError::KeyPresigned { uri: display(base, key) });
     }
     Ok(())
 }
@@ -197,6 +197,6 @@ mod tests {
 
     #[test]
     fn a_uri_in_messages_has_no_control_characters() {
-        assert_eq!(show("/d/", b"a\nb\xff"), "/d/a\\nb\u{fffd}");
+        assert_eq!(display("/d/", b"a\nb\xff"), "/d/a\\nb\u{fffd}");
     }
 }

@@ -22,7 +22,7 @@ impl Index {
         let damaged = |what| IndexError::Damaged { what };
         let classes = self.classes();
         if classes.len() as u64 != contents.classes.as_ref().map_or(0, |classes| classes.count) {
-            return Err(damaged("its classes lie outside of the file"));
+            return Err(damaged("its classes are outside of the file"));
         }
         let options = self.layout().options();
         let row_bytes = self.layout().row_bytes();
@@ -40,8 +40,8 @@ impl Index {
             let bytes = object.rows.checked_mul(sample_bytes);
             let fits = match self.layout() {
                 Layout::Windows(windows) => {
-                    let cut = windows.cut(object.start, object.size, String::new);
-                    object.start <= object.size && cut.is_ok_and(|(cut, _)| cut.rows == object.rows)
+                    let rows = windows.rows(object.start, object.size, String::new);
+                    object.start <= object.size && rows.is_ok_and(|(rows, _)| rows.rows == object.rows)
                 }
                 _ => bytes
                     .and_then(|bytes| bytes.checked_add(object.start))

@@ -24,16 +24,16 @@ impl IndexPlan {
         let mut out = Counted { inner: io::BufWriter::with_capacity(BUFFER_BYTES, out), written: 0 };
         out.write_all(&contents.head())?;
         let Objects { key, size, tag, .. } = &contents.objects;
-        key.write(self.key_lengths(), self.held.iter().map(|&held| self.store.key(held)), &mut out)?;
+        key.write(self.key_lengths(), self.objects.iter().map(|&object| self.store.key(object)), &mut out)?;
         size.write(self.sizes(), &mut out)?;
-        tag.write(self.tag_lengths(), self.held.iter().map(|&held| self.store.tag(held)), &mut out)?;
+        tag.write(self.tag_lengths(), self.objects.iter().map(|&object| self.store.tag(object)), &mut out)?;
         if let Some(Classes { label, name, .. }) = &contents.classes {
             label.write(self.labels(), &mut out)?;
             name.write(self.class_lengths(), self.class_names(), &mut out)?;
         }
         if let Some(Rows { start, end }) = &contents.rows {
-            start.write(self.cuts().map(|cut| cut.start), &mut out)?;
-            end.write(running_sum(self.cuts().map(|cut| cut.rows)), &mut out)?;
+            start.write(self.row_layouts().map(|one| one.start), &mut out)?;
+            end.write(running_sum(self.row_layouts().map(|one| one.rows)), &mut out)?;
         }
         if let Some(Picks { object, .. }) = &contents.picks {
             object.write(self.picks().iter().copied(), &mut out)?;
@@ -71,8 +71,8 @@ impl IndexPlan {
                 name: Strings::fitting(self.class_lengths()),
             }),
             rows: self.layout().row_bytes().map(|_| Rows {
-                start: Numbers::fitting(self.cuts().map(|cut| cut.start)),
-                end: Numbers::fitting(running_sum(self.cuts().map(|cut| cut.rows))),
+                start: Numbers::fitting(self.row_layouts().map(|one| one.start)),
+                end: Numbers::fitting(running_sum(self.row_layouts().map(|one| one.rows))),
             }),
             picks: (!self.picks().is_empty()).then(|| Picks {
                 count: self.picks().len() as u64,
@@ -82,15 +82,15 @@ impl IndexPlan {
     }
 
     fn key_lengths(&self) -> impl Iterator<Item = u64> + Clone {
-        self.held.iter().map(|held| held.key_bytes())
+        self.objects.iter().map(|object| object.key_bytes())
     }
 
     fn tag_lengths(&self) -> impl Iterator<Item = u64> + Clone {
-        self.held.iter().map(|held| held.tag_bytes())
+        self.objects.iter().map(|object| object.tag_bytes())
     }
 
     fn sizes(&self) -> impl Iterator<Item = u64> {
-        self.held.iter().map(|held| held.size)
+        self.objects.iter().map(|object| object.size)
     }
 
     fn class_names(&self) -> impl Iterator<Item = &[u8]> + Clone {

@@ -10,7 +10,7 @@ use foresee_testkit::property;
 use foresee_units::SampleId;
 use proptest::prelude::*;
 
-fn built(options: LayoutOptions, listing: &[(Vec<u8>, u64, Vec<u8>)]) -> Vec<u8> {
+fn build(options: LayoutOptions, listing: &[(Vec<u8>, u64, Vec<u8>)]) -> Vec<u8> {
     let mut builder = IndexBuilder::new("/data", options, 0).unwrap();
     for (key, size, tag) in listing {
         builder.handle_listed(Listed { key: key.clone(), size: *size, tag: tag.clone() }).unwrap();
@@ -23,7 +23,7 @@ fn built(options: LayoutOptions, listing: &[(Vec<u8>, u64, Vec<u8>)]) -> Vec<u8>
 fn rows() -> Vec<u8> {
     let object = |number: u64| (format!("{number}.bin").into_bytes(), number * 8, b"tag".to_vec());
     let options = LayoutOptions::Bin { row_bytes: 8, extensions: Vec::new() };
-    built(options, &(0..20).map(object).collect::<Vec<_>>())
+    build(options, &(0..20).map(object).collect::<Vec<_>>())
 }
 
 /// Read the data of a loader, and some more.
@@ -106,7 +106,7 @@ fn lengths_of_2_to_the_63_are_refused_or_read_as_empty() {
 #[test]
 fn columns_of_zero_width_do_not_cause_endless_work() {
     let listing = [(b"a".to_vec(), 1, Vec::new())];
-    let file = built(LayoutOptions::Flat { extensions: Vec::new() }, &listing);
+    let file = build(LayoutOptions::Flat { extensions: Vec::new() }, &listing);
     let hostile = with_contents(&file, |contents| {
         contents["objects"]["count"] = serde_json::json!(u64::MAX);
         contents["samples"] = serde_json::json!(u64::MAX);
@@ -118,7 +118,7 @@ fn columns_of_zero_width_do_not_cause_endless_work() {
 #[test]
 fn a_forged_key_or_base_does_not_leave_the_data_set() {
     let listing = [(b"aa/bb".to_vec(), 1, Vec::new()), (b"cc/dd".to_vec(), 1, Vec::new())];
-    let mut file = built(LayoutOptions::Flat { extensions: Vec::new() }, &listing);
+    let mut file = build(LayoutOptions::Flat { extensions: Vec::new() }, &listing);
     let at = file.windows(5).position(|window| window == b"aa/bb").unwrap();
     file[at..at + 2].copy_from_slice(b"..");
     let index = Index::open(Arc::new(file.clone())).unwrap();
@@ -141,7 +141,7 @@ proptest! {
         prop_assume!(!listing.is_empty());
         let objects: Vec<_> =
             listing.iter().rev().map(|(key, (size, tag))| (key.clone(), u64::from(*size), tag.clone())).collect();
-        let file = built(LayoutOptions::Flat { extensions: Vec::new() }, &objects);
+        let file = build(LayoutOptions::Flat { extensions: Vec::new() }, &objects);
         let index = Index::open(Arc::new(file)).unwrap();
         index.verify().unwrap();
         prop_assert_eq!(index.len(), listing.len() as u64);

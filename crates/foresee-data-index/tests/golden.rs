@@ -27,8 +27,8 @@ fn check_picks(
         builder.handle_listed(Listed { key: key.to_vec(), size, tag: tag.to_vec() }).unwrap();
     }
     builder.handle_picks(picks);
-    while let Some(wanted) = builder.poll_head() {
-        builder.handle_head(wanted.ticket, head).unwrap();
+    while let Some(request) = builder.poll_head() {
+        builder.handle_head(request.ticket, head).unwrap();
     }
     let mut written = Vec::new();
     builder.finish().unwrap().write(&mut written).unwrap();

@@ -6,7 +6,7 @@
 use std::sync::Arc;
 
 use foresee_data_index::{
-    Change, Diff, FolderOptions, Index, IndexBuilder, IndexError, IndexPlan, LayoutOptions, Listed,
+    Diff, FolderOptions, Index, IndexBuilder, IndexError, IndexPlan, LayoutOptions, Listed,
 };
 
 const FLAT: LayoutOptions = LayoutOptions::Flat { extensions: Vec::new() };
@@ -27,7 +27,7 @@ fn index(options: LayoutOptions, listing: &[Listed]) -> Index {
     Index::open(Arc::new(file)).unwrap()
 }
 
-fn refused(options: LayoutOptions, listing: &[Listed]) -> String {
+fn refusal(options: LayoutOptions, listing: &[Listed]) -> String {
     plan("https://me:hunter2@host/d?sig=hunter2", options, listing).unwrap_err().to_string()
 }
 
@@ -43,10 +43,10 @@ fn arrays(files: &[(&str, u64, Vec<u8>)]) -> Result<IndexPlan, IndexError> {
     for (key, size, _) in files {
         builder.handle_listed(listed(key, *size, ""))?;
     }
-    while let Some(wanted) = builder.poll_head() {
-        let (_, _, head) = files.iter().find(|file| file.0.as_bytes() == wanted.key).unwrap();
+    while let Some(request) = builder.poll_head() {
+        let (_, _, head) = files.iter().find(|file| file.0.as_bytes() == request.key).unwrap();
         builder
-            .handle_head(wanted.ticket, &head[..head.len().min(usize::try_from(wanted.bytes).unwrap())])?;
+            .handle_head(request.ticket, &head[..head.len().min(usize::try_from(request.bytes).unwrap())])?;
     }
     builder.finish()
 }
@@ -56,30 +56,30 @@ fn every_error_has_the_uri_and_no_credential() {
     let folder = || LayoutOptions::Folder(FolderOptions::default());
     let bin = |row_bytes| LayoutOptions::Bin { row_bytes, extensions: Vec::new() };
     for (message, uri, reason) in [
-        (refused(FLAT, &[]), "https://host/d/", "no sample"),
-        (refused(FLAT, &[listed("a/", 0, "")]), "https://host/d/", "no sample"),
-        (refused(folder(), &[listed("a.png", 1, "")]), "https://host/d/", "no class folder"),
+        (refusal(FLAT, &[]), "https://host/d/", "no sample"),
+        (refusal(FLAT, &[listed("a/", 0, "")]), "https://host/d/", "no sample"),
+        (refusal(folder(), &[listed("a.png", 1, "")]), "https://host/d/", "no class folder"),
         (
-            refused(folder(), &[listed("c/a.txt", 1, "")]),
+            refusal(folder(), &[listed("c/a.txt", 1, "")]),
             "https://host/d/",
             "first is c; supported extensions: .jpg",
         ),
-        (refused(FLAT, &[listed("a", 1, ""), listed("a", 1, "")]), "https://host/d/a", "listed twice"),
-        (refused(FLAT, &[listed("../a", 1, "")]), "https://host/d/../a", "outside its data set"),
-        (refused(FLAT, &[listed("a?sig=hunter2", 1, "")]), "https://host/d/a", "presigned"),
-        (refused(FLAT, &[listed("https://me:hunter2@h/a", 1, "")]), "https://h/a", "outside its data set"),
-        (refused(FLAT, &[listed("a", 1, &"t".repeat(65_537))]), "https://host/d/a", "tag of 65537 bytes"),
-        (refused(bin(4), &[listed("a", 10, "")]), "https://host/d/a", "2 are left over after rows of 4"),
-        (refused(bin(4), &[listed("a", 0, "")]), "https://host/d/", "no sample"),
-        (refused(bin(0), &[]), "", "a row of 0 bytes"),
+        (refusal(FLAT, &[listed("a", 1, ""), listed("a", 1, "")]), "https://host/d/a", "listed twice"),
+        (refusal(FLAT, &[listed("../a", 1, "")]), "https://host/d/../a", "outside of its data set"),
+        (refusal(FLAT, &[listed("a?sig=hunter2", 1, "")]), "https://host/d/a", "presigned"),
+        (refusal(FLAT, &[listed("https://me:hunter2@h/a", 1, "")]), "https://h/a", "outside of its data set"),
+        (refusal(FLAT, &[listed("a", 1, &"t".repeat(65_537))]), "https://host/d/a", "tag of 65537 bytes"),
+        (refusal(bin(4), &[listed("a", 10, "")]), "https://host/d/a", "2 are left over after rows of 4"),
+        (refusal(bin(4), &[listed("a", 0, "")]), "https://host/d/", "no sample"),
+        (refusal(bin(0), &[]), "", "a row of 0 bytes"),
         (
-            refused(LayoutOptions::Npy, &[listed("a.npz", 9, "")]),
+            refusal(LayoutOptions::Npy, &[listed("a.npz", 9, "")]),
             "https://host/d/a.npz",
             "save its arrays as .npy",
         ),
-        (refused(LayoutOptions::Npy, &[listed("a.npy", 9, "")]), "https://host/d/a.npy", "never given"),
-        (refused(bin(1), &[listed("a", u64::MAX, ""), listed("b", 1, "")]), "https://host/d/b", "past 2^64"),
-        (refused(LayoutOptions::Flat { extensions: vec![".PNG".into()] }, &[]), "", "in lower case"),
+        (refusal(LayoutOptions::Npy, &[listed("a.npy", 9, "")]), "https://host/d/a.npy", "not received"),
+        (refusal(bin(1), &[listed("a", u64::MAX, ""), listed("b", 1, "")]), "https://host/d/b", "past 2^64"),
+        (refusal(LayoutOptions::Flat { extensions: vec![".PNG".into()] }, &[]), "", "in lower case"),
     ] {
         assert!(message.contains(uri) && message.contains(reason), "{message}");
         assert!(!message.contains("hunter2"), "{message}");
@@ -138,15 +138,6 @@ fn an_update_counts_added_removed_and_changed_objects() {
     builder.finish().unwrap().write(&mut file).unwrap();
     let new = Index::open(Arc::new(file)).unwrap();
     assert_eq!(old.diff(&new).unwrap(), Diff { added: 2, removed: 1, changed: 2, same: 1 });
-    let changes: Vec<_> = old.changes(&new).unwrap().map(Result::unwrap).collect();
-    let expected = [
-        Change::Added(b"0"),
-        Change::Removed(b"a"),
-        Change::Changed(b"b"),
-        Change::Changed(b"c"),
-        Change::Added(b"f"),
-    ];
-    assert_eq!(changes, expected);
     assert_ne!(old.fingerprint(), new.fingerprint());
     let bin = index(LayoutOptions::Bin { row_bytes: 1, extensions: Vec::new() }, &[listed("a", 1, "x")]);
     assert!(matches!(old.diff(&bin), Err(IndexError::LayoutsDiffer { .. })));
@@ -187,17 +178,14 @@ fn keys_and_folders_without_samples_never_cause_an_error() {
         let error =
             plan("s3://b/d", folder(false), &[listed("cat/1.png", 1, ""), listed(key, 1, "")]).unwrap_err();
         let text = error.to_string();
-        assert!(
-            text.contains(&format!("s3://b/d/{key} lies outside")) && text.contains("exclude="),
-            "{text}"
-        );
+        assert!(text.contains(&format!("s3://b/d/{key} is outside")) && text.contains("exclude="), "{text}");
     }
 }
 
 #[test]
 fn an_unreadable_object_is_wanted_only_if_it_could_be_a_sample() {
     let wants = |options: LayoutOptions, key: &str| {
-        IndexBuilder::new("/d", options, 0).unwrap().wants(key.as_bytes())
+        IndexBuilder::new("/d", options, 0).unwrap().accepts(key.as_bytes())
     };
     let folder = || LayoutOptions::Folder(FolderOptions::default());
     for (key, in_folders, flat) in [

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use foresee_data_index::{
-    Exclude, FolderOptions, HeadWanted, Index, IndexBuilder, IndexError, LayoutOptions, Listed, Summary,
+    Exclude, FolderOptions, HeadRequest, Index, IndexBuilder, IndexError, LayoutOptions, Listed, Summary,
 };
 use foresee_data_tier::{ListProgress, OriginError, OriginOptions, Selection, Uri, list, read_whole};
 
@@ -79,7 +79,7 @@ pub fn build_index(
     let mut builder = IndexBuilder::new(uri, layout.clone(), now())?;
     let selection = Selection { keys, is_excluded: &|key| exclude.matches(key) };
     let listing = list(&place, &options, selection, progress, cancel)?;
-    if let Some(unreadable) = listing.unreadable.into_iter().find(|one| builder.wants(&one.key)) {
+    if let Some(unreadable) = listing.unreadable.into_iter().find(|one| builder.accepts(&one.key)) {
         return Err(unreadable.error.into());
     }
     if let LayoutOptions::Folder(FolderOptions { extensions, .. }) = layout
@@ -115,7 +115,7 @@ fn read_heads(builder: &mut IndexBuilder, place: &Uri, options: &OriginOptions) 
         if wanted.is_empty() {
             return Ok(());
         }
-        let read = |wanted: &HeadWanted| read_whole(place, options, &wanted.key, Some(0..wanted.bytes));
+        let read = |wanted: &HeadRequest| read_whole(place, options, &wanted.key, Some(0..wanted.bytes));
         let heads: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = wanted.iter().map(|wanted| scope.spawn(|| read(wanted))).collect();
             threads

@@ -29,7 +29,7 @@ pub const IMAGE_EXTENSIONS: [&str; 9] =
 pub struct FolderOptions {
     /// Ends of file names, in lower case; empty: every file. Default [`IMAGE_EXTENSIONS`].
     pub extensions: Vec<String>,
-    /// Whether a class may have no sample; it then keeps its label. False by default.
+    /// Whether a class may have no sample; it then has a label too. False by default.
     pub allow_empty: bool,
 }
 
@@ -45,7 +45,7 @@ pub(crate) fn class(key: &[u8]) -> Option<&[u8]> {
 }
 
 /// Whether a folder of this name is a class only if it has samples.
-pub(crate) fn is_left_behind(name: &[u8]) -> bool {
+pub(crate) fn is_leftover(name: &[u8]) -> bool {
     name.starts_with(b".") || name.starts_with(b"_")
 }
 
@@ -72,15 +72,15 @@ fn split(key: &[u8]) -> (&[u8], &[u8]) {
 
 /// The classes so far, from samples, other files and folders.
 #[derive(Debug, Default)]
-pub(crate) struct ClassesSeen {
+pub(crate) struct ClassCollector {
     names: BTreeSet<Vec<u8>>,
     /// The last class: listings are mostly sorted, so the next is mostly the same.
     last: Vec<u8>,
 }
 
-impl ClassesSeen {
+impl ClassCollector {
     /// Add a listed key.
-    pub(crate) fn see(&mut self, key: &[u8]) {
+    pub(crate) fn add(&mut self, key: &[u8]) {
         // A bucket's keys may have parts that are invalid in directories.
         let Some(class) = class(key).filter(|class| !matches!(*class, b"" | b"..")) else { return };
         if class != self.last {
@@ -106,7 +106,7 @@ impl ClassesSeen {
             classes[current].samples += 1;
         }
         if !options.allow_empty {
-            classes.retain(|class| class.samples > 0 || !is_left_behind(&class.name));
+            classes.retain(|class| class.samples > 0 || !is_leftover(&class.name));
         }
         if classes.is_empty() {
             return Err(IndexError::NoClasses { uri: base.to_owned() });
@@ -115,7 +115,7 @@ impl ClassesSeen {
         match empty.next() {
             Some(first) if !options.allow_empty => Err(IndexError::EmptyClasses {
                 uri: base.to_owned(),
-                class: uri::show("", &first.name),
+                class: uri::display("", &first.name),
                 count: 1 + empty.count() as u64,
                 of: classes.len() as u64,
                 extensions: options.extensions.join(" "),

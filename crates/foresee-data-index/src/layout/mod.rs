@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Layouts, which turn a listing into samples; one file each.
 //!
-//! A layout determines which objects count, their order, their cut and their labels. [`LayoutOptions`] is the
+//! A layout determines which objects count, their order, their rows and their labels. [`LayoutOptions`] is the
 //! user's request; [`Layout`] has the detected values and is stored in the index. Shards will be further layouts,
 //! with a byte range per sample next to the rows of [`rows`]. A layout reads no files: its input is keys, sizes
 //! and, for arrays, the bytes of a header.
@@ -106,7 +106,7 @@ impl LayoutOptions {
     }
 
     /// Whether the object with this key counts; keys of folders never do.
-    pub(crate) fn takes(&self, key: &[u8]) -> bool {
+    pub(crate) fn accepts(&self, key: &[u8]) -> bool {
         let fits = match self {
             Self::Npy => key.ends_with(b".npy"),
             _ => self.extensions().is_empty() || text::ends_with_any(key, self.extensions()),

@@ -7,19 +7,23 @@
 
 use crate::error::IndexError;
 
-/// The cut of one object.
+/// The rows of one object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
+pub(crate) struct RowLayout {
     /// Start of its first row.
     pub(crate) start: u64,
     /// The number of rows; 0 is valid.
     pub(crate) rows: u64,
 }
 
-/// Cut an object of `size` bytes that consists of rows only; `row_bytes` must not be 0.
-pub(crate) fn cut_whole(size: u64, row_bytes: u64, uri: impl FnOnce() -> String) -> Result<Cut, IndexError> {
+/// The rows of an object of `size` bytes that consists of rows only; `row_bytes` must not be 0.
+pub(crate) fn whole_rows(
+    size: u64,
+    row_bytes: u64,
+    uri: impl FnOnce() -> String,
+) -> Result<RowLayout, IndexError> {
     match size % row_bytes {
-        0 => Ok(Cut { start: 0, rows: size / row_bytes }),
+        0 => Ok(RowLayout { start: 0, rows: size / row_bytes }),
         rest => Err(IndexError::Remainder { uri: uri(), size, row_bytes, rest }),
     }
 }

@@ -11,7 +11,7 @@ use crate::uri::{redact_uri, shortened};
 
 /// Where the objects of a table are stored.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct TablePlaces {
+pub struct TableObjects {
     /// The folder or prefix that contains all objects, with `/` at its end.
     pub base: String,
     /// Key of each object below `base`, in the order in which rows first name them.
@@ -31,7 +31,7 @@ pub struct TableColumn {
     pub rows: Vec<Vec<u8>>,
 }
 
-impl TablePlaces {
+impl TableObjects {
     /// The objects of the rows of `columns`, which must be equally long: a sample has one object of each column.
     ///
     /// Relative rows are below `root`, which is absolute or a URI. `resolve` returns the real path of a local
@@ -47,7 +47,7 @@ impl TablePlaces {
     ) -> Result<Self, IndexError> {
         let samples = columns.first().map_or(0, |column| column.rows.len());
         let mut paths: Vec<Vec<u8>> = Vec::with_capacity(samples * columns.len());
-        let mut store: Option<Store> = None;
+        let mut store: Option<StoreKind> = None;
         for row in 0..samples {
             for column in columns {
                 let text = &column.rows[row];
@@ -57,12 +57,12 @@ impl TablePlaces {
                     value: redact_uri(&shortened(text)),
                     cause,
                 };
-                let (here, path) =
-                    place(root, text, &mut resolve).map_err(|cause| fault(cause.to_owned()))?;
+                let (found, path) =
+                    locate_row(root, text, &mut resolve).map_err(|cause| fault(cause.to_owned()))?;
                 match &store {
-                    None => store = Some(here),
-                    Some(first) if *first == here => {}
-                    Some(first) => return Err(fault(first.differs_from(&here))),
+                    None => store = Some(found),
+                    Some(first) if *first == found => {}
+                    Some(first) => return Err(fault(first.differs_from(&found))),
                 }
                 paths.push(path);
             }
@@ -84,13 +84,13 @@ impl TablePlaces {
 
 /// A file system, bucket or web server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Store {
+enum StoreKind {
     Local,
     Bucket(String),
     Web(String),
 }
 
-impl Store {
+impl StoreKind {
     fn prefix(&self) -> String {
         match self {
             Self::Local => String::new(),
@@ -115,11 +115,11 @@ impl Store {
 
 /// The store of a row, and its path there: from the root of the file system, without a leading slash in other
 /// stores.
-fn place(
+fn locate_row(
     root: &str,
     text: &[u8],
     resolve: &mut impl FnMut(&[u8]) -> Option<Vec<u8>>,
-) -> Result<(Store, Vec<u8>), &'static str> {
+) -> Result<(StoreKind, Vec<u8>), &'static str> {
     if text.is_empty() {
         return Err("the cell is empty; name an object, or leave the row out");
     }
@@ -128,7 +128,7 @@ fn place(
     }
     let Some((scheme, rest)) = scheme_of(text) else {
         if text.starts_with(b"/") {
-            return Ok((Store::Local, local(text, resolve)?));
+            return Ok((StoreKind::Local, local(text, resolve)?));
         }
         let (mut root_left, mut text) =
             (root.trim_end_matches('/'), text.strip_prefix(b"./").unwrap_or(text));
@@ -144,13 +144,13 @@ fn place(
         whole.push(b'/');
         whole.extend_from_slice(text);
         return if scheme_of(&whole).is_some() || whole.starts_with(b"/") {
-            place(root, &whole, resolve)
+            locate_row(root, &whole, resolve)
         } else {
             Err("root= is neither absolute nor a URI")
         };
     };
     if scheme.eq_ignore_ascii_case(b"file") {
-        return Ok((Store::Local, local(&percent_decode(rest).collect::<Vec<u8>>(), resolve)?));
+        return Ok((StoreKind::Local, local(&percent_decode(rest).collect::<Vec<u8>>(), resolve)?));
     }
     let name_end = rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
     let name = String::from_utf8(rest[..name_end].to_vec()).map_err(|_| "its bucket or host is no text")?;
@@ -162,16 +162,16 @@ fn place(
         return Err("it carries a user name; list plain URIs and pass credentials as storage_options=");
     }
     if scheme.eq_ignore_ascii_case(b"s3") || scheme.eq_ignore_ascii_case(b"s3a") {
-        return Ok((Store::Bucket(name), path.to_vec()));
+        return Ok((StoreKind::Bucket(name), path.to_vec()));
     }
     if !(scheme.eq_ignore_ascii_case(b"http") || scheme.eq_ignore_ascii_case(b"https")) {
         return Err("its scheme is not supported; use a path, file://, s3://, http:// or https://");
     }
     if path.contains(&b'?') || name.contains('?') {
-        return Err("it carries a query, and an index keeps no presigned parts; list plain URIs");
+        return Err("it carries a query, and an index stores no presigned parts; list plain URIs");
     }
     let scheme = if scheme.len() == 5 { "https" } else { "http" };
-    Ok((Store::Web(format!("{scheme}://{name}")), path.to_vec()))
+    Ok((StoreKind::Web(format!("{scheme}://{name}")), path.to_vec()))
 }
 
 /// Scheme and rest of a URI; `None` for a path.
@@ -243,7 +243,7 @@ fn unique(paths: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Vec<usize>, Option<Vec<u64>>) {
             first[pair[1]] = first[pair[0]];
         }
     }
-    if first.iter().enumerate().all(|(at, &place)| at == place) {
+    if first.iter().enumerate().all(|(at, &locate_row)| at == locate_row) {
         return (paths, sorted, None);
     }
     sorted.retain(|&at| first[at] == at);
@@ -258,7 +258,7 @@ fn unique(paths: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Vec<usize>, Option<Vec<u64>>) {
         }
     }
     for at in &mut sorted {
-        *at = usize::try_from(numbers[*at]).expect("a place in memory");
+        *at = usize::try_from(numbers[*at]).expect("an index in memory");
     }
     (keys, sorted, Some(numbers))
 }
@@ -267,16 +267,16 @@ fn unique(paths: Vec<Vec<u8>>) -> (Vec<Vec<u8>>, Vec<usize>, Option<Vec<u64>>) {
 mod tests {
     use super::*;
 
-    fn places(root: &str, rows: &[&str]) -> Result<TablePlaces, IndexError> {
+    fn objects(root: &str, rows: &[&str]) -> Result<TableObjects, IndexError> {
         let column = TableColumn {
             name: "path".to_owned(),
             rows: rows.iter().map(|row| row.as_bytes().to_vec()).collect(),
         };
-        TablePlaces::of(root, &[column], |path| (path == b"/data/csv/..").then(|| b"/data".to_vec()))
+        TableObjects::of(root, &[column], |path| (path == b"/data/csv/..").then(|| b"/data".to_vec()))
     }
 
-    fn found(root: &str, rows: &[&str]) -> (String, Vec<String>, Option<Vec<u64>>) {
-        let TablePlaces { base, keys, by_key, picks } = places(root, rows).expect("sound rows");
+    fn objects_of(root: &str, rows: &[&str]) -> (String, Vec<String>, Option<Vec<u64>>) {
+        let TableObjects { base, keys, by_key, picks } = objects(root, rows).expect("sound rows");
         assert_eq!(by_key.len(), keys.len());
         assert!(by_key.windows(2).all(|pair| keys[pair[0]] < keys[pair[1]]));
         (base, keys.into_iter().map(|key| String::from_utf8(key).expect("text")).collect(), picks)
@@ -284,21 +284,21 @@ mod tests {
 
     #[test]
     fn relative_rows_are_below_the_root_and_the_base_is_the_common_folder() {
-        let (base, keys, picks) = found("/data/csv", &["b/2.jpg", "./b//1.jpg", "/data/csv/b/x/3.jpg"]);
+        let (base, keys, picks) = objects_of("/data/csv", &["b/2.jpg", "./b//1.jpg", "/data/csv/b/x/3.jpg"]);
         assert_eq!((base.as_str(), picks), ("/data/csv/b/", None));
         assert_eq!(keys, ["2.jpg", "1.jpg", "x/3.jpg"]);
-        let (base, keys, _) = found("/data/csv", &["../images/1.jpg", "file:///data/a%20b.jpg"]);
+        let (base, keys, _) = objects_of("/data/csv", &["../images/1.jpg", "file:///data/a%20b.jpg"]);
         assert_eq!((base.as_str(), keys), ("/data/", vec!["images/1.jpg".to_owned(), "a b.jpg".to_owned()]));
-        let (base, keys, _) = found("s3://bucket/csv/v1/", &["../../train/1.jpg", "../2.jpg"]);
+        let (base, keys, _) = objects_of("s3://bucket/csv/v1/", &["../../train/1.jpg", "../2.jpg"]);
         assert_eq!((base.as_str(), keys.concat().as_str()), ("s3://bucket/", "train/1.jpgcsv/2.jpg"));
-        assert!(places("s3://bucket/csv", &["../../a"]).is_err());
-        let (base, keys, _) = found("s3://bucket/train", &["a//1.jpg", "S3A://bucket/val/2.jpg"]);
+        assert!(objects("s3://bucket/csv", &["../../a"]).is_err());
+        let (base, keys, _) = objects_of("s3://bucket/train", &["a//1.jpg", "S3A://bucket/val/2.jpg"]);
         assert_eq!((base.as_str(), keys.concat().as_str()), ("s3://bucket/", "train/a//1.jpgval/2.jpg"));
     }
 
     #[test]
     fn an_object_named_by_several_rows_is_stored_once() {
-        let (_, keys, picks) = found("/d", &["b", "a", "b", "./a", "c"]);
+        let (_, keys, picks) = objects_of("/d", &["b", "a", "b", "./a", "c"]);
         assert_eq!(keys, ["b", "a", "c"]);
         assert_eq!(picks, Some(vec![0, 1, 0, 1, 2]));
     }
@@ -306,9 +306,9 @@ mod tests {
     #[test]
     fn a_folder_that_is_not_utf_8_is_part_of_the_keys() {
         let rows = vec![b"/d/\xff/1".to_vec(), b"/d/\xff/2".to_vec()];
-        let places =
-            TablePlaces::of("/", &[TableColumn { name: String::new(), rows }], |_| None).expect("sound");
-        assert_eq!((places.base.as_str(), places.keys[1].as_slice()), ("/d/", &b"\xff/2"[..]));
+        let objects =
+            TableObjects::of("/", &[TableColumn { name: String::new(), rows }], |_| None).expect("sound");
+        assert_eq!((objects.base.as_str(), objects.keys[1].as_slice()), ("/d/", &b"\xff/2"[..]));
     }
 
     #[test]
@@ -323,7 +323,7 @@ mod tests {
             ("gs://b/a", "scheme"),
             ("s3://b/a", "one store"),
         ] {
-            let error = places("/data/csv", &["x", row]).expect_err(row).to_string();
+            let error = objects("/data/csv", &["x", row]).expect_err(row).to_string();
             assert!(error.starts_with("path, row 1: ") && error.contains(cause), "{error}");
             assert!(!error.contains("secret"), "{error}");
         }

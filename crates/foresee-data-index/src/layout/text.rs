@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Keys as Python sees file names: UTF-8 text in which an invalid byte stands for itself.
+//! Keys as Python decodes file names: UTF-8 text in which an invalid byte has a code point of its own.
 //!
 //! torchvision sorts and matches `str`, not bytes. Python decodes a file name with `surrogateescape`: an
 //! undecodable byte B becomes the code point U+DC00 + B (PEP 383). Between valid names the order of code points

@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::rows::Cut;
+use super::rows::RowLayout;
 use crate::error::IndexError;
 
 /// How files are cut into windows.
@@ -62,19 +62,19 @@ impl Windows {
         start.checked_add(first.min(last))
     }
 
-    /// Cut an object of `size` bytes whose elements begin at `start`; also return the number of elements that no
+    /// The windows of an object of `size` bytes whose elements begin at `start`; also return the number of elements that no
     /// window contains.
-    pub(crate) fn cut(
+    pub(crate) fn rows(
         &self,
         start: u64,
         size: u64,
         uri: impl FnOnce() -> String,
-    ) -> Result<(Cut, u64), IndexError> {
+    ) -> Result<(RowLayout, u64), IndexError> {
         let bytes = size.saturating_sub(start);
         match bytes % self.item_bytes {
             0 => {
                 let elements = bytes / self.item_bytes;
-                Ok((Cut { start, rows: self.count(elements) }, self.tail(elements)))
+                Ok((RowLayout { start, rows: self.count(elements) }, self.tail(elements)))
             }
             rest => {
                 Err(IndexError::PartOfElement { uri: uri(), size: bytes, item_bytes: self.item_bytes, rest })
@@ -97,9 +97,9 @@ mod tests {
     #[test]
     fn a_hundred_billion_tokens_are_addressed_to_the_last() {
         let windows = windows(1025, 1024, true);
-        let (cut, tail) = windows.cut(128, 128 + 200_000_000_000, String::new).expect("whole elements");
-        assert_eq!((cut.rows, tail), (97_656_249, 1_023));
-        let last = windows.offset(cut.rows - 1, 128, 128 + 200_000_000_000).expect("inside");
+        let (rows, tail) = windows.rows(128, 128 + 200_000_000_000, String::new).expect("whole elements");
+        assert_eq!((rows.rows, tail), (97_656_249, 1_023));
+        let last = windows.offset(rows.rows - 1, 128, 128 + 200_000_000_000).expect("inside");
         assert_eq!(last, 128 + 2 * 1024 * 97_656_248);
     }
 
@@ -123,8 +123,8 @@ mod tests {
                 starts.push(elements - length);
             }
             let size = 128 + 2 * elements;
-            let (cut, tail) = windows.cut(128, size, String::new).expect("whole elements");
-            prop_assert_eq!(cut.rows, starts.len() as u64);
+            let (rows, tail) = windows.rows(128, size, String::new).expect("whole elements");
+            prop_assert_eq!(rows.rows, starts.len() as u64);
             let end = starts.last().map_or(0, |last| last + length);
             prop_assert_eq!(tail, elements - end);
             for (number, start) in (0..).zip(starts) {

@@ -11,7 +11,7 @@ use std::sync::atomic::AtomicBool;
 
 use foresee_data_index::{
     Exclude, Index, IndexBuilder, IndexError, LayoutOptions, Listed, NpyHead, NpyHeader, Summary,
-    TableColumn, TablePlaces, Windows,
+    TableColumn, TableObjects, Windows,
 };
 use foresee_data_tier::{
     ListProgress, Listing, OriginError, OriginObject, OriginOptions, Selection, Unreadable, Uri, list,
@@ -50,7 +50,7 @@ pub fn build_table(
     cancel: &AtomicBool,
 ) -> Result<Index, IndexingError> {
     let TableOptions { root, columns, sizes, storage, allow_missing } = table;
-    let TablePlaces { base, keys, by_key, picks } = TablePlaces::of(&root, &columns, resolver())?;
+    let TableObjects { base, keys, by_key, picks } = TableObjects::of(&root, &columns, resolver())?;
     let parts = columns.len();
     let number_of = |entry: usize| picks.as_ref().map_or(entry, |picks| to_index(picks[entry]));
     let known = known_sizes(&columns, &sizes, keys.len(), number_of)?;
@@ -183,7 +183,7 @@ pub fn build_windows(
         }
         (uri, listing.objects.into_iter().filter(|object| is_array(&object.key)).collect())
     } else {
-        let TablePlaces { base, keys, picks, .. } = TablePlaces::of(&root, &[column], resolver())?;
+        let TableObjects { base, keys, picks, .. } = TableObjects::of(&root, &[column], resolver())?;
         let selection = Selection { keys: Some(&keys), ..Selection::default() };
         let listing =
             list(&Uri::parse(&base).map_err(OriginError::from)?, &origin, selection, progress, cancel)?;

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use foresee_data_tier::{AlignedBuffer, TrialFile};
+use foresee_data_tier::{AlignedBuffer, DirectFile};
 use foresee_units::{Bytes, SplitMix64};
 
 use crate::race::{below, fill, race};
@@ -48,7 +48,7 @@ pub enum DiskWork {
 #[derive(Debug)]
 pub struct DiskProbe {
     folder: PathBuf,
-    file: TrialFile,
+    file: DirectFile,
     pieces: usize,
     /// Samples in random order: a read that may leave pages in the cache takes each once.
     order: Vec<u32>,
@@ -69,8 +69,8 @@ impl DiskProbe {
                 _ => CalibrateError::Folder { folder: folder.to_owned(), doing, source },
             }
         };
-        let file = TrialFile::create(folder).map_err(failed("making a file", Bytes::ZERO))?;
-        let free_bytes = file.room().map_err(failed("asking for free space", Bytes::ZERO))?;
+        let file = DirectFile::create(folder).map_err(failed("making a file", Bytes::ZERO))?;
+        let free_bytes = file.free_bytes().map_err(failed("asking for free space", Bytes::ZERO))?;
         let len = length(most, free_bytes).ok_or_else(|| full(folder, free_bytes))?;
         file.allocate(Bytes::new(len)).map_err(failed("reserving space", free_bytes))?;
         let began = Instant::now();
@@ -114,7 +114,7 @@ impl DiskProbe {
 
     /// The free space, including that of the file.
     pub fn free_bytes(&self) -> Result<Bytes, CalibrateError> {
-        let free = self.file.room().map_err(|why| self.fault("asking for free space", why))?;
+        let free = self.file.free_bytes().map_err(|why| self.fault("asking for free space", why))?;
         Ok(free.saturating_add(self.file_bytes()))
     }
 
@@ -144,7 +144,7 @@ impl DiskProbe {
         if !self.is_direct() {
             self.file
                 .sync()
-                .and_then(|()| self.file.drop_pages())
+                .and_then(|()| self.file.evict_pages())
                 .map_err(|why| self.fault("dropping pages", why))?;
         }
         let next = AtomicUsize::new(0);

@@ -99,7 +99,7 @@ impl OriginProbe {
         });
         let data = Arc::new(DataSet::new(index, uri));
         let tier = open_origin(&place, &options, Arc::clone(&data) as _, completions.clone())?;
-        let pages = CachedPages::of(&place)?;
+        let pages = CachedPages::open(&place)?;
         let state = Mutex::new(State { woken, position: 0, ticket: 0, free: Vec::new() });
         Ok(Self { data, tier, completions, pages, order, state })
     }
@@ -138,7 +138,7 @@ impl OriginProbe {
                 let mut dropped = 0;
                 let evicted = self.select(&mut state, EVICTED_MAX, u64::MAX, stop, |id| {
                     if let Some(location) = self.data.locate(id) {
-                        pages.forget(&location, self.data.index().size(id).get());
+                        pages.evict(&location, self.data.index().size(id).get());
                     }
                     dropped += 1;
                     dropped < least || began.elapsed() < lasts

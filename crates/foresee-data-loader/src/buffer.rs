@@ -9,7 +9,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
-use foresee_data_tier::{Dest, Keeper, Payload};
+use foresee_data_tier::{Dest, MemoryOwner, Payload};
 use foresee_units::Bytes;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 

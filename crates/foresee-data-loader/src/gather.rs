@@ -95,6 +95,6 @@ mod tests {
             let bytes = unsafe { buffer.slice_mut(0, 100 * LEN) };
             assert!((0_u8..).zip(bytes.chunks(LEN)).all(|(fill, chunk)| chunk == [fill; LEN]));
         }
-        assert_eq!(ram.held_by_pins(), Bytes::ZERO);
+        assert_eq!(ram.pinned_bytes(), Bytes::ZERO);
     }
 }

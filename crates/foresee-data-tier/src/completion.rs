@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The one queue on which every tier of an engine reports.
+//! The completion queue that all tiers of an engine share.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,33 +7,33 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::op::Done;
 
-/// Where tiers put their `Done`s. Clones share the queue.
+/// A queue of `Done`s. Clones share it.
 ///
-/// Bounded by construction: a `Done` exists only for a submitted ticket, and its submitter bounds those.
+/// It is bounded because a `Done` exists only for a submitted ticket, and the submitter bounds the number of tickets.
 #[derive(Clone)]
 pub struct Completions {
-    shared: Arc<Shared>,
+    shared: Arc<QueueState>,
 }
 
-struct Shared {
+struct QueueState {
     done: Mutex<Vec<Done>>,
-    nudged: AtomicBool,
+    is_writable: AtomicBool,
     wake: Box<dyn Fn() + Send + Sync>,
 }
 
 impl Completions {
-    /// A queue that calls `wake` when it turns from empty to not empty. `wake` must be quick and not drain.
+    /// Create a queue that calls `wake` when it becomes non-empty. `wake` must be quick and must not drain the queue.
     pub fn new(wake: impl Fn() + Send + Sync + 'static) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(QueueState {
                 done: Mutex::default(),
-                nudged: AtomicBool::new(false),
+                is_writable: AtomicBool::new(false),
                 wake: Box::new(wake),
             }),
         }
     }
 
-    /// Reports one end.
+    /// Add one completion.
     pub fn push(&self, done: Done) {
         let first = {
             let mut queue = self.shared.done.lock().unwrap_or_else(PoisonError::into_inner);
@@ -45,18 +45,19 @@ impl Completions {
         }
     }
 
-    /// Wakes the reader without a report: a tier has room again for what it answered [`ReadOutcome::Throttled`](foresee_units::ReadOutcome::Throttled).
-    pub fn nudge(&self) {
-        self.shared.nudged.store(true, Ordering::Release);
+    /// Wake the reader without a completion: a tier that answered
+    /// [`ReadOutcome::Throttled`](foresee_units::ReadOutcome::Throttled) accepts writes again.
+    pub fn notify_writable(&self) {
+        self.shared.is_writable.store(true, Ordering::Release);
         (self.shared.wake)();
     }
 
-    /// Whether there was a [`nudge`](Self::nudge) since the last time of asking.
-    pub fn take_nudge(&self) -> bool {
-        self.shared.nudged.swap(false, Ordering::AcqRel)
+    /// Whether [`notify_writable`](Self::notify_writable) was called since the last call.
+    pub fn take_writable(&self) -> bool {
+        self.shared.is_writable.swap(false, Ordering::AcqRel)
     }
 
-    /// Moves everything reported so far to the end of `into`.
+    /// Move all completions to the end of `into`.
     pub fn drain(&self, into: &mut Vec<Done>) {
         into.append(&mut self.shared.done.lock().unwrap_or_else(PoisonError::into_inner));
     }

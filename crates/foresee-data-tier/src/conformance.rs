@@ -1,79 +1,73 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The guarantees of every tier and every wrapper, as one suite that each of them runs.
+//! The guarantees of every tier, as one suite that each of them runs.
 //!
-//! [`read_half`] is for all of them, [`write_half`] (which includes it) for those that store samples, and
-//! [`fault_half`] for those that fail on purpose. The suite uses a [`Tier`], its keys and its completion queue only. It
-//! panics with the violated guarantee; a `Done` that does not come within a minute is a violation.
+//! [`check_reads`] is for all tiers, [`check_writes`] (which includes it) for those that store samples, and
+//! [`check_faults`] for origins that fail. The suite uses a [`Tier`], its keys and its completion queue only, and
+//! panics with the violated guarantee. A completion that does not come before the watchdog is a violation.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use foresee_testkit::wait_until;
 use foresee_units::{Bytes, GAMMA, Nanos, ReadOutcome, SampleId};
 
 use crate::{Completions, Dest, Done, Fingerprint, Op, Payload, SampleKey, Scratch, TagHash, Ticket, Tier};
 
-/// A place with samples in it, as the opener of a test hands it over.
+/// A tier that contains samples.
 #[derive(Debug)]
-pub struct Stocked {
-    /// The place; its ends go to the queue given to the opener.
-    pub tier: Arc<dyn Tier>,
-    /// The key of each sample asked for, in order.
-    pub keys: Vec<SampleKey>,
-    /// A key that the place does not hold.
-    pub absent: SampleKey,
+pub(crate) struct FilledTier {
+    pub(crate) tier: Arc<dyn Tier>,
+    /// The keys of the samples, in order.
+    pub(crate) keys: Vec<SampleKey>,
+    /// A key that the tier does not contain.
+    pub(crate) absent: SampleKey,
 }
 
-/// The reading promises. `open` makes a new place that holds the given samples.
-///
-/// # Panics
-/// With the broken promise.
-pub fn read_half(open: impl Fn(Completions, &[Vec<u8>]) -> Stocked) {
+/// Check the guarantees of reads. `open` returns a new tier with the given samples.
+pub(crate) fn check_reads(open: impl Fn(Completions, &[Vec<u8>]) -> FilledTier) {
     let open_rig = |samples: &[Vec<u8>]| {
         let ends = Ends::new();
-        let Stocked { tier, keys, absent } = open(ends.completions.clone(), samples);
+        let FilledTier { tier, keys, absent } = open(ends.completions.clone(), samples);
         (Rig::new(tier, ends), keys, absent)
     };
-    let samples = shelf();
+    let samples = samples();
     let (rig, keys, absent) = open_rig(&samples);
     reads_are_whole_and_exact(&rig, &keys, &samples);
     ranges_are_exact(&rig, &keys, &samples);
-    what_is_not_there_is_absent(&rig, absent);
-    threads_share_it(&rig, &keys, &samples);
-    cancelling_ends_each_ticket_once(&rig, &keys, &samples);
-    closing_ends_each_ticket_once_then_refuses(&rig, &keys, &samples);
+    missing_samples_are_absent(&rig, absent);
+    threads_share_a_tier(&rig, &keys, &samples);
+    cancel_ends_each_ticket_once(&rig, &keys, &samples);
+    close_ends_each_ticket_once_and_refuses_new_ones(&rig, &keys, &samples);
     let (rig, keys, _) = open_rig(&samples);
     a_read_past_the_end_is_never_ok(&rig, &keys, &samples);
     rig.tier.close(GRACE);
 }
 
-/// The promises of places that keep samples, the reading ones among them. `open` makes a new, empty place of
-/// that capacity (4 MiB and more).
-///
-/// # Panics
-/// With the broken promise.
-pub fn write_half(open: impl Fn(Completions, Bytes) -> Arc<dyn Tier>) {
+/// Check the guarantees of tiers that store samples, with those of reads. `open` returns a new, empty tier of the
+/// given capacity (4 MiB or more).
+pub(crate) fn check_writes(open: impl Fn(Completions, Bytes) -> Arc<dyn Tier>) {
     let open_rig = |capacity: Bytes| {
         let ends = Ends::new();
         let tier = open(ends.completions.clone(), capacity);
         Rig::new(tier, ends)
     };
-    let samples = shelf();
-    let opened = |completions: Completions, samples: &[Vec<u8>]| {
-        // Filling shares the place's queue with the suite's own rig: its ends are taken off before.
+    let samples = samples();
+    let open_filled = |completions: Completions, samples: &[Vec<u8>]| {
+        // This rig shares the queue with the rig of `check_reads`, and takes its completions out first.
         let rig = Rig::new(open(completions.clone(), CAPACITY), Ends::over(completions));
         let keys: Vec<_> = (0..samples.len() as u64).map(key).collect();
         for (key, sample) in keys.iter().zip(samples) {
-            assert_eq!(rig.write(*key, sample).outcome, ReadOutcome::Ok, "an empty place takes {key:?}");
+            assert_eq!(rig.write(*key, sample).outcome, ReadOutcome::Ok, "an empty tier accepts {key:?}");
         }
-        Stocked { tier: rig.tier, keys, absent: key(1 << 40) }
+        FilledTier { tier: rig.tier, keys, absent: key(1 << 40) }
     };
-    read_half(opened);
+    check_reads(open_filled);
 
     a_new_version_replaces_the_old(&open_rig(CAPACITY));
-    forgetting_is_done_once(&open_rig(CAPACITY), &samples);
-    capacity_holds_and_freed_room_is_room(&open_rig(CAPACITY));
+    a_second_drop_is_absent(&open_rig(CAPACITY), &samples);
+    capacity_holds_and_freed_bytes_are_reused(&open_rig(CAPACITY));
     writers_readers_and_droppers_mix(&open_rig(CAPACITY));
     let rig = open_rig(CAPACITY);
     let _ = rig.write(key(0), &samples[0]);
@@ -81,19 +75,16 @@ pub fn write_half(open: impl Fn(Completions, Bytes) -> Arc<dyn Tier>) {
     assert_eq!(
         rig.write(key(1), &samples[1]).outcome,
         ReadOutcome::Cancelled,
-        "a closed place takes no sample"
+        "a closed tier accepts no sample"
     );
-    assert_eq!(rig.forget(key(0)).outcome, ReadOutcome::Cancelled, "a closed place forgets none");
+    assert_eq!(rig.drop_sample(key(0)).outcome, ReadOutcome::Cancelled, "a closed tier drops none");
 }
 
-/// What stays true when reads fail: each ticket has one end, and the bytes are there exactly if it is `Ok`.
-///
-/// # Panics
-/// With the broken promise.
-pub fn fault_half(open: impl Fn(Completions, &[Vec<u8>]) -> Stocked) {
-    let samples = shelf();
+/// Check the guarantees that hold while reads fail: each ticket ends once, and `Ok` means that all bytes are right.
+pub(crate) fn check_faults(open: impl Fn(Completions, &[Vec<u8>]) -> FilledTier) {
+    let samples = samples();
     let ends = Ends::new();
-    let Stocked { tier, keys, .. } = open(ends.completions.clone(), &samples);
+    let FilledTier { tier, keys, .. } = open(ends.completions.clone(), &samples);
     let rig = Rig::new(tier, ends);
     for round in 0..8 {
         let reads: Vec<_> = read_all(&rig, &keys, &samples);
@@ -105,16 +96,14 @@ pub fn fault_half(open: impl Fn(Completions, &[Vec<u8>]) -> Stocked) {
             assert!(done.outcome != ReadOutcome::Ok || bytes == *sample, "Ok means that every byte is right");
         }
     }
-    closing_ends_each_ticket_once_then_refuses(&rig, &keys, &samples);
+    close_ends_each_ticket_once_and_refuses_new_ones(&rig, &keys, &samples);
 }
 
 const CAPACITY: Bytes = Bytes::new(8 << 20);
 const GRACE: Nanos = Nanos::from_secs(5);
-/// Far beyond any honest answer: reaching it is a hang.
-const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Sizes at the borders where places change their way: nothing, one byte, a cache line, a page, large.
-fn shelf() -> Vec<Vec<u8>> {
+/// Sizes at the limits where tiers change their method: nothing, one byte, a cache line, a page, large.
+fn samples() -> Vec<Vec<u8>> {
     [0, 1, 63, 64, 65, 4095, 4096, 4097, 65_535, 65_536, 300_001, 1_100_000]
         .into_iter()
         .enumerate()
@@ -122,7 +111,7 @@ fn shelf() -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// `len` bytes that differ from place to place and from seed to seed.
+/// `len` bytes that differ between positions and seeds.
 fn content(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(GAMMA) | 1;
     (0..len)
@@ -143,10 +132,10 @@ fn reads_are_whole_and_exact(rig: &Rig, keys: &[SampleKey], samples: &[Vec<u8>])
     for (key, sample) in keys.iter().zip(samples) {
         let (done, bytes) = rig.read(*key, 0, sample.len());
         assert_eq!(done.outcome, ReadOutcome::Ok, "{key:?} of {} bytes is there", sample.len());
-        assert_eq!(done.bytes.get(), sample.len() as u64, "an end tells how many bytes moved");
+        assert_eq!(done.bytes.get(), sample.len() as u64, "a completion reports the bytes moved");
         assert!(bytes == *sample, "the bytes of {key:?} are its own");
     }
-    assert_eq!(rig.tier.facts().in_flight, 0, "nothing is under way when all ends are in");
+    assert_eq!(rig.tier.facts().in_flight, 0, "nothing is in flight after all completions");
 }
 
 fn ranges_are_exact(rig: &Rig, keys: &[SampleKey], samples: &[Vec<u8>]) {
@@ -159,7 +148,7 @@ fn ranges_are_exact(rig: &Rig, keys: &[SampleKey], samples: &[Vec<u8>]) {
     }
 }
 
-fn what_is_not_there_is_absent(rig: &Rig, absent: SampleKey) {
+fn missing_samples_are_absent(rig: &Rig, absent: SampleKey) {
     assert_eq!(rig.read(absent, 0, 10).0.outcome, ReadOutcome::Absent);
     rig.tier.cancel(Ticket(u64::MAX));
 }
@@ -173,7 +162,7 @@ fn a_read_past_the_end_is_never_ok(rig: &Rig, keys: &[SampleKey], samples: &[Vec
     }
 }
 
-fn threads_share_it(rig: &Rig, keys: &[SampleKey], samples: &[Vec<u8>]) {
+fn threads_share_a_tier(rig: &Rig, keys: &[SampleKey], samples: &[Vec<u8>]) {
     std::thread::scope(|scope| {
         for _ in 0..4 {
             scope.spawn(|| (0..4).for_each(|_| reads_match(rig, keys, samples)));
@@ -188,7 +177,7 @@ fn reads_match(rig: &Rig, keys: &[SampleKey], samples: &[Vec<u8>]) {
     }
 }
 
-fn cancelling_ends_each_ticket_once(rig: &Rig, keys: &[SampleKey], samples: &[Vec<u8>]) {
+fn cancel_ends_each_ticket_once(rig: &Rig, keys: &[SampleKey], samples: &[Vec<u8>]) {
     for _ in 0..8 {
         let reads = read_all(rig, keys, samples);
         reads.iter().rev().step_by(2).for_each(|read| rig.tier.cancel(read.ticket));
@@ -202,7 +191,7 @@ fn cancelling_ends_each_ticket_once(rig: &Rig, keys: &[SampleKey], samples: &[Ve
     }
 }
 
-fn closing_ends_each_ticket_once_then_refuses(rig: &Rig, keys: &[SampleKey], samples: &[Vec<u8>]) {
+fn close_ends_each_ticket_once_and_refuses_new_ones(rig: &Rig, keys: &[SampleKey], samples: &[Vec<u8>]) {
     let reads = read_all(rig, keys, samples);
     rig.tier.close(GRACE);
     rig.tier.close(GRACE);
@@ -211,8 +200,8 @@ fn closing_ends_each_ticket_once_then_refuses(rig: &Rig, keys: &[SampleKey], sam
         assert!(done.outcome != ReadOutcome::Ok || bytes == *sample, "Ok means that every byte is right");
     }
     let (done, _) = rig.read(keys[1], 0, samples[1].len());
-    assert_eq!(done.outcome, ReadOutcome::Cancelled, "a closed place refuses");
-    assert_eq!(rig.tier.facts().in_flight, 0, "a closed place has nothing under way");
+    assert_eq!(done.outcome, ReadOutcome::Cancelled, "a closed tier refuses");
+    assert_eq!(rig.tier.facts().in_flight, 0, "a closed tier has nothing in flight");
 }
 
 fn a_new_version_replaces_the_old(rig: &Rig) {
@@ -223,34 +212,42 @@ fn a_new_version_replaces_the_old(rig: &Rig) {
     assert_eq!(rig.read(old, 0, 5000).0.outcome, ReadOutcome::Absent, "versions never mix");
     let (done, bytes) = rig.read(new, 0, 7000);
     assert!(done.outcome == ReadOutcome::Ok && bytes == content(2, 7000), "{done:?}");
-    assert_eq!(rig.forget(old).outcome, ReadOutcome::Absent, "forgetting the old leaves the new");
+    assert_eq!(
+        rig.drop_sample(old).outcome,
+        ReadOutcome::Absent,
+        "a drop of the old version leaves the new one"
+    );
     let other_set = SampleKey { fingerprint: Fingerprint([8; 16]), ..new };
     assert_eq!(rig.read(other_set, 0, 7000).0.outcome, ReadOutcome::Absent, "data sets never mix");
     rig.tier.close(GRACE);
 }
 
-fn forgetting_is_done_once(rig: &Rig, samples: &[Vec<u8>]) {
+fn a_second_drop_is_absent(rig: &Rig, samples: &[Vec<u8>]) {
     for (id, sample) in (0..).zip(samples) {
         assert_eq!(rig.write(key(id), sample).outcome, ReadOutcome::Ok);
-        assert_eq!(rig.forget(key(id)).outcome, ReadOutcome::Ok);
-        assert_eq!(rig.forget(key(id)).outcome, ReadOutcome::Absent);
+        assert_eq!(rig.drop_sample(key(id)).outcome, ReadOutcome::Ok);
+        assert_eq!(rig.drop_sample(key(id)).outcome, ReadOutcome::Absent);
         assert_eq!(rig.read(key(id), 0, sample.len()).0.outcome, ReadOutcome::Absent);
     }
     rig.tier.close(GRACE);
 }
 
-fn capacity_holds_and_freed_room_is_room(rig: &Rig) {
+fn capacity_holds_and_freed_bytes_are_reused(rig: &Rig) {
     let len = 100_000;
     let too_large = vec![0; usize::try_from(CAPACITY.get()).expect("8 MiB") + 1];
-    assert_eq!(rig.write(key(0), &too_large).outcome, ReadOutcome::Full, "no place takes more than it holds");
+    assert_eq!(
+        rig.write(key(0), &too_large).outcome,
+        ReadOutcome::Full,
+        "no tier accepts more than its capacity"
+    );
     let fill = || {
         (0..10_000)
             .take_while(|id| rig.write(key(*id), &content(*id, len)).outcome == ReadOutcome::Ok)
             .count()
     };
     let first = fill();
-    assert!(first * len > 6 << 20, "most of the room is room for samples: {first} of {len} bytes");
-    assert_eq!(rig.read(key(first as u64), 0, len).0.outcome, ReadOutcome::Absent, "Full keeps nothing");
+    assert!(first * len > 6 << 20, "most of the capacity is usable: {first} of {len} bytes");
+    assert_eq!(rig.read(key(first as u64), 0, len).0.outcome, ReadOutcome::Absent, "Full stores nothing");
     for id in 0..first as u64 {
         let (done, bytes) = rig.read(key(id), 0, len);
         assert!(
@@ -259,14 +256,14 @@ fn capacity_holds_and_freed_room_is_room(rig: &Rig) {
         );
     }
     for id in (0..first as u64).step_by(2) {
-        assert_eq!(rig.forget(key(id)).outcome, ReadOutcome::Ok);
+        assert_eq!(rig.drop_sample(key(id)).outcome, ReadOutcome::Ok);
     }
     for id in (0..first as u64).step_by(2) {
         let done = rig.write(key(id), &content(id, len));
-        assert_eq!(done.outcome, ReadOutcome::Ok, "room of a forgotten sample is room for another");
+        assert_eq!(done.outcome, ReadOutcome::Ok, "bytes of a dropped sample are free for another");
     }
-    (0..first as u64).for_each(|id| assert_eq!(rig.forget(key(id)).outcome, ReadOutcome::Ok));
-    assert_eq!(fill(), first, "an emptied place holds as much as a new one");
+    (0..first as u64).for_each(|id| assert_eq!(rig.drop_sample(key(id)).outcome, ReadOutcome::Ok));
+    assert_eq!(fill(), first, "an emptied tier holds as much as a new one");
     rig.tier.close(GRACE);
 }
 
@@ -284,7 +281,7 @@ fn writers_readers_and_droppers_mix(rig: &Rig) {
                             assert!(matches!(outcome, ReadOutcome::Ok | ReadOutcome::Full), "{outcome:?}");
                         }
                         1 => {
-                            let outcome = rig.forget(key(id)).outcome;
+                            let outcome = rig.drop_sample(key(id)).outcome;
                             assert!(matches!(outcome, ReadOutcome::Ok | ReadOutcome::Absent), "{outcome:?}");
                         }
                         _ => {}
@@ -302,14 +299,14 @@ fn writers_readers_and_droppers_mix(rig: &Rig) {
     rig.tier.close(GRACE);
 }
 
-/// One place under test, with the means to wait for its ends.
+/// A tier under test, with the means to wait for its completions.
 struct Rig {
     tier: Arc<dyn Tier>,
     ends: Ends,
 }
 
-/// A read under way.
-struct Reading {
+/// A read in flight.
+struct PendingRead {
     ticket: Ticket,
     scratch: Arc<Scratch>,
 }
@@ -319,16 +316,16 @@ impl Rig {
         Self { tier, ends }
     }
 
-    fn begin_read(&self, key: SampleKey, offset: u64, len: usize) -> Reading {
+    fn begin_read(&self, key: SampleKey, offset: u64, len: usize) -> PendingRead {
         let (dest, scratch) = Dest::from_vec(vec![0xEE; len]);
         let ticket = next_ticket();
         self.tier.submit(Op::Read { ticket, key, offset, dest });
-        Reading { ticket, scratch }
+        PendingRead { ticket, scratch }
     }
 
-    fn end_of(&self, read: Reading) -> (Done, Vec<u8>) {
+    fn end_of(&self, read: PendingRead) -> (Done, Vec<u8>) {
         let done = self.end(read.ticket);
-        let bytes = read.scratch.into_bytes().expect("the memory is given back before the end is told");
+        let bytes = read.scratch.into_bytes().expect("the memory is returned before the completion");
         (done, bytes)
     }
 
@@ -336,23 +333,20 @@ impl Rig {
         self.end_of(self.begin_read(key, offset, len))
     }
 
-    /// Writes, again as long as the place asks to slow down.
+    /// Write, and repeat the write while the tier throttles.
     fn write(&self, key: SampleKey, sample: &[u8]) -> Done {
-        let began = Instant::now();
         let payload = Payload::from_vec(sample.to_vec());
-        loop {
+        let mut last = None;
+        wait_until("an end of throttling", || {
             let ticket = next_ticket();
             self.tier.submit(Op::Write { ticket, key, payload: payload.clone() });
-            let done = self.end(ticket);
-            if !matches!(done.outcome, ReadOutcome::Throttled { .. }) {
-                return done;
-            }
-            assert!(began.elapsed() < PATIENCE, "a place that asks to slow down takes samples again");
-            std::thread::yield_now();
-        }
+            let done = last.insert(self.end(ticket));
+            !matches!(done.outcome, ReadOutcome::Throttled { .. })
+        });
+        last.expect("at least one write")
     }
 
-    fn forget(&self, key: SampleKey) -> Done {
+    fn drop_sample(&self, key: SampleKey) -> Done {
         let ticket = next_ticket();
         self.tier.submit(Op::Drop { ticket, key });
         self.end(ticket)
@@ -366,24 +360,24 @@ impl Rig {
     }
 }
 
-fn read_all(rig: &Rig, keys: &[SampleKey], samples: &[Vec<u8>]) -> Vec<Reading> {
+fn read_all(rig: &Rig, keys: &[SampleKey], samples: &[Vec<u8>]) -> Vec<PendingRead> {
     keys.iter().zip(samples).map(|(key, sample)| rig.begin_read(*key, 0, sample.len())).collect()
 }
 
-/// Unique over all rigs: a stray end of one place can then never pass for an end of another.
+/// Unique over all rigs, so that a stray completion of one tier never counts as one of another.
 fn next_ticket() -> Ticket {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     Ticket(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
-/// The ends that came in, and who waits for them.
+/// The completions received so far, and a signal for their waiters.
 struct Ends {
     completions: Completions,
-    state: Arc<Waiting>,
+    state: Arc<Arrived>,
 }
 
 #[derive(Default)]
-struct Waiting {
+struct Arrived {
     woken: Mutex<bool>,
     wake: Condvar,
     ends: Mutex<HashMap<Ticket, Option<Done>>>,
@@ -391,7 +385,7 @@ struct Waiting {
 
 impl Ends {
     fn new() -> Self {
-        let state = Arc::new(Waiting::default());
+        let state = Arc::new(Arrived::default());
         let waker = Arc::clone(&state);
         let completions = Completions::new(move || {
             *waker.woken.lock().unwrap_or_else(PoisonError::into_inner) = true;
@@ -400,34 +394,34 @@ impl Ends {
         Self { completions, state }
     }
 
-    /// Over a queue whose waker is another's: waits in slices instead.
+    /// Over a queue whose waker belongs to another rig: waiters poll every 2 ms.
     fn over(completions: Completions) -> Self {
         Self { completions, state: Arc::default() }
     }
 
     fn wait_for(&self, ticket: Ticket) -> Done {
-        let began = Instant::now();
-        loop {
-            self.take_in();
-            let found = {
-                let mut ends = self.state.ends.lock().unwrap_or_else(PoisonError::into_inner);
-                ends.get_mut(&ticket).and_then(Option::take)
-            };
-            if let Some(done) = found {
-                return done;
-            }
-            assert!(began.elapsed() < PATIENCE, "{ticket:?} has no end after {PATIENCE:?}");
-            let woken = self.state.woken.lock().unwrap_or_else(PoisonError::into_inner);
-            // Other waiters may take an end in between its arrival and this wait, hence the slice.
-            let slice = Duration::from_millis(2);
-            let (mut woken, _) =
-                self.state.wake.wait_timeout(woken, slice).unwrap_or_else(PoisonError::into_inner);
-            *woken = false;
-        }
+        let mut found = None;
+        wait_until("the completion of a ticket", || {
+            found = self.take(ticket).or_else(|| {
+                let woken = self.state.woken.lock().unwrap_or_else(PoisonError::into_inner);
+                // Another waiter may drain a completion between its arrival and this wait, so the wait is bounded.
+                let slice = Duration::from_millis(2);
+                let waited = self.state.wake.wait_timeout_while(woken, slice, |woken| !*woken);
+                *waited.unwrap_or_else(PoisonError::into_inner).0 = false;
+                self.take(ticket)
+            });
+            found.is_some()
+        });
+        found.expect("a completion")
     }
 
-    /// Ends stay listed after they are taken, so that a second one of the same ticket shows.
-    fn take_in(&self) {
+    fn take(&self, ticket: Ticket) -> Option<Done> {
+        self.drain();
+        self.state.ends.lock().unwrap_or_else(PoisonError::into_inner).get_mut(&ticket).and_then(Option::take)
+    }
+
+    /// Drain the queue. Tickets stay listed after their completion is returned, so that a second one is detected.
+    fn drain(&self) {
         let mut ends = self.state.ends.lock().unwrap_or_else(PoisonError::into_inner);
         let mut arrived = Vec::new();
         self.completions.drain(&mut arrived);

@@ -2,9 +2,9 @@
 //! Samples on a local disk: files of entries that outlive a run.
 //!
 //! A tier uses one partition of the cache directory: `<dir>/<source>/partition-<k>/`, format in
-//! `docs/formats/disk-cache.md`. An entry proves itself when it is read, so a crash, a torn write or a flipped bit
-//! costs samples and never gives wrong ones. It decides no eviction of samples that its data set needs. Whatever fails
-//! on the disk, the tier gets smaller and the run continues.
+//! `docs/formats/disk-cache.md`. An entry is verified when it is read, so a crash, a torn write or a flipped bit
+//! loses samples and never returns wrong ones. The tier never evicts samples that its data set needs. After a fault
+//! of the disk it gets smaller, and the run continues.
 //!
 //! ```text
 //! submit --> state (lock, no I/O) --> reads, writes --> work (threads, I/O without the lock) --> completions
@@ -44,53 +44,53 @@ use crate::{Tier, TierFacts};
 use directory::Directory;
 use entry::{LARGE, PAGE, layout};
 pub use error::DiskError;
-use manifest::{LINE_BYTES, Manifest, ManifestEntry, SegmentList};
+use manifest::{ENTRY_BYTES, Manifest, ManifestEntry, SegmentList};
 use partition::Partition;
 use segment::Segment;
-use state::{ReadState, State, Taken};
+use state::{DiskState, ReadState, WriteState};
 use storage::{Kernel, Storage};
-use work::{Shared, Times};
+use work::{DiskCore, Times};
 
-/// How long a dropped tier waits for its threads: a write of a chunk, many times over.
-const GRACE_ON_DROP: Nanos = Nanos::from_secs(2);
+/// Maximum wait of a dropped tier for its threads: several writes of a chunk.
+const DROP_GRACE: Nanos = Nanos::from_secs(2);
 
-/// The samples of one data set, as the disk tier names them.
+/// The samples of one data set.
 pub trait Entries: fmt::Debug + Send + Sync {
-    /// Number of samples; their ids are 0 and up.
+    /// Number of samples; their ids start at 0.
     fn count(&self) -> u64;
 
-    /// The sample `id` as operations name it.
+    /// The key of sample `id` in operations.
     fn key(&self, id: SampleId) -> SampleKey;
 
-    /// Identity of the sample's bytes at the origin, the same in every run and data set.
+    /// Identity of the sample's bytes at the origin, equal in every run and data set.
     fn entry(&self, key: &SampleKey) -> EntryKey;
 }
 
-/// Where and how large.
+/// Location and size of a disk cache.
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
-    /// The cache directory, made if need be (mode 0700); others may use it at the same time.
+    /// The cache directory, created with mode 0700 if it is missing; other processes may use it at the same time.
     pub dir: PathBuf,
-    /// Bytes on the disk that this tier may take, everything counted, 1 MiB or more. Never exceeded.
+    /// Maximum bytes of this tier on the disk, including all overhead; 1 MiB or more.
     pub capacity: Bytes,
-    /// Bytes that the directory may take, with all partitions of all data sets and processes; `capacity` or more.
+    /// Maximum bytes of the directory, with all partitions of all data sets and processes; `capacity` or more.
     pub directory_capacity: Bytes,
-    /// Where the data set is stored; names its folder.
+    /// Location of the data set; determines the name of its folder.
     pub origin: OriginIdentity,
     /// The data set's samples.
     pub entries: Arc<dyn Entries>,
-    /// The one data set whose samples are stored; a write of another's is [`ReadOutcome::Failed`].
+    /// The data set whose samples are stored; a write for another one is [`ReadOutcome::Failed`].
     pub fingerprint: Fingerprint,
-    /// Ranks of this run that use `dir`, 1 or more. Partitions of this number and above that no process uses are left
-    /// from a larger run: what fits of them is taken over, the rest stays.
+    /// Ranks of this run that use `dir`, 1 or more. Unused partitions of this number and above are from a larger run:
+    /// the tier takes over the part of them that fits, and leaves the rest.
     pub ranks: u32,
-    /// Threads for I/O, 1 to 64; 2 to 8 suit one device.
+    /// I/O threads, 1 to 64; 2 to 8 suit one device.
     pub threads: usize,
 }
 
-/// A sample that was there when the tier was opened, in the version that the origin has.
+/// A sample that was in the cache when the tier was opened, in the current version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Held {
+pub struct CachedSample {
     /// The sample.
     pub id: SampleId,
     /// Its length.
@@ -99,23 +99,25 @@ pub struct Held {
 
 /// Samples of one data set in one partition of a cache directory.
 pub struct DiskTier {
-    shared: Arc<Shared>,
+    shared: Arc<DiskCore>,
     fingerprint: Fingerprint,
     threads: Mutex<Vec<JoinHandle<()>>>,
 }
 
 impl DiskTier {
-    /// From this length on a write reads its payload until its `Done`; below, only during `submit`.
+    /// From this length on, a write reads its payload until its `Done`; below, only during `submit`.
     pub const LARGE: Bytes = Bytes::new(LARGE);
 
-    /// Open a partition of its own and return what it holds, in order of ids. Reads the partition's manifest, or after a
-    /// crash the header of every entry. A partition that holds more than `capacity` is cut to it. In a directory that
-    /// can only be read, the tier holds what is there and refuses every write; without anything of this data set that is
-    /// an error.
+    /// Claim a partition, and return its samples in order of ids. Reads the partition's manifest, or after a crash
+    /// the header of every entry. A partition larger than `capacity` is cut. In a read-only directory, the tier
+    /// serves existing samples and refuses every write; without samples of this data set that is an error.
     ///
     /// # Errors
-    /// A directory that cannot be used, or holds files that another user may have planted; numbers out of range.
-    pub fn open(config: &DiskConfig, completions: Completions) -> Result<(Self, Vec<Held>), DiskError> {
+    /// An unusable directory, files that another user may have planted, or numbers out of range.
+    pub fn open(
+        config: &DiskConfig,
+        completions: Completions,
+    ) -> Result<(Self, Vec<CachedSample>), DiskError> {
         Self::open_with(config, completions, Box::new(Kernel))
     }
 
@@ -123,7 +125,7 @@ impl DiskTier {
         config: &DiskConfig,
         completions: Completions,
         storage: Box<dyn Storage>,
-    ) -> Result<(Self, Vec<Held>), DiskError> {
+    ) -> Result<(Self, Vec<CachedSample>), DiskError> {
         let &DiskConfig {
             ref dir,
             capacity,
@@ -134,10 +136,10 @@ impl DiskTier {
             ranks,
             threads,
         } = config;
-        check("threads", threads as u64, 1, 64)?;
-        check("ranks", u64::from(ranks), 1, u64::from(u32::MAX))?;
-        if capacity < LEAST {
-            return Err(DiskError::TooSmall { capacity, least: LEAST });
+        check_range("threads", threads as u64, 1, 64)?;
+        check_range("ranks", u64::from(ranks), 1, u64::from(u32::MAX))?;
+        if capacity < CAPACITY_MIN {
+            return Err(DiskError::TooSmall { capacity, least: CAPACITY_MIN });
         }
         let total = directory_capacity.max(capacity).get();
         let directory =
@@ -147,10 +149,13 @@ impl DiskTier {
         } else {
             open_writable(&directory, config)?
         };
-        let mut held: Vec<Held> =
-            state.slab.listed().map(|(key, _, len)| Held { id: key.id, len: Bytes::new(len) }).collect();
-        held.sort_unstable();
-        let shared = Arc::new(Shared {
+        let mut cached: Vec<CachedSample> = state
+            .slab
+            .entries()
+            .map(|(key, _, len)| CachedSample { id: key.id, len: Bytes::new(len) })
+            .collect();
+        cached.sort_unstable();
+        let shared = Arc::new(DiskCore {
             state: Mutex::new(state),
             work: Condvar::new(),
             ended: Condvar::new(),
@@ -164,48 +169,28 @@ impl DiskTier {
         });
         let tier = Self { shared, fingerprint, threads: Mutex::default() };
         tier.start(threads)?;
-        Ok((tier, held))
+        Ok((tier, cached))
     }
 
-    /// Whether the directory can only be read: every write is refused with [`ReadOutcome::Full`].
+    /// Whether the directory is read-only: every write is refused with [`ReadOutcome::Full`].
     pub fn is_read_only(&self) -> bool {
         self.shared.directory.is_read_only()
     }
 
-    /// Bytes written to segments since the tier was opened, headers and padding counted (wear of the device).
+    /// Bytes written to segments since the tier was opened, including headers and padding (wear of the device).
     pub fn bytes_written(&self) -> Bytes {
         Bytes::new(self.shared.bytes_written.load(Ordering::Relaxed))
     }
 
-    /// Room for samples, taken or not: the capacity without what is set aside for other files, and what is
-    /// allocated once the disk is full. What a planner may fill, by [`disk_footprint`].
-    pub fn room(&self) -> Bytes {
+    /// Bytes for samples, used or free: the capacity without the reserve for other files, or the allocated bytes once
+    /// the disk is full. A planner may fill it, counting [`disk_footprint`] per sample.
+    pub fn usable_capacity(&self) -> Bytes {
         self.shared.state().capacity()
     }
 
-    /// Bytes of the segments on the disk, used or not.
-    pub fn allocated(&self) -> Bytes {
-        Bytes::new(self.shared.state().allocated)
-    }
-
-    /// Cells that failed their proof, and calls to the kernel that failed.
+    /// Number of entries that failed verification, and of failed calls to the kernel.
     pub fn faults(&self) -> u64 {
         self.shared.faults.load(Ordering::Relaxed)
-    }
-
-    /// The share of the free room in segments that its longest stretch cannot serve.
-    pub fn fragmentation(&self) -> f64 {
-        self.shared.state().slab.fragmentation()
-    }
-
-    /// How many samples are held.
-    pub fn samples(&self) -> u64 {
-        self.shared.state().slab.samples()
-    }
-
-    /// Memory of the tables and of the chunks under way, in bytes.
-    pub fn table_bytes(&self) -> Bytes {
-        Bytes::new(self.shared.state().memory())
     }
 
     fn start(&self, threads: usize) -> Result<(), DiskError> {
@@ -218,7 +203,7 @@ impl DiskTier {
                 Ok(thread) => self.threads().push(thread),
                 Err(source) => {
                     self.shared.state().running -= threads - nth;
-                    self.close(GRACE_ON_DROP);
+                    self.close(DROP_GRACE);
                     return Err(DiskError::Thread { source });
                 }
             }
@@ -230,31 +215,31 @@ impl DiskTier {
         self.threads.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An end that needed no thread.
-    fn end_now(&self, ticket: Ticket, outcome: ReadOutcome, bytes: u64, since: Instant) {
+    /// Report a completion that needed no thread.
+    fn report_now(&self, ticket: Ticket, outcome: ReadOutcome, bytes: u64, submitted: Instant) {
         let bytes = if outcome == ReadOutcome::Ok { bytes } else { 0 };
-        self.shared.end(ticket, outcome, bytes, Times { since, began: since }, None);
+        self.shared.report(ticket, outcome, bytes, Times { submitted, started: submitted }, None);
     }
 
-    /// Write the manifest and release the partition. Only once all threads have ended.
-    fn leave(&self) {
-        let (partition, manifest, room) = {
+    /// Write the manifest and release the partition. Only after all threads have ended.
+    fn release(&self) {
+        let (partition, manifest, reserve) = {
             let mut state = self.shared.state();
             let Some(partition) = state.partition.take() else { return };
             (partition, state.manifest(&*self.shared.entries), state.reserve.saturating_sub(SMALL_FILES))
         };
         let bytes = manifest.encode();
         let size = bytes.len() as u64;
-        if size > room {
+        if size > reserve {
             return;
         }
-        // The lock is held until the file is there: its bytes count.
+        // The lock is held until the file exists, because its bytes count.
         let written = self.shared.directory.lock().map_err(std::io::Error::other).and_then(|locked| {
-            let fits = locked.make_room(size.next_multiple_of(PAGE)) >= size;
+            let fits = locked.evict_for(size.next_multiple_of(PAGE)) >= size;
             if fits { Manifest::write(&partition.folder, &bytes) } else { Ok(()) }
         });
         if written.is_err() {
-            // Without a manifest the next start goes from header to header: slower, not wrong.
+            // Without a manifest the next start scans all headers, which is only slower.
             self.shared.faults.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -262,12 +247,12 @@ impl DiskTier {
 
 impl Tier for DiskTier {
     fn submit(&self, op: Op) {
-        let since = Instant::now();
+        let submitted = Instant::now();
         match op {
             Op::Read { ticket, key, offset, dest } => {
                 let wanted = dest.len() as u64;
                 let mut state = self.shared.state();
-                let read = if state.closed {
+                let read = if state.is_closed {
                     ReadState::Ended(ReadOutcome::Cancelled, dest)
                 } else {
                     state.read(ticket, key, offset, dest)
@@ -277,48 +262,57 @@ impl Tier for DiskTier {
                     ReadState::Queued => self.shared.work.notify_one(),
                     ReadState::Ended(outcome, dest) => {
                         drop(dest);
-                        self.end_now(ticket, outcome, wanted, since);
+                        self.report_now(ticket, outcome, wanted, submitted);
                     }
                 }
             }
             Op::Write { ticket, key, payload } => {
                 let len = payload.as_slice().len() as u64;
-                // A large payload's sum is taken by the thread that writes it.
+                // The writing thread computes the checksum of a large payload.
                 let crc = if len < LARGE { crc32c::crc32c(payload.as_slice()) } else { 0 };
                 let entry = self.shared.entries.entry(&key);
                 let mut state = self.shared.state();
                 let waiting = state.writes.len();
-                let taken = if state.closed {
-                    Taken::Now(ReadOutcome::Cancelled)
+                let written = if state.is_closed {
+                    WriteState::Ended(ReadOutcome::Cancelled)
                 } else if key.fingerprint == self.fingerprint {
                     state.write(ticket, key, entry, payload, crc)
                 } else {
-                    Taken::Now(ReadOutcome::Failed)
+                    WriteState::Ended(ReadOutcome::Failed)
                 };
-                let more = state.writes.len() > waiting;
+                let is_queued = state.writes.len() > waiting;
                 drop(state);
-                if more {
+                if is_queued {
                     self.shared.work.notify_all();
                 }
-                if let Taken::Now(outcome) = taken {
-                    self.end_now(ticket, outcome, len, since);
+                if let WriteState::Ended(outcome) = written {
+                    self.report_now(ticket, outcome, len, submitted);
                 }
             }
             Op::Drop { ticket, key } => {
-                let outcome = self.forget(&key);
-                self.end_now(ticket, outcome, 0, since);
+                let outcome = {
+                    let mut state = self.shared.state();
+                    if state.is_closed {
+                        ReadOutcome::Cancelled
+                    } else if state.slab.remove(&key) {
+                        ReadOutcome::Ok
+                    } else {
+                        ReadOutcome::Absent
+                    }
+                };
+                self.report_now(ticket, outcome, 0, submitted);
             }
         }
     }
 
     fn cancel(&self, ticket: Ticket) {
-        let ended = self.shared.state().withdraw(|queued| queued == ticket);
-        for (ticket, since) in ended {
-            self.end_now(ticket, ReadOutcome::Cancelled, 0, since);
+        let ended = self.shared.state().cancel_queued(|queued| queued == ticket);
+        for (ticket, submitted) in ended {
+            self.report_now(ticket, ReadOutcome::Cancelled, 0, submitted);
         }
     }
 
-    /// Of samples alone: `capacity` is [`Self::room`].
+    /// For samples only: `capacity` is [`Self::usable_capacity`].
     fn facts(&self) -> TierFacts {
         let state = self.shared.state();
         TierFacts {
@@ -329,18 +323,18 @@ impl Tier for DiskTier {
         }
     }
 
-    /// What is queued is cancelled, what has begun is finished, small samples still in memory are written, the
-    /// manifest is written. A disk that does not answer within `grace` is left to its threads.
+    /// Cancels queued operations, finishes running ones, and writes buffered small samples and the manifest. If the
+    /// disk does not answer within `grace`, its threads continue alone.
     fn close(&self, grace: Nanos) {
         let ended = {
             let mut state = self.shared.state();
-            state.closed = true;
+            state.is_closed = true;
             state.seal();
-            state.withdraw(|_| true)
+            state.cancel_queued(|_| true)
         };
         self.shared.work.notify_all();
-        for (ticket, since) in ended {
-            self.end_now(ticket, ReadOutcome::Cancelled, 0, since);
+        for (ticket, submitted) in ended {
+            self.report_now(ticket, ReadOutcome::Cancelled, 0, submitted);
         }
         let state = self.shared.state();
         let (state, waited) = self
@@ -351,30 +345,17 @@ impl Tier for DiskTier {
         drop(state);
         if !waited.timed_out() {
             for thread in std::mem::take(&mut *self.threads()) {
-                // One that panicked has said so; its operations are not worth a second panic here.
+                // A panic has been printed by its thread, and must not cause a second one here.
                 drop(thread.join());
             }
-            self.leave();
-        }
-    }
-}
-
-impl DiskTier {
-    fn forget(&self, key: &SampleKey) -> ReadOutcome {
-        let mut state = self.shared.state();
-        if state.closed {
-            ReadOutcome::Cancelled
-        } else if state.slab.forget(key) {
-            ReadOutcome::Ok
-        } else {
-            ReadOutcome::Absent
+            self.release();
         }
     }
 }
 
 impl Drop for DiskTier {
     fn drop(&mut self) {
-        self.close(GRACE_ON_DROP);
+        self.close(DROP_GRACE);
     }
 }
 
@@ -385,7 +366,7 @@ impl fmt::Debug for DiskTier {
 }
 
 /// Claim a partition and recover its content.
-fn open_writable(directory: &Directory, config: &DiskConfig) -> Result<State, DiskError> {
+fn open_writable(directory: &Directory, config: &DiskConfig) -> Result<DiskState, DiskError> {
     let locked = directory.lock()?;
     let source = directory.make_source()?;
     let partition = Partition::claim(&source)?;
@@ -397,22 +378,26 @@ fn open_writable(directory: &Directory, config: &DiskConfig) -> Result<State, Di
     let limit = share.saturating_sub(reserve) / PAGE * PAGE;
     let recovered = recover::recover(&partition, &orphans, &*config.entries, limit, config.threads)?;
     drop(orphans);
-    // The directory may hold more than it may: `disk_size` was larger in earlier runs.
-    directory.lock()?.make_room(0);
-    Ok(State::new(recovered, Some(partition), limit, reserve, config.threads))
+    // The directory may exceed its capacity, if `disk_size` was larger in earlier runs.
+    directory.lock()?.evict_for(0);
+    Ok(DiskState::new(recovered, Some(partition), limit, reserve, config.threads))
 }
 
-/// Find what a directory holds that can only be read.
-fn open_read_only(directory: &Directory, entries: &dyn Entries, threads: usize) -> Result<State, DiskError> {
+/// Find the content of a read-only directory.
+fn open_read_only(
+    directory: &Directory,
+    entries: &dyn Entries,
+    threads: usize,
+) -> Result<DiskState, DiskError> {
     let recovered = recover::recover_read_only(&directory.existing_source()?, entries, threads)?;
     let limit = recovered.allocated;
-    Ok(State::new(recovered, None, limit, 0, threads))
+    Ok(DiskState::new(recovered, None, limit, 0, threads))
 }
 
-impl State {
+impl DiskState {
     fn manifest(&self, entries: &dyn Entries) -> Manifest {
         let mut all: Vec<_> =
-            self.slab.listed().map(|(key, at, len)| (at, entries.entry(&key), len, 0)).collect();
+            self.slab.entries().map(|(key, at, len)| (at, entries.entry(&key), len, 0)).collect();
         all.extend(
             self.others
                 .iter()
@@ -432,7 +417,7 @@ impl State {
     }
 }
 
-fn check(name: &'static str, value: u64, least: u64, most: u64) -> Result<(), DiskError> {
+fn check_range(name: &'static str, value: u64, least: u64, most: u64) -> Result<(), DiskError> {
     if (least..=most).contains(&value) {
         return Ok(());
     }
@@ -440,24 +425,24 @@ fn check(name: &'static str, value: u64, least: u64, most: u64) -> Result<(), Di
 }
 
 /// Enough for one segment and the reserve.
-const LEAST: Bytes = Bytes::new(1 << 20);
+const CAPACITY_MIN: Bytes = Bytes::new(1 << 20);
 
-/// The lock and the directories, in whole blocks of any usual file system.
+/// The lock and the directories, in whole blocks of a usual file system.
 const SMALL_FILES: u64 = 32 << 10;
 
-/// Bytes set aside for files other than segments: folders, locks and the manifest. Of the capacity at most a 64th and
-/// 64 KiB; a manifest that does not fit is not written.
+/// Bytes reserved for files other than segments: folders, locks and the manifest. At most 1/64 of the capacity and 64
+/// KiB; a manifest that does not fit is not written.
 fn reserve(capacity: u64, samples: u64) -> u64 {
-    let list = samples.saturating_mul(LINE_BYTES).min(capacity / 64);
+    let list = samples.saturating_mul(ENTRY_BYTES).min(capacity / 64);
     2 * SMALL_FILES + list.max(directory::margin(capacity).min(capacity / 64))
 }
 
-/// Room on the disk for a sample of `len` bytes, header and padding counted: what a planner has to add up.
+/// Bytes on the disk of a sample of `len` bytes, including header and padding, for a planner.
 pub const fn disk_footprint(len: Bytes) -> Bytes {
     Bytes::new(layout(len.get()).0.saturating_mul(entry::GRANULE))
 }
 
-/// The checksum that a sample on the disk is proved by: CRC-32C.
+/// The checksum of a sample on the disk: CRC-32C.
 pub fn sample_checksum(bytes: &[u8]) -> u32 {
     crc32c::crc32c(bytes)
 }

@@ -1,26 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Identity of cached bytes: where an object is stored, which version of it, and which range.
 //!
-//! Two data sets that contain the same object share its entry, and a data set of which one object changed finds all
-//! others. Credentials and presigned parts of a URI are no part of an identity: they may change from run to run.
+//! Two data sets that contain the same object share its entry, and a data set with one changed object finds all other
+//! entries. Credentials and presigned parts of a URI are excluded, because they may change between runs.
 
 use std::fmt::Write as _;
 
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::origin::{OriginError, OriginOptions, store_endpoint};
-use crate::uri::{Place, Uri};
+use crate::uri::{Uri, UriParts};
 
 /// Identity of some bytes at an origin, 128 bits: equal keys mean equal bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryKey(pub [u8; 16]);
 
-/// Where the objects of a data set are stored: kind of store, endpoint, bucket and prefix; or a directory.
+/// Location of a data set's objects: kind of store, endpoint, bucket and prefix; or a directory.
 ///
 /// ```
 /// use foresee_data_tier::{OriginIdentity, OriginOptions, Uri};
 /// let origin = |uri: &str| OriginIdentity::new(&Uri::parse(uri)?, &OriginOptions::default());
-/// // How the path is divided between URI and key does not matter.
+/// // The boundary between URI and key does not matter.
 /// let whole = origin("s3://bucket/train")?.entry(b"cat/1.jpg", b"etag", 0, 100);
 /// assert_eq!(whole, origin("s3://bucket")?.entry(b"train/cat/1.jpg", b"etag", 0, 100));
 /// assert_ne!(whole, origin("s3://other")?.entry(b"train/cat/1.jpg", b"etag", 0, 100));
@@ -29,31 +29,32 @@ pub struct EntryKey(pub [u8; 16]);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginIdentity {
     store: Vec<u8>,
-    /// In front of each key, with its slash.
+    /// Precedes each key; ends with a slash.
     prefix: Vec<u8>,
     folder: String,
 }
 
-/// Characters of a folder's name that are taken from the URI.
+/// Characters of the URI in a folder's name.
 const READABLE: usize = 40;
 
 impl OriginIdentity {
-    /// The identity that `uri` and `options` name. A directory is taken by its real path, so that two links to it are one.
+    /// The identity for `uri` and `options`. A directory is identified by its real path, so two links to it are one
+    /// origin.
     ///
     /// # Errors
     /// [`OriginError::BadOption`] for a setting that the store does not have.
     pub fn new(uri: &Uri, options: &OriginOptions) -> Result<Self, OriginError> {
-        let (store, prefix) = match uri.place() {
-            Place::Directory(path) => {
+        let (store, prefix) = match uri.parts() {
+            UriParts::Directory(path) => {
                 let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
                 (fields(&[b"file"]), real.into_os_string().into_encoded_bytes())
             }
-            Place::Bucket { name, prefix } => {
+            UriParts::Bucket { name, prefix } => {
                 let endpoint = store_endpoint(uri, options)?;
                 let store = fields(&[b"s3", endpoint.as_bytes(), name.as_bytes()]);
                 (store, prefix.clone().into_bytes())
             }
-            Place::Web { base, .. } => (fields(&[b"http"]), base.clone().into_bytes()),
+            UriParts::Web { base, .. } => (fields(&[b"http"]), base.clone().into_bytes()),
         };
         let mut prefix = prefix;
         if !prefix.is_empty() && !prefix.ends_with(b"/") {
@@ -76,13 +77,13 @@ impl OriginIdentity {
         EntryKey(xxh3_128(&bytes).to_be_bytes())
     }
 
-    /// Name of its folder in a cache directory: the end of the URI for people, then 16 hexadecimal digits.
+    /// Name of its folder in a cache directory: the end of the URI, for people, and 16 hexadecimal digits.
     pub fn folder(&self) -> &str {
         &self.folder
     }
 }
 
-/// Byte strings, each after its length.
+/// Concatenate byte strings, each after its length.
 fn fields(parts: &[&[u8]]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for part in parts {
@@ -106,7 +107,7 @@ fn folder_name(uri: &Uri, identity: &[u8]) -> String {
     name.trim_start_matches('-').to_owned()
 }
 
-/// Whether a folder of a cache directory has the name of an origin.
+/// Whether `name` is the name of an origin's folder in a cache directory.
 pub(crate) fn is_origin_folder(name: &str) -> bool {
     let digits = name.rsplit('-').next().unwrap_or_default();
     digits.len() == 16 && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
@@ -123,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn every_part_of_an_identity_counts_and_credentials_do_not() {
+    fn every_part_of_an_identity_matters_except_credentials() {
         let endpoint = ("aws_endpoint", "http://127.0.0.1:9000");
         let here = identity("s3://b/train", &[endpoint]);
         let key = here.entry(b"a", b"t", 0, 5);

@@ -1,52 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Listing of an origin: every object with its size and tag, once per run, for the index.
 //!
-//! It is separate from reading because it runs before training, over all objects at once, and is bounded by requests
-//! rather than bytes. Objects that cannot be read are reported with their error; whether they are samples is not known
-//! here.
+//! It runs before training, for all objects at once, and is limited by requests rather than bytes. Unreadable objects
+//! are reported with their error, because only the caller knows whether they are samples.
 
-mod nearby;
 mod posix;
 mod split;
 mod store;
+mod suggest;
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use crate::origin::{Client, OriginError, OriginOptions, wants_inode};
-use crate::uri::{Place, Uri};
+use crate::uri::{Uri, UriParts};
 
 /// One object of the origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OriginObject {
-    /// Relative to the origin's URI, without a leading slash; bytes, as file names are.
+    /// Relative to the origin's URI, without a leading slash; any bytes, as in file names.
     pub key: Vec<u8>,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// See [`crate::posix_tag`]; for stores the `ETag` or `last-modified:SECONDS`; empty if neither is known.
+    /// See [`crate::posix_tag`]; in stores the `ETag` or `last-modified:SECONDS`; empty if neither is known.
     pub tag: Vec<u8>,
 }
 
-/// What a listing found.
+/// The result of a listing.
 #[derive(Debug, Default)]
 pub struct Listing {
-    /// All objects that can be read, sorted by the bytes of their keys; and folders of the first level, whose keys end in
-    /// `/`: a class may have no file.
+    /// All readable objects, sorted by the bytes of their keys; and folders of the first level, whose keys end in
+    /// `/`, because a class may have no file.
     pub objects: Vec<OriginObject>,
-    /// The others, sorted alike.
+    /// Unreadable objects, sorted likewise.
     pub unreadable: Vec<Unreadable>,
 }
 
-/// An object, or with a `/` at the end of its key a folder, that is there and cannot be read.
+/// An object, or with a final `/` in its key a folder, that exists and cannot be read.
 #[derive(Debug)]
 pub struct Unreadable {
-    /// As that of a [`OriginObject`].
+    /// As in [`OriginObject`].
     pub key: Vec<u8>,
-    /// Why not, and what to do.
+    /// The error, with the remedy.
     pub error: OriginError,
 }
 
-/// How far a listing has come.
+/// The progress of a listing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ListProgress {
     /// Objects found.
@@ -60,10 +59,10 @@ pub struct ListProgress {
 /// Which objects to list.
 #[derive(Clone, Copy)]
 pub struct Selection<'a> {
-    /// These and no others: those of a plain HTTP server, which has no listing, or the few that are wanted of a directory
-    /// or bucket.
+    /// Only these objects: for a plain HTTP server, which has no listing, or for a few objects of a directory or
+    /// bucket.
     pub keys: Option<&'a [Vec<u8>]>,
-    /// Whether to leave out the object of a key or, where the key ends in `/`, a folder and all that is in it.
+    /// Whether to skip the object of a key or, if the key ends in `/`, a folder and all its content.
     pub is_excluded: &'a (dyn Fn(&[u8]) -> bool + Sync),
 }
 
@@ -79,19 +78,19 @@ impl fmt::Debug for Selection<'_> {
     }
 }
 
-/// Lists everything of `selection` below `uri`. Blocks; many requests run at once.
+/// List the objects of `selection` below `uri`. Blocks; many requests run at once.
 ///
-/// `progress` is called from several threads, about once per directory or page. `cancel` ends the listing at the next
-/// directory or page.
+/// Several threads call `progress`, about once per directory or page. `cancel` ends the listing at the next directory
+/// or page.
 ///
-/// A directory is walked as Python's `os.walk(followlinks=True)` walks it; a link that leads back to a
-/// directory above itself is not entered again. Sockets, pipes and devices are left out. In a bucket, stand-ins for
-/// directories (`prefix/`) are told where they are on the first level, and left out below.
+/// A directory is walked like Python's `os.walk(followlinks=True)`; a link to a parent directory is not entered
+/// again. Sockets, pipes and devices are skipped. In a bucket, placeholders of directories (`prefix/`) are listed on
+/// the first level, and skipped below.
 ///
 /// # Errors
-/// A directory that is not there, a bucket's prefix without any object, and whatever the origin answers. A directory,
-/// file or link below `uri` that cannot be read, one of `selection.keys` that is not there, and a key that the store client
-/// cannot express, are [`Listing::unreadable`].
+/// A missing directory, a bucket's prefix without objects, and any error of the origin. An unreadable directory, file
+/// or link below `uri`, a missing object of `selection.keys`, and a key that the store client cannot express are
+/// [`Listing::unreadable`].
 pub fn list(
     uri: &Uri,
     options: &OriginOptions,
@@ -101,26 +100,32 @@ pub fn list(
 ) -> Result<Listing, OriginError> {
     let wanted: Option<Vec<Vec<u8>>> =
         selection.keys.map(|keys| keys.iter().filter(|key| !(selection.is_excluded)(key)).cloned().collect());
-    let tally = Tally { sums: Sums::default(), progress, cancel, uri, is_excluded: selection.is_excluded };
-    let mut listing = match (uri.place(), wanted) {
-        (Place::Directory(root), None) => posix::walk(root, wants_inode(uri, options)?, &tally)?,
-        (Place::Directory(root), Some(keys)) => {
-            posix::ask_each(root, &keys, wants_inode(uri, options)?, &tally)?
+    let context = ListContext {
+        totals: ListTotals::default(),
+        progress,
+        cancel,
+        uri,
+        is_excluded: selection.is_excluded,
+    };
+    let mut listing = match (uri.parts(), wanted) {
+        (UriParts::Directory(root), None) => posix::walk(root, wants_inode(uri, options)?, &context)?,
+        (UriParts::Directory(root), Some(keys)) => {
+            posix::look_up_each(root, &keys, wants_inode(uri, options)?, &context)?
         }
-        (Place::Bucket { .. }, None) => store::list_bucket(&Client::new(uri, options)?, &tally)?,
-        (Place::Bucket { .. } | Place::Web { .. }, Some(keys)) => {
-            store::ask_each(&Client::new(uri, options)?, &keys, &tally)?
+        (UriParts::Bucket { .. }, None) => store::list_bucket(&Client::new(uri, options)?, &context)?,
+        (UriParts::Bucket { .. } | UriParts::Web { .. }, Some(keys)) => {
+            store::look_up_each(&Client::new(uri, options)?, &keys, &context)?
         }
-        (Place::Web { .. }, None) => return Err(OriginError::NoListing { uri: uri.to_string() }),
+        (UriParts::Web { .. }, None) => return Err(OriginError::NoListing { uri: uri.to_string() }),
     };
     listing.objects.sort_unstable_by(|a, b| a.key.cmp(&b.key));
     listing.unreadable.sort_unstable_by(|a, b| a.key.cmp(&b.key));
     Ok(listing)
 }
 
-/// The running sums of one listing, shared by its threads or tasks.
-struct Tally<'a> {
-    sums: Sums,
+/// The running totals of one listing, shared by its threads or tasks.
+struct ListContext<'a> {
+    totals: ListTotals,
     progress: &'a (dyn Fn(ListProgress) + Sync),
     cancel: &'a AtomicBool,
     uri: &'a Uri,
@@ -128,25 +133,25 @@ struct Tally<'a> {
 }
 
 #[derive(Default)]
-struct Sums {
+struct ListTotals {
     objects: AtomicU64,
     bytes: AtomicU64,
     steps: AtomicU64,
 }
 
-impl Tally<'_> {
-    /// Counts one directory or page that brought `found`.
-    fn step(&self, found: &[OriginObject]) {
+impl ListContext<'_> {
+    /// Count one directory or page with the objects `found`.
+    fn record_step(&self, found: &[OriginObject]) {
         let bytes: u64 = found.iter().map(|listed| listed.size).sum();
         let add = |sum: &AtomicU64, more| sum.fetch_add(more, Ordering::Relaxed) + more;
         (self.progress)(ListProgress {
-            objects: add(&self.sums.objects, found.len() as u64),
-            bytes: add(&self.sums.bytes, bytes),
-            steps: add(&self.sums.steps, 1),
+            objects: add(&self.totals.objects, found.len() as u64),
+            bytes: add(&self.totals.bytes, bytes),
+            steps: add(&self.totals.steps, 1),
         });
     }
 
-    fn check(&self) -> Result<(), OriginError> {
+    fn check_cancelled(&self) -> Result<(), OriginError> {
         if self.cancel.load(Ordering::Relaxed) {
             return Err(OriginError::Cancelled { uri: self.uri.to_string() });
         }
@@ -154,8 +159,8 @@ impl Tally<'_> {
     }
 }
 
-impl fmt::Debug for Tally<'_> {
+impl fmt::Debug for ListContext<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tally").field("uri", self.uri).finish_non_exhaustive()
+        f.debug_struct("ListContext").field("uri", self.uri).finish_non_exhaustive()
     }
 }

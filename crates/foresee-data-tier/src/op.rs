@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What can be asked of a tier, and how it answers.
+//! Operations of a tier and their completions.
 
 use foresee_units::{Bytes, Nanos, ReadOutcome, SampleId};
 
 use crate::memory::{Dest, Payload};
 
-/// Identity of a data set's content listing: the index's fingerprint, 128 bits.
+/// Identity of a data set's content: the index's fingerprint, 128 bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Fingerprint(pub [u8; 16]);
 
-/// The origin's tag of one object (`ETag`, or size, time and inode), as a 64-bit xxh3 of its bytes.
+/// Hash of the origin's tag of one object (`ETag`, or size, time and inode): 64-bit xxh3 of its bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TagHash(pub u64);
 
@@ -24,38 +24,38 @@ pub struct SampleKey {
     pub tag: TagHash,
 }
 
-/// The caller's name for one operation, unique among those under way.
+/// The caller's name for one operation, unique among those in flight.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ticket(pub u64);
 
-/// One thing to do.
+/// One operation.
 #[derive(Debug)]
 pub enum Op {
-    /// Fill `dest` with the sample's bytes from `offset` on; `dest` decides how many.
+    /// Fill `dest` with the sample's bytes from `offset` on; the length of `dest` is the number of bytes.
     Read {
         /// Echoed in the `Done`.
         ticket: Ticket,
-        /// What to read.
+        /// The sample.
         key: SampleKey,
-        /// First byte wanted, counted from the sample's first.
+        /// The first byte, relative to the sample's first byte.
         offset: u64,
-        /// Where to; given back by dropping it before the `Done` is sent.
+        /// Destination; dropped before the `Done` is sent.
         dest: Dest,
     },
-    /// Keep a copy. A tier that has no room for it answers [`ReadOutcome::Full`] and keeps nothing.
+    /// Store a copy. A tier without free capacity returns [`ReadOutcome::Full`] and stores nothing.
     Write {
         /// Echoed in the `Done`.
         ticket: Ticket,
-        /// What is written; a copy under the same id is replaced.
+        /// The sample; a copy under the same id is replaced.
         key: SampleKey,
-        /// The whole sample.
+        /// All bytes of the sample.
         payload: Payload,
     },
-    /// Forget the copy; forgetting what is not there is [`ReadOutcome::Absent`].
+    /// Remove the copy; [`ReadOutcome::Absent`] if there is none.
     Drop {
         /// Echoed in the `Done`.
         ticket: Ticket,
-        /// What to forget.
+        /// The sample.
         key: SampleKey,
     },
 }
@@ -69,34 +69,34 @@ impl Op {
     }
 }
 
-/// The end of one operation.
+/// The completion of one operation.
 #[derive(Clone, Debug)]
 pub struct Done {
-    /// Whose end this is.
+    /// The operation's ticket.
     pub ticket: Ticket,
-    /// How it ended. A copy that turns out to be `Corrupt` has been dropped.
+    /// Its outcome. A copy that is `Corrupt` has been removed.
     pub outcome: ReadOutcome,
-    /// Payload bytes moved, also by a failed attempt.
+    /// Payload bytes moved, including those of a failed attempt.
     pub bytes: Bytes,
-    /// From `submit` until the place began.
+    /// Time from `submit` until the tier started the operation.
     pub queued: Nanos,
-    /// From then until the end.
+    /// Time from then until the completion.
     pub service: Nanos,
-    /// What else is known.
+    /// Further measurements.
     pub detail: Detail,
 }
 
-/// Facts that explain a `Done`; absent means not measured.
+/// Measurements that explain a `Done`; `None` means not measured.
 #[derive(Clone, Debug, Default)]
 pub struct Detail {
     /// Time to open the object (POSIX), part of `service`.
     pub open: Option<Nanos>,
-    /// Time to ask for the object's size and version apart from its bytes (POSIX), part of `service`.
+    /// Time to query the object's size and version separately from its bytes (POSIX), part of `service`.
     pub stat: Option<Nanos>,
     /// Time until the first byte of the body, part of `service`.
     pub first_byte: Option<Nanos>,
     /// HTTP status.
     pub status: Option<u16>,
-    /// The fault in words, without credentials or presigned parts.
+    /// Error message, without credentials or presigned parts.
     pub message: Option<Box<str>>,
 }

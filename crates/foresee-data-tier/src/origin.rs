@@ -1,21 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The slowest tier: the directory or bucket that holds the data set.
+//! The slowest tier: the directory or bucket that contains the data set.
 //!
 //! One read of a sample is one request, and a failure is classified. [`PosixOrigin`] reads mounted file systems,
-//! [`StoreOrigin`] S3 and plain HTTP. An origin never writes, deletes or retries: the caller decides when and how often
-//! to read.
+//! [`StoreOrigin`] S3 and plain HTTP. An origin never writes, deletes or retries.
 
 mod client;
 mod fault;
-pub(crate) mod flight;
 mod list_page;
 mod pages;
+mod pending;
 mod posix;
-#[cfg(test)]
-pub(crate) mod process_tests;
 mod profiles;
-#[cfg(test)]
-pub(crate) mod shelf;
 mod store;
 mod tag;
 
@@ -25,7 +20,7 @@ use std::sync::Arc;
 
 use foresee_units::{Nanos, ReadOutcome, SampleId};
 
-pub(crate) use client::{Client, Door, Failure, store_endpoint};
+pub(crate) use client::{Client, Failure, Store, store_endpoint};
 pub(crate) use list_page::{ListPage, PageObject};
 pub use pages::CachedPages;
 pub use posix::PosixOrigin;
@@ -36,44 +31,43 @@ pub use tag::posix_tag;
 
 use crate::Tier;
 use crate::completion::Completions;
-use crate::uri::{Place, Uri, UriError};
+use crate::uri::{Uri, UriError, UriParts};
 
-/// Knows where in the origin each sample lies; the driver answers from the index.
+/// Maps each sample to its bytes in the origin, from the index.
 pub trait Locate: Send + Sync {
-    /// The sample's place, or `None` if the index has no such sample.
+    /// The sample's location, or `None` if the index has no such sample.
     ///
-    /// Called by the origin's threads, once per read: quick, and without I/O.
+    /// Threads of the origin call it once per read, so it must be quick and do no I/O.
     fn locate(&self, id: SampleId) -> Option<Location<'_>>;
 }
 
-/// Where one sample lies.
+/// Location of one sample.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Location<'a> {
     /// The object, relative to the origin's URI, without a leading slash.
     pub key: Cow<'a, [u8]>,
-    /// The sample's first byte in the object; `None`: the sample is the whole object.
+    /// The sample's first byte in the object; `None` if the sample is the whole object.
     pub start: Option<u64>,
-    /// Bytes that may be read from `start` on: the sample's, and those behind it in its object if neighbours are to
-    /// be read with it.
+    /// Bytes that may be read from `start` on: those of the sample, and of its neighbours if they are read with it.
     pub len: u64,
-    /// The object's tag as the listing gave it; empty: none was known and none is checked.
+    /// The object's tag from the listing; empty if it is unknown, and then it is not checked.
     pub tag: Cow<'a, [u8]>,
 }
 
-/// How to reach an origin.
+/// Settings of an origin.
 #[derive(Clone)]
 pub struct OriginOptions {
-    /// Settings of the store by the names of `object_store` (`access_key_id`, `endpoint_url`, `region`,
-    /// `skip_signature`, ...); they win over the environment's `AWS_*`. Of a directory: `file_tag`, `mtime` (default)
-    /// or `inode`, which fact tells, next to the size, one version of a file from the next.
+    /// Settings of the store with the names of `object_store` (`access_key_id`, `endpoint_url`, `region`,
+    /// `skip_signature`, ...); they override the environment's `AWS_*`. For a directory: `file_tag`, `mtime`
+    /// (default) or `inode`, which identifies a version of a file together with its size.
     pub storage: BTreeMap<String, String>,
-    /// Reader threads for a directory, 1 or more; default 64, so that a disk or network file system sees
-    /// a deep queue. Started only while reads are slow enough to need them.
+    /// Reader threads for a directory, 1 or more; default 64, for a deep queue at a disk or network file system.
+    /// Threads are only started while reads are slow.
     pub threads: usize,
-    /// Longest wait for a TCP and TLS connection; default 5 s.
+    /// Timeout of a TCP and TLS connection; default 5 s.
     pub connect_timeout: Nanos,
-    /// Longest silence while an answer is awaited or read; default 30 s. There is no limit on a whole
-    /// request: 64 MB over a slow link is legal.
+    /// Maximum time without a byte while an answer is awaited or read; default 30 s. A whole request has no timeout:
+    /// 64 MB over a slow link is valid.
     pub read_timeout: Nanos,
 }
 
@@ -89,7 +83,7 @@ impl Default for OriginOptions {
 }
 
 impl std::fmt::Debug for OriginOptions {
-    /// Shows the names of the settings, never their values.
+    /// Shows the names of the settings, and no values.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OriginOptions")
             .field("storage", &self.storage.keys().collect::<Vec<_>>())
@@ -100,64 +94,66 @@ impl std::fmt::Debug for OriginOptions {
     }
 }
 
-/// Opens the origin at `uri`. Asks it nothing yet: see [`probe_origin`].
+/// Open the origin at `uri`, without a request; see [`probe_origin`].
 ///
 /// # Errors
-/// An unusable setting, or a directory that cannot be opened.
+/// An invalid setting, or a directory that cannot be opened.
 pub fn open_origin(
     uri: &Uri,
     options: &OriginOptions,
     locate: Arc<dyn Locate>,
     completions: Completions,
 ) -> Result<Arc<dyn Tier>, OriginError> {
-    match uri.place() {
-        Place::Directory(root) => Ok(Arc::new(PosixOrigin::new(root, locate, completions, options.threads)?)),
-        Place::Bucket { .. } | Place::Web { .. } => {
+    match uri.parts() {
+        UriParts::Directory(root) => {
+            Ok(Arc::new(PosixOrigin::new(root, locate, completions, options.threads)?))
+        }
+        UriParts::Bucket { .. } | UriParts::Web { .. } => {
             Ok(Arc::new(StoreOrigin::new(uri, options, locate, completions)?))
         }
     }
 }
 
-/// Asks the origin one small question, so that a wrong address, bucket or key fails before training starts.
+/// Send one small request, so that a wrong address, bucket or key fails before training starts.
 ///
-/// A directory is opened, a bucket lists one object, a web server answers a `HEAD` for its base (any answer
-/// but 401 will do: a server need not show its base, nor know `HEAD`). Blocks for one round trip.
+/// A directory is opened, a bucket lists one object, and a web server answers a `HEAD` for its base with any status
+/// except 401. Blocks for one round trip.
 ///
 /// # Errors
-/// What went wrong, with the URI and the remedy.
+/// The fault, with the URI and the remedy.
 pub fn probe_origin(uri: &Uri, options: &OriginOptions) -> Result<(), OriginError> {
-    match uri.place() {
-        Place::Directory(root) => posix::open_root(root).map(drop),
-        Place::Bucket { .. } | Place::Web { .. } => Client::new(uri, options)?.probe(),
+    match uri.parts() {
+        UriParts::Directory(root) => posix::open_root(root).map(drop),
+        UriParts::Bucket { .. } | UriParts::Web { .. } => Client::new(uri, options)?.probe(),
     }
 }
 
-/// Reads one object, or `range` of it, at once and on this thread: headers at index time, never samples.
+/// Read one object, or `range` of it, on this thread: file headers during indexing, never samples.
 ///
-/// A range that reaches beyond the object's end is cut there.
+/// A range past the object's end is cut there.
 ///
 /// # Errors
-/// [`OriginError::Missing`] and whatever else the origin answers.
+/// [`OriginError::Missing`] and any other error of the origin.
 pub fn read_whole(
     uri: &Uri,
     options: &OriginOptions,
     key: &[u8],
     range: Option<std::ops::Range<u64>>,
 ) -> Result<Vec<u8>, OriginError> {
-    match uri.place() {
-        Place::Directory(root) => posix::read_whole(uri, root, key, range),
-        Place::Bucket { .. } | Place::Web { .. } => Client::new(uri, options)?.read_whole(key, range),
+    match uri.parts() {
+        UriParts::Directory(root) => posix::read_whole(uri, root, key, range),
+        UriParts::Bucket { .. } | UriParts::Web { .. } => Client::new(uri, options)?.read_whole(key, range),
     }
 }
 
-/// Why an origin cannot be opened, listed or asked. Every variant names the URI and what to do.
+/// Why an origin cannot be opened, listed or read. Every variant has the URI and the remedy.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OriginError {
-    /// The URI cannot be read.
+    /// An invalid URI.
     #[error(transparent)]
     Uri(#[from] UriError),
-    /// A setting that the store does not know or cannot read.
+    /// A setting that is unknown or invalid.
     #[error(
         "origin {uri}: setting {name:?} is not usable ({cause}); correct it in storage_options or the environment"
     )]
@@ -166,13 +162,13 @@ pub enum OriginError {
         uri: String,
         /// The setting's name; its value is never shown.
         name: String,
-        /// What is wrong with it.
+        /// The fault.
         cause: String,
     },
     /// The bucket, or an object in a store, does not exist.
     #[error("{uri} does not exist ({cause}); check its spelling, and for a bucket its region and endpoint")]
     Missing {
-        /// What was looked for.
+        /// The missing object.
         uri: String,
         /// The answer.
         cause: String,
@@ -180,17 +176,17 @@ pub enum OriginError {
     /// The directory or file does not exist.
     #[error("{uri} does not exist; {remedy}")]
     NoFile {
-        /// What was looked for.
+        /// The missing path.
         uri: String,
-        /// What to write instead.
+        /// The remedy.
         remedy: String,
     },
     /// A bucket's listing is empty.
     #[error("nothing is stored at {uri}; {found}")]
     Nothing {
-        /// What was listed.
+        /// The listed URI.
         uri: String,
-        /// What the bucket has instead.
+        /// Objects in the bucket that the user may have meant.
         found: String,
     },
     /// A file or folder that was listed and cannot be read.
@@ -198,25 +194,25 @@ pub enum OriginError {
     Unreadable {
         /// The file or folder.
         uri: String,
-        /// The system's answer.
+        /// The system's error.
         cause: String,
         /// How to make it readable.
         remedy: &'static str,
-        /// The kind of the system's answer; a link that leads nowhere or to itself is not found.
+        /// The kind of the system's error; a broken link and a link to itself are not found.
         kind: std::io::ErrorKind,
     },
-    /// Something else lies where an object was.
+    /// The object is now something else.
     #[error("{uri} has changed since it was indexed ({cause}); index the data set again")]
     Changed {
         /// The object.
         uri: String,
-        /// What it is now.
+        /// Its current kind.
         cause: &'static str,
     },
     /// No permission.
     #[error("{uri}: access denied ({cause}); grant read and list permission, or correct the credentials")]
     Denied {
-        /// What was asked for.
+        /// The requested URI.
         uri: String,
         /// The answer.
         cause: String,
@@ -227,71 +223,71 @@ pub enum OriginError {
          skip_signature=true in storage_options= (--option skip_signature=true) for a public bucket"
     )]
     NoCredentials {
-        /// What was asked for.
+        /// The requested URI.
         uri: String,
-        /// What was tried.
+        /// The attempts.
         cause: String,
     },
-    /// The bucket lies in another region.
+    /// The bucket is in another region.
     #[error(
         "{uri} failed ({cause}); set region {} in storage_options= (--option region=...) or as AWS_REGION={}",
         .region.as_deref().map_or_else(|| "of the bucket".to_owned(), |region| format!("{region:?}")),
         .region.as_deref().unwrap_or("...")
     )]
     WrongRegion {
-        /// What was asked for.
+        /// The requested URI.
         uri: String,
         /// The answer.
         cause: String,
-        /// The bucket's, if the answer names it.
+        /// The bucket's region, if the answer contains it.
         region: Option<String>,
     },
-    /// Requests carry their time, and the store's clock shows another.
+    /// The clocks of this host and the store differ.
     #[error(
         "{uri} failed ({cause}); set this host's clock, such as with `timedatectl set-ntp true`, and try again"
     )]
     ClockDiffers {
-        /// What was asked for.
+        /// The requested URI.
         uri: String,
         /// The answer, with both times.
         cause: String,
     },
-    /// Something that is no store answered.
+    /// The endpoint is not a store.
     #[error(
         "{uri} is not served by a store ({cause}); name the address of the S3 API, not of its web console, as endpoint \
          in storage_options= (--option endpoint=...) or as AWS_ENDPOINT_URL, and look for a proxy or login page in \
          between"
     )]
     NoStore {
-        /// What was asked for.
+        /// The requested URI.
         uri: String,
-        /// What answered.
+        /// A description of the answer.
         cause: String,
     },
-    /// No answer came.
+    /// No answer.
     #[error("{uri} cannot be reached ({cause}); check the endpoint, the network and proxy settings")]
     Unreachable {
-        /// What was asked for.
+        /// The requested URI.
         uri: String,
         /// The fault.
         cause: String,
     },
-    /// A key that cannot be asked for.
+    /// A key that no request can express.
     #[error(
         "key {key:?} cannot be read below {uri}: {cause}; rename the object, or leave it out with exclude= (--exclude)"
     )]
     BadKey {
         /// The origin.
         uri: String,
-        /// The key, with bytes that are not UTF-8 replaced.
+        /// The key, with invalid UTF-8 replaced.
         key: String,
-        /// Why not.
+        /// The reason.
         cause: &'static str,
     },
-    /// The origin answered something else.
+    /// Any other answer.
     #[error("{uri} failed ({cause}); try again, and if it persists ask the origin's operator")]
     Failed {
-        /// What was asked for.
+        /// The requested URI.
         uri: String,
         /// The answer.
         cause: String,
@@ -305,26 +301,26 @@ pub enum OriginError {
         /// The origin.
         uri: String,
     },
-    /// The caller's cancel flag was raised.
+    /// The caller cancelled the listing.
     #[error("listing {uri} was cancelled; start it again to get an index")]
     Cancelled {
         /// The origin.
         uri: String,
     },
-    /// The machine refused a thread or the like.
-    #[error("{uri}: this machine refuses {what} ({cause}); raise its limit (ulimit -u, ulimit -n)")]
-    Machine {
+    /// The host refused a thread or another resource.
+    #[error("{uri}: this host refuses {what} ({cause}); raise its limit (ulimit -u, ulimit -n)")]
+    Host {
         /// The origin.
         uri: String,
-        /// What was refused.
+        /// The resource.
         what: &'static str,
-        /// Its answer.
+        /// The system's error.
         cause: String,
     },
 }
 
 impl OriginError {
-    /// From an error of the file system about `uri`.
+    /// Convert an error of the file system about `uri`.
     pub(crate) fn from_io(uri: impl Into<String>, error: &std::io::Error) -> Self {
         let (uri, cause) = (uri.into(), error.to_string());
         match error.kind() {
@@ -335,15 +331,15 @@ impl OriginError {
     }
 }
 
-/// What an origin answers to a write or a drop.
+/// The message for a write or a drop.
 const READ_ONLY: &str = "an origin is only read: it is never written to and nothing in it is deleted";
 
 fn not_in_index(id: SampleId) -> String {
     format!("sample {} is not in the index", id.0)
 }
 
-/// Where a read of `len` bytes from `offset` of the sample begins in its object, if the sample is that long.
-fn first_byte_of(location: &Location<'_>, offset: u64, len: usize) -> Result<u64, (ReadOutcome, String)> {
+/// First byte, in its object, of a read of `len` bytes from `offset` of the sample; an error past the sample's end.
+fn start_in_object(location: &Location<'_>, offset: u64, len: usize) -> Result<u64, (ReadOutcome, String)> {
     let within = u64::try_from(len).ok().and_then(|len| offset.checked_add(len));
     let start = location.start.unwrap_or(0).checked_add(offset);
     match (within, start) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The URI of a data set, as its user writes it: a path, `file://`, `s3://bucket/prefix`, `http(s)://host/path`.
+//! The URI of a data set: a path, `file://`, `s3://bucket/prefix`, `http(s)://host/path`.
 //!
-//! The index and error messages name objects by the same rules. User names, passwords and query strings (presigned
-//! parts) are sent to the origin and never shown.
+//! User names, passwords and query strings (presigned parts) are sent to the origin and never shown.
 
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -10,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use percent_encoding::percent_decode;
 
-/// Why a text is no URI of an origin, with what to write instead.
+/// Why a text is not the URI of an origin, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UriError {
@@ -19,7 +18,7 @@ pub enum UriError {
     Malformed {
         /// Without secrets.
         uri: String,
-        /// What is wrong and how it is written.
+        /// The fault, and the correct form.
         cause: &'static str,
     },
     /// A scheme that is not supported.
@@ -29,32 +28,32 @@ pub enum UriError {
         uri: String,
         /// As given.
         scheme: String,
-        /// What to do instead.
+        /// The alternative.
         remedy: &'static str,
     },
 }
 
-/// A parsed origin URI. `Display` shows it without credentials and presigned parts.
+/// A parsed origin URI. `Display` omits credentials and presigned parts.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Uri {
-    place: Place,
+    parts: UriParts,
 }
 
 #[derive(Clone, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum UriParts {
     /// A directory of a mounted file system.
     Directory(PathBuf),
-    /// An S3 bucket, and the prefix without slashes at its ends.
+    /// An S3 bucket, and the prefix without leading and trailing slashes.
     Bucket { name: String, prefix: String },
-    /// A plain web server. `base` has neither query nor trailing slash; the query is secret.
+    /// A plain web server. `base` has no query and no trailing slash; the query is secret.
     Web { base: String, query: Option<String> },
 }
 
 impl Uri {
-    /// Reads a URI; anything without `scheme://` is a path.
+    /// Parse a URI; text without `scheme://` is a path.
     ///
     /// # Errors
-    /// [`UriError::Scheme`] with what to do instead; [`UriError::Malformed`] if a part is missing.
+    /// [`UriError::Scheme`] for an unsupported scheme; [`UriError::Malformed`] if a part is missing.
     pub fn parse(text: &str) -> Result<Self, UriError> {
         let Some((scheme, rest)) = text.split_once("://") else {
             return Self::directory(text.as_bytes());
@@ -73,7 +72,7 @@ impl Uri {
                     return Err(bad("the bucket is missing, write s3://bucket/prefix"));
                 }
                 let (name, prefix) = (name.to_owned(), prefix.trim_matches('/').to_owned());
-                Ok(Self { place: Place::Bucket { name, prefix } })
+                Ok(Self { parts: UriParts::Bucket { name, prefix } })
             }
             scheme @ ("http" | "https") => {
                 let rest = rest.split_once('#').map_or(rest, |(before, _)| before);
@@ -89,12 +88,12 @@ impl Uri {
                     ));
                 }
                 let base = format!("{scheme}://{authority}/{path}").trim_end_matches('/').to_owned();
-                Ok(Self { place: Place::Web { base, query } })
+                Ok(Self { parts: UriParts::Web { base, query } })
             }
             other => Err(UriError::Scheme {
                 uri: redact(text),
                 scheme: scheme.to_owned(),
-                remedy: instead_of(other),
+                remedy: remedy_for(other),
             }),
         }
     }
@@ -115,31 +114,31 @@ impl Uri {
             });
         }
         let path = PathBuf::from(std::ffi::OsString::from_vec(path.to_vec()));
-        Ok(Self { place: Place::Directory(path) })
+        Ok(Self { parts: UriParts::Directory(path) })
     }
 
-    /// Whether it is a mounted directory, not a store behind a network protocol.
+    /// Whether this is a directory, as opposed to a store behind a network protocol.
     pub const fn is_directory(&self) -> bool {
-        matches!(self.place, Place::Directory(_))
+        matches!(self.parts, UriParts::Directory(_))
     }
 
-    pub(crate) const fn place(&self) -> &Place {
-        &self.place
+    pub(crate) const fn parts(&self) -> &UriParts {
+        &self.parts
     }
 
-    /// The name of one object for people: bytes that are not UTF-8 are replaced, secrets are left out.
+    /// The URI of one object for messages: invalid UTF-8 is replaced, secrets are omitted.
     pub fn join(&self, key: &[u8]) -> String {
         let key = String::from_utf8_lossy(key);
-        let key = match &self.place {
-            Place::Web { .. } => key.split('?').next().unwrap_or_default(),
-            Place::Directory(_) | Place::Bucket { .. } => &key,
+        let key = match &self.parts {
+            UriParts::Web { .. } => key.split('?').next().unwrap_or_default(),
+            UriParts::Directory(_) | UriParts::Bucket { .. } => &key,
         };
         format!("{}/{key}", self.to_string().trim_end_matches('/'))
     }
 }
 
-/// What to do with data behind a scheme that is not supported.
-fn instead_of(scheme: &str) -> &'static str {
+/// The alternative to an unsupported scheme.
+fn remedy_for(scheme: &str) -> &'static str {
     match scheme {
         "gs" | "gcs" => {
             "use Google's S3 API: s3://bucket/prefix with endpoint https://storage.googleapis.com and an HMAC key in \
@@ -166,11 +165,11 @@ fn instead_of(scheme: &str) -> &'static str {
 
 impl fmt::Display for Uri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match &self.place {
-            Place::Directory(path) => write!(f, "{}", path.display()),
-            Place::Bucket { name, prefix } if prefix.is_empty() => write!(f, "s3://{name}"),
-            Place::Bucket { name, prefix } => write!(f, "s3://{name}/{prefix}"),
-            Place::Web { base, .. } => write!(f, "{base}"),
+        match &self.parts {
+            UriParts::Directory(path) => write!(f, "{}", path.display()),
+            UriParts::Bucket { name, prefix } if prefix.is_empty() => write!(f, "s3://{name}"),
+            UriParts::Bucket { name, prefix } => write!(f, "s3://{name}/{prefix}"),
+            UriParts::Web { base, .. } => write!(f, "{base}"),
         }
     }
 }
@@ -181,7 +180,7 @@ impl fmt::Debug for Uri {
     }
 }
 
-/// `text` with the user part and everything after `?` of each URI in it left out.
+/// `text` with user names and queries removed from each URI.
 pub(crate) fn redact(text: &str) -> String {
     let mut shown = String::with_capacity(text.len());
     for (at, word) in text.split(' ').enumerate() {
@@ -198,7 +197,7 @@ pub(crate) fn redact(text: &str) -> String {
         shown.push_str(scheme);
         shown.push_str("://");
         shown.push_str(&address[hidden..]);
-        // The closing mark of a quoted or bracketed URI is no part of its query.
+        // The closing mark of a quoted or bracketed URI is not part of its query.
         if address.len() < rest.len() {
             let tail = rest.trim_start_matches(|c: char| !matches!(c, ')' | '"' | '\'' | '>' | ','));
             shown.push_str(tail.get(..1).unwrap_or_default());
@@ -211,18 +210,18 @@ pub(crate) fn redact(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn shown(text: &str) -> String {
+    fn display(text: &str) -> String {
         Uri::parse(text).expect("a good URI").to_string()
     }
 
     #[test]
     fn every_scheme_is_read_and_shown() {
-        assert_eq!(shown("/data/train"), "/data/train");
-        assert_eq!(shown("data"), "data");
-        assert_eq!(shown("file:///data/a%20b"), "/data/a b");
-        assert_eq!(shown("s3://bucket"), "s3://bucket");
-        assert_eq!(shown("s3://bucket/a/b/"), "s3://bucket/a/b");
-        assert_eq!(shown("HTTP://host:80/a/"), "http://host:80/a");
+        assert_eq!(display("/data/train"), "/data/train");
+        assert_eq!(display("data"), "data");
+        assert_eq!(display("file:///data/a%20b"), "/data/a b");
+        assert_eq!(display("s3://bucket"), "s3://bucket");
+        assert_eq!(display("s3://bucket/a/b/"), "s3://bucket/a/b");
+        assert_eq!(display("HTTP://host:80/a/"), "http://host:80/a");
     }
 
     #[test]
@@ -240,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn a_scheme_that_is_not_supported_says_what_to_do_instead() {
+    fn an_unsupported_scheme_is_reported_with_a_remedy() {
         for (uri, remedy) in [
             ("gs://bucket/x", "https://storage.googleapis.com"),
             ("az://container/x", "blobfuse2"),

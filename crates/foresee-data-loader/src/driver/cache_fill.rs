@@ -216,7 +216,7 @@ impl Driver {
 
     fn handle_lost_on_disk(&mut self, sample: SampleId) {
         let (Some(tier), Some(disk)) = (self.tiers.disk_index(), &self.tiers.disk) else { return };
-        let capacity = disk.room();
+        let capacity = disk.usable_capacity();
         self.planner.handle_lost(sample, tier);
         self.set_capacity(tier, capacity);
     }

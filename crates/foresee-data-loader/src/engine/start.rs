@@ -14,8 +14,8 @@ use foresee_data_plan::{
     HierarchyPlanner, PlannerConfig, PolicyChoice, SlowestTier, TierCapacity, TierIndex,
 };
 use foresee_data_tier::{
-    Completions, DiskConfig, DiskTier, Held, Op, OriginError, OriginIdentity, OriginOptions, RamTier, Ticket,
-    Tier, Uri, disk_footprint, open_origin, probe_origin,
+    CachedSample, Completions, DiskConfig, DiskTier, Op, OriginError, OriginIdentity, OriginOptions, RamTier,
+    Ticket, Tier, Uri, disk_footprint, open_origin, probe_origin,
 };
 use foresee_units::{Bytes, SampleId};
 
@@ -180,7 +180,7 @@ impl Loader {
         share: &CacheShare,
         ram: Option<&Arc<RamTier>>,
         disk: Option<&Arc<DiskTier>>,
-        held: &[Held],
+        held: &[CachedSample],
         tables: Bytes,
     ) -> Result<HierarchyPlanner, LoaderError> {
         let mut tiers = Vec::new();

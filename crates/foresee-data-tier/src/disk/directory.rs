@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One cache directory, and the bytes that all processes and data sets together may take in it.
+//! One cache directory, and its budget for all processes and data sets.
 //!
-//! A process adds bytes only while it holds the directory's lock, after it counted what is there. The kernel releases
-//! the lock when its holder ends, however it ends. Bytes are freed in this order: folders of format version 1, partitions
-//! of other data sets that no process uses, last used longest ago first, then unused partitions of the same data set.
+//! A process adds bytes only while it holds the directory's lock, after it has counted the existing bytes. The kernel
+//! releases the lock when its holder ends. Bytes are freed in this order: folders of format version 1; unused
+//! partitions of other data sets, least recently used first; unused partitions of the same data set.
 
 use std::fs::File;
 use std::io;
@@ -16,25 +16,25 @@ use rustix::io::Errno;
 use super::error::DiskError;
 use super::folder::{Folder, allocated};
 use super::partition::{
-    LOCK, MANIFEST, NEW_MANIFEST, Partition, declared_by_user, number_of, segment_name, segments,
+    LOCK, MANIFEST, NEW_MANIFEST, Partition, declared_by_user, partition_number, segment_name, segments,
 };
 use super::version_one;
 use crate::identity::is_origin_folder;
 
-/// A holder of the lock lists files and deletes some; a stopped process must not stop all others.
+/// A holder of the lock lists and deletes files; a stopped process must not block all others.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
 const LOCK_RETRY: Duration = Duration::from_millis(2);
 
 /// A cache directory.
 #[derive(Debug)]
 pub(super) struct Directory {
-    /// As the user named it.
-    named: Folder,
-    /// Where this user's folders are if other users can write to `named`.
-    private: Option<Folder>,
-    /// Why nothing can be written, if so.
+    /// The directory that the user named.
+    root: Folder,
+    /// The parent of this user's folders, if other users can write to `root`.
+    private_folder: Option<Folder>,
+    /// Why the directory is read-only, if it is.
     write_fault: Option<io::Error>,
-    /// Bytes that everything in it may take.
+    /// Maximum bytes of its content.
     capacity: u64,
     /// Name of the folder of this run's data set.
     source: String,
@@ -48,8 +48,8 @@ pub(super) struct Locked<'a> {
     process: u32,
 }
 
-/// A partition of any data set, as eviction sees it.
-struct Holding {
+/// A partition of any data set, for eviction.
+struct PartitionUsage {
     source: String,
     partition: String,
     folder: Folder,
@@ -59,60 +59,60 @@ struct Holding {
 }
 
 impl Directory {
-    /// Open the directory at `path`, created with mode 0700 if it is missing. In a directory that other users can write,
-    /// a folder of this user of mode 0700 is used. `check_writable` fails if no file can be created.
+    /// Open the directory at `path`, created with mode 0700 if it is missing. In a directory that other users can
+    /// write, use a folder of this user with mode 0700. `check_writable` fails if no file can be created.
     pub(super) fn open(
         path: &Path,
         capacity: u64,
         source: &str,
         check_writable: impl Fn(&Folder) -> io::Result<()>,
     ) -> Result<Self, DiskError> {
-        let named = Folder::open(path)?;
-        let write_fault = check_writable(&named).err();
-        let private = if named.is_private()? {
+        let root = Folder::open(path)?;
+        let write_fault = check_writable(&root).err();
+        let private_folder = if root.is_private()? {
             None
         } else {
             let name = format!("foresee-{}", rustix::process::geteuid().as_raw());
-            let own = if write_fault.is_some() { named.enter(&name)? } else { Some(named.make(&name)?) };
+            let own = if write_fault.is_some() { root.enter(&name)? } else { Some(root.make(&name)?) };
             Some(own.ok_or_else(|| DiskError::at(path, Errno::ACCESS.into()))?)
         };
-        Ok(Self { named, private, write_fault, capacity, source: source.to_owned() })
+        Ok(Self { root, private_folder, write_fault, capacity, source: source.to_owned() })
     }
 
-    /// Whether it can only be read.
+    /// Whether the directory is read-only.
     pub(super) const fn is_read_only(&self) -> bool {
         self.write_fault.is_some()
     }
 
-    /// Where this user's folders are.
-    fn own(&self) -> &Folder {
-        self.private.as_ref().unwrap_or(&self.named)
+    /// The parent of this user's folders.
+    fn user_folder(&self) -> &Folder {
+        self.private_folder.as_ref().unwrap_or(&self.root)
     }
 
     /// The folder of this run's data set, created if it is missing.
     pub(super) fn make_source(&self) -> Result<Folder, DiskError> {
-        self.own().make(&self.source)
+        self.user_folder().make(&self.source)
     }
 
-    /// The folder of this run's data set in a directory that can only be read.
+    /// The folder of this run's data set in a read-only directory.
     ///
     /// # Errors
-    /// There is none: such a cache would do nothing.
+    /// The folder is missing: the cache would be useless.
     pub(super) fn existing_source(&self) -> Result<Folder, DiskError> {
         let fault = self.write_fault.as_ref().map_or(io::ErrorKind::NotFound, io::Error::kind);
-        self.own().enter(&self.source)?.ok_or_else(|| DiskError::at(self.named.path(), fault.into()))
+        self.user_folder().enter(&self.source)?.ok_or_else(|| DiskError::at(self.root.path(), fault.into()))
     }
 
-    /// Wait for the lock and take it.
+    /// Wait for the lock and acquire it.
     pub(super) fn lock(&self) -> Result<Locked<'_>, DiskError> {
-        let path = self.own().path().join(LOCK);
-        let lock = self.own().open_file(LOCK, OFlags::RDWR | OFlags::CREATE)?;
+        let path = self.user_folder().path().join(LOCK);
+        let lock = self.user_folder().open_file(LOCK, OFlags::RDWR | OFlags::CREATE)?;
         let lock = lock.ok_or_else(|| DiskError::at(&path, Errno::NOENT.into()))?;
-        let since = Instant::now();
+        let started = Instant::now();
         loop {
             match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => return Ok(Locked { directory: self, lock, process: std::process::id() }),
-                Err(Errno::WOULDBLOCK) if since.elapsed() < LOCK_TIMEOUT => std::thread::sleep(LOCK_RETRY),
+                Err(Errno::WOULDBLOCK) if started.elapsed() < LOCK_TIMEOUT => std::thread::sleep(LOCK_RETRY),
                 Err(Errno::WOULDBLOCK) => return Err(DiskError::Locked { path }),
                 Err(errno) => return Err(DiskError::at(&path, errno.into())),
             }
@@ -130,10 +130,10 @@ impl Drop for Locked<'_> {
 }
 
 impl Locked<'_> {
-    /// Bytes of `capacity` that a process may take: all of them, unless the processes that use the directory asked for
-    /// more than it has; then each has its part in proportion.
+    /// Bytes of `capacity` that a process may use: all, unless the processes of the directory declared more than its
+    /// budget; then each gets its share in proportion.
     pub(super) fn share(&self, capacity: u64) -> u64 {
-        let declared = self.holdings().into_iter().filter_map(|holding| declared_by_user(&holding.folder));
+        let declared = self.usages().into_iter().filter_map(|usage| declared_by_user(&usage.folder));
         let declared = declared.fold(0_u64, u64::saturating_add).max(capacity);
         let total = self.directory.capacity;
         if declared <= total {
@@ -143,35 +143,36 @@ impl Locked<'_> {
         u64::try_from(share).expect("a part of 64 bits")
     }
 
-    /// As [`Self::make_room`], for a segment: the small files of processes that open the directory later still fit.
-    pub(super) fn make_room_for_segment(&self, wanted: u64) -> u64 {
+    /// As [`Self::evict_for`], for a segment: leaves bytes for the small files of processes that open the directory
+    /// later.
+    pub(super) fn reserve_segment(&self, wanted: u64) -> u64 {
         let margin = margin(self.directory.capacity);
-        self.make_room(wanted.saturating_add(margin)).saturating_sub(margin)
+        self.evict_for(wanted.saturating_add(margin)).saturating_sub(margin)
     }
 
-    /// Evict until `wanted` more bytes fit the directory; return how many do, `wanted` at most.
-    pub(super) fn make_room(&self, wanted: u64) -> u64 {
-        let mut holdings = self.holdings();
-        let mut used = self.directory.own().own_bytes() + version_one::bytes(&self.directory.named);
-        used += holdings.iter().map(|holding| holding.bytes).sum::<u64>();
+    /// Evict until `wanted` more bytes fit the directory; return the number that fits, at most `wanted`.
+    pub(super) fn evict_for(&self, wanted: u64) -> u64 {
+        let mut usages = self.usages();
+        let mut used = self.directory.user_folder().own_bytes() + version_one::bytes(&self.directory.root);
+        used += usages.iter().map(|usage| usage.bytes).sum::<u64>();
         let capacity = self.directory.capacity;
-        let too_much = |used: u64| used.saturating_add(wanted) > capacity;
-        if too_much(used) {
-            used -= version_one::remove(&self.directory.named).min(used);
+        let is_over = |used: u64| used.saturating_add(wanted) > capacity;
+        if is_over(used) {
+            used -= version_one::remove(&self.directory.root).min(used);
         }
-        holdings.sort_by_key(|holding| (holding.source == self.directory.source, holding.last_used));
-        for holding in holdings {
-            if !too_much(used) {
+        usages.sort_by_key(|usage| (usage.source == self.directory.source, usage.last_used));
+        for usage in usages {
+            if !is_over(used) {
                 break;
             }
-            used -= self.evict(holding, |freed| too_much(used.saturating_sub(freed))).min(used);
+            used -= self.evict(usage, |freed| is_over(used.saturating_sub(freed))).min(used);
         }
         capacity.saturating_sub(used).min(wanted)
     }
 
-    /// Delete segments of a partition that no process uses, while `wants_more` of the bytes freed so far; return them.
-    fn evict(&self, holding: Holding, wants_more: impl Fn(u64) -> bool) -> u64 {
-        let Holding { source, partition: name, folder, .. } = holding;
+    /// Delete segments of an unused partition while `wants_more` accepts the bytes freed so far; return these bytes.
+    fn evict(&self, usage: PartitionUsage, wants_more: impl Fn(u64) -> bool) -> u64 {
+        let PartitionUsage { source, partition: name, folder, .. } = usage;
         let Ok(Some(partition)) = Partition::try_lock(folder) else { return 0 };
         let folder = &partition.folder;
         let mut freed = 0;
@@ -187,43 +188,43 @@ impl Locked<'_> {
             }
         }
         if left == 0 {
-            // Claims happen under the directory's lock, so no process is about to lock the file that goes.
+            // Partitions are claimed under the directory's lock, so no process locks the file that is removed.
             for file in [MANIFEST, NEW_MANIFEST, LOCK] {
                 freed += file_bytes(folder, file);
                 let _ = folder.remove_file(file);
             }
-            if let Ok(Some(parent)) = self.directory.own().enter(&source) {
+            if let Ok(Some(parent)) = self.directory.user_folder().enter(&source) {
                 freed += folder.own_bytes();
                 let _ = parent.remove_folder(&name);
-                // It fails, as it should, while there are other partitions.
-                let _ = self.directory.own().remove_folder(&source);
+                // Fails, as intended, while there are other partitions.
+                let _ = self.directory.user_folder().remove_folder(&source);
             }
         }
         freed
     }
 
-    /// All partitions of this user. What cannot be used is left out: it is neither counted nor deleted.
-    fn holdings(&self) -> Vec<Holding> {
-        let mut holdings = Vec::new();
-        let own = self.directory.own();
+    /// All partitions of this user, without unusable ones, which are neither counted nor deleted.
+    fn usages(&self) -> Vec<PartitionUsage> {
+        let mut usages = Vec::new();
+        let own = self.directory.user_folder();
         for source in own.names().unwrap_or_default().into_iter().filter(|name| is_origin_folder(name)) {
             let Ok(Some(folder)) = own.enter(&source) else { continue };
             let partitions = folder.names().unwrap_or_default();
-            for partition in partitions.into_iter().filter(|name| number_of(name).is_some()) {
+            for partition in partitions.into_iter().filter(|name| partition_number(name).is_some()) {
                 let Ok(Some(folder)) = folder.enter(&partition) else { continue };
                 let last_used =
                     folder.stat(LOCK).ok().flatten().map_or((0, 0), |stat| {
                         (stat.st_mtime, i64::try_from(stat.st_mtime_nsec).unwrap_or(0))
                     });
                 let bytes = folder_bytes(&folder);
-                holdings.push(Holding { source: source.clone(), partition, folder, bytes, last_used });
+                usages.push(PartitionUsage { source: source.clone(), partition, folder, bytes, last_used });
             }
         }
-        holdings
+        usages
     }
 }
 
-/// Bytes of a directory that segments leave free: a partition that is opened takes about 12 KiB for its folders and lock.
+/// Bytes of a directory that segments leave free: an opened partition takes about 12 KiB for its folders and lock.
 pub(super) fn margin(capacity: u64) -> u64 {
     (capacity / 64).clamp(64 << 10, 1 << 20)
 }

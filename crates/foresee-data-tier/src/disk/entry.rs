@@ -1,39 +1,39 @@
 // SPDX-License-Identifier: Apache-2.0
-//! An entry of the cache as it is stored in a segment: 64 bytes of header, then the payload.
+//! An entry of the cache in a segment: a header of 64 bytes, then the payload.
 //!
-//! The one place that knows the bytes of the format (`docs/formats/disk-cache.md`). An entry is self-describing: it
-//! has the key of its bytes and their length, and two checksums cover header and payload, so no list of entries has to
-//! be trusted. This file does no I/O.
+//! Only this file knows the bytes of the format (`docs/formats/disk-cache.md`). An entry is self-describing: it has
+//! its key and length, and checksums of header and payload, so no list of entries needs to be trusted. This file does
+//! no I/O.
 
 use crate::identity::EntryKey;
 
-/// Segments are counted in these: a cache line of bytes, and the length of a header.
+/// The unit of segments: a cache line, and the length of a header.
 pub(super) const GRANULE: u64 = 64;
 /// Bytes before the payload.
 pub(super) const HEADER: usize = 64;
-/// From here on a payload is worth whole pages: 4 KiB of padding are at most 6 % of it.
+/// From this length on, a payload takes whole pages: 4 KiB of padding are at most 6 % of it.
 pub(super) const LARGE: u64 = 64 << 10;
 pub(super) const PAGE: u64 = 4096;
 
 const MAGIC: [u8; 4] = *b"4ent";
 const VERSION: u16 = 2;
-/// The header's checksum comes last.
+/// The position of the header's checksum.
 const CRC_AT: usize = HEADER - 4;
-/// From here to the checksum: 0 in this version.
+/// Bytes from here to the checksum are 0 in this version.
 const UNUSED_AT: usize = 44;
 
-/// A header that has been checked, or is to be written.
+/// A verified or new header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) key: EntryKey,
     /// Payload bytes.
     pub(super) len: u64,
-    /// Counts the writes of a partition: of two entries with one key the later one is valid.
+    /// Counts the writes of a partition: of two entries with one key, the later one is valid.
     pub(super) sequence: u64,
     pub(super) payload_crc: u32,
 }
 
-/// Granules that an entry takes, and the multiple of granules that it starts at.
+/// The granules of an entry, and the alignment of its start.
 pub(super) const fn layout(len: u64) -> (u64, u64) {
     let bytes = len.saturating_add(HEADER as u64);
     if len < LARGE {
@@ -58,8 +58,7 @@ impl Entry {
         header
     }
 
-    /// The header, if it is of this version and its checksum matches. The length is what was written; the payload
-    /// has a checksum of its own.
+    /// Decode a header of this version with a valid checksum. The payload has a checksum of its own.
     pub(super) fn decode(header: &[u8; HEADER]) -> Option<Self> {
         let valid = header[0..4] == MAGIC
             && header[4..6] == VERSION.to_le_bytes()
@@ -76,13 +75,13 @@ impl Entry {
         })
     }
 
-    /// Whether this is the entry of `key` and `payload` is what it was written with.
-    pub(super) fn proves(&self, key: &EntryKey, payload: &[u8]) -> bool {
+    /// Whether this is the entry of `key`, with the given payload.
+    pub(super) fn matches(&self, key: &EntryKey, payload: &[u8]) -> bool {
         self.key == *key && self.len == payload.len() as u64 && self.payload_crc == crc32c::crc32c(payload)
     }
 }
 
-/// `N` bytes from `at`, 8 or fewer, little end first.
+/// `N` bytes from `at`, at most 8, little-endian.
 fn number<const N: usize>(header: &[u8; HEADER], at: usize) -> u64 {
     let mut bytes = [0; 8];
     bytes[..N].copy_from_slice(&header[at..at + N]);
@@ -98,16 +97,16 @@ mod tests {
     }
 
     #[test]
-    fn a_header_comes_back_and_proves_its_payload_only() {
+    fn a_header_is_decoded_and_matches_its_payload_only() {
         let entry = entry();
         assert_eq!(Entry::decode(&entry.encode()), Some(entry));
-        assert!(entry.proves(&entry.key, b"hello"));
-        assert!(!entry.proves(&entry.key, b"hellO") && !entry.proves(&entry.key, b"hell"));
-        assert!(!entry.proves(&EntryKey([4; 16]), b"hello"));
+        assert!(entry.matches(&entry.key, b"hello"));
+        assert!(!entry.matches(&entry.key, b"hellO") && !entry.matches(&entry.key, b"hell"));
+        assert!(!entry.matches(&EntryKey([4; 16]), b"hello"));
     }
 
     #[test]
-    fn a_header_with_any_bit_flipped_is_none() {
+    fn a_header_with_a_flipped_bit_is_not_decoded() {
         for bit in 0..HEADER * 8 {
             let mut header = entry().encode();
             header[bit / 8] ^= 1 << (bit % 8);

@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Why a cache directory cannot be used, and what to do about it.
-//!
-//! Only opening fails: once a partition is open, every fault makes the tier smaller.
+//! Errors of a cache directory. Only opening fails: afterwards, every fault makes the tier smaller.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
 use foresee_units::Bytes;
 
-/// Why a cache directory cannot be used.
+/// Why a cache directory is unusable.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiskError {
@@ -18,7 +16,7 @@ pub enum DiskError {
     Denied {
         /// The file or directory.
         path: PathBuf,
-        /// The kernel's reason.
+        /// The kernel's error.
         source: io::Error,
     },
     /// Mounted read-only.
@@ -28,32 +26,32 @@ pub enum DiskError {
         /// The file or directory.
         path: PathBuf,
     },
-    /// Something in the way.
-    #[error("cache directory {path} is, or lies below, a file; remove the file or choose another directory",
+    /// A file in place of a directory.
+    #[error("cache directory {path} is a file or below a file; remove the file or choose another directory",
         path = path.display())]
     NotADirectory {
         /// The file.
         path: PathBuf,
     },
-    /// Too small to hold anything. In bytes, since 1 MB and 1 MiB are the same when rounded.
+    /// A capacity below the minimum, in bytes, because 1 MB and 1 MiB are equal when rounded.
     #[error("a disk cache of {} bytes is too small; give `disk_size` {} or more, or 0 for none",
         capacity.get(), least.get())]
     TooSmall {
-        /// As given.
+        /// The given capacity.
         capacity: Bytes,
-        /// The least that works.
+        /// The minimum.
         least: Bytes,
     },
     /// A number outside of its range.
-    #[error("{name} is {value}, but goes from {least} to {most}")]
+    #[error("{name} is {value}, but must be from {least} to {most}")]
     OutOfRange {
-        /// Which number.
+        /// The parameter.
         name: &'static str,
-        /// As given.
+        /// The given value.
         value: u64,
-        /// The smallest.
+        /// The minimum.
         least: u64,
-        /// The largest.
+        /// The maximum.
         most: u64,
     },
     /// Every partition is locked.
@@ -61,11 +59,11 @@ pub enum DiskError {
     NoPartition {
         /// The data set's folder.
         path: PathBuf,
-        /// How many there are.
+        /// Number of partitions.
         partitions: u32,
     },
-    /// Another process does not release the directory's lock.
-    #[error("cache directory: another process holds the lock {path} for more than 10 s; end it (a stopped process, say), \
+    /// Another process holds the directory's lock.
+    #[error("cache directory: another process holds the lock {path} for more than 10 s; end it, or continue it if it is stopped, \
         or choose another directory", path = path.display())]
     Locked {
         /// The lock file.
@@ -76,27 +74,27 @@ pub enum DiskError {
     Untrusted {
         /// The file or folder.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The fault.
         what: &'static str,
     },
-    /// No thread to do the I/O.
+    /// The host refused an I/O thread.
     #[error("cannot start a thread for disk I/O: {source}; raise the limit of processes (`ulimit -u`)")]
     Thread {
-        /// The kernel's reason.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// Anything else.
+    /// Any other error.
     #[error("cache directory: {path}: {source}; repair it, or choose another directory", path = path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// The kernel's reason.
+        /// The kernel's error.
         source: io::Error,
     },
 }
 
 impl DiskError {
-    /// What a failed call on `path` means to the user.
+    /// Convert a failed call on `path`.
     pub(super) fn at(path: &Path, source: io::Error) -> Self {
         let path = path.to_owned();
         match source.kind() {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Folders of the cache, held open and entered one level at a time.
+//! Folders of the cache, opened one level at a time.
 //!
-//! Below the folder that the user names, no link is followed and nothing of another user is used: a cache may lie in a
-//! directory that others can write, and a planted link would make a run write over a file of its own user. Every file
-//! is opened relative to a folder that was checked, so a later exchange of a parent changes nothing.
+//! Below the folder that the user names, no link is followed and no file of another user is used: a cache may be in a
+//! directory that others can write, and a planted link would make a run overwrite a file of its own user. Every file
+//! is opened relative to a checked folder, so a later exchange of a parent has no effect.
 
 use std::fs::{self, File};
 use std::io;
@@ -30,10 +30,10 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Open the directory that the user named, through links if need be; create it with mode 0700 if it is missing.
+    /// Open the directory that the user named, following links; create it with mode 0700 if it is missing.
     pub(super) fn open(path: &Path) -> Result<Self, DiskError> {
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
-        // A directory on a read-only file system is there already, or the next call names what is missing.
+        // A directory on a read-only file system exists already; otherwise the next call names the missing path.
         if let Err(source) = made
             && !path.is_dir()
         {
@@ -49,19 +49,19 @@ impl Folder {
         &self.path
     }
 
-    /// Whether only this user, or the superuser, can change what is in it.
+    /// Whether only this user, or the superuser, can change its content.
     pub(super) fn is_private(&self) -> Result<bool, DiskError> {
         let stat = fstat(&self.fd).map_err(|errno| DiskError::at(&self.path, errno.into()))?;
         Ok(is_trusted(stat.st_uid) && stat.st_mode & WRITABLE_BY_OTHERS == 0)
     }
 
-    /// Fails with the reason if no file can be created in it: permissions, or a read-only mount.
+    /// Fails if no file can be created here: permissions, or a read-only mount.
     pub(super) fn check_writable(&self) -> io::Result<()> {
-        let asked = Access::WRITE_OK | Access::EXEC_OK;
-        Ok(accessat(&self.fd, ".", asked, AtFlags::EACCESS)?)
+        let access = Access::WRITE_OK | Access::EXEC_OK;
+        Ok(accessat(&self.fd, ".", access, AtFlags::EACCESS)?)
     }
 
-    /// Enter an existing folder; `None` if there is none of this name.
+    /// Enter an existing folder; `None` if it does not exist.
     pub(super) fn enter(&self, name: &str) -> Result<Option<Self>, DiskError> {
         let path = self.path.join(name);
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
@@ -92,7 +92,7 @@ impl Folder {
         self.enter(name)?.ok_or_else(|| DiskError::at(&path, Errno::NOENT.into()))
     }
 
-    /// Names of what it contains, without `.` and `..`, in no order. Names that are not UTF-8 are not the cache's.
+    /// Names of its content, without `.` and `..`, in no order. Names that are not UTF-8 do not belong to the cache.
     pub(super) fn names(&self) -> Result<Vec<String>, DiskError> {
         let at = |errno: Errno| DiskError::at(&self.path, errno.into());
         let mut names = Vec::new();
@@ -107,7 +107,7 @@ impl Folder {
         Ok(names)
     }
 
-    /// Metadata of an entry itself; a link is not followed. `None` if it is gone.
+    /// Metadata of an entry, without following a link; `None` if it does not exist.
     pub(super) fn stat(&self, name: &str) -> Result<Option<Stat>, DiskError> {
         match statat(&self.fd, name, AtFlags::SYMLINK_NOFOLLOW) {
             Ok(stat) => Ok(Some(stat)),
@@ -116,7 +116,7 @@ impl Folder {
         }
     }
 
-    /// Open an existing file of this user that has no second name; `None` if there is none.
+    /// Open an existing file of this user without a second name; `None` if it does not exist.
     pub(super) fn open_file(&self, name: &str, access: OFlags) -> Result<Option<File>, DiskError> {
         let path = self.path.join(name);
         // Without NONBLOCK a planted named pipe would block the open.
@@ -138,7 +138,7 @@ impl Folder {
         Ok(File::from(openat(&self.fd, name, flags, Mode::RUSR | Mode::WUSR)?))
     }
 
-    /// Rename a file into a folder, which may be this one.
+    /// Rename a file into a folder, possibly this one.
     pub(super) fn rename(&self, name: &str, to: &Self, new: &str) -> io::Result<()> {
         Ok(renameat(&self.fd, name, &to.fd, new)?)
     }
@@ -156,12 +156,12 @@ impl Folder {
         Ok(unlinkat(&self.fd, name, AtFlags::REMOVEDIR)?)
     }
 
-    /// Send its list of names to the device.
+    /// Write its list of names to the device.
     pub(super) fn sync(&self) -> io::Result<()> {
         Ok(rustix::fs::fsync(&self.fd)?)
     }
 
-    /// Bytes that the folder itself takes on the disk, without its files.
+    /// Bytes of the folder itself on the disk, without its files.
     pub(super) fn own_bytes(&self) -> u64 {
         fstat(&self.fd).map_or(0, |stat| allocated(&stat))
     }
@@ -171,18 +171,18 @@ impl Folder {
     }
 }
 
-/// Bytes that a file takes on the disk. A file system that allocates only at a write counts its length.
+/// Bytes of a file on the disk. For a file system that allocates at the first write, this is its length.
 pub(super) fn allocated(stat: &Stat) -> u64 {
     let blocks = u64::try_from(stat.st_blocks).unwrap_or(0) * 512;
     blocks.max(u64::try_from(stat.st_size).unwrap_or(0))
 }
 
-/// This user and the superuser, who can do everything anyway.
+/// Whether `uid` is this user or the superuser, who has all rights anyway.
 fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
-/// Refuse what is no regular file of this user, or has a second name, through which it may be a file outside the cache.
+/// Refuse anything but a regular file of this user with one name; a second name may be a file outside of the cache.
 pub(super) fn check_file(path: &Path, stat: &Stat) -> Result<(), DiskError> {
     let refused = |what| Err(DiskError::Untrusted { path: path.to_owned(), what });
     check_owner(path, stat)?;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The list of a partition's entries, written at an orderly end so that the next start need not search for them.
+//! The list of a partition's entries, written at an orderly end so that the next start need not scan for them.
 //!
-//! It exists only while its partition is closed: opening a partition removes it, so after a crash there is none, and
-//! never one that names entries that were overwritten since. It is a hint all the same: what it says is checked against
-//! the files, and each entry proves itself when it is read.
+//! It exists only while its partition is closed: opening a partition removes it. So there is none after a crash, and
+//! none that lists overwritten entries. It is only a hint: its content is checked against the files, and each entry
+//! is verified when it is read.
 
 use std::io::{self, Read, Write};
 
@@ -17,7 +17,7 @@ use crate::identity::EntryKey;
 
 const VERSION: u32 = 2;
 
-/// The file: this, in postcard, then its crc32c in four bytes, little end first.
+/// The file: this struct in postcard, then its CRC-32C in four bytes, little-endian.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Manifest {
     version: u32,
@@ -31,45 +31,45 @@ pub(super) struct Manifest {
 pub(super) struct SegmentList {
     /// The number in the file's name.
     pub(super) number: u64,
-    entries: Vec<Line>,
+    entries: Vec<ManifestLine>,
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Line {
-    /// Granules since the end of the entry before: mostly 0, one byte.
+struct ManifestLine {
+    /// Granules since the end of the previous entry: mostly 0, one byte.
     gap: u64,
     key: [u8; 16],
     len: u64,
     unused_runs: u64,
 }
 
-/// Bytes that one entry takes in the file, seldom more.
-pub(super) const LINE_BYTES: u64 = 24;
+/// Bytes of one entry in the file, rarely more.
+pub(super) const ENTRY_BYTES: u64 = 24;
 
-/// An entry that a manifest names.
+/// An entry in a manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ManifestEntry {
     /// First granule in its segment.
     pub(super) at: u64,
     pub(super) key: EntryKey,
     pub(super) len: u64,
-    /// How many runs ended since one whose data set contained it.
+    /// Number of finished runs since one whose data set contained it.
     pub(super) unused_runs: u64,
 }
 
 impl SegmentList {
-    /// Of the entries of segment `number`, sorted by address.
+    /// The list for segment `number` of `entries`, which are sorted by address.
     pub(super) fn new(number: u64, entries: impl IntoIterator<Item = ManifestEntry>) -> Self {
         let mut end = 0;
         let lines = entries.into_iter().map(|ManifestEntry { at, key, len, unused_runs }| {
             let gap = at - end;
             end = at + layout(len).0;
-            Line { gap, key: key.0, len, unused_runs }
+            ManifestLine { gap, key: key.0, len, unused_runs }
         });
         Self { number, entries: lines.collect() }
     }
 
-    /// The entries up to the first whose address is impossible.
+    /// The entries up to the first invalid address.
     pub(super) fn entries(&self) -> impl Iterator<Item = ManifestEntry> + '_ {
         let mut end = 0_u64;
         self.entries.iter().map_while(move |line| {
@@ -85,7 +85,7 @@ impl Manifest {
         Self { version: VERSION, sequence, segments }
     }
 
-    /// Read a partition's manifest. `None` if there is none, or it is damaged or of another version.
+    /// Read a partition's manifest; `None` if it is missing, damaged or of another version.
     pub(super) fn read(folder: &Folder) -> Option<Self> {
         let mut bytes = Vec::new();
         folder.open_file(MANIFEST, OFlags::RDONLY).ok()??.read_to_end(&mut bytes).ok()?;
@@ -93,15 +93,15 @@ impl Manifest {
     }
 
     /// Read and remove a partition's manifest.
-    pub(super) fn take(folder: &Folder) -> Option<Self> {
+    pub(super) fn read_and_remove(folder: &Folder) -> Option<Self> {
         let _ = folder.remove_file(NEW_MANIFEST);
         let manifest = Self::read(folder);
-        // If it cannot be removed it may be out of date one day: better none now than a wrong one then.
+        // A manifest that cannot be removed would become outdated, so it is not used.
         folder.remove_file(MANIFEST).ok()?;
         manifest
     }
 
-    /// The file's bytes.
+    /// Encode the manifest.
     pub(super) fn encode(&self) -> Vec<u8> {
         let mut bytes = postcard::to_stdvec(self).expect("numbers and arrays of them always encode");
         let crc = crc32c::crc32c(&bytes);
@@ -109,7 +109,7 @@ impl Manifest {
         bytes
     }
 
-    /// Write the encoded manifest. Whole or not at all: a new file takes the name once its bytes are on the device.
+    /// Write the encoded manifest atomically: a new file is renamed once its bytes are on the device.
     pub(super) fn write(folder: &Folder, bytes: &[u8]) -> io::Result<()> {
         folder.remove_file(NEW_MANIFEST)?;
         let mut file = folder.create_file(NEW_MANIFEST)?;
@@ -146,15 +146,15 @@ mod tests {
     }
 
     #[test]
-    fn a_manifest_comes_back_as_it_was() {
+    fn a_manifest_is_decoded_unchanged() {
         let back = Manifest::decode(&manifest().encode()).unwrap();
         assert_eq!(back, manifest());
         assert_eq!(back.segments[0].entries().collect::<Vec<_>>(), entries());
     }
 
     #[test]
-    fn an_address_beyond_all_bounds_ends_the_list() {
-        let line = |gap, len| Line { gap, key: [0; 16], len, unused_runs: 0 };
+    fn an_overflowing_address_ends_the_list() {
+        let line = |gap, len| ManifestLine { gap, key: [0; 16], len, unused_runs: 0 };
         let list = SegmentList { number: 0, entries: vec![line(1, 5), line(u64::MAX, 1), line(0, 5)] };
         assert_eq!(list.entries().count(), 1);
         let list = SegmentList { number: 0, entries: vec![line(1, u64::MAX), line(0, u64::MAX)] };
@@ -165,7 +165,7 @@ mod tests {
         #![proptest_config(property(256))]
 
         #[test]
-        fn a_manifest_that_was_changed_or_cut_is_none(at in any::<prop::sample::Index>(), flip in 1_u8..) {
+        fn a_changed_or_cut_manifest_is_not_decoded(at in any::<prop::sample::Index>(), flip in 1_u8..) {
             let whole = manifest().encode();
             let at = at.index(whole.len());
             let mut changed = whole.clone();
@@ -175,7 +175,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_make_it_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
+        fn no_bytes_make_the_decoder_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
             let mut bytes = body;
             let crc = crc32c::crc32c(&bytes);
             bytes.extend_from_slice(&crc.to_le_bytes());

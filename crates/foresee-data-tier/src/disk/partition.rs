@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Partitions of the cache: `<source>/partition-<k>/`, each used by one process at a time, and the files in them.
+//! Partitions of the cache, `<source>/partition-<k>/`, each used by one process at a time, and their files.
 //!
 //! A partition belongs to the process that holds the lock of its file `lock`. The kernel releases the lock when that
-//! process ends, however it ends, so no stale lock exists. This file never reads the content of a segment.
+//! process ends, so no stale lock exists. This file never reads the content of a segment.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -21,39 +21,39 @@ pub(super) const MANIFEST: &str = "manifest";
 pub(super) const NEW_MANIFEST: &str = "manifest.tmp";
 const PREFIX: &str = "partition-";
 const SEGMENT: &str = ".seg";
-/// Far more than any node has ranks: reaching it means that locks fail for another reason.
+/// Far more than the ranks of any node: more partitions mean that locks fail for another reason.
 const PARTITIONS: u32 = 4096;
 
-/// A folder that is this process's until the value is dropped.
+/// A folder that belongs to this process until the value is dropped.
 #[derive(Debug)]
 pub(super) struct Partition {
     pub(super) folder: Folder,
     lock: File,
-    /// The process that claimed it: a forked child has the file too, and must not release the lock.
+    /// The claiming process: a forked child has the file too, and must not release the lock.
     process: u32,
 }
 
 impl Partition {
     /// Claim a partition: one with segments that no process uses, else the first free number.
     pub(super) fn claim(source: &Folder) -> Result<Self, DiskError> {
-        for number in filled(source)? {
-            if let Some(partition) = Self::try_lock(source.make(&name_of(number))?)? {
+        for number in filled_partitions(source)? {
+            if let Some(partition) = Self::try_lock(source.make(&partition_name(number))?)? {
                 return Ok(partition);
             }
         }
         for number in 0..PARTITIONS {
-            if let Some(partition) = Self::try_lock(source.make(&name_of(number))?)? {
+            if let Some(partition) = Self::try_lock(source.make(&partition_name(number))?)? {
                 return Ok(partition);
             }
         }
         Err(DiskError::NoPartition { path: source.path().to_owned(), partitions: PARTITIONS })
     }
 
-    /// Claim the filled partitions that no rank of this run will claim (number `ranks` and above) and no process uses.
+    /// Claim the unused, filled partitions that no rank of this run will claim (number `ranks` and above).
     pub(super) fn claim_orphans(source: &Folder, ranks: u32) -> Result<Vec<Self>, DiskError> {
         let mut orphans = Vec::new();
-        for number in filled(source)?.into_iter().filter(|&number| number >= ranks) {
-            orphans.extend(Self::try_lock(source.make(&name_of(number))?)?);
+        for number in filled_partitions(source)?.into_iter().filter(|&number| number >= ranks) {
+            orphans.extend(Self::try_lock(source.make(&partition_name(number))?)?);
         }
         Ok(orphans)
     }
@@ -70,8 +70,8 @@ impl Partition {
         }
     }
 
-    /// Write the capacity that its user asked for, so that others can compute their share. It also sets the time of
-    /// last use, by which the oldest data are found.
+    /// Write the capacity that the user requested, so that other processes can compute their share. It also sets the
+    /// time of last use, for eviction.
     pub(super) fn declare(&self, capacity: u64) -> Result<(), DiskError> {
         let write = || {
             ftruncate(&self.lock, 0)?;
@@ -82,8 +82,8 @@ impl Partition {
 }
 
 impl Drop for Partition {
-    /// Release the lock explicitly. Closing the file would leave the lock to every child that was forked meanwhile, until
-    /// that child runs a program of its own or ends, and the next start would find the partition in use.
+    /// Release the lock explicitly. Closing the file would leave the lock to children that were forked meanwhile,
+    /// until they exec or exit, and the next start would find the partition in use.
     fn drop(&mut self) {
         if self.process == std::process::id() {
             // A lock that cannot be released ends with the file.
@@ -92,7 +92,7 @@ impl Drop for Partition {
     }
 }
 
-/// The capacity that the user of a partition declared; `None` if no process uses it.
+/// The declared capacity of a partition in use; `None` if no process uses it.
 pub(super) fn declared_by_user(folder: &Folder) -> Option<u64> {
     let mut lock = folder.open_file(LOCK, OFlags::RDONLY).ok()??;
     match flock(&lock, FlockOperation::NonBlockingLockShared) {
@@ -101,8 +101,8 @@ pub(super) fn declared_by_user(folder: &Folder) -> Option<u64> {
             lock.read_to_string(&mut text).ok()?;
             Some(text.trim().parse().unwrap_or(0))
         }
-        taken => {
-            if taken.is_ok() {
+        locked => {
+            if locked.is_ok() {
                 let _ = flock(&lock, FlockOperation::Unlock);
             }
             None
@@ -110,7 +110,8 @@ pub(super) fn declared_by_user(folder: &Folder) -> Option<u64> {
     }
 }
 
-/// Numbers and sizes in bytes of a partition's segments, by number. What is no regular file of one name is refused.
+/// Numbers and sizes in bytes of a partition's segments, by number. Anything but a regular file with one name is
+/// refused.
 pub(super) fn segments(folder: &Folder) -> Result<Vec<(u64, u64)>, DiskError> {
     let mut segments = Vec::new();
     for name in folder.names()? {
@@ -126,12 +127,12 @@ pub(super) fn segments(folder: &Folder) -> Result<Vec<(u64, u64)>, DiskError> {
 }
 
 /// Name of a partition's folder.
-pub(super) fn name_of(number: u32) -> String {
+pub(super) fn partition_name(number: u32) -> String {
     format!("{PREFIX}{number}")
 }
 
 /// The number of a partition, from the name of its folder.
-pub(super) fn number_of(name: &str) -> Option<u32> {
+pub(super) fn partition_number(name: &str) -> Option<u32> {
     name.strip_prefix(PREFIX)?.parse().ok()
 }
 
@@ -154,10 +155,10 @@ pub(super) fn open_segment(folder: &Folder, number: u64, read_only: bool) -> Res
 }
 
 /// Numbers of the partitions that have segments.
-pub(super) fn filled(source: &Folder) -> Result<Vec<u32>, DiskError> {
+pub(super) fn filled_partitions(source: &Folder) -> Result<Vec<u32>, DiskError> {
     let mut numbers = Vec::new();
     for name in source.names()? {
-        if let Some(number) = number_of(&name)
+        if let Some(number) = partition_number(&name)
             && let Some(folder) = source.enter(&name)?
             && folder.names()?.iter().any(|name| segment_number(name).is_some())
         {
@@ -191,7 +192,7 @@ mod tests {
         let source = Folder::open(root.path()).expect("a folder");
         let partition = Partition::claim(&source).expect("a partition");
         let lock = partition.lock.try_clone().expect("a descriptor");
-        let folder = source.make(&name_of(0)).expect("a folder");
+        let folder = source.make(&partition_name(0)).expect("a folder");
         // A child drops a value that names its parent as the owner.
         drop(Partition { folder, lock, process: partition.process + 1 });
         assert_ne!(Partition::claim(&source).expect("a partition").folder.path(), partition.folder.path());

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The content of a partition when it is opened: from its manifest after a clean end, else from the entries themselves.
+//! The content of a partition when it is opened: from its manifest after a clean end, otherwise from its entries.
 //!
-//! Nothing in the files is trusted: they may be cut, damaged or of other data sets. Content is never an error; only a
-//! directory that cannot be used is one.
+//! No file is trusted: each may be cut, damaged or of another data set. Invalid content is never an error; an
+//! unusable directory is.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -19,27 +19,27 @@ use super::entry::{Entry, GRANULE, HEADER, LARGE, layout};
 use super::error::DiskError;
 use super::folder::Folder;
 use super::manifest::Manifest;
-use super::partition::{Partition, filled, name_of, open_segment, segment_name, segments};
+use super::partition::{Partition, filled_partitions, open_segment, partition_name, segment_name, segments};
 use super::segment::Segment;
 use crate::identity::EntryKey;
 use crate::slab::Slab;
 
-/// The state to start from.
+/// The recovered content.
 #[derive(Debug)]
 pub(super) struct Recovered {
     pub(super) slab: Slab,
-    /// Entries of other data sets, or of versions that are gone; the oldest last.
+    /// Entries of other data sets or of old versions; the oldest last.
     pub(super) others: Vec<OtherEntry>,
     pub(super) segments: Vec<Arc<Segment>>,
     /// Bytes of all segments, at most the limit.
     pub(super) allocated: u64,
-    /// The number for the next segment's file.
+    /// The number of the next segment's file.
     pub(super) next_number: u64,
     /// The next entry's sequence number.
     pub(super) sequence: u64,
 }
 
-/// An entry that no sample of this run's data set needs. It stays until its bytes are needed.
+/// An entry that this run's data set does not need. It stays until its bytes are needed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OtherEntry {
     pub(super) key: EntryKey,
@@ -48,19 +48,19 @@ pub(super) struct OtherEntry {
     pub(super) unused_runs: u64,
 }
 
-/// An entry that is said, or was seen, to be there.
+/// An entry of a manifest or of a scan.
 #[derive(Clone, Copy, Debug)]
-struct Found {
+struct FoundEntry {
     key: EntryKey,
     at: u64,
     len: u64,
-    /// 0 if a manifest names it: a manifest names each key once.
+    /// 0 for an entry of a manifest, which lists each key once.
     sequence: u64,
     unused_runs: u64,
 }
 
-/// Take over `partition`, then what fits of `orphans`, up to `limit` bytes. Segments of `partition` beyond the limit are
-/// deleted; those of orphans stay where they are.
+/// Recover `partition`, then the part of `orphans` that fits, up to `limit` bytes. Segments of `partition` past the
+/// limit are deleted; those of orphans stay in place.
 pub(super) fn recover(
     partition: &Partition,
     orphans: &[Partition],
@@ -70,10 +70,10 @@ pub(super) fn recover(
 ) -> Result<Recovered, DiskError> {
     let own = segments(&partition.folder)?;
     let mut recovered = Recovered::new(own.last().map_or(0, |(number, _)| number + 1));
-    let mut content = Content::default();
+    let mut content = FoundContent::default();
     for orphan in std::iter::once(partition).chain(orphans) {
         let source = &orphan.folder;
-        let manifest = Manifest::take(source);
+        let manifest = Manifest::read_and_remove(source);
         let is_own = source.path() == partition.folder.path();
         for (number, len) in segments(source)? {
             if len < GRANULE || len > limit - recovered.allocated {
@@ -106,9 +106,9 @@ pub(super) fn recover_read_only(
     threads: usize,
 ) -> Result<Recovered, DiskError> {
     let mut recovered = Recovered::new(0);
-    let mut content = Content::default();
-    for number in filled(source)? {
-        let Some(folder) = source.enter(&name_of(number))? else { continue };
+    let mut content = FoundContent::default();
+    for number in filled_partitions(source)? {
+        let Some(folder) = source.enter(&partition_name(number))? else { continue };
         let manifest = Manifest::read(&folder);
         for (number, len) in segments(&folder)?.into_iter().filter(|&(_, len)| len >= GRANULE) {
             let file = open_segment(&folder, number, true)?;
@@ -133,7 +133,7 @@ impl Recovered {
         }
     }
 
-    /// Add a segment's bytes.
+    /// Add a segment.
     fn adopt(&mut self, file: File, number: u64, len: u64) -> Arc<Segment> {
         let segment = Arc::new(Segment::new(file, number, self.segments.len(), len));
         self.slab.extend(segment.base(), segment.granules());
@@ -142,8 +142,8 @@ impl Recovered {
         segment
     }
 
-    /// Enter what was found, the latest first: an entry that overlaps a later one, or is an older copy, does not exist.
-    fn enter(&mut self, mut found: Vec<Found>, entries: &dyn Entries) {
+    /// Insert the entries, the latest first: an entry that overlaps a later one, or is an older copy, is ignored.
+    fn enter(&mut self, mut found: Vec<FoundEntry>, entries: &dyn Entries) {
         found.sort_unstable_by_key(|entry| (std::cmp::Reverse(entry.sequence), entry.at));
         let samples = samples_of(&found, entries);
         let mut present = HashSet::<EntryKey, BuildHasherDefault<KeyHasher>>::default();
@@ -151,12 +151,12 @@ impl Recovered {
         for entry in found {
             self.sequence = self.sequence.max(entry.sequence.saturating_add(1));
             let granules = layout(entry.len).0;
-            if present.contains(&entry.key) || !self.slab.take_at(entry.at, granules) {
+            if present.contains(&entry.key) || !self.slab.allocate_at(entry.at, granules) {
                 continue;
             }
             present.insert(entry.key);
             let sample = samples.get(&entry.key).copied().flatten();
-            let pinned = sample.and_then(|id| self.slab.enter(entries.key(id), entry.len, entry.at));
+            let pinned = sample.and_then(|id| self.slab.insert(entries.key(id), entry.len, entry.at));
             match pinned {
                 Some(pinned) => {
                     self.slab.publish(pinned.slot);
@@ -165,15 +165,15 @@ impl Recovered {
                 None => others.push(entry),
             }
         }
-        // The last leaves first: unused for the most runs, then written first.
+        // The last is evicted first: unused for the most runs, then written first.
         others
             .sort_unstable_by_key(|entry| (entry.unused_runs, std::cmp::Reverse((entry.sequence, entry.at))));
-        let other = |Found { key, at, len, unused_runs, .. }| OtherEntry { key, at, len, unused_runs };
+        let other = |FoundEntry { key, at, len, unused_runs, .. }| OtherEntry { key, at, len, unused_runs };
         self.others = others.into_iter().map(other).collect();
     }
 }
 
-/// A key is a hash already: its first bytes are the hash of the tables.
+/// A key is a hash already, so its first bytes are the hash of the tables.
 #[derive(Default)]
 struct KeyHasher(u64);
 
@@ -184,7 +184,7 @@ impl Hasher for KeyHasher {
         }
     }
 
-    // Of an array the length is hashed first, which is the same for all.
+    // The length of an array is hashed first; it is equal for all keys.
     fn write_usize(&mut self, _: usize) {}
 
     fn finish(&self) -> u64 {
@@ -194,8 +194,8 @@ impl Hasher for KeyHasher {
 
 type Samples = HashMap<EntryKey, Option<SampleId>, BuildHasherDefault<KeyHasher>>;
 
-/// The samples that the keys of `found` belong to.
-fn samples_of(found: &[Found], entries: &dyn Entries) -> Samples {
+/// The samples of the keys in `found`.
+fn samples_of(found: &[FoundEntry], entries: &dyn Entries) -> Samples {
     let mut samples: Samples = found.iter().map(|entry| (entry.key, None)).collect();
     if samples.is_empty() {
         return samples;
@@ -208,19 +208,19 @@ fn samples_of(found: &[Found], entries: &dyn Entries) -> Samples {
     samples
 }
 
-/// What manifests name, and segments whose entries have to be searched.
+/// Entries of manifests, and segments to be scanned.
 #[derive(Default)]
-struct Content {
-    found: Vec<Found>,
+struct FoundContent {
+    found: Vec<FoundEntry>,
     unlisted: Vec<Arc<Segment>>,
 }
 
-impl Content {
+impl FoundContent {
     /// Add a segment that had `number` when `manifest` was written.
     fn add(&mut self, segment: Arc<Segment>, number: u64, manifest: Option<&Manifest>) {
         let lists = manifest.into_iter().flat_map(|manifest| &manifest.segments);
         match lists.into_iter().find(|list| list.number == number) {
-            Some(list) => self.found.extend(list.entries().map(|entry| Found {
+            Some(list) => self.found.extend(list.entries().map(|entry| FoundEntry {
                 key: entry.key,
                 at: segment.base() + entry.at,
                 len: entry.len,
@@ -231,8 +231,8 @@ impl Content {
         }
     }
 
-    /// All entries; segments without a list are searched by several threads.
-    fn all(self, threads: usize) -> Vec<Found> {
+    /// All entries; several threads scan the segments without a list.
+    fn all(self, threads: usize) -> Vec<FoundEntry> {
         let Self { mut found, unlisted } = self;
         let next = AtomicUsize::new(0);
         let searched = Mutex::new(Vec::new());
@@ -251,17 +251,17 @@ impl Content {
     }
 }
 
-/// The entries that a walk from header to header meets. Where there is no header, the walk goes on in steps of a
-/// granule: freed or never used bytes lie between entries.
-fn scan(segment: &Segment) -> Vec<Found> {
+/// Scan a segment from header to header. Between entries there may be freed or unused bytes, which the scan skips
+/// granule by granule.
+fn scan(segment: &Segment) -> Vec<FoundEntry> {
     const WINDOW: usize = 1 << 20;
     let end = segment.granules();
     let (mut found, mut at, mut window) = (Vec::new(), 0, HEADER);
     let mut bytes = Vec::new();
     while let Some(start) = next_data(segment.file(), at).filter(|start| *start < end) {
         at = start;
-        let room = usize::try_from((end - at) * GRANULE).unwrap_or(usize::MAX);
-        bytes.resize(window.min(room), 0);
+        let rest = usize::try_from((end - at) * GRANULE).unwrap_or(usize::MAX);
+        bytes.resize(window.min(rest), 0);
         if segment.file().read_exact_at(&mut bytes, at * GRANULE).is_err() {
             break;
         }
@@ -278,7 +278,7 @@ fn scan(segment: &Segment) -> Vec<Found> {
                 at += 1;
                 continue;
             }
-            found.push(Found {
+            found.push(FoundEntry {
                 key: entry.key,
                 at: segment.base() + at,
                 len: entry.len,
@@ -287,7 +287,7 @@ fn scan(segment: &Segment) -> Vec<Found> {
             });
             at += granules;
             if entry.len >= LARGE {
-                // The next header is all that is wanted of the next page.
+                // Only the header of the next page is needed.
                 window = HEADER;
             }
         }
@@ -295,7 +295,7 @@ fn scan(segment: &Segment) -> Vec<Found> {
     found
 }
 
-/// The first granule from `at` on that a file has bytes for; all of them where the file system does not say.
+/// The first granule from `at` on that has data in the file; `at` where the file system does not report it.
 fn next_data(file: &File, at: u64) -> Option<u64> {
     match seek(file, SeekFrom::Data(at * GRANULE)) {
         Ok(offset) => Some((offset / GRANULE).max(at)),

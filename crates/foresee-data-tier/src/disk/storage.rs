@@ -1,48 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The few things that the disk tier asks of the kernel about a segment.
-//!
-//! A trait, so that a test can be the disk that is full, read-only, or that fails in the middle. A failure is passed on
-//! as the kernel reported it.
+//! System calls of the disk tier on a segment, as a trait, so that tests can simulate a full, read-only or failing
+//! disk.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsFd;
 
-use rustix::fs::{Advice, FallocateFlags, fadvise, fallocate, fdatasync, ftruncate};
+use rustix::fs::{Advice, fadvise, fdatasync};
 use rustix::io::{Errno, preadv, pwritev};
 
 use super::folder::Folder;
+use crate::direct_file::allocate_blocks;
 
 pub(super) trait Storage: Send + Sync {
-    /// Fails with the reason if no file can be created in a folder.
+    /// Fails if no file can be created in a folder.
     fn check_writable(&self, folder: &Folder) -> io::Result<()> {
         folder.check_writable()
     }
 
-    /// Gives a new file its length and the room for it.
+    /// Set the length of a new file, and allocate its blocks.
     fn allocate(&self, file: &File, len: u64) -> io::Result<()>;
 
-    /// Writes `parts`, one after the other, at `offset`.
+    /// Write `parts`, one after the other, at `offset`.
     fn write(&self, file: &File, parts: &mut [IoSlice<'_>], offset: u64) -> io::Result<()>;
 
-    /// Fills `parts`, one after the other, from `offset`; a file that ends before is an error.
+    /// Fill `parts`, one after the other, from `offset`; an earlier end of the file is an error.
     fn read(&self, file: &File, parts: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()>;
 
-    /// Sends what was written to the device and its pages out of memory.
-    fn settle(&self, file: &File) -> io::Result<()>;
+    /// Write dirty pages to the device and evict them from memory.
+    fn flush(&self, file: &File) -> io::Result<()>;
 }
 
-/// The real one.
+/// The real system calls.
 #[derive(Debug)]
 pub(super) struct Kernel;
 
 impl Storage for Kernel {
     fn allocate(&self, file: &File, len: u64) -> io::Result<()> {
-        match fallocate(file, FallocateFlags::empty(), 0, len) {
-            // Some network file systems cannot promise room; a write then tells when it is out.
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => Ok(ftruncate(file, len)?),
-            done => Ok(done?),
-        }
+        allocate_blocks(file, len)
     }
 
     fn write(&self, file: &File, mut parts: &mut [IoSlice<'_>], mut offset: u64) -> io::Result<()> {
@@ -77,9 +72,9 @@ impl Storage for Kernel {
         Ok(())
     }
 
-    fn settle(&self, file: &File) -> io::Result<()> {
+    fn flush(&self, file: &File) -> io::Result<()> {
         fdatasync(file)?;
-        // Only advice: a kernel that keeps the pages costs memory that it can take back at any time.
+        // Advice only: the kernel can reclaim pages that it keeps.
         let _ = fadvise(file, 0, None, Advice::DontNeed);
         Ok(())
     }

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The disk tier against its promises, against a map, against crashes, and against a disk that fails.
+//! The disk tier: its guarantees, crashes, and a disk that fails.
 //!
-//! Owns what the tests of every subject share: a tier with a queue of its own, samples with a known content,
-//! and looks at the files that a tier leaves.
+//! This file has the shared support: a tier with its own queue, samples with known content, and the files of a tier.
 
 mod budget;
 mod directory;
@@ -49,7 +48,7 @@ fn config_of(dir: &Path, capacity: u64, uri: &str, fingerprint: Fingerprint) -> 
     }
 }
 
-/// A data set whose samples have their numbers as names, and a number above as tag.
+/// A data set whose samples have keys with their number, and with the next number as tag.
 #[derive(Debug)]
 struct Numbered {
     fingerprint: Fingerprint,
@@ -84,7 +83,7 @@ fn content(id: u64, len: usize) -> Vec<u8> {
 /// A tier with a queue of its own, one operation at a time.
 struct Rig {
     tier: DiskTier,
-    held: Vec<Held>,
+    cached: Vec<CachedSample>,
     completions: Completions,
     woken: std::sync::mpsc::Receiver<()>,
 }
@@ -97,8 +96,8 @@ impl Rig {
     fn over(config: &DiskConfig, storage: Box<dyn Storage>) -> Self {
         let (wake, woken) = std::sync::mpsc::channel();
         let completions = Completions::new(move || wake.send(()).unwrap_or(()));
-        let (tier, held) = DiskTier::open_with(config, completions.clone(), storage).unwrap();
-        Self { tier, held, completions, woken }
+        let (tier, cached) = DiskTier::open_with(config, completions.clone(), storage).unwrap();
+        Self { tier, cached, completions, woken }
     }
 
     fn run(&self, op: Op) -> Done {
@@ -133,16 +132,16 @@ impl Rig {
         }
     }
 
-    fn forget(&self, key: SampleKey) -> ReadOutcome {
+    fn drop_sample(&self, key: SampleKey) -> ReadOutcome {
         self.run(Op::Drop { ticket: Ticket(3), key }).outcome
     }
 
     fn ids(&self) -> Vec<u64> {
-        self.held.iter().map(|held| held.id.0).collect()
+        self.cached.iter().map(|cached| cached.id.0).collect()
     }
 }
 
-/// What a power cut leaves: the files as they are now, without an orderly end.
+/// Copy the files as after a power cut, without an orderly end.
 fn crash_copy(from: &Path, to: &Path) {
     fs::create_dir_all(to).unwrap();
     for entry in fs::read_dir(from).unwrap().map(Result::unwrap) {
@@ -175,10 +174,10 @@ fn blocks(path: &Path) -> u64 {
 }
 
 #[test]
-fn it_keeps_every_promise_of_a_place() {
+fn the_disk_tier_has_every_guarantee_of_a_tier() {
     let dir = TempDir::new().unwrap();
     let nth = AtomicUsize::new(0);
-    conformance::write_half(|completions, capacity| {
+    conformance::check_writes(|completions, capacity| {
         let own = dir.path().join(nth.fetch_add(1, Ordering::Relaxed).to_string());
         Arc::new(DiskTier::open(&config(&own, capacity.get()), completions).unwrap().0)
     });

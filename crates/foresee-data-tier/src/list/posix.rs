@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Listing of a directory tree with several threads.
 //!
-//! Names are bytes, links exist, and the cost is one `stat` per file, which a network file system answers slowly but
-//! many at a time. Entries that cannot be read are reported with their error.
+//! The cost is one `stat` per file, which a network file system answers slowly but many at a time. Unreadable entries
+//! are reported with their error.
 
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -12,19 +12,20 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use rustix::fs::{AtFlags, Dir, FileType, Mode, OFlags, Stat};
 use rustix::io::Errno;
 
-use super::{Listing, OriginObject, Tally, Unreadable, nearby};
+use super::{ListContext, Listing, OriginObject, Unreadable, suggest};
 use crate::origin::{OriginError, safe_key, tag_of};
 
-/// Threads of one walk: stats on a network file system overlap well, on a local one the cores are the limit.
+/// Threads of one listing: `stat` calls on a network file system overlap; on a local one the cores are the limit.
 const THREADS: usize = 8;
-/// Files between two looks at the cancel flag.
+/// Files between two checks of the cancel flag.
 const FILES_PER_CHECK: usize = 1024;
 
-/// Every file below `root`, in no order; whether the inode number counts in its tag.
-pub(super) fn walk(root: &Path, with_inode: bool, tally: &Tally<'_>) -> Result<Listing, OriginError> {
-    let top = open_top(root)?;
-    let walk = Walk { root: &top, with_inode, tally, state: Mutex::default(), work: Condvar::new() };
-    walk.state().ready.push(Pending { key: Vec::new(), above: None });
+/// Every file below `root`, in no order; `with_inode`: tags contain the inode number.
+pub(super) fn walk(root: &Path, with_inode: bool, context: &ListContext<'_>) -> Result<Listing, OriginError> {
+    let top = open_root_folder(root)?;
+    let walk =
+        DirectoryWalk { root: &top, with_inode, context, state: Mutex::default(), work: Condvar::new() };
+    walk.state().ready.push(QueuedFolder { key: Vec::new(), parent: None });
     let parts = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(|| walk.run())).collect();
         threads.into_iter().map(|thread| thread.join().expect("a walking thread does not panic")).collect()
@@ -37,46 +38,46 @@ pub(super) fn walk(root: &Path, with_inode: bool, tally: &Tally<'_>) -> Result<L
     }
 }
 
-struct Walk<'a> {
+struct DirectoryWalk<'a> {
     root: &'a OwnedFd,
     /// Whether tags contain the inode number.
     with_inode: bool,
-    tally: &'a Tally<'a>,
-    state: Mutex<State>,
+    context: &'a ListContext<'a>,
+    state: Mutex<WalkState>,
     work: Condvar,
 }
 
 #[derive(Default)]
-struct State {
-    ready: Vec<Pending>,
+struct WalkState {
+    ready: Vec<QueuedFolder>,
     busy: usize,
     failed: Option<OriginError>,
     unreadable: Vec<Unreadable>,
 }
 
-/// A directory yet to be read; `key` is empty for the root.
-struct Pending {
+/// A directory to be read; `key` is empty for the root.
+struct QueuedFolder {
     key: Vec<u8>,
-    above: Option<Arc<Above>>,
+    parent: Option<Arc<Ancestor>>,
 }
 
-/// The directories over one, to recognise a link that leads back up.
-struct Above {
+/// The parents of a directory, to detect a link to one of them.
+struct Ancestor {
     identity: (u64, u64),
-    above: Option<Arc<Above>>,
+    parent: Option<Arc<Ancestor>>,
 }
 
-impl Walk<'_> {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl DirectoryWalk<'_> {
+    fn state(&self) -> MutexGuard<'_, WalkState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes directories until none is left or one fails.
+    /// Read directories until none is left or one fails.
     fn run(&self) -> Vec<OriginObject> {
         let mut files = Vec::new();
-        while let Some(pending) = self.take() {
+        while let Some(queued) = self.next_folder() {
             let mut below = Vec::new();
-            let outcome = self.read_dir(&pending, &mut files, &mut below);
+            let outcome = self.read_dir(&queued, &mut files, &mut below);
             let mut state = self.state();
             state.busy -= 1;
             match outcome {
@@ -92,15 +93,15 @@ impl Walk<'_> {
         files
     }
 
-    fn take(&self) -> Option<Pending> {
+    fn next_folder(&self) -> Option<QueuedFolder> {
         let mut state = self.state();
         loop {
             if state.failed.is_some() {
                 return None;
             }
-            if let Some(pending) = state.ready.pop() {
+            if let Some(queued) = state.ready.pop() {
                 state.busy += 1;
-                return Some(pending);
+                return Some(queued);
             }
             if state.busy == 0 {
                 return None;
@@ -111,36 +112,36 @@ impl Walk<'_> {
 
     fn read_dir(
         &self,
-        pending: &Pending,
+        queued: &QueuedFolder,
         files: &mut Vec<OriginObject>,
-        below: &mut Vec<Pending>,
+        below: &mut Vec<QueuedFolder>,
     ) -> Result<(), OriginError> {
-        self.tally.check()?;
-        let is_excluded = self.tally.is_excluded;
-        let failed = |errno: Errno| OriginError::from_io(self.tally.uri.to_string(), &errno.into());
-        let name: &[u8] = if pending.key.is_empty() { b"." } else { &pending.key };
+        self.context.check_cancelled()?;
+        let is_excluded = self.context.is_excluded;
+        let failed = |errno: Errno| OriginError::from_io(self.context.uri.to_string(), &errno.into());
+        let name: &[u8] = if queued.key.is_empty() { b"." } else { &queued.key };
         let opened =
             open_dir(self.root, name).and_then(|dir| Ok((identity_of(&rustix::fs::fstat(&dir)?), dir)));
         let (identity, dir) = match opened {
             Ok(opened) => opened,
-            Err(errno) if pending.key.is_empty() => return Err(failed(errno)),
+            Err(errno) if queued.key.is_empty() => return Err(failed(errno)),
             Err(errno) => {
-                self.note_unreadable(with_slash(&pending.key), errno);
+                self.add_unreadable(with_slash(&queued.key), errno);
                 return Ok(());
             }
         };
-        if pending.leads_back(identity) {
+        if queued.is_cycle(identity) {
             return Ok(());
         }
-        let above = Arc::new(Above { identity, above: pending.above.clone() });
+        let parent = Arc::new(Ancestor { identity, parent: queued.parent.clone() });
         let first = files.len();
         let mut entries = Dir::read_from(&dir).map_err(failed)?;
         while let Some(entry) = entries.read() {
             let entry = match entry {
                 Ok(entry) => entry,
-                Err(errno) if pending.key.is_empty() => return Err(failed(errno)),
+                Err(errno) if queued.key.is_empty() => return Err(failed(errno)),
                 Err(errno) => {
-                    self.note_unreadable(with_slash(&pending.key), errno);
+                    self.add_unreadable(with_slash(&queued.key), errno);
                     break;
                 }
             };
@@ -148,11 +149,11 @@ impl Walk<'_> {
             if name == b"." || name == b".." {
                 continue;
             }
-            let key = join(&pending.key, name);
-            // A directory needs no stat, a file needs its size, anything else must first be looked at.
+            let key = join(&queued.key, name);
+            // A directory needs no `stat`, a file needs its size, and other types are unknown without it.
             let mut add_folder = |key: Vec<u8>| {
                 if !is_excluded(&with_slash(&key)) {
-                    below.push(Pending { key, above: Some(Arc::clone(&above)) });
+                    below.push(QueuedFolder { key, parent: Some(Arc::clone(&parent)) });
                 }
             };
             if entry.file_type() == FileType::Directory {
@@ -165,7 +166,7 @@ impl Walk<'_> {
             let stat = match rustix::fs::statat(&dir, entry.file_name(), AtFlags::empty()) {
                 Ok(stat) => stat,
                 Err(errno) => {
-                    self.note_unreadable(key, errno);
+                    self.add_unreadable(key, errno);
                     continue;
                 }
             };
@@ -175,21 +176,22 @@ impl Walk<'_> {
                     let size = u64::try_from(stat.st_size).unwrap_or(0);
                     files.push(OriginObject { key, size, tag: tag_of(&stat, self.with_inode) });
                     if (files.len() - first).is_multiple_of(FILES_PER_CHECK) {
-                        self.tally.check()?;
+                        self.context.check_cancelled()?;
                     }
                 }
                 _ => {}
             }
         }
-        self.tally.step(&files[first..]);
-        if pending.key.is_empty() {
-            // A class without a file is still a class: folders of the first level are told like a bucket's stand-ins.
-            files.extend(below.iter().map(|folder| stand_in(&folder.key)));
+        self.context.record_step(&files[first..]);
+        if queued.key.is_empty() {
+            // A class without a file is still a class: folders of the first level are listed like a bucket's
+            // placeholders.
+            files.extend(below.iter().map(|folder| folder_placeholder(&folder.key)));
         }
         Ok(())
     }
 
-    fn note_unreadable(&self, key: Vec<u8>, errno: Errno) {
+    fn add_unreadable(&self, key: Vec<u8>, errno: Errno) {
         let kind = std::io::Error::from(errno).kind();
         let link = "repair or remove the link";
         let (kind, cause, remedy) = match errno {
@@ -198,22 +200,22 @@ impl Walk<'_> {
             Errno::ACCESS | Errno::PERM => (kind, errno.to_string(), "grant permission to read it"),
             _ => (kind, errno.to_string(), "repair it"),
         };
-        let error = OriginError::Unreadable { uri: self.tally.uri.join(&key), cause, remedy, kind };
+        let error = OriginError::Unreadable { uri: self.context.uri.join(&key), cause, remedy, kind };
         self.state().unreadable.push(Unreadable { key, error });
     }
 }
 
-fn open_top(root: &Path) -> Result<OwnedFd, OriginError> {
+fn open_root_folder(root: &Path) -> Result<OwnedFd, OriginError> {
     open_dir(rustix::fs::CWD, root.as_os_str().as_bytes()).map_err(|errno| {
         let uri = root.display().to_string();
         match errno {
-            Errno::NOENT => OriginError::NoFile { uri, remedy: nearby::of_directory(root) },
+            Errno::NOENT => OriginError::NoFile { uri, remedy: suggest::for_directory(root) },
             _ => OriginError::from_io(uri, &errno.into()),
         }
     })
 }
 
-fn stand_in(folder: &[u8]) -> OriginObject {
+fn folder_placeholder(folder: &[u8]) -> OriginObject {
     OriginObject { key: with_slash(folder), size: 0, tag: Vec::new() }
 }
 
@@ -221,16 +223,16 @@ fn with_slash(folder: &[u8]) -> Vec<u8> {
     [folder, b"/"].concat()
 }
 
-/// Size and tag of each of `keys` below `root`, in no order; several threads ask for them.
-pub(super) fn ask_each(
+/// Size and tag of each of `keys` below `root`, in no order, from several threads.
+pub(super) fn look_up_each(
     root: &Path,
     keys: &[Vec<u8>],
     with_inode: bool,
-    tally: &Tally<'_>,
+    context: &ListContext<'_>,
 ) -> Result<Listing, OriginError> {
-    let top = open_top(root)?;
-    let ask = |key: &Vec<u8>| {
-        let failed = |error: std::io::Error| OriginError::from_io(tally.uri.join(key), &error);
+    let top = open_root_folder(root)?;
+    let look_up = |key: &Vec<u8>| {
+        let failed = |error: std::io::Error| OriginError::from_io(context.uri.join(key), &error);
         if !safe_key(key) {
             return Err(failed(std::io::ErrorKind::InvalidFilename.into()));
         }
@@ -242,24 +244,24 @@ pub(super) fn ask_each(
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         Ok(OriginObject { key: key.clone(), size, tag: tag_of(&stat, with_inode) })
     };
-    let ask_some = |keys: &[Vec<u8>]| {
+    let look_up_some = |keys: &[Vec<u8>]| {
         let mut some = Listing::default();
         for keys in keys.chunks(FILES_PER_CHECK) {
-            tally.check()?;
+            context.check_cancelled()?;
             let first = some.objects.len();
             for key in keys {
-                match ask(key) {
+                match look_up(key) {
                     Ok(found) => some.objects.push(found),
                     Err(error) => some.unreadable.push(Unreadable { key: key.clone(), error }),
                 }
             }
-            tally.step(&some.objects[first..]);
+            context.record_step(&some.objects[first..]);
         }
         Ok(some)
     };
     let share = keys.len().div_ceil(THREADS).max(FILES_PER_CHECK);
     let parts: Vec<Result<Listing, OriginError>> = std::thread::scope(|scope| {
-        let threads: Vec<_> = keys.chunks(share).map(|keys| scope.spawn(|| ask_some(keys))).collect();
+        let threads: Vec<_> = keys.chunks(share).map(|keys| scope.spawn(|| look_up_some(keys))).collect();
         threads.into_iter().map(|thread| thread.join().expect("an asking thread does not panic")).collect()
     });
     let mut listing = Listing::default();
@@ -271,14 +273,14 @@ pub(super) fn ask_each(
     Ok(listing)
 }
 
-impl Pending {
-    fn leads_back(&self, identity: (u64, u64)) -> bool {
-        let mut above = self.above.as_deref();
-        while let Some(directory) = above {
+impl QueuedFolder {
+    fn is_cycle(&self, identity: (u64, u64)) -> bool {
+        let mut parent = self.parent.as_deref();
+        while let Some(directory) = parent {
             if directory.identity == identity {
                 return true;
             }
-            above = directory.above.as_deref();
+            parent = directory.parent.as_deref();
         }
         false
     }

@@ -1,19 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The key at which a range of keys is cut in two, so that both halves can be listed at once.
+//! The key that divides a range of keys, so that both halves can be listed at once.
 //!
-//! This is arithmetic on strings and does not know which keys exist. A cut may leave one half empty, which costs one
-//! request.
+//! It only computes with strings, and does not know which keys exist. One half may be empty, which costs one request.
 
-/// The printable ASCII characters, as digits of a number: what keys are mostly made of.
+/// Printable ASCII characters as digits of a number, since keys mostly consist of them.
 const FIRST: u8 = b' ';
 const DIGITS: u64 = 95;
-/// Digits looked at behind the common part: 95^9 still fits 64 bits.
+/// Digits after the common prefix: 95^9 still fits 64 bits.
 const PLACES: usize = 9;
 
-/// A key strictly between `low` and `high`, about half way; `None` if there is none to be found.
+/// A key strictly between `low` and `high`, about half way; `None` if none is found.
 ///
-/// `high` `None`: up to the last key that begins with `prefix`.
-pub(super) fn between(low: &str, high: Option<&str>, prefix: &str) -> Option<String> {
+/// `high` `None`: up to the last key with `prefix`.
+pub(super) fn midpoint_key(low: &str, high: Option<&str>, prefix: &str) -> Option<String> {
     let open_end = format!("{prefix}~~~~~~~~~");
     let high = high.unwrap_or(&open_end);
     if low >= high {
@@ -34,8 +33,8 @@ pub(super) fn between(low: &str, high: Option<&str>, prefix: &str) -> Option<Str
         middle /= DIGITS;
     }
     let tail = std::str::from_utf8(&digits).ok()?.trim_end();
-    let cut = format!("{}{tail}", &low[..common]);
-    (low < cut.as_str() && cut.as_str() < high).then_some(cut)
+    let middle = format!("{}{tail}", &low[..common]);
+    (low < middle.as_str() && middle.as_str() < high).then_some(middle)
 }
 
 #[cfg(test)]
@@ -43,33 +42,33 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cut_lies_strictly_between_its_ends() {
+    fn a_midpoint_is_strictly_between_its_ends() {
         let ends = ["a", "a/0001", "a/0999.jpg", "a/b", "a/b ", "a/z", "a/~", "a/é", "a/日本", "b"];
         for (at, low) in ends.iter().enumerate() {
             for high in &ends[at + 1..] {
-                if let Some(cut) = between(low, Some(high), "") {
-                    assert!(*low < cut.as_str() && cut.as_str() < *high, "{low} {cut} {high}");
+                if let Some(middle) = midpoint_key(low, Some(high), "") {
+                    assert!(*low < middle.as_str() && middle.as_str() < *high, "{low} {middle} {high}");
                 }
             }
         }
     }
 
     #[test]
-    fn repeated_cuts_home_in_on_numbered_keys() {
-        // Keys are 000000 to 999999; a reader at 000999 must soon find a cut below 999999.
+    fn repeated_midpoints_converge_on_numbered_keys() {
+        // Keys are 000000 to 999999; a reader at 000999 must soon find a middle below 999999.
         let mut high = None;
-        let mut cuts = 0;
+        let mut middles = 0;
         while high.as_deref().is_none_or(|high| high > "p/999999") {
-            high = Some(between("p/000999", high.as_deref(), "p/").expect("there is room"));
-            cuts += 1;
+            high = Some(midpoint_key("p/000999", high.as_deref(), "p/").expect("a midpoint"));
+            middles += 1;
         }
-        assert!(cuts <= 8, "{cuts} cuts, the last {high:?}");
+        assert!(middles <= 8, "{middles} middles, the last {high:?}");
     }
 
     #[test]
-    fn ends_without_room_are_left_uncut() {
-        assert_eq!(between("a", Some("a"), ""), None);
-        assert_eq!(between("b", Some("a"), ""), None);
-        assert_eq!(between("p/~~~~~~~~~x", None, "p/"), None);
+    fn a_range_without_keys_has_no_midpoint() {
+        assert_eq!(midpoint_key("a", Some("a"), ""), None);
+        assert_eq!(midpoint_key("b", Some("a"), ""), None);
+        assert_eq!(midpoint_key("p/~~~~~~~~~x", None, "p/"), None);
     }
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store client: the store of a URI, its settings, and the runtime it runs on.
+//! The store client: the store of a URI, its settings, and its runtime.
 //!
-//! Listings and reads of file headers use the same client as the tier. Its own retries are off, because only the caller
-//! knows the deadline. Unknown settings are refused, so that a misspelt key does not mean anonymous access.
+//! Listings and reads of file headers use the same client as the tier. The client's own retries are off, because only
+//! the caller knows the deadline. Unknown settings are refused, so that a misspelt key does not cause anonymous
+//! access.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,43 +25,43 @@ pub(crate) use super::fault::Failure;
 use super::fault::{Attempt, ObservedConnector};
 use super::list_page::ListPage;
 use super::{OriginError, OriginOptions, profiles};
-use crate::uri::{Place, Uri, redact};
+use crate::uri::{Uri, UriParts, redact};
 
-/// Threads that run requests: one GET costs less than 100 us of them, so two carry 20,000 per second.
+/// Threads that run requests: one GET takes less than 100 us of CPU time, so two threads carry 20,000 per second.
 const RUNTIME_THREADS: usize = 2;
-/// Connections kept for the next request: as many as a driver ever has requests under way.
+/// Idle connections in the pool: as many as a driver has requests in flight.
 const IDLE_CONNECTIONS: usize = 256;
-/// How long shutting down may wait for a task that does not yield; none of ours computes for long.
+/// Maximum wait for tasks that do not yield at shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(1);
 
-/// What is said of a setting that an S3 store does not have, with those that most users need.
+/// Message about an unknown setting of an S3 store, with the settings that most users need.
 const NO_SETTING: &str = "no such setting of an S3 store: it has access_key_id, secret_access_key, session_token, region, \
                           endpoint, skip_signature and more";
 
-/// A store and the runtime that its requests run on.
+/// A store and the runtime of its requests.
 #[derive(Debug)]
 pub(crate) struct Client {
     runtime: Option<Runtime>,
-    door: Arc<Door>,
+    store: Arc<Store>,
 }
 
-/// The store itself, as tasks share it.
-pub(crate) struct Door {
-    store: Arc<dyn ObjectStore>,
+/// The store, shared by tasks.
+pub(crate) struct Store {
+    objects: Arc<dyn ObjectStore>,
     pages: Option<Arc<dyn PaginatedListStore>>,
     uri: Uri,
-    /// In front of each key, with its slash; empty for plain HTTP, whose base is the URL.
+    /// Precedes each key, and ends with a slash; empty for plain HTTP, whose base is the URL.
     prefix: String,
     read_timeout: Nanos,
-    /// What to add to an error about credentials.
-    note: String,
-    /// It has answered a GET where it refused a HEAD.
+    /// Hint for errors about credentials.
+    hint: String,
+    /// Whether it answered a GET after it had refused a HEAD.
     refuses_head: AtomicBool,
 }
 
-/// How to ask for what an object's head says.
+/// The request for an object's size and tag.
 #[derive(Clone, Copy, Debug)]
-enum Ask {
+enum HeadRequest {
     Head,
     FirstByte,
     Whole,
@@ -70,25 +71,25 @@ impl Client {
     pub(crate) fn new(uri: &Uri, options: &OriginOptions) -> Result<Self, OriginError> {
         static PROVIDER: Once = Once::new();
         PROVIDER.call_once(|| {
-            // An error says that the process has one already, which will do.
+            // An error means that the process has a provider already, which is sufficient.
             let _ = rustls::crypto::ring::default_provider().install_default();
         });
-        let door = Door::new(uri, options)?;
+        let store = Store::new(uri, options)?;
         let runtime = tokio::runtime::Builder::new_multi_thread()
             .worker_threads(RUNTIME_THREADS)
             .thread_name("foresee-origin")
             .enable_all()
             .build()
-            .map_err(|error| OriginError::Machine {
+            .map_err(|error| OriginError::Host {
                 uri: uri.to_string(),
                 what: "threads for requests",
                 cause: error.to_string(),
             })?;
-        Ok(Self { runtime: Some(runtime), door: Arc::new(door) })
+        Ok(Self { runtime: Some(runtime), store: Arc::new(store) })
     }
 
-    pub(crate) const fn door(&self) -> &Arc<Door> {
-        &self.door
+    pub(crate) const fn store(&self) -> &Arc<Store> {
+        &self.store
     }
 
     pub(crate) fn handle(&self) -> tokio::runtime::Handle {
@@ -100,35 +101,35 @@ impl Client {
     }
 
     pub(crate) fn probe(&self) -> Result<(), OriginError> {
-        let door = &self.door;
+        let store = &self.store;
         let answer = self.block_on(async {
-            if door.pages.is_some() {
+            if store.pages.is_some() {
                 let page = PaginatedListOptions { max_keys: Some(1), ..PaginatedListOptions::default() };
-                return door.page(page).await.map(drop);
+                return store.page(page).await.map(drop);
             }
-            match door.ask(&Path::ROOT, Ask::Head, &Arc::default()).await {
+            match store.request_head(&Path::ROOT, HeadRequest::Head, &Arc::default()).await {
                 Err(failure) if matches!(failure.status, None | Some(401)) => Err(failure),
                 _ => Ok(()),
             }
         });
-        answer.map_err(|failure| door.error(failure, door.uri.to_string()))
+        answer.map_err(|failure| store.error(failure, store.uri.to_string()))
     }
 
     pub(crate) fn read_whole(&self, key: &[u8], range: Option<Range<u64>>) -> Result<Vec<u8>, OriginError> {
-        let door = &self.door;
+        let store = &self.store;
         if range.as_ref().is_some_and(Range::is_empty) {
             return Ok(Vec::new());
         }
-        let path = door.path(key).map_err(|cause| door.bad_key(key, cause))?;
+        let path = store.path(key).map_err(|cause| store.bad_key(key, cause))?;
         let range = range.map(GetRange::Bounded);
         let read = self.block_on(async {
             let attempt = Arc::new(Attempt::default());
             let options = GetOptions { range, ..GetOptions::default() };
-            let answer = door.get(&path, options, &attempt).await?;
+            let answer = store.get(&path, options, &attempt).await?;
             let mut bytes = Vec::new();
             let expected = answer.range.end - answer.range.start;
             let mut chunks = answer.into_stream();
-            while let Some(chunk) = door.patiently(chunks.next()).await? {
+            while let Some(chunk) = store.with_timeout(chunks.next()).await? {
                 bytes.extend_from_slice(&chunk.map_err(|error| Failure::classify(&attempt, &error))?);
             }
             if bytes.len() as u64 == expected {
@@ -138,7 +139,7 @@ impl Client {
                 Err(Failure::answer(ReadOutcome::Retryable, attempt.status(), cause))
             }
         });
-        read.map_err(|failure| door.error(failure, door.uri.join(key)))
+        read.map_err(|failure| store.error(failure, store.uri.join(key)))
     }
 
     fn runtime(&self) -> &Runtime {
@@ -154,24 +155,24 @@ impl Drop for Client {
     }
 }
 
-impl Door {
+impl Store {
     fn new(uri: &Uri, options: &OriginOptions) -> Result<Self, OriginError> {
         let read_timeout = options.read_timeout;
         let uri = uri.clone();
-        match uri.place() {
-            Place::Bucket { name, prefix } => {
+        match uri.parts() {
+            UriParts::Bucket { name, prefix } => {
                 let store = Arc::new(s3(&uri, name, options)?);
                 let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
                 let pages = Some(Arc::clone(&store) as Arc<dyn PaginatedListStore>);
-                let (note, refuses_head) = (profiles::note(&options.storage), AtomicBool::new(false));
-                Ok(Self { store, pages, uri, prefix, read_timeout, note, refuses_head })
+                let (hint, refuses_head) = (profiles::hint(&options.storage), AtomicBool::new(false));
+                Ok(Self { objects: store, pages, uri, prefix, read_timeout, hint, refuses_head })
             }
-            Place::Web { base, query } => {
-                let store = web(&uri, base, query.as_deref(), options)?;
+            UriParts::Web { base, query } => {
+                let objects = web(&uri, base, query.as_deref(), options)?;
                 let (pages, prefix, refuses_head) = (None, String::new(), AtomicBool::new(false));
-                Ok(Self { store, pages, uri, prefix, read_timeout, note: String::new(), refuses_head })
+                Ok(Self { objects, pages, uri, prefix, read_timeout, hint: String::new(), refuses_head })
             }
-            Place::Directory(_) => unreachable!("directories are opened as PosixOrigin"),
+            UriParts::Directory(_) => unreachable!("directories are opened as PosixOrigin"),
         }
     }
 
@@ -179,12 +180,12 @@ impl Door {
         &self.uri
     }
 
-    /// In front of each key.
+    /// Precedes each key.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix
     }
 
-    /// The store's name of `key`.
+    /// The store's path of `key`.
     pub(crate) fn path(&self, key: &[u8]) -> Result<Path, &'static str> {
         let key = str::from_utf8(key).map_err(|_| "it is not UTF-8, and a store's keys are")?;
         let named = [self.prefix.as_str(), key].concat();
@@ -194,8 +195,8 @@ impl Door {
         if self.pages.is_none() {
             return Path::parse(&named).map_err(|_| "it has an empty, . or .. part or a control character");
         }
-        // Part by part: the client's own parser refuses an empty part, which a bucket's keys may have. A URL that has
-        // . or .. as a part names another object, however it is written.
+        // Part by part: the client's own parser refuses an empty part, which is valid in a bucket. A URL with . or ..
+        // as a part names another object, however it is encoded.
         named.split('/').try_fold(Path::ROOT, |path, part| {
             let part =
                 PathPart::parse(part).map_err(|_| "it has . or .. as a part, or a control character")?;
@@ -203,9 +204,9 @@ impl Door {
         })
     }
 
-    /// The error of a call that has no tier around it.
+    /// The error of a call outside of a tier.
     pub(crate) fn error(&self, failure: Failure, uri: String) -> OriginError {
-        failure.into_error(uri, &self.note)
+        failure.into_error(uri, &self.hint)
     }
 
     pub(crate) fn bad_key(&self, key: &[u8], cause: &'static str) -> OriginError {
@@ -213,7 +214,7 @@ impl Door {
         OriginError::BadKey { uri: self.uri.to_string(), key, cause }
     }
 
-    /// One GET (or HEAD), up to its headers.
+    /// Send one GET (or HEAD), and wait for its headers.
     pub(crate) async fn get(
         &self,
         path: &Path,
@@ -221,42 +222,47 @@ impl Door {
         attempt: &Arc<Attempt>,
     ) -> Result<GetResult, Failure> {
         options.extensions.insert(Arc::clone(attempt));
-        let answer = self.patiently(self.store.get_opts(path, options)).await?;
+        let answer = self.with_timeout(self.objects.get_opts(path, options)).await?;
         answer.map_err(|error| Failure::classify(attempt, &error))
     }
 
-    /// Size and tag of one object, by a HEAD. A web server may refuse it: a URL that is presigned for GET is valid
-    /// for nothing else, and some servers know no HEAD. Then a GET is sent, for one byte where that is possible.
+    /// Size and tag of one object, by a HEAD. A web server may refuse it, because a URL that is presigned for GET is
+    /// valid for nothing else, and some servers do not implement HEAD. Then it sends a GET, for one byte if possible.
     pub(crate) async fn head(&self, path: &Path, attempt: &Arc<Attempt>) -> Result<ObjectMeta, Failure> {
         if !self.refuses_head.load(Ordering::Relaxed) {
-            match self.ask(path, Ask::Head, attempt).await {
+            match self.request_head(path, HeadRequest::Head, attempt).await {
                 Err(failure) if self.pages.is_none() && matches!(failure.status, Some(403 | 405 | 501)) => {}
                 answer => return Ok(answer?.meta),
             }
         }
-        let meta = match self.ask(path, Ask::FirstByte, attempt).await {
-            // It knows no ranges, or there is no first byte: the answer's head is all that is looked at.
+        let meta = match self.request_head(path, HeadRequest::FirstByte, attempt).await {
+            // The server ignores ranges, or the object has no first byte: only the headers of the answer are used.
             Err(failure) if matches!(failure.status, Some(200 | 416)) => {
-                self.ask(path, Ask::Whole, attempt).await?.meta
+                self.request_head(path, HeadRequest::Whole, attempt).await?.meta
             }
             Err(failure) => return Err(failure),
             Ok(answer) => {
                 let meta = answer.meta.clone();
-                // The byte and the end after it: a connection that was read to its end serves the next request.
-                // What is wrong with it does not matter any more.
+                // Read the byte and the end after it, because only a connection that was read to its end is reused.
+                // Errors do not matter here.
                 let rest = answer.into_stream().take(2).for_each(|_| std::future::ready(()));
-                let _ = self.patiently(rest).await;
+                let _ = self.with_timeout(rest).await;
                 meta
             }
         };
-        // Only now is it known that the refusal was the method's and not the object's.
+        // Only a successful GET proves that the method was refused, and not the object.
         self.refuses_head.store(true, Ordering::Relaxed);
         Ok(meta)
     }
 
-    async fn ask(&self, path: &Path, what: Ask, attempt: &Arc<Attempt>) -> Result<GetResult, Failure> {
-        let range = matches!(what, Ask::FirstByte).then_some(GetRange::Bounded(0..1));
-        let options = GetOptions { head: matches!(what, Ask::Head), range, ..GetOptions::default() };
+    async fn request_head(
+        &self,
+        path: &Path,
+        what: HeadRequest,
+        attempt: &Arc<Attempt>,
+    ) -> Result<GetResult, Failure> {
+        let range = matches!(what, HeadRequest::FirstByte).then_some(GetRange::Bounded(0..1));
+        let options = GetOptions { head: matches!(what, HeadRequest::Head), range, ..GetOptions::default() };
         self.get(path, options, attempt).await
     }
 
@@ -265,35 +271,35 @@ impl Door {
         self.page_of(&self.prefix, options).await
     }
 
-    /// One page of the keys that begin with `prefix`.
+    /// One page of the keys with `prefix`.
     pub(crate) async fn page_of(
         &self,
         prefix: &str,
         mut options: PaginatedListOptions,
     ) -> Result<ListPage, Failure> {
         let Some(pages) = &self.pages else { unreachable!("plain HTTP is never listed") };
-        let attempt = Arc::new(Attempt::of_page());
+        let attempt = Arc::new(Attempt::for_page());
         options.extensions.insert(Arc::clone(&attempt));
         let prefix = (!prefix.is_empty()).then_some(prefix);
-        let answer = self.patiently(pages.list_paginated(prefix, options)).await?;
+        let answer = self.with_timeout(pages.list_paginated(prefix, options)).await?;
         answer.map_err(|error| Failure::classify(&attempt, &error))?;
-        Failure::or_page(&attempt)
+        Failure::parse_page(&attempt)
     }
 
-    /// `work`, unless nothing is heard for the read timeout.
-    pub(crate) async fn patiently<T>(&self, work: impl Future<Output = T>) -> Result<T, Failure> {
+    /// The result of `work`, or a failure after the read timeout.
+    pub(crate) async fn with_timeout<T>(&self, work: impl Future<Output = T>) -> Result<T, Failure> {
         let limit = self.read_timeout;
         tokio::time::timeout(limit.into(), work).await.map_err(|_| Failure::silence(limit))
     }
 }
 
-impl std::fmt::Debug for Door {
+impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Door").field("uri", &self.uri).finish_non_exhaustive()
+        f.debug_struct("Store").field("uri", &self.uri).finish_non_exhaustive()
     }
 }
 
-/// The endpoint of a bucket's store as settings and environment name it; empty: Amazon's own.
+/// The endpoint of a bucket's store from settings and environment; empty for Amazon's own.
 pub(crate) fn store_endpoint(uri: &Uri, options: &OriginOptions) -> Result<String, OriginError> {
     let endpoint = endpoint_of(&s3_settings(uri, options)?).unwrap_or_default();
     Ok(endpoint.trim_end_matches('/').to_ascii_lowercase())
@@ -304,15 +310,15 @@ fn endpoint_of(builder: &AmazonS3Builder) -> Option<String> {
     set(AmazonS3ConfigKey::S3Endpoint).or_else(|| set(AmazonS3ConfigKey::Endpoint))
 }
 
-/// A bucket's store with the settings of the environment, then those of `options`.
+/// The builder of a bucket's store, with settings of the environment, overridden by `options`.
 fn s3_settings(uri: &Uri, options: &OriginOptions) -> Result<AmazonS3Builder, OriginError> {
     let bad = |name: &str, cause: String| OriginError::BadOption {
         uri: uri.to_string(),
         name: name.to_owned(),
         cause,
     };
-    let mut builder = AmazonS3Builder::new().with_client_options(patient());
-    // As the client's own `from_env`, which would bring its limit on a whole request along.
+    let mut builder = AmazonS3Builder::new().with_client_options(without_request_timeout());
+    // Like the client's own `from_env`, which would also set its timeout on a whole request.
     for (name, value) in std::env::vars_os() {
         let (Some(name), Some(value)) = (name.to_str(), value.to_str()) else { continue };
         if name.starts_with("AWS_")
@@ -360,7 +366,7 @@ fn web(
         name: name.to_owned(),
         cause,
     };
-    let mut settings = patient();
+    let mut settings = without_request_timeout();
     for (name, value) in &options.storage {
         let key: ClientConfigKey = name
             .to_ascii_lowercase()
@@ -382,12 +388,13 @@ fn web(
     Ok(Arc::new(store))
 }
 
-/// No limit on a whole request: a large object over a slow link is legal, silence is not.
-fn patient() -> ClientOptions {
+/// No timeout on a whole request: a large object over a slow link is valid.
+fn without_request_timeout() -> ClientOptions {
     ClientOptions::new().with_timeout_disabled()
 }
 
-/// What is ours to set: waits, the pool, and HTTP/1.1 (a store's throughput comes from many connections).
+/// Settings that users cannot change: timeouts, the pool, and HTTP/1.1 (a store's throughput comes from many
+/// connections).
 fn connection_settings(options: &OriginOptions, plain: bool) -> Vec<(ClientConfigKey, String)> {
     let connect = Duration::from(options.connect_timeout);
     let mut settings = vec![

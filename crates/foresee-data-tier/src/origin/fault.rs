@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Classification of a store's answers, and the part of them that may be shown.
+//! Classification of a store's answers.
 //!
 //! A hook below the store client sees each answer before the client turns it into its own error, so status,
-//! `Retry-After` and the server's code are available. Query strings and headers, which contain presigned parts and
-//! credentials, are in no message.
+//! `Retry-After` and the server's code are available. Messages never contain query strings and headers, which may
+//! have presigned parts and credentials.
 
 use std::error::Error;
 use std::future::Future;
@@ -22,15 +22,15 @@ use super::OriginError;
 use super::list_page::{self, ListPage, NoPage};
 use crate::uri::redact;
 
-/// Bytes of an error's body that are looked at; S3's error documents are below 1 KB.
-const BODY_LOOKED_AT: usize = 4096;
+/// Maximum length of an error's body that is parsed; S3's error documents are below 1 KB.
+const ERROR_BODY_MAX: usize = 4096;
 
-/// A failed request, as a driver needs to know it.
+/// A failed request, classified for the driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Failure {
     pub(crate) outcome: ReadOutcome,
     pub(crate) status: Option<u16>,
-    /// In words, fit to be shown.
+    /// Message without secrets.
     pub(crate) cause: String,
     kind: Kind,
 }
@@ -39,55 +39,55 @@ pub(crate) struct Failure {
 enum Kind {
     /// The server answered.
     Answer,
-    /// Nobody did.
+    /// No answer.
     Transport,
-    /// It was never sent: no credentials.
+    /// Not sent, because there were no credentials.
     Unsigned,
-    /// The bucket lies in another region, whose name the answer may have.
+    /// The bucket is in another region, which the answer may contain.
     Region(Option<String>),
-    /// The clocks of both ends differ by more than the store allows: the time here and there, as far as known.
-    Clock { here: String, there: String },
-    /// Something other than a store answered.
+    /// The clocks differ by more than the store allows; both times, as far as known.
+    Clock { client: String, server: String },
+    /// The endpoint is not a store.
     NoStore,
 }
 
 impl Failure {
-    /// The request or its body met silence for longer than allowed.
+    /// No byte of the answer came within `limit`.
     pub(crate) fn silence(limit: Nanos) -> Self {
         let cause = format!("no byte came for {:.1} s", limit.as_secs_f64());
         Self { outcome: ReadOutcome::Retryable, status: None, cause, kind: Kind::Transport }
     }
 
-    /// An answer of something that is no store: the console of one, a login page, a proxy.
+    /// An answer from something other than a store: its console, a login page, a proxy.
     fn no_store(status: Option<u16>, cause: String) -> Self {
         Self { outcome: ReadOutcome::Failed, status, cause, kind: Kind::NoStore }
     }
 
-    /// A fault in the answer itself.
+    /// A fault of the answer itself.
     pub(crate) fn answer(outcome: ReadOutcome, status: Option<u16>, cause: impl Into<String>) -> Self {
         Self { outcome, status, cause: cause.into(), kind: Kind::Answer }
     }
 
-    /// What `error` of the store client means, given what the hook saw.
-    pub(crate) fn classify(seen: &Attempt, error: &object_store::Error) -> Self {
-        let seen = seen.seen();
-        if let Some((kind, cause)) = &seen.transport {
+    /// Classify `error` of the store client, with the response that the hook saw.
+    pub(crate) fn classify(attempt: &Attempt, error: &object_store::Error) -> Self {
+        let facts = attempt.facts();
+        if let Some((kind, cause)) = &facts.transport {
             let outcome = match kind {
                 HttpErrorKind::Decode => ReadOutcome::Failed,
                 _ => ReadOutcome::Retryable,
             };
-            return Self { outcome, status: seen.status, cause: cause.clone(), kind: Kind::Transport };
+            return Self { outcome, status: facts.status, cause: cause.clone(), kind: Kind::Transport };
         }
-        let Some(status) = seen.status else {
-            // Nothing was sent. The client asks for credentials first, and has checked everything else
-            // before. In mid-run that is a refresh that failed, and the next may not.
+        let Some(status) = facts.status else {
+            // Nothing was sent. The client first requests credentials, and has checked everything else before. During
+            // a run this is a failed refresh of credentials, and the next one may succeed.
             let cause = redact(&chain(error));
             return Self { outcome: ReadOutcome::Retryable, status: None, cause, kind: Kind::Unsigned };
         };
-        let code = seen.code.as_deref().unwrap_or_default();
+        let code = facts.code.as_deref().unwrap_or_default();
         let outcome = match (status, code) {
             (_, "RequestTimeTooSkewed") => ReadOutcome::Denied,
-            (429 | 503, _) => ReadOutcome::Throttled { retry_after: seen.retry_after },
+            (429 | 503, _) => ReadOutcome::Throttled { retry_after: facts.retry_after },
             (408 | 500.., _) => ReadOutcome::Retryable,
             (404 | 410, _) => ReadOutcome::Absent,
             (401 | 403, _) | (400, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired") => {
@@ -96,32 +96,34 @@ impl Failure {
             (412, _) => ReadOutcome::Changed,
             _ => ReadOutcome::Failed,
         };
-        let cause = match (&seen.code, &seen.words) {
+        let cause = match (&facts.code, &facts.message) {
             _ if (200..300).contains(&status) => redact(&chain(error)),
-            (Some(code), Some(words)) => format!("HTTP {status} {code}: {words}"),
+            (Some(code), Some(message)) => format!("HTTP {status} {code}: {message}"),
             (Some(code), None) => format!("HTTP {status} {code}"),
             (None, _) => format!("HTTP {status}"),
         };
         let kind = match code {
             "RequestTimeTooSkewed" => {
                 let unknown = || "unknown".to_owned();
-                let here = seen.time_here.as_deref().map_or_else(unknown, readable);
-                Kind::Clock { here, there: seen.time_there.clone().unwrap_or_else(unknown) }
+                let client = facts.client_time.as_deref().map_or_else(unknown, readable);
+                Kind::Clock { client, server: facts.server_time.clone().unwrap_or_else(unknown) }
             }
-            _ if is_elsewhere(status, code, seen.region.is_some()) => Kind::Region(seen.region.clone()),
+            _ if is_wrong_region(status, code, facts.region.is_some()) => Kind::Region(facts.region.clone()),
             _ => Kind::Answer,
         };
         let cause = match &kind {
-            Kind::Clock { here, there } => format!("{cause}; it is {here} here and {there} at the store"),
+            Kind::Clock { client, server } => {
+                format!("{cause}; it is {client} here and {server} at the store")
+            }
             Kind::Region(Some(region)) => format!("{cause}; the bucket is in region {region}"),
             _ => cause,
         };
         Self { outcome, status: Some(status), cause, kind }
     }
 
-    /// Reads a page of a listing out of the answer that `seen` holds.
-    pub(crate) fn or_page(seen: &Attempt) -> Result<ListPage, Self> {
-        let (status, document) = (seen.status(), seen.take_body());
+    /// Parse a page of a listing from the body in `attempt`.
+    pub(crate) fn parse_page(attempt: &Attempt) -> Result<ListPage, Self> {
+        let (status, document) = (attempt.status(), attempt.take_body());
         list_page::read(&document).map_err(|no_page| match no_page {
             NoPage::Html(title) => {
                 let title = title.map(|title| format!(" with the title {title:?}")).unwrap_or_default();
@@ -131,24 +133,24 @@ impl Failure {
         })
     }
 
-    /// As the error of a call that has no tier around it. `note`: what to add where credentials are at fault.
-    pub(crate) fn into_error(self, uri: String, note: &str) -> OriginError {
+    /// Convert to the error of a call outside of a tier. `hint`: a hint if credentials are at fault.
+    pub(crate) fn into_error(self, uri: String, hint: &str) -> OriginError {
         let cause = self.cause;
         match (self.kind, self.outcome) {
             (Kind::Region(region), _) => OriginError::WrongRegion { uri, cause, region },
             (Kind::Clock { .. }, _) => OriginError::ClockDiffers { uri, cause },
             (Kind::NoStore, _) => OriginError::NoStore { uri, cause },
-            (Kind::Unsigned, _) => OriginError::NoCredentials { uri, cause: cause + note },
+            (Kind::Unsigned, _) => OriginError::NoCredentials { uri, cause: cause + hint },
             (Kind::Transport, _) => OriginError::Unreachable { uri, cause },
             (Kind::Answer, ReadOutcome::Absent) => OriginError::Missing { uri, cause },
-            (Kind::Answer, ReadOutcome::Denied) => OriginError::Denied { uri, cause: cause + note },
+            (Kind::Answer, ReadOutcome::Denied) => OriginError::Denied { uri, cause: cause + hint },
             (Kind::Answer, _) => OriginError::Failed { uri, cause },
         }
     }
 }
 
-/// Whether an answer says that the bucket lies in another region than the request was signed for.
-fn is_elsewhere(status: u16, code: &str, names_region: bool) -> bool {
+/// Whether an answer means that the bucket is in another region than the request was signed for.
+fn is_wrong_region(status: u16, code: &str, names_region: bool) -> bool {
     match code {
         "PermanentRedirect" | "AuthorizationHeaderMalformed" | "IllegalLocationConstraintException" => true,
         // The answer to a HEAD has no body and no code.
@@ -157,7 +159,7 @@ fn is_elsewhere(status: u16, code: &str, names_region: bool) -> bool {
     }
 }
 
-/// A request's `20260102T030405Z` as `2026-01-02T03:04:05Z`; any other time as it is.
+/// Format a request's `20260102T030405Z` as `2026-01-02T03:04:05Z`; other times stay unchanged.
 fn readable(time: &str) -> String {
     match (time.len(), time.get(..8), time.get(9..15)) {
         (16, Some(day), Some(clock))
@@ -177,30 +179,30 @@ fn readable(time: &str) -> String {
     }
 }
 
-/// What the hook saw of one request; travels with it as an extension.
+/// The hook's facts about one request, attached to it as an extension.
 #[derive(Debug, Default)]
 pub(crate) struct Attempt {
-    seen: Mutex<Seen>,
-    /// Of a request for a page of a listing: the answer's body, which the client does not get.
+    facts: Mutex<ResponseFacts>,
+    /// The body of a page of a listing, which the client does not receive.
     body: Option<Mutex<Vec<u8>>>,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Seen {
+struct ResponseFacts {
     status: Option<u16>,
     retry_after: Option<Nanos>,
     code: Option<String>,
-    words: Option<String>,
+    message: Option<String>,
     region: Option<String>,
-    time_here: Option<String>,
-    time_there: Option<String>,
+    client_time: Option<String>,
+    server_time: Option<String>,
     transport: Option<(HttpErrorKind, String)>,
 }
 
 impl Attempt {
     /// For a page of a listing.
-    pub(crate) fn of_page() -> Self {
-        Self { seen: Mutex::default(), body: Some(Mutex::default()) }
+    pub(crate) fn for_page() -> Self {
+        Self { facts: Mutex::default(), body: Some(Mutex::default()) }
     }
 
     fn take_body(&self) -> Vec<u8> {
@@ -209,20 +211,20 @@ impl Attempt {
     }
 
     pub(crate) fn status(&self) -> Option<u16> {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).status
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner).status
     }
 
-    fn seen(&self) -> Seen {
-        self.seen.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn facts(&self) -> ResponseFacts {
+        self.facts.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn note_lost(&self, error: &HttpError) {
+    fn record_transport_error(&self, error: &HttpError) {
         let transport = Some((error.kind(), redact(&chain(error))));
-        self.note(Seen { transport, ..Seen::default() });
+        self.record(ResponseFacts { transport, ..ResponseFacts::default() });
     }
 
-    fn note(&self, seen: Seen) {
-        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
+    fn record(&self, facts: ResponseFacts) {
+        *self.facts.lock().unwrap_or_else(PoisonError::into_inner) = facts;
     }
 }
 
@@ -253,28 +255,31 @@ impl HttpService for Observed {
     {
         Box::pin(async move {
             let attempt = request.extensions().get::<Arc<Attempt>>().cloned();
-            let time_here = request.headers().get("x-amz-date").and_then(|date| date.to_str().ok());
-            let time_here = time_here.map(str::to_owned);
+            let client_time = request.headers().get("x-amz-date").and_then(|date| date.to_str().ok());
+            let client_time = client_time.map(str::to_owned);
             let answer = self.inner.execute(request).await;
             let Some(attempt) = attempt else { return answer };
             match answer {
                 Ok(response) if response.status().is_success() => {
                     let status = Some(response.status().as_u16());
-                    attempt.note(Seen { status, ..Seen::default() });
+                    attempt.record(ResponseFacts { status, ..ResponseFacts::default() });
                     match &attempt.body {
                         None => Ok(response),
                         Some(body) => {
                             let (parts, sent) = response.into_parts();
-                            let sent = sent.bytes().await.inspect_err(|error| attempt.note_lost(error))?;
+                            let sent = sent
+                                .bytes()
+                                .await
+                                .inspect_err(|error| attempt.record_transport_error(error))?;
                             *body.lock().unwrap_or_else(PoisonError::into_inner) = sent.to_vec();
                             let no_objects = HttpResponseBody::from(list_page::NO_OBJECTS.to_vec());
                             Ok(HttpResponse::from_parts(parts, no_objects))
                         }
                     }
                 }
-                Ok(response) => Ok(refused(&attempt, response, time_here).await),
+                Ok(response) => Ok(record_refusal(&attempt, response, client_time).await),
                 Err(error) => {
-                    attempt.note_lost(&error);
+                    attempt.record_transport_error(&error);
                     Err(error)
                 }
             }
@@ -282,36 +287,40 @@ impl HttpService for Observed {
     }
 }
 
-/// Notes what an answer other than success says, and hands on its head alone.
-async fn refused(attempt: &Attempt, response: HttpResponse, time_here: Option<String>) -> HttpResponse {
+/// Store the facts of an unsuccessful answer, and return its headers without the body.
+async fn record_refusal(
+    attempt: &Attempt,
+    response: HttpResponse,
+    client_time: Option<String>,
+) -> HttpResponse {
     let (parts, body) = response.into_parts();
     let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
     let retry_after = header("retry-after");
-    let mut seen = Seen {
+    let mut facts = ResponseFacts {
         status: Some(parts.status.as_u16()),
         retry_after: retry_after.and_then(|text| text.trim().parse().ok()).map(Nanos::from_secs),
         region: header("x-amz-bucket-region").map(str::to_owned),
-        time_here,
-        time_there: header("date").map(str::to_owned),
-        ..Seen::default()
+        client_time,
+        server_time: header("date").map(str::to_owned),
+        ..ResponseFacts::default()
     };
-    attempt.note(seen.clone()); // in case the body never ends
+    attempt.record(facts.clone()); // in case the body never ends
     let mut text = Vec::new();
     let mut chunks = body.bytes_stream();
     while let Some(Ok(chunk)) = chunks.next().await {
         text.extend_from_slice(&chunk);
-        if text.len() >= BODY_LOOKED_AT {
+        if text.len() >= ERROR_BODY_MAX {
             break;
         }
     }
-    text.truncate(BODY_LOOKED_AT);
+    text.truncate(ERROR_BODY_MAX);
     let text = String::from_utf8_lossy(&text);
-    seen.code = element(&text, "Code");
-    seen.words = element(&text, "Message").map(|words| redact(&words));
-    seen.region = seen.region.or_else(|| element(&text, "Region"));
-    seen.time_here = element(&text, "RequestTime").or(seen.time_here);
-    seen.time_there = element(&text, "ServerTime").or(seen.time_there);
-    attempt.note(seen);
+    facts.code = element(&text, "Code");
+    facts.message = element(&text, "Message").map(|message| redact(&message));
+    facts.region = facts.region.or_else(|| element(&text, "Region"));
+    facts.client_time = element(&text, "RequestTime").or(facts.client_time);
+    facts.server_time = element(&text, "ServerTime").or(facts.server_time);
+    attempt.record(facts);
     HttpResponse::from_parts(parts, HttpResponseBody::from(Vec::new()))
 }
 
@@ -321,19 +330,19 @@ fn element(text: &str, name: &str) -> Option<String> {
     Some(from.split_once(&format!("</{name}>"))?.0.trim().to_owned())
 }
 
-/// An error and its causes in one line; causes that repeat what was said are left out.
+/// An error and its causes in one line, without causes that repeat earlier text.
 fn chain(error: &dyn Error) -> String {
-    let mut said = error.to_string();
+    let mut chained = error.to_string();
     let mut next = error.source();
     while let Some(cause) = next {
         let text = cause.to_string();
-        if !said.contains(&text) {
-            said.push_str(": ");
-            said.push_str(&text);
+        if !chained.contains(&text) {
+            chained.push_str(": ");
+            chained.push_str(&text);
         }
         next = cause.source();
     }
-    said
+    chained
 }
 
 #[cfg(test)]

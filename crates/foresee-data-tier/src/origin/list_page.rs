@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One page of a bucket's listing, read from the XML that the store sends.
+//! One page of a bucket's listing, parsed from the store's XML.
 //!
-//! The store client reads it too, but it refuses a whole page for one key with an empty part or a control character,
-//! drops the slash of a folder marker, and takes any other document for an empty list.
+//! The store client would refuse a whole page for one key with an empty part or a control character, drop the slash
+//! of a folder placeholder, and accept any other document as an empty list.
 
 use object_store::ObjectMeta;
 use object_store::path::Path;
@@ -10,10 +10,10 @@ use quick_xml::events::Event;
 
 use super::tag::object_tag;
 
-/// The answer that stands in for a page that is read here: the client takes it for an empty list.
+/// The body that the client receives in place of a page that is parsed here: an empty list.
 pub(super) const NO_OBJECTS: &[u8] = b"<ListBucketResult></ListBucketResult>";
 
-/// The elements that are read.
+/// The elements that are parsed.
 const NAMES: [&str; 9] = [
     "ListBucketResult",
     "Contents",
@@ -26,38 +26,38 @@ const NAMES: [&str; 9] = [
     "NextContinuationToken",
 ];
 
-/// Bytes of an unknown document that are searched for its title.
+/// Maximum length of an unknown document that is searched for a title.
 const TITLE_WITHIN: usize = 4096;
 
-/// Some of a bucket's keys, in order.
+/// A page of a bucket's keys, in order.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct ListPage {
     pub(crate) objects: Vec<PageObject>,
-    /// Prefixes below which the keys were not listed; each ends in the delimiter.
+    /// Prefixes whose keys were not listed; each ends in the delimiter.
     pub(crate) folders: Vec<String>,
-    /// Asks for the next page.
+    /// Token of the next page.
     pub(crate) token: Option<String>,
 }
 
-/// An object as a page lists it.
+/// An object of a page.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct PageObject {
-    /// As the store knows it, with the prefix.
+    /// The full key, with the prefix.
     pub(crate) key: String,
     pub(crate) size: u64,
     pub(crate) tag: Vec<u8>,
 }
 
-/// Why a document is no page of a listing.
+/// Why a document is not a page of a listing.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum NoPage {
-    /// It is HTML; its title, if it has one.
+    /// HTML, and its title.
     Html(Option<String>),
-    /// It is something else, or broken.
+    /// Another or broken document.
     Other(String),
 }
 
-/// Reads a page.
+/// Parse a page.
 pub(super) fn read(document: &[u8]) -> Result<ListPage, NoPage> {
     let Ok(text) = str::from_utf8(document) else {
         return Err(NoPage::Other("the list is not UTF-8".to_owned()));
@@ -108,7 +108,7 @@ pub(super) fn read(document: &[u8]) -> Result<ListPage, NoPage> {
     }
 }
 
-/// What a `Contents` element has said so far.
+/// The fields of a `Contents` element.
 #[derive(Default)]
 struct Fields {
     key: Option<String>,
@@ -134,7 +134,7 @@ impl Fields {
         let size = self.size.and_then(|size| size.trim().parse().ok()).ok_or("an object has no size")?;
         let meta = ObjectMeta {
             location: Path::ROOT,
-            // Unknown is the same as the year 1970: the object has no tag then, unless it has an ETag.
+            // An unknown time is 1970: the object then has no tag unless it has an ETag.
             last_modified: self.modified.and_then(|date| date.trim().parse().ok()).unwrap_or_default(),
             size,
             e_tag: self.etag,
@@ -144,8 +144,8 @@ impl Fields {
     }
 }
 
-/// The letter that a reference such as `&amp;` or `&#10;` stands for. Stores write control characters in this way, though
-/// XML 1.0 has none.
+/// The character of a reference such as `&amp;` or `&#10;`. Stores send control characters as references, although
+/// XML 1.0 forbids them.
 fn letter(name: &[u8]) -> Result<char, &'static str> {
     let unknown = "an unknown reference";
     let name = str::from_utf8(name).map_err(|_| unknown)?;
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_come_as_the_store_has_them() {
+    fn keys_are_unchanged_from_the_store() {
         for (written, key) in [
             ("a//b", "a//b"),
             ("a/./b", "a/./b"),
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn folders_tags_and_the_token_are_read_and_owners_are_not() {
+    fn a_page_has_folders_tags_and_a_token_without_owners() {
         let found = page(&format!(
             "<Prefix>p/</Prefix><Contents><Key>p/a</Key><ETag>&quot;1&quot;</ETag><Size>0</Size>{LATE}\
              <Owner><ID>me</ID></Owner></Contents><CommonPrefixes><Prefix>p/b/</Prefix></CommonPrefixes>\
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_list_is_not_an_empty_one() {
+    fn another_document_is_not_an_empty_list() {
         let html = |title: Option<&str>| Err(NoPage::Html(title.map(str::to_owned)));
         assert_eq!(read(b"<html><body>Log in</body></html>"), html(None));
         assert_eq!(read(b"\n<!DOCTYPE html><title> Console </title>"), html(Some("Console")));

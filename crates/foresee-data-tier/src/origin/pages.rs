@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Removal of a directory's pages from the page cache, so that the next read reaches the device.
+//! Eviction of a directory's pages from the page cache, so that the next read reaches the device.
 //!
-//! Only measurements need this. It is advice to the kernel, needs no rights beyond reading, and works on pages that are
-//! clean and not mapped.
+//! Only measurements need it. It is advice to the kernel, and affects pages that are clean and not mapped.
 
 use std::os::fd::OwnedFd;
 
@@ -10,35 +9,35 @@ use rustix::fs::{Advice, fadvise};
 
 use super::posix::{open_file, open_root};
 use super::{Location, OriginError};
-use crate::trial_file::in_memory;
-use crate::uri::{Place, Uri};
+use crate::direct_file::in_memory;
+use crate::uri::{Uri, UriParts};
 
-/// The page cache, as far as it holds files of one directory.
+/// The page cache of one directory's files.
 #[derive(Debug)]
 pub struct CachedPages {
     root: OwnedFd,
 }
 
 impl CachedPages {
-    /// Of the directory at `uri`; `None` for a bucket or a web server, of which no pages are kept.
+    /// For the directory at `uri`; `None` for a bucket or a web server, which have no cached pages.
     ///
     /// # Errors
     /// The directory cannot be opened.
-    pub fn of(uri: &Uri) -> Result<Option<Self>, OriginError> {
-        match uri.place() {
-            Place::Directory(root) => Ok(Some(Self { root: open_root(root)? })),
-            Place::Bucket { .. } | Place::Web { .. } => Ok(None),
+    pub fn open(uri: &Uri) -> Result<Option<Self>, OriginError> {
+        match uri.parts() {
+            UriParts::Directory(root) => Ok(Some(Self { root: open_root(root)? })),
+            UriParts::Bucket { .. } | UriParts::Web { .. } => Ok(None),
         }
     }
 
-    /// Whether the file system keeps its files in memory: then nothing is ever forgotten.
+    /// Whether the file system stores its files in memory, so that pages cannot be evicted.
     pub fn in_memory(&self) -> bool {
         in_memory(&self.root)
     }
 
-    /// Forgets `len` bytes of a sample; whether the kernel took the advice.
-    pub fn forget(&self, location: &Location<'_>, len: u64) -> bool {
-        // A file that cannot be opened fails when it is read, with its name.
+    /// Evict `len` bytes of a sample; return whether the kernel accepted the advice.
+    pub fn evict(&self, location: &Location<'_>, len: u64) -> bool {
+        // A file that cannot be opened fails later, when it is read.
         let Ok(file) = open_file(&self.root, &location.key) else { return false };
         let len = std::num::NonZeroU64::new(len);
         fadvise(&file, location.start.unwrap_or(0), len, Advice::DontNeed).is_ok()
@@ -51,25 +50,25 @@ mod tests {
     use std::borrow::Cow;
 
     #[test]
-    fn a_file_is_forgotten_and_reads_the_same_afterwards() {
+    fn an_evicted_file_has_the_same_content() {
         let folder = tempfile::tempdir().expect("a folder");
         std::fs::write(folder.path().join("a"), [3; 9000]).expect("a file");
         let uri = Uri::parse(&folder.path().display().to_string()).expect("a path");
-        let pages = CachedPages::of(&uri).expect("opened").expect("a directory");
+        let pages = CachedPages::open(&uri).expect("opened").expect("a directory");
         let at = |key: &'static str| Location {
             key: Cow::Borrowed(key.as_bytes()),
             start: None,
             len: 9000,
             tag: Cow::Borrowed(b""),
         };
-        assert!(pages.forget(&at("a"), 9000));
-        assert!(!pages.forget(&at("b"), 1), "no such file");
+        assert!(pages.evict(&at("a"), 9000));
+        assert!(!pages.evict(&at("b"), 1), "no such file");
         assert_eq!(std::fs::read(folder.path().join("a")).expect("the file"), [3; 9000]);
     }
 
     #[test]
-    fn of_a_bucket_no_pages_are_kept() {
+    fn a_bucket_has_no_cached_pages() {
         let uri = Uri::parse("s3://bucket/prefix").expect("a bucket");
-        assert!(CachedPages::of(&uri).expect("nothing to open").is_none());
+        assert!(CachedPages::open(&uri).expect("nothing to open").is_none());
     }
 }

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! An origin on a mounted file system: a local disk, NFS, Lustre, a FUSE mount.
 //!
-//! Reads are blocking, on threads of its own, because no other way works on every file system and every kernel. One
-//! read costs four system calls (openat, pread, fstat, close). Threads start when reads turn out to wait for a device:
-//! a page cache is served by as many threads as there are cores, a disk by all of them.
+//! Reads block, on threads of the origin, because no other method works on every file system and kernel. One read
+//! costs four system calls (openat, pread, fstat, close). Threads start when reads wait for a device: the page cache
+//! is read by one thread per core, a disk by all threads.
 //!
-//! Keys that leave the root by name (`..`, absolute) are refused. Symbolic links are followed anywhere, as the loader
-//! of a folder data set does.
+//! Keys that leave the root by name (`..`, absolute) are refused. Symbolic links are followed anywhere, as in
+//! torchvision's loader of a folder data set.
 
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
@@ -21,7 +21,7 @@ use foresee_units::{Bytes, Nanos, ReadOutcome};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 
-use super::flight::{Desk, Flight, deadline};
+use super::pending::{PendingOp, PendingOps, deadline};
 use super::tag::{WITH_INODE, posix_tag};
 use super::{Locate, Location, OriginError, OriginOptions};
 use crate::completion::Completions;
@@ -29,57 +29,57 @@ use crate::op::{Op, SampleKey, Ticket};
 use crate::uri::Uri;
 use crate::{Tier, TierFacts};
 
-/// Below this mean time per read the page cache answers, and more threads than cores only get in the way.
-/// A cached 1 KB file takes about 5 us, the fastest flash about 80 us.
-const WAITS_FOR_DEVICE: Duration = Duration::from_micros(50);
-/// A read that has waited this long for a thread gets one, whatever the mean says: the fast ones may be
-/// stuck behind a file that hangs.
-const TOO_LONG_IN_QUEUE: Duration = Duration::from_millis(1);
+/// Below this mean time per read, the page cache serves reads, and more threads than cores would slow them down. A
+/// cached 1 KB file takes about 5 us, the fastest flash about 80 us.
+const DEVICE_READ_MIN: Duration = Duration::from_micros(50);
+/// A read that has waited this long gets a thread, whatever the mean is: the other threads may be blocked by a file
+/// that hangs.
+const QUEUE_TIME_MAX: Duration = Duration::from_millis(1);
 
-/// What is meant by EISDIR: a directory opens as a file does, and says what it is when it is read.
+/// The message for EISDIR: a directory can be opened like a file, and fails when it is read.
 const A_DIRECTORY: &str = "it is a directory and was a file";
 
 /// The tier of a directory.
 #[derive(Debug)]
 pub struct PosixOrigin {
-    shared: Arc<Shared>,
+    shared: Arc<ReaderPool>,
 }
 
-struct Shared {
+struct ReaderPool {
     root: OwnedFd,
     place: String,
     locate: Arc<dyn Locate>,
-    desk: Arc<Desk>,
+    pending_ops: Arc<PendingOps>,
     queue: Mutex<Queue>,
     work: Condvar,
     threads_max: usize,
     cores: usize,
-    /// Mean nanoseconds per read, recent ones weighing more.
-    pace: AtomicU64,
+    /// Moving mean of nanoseconds per read.
+    mean_ns: AtomicU64,
 }
 
 #[derive(Default)]
 struct Queue {
-    waiting: VecDeque<Waiting>,
-    closed: bool,
-    /// Started and not ended.
+    reads: VecDeque<QueuedRead>,
+    is_closed: bool,
+    /// Running threads.
     threads: usize,
-    /// Of those, asleep and not yet called.
+    /// Of these, asleep and not yet woken.
     asleep: usize,
-    /// Calls that no sleeper has answered yet.
-    calls: usize,
+    /// Wake-ups that no thread has consumed yet.
+    wakeups: usize,
 }
 
-struct Waiting {
-    flight: Flight,
+struct QueuedRead {
+    pending: PendingOp,
     key: SampleKey,
     offset: u64,
 }
 
 impl PosixOrigin {
-    /// Opens the directory `root`; starts no thread yet.
+    /// Open the directory `root`, without starting a thread.
     ///
-    /// `threads`: 1 or more, the most reads under way at once.
+    /// `threads`: 1 or more, the maximum number of reads in flight.
     ///
     /// # Errors
     /// [`OriginError::NoFile`], [`OriginError::Denied`] or [`OriginError::Failed`] if `root` cannot be opened.
@@ -90,16 +90,16 @@ impl PosixOrigin {
         threads: usize,
     ) -> Result<Self, OriginError> {
         Ok(Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ReaderPool {
                 root: open_root(root)?,
                 place: root.display().to_string(),
                 locate,
-                desk: Desk::new(completions),
+                pending_ops: PendingOps::new(completions),
                 queue: Mutex::default(),
                 work: Condvar::new(),
                 threads_max: threads.max(1),
                 cores: std::thread::available_parallelism().map_or(1, usize::from),
-                pace: AtomicU64::new(0),
+                mean_ns: AtomicU64::new(0),
             }),
         })
     }
@@ -112,26 +112,31 @@ impl Tier for PosixOrigin {
 
     fn submit_many(&self, ops: Vec<Op>) {
         let now = Instant::now();
-        let desk = &self.shared.desk;
+        let pending_ops = &self.shared.pending_ops;
         let mut reads = Vec::with_capacity(ops.len());
         for op in ops {
             match op {
                 Op::Read { ticket, key, offset, dest } => {
-                    reads.push(Waiting { flight: Flight::new(desk, ticket, now, Some(dest)), key, offset });
+                    reads.push(QueuedRead {
+                        pending: PendingOp::new(pending_ops, ticket, now, Some(dest)),
+                        key,
+                        offset,
+                    });
                 }
                 Op::Write { ticket, .. } | Op::Drop { ticket, .. } => {
-                    Flight::new(desk, ticket, now, None).fail(ReadOutcome::Failed, super::READ_ONLY);
+                    PendingOp::new(pending_ops, ticket, now, None)
+                        .fail(ReadOutcome::Failed, super::READ_ONLY);
                 }
             }
         }
         let start = {
             let mut queue = self.shared.queue();
-            if queue.closed {
+            if queue.is_closed {
                 drop(queue);
-                return; // dropped reads report themselves cancelled
+                return; // dropped reads report themselves as cancelled
             }
-            queue.waiting.extend(reads);
-            self.shared.call_threads(&mut queue)
+            queue.reads.extend(reads);
+            self.shared.wake_threads(&mut queue)
         };
         self.shared.start_threads(start);
     }
@@ -139,10 +144,10 @@ impl Tier for PosixOrigin {
     fn cancel(&self, ticket: Ticket) {
         let withdrawn = {
             let mut queue = self.shared.queue();
-            let at = queue.waiting.iter().position(|waiting| waiting.flight.ticket() == ticket);
-            at.and_then(|at| queue.waiting.remove(at))
+            let at = queue.reads.iter().position(|queued| queued.pending.ticket() == ticket);
+            at.and_then(|at| queue.reads.remove(at))
         };
-        drop(withdrawn); // outside the lock: it reports
+        drop(withdrawn); // outside of the lock: it reports the completion
     }
 
     fn facts(&self) -> TierFacts {
@@ -150,15 +155,15 @@ impl Tier for PosixOrigin {
             place: self.shared.place.clone(),
             capacity: Bytes::MAX,
             used: Bytes::ZERO,
-            in_flight: self.shared.desk.in_flight(),
+            in_flight: self.shared.pending_ops.in_flight(),
         }
     }
 
-    /// Cancels what waits, and gives reads under way `grace` to end. A read that the file system holds
-    /// longer than that cannot be broken off: its `Done` comes when the kernel lets go of it.
+    /// Cancels queued reads, and gives reads in flight `grace` to end. A read that the file system blocks for longer
+    /// cannot be cancelled: its `Done` comes when the kernel returns.
     fn close(&self, grace: Nanos) {
         self.shared.close();
-        self.shared.desk.wait_until(deadline(grace));
+        self.shared.pending_ops.wait_idle(deadline(grace));
     }
 }
 
@@ -168,36 +173,36 @@ impl Drop for PosixOrigin {
     }
 }
 
-impl Shared {
+impl ReaderPool {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn close(&self) {
-        self.desk.close();
-        let waiting = {
+        self.pending_ops.close();
+        let queued = {
             let mut queue = self.queue();
-            queue.closed = true;
-            std::mem::take(&mut queue.waiting)
+            queue.is_closed = true;
+            std::mem::take(&mut queue.reads)
         };
         self.work.notify_all();
-        drop(waiting);
+        drop(queued);
     }
 
-    /// Wakes as many sleepers as the queue deserves and returns how many threads to start beyond them.
-    fn call_threads(&self, queue: &mut Queue) -> usize {
-        let Some(head) = queue.waiting.front() else { return 0 };
+    /// Wake sleeping threads for the queue; return the number of further threads to start.
+    fn wake_threads(&self, queue: &mut Queue) -> usize {
+        let Some(head) = queue.reads.front() else { return 0 };
         let awake = queue.threads - queue.asleep;
-        let slow = Duration::from_nanos(self.pace.load(Ordering::Relaxed)) >= WAITS_FOR_DEVICE;
+        let slow = Duration::from_nanos(self.mean_ns.load(Ordering::Relaxed)) >= DEVICE_READ_MIN;
         let mut wanted = if slow { self.threads_max } else { self.cores.min(self.threads_max) };
-        if awake >= wanted && head.flight.submitted().elapsed() >= TOO_LONG_IN_QUEUE {
+        if awake >= wanted && head.pending.submitted().elapsed() >= QUEUE_TIME_MAX {
             wanted = (awake + 1).min(self.threads_max);
         }
-        // Whoever is awake takes from the queue when done; each call brings one more for one more read.
-        let more = wanted.saturating_sub(awake).min(queue.waiting.len());
+        // Awake threads take the next read when they finish; each wake-up adds a thread for one more read.
+        let more = wanted.saturating_sub(awake).min(queue.reads.len());
         let woken = more.min(queue.asleep);
         queue.asleep -= woken;
-        queue.calls += woken;
+        queue.wakeups += woken;
         for _ in 0..woken {
             self.work.notify_one();
         }
@@ -212,79 +217,79 @@ impl Shared {
             let started =
                 std::thread::Builder::new().name("foresee-reader".into()).spawn(move || shared.serve_all());
             if let Err(error) = started {
-                let stranded = {
+                let unserved = {
                     let mut queue = self.queue();
                     queue.threads -= 1;
-                    if queue.threads == 0 { std::mem::take(&mut queue.waiting) } else { VecDeque::new() }
+                    if queue.threads == 0 { std::mem::take(&mut queue.reads) } else { VecDeque::new() }
                 };
-                for waiting in stranded {
+                for queued in unserved {
                     let message = format!("no reader thread could be started ({error}); raise ulimit -u");
-                    waiting.flight.fail(ReadOutcome::Failed, message);
+                    queued.pending.fail(ReadOutcome::Failed, message);
                 }
             }
         }
     }
 
     fn serve_all(self: Arc<Self>) {
-        while let Some((waiting, start)) = self.next() {
+        while let Some((queued, start)) = self.next() {
             self.start_threads(start);
-            // A panic (of the locator) ends its own flight on the way out, and no more than that.
-            let _ = catch_unwind(AssertUnwindSafe(|| self.serve(waiting)));
+            // A panic (of the locator) only ends its own operation.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.serve(queued)));
         }
     }
 
-    /// The next read and how many threads to start before serving it; `None` when closed.
-    fn next(&self) -> Option<(Waiting, usize)> {
+    /// The next read, and the number of threads to start before it is served; `None` when closed.
+    fn next(&self) -> Option<(QueuedRead, usize)> {
         let mut queue = self.queue();
         loop {
-            if let Some(waiting) = queue.waiting.pop_front() {
-                let start = self.call_threads(&mut queue);
-                return Some((waiting, start));
+            if let Some(queued) = queue.reads.pop_front() {
+                let start = self.wake_threads(&mut queue);
+                return Some((queued, start));
             }
-            if queue.closed {
+            if queue.is_closed {
                 queue.threads -= 1;
                 return None;
             }
             queue.asleep += 1;
-            while queue.calls == 0 && !queue.closed {
+            while queue.wakeups == 0 && !queue.is_closed {
                 queue = self.work.wait(queue).unwrap_or_else(PoisonError::into_inner);
             }
-            if queue.calls > 0 {
-                queue.calls -= 1; // the caller has already counted us awake
+            if queue.wakeups > 0 {
+                queue.wakeups -= 1; // the waker has already counted this thread as awake
             } else {
                 queue.asleep -= 1;
             }
         }
     }
 
-    fn serve(&self, Waiting { mut flight, key, offset }: Waiting) {
-        let began = flight.begin();
+    fn serve(&self, QueuedRead { mut pending, key, offset }: QueuedRead) {
+        let began = pending.begin();
         let Some(location) = self.locate.locate(key.id) else {
-            return flight.fail(ReadOutcome::Absent, super::not_in_index(key.id));
+            return pending.fail(ReadOutcome::Absent, super::not_in_index(key.id));
         };
-        let read = self.read(&mut flight, &location, offset, began);
-        // The mean only steers the number of threads: a lost update does no harm.
-        let nanos = u64::try_from(flight.service().as_nanos()).unwrap_or(u64::MAX);
-        let pace = self.pace.load(Ordering::Relaxed);
-        self.pace.store(pace - pace / 8 + nanos / 8, Ordering::Relaxed);
+        let read = self.read(&mut pending, &location, offset, began);
+        // The mean only determines the number of threads, so a lost update is harmless.
+        let nanos = u64::try_from(pending.service().as_nanos()).unwrap_or(u64::MAX);
+        let mean_ns = self.mean_ns.load(Ordering::Relaxed);
+        self.mean_ns.store(mean_ns - mean_ns / 8 + nanos / 8, Ordering::Relaxed);
         match read {
-            Ok(()) => flight.finish(ReadOutcome::Ok),
+            Ok(()) => pending.finish(ReadOutcome::Ok),
             Err((outcome, cause)) => {
                 let name = String::from_utf8_lossy(&location.key);
-                flight.fail(outcome, format!("{}/{name}: {cause}", self.place));
+                pending.fail(outcome, format!("{}/{name}: {cause}", self.place));
             }
         }
     }
 
     fn read(
         &self,
-        flight: &mut Flight,
+        pending: &mut PendingOp,
         location: &Location<'_>,
         offset: u64,
         began: Instant,
     ) -> Result<(), (ReadOutcome, String)> {
-        let Some(dest) = flight.dest.as_mut() else { unreachable!("a read has its memory until it ends") };
-        let first_byte = super::first_byte_of(location, offset, dest.len())?;
+        let Some(dest) = pending.dest.as_mut() else { unreachable!("a read has its memory until it ends") };
+        let first_byte = super::start_in_object(location, offset, dest.len())?;
         if !safe_key(&location.key) {
             return Err((ReadOutcome::Failed, "the key leaves the origin's directory".into()));
         }
@@ -294,24 +299,24 @@ impl Shared {
         };
         let file = open_file(&self.root, &location.key).map_err(fault)?;
         let opened = Instant::now();
-        flight.detail.open = Some(Nanos::from(opened.saturating_duration_since(began)));
+        pending.detail.open = Some(Nanos::from(opened.saturating_duration_since(began)));
 
         let (filled, ended) = fill(&file, dest.as_mut_slice(), first_byte);
-        flight.bytes = filled as u64;
+        pending.bytes = filled as u64;
         let filled_whole = filled == dest.len();
         ended.map_err(fault)?;
 
-        // After the read, so that a file rewritten meanwhile is noticed, too.
+        // After the read, so that a file that was rewritten meanwhile is detected too.
         if !location.tag.is_empty() {
-            let asked = Instant::now();
+            let stat_began = Instant::now();
             let stat = rustix::fs::fstat(&file).map_err(fault)?;
-            flight.detail.stat = Some(Nanos::from(asked.elapsed()));
+            pending.detail.stat = Some(Nanos::from(stat_began.elapsed()));
             if tag_of(&stat, location.tag.len() == WITH_INODE) != location.tag[..] {
                 let cause = "the file has changed since it was indexed; index the data set again";
                 return Err((ReadOutcome::Changed, cause.into()));
             }
         } else if location.start.is_none() {
-            // Without a tag the size alone tells a version.
+            // Without a tag, only the size identifies a version.
             let size = u64::try_from(rustix::fs::fstat(&file).map_err(fault)?.st_size).unwrap_or(0);
             if size != location.len {
                 let cause = format!("{size} bytes instead of {}; index the data set again", location.len);
@@ -322,22 +327,22 @@ impl Shared {
     }
 }
 
-impl std::fmt::Debug for Shared {
+impl std::fmt::Debug for ReaderPool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared").field("place", &self.place).finish_non_exhaustive()
+        f.debug_struct("ReaderPool").field("place", &self.place).finish_non_exhaustive()
     }
 }
 
-/// The tag of a file as `stat` describes it; whether the inode number counts.
+/// The tag of a file from its `stat`, with or without the inode number.
 pub(crate) fn tag_of(stat: &rustix::fs::Stat, with_inode: bool) -> Vec<u8> {
-    // The fields' types differ from platform to platform; what does not fit is clamped.
+    // The fields' types differ between platforms; values that do not fit are clamped.
     let nanos = i64::try_from(stat.st_mtime_nsec).unwrap_or(0);
     let mtime_ns = i128::from(stat.st_mtime) * 1_000_000_000 + i128::from(nanos);
     let mtime_ns = i64::try_from(mtime_ns).unwrap_or(i64::MAX);
     posix_tag(u64::try_from(stat.st_size).unwrap_or(0), mtime_ns, with_inode.then_some(stat.st_ino))
 }
 
-/// Whether the setting `file_tag` of a directory asks for inode numbers in tags.
+/// Whether the setting `file_tag` of a directory selects inode numbers.
 pub(crate) fn wants_inode(uri: &Uri, options: &OriginOptions) -> Result<bool, OriginError> {
     match options.storage.get(FILE_TAG).map(String::as_str) {
         None | Some("mtime") => Ok(false),
@@ -350,7 +355,7 @@ pub(crate) fn wants_inode(uri: &Uri, options: &OriginOptions) -> Result<bool, Or
     }
 }
 
-/// The setting that says which facts tell one version of a file from the next.
+/// The setting that selects the facts that identify a version of a file.
 const FILE_TAG: &str = "file_tag";
 
 pub(super) fn open_root(root: &Path) -> Result<OwnedFd, OriginError> {
@@ -359,7 +364,7 @@ pub(super) fn open_root(root: &Path) -> Result<OwnedFd, OriginError> {
         .map_err(|errno| OriginError::from_io(root.display().to_string(), &errno.into()))
 }
 
-/// A key that stays below the root by name: relative, not empty, no `..`, no zero byte.
+/// Whether a key stays below the root by name: relative, not empty, no `..`, no zero byte.
 pub(crate) fn safe_key(key: &[u8]) -> bool {
     !key.is_empty()
         && !key.starts_with(b"/")
@@ -395,14 +400,14 @@ pub(super) fn read_whole(
     Ok(bytes)
 }
 
-/// Opens for reading. Not to wait at a pipe that nobody writes to: one found under a sample's name fails.
+/// Open a file for reading, without blocking at a pipe under a sample's name, which fails.
 pub(super) fn open_file(root: &OwnedFd, key: &[u8]) -> Result<OwnedFd, Errno> {
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let key = std::ffi::OsStr::from_bytes(key);
     retry(|| rustix::fs::openat(root, key, flags, Mode::empty()))
 }
 
-/// Reads from `start` until `into` is full or the file ends: how many bytes came, and what stopped it.
+/// Read from `start` until `into` is full or the file ends: the number of bytes, and the error that stopped it.
 fn fill(file: &OwnedFd, into: &mut [u8], start: u64) -> (usize, Result<(), Errno>) {
     let mut filled = 0;
     while filled < into.len() {

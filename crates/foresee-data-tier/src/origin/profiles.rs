@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What to tell a user whose AWS profile is not read.
+//! The hint for a user whose AWS profile is not read.
 //!
-//! The store client knows keys, roles of containers and instances, but no file of `~/.aws`. A user who has always used
-//! profiles sees only that credentials are missing or refused.
+//! The store client supports keys, and roles of containers and instances, but no files in `~/.aws`. A user of
+//! profiles would only see that credentials are missing or refused.
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// What to add to an error about credentials; empty where no profile could have helped.
-pub(super) fn note(storage: &BTreeMap<String, String>) -> String {
+/// Hint for an error about credentials; empty if no profile could have helped.
+pub(super) fn hint(storage: &BTreeMap<String, String>) -> String {
     let named = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
     let given = |name: &String| name.to_ascii_lowercase().ends_with("access_key_id");
-    note_on(
+    hint_for(
         named("AWS_PROFILE").or_else(|| named("AWS_DEFAULT_PROFILE")).as_deref(),
         named("AWS_ACCESS_KEY_ID").is_some() || storage.keys().any(given),
         named("HOME").is_some_and(|home| {
@@ -20,7 +20,7 @@ pub(super) fn note(storage: &BTreeMap<String, String>) -> String {
     )
 }
 
-fn note_on(profile: Option<&str>, has_keys: bool, has_files: bool) -> String {
+fn hint_for(profile: Option<&str>, has_keys: bool, has_files: bool) -> String {
     if has_keys || !(profile.is_some() || has_files) {
         return String::new();
     }
@@ -38,14 +38,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_profile_is_named_only_where_no_keys_are_set() {
-        let note = note_on(Some("lab"), false, true);
+    fn a_profile_is_named_only_without_keys() {
+        let hint = hint_for(Some("lab"), false, true);
         assert!(
-            note.contains("AWS_PROFILE=lab is not read") && note.contains("--profile lab --format env"),
-            "{note}"
+            hint.contains("AWS_PROFILE=lab is not read") && hint.contains("--profile lab --format env"),
+            "{hint}"
         );
-        assert!(note_on(None, false, true).contains("~/.aws"));
-        assert_eq!(note_on(Some("lab"), true, true), "");
-        assert_eq!(note_on(None, false, false), "");
+        assert!(hint_for(None, false, true).contains("~/.aws"));
+        assert_eq!(hint_for(Some("lab"), true, true), "");
+        assert_eq!(hint_for(None, false, false), "");
     }
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The tag that tells one version of an object from the next.
+//! The tag that identifies a version of an object.
 //!
-//! Listing and reading must agree on it: the listing writes a tag into the index, and every read compares it with what
-//! it finds. An object without a sign of its version has no tag.
+//! The listing stores a tag in the index, and every read compares it with the current one. An object whose version is
+//! unknown has no tag.
 
-/// The tag of a file: `size` in bytes, `mtime_ns` since 1970 in nanoseconds and, if it is to count, the inode number
-/// `inode`; 8 bytes each, little-endian.
+/// The tag of a file: `size` in bytes, `mtime_ns` since 1970 in nanoseconds and, optionally, the inode number; 8
+/// bytes each, little-endian.
 ///
-/// By default the inode number does not count: a copy that kept its times (`cp -a`, `rsync -a`) and a remount have
-/// other inode numbers and the same content. It detects a file that was replaced by one of equal size and time.
+/// By default the inode number is omitted: a copy that preserves times (`cp -a`, `rsync -a`) and a remount have other
+/// inode numbers and the same content. With it, a file that was replaced by one of equal size and time is detected.
 ///
 /// ```
 /// use foresee_data_tier::posix_tag;
@@ -25,11 +25,11 @@ pub fn posix_tag(size: u64, mtime_ns: i64, inode: Option<u64>) -> Vec<u8> {
     tag
 }
 
-/// Bytes of a file's tag in which the inode number counts.
+/// Length of a file's tag with the inode number.
 pub(super) const WITH_INODE: usize = 24;
 
-/// The tag of an object in a store: its `ETag`; without one its `Last-Modified` in whole seconds, as
-/// `last-modified:SECONDS`; without either nothing.
+/// The tag of an object in a store: its `ETag`; otherwise its `Last-Modified` in whole seconds, as
+/// `last-modified:SECONDS`; otherwise empty.
 pub(crate) fn object_tag(meta: &object_store::ObjectMeta) -> Vec<u8> {
     match meta.e_tag.as_deref() {
         Some(etag) if !etag.trim_matches('"').is_empty() => etag.as_bytes().to_vec(),
@@ -40,8 +40,7 @@ pub(crate) fn object_tag(meta: &object_store::ObjectMeta) -> Vec<u8> {
     }
 }
 
-/// `tag` as the value of `If-Match`, if it is a strong `ETag`: a weak one never matches there (RFC 9110,
-/// 13.1.1).
+/// `tag` as the value of `If-Match`, if it is a strong `ETag`: a weak one never matches (RFC 9110, 13.1.1).
 pub(crate) fn strong_etag(tag: &[u8]) -> Option<&str> {
     let tag = std::str::from_utf8(tag).ok()?;
     let strong = !tag.is_empty() && !tag.starts_with("W/") && !tag.starts_with(LAST_MODIFIED);

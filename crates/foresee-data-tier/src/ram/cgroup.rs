@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Memory that this process may use: the limit of its control group, and the memory of the node.
 //!
-//! A `ram=` that cannot fit is an error at the start, before the slab exists. Versions 1 and 2 are read; the smallest
-//! limit from the group up to the visible root counts. A limit that cannot be read does not apply.
+//! Versions 1 and 2 are supported; the smallest limit from the group up to the visible root applies. A limit that
+//! cannot be read is ignored.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use foresee_units::Bytes;
 
-/// The memory limit of this process's control group, or the machine's memory if that is less; `None` where
-/// neither can be read.
+/// The memory limit of this process's control group, or the memory of the node if that is less; `None` if neither can
+/// be read.
 pub fn memory_limit() -> Option<Bytes> {
-    group_limit().into_iter().chain(machine_memory()).min()
+    group_limit().into_iter().chain(node_memory()).min()
 }
 
 fn group_limit() -> Option<Bytes> {
@@ -22,7 +22,7 @@ fn group_limit() -> Option<Bytes> {
 }
 
 /// The line `MemTotal: N kB` of `/proc/meminfo`.
-fn machine_memory() -> Option<Bytes> {
+fn node_memory() -> Option<Bytes> {
     let info = fs::read_to_string("/proc/meminfo").ok()?;
     let total = info.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = total.trim().strip_suffix("kB")?.trim().parse().ok()?;
@@ -42,10 +42,10 @@ fn smallest_limit(groups: &str, mounts: &str, read: impl Fn(&Path) -> Option<Str
         .min()
 }
 
-/// A hierarchy that counts memory, as mounted here.
+/// A mounted hierarchy of memory groups.
 struct Mount {
     point: PathBuf,
-    /// Which group of the hierarchy the mount point shows; `/` outside of containers.
+    /// The group that is visible at the mount point; `/` outside of containers.
     root: PathBuf,
     file: &'static str,
     unified: bool,
@@ -68,7 +68,7 @@ impl Mount {
         }
     }
 
-    /// This process's group, relative to the mount point. A line of `/proc/self/cgroup`: `id:controllers:path`.
+    /// This process's group, relative to the mount point, from a line of `/proc/self/cgroup`: `id:controllers:path`.
     fn group_in(&self, groups: &str) -> Option<PathBuf> {
         groups.lines().find_map(|line| {
             let (controllers, path) = line.split_once(':')?.1.split_once(':')?;
@@ -78,7 +78,7 @@ impl Mount {
                 controllers.split(',').any(|controller| controller == "memory")
             };
             let path = Path::new(path);
-            // Without a namespace of its own a container sees the host's path, and its own group as the root.
+            // Without a cgroup namespace, a container sees the host's path, and its own group as the root.
             let inside = path.strip_prefix(&self.root).ok()?;
             ours.then(|| inside.strip_prefix("/").unwrap_or(inside).to_owned())
         })
@@ -107,7 +107,7 @@ mod tests {
                       39 24 0:34 / /sys/fs/cgroup/cpu rw shared:9 - cgroup cgroup rw,cpu";
 
     #[test]
-    fn the_tightest_group_on_the_way_to_the_root_counts() {
+    fn the_smallest_limit_up_to_the_root_applies() {
         let files = [
             ("/sys/fs/cgroup/memory.max", "max\n"),
             ("/sys/fs/cgroup/job/memory.max", "4096000\n"),
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_container_that_sees_the_path_of_its_host_finds_its_own_limit() {
+    fn a_container_without_a_cgroup_namespace_finds_its_own_limit() {
         let mounts = "38 24 0:33 /docker/abc /sys/fs/cgroup/memory ro - cgroup cgroup rw,memory";
         let files = [("/sys/fs/cgroup/memory/memory.limit_in_bytes", "77")];
         assert_eq!(limit("4:memory:/docker/abc", mounts, &files), Some(77));
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_limits_nothing() {
+    fn unreadable_limits_are_ignored() {
         assert_eq!(limit("", "", &[]), None);
         assert_eq!(limit("0::/", V2, &[("/sys/fs/cgroup/memory.max", "nonsense")]), None);
         assert_eq!(limit("rubbish", "rubbish - \n - cgroup2", &[]), None);

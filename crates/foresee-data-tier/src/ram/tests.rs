@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The RAM tier against its promises, against a plain map, and under threads.
+//! The RAM tier against its guarantees, against a map, and with several threads.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,15 +20,15 @@ fn key(id: u64) -> SampleKey {
     SampleKey { fingerprint: Fingerprint([1; 16]), id: SampleId(id), tag: TagHash(id) }
 }
 
-/// Bytes that tell the sample they belong to.
+/// Bytes that differ from sample to sample.
 fn content(id: u64, len: usize) -> Vec<u8> {
     let seed = id.wrapping_mul(GAMMA).to_le_bytes();
     seed.into_iter().cycle().take(len).collect()
 }
 
 #[test]
-fn it_keeps_every_promise_of_a_place() {
-    conformance::write_half(|completions, capacity| Arc::new(RamTier::new(capacity, completions).unwrap()));
+fn the_ram_tier_has_every_guarantee_of_a_tier() {
+    conformance::check_writes(|completions, capacity| Arc::new(RamTier::new(capacity, completions).unwrap()));
 }
 
 #[test]
@@ -37,18 +37,13 @@ fn a_pinned_sample_outlives_its_eviction_its_replacement_and_the_tier() {
     assert_eq!(tier.write_from(&key(0), &content(0, 512)), ReadOutcome::Ok);
     let pin = tier.pin(&key(0)).unwrap();
     assert_eq!(tier.drop_key(&key(0)), ReadOutcome::Ok);
-    assert!(tier.pin(&key(0)).is_none(), "it cannot be found any more at once");
-    assert_eq!(tier.held_by_pins(), Bytes::new(512));
+    assert!(tier.pin(&key(0)).is_none(), "it is no longer found");
+    assert_eq!(tier.pinned_bytes(), Bytes::new(512));
     assert_eq!(tier.write_from(&key(1), &content(1, 1024)), ReadOutcome::Full);
     assert_eq!(tier.write_from(&key(2), &content(2, 512)), ReadOutcome::Ok);
     assert_eq!(*pin, content(0, 512));
-    let payload = pin.into_payload();
-    let again = payload.clone();
-    drop(payload);
-    assert_eq!(tier.held_by_pins(), Bytes::new(512));
-    assert_eq!(again.as_slice(), content(0, 512));
-    drop(again);
-    assert_eq!(tier.held_by_pins(), Bytes::ZERO);
+    drop(pin);
+    assert_eq!(tier.pinned_bytes(), Bytes::ZERO);
     assert_eq!(tier.write_from(&key(3), &content(3, 512)), ReadOutcome::Ok);
     let last = tier.pin(&key(3)).unwrap();
     tier.close(Nanos::ZERO);
@@ -57,18 +52,7 @@ fn a_pinned_sample_outlives_its_eviction_its_replacement_and_the_tier() {
 }
 
 #[test]
-fn a_batch_is_pinned_under_one_lock_and_answered_in_order() {
-    let tier = tier(4096);
-    assert_eq!(tier.write_from(&key(5), b"five"), ReadOutcome::Ok);
-    assert_eq!(tier.write_from(&key(7), b""), ReadOutcome::Ok);
-    let mut pins = Vec::new();
-    tier.pin_many(&[key(7), key(6), key(5)], &mut pins);
-    let seen: Vec<Option<&[u8]>> = pins.iter().map(Option::as_deref).collect();
-    assert_eq!(seen, [Some(&b""[..]), None, Some(b"five")]);
-}
-
-#[test]
-fn a_sample_of_another_length_than_asked_for_is_dropped() {
+fn a_sample_of_another_length_than_requested_is_dropped() {
     let tier = tier(4096);
     assert_eq!(tier.write_from(&key(0), b"four"), ReadOutcome::Ok);
     assert_eq!(tier.read_into(&key(0), &mut [0; 3]), ReadOutcome::Corrupt);
@@ -76,7 +60,7 @@ fn a_sample_of_another_length_than_asked_for_is_dropped() {
 }
 
 #[test]
-fn no_capacity_at_all_still_keeps_what_needs_no_room() {
+fn a_tier_without_capacity_stores_empty_samples() {
     let tier = tier(63);
     assert_eq!(tier.write_from(&key(0), b"x"), ReadOutcome::Full);
     assert_eq!(tier.write_from(&key(1), b""), ReadOutcome::Ok);
@@ -91,18 +75,19 @@ fn a_slab_beyond_the_address_space_is_an_error_that_names_its_size() {
 }
 
 #[test]
-fn small_samples_cost_fifty_bytes_of_tables() {
+fn tables_take_fifty_bytes_per_small_sample() {
     let tier = tier(20 << 20);
     (0..100_000).for_each(|id| assert_eq!(tier.write_from(&key(id), &content(id, 100)), ReadOutcome::Ok));
-    let each = tier.table_bytes().get() / tier.samples();
+    let each = tier.shared.state().slab.memory() / 100_000;
     assert!(each <= 64, "{each} bytes of tables for each sample");
-    assert!(tier.fragmentation().abs() < f64::EPSILON, "filled in order, the rest is one piece");
+    let fragmentation = || tier.shared.state().slab.fragmentation();
+    assert!(fragmentation().abs() < f64::EPSILON, "filled in order, the rest is one extent");
     (0..100_000).step_by(2).for_each(|id| assert_eq!(tier.drop_key(&key(id)), ReadOutcome::Ok));
-    assert!(tier.fragmentation() > 0.3, "every second sample gone: {}", tier.fragmentation());
+    assert!(fragmentation() > 0.3, "every second sample gone: {}", fragmentation());
 }
 
 #[test]
-fn pins_under_eviction_by_other_threads_never_see_foreign_bytes() {
+fn pins_during_evictions_by_other_threads_never_see_bytes_of_another_sample() {
     let tier = tier(64 << 10);
     let stop = AtomicBool::new(false);
     let len = |id: u64| usize::try_from(100 + id % 7 * 1500).unwrap();
@@ -122,11 +107,9 @@ fn pins_under_eviction_by_other_threads_never_see_foreign_bytes() {
         }
         for _ in 0..2 {
             scope.spawn(|| {
-                let mut pins = Vec::new();
                 while !stop.load(Ordering::Relaxed) {
-                    let keys: Vec<_> = (0..40).map(key).collect();
-                    tier.pin_many(&keys, &mut pins);
-                    for (id, pin) in (0..).zip(pins.drain(..)) {
+                    let pins: Vec<_> = (0..40).map(|id| tier.pin(&key(id))).collect();
+                    for (id, pin) in (0..).zip(pins) {
                         assert!(pin.is_none_or(|pin| *pin == content(id, len(id))), "the bytes of {id}");
                     }
                 }
@@ -134,8 +117,12 @@ fn pins_under_eviction_by_other_threads_never_see_foreign_bytes() {
         }
     });
     (0..40).for_each(|id| assert!(matches!(tier.drop_key(&key(id)), ReadOutcome::Ok | ReadOutcome::Absent)));
-    assert_eq!((tier.facts().used, tier.held_by_pins()), (Bytes::ZERO, Bytes::ZERO));
-    assert_eq!(tier.write_from(&key(0), &vec![1; 64 << 10]), ReadOutcome::Ok, "all room is one piece again");
+    assert_eq!((tier.facts().used, tier.pinned_bytes()), (Bytes::ZERO, Bytes::ZERO));
+    assert_eq!(
+        tier.write_from(&key(0), &vec![1; 64 << 10]),
+        ReadOutcome::Ok,
+        "all space is one extent again"
+    );
 }
 
 #[derive(Clone, Debug)]
@@ -163,7 +150,7 @@ proptest! {
     #![proptest_config(property(256))]
 
     #[test]
-    fn it_behaves_like_a_map_with_a_budget(steps in prop::collection::vec(step(), 1..200)) {
+    fn the_tier_behaves_like_a_map_with_a_capacity(steps in prop::collection::vec(step(), 1..200)) {
         const CAPACITY: u64 = 12 << 10;
         let tier = tier(CAPACITY);
         let versioned = |id, version| SampleKey { tag: TagHash(version), ..key(id) };
@@ -172,7 +159,7 @@ proptest! {
         for step in steps {
             match step {
                 Step::Write { id, version, len } => {
-                    // Equal keys mean equal bytes: one length per (id, version) as long as it is kept.
+                    // Equal keys mean equal bytes: one length per (id, version) while it is stored.
                     let len = match model.get(&id) {
                         Some((held, bytes)) if *held == version => bytes.len(),
                         _ => len,
@@ -206,9 +193,9 @@ proptest! {
                 }
             }
             let held: u64 = model.values().map(|(_, bytes)| (bytes.len() as u64).next_multiple_of(64)).sum();
-            prop_assert_eq!(tier.facts().used.get(), held + tier.held_by_pins().get());
+            prop_assert_eq!(tier.facts().used.get(), held + tier.pinned_bytes().get());
             prop_assert!(tier.facts().used.get() <= CAPACITY);
-            prop_assert_eq!(tier.samples(), model.len() as u64);
+            prop_assert_eq!(tier.shared.state().slab.entries().count(), model.len());
             for (pin, expected) in &pins {
                 prop_assert_eq!(&pin[..], &expected[..]);
             }

@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Free ranges of an address space: best fit, joined with their neighbours when they are returned.
+//! Free ranges of an address space: best fit, merged with their neighbours when they are released.
 //!
-//! RAM and disk share it, and a model tests it alone. It counts in granules of the owner's choice. Nothing is moved:
-//! free space that is scattered stays so, and [`Extents::largest`] reports the largest range.
+//! It counts in granules of the owner's choice. Nothing is moved, so free space stays scattered; [`Extents::largest`]
+//! reports the largest range.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The free stretches of one address space.
+/// The free extents of one address space.
 #[derive(Debug, Default)]
 pub(crate) struct Extents {
-    /// Start to length. No two touch: neighbours are joined.
+    /// Start to length. No two extents touch: neighbours are merged.
     by_start: BTreeMap<u64, u64>,
     /// The same as (length, start): the best fit is the first at or above a length, lowest address first.
     by_len: BTreeSet<(u64, u64)>,
@@ -17,50 +17,51 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    /// Free granules in all.
+    /// Number of free granules.
     pub(crate) const fn free(&self) -> u64 {
         self.free
     }
 
-    /// The longest free stretch.
+    /// The longest free extent.
     pub(crate) fn largest(&self) -> u64 {
         self.by_len.last().map_or(0, |(len, _)| *len)
     }
 
-    /// How many free stretches there are.
+    /// Number of free extents.
+    #[cfg(test)]
     pub(crate) fn count(&self) -> usize {
         self.by_start.len()
     }
 
-    /// Takes `len` granules at a multiple of `align` (1 or more) out of the shortest stretch that has them.
-    pub(crate) fn take(&mut self, len: u64, align: u64) -> Option<u64> {
-        debug_assert!(len > 0, "nothing needs no room");
-        let (stretch_len, stretch, start) =
-            self.by_len.range((len, 0)..).find_map(|(stretch_len, stretch)| {
-                let start = stretch.checked_next_multiple_of(align)?;
+    /// Allocate `len` granules at a multiple of `align` (1 or more) from the shortest extent that fits them.
+    pub(crate) fn allocate(&mut self, len: u64, align: u64) -> Option<u64> {
+        debug_assert!(len > 0, "an empty sample needs no extent");
+        let (extent_len, extent, start) =
+            self.by_len.range((len, 0)..).find_map(|(extent_len, extent)| {
+                let start = extent.checked_next_multiple_of(align)?;
                 let end = start.checked_add(len)?;
-                (end <= stretch + stretch_len).then_some((*stretch_len, *stretch, start))
+                (end <= extent + extent_len).then_some((*extent_len, *extent, start))
             })?;
-        self.remove(stretch, stretch_len);
-        self.insert(stretch, start - stretch);
-        self.insert(start + len, stretch + stretch_len - start - len);
+        self.remove(extent, extent_len);
+        self.insert(extent, start - extent);
+        self.insert(start + len, extent + extent_len - start - len);
         Some(start)
     }
 
-    /// Takes `most` granules, or if no stretch has as many, the longest one, or `None` if that is below `least`.
-    pub(crate) fn take_between(&mut self, least: u64, most: u64) -> Option<(u64, u64)> {
+    /// Allocate `most` granules, or the longest extent if all are shorter; `None` if that is below `least`.
+    pub(crate) fn allocate_between(&mut self, least: u64, most: u64) -> Option<(u64, u64)> {
         let len = self.largest().min(most);
         if len < least || len == 0 {
             return None;
         }
-        self.take(len, 1).map(|start| (start, len))
+        self.allocate(len, 1).map(|start| (start, len))
     }
 
-    /// Makes `len` granules from `start` free.
+    /// Release `len` granules from `start`.
     ///
     /// # Panics
-    /// If some of them are free already: two owners of one place is a defect that must not spread.
-    pub(crate) fn give(&mut self, start: u64, len: u64) {
+    /// If some of them are free already: two owners of one granule would corrupt data.
+    pub(crate) fn release(&mut self, start: u64, len: u64) {
         if len == 0 {
             return;
         }
@@ -83,14 +84,14 @@ impl Extents {
         self.insert(start, len);
     }
 
-    /// Takes exactly `len` granules from `start`, if all of them are free.
-    pub(crate) fn take_at(&mut self, start: u64, len: u64) -> bool {
-        let Some((&stretch, &stretch_len)) = self.by_start.range(..=start).next_back() else { return false };
-        let inside = start.checked_add(len).is_some_and(|end| end <= stretch + stretch_len);
+    /// Allocate exactly `len` granules from `start` if all of them are free.
+    pub(crate) fn allocate_at(&mut self, start: u64, len: u64) -> bool {
+        let Some((&extent, &extent_len)) = self.by_start.range(..=start).next_back() else { return false };
+        let inside = start.checked_add(len).is_some_and(|end| end <= extent + extent_len);
         if inside && len > 0 {
-            self.remove(stretch, stretch_len);
-            self.insert(stretch, start - stretch);
-            self.insert(start + len, stretch + stretch_len - start - len);
+            self.remove(extent, extent_len);
+            self.insert(extent, start - extent);
+            self.insert(start + len, extent + extent_len - start - len);
         }
         inside
     }
@@ -118,7 +119,7 @@ mod tests {
 
     fn of(len: u64) -> Extents {
         let mut extents = Extents::default();
-        extents.give(0, len);
+        extents.release(0, len);
         extents
     }
 
@@ -128,39 +129,39 @@ mod tests {
     }
 
     #[test]
-    fn the_shortest_stretch_that_fits_is_taken() {
+    fn the_shortest_extent_that_fits_is_allocated() {
         let mut extents = Extents::default();
         for (start, len) in [(0, 10), (100, 4), (200, 6)] {
-            extents.give(start, len);
+            extents.release(start, len);
         }
-        assert_eq!(extents.take(4, 1), Some(100));
-        assert_eq!(extents.take(4, 1), Some(200));
-        assert_eq!(extents.take(9, 1), Some(0));
-        assert_eq!(extents.take(9, 1), None);
+        assert_eq!(extents.allocate(4, 1), Some(100));
+        assert_eq!(extents.allocate(4, 1), Some(200));
+        assert_eq!(extents.allocate(9, 1), Some(0));
+        assert_eq!(extents.allocate(9, 1), None);
         assert_eq!((extents.free(), extents.largest()), (3, 2));
     }
 
     #[test]
-    fn an_aligned_hole_of_the_exact_length_is_found_behind_a_crooked_one() {
+    fn an_aligned_extent_of_the_exact_length_is_found_after_an_unaligned_one() {
         let mut extents = Extents::default();
-        extents.give(1, 64);
-        extents.give(128, 64);
-        assert_eq!(extents.take(64, 64), Some(128));
-        assert_eq!(extents.take(64, 64), None);
-        assert_eq!(extents.take(64, 1), Some(1));
+        extents.release(1, 64);
+        extents.release(128, 64);
+        assert_eq!(extents.allocate(64, 64), Some(128));
+        assert_eq!(extents.allocate(64, 64), None);
+        assert_eq!(extents.allocate(64, 1), Some(1));
     }
 
     #[test]
     #[should_panic(expected = "was free already")]
-    fn giving_back_twice_is_a_defect() {
-        of(10).give(3, 2);
+    fn a_second_release_panics() {
+        of(10).release(3, 2);
     }
 
     proptest! {
         #![proptest_config(property(256))]
 
         #[test]
-        fn a_granule_has_one_owner_and_all_come_back(
+        fn each_granule_has_one_owner_and_all_are_released(
             steps in prop::collection::vec((0_u8..4, 1_u64..40, 0_u32..4), 1..200)
         ) {
             const ALL: usize = 512;
@@ -169,13 +170,13 @@ mod tests {
             let mut held: Vec<(u64, u64)> = Vec::new();
             for (what, len, align) in steps {
                 let taken = match what {
-                    0 | 1 => extents.take(len, 1 << align).map(|start| (start, len)),
-                    2 => extents.take_between(len.min(8), len),
+                    0 | 1 => extents.allocate(len, 1 << align).map(|start| (start, len)),
+                    2 => extents.allocate_between(len.min(8), len),
                     _ => {
                         if !held.is_empty() {
                             let (start, len) = held.swap_remove(usize::try_from(len).expect("small") % held.len());
                             owner[range(start, len)].fill(false);
-                            extents.give(start, len);
+                            extents.release(start, len);
                         }
                         None
                     }
@@ -186,14 +187,14 @@ mod tests {
                     owner[range].fill(true);
                     held.push((start, len));
                 }
-                // Free is what the owners left, and the longest gap is the largest stretch: neighbours join.
+                // Free is what the owners left, and the longest gap is the largest extent: neighbours join.
                 let gaps: Vec<usize> = owner.split(|taken| *taken).map(<[bool]>::len).collect();
                 prop_assert_eq!(extents.free(), gaps.iter().sum::<usize>() as u64);
                 prop_assert_eq!(extents.largest(), gaps.iter().copied().max().unwrap_or(0) as u64);
                 prop_assert_eq!(extents.count(), gaps.iter().filter(|gap| **gap > 0).count());
             }
             for (start, len) in held {
-                extents.give(start, len);
+                extents.release(start, len);
             }
             prop_assert_eq!((extents.free(), extents.count()), (ALL as u64, 1));
         }

@@ -6,7 +6,7 @@ use super::*;
 const OTHER: Fingerprint = Fingerprint([8; 16]);
 const MIB: u64 = 1 << 20;
 
-/// The same place as [`Numbered`], with another version of sample 7.
+/// The origin of [`Numbered`], with another version of sample 7.
 #[derive(Debug)]
 struct Changed;
 
@@ -25,7 +25,7 @@ impl Entries for Changed {
     }
 }
 
-/// The same place, with other objects altogether.
+/// The same origin with other objects.
 #[derive(Debug)]
 struct Replaced;
 
@@ -52,28 +52,28 @@ fn fill(rig: &Rig, fingerprint: Fingerprint, first: u64) -> u64 {
 }
 
 #[test]
-fn data_sets_used_one_after_the_other_never_exceed_the_budget_of_the_directory() {
+fn successive_data_sets_never_exceed_the_budget_of_the_directory() {
     let dir = TempDir::new().unwrap();
     for nth in 0..5 {
         let set = Fingerprint([nth; 16]);
         let rig = Rig::open(&config_of(dir.path(), 8 * MIB, &format!("/data/{nth}"), set));
-        assert!(fill(&rig, set, 0) > 60, "older data leave");
+        assert!(fill(&rig, set, 0) > 60, "older data are evicted");
         rig.tier.close(GRACE);
         assert!(blocks(dir.path()) <= 8 * MIB, "{} after {nth}", blocks(dir.path()));
     }
     let last = Rig::open(&config_of(dir.path(), 8 * MIB, "/data/4", Fingerprint([4; 16])));
-    assert!(last.held.len() > 60, "the newest data set is still there: {}", last.held.len());
+    assert!(last.cached.len() > 60, "the newest data set is still there: {}", last.cached.len());
 }
 
 #[test]
-fn runs_at_the_same_time_share_the_budget_of_the_directory() {
+fn concurrent_runs_share_the_budget_of_the_directory() {
     let dir = TempDir::new().unwrap();
     let sets = [1, 2, 3].map(|nth| Fingerprint([nth; 16]));
     let uri = |set: Fingerprint| format!("/data/{}", set.0[0]);
     let rigs = sets.map(|set| Rig::open(&config_of(dir.path(), 24 * MIB, &uri(set), set)));
     let taken: Vec<u64> = rigs.iter().zip(sets).map(|(rig, set)| fill(rig, set, 0)).collect();
     assert!(blocks(dir.path()) <= 24 * MIB, "{}", blocks(dir.path()));
-    // Three shares of 8 MiB; the first to open was told of no other, but grew when they were there.
+    // Three shares of 8 MiB: the first tier opened alone, but grew after the others had opened.
     assert!(taken.iter().all(|&taken| taken > 50), "{taken:?}");
     for (rig, set) in rigs.iter().zip(sets) {
         let key = SampleKey { fingerprint: set, ..key(0) };
@@ -97,28 +97,32 @@ fn one_changed_sample_leaves_all_others_in_the_cache() {
     assert_eq!(rig.read(sample, 9_000).unwrap(), content(50, 9_000));
     drop(rig);
     let rig = Rig::open(&config(dir.path(), 16 * MIB));
-    assert_eq!(rig.held.len(), 100, "what the other version did not need was kept while there was space");
+    assert_eq!(
+        rig.cached.len(),
+        100,
+        "entries that the other version did not need stay while there is space"
+    );
 }
 
 #[test]
-fn entries_that_no_run_needs_leave_before_the_partition_is_full_for_those_it_needs() {
+fn unneeded_entries_are_evicted_for_needed_ones() {
     let dir = TempDir::new().unwrap();
     let rig = Rig::open(&config(dir.path(), 8 * MIB));
     let taken = fill(&rig, SET, 0);
     drop(rig);
-    // The same place lists other samples now: none of the old ones is needed.
+    // The same origin lists other samples now, so no old one is needed.
     let rig = Rig::open(&DiskConfig {
         fingerprint: OTHER,
         entries: Arc::new(Replaced),
         ..config(dir.path(), 8 * MIB)
     });
-    assert!(rig.held.is_empty());
+    assert!(rig.cached.is_empty());
     assert!(fill(&rig, OTHER, 0) >= taken - 1);
     assert!(blocks(dir.path()) <= 8 * MIB);
 }
 
 #[test]
-fn folders_of_format_version_one_count_and_leave_first() {
+fn folders_of_format_version_one_count_and_are_evicted_first() {
     let dir = TempDir::new().unwrap();
     let old = dir.path().join("0123456789abcdef0123456789abcdef/lane-0");
     fs::create_dir_all(&old).unwrap();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What the tier does to its directory: how much it takes, whose it is, and what it says if it cannot be used.
+//! The cache directory: its size, its permissions, and the errors of an unusable one.
 
 use std::fs::File;
 use std::io;
@@ -8,7 +8,7 @@ use std::os::unix::fs::PermissionsExt;
 use super::*;
 
 #[test]
-fn the_disk_never_holds_more_than_the_capacity_whatever_the_sizes() {
+fn the_disk_never_exceeds_the_capacity_for_any_sizes() {
     let dir = TempDir::new().unwrap();
     let capacity = 3 << 20;
     let rig = Rig::open(&config(dir.path(), capacity));
@@ -16,7 +16,7 @@ fn the_disk_never_holds_more_than_the_capacity_whatever_the_sizes() {
         let len =
             usize::try_from(id * 7919 % 5000 + if id.is_multiple_of(20) { 200_000 } else { 0 }).unwrap();
         if rig.write(key(id), &content(id, len)) == ReadOutcome::Full {
-            let _ = (rig.forget(key(id / 2)), rig.forget(key(id / 3)));
+            let _ = (rig.drop_sample(key(id / 2)), rig.drop_sample(key(id / 3)));
         }
         if id.is_multiple_of(100) {
             assert!(blocks(dir.path()) <= capacity, "{} at {id}", blocks(dir.path()));
@@ -28,7 +28,7 @@ fn the_disk_never_holds_more_than_the_capacity_whatever_the_sizes() {
 }
 
 #[test]
-fn files_and_directories_are_for_this_user_only() {
+fn only_this_user_can_access_files_and_directories() {
     let dir = TempDir::new().unwrap();
     let cache = dir.path().join("cache");
     let rig = Rig::open(&config(&cache, 4 << 20));
@@ -42,14 +42,14 @@ fn files_and_directories_are_for_this_user_only() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_used_is_named_with_what_to_do() {
+fn an_unusable_directory_is_reported_with_its_remedy() {
     let dir = TempDir::new().unwrap();
     let file = dir.path().join("file");
     File::create(&file).unwrap();
     let open = |config: &DiskConfig| DiskTier::open(config, Completions::new(|| ())).unwrap_err().to_string();
     let text = open(&config(&file, 4 << 20));
     assert!(
-        text.contains("/file is, or lies below, a file")
+        text.contains("/file is a file or below a file")
             && text.contains("remove the file or choose another"),
         "{text}"
     );
@@ -60,7 +60,7 @@ fn a_directory_that_cannot_be_used_is_named_with_what_to_do() {
         "a disk cache of 1000000 bytes is too small; give `disk_size` 1048576 or more, or 0 for none";
     assert_eq!(text, expected);
     let text = open(&DiskConfig { threads: 0, ..config(dir.path(), 4 << 20) });
-    assert_eq!(text, "threads is 0, but goes from 1 to 64");
+    assert_eq!(text, "threads is 0, but must be from 1 to 64");
     let read_only = DiskError::at(Path::new("/cache"), io::ErrorKind::ReadOnlyFilesystem.into());
     assert!(read_only.to_string().starts_with("cache directory /cache is on a read-only file system"));
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A disk that is full, or fails to write or to read: the tier gets smaller and the run goes on.
+//! A disk that is full, or fails to write or to read: the tier gets smaller and the run continues.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -48,27 +48,27 @@ impl Storage for Failing {
         Kernel.read(file, parts, offset)
     }
 
-    fn settle(&self, file: &File) -> io::Result<()> {
-        Kernel.settle(file)
+    fn flush(&self, file: &File) -> io::Result<()> {
+        Kernel.flush(file)
     }
 }
 
 #[test]
-fn a_full_disk_makes_the_tier_smaller_and_the_run_goes_on() {
+fn a_full_disk_makes_the_tier_smaller_and_the_run_continues() {
     let dir = TempDir::new().unwrap();
     let rig = Rig::over(&config(dir.path(), 16 << 20), Box::new(Failing::after(2, u64::MAX, u64::MAX)));
     let kept =
         (0..100).take_while(|id| rig.write(key(*id), &content(*id, 100_000)) == ReadOutcome::Ok).count();
     assert!((10..50).contains(&kept), "{kept}");
     assert!(rig.tier.facts().capacity < Bytes::new(6 << 20), "{:?}", rig.tier.facts());
-    assert_eq!(rig.forget(key(0)), ReadOutcome::Ok);
-    assert_eq!(rig.write(key(500), &content(500, 100_000)), ReadOutcome::Ok, "freed room is still room");
+    assert_eq!(rig.drop_sample(key(0)), ReadOutcome::Ok);
+    assert_eq!(rig.write(key(500), &content(500, 100_000)), ReadOutcome::Ok, "freed space is reused");
     assert_eq!(rig.read(key(1), 100_000).unwrap(), content(1, 100_000));
-    assert_eq!(files(dir.path(), "seg").len(), 2, "the file without room is gone");
+    assert_eq!(files(dir.path(), "seg").len(), 2, "the file that did not fit is removed");
 }
 
 #[test]
-fn samples_can_take_all_of_the_capacity_that_is_told_on_a_full_disk_too() {
+fn samples_can_use_the_whole_reported_capacity_even_on_a_full_disk() {
     for segments in [1, u64::MAX] {
         let dir = TempDir::new().unwrap();
         let disk = Failing::after(segments, u64::MAX, u64::MAX);
@@ -76,14 +76,14 @@ fn samples_can_take_all_of_the_capacity_that_is_told_on_a_full_disk_too() {
         // Entries of one granule leave no gap; 2 MiB would hold 32,768 of them.
         let kept = (0..40_000).take_while(|id| rig.write(key(*id), b"") == ReadOutcome::Ok).count() as u64;
         let facts = rig.tier.facts();
-        assert_eq!((facts.used, facts.capacity), (facts.capacity, rig.tier.room()));
+        assert_eq!((facts.used, facts.capacity), (facts.capacity, rig.tier.usable_capacity()));
         assert_eq!(facts.used.get(), kept * disk_footprint(Bytes::ZERO).get());
-        assert_eq!(rig.tier.allocated(), facts.capacity);
+        assert_eq!(Bytes::new(rig.tier.shared.state().allocated), facts.capacity);
     }
 }
 
 #[test]
-fn a_write_that_fails_costs_its_samples_and_its_place_only() {
+fn a_failed_write_only_loses_its_samples_and_their_positions() {
     let dir = TempDir::new().unwrap();
     let rig = Rig::over(&config(dir.path(), 16 << 20), Box::new(Failing::after(u64::MAX, 3, u64::MAX)));
     let before = rig.tier.facts().capacity;
@@ -101,7 +101,7 @@ fn a_write_that_fails_costs_its_samples_and_its_place_only() {
 }
 
 #[test]
-fn a_place_that_cannot_be_read_is_not_used_again() {
+fn an_unreadable_position_is_not_reused() {
     let dir = TempDir::new().unwrap();
     let rig = Rig::over(&config(dir.path(), 16 << 20), Box::new(Failing::after(u64::MAX, u64::MAX, 1)));
     (0..2).for_each(|id| assert_eq!(rig.write(key(id), &content(id, 100_000)), ReadOutcome::Ok));
@@ -126,6 +126,6 @@ fn a_thousand_small_samples_cost_a_few_calls() {
     assert!(writes.load(Ordering::Relaxed) <= 8, "{writes:?} calls for 5000 samples");
     drop(rig);
     let rig = Rig::open(&config(dir.path(), 64 << 20));
-    assert_eq!(rig.held.len(), 5000);
+    assert_eq!(rig.cached.len(), 5000);
     assert_eq!(rig.read(key(4321), 1000).unwrap(), content(4321, 1000));
 }

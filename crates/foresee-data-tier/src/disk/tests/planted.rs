@@ -37,7 +37,7 @@ fn a_segment_that_is_a_link_is_refused_and_its_target_is_untouched() {
     assert!(text.contains("00000000.seg has a second name"), "{text}");
     assert_eq!(fs::read(&victim).unwrap(), vec![7; 2 << 20]);
     fs::remove_file(&segment).unwrap();
-    assert!(Rig::open(&config).held.is_empty(), "the remedy works");
+    assert!(Rig::open(&config).cached.is_empty(), "the remedy works");
 }
 
 #[test]

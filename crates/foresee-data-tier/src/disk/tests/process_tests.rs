@@ -10,7 +10,7 @@ use super::*;
 /// What a child prints once it may be killed.
 const READY: &str = "ready";
 
-/// Runs a test of this file as a process of its own, told the directory by `variable`, and kills it once it is ready.
+/// Run a test of this file in its own process, with the directory in `variable`, and kill it once it is ready.
 fn run_and_kill(test: &str, variable: &str, dir: &Path) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args([&format!("disk::tests::process_tests::{test}"), "--exact", "--nocapture"])
@@ -38,22 +38,22 @@ fn a_writer_to_be_killed() {
         if id == 500 {
             println!("\n{READY}");
         }
-        let _ = (rig.forget(key((id * 7) % 3000)), rig.forget(key(10_000 + (id * 3) % 100)));
+        let _ = (rig.drop_sample(key((id * 7) % 3000)), rig.drop_sample(key(10_000 + (id * 3) % 100)));
     }
 }
 
 #[test]
-fn a_killed_process_leaves_a_partition_that_the_next_one_takes_over() {
+fn the_next_process_takes_over_the_partition_of_a_killed_one() {
     let dir = TempDir::new().unwrap();
     run_and_kill("a_writer_to_be_killed", "FORESEE_TEST_KILLED_WRITER", dir.path());
     let rig = Rig::open(&config(dir.path(), 64 << 20));
-    assert!(!rig.held.is_empty());
+    assert!(!rig.cached.is_empty());
     let mut good = 0;
-    for held in &rig.held {
-        let len = if held.id.0 < 10_000 { 9_000 } else { 90_000 };
-        match rig.read(key(held.id.0), len) {
+    for cached in &rig.cached {
+        let len = if cached.id.0 < 10_000 { 9_000 } else { 90_000 };
+        match rig.read(key(cached.id.0), len) {
             Ok(bytes) => {
-                assert_eq!(bytes, content(held.id.0, len));
+                assert_eq!(bytes, content(cached.id.0, len));
                 good += 1;
             }
             Err(outcome) => {
@@ -62,13 +62,13 @@ fn a_killed_process_leaves_a_partition_that_the_next_one_takes_over() {
         }
     }
     assert!(good > 0);
-    assert_eq!(rig.write(key(77_777), b"goes on"), ReadOutcome::Ok);
+    assert_eq!(rig.write(key(77_777), b"continues"), ReadOutcome::Ok);
     assert_eq!(files(dir.path(), "lock").len(), 2, "of the directory and of one partition");
 }
 
 /// Not a test of its own: the process that the next one kills.
 #[test]
-fn a_holder_of_the_lock_to_be_killed() {
+fn lock_holder_for_a_kill() {
     let Some(dir) = std::env::var_os("FORESEE_TEST_KILLED_HOLDER") else { return };
     let directory = Directory::open(Path::new(&dir), 1 << 20, "set-0123456789abcdef", |_| Ok(())).unwrap();
     let _locked = directory.lock().unwrap();
@@ -79,14 +79,14 @@ fn a_holder_of_the_lock_to_be_killed() {
 #[test]
 fn a_killed_process_releases_the_lock_of_the_directory() {
     let dir = TempDir::new().unwrap();
-    run_and_kill("a_holder_of_the_lock_to_be_killed", "FORESEE_TEST_KILLED_HOLDER", dir.path());
+    run_and_kill("lock_holder_for_a_kill", "FORESEE_TEST_KILLED_HOLDER", dir.path());
     let rig = Rig::open(&config(dir.path(), 4 << 20));
     assert_eq!(rig.write(key(1), &content(1, 70_000)), ReadOutcome::Ok);
 }
 
-/// Bytes never come from a place that was given to another sample meanwhile.
+/// Bytes are never read from a position that another sample uses meanwhile.
 #[test]
-fn reads_during_eviction_never_see_foreign_bytes() {
+fn reads_during_evictions_never_see_bytes_of_another_sample() {
     let dir = TempDir::new().unwrap();
     let woken = Arc::new((Mutex::new(0_u32), Condvar::new()));
     let completions = {
@@ -109,7 +109,7 @@ fn reads_during_eviction_never_see_foreign_bytes() {
         tier.submit(Op::Read { ticket: Ticket(3 * turn + 1), key: key(other), offset: 0, dest });
         tier.submit(Op::Drop { ticket: Ticket(3 * turn + 2), key: key((turn * 13 + 5) % 50) });
         completions.drain(&mut done);
-        // No more than 64 ends are outstanding: the bound that a driver keeps.
+        // At most 64 completions are outstanding, as with a driver.
         while (turn + 1) * 3 - ended - done.len() as u64 > 64 {
             let guard = woken.0.lock().unwrap();
             drop(woken.1.wait_timeout(guard, Duration::from_millis(1)).unwrap());
@@ -118,7 +118,7 @@ fn reads_during_eviction_never_see_foreign_bytes() {
         for done in done.drain(..) {
             ended += 1;
             if let Some((id, scratch)) = reads.remove(&done.ticket) {
-                assert_ne!(done.outcome, ReadOutcome::Corrupt, "a pinned place is not written");
+                assert_ne!(done.outcome, ReadOutcome::Corrupt, "a pinned position is not overwritten");
                 if done.outcome == ReadOutcome::Ok {
                     assert_eq!(scratch.into_bytes().unwrap(), content(id, len(id)));
                 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Any sequence of operations against a map, and any harm to the files against the tier's proofs.
+//! Random operations compared with a map, and random damage to the files.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -28,30 +28,30 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Where to hurt a closed partition.
+/// Damage to a closed partition.
 #[derive(Clone, Debug)]
-enum Harm {
+enum Damage {
     Flip { file: prop::sample::Index, at: prop::sample::Index, with: u8 },
     Cut { file: prop::sample::Index, to: prop::sample::Index },
     Unlist,
 }
 
-fn harm() -> impl Strategy<Value = Harm> {
+fn damage() -> impl Strategy<Value = Damage> {
     let index = any::<prop::sample::Index>;
     prop_oneof![
-        4 => (index(), index(), 1_u8..).prop_map(|(file, at, with)| Harm::Flip { file, at, with }),
-        2 => (index(), index()).prop_map(|(file, to)| Harm::Cut { file, to }),
-        1 => Just(Harm::Unlist),
+        4 => (index(), index(), 1_u8..).prop_map(|(file, at, with)| Damage::Flip { file, at, with }),
+        2 => (index(), index()).prop_map(|(file, to)| Damage::Cut { file, to }),
+        1 => Just(Damage::Unlist),
     ]
 }
 
-fn hurt(dir: &Path, harm: &Harm) {
+fn apply(dir: &Path, damage: &Damage) {
     let mut all = files(dir, "seg");
     all.extend(files(dir, "manifest"));
     let open = |path: &PathBuf| File::options().read(true).write(true).open(path).unwrap();
-    match harm {
+    match damage {
         _ if all.is_empty() => {}
-        Harm::Flip { file, at, with } => {
+        Damage::Flip { file, at, with } => {
             let file = open(file.get(&all));
             let at = at.index(usize::try_from(file.metadata().unwrap().len().max(1)).unwrap()) as u64;
             let mut byte = [0];
@@ -59,12 +59,12 @@ fn hurt(dir: &Path, harm: &Harm) {
                 file.write_all_at(&[byte[0] ^ with], at).unwrap();
             }
         }
-        Harm::Cut { file, to } => {
+        Damage::Cut { file, to } => {
             let file = open(file.get(&all));
             let len = usize::try_from(file.metadata().unwrap().len().max(1)).unwrap();
             file.set_len(to.index(len) as u64).unwrap();
         }
-        Harm::Unlist => files(dir, "manifest").iter().for_each(|path| fs::remove_file(path).unwrap()),
+        Damage::Unlist => files(dir, "manifest").iter().for_each(|path| fs::remove_file(path).unwrap()),
     }
 }
 
@@ -72,7 +72,7 @@ proptest! {
     #![proptest_config(property(24))]
 
     #[test]
-    fn it_behaves_like_a_map_with_a_budget(steps in prop::collection::vec(step(), 1..120)) {
+    fn the_disk_tier_behaves_like_a_map_with_a_capacity(steps in prop::collection::vec(step(), 1..120)) {
         let dir = TempDir::new().unwrap();
         let config = config(dir.path(), 1 << 20);
         let mut rig = Rig::open(&config);
@@ -92,7 +92,7 @@ proptest! {
                 }
                 Step::Forget(id) => {
                     let expected = if model.remove(&id).is_some() { ReadOutcome::Ok } else { ReadOutcome::Absent };
-                    prop_assert_eq!(rig.forget(key(id)), expected);
+                    prop_assert_eq!(rig.drop_sample(key(id)), expected);
                 }
                 Step::Reopen => {
                     drop(rig);
@@ -106,10 +106,10 @@ proptest! {
     }
 
     #[test]
-    fn whatever_happens_to_its_files_it_opens_and_never_gives_wrong_bytes(
+    fn a_tier_opens_damaged_files_and_never_returns_wrong_bytes(
         samples in prop::collection::vec((0_u64..40, 0_usize..3000), 1..40),
         large in 0_u64..3,
-        harms in prop::collection::vec(harm(), 1..6),
+        damages in prop::collection::vec(damage(), 1..6),
     ) {
         let dir = TempDir::new().unwrap();
         let config = config(dir.path(), 2 << 20);
@@ -121,19 +121,19 @@ proptest! {
             prop_assert_eq!(rig.write(key(id), &content(id, len)), ReadOutcome::Ok);
         }
         drop(rig);
-        for harm in &harms {
-            hurt(dir.path(), harm);
+        for damage in &damages {
+            apply(dir.path(), damage);
         }
         let rig = Rig::open(&config);
-        for held in &rig.held {
-            let len = usize::try_from(held.len.get()).unwrap();
-            match rig.read(key(held.id.0), len) {
-                Ok(bytes) => prop_assert_eq!(bytes, content(held.id.0, kept[&held.id.0])),
+        for cached in &rig.cached {
+            let len = usize::try_from(cached.len.get()).unwrap();
+            match rig.read(key(cached.id.0), len) {
+                Ok(bytes) => prop_assert_eq!(bytes, content(cached.id.0, kept[&cached.id.0])),
                 Err(outcome) => prop_assert!(matches!(outcome, ReadOutcome::Corrupt | ReadOutcome::Absent)),
             }
         }
         for (id, len) in kept {
-            prop_assert_eq!(rig.write(key(id), &content(id, len)), ReadOutcome::Ok, "it goes on as a cache");
+            prop_assert_eq!(rig.write(key(id), &content(id, len)), ReadOutcome::Ok, "it continues as a cache");
             prop_assert_eq!(rig.read(key(id), len), Ok(content(id, len)));
         }
     }

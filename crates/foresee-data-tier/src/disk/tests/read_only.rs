@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A directory that can only be read: what is there is served, and nothing is changed.
+//! A read-only directory: existing samples are served, and nothing is changed.
 
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -26,7 +26,7 @@ impl Storage for ReadOnly {
         Kernel.read(file, parts, offset)
     }
 
-    fn settle(&self, _: &File) -> io::Result<()> {
+    fn flush(&self, _: &File) -> io::Result<()> {
         unreachable!("nothing is written")
     }
 }
@@ -63,7 +63,7 @@ fn a_read_only_directory_is_read_from_all_partitions_and_not_changed() {
             assert_eq!(rig.read(key(1), 70_000).unwrap(), content(1, 70_000));
             assert_eq!(rig.read(key(2), 3_000).unwrap(), content(2, 3_000));
             assert_eq!(rig.write(key(3), b"small"), ReadOutcome::Full);
-            assert_eq!(rig.forget(key(2)), ReadOutcome::Ok);
+            assert_eq!(rig.drop_sample(key(2)), ReadOutcome::Ok);
             assert_eq!(
                 rig.write(key(4), &content(4, 70_000)),
                 ReadOutcome::Full,

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What one run leaves and the next one finds: after a clean end, a crash, and with other budgets.
+//! The content of a cache in the next run: after a clean end, a crash, and with other budgets.
 
 use std::collections::BTreeSet;
 
 use super::*;
 
 #[test]
-fn the_next_run_finds_what_a_clean_end_left() {
+fn the_next_run_finds_the_samples_of_a_clean_end() {
     let dir = TempDir::new().unwrap();
     let config = config(dir.path(), 8 << 20);
     let lens = [0, 1, 100, 65_535, 65_536, 1_000_000];
@@ -31,19 +31,19 @@ fn after_a_crash_every_entry_on_the_disk_is_found_by_its_header() {
     let dir = TempDir::new().unwrap();
     let (live, dead) = (dir.path().join("live"), dir.path().join("dead"));
     let rig = Rig::open(&config(&live, 16 << 20));
-    // Small ones enough to fill chunks, large ones between them, some forgotten and their room used again.
+    // Enough small samples to fill chunks, large ones between them, and some dropped and overwritten.
     let len = |id: u64| if id % 50 == 7 { 100_000 } else { 3000 };
     (0..2000).for_each(|id| assert_eq!(rig.write(key(id), &content(id, len(id))), ReadOutcome::Ok));
-    (0..400).for_each(|id| assert_eq!(rig.forget(key(id)), ReadOutcome::Ok));
+    (0..400).for_each(|id| assert_eq!(rig.drop_sample(key(id)), ReadOutcome::Ok));
     (2000..2300).for_each(|id| assert_eq!(rig.write(key(id), &content(id, len(id))), ReadOutcome::Ok));
     // A large sample is on the disk when its write ends, and with it the chunk sealed before.
     crash_copy(&live, &dead);
     let again = Rig::open(&config(&dead, 16 << 20));
-    let held: BTreeSet<u64> = again.ids().into_iter().collect();
-    let kept = (400..2300).filter(|id| held.contains(id)).count();
-    assert!(kept > 1000, "only what was still in memory, or on its way, is lost: {kept} of 1900");
+    let cached: BTreeSet<u64> = again.ids().into_iter().collect();
+    let kept = (400..2300).filter(|id| cached.contains(id)).count();
+    assert!(kept > 1000, "only buffered samples are lost: {kept} of 1900");
     let mut bad = 0;
-    for id in held {
+    for id in cached {
         match again.read(key(id), len(id)) {
             Ok(bytes) => assert_eq!(bytes, content(id, len(id))),
             Err(outcome) => {
@@ -57,7 +57,7 @@ fn after_a_crash_every_entry_on_the_disk_is_found_by_its_header() {
 }
 
 #[test]
-fn two_runs_on_one_directory_have_a_partition_each_and_a_smaller_one_takes_over_both() {
+fn two_runs_in_one_directory_have_a_partition_each_and_a_smaller_run_takes_over_both() {
     let dir = TempDir::new().unwrap();
     let of_two =
         DiskConfig { ranks: 2, directory_capacity: Bytes::new(8 << 20), ..config(dir.path(), 4 << 20) };
@@ -69,7 +69,7 @@ fn two_runs_on_one_directory_have_a_partition_each_and_a_smaller_one_takes_over_
 
     let again = [Rig::open(&of_two), Rig::open(&of_two)];
     let ids: BTreeSet<Vec<u64>> = again.iter().map(Rig::ids).collect();
-    assert_eq!(ids, BTreeSet::from([vec![1], vec![2]]), "filled partitions go first");
+    assert_eq!(ids, BTreeSet::from([vec![1], vec![2]]), "filled partitions are claimed first");
     drop(again);
 
     let alone = Rig::open(&config(dir.path(), 8 << 20));
@@ -82,15 +82,15 @@ fn two_runs_on_one_directory_have_a_partition_each_and_a_smaller_one_takes_over_
 }
 
 #[test]
-fn a_smaller_capacity_cuts_the_partition_and_what_is_left_is_right() {
+fn a_smaller_capacity_cuts_the_partition_and_the_rest_is_intact() {
     let dir = TempDir::new().unwrap();
     let rig = Rig::open(&config(dir.path(), 16 << 20));
     (0..120).for_each(|id| assert_eq!(rig.write(key(id), &content(id, 100_000)), ReadOutcome::Ok));
     drop(rig);
     let rig = Rig::open(&config(dir.path(), 6 << 20));
     assert!(blocks(dir.path()) <= 6 << 20);
-    assert!(!rig.held.is_empty() && rig.held.len() <= 60);
-    rig.held.iter().for_each(|held| {
-        assert_eq!(rig.read(key(held.id.0), 100_000).unwrap(), content(held.id.0, 100_000));
+    assert!(!rig.cached.is_empty() && rig.cached.len() <= 60);
+    rig.cached.iter().for_each(|cached| {
+        assert_eq!(rig.read(key(cached.id.0), 100_000).unwrap(), content(cached.id.0, 100_000));
     });
 }

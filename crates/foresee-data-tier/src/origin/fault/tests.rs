@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! What answers mean, and what their errors tell users to do.
+//! The meaning of answers, and the remedies of their errors.
 
 use super::*;
 
 fn outcome(status: u16, code: Option<&str>) -> ReadOutcome {
     let attempt = Attempt::default();
     let code = code.map(str::to_owned);
-    attempt.note(Seen { status: Some(status), code, ..Seen::default() });
+    attempt.record(ResponseFacts { status: Some(status), code, ..ResponseFacts::default() });
     Failure::classify(&attempt, &nothing()).outcome
 }
 
@@ -37,14 +37,14 @@ fn every_status_has_its_meaning() {
 }
 
 #[test]
-fn a_clock_that_differs_is_told_with_both_times() {
+fn a_clock_difference_is_reported_with_both_times() {
     let attempt = Attempt::default();
-    attempt.note(Seen {
+    attempt.record(ResponseFacts {
         status: Some(403),
         code: Some("RequestTimeTooSkewed".to_owned()),
-        time_here: Some("20260102T030405Z".to_owned()),
-        time_there: Some("2026-01-02T03:24:05Z".to_owned()),
-        ..Seen::default()
+        client_time: Some("20260102T030405Z".to_owned()),
+        server_time: Some("2026-01-02T03:24:05Z".to_owned()),
+        ..ResponseFacts::default()
     });
     let error = Failure::classify(&attempt, &nothing()).into_error("s3://b".to_owned(), "");
     let text = error.to_string();
@@ -55,15 +55,15 @@ fn a_clock_that_differs_is_told_with_both_times() {
 }
 
 #[test]
-fn a_region_that_the_answer_names_is_the_remedy() {
+fn the_region_of_an_answer_is_in_the_remedy() {
     let at = |status, code: &str, region: Option<&str>| {
         let attempt = Attempt::default();
         let code = Some(code.to_owned()).filter(|code| !code.is_empty());
-        attempt.note(Seen {
+        attempt.record(ResponseFacts {
             status: Some(status),
             code,
             region: region.map(str::to_owned),
-            ..Seen::default()
+            ..ResponseFacts::default()
         });
         Failure::classify(&attempt, &nothing()).into_error("s3://b".to_owned(), "").to_string()
     };
@@ -79,7 +79,7 @@ fn a_region_that_the_answer_names_is_the_remedy() {
 }
 
 #[test]
-fn the_code_of_an_error_document_is_found_and_garbage_is_not() {
+fn the_code_of_an_error_document_is_found() {
     let text = "<Error><Code>SlowDown</Code><Message> wait </Message></Error>";
     assert_eq!(element(text, "Code").as_deref(), Some("SlowDown"));
     assert_eq!(element(text, "Message").as_deref(), Some("wait"));

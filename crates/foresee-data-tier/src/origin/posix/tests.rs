@@ -1,46 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Guarantees of a directory as an origin, and the meaning of its failures.
+//! A directory as an origin: its guarantees and failures.
 
 use super::*;
 use crate::conformance;
-use crate::origin::shelf::{self, Shelf, open_directory, read};
+use crate::test_support::{MemoryIndex, open_directory, read, with_queue};
 
 #[test]
-fn a_directory_keeps_the_reading_promises() {
+fn a_directory_has_the_guarantees_of_reads() {
     for threads in [1, 2, 64] {
-        conformance::read_half(|completions, samples| open_directory(completions, samples, threads));
+        conformance::check_reads(|completions, samples| open_directory(completions, samples, threads));
     }
 }
 
 #[test]
 fn an_origin_is_never_written_to() {
     let completions = Completions::new(|| {});
-    let stocked = open_directory(completions.clone(), &[vec![1, 2, 3]], 2);
+    let filled = open_directory(completions.clone(), &[vec![1, 2, 3]], 2);
     let payload = crate::Payload::from_vec(vec![9]);
-    stocked.tier.submit(Op::Write { ticket: Ticket(1), key: stocked.keys[0], payload });
-    stocked.tier.submit(Op::Drop { ticket: Ticket(2), key: stocked.keys[0] });
+    filled.tier.submit(Op::Write { ticket: Ticket(1), key: filled.keys[0], payload });
+    filled.tier.submit(Op::Drop { ticket: Ticket(2), key: filled.keys[0] });
     let mut done = Vec::new();
     completions.drain(&mut done);
     assert!(done.len() == 2 && done.iter().all(|done| done.outcome == ReadOutcome::Failed), "{done:?}");
 }
 
-/// One file `a` of three bytes, found under whatever `shelf` says.
-fn outcome_for(prepare: impl FnOnce(&Path, &mut Shelf)) -> crate::Done {
+/// One file `a` of three bytes, read with the index that `prepare` fills.
+fn outcome_for(prepare: impl FnOnce(&Path, &mut MemoryIndex)) -> crate::Done {
     let root = tempfile::tempdir().expect("a directory");
     std::fs::write(root.path().join("a"), b"abc").expect("a file");
-    let mut shelf = Shelf::default();
-    prepare(root.path(), &mut shelf);
-    let (origin, queue) = shelf::queued(|completions| {
-        PosixOrigin::new(root.path(), Arc::new(shelf), completions, 2).expect("a directory")
+    let mut index = MemoryIndex::default();
+    prepare(root.path(), &mut index);
+    let (origin, queue) = with_queue(|completions| {
+        PosixOrigin::new(root.path(), Arc::new(index), completions, 2).expect("a directory")
     });
     read(&origin, &queue, 0, 3).0
 }
 
 #[test]
-fn a_file_that_changed_is_noticed_and_named() {
-    let done = outcome_for(|root, shelf| {
+fn a_changed_file_is_detected_and_named() {
+    let done = outcome_for(|root, index| {
         let stat = rustix::fs::stat(root.join("a")).expect("a file");
-        shelf.add(b"a", None, 3, &tag_of(&stat, false));
+        index.add(b"a", None, 3, &tag_of(&stat, false));
         std::fs::write(root.join("a"), b"xyzw").expect("a file");
     });
     assert_eq!(done.outcome, ReadOutcome::Changed);
@@ -50,9 +50,9 @@ fn a_file_that_changed_is_noticed_and_named() {
 #[test]
 fn another_inode_is_a_change_only_if_the_tag_has_the_inode_number() {
     for (with_inode, expected) in [(false, ReadOutcome::Ok), (true, ReadOutcome::Changed)] {
-        let done = outcome_for(|root, shelf| {
+        let done = outcome_for(|root, index| {
             let stat = rustix::fs::stat(root.join("a")).expect("a file");
-            shelf.add(b"a", None, 3, &tag_of(&stat, with_inode));
+            index.add(b"a", None, 3, &tag_of(&stat, with_inode));
             let copy = root.join("copy");
             std::fs::copy(root.join("a"), &copy).expect("a copy");
             let times =
@@ -69,32 +69,32 @@ fn another_inode_is_a_change_only_if_the_tag_has_the_inode_number() {
 }
 
 #[test]
-fn a_directory_in_a_files_place_is_a_change_and_named() {
+fn a_directory_in_place_of_a_file_is_reported_as_a_change() {
     for tagged in [false, true] {
-        let done = outcome_for(|root, shelf| {
+        let done = outcome_for(|root, index| {
             let stat = rustix::fs::stat(root.join("a")).expect("a file");
             let tag = tag_of(&stat, false);
-            shelf.add(b"a", None, 3, if tagged { &tag } else { b"" });
+            index.add(b"a", None, 3, if tagged { &tag } else { b"" });
             std::fs::remove_file(root.join("a")).expect("a file");
             std::fs::create_dir(root.join("a")).expect("a directory");
         });
         assert_eq!(done.outcome, ReadOutcome::Changed, "{done:?}");
-        let message = done.detail.message.expect("it says what is wrong");
+        let message = done.detail.message.expect("a failure has a message");
         assert!(message.contains("/a: it is a directory") && message.contains("index"), "{message}");
     }
 }
 
 #[test]
-fn a_short_file_without_a_tag_may_be_asked_again() {
-    let done = outcome_for(|_, shelf| shelf.add(b"a", Some(1), 3, b""));
+fn a_short_file_without_a_tag_is_retryable() {
+    let done = outcome_for(|_, index| index.add(b"a", Some(1), 3, b""));
     assert_eq!((done.outcome, done.bytes.get()), (ReadOutcome::Retryable, 2));
 }
 
 #[test]
-fn open_and_stat_are_measured_apart() {
-    let done = outcome_for(|root, shelf| {
+fn open_and_stat_are_measured_separately() {
+    let done = outcome_for(|root, index| {
         let stat = rustix::fs::stat(root.join("a")).expect("a file");
-        shelf.add(b"a", None, 3, &tag_of(&stat, false));
+        index.add(b"a", None, 3, &tag_of(&stat, false));
     });
     assert!(done.detail.open.is_some_and(|open| open <= done.service), "{done:?}");
     assert!(done.detail.stat.is_some_and(|stat| stat <= done.service), "{done:?}");
@@ -104,7 +104,7 @@ fn open_and_stat_are_measured_apart() {
 fn keys_that_leave_the_root_are_refused() {
     for key in [b"../a".as_slice(), b"b/../../a", b"/etc/hostname", b"", b"a\0b", b".."] {
         assert_eq!(
-            outcome_for(|_, shelf| shelf.add(key, None, 3, b"")).outcome,
+            outcome_for(|_, index| index.add(key, None, 3, b"")).outcome,
             ReadOutcome::Failed,
             "{key:?}"
         );
@@ -114,17 +114,17 @@ fn keys_that_leave_the_root_are_refused() {
 
 #[test]
 fn a_pipe_under_a_samples_name_fails_instead_of_hanging() {
-    let done = outcome_for(|root, shelf| {
+    let done = outcome_for(|root, index| {
         let kind = rustix::fs::FileType::Fifo;
         rustix::fs::mknodat(rustix::fs::CWD, root.join("p"), kind, Mode::RUSR, 0).expect("a pipe");
-        shelf.add(b"p", None, 3, b"");
+        index.add(b"p", None, 3, b"");
     });
     assert_eq!(done.outcome, ReadOutcome::Failed, "{done:?}");
 }
 
 #[test]
-fn a_locator_that_panics_ends_its_own_read_only() {
-    let done = outcome_for(|_, shelf| shelf.panic_at(0));
+fn a_panic_of_the_locator_only_ends_its_own_read() {
+    let done = outcome_for(|_, index| index.panic_at(0));
     assert_eq!(done.outcome, ReadOutcome::Failed);
 }
 

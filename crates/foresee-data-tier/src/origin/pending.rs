@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One operation in flight, which reports exactly one end.
+//! Operations in flight, each of which reports exactly one completion.
 //!
-//! Tiers run operations on threads, tasks and queues. A [`Flight`] that is dropped unfinished reports itself, whether
-//! its thread panicked, its task was aborted or its queue was dropped.
+//! A [`PendingOp`] that is dropped unfinished reports itself, whether its thread panicked, its task was aborted or
+//! its queue was dropped.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -14,108 +14,108 @@ use crate::completion::Completions;
 use crate::memory::Dest;
 use crate::op::{Detail, Done, Ticket};
 
-/// Where a place's flights start and end.
+/// The operations of one origin, and the queue for their completions.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct PendingOps {
     completions: Completions,
-    /// Falls before a `Done` is pushed, so that who has seen the `Done` does not count it.
+    /// Decremented before a `Done` is pushed, so that a reader of the `Done` does not count it.
     in_flight: AtomicU32,
-    /// Falls after, so that who has waited for zero finds every `Done` in the queue.
-    owed: AtomicU32,
+    /// Decremented after that, so that a waiter for zero finds every `Done` in the queue.
+    unreported: AtomicU32,
     closing: AtomicBool,
-    gate: Mutex<()>,
-    landed: Condvar,
+    idle_lock: Mutex<()>,
+    idle: Condvar,
 }
 
-impl Desk {
+impl PendingOps {
     pub(crate) fn new(completions: Completions) -> Arc<Self> {
         Arc::new(Self {
             completions,
             in_flight: AtomicU32::new(0),
-            owed: AtomicU32::new(0),
+            unreported: AtomicU32::new(0),
             closing: AtomicBool::new(false),
-            gate: Mutex::new(()),
-            landed: Condvar::new(),
+            idle_lock: Mutex::new(()),
+            idle: Condvar::new(),
         })
     }
 
-    /// Operations submitted and not yet done.
+    /// Number of operations submitted and not completed.
     pub(crate) fn in_flight(&self) -> u32 {
         self.in_flight.load(Ordering::SeqCst)
     }
 
-    /// Whether [`Desk::close`] was called.
+    /// Whether [`PendingOps::close`] was called.
     pub(crate) fn is_closed(&self) -> bool {
         self.closing.load(Ordering::SeqCst)
     }
 
-    /// From now on the place refuses.
+    /// Refuse operations from now on.
     pub(crate) fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
     }
 
-    /// Waits until nothing is under way, at most until `by`; true if so. Only after [`Desk::close`].
-    pub(crate) fn wait_until(&self, by: Instant) -> bool {
-        let mut gate = self.gate.lock().unwrap_or_else(PoisonError::into_inner);
-        while self.owed.load(Ordering::SeqCst) > 0 {
+    /// Wait until no operation is in flight, at most until `by`; true on success. Only after [`PendingOps::close`].
+    pub(crate) fn wait_idle(&self, by: Instant) -> bool {
+        let mut idle_lock = self.idle_lock.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.unreported.load(Ordering::SeqCst) > 0 {
             let left = by.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return false;
             }
-            gate = self.landed.wait_timeout(gate, left).unwrap_or_else(PoisonError::into_inner).0;
+            idle_lock = self.idle.wait_timeout(idle_lock, left).unwrap_or_else(PoisonError::into_inner).0;
         }
         true
     }
 
-    /// Counts one operation more; [`Desk::land`] must follow.
-    pub(crate) fn admit(&self) {
+    /// Count one more operation; [`PendingOps::complete`] must follow.
+    pub(crate) fn register(&self) {
         self.in_flight.fetch_add(1, Ordering::SeqCst);
-        self.owed.fetch_add(1, Ordering::SeqCst);
+        self.unreported.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Tells the end of one.
-    pub(crate) fn land(&self, done: Done) {
+    /// Report the completion of one operation.
+    pub(crate) fn complete(&self, done: Done) {
         self.in_flight.fetch_sub(1, Ordering::SeqCst);
         self.completions.push(done);
-        let last = self.owed.fetch_sub(1, Ordering::SeqCst) == 1;
+        let last = self.unreported.fetch_sub(1, Ordering::SeqCst) == 1;
         if last && self.is_closed() {
-            drop(self.gate.lock().unwrap_or_else(PoisonError::into_inner));
-            self.landed.notify_all();
+            drop(self.idle_lock.lock().unwrap_or_else(PoisonError::into_inner));
+            self.idle.notify_all();
         }
     }
 }
 
-/// The instant that lies `grace` ahead; far away if that cannot be said.
+/// The time after `grace`; far in the future if that overflows.
 pub(crate) fn deadline(grace: Nanos) -> Instant {
     let now = Instant::now();
     now.checked_add(grace.into()).unwrap_or_else(|| now + Duration::from_secs(86_400 * 365))
 }
 
-/// One operation from its submission to its `Done`.
+/// One operation from submission to completion.
 #[derive(Debug)]
-pub(crate) struct Flight {
-    desk: Arc<Desk>,
+pub(crate) struct PendingOp {
+    pending_ops: Arc<PendingOps>,
     ticket: Ticket,
     submitted: Instant,
     began: Option<Instant>,
-    finished: bool,
-    /// Memory to fill; goes back before the `Done`.
+    is_finished: bool,
+    /// Memory to fill; dropped before the `Done`.
     pub(crate) dest: Option<Dest>,
     /// Payload bytes moved so far.
     pub(crate) bytes: u64,
-    /// What is known so far.
+    /// Measurements so far.
     pub(crate) detail: Detail,
 }
 
-impl Flight {
-    pub(crate) fn new(to: &Arc<Desk>, ticket: Ticket, submitted: Instant, dest: Option<Dest>) -> Self {
-        to.admit();
+impl PendingOp {
+    pub(crate) fn new(to: &Arc<PendingOps>, ticket: Ticket, submitted: Instant, dest: Option<Dest>) -> Self {
+        to.register();
         Self {
-            desk: Arc::clone(to),
+            pending_ops: Arc::clone(to),
             ticket,
             submitted,
             began: None,
-            finished: false,
+            is_finished: false,
             dest,
             bytes: 0,
             detail: Detail::default(),
@@ -130,29 +130,29 @@ impl Flight {
         self.submitted
     }
 
-    /// Notes that the place turns to it now.
+    /// Mark the start of the service of this operation.
     pub(crate) fn begin(&mut self) -> Instant {
         *self.began.insert(Instant::now())
     }
 
-    /// Since [`Flight::begin`].
+    /// Time since [`PendingOp::begin`].
     pub(crate) fn service(&self) -> Duration {
         self.began.map_or(Duration::ZERO, |began| began.elapsed())
     }
 
-    /// Ends it.
+    /// Complete the operation.
     pub(crate) fn finish(mut self, outcome: ReadOutcome) {
         self.report(outcome);
     }
 
-    /// Ends it with a reason in words.
+    /// Complete the operation with a message.
     pub(crate) fn fail(mut self, outcome: ReadOutcome, message: impl Into<Box<str>>) {
         self.detail.message = Some(message.into());
         self.report(outcome);
     }
 
     fn report(&mut self, outcome: ReadOutcome) {
-        self.finished = true;
+        self.is_finished = true;
         self.dest = None;
         let now = Instant::now();
         let began = self.began.unwrap_or(now);
@@ -164,17 +164,18 @@ impl Flight {
             service: Nanos::from(now.saturating_duration_since(began)),
             detail: std::mem::take(&mut self.detail),
         };
-        self.desk.land(done);
+        self.pending_ops.complete(done);
     }
 }
 
-impl Drop for Flight {
+impl Drop for PendingOp {
     fn drop(&mut self) {
-        if self.finished {
+        if self.is_finished {
             return;
         }
         if std::thread::panicking() {
-            self.detail.message = Some("the place failed while it served this; please report it".into());
+            self.detail.message =
+                Some("a panic ended this read; please report it with the message of the panic".into());
             self.report(ReadOutcome::Failed);
         } else {
             self.report(ReadOutcome::Cancelled);
@@ -193,30 +194,30 @@ mod tests {
     }
 
     #[test]
-    fn a_flight_ends_once_whether_finished_dropped_or_caught_in_a_panic() {
+    fn an_operation_ends_once_when_finished_dropped_or_in_a_panic() {
         let completions = Completions::new(|| {});
-        let desk = Desk::new(completions.clone());
-        let fly = |ticket| Flight::new(&desk, Ticket(ticket), deadline(Nanos::ZERO), None);
-        fly(1).finish(ReadOutcome::Ok);
-        drop(fly(2));
-        let lost = fly(3);
+        let pending_ops = PendingOps::new(completions.clone());
+        let begin = |ticket| PendingOp::new(&pending_ops, Ticket(ticket), deadline(Nanos::ZERO), None);
+        begin(1).finish(ReadOutcome::Ok);
+        drop(begin(2));
+        let unfinished = begin(3);
         let panicked = std::thread::spawn(move || {
-            let _lost = lost;
+            let _unfinished = unfinished;
             panic!("on purpose");
         });
         assert!(panicked.join().is_err());
         assert_eq!(ends(&completions), [ReadOutcome::Ok, ReadOutcome::Cancelled, ReadOutcome::Failed]);
-        assert_eq!(desk.in_flight(), 0);
+        assert_eq!(pending_ops.in_flight(), 0);
     }
 
     #[test]
-    fn waiting_ends_when_the_last_flight_lands() {
-        let desk = Desk::new(Completions::new(|| {}));
-        let flight = Flight::new(&desk, Ticket(1), deadline(Nanos::ZERO), None);
-        desk.close();
-        assert!(!desk.wait_until(deadline(Nanos::ZERO)));
-        let landing = std::thread::spawn(move || drop(flight));
-        assert!(desk.wait_until(deadline(Nanos::MAX)));
-        landing.join().expect("no panic");
+    fn a_wait_ends_with_the_last_operation() {
+        let pending_ops = PendingOps::new(Completions::new(|| {}));
+        let pending = PendingOp::new(&pending_ops, Ticket(1), deadline(Nanos::ZERO), None);
+        pending_ops.close();
+        assert!(!pending_ops.wait_idle(deadline(Nanos::ZERO)));
+        let thread = std::thread::spawn(move || drop(pending));
+        assert!(pending_ops.wait_idle(deadline(Nanos::MAX)));
+        thread.join().expect("no panic");
     }
 }

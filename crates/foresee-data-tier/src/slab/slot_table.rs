@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The slot of a sample: (data set, id) to a 32-bit number.
+//! The slot of a sample: a map from (data set, id) to a 32-bit number.
 //!
-//! Its size matters at 10 million samples: pages of 64 ids cost 4 bytes per neighbouring id, and a distant id costs one
-//! page instead of a table up to it.
+//! Its size matters at 10 million samples: pages of 64 ids take 4 bytes per neighbouring id, and a distant id takes
+//! one page instead of a table up to it.
 
 use std::collections::HashMap;
 
@@ -13,25 +13,25 @@ use crate::op::Fingerprint;
 /// Ids on a page.
 const PAGE: usize = 64;
 
-/// Ids to slots, over all data sets of one slab.
+/// Ids to slots, for all data sets of one slab.
 #[derive(Debug, Default)]
-pub(crate) struct Listing {
+pub(crate) struct SlotTable {
     sets: Vec<Fingerprint>,
-    /// Slot + 1, or 0 for none.
+    /// Slot + 1, or 0 without a slot.
     pages: HashMap<(SetNumber, u64), Box<[u32; PAGE]>>,
 }
 
 /// A data set's number within one slab.
 pub(crate) type SetNumber = u16;
 
-impl Listing {
-    /// The number of a data set seen before.
+impl SlotTable {
+    /// The number of a known data set.
     pub(crate) fn find_set(&self, fingerprint: Fingerprint) -> Option<SetNumber> {
         let nth = self.sets.iter().position(|set| *set == fingerprint)?;
         SetNumber::try_from(nth).ok()
     }
 
-    /// The same, numbered now if it is new; `None` past 65,536 of them.
+    /// The number of a data set, which is assigned if it is new; `None` past 65,536 of them.
     pub(crate) fn number_set(&mut self, fingerprint: Fingerprint) -> Option<SetNumber> {
         self.find_set(fingerprint).or_else(|| {
             let number = SetNumber::try_from(self.sets.len()).ok()?;
@@ -40,25 +40,25 @@ impl Listing {
         })
     }
 
-    /// The data set of a number given out.
+    /// The data set with an assigned number.
     pub(crate) fn set(&self, number: SetNumber) -> Fingerprint {
         self.sets[usize::from(number)]
     }
 
-    /// The slot under an id.
+    /// The slot of an id.
     pub(crate) fn get(&self, set: SetNumber, id: SampleId) -> Option<u32> {
         let (page, nth) = split(id);
         self.pages.get(&(set, page))?[nth].checked_sub(1)
     }
 
-    /// Puts `slot` under an id, and returns what stood there.
-    pub(crate) fn put(&mut self, set: SetNumber, id: SampleId, slot: u32) -> Option<u32> {
+    /// Set the slot of an id, and return the previous one.
+    pub(crate) fn insert(&mut self, set: SetNumber, id: SampleId, slot: u32) -> Option<u32> {
         let (page, nth) = split(id);
         let entry = &mut self.pages.entry((set, page)).or_insert_with(|| Box::new([0; PAGE]))[nth];
         std::mem::replace(entry, slot + 1).checked_sub(1)
     }
 
-    /// Empties the place of an id, and drops its page if it was the last on it.
+    /// Remove the slot of an id, and its page with the last slot.
     pub(crate) fn remove(&mut self, set: SetNumber, id: SampleId) {
         let (page, nth) = split(id);
         if let Some(entries) = self.pages.get_mut(&(set, page)) {
@@ -69,9 +69,10 @@ impl Listing {
         }
     }
 
-    /// Memory taken, in bytes.
+    /// Memory of the table, in bytes.
+    #[cfg(test)]
     pub(crate) fn memory(&self) -> usize {
-        // A page, and in the hash table its key, its pointer and one byte of control.
+        // A page, and in the hash table its key, its pointer and one byte of control data.
         self.pages.len() * size_of::<[u32; PAGE]>() + self.pages.capacity() * 25
     }
 }
@@ -86,32 +87,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_id_of_any_size_has_a_place_of_its_own_in_each_data_set() {
-        let mut listing = Listing::default();
+    fn each_data_set_has_its_own_slot_for_an_id_of_any_size() {
+        let mut table = SlotTable::default();
         for (slot, (set, id)) in (0..).zip([(0, 0), (1, 0), (0, 63), (0, 64), (0, u64::MAX)]) {
-            assert_eq!(listing.put(set, SampleId(id), slot), None);
+            assert_eq!(table.insert(set, SampleId(id), slot), None);
         }
-        assert_eq!(listing.get(1, SampleId(0)), Some(1));
-        assert_eq!(listing.get(0, SampleId(u64::MAX)), Some(4));
-        assert_eq!(listing.put(0, SampleId(63), 9), Some(2));
-        assert_eq!(listing.get(2, SampleId(0)), None);
+        assert_eq!(table.get(1, SampleId(0)), Some(1));
+        assert_eq!(table.get(0, SampleId(u64::MAX)), Some(4));
+        assert_eq!(table.insert(0, SampleId(63), 9), Some(2));
+        assert_eq!(table.get(2, SampleId(0)), None);
     }
 
     #[test]
     fn a_data_set_keeps_its_number() {
-        let mut listing = Listing::default();
+        let mut table = SlotTable::default();
         let sets = [Fingerprint([1; 16]), Fingerprint([2; 16])];
-        assert_eq!(sets.map(|set| listing.number_set(set)), [Some(0), Some(1)]);
-        assert_eq!(listing.number_set(sets[0]), Some(0));
-        assert_eq!((listing.find_set(Fingerprint([3; 16])), listing.set(1)), (None, sets[1]));
+        assert_eq!(sets.map(|set| table.number_set(set)), [Some(0), Some(1)]);
+        assert_eq!(table.number_set(sets[0]), Some(0));
+        assert_eq!((table.find_set(Fingerprint([3; 16])), table.set(1)), (None, sets[1]));
     }
 
     #[test]
-    fn ten_thousand_neighbours_cost_below_six_bytes_each_and_nothing_once_gone() {
-        let mut listing = Listing::default();
-        (0..10_000).for_each(|id| assert_eq!(listing.put(0, SampleId(id), 1), None));
-        assert!(listing.memory() < 60_000, "{}", listing.memory());
-        (0..10_000).for_each(|id| listing.remove(0, SampleId(id)));
-        assert!(listing.pages.is_empty());
+    fn ten_thousand_neighbouring_ids_take_less_than_six_bytes_each_and_none_after_removal() {
+        let mut table = SlotTable::default();
+        (0..10_000).for_each(|id| assert_eq!(table.insert(0, SampleId(id), 1), None));
+        assert!(table.memory() < 60_000, "{}", table.memory());
+        (0..10_000).for_each(|id| table.remove(0, SampleId(id)));
+        assert!(table.pages.is_empty());
     }
 }

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Names that exist next to a missing directory or prefix: most such names are misspelled.
+//! Suggestions for a missing directory or prefix, from the names next to it.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Names that a message shows.
+/// Maximum number of names in a message.
 const SHOWN: usize = 4;
 
-/// What to write instead of the directory at `path`, which is missing.
-pub(super) fn of_directory(path: &Path) -> String {
+/// The suggestion for the missing directory at `path`.
+pub(super) fn for_directory(path: &Path) -> String {
     let text = path.to_string_lossy();
     if let Some((scheme, rest)) = text.split_once(":/").filter(|(scheme, _)| is_scheme(scheme)) {
         return format!("a URI has two slashes: write \"{scheme}://{}\"", rest.trim_start_matches('/'));
@@ -20,7 +20,7 @@ pub(super) fn of_directory(path: &Path) -> String {
             let is_folder = |entry: &std::fs::DirEntry| entry.path().is_dir();
             let names = entries.flatten().filter(is_folder).map(|entry| lossy(entry.file_name().as_bytes()));
             let name = missing.file_name().map(|name| lossy(name.as_bytes())).unwrap_or_default();
-            return format!("{} has {}", folder.display(), named(&name, names.collect(), "folders"));
+            return format!("{} has {}", folder.display(), closest_names(&name, names.collect(), "folders"));
         }
         missing = above;
     }
@@ -37,13 +37,13 @@ fn lossy(name: &[u8]) -> String {
     String::from_utf8_lossy(name).into_owned()
 }
 
-/// The names that are most like `wanted`, in words.
-pub(super) fn named(wanted: &str, mut names: Vec<String>, what: &str) -> String {
+/// Text with the names that are most similar to `wanted`.
+pub(super) fn closest_names(wanted: &str, mut names: Vec<String>, what: &str) -> String {
     if names.is_empty() {
         return format!("no {what}");
     }
-    // `false` comes first.
-    names.sort_by_cached_key(|name| (distance(wanted, name), name.starts_with('.'), name.clone()));
+    // `false` is first.
+    names.sort_by_cached_key(|name| (edit_distance(wanted, name), name.starts_with('.'), name.clone()));
     let shown = names.iter().take(SHOWN).map(|name| format!("{name:?}")).collect::<Vec<_>>().join(", ");
     match names.len().saturating_sub(SHOWN) {
         0 => format!("the {what} {shown}"),
@@ -51,8 +51,8 @@ pub(super) fn named(wanted: &str, mut names: Vec<String>, what: &str) -> String 
     }
 }
 
-/// Letters to change, add or take away, at most those of a short name.
-fn distance(one: &str, other: &str) -> usize {
+/// Levenshtein distance, of at most the first 64 characters.
+fn edit_distance(one: &str, other: &str) -> usize {
     let (one, other): (Vec<char>, Vec<char>) =
         (one.chars().take(64).collect(), other.chars().take(64).collect());
     let mut row: Vec<usize> = (0..=other.len()).collect();
@@ -73,28 +73,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_folder_that_is_most_alike_comes_first() {
+    fn the_most_similar_folder_is_first() {
         let root = tempfile::tempdir().expect("a directory");
         for name in ["val", "train", "test", "extra", "more", ".hidden"] {
             std::fs::create_dir(root.path().join(name)).expect("a directory");
         }
-        let found = of_directory(&root.path().join("trains/cat"));
+        let found = for_directory(&root.path().join("trains/cat"));
         let expected = format!("{} has the folders \"train\", ", root.path().display());
         assert!(found.starts_with(&expected) && found.ends_with(" and 2 more"), "{found}");
-        assert_eq!(named("x", Vec::new(), "folders"), "no folders");
+        assert_eq!(closest_names("x", Vec::new(), "folders"), "no folders");
     }
 
     #[test]
     fn a_uri_with_one_slash_is_written_with_two() {
-        assert_eq!(of_directory(Path::new("s3:/b/x")), "a URI has two slashes: write \"s3://b/x\"");
+        assert_eq!(for_directory(Path::new("s3:/b/x")), "a URI has two slashes: write \"s3://b/x\"");
     }
 
     #[test]
-    fn names_differ_by_the_letters_to_change() {
+    fn the_edit_distance_counts_changed_letters() {
         for (one, other, letters) in
             [("", "", 0), ("a", "", 1), ("train", "rain", 1), ("val", "vel", 1), ("é", "e", 1)]
         {
-            assert_eq!(distance(one, other), letters, "{one} {other}");
+            assert_eq!(edit_distance(one, other), letters, "{one} {other}");
         }
     }
 }

@@ -146,7 +146,7 @@ impl Buffer {
     pub(crate) unsafe fn dest(self: &Arc<Self>, offset: usize, len: usize) -> Dest {
         let start = self.range(offset, len);
         // SAFETY: mapped and initialised while the keeper lives; exclusive by the caller's contract.
-        unsafe { Dest::new(start, len, Arc::clone(self) as Keeper) }
+        unsafe { Dest::new(start, len, Arc::clone(self) as MemoryOwner) }
     }
 
     /// A range as the payload of a write.
@@ -156,7 +156,7 @@ impl Buffer {
     pub(crate) unsafe fn payload(self: &Arc<Self>, offset: usize, len: usize) -> Payload {
         let start = self.range(offset, len);
         // SAFETY: mapped while the keeper lives; unchanging by the caller's contract.
-        unsafe { Payload::new(start, len, Arc::clone(self) as Keeper) }
+        unsafe { Payload::new(start, len, Arc::clone(self) as MemoryOwner) }
     }
 
     /// A range to access directly.

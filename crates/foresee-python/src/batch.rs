@@ -86,7 +86,7 @@ impl Batch {
 
     #[getter]
     fn turns(&self) -> Vec<(&'static str, u64)> {
-        cause_times(&self.batch.turns)
+        cause_times(&self.batch.stages)
     }
 
     fn __len__(&self) -> usize {
@@ -95,6 +95,6 @@ impl Batch {
 }
 
 /// Causes of a wait, each with the nanosecond at which it began.
-pub(crate) fn cause_times(turns: &[(Cause, Nanos)]) -> Vec<(&'static str, u64)> {
-    turns.iter().map(|&(cause, since)| (cause.word(), since.get())).collect()
+pub(crate) fn cause_times(stages: &[(Cause, Nanos)]) -> Vec<(&'static str, u64)> {
+    stages.iter().map(|&(cause, since)| (cause.name(), since.get())).collect()
 }

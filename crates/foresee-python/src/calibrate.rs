@@ -30,9 +30,9 @@ pub(crate) struct Trial {
 }
 
 enum Subject {
-    Memory(Arc<MemoryTrial>),
-    Disk(Arc<DiskTrial>),
-    Origin(Arc<OriginTrial>),
+    Memory(Arc<MemoryProbe>),
+    Disk(Arc<DiskProbe>),
+    Origin(Arc<OriginProbe>),
 }
 
 const MEMORY_WORKS: [(&str, MemoryWork); 5] = [
@@ -61,7 +61,7 @@ type Measurement = (u64, f64, f64);
 impl Trial {
     #[staticmethod]
     fn memory(py: Python<'_>) -> PyResult<Self> {
-        let memory = run_cancellable(py, |_| Ok(MemoryTrial::new()))?;
+        let memory = run_cancellable(py, |_| Ok(MemoryProbe::new()))?;
         Ok(Self { subject: Subject::Memory(Arc::new(memory)) })
     }
 
@@ -70,7 +70,7 @@ impl Trial {
     fn disk(py: Python<'_>, folder: PathBuf, bytes_max: u64, seconds: f64) -> PyResult<Self> {
         let within = duration_of(seconds)?;
         let disk =
-            run_cancellable(py, move |stop| DiskTrial::create(&folder, Bytes::new(bytes_max), within, stop))?;
+            run_cancellable(py, move |stop| DiskProbe::create(&folder, Bytes::new(bytes_max), within, stop))?;
         Ok(Self { subject: Subject::Disk(Arc::new(disk)) })
     }
 
@@ -84,7 +84,7 @@ impl Trial {
     ) -> PyResult<Self> {
         let index = index.index.clone();
         let storage = options.unwrap_or_default().into_iter().collect();
-        let origin = run_cancellable(py, move |_| OriginTrial::open(index, &uri, storage))?;
+        let origin = run_cancellable(py, move |_| OriginProbe::open(index, &uri, storage))?;
         Ok(Self { subject: Subject::Origin(Arc::new(origin)) })
     }
 

@@ -126,7 +126,7 @@ impl Loader {
     }
 
     fn turns(&self) -> Vec<(&'static str, u64)> {
-        cause_times(&self.engine.turns())
+        cause_times(&self.engine.wait_stages())
     }
 
     fn record_wait(
@@ -184,9 +184,9 @@ pub(crate) fn consumer_wait(
         epoch: Epoch(epoch),
         step: Step(step),
         samples,
-        asked: Nanos::new(start),
-        got: Nanos::new(end),
-        turns: turns.into_iter().map(known).collect::<PyResult<_>>()?,
+        start: Nanos::new(start),
+        end: Nanos::new(end),
+        stages: turns.into_iter().map(known).collect::<PyResult<_>>()?,
     })
 }
 

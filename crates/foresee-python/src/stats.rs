@@ -58,7 +58,7 @@ fn operations<'py>(py: Python<'py>, stats: &LoaderStats) -> PyResult<Bound<'py, 
             let tallies = PyDict::new(py);
             tallies.set_item("ok", tally(py, stats.totals.done(op, source))?)?;
             tallies.set_item("failed", tally(py, stats.totals.failed(op, source))?)?;
-            by_op.set_item(op.word(), tallies)?;
+            by_op.set_item(op.name(), tallies)?;
         }
         out.set_item(source.name(), by_op)?;
     }

@@ -35,7 +35,7 @@ fn main() {
 
 fn run(name: &str, sizes: &Arc<dyn SampleSizes>, samples: u64, percent: u64, policy: PolicyChoice) {
     let tier_capacity =
-        |share| TierRoom { capacity: Bytes::new(samples * 10 * share), align: 1, overhead: Bytes::ZERO };
+        |share| TierCapacity { capacity: Bytes::new(samples * 10 * share), align: 1, overhead: Bytes::ZERO };
     let config = PlannerConfig {
         tiers: vec![tier_capacity(percent / 2), tier_capacity(percent - percent / 2)],
         policy,

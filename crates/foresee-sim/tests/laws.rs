@@ -121,7 +121,7 @@ impl CacheModel {
         }
         for (victim, tier) in &access.evict {
             prop_assert_eq!(self.held.remove(victim), Some(*tier), "only what is held can leave");
-            prop_assert_eq!(Some(*tier), access.keep, "copies leave the tier that needs the space");
+            prop_assert_eq!(Some(*tier), access.fill, "copies leave the tier that needs the space");
             let later = self.next(*victim).is_none_or(|victim| victim > next.unwrap_or(usize::MAX));
             prop_assert!(later, "{} leaves for {} and is used sooner", victim, sample);
             if self.policy == PolicyChoice::Pin {
@@ -189,7 +189,7 @@ fn follow(run: &Run) -> Result<u64, TestCaseError> {
             }
             Action::Resize(tier, capacity) => {
                 let mut evicted = Vec::new();
-                planner.handle_room(TierIndex(*tier), Bytes::new(*capacity), &mut evicted);
+                planner.handle_capacity(TierIndex(*tier), Bytes::new(*capacity), &mut evicted);
                 if let Some(limits) = model.tiers.get_mut(usize::from(*tier)) {
                     limits.capacity = Bytes::new(*capacity);
                 }

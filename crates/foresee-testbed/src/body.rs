@@ -89,7 +89,17 @@ impl Outgoing {
         metering: Option<Metering>,
     ) -> Self {
         let (unreserved, reserved) = (Bytes::new(), Bytes::new());
-        Self { source, length, sent: 0, fault, is_flushed: false, unreserved, reserved, pause: None, metering }
+        Self {
+            source,
+            length,
+            sent: 0,
+            fault,
+            is_flushed: false,
+            unreserved,
+            reserved,
+            pause: None,
+            metering,
+        }
     }
 
     /// The position of the fault, in bytes sent.

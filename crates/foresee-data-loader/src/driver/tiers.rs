@@ -84,7 +84,7 @@ impl CacheTiers {
     /// them again.
     pub(super) fn take_refused(&mut self) -> VecDeque<u64> {
         let copies = &mut self.copies;
-        if copies.refused.is_empty() || !(self.completions.take_nudge() | copies.has_progress) {
+        if copies.refused.is_empty() || !(self.completions.take_writable() | copies.has_progress) {
             return VecDeque::new();
         }
         copies.has_progress = false;

@@ -153,7 +153,7 @@ impl Loader {
         uri: &Uri,
         share: &CacheShare,
         completions: &Completions,
-    ) -> Result<(Option<Arc<DiskTier>>, Vec<Held>), LoaderError> {
+    ) -> Result<(Option<Arc<DiskTier>>, Vec<CachedSample>), LoaderError> {
         // The rest of other loaders may be too small; a small budget of the user is still opened, and reports its
         // fault.
         let is_enough = share.disk() >= DISK_MIN.min(self.cache.disk()) && !share.disk().is_zero();
@@ -191,7 +191,7 @@ impl Loader {
         if let Some(disk) = disk {
             // All copies of a read-only tier are counted, and none is added.
             let overhead = if disk.is_read_only() { Bytes::ZERO } else { self.disk_overhead() };
-            tiers.push(TierCapacity { capacity: disk.room(), align: 1, overhead });
+            tiers.push(TierCapacity { capacity: disk.usable_capacity(), align: 1, overhead });
         }
         let slowest = match disk {
             None => SlowestTier::OfThisRun,

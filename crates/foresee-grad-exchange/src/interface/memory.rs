@@ -157,7 +157,7 @@ impl MemoryEnd {
         &self,
         flow: Flow,
         (round, class): (Round, Class),
-        streams: &[Lane],
+        streams: &[PacketStream],
         source: Arc<dyn PacketSource>,
     ) {
         let direction = self.pair.from(self.side);
@@ -167,7 +167,7 @@ impl MemoryEnd {
         }
         let ticket = Ticket::new(queue.offers);
         queue.offers += 1;
-        let offer = Offer { ticket, flow, round, class, lanes: streams };
+        let offer = Offer { ticket, flow, round, class, streams };
         queue
             .schedule
             .handle_offer(&offer, Nanos::ZERO)
@@ -333,7 +333,7 @@ mod tests {
     /// Two packets of `value`.
     fn offer(end: &MemoryEnd, (round, class): (u64, u8), value: u8, is_computed: bool) -> Arc<Bytes4> {
         let source = Arc::new(Bytes4 { bytes: vec![value; 8], is_computed });
-        let streams = [Lane::new(CONNECTION, 2, 4, 4)];
+        let streams = [PacketStream::new(CONNECTION, 2, 4, 4)];
         end.offer(
             Flow::new(0),
             (Round(round), Class::new(class)),

@@ -118,7 +118,7 @@ enum Command {
         flow: Flow,
         round: Round,
         class: Class,
-        streams: Vec<Lane>,
+        streams: Vec<PacketStream>,
         source: Arc<dyn PacketSource>,
         at: Nanos,
     },
@@ -169,7 +169,7 @@ impl Interface {
         &self,
         flow: Flow,
         (round, class): (Round, Class),
-        streams: Vec<Lane>,
+        streams: Vec<PacketStream>,
         source: Arc<dyn PacketSource>,
     ) {
         match self {

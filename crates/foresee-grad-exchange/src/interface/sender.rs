@@ -104,7 +104,7 @@ impl Sender {
             Command::Offer { ticket, flow, round, class, mut streams, source, at } => {
                 // A connection may have broken since the offer was made.
                 streams.retain(|stream| self.sockets.contains_key(&stream.connection));
-                let offer = Offer { ticket, flow, round, class, lanes: &streams };
+                let offer = Offer { ticket, flow, round, class, streams: &streams };
                 if !streams.is_empty() {
                     self.schedule
                         .handle_offer(&offer, at)

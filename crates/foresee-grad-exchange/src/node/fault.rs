@@ -50,7 +50,7 @@ pub(super) fn from_fault(fault: Fault) -> ExchangeError {
 pub(super) fn join_error(first: Rank, why: WireError) -> ExchangeError {
     match why {
         WireError::Denied { fault, .. } => from_fault(*fault),
-        WireError::NobodyThere { .. }
+        WireError::ConnectionRefused { .. }
         | WireError::Late { .. }
         | WireError::Cut { .. }
         | WireError::Ended { .. } => {
@@ -68,7 +68,7 @@ mod tests {
     #[test]
     fn a_leader_that_cannot_be_reached_is_a_lost_rank() {
         let peer = "127.0.0.1:9".parse().unwrap();
-        let why = join_error(Rank(4), WireError::NobodyThere { peer });
+        let why = join_error(Rank(4), WireError::ConnectionRefused { peer });
         assert!(matches!(why, ExchangeError::RankLost { rank: Rank(4), .. }), "{why}");
         let denied = Box::new(Fault::new(FaultCode::Plan, "pass hierarchical=False on all"));
         let why = join_error(Rank(4), WireError::Denied { peer, fault: denied });

@@ -56,9 +56,9 @@ impl ConnectionPair {
             let hello = Hello {
                 target: server.0.into(),
                 session: process,
-                local: options.local_world,
+                node_ranks: options.local_world,
                 survives: options.continue_on_rank_loss,
-                capabilities: if options.recover { COMES_AGAIN } else { 0 },
+                capabilities: if options.recover { CAN_RECONNECT } else { 0 },
                 ..Hello::new(Purpose::Gradients, role, options.job.as_str(), options.rank.0, options.world)
             };
             dial(address, &hello, &options.secret, &dial_options, Wait::Until(until))
@@ -104,11 +104,11 @@ fn settings(options: &RankOptions) -> RankSettings {
     RankSettings {
         rank: options.rank,
         world: options.world,
-        local: options.local_world,
+        node_ranks: options.local_world,
         servers: options.servers.iter().map(SocketAddr::to_string).collect(),
-        beside: options.colocated,
-        recover: options.recover,
-        survives: options.continue_on_rank_loss,
+        colocated: options.colocated,
+        recovers: options.recover,
+        continues_after_loss: options.continue_on_rank_loss,
         timeout: options.timeouts.timeout,
         heartbeat: options.timeouts.heartbeat,
         handshake: options.timeouts.handshake,

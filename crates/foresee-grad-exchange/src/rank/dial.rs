@@ -43,7 +43,9 @@ impl RankCore {
                 Ok(pair) => core.connected(pair),
                 Err(why) => match fault(&why) {
                     // The wire's remedy is to start it first, but it was up before.
-                    DialFault::NobodyThere => fail(DialFault::NobodyThere, "nothing listens there any more"),
+                    DialFault::NotListening => {
+                        fail(DialFault::NotListening, "nothing listens there any more")
+                    }
                     fault => fail(fault, &why.to_string()),
                 },
             }
@@ -82,7 +84,7 @@ impl RankCore {
 fn fault(why: &ExchangeError) -> DialFault {
     let ExchangeError::Server { why, .. } = why else { return DialFault::Temporary };
     match &**why {
-        WireError::NobodyThere { .. } => DialFault::NobodyThere,
+        WireError::ConnectionRefused { .. } => DialFault::NotListening,
         WireError::Version { .. }
         | WireError::SecretDiffers { .. }
         | WireError::TlsMismatch { .. }
@@ -116,7 +118,7 @@ mod tests {
         for why in permanent {
             assert_eq!(fault(why), DialFault::Permanent);
         }
-        assert_eq!(fault(WireError::NobodyThere { peer }), DialFault::NobodyThere);
+        assert_eq!(fault(WireError::ConnectionRefused { peer }), DialFault::NotListening);
         for why in [denied(FaultCode::Busy), denied(FaultCode::Closing), WireError::Ended { peer }] {
             assert_eq!(fault(why), DialFault::Temporary);
         }

@@ -18,7 +18,7 @@ mod state;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-use foresee_grad_queue::{Collect, Plan, Round, TensorId, TensorSpec};
+use foresee_grad_queue::{Collector, Plan, Round, TensorId, TensorSpec};
 use foresee_grad_session::RankSession;
 use foresee_units::{Nanos, Rank};
 
@@ -133,7 +133,7 @@ impl GradientExchange for ServerExchange {
     }
 
     fn first(&self) -> Rank {
-        self.core.lock().session.first()
+        self.core.lock().session.first_member()
     }
 
     fn agree(&self, tensors: Vec<TensorSpec>) -> Result<Arc<Plan>, ExchangeError> {
@@ -160,7 +160,7 @@ impl GradientExchange for ServerExchange {
         }
         let pushed = state.session.handle_push(tensor);
         let (round, holding) = pushed.map_err(|failure| self.core.error(failure))?;
-        let generation = state.session.collect().map_or(0, Collect::generation);
+        let generation = state.session.collector().map_or(0, Collector::generation);
         let timeline = self.core.timeline.clone();
         timeline.tensor(EventKind::Pushed, round, tensor);
         let push = Arc::new(Push { plan, tensor, round, gradient, timeline });
@@ -221,7 +221,7 @@ impl GradientExchange for ServerExchange {
 
     fn used(&self, tensor: TensorId) -> Result<Option<bool>, ExchangeError> {
         let state = self.core.lock();
-        Ok(state.session.was_used(state.memory()?.id(tensor, self.rank())?))
+        Ok(state.session.is_used(state.memory()?.id(tensor, self.rank())?))
     }
 
     fn average(&self, tensor: TensorId) -> Result<Arc<ReceiveBuffer>, ExchangeError> {
@@ -247,10 +247,10 @@ impl GradientExchange for ServerExchange {
         let state = self.core.lock();
         let session = &state.session;
         RankStats {
-            rounds: session.collect().map_or(0, |collect| collect.current().0),
-            servers_replaced: session.replaced(),
-            reconnects: session.reconnected(),
-            ranks_lost: session.ranks_lost(),
+            rounds: session.collector().map_or(0, |collector| collector.current().0),
+            servers_replaced: session.replacements(),
+            reconnects: session.reconnects(),
+            ranks_lost: session.lost_ranks(),
             interfaces: state.interfaces().iter().map(Interface::stats).collect(),
         }
     }

@@ -79,7 +79,7 @@ impl ProgressCursor {
         let is_new = |tensor: &TensorId| {
             !received.contains(*tensor)
                 && collect.is_settled(*tensor, current)
-                && session.was_used(*tensor) == Some(true)
+                && session.is_used(*tensor) == Some(true)
         };
         let new: Vec<_> = (0..tensors).map(TensorId).filter(is_new).collect();
         for tensor in &new {

@@ -182,7 +182,7 @@ impl Push {
 
 impl RoutedPush {
     /// The packets of each connection; none for a tensor without elements.
-    pub(super) fn streams(&self) -> Vec<Lane> {
+    pub(super) fn streams(&self) -> Vec<PacketStream> {
         let Push { plan, tensor, .. } = &*self.push;
         let packets = plan.packets(*tensor).unwrap_or(0);
         let whole = plan.config().packet_bytes;

@@ -129,7 +129,7 @@ impl SumReader {
                     return Ok(None);
                 }
                 // The membership of this sum is about to be reported.
-                SumAdmission::Later => guard = wait(&self.core.changed, guard),
+                SumAdmission::Retry => guard = wait(&self.core.changed, guard),
             }
         }
     }
@@ -140,7 +140,7 @@ impl SumReader {
         let read = if let Some((wire, factor)) = widen {
             self.scratch.resize(length, 0);
             self.receiver.payload(&mut self.scratch).map(|()| {
-                // SAFETY: `Collect` gave this packet of the round to this thread alone, and the tensor is not
+                // SAFETY: `Collector` gave this packet of the round to this thread alone, and the tensor is not
                 // handed out before all of it was received.
                 let into = unsafe { buffer.slice_mut(offset, length * factor) };
                 sum::widen(wire, into, &self.scratch);
@@ -155,10 +155,10 @@ impl SumReader {
         let mut guard = self.core.lock();
         let state = &mut *guard;
         if read.is_err() {
-            state.session.handle_cut(claim);
+            state.session.handle_interrupted(claim);
             return read;
         }
-        let arrived = state.session.handle_arrived(self.server, claim);
+        let arrived = state.session.handle_received(self.server, claim);
         self.core.perform_actions(state);
         drop(guard);
         if arrived.is_some_and(|arrived| arrived.tensor || arrived.round) {

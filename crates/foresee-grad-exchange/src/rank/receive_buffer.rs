@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Receive buffers of averages: one per tensor, in the model's dtype and memory order.
 //!
-//! Readers write here without the lock of the state: `Collect` hands out each packet of a round to one reader, and a
+//! Readers write here without the lock of the state: `Collector` hands out each packet of a round to one reader, and a
 //! tensor's next round begins only when its last was consumed. The plan fixes the sizes.
 
 use std::any::Any;

@@ -63,8 +63,8 @@ impl RankState {
     }
 
     /// The rounds of the plan.
-    pub(super) fn collect(&self) -> Result<&Collect, ExchangeError> {
-        self.session.collect().ok_or_else(ExchangeError::no_plan)
+    pub(super) fn collect(&self) -> Result<&Collector, ExchangeError> {
+        self.session.collector().ok_or_else(ExchangeError::no_plan)
     }
 
     /// # Errors

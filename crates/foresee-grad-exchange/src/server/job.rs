@@ -65,7 +65,7 @@ struct RankConnections {
 /// An action that is performed without the lock.
 enum SlowAction {
     Skip(EndTicket, Arc<SlotTable>),
-    FindOwed(OwedTicket, Arc<SlotTable>),
+    FindMissing(MissingTicket, Arc<SlotTable>),
 }
 
 impl Job {
@@ -76,11 +76,12 @@ impl Job {
             name: hello.job.clone(),
             server,
             world: hello.world,
-            local: hello.node_ranks,
-            survives: hello.survives,
+            node_ranks: hello.node_ranks,
+            continues_after_loss: hello.survives,
             heartbeat: timeouts.heartbeat,
-            reconnect: timeouts.reconnect,
-            look: Nanos::new(context.options.wait_report_interval.get() / 2).max(WAIT_CHECK_MIN),
+            grace_period: timeouts.reconnect,
+            wait_check_interval: Nanos::new(context.options.wait_report_interval.get() / 2)
+                .max(WAIT_CHECK_MIN),
         };
         let state = Mutex::new(JobState {
             session: ServerJob::new(settings, context.now()),
@@ -120,9 +121,9 @@ impl Job {
         let hello = RankHello {
             rank: Rank(hello.rank),
             world: hello.world,
-            local: hello.node_ranks,
-            target: hello.target,
-            survives: hello.survives,
+            node_ranks: hello.node_ranks,
+            server: hello.target,
+            continues_after_loss: hello.survives,
             process: hello.session,
             reconnects: hello.capabilities & CAN_RECONNECT > 0,
             role: if hello.role == foresee_wire::Role::Control { Role::Control } else { Role::Data },
@@ -257,7 +258,9 @@ impl Job {
                 }
             }
             JobAction::Skip(ticket) => return Some(SlowAction::Skip(ticket, state.slots.clone()?)),
-            JobAction::FindOwed(ticket) => return Some(SlowAction::FindOwed(ticket, state.slots.clone()?)),
+            JobAction::FindMissing(ticket) => {
+                return Some(SlowAction::FindMissing(ticket, state.slots.clone()?));
+            }
             JobAction::Uninstall => {
                 if let Some(slots) = state.slots.take() {
                     slots.wake();
@@ -273,13 +276,12 @@ impl Job {
                 let skipped = slots.skip(&ticket).map_err(|why| why.to_string());
                 self.report(|session, _| match skipped {
                     Ok(()) => session.handle_skipped(&ticket),
-                    Err(why) => session.handle_violation(ticket.peer(), &why),
+                    Err(why) => session.handle_violation(ticket.peer, &why),
                 });
             }
-            SlowAction::FindOwed(ticket, slots) => {
-                let owed = slots.owed(&ticket);
-                let text = owed.first().map(|_| owed.describe(slots.plan()).to_string());
-                self.report(|session, _| session.handle_owed(&ticket, text.as_deref()));
+            SlowAction::FindMissing(ticket, slots) => {
+                let text = slots.find_missing(&ticket).describe(slots.plan());
+                self.report(|session, _| session.handle_missing(&ticket, text.as_deref()));
             }
         }
     }

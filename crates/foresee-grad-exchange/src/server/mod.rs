@@ -59,7 +59,7 @@ pub struct ServerStats {
     /// Jobs, each with the number of its ranks that are connected or may reconnect.
     pub jobs: BTreeMap<String, u32>,
     /// Connections since the start.
-    pub visits: Visits,
+    pub visits: ConnectionCounts,
     /// The peak of the early buffer of any current job.
     pub early_buffer_peak: Bytes,
     /// Counters of each interface.

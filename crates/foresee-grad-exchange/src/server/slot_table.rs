@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 
 use foresee_grad_queue::{
-    Admission, Answer, Buffer, Class, Connection, Discarded, Flow, JobView, Lane, Members, Outcome, PacketId,
-    ParkBudget, Plan, Progress, QueueError, Round, Sender, ServerId, Shard, SlotPair, Sum, TensorId, Verdict,
-    Waits,
+    Admission, Answer, Buffer, Class, Connection, DiscardReason, EarlyBudget, Flow, JobView, Members,
+    MissingContributions, Outcome, PacketId, PacketStream, Plan, Progress, QueueError, Round, Sender,
+    ServerId, Shard, SlotPair, Sum, TensorId, Verdict,
 };
 use foresee_grad_session::{EndTicket, Installation, MissingTicket};
 use foresee_units::{Bytes, Dtype, Rank};
@@ -30,7 +30,7 @@ pub(super) struct SlotTable {
     members: RwLock<Arc<Members>>,
     shard: Shard,
     slots: Vec<Mutex<SlotPair>>,
-    early_buffer: Arc<ParkBudget>,
+    early_buffer: Arc<EarlyBudget>,
     /// The oldest round that is not done.
     oldest: AtomicU64,
     /// Counts events after which a waiting reader may continue.
@@ -77,7 +77,7 @@ impl SlotTable {
             members: RwLock::new(Arc::new(members)),
             shard,
             slots,
-            early_buffer: ParkBudget::new(context.options.early_buffer),
+            early_buffer: EarlyBudget::new(context.options.early_buffer),
             events: Mutex::new(0),
             changed: Condvar::new(),
             answer: context.options.policy.answer(),
@@ -128,7 +128,7 @@ impl SlotTable {
         }
     }
 
-    /// Admit a contribution by its header. Waits until its turn, or until there is space to hold it, as long as
+    /// Admit a contribution by its header. MissingContributions until its turn, or until there is space to hold it, as long as
     /// `is_connected`.
     pub(super) fn admit(
         &self,
@@ -198,9 +198,9 @@ impl SlotTable {
 
     /// A rank has ended a round without the tensors of this ticket.
     pub(super) fn skip(&self, ticket: &EndTicket) -> Result<(), QueueError> {
-        let (sender, oldest) = (ticket.sender(), self.oldest());
+        let (sender, oldest) = (ticket.sender, self.oldest());
         let Sender { rank, round, .. } = sender;
-        for tensor in ticket.skipped().iter() {
+        for tensor in ticket.skipped.iter() {
             let promised = ticket.is_promised(tensor);
             for index in self.shard.of_tensor(tensor) {
                 let Some(packet) = self.shard.packet(&self.plan, index) else { continue };
@@ -235,14 +235,14 @@ impl SlotTable {
     }
 
     /// The contributions that awaited ranks owe to the sums that others have begun. Searches all slots.
-    pub(super) fn owed(&self, ticket: &OwedTicket) -> Waits {
-        let mut waits = Waits::new(ticket.round());
+    pub(super) fn find_missing(&self, ticket: &MissingTicket) -> MissingContributions {
+        let mut missing = MissingContributions::new(ticket.round);
         for (index, slot) in (0..).zip(&self.slots) {
             if let Some(packet) = self.shard.packet(&self.plan, index) {
-                waits.add(packet, &lock(slot), &ticket.awaited);
+                missing.add(packet, &lock(slot), &ticket.awaited);
             }
         }
-        waits
+        missing
     }
 
     /// Make waiting readers check their condition again.
@@ -261,7 +261,7 @@ impl SlotTable {
     }
 
     fn view<'a>(&'a self, members: &'a Members, oldest: Round) -> JobView<'a> {
-        JobView { plan: &self.plan, members, park: &self.early_buffer, oldest }
+        JobView { plan: &self.plan, members, early_budget: &self.early_buffer, oldest }
     }
 
     fn slot(&self, rank: Rank, packet: PacketId) -> Result<&Mutex<SlotPair>, QueueError> {
@@ -329,7 +329,8 @@ impl SlotTable {
         while let Some(first) = rest.first().copied() {
             let (same, others): (Vec<_>, Vec<_>) =
                 rest.into_iter().partition(|other| other.interface.is_same(&first.interface));
-            let streams = same.iter().map(|route| Lane::new(route.connection, count, whole, end)).collect();
+            let streams =
+                same.iter().map(|route| PacketStream::new(route.connection, count, whole, end)).collect();
             first.interface.offer(
                 self.flow,
                 (round, class),

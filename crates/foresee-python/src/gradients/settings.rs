@@ -85,7 +85,7 @@ pub(super) fn spec_of((name, dtype, shape, strides, class, op): TensorArguments)
         let names = Dtype::ALL.map(Dtype::name).join(", ");
         return Err(config_error(format!("tensor '{name}' is {dtype}; one of {names}")));
     };
-    let Some(op) = [Op::Mean, Op::Sum].into_iter().find(|one| one.name() == op) else {
+    let Some(op) = [Op::Mean, Op::Sum].into_iter().find(|one| one.to_string() == op) else {
         return Err(config_error(format!("tensor '{name}' asks for a {op}; a mean or a sum")));
     };
     Ok(TensorSpec { name, dtype, shape, strides, class, op })

@@ -288,9 +288,10 @@ impl Step {
             self.times[layer].pushed = now;
         }
         let stream = match self.answer {
-            Answer::Packet => {
-                Some(PacketStream { first: grant.packet, ..PacketStream::new(LINK, 1, grant.bytes, grant.bytes) })
-            }
+            Answer::Packet => Some(PacketStream {
+                first: grant.packet,
+                ..PacketStream::new(LINK, 1, grant.bytes, grant.bytes)
+            }),
             Answer::Tensor if whole => self.streams[layer],
             Answer::Tensor => None,
         };

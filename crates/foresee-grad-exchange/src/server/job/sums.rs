@@ -54,7 +54,7 @@ impl Job {
             let is_connected = || !is_gone.load(Ordering::Relaxed);
             match slots.admit(peer.rank, &header, is_connected).map_err(text)? {
                 PushAdmission::Read(admission) => {
-                    payload.make(admission.bytes());
+                    payload.resize(admission.bytes());
                     if check_read(receiver.payload(payload.bytes_mut()))?.is_none() {
                         return Ok(());
                     }

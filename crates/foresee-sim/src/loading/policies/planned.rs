@@ -130,7 +130,7 @@ impl PlannedCache {
 
 impl Planning {
     fn new(setup: &Setup) -> Self {
-        let tier_capacity = |capacity| TierRoom { capacity, align: 1, overhead: Bytes::ZERO };
+        let tier_capacity = |capacity| TierCapacity { capacity, align: 1, overhead: Bytes::ZERO };
         let tiers: Vec<_> =
             setup.scenario.cluster.tiers.iter().map(|tier| tier_capacity(tier.capacity)).collect();
         // A disk below memory outlives the run; memory alone does not.

@@ -57,7 +57,7 @@ impl HitPolicy for Planned {
         assert!(planned && self.access.sample == sample, "accesses are planned once, in order");
         Outcome {
             hit: self.access.source != PlannedSource::Origin,
-            cached: self.access.keep.is_some(),
+            cached: self.access.fill.is_some(),
             evicted: self.access.evict.len() as u64,
         }
     }

@@ -15,7 +15,7 @@ use crate::rank::{Gradient, ReceiveBuffer};
 use crate::timeline::Event;
 
 /// One rank's exchange of gradients. A [`TensorId`] is a tensor's place in the list that this rank passed to
-/// [`agree`](Self::agree). MissingContributions end with their result, an error, or after `tick`.
+/// [`agree`](Self::agree). Waits end with their result, an error, or after `tick`.
 pub trait GradientExchange: Send + Sync + std::fmt::Debug {
     /// This rank.
     fn rank(&self) -> Rank;

@@ -44,7 +44,7 @@ impl RankCore {
                 Err(why) => match fault(&why) {
                     // The wire's remedy is to start it first, but it was up before.
                     DialFault::NotListening => {
-                        fail(DialFault::NotListening, "nothing listens there any more")
+                        fail(DialFault::NotListening, "nothing listens there any more");
                     }
                     fault => fail(fault, &why.to_string()),
                 },

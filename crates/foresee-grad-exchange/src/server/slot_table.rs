@@ -128,7 +128,7 @@ impl SlotTable {
         }
     }
 
-    /// Admit a contribution by its header. MissingContributions until its turn, or until there is space to hold it, as long as
+    /// Admit a contribution by its header. Wait until its turn, or until there is space to hold it, as long as
     /// `is_connected`.
     pub(super) fn admit(
         &self,

@@ -175,7 +175,7 @@ class Node:
         return GradientNode(
             job=job["job"],
             first=job["rank"] // job["local"] * job["local"],
-            local=job["local"],
+            local_world=job["local"],
             world=job["world"],
             timeout_s=job["timeout_s"],
             secret=SECRET,

@@ -23,7 +23,7 @@ from foresee import _native
 from foresee._runtime.step_times import Meter, order_hash
 
 #: What torch's DataLoader has for one worker: batches that are ready, beside the one that is being read.
-AHEAD = 2
+LEAST_LEAD = 2
 EDGE = 96
 
 
@@ -49,7 +49,7 @@ def read(folder: str, sample: int) -> bytes:
 def batches(given: argparse.Namespace, epoch: int) -> Iterator[list[bytes]]:
     """An epoch's batches, read ahead by a thread."""
     order = _native.order_distributed(given.samples, 1, 0, seed=given.seed, epoch=epoch)
-    ready: queue.Queue[list[bytes] | None] = queue.Queue(AHEAD)
+    ready: queue.Queue[list[bytes] | None] = queue.Queue(LEAST_LEAD)
 
     def fetch() -> None:
         for at in range(0, len(order), given.batch):

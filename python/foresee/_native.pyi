@@ -322,9 +322,11 @@ class Trial:
         """
 
     def facts(self) -> dict[str, int | bool]:
-        """Of memory ``pool_bytes``, that samples are drawn from. Of a disk ``bytes`` of the file, ``free_bytes`` with it,
-        ``direct`` (past the page cache) and ``in_memory`` (no device). Of an origin ``pages`` (it has a page cache)
-        and ``in_memory``.
+        """Return facts of the place.
+
+        Memory has ``pool_bytes`` to draw samples from. A disk has ``bytes`` of the file, ``free_bytes`` including it,
+        ``direct`` (no page cache) and ``in_memory`` (no device). An origin has ``pages`` (it has a page cache) and
+        ``in_memory``.
         """
 
     def samples(self, count: int, *, bytes_max: int) -> list[bytes]:

@@ -24,7 +24,7 @@ def script(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.P
 
 def test_a_command_gets_its_words_and_environment_and_its_output_is_the_answer(script: pathlib.Path) -> None:
     script.write_text('#!/bin/sh\necho "$FORESEE_STEPS: $*"\n')
-    told = Commands().ask("scontrol", "show", "job", environment={"FORESEE_STEPS": "/steps"})
+    told = Commands().run("scontrol", "show", "job", environment={"FORESEE_STEPS": "/steps"})
     assert told == "/steps: show job\n"
 
 
@@ -33,17 +33,17 @@ def test_what_slurm_refuses_and_a_slurm_that_is_not_there_are_told_apart(
 ) -> None:
     script.write_text("#!/bin/sh\necho 'scontrol: error: invalid partition specified' >&2; exit 1\n")
     with pytest.raises(ConfigError, match=r"^scontrol: error: invalid partition specified$"):
-        Commands().ask("scontrol", "ping")
+        Commands().run("scontrol", "ping")
     script.write_text("#!/bin/sh\necho 'Slurmctld(primary) at here is DOWN'; exit 1\n")
     with pytest.raises(SlurmUnreachable, match="is slurmctld running"):
-        Commands().ask("scontrol", "ping")
+        Commands().run("scontrol", "ping")
     monkeypatch.setattr("foresee.stagger.slurm_commands.PATIENCE", 0.2)
     script.write_text("#!/bin/sh\nexec sleep 600\n")
     with pytest.raises(SlurmUnreachable, match=r"no answer of Slurm's controller for 0\.2 s"):
-        Commands().ask("scontrol", "ping")
+        Commands().run("scontrol", "ping")
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
-    with pytest.raises(SlurmUnreachable, match="scontrol: there is no such program here"):
-        Commands().ask("scontrol", "ping")
+    with pytest.raises(SlurmUnreachable, match="scontrol: no such program on this host"):
+        Commands().run("scontrol", "ping")
 
 
 def test_the_caller_goes_on_while_a_question_is_in_flight(
@@ -52,16 +52,16 @@ def test_the_caller_goes_on_while_a_question_is_in_flight(
     # A pipe that a test opens when the answer is to come.
     os.mkfifo(tmp_path / "go")
     script.write_text(f"#!/bin/sh\ncat {tmp_path / 'go'}\n")
-    question = Commands().begin("scontrol", "show")
-    assert not question.over
+    future = Commands().start("scontrol", "show")
+    assert not future.done()
     (tmp_path / "go").write_text("JobState=RUNNING")
-    wait_until(lambda: question.over, what="the answer")
-    assert question.answer() == "JobState=RUNNING"
+    wait_until(future.done, what="the answer")
+    assert future.result() == "JobState=RUNNING"
 
 
 def test_a_question_that_is_refused_raises_when_it_is_answered(script: pathlib.Path) -> None:
     script.write_text("#!/bin/sh\necho 'Invalid job id specified' >&2; exit 1\n")
-    question = Commands().begin("scontrol", "show")
-    wait_until(lambda: question.over, what="the answer")
+    future = Commands().start("scontrol", "show")
+    wait_until(future.done, what="the answer")
     with pytest.raises(ConfigError, match="Invalid job id"):
-        question.answer()
+        future.result()

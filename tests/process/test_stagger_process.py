@@ -17,7 +17,7 @@ from support.waiting import wait_until
 
 from foresee import jobspec
 from foresee.stagger import local_job
-from foresee.stagger.local_job import Process
+from foresee.stagger.local_job import LocalJob
 
 TOML = """
 version = 1
@@ -63,14 +63,14 @@ def data(tmp_path: pathlib.Path) -> pathlib.Path:
     return cold_file(tmp_path / "data.bin", SIZE)
 
 
-def process_of(tmp_path: pathlib.Path, command: list[str]) -> Process:
+def process_of(tmp_path: pathlib.Path, command: list[str]) -> LocalJob:
     """A job that was started."""
     path = tmp_path / "a.toml"
     path.write_text(TOML.format(command=json.dumps(command)))
-    return Process(jobspec.read(str(path)), "a", str(tmp_path))
+    return LocalJob(jobspec.read(str(path)), "a", str(tmp_path))
 
 
-def started(tmp_path: pathlib.Path, data: pathlib.Path, *words: str) -> Process:
+def started(tmp_path: pathlib.Path, data: pathlib.Path, *words: str) -> LocalJob:
     """A job whose rank has read its file."""
     made = process_of(tmp_path, [sys.executable, "-c", LAUNCHER, str(data), *words])
     wait_until(pathlib.Path(f"{data}.read").exists, what="a rank that reads")
@@ -159,7 +159,7 @@ def test_a_job_that_is_held_begins_no_step_until_it_is_let_go(
     path = tmp_path / "a.toml"
     command = [sys.executable, str(JOB), str(data), "--compute", "0", "--wait", "0", "--steps", "16"]
     path.write_text(TOML.format(command=json.dumps(command)))
-    made = Process(jobspec.read(str(path)), "a", str(tmp_path), held=True)
+    made = LocalJob(jobspec.read(str(path)), "a", str(tmp_path), held=True)
 
     def has_loaded() -> bool:
         assert made.poll() is None

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from foresee._runtime.ranks import World
 from foresee._runtime.step_times import CACHE_SUBFOLDER, CACHES, Meter, order_hash
 from foresee.jobspec import Job
-from foresee.stagger.job_monitor import Watched
+from foresee.stagger.job_monitor import JobMonitor
 from foresee.stagger.runner import Local
 from foresee.storage import page_cache
 from support.fake_clock import FakeClock
@@ -71,7 +71,7 @@ class _Ungated(Meter):
         return False
 
 
-class FakeJob(Watched):
+class FakeJob(JobMonitor):
     """A job that advances with the clock.
 
     Args:
@@ -100,7 +100,7 @@ class FakeJob(Watched):
         load: float = 0.0,
     ) -> None:
         super().__init__(job, name, folder, clock=clock)
-        self._make(held=held)
+        self._make_folder(held=held)
         self.environment = {**(environment or {}), **self._environment()}
         self.code: int | None = None
         self.delivered = 0
@@ -128,7 +128,7 @@ class FakeJob(Watched):
 
     def stop(self) -> None:
         """End it."""
-        self._abandon()
+        self._drop_gate()
         self.on_stop()
         if self.code is None:
             self.code = -15
@@ -219,7 +219,7 @@ class FakeLauncher(Local):
         """Which jobs cannot be started, and why."""
 
     def start(
-        self, job: Job, name: str, folder: str, *, held: bool, first: Watched | None, due: float
+        self, job: Job, name: str, folder: str, *, held: bool, first: JobMonitor | None, due: float
     ) -> FakeJob:
         """Now."""
         del first, due

@@ -28,19 +28,19 @@ class FakeController:
         self.fails: dict[str, str] = {}
         """What commands print that fail, by their names."""
         self.takes = 0.0
-        """Seconds until the answer to a question of ``begin`` is there."""
+        """Seconds until the answer to a command of ``start`` is there."""
 
-    def ask(self, *words: str, environment: Mapping[str, str] | None = None) -> str:
+    def run(self, *words: str, environment: Mapping[str, str] | None = None) -> str:
         """As ``Controller``."""
         self.calls.append(" ".join(words))
         if environment is not None:
             self.environment = dict(environment)
         return self.answer(words)
 
-    def begin(self, *words: str) -> _Question:
+    def start(self, *words: str) -> _PendingCommand:
         """As ``Controller``."""
         self.calls.append(" ".join(words))
-        return _Question(self, words, self._clock, self.takes)
+        return _PendingCommand(self, words, self._clock, self.takes)
 
     def answer(self, words: Sequence[str]) -> str:
         """What a command prints now."""
@@ -51,8 +51,8 @@ class FakeController:
         return self.job if "show" in words else ""
 
 
-class _Question:
-    """A question in flight; the answer is that of the moment at which it comes."""
+class _PendingCommand:
+    """The future of a command; its output is that of the moment at which it ends."""
 
     def __init__(
         self, controller: FakeController, words: tuple[str, ...], clock: FakeClock, takes: float
@@ -60,13 +60,13 @@ class _Question:
         self._controller, self._words, self._clock = controller, words, clock
         self._due = clock.now() + takes
 
-    @property
-    def over(self) -> bool:
+    def done(self) -> bool:
         """Whether the answer is there."""
         return self._clock.now() >= self._due
 
-    def answer(self) -> str:
-        """As ``Question``: waits for it."""
-        if not self.over:
+    def result(self, timeout: float | None = None) -> str:
+        """Wait for the answer."""
+        del timeout
+        if not self.done():
             self._clock.sleep(self._due - self._clock.now())
         return self._controller.answer(self._words)

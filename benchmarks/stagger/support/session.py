@@ -17,8 +17,8 @@ from common.report import show
 
 from foresee import jobspec
 from foresee.errors import ForeseeError
-from foresee.stagger.local_job import Process
-from foresee.stagger.reports import expected_steps
+from foresee.stagger.local_job import LocalJob
+from foresee.stagger.reports import total_steps
 
 from . import models, runs
 from .models import Size
@@ -154,17 +154,17 @@ class Session:
         folder = self._next("at")
         folder.mkdir()
         jobs = [jobspec.read(path) for path in self._files(names)]
-        processes: list[Process] = []
+        processes: list[LocalJob] = []
         deadline = time.monotonic() + self.timeout_s
         try:
             for read, name in zip(jobs, names, strict=True):
-                processes.append(Process(read, name, str(folder), held=True))
+                processes.append(LocalJob(read, name, str(folder), held=True))
             leader, other = processes
             self._until(lambda: all(each.head is not None for each in processes), processes, deadline)
             self.origin.settle()
             leader.release()
             if start is None:
-                self._until(lambda: leader.done >= expected_steps(leader.job), processes, deadline)
+                self._until(lambda: leader.done >= total_steps(leader.job), processes, deadline)
             elif start > 0:
                 self._until(lambda: leader.done > 0, processes, deadline)
                 time.sleep(max(float(leader.steps()[0, 0]) + start - time.monotonic(), 0.0))
@@ -180,13 +180,13 @@ class Session:
         zero = float(steps[0][0, 0])
         return [float(each[0, 0]) - zero for each in steps], [float(each[-1].sum()) - zero for each in steps]
 
-    def _until(self, ready: object, processes: Sequence[Process], deadline: float) -> None:
+    def _until(self, ready: object, processes: Sequence[LocalJob], deadline: float) -> None:
         assert callable(ready)
         while not ready():
             for each in processes:
                 code = each.poll()
                 if code:
-                    raise each.ended(code)
+                    raise each.exit_error(code)
             if time.monotonic() > deadline:
                 raise Failed(f"no end within {self.timeout_s:.0f} s")
             time.sleep(LOOK_S)

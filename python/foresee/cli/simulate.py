@@ -111,7 +111,9 @@ def _plan(options: argparse.Namespace) -> tuple[Job, _simulate_run.Simulations]:
     policies = tuple(options.policies or ())
     if job is not None:
         policies = policies or job.cache.policies or _default_policies(job)
-        points, wrong = vary.try_points(job, {key: [_number(one) for one in each] for key, each in axes.items()})
+        points, wrong = vary.try_points(
+            job, {key: [_number(one) for one in each] for key, each in axes.items()}
+        )
         faults += wrong
         # If no point is a job, the job itself shows what else is missing, except for the swept keys.
         faults += [

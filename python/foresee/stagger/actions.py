@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Actions that the scheduler of a staggered run returns to its runner, one at a time.
 
-Separate from ``supervise``, which decides, because ``running`` carries them out and needs no decision.
+Separate from ``scheduler``, because ``runner`` executes them and needs no decision.
 """
 
 from __future__ import annotations
@@ -24,71 +24,71 @@ __all__ = [
 ]
 
 TICK = 0.05
-"""Seconds between two looks at the jobs."""
+"""Seconds between two snapshots of the jobs."""
 
 
 @dataclass(frozen=True)
 class Launch:
-    """Hand a job over; ``handle_launch`` or ``handle_launch_failure`` answers."""
+    """Launch a job; ``handle_launch`` or ``handle_launch_failure`` answers."""
 
-    who: int
+    index: int
     held: bool
     """Whether its loader waits at the gate."""
     due: float
     """Seconds until it should run."""
     essential: bool
-    """Whether there is no run without it."""
+    """Whether its failure ends the run."""
 
 
 @dataclass(frozen=True)
 class Release:
     """Open a job's gate; ``handle_gate`` answers."""
 
-    who: int
+    index: int
 
 
 @dataclass(frozen=True)
 class Hold:
     """Close a job's gate between two steps; ``handle_gate`` answers."""
 
-    who: int
+    index: int
 
 
 @dataclass(frozen=True)
 class Move:
-    """Tell the launcher that a job should run in ``due`` seconds."""
+    """Move a job's start to ``due`` seconds from now."""
 
-    who: int
+    index: int
     due: float
 
 
 @dataclass(frozen=True)
 class Stop:
-    """End a job."""
+    """Stop a job."""
 
-    who: int
+    index: int
 
 
 @dataclass(frozen=True)
 class Read:
-    """The job's steps are needed; ``handle_steps`` answers."""
+    """Read the job's steps; ``handle_steps`` answers."""
 
-    who: int
+    index: int
 
 
 @dataclass(frozen=True)
 class ReportEnd:
     """Report that a job has ended too early."""
 
-    who: int
+    index: int
     code: int
 
 
 @dataclass(frozen=True)
 class GiveUp:
-    """Open the gate of a job that takes no steps, and report that it is given up; ``handle_gate`` answers."""
+    """Open the gate of a job without steps, and report that it is given up; ``handle_gate`` answers."""
 
-    who: int
+    index: int
 
 
 @dataclass(frozen=True)

@@ -2,10 +2,9 @@
 """The catalog: measured step times of jobs, in an SQLite file. ``docs/formats/catalog.md`` describes it.
 
 The key of a value is what it depends on: machine, data set, model, batch and the loader's settings; the wait in company
-depends on both jobs. The catalog also has the files and folders that were evicted from memory for a measurement, so
-that a comparison of a run with its prediction can check for a cold start. Several programs may use one file: each
-change is one transaction, and a locked file is an error after a timeout. Values that a run has contradicted are marked
-stale until they are measured again. A missing value is None.
+depends on both jobs. The catalog also has the files and folders that were evicted for a measurement, so that a run can
+check for a cold start. Several programs may use one file: each change is one transaction, and a locked file is an error
+after a timeout. Values that a run has contradicted are stale until they are measured again.
 """
 
 from __future__ import annotations
@@ -24,18 +23,18 @@ from foresee.errors import CatalogBusy, CatalogInvalid, ConfigError, NotMeasured
 from foresee.stagger.catalog_entry import Entry, Key, UsedValue, is_time
 from foresee.stagger.model import FIGURES, Figure, JobTimes
 
-__all__ = ["OFF", "VERSION", "Catalog"]
+__all__ = ["STALE_ABOVE", "VERSION", "Catalog"]
 
 VERSION = 2
-#: It had no places. It is read as it is, and the first write upgrades it.
-_BEFORE = 1
+#: It has no places. The first write upgrades it.
+_PREVIOUS_VERSION = 1
 #: "FSJC", in the header of the file: SQLite's ``application_id``.
 _APPLICATION = 0x46534A43
 _MAGIC = b"SQLite format 3\0"
-#: A makespan that is further than this share from its prediction makes the figures behind it stale.
-OFF = 0.10
-#: Of one job, without company.
-_OWN: tuple[Figure, ...] = ("compute", "wait", "wait_cached")
+#: A makespan that differs by more than this share from its prediction makes the values behind it stale.
+STALE_ABOVE = 0.10
+#: Values of one job alone.
+_OWN_FIGURES: tuple[Figure, ...] = ("compute", "wait", "wait_cached")
 
 _SCHEMA = """
 CREATE TABLE job (
@@ -82,9 +81,9 @@ class Catalog:
         """Open the catalog at ``path``.
 
         Args:
-            path: of the file.
-            write: whether it may be changed; then a file that is missing or empty becomes a catalog.
-            wait: seconds for which a lock is waited for, 0 or more.
+            path: the file.
+            write: whether it may be changed; then a missing or empty file becomes a catalog.
+            wait: seconds to wait for a lock, 0 or more.
 
         Raises:
             CatalogInvalid: no catalog, of another version, or damaged.
@@ -93,7 +92,7 @@ class Catalog:
         """
         shown = os.fspath(path)
         try:
-            with open(shown, "ab+" if write else "rb") as file:  # says what is wrong better than SQLite does
+            with open(shown, "ab+" if write else "rb") as file:  # its errors are clearer than SQLite's
                 file.seek(0)
                 head = file.read(len(_MAGIC))
         except FileNotFoundError:
@@ -105,40 +104,40 @@ class Catalog:
         if head != _MAGIC and (head or not write):
             raise CatalogInvalid(f"{shown}: no SQLite file, so this is no catalog of jobs")
         uri = f"file:{quote(os.path.abspath(shown))}?mode={'rw' if write else 'ro'}"
-        with _converted_errors(shown):
+        with _convert_errors(shown):
             database = sqlite3.connect(uri, uri=True, timeout=wait, isolation_level=None)
         catalog = cls(shown, database)
         try:
-            catalog._begin_with(write)
+            catalog._initialize(write)
         except BaseException:
             catalog.close()
             raise
         return catalog
 
-    def _begin_with(self, write: bool) -> None:
-        with _converted_errors(self._path):
+    def _initialize(self, write: bool) -> None:
+        with _convert_errors(self._path):
             self._db.execute("PRAGMA foreign_keys = ON")
             if write:
-                with self._change():
+                with self._transaction():
                     if self._number("PRAGMA schema_version") == 0:
                         self._create()
-                    elif self._is(_BEFORE):
+                    elif self._is(_PREVIOUS_VERSION):
                         self._db.execute(_PLACE)
                         self._db.execute(f"PRAGMA user_version = {VERSION}")
             application = self._number("PRAGMA application_id")
             version = self._number("PRAGMA user_version")
         if application != _APPLICATION:
             raise CatalogInvalid(f"{self._path}: an SQLite file of another program, no catalog of jobs")
-        if version not in {_BEFORE, VERSION}:
+        if version not in {_PREVIOUS_VERSION, VERSION}:
             raise CatalogInvalid(
-                f"{self._path}: version {version}; this program reads versions {_BEFORE} and {VERSION} of a catalog: "
-                "measure anew into another file, or install the release that wrote it"
+                f"{self._path}: version {version}; this program reads versions {_PREVIOUS_VERSION} and {VERSION} "
+                "of a catalog: measure anew into another file, or install the release that wrote it"
             )
 
     def _is(self, version: int) -> bool:
-        """Whether it is one of ours, of that version."""
-        ours = self._number("PRAGMA application_id") == _APPLICATION
-        return ours and self._number("PRAGMA user_version") == version
+        """Whether it is a catalog of ``version``."""
+        is_catalog = self._number("PRAGMA application_id") == _APPLICATION
+        return is_catalog and self._number("PRAGMA user_version") == version
 
     def _create(self) -> None:
         for statement in _SCHEMA.split(";\n"):
@@ -148,20 +147,20 @@ class Catalog:
         self._db.execute(f"PRAGMA user_version = {VERSION}")
 
     def keys(self) -> list[Key]:
-        """All jobs, in order of their keys."""
+        """Return the keys of all jobs, sorted."""
         rows = self._rows("SELECT machine, data, model, batch, loader FROM job ORDER BY 1, 2, 3, 4, 5")
         return [self._key(row) for row in rows]
 
     def get(self, key: Key, name: Figure, *, beside: Key | None = None) -> Entry | None:
-        """A figure; None if it is not there.
+        """Return a value; None if it is missing.
 
         Args:
-            key: of which job.
-            name: which; ``wait_conc`` is kept per company.
-            beside: the other job of ``wait_conc``, and of nothing else.
+            key: the job.
+            name: which value.
+            beside: the other job of ``wait_conc``; None for other values.
 
         Raises:
-            ConfigError: no such figure, or ``beside`` does not belong to it.
+            ConfigError: an unknown name, or one that does not fit ``beside``.
             CatalogInvalid, CatalogBusy: as :meth:`open`.
         """
         _check(name, beside)
@@ -176,14 +175,14 @@ class Catalog:
         return self._entry(rows[0], f"{name} of {key}")
 
     def put(self, key: Key, name: Figure, entry: Entry, *, beside: Key | None = None) -> None:
-        """Keep a figure, in place of what was kept before.
+        """Store or replace a value.
 
         Arguments and errors are those of :meth:`get`.
         """
         _check(name, beside)
-        with self._change():
-            job = self._made(key)
-            company = None if beside is None else self._made(beside)
+        with self._transaction():
+            job = self._insert_job(key)
+            company = None if beside is None else self._insert_job(beside)
             self._db.execute(
                 "DELETE FROM figure WHERE job = ? AND name = ? AND beside IS ?", (job, name, company)
             )
@@ -202,11 +201,11 @@ class Catalog:
             )
 
     def missing(self, key: Key, *, beside: Key | None = None, measured: bool = False) -> tuple[Figure, ...]:
-        """Return the values of a job to measure: missing or stale ones. With ``beside`` the pair's too.
+        """Return the missing and stale values of a job, with ``beside`` also of the pair.
 
-        ``measured``: whether those that were derived from others count as missing.
+        ``measured``: whether derived values count as missing.
         """
-        found = {name: self.get(key, name) for name in _OWN}
+        found = {name: self.get(key, name) for name in _OWN_FIGURES}
         if beside is not None:
             found["wait_conc"] = self.get(key, "wait_conc", beside=beside)
         return tuple(
@@ -216,22 +215,22 @@ class Catalog:
         )
 
     def mark_stale(self, key: Key, reason: str, *, beside: Key | None = None) -> int:
-        """Mark a job's figures, or with ``beside`` the pair's alone; how many were marked.
+        """Mark a job's values as stale, or with ``beside`` the pair's alone; return their number.
 
-        A figure that is marked already keeps its reason.
+        A stale value keeps its first reason.
 
         Raises:
             ConfigError: ``reason`` is empty.
             CatalogInvalid, CatalogBusy: as :meth:`open`.
         """
-        names = _OWN if beside is None else ("wait_conc",)
+        names = _OWN_FIGURES if beside is None else ("wait_conc",)
         return self._mark([UsedValue(key, name, beside) for name in names], reason)
 
     def _mark(self, used: Iterable[UsedValue], reason: str) -> int:
         if not reason:
-            raise ConfigError("reason is empty; say what contradicts the figures")
+            raise ConfigError("reason is empty; name the observation that contradicts the values")
         marked = 0
-        with self._change():
+        with self._transaction():
             for one in used:
                 job, company = self._id(one.key), None if one.beside is None else self._id(one.beside)
                 if job is None or (one.beside is not None and company is None):
@@ -243,15 +242,15 @@ class Catalog:
         return marked
 
     def judge(self, used: Iterable[UsedValue], *, predicted: float, measured: float) -> bool:
-        """Compare a makespan with what was predicted; mark the figures behind it if it is more than 10 % off.
+        """Compare a makespan with its prediction; mark the values behind it if it is more than 10 % off.
 
         Args:
-            used: those that the prediction took from here; what a job file gave is not the catalog's fault.
+            used: the values that the prediction took from this catalog.
             predicted: seconds, finite, > 0.
             measured: likewise.
 
         Returns:
-            Whether the figures stand.
+            Whether the values are right.
 
         Raises:
             ConfigError: a time outside its range.
@@ -265,7 +264,7 @@ class Catalog:
         if faults:
             raise ConfigError(faults)
         off = (predicted - measured) / measured
-        if abs(off) <= OFF:
+        if abs(off) <= STALE_ABOVE:
             return True
         self._mark(
             used, f"predicted {predicted:.6g} s for a makespan of {measured:.6g} s ({100 * off:+.1f} %)"
@@ -273,50 +272,50 @@ class Catalog:
         return False
 
     def places(self, machine: str, data: str) -> tuple[str, ...]:
-        """Return files and folders of a data set as measurements with it recorded them: sorted, empty without any.
+        """Return the sorted files and folders of a data set on a machine, as measurements recorded them.
 
         Raises:
             CatalogInvalid, CatalogBusy: as :meth:`open`.
         """
-        with _converted_errors(self._path):
+        with _convert_errors(self._path):
             if not self._is(VERSION):
                 return ()
         rows = self._rows("SELECT path FROM place WHERE machine = ? AND data = ? ORDER BY 1", machine, data)
         return tuple(str(path) for (path,) in rows)
 
     def put_places(self, machine: str, data: str, paths: Iterable[str]) -> None:
-        """Keep where a data set lies on a machine, in place of what was kept before; absolute paths.
+        """Store or replace the absolute paths of a data set on a machine.
 
         Raises:
             CatalogInvalid, CatalogBusy: as :meth:`open`.
         """
         rows = [(machine, data, path) for path in dict.fromkeys(paths)]
-        with self._change():
+        with self._transaction():
             self._db.execute("DELETE FROM place WHERE machine = ? AND data = ?", (machine, data))
             self._db.executemany("INSERT INTO place (machine, data, path) VALUES (?, ?, ?)", rows)
 
     def times(
         self, key: Key, *, steps: int, epochs: int = 1, beside: Key | None = None, name: str | None = None
     ) -> JobTimes:
-        """A job's figures as predictions take them; ``wait_conc`` is None without ``beside``, or if not there.
+        """Return a job's times for predictions; ``wait_conc`` is None without ``beside``, or if missing.
 
         Args:
-            key: of which job.
-            steps: per epoch.
-            epochs: how many.
+            key: the job.
+            steps: steps per epoch.
+            epochs: number of epochs.
             beside: the other job.
-            name: what it is called; the model by default.
+            name: the job's name; None: the model.
 
         Raises:
-            NotMeasured: compute, wait or ``wait_cached`` is not there.
+            NotMeasured: compute, wait or ``wait_cached`` is missing.
             ConfigError: steps or epochs outside their range.
             CatalogInvalid, CatalogBusy: as :meth:`open`.
         """
         found: dict[Figure, Entry] = {}
-        for figure in _OWN:
+        for figure in _OWN_FIGURES:
             entry = self.get(key, figure)
             if entry is None:
-                raise NotMeasured(f"{figure} of {key}", f"measure it, and keep it in {self._path}")
+                raise NotMeasured(f"{figure} of {key}", f"measure it into {self._path}")
             found[figure] = entry
         company = None if beside is None else self.get(key, "wait_conc", beside=beside)
         if company is not None:
@@ -333,7 +332,7 @@ class Catalog:
         )
 
     def stale(self, key: Key, *, beside: Key | None = None) -> Mapping[Figure, str]:
-        """Figures of a job that are marked stale, and why; with ``beside`` the pair's too."""
+        """Return the stale values of a job with their reasons, with ``beside`` also of the pair."""
         marked: dict[Figure, str] = {}
         for figure in FIGURES:
             if figure == "wait_conc" and beside is None:
@@ -344,13 +343,13 @@ class Catalog:
         return marked
 
     def facts(self) -> dict[str, Any]:
-        """Everything in plain values."""
+        """Return the catalog in plain values."""
         jobs: list[dict[str, Any]] = []
         keys = self.keys()
         for key in keys:
             figures: list[dict[str, Any]] = []
             for beside in (None, *keys):
-                for name in _OWN if beside is None else ("wait_conc",):
+                for name in _OWN_FIGURES if beside is None else ("wait_conc",):
                     entry = self.get(key, name, beside=beside)
                     if entry is not None:
                         figures.append(
@@ -371,7 +370,7 @@ class Catalog:
         return {"version": VERSION, "jobs": jobs, "places": places}
 
     def close(self) -> None:
-        """Close the file; again is fine."""
+        """Close the file; it may be called again."""
         self._db.close()
 
     def __enter__(self) -> Catalog:
@@ -382,22 +381,20 @@ class Catalog:
     ) -> None:
         self.close()
 
-    def _rows(self, question: str, *values: object) -> list[tuple[Any, ...]]:
-        with _converted_errors(self._path):
-            return self._db.execute(question, values).fetchall()
+    def _rows(self, query: str, *values: object) -> list[tuple[Any, ...]]:
+        with _convert_errors(self._path):
+            return self._db.execute(query, values).fetchall()
 
-    def _number(self, question: str) -> int:
-        number: int = self._db.execute(question).fetchone()[0]
+    def _number(self, query: str) -> int:
+        number: int = self._db.execute(query).fetchone()[0]
         return number
 
     def _id(self, key: Key) -> int | None:
-        question = (
-            "SELECT id FROM job WHERE machine = ? AND data = ? AND model = ? AND batch = ? AND loader = ?"
-        )
-        rows = self._rows(question, *astuple(key))
+        query = "SELECT id FROM job WHERE machine = ? AND data = ? AND model = ? AND batch = ? AND loader = ?"
+        rows = self._rows(query, *astuple(key))
         return rows[0][0] if rows else None
 
-    def _made(self, key: Key) -> int:
+    def _insert_job(self, key: Key) -> int:
         self._db.execute(
             "INSERT OR IGNORE INTO job (machine, data, model, batch, loader) VALUES (?, ?, ?, ?, ?)",
             astuple(key),
@@ -407,9 +404,9 @@ class Catalog:
         return made
 
     @contextlib.contextmanager
-    def _change(self) -> Iterator[None]:
-        """One transaction, which begins by taking the lock: it never fails half-way for want of it."""
-        with _converted_errors(self._path):
+    def _transaction(self) -> Iterator[None]:
+        """Run one transaction; it takes the lock first, so that it never fails half-way for lack of it."""
+        with _convert_errors(self._path):
             self._db.execute("BEGIN IMMEDIATE")
             try:
                 yield
@@ -436,7 +433,7 @@ class Catalog:
 
 
 @contextlib.contextmanager
-def _converted_errors(path: str) -> Iterator[None]:
+def _convert_errors(path: str) -> Iterator[None]:
     """Convert errors of SQLite to Foresee's."""
     try:
         yield
@@ -448,7 +445,7 @@ def _converted_errors(path: str) -> Iterator[None]:
         raise CatalogInvalid(f"{path}: {error}; this is no catalog, or it cannot be used here") from error
     except sqlite3.DatabaseError as error:
         raise CatalogInvalid(
-            f"{path}: damaged ({error}); restore it, or remove it and measure again what it had"
+            f"{path}: damaged ({error}); restore it, or remove it and measure again"
         ) from error
 
 

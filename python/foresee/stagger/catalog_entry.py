@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Entries of a catalog: a value of a job, the facts that it depends on, and the values that a prediction used.
+"""Entries of a catalog: a value of a job, its key, and the values that a prediction used.
 
 All values outside their range are reported at once.
 """
@@ -27,15 +27,13 @@ class Key:
     """
 
     machine: str
-    """The machine of the measurement."""
     data: str
-    """The data set, as jobs name it that share it."""
+    """The common data set of the jobs."""
     model: str
-    """The model."""
     batch: int
     """Samples per step, 1 to 2**32 - 1."""
     loader: str
-    """The loader's settings, in whatever words tell them apart."""
+    """The loader's settings, as free text."""
 
     def __post_init__(self) -> None:
         faults = [
@@ -58,7 +56,7 @@ class Key:
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """One figure.
+    """One value of a job.
 
     Raises:
         ConfigError: a value outside its range; all faults at once.
@@ -67,11 +65,10 @@ class Entry:
     seconds: float
     """Mean per step; finite, 0 or more."""
     sd: float | None = None
-    """Standard deviation over the steps, seconds; None where there is none."""
+    """Standard deviation over the steps, seconds; None without one."""
     steps: int | None = None
-    """Steps that were measured, 1 or more; None: derived from other figures instead."""
+    """Measured steps, 1 or more; None: derived from other values."""
     date: dt.date
-    """When."""
     program: str
     """Version of Foresee that measured it."""
     stale: str | None = None
@@ -87,7 +84,7 @@ class Entry:
             isinstance(self.steps, bool) or not isinstance(self.steps, int) or self.steps < 1
         ):
             faults.append(f"steps is {self.steps!r}; a whole number of 1 or more expected, or None")
-        day: object = self.date  # annotations promise more than a caller keeps
+        day: object = self.date  # callers may ignore annotations
         if not isinstance(day, dt.date) or isinstance(day, dt.datetime):
             faults.append(f"date is {day!r}; a date expected")
         if not isinstance(self.program, str) or not self.program:
@@ -100,14 +97,12 @@ class Entry:
 
 @dataclass(frozen=True)
 class UsedValue:
-    """A figure that a prediction was made from."""
+    """A value that a prediction used."""
 
     key: Key
-    """Of which job."""
     name: Figure
-    """Which."""
     beside: Key | None = None
-    """The other job of ``wait_conc``, and of nothing else."""
+    """The other job of ``wait_conc``; None for other values."""
 
 
 def is_time(value: object) -> bool:

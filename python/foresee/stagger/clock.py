@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The clock of those that start and follow jobs.
+"""The clock of the code that starts and follows jobs.
 
-It is passed in, so that a test can step through a run of minutes in milliseconds. Deciders have no clock at all: they
-get the time with each fact.
+It is an argument, so that a test can run minutes in milliseconds. Deciders have no clock: they get the time with each
+fact.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ class Clock(Protocol):
     """Time, and the only way to wait for it."""
 
     def now(self) -> float:
-        """Seconds since some moment; never goes backwards."""
+        """Return seconds of a monotonic clock."""
 
     def wall(self) -> float:
-        """Seconds since 1970, which may be set."""
+        """Return seconds since 1970, of a clock that may be set."""
 
     def sleep(self, seconds: float) -> None:
-        """Wait so many seconds."""
+        """Wait for ``seconds``."""
 
 
-class _System:
-    """The clock of this machine."""
+class _SystemClock:
+    """The clock of this host."""
 
     def now(self) -> float:
-        """Seconds of ``time.monotonic()``, which is also the clock of the files of steps."""
+        """Return ``time.monotonic()``, which is also the clock of the files of steps."""
         return time.monotonic()
 
     def wall(self) -> float:
-        """Seconds since 1970."""
+        """Return ``time.time()``."""
         return time.time()
 
     def sleep(self, seconds: float) -> None:
-        """Wait so many seconds."""
+        """Wait for ``seconds``."""
         time.sleep(seconds)
 
 
-SYSTEM: Clock = _System()
-"""The clock of this machine."""
+SYSTEM: Clock = _SystemClock()
+"""The clock of this host."""

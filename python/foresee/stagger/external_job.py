@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One job that another program started. It runs on whatever the launcher does, and is never stopped by it.
+"""One job that another program started, and that the launcher never stops.
 
-Its steps are followed if its loader writes them (``FORESEE_STEPS``) and their folder is known.
+Its steps are visible if its loader writes them (``FORESEE_STEPS``) and their folder is known.
 """
 
 from __future__ import annotations
@@ -11,21 +11,19 @@ import os
 from foresee.errors import ConfigError, JobFailed
 from foresee.jobspec import Job
 from foresee.stagger.clock import SYSTEM, Clock
-from foresee.stagger.job_monitor import Watched
-from foresee.stagger.reports import expected_steps
+from foresee.stagger.job_monitor import JobMonitor
+from foresee.stagger.reports import total_steps
 
-__all__ = ["Already"]
+__all__ = ["ExternalJob"]
 
 
-class Already(Watched):
-    """A job that runs.
+class ExternalJob(JobMonitor):
+    """A running job.
 
     Args:
-        job: which.
-        name: what it is called.
+        job, name, clock: as of :class:`JobMonitor`.
         folder: its folder of steps.
         patience: seconds without a step after which it counts as lost.
-        clock: as of :class:`Watched`.
 
     Raises:
         ConfigError: there is no such folder, or no loader has written steps there.
@@ -43,16 +41,16 @@ class Already(Watched):
             )
 
     def poll(self) -> int | None:
-        """Read new steps; 0 if it has done all of them, 1 if it takes none any more; else None."""
+        """Read new steps; return 0 if all are done, 1 if it takes none for ``patience``, else None."""
         self._read()
-        if self.done >= expected_steps(self.job):
+        if self.done >= total_steps(self.job):
             return 0
         return 1 if self.clock.now() - self.last_step > self._patience else None
 
-    def ended(self, code: int) -> JobFailed:
-        """The error of a job that has ended too early."""
+    def exit_error(self, code: int) -> JobFailed:
+        """Return the error of a job without steps."""
         del code
-        return self.stalled(self._patience)
+        return self.stall_error(self._patience)
 
     def stop(self) -> None:
-        """Nothing: it is not ours."""
+        """Do nothing: another program started it."""

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times that predictions need, for each job: from the job file, else the catalog, else the storage's rate.
 
-The jobs must read the same data in the same order, which is checked here: no prediction holds otherwise.
+It checks that the jobs read the same data in the same order, since no prediction holds otherwise.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from foresee.jobspec import Job, rank_share
 from foresee.stagger.catalog import Catalog
 from foresee.stagger.catalog_entry import Key, UsedValue
 from foresee.stagger.model import Figure, JobTimes, wait_from_storage
-from foresee.stagger.pooling import Cold, pool_waits
+from foresee.stagger.pooling import ColdStep, pool_waits
 from foresee.storage.page_cache import is_local
 
-__all__ = ["Shared", "StaggerInputs", "shared", "steps_per_epoch", "times"]
+__all__ = ["CommonFacts", "StaggerInputs", "common_facts", "steps_per_epoch", "times"]
 
 _MEASURE = "measure it by `foresee stagger calibrate JOB.toml ...`"
 
@@ -36,11 +36,11 @@ class StaggerInputs:
     doubts: tuple[str, ...]
     """Reasons to doubt a prediction."""
     used: tuple[UsedValue, ...] = ()
-    """Values that come from the catalog, which a wrong prediction contradicts."""
+    """Values from the catalog, which a wrong prediction contradicts."""
 
 
 @dataclass(frozen=True)
-class Shared:
+class CommonFacts:
     """Common facts of jobs, and their names and keys; one entry per job, in the order given."""
 
     data: str
@@ -51,7 +51,7 @@ class Shared:
     """Keys of the catalog; None without a machine."""
 
 
-def shared(jobs: Sequence[Job], machine: str | None) -> Shared:
+def common_facts(jobs: Sequence[Job], machine: str | None) -> CommonFacts:
     """Return the common facts of jobs that share their data.
 
     Raises:
@@ -59,15 +59,15 @@ def shared(jobs: Sequence[Job], machine: str | None) -> Shared:
     """
     if len(jobs) < 2:
         raise ConfigError(f"{len(jobs)} job; two or more that share their data expected")
-    data = _shared(
+    data = _equal(
         [_data(job) for job in jobs], jobs, "data sets differ", "all jobs have to read the same data"
     )
-    _shared(
+    _equal(
         [str(job.train.seed) for job in jobs], jobs, "orders differ", "give all jobs the same [train] seed"
     )
     keys = tuple(_key(job, data, machine) for job in jobs)
-    _tell_apart(jobs, keys)
-    return Shared(data=data, names=tuple(_names(jobs)), keys=keys)
+    _check_models(jobs, keys)
+    return CommonFacts(data=data, names=tuple(_names(jobs)), keys=keys)
 
 
 def times(
@@ -78,31 +78,30 @@ def times(
     read: float | None = None,
     coalesces: bool = False,
 ) -> StaggerInputs:
-    """The figures of jobs that share their data.
+    """Return the times of jobs that share their data.
 
     Args:
         jobs: two or more, as read from their files.
-        catalog: where figures are that files do not give.
-        machine: whose figures of the catalog; needed with it.
-        read: seconds in which the origin delivers the data set once; waits that are nowhere else follow from it.
-        coalesces: whether the jobs' cache coalesces, so that company costs nothing. Where their data are files the
-            page cache does, for jobs of one order: what one has read another finds. Data of which nothing says where
-            they lie are taken for files, as a calibration does.
+        catalog: has the values that files do not give.
+        machine: the machine's name in the catalog; needed with it.
+        read: seconds in which the origin delivers the data set once; other missing waits are derived from it.
+        coalesces: whether the jobs' cache coalesces, so that company costs nothing. The page cache does for files,
+            and data in an unknown place count as files.
 
     Raises:
         ConfigError: fewer than two jobs, other data, another order, or a key that is missing.
-        NotMeasured: a figure is nowhere; which, of which job, and how to come by it.
+        NotMeasured: a value is in none of these; with its job and a remedy.
         CatalogInvalid, CatalogBusy: as :meth:`Catalog.open`.
     """
-    common = shared(jobs, machine)
+    common = common_facts(jobs, machine)
     made: list[JobTimes] = []
-    cold: list[Cold | None] = []
+    cold: list[ColdStep | None] = []
     doubts: list[str] = []
     used: list[UsedValue] = []
     coalesces = coalesces or (read is not None and _in_files(jobs))
     for at, (job, name, key) in enumerate(zip(jobs, common.names, common.keys, strict=True)):
-        besides = [*common.keys[:at], *common.keys[at + 1 :]]
-        found = _Found(job, name, catalog, key, besides, read, coalesces)
+        others = [*common.keys[:at], *common.keys[at + 1 :]]
+        found = _JobFigures(job, name, catalog, key, others, read, coalesces)
         one = found.times()
         made.append(one)
         cold.append(found.cold(one))
@@ -112,8 +111,8 @@ def times(
     return StaggerInputs(data=common.data, jobs=one_rate, doubts=tuple(doubts), used=tuple(used))
 
 
-class _Found:
-    """The figures of one job, wherever they are."""
+class _JobFigures:
+    """The values of one job from all sources."""
 
     def __init__(
         self,
@@ -121,12 +120,12 @@ class _Found:
         name: str,
         catalog: Catalog | None,
         key: Key | None,
-        besides: Sequence[Key | None],
+        others: Sequence[Key | None],
         read: float | None,
         coalesces: bool,
     ) -> None:
         self._job, self._name = job, name
-        self._catalog, self._key, self._besides = catalog, key, besides
+        self._catalog, self._key, self._besides = catalog, key, others
         self._read, self._coalesces = read, coalesces
         self._estimated: set[Figure] = set()
         self.doubts: list[str] = []
@@ -136,16 +135,16 @@ class _Found:
         (epochs,) = self._job.need("train.epochs")
         steps = steps_per_epoch(self._job)
         compute = self._compute()
-        asked = self._job.stagger
+        given = self._job.stagger
         step_read = None if self._read is None else self._read / steps
-        wait = self._figure("wait", asked.wait)
+        wait = self._figure("wait", given.wait)
         if wait is None and step_read is not None:
             wait = wait_from_storage(compute, step_read)
             self._estimated.add("wait")
-        cached = self._figure("wait_cached", asked.wait_cached)
-        conc = asked.wait_conc
+        cached = self._figure("wait_cached", given.wait_cached)
+        conc = given.wait_conc
         if conc is None and wait is not None:
-            conc = self._company(wait)
+            conc = self._company_wait(wait)
             if conc is None and self._coalesces:
                 conc = wait
                 self._estimated.add("wait_conc")
@@ -168,13 +167,13 @@ class _Found:
             estimated=frozenset(self._estimated),
         )
         self.doubts += found.doubts()
-        if conc is not None and conc < wait and asked.wait_conc is None:
-            # Jobs of one order may share what they read, and company then costs nothing; less than nothing is noise.
+        if conc is not None and conc < wait and given.wait_conc is None:
+            # Company that costs less than nothing is noise of a measurement.
             found = replace(found, wait_conc=wait)
         return found
 
-    def cold(self, times: JobTimes) -> Cold | None:
-        """Return the catalog's cold step; None if a file gives it instead, or the job does not wait."""
+    def cold(self, times: JobTimes) -> ColdStep | None:
+        """Return the catalog's cold step; None if the file gives it, or the job does not wait."""
         given = self._job.stagger
         if self._catalog is None or self._key is None or (given.wait, given.wait_conc) != (None, None):
             return None
@@ -186,7 +185,7 @@ class _Found:
         batch = self._key.batch
         if wait.seconds <= error:
             return None
-        return Cold(seconds=(times.compute + wait.seconds) / batch, error=error / batch, batch=batch)
+        return ColdStep(seconds=(times.compute + wait.seconds) / batch, error=error / batch, batch=batch)
 
     def _compute(self) -> float:
         train = self._job.train
@@ -195,15 +194,13 @@ class _Found:
         if train.compute_rate is not None and self._job.data.size is not None:
             (batch,) = self._job.need("train.batch")
             return float(batch * self._job.data.size / train.compute_rate)
-        kept = self._figure("compute", None)
-        if kept is None:
+        compute = self._figure("compute", None)
+        if compute is None:
             raise NotMeasured(f"compute of {self._name}", f"write [train] compute_step, or {_MEASURE}")
-        return kept
+        return compute
 
-    def _company(self, wait: float) -> float | None:
-        """The wait beside all others. What two do to each other is measured; of more it adds up, as it does where each
-        of them takes its share of one storage.
-        """
+    def _company_wait(self, wait: float) -> float | None:
+        """Return the wait along with all others: measured for one, added up for more, as they share one storage."""
         before = len(self.used)
         each = [self._entry("wait_conc", beside) for beside in self._besides if beside is not None]
         known = [seconds for seconds in each if seconds is not None]
@@ -238,7 +235,7 @@ def _in_files(jobs: Sequence[Job]) -> bool:
     try:
         return is_local(jobs)
     except (ForeseeError, OSError):
-        # Code that needs the index reports what is wrong with it.
+        # The code that needs the index reports its errors.
         return True
 
 
@@ -248,12 +245,12 @@ def _data(job: Job) -> str:
     if job.data.index is not None:
         return os.path.realpath(job.data.index)
     raise ConfigError(
-        f"{_where(job)}data.name is missing; the name of the data set expected, the same in all jobs that share it"
+        f"{_where(job)}data.name is missing; the name of the data set expected, equal in all jobs that share it"
     )
 
 
 def steps_per_epoch(job: Job) -> int:
-    """Steps per epoch, of one rank as of all.
+    """Return the steps per epoch, which are equal on all ranks.
 
     Raises:
         ConfigError: a key that is missing, or not one whole step.
@@ -282,8 +279,8 @@ def _key(job: Job, data: str, machine: str | None) -> Key | None:
     return Key(machine=machine, data=data, model=model, batch=batch, loader=job.stagger.loader)
 
 
-def _tell_apart(jobs: Sequence[Job], keys: Sequence[Key | None]) -> None:
-    """Two files of one name may be two models, which a catalog would take for one.
+def _check_models(jobs: Sequence[Job], keys: Sequence[Key | None]) -> None:
+    """Refuse two job files whose models would have one key in the catalog.
 
     Raises:
         ConfigError: likewise.
@@ -313,10 +310,12 @@ def _names(jobs: Sequence[Job]) -> list[str]:
     return [f"{name} #{number}" for number, name in enumerate(names, 1)]
 
 
-def _shared(values: list[str], jobs: Sequence[Job], what: str, remedy: str) -> str:
+def _equal(values: list[str], jobs: Sequence[Job], what: str, remedy: str) -> str:
     if len(set(values)) > 1:
-        told = ", ".join(f"{value} in {job.file or 'a job'}" for value, job in zip(values, jobs, strict=True))
-        raise ConfigError(f"{what}: {told}; {remedy}")
+        found = ", ".join(
+            f"{value} in {job.file or 'a job'}" for value, job in zip(values, jobs, strict=True)
+        )
+        raise ConfigError(f"{what}: {found}; {remedy}")
     return values[0]
 
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Steps of one job as its launcher observes them, and the gate in front of each step.
 
-Whether the job runs on this machine, through Slurm or by another launcher, its loaders write their steps into a folder,
-and wait at the gate there while it is locked. The job's output is in ``<folder>/<name>.log``, its steps are in
-``<folder>/<name>/``. This module neither starts jobs nor decides when they start.
+The job's loaders write their steps into ``<folder>/<name>/``, and wait at the gate there while it is locked. The job's
+output is in ``<folder>/<name>.log``. This module neither starts jobs nor decides when they start.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from foresee.jobspec import Job
 from foresee.stagger.clock import SYSTEM, Clock
 from foresee.stagger.reports import SEED
 
-__all__ = ["STEPS", "Watched"]
+__all__ = ["STEPS", "JobMonitor"]
 
 STEPS = "FORESEE_STEPS"
 """The variable that names the folder of steps to a job's loaders."""
@@ -34,17 +33,17 @@ _LOG_LINES = 8
 _LOG_BYTES = 4096
 
 
-class Watched(ABC):
-    """A job that writes its steps where we look.
+class JobMonitor(ABC):
+    """A job that writes its steps into a folder.
 
     Args:
-        job: which.
-        name: what it is called.
-        folder: of logs and of folders of steps; must exist. Jobs run elsewhere, and are told it as an absolute path.
-        clock: that the job's steps are timed with.
+        job: its job file.
+        name: its name in messages and paths.
+        folder: holds logs and folders of steps; must exist. Jobs get it as an absolute path.
+        clock: the clock of the job's steps.
     """
 
-    #: Seconds to add to what its clock says; another machine's clock is another one.
+    #: Seconds from the clock of its host to that of this one.
     _shift = 0.0
 
     def __init__(self, job: Job, name: str, folder: str, *, clock: Clock = SYSTEM) -> None:
@@ -52,22 +51,22 @@ class Watched(ABC):
         self.name = name
         self.job = job
         folder = os.path.abspath(folder)
-        stem = _free(folder, re.sub(r"[^A-Za-z0-9._-]+", "-", name))
+        stem = _unused_stem(folder, re.sub(r"[^A-Za-z0-9._-]+", "-", name))
         self.log = os.path.join(folder, f"{stem}.log")
         self.folder = os.path.join(folder, stem)
         self.held = False
         """Whether the gate is closed."""
         self.queued = False
-        """Whether it waits for a machine, so that it cannot begin."""
+        """Whether it waits for a node, so that it cannot begin."""
         self._gate: int | None = None
         self._files: dict[str, StepsReader] = {}
         self._rows: dict[str, list[NDArray[np.void]]] = {}
         self.started = clock.now()
         self.last_step = self.started
-        """The moment of the last observed step, or of the start; by the clock."""
+        """Time of the last observed step, or of the start."""
 
-    def _make(self, *, held: bool) -> None:
-        """Make the folder of steps, with a gate in it."""
+    def _make_folder(self, *, held: bool) -> None:
+        """Make the folder of steps with its gate."""
         os.makedirs(self.folder)
         self._gate = os.open(os.path.join(self.folder, GATE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         if held:
@@ -83,10 +82,10 @@ class Watched(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """End the job with all its processes; again is fine."""
+        """Stop the job with all its processes; it may be called again."""
 
     def hold(self) -> None:
-        """Close the gate: no rank begins another step. One that passes it right now keeps it open for now."""
+        """Close the gate, so that no rank begins another step. A rank that passes it right now keeps it open."""
         if self._gate is not None and not self.held:
             with contextlib.suppress(BlockingIOError):
                 fcntl.flock(self._gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -98,15 +97,15 @@ class Watched(ABC):
             fcntl.flock(self._gate, fcntl.LOCK_UN)
         self.held = False
 
-    def _abandon(self) -> None:
-        """Open the gate for good."""
+    def _drop_gate(self) -> None:
+        """Open the gate forever."""
         self.held = False
         if self._gate is not None:
             gate, self._gate = self._gate, None
             os.close(gate)
 
     def _read(self) -> float | None:
-        """Read new steps; when the last of them ended, by the job's own clock; None: there is no new one."""
+        """Read new steps; return the end of the last one by the job's own clock, or None without one."""
         ended = None
         for path in glob.glob(os.path.join(glob.escape(self.folder), "rank-*.steps")):
             file = self._files.setdefault(path, StepsReader(path))
@@ -126,20 +125,20 @@ class Watched(ABC):
 
     @property
     def done(self) -> int:
-        """Steps that all its ranks have done."""
-        return min((sum(map(len, rows)) for rows in self._each()), default=0)
+        """Steps that all ranks have done."""
+        return min((sum(map(len, rows)) for rows in self._rank_rows()), default=0)
 
     def steps(self) -> NDArray[np.float64]:
-        """Steps that all ranks have done: begin, wait, compute in seconds, means over the ranks; shape (steps, 3)."""
+        """Return begin, wait and compute in seconds of steps that all ranks have done, means over ranks; (steps, 3)."""
         done = self.done
-        each = [np.concatenate([np.zeros(0, ROW), *rows])[:done] for rows in self._each() or [[]]]
+        each = [np.concatenate([np.zeros(0, ROW), *rows])[:done] for rows in self._rank_rows() or [[]]]
         columns = [np.mean([rows[name] / 1e9 for rows in each], axis=0) for name in ROW.names[:3]]  # type: ignore[index]
-        told = np.stack(columns, axis=1)
-        told[:, 0] += self._shift
-        return told
+        steps = np.stack(columns, axis=1)
+        steps[:, 0] += self._shift
+        return steps
 
     def caches(self) -> list[str]:
-        """Folders of its caches on disk, which are not the user's."""
+        """Return the folders of its caches on disk that are not the user's."""
         try:
             with open(os.path.join(self.folder, CACHES), encoding="utf-8") as file:
                 return file.read().splitlines()
@@ -147,36 +146,36 @@ class Watched(ABC):
             return []
 
     def read_bytes(self) -> int | None:
-        """Bytes that its processes had the storage read; None: it is not known."""
+        """Return the bytes that its processes read from storage; None: unknown."""
         return None
 
-    def _each(self) -> list[list[NDArray[np.void]]]:
+    def _rank_rows(self) -> list[list[NDArray[np.void]]]:
         return [self._rows.get(path, []) for path, file in self._files.items() if file.head is not None]
 
-    def failure(self, what: str) -> JobFailed:
-        """An error about the job, with the end of its log."""
-        return JobFailed(f"{self.name} {what}{self._tail()}")
+    def error(self, what: str) -> JobFailed:
+        """Return an error about the job, with the end of its log."""
+        return JobFailed(f"{self.name} {what}{self._log_tail()}")
 
-    def ended(self, code: int) -> JobFailed:
-        """The error of a job that has ended too early."""
-        how = f"exit code {code}" if code >= 0 else f"signal {_signal(-code)}"
+    def exit_error(self, code: int) -> JobFailed:
+        """Return the error of a job that has ended too early."""
+        how = f"exit code {code}" if code >= 0 else f"signal {_signal_name(-code)}"
         if self.head is None:
-            return self.failure(
+            return self.error(
                 f"ended ({how}) before a loader began a step; it has to train with a Foresee loader, or with one in "
                 "ft.measure(loader)"
             )
-        return self.failure(f"ended ({how}) after {self.done} steps")
+        return self.error(f"ended ({how}) after {self.done} steps")
 
-    def stalled(self, seconds: float) -> JobFailed:
-        """The error of a job that takes no steps."""
+    def stall_error(self, seconds: float) -> JobFailed:
+        """Return the error of a job without steps."""
         if self.head is None:
-            return self.failure(
+            return self.error(
                 f"began no step within {seconds:g} s; it has to train with a Foresee loader, or with one in "
                 "ft.measure(loader)"
             )
-        return self.failure(f"has taken no step for {seconds:g} s, after {self.done}")
+        return self.error(f"has taken no step for {seconds:g} s, after {self.done}")
 
-    def _tail(self) -> str:
+    def _log_tail(self) -> str:
         if not os.path.exists(self.log):
             return ""
         with open(self.log, "rb") as file:
@@ -185,14 +184,14 @@ class Watched(ABC):
         return f"; the end of {self.log}:\n" + "\n".join(lines) if lines else f"; {self.log} is empty"
 
 
-def _free(folder: str, stem: str) -> str:
-    """A name that no folder has yet: those of two jobs may differ in letters that names of files do without."""
+def _unused_stem(folder: str, stem: str) -> str:
+    """Return a file name that is not in use: names of two jobs may become equal."""
     names = itertools.chain([stem], (f"{stem}-{number}" for number in itertools.count(2)))
     return next(name for name in names if not os.path.exists(os.path.join(folder, name)))
 
 
-def _signal(number: int) -> str:
-    """Its name; a number that has none as it is, as of real-time signals."""
+def _signal_name(number: int) -> str:
+    """Return a signal's name, or its number without one (real-time signals)."""
     try:
         return signal.Signals(number).name
     except ValueError:

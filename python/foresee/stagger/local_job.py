@@ -2,9 +2,9 @@
 """One job as a local process, which is started, and stopped along with all its descendants.
 
 The job's command runs in the job file's folder and in a session of its own, so that Ctrl-C at the launcher's terminal
-does not reach it. Its processes may have sessions of their own, as ``torchrun`` gives each rank one. They are found as
-descendants, and, where their parent has ended before, by the folder of steps that their environment names. Processes
-that a successful job has left in sessions of their own are not stopped, since the job has done so on purpose.
+does not reach it. Its processes may have sessions of their own, as with ``torchrun``. They are found as descendants or,
+if their parent has ended, by the folder of steps in their environment. Processes that a successful job has left in
+sessions of their own are not stopped.
 """
 
 from __future__ import annotations
@@ -21,51 +21,48 @@ from foresee.errors import ConfigError
 from foresee.jobspec import Job
 from foresee.stagger.actions import TICK
 from foresee.stagger.clock import SYSTEM, Clock
-from foresee.stagger.job_monitor import STEPS, Watched
+from foresee.stagger.job_monitor import STEPS, JobMonitor
 
-__all__ = ["Process", "command"]
+__all__ = ["LocalJob", "command"]
 
-#: Seconds that a job has to end after SIGTERM.
+#: Seconds from SIGTERM to SIGKILL.
 _GRACE = 10.0
-#: Seconds that the kernel has for those that are killed; one that waits for a disk that is away does not end before.
+#: Seconds that killed processes have to end; one that waits for an unreachable disk does not.
 _KILL = 5.0
 
 
-class _Member(NamedTuple):
-    """A process; another one of the same number began at another time."""
+class _ProcessId(NamedTuple):
+    """A process; another one of the same number start_time at another time."""
 
     pid: int
-    began: int
+    start_time: int
 
 
 def command(job: Job) -> tuple[list[str], str]:
-    """The job's command and the folder that it runs in.
+    """Return the job's command and its working directory.
 
     Raises:
-        ConfigError: there is none, or its program does not exist.
+        ConfigError: no command, or its program does not exist.
     """
-    (words,) = job.need("run.command")
+    (arguments,) = job.need("run.command")
     folder = os.path.dirname(os.path.abspath(job.file)) if job.file else os.getcwd()
-    # As a shell in that folder: a name with a slash is a path from there, another one is looked for.
-    program = os.path.join(folder, words[0]) if "/" in words[0] else words[0]
+    # As in a shell: a name with a slash is a path from that folder, any other is searched in PATH.
+    program = os.path.join(folder, arguments[0]) if "/" in arguments[0] else arguments[0]
     if shutil.which(program) is None:
-        where = f"{job.file}: " if job.file else ""
+        location = f"{job.file}: " if job.file else ""
         raise ConfigError(
-            f"{where}run.command = {words[0]!r}; a program expected, that exists and may be run"
+            f"{location}run.command = {arguments[0]!r}; a program expected that exists and is executable"
         )
-    return [program, *words[1:]], folder
+    return [program, *arguments[1:]], folder
 
 
-class Process(Watched):
-    """A job that was started.
+class LocalJob(JobMonitor):
+    """A started job.
 
     Args:
-        job: which; its command has been checked.
-        name: what it is called.
-        folder: of log and steps; must exist.
-        environment: variables beside this process's own.
+        job, name, folder, clock: as of :class:`JobMonitor`.
+        environment: variables in addition to this process's own.
         held: whether its loader waits at the gate until :meth:`release`.
-        clock: as of :class:`Watched`.
 
     Raises:
         ConfigError: as :func:`command`.
@@ -83,13 +80,13 @@ class Process(Watched):
         clock: Clock = SYSTEM,
     ) -> None:
         super().__init__(job, name, folder, clock=clock)
-        words, where = command(job)
-        self._make(held=held)
+        arguments, cwd = command(job)
+        self._make_folder(held=held)
         try:
             with open(self.log, "ab") as log:
                 self._popen = subprocess.Popen(
-                    words,
-                    cwd=where,
+                    arguments,
+                    cwd=cwd,
                     env={**os.environ, **(environment or {}), **self._environment()},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
@@ -97,53 +94,53 @@ class Process(Watched):
                     start_new_session=True,
                 )
         except BaseException:
-            self._abandon()
+            self._drop_gate()
             raise
-        # One that has ended already is told of until it is asked for.
-        self._first = _Member(self._popen.pid, _began(self._popen.pid))
+        # /proc has an ended process until its parent reaps it.
+        self._first = _ProcessId(self._popen.pid, _start_time(self._popen.pid))
 
     @property
     def pid(self) -> int:
-        """Of the command, and of its session."""
+        """Process id of the command, and id of its session."""
         return self._popen.pid
 
     def poll(self) -> int | None:
         """Read new steps; the exit code if the job has ended, else None."""
-        # Asked first: what it wrote before its end is read below.
+        # Before `_read`, which then reads everything that an ended job has written.
         code = self._popen.poll()
         self._read()
         return code
 
     def stop(self) -> None:
-        """End the job with all its processes: SIGTERM first, then SIGKILL. It may be called again."""
-        self._abandon()
-        known: set[_Member] = set()
+        """Stop the job with all its processes: SIGTERM first, then SIGKILL. It may be called again."""
+        self._drop_gate()
+        known: set[_ProcessId] = set()
         deadline = self.clock.now() + _GRACE
-        while (left := self._left(known)) and self.clock.now() < deadline:
-            # A process that gets the signal may start others before it ends: they get it too.
-            _signal(left - known, signal.SIGTERM)
-            known |= left
+        while (alive := self._alive(known)) and self.clock.now() < deadline:
+            # A process may start others after the signal: they get it too.
+            _signal(alive - known, signal.SIGTERM)
+            known |= alive
             self.clock.sleep(TICK / 2)
         deadline = self.clock.now() + _KILL
-        while left and self.clock.now() < deadline:
-            _signal(left, signal.SIGKILL)
-            known |= left
+        while alive and self.clock.now() < deadline:
+            _signal(alive, signal.SIGKILL)
+            known |= alive
             self.clock.sleep(TICK / 5)
-            left = self._left(known)
+            alive = self._alive(known)
         self._popen.wait()
 
-    def _left(self, known: set[_Member]) -> set[_Member]:
-        """Its processes that live, and those of ``known`` that do."""
+    def _alive(self, known: set[_ProcessId]) -> set[_ProcessId]:
+        """Return the job's live processes, with those of ``known``."""
         ended = self._popen.poll()
         table = _processes()
-        mark = None if ended == 0 else f"{STEPS}={self.folder}"
-        found = _family(table, self._first, mark)
+        variable = None if ended == 0 else f"{STEPS}={self.folder}"
+        found = _related_processes(table, self._first, variable)
         return found | {each for each in known if each.pid in table and table[each.pid].member == each}
 
     def read_bytes(self) -> int | None:
-        """Bytes that its processes had the storage read, as the kernel counts them; None: it does not tell."""
+        """Return the bytes that its processes read from storage, by the kernel's count; None: unknown."""
         total: int | None = None
-        for pid, _ in _family(_processes(), self._first, f"{STEPS}={self.folder}"):
+        for pid, _ in _related_processes(_processes(), self._first, f"{STEPS}={self.folder}"):
             with contextlib.suppress(OSError), open(f"/proc/{pid}/io", encoding="ascii") as file:
                 for line in file:
                     if line.startswith("read_bytes:"):
@@ -151,60 +148,62 @@ class Process(Watched):
         return total
 
 
-class _Seen(NamedTuple):
+class _ProcessInfo(NamedTuple):
     """The kernel's facts about a process."""
 
-    member: _Member
+    member: _ProcessId
     parent: int
     session: int
 
 
-def _processes() -> dict[int, _Seen]:
-    """Return the processes of this machine by number, without ended ones that their parent has not reaped."""
+def _processes() -> dict[int, _ProcessInfo]:
+    """Return the processes of this host by number, without zombies."""
     found = {}
     for pid in map(int, filter(str.isdigit, os.listdir("/proc"))):
         with contextlib.suppress(OSError):
-            state, parent, session, began = _stat(pid)
+            state, parent, session, start_time = _stat(pid)
             if state not in {"Z", "X"}:
-                found[pid] = _Seen(_Member(pid, began), parent, session)
+                found[pid] = _ProcessInfo(_ProcessId(pid, start_time), parent, session)
     return found
 
 
 def _stat(pid: int) -> tuple[str, int, int, int]:
-    """State, parent, session, and when it began, as proc(5) has them."""
+    """State, parent, session, and when it start_time, as proc(5) has them."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-        # The name of the program comes before, in brackets, and may have any signs in it.
+        # The program's name comes before, in parentheses, and may contain any character.
         state, parent, _, session, *more = file.read().rpartition(")")[2].split()
     return state, int(parent), int(session), int(more[15])
 
 
-def _began(pid: int) -> int:
+def _start_time(pid: int) -> int:
     return _stat(pid)[3]
 
 
-def _family(table: Mapping[int, _Seen], first: _Member, mark: str | None) -> set[_Member]:
-    """Return the session of ``first``, its descendants, and processes with ``mark`` in their environment."""
+def _related_processes(
+    table: Mapping[int, _ProcessInfo], first: _ProcessId, variable: str | None
+) -> set[_ProcessId]:
+    """Return the session of ``first``, its descendants, and processes with ``variable`` in their environment."""
     found: set[int] = set()
-    # Its number may be another one's by now, as a number is free once its session is empty.
+    # The number may belong to another process now: it is free once its session is empty.
     if first.pid not in table or table[first.pid].member == first:
-        found |= {pid for pid, seen in table.items() if seen.session == first.pid}
-    if mark is not None:
-        found |= {pid for pid in table if pid not in found and _carries(pid, mark)}
+        found |= {pid for pid, info in table.items() if info.session == first.pid}
+    if variable is not None:
+        found |= {pid for pid in table if pid not in found and _has_variable(pid, variable)}
     fresh = set(found)
     while fresh:
-        fresh = {pid for pid, seen in table.items() if seen.parent in fresh and pid not in found}
+        fresh = {pid for pid, info in table.items() if info.parent in fresh and pid not in found}
         found |= fresh
     return {table[pid].member for pid in found}
 
 
-def _carries(pid: int, mark: str) -> bool:
-    """Return whether a process was started with ``mark`` in its environment; other users' processes are unreadable."""
+def _has_variable(pid: int, variable: str) -> bool:
+    """Return whether a process has ``variable`` in its environment; False if it belongs to another user."""
     with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as file:
-        return os.fsencode(mark) in file.read().split(b"\0")
+        return os.fsencode(variable) in file.read().split(b"\0")
     return False
 
 
-def _signal(members: set[_Member], number: int) -> None:
+def _signal(members: set[_ProcessId], number: int) -> None:
     for pid, _ in members:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)

@@ -1,70 +1,66 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Outcome of a run of jobs: of each job, and of the starts that were decided again.
+"""Outcome of a staggered run: of each job, and of the starts that changed.
 
-It is separate from the runner, because reports need it without a clock. It has measured values only; ``compared`` sets
-them against the prediction.
+It is separate from the runner, because reports need it without a clock. It has measured values only.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["Moved", "Outcome", "Ran"]
+__all__ = ["Outcome", "RunResult", "StartChange"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """Outcome of a job; moments are seconds after the leader's first step."""
+    """Outcome of a job; times are seconds after the leader's first step."""
 
     name: str
-    """Which."""
     state: str
-    """``done``, ``failed`` (another exit code than 0, or fewer steps than asked for), ``stopped`` (by us),
-    ``not started``, or ``running`` (it is not ours, or has done its steps, and goes on).
+    """``done``, ``failed`` (exit code other than 0, or fewer steps than expected), ``stopped`` (by this run),
+    ``not started``, or ``running`` (it has done its steps, or another program started it).
     """
     code: int | None
-    """Exit code, negative for a signal; None: it was not started, or not by us."""
+    """Exit code, negative for a signal; None: not started by this run."""
     launched: float | None
-    """Its start; None if it was not started, or by another program."""
+    """Its launch; None if not started by this run."""
     start: float | None
     """Start of its first step, or None."""
     end: float | None
     """End of the last step of its job file."""
     steps: int
-    """That it did."""
     expected: int
-    """That its job file asks for."""
+    """Steps of its job file."""
     compute: float | None
     """Mean per step."""
     wait: float | None
     """Likewise."""
     holds: int
-    """How often it was held because it came near to the leader."""
+    """Times that it was held because it came near to the leader."""
     held: float
-    """Seconds that its gate was closed for that."""
+    """Seconds of these holds."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Moved:
-    """A start that was decided anew."""
+class StartChange:
+    """A changed start; times are seconds after the leader's first step."""
 
     at: float
-    """When; seconds after the leader's first step."""
+    """Time of the decision."""
     name: str
-    """Of which job."""
     start: float
-    """To what."""
+    """The new start."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Ran:
-    """A run."""
+class RunResult:
+    """Result of a run."""
 
     outcomes: tuple[Outcome, ...]
-    """The leader's, the followers'."""
-    moved: tuple[Moved, ...]
+    """The leader's first."""
+    start_changes: tuple[StartChange, ...]
     """In order of time."""
     doubts: tuple[str, ...]
-    """Reasons to doubt that the prediction was about these jobs."""
+    """Reasons to doubt that the prediction applies to these jobs."""
     interrupted: bool
-    """Whether we ended it."""
+    """Whether a signal ended it."""

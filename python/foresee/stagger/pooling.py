@@ -1,17 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Average of the storage rates that several jobs measured, if they differ by chance only.
 
-A hundred cold steps of 20 ms are twenty slices in which a throttled disk grants its rate, and a fraction of one more or
-less is 1 to 2 % of a job's rate. Between two jobs that difference looks like a faster reader, which would lead;
-predictions then start both at once for a gain that does not exist. But it is one storage: per sample they take the same
-time cold.
+A hundred cold steps of 20 ms are twenty slices in which a throttled disk grants its rate, and a fraction of a slice is
+1 to 2 % of a job's rate. That difference looks like a faster reader, which would lead, and predictions would start both
+jobs at once for a gain that does not exist. But jobs take the same cold time per sample from one storage.
 
-Only a job that waits for the storage measures this rate: cold steps of a job that computes for longer than the storage
-reads measure its compute rate. Rates that differ by more than chance are not averaged, since loaders that read in
-another way have rates of their own.
+Only a job that waits for the storage measures this rate. Rates that differ by more than chance are not averaged, since
+loaders that read in another way have rates of their own.
 
-Source: Assogba et al., HiPC 2023, Table I, where compute and wait of four models add up to one time per step; the
-average, its test and that of waiting are ours.
+Source: Assogba et al., HiPC 2023, Table I, where compute and wait of four models add up to one time per step. The
+average, its test and the test of waiting are additions.
 """
 
 from __future__ import annotations
@@ -25,20 +23,20 @@ from foresee.stagger.catalog import Catalog
 from foresee.stagger.catalog_entry import Entry, Key
 from foresee.stagger.model import JobTimes
 
-__all__ = ["Cold", "pool_waits", "rate"]
+__all__ = ["ColdStep", "pool_waits", "rate"]
 
 #: Standard errors by which two means may be apart by chance.
 _ERRORS = 2.0
-#: And the share of the smaller one: a job with a larger difference reads in another way, however rough the measurement.
+#: And the share of the smaller one: a job with a larger difference reads in another way.
 _APART = 0.05
-#: Share of a cold step that a job waits for longer than with a warm cache, from which the storage is what it waits for:
-#: less is batches that are handed over late, and bursts of a storage that is quicker than the job.
+#: A job waits for the storage if its cold wait exceeds the warm one by this share of a step. Less comes from late
+#: batches and from bursts of a storage that is faster than the job.
 _BOUND = 0.05
 
 
 @dataclass(frozen=True)
-class Cold:
-    """Measured time of a job for a sample, cold."""
+class ColdStep:
+    """Measured cold time of a job per sample."""
 
     seconds: float
     """Mean; compute and wait."""
@@ -48,15 +46,15 @@ class Cold:
     """Samples of a step, 1 or more."""
 
 
-def pool_waits(jobs: Sequence[JobTimes], cold: Sequence[Cold | None]) -> list[JobTimes]:
-    """``jobs`` with waits at one rate.
+def pool_waits(jobs: Sequence[JobTimes], cold: Sequence[ColdStep | None]) -> list[JobTimes]:
+    """Return ``jobs`` with waits at one rate.
 
     Args:
-        jobs: that read the same data; ``wait_conc`` is not below ``wait``.
-        cold: of each what was measured; None: it does not wait for the storage, or was not measured.
+        jobs: jobs that read the same data; ``wait_conc`` is not below ``wait``.
+        cold: one measurement per job; None: it does not wait for the storage, or was not measured.
 
     Returns:
-        In the same order; as they are where two of those that were measured are apart by more than chance.
+        In the same order; unchanged if two measurements differ by more than chance.
     """
     known = [each for each in cold if each is not None]
     if len(known) < 2 or not all(_alike(one, other) for one, other in itertools.combinations(known, 2)):
@@ -67,24 +65,24 @@ def pool_waits(jobs: Sequence[JobTimes], cold: Sequence[Cold | None]) -> list[Jo
     ]
 
 
-def _alike(one: Cold, other: Cold) -> bool:
+def _alike(one: ColdStep, other: ColdStep) -> bool:
     apart = abs(one.seconds - other.seconds)
     chance = _ERRORS * math.hypot(one.error, other.error)
     return apart <= min(chance, _APART * min(one.seconds, other.seconds))
 
 
 def _at(job: JobTimes, step: float) -> JobTimes:
-    """A job whose cold steps take ``step`` seconds; company costs it as much more as before."""
+    """Return a job with cold steps of ``step`` seconds; the cost of company stays."""
     wait = max(0.0, step - job.compute)
     conc = None if job.wait_conc is None else wait + (job.wait_conc - job.wait)
     return replace(job, wait=wait, wait_conc=conc)
 
 
 def rate(catalog: Catalog, keys: Iterable[Key]) -> float | None:
-    """Seconds in which the storage delivers a sample, by the first of ``keys`` that was measured to wait for it.
+    """Return the storage's seconds per sample, by the first of ``keys`` that was measured to wait for it.
 
     Args:
-        catalog: where the figures are; those that are stale, or were derived, say nothing.
+        catalog: has the values; stale and derived ones do not count.
         keys: jobs of one data set on one machine, the preferred ones first.
 
     Returns:
@@ -111,5 +109,5 @@ def _measured(entry: Entry | None) -> Entry | None:
 
 
 def _error(entry: Entry) -> float:
-    """Standard error of its mean; 0 where the spread is not known."""
+    """Return the standard error of the mean; 0 if the deviation is unknown."""
     return 0.0 if entry.sd is None or entry.steps is None else entry.sd / math.sqrt(entry.steps)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reports of the loaders of jobs, compared with the job files and with each other.
+"""Comparison of the reports of the jobs' loaders with the job files and with each other.
 
-Pure: the reports come in. Two jobs share what they read only if their loaders have the same steps and the same order.
+Pure. Two jobs share what they read only if their loaders have the same steps and the same order.
 """
 
 from __future__ import annotations
@@ -14,34 +14,33 @@ from foresee.errors import ConfigError
 from foresee.jobspec import Job
 from foresee.stagger.inputs import steps_per_epoch
 
-__all__ = ["SEED", "Announced", "agree", "expected_steps", "unordered"]
+__all__ = ["SEED", "ReportingJob", "agree", "order_doubt", "total_steps"]
 
 SEED = "FORESEE_SEED"
-"""The variable that tells a job its ``[train] seed``, the one of all jobs that share the data. No loader reads it: a
-script does, and gives it to its sampler."""
+"""The variable with the ``[train] seed`` of the jobs that share the data. A script reads it for its sampler."""
 
 
-class Announced(Protocol):
+class ReportingJob(Protocol):
     """A job whose loader may have reported."""
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The job's name."""
 
     @property
     def job(self) -> Job:
-        """Its file."""
+        """The job file."""
 
     @property
     def head(self) -> StepsHeader | None:
         """The loader's report; None before a loader has begun."""
 
 
-def agree(jobs: Sequence[Announced]) -> None:
-    """Compare what loaders say of themselves with the job files, and with each other.
+def agree(jobs: Sequence[ReportingJob]) -> None:
+    """Compare the reports of loaders with the job files and with each other.
 
     Raises:
-        ConfigError: another number of steps, so another data set or batch; or another order.
+        ConfigError: another number of steps, or another order.
     """
     faults = []
     for each in jobs:
@@ -60,25 +59,24 @@ def agree(jobs: Sequence[Announced]) -> None:
         again = "" if " and " in names else ", from one start to the next,"
         faults.append(
             f"{names} read other data{again} or in another order: give all loaders one data set and one "
-            f"seed, that of {SEED}, as by DistributedSampler(seed=) or DataLoader(generator=), which what else a job "
-            "draws does not disturb"
+            f"seed, that of {SEED}, by DistributedSampler(seed=) or DataLoader(generator=)"
         )
     if faults:
         raise ConfigError(faults)
 
 
-def unordered(job: Announced) -> str | None:
-    """A doubt whether a job reads in the order of the others; None: its loader reports its order."""
+def order_doubt(job: ReportingJob) -> str | None:
+    """Return a doubt about the order in which a job reads; None if its loader reports it."""
     if job.head is None or job.head.order is not None:
         return None
     return (
-        f"{job.name}: in which order it reads is not known, as with an IterableDataset or a sampler of one's own; "
-        f"what is predicted holds if it is that of the others: draw it from {SEED} in all jobs"
+        f"{job.name}: its order is unknown, as with an IterableDataset or a custom sampler; predictions hold only "
+        f"for the order of the other jobs: draw it from {SEED} in all jobs"
     )
 
 
-def expected_steps(job: Job) -> int:
-    """Steps that a job file asks for, over all epochs.
+def total_steps(job: Job) -> int:
+    """Return the steps of a job over all epochs.
 
     Raises:
         ConfigError: a key that is missing, or not one whole step.

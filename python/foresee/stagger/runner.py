@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs started when predicted, and followed to their ends.
+"""Execution of a staggered run: jobs are started when predicted, and followed to their ends.
 
-The driver of ``supervise``: it has the clock, the jobs and the loop, and decides nothing. A follower's process starts
-as long before its moment as the leader took to begin its first step, or half a minute before if the leader ran already.
-It is held at the gate until its moment, which is therefore that of its first step: predictions are about that. The
-launcher runs the jobs: on this machine (:class:`Local`), or through Slurm (``foresee.stagger.slurm``).
+The driver of ``scheduler``: it has the clock, the jobs and the loop, and decides nothing. A follower's process starts
+before its predicted start, by the time that it needs to load, and waits at the gate until then. So the start is that of
+its first step. The launcher runs the jobs: on this host (:class:`Local`), or through Slurm (``slurm``).
 """
 
 from __future__ import annotations
@@ -29,14 +28,14 @@ from foresee.stagger.actions import (
     Stop,
 )
 from foresee.stagger.clock import SYSTEM, Clock
-from foresee.stagger.external_job import Already
-from foresee.stagger.job_monitor import Watched
-from foresee.stagger.local_job import Process
+from foresee.stagger.external_job import ExternalJob
+from foresee.stagger.job_monitor import JobMonitor
+from foresee.stagger.local_job import LocalJob
 from foresee.stagger.managed_job import Snapshot
-from foresee.stagger.outcome import Ran
-from foresee.stagger.scheduler import Supervisor
-from foresee.stagger.spacing import Pace
-from foresee.stagger.termination import at_once, stop_all, undisturbed
+from foresee.stagger.outcome import RunResult
+from foresee.stagger.scheduler import Scheduler
+from foresee.stagger.spacing import Spacing
+from foresee.stagger.termination import defer_signals, ignore_signals, stop_all
 from foresee.stagger.timing import Timing
 
 __all__ = ["Launcher", "Local", "Runner"]
@@ -45,43 +44,39 @@ __all__ = ["Launcher", "Local", "Runner"]
 class Launcher(Protocol):
     """A launcher of jobs."""
 
-    def wants(self, *, begun: bool, due: float) -> bool:
-        """Whether a follower is to be handed over now: its leader has ``begun``, it should load in ``due`` seconds."""
+    def should_launch(self, *, leader_started: bool, due: float) -> bool:
+        """Whether to launch a follower now that should load in ``due`` seconds."""
 
     def start(
-        self, job: Job, name: str, folder: str, *, held: bool, first: Watched | None, due: float
-    ) -> Watched:
-        """Hand a job over, to run in ``due`` seconds; ``first`` is the one that it follows."""
+        self, job: Job, name: str, folder: str, *, held: bool, first: JobMonitor | None, due: float
+    ) -> JobMonitor:
+        """Launch a job, to run in ``due`` seconds; ``first`` is its leader."""
 
-    def move(self, watched: Watched, due: float) -> None:
-        """A job that was handed over, and that may not run yet, should run in ``due`` seconds."""
+    def move(self, monitor: JobMonitor, due: float) -> None:
+        """Move the start of a launched job that may not run yet to ``due`` seconds from now."""
 
 
 class Local:
-    """Runs jobs as processes of this machine.
-
-    Args:
-        clock: that their steps are timed with.
-    """
+    """Runs jobs as processes of this host."""
 
     def __init__(self, clock: Clock = SYSTEM) -> None:
         self._clock = clock
 
-    def wants(self, *, begun: bool, due: float) -> bool:
-        """Its due time."""
-        del begun
+    def should_launch(self, *, leader_started: bool, due: float) -> bool:
+        """Whether its load is due."""
+        del leader_started
         return due <= 0
 
     def start(
-        self, job: Job, name: str, folder: str, *, held: bool, first: Watched | None, due: float
-    ) -> Watched:
-        """Now."""
+        self, job: Job, name: str, folder: str, *, held: bool, first: JobMonitor | None, due: float
+    ) -> JobMonitor:
+        """Start a process now."""
         del first, due
-        return Process(job, name, folder, held=held, clock=self._clock)
+        return LocalJob(job, name, folder, held=held, clock=self._clock)
 
-    def move(self, watched: Watched, due: float) -> None:
-        """It runs already."""
-        del watched, due
+    def move(self, monitor: JobMonitor, due: float) -> None:
+        """Do nothing: it runs."""
+        del monitor, due
 
 
 class Runner:
@@ -89,18 +84,17 @@ class Runner:
 
     Args:
         jobs: with their names, the leader first.
-        timing: decides when each starts.
+        timing: decides the starts.
         folder: exists; gets logs and steps.
-        pace: decides which jobs are held; None: none.
-        launcher: runs them; None: this machine.
+        spacing: decides which jobs are held; None: none.
+        launcher: None: :class:`Local`.
         delay: seconds for which the leader waits.
-        already: the leader, if it runs already and its steps can be followed; or the seconds for which it has run, if
-            they cannot. None: it is started.
-        patience: seconds for the leader to begin, without a step after which the others do not wait for it, and for any
-            job to end after its last step.
-        tell: gets a line for each event.
-        show: gets a line of progress now and then.
-        clock: that the run goes by, and that of its jobs.
+        external: the leader, if it runs before and its steps are visible; or the seconds that it has run, if its steps
+            are not. None: it is started.
+        patience: as of :class:`Scheduler`.
+        log: gets a line for each event.
+        show_progress: gets lines of progress.
+        clock: of the run and its jobs.
     """
 
     def __init__(
@@ -109,34 +103,34 @@ class Runner:
         timing: Timing,
         folder: str,
         *,
-        pace: Pace | None = None,
+        spacing: Spacing | None = None,
         launcher: Launcher | None = None,
         delay: float = 0.0,
-        already: Already | float | None = None,
+        external: ExternalJob | float | None = None,
         patience: float = 300.0,
-        tell: Callable[[str], None] = lambda _: None,
-        show: Callable[[str], None] = lambda _: None,
+        log: Callable[[str], None] = lambda _: None,
+        show_progress: Callable[[str], None] = lambda _: None,
         clock: Clock = SYSTEM,
     ) -> None:
         self._jobs, self._folder, self._clock = list(jobs), folder, clock
         self._launcher = launcher or Local(clock)
-        self._patience, self._tell, self._show = patience, tell, show
-        self._watched: list[Watched | None] = [None] * len(self._jobs)
-        if isinstance(already, Already):
-            self._watched[0] = already
-        self._decider = Supervisor(
+        self._patience, self._log, self._show_progress = patience, log, show_progress
+        self._monitors: list[JobMonitor | None] = [None] * len(self._jobs)
+        if isinstance(external, ExternalJob):
+            self._monitors[0] = external
+        self._scheduler = Scheduler(
             self._jobs,
             timing,
-            wants=self._launcher.wants,
-            pace=pace,
+            should_launch=self._launcher.should_launch,
+            spacing=spacing,
             delay=delay,
-            joined=already is not None,
-            elapsed=already if isinstance(already, float) else None,
+            is_leader_running=external is not None,
+            elapsed=external if isinstance(external, float) else None,
             patience=patience,
         )
 
-    def run(self) -> Ran:
-        """Until all have ended, or until KeyboardInterrupt, which ends those that were started.
+    def run(self) -> RunResult:
+        """Run until all have ended, or until KeyboardInterrupt, which stops the jobs.
 
         Raises:
             ConfigError: the leader's loader is not that of its job file.
@@ -147,117 +141,119 @@ class Runner:
         except KeyboardInterrupt:
             interrupted = True
         finally:
-            with undisturbed():
+            with ignore_signals():
                 self._end()
-        return Ran(
-            outcomes=self._decider.outcomes(),
-            moved=self._decider.moved,
-            doubts=self._decider.doubts,
+        return RunResult(
+            outcomes=self._scheduler.outcomes(),
+            start_changes=self._scheduler.start_changes,
+            doubts=self._scheduler.doubts,
             interrupted=interrupted,
         )
 
     def _loop(self) -> None:
-        decider, clock = self._decider, self._clock
-        decider.handle_start(clock.now())
+        scheduler, clock = self._scheduler, self._clock
+        scheduler.handle_start(clock.now())
         while True:
-            looks = [self._snapshot(who) for who in range(len(self._jobs))]
-            decider.handle_snapshots(looks, clock.now())
-            while (action := decider.poll_action(clock.now())) is not None:
-                self._carry_out(action)
-            if decider.over:
+            snapshots = [self._snapshot(index) for index in range(len(self._jobs))]
+            scheduler.handle_snapshots(snapshots, clock.now())
+            while (action := scheduler.poll_action(clock.now())) is not None:
+                self._execute(action)
+            if scheduler.is_over:
                 return
-            clock.sleep(decider.poll_next_snapshot(clock.now()))
+            clock.sleep(scheduler.poll_next_snapshot(clock.now()))
 
-    def _snapshot(self, who: int) -> Snapshot | None:
-        """See how a job does; None: it was not started, or has ended before, or cannot be followed."""
-        watched = self._watched[who]
-        if watched is None or self._decider.ended(who):
+    def _snapshot(self, index: int) -> Snapshot | None:
+        """Observe a job; None: it was not started, has ended before, or its steps cannot be read."""
+        monitor = self._monitors[index]
+        if monitor is None or self._scheduler.is_job_over(index):
             return None
         try:
-            return _seen(watched, watched.poll())
+            return _take_snapshot(monitor, monitor.poll())
         except (ForeseeError, OSError) as error:
-            if who == 0:
+            if index == 0:
                 raise
-            self._decider.handle_unreadable(who, str(error), self._clock.now())
+            self._scheduler.handle_unreadable(index, str(error), self._clock.now())
             return None
 
-    def _carry_out(self, action: Action) -> None:
+    def _execute(self, action: Action) -> None:
         match action:
             case Launch():
                 self._launch(action)
-            case Read(who):
-                self._decider.handle_steps(who, self._of(who).steps(), self._clock.now())
-            case Release(who):
-                self._of(who).release()
-                self._gate(who)
-            case Hold(who):
-                self._of(who).hold()
-                self._gate(who)
-            case Move(who, due):
-                self._launcher.move(self._of(who), due)
-            case Stop(who):
-                self._of(who).stop()
-            case ReportEnd(who, code):
-                self._tell(str(self._of(who).ended(code)))
-            case GiveUp(who):
-                self._of(who).release()
-                self._gate(who)
-                stalled = self._of(who).stalled(self._patience)
-                self._tell(f"{stalled}\nthe others do not wait for it any longer")
+            case Read(index):
+                self._scheduler.handle_steps(index, self._monitor(index).steps(), self._clock.now())
+            case Release(index):
+                self._monitor(index).release()
+                self._gate(index)
+            case Hold(index):
+                self._monitor(index).hold()
+                self._gate(index)
+            case Move(index, due):
+                self._launcher.move(self._monitor(index), due)
+            case Stop(index):
+                self._monitor(index).stop()
+            case ReportEnd(index, code):
+                self._log(str(self._monitor(index).exit_error(code)))
+            case GiveUp(index):
+                self._monitor(index).release()
+                self._gate(index)
+                stalled = self._monitor(index).stall_error(self._patience)
+                self._log(f"{stalled}\nthe others do not wait for it any longer")
             case Message(text):
-                self._tell(text)
+                self._log(text)
             case Progress(text):
-                self._show(text)
+                self._show_progress(text)
 
     def _launch(self, action: Launch) -> None:
-        who = action.who
-        job, name = self._jobs[who]
+        index = action.index
+        job, name = self._jobs[index]
         try:
-            with at_once():
-                watched = self._watched[who] = self._launcher.start(
-                    job, name, self._folder, held=action.held, first=self._watched[0], due=action.due
+            with defer_signals():
+                monitor = self._monitors[index] = self._launcher.start(
+                    job, name, self._folder, held=action.held, first=self._monitors[0], due=action.due
                 )
         except (ForeseeError, OSError) as error:
             if action.essential:
                 raise
-            self._decider.handle_launch_failure(who, str(error), self._clock.now())
+            self._scheduler.handle_launch_failure(index, str(error), self._clock.now())
             return
-        self._decider.handle_launch(who, _seen(watched, None), self._clock.now())
-        self._gate(who)
+        self._scheduler.handle_launch(index, _take_snapshot(monitor, None), self._clock.now())
+        self._gate(index)
 
-    def _gate(self, who: int) -> None:
-        """A rank that passes the gate right now keeps it open: what was asked for may not be what is."""
-        self._decider.handle_gate(who, self._of(who).held, self._clock.now())
+    def _gate(self, index: int) -> None:
+        """Report the gate: a rank that passes it right now keeps it open."""
+        self._scheduler.handle_gate(index, self._monitor(index).held, self._clock.now())
 
-    def _of(self, who: int) -> Watched:
-        watched = self._watched[who]
-        assert watched is not None, "an action about a job that was not started"
-        return watched
+    def _monitor(self, index: int) -> JobMonitor:
+        monitor = self._monitors[index]
+        assert monitor is not None, "an action about a job that was not started"
+        return monitor
 
     def _end(self) -> None:
-        """End the jobs that still run, but for those that go on after their steps: all at once, as it may take time."""
-        every = [(who, watched) for who, watched in enumerate(self._watched) if watched is not None]
-        begun = [(who, watched) for who, watched in every if not self._decider.left(who)]
-        for who, watched in begun:
-            watched.release()
-            self._gate(who)
+        """Stop the jobs that still run, except detached ones: all at once, as it may take time."""
+        every = [(index, monitor) for index, monitor in enumerate(self._monitors) if monitor is not None]
+        begun = [(index, monitor) for index, monitor in every if not self._scheduler.is_detached(index)]
+        for index, monitor in begun:
+            monitor.release()
+            self._gate(index)
             with contextlib.suppress(ForeseeError, OSError):
-                if watched.poll() is None:
-                    self._decider.handle_stop(who, self._clock.now())
-        stop_all([watched for _, watched in begun])
-        for who, watched in every:
+                if monitor.poll() is None:
+                    self._scheduler.handle_stop(index, self._clock.now())
+        stop_all([monitor for _, monitor in begun])
+        for index, monitor in every:
             code = None
             with contextlib.suppress(ForeseeError, OSError):
-                code = watched.poll()
-            self._decider.handle_result(who, _seen(watched, code), watched.steps(), self._clock.now())
+                code = monitor.poll()
+            self._scheduler.handle_result(
+                index, _take_snapshot(monitor, code), monitor.steps(), self._clock.now()
+            )
 
 
-def _seen(watched: Watched, code: int | None) -> Snapshot:
+def _take_snapshot(monitor: JobMonitor, code: int | None) -> Snapshot:
     return Snapshot(
         code=code,
-        head=watched.head,
-        done=watched.done,
-        started=watched.started,
-        last_step=watched.last_step,
-        queued=watched.queued,
+        head=monitor.head,
+        done=monitor.done,
+        started=monitor.started,
+        last_step=monitor.last_step,
+        queued=monitor.queued,
     )

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Decisions of a staggered run: when each job is launched, released, held or given up, and which messages are printed.
 
-Pure: facts about the jobs come in with the time, and actions come out one at a time. ``timing`` decides when each job
-starts, ``pace`` which jobs are held. ``running`` has the clock and the processes and carries the actions out. Times are
-those of the driver's clock, except starts, which count from the leader's first step.
+Pure: it takes facts about the jobs along with the time, and returns actions one at a time. ``timing`` decides when each
+job starts, ``spacing`` which jobs are held; ``runner`` executes the actions. Times are those of the runner's clock,
+except starts, which count from the leader's first step.
 """
 
 from __future__ import annotations
@@ -30,39 +30,37 @@ from foresee.stagger.actions import (
     ReportEnd,
     Stop,
 )
-from foresee.stagger.managed_job import ManagedJob, Snapshot, ends
-from foresee.stagger.outcome import Moved, Outcome
-from foresee.stagger.reports import agree, unordered
-from foresee.stagger.spacing import Pace
+from foresee.stagger.managed_job import ManagedJob, Snapshot, step_ends
+from foresee.stagger.outcome import Outcome, StartChange
+from foresee.stagger.reports import agree, order_doubt
+from foresee.stagger.spacing import Spacing
 from foresee.stagger.timing import Timing
 
-__all__ = ["Supervisor"]
+__all__ = ["Scheduler"]
 
-#: Seconds between two computations of the starts, and two lines of progress.
-_AGAIN = 0.5
-#: Share of the predicted run by which a start has to move to be told.
-_MOVED = 0.01
-#: How much longer than its leader a follower may take to load.
-_LONGER = 1.25
-#: Seconds to load where no job was seen to load: torch and a device take some of them, on a busy machine many. A job
-#: that is ready sooner waits at the gate, and does not compute: half a minute of a GPU, against a late start.
-_UNSEEN_LOAD = 30.0
+#: Seconds between two computations of the starts, and between two lines of progress.
+_UPDATE_SECONDS = 0.5
+#: A change of a start is announced from this share of the predicted run.
+_ANNOUNCED_CHANGE = 0.01
+#: Time that a follower may take to load, in terms of its leader's.
+_LOAD_FACTOR = 1.25
+#: Seconds to load if no load was observed. A job that is ready sooner waits at the gate: half a minute of a GPU,
+#: against a late start.
+_DEFAULT_LOAD = 30.0
 
 
-class Supervisor:
+class Scheduler:
     """The decisions of one run.
 
     Args:
         jobs: with their names, the leader first.
-        timing: decides when each starts.
-        wants: of the launcher: whether a follower is to be handed over now.
-        pace: decides which jobs are held; None: none. Without steps of the leader none is either, as it is not known
-            which job is near to it.
+        timing: decides the starts.
+        should_launch: of the launcher: whether to submit a follower now.
+        spacing: decides which jobs are held; None: none. Unused if the leader's steps are not visible.
         delay: seconds for which the leader waits.
-        joined: whether the leader runs already.
-        elapsed: with ``joined``, the seconds for which the leader has run, if its steps cannot be followed.
-        patience: seconds for the leader to begin, without a step after which the others do not wait for it, and for any
-            job to end after its last step.
+        is_leader_running: whether the leader runs before this call.
+        elapsed: with ``is_leader_running``, the seconds that the leader has run, if its steps are not visible.
+        patience: seconds for the leader's first step, between two of its steps, and from a job's last step to its end.
     """
 
     def __init__(
@@ -70,356 +68,365 @@ class Supervisor:
         jobs: Sequence[tuple[Job, str]],
         timing: Timing,
         *,
-        wants: Callable[..., bool],
-        pace: Pace | None = None,
+        should_launch: Callable[..., bool],
+        spacing: Spacing | None = None,
         delay: float = 0.0,
-        joined: bool = False,
+        is_leader_running: bool = False,
         elapsed: float | None = None,
         patience: float = 300.0,
     ) -> None:
-        self._parts = [
-            ManagedJob(job, name, timing.poll_start(at, 0.0), ours=at > 0 or not joined)
-            for at, (job, name) in enumerate(jobs)
+        self._jobs = [
+            ManagedJob(
+                job, name, timing.poll_start(index, 0.0), is_started_here=index > 0 or not is_leader_running
+            )
+            for index, (job, name) in enumerate(jobs)
         ]
-        self._unseen = elapsed is not None
-        self._timing, self._wants = timing, wants
-        self._pace = None if self._unseen else pace
-        self._delay, self._joined, self._elapsed, self._patience = delay, joined, elapsed, patience
-        #: Those that are let go together with the leader.
-        self._together = [part for part in self._parts if part.start == 0 and not joined]
-        self._parts[0].released = joined
-        self._began: float | None = None
-        self._zero: float | None = None
-        self._at = 0.0
-        self._decided: float | None = None
-        self._news = False
+        self._is_leader_unmonitored = elapsed is not None
+        self._timing, self._should_launch = timing, should_launch
+        self._spacing = None if self._is_leader_unmonitored else spacing
+        self._delay, self._is_leader_running, self._elapsed, self._patience = (
+            delay,
+            is_leader_running,
+            elapsed,
+            patience,
+        )
+        #: Jobs that are released together with the leader.
+        self._released_with_leader = [job for job in self._jobs if job.start == 0 and not is_leader_running]
+        self._jobs[0].is_released = is_leader_running
+        self._run_start: float | None = None
+        self._first_step: float | None = None
+        self._time = 0.0
+        self._last_update: float | None = None
+        self._has_changed = False
         self._pending: deque[Action] = deque()
-        self._round: Iterator[Action] = iter(())
-        self._moved: list[Moved] = []
+        self._current: Iterator[Action] = iter(())
+        self._start_changes: list[StartChange] = []
         self._doubts: list[str] = []
 
-    # Facts.
-
     def handle_start(self, now: float) -> None:
-        """The run begins."""
-        self._at = self._began = now
+        """Handle the begin of the run."""
+        self._time = self._run_start = now
         if self._elapsed is not None:
-            self._zero = now - self._elapsed
-        if self._delay and not self._joined:
-            self._pending.append(Message(f"{self._parts[0].name} starts in {self._delay:.1f} s"))
+            self._first_step = now - self._elapsed
+        if self._delay and not self._is_leader_running:
+            self._pending.append(Message(f"{self._jobs[0].name} starts in {self._delay:.1f} s"))
 
-    def handle_snapshots(self, looks: Sequence[Snapshot | None], now: float) -> None:
-        """Take observations of all jobs, None for those without news or launch, and decide."""
-        self._at = now
-        for who, (part, look) in enumerate(zip(self._parts, looks, strict=True)):
-            if look is None or part.over:
+    def handle_snapshots(self, snapshots: Sequence[Snapshot | None], now: float) -> None:
+        """Handle the snapshots of all jobs, None without one, and begin to decide."""
+        self._time = now
+        for index, (job, snapshot) in enumerate(zip(self._jobs, snapshots, strict=True)):
+            if snapshot is None or job.is_over:
                 continue
-            part.see(look, now)
-            if part.code is not None:
-                self._news = True
-                whole = Message(f"{part.name} has ended")
-                self._pending.append(whole if part.whole else ReportEnd(who, part.code))
-        self._round = self._decisions()
+            job.record_snapshot(snapshot, now)
+            if job.code is not None:
+                self._has_changed = True
+                whole = Message(f"{job.name} has ended")
+                self._pending.append(whole if job.is_complete else ReportEnd(index, job.code))
+        self._current = self._decisions()
 
-    def handle_launch(self, who: int, look: Snapshot, now: float) -> None:
-        """A job was handed over."""
-        self._at = now
-        self._parts[who].see(look, now)
+    def handle_launch(self, index: int, snapshot: Snapshot, now: float) -> None:
+        """Handle the launch of a job."""
+        self._time = now
+        self._jobs[index].record_snapshot(snapshot, now)
 
-    def handle_launch_failure(self, who: int, why: str, now: float) -> None:
-        """A job cannot be started; the others go on."""
-        self._at = now
-        self._fail(who, f"cannot be started: {why}")
+    def handle_launch_failure(self, index: int, why: str, now: float) -> None:
+        """Handle a job that cannot be started; the others continue."""
+        self._time = now
+        self._fail(index, f"cannot be started: {why}")
 
-    def handle_unreadable(self, who: int, why: str, now: float) -> None:
-        """A follower's steps cannot be read; the others go on."""
-        self._at = now
-        self._pending.append(Stop(who))
-        self._fail(who, f"can not be followed, and was ended: {why}")
+    def handle_unreadable(self, index: int, why: str, now: float) -> None:
+        """Handle a follower whose steps cannot be read; the others continue."""
+        self._time = now
+        self._pending.append(Stop(index))
+        self._fail(index, f"was stopped, since its steps cannot be read: {why}")
 
-    def handle_gate(self, who: int, closed: bool, now: float) -> None:
-        """A job's gate is closed or open now."""
-        self._at = now
-        self._parts[who].gate(closed, now)
+    def handle_gate(self, index: int, closed: bool, now: float) -> None:
+        """Handle the state of a job's gate."""
+        self._time = now
+        self._jobs[index].record_gate(closed, now)
 
-    def handle_steps(self, who: int, steps: NDArray[np.float64], now: float) -> None:
-        """The steps that a job has done, as of ``Watched.steps``."""
-        self._at = now
-        self._parts[who].steps = steps
+    def handle_steps(self, index: int, steps: NDArray[np.float64], now: float) -> None:
+        """Handle the steps of a job, as of ``JobMonitor.steps``."""
+        self._time = now
+        self._jobs[index].steps = steps
 
-    def handle_stop(self, who: int, now: float) -> None:
-        """A job still runs at the end of the run, and is ended."""
-        self._at = now
-        self._parts[who].stopped = True
+    def handle_stop(self, index: int, now: float) -> None:
+        """Handle a job that still runs at the end of the run and is stopped."""
+        self._time = now
+        self._jobs[index].is_stopped = True
 
-    def handle_result(self, who: int, look: Snapshot, steps: NDArray[np.float64], now: float) -> None:
-        """Take the end of a job."""
-        self._at = now
-        part = self._parts[who]
-        part.look, part.steps = look, steps
-        part.code = part.code if look.code is None else look.code
-
-    # Decisions.
+    def handle_result(self, index: int, snapshot: Snapshot, steps: NDArray[np.float64], now: float) -> None:
+        """Handle the last snapshot and steps of a job."""
+        self._time = now
+        job = self._jobs[index]
+        job.snapshot, job.steps = snapshot, steps
+        job.code = job.code if snapshot.code is None else snapshot.code
 
     def poll_action(self, now: float) -> Action | None:
-        """Return the next action; None if there is none until the next observation.
+        """Return the next action; None until the next snapshots.
 
         Raises:
             ConfigError: the leader's loader is not that of its job file.
         """
-        self._at = now
-        return self._pending.popleft() if self._pending else next(self._round, None)
+        self._time = now
+        return self._pending.popleft() if self._pending else next(self._current, None)
 
     def poll_next_snapshot(self, now: float) -> float:
-        """Seconds until the next look, which is at the next start if that is sooner."""
-        self._at = now
-        if (wait := self._waits()) > 0:
+        """Return the seconds until the next snapshots, which are taken at each start at the latest."""
+        self._time = now
+        if (wait := self._delay_left()) > 0:
             return wait
-        if self._zero is None:
+        if self._first_step is None:
             return TICK
-        left = [part.start - self._now() for part in self._parts if not (part.released or part.over)]
+        left = [job.start - self._now() for job in self._jobs if not (job.is_released or job.is_over)]
         return min(TICK, *(max(each, 0.001) for each in left)) if left else TICK
 
-    # Readings.
-
     @property
-    def over(self) -> bool:
-        """Whether all have ended."""
-        return all(part.over for part in self._parts[self._unseen :])
+    def is_over(self) -> bool:
+        """Whether all jobs have ended."""
+        return all(job.is_over for job in self._jobs[self._is_leader_unmonitored :])
 
     @property
     def starts(self) -> tuple[float, ...]:
         """Planned start of each job, seconds after the leader's first step."""
-        return tuple(part.start for part in self._parts)
+        return tuple(job.start for job in self._jobs)
 
     @property
-    def moved(self) -> tuple[Moved, ...]:
-        """Starts that were decided anew, in order of time."""
-        return tuple(self._moved)
+    def start_changes(self) -> tuple[StartChange, ...]:
+        """Changed starts, in order of time."""
+        return tuple(self._start_changes)
 
     @property
     def doubts(self) -> tuple[str, ...]:
-        """Reasons to doubt that the prediction was about these jobs."""
+        """Reasons to doubt that the prediction applies to these jobs."""
         return tuple(self._doubts)
 
-    def ended(self, who: int) -> bool:
-        """Whether a job has ended, and need not be looked at."""
-        return self._parts[who].over
+    def is_job_over(self, index: int) -> bool:
+        """Whether a job has ended and needs no snapshot."""
+        return self._jobs[index].is_over
 
-    def left(self, who: int) -> bool:
-        """Whether a job goes on after its steps, and is not to be ended."""
-        return self._parts[who].left
+    def is_detached(self, index: int) -> bool:
+        """Whether a job continues after its steps and must not be stopped."""
+        return self._jobs[index].is_detached
 
     def outcomes(self) -> tuple[Outcome, ...]:
         """Return the outcome of the jobs."""
         zero = self._origin()
         return tuple(
-            part.outcome(zero, unseen=self._unseen and at == 0) for at, part in enumerate(self._parts)
+            job.outcome(zero, is_unmonitored=self._is_leader_unmonitored and index == 0)
+            for index, job in enumerate(self._jobs)
         )
 
-    # The decisions of one look, in their order.
-
     def _decisions(self) -> Iterator[Action]:
-        leader = self._parts[0]
-        if self._waits() > 0:
+        """Decide once by the last snapshots."""
+        leader = self._jobs[0]
+        if self._delay_left() > 0:
             return
-        if leader.look is None and not self._joined:
-            for at, part in enumerate(self._parts):
-                if part in self._together:
-                    yield Launch(at, held=len(self._together) > 1, due=0.0, essential=True)
-        yield from self._leave()
-        yield from self._watch_leader()
-        if self.over:
+        if leader.snapshot is None and not self._is_leader_running:
+            for index, job in enumerate(self._jobs):
+                if job in self._released_with_leader:
+                    yield Launch(index, held=len(self._released_with_leader) > 1, due=0.0, essential=True)
+        yield from self._detach_finished()
+        yield from self._check_leader()
+        if self.is_over:
             return
-        if self._zero is None and not leader.gone:
-            yield from self._begin()
-        # Jobs that wait for a leader that is gone wait no longer than needed.
-        urgent = leader.gone and not all(part.released or part.over for part in self._parts)
-        again = self._decided is None or self._at - self._decided >= _AGAIN
-        if (self._zero is not None or leader.gone) and (self._news or urgent or again):
-            self._decided, self._news = self._at, False
-            yield from self._retime()
-        for at in range(1, len(self._parts)):
-            yield from self._follow(at)
-        yield from self._keep_apart()
-        yield from self._check()
+        if self._first_step is None and not leader.is_gone:
+            yield from self._release_first()
+        # Jobs no longer wait for a leader that is gone.
+        urgent = leader.is_gone and not all(job.is_released or job.is_over for job in self._jobs)
+        again = self._last_update is None or self._time - self._last_update >= _UPDATE_SECONDS
+        if (self._first_step is not None or leader.is_gone) and (self._has_changed or urgent or again):
+            self._last_update, self._has_changed = self._time, False
+            yield from self._update_starts()
+        for index in range(1, len(self._jobs)):
+            yield from self._advance_follower(index)
+        yield from self._apply_spacing()
+        yield from self._check_reports()
 
-    def _waits(self) -> float:
-        """Seconds until the leader is to be launched."""
-        if self._joined or self._began is None or self._parts[0].look is not None:
+    def _delay_left(self) -> float:
+        """Return the seconds until the leader's launch."""
+        if self._is_leader_running or self._run_start is None or self._jobs[0].snapshot is not None:
             return 0.0
-        return self._began + self._delay - self._at
+        return self._run_start + self._delay - self._time
 
-    def _leave(self) -> Iterator[Action]:
-        """Follow no longer a job that goes on after its steps: it saves a model, or trains more than its file says."""
-        for at, part in enumerate(self._parts):
-            if part.full(self._at) > self._patience:
-                if part.closed:
-                    yield Release(at)
-                part.left = self._news = True
+    def _detach_finished(self) -> Iterator[Action]:
+        """Stop monitoring a job that continues after its steps: it saves a model, or trains more than its file says."""
+        for index, job in enumerate(self._jobs):
+            if job.seconds_after_last_step(self._time) > self._patience:
+                if job.is_gate_closed:
+                    yield Release(index)
+                job.is_detached = self._has_changed = True
                 yield Message(
-                    f"{part.name} has done {part.done} of {part.expected} steps and has not ended within "
-                    f"{self._patience:g} s: it is followed no longer, and goes on"
+                    f"{job.name} has done {job.done} of {job.expected} steps and has not ended within "
+                    f"{self._patience:g} s: it continues without being monitored"
                 )
 
-    def _watch_leader(self) -> Iterator[Action]:
-        """Give up a leader that has taken no step for ``patience``; it goes on if it can."""
-        leader = self._parts[0]
-        if leader.look is None or leader.gone or not leader.released or leader.closed or not leader.done:
+    def _check_leader(self) -> Iterator[Action]:
+        """Give up a leader without a step for ``patience``; it is not stopped."""
+        leader = self._jobs[0]
+        if (
+            leader.snapshot is None
+            or leader.is_gone
+            or not leader.is_released
+            or leader.is_gate_closed
+            or not leader.done
+        ):
             return
-        if self._at - leader.look.last_step > self._patience:
-            yield self._lose(0)
+        if self._time - leader.snapshot.last_step > self._patience:
+            yield self._give_up(0)
 
-    def _lose(self, who: int) -> GiveUp:
-        """Give up a job that takes no steps; the others do not wait for it."""
-        part = self._parts[who]
-        part.lost = self._news = part.released = True
-        return GiveUp(who)
+    def _give_up(self, index: int) -> GiveUp:
+        """Give up a job without steps; the others do not wait for it."""
+        job = self._jobs[index]
+        job.is_lost = self._has_changed = job.is_released = True
+        return GiveUp(index)
 
-    def _fail(self, who: int, why: str) -> None:
-        """A follower is no more; the others go on."""
-        part = self._parts[who]
-        part.code, self._news = 1, True
-        self._pending.append(Message(f"{part.name} {why}"))
+    def _fail(self, index: int, why: str) -> None:
+        """Mark a follower as failed; the others continue."""
+        job = self._jobs[index]
+        job.code, self._has_changed = 1, True
+        self._pending.append(Message(f"{job.name} {why}"))
 
-    def _begin(self) -> Iterator[Action]:
-        """See whether the leader is about to take its first step, and let it with those that go with it."""
+    def _release_first(self) -> Iterator[Action]:
+        """Release the leader, and the jobs that start with it, once all are before their first step."""
         missing = False
-        for part in self._together or self._parts[:1]:
-            look = part.look
-            if look is None or look.head is not None or part.gone:
+        for job in self._released_with_leader or self._jobs[:1]:
+            snapshot = job.snapshot
+            if snapshot is None or snapshot.head is not None or job.is_gone:
                 continue
             missing = True
-            if not look.queued and self._at - look.started > self._patience:
-                yield self._lose(self._parts.index(part))
-        leader = self._parts[0]
-        if missing or leader.look is None:
+            if not snapshot.queued and self._time - snapshot.started > self._patience:
+                yield self._give_up(self._jobs.index(job))
+        leader = self._jobs[0]
+        if missing or leader.snapshot is None:
             return
         agree([leader])
-        for at, part in enumerate(self._parts):
-            if part in self._together:
-                part.released = True
-                yield Release(at)
-        self._zero = self._at
+        for index, job in enumerate(self._jobs):
+            if job in self._released_with_leader:
+                job.is_released = True
+                yield Release(index)
+        self._first_step = self._time
 
-    def _retime(self) -> Iterator[Action]:
-        """Let the decider of starts know, and ask it."""
-        leader = self._parts[0]
-        for at, part in enumerate(self._parts):
-            if part.look is not None and (at == 0 or (part.released and not part.gone)):
-                yield Read(at)
+    def _update_starts(self) -> Iterator[Action]:
+        """Report progress to ``timing`` and get the new starts."""
+        leader = self._jobs[0]
+        for index, job in enumerate(self._jobs):
+            if job.snapshot is not None and (index == 0 or (job.is_released and not job.is_gone)):
+                yield Read(index)
         if len(leader.steps):
-            self._zero = float(leader.steps[0, 0])
-        for at, part in enumerate(self._parts):
-            self._know(at, part)
-        if self._pace is not None:
-            self._pace.handle_figures(self._timing.figures)
-        far = _MOVED * self._timing.leader.alone()
-        for at, part in enumerate(self._parts):
-            if part.released or part.over:
+            self._first_step = float(leader.steps[0, 0])
+        for index, job in enumerate(self._jobs):
+            self._update_timing(index, job)
+        if self._spacing is not None:
+            self._spacing.handle_times(self._timing.times)
+        far = _ANNOUNCED_CHANGE * self._timing.leader.alone()
+        for index, job in enumerate(self._jobs):
+            if job.is_released or job.is_over:
                 continue
             now = self._now()
-            part.start = self._timing.poll_start(at, now)
-            part.start = max(part.start, now) if leader.gone else part.start
-            before = part.told
-            # Few steps say little: what they say is told when it keeps the follower from its moment.
-            if abs(part.start - before) > far and (self._timing.sure or leader.gone or now >= before):
-                part.told = part.start
-                self._moved.append(Moved(at=now, name=part.name, start=part.start))
-                later, told = _distinct(part.start, before)
+            job.start = self._timing.poll_start(index, now)
+            job.start = max(job.start, now) if leader.is_gone else job.start
+            before = job.announced_start
+            # A change after few steps is uncertain: it is announced only if it keeps a follower from its old start.
+            if abs(job.start - before) > far and (
+                self._timing.is_rate_known or leader.is_gone or now >= before
+            ):
+                job.announced_start = job.start
+                self._start_changes.append(StartChange(at=now, name=job.name, start=job.start))
+                new, old = _distinct(job.start, before)
                 yield Message(
-                    f"{leader.name} is not as predicted: {part.name} starts at {later} s, not at {told} s"
+                    f"{leader.name} is not as predicted: {job.name} starts at {new} s, not at {old} s"
                 )
-        yield Progress(", ".join(filter(None, (part.line(self._now()) for part in self._parts))))
+        yield Progress(", ".join(filter(None, (job.progress_line(self._now()) for job in self._jobs))))
 
-    def _know(self, at: int, part: ManagedJob) -> None:
-        """Tell the decider of starts of one job."""
-        if part.gone:
-            self._timing.handle_end(at, whole=part.whole)
+    def _update_timing(self, index: int, job: ManagedJob) -> None:
+        """Report the progress of one job to ``timing``."""
+        if job.is_gone:
+            self._timing.handle_end(index, is_complete=job.is_complete)
             return
-        if part.look is None or not part.released:
+        if job.snapshot is None or not job.is_released:
             return
-        if not len(part.steps):
-            if at == 0:
+        if not len(job.steps):
+            if index == 0:
                 self._timing.handle_progress(0, np.zeros(0), self._now())
             return
-        first = float(part.steps[0, 0])
-        zero = first if self._zero is None else self._zero
-        self._timing.handle_start(at, first - zero)
-        # A follower may have been held, which is in no step; of the leader it counts when its data are there.
-        done = ends(part.steps) - first if at == 0 else np.cumsum(part.steps[:, 1:].sum(axis=1))
-        self._timing.handle_progress(at, done, self._at - first)
+        first = float(job.steps[0, 0])
+        zero = first if self._first_step is None else self._first_step
+        self._timing.handle_start(index, first - zero)
+        # Steps do not contain the time that a follower was held; the leader's count by the clock.
+        done = step_ends(job.steps) - first if index == 0 else np.cumsum(job.steps[:, 1:].sum(axis=1))
+        self._timing.handle_progress(index, done, self._time - first)
 
-    def _follow(self, at: int) -> Iterator[Action]:
-        """Launch a follower, and let it go, when it is time."""
-        leader, part = self._parts[0], self._parts[at]
-        if part.over:
+    def _advance_follower(self, index: int) -> Iterator[Action]:
+        """Launch and release a follower when it is due."""
+        leader, job = self._jobs[0], self._jobs[index]
+        if job.is_over:
             return
-        if part.released:
-            if part.look is not None and part.look.queued:
-                # The launcher may still have another moment in mind.
-                yield Move(at, 0.0)
+        if job.is_released:
+            if job.snapshot is not None and job.snapshot.queued:
+                # The launcher may still have a later start.
+                yield Move(index, 0.0)
             return
-        begun = self._zero is not None or leader.gone
+        begun = self._first_step is not None or leader.is_gone
         now = self._now() if begun else 0.0
-        due = part.start - self._took() - now
-        if part.look is None:
-            if not self._wants(begun=begun, due=due):
+        due = job.start - self._load_seconds() - now
+        if job.snapshot is None:
+            if not self._should_launch(leader_started=begun, due=due):
                 return
-            yield Launch(at, held=True, due=max(due, 0.0), essential=False)
-            if not part.over and leader.gone and not leader.whole:
-                others = any(not each.over for each in self._parts if each is not part)
+            yield Launch(index, held=True, due=max(due, 0.0), essential=False)
+            if not job.is_over and leader.is_gone and not leader.is_complete:
+                others = any(not each.is_over for each in self._jobs if each is not job)
                 how = f"without {leader.name}" if others else "at once, alone"
-                yield Message(f"{part.name} starts {how}")
-        elif begun and now >= part.start:
-            yield Release(at)
-            part.released = True
-            self._timing.handle_start(at, now)
-            yield Message(f"{part.name} starts at {now:.1f} s")
+                yield Message(f"{job.name} starts {how}")
+        elif begun and now >= job.start:
+            yield Release(index)
+            job.is_released = True
+            self._timing.handle_start(index, now)
+            yield Message(f"{job.name} starts at {now:.1f} s")
         elif begun:
-            yield Move(at, due)
+            yield Move(index, due)
 
-    def _took(self) -> float:
-        """Seconds that a follower needs from its launch to its first step: what the leader took, and some.
+    def _load_seconds(self) -> float:
+        """Return the seconds from a follower's launch to its first step: the leader's, times ``_LOAD_FACTOR``.
 
-        It loads beside a job that computes, and one that is ready too soon only waits at the gate. Where the leader was
-        there before it is what a follower took that is there now.
+        The follower loads next to a job that computes, and one that is ready too soon only waits at the gate. If the
+        leader ran before, the followers that have loaded count instead.
         """
-        leader = self._parts[0]
-        if self._joined:
-            took = [part.loaded for part in self._parts if part.loaded is not None]
-            return _LONGER * max(took) if took else _UNSEEN_LOAD
-        if self._zero is None or leader.look is None:
+        leader = self._jobs[0]
+        if self._is_leader_running:
+            loads = [job.loaded for job in self._jobs if job.loaded is not None]
+            return _LOAD_FACTOR * max(loads) if loads else _DEFAULT_LOAD
+        if self._first_step is None or leader.snapshot is None:
             return 0.0
-        return _LONGER * max(self._zero - leader.look.started, 0.0)
+        return _LOAD_FACTOR * max(self._first_step - leader.snapshot.started, 0.0)
 
-    def _keep_apart(self) -> Iterator[Action]:
-        """Hold who comes too near to the one who reads, and let go who is far enough away."""
-        if self._pace is None or self._zero is None:
+    def _apply_spacing(self) -> Iterator[Action]:
+        """Hold followers that come too near to the reading job, and release those far enough behind."""
+        if self._spacing is None or self._first_step is None:
             return
         now = self._now()
-        for at, part in enumerate(self._parts):
-            if part.gone:
-                self._pace.handle_end(at)
-            elif part.released and part.look is not None:
-                self._pace.handle_progress(at, part.done, now)
-        for at, (part, wanted) in enumerate(zip(self._parts, self._pace.poll_held(now), strict=True)):
-            if part.look is not None and part.released and part.ours and not part.over:
-                if wanted != part.closed:
-                    yield Hold(at) if wanted else Release(at)
+        for index, job in enumerate(self._jobs):
+            if job.is_gone:
+                self._spacing.handle_end(index)
+            elif job.is_released and job.snapshot is not None:
+                self._spacing.handle_progress(index, job.done, now)
+        for index, (job, wanted) in enumerate(zip(self._jobs, self._spacing.poll_held(now), strict=True)):
+            if job.snapshot is not None and job.is_released and job.is_started_here and not job.is_over:
+                if wanted != job.is_gate_closed:
+                    yield Hold(index) if wanted else Release(index)
 
-    def _check(self) -> Iterator[Action]:
-        """A follower that is not as its file says runs all the same: what it computes is right."""
-        leader = self._parts[0]
-        for part in self._parts:
-            if part.checked or part.head is None:
+    def _check_reports(self) -> Iterator[Action]:
+        """Report loaders that contradict their job files; followers run all the same, since their results are right."""
+        leader = self._jobs[0]
+        for job in self._jobs:
+            if job.is_checked or job.head is None:
                 continue
-            part.checked = True
-            doubt = unordered(part)
+            job.is_checked = True
+            doubt = order_doubt(job)
             found = [] if doubt is None else [doubt]
-            if part is not leader:
+            if job is not leader:
                 try:
-                    agree([leader, part])
+                    agree([leader, job])
                 except ConfigError as error:
                     found += error.faults
             self._doubts += found
@@ -427,18 +434,18 @@ class Supervisor:
                 yield Message(each)
 
     def _now(self) -> float:
-        """Seconds after the leader's first step; after its process, if there was none."""
-        return self._at - self._origin()
+        """Return the seconds since the leader's first step, or since its launch without one."""
+        return self._time - self._origin()
 
     def _origin(self) -> float:
-        if self._zero is not None:
-            return self._zero
-        leader = self._parts[0].look
-        return self._at if leader is None else leader.started
+        if self._first_step is not None:
+            return self._first_step
+        leader = self._jobs[0].snapshot
+        return self._time if leader is None else leader.started
 
 
 def _distinct(one: float, other: float) -> tuple[str, str]:
-    """Two times with one decimal, or with as many as they need to differ.
+    """Format two times with the fewest decimals that tell them apart.
 
     >>> _distinct(4.93, 4.87), _distinct(12.0, 3.0)
     (('4.93', '4.87'), ('12.0', '3.0'))

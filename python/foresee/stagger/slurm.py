@@ -1,17 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs through Slurm: submitted, followed, put off and cancelled with its own commands.
+"""Jobs through Slurm: submitted, followed, postponed and cancelled with Slurm's own commands.
 
-A follower may wait in three ways. ``begin``: it is submitted once the leader has begun, with ``--begin`` some seconds
-before its start; if the start moves, so does ``--begin``. ``dependency``: it is submitted with the leader and depends
-on the leader's start, plus whole minutes, as Slurm counts them; this holds even if the launcher has ended. ``hold``: it
-depends on the leader's start alone and holds its allocation until its own start. This suits waits of a few seconds, in
-which another user might take the nodes. In all three ways its loader waits at the gate for the rest.
+A follower may wait in three ways, and its loader waits at the gate for the rest of the time:
 
-A controller may take a minute to answer, and gates have to open meanwhile. So status requests and postponements do not
-wait for the answer (``slurm_commands``). Only a submission is waited for, since the job has no number before.
+- ``begin``: it is submitted once the leader has started, with ``--begin`` some seconds before its start; both move.
+- ``dependency``: it is submitted with the leader and depends on the leader's start plus whole minutes, Slurm's unit.
+  This holds even if the launcher has ended.
+- ``hold``: it depends on the leader's start alone and holds its allocation until its own start. This suits waits of a
+  few seconds, in which another user might take the nodes.
 
-The run folder must be on a file system that all nodes share, with locks (``flock``) that hold between them. Options
-of ``sbatch`` beyond cores and GPUs of the job file are an argument.
+A controller may take a minute to answer while gates have to open, so only a submission waits for its answer. The run
+folder must be on a file system that all nodes share, with working locks (``flock``).
 """
 
 from __future__ import annotations
@@ -20,39 +19,39 @@ import contextlib
 import math
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from typing import Literal
 
 from foresee.errors import ConfigError, JobFailed, SlurmUnreachable
 from foresee.jobspec import Job
 from foresee.stagger.clock import SYSTEM, Clock
-from foresee.stagger.job_monitor import Watched
+from foresee.stagger.job_monitor import JobMonitor
 from foresee.stagger.local_job import command
 from foresee.stagger.slurm_commands import (
     PATIENCE,
     SOONER,
     Commands,
     Controller,
-    Question,
     dependency,
     state,
     submission,
     whole_minutes,
 )
 
-__all__ = ["HOLD_MAX", "WAYS", "Slurm", "SlurmJob", "Way"]
+__all__ = ["HOLD_MAX", "WAIT_MODES", "Slurm", "SlurmJob", "WaitMode"]
 
-Way = Literal["auto", "begin", "dependency", "hold"]
+WaitMode = Literal["auto", "begin", "dependency", "hold"]
 
-WAYS: tuple[Way, ...] = ("auto", "begin", "dependency", "hold")
-"""Ways in which a follower waits; ``auto``: ``hold`` up to :data:`HOLD_MAX`, else ``begin``."""
+WAIT_MODES: tuple[WaitMode, ...] = ("auto", "begin", "dependency", "hold")
+"""How a follower waits; ``auto``: ``hold`` up to :data:`HOLD_MAX`, else ``begin``."""
 
 HOLD_MAX = 60.0
-"""Seconds for which ``auto`` holds an allocation: less than a minute of a machine, against losing it to others."""
+"""Seconds for which ``auto`` holds an allocation, since other users might take it."""
 
-#: Seconds by which a start has to move before Slurm is told: its clock has whole ones.
-_MOVE_LEAST = 2.0
-#: Seconds between two questions to the controller, which has others to answer.
-_ASK = 1.0
+#: Smallest change of a start, in seconds, that is sent to Slurm, whose clock has whole seconds.
+_MIN_MOVE = 2.0
+#: Seconds between two requests to the controller.
+_POLL_SECONDS = 1.0
 
 _OVER = {
     "BOOT_FAIL",
@@ -66,7 +65,7 @@ _OVER = {
     "TIMEOUT",
 }
 _QUEUED = {"CONFIGURING", "PENDING"}
-#: The signal that Slurm reports where a node cannot open a job's output.
+#: The signal that Slurm reports if a node cannot open a job's output.
 _NO_OUTPUT = 53
 
 
@@ -77,39 +76,39 @@ class Slurm:
         way: how followers wait.
         longest: the latest predicted start, seconds; ``auto`` decides by it.
         options: for ``sbatch``, of all jobs.
-        controller: is asked; None: Slurm's commands on this machine.
-        clock: as of :class:`Watched`.
+        controller: None: Slurm's commands on this host.
+        clock: as of :class:`JobMonitor`.
 
     Raises:
-        ConfigError: ``way`` is none of :data:`WAYS`.
+        ConfigError: ``way`` is none of :data:`WAIT_MODES`.
         SlurmUnreachable: Slurm is not installed here, or its controller does not answer.
     """
 
     def __init__(
         self,
-        way: Way = "auto",
+        way: WaitMode = "auto",
         *,
         longest: float = 0.0,
         options: Sequence[str] = (),
         controller: Controller | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        if way not in WAYS:
-            raise ConfigError(f"way is {way!r}; one of {', '.join(WAYS)} expected")
+        if way not in WAIT_MODES:
+            raise ConfigError(f"way is {way!r}; one of {', '.join(WAIT_MODES)} expected")
         if way == "auto":
             way = "hold" if longest <= HOLD_MAX else "begin"
         self.way = way
         self._options = tuple(options)
         self._controller, self._clock = controller or Commands(), clock
-        self._controller.ask("scontrol", "ping")
+        self._controller.run("scontrol", "ping")
 
-    def wants(self, *, begun: bool, due: float) -> bool:
-        """With its leader, but for one that is to begin at a time, which the leader's first step gives."""
+    def should_launch(self, *, leader_started: bool, due: float) -> bool:
+        """Whether to submit a follower: with its leader, except that ``begin`` needs the leader's first step."""
         del due
-        return begun or self.way != "begin"
+        return leader_started or self.way != "begin"
 
     def start(
-        self, job: Job, name: str, folder: str, *, held: bool, first: Watched | None, due: float
+        self, job: Job, name: str, folder: str, *, held: bool, first: JobMonitor | None, due: float
     ) -> SlurmJob:
         """Submit a job."""
         leader = first if isinstance(first, SlurmJob) else None
@@ -133,26 +132,23 @@ class Slurm:
             clock=self._clock,
         )
 
-    def move(self, watched: Watched, due: float) -> None:
-        """Let Slurm know of another moment, if its job still waits for one."""
-        if isinstance(watched, SlurmJob):
-            watched.move(due)
+    def move(self, monitor: JobMonitor, due: float) -> None:
+        """Move the start of a job that still waits."""
+        if isinstance(monitor, SlurmJob):
+            monitor.move(due)
 
 
-class SlurmJob(Watched):
-    """A job that was submitted.
+class SlurmJob(JobMonitor):
+    """A submitted job.
 
     Args:
-        job: which; its command has been checked.
-        name: what it is called.
-        folder: of log and steps; must exist, on a file system that the nodes share.
-        controller: is asked.
+        job, name, folder, clock: as of :class:`JobMonitor`; the nodes share the folder.
+        controller: the controller of Slurm.
         held: whether its loader waits at the gate until :meth:`release`.
         begin: seconds from now before which it may not run.
-        after: the job whose start it waits for; None: none's.
-        minutes: how much later, with ``after``.
-        options: for ``sbatch``.
-        clock: as of :class:`Watched`.
+        after: the job whose start it waits for, or None.
+        minutes: minutes after that start.
+        options: more options for ``sbatch``.
 
     Raises:
         ConfigError: as :func:`command`, or Slurm refuses the job.
@@ -176,80 +172,80 @@ class SlurmJob(Watched):
         super().__init__(job, name, folder, clock=clock)
         self._controller = controller
         self.id = ""
-        """As Slurm calls it."""
-        words, where = command(job)
-        self._make(held=held)
+        """Slurm's job id."""
+        arguments, cwd = command(job)
+        self._make_folder(held=held)
         self._due = None if begin is None else clock.now() + begin
         self._after = after if minutes is not None else None
         self._minutes = minutes
         self._depends = None if self._after is None else dependency(self._after.id, minutes or 0)
-        self._moved = -math.inf
-        self._moving: tuple[Question, float] | None = None
+        self._last_move = -math.inf
+        self._pending_move: tuple[Future[str], float] | None = None
         self._offset = math.inf
         self._code: int | None = None
         self._state = "PENDING"
         self._request_time = -math.inf
-        self._request: Question | None = None
-        self._ran = False
-        """Whether the controller has said since when it runs."""
+        self._request: Future[str] | None = None
+        self._has_run = False
+        """Whether the controller has reported its start."""
         self.queued = True
-        asked = submission(
-            words, job, name, where, self.log, begin=begin, depends=self._depends, options=options
+        submit = submission(
+            arguments, job, name, cwd, self.log, begin=begin, depends=self._depends, options=options
         )
         try:
-            told = controller.ask(*asked, environment=self._environment())
+            output = controller.run(*submit, environment=self._environment())
         except BaseException:
-            self._abandon()
+            self._drop_gate()
             raise
         # ID, or ID;cluster.
-        self.id = told.strip().split(";")[0]
+        self.id = output.strip().split(";")[0]
 
     def poll(self) -> int | None:
-        """Read new steps; the exit code if the job is known to have ended, negative for a signal, else None.
+        """Read new steps; return the exit code, negative for a signal, or None if no end is known.
 
         It never waits: the answer to a request is read at a later call.
         """
         code = self._code
-        if code is None and self._request is not None and self._request.over:
-            asked, self._request, self._request_time = self._request, None, self.clock.now()
-            code = self._hear_state(asked)
-        self._hear_move()
+        if code is None and self._request is not None and self._request.done():
+            answer, self._request, self._request_time = self._request, None, self.clock.now()
+            code = self._read_state(answer)
+        self._read_move()
         ended = self._read()
         if self.queued and self.head is not None:
-            # It runs, and the controller says since when.
+            # It runs: ask the controller since when.
             self.queued, self._request_time = False, -math.inf
             self.started = self.last_step = self.clock.now()
-        if code is None and self._request is None and self.clock.now() - self._request_time >= _ASK:
-            self._request = self._question()
+        if code is None and self._request is None and self.clock.now() - self._request_time >= _POLL_SECONDS:
+            self._request = self._request_state()
         if ended is not None:
-            # What is read now was written before, and at times right before: the least difference is that of clocks.
+            # Steps are read after they were written: the smallest difference is the offset of the clocks.
             self._offset = min(self._offset, self.clock.now() - ended)
-            # One machine, one clock; those of two differ by as much as their boots do.
+            # Monotonic clocks of two hosts differ by their boot times.
             self._shift = 0.0 if 0 <= self._offset < 1 else self._offset
-        # What it wrote before its end has been read.
+        # Only now, as everything that it has written is read.
         self._code = code
         return code
 
-    def _question(self) -> Question:
-        return self._controller.begin("scontrol", "--oneliner", "show", "job", self.id)
+    def _request_state(self) -> Future[str]:
+        return self._controller.start("scontrol", "--oneliner", "show", "job", self.id)
 
-    def _hear_state(self, asked: Question) -> int | None:
-        """Read an answer of the controller, if there is one; return the exit code if the job is over."""
+    def _read_state(self, answer: Future[str]) -> int | None:
+        """Read the state of the job; return the exit code if it has ended."""
         try:
-            told = asked.answer()
-        except ConfigError as refused:
-            if not _is_forgotten(refused):
+            output = answer.result()
+        except ConfigError as error:
+            if not _is_forgotten(error):
                 return None
-            # As Slurm does some minutes after the end.
+            # Slurm forgets a job some minutes after its end.
             return 0 if self._state == "COMPLETED" else 1
         except SlurmUnreachable:
-            return None  # a controller that restarts, or that has others to answer: its jobs go on
-        facts = state(told)
+            return None  # the controller restarts or is busy; its jobs continue
+        facts = state(output)
         self._state = facts["JobState"]
-        if not self._ran and self._state not in _QUEUED:
-            self.queued, self._ran = False, True
+        if not self._has_run and self._state not in _QUEUED:
+            self.queued, self._has_run = False, True
             self.last_step = self.clock.now()
-            self.started = self.last_step - _ago(facts.get("StartTime", ""), self.clock.wall())
+            self.started = self.last_step - _seconds_since(facts.get("StartTime", ""), self.clock.wall())
         if self._state not in _OVER:
             return None
         code, _, number = facts.get("ExitCode", "1:0").partition(":")
@@ -258,36 +254,36 @@ class SlurmJob(Watched):
         return int(code) or (0 if self._state == "COMPLETED" else 1)
 
     def move(self, due: float) -> None:
-        """It should run in ``due`` seconds, if it does not yet."""
-        self._hear_move()
-        if not self.queued or self._code is not None or self.clock.now() - self._moved < _ASK:
+        """Move its start to ``due`` seconds from now, unless it runs."""
+        self._read_move()
+        if not self.queued or self._code is not None or self.clock.now() - self._last_move < _POLL_SECONDS:
             return
-        if self._moving is not None:
+        if self._pending_move is not None:
             return
         if self._after is not None and self._minutes:
-            # Counted from the leader's start, which the controller knows better.
+            # Minutes after the leader's start by the controller's clock.
             minutes = whole_minutes(due + self.clock.now() - self._after.started)
             if minutes != self._minutes and not self._after.queued:
                 self._move(f"Dependency={dependency(self._after.id, minutes)}", minutes)
         elif self._due is not None:
             soon = self.clock.now() + max(due - SOONER, 0.0)
-            if abs(soon - self._due) >= _MOVE_LEAST and (soon < self._due or due > SOONER):
+            if abs(soon - self._due) >= _MIN_MOVE and (soon < self._due or due > SOONER):
                 self._move(f"StartTime=now+{max(math.floor(due - SOONER), 0)}", soon)
 
     def _move(self, what: str, to: float) -> None:
-        """Ask the controller for another moment."""
-        self._moved = self.clock.now()
-        self._moving = self._controller.begin("scontrol", "update", f"JobId={self.id}", what), to
+        """Request another start from the controller."""
+        self._last_move = self.clock.now()
+        self._pending_move = self._controller.start("scontrol", "update", f"JobId={self.id}", what), to
 
-    def _hear_move(self) -> None:
-        """Keep the moment if the controller has taken it."""
-        if self._moving is None or not self._moving[0].over:
+    def _read_move(self) -> None:
+        """Store the new start if the controller has accepted it."""
+        if self._pending_move is None or not self._pending_move[0].done():
             return
-        (asked, to), self._moving = self._moving, None
+        (answer, to), self._pending_move = self._pending_move, None
         try:
-            asked.answer()
+            answer.result()
         except (ConfigError, SlurmUnreachable):
-            # It has begun meanwhile, or the controller is away; the gate keeps it from running ahead.
+            # It runs by now, or the controller is unreachable; its gate still holds it.
             self._request_time = -math.inf
             return
         if self._minutes:
@@ -296,36 +292,36 @@ class SlurmJob(Watched):
             self._due = to
 
     def stop(self) -> None:
-        """Cancel the job, and wait until it is over; again is fine."""
-        self._abandon()
+        """Cancel the job and wait for its end; it may be called again."""
+        self._drop_gate()
         deadline = self.clock.now() + PATIENCE
-        told = False
+        is_cancelled = False
         while self._code is None and self.clock.now() < deadline:
-            if not told:
-                # A controller that has others to answer is asked again.
+            if not is_cancelled:
+                # A busy controller gets the request again.
                 with contextlib.suppress(ConfigError, SlurmUnreachable):
-                    self._controller.ask("scancel", self.id)
-                    told = True
-            self.clock.sleep(_ASK / 5)
-            self._code = self._hear_state(self._question())
+                    self._controller.run("scancel", self.id)
+                    is_cancelled = True
+            self.clock.sleep(_POLL_SECONDS / 5)
+            self._code = self._read_state(self._request_state())
 
-    def ended(self, code: int) -> JobFailed:
-        """The error of a job that has ended too early."""
+    def exit_error(self, code: int) -> JobFailed:
+        """Return the error of a job that has ended too early."""
         if code == -_NO_OUTPUT:
-            return self.failure(
+            return self.error(
                 f"was not started: its node cannot write {self.log}; the run folder has to be on a file system that "
                 "all nodes share, so name one there with --folder"
             )
-        return super().ended(code)
+        return super().exit_error(code)
 
 
-def _ago(moment: str, now: float) -> float:
-    """Seconds from a moment of Slurm's, which has whole ones and no zone, to ``now``; 0 if it tells none."""
+def _seconds_since(moment: str, now: float) -> float:
+    """Return the seconds since a time of Slurm's, which has no fraction and no zone; 0 if it has no time."""
     try:
         return max(now - time.mktime(time.strptime(moment, "%Y-%m-%dT%H:%M:%S")), 0.0)
     except ValueError:
         return 0.0
 
 
-def _is_forgotten(refused: ConfigError) -> bool:
-    return "Invalid job id" in str(refused)
+def _is_forgotten(error: ConfigError) -> bool:
+    return "Invalid job id" in str(error)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Slurm's own commands: what they are asked, how they are run, and how their answers are read.
+"""Slurm's commands: their arguments, their execution, and the parsing of their output.
 
-Separate from ``slurm``, which follows jobs by the answers and starts no process itself. A controller may take a minute
-to answer, in which gates have to open, so that a question can be left to a thread.
+``slurm`` follows jobs by the results and starts no process itself. A controller may take a minute to answer while gates
+have to open, so a command can run in a thread.
 
 Source: sbatch(1), scontrol(1), of Slurm 22.05: ``--begin`` has seconds, ``after:ID+N`` minutes.
 """
@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from typing import Protocol
 
 from foresee.errors import ConfigError, SlurmUnreachable
@@ -27,7 +28,6 @@ __all__ = [
     "SOONER",
     "Commands",
     "Controller",
-    "Question",
     "dependency",
     "state",
     "submission",
@@ -35,51 +35,33 @@ __all__ = [
 ]
 
 SOONER = 3.0
-"""Seconds before its moment at which a follower is asked to run: Slurm rounds, and starts jobs in turns."""
+"""Seconds before its start at which Slurm should run a follower: Slurm rounds, and schedules at intervals."""
 PATIENCE = 60.0
-"""Seconds for an answer, and for a job to end."""
-
-
-class Question(Protocol):
-    """A question to the controller that is in flight."""
-
-    @property
-    def over(self) -> bool:
-        """Whether the answer is there."""
-
-    def answer(self) -> str:
-        """Run a command to its end and return its output.
-
-        Raises:
-            ConfigError: the controller refuses, and says why.
-            SlurmUnreachable: it does not answer.
-        """
+"""Seconds for a command, and for a job to end."""
 
 
 class Controller(Protocol):
-    """Slurm's controller, as its commands reach it."""
+    """Slurm's controller, reached by its commands."""
 
-    def ask(self, *words: str, environment: Mapping[str, str] | None = None) -> str:
-        """Run a command to its end; what it prints.
+    def run(self, *words: str, environment: Mapping[str, str] | None = None) -> str:
+        """Run a command and return its output.
 
         Raises:
-            ConfigError: the controller refuses, and says why.
+            ConfigError: the controller refuses; with its reason.
             SlurmUnreachable: it does not answer, or there is none.
         """
 
-    def begin(self, *words: str) -> Question:
-        """Run a command while the caller goes on."""
+    def start(self, *words: str) -> Future[str]:
+        """Start a command; the future has the output or the error of :meth:`run`."""
 
 
 class Commands:
-    """Slurm's commands on this machine."""
+    """Slurm's commands on this host."""
 
-    def ask(self, *words: str, environment: Mapping[str, str] | None = None) -> str:
+    def run(self, *words: str, environment: Mapping[str, str] | None = None) -> str:
         """As of :class:`Controller`."""
         if shutil.which(words[0]) is None:
-            raise SlurmUnreachable(
-                f"{words[0]}: there is no such program here; run where Slurm's commands are"
-            )
+            raise SlurmUnreachable(f"{words[0]}: no such program on this host; run where Slurm is installed")
         try:
             ended = subprocess.run(
                 words,
@@ -98,97 +80,76 @@ class Commands:
             return ended.stdout
         raise refusal(words[0], ended.stderr.strip() or ended.stdout.strip())
 
-    def begin(self, *words: str) -> Question:
+    def start(self, *words: str) -> Future[str]:
         """As of :class:`Controller`."""
-        return _Asked(self, words)
+        future = Future[str]()
+
+        def run() -> None:
+            try:
+                future.set_result(self.run(*words))
+            except OSError as error:
+                future.set_exception(SlurmUnreachable(f"{words[0]}: {error}"))
+            except BaseException as error:  # noqa: BLE001 - raised by `result`
+                future.set_exception(error)
+
+        # An executor would join its threads at exit; a daemon thread does not delay the end of the program.
+        threading.Thread(target=run, name="foresee-slurm", daemon=True).start()
+        return future
 
 
 def refusal(command: str, printed: str) -> ConfigError | SlurmUnreachable:
-    """The error of a command that has failed, by what it printed."""
-    said = printed.removeprefix(f"{command}: ")
+    """Return the error of a failed command, by its output."""
+    message = printed.removeprefix(f"{command}: ")
     if re.search(
         r"contact slurm controller|Connection (refused|reset|timed out)|Socket timed out|Zero Bytes|is DOWN|SLURM_CONF"
         r"|slurm\.conf",
-        said,
+        message,
     ):
         return SlurmUnreachable(
-            f"{command}: {said}; is slurmctld running, and does SLURM_CONF name its configuration?"
+            f"{command}: {message}; is slurmctld running, and does SLURM_CONF name its configuration?"
         )
-    return ConfigError(f"{command}: {said}")
-
-
-class _Asked:
-    """A question that a thread waits for."""
-
-    def __init__(self, commands: Commands, words: Sequence[str]) -> None:
-        self._answer: str | ConfigError | SlurmUnreachable | None = None
-        # A daemon: the end of the program does not wait for it.
-        self._thread = threading.Thread(
-            target=self._run, args=(commands, *words), name="foresee-slurm", daemon=True
-        )
-        self._thread.start()
-
-    def _run(self, commands: Commands, *words: str) -> None:
-        try:
-            self._answer = commands.ask(*words)
-        except (ConfigError, SlurmUnreachable) as error:
-            self._answer = error
-        except OSError as error:
-            self._answer = SlurmUnreachable(f"{words[0]}: {error}")
-
-    @property
-    def over(self) -> bool:
-        """Whether the answer is there."""
-        return not self._thread.is_alive()
-
-    def answer(self) -> str:
-        """As of :class:`Question`."""
-        self._thread.join()
-        if isinstance(self._answer, str):
-            return self._answer
-        assert self._answer is not None, "a question that is over has an answer"
-        raise self._answer
+    return ConfigError(f"{command}: {message}")
 
 
 def submission(
     words: Sequence[str],
     job: Job,
     name: str,
-    where: str,
+    cwd: str,
     log: str,
     *,
     begin: float | None = None,
     depends: str | None = None,
     options: Sequence[str] = (),
 ) -> list[str]:
-    """The command that submits a job; its environment goes with it.
+    """Return the command that submits a job along with its environment.
 
     Args:
         words: the job's command.
-        job: its cores and GPUs are asked for.
-        name: what Slurm calls it.
-        where: the folder that it runs in.
-        log: gets what it prints.
-        begin: seconds from now before which it may not run; rounded down, as a job that is too early waits at the gate.
-        depends: what it waits for.
-        options: more for ``sbatch``; they go before ours.
+        job: gives the cores and GPUs.
+        name: Slurm's name of the job.
+        cwd: its working directory.
+        log: the file of its output.
+        begin: seconds from now before which it may not run; rounded down, as an early job waits at the gate.
+        depends: its dependency.
+        options: more options for ``sbatch``.
     """
-    asked = ["sbatch", "--parsable", f"--job-name={name}", f"--chdir={where}", f"--output={log}"]
-    asked += ["--open-mode=append", "--export=ALL"]
+    command = ["sbatch", "--parsable", f"--job-name={name}", f"--chdir={cwd}", f"--output={log}"]
+    command += ["--open-mode=append", "--export=ALL"]
     if job.run.cores is not None:
-        asked.append(f"--cpus-per-task={job.run.cores}")
+        command.append(f"--cpus-per-task={job.run.cores}")
     if job.run.gpus:
-        asked.append(f"--gpus={job.run.gpus}")
+        command.append(f"--gpus={job.run.gpus}")
     if begin is not None:
-        asked.append(f"--begin=now+{math.floor(begin)}")
+        command.append(f"--begin=now+{math.floor(begin)}")
     if depends is not None:
-        asked.append(f"--dependency={depends}")
-    # The shell of the script becomes the job: signals reach it.
-    return [*asked, *options, f"--wrap=exec {shlex.join(words)}"]
+        command.append(f"--dependency={depends}")
+    # `exec`: signals to the script reach the job.
+    return [*command, *options, f"--wrap=exec {shlex.join(words)}"]
 
 
 def dependency(leader: str, minutes: int) -> str:
-    """A job that runs when another one has begun, so many minutes later.
+    """Return the dependency on the start of another job, plus minutes.
 
     >>> dependency("7", 0), dependency("7", 3)
     ('after:7', 'after:7+3')
@@ -197,7 +158,7 @@ def dependency(leader: str, minutes: int) -> str:
 
 
 def whole_minutes(seconds: float) -> int:
-    """Minutes that have passed some seconds before a moment.
+    """Return the whole minutes up to ``SOONER`` seconds before a time.
 
     >>> whole_minutes(62), whole_minutes(64), whole_minutes(-5)
     (0, 1, 0)
@@ -205,13 +166,13 @@ def whole_minutes(seconds: float) -> int:
     return max(math.floor((seconds - SOONER) / 60), 0)
 
 
-def state(told: str) -> dict[str, str]:
+def state(output: str) -> dict[str, str]:
     """Parse the output of ``scontrol --oneliner show job`` by name.
 
     >>> state("JobId=7 JobName=a JobState=FAILED Reason=NonZeroExitCode ExitCode=3:0")["ExitCode"]
     '3:0'
     """
-    facts = dict(re.findall(r"(?:^|\s)([A-Za-z/]+)=(\S*)", told))
+    facts = dict(re.findall(r"(?:^|\s)([A-Za-z/]+)=(\S*)", output))
     if "JobState" not in facts:
-        raise ConfigError(f"scontrol says nothing of the job's state: {told.strip()[:200]!r}")
+        raise ConfigError(f"scontrol printed no JobState: {output.strip()[:200]!r}")
     return facts

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The end of jobs that this program started: all of them are stopped, in bounded time, whatever interrupts it.
+"""Termination of the jobs that this program started: all of them are stopped, in bounded time.
 
-Each job is in a session of its own, so a job that is left behind would be noticed by no one. That is why further
-signals do not interrupt it.
+Signals do not interrupt it, since a job that is left behind runs unnoticed in a session of its own.
 """
 
 from __future__ import annotations
@@ -12,40 +11,40 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 
-from foresee.stagger.job_monitor import Watched
+from foresee.stagger.job_monitor import JobMonitor
 
-__all__ = ["at_once", "stop_all", "undisturbed"]
+__all__ = ["defer_signals", "ignore_signals", "stop_all"]
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[list[int]]:
-    """Within, signals that end a program do nothing: what goes on here ends by itself. Gives those that came."""
-    came: list[int] = []
+def ignore_signals() -> Iterator[list[int]]:
+    """Ignore signals that end a program within this block; yields those that arrive."""
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield came  # they go to the main thread anyway
+        yield received  # signals go to the main thread
         return
-    # Not ignored, which programs that are started meanwhile would inherit.
-    before = {number: signal.signal(number, lambda number, _: came.append(number)) for number in _SIGNALS}
+    # Handlers, since child processes would inherit SIG_IGN.
+    before = {number: signal.signal(number, lambda number, _: received.append(number)) for number in _SIGNALS}
     try:
-        yield came
+        yield received
     finally:
         for number, handler in before.items():
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextlib.contextmanager
-def at_once() -> Iterator[None]:
-    """Start a job within this block: a signal waits until the job is registered for its end."""
-    with undisturbed() as came:
+def defer_signals() -> Iterator[None]:
+    """Defer signals to the end of this block, in which a job is started and registered."""
+    with ignore_signals() as received:
         yield
-    if came:
-        signal.raise_signal(came[0])
+    if received:
+        signal.raise_signal(received[0])
 
 
-def stop_all(jobs: Sequence[Watched]) -> None:
-    """End jobs, all at once: it takes as long as the one that takes longest."""
+def stop_all(jobs: Sequence[JobMonitor]) -> None:
+    """Stop jobs, all at once."""
     threads = [threading.Thread(target=each.stop, name="foresee-stop") for each in jobs]
     for thread in threads:
         thread.start()

@@ -139,7 +139,11 @@ class NetworkGroup(RankGroup):
         undo.callback(self._leader_address.close)
         servers = self._find_addresses(job, undo, every=world.local_size)
         own.connect(
-            servers, policy=settings.policy, tls=job.tls, colocated_server=self._server, recover=settings.recover
+            servers,
+            policy=settings.policy,
+            tls=job.tls,
+            colocated_server=self._server,
+            recover=settings.recover,
         )
         return node.join(world.rank, own.address, leader=own)
 

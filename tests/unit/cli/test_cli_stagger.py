@@ -18,7 +18,7 @@ from foresee import jobspec, stagger
 from foresee.cli import main
 from foresee.cli.stagger import catalog_path
 from foresee.stagger import Catalog, Entry, Key, inputs
-from foresee.stagger.timing import SLACK, choose
+from foresee.stagger.timing import SLACK, choose_schedule
 
 
 @pytest.fixture
@@ -279,7 +279,7 @@ def test_predict_shows_the_starts_that_run_would_choose(
     jobs = [jobspec.read(path) for path in files]
     times = inputs.times(jobs).jobs
     running = options.get("running")
-    chosen = choose(
+    chosen = choose_schedule(
         times,
         [each.run.start for each in jobs],
         running=None if running is None else running / 100 * times[0].alone(options.get("cache", 1.0)),

@@ -19,7 +19,7 @@ from support.virtual import Virtual
 from foresee.cli.stagger import calibrate as command
 from foresee.errors import ConfigError
 from foresee.stagger import Catalog
-from foresee.stagger.calibrate import Plan, _Calibration
+from foresee.stagger.calibrate import Calibration, CalibrationOptions
 from foresee.stagger.catalog_entry import UsedValue
 
 
@@ -116,14 +116,18 @@ def test_the_short_form_has_half_the_steps_and_fewer_warm_ones(
     assert (first["kind"], first["steps"]) == ("cold", 50)
     # Equal steps count as settled after twenty of them, and the next check is at most a step later.
     assert all(20 <= ran["steps"] <= 21 for ran in warm)
-    assert (Plan().counted, Plan(short=True).counted, Plan(short=True, steps=9).counted) == (100, 50, 9)
+    assert (
+        CalibrationOptions().counted,
+        CalibrationOptions(short=True).counted,
+        CalibrationOptions(short=True, steps=9).counted,
+    ) == (100, 50, 9)
 
 
 def test_a_warm_run_ends_when_more_steps_change_nothing() -> None:
     def settled(seconds: list[float]) -> bool:
-        of = SimpleNamespace(_plan=Plan(short=True, warmup=2))
+        of = SimpleNamespace(_options=CalibrationOptions(short=True, warmup=2))
         steps = np.stack([np.zeros(len(seconds)), np.zeros(len(seconds)), np.array(seconds)], axis=1)
-        return _Calibration._settled(of, SimpleNamespace(done=len(seconds), steps=lambda: steps))  # type: ignore[arg-type]
+        return Calibration._is_settled(of, SimpleNamespace(done=len(seconds), steps=lambda: steps))  # type: ignore[arg-type]
 
     assert not settled([9.0, 9.0] + 19 * [1.0])
     assert settled([9.0, 9.0] + 20 * [1.0])
@@ -283,7 +287,7 @@ def test_a_concurrent_job_that_ended_early_is_refused(
         write(tmp_path, "b", data, "--compute", "0.001", "--wait", "0", "--epochs", "9", epochs=9),
     ]
     errors = refuse(virtual, data, *jobs)
-    assert "before the first epoch of a job beside it was over" in errors
+    assert "before the end of the other job's first epoch" in errors
 
 
 def test_without_a_name_the_users_catalog_is_used(
@@ -328,4 +332,4 @@ def test_a_locked_catalog_is_refused_before_a_job_runs(
 )
 def test_an_invalid_plan_is_refused(wrong: dict, expected: str) -> None:
     with pytest.raises(ConfigError, match=expected):
-        Plan(**wrong)
+        CalibrationOptions(**wrong)

@@ -81,7 +81,7 @@ def test_an_unreadable_cache_is_cold_only_if_the_storage_was_read(
     virtual.storage.resident = None
     virtual.storage.counts = lambda job: 0
     (errors,) = doubts(virtual, data, *pair, code=3)
-    assert errors.startswith("a had the storage read nothing, so the data were in memory")
+    assert errors.startswith("a read nothing from storage, so the data were in memory")
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_bytes_count_from_the_first_step_on(data: pathlib.Path, pair: list[str],
     virtual.storage.resident = None
     virtual.storage.counts = lambda job: 1 << 20
     (errors,) = doubts(virtual, data, *pair, code=3)
-    assert errors.startswith("a had the storage read nothing, so the data were in memory")
+    assert errors.startswith("a read nothing from storage, so the data were in memory")
 
 
 def test_data_outside_the_evicted_place_are_not_called_cold(
@@ -112,8 +112,8 @@ def test_data_outside_the_evicted_place_are_not_called_cold(
     (other / "chunks.bin").write_bytes(b"other chunks")
     virtual.storage.memory = {(str(data / "chunks.bin"), step) for step in range(40)}
     errors = refuse(virtual, other, *pair, code=3)
-    assert "a had the storage read nothing, and nothing of what was driven out of memory (" in errors
-    assert "their data lie elsewhere, name that folder with --data" in errors
+    assert "a read nothing from storage, and none of the evicted data (" in errors
+    assert "their data are in another folder, name it with --data" in errors
     with Catalog.open(tmp_path / "jobs.db") as catalog:
         assert catalog.keys() == []
         assert catalog.places("here", "sleepy") == ()
@@ -130,7 +130,10 @@ def test_data_that_do_not_come_back_into_memory_are_doubted(
 ) -> None:
     virtual.storage.looks = False
     errors = doubts(virtual, data, *pair)[0]
-    assert "is there again after a: unless they read past the page cache their data lie elsewhere" in errors
+    assert (
+        "are in memory again after a: unless they bypass the page cache, their data are in another folder"
+        in errors
+    )
 
 
 def test_storage_without_counted_reads_is_doubted(
@@ -138,7 +141,7 @@ def test_storage_without_counted_reads_is_doubted(
 ) -> None:
     virtual.storage.counts = lambda job: 0
     errors = doubts(virtual, data, *pair)[0]
-    assert "a had the storage read nothing by the kernel's count, though data came into memory" in errors
+    assert "a read nothing from storage by the kernel's count, though data came into memory" in errors
 
 
 def test_the_catalog_stores_the_place_of_the_data(
@@ -155,7 +158,7 @@ def test_data_in_a_bucket_are_not_evicted(
     monkeypatch.setattr(virtual.storage, "find_files", lambda jobs, paths: None)
     errors = doubts(virtual, data, *pair)[0]
     assert errors.startswith(
-        "the data are in no file system of this machine, so that none are driven out of memory"
+        "the data are not in a file system of this host, so none are evicted from memory"
     )
 
 

@@ -179,7 +179,7 @@ def test_jobs_receive_the_seed_and_an_unknown_order_causes_a_doubt(
     ]
     result, errors = virtual.run(*jobs)
     (doubt,) = result["doubts"]
-    assert doubt.startswith("b: in which order it reads is not known")
+    assert doubt.startswith("b: its order is unknown")
     assert doubt in errors
     assert "seed 7\n" in (tmp_path / "run" / "b.log").read_text()
 

@@ -351,5 +351,5 @@ def test_the_default_run_folder_has_the_date(
 
 def test_a_local_follower_is_launched_when_due() -> None:
     launcher = Local()
-    assert launcher.wants(begun=False, due=0.0)
-    assert not launcher.wants(begun=True, due=0.01)
+    assert launcher.should_launch(leader_started=False, due=0.0)
+    assert not launcher.should_launch(leader_started=True, due=0.01)

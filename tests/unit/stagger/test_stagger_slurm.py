@@ -21,7 +21,7 @@ from foresee._runtime.ranks import World
 from foresee._runtime.step_times import GATE, Meter
 from foresee.errors import ConfigError, SlurmUnreachable
 from foresee.stagger import slurm_commands
-from foresee.stagger.slurm import Slurm, SlurmJob, Way
+from foresee.stagger.slurm import Slurm, SlurmJob, WaitMode
 from foresee.stagger.slurm_commands import submission
 
 TOML = """
@@ -131,7 +131,7 @@ def test_a_follower_waits_as_asked(
     fake: FakeController,
     clock: FakeClock,
     asked: jobspec.Job,
-    way: Way,
+    way: WaitMode,
     longest: float,
     due: float,
     expected: str,
@@ -144,8 +144,8 @@ def test_a_follower_waits_as_asked(
     assert "--begin" not in first
     assert "--dependency" not in first
     assert expected in second
-    assert launcher.wants(begun=True, due=due)
-    assert launcher.wants(begun=False, due=due) == (launcher.way != "begin")
+    assert launcher.should_launch(leader_started=True, due=due)
+    assert launcher.should_launch(leader_started=False, due=due) == (launcher.way != "begin")
 
 
 def test_a_moment_that_moves_is_told_once(
@@ -275,7 +275,7 @@ def test_a_job_that_slurm_never_ends_is_waited_for_a_minute(
     assert sum(call.startswith("scancel") for call in fake.calls) == 1
 
 
-def test_a_controller_that_is_slow_keeps_nobody_waiting(
+def test_a_slow_controller_does_not_block_the_runner(
     tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: jobspec.Job
 ) -> None:
     launcher = Slurm("begin", controller=fake, clock=clock)
@@ -292,18 +292,18 @@ def test_a_controller_that_is_slow_keeps_nobody_waiting(
     # Each question is asked once.
     update = "scontrol update JobId=17 StartTime=now+497"
     assert fake.calls[3:] == ["scontrol --oneliner show job 17", update]
-    assert not leader._ran
+    assert not leader._has_run
     clock.sleep(4.0)
     assert leader.poll() is None
-    assert leader._ran
+    assert leader._has_run
 
 
 def test_a_node_that_cannot_write_the_log_is_told_as_that(made: SlurmJob, fake: FakeController) -> None:
     fake.job = "JobId=17 JobState=FAILED ExitCode=0:53"
     assert heard(made) == -53
-    assert "the run folder has to be on a file system that all nodes share" in str(made.ended(-53))
+    assert "the run folder has to be on a file system that all nodes share" in str(made.exit_error(-53))
     # A number that has no name, as of real-time signals.
-    assert "signal 50)" in str(made.ended(-50))
+    assert "signal 50)" in str(made.exit_error(-50))
 
 
 def test_a_follower_that_may_start_is_told_so_until_slurm_has_heard_it(
@@ -366,5 +366,5 @@ def test_a_slurm_that_is_down_and_a_way_that_is_none_are_refused(
 
 
 def test_an_answer_without_a_state_is_not_guessed_at() -> None:
-    with pytest.raises(ConfigError, match="says nothing of the job's state"):
+    with pytest.raises(ConfigError, match="printed no JobState"):
         slurm_commands.state(json.dumps({"jobs": []}))

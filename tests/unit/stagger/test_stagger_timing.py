@@ -11,7 +11,7 @@ import pytest
 from foresee.cli.stagger import options
 from foresee.errors import ConfigError
 from foresee.stagger.model import JobTimes, optimum
-from foresee.stagger.timing import SLACK, Chosen, Timing, choose
+from foresee.stagger.timing import SLACK, Schedule, Timing, choose_schedule
 
 #: Table I with the waits of the worked example, and 100 steps per epoch.
 RESNET = JobTimes(name="resnet", compute=0.3036, wait=0.4493, wait_cached=0.04, wait_conc=0.6, steps=100)
@@ -24,7 +24,7 @@ def timing(leader: JobTimes = RESNET, earliest: float = 0.0) -> Timing:
     """Of a leader that was chosen, whether or not the other order were better."""
     best = optimum(leader, EFFICIENT, now=earliest)
     assert best is not None
-    chosen = Chosen(
+    chosen = Schedule(
         order=(0, 1),
         delay=0.0,
         earliest=(0.0, earliest),
@@ -40,17 +40,17 @@ def timing(leader: JobTimes = RESNET, earliest: float = 0.0) -> Timing:
 
 def test_the_better_order_leads_and_of_equal_ones_the_first() -> None:
     # A faster pipeline leads: what it takes is the makespan.
-    assert choose([RESNET, EFFICIENT], [0, 0]).order == (1, 0)
-    assert choose([EFFICIENT, RESNET], [0, 0]).order == (0, 1)
-    assert choose([RESNET, RESNET], [0, 0]).order == (0, 1)
+    assert choose_schedule([RESNET, EFFICIENT], [0, 0]).order == (1, 0)
+    assert choose_schedule([EFFICIENT, RESNET], [0, 0]).order == (0, 1)
+    assert choose_schedule([RESNET, RESNET], [0, 0]).order == (0, 1)
 
 
 def test_noise_of_company_that_costs_nothing_starts_nobody_early() -> None:
     # Measured: two jobs of one order and one page cache share their reads, give or take a thousandth.
     leader = JobTimes(name="a", compute=0.3, wait=0.45, wait_cached=0.0, wait_conc=0.449, steps=1000)
     follower = JobTimes(name="b", compute=0.2, wait=0.55, wait_cached=0.0, wait_conc=0.549, steps=1000)
-    assert choose([leader, follower], [0, 0]).starts == (0, 0)
-    best = choose([leader, follower], [0, 0], slack=SLACK)
+    assert choose_schedule([leader, follower], [0, 0]).starts == (0, 0)
+    best = choose_schedule([leader, follower], [0, 0], slack=SLACK)
     assert best.starts == pytest.approx((0, 550))
     assert best.gpu_seconds == pytest.approx(950)
     timing = Timing([leader, follower], best, slack=SLACK)
@@ -64,10 +64,10 @@ def test_the_command_has_the_same_slack() -> None:
 
 
 def test_a_job_that_arrives_later_follows_no_earlier() -> None:
-    chosen = choose([RESNET, EFFICIENT], [0, 60])
+    chosen = choose_schedule([RESNET, EFFICIENT], [0, 60])
     assert (chosen.order, chosen.earliest, chosen.delay) == ((0, 1), (0, 60), 0)
     assert chosen.starts == pytest.approx((0, 60))
-    assert choose([RESNET, EFFICIENT], [10, 70]).starts == pytest.approx((0, 60))
+    assert choose_schedule([RESNET, EFFICIENT], [10, 70]).starts == pytest.approx((0, 60))
 
 
 def test_without_progress_the_prediction_stands() -> None:
@@ -81,9 +81,9 @@ def test_a_slow_start_puts_it_off_and_is_taken_back() -> None:
     decider = timing()
     decider.handle_progress(0, np.array([5.0]), 5)
     assert decider.poll_start(1, 5) > 400
-    assert not decider.sure
+    assert not decider.is_rate_known
     decider.handle_progress(0, 5 + np.arange(50) * 0.7, 39.5)
-    assert decider.sure
+    assert decider.is_rate_known
     assert decider.poll_start(1, 39.5) == pytest.approx(100 * (39.3 / 50 - 0.2447))
 
 
@@ -116,11 +116,11 @@ def test_a_moment_that_has_passed_is_now() -> None:
     assert decider.poll_start(1, 40) == 40
 
 
-def test_nobody_is_asked_for_company_that_nobody_measured_once_it_runs() -> None:
+def test_an_unknown_cost_of_company_is_not_needed_during_a_run() -> None:
     # By its figures the follower is the slower one, so that it never catches up, and a slow step says otherwise.
     leader = JobTimes(name="a", compute=0.1, wait=0.1, wait_cached=0.0, steps=100)
     follower = JobTimes(name="b", compute=0.3, wait=0.1, wait_cached=0.0, steps=100)
-    chosen = choose([leader, follower], [0, 10], running=0)
+    chosen = choose_schedule([leader, follower], [0, 10], running=0)
     assert chosen.case == "never"
     decider = Timing([leader, follower], chosen)
     decider.handle_progress(0, np.array([9.0]), 9)
@@ -151,14 +151,14 @@ def test_nobody_waits_for_a_leader_that_has_ended() -> None:
 
 def test_one_job_has_no_follower() -> None:
     with pytest.raises(ConfigError, match="1 job; two or more expected"):
-        choose([RESNET], [0])
+        choose_schedule([RESNET], [0])
 
 
 def test_a_job_that_runs_leads_and_the_other_starts_no_earlier_than_now() -> None:
-    chosen = choose([RESNET, EFFICIENT], [5, 0], running=20)
+    chosen = choose_schedule([RESNET, EFFICIENT], [5, 0], running=20)
     assert (chosen.order, chosen.delay, chosen.earliest) == ((0, 1), 0, (0, 20))
     assert chosen.starts[1] == pytest.approx(50.82)
-    late = choose([RESNET, EFFICIENT], [0, 10], running=60)
+    late = choose_schedule([RESNET, EFFICIENT], [0, 10], running=60)
     assert late.starts[1] == pytest.approx(70)
 
 
@@ -172,7 +172,7 @@ THREE = (job(0.30), job(0.25), job(0.50, 2))
 
 
 def test_three_jobs_have_the_frontiers_starts() -> None:
-    chosen = choose(THREE, [0, 0, 0])
+    chosen = choose_schedule(THREE, [0, 0, 0])
     assert chosen.order == (2, 0, 1)
     assert chosen.starts == pytest.approx((0, 95, 100))
     assert (chosen.makespan, chosen.gpu_seconds) == pytest.approx((125, 180))
@@ -180,7 +180,7 @@ def test_three_jobs_have_the_frontiers_starts() -> None:
 
 
 def test_a_third_job_beside_one_that_runs() -> None:
-    chosen = choose(THREE, [0, 0, 0], running=30)
+    chosen = choose_schedule(THREE, [0, 0, 0], running=30)
     assert chosen.order == (0, 1, 2)
     assert chosen.starts == pytest.approx((0, 105, 30))
     assert chosen.makespan == pytest.approx(130)
@@ -190,24 +190,24 @@ def test_starts_that_were_played_have_to_be_much_better() -> None:
     # Company that makes a job faster: what no machine should show, but figures may.
     odd = [job(0.25, wait=0.75), job(0.25, wait=0.75), job(0.25, 4, wait=0.75)]
     quick = [replace(each, wait_conc=0.05) for each in odd]
-    assert choose(odd, [0, 0, 0]).case == "behind"
-    assert choose([replace(each, wait_conc=0.75) for each in odd], [0, 0, 0]).case == "behind"
-    together = choose(quick, [0, 0, 0])
+    assert choose_schedule(odd, [0, 0, 0]).case == "behind"
+    assert choose_schedule([replace(each, wait_conc=0.75) for each in odd], [0, 0, 0]).case == "behind"
+    together = choose_schedule(quick, [0, 0, 0])
     assert together.case == "together"
     assert together.starts == (0, 0, 0)
-    assert together.makespan < choose(odd, [0, 0, 0]).makespan
+    assert together.makespan < choose_schedule(odd, [0, 0, 0]).makespan
 
 
 def test_behind_a_cache_that_coalesces_the_plan_is_the_frontiers() -> None:
     for jobs, starts in ((THREE, (0, 95, 100)), (THREE[1:], (0, 100))):
-        chosen = choose(jobs, [0] * len(jobs), read=75)
+        chosen = choose_schedule(jobs, [0] * len(jobs), read=75)
         assert chosen.case == "behind"
         assert chosen.order[0] == len(jobs) - 1
         assert chosen.starts == pytest.approx(starts)
         assert chosen.makespan == pytest.approx(125)
     # Company that is dear by the figures is not asked for, now or later.
     dear = [replace(each, wait_conc=5.0) for each in THREE[1:]]
-    chosen = choose(dear, [0, 0], read=75)
+    chosen = choose_schedule(dear, [0, 0], read=75)
     decider = Timing([dear[1], dear[0]], chosen)
     decider.handle_progress(0, np.arange(1, 41) * 1.0, 40)
     assert decider.poll_start(1, 40) == pytest.approx(150 - 25)
@@ -215,19 +215,19 @@ def test_behind_a_cache_that_coalesces_the_plan_is_the_frontiers() -> None:
 
 def test_of_equal_leaders_the_fastest_leads_where_nobody_waits() -> None:
     jobs = [job(step, epochs, wait=0.0) for step, epochs in ((0.3, 1), (0.2, 1), (0.3, 2))]
-    chosen = choose(jobs, [0, 0, 0], slack=SLACK)
+    chosen = choose_schedule(jobs, [0, 0, 0], slack=SLACK)
     assert (chosen.order[0], chosen.starts) == (1, (0, 0, 0))
 
 
 def test_beyond_the_reach_of_a_cache_starts_are_played() -> None:
     jobs = [replace(each, wait_conc=each.wait) for each in THREE]
-    with pytest.raises(ConfigError, match="the cache reaches back to a follower at no start"):
-        choose(THREE, [0, 0, 90], running=0, cache=0.1)
-    assert choose(jobs, [0, 0, 90], running=0, cache=0.1).makespan > 130
+    with pytest.raises(ConfigError, match="reaches back to a follower at no start"):
+        choose_schedule(THREE, [0, 0, 90], running=0, cache=0.1)
+    assert choose_schedule(jobs, [0, 0, 90], running=0, cache=0.1).makespan > 130
 
 
 def three() -> Timing:
-    return Timing([THREE[2], THREE[0], THREE[1]], choose(THREE, [0, 0, 0]))
+    return Timing([THREE[2], THREE[0], THREE[1]], choose_schedule(THREE, [0, 0, 0]))
 
 
 def test_of_three_a_slower_leader_puts_both_followers_off() -> None:
@@ -243,14 +243,14 @@ def test_a_follower_slower_than_predicted_gives_the_others_more_time() -> None:
     decider.handle_progress(0, np.arange(1, 76) * 0.75, 56)
     decider.handle_start(1, 60)
     decider.handle_progress(1, np.arange(1, 31) * 1.2, 96)
-    assert decider.figures[1].cached_epoch() == pytest.approx(120)
+    assert decider.times[1].cached_epoch() == pytest.approx(120)
     assert decider.poll_start(2, 96) == pytest.approx(180 - 25)
 
 
 def test_when_the_leader_of_three_fails_the_rest_have_a_plan_of_their_own() -> None:
     decider = three()
     decider.handle_progress(0, np.arange(1, 11) * 0.75, 8)
-    decider.handle_end(0, whole=False)
+    decider.handle_end(0, is_complete=False)
     # Equal cold steps: the first of them leads at once, the other ends with it.
     assert decider.poll_start(1, 10) == pytest.approx(10)
     assert decider.poll_start(2, 10) == pytest.approx(10 + 75 - 25)
@@ -264,7 +264,7 @@ def test_a_follower_that_runs_takes_the_lead() -> None:
     decider.handle_progress(0, np.arange(1, 51) * 0.75, 38)
     decider.handle_start(1, 30)
     decider.handle_progress(1, np.arange(1, 26) * 0.30, 38)
-    decider.handle_end(0, whole=False)
+    decider.handle_end(0, is_complete=False)
     assert decider.leader.name == "j0.3"
     assert decider.poll_start(2, 38) == pytest.approx(38 + 0.75 * 75 - 25)
 

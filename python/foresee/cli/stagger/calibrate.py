@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from foresee.stagger import Catalog
     from foresee.stagger.calibrate import Storage
     from foresee.stagger.clock import Clock
-    from foresee.stagger.job_monitor import Watched
+    from foresee.stagger.job_monitor import JobMonitor
 
     #: Name of a job, name of a value, and name of the concurrent job or None.
     _Key = tuple[str, str, str | None]
@@ -89,7 +89,7 @@ def run(
     options: argparse.Namespace,
     *,
     clock: Clock | None = None,
-    start: Callable[..., Watched] | None = None,
+    start: Callable[..., JobMonitor] | None = None,
     storage: Storage | None = None,
 ) -> int:
     """Run the command; return its exit code. Arguments replace those of this machine."""
@@ -98,13 +98,13 @@ def run(
     from foresee.cli._signals import signals_as_interrupt
     from foresee.cli.stagger import catalog_path
     from foresee.stagger import Catalog
-    from foresee.stagger.calibrate import Plan, calibrate, facts
+    from foresee.stagger.calibrate import Calibration, CalibrationOptions
     from foresee.stagger.clock import SYSTEM
-    from foresee.stagger.local_job import Process
+    from foresee.stagger.local_job import LocalJob
     from foresee.storage import page_cache
 
     clock = clock or SYSTEM
-    plan = Plan(
+    plan = CalibrationOptions(
         steps=options.steps,
         warmup=options.warmup,
         short=options.short,
@@ -125,18 +125,18 @@ def run(
     os.makedirs(folder, exist_ok=True)
     with signals_as_interrupt(), Catalog.open(path, write=True) as catalog:
         derived = _derived(_jobs(jobs, catalog, machine))
-        ran = calibrate(
+        ran = Calibration(
             jobs,
             catalog,
             machine,
             plan,
             folder,
             program=__version__,
-            tell=notify,
+            log=notify,
             clock=clock,
-            start=start or Process,
+            start=start or LocalJob,
             storage=storage or page_cache,
-        )
+        ).run()
         result: dict[str, Any] = {
             "catalog": path,
             "machine": machine,
@@ -144,7 +144,7 @@ def run(
             "warmup": plan.warmup,
             "short": plan.short,
             "folder": folder,
-            "runs": [facts(each) for each in ran],
+            "runs": [each.facts() for each in ran],
             "jobs": _jobs(jobs, catalog, machine, derived),
             "lasted_seconds": clock.now() - began,
         }
@@ -166,9 +166,9 @@ def _jobs(
     jobs: list[Job], catalog: Catalog, machine: str, derived: Mapping[_Key, float] | None = None
 ) -> list[dict[str, Any]]:
     """Return the values of the catalog, with those that were ``derived`` before the measurement."""
-    from foresee.stagger.inputs import shared
+    from foresee.stagger.inputs import common_facts
 
-    common = shared(jobs, machine)
+    common = common_facts(jobs, machine)
     facts = []
     for at, (name, key) in enumerate(zip(common.names, common.keys, strict=True)):
         assert key is not None

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from foresee.stagger.model import Compat, JobTimes
-    from foresee.stagger.outcome import Outcome, Ran
-    from foresee.stagger.timing import Chosen
+    from foresee.stagger.outcome import Outcome, RunResult
+    from foresee.stagger.timing import Schedule
 
 
 def compare(
     jobs: list[JobTimes],
-    chosen: Chosen,
-    ran: Ran,
+    chosen: Schedule,
+    ran: RunResult,
     *,
     compat: Compat,
     cache: float,
@@ -37,7 +37,7 @@ def compare(
     """
     from foresee import stagger
     from foresee.errors import ForeseeError
-    from foresee.stagger.spacing import AHEAD
+    from foresee.stagger.spacing import LEAST_LEAD
 
     def predict(jobs: list[JobTimes], starts: Sequence[float], hold: float | None = None) -> dict[str, float]:
         if len(jobs) == 2 and hold is None and read is None:
@@ -71,7 +71,7 @@ def compare(
         # For more than two jobs wait_conc is unknown, and plans avoid concurrent reads.
         known = [replace(job, wait_conc=job.wait) if job.wait_conc is None else job for job in jobs]
         has_holds = any(outcome.holds for outcome in ran.outcomes)
-        hold = min(max(AHEAD / job.steps for job in jobs), 1.0) if has_holds else None
+        hold = min(max(LEAST_LEAD / job.steps for job in jobs), 1.0) if has_holds else None
         try:
             # This tests the model independently of the scheduler: it predicts for the measured starts.
             at_starts = predict(known, [max(start, 0.0) for start in began], hold)
@@ -88,7 +88,9 @@ def compare(
         "measured": measured,
         "predicted_at_starts": at_starts,
         "off_percent": off,
-        "retimed": [{"at": moved.at, "job": moved.name, "start": moved.start} for moved in ran.moved],
+        "retimed": [
+            {"at": change.at, "job": change.name, "start": change.start} for change in ran.start_changes
+        ],
         "jobs": [{**vars(outcome)} for outcome in ran.outcomes],
     }
 

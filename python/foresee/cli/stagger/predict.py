@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from foresee import stagger
     from foresee.jobspec import Job
     from foresee.stagger.inputs import StaggerInputs
-    from foresee.stagger.timing import Chosen
+    from foresee.stagger.timing import Schedule
 
 HELP = "predict makespan and GPU-seconds by start, and the best start"
 EPILOG = (
@@ -129,11 +129,11 @@ def _job_facts(job: stagger.JobTimes, cache: float) -> dict[str, Any]:
 
 def _best(
     known: StaggerInputs, arrivals: Sequence[float], elapsed: float | None, options: argparse.Namespace
-) -> Chosen | None:
+) -> Schedule | None:
     """Return the starts that ``foresee stagger run`` would choose."""
     from foresee.stagger import timing
 
-    return timing.best(
+    return timing.find_schedule(
         known.jobs,
         arrivals,
         running=elapsed,
@@ -180,7 +180,7 @@ def _add_plan(
     return chosen is not None
 
 
-def _plan_facts(chosen: Chosen, jobs: Sequence[stagger.JobTimes]) -> dict[str, Any]:
+def _plan_facts(chosen: Schedule, jobs: Sequence[stagger.JobTimes]) -> dict[str, Any]:
     """Return the chosen plan, with lists in the order of the command line, in seconds from the first arrival."""
     starts, runs = [0.0] * len(jobs), [0.0] * len(jobs)
     for place, start, run_ in zip(chosen.order, chosen.starts, chosen.runs, strict=True):

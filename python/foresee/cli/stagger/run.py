@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     from foresee.stagger import Catalog
     from foresee.stagger.catalog_entry import UsedValue
     from foresee.stagger.clock import Clock
-    from foresee.stagger.external_job import Already
+    from foresee.stagger.external_job import ExternalJob
     from foresee.stagger.model import JobTimes
     from foresee.stagger.runner import Launcher
-    from foresee.stagger.timing import Chosen
+    from foresee.stagger.timing import Schedule
 
 HELP = "start jobs at the best moments, follow them, and compare with what was predicted"
 EPILOG = (
@@ -96,8 +96,8 @@ def run(options: argparse.Namespace, *, clock: Clock | None = None, launcher: La
     from foresee.stagger.clock import SYSTEM
     from foresee.stagger.local_job import command
     from foresee.stagger.runner import Runner
-    from foresee.stagger.spacing import Pace
-    from foresee.stagger.timing import Timing, choose
+    from foresee.stagger.spacing import Spacing
+    from foresee.stagger.timing import Timing, choose_schedule
 
     _check(options)
     clock = clock or SYSTEM
@@ -115,7 +115,7 @@ def run(options: argparse.Namespace, *, clock: Clock | None = None, launcher: La
     read = options.read if options.coalesces else None
     external, elapsed = _external_job(options, jobs[0], known.jobs[0], clock)
     warning = None if _joins(options) else _warn_if_cached(places)
-    chosen = choose(
+    chosen = choose_schedule(
         known.jobs,
         [each.run.start for each in jobs],
         running=elapsed,
@@ -134,13 +134,13 @@ def run(options: argparse.Namespace, *, clock: Clock | None = None, launcher: La
         [(jobs[place], known.jobs[place].name) for place in chosen.order],
         Timing(ordered, chosen, slack=options.slack, **model),
         folder,
-        pace=Pace(ordered, TICK) if holds else None,
+        spacing=Spacing(ordered, TICK) if holds else None,
         launcher=launcher,
         delay=chosen.delay,
-        already=external,
+        external=external,
         patience=options.patience,
-        tell=notify,
-        show=show,
+        log=notify,
+        show_progress=show,
         clock=clock,
     )
     with signals_as_interrupt():
@@ -198,16 +198,16 @@ def _joins(options: argparse.Namespace) -> bool:
 
 def _external_job(
     options: argparse.Namespace, job: Job, times: JobTimes, clock: Clock
-) -> tuple[Already | float | None, float | None]:
+) -> tuple[ExternalJob | float | None, float | None]:
     """Return the first job or its seconds if it runs already, and the seconds that it has run."""
-    from foresee.stagger.external_job import Already
+    from foresee.stagger.external_job import ExternalJob
 
     if options.running is not None:
         elapsed = options.running / 100 * times.alone(options.cache)
         return elapsed, elapsed
     if options.steps is None:
         return None, None
-    external = Already(job, times.name, options.steps, options.patience, clock=clock)
+    external = ExternalJob(job, times.name, options.steps, options.patience, clock=clock)
     steps = external.steps()
     # The time before the first batch does not count.
     return external, max(clock.now() - float(steps[0, 0]), 0.0) if len(steps) else 0.0
@@ -241,7 +241,7 @@ def _warn_if_cached(places: list[str]) -> str | None:
     return warning
 
 
-def _launcher(options: argparse.Namespace, chosen: Chosen, clock: Clock) -> Launcher:
+def _launcher(options: argparse.Namespace, chosen: Schedule, clock: Clock) -> Launcher:
     import shlex
 
     from foresee.stagger.runner import Local
@@ -256,7 +256,7 @@ def _launcher(options: argparse.Namespace, chosen: Chosen, clock: Clock) -> Laun
     return Slurm(options.slurm_wait, longest=max(chosen.starts), options=more, clock=clock)
 
 
-def _announcement(jobs: list[JobTimes], chosen: Chosen, folder: str, elapsed: float | None) -> str:
+def _announcement(jobs: list[JobTimes], chosen: Schedule, folder: str, elapsed: float | None) -> str:
     """Describe the starts; ``elapsed``: seconds that the first job has run, or None."""
     starts = []
     for job, start in zip(jobs[1:], chosen.starts[1:], strict=True):

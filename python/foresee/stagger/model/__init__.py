@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts of jobs that read the same data.
 
-The second job finds in the cache what the first has read, until it catches up; then both want the same bytes from the
-origin at the same time. :class:`JobTimes` has what one job takes per step. ``pair`` answers for two jobs with measured
-figures: makespan, GPU-seconds, catch-up time and the best start. ``frontier`` plans any number of jobs so that no job
-catches up. Both are closed forms; ``steps`` plays jobs step by step where those end. Seconds throughout; nothing is
-read or written here.
+The second job finds in the cache what the first has read, until it catches up; then both compete for the origin.
+:class:`JobTimes` has the times of one job per step. ``pair`` computes makespan, GPU-seconds, catch-up time and the best
+start of two jobs. ``frontier`` plans any number of jobs so that no job catches up. Both are closed forms; ``steps``
+simulates step by step where those end. All times are seconds; nothing is read or written here.
 
 Source: Assogba et al., "Optimizing the Training of Co-Located Deep Learning Models Using Cache-Aware Staggering",
-HiPC 2023, section V; the cases that it leaves out, the second reading, the exact optimum and the frontier are ours.
+HiPC 2023, section V. The cases that it omits, the second reading, the exact optimum and the frontier are additions.
 """
 
 from __future__ import annotations

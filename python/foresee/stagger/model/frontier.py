@@ -2,14 +2,12 @@
 """Any number of jobs behind one frontier: the latest starts at which no job catches up.
 
 One job leads and reads from the origin; its progress is the frontier. Every other job starts so late that it finds all
-its data in the cache, and no later than that it ends with the last job. If no job waits less for being behind, all
-start as early as they can: a later start would only end a job later. ``pair`` models the effect of two jobs that meet,
-which does not happen here.
+its data in the cache, but ends no later than the last job. If no job waits less for being behind, all start as early as
+they can. ``pair`` models two jobs that meet.
 
-Where the cache coalesces, company costs no time: no schedule has a shorter makespan then, and staggering saves GPU time
-only. The result is exact while the cache holds the data set. A smaller cache limits how far a follower may be behind.
-If a job slower than the leader falls further behind than that, the plan reports it, and the simulation of steps has the
-answer.
+No schedule has a shorter makespan if the cache coalesces, since company then costs no time; staggering only saves GPU
+time. The result is exact while the cache holds the data set. A smaller cache limits how far a follower may be behind. A
+plan reports a job that falls further behind, and ``steps`` simulates it.
 """
 
 from __future__ import annotations
@@ -30,7 +28,7 @@ class Plan:
     """Starts of the jobs, and the resulting times. Tuples have one entry per job, in the order given."""
 
     leader: int
-    """Which job starts first and reads from the origin."""
+    """Index of the job that starts first and reads from the origin."""
     starts: tuple[float, ...]
     """Seconds after the first arrival."""
     runs: tuple[float, ...]
@@ -40,13 +38,11 @@ class Plan:
     gpu_seconds: float
     """All runs together."""
     gpu_seconds_simultaneous: float | None
-    """The same if all started at 0 behind a cache that coalesces; the makespan would not be shorter. None where the
-    cache does not, and all would wait for each other, or where jobs arrive later."""
+    """The same if all started at 0 behind a cache that coalesces. None without such a cache, or with late arrivals."""
     sequential: float
     """Seconds until all have ended if each starts at the end of the one before, the leader first."""
     within_cache: tuple[bool, ...]
-    """Whether the cache reaches back to each job all the time; and, if it does not coalesce, so far that the job need
-    not catch up."""
+    """Whether the cache always reaches back to each job; without coalescing, so far that the job need not catch up."""
 
 
 def plan(
@@ -56,17 +52,17 @@ def plan(
     arrivals: Sequence[float] | None = None,
     cache: float = 1.0,
 ) -> Plan:
-    """The latest starts with the smallest makespan at which no job catches up.
+    """Return the latest starts with the smallest makespan at which no job catches up.
 
-    Each job is tried as the leader: the one with the smallest makespan leads, of equal ones that with the fewest
-    GPU-seconds. Where the cache coalesces and all jobs are there at 0, no schedule at all has a shorter makespan.
+    The job with the smallest makespan leads, of equal ones that with the fewest GPU-seconds. If the cache coalesces and
+    all jobs arrive at 0, no schedule at all has a shorter makespan.
 
     Args:
-        jobs: one or more. Of each count compute, ``wait_cached``, steps and epochs; without ``read``, or with a
-            ``cache`` below 1, ``wait`` too. All read the same samples in the same order.
+        jobs: one or more, which read the same samples in the same order. ``wait`` counts without ``read``, or with a
+            ``cache`` below 1; ``wait_conc`` never.
         read: seconds in which the origin delivers the data set once, to one job or to many; finite, > 0. None: the
-            cache does not coalesce, and each leader reads at its own pace alone.
-        arrivals: seconds before which a job cannot start, finite, 0 or more; one per job. None: all are there.
+            cache does not coalesce, and each leader reads at its own rate.
+        arrivals: seconds before which a job cannot start, finite, 0 or more; one per job. None: all 0.
         cache: share of the data that the cache keeps, in (0, 1].
 
     Raises:
@@ -92,7 +88,7 @@ def plan(
     cached = [job.cached_epoch() for job in jobs]
     led = [_led_by(leader, jobs, there, read, cache) for leader in range(len(jobs))]
     shortest = min(each.makespan for each in led) * (1 + EQUAL)
-    # Of equal ones the fastest, then the first.
+    # Of equal plans that of the fastest leader, then the first.
     made = min(
         (each for each in led if each.makespan <= shortest),
         key=lambda each: (each.gpu_seconds, cached[each.leader]),
@@ -114,13 +110,12 @@ def led_by(
     *,
     cache: float = 1.0,
 ) -> Plan:
-    """The latest starts behind one leader at which no job catches up, and which end the jobs as early as any.
+    """Return the plan of :func:`plan` for a given leader, which may run before.
 
-    That of :func:`plan` for a leader that is given, as one that runs already is. Of jobs that have started, give the
-    start as ``earliest``; their ends count, and the starts that are told of them do not.
+    ``earliest`` of a job that has started is its start; its planned start has no meaning.
 
     Args:
-        leader: which of the jobs.
+        leader: index of the job.
         jobs: as for :func:`plan`.
         earliest: seconds before which a job cannot start, finite, 0 or more; one per job.
         read: as for :func:`plan`.
@@ -140,12 +135,12 @@ def led_by(
 def _led_by(
     leader: int, jobs: Sequence[JobTimes], there: Sequence[float], read: float | None, cache: float
 ) -> Plan:
-    """The plan with this leader."""
+    """Return the plan with this leader, without checks."""
     lead = jobs[leader]
-    pace = lead.cold_epoch() if read is None else max(read, lead.cached_epoch())
+    lead_epoch = lead.cold_epoch() if read is None else max(read, lead.cached_epoch())
     begin = there[leader]
-    all_read = begin + pace
-    cached = [pace if i == leader else job.cached_epoch() for i, job in enumerate(jobs)]
+    all_read = begin + lead_epoch
+    cached = [lead_epoch if i == leader else job.cached_epoch() for i, job in enumerate(jobs)]
     later = [(job.epochs - 1) * job.later_epoch(cache) for job in jobs]
     # No job starts before the leader: it would read from the origin.
     earliest = [max(arrival, begin) for arrival in there]
@@ -155,15 +150,15 @@ def _led_by(
     makespan = max(ends)
     starts, runs, within = [], [], []
     for i, (own, rest) in enumerate(zip(cached, later, strict=True)):
-        reach = np.inf if i == leader else _reach(pace, own, cache)
-        # A follower slower than the leader falls back all the time: a cache that is too small loses it less the
-        # earlier it starts. One that a small cache makes start early waits for the leader at the frontier.
+        reach = np.inf if i == leader else _reach(lead_epoch, own, cache)
+        # A follower slower than the leader falls back all the time, and a small cache loses it later if it starts
+        # earlier. A faster one that a small cache makes start early waits for the leader at the frontier.
         latest = begin if i == leader else min(makespan - own - rest, begin + reach)
         starts.append(max(latest, earliest[i]))
         runs.append(max(own, all_read - starts[i]) + rest)
-        behind = 0.0 if read is not None else max(pace - own, 0.0)
+        behind = 0.0 if read is not None else max(lead_epoch - own, 0.0)
         within.append(reach >= behind and begin + reach >= earliest[i])
-    if all(own >= pace for own in cached):
+    if all(own >= lead_epoch for own in cached):
         starts = earliest
     last = begin + runs[leader]
     for i, job in enumerate(jobs):
@@ -181,10 +176,10 @@ def _led_by(
     )
 
 
-def _reach(pace: float, first: float, cache: float) -> float:
-    """The latest start at which the cache reaches from the leader, an epoch in ``pace``, back to the follower."""
+def _reach(lead_epoch: float, first: float, cache: float) -> float:
+    """Return the latest start within the cache's reach behind a leader with ``lead_epoch`` seconds per epoch."""
     if cache == 1:
         return np.inf
-    if first <= pace:
-        return cache * pace
-    return pace - (1 - cache) * first
+    if first <= lead_epoch:
+        return cache * lead_epoch
+    return lead_epoch - (1 - cache) * first

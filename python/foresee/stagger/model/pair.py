@@ -1,21 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two jobs, one data set, one cache: what each start of the second one leads to, and which start is the best.
+"""Two jobs, one data set, one cache: the times for each start of the second job, and its best start.
 
 The leader starts at 0, the follower at ``start``. While the follower is behind it reads from the cache; it catches up
-at ``catch_up``, and from then on both wait for the origin. Four cases:
+at ``catch_up``, and from then on both wait for the origin. There are four cases:
 
 =========== ==========================================================================================================
 ``never``   the follower's cached step is no faster than the leader's cold one: it always stays behind
 ``catch``   it catches up within the leader's first epoch
 ``cached``  it starts so late that the leader has read everything before
-``serial``  it starts when the leader has ended
+``serial``  it starts at the leader's end
 =========== ==========================================================================================================
 
-``compat="physical"``, the default, lets the slower job find everything in the cache once the faster one has ended its
-first epoch; ``compat="paper"`` leaves it at its concurrent rate to the end of its own, as equation (2) does.
+``compat="physical"``, the default, lets the slower job find everything in the cache after the faster one's first epoch.
+``compat="paper"`` keeps it at its concurrent rate to the end of its own, as equation (2) does.
 
-A cache that keeps only a share of the data serves a follower as long as it is not further behind than that; in later
-epochs it serves that share of each batch. Beyond its reach no closed form holds: the simulator's step by step does.
+A cache with a share of the data serves a follower that is not further behind than that, and serves that share of each
+batch in later epochs. Outside its reach no closed form holds; ``steps`` simulates it.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ class Prediction:
     follower: Floats
     """The follower's whole run, from its start."""
     makespan: Floats
-    """From the leader's start until both have ended."""
+    """From the leader's start to the end of both."""
     gpu_seconds: Floats
-    """Both runs together: what they occupy."""
+    """Both runs together."""
     within_cache: NDArray[np.bool_]
-    """Whether the cache reaches from the leader back to the follower; where it does not, no figure holds."""
+    """Whether the cache reaches from the leader back to the follower; no value holds otherwise."""
 
 
 @dataclass(frozen=True)
@@ -85,11 +85,10 @@ class Optimum:
     start: float
     """Its start, after the leader's."""
     share: float
-    """The same in terms of the leader's run alone."""
+    """The same as a share of the leader's run alone."""
     case: Case
-    """The case of the model."""
     catch_up: float
-    """Moment at which it catches up; infinite if not within the leader's first epoch."""
+    """Time at which it catches up; infinite if not within the leader's first epoch."""
     leader: float
     """The leader's run."""
     follower: float
@@ -118,13 +117,13 @@ def predict(
     compat: Compat = "physical",
     cache: float = 1.0,
 ) -> Prediction:
-    """Predict the times for each start of the follower (equations 1 to 4, with the cases that they leave out).
+    """Predict the times for each start of the follower (equations 1 to 4, with the cases that they omit).
 
     Args:
         leader: the job that starts at 0.
         follower: the job that starts at ``start``.
         start: seconds after the leader, finite, 0 or more; any shape. Not kept.
-        compat: which reading.
+        compat: the reading of the paper.
         cache: share of the data that the cache keeps, in (0, 1].
 
     Raises:
@@ -140,7 +139,7 @@ def predict(
 
 
 def sequential(leader: JobTimes, follower: JobTimes, *, cache: float = 1.0) -> float:
-    """Seconds until both have ended if the follower waits for the leader's end.
+    """Return the seconds until both have ended if the follower waits for the leader's end.
 
     Raises:
         ConfigError: ``cache`` outside (0, 1].
@@ -159,23 +158,21 @@ def optimum(
     cache: float = 1.0,
     slack: float = 0.0,
 ) -> Optimum | None:
-    """The follower's start with the smallest makespan; among equal makespans the latest one.
+    """Return the follower's start with the smallest makespan; among equal makespans the latest one.
 
-    Latest, because a job that starts later occupies its GPU for less time. With a slack, where it does not, compared
-    with both at once, it is the earliest: jobs that do not wait for data gain nothing by a later start. Exact:
-    makespans are made of at most four straight pieces, whose ends are compared. None where the cache does not reach
-    back to the follower at any start.
+    A later start occupies the GPU for less time. With ``slack`` it is the earliest start if a later one saves no time
+    compared with both at once. The result is exact: a makespan has at most four straight pieces, whose ends are
+    compared. None: the cache does not reach back to the follower at any start.
 
     Args:
         leader: the job that starts at 0.
         follower: the job that waits.
-        now: seconds that the leader has run already; the follower starts at that or later. Finite, 0 or more.
-        compat: which reading.
+        now: earliest start of the follower, seconds after the leader's. Finite, 0 or more.
+        compat: the reading of the paper.
         cache: share of the data that the cache keeps, in (0, 1].
-        slack: share of the smallest makespan by which one that is as good may be longer, in [0, 1); of the ends of
-            pieces the latest one that is. Figures that were measured do not tell less than some thousandths, and a
-            start that they make earlier for that costs GPU time. So much of the GPU-seconds counts as nothing, too: a
-            start that spares no more is not waited for. At 0 the latest of equal ones is the best, whatever it spares.
+        slack: share by which an equal makespan may be longer, in [0, 1): measured times are uncertain by some
+            thousandths, and an earlier start for less costs GPU time. A start that saves a smaller share of
+            GPU-seconds is not waited for. At 0 the latest of equal starts is the best.
 
     Raises:
         ConfigError: an argument outside its range.
@@ -197,26 +194,19 @@ def optimum(
         return None
     inside = [start for start in rates.corners() if earliest < start < latest]
     ends = [earliest] if np.isinf(latest) else [earliest, latest]
-    told = rates.predict(np.array([*inside, *ends]))
-    least = float(told.makespan.min())
+    predicted = rates.predict(np.array([*inside, *ends]))
+    least = float(predicted.makespan.min())
     as_good = 1 + max(slack, EQUAL)
-    equal = told.makespan <= least * as_good
-    at = int(np.argmax(np.where(equal, told.start, -1.0)))
+    equal = predicted.makespan <= least * as_good
+    at = int(np.argmax(np.where(equal, predicted.start, -1.0)))
     soonest = len(inside)
     at_once = float(rates.predict(np.zeros(1)).gpu_seconds[0])
-    if slack > 0 and equal[soonest] and at_once <= told.gpu_seconds[at] * as_good:
+    if slack > 0 and equal[soonest] and at_once <= predicted.gpu_seconds[at] * as_good:
         at = soonest
-    case: Case = CASES[CASES.index(told.case[at].item())]
-    return Optimum(
-        start=float(told.start[at]),
-        share=float(told.start[at]) / leader.alone(cache),
-        case=case,
-        catch_up=float(told.catch_up[at]),
-        leader=float(told.leader[at]),
-        follower=float(told.follower[at]),
-        makespan=float(told.makespan[at]),
-        gpu_seconds=float(told.gpu_seconds[at]),
-    )
+    case: Case = CASES[CASES.index(predicted.case[at].item())]
+    names = ("start", "catch_up", "leader", "follower", "makespan", "gpu_seconds")
+    times = {name: float(getattr(predicted, name)[at]) for name in names}
+    return Optimum(share=times["start"] / leader.alone(cache), case=case, **times)
 
 
 def waits(
@@ -228,8 +218,8 @@ def waits(
 
     >>> a = JobTimes(name="a", compute=1, wait=7, wait_cached=2, wait_conc=7, steps=10, epochs=4)
     >>> b = JobTimes(name="b", compute=1, wait=7, wait_cached=1, wait_conc=3, steps=10)
-    >>> for told in waits(a, b, 30):
-    ...     print(told.edges.tolist(), told.wait.tolist())
+    >>> for each in waits(a, b, 30):
+    ...     print(each.edges.tolist(), each.wait.tolist())
     [0.0, 60.0, 157.5] [7.0, 2.0]
     [30.0, 40.0, 60.0] [1.0, 3.0]
     """
@@ -243,30 +233,30 @@ def waits(
         _spans(leader, 0.0, float(one.leader_first[0]), met, behind=leader.wait),
         _spans(follower, begun, begun + float(one.follower_first[0]), met, behind=follower.wait_cached),
     ]
-    told = []
+    found = []
     for job, (edges, levels), whole in zip(
         (leader, follower), spans, (one.leader[0], begun + one.follower[0]), strict=True
     ):
         if job.epochs > 1:
             edges.append(float(whole))
             levels.append(cache * job.wait_cached + (1 - cache) * job.wait)
-        told.append(_joined(edges, levels))
-    return told[0], told[1]
+        found.append(_joined(edges, levels))
+    return found[0], found[1]
 
 
 def _spans(
     job: JobTimes, begin: float, end: float, met: tuple[float, float] | None, *, behind: float
 ) -> tuple[list[float], list[float]]:
-    """The first epoch: before the jobs meet, while they read together, after one has ended its epoch."""
+    """Return the spans of the first epoch: before the jobs meet, while they compete, after one epoch has ended."""
     if met is None:
         return [begin, end], [behind]
     together, apart = met
-    assert job.wait_conc is not None, "jobs that meet have been asked for it"
+    assert job.wait_conc is not None, "checked for jobs that meet"
     return [begin, together, min(apart, end), end], [behind, job.wait_conc, job.wait_cached]
 
 
 def _joined(edges: list[float], levels: list[float]) -> Waits:
-    """Without spans of no length, and neighbours with equal waits as one."""
+    """Join spans: drop empty ones and merge equal neighbours."""
     kept_edges, kept_levels = [edges[0]], list[float]()
     for end, level in zip(edges[1:], levels, strict=True):
         if end <= kept_edges[-1]:
@@ -280,7 +270,7 @@ def _joined(edges: list[float], levels: list[float]) -> Waits:
 
 
 class _Rates:
-    """The same in seconds per epoch, so that jobs with unequal batches compare.
+    """Rates of both jobs in seconds per epoch, so that unequal batches compare.
 
     ``a``, ``b``: an epoch of the leader cold and of the follower cached; ``a1``, ``b1``: both cold; ``ac``, ``bc``:
     what is left once all is cached; ``a2``, ``b2``: later epochs.
@@ -299,11 +289,11 @@ class _Rates:
         self.meets = self.b < self.a
 
     def threshold(self) -> float:
-        """t*: a follower that starts then, or later, finds everything in the cache; 0 if it never catches up."""
+        """Return t*, the first start with all data in the cache; 0 if the follower never catches up."""
         return self.a - self.b if self.meets else 0.0
 
     def reach(self) -> float:
-        """The latest start at which the cache reaches back to the follower; below 0 if there is none."""
+        """Return the latest start within the cache's reach; below 0 if there is none."""
         if self.cache == 1:
             return np.inf
         if self.meets:  # it is furthest behind when it starts
@@ -311,7 +301,7 @@ class _Rates:
         return self.a - (1 - self.cache) * self.b  # when the leader's epoch ends
 
     def apart(self, done: float) -> float:
-        """Seconds from the catch-up, at the share ``done`` of the epoch, until the first job ends its epoch."""
+        """Return the seconds from the catch-up, at the share ``done`` of the epoch, to the first end of an epoch."""
         return (1 - done) * min(self.leader.conc_epoch(), self.follower.conc_epoch())
 
     def predict(self, start: Floats) -> Prediction:
@@ -343,7 +333,7 @@ class _Rates:
         )
 
     def _after(self, left: Floats) -> tuple[Floats, Floats]:
-        """Seconds that both need for the share ``left`` of the epoch that the catch-up leaves."""
+        """Return the seconds of both for the share ``left`` of the epoch after the catch-up."""
         a1, b1 = self.leader.conc_epoch(), self.follower.conc_epoch()
         if self.compat == "paper":
             return left * a1, left * b1
@@ -352,7 +342,7 @@ class _Rates:
         return left * a1, left * a1 + left * (1 - a1 / b1) * self.b
 
     def corners(self) -> list[float]:
-        """Starts at which the makespan may bend."""
+        """Return the starts at which the slope of the makespan may change."""
         threshold = self.threshold()
         ends = self.predict(np.array([0.0, threshold]))
         # How much earlier the follower ends than the leader, at both ends of the first piece.

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs that share their data, played step by step: where closed forms end.
+"""Simulation of jobs that share their data, step by step, where closed forms end.
 
-Any number of jobs and starts, a cache that does not reach back to a follower, and a follower that is held before it
-catches up. What a step takes is fixed when it starts, so times differ from the closed forms by some steps. The play
-itself stands in the Rust core; here is its face, in seconds and shares of the data set.
+It supports any number of jobs and starts, a cache that does not reach back to a follower, and a follower that is held
+before it catches up. The duration of a step is fixed at its start, so times differ from the closed forms by some steps.
+The simulator is in the Rust core; this module converts units.
 """
 
 from __future__ import annotations
@@ -27,35 +27,34 @@ STATES: tuple[State, ...] = ("alone", "together", "behind", "cached")
 still reading them in or with all of them there."""
 
 STEPS_MAX = 10**9
-"""Of all jobs together, that are played."""
+"""Most steps of all jobs together."""
 
 _SECONDS_BELOW = 2**63 / 1e9
 
 
 @dataclass(frozen=True)
 class Run:
-    """Result of one job; moments are seconds on the clock of ``starts``."""
+    """Result of one job; times are seconds on the clock of ``starts``."""
 
     start: float
-    """Its start."""
     end: float
     """End of its last step."""
     first_epoch: float
     """End of its first epoch."""
     caught: float | None
-    """Moment at which it first caught up with another job."""
+    """Time at which it first caught up with another job, or None."""
     steps: Mapping[State, int]
     """Number of its steps in each state."""
     seconds: Mapping[State, float]
     """Their seconds."""
     held: float
-    """Seconds that it was held for."""
+    """Seconds for which it was held."""
     stall: float
-    """Seconds that it did not compute, ``held`` included."""
+    """Seconds without compute, ``held`` included."""
     hits: float
     """Bytes from the cache or from another job's transfer, in data sets."""
     reads: float
-    """Bytes that it had the storage read, in data sets."""
+    """Bytes from the storage, in data sets."""
 
 
 @dataclass(frozen=True)
@@ -79,17 +78,17 @@ def simulate(
     read: float | None = None,
     hold: float | None = None,
 ) -> Played:
-    """Play ``jobs`` from ``starts`` to their ends.
+    """Simulate ``jobs`` from ``starts`` to their ends.
 
     Args:
         jobs: one or more; all read the same samples in the same order.
         starts: seconds, finite, 0 or more; one per job.
-        compat: which reading of reads that compete, as in :func:`predict`.
+        compat: the reading of the paper, as in :func:`predict`.
         cache: share of the data that the cache keeps, in (0, 1]. A follower further behind reads by itself.
         read: seconds in which the origin delivers the data set once, behind a cache that coalesces; finite, > 0.
-            None: reads compete, and each job takes what it was measured to take.
-        hold: share of the data that has to be in the cache beyond a follower's next step before it goes on, once it
-            has come near; 0 or more. None: no job is held. Of no use with ``read``.
+            None: reads compete, and each job takes its measured time.
+        hold: share of the data that must be in the cache beyond the next step of a follower that came near before it
+            continues; 0 to 1. None: no job is held. Unused with ``read``.
 
     Raises:
         ConfigError: an argument outside its range, or more than 10**9 steps.
@@ -114,7 +113,7 @@ def simulate(
             f"steps are {', '.join(str(job.steps) for job in jobs)}; no batches of whole samples have them: give "
             "steps of one data set"
         )
-    told = _native.jobs_simulate(
+    results = _native.jobs_simulate(
         [
             (
                 _nanos(job.compute),
@@ -146,7 +145,7 @@ def simulate(
             hits=each["hits"] / samples,
             reads=each["reads"] / samples,
         )
-        for each in told
+        for each in results
     )
     return Played(
         runs=runs,
@@ -167,9 +166,9 @@ def _faults(
     if steps > STEPS_MAX:
         faults.append(f"all jobs together have {steps} steps; at most 10**9 are played")
     if not faults:
-        figures = [(f"starts[{at}]", start) for at, start in enumerate(starts)]
-        figures += [] if read is None else [("read", read)]
-        figures += [
+        times = [(f"starts[{at}]", start) for at, start in enumerate(starts)]
+        times += [] if read is None else [("read", read)]
+        times += [
             (f"{job.name}: {name}", value)
             for job in jobs
             for name in ("compute", "wait", "wait_cached", "wait_conc")
@@ -177,7 +176,7 @@ def _faults(
         ]
         faults += [
             f"{name} is {value!r}; less than 2**63 ns expected"
-            for name, value in figures
+            for name, value in times
             if value >= _SECONDS_BELOW
         ]
     return faults

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times of one job per step, alone and in company: the input of every prediction of staggering.
 
-A catalog stores these times, and a job file gives some of them. A time that was not measured is None, and a prediction
-that needs it raises an error.
+Missing measurements are None, and a prediction that needs one raises an error.
 """
 
 from __future__ import annotations
@@ -31,22 +30,22 @@ FIGURES: tuple[Figure, ...] = ("compute", "wait", "wait_cached", "wait_conc")
 """The measured times of a job, per step."""
 
 EQUAL = 1e-12
-"""Makespans that differ by less than this share are equal; rounding alone makes them differ by a thousandth of it."""
+"""Makespans that differ by less than this share are equal; rounding errors are a thousandth of it."""
 
 _STEPS_MAX = 2**40
-#: Of a step, by which the mean of a hundred of them may be off: a throttled disk gives its rate out in slices.
+#: Share of a step by which the mean of a hundred may be off: a throttled disk grants its rate in slices.
 _NOISE = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobTimes:
-    """One job: seconds per step, steps, epochs.
+    """Seconds per step, steps and epochs of one job.
 
-    Jobs that are compared read the same data in the same order, that is with the same seed. Their batches may differ:
-    then so do their steps per epoch, and both count the same samples.
+    Compared jobs read the same data in the same order, that is with the same seed. Their batches, and so their steps
+    per epoch, may differ.
 
     Raises:
-        ConfigError: a figure outside its range; all faults at once, each with the job's name.
+        ConfigError: values outside their range; all faults at once, each with the job's name.
 
     >>> job = JobTimes(name="resnet", compute=0.3036, wait=0.4493, wait_cached=0.04, steps=1560)
     >>> round(job.alone(), 3)
@@ -62,14 +61,14 @@ class JobTimes:
     wait_cached: float
     """W:cached: the same with a warm cache; finite, 0 or more."""
     wait_conc: float | None = None
-    """W:conc: the same beside the other job while both read cold data; None: not measured. Needed only where
-    the follower catches up."""
+    """W:conc: the same while the other job also reads cold data; None: not measured. Needed only if the follower
+    catches up."""
     steps: int
     """Steps per epoch, 1 to 2**40."""
     epochs: int = 1
     """1 to 2**40."""
     estimated: frozenset[Figure] = frozenset()
-    """Figures that were derived instead of measured; they are marked wherever they are shown."""
+    """Values that were derived instead of measured; tables mark them."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "estimated", frozenset(self.estimated))
@@ -95,15 +94,15 @@ class JobTimes:
             raise ConfigError(faults)
 
     def cold_epoch(self) -> float:
-        """Seconds of an epoch alone with a cold cache: ``steps * (compute + wait)``."""
+        """Return the seconds of an epoch alone with a cold cache: ``steps * (compute + wait)``."""
         return self.steps * (self.compute + self.wait)
 
     def cached_epoch(self) -> float:
-        """Seconds of an epoch with all of its data in the cache: ``steps * (compute + wait_cached)``."""
+        """Return the seconds of an epoch with all data in the cache: ``steps * (compute + wait_cached)``."""
         return self.steps * (self.compute + self.wait_cached)
 
     def conc_epoch(self) -> float:
-        """Seconds of an epoch in which both jobs read cold data: ``steps * (compute + wait_conc)``.
+        """Return the seconds of an epoch in which both jobs read cold data: ``steps * (compute + wait_conc)``.
 
         Raises:
             NotMeasured: ``wait_conc`` is None.
@@ -117,7 +116,7 @@ class JobTimes:
         return self.steps * (self.compute + self.wait_conc)
 
     def later_epoch(self, cache: float = 1.0) -> float:
-        """Seconds of an epoch after the first, if the cache keeps the share ``cache`` of the data, in [0, 1].
+        """Return the seconds of a later epoch, if the cache keeps the share ``cache`` of the data, in [0, 1].
 
         ``wait_cached`` counts for that share and ``wait`` for the rest.
         """
@@ -125,7 +124,7 @@ class JobTimes:
         return self.steps * (self.compute + wait)
 
     def alone(self, cache: float = 1.0) -> float:
-        """Seconds of the whole job, alone, from a cold cache."""
+        """Return the seconds of the whole job, alone, from a cold cache."""
         return self.cold_epoch() + (self.epochs - 1) * self.later_epoch(cache)
 
     def doubts(self) -> tuple[str, ...]:
@@ -146,16 +145,15 @@ class JobTimes:
 
 
 def wait_from_storage(compute: float, read: float, *, readers: int = 1) -> float:
-    """Seconds per step that a job waits for its data, from the time that the storage takes for it.
+    """Return the wait per step, ``max(0, readers * read - compute)``, since reads overlap with compute.
 
-    ``max(0, readers * read - compute)``: reading goes on while the job computes. One figure per storage replaces a
-    measurement per job: in the paper's Table I compute and wait of four models add up to one pipeline time.
+    One rate per storage replaces a measurement per job: in the paper's Table I compute and wait of four models add up
+    to one pipeline time.
 
     Args:
         compute: seconds of a step without waiting; finite, > 0.
         read: seconds in which the storage delivers the data of one step to a job that only reads; finite, > 0.
-        readers: jobs that read cold data at once, each by itself; 1 or more. 1 also where the cache coalesces, 2 is
-            the most that two jobs do to each other.
+        readers: jobs that read cold data at once, each by itself; 1 or more. 1 for a cache that coalesces.
 
     Raises:
         ConfigError: an argument outside its range.
@@ -200,8 +198,10 @@ def company_faults(
     faults = [] if jobs else ["jobs is empty; one or more expected"]
     if len(times) != len(jobs):
         faults.append(f"{len(times)} {moments} for {len(jobs)} jobs; one of each expected")
-    asked = [(f"{moments}[{at}]", time, False) for at, time in enumerate(times)]
+    values = [(f"{moments}[{at}]", time, False) for at, time in enumerate(times)]
     if read is not None:
-        asked.append(("read", read, True))
-    faults += [fault for name, time, above in asked if (fault := seconds_fault(name, time, above_zero=above))]
+        values.append(("read", read, True))
+    faults += [
+        fault for name, time, above in values if (fault := seconds_fault(name, time, above_zero=above))
+    ]
     return faults + cache_faults(cache)

@@ -36,9 +36,9 @@ from foresee.stagger.actions import (
 from foresee.stagger.managed_job import Snapshot
 from foresee.stagger.model import JobTimes
 from foresee.stagger.runner import Local
-from foresee.stagger.scheduler import Supervisor
-from foresee.stagger.spacing import Pace
-from foresee.stagger.timing import Timing, choose
+from foresee.stagger.scheduler import Scheduler
+from foresee.stagger.spacing import Spacing
+from foresee.stagger.timing import Timing, choose_schedule
 
 #: As in the job files: 40 steps of 20 ms, and 30 to wait for cold data.
 TIMES = [
@@ -52,7 +52,7 @@ BEGIN = 500.0
 
 
 @pytest.mark.parametrize("module", [actions_, outcome, spacing, managed_job, scheduler, timing])
-def test_the_deciders_know_no_clock_process_or_file(module: ModuleType) -> None:
+def test_scheduler_modules_import_no_clock_process_or_file(module: ModuleType) -> None:
     tree = ast.parse(inspect.getsource(module))
     imported = {
         name
@@ -81,19 +81,19 @@ def decider(
     joined: bool = False,
     elapsed: float | None = None,
     **more: object,
-) -> Supervisor:
+) -> Scheduler:
     """Of a run that begins now."""
     files = [jobspec.read(write(tmp_path, each.name, tmp_path / "data")) for each in times]
-    chosen = choose(
+    chosen = choose_schedule(
         times, [0.0] * len(times), running=elapsed if elapsed is not None else 0.0 if joined else None
     )
     ordered = [times[place] for place in chosen.order]
-    made = Supervisor(
+    made = Scheduler(
         [(files[place], times[place].name) for place in chosen.order],
         Timing(ordered, chosen),
-        wants=Local().wants,
-        pace=Pace(ordered, TICK),
-        joined=joined or elapsed is not None,
+        should_launch=Local().should_launch,
+        spacing=Spacing(ordered, TICK),
+        is_leader_running=joined or elapsed is not None,
         elapsed=elapsed,
         **more,  # type: ignore[arg-type]
     )
@@ -101,7 +101,7 @@ def decider(
     return made
 
 
-def look(
+def snapshot(
     done: int = 0, *, head: StepsHeader | None = HEAD, started: float = BEGIN, **more: object
 ) -> Snapshot:
     """What is seen of a job that runs."""
@@ -116,49 +116,49 @@ def rows(first: float, count: int, every: float, wait: float = 0.03, compute: fl
 
 
 def actions(
-    made: Supervisor,
+    made: Scheduler,
     now: float,
-    looks: Sequence[Snapshot | None],
+    snapshots: Sequence[Snapshot | None],
     steps: dict[int, np.ndarray] | None = None,
 ) -> list[Action]:
     """All of one look; what a driver answers is answered, and a gate does what it is asked to."""
-    made.handle_snapshots(looks, now)
+    made.handle_snapshots(snapshots, now)
     found: list[Action] = []
     while (action := made.poll_action(now)) is not None:
         if isinstance(action, Launch):
-            made.handle_launch(action.who, look(head=None, started=now), now)
-            made.handle_gate(action.who, action.held, now)
+            made.handle_launch(action.index, snapshot(head=None, started=now), now)
+            made.handle_gate(action.index, action.held, now)
         elif isinstance(action, Read):
-            made.handle_steps(action.who, (steps or {}).get(action.who, np.zeros((0, 3))), now)
+            made.handle_steps(action.index, (steps or {}).get(action.index, np.zeros((0, 3))), now)
         elif isinstance(action, Hold | Release | GiveUp):
-            made.handle_gate(action.who, isinstance(action, Hold), now)
+            made.handle_gate(action.index, isinstance(action, Hold), now)
         found.append(action)
     return [each for each in found if not isinstance(each, Read | Progress)]
 
 
-def begun(made: Supervisor) -> None:
+def begun(made: Scheduler) -> None:
     """The leader is launched, has loaded for a second, and takes its first step then; the follower is launched."""
     assert actions(made, BEGIN, [None, None]) == [Launch(0, False, 0.0, True)]
-    assert actions(made, BEGIN + TICK, [look(head=None), None]) == []
-    assert actions(made, BEGIN + 1.0, [look(), None]) == [Release(0), Launch(1, True, 0.0, False)]
+    assert actions(made, BEGIN + TICK, [snapshot(head=None), None]) == []
+    assert actions(made, BEGIN + 1.0, [snapshot(), None]) == [Release(0), Launch(1, True, 0.0, False)]
 
 
 def test_a_follower_is_launched_a_load_before_its_moment_and_let_go_at_it(tmp_path: pathlib.Path) -> None:
     made = decider(tmp_path)
     actions(made, BEGIN, [None, None])
     zero = BEGIN + 0.4
-    assert actions(made, zero, [look(), None]) == [Release(0)]
+    assert actions(made, zero, [snapshot(), None]) == [Release(0)]
     # It is to start 1.2 s after the first step, and its leader has loaded for 0.4 s: a quarter more.
     steps = {0: rows(zero, 13, 0.05)}
-    assert actions(made, zero + 0.69, [look(13), None], steps) == []
-    assert actions(made, zero + 0.71, [look(14), None], steps) == [Launch(1, True, 0.0, False)]
-    waits = look(head=None, started=zero + 0.71)
-    assert actions(made, zero + 0.76, [look(15), waits], steps) == [Move(1, pytest.approx(0.7 - 0.76))]
+    assert actions(made, zero + 0.69, [snapshot(13), None], steps) == []
+    assert actions(made, zero + 0.71, [snapshot(14), None], steps) == [Launch(1, True, 0.0, False)]
+    waits = snapshot(head=None, started=zero + 0.71)
+    assert actions(made, zero + 0.76, [snapshot(15), waits], steps) == [Move(1, pytest.approx(0.7 - 0.76))]
     assert made.poll_next_snapshot(zero + 0.76) == TICK
     assert made.poll_next_snapshot(zero + 1.18) == pytest.approx(0.02)
     steps = {0: rows(zero, 23, 0.05)}
-    assert actions(made, zero + 1.19, [look(23), waits], steps) == [Move(1, pytest.approx(0.7 - 1.19))]
-    found = actions(made, zero + 1.2, [look(24), look(started=zero + 0.71)], steps)
+    assert actions(made, zero + 1.19, [snapshot(23), waits], steps) == [Move(1, pytest.approx(0.7 - 1.19))]
+    found = actions(made, zero + 1.2, [snapshot(24), snapshot(started=zero + 0.71)], steps)
     assert found == [Release(1), Message("b starts at 1.2 s")]
 
 
@@ -174,15 +174,15 @@ def test_jobs_that_start_together_are_let_go_when_the_last_of_them_has_loaded(tm
     made = decider(tmp_path, same)
     launched = [Launch(0, True, 0.0, True), Launch(1, True, 0.0, True)]
     assert actions(made, BEGIN, [None, None]) == launched
-    assert actions(made, BEGIN + 1, [look(), look(head=None)]) == []
-    assert actions(made, BEGIN + 9, [look(), look()]) == [Release(0), Release(1)]
+    assert actions(made, BEGIN + 1, [snapshot(), snapshot(head=None)]) == []
+    assert actions(made, BEGIN + 9, [snapshot(), snapshot()]) == [Release(0), Release(1)]
 
 
 def test_nobody_is_held_for_a_reader_that_does_not_read(tmp_path: pathlib.Path) -> None:
     made = decider(tmp_path, [TIMES[0], TIMES[1], QUICK], elapsed=1.5)
     assert all(isinstance(each, Launch) for each in actions(made, BEGIN, [None, None, None]))
     for at in range(1, 60):
-        found = actions(made, BEGIN + 0.05 * at, [None, look(5), look(5)])
+        found = actions(made, BEGIN + 0.05 * at, [None, snapshot(5), snapshot(5)])
         assert not any(isinstance(each, Hold) for each in found)
     assert [outcome.holds for outcome in made.outcomes()] == [0, 0, 0]
 
@@ -191,30 +191,30 @@ def test_whoever_is_near_one_that_is_seen_to_read_is_held_and_let_go(tmp_path: p
     made = decider(tmp_path)
     begun(made)
     steps = {0: rows(BEGIN + 1.0, 24, 0.05)}
-    actions(made, BEGIN + 2.2, [look(24), look()], steps)
-    assert actions(made, BEGIN + 2.3, [look(24), look(20)], steps) == [Hold(1)]
-    assert actions(made, BEGIN + 2.35, [look(29), look(20)], steps) == []
-    assert actions(made, BEGIN + 2.8, [look(40), look(20)], steps) == [Release(1)]
+    actions(made, BEGIN + 2.2, [snapshot(24), snapshot()], steps)
+    assert actions(made, BEGIN + 2.3, [snapshot(24), snapshot(20)], steps) == [Hold(1)]
+    assert actions(made, BEGIN + 2.35, [snapshot(29), snapshot(20)], steps) == []
+    assert actions(made, BEGIN + 2.8, [snapshot(40), snapshot(20)], steps) == [Release(1)]
     _, follower = made.outcomes()
     assert (follower.holds, follower.held) == (1, pytest.approx(0.5))
 
 
-def test_a_gate_that_a_rank_passes_right_now_is_closed_at_the_next_look(tmp_path: pathlib.Path) -> None:
+def test_a_gate_that_a_rank_passes_right_now_is_closed_at_the_next_snapshot(tmp_path: pathlib.Path) -> None:
     made = decider(tmp_path)
     begun(made)
     steps = {0: rows(BEGIN + 1.0, 24, 0.05)}
-    actions(made, BEGIN + 2.2, [look(24), look()], steps)
-    made.handle_snapshots([look(24), look(20)], BEGIN + 2.3)
+    actions(made, BEGIN + 2.2, [snapshot(24), snapshot()], steps)
+    made.handle_snapshots([snapshot(24), snapshot(20)], BEGIN + 2.3)
     while (action := made.poll_action(BEGIN + 2.3)) is not None:
         if action == Hold(1):
             made.handle_gate(1, False, BEGIN + 2.3)
     assert made.outcomes()[1].holds == 0
-    assert actions(made, BEGIN + 2.35, [look(24), look(20)], steps) == [Hold(1)]
+    assert actions(made, BEGIN + 2.35, [snapshot(24), snapshot(20)], steps) == [Hold(1)]
 
 
 def test_time_at_the_gate_is_no_time_of_a_followers_steps(tmp_path: pathlib.Path) -> None:
     decided = watched_timing(tmp_path, {0: rows(BEGIN, 30, 0.05), 1: rows(BEGIN + 2, 30, 0.2, wait=0.001)})
-    led, followed = decided.figures
+    led, followed = decided.times
     # Held before each of its steps.
     assert followed.cached_epoch() == pytest.approx(40 * 0.021)
     assert followed.cached_epoch() < led.cold_epoch()
@@ -223,22 +223,24 @@ def test_time_at_the_gate_is_no_time_of_a_followers_steps(tmp_path: pathlib.Path
 def test_time_at_the_gate_counts_where_data_are_waited_for(tmp_path: pathlib.Path) -> None:
     # When the leader's data are in the cache is what matters, whatever it was that kept it.
     decided = watched_timing(tmp_path, {0: rows(BEGIN, 30, 0.2)})
-    assert decided.figures[0].cold_epoch() == pytest.approx(40 * 10 / 31, rel=1e-6)
+    assert decided.times[0].cold_epoch() == pytest.approx(40 * 10 / 31, rel=1e-6)
 
 
 def watched_timing(tmp_path: pathlib.Path, steps: dict[int, np.ndarray]) -> Timing:
     """What ten seconds of such steps make of the figures."""
     files = [jobspec.read(write(tmp_path, each.name, tmp_path / "data")) for each in TIMES[:2]]
-    decided = Timing(TIMES[:2], choose(TIMES[:2], [0.0, 0.0]))
-    made = Supervisor(
-        [(file, each.name) for file, each in zip(files, TIMES, strict=False)], decided, wants=Local().wants
+    decided = Timing(TIMES[:2], choose_schedule(TIMES[:2], [0.0, 0.0]))
+    made = Scheduler(
+        [(file, each.name) for file, each in zip(files, TIMES, strict=False)],
+        decided,
+        should_launch=Local().should_launch,
     )
     made.handle_start(BEGIN - 1)
     actions(made, BEGIN - 1, [None, None])
-    actions(made, BEGIN, [look(), None])
+    actions(made, BEGIN, [snapshot(), None])
     for now in (BEGIN + 2, BEGIN + 2 + TICK, BEGIN + 10):
         at = {who: rows[rows[:, 0] < now - 0.1] for who, rows in steps.items()}
-        actions(made, now, [look(30), look(30)], at)
+        actions(made, now, [snapshot(30), snapshot(30)], at)
     return decided
 
 
@@ -255,11 +257,11 @@ def test_beside_a_job_that_runs_the_others_load_before_their_moment(
     assert actions(made, BEGIN, [None, None]) == expected
     if launched:
         # Its own moment is the same.
-        assert actions(made, BEGIN + 14.9, [None, look()]) == [Move(1, pytest.approx(0.1 - 1.25 * 14.9))]
-        assert actions(made, BEGIN + 15.0, [None, look()])[0] == Release(1)
+        assert actions(made, BEGIN + 14.9, [None, snapshot()]) == [Move(1, pytest.approx(0.1 - 1.25 * 14.9))]
+        assert actions(made, BEGIN + 15.0, [None, snapshot()])[0] == Release(1)
 
 
-def test_how_long_one_took_to_load_is_how_long_the_next_one_has(tmp_path: pathlib.Path) -> None:
+def test_the_load_time_of_one_job_sets_the_launch_of_the_next(tmp_path: pathlib.Path) -> None:
     late = JobTimes(name="c", compute=0.01, wait=1.0, wait_cached=0.0, wait_conc=1.5, steps=40)
     times = [
         JobTimes(name="a", compute=0.02, wait=2.0, wait_cached=0.0, wait_conc=2.5, steps=40),
@@ -269,18 +271,18 @@ def test_how_long_one_took_to_load_is_how_long_the_next_one_has(tmp_path: pathli
     made = decider(tmp_path, times, elapsed=1.0)
     (first,) = actions(made, BEGIN, [None, None, None])
     assert isinstance(first, Launch)
-    who = first.who
+    who = first.index
     other = 3 - who
     seen: list[Snapshot | None] = [None, None, None]
-    seen[who] = look(head=None)
+    seen[who] = snapshot(head=None)
     actions(made, BEGIN + 1, seen)
-    seen[who] = look()
+    seen[who] = snapshot()
     # It has loaded for four seconds, of which the next one has a quarter more: five before its moment, not thirty.
     moments = [BEGIN + 4 + TICK * at for at in range(2000)]
     when = next(
         now
         for now in moments
-        if any(isinstance(each, Launch) and each.who == other for each in actions(made, now, seen))
+        if any(isinstance(each, Launch) and each.index == other for each in actions(made, now, seen))
     )
     start = made.starts[other]
     assert when == pytest.approx(BEGIN - 1.0 + start - 5.0, abs=2 * TICK)
@@ -290,11 +292,11 @@ def test_an_order_that_nobody_knows_is_a_doubt(tmp_path: pathlib.Path) -> None:
     made = decider(tmp_path)
     begun(made)
     unknown = StepsHeader(rank=0, ranks=1, steps=40, order=None)
-    (message,) = actions(made, BEGIN + 1.1, [look(), look(head=unknown)])[1:]
-    assert actions(made, BEGIN + 1.15, [look(), look(head=unknown)])[1:] == []
+    (message,) = actions(made, BEGIN + 1.1, [snapshot(), snapshot(head=unknown)])[1:]
+    assert actions(made, BEGIN + 1.15, [snapshot(), snapshot(head=unknown)])[1:] == []
     (doubt,) = made.doubts
     assert message == Message(doubt)
-    assert doubt.startswith("b: in which order it reads is not known")
+    assert doubt.startswith("b: its order is unknown")
     assert "FORESEE_SEED" in doubt
 
 
@@ -302,13 +304,13 @@ def test_a_leader_that_is_not_as_its_file_says_is_refused(tmp_path: pathlib.Path
     made = decider(tmp_path)
     actions(made, BEGIN, [None, None])
     with pytest.raises(ConfigError, match="a: its loader has 50 steps per epoch, 40 by its job file"):
-        actions(made, BEGIN + 1, [look(head=StepsHeader(rank=0, ranks=1, steps=50, order=None)), None])
+        actions(made, BEGIN + 1, [snapshot(head=StepsHeader(rank=0, ranks=1, steps=50, order=None)), None])
 
 
 def test_a_leader_that_fails_has_the_other_start_when_it_has_loaded(tmp_path: pathlib.Path) -> None:
     made = decider(tmp_path)
     begun(made)
-    found = actions(made, BEGIN + 1.3, [look(5, code=3), look(head=None, started=BEGIN + 1.0)])
+    found = actions(made, BEGIN + 1.3, [snapshot(5, code=3), snapshot(head=None, started=BEGIN + 1.0)])
     assert found[0] == ReportEnd(0, 3)
     assert found[-2:] == [Release(1), Message("b starts at 0.3 s")]
 
@@ -318,33 +320,33 @@ def test_a_leader_that_begins_no_step_is_given_up_once_and_a_queued_one_is_not(
 ) -> None:
     made = decider(tmp_path, patience=10.0)
     actions(made, BEGIN, [None, None])
-    assert actions(made, BEGIN + 10.1, [look(head=None, queued=True), None]) == []
-    found = actions(made, BEGIN + 10.2, [look(head=None), None])
+    assert actions(made, BEGIN + 10.1, [snapshot(head=None, queued=True), None]) == []
+    found = actions(made, BEGIN + 10.2, [snapshot(head=None), None])
     assert found[0] == GiveUp(0)
     assert Launch(1, True, 0.0, False) in found
-    assert GiveUp(0) not in actions(made, BEGIN + 10.3, [look(head=None), look(head=None)])
+    assert GiveUp(0) not in actions(made, BEGIN + 10.3, [snapshot(head=None), snapshot(head=None)])
 
 
 def test_a_follower_whose_steps_cannot_be_read_is_stopped(tmp_path: pathlib.Path) -> None:
     made = decider(tmp_path)
     begun(made)
     made.handle_unreadable(1, "no file of steps", BEGIN + 1.1)
-    found = actions(made, BEGIN + 1.1, [look(), None])
-    assert found == [Stop(1), Message("b can not be followed, and was ended: no file of steps")]
-    assert made.ended(1)
-    assert not made.over
-    actions(made, BEGIN + 3.1, [look(40, code=0), None])
-    assert made.over
+    found = actions(made, BEGIN + 1.1, [snapshot(), None])
+    assert found == [Stop(1), Message("b was stopped, since its steps cannot be read: no file of steps")]
+    assert made.is_job_over(1)
+    assert not made.is_over
+    actions(made, BEGIN + 3.1, [snapshot(40, code=0), None])
+    assert made.is_over
 
 
 def test_a_follower_that_cannot_be_launched_is_not_tried_again(tmp_path: pathlib.Path) -> None:
     made = decider(tmp_path)
     actions(made, BEGIN, [None, None])
-    made.handle_snapshots([look(), None], BEGIN + 1.1)
+    made.handle_snapshots([snapshot(), None], BEGIN + 1.1)
     found = []
     while (action := made.poll_action(BEGIN + 1.1)) is not None:
         if isinstance(action, Launch):
-            made.handle_launch_failure(action.who, "no such program", BEGIN + 1.1)
+            made.handle_launch_failure(action.index, "no such program", BEGIN + 1.1)
         found.append(action)
     assert found[-1] == Message("b cannot be started: no such program")
-    assert actions(made, BEGIN + 1.2, [look(), None]) == []
+    assert actions(made, BEGIN + 1.2, [snapshot(), None]) == []

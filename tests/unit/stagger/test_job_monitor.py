@@ -14,16 +14,16 @@ from foresee._runtime.ranks import World
 from foresee._runtime.step_times import Meter
 from foresee.errors import ConfigError
 from foresee.stagger import local_job
-from foresee.stagger.external_job import Already
-from foresee.stagger.job_monitor import Watched
+from foresee.stagger.external_job import ExternalJob
+from foresee.stagger.job_monitor import JobMonitor
 
 
-class Seen(Watched):
+class Seen(JobMonitor):
     """A job of which only the files are there."""
 
     def __init__(self, of: jobspec.Job, folder: str, clock: FakeClock) -> None:
         super().__init__(of, "a", folder, clock=clock)
-        self._make(held=False)
+        self._make_folder(held=False)
 
     def poll(self) -> int | None:
         """Read new steps."""
@@ -52,29 +52,29 @@ def test_a_job_of_two_ranks_is_as_far_as_the_slower_and_takes_their_mean(tmp_pat
     assert (made.started, made.last_step) == (clock.now() - 3.0, clock.now())
 
 
-def test_a_number_that_is_another_processes_by_now_is_not_the_jobs() -> None:
-    def seen(pid: int, began: int, parent: int, session: int) -> local_job._Seen:
-        return local_job._Seen(local_job._Member(pid, began), parent, session)
+def test_a_reused_process_id_is_not_taken_for_the_job() -> None:
+    def seen(pid: int, start_time: int, parent: int, session: int) -> local_job._ProcessInfo:
+        return local_job._ProcessInfo(local_job._ProcessId(pid, start_time), parent, session)
 
-    first = local_job._Member(10, began=500)
+    first = local_job._ProcessId(10, start_time=500)
     family = {10: seen(10, 500, 1, 10), 11: seen(11, 510, 10, 10), 12: seen(12, 520, 11, 12)}
     # Its session, and what descends from it; not the one beside it.
     table = {**family, 99: seen(99, 400, 1, 99)}
-    assert local_job._family(table, first, None) == {each.member for each in family.values()}
-    assert local_job._family(table, first._replace(began=499), None) == set()
+    assert local_job._related_processes(table, first, None) == {each.member for each in family.values()}
+    assert local_job._related_processes(table, first._replace(start_time=499), None) == set()
     # The first one has gone: the number of its session is nobody else's while one of it lives.
     del table[10]
-    assert local_job._family(table, first, None) == {family[11].member, family[12].member}
+    assert local_job._related_processes(table, first, None) == {family[11].member, family[12].member}
 
 
-def test_a_job_that_runs_already_is_lost_when_its_patience_is_over(tmp_path: pathlib.Path) -> None:
+def test_an_external_job_without_steps_is_lost_after_its_patience(tmp_path: pathlib.Path) -> None:
     clock = FakeClock()
     of = jobspec.read(write(tmp_path, "a", tmp_path / "data"))
     with pytest.raises(ConfigError, match="no loader has written steps there"):
-        Already(of, "a", str(tmp_path / "steps"), 2.0, clock=clock)
+        ExternalJob(of, "a", str(tmp_path / "steps"), 2.0, clock=clock)
     meter = Meter(str(tmp_path / "steps"), World(0, 1))
     meter.timer(steps=40)
-    made = Already(of, "a", str(tmp_path / "steps"), 2.0, clock=clock)
+    made = ExternalJob(of, "a", str(tmp_path / "steps"), 2.0, clock=clock)
     clock.sleep(1.9)
     meter._add(0, 1, 1, 0, 0)
     assert made.poll() is None

@@ -161,7 +161,7 @@ def test_a_follower_whose_steps_cannot_be_read_is_ended(
     virtual.launcher.on_launch = damage
     told, said = virtual.run(write(tmp_path, "a", data), write(tmp_path, "b", data), code=1)
     assert [job["state"] for job in told["jobs"]] == ["done", "failed"]
-    assert "b can not be followed, and was ended: " in said
+    assert "b was stopped, since its steps cannot be read: " in said
     assert virtual.launcher.jobs["b"].code == -15
 
 
@@ -177,7 +177,7 @@ def test_a_job_that_goes_on_after_its_steps_ends_the_wait(
     assert [job["state"] for job in told["jobs"]] == states
     assert virtual.launcher.jobs["ab"[place]].code is None
     name = "ab"[place]
-    assert "of 40 steps and has not ended within 5 s: it is followed no longer, and goes on" in said
+    assert "of 40 steps and has not ended within 5 s: it continues without being monitored" in said
     assert said.count(f"foresee: {name} has done ") == 1
     # What was predicted is about the steps of its file.
     assert told["measured"]["seconds"][place] == pytest.approx(

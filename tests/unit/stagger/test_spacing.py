@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from support.properties import properties
 
 from foresee.stagger.model import JobTimes
-from foresee.stagger.spacing import AHEAD, Pace
+from foresee.stagger.spacing import LEAST_LEAD, Spacing
 
 LEADER = JobTimes(name="a", compute=0.3, wait=0.45, wait_cached=0.0, wait_conc=0.6, steps=1000)
 FOLLOWER = JobTimes(name="b", compute=0.2, wait=0.55, wait_cached=0.0, wait_conc=0.7, steps=1000)
 
 
-def pace(*jobs: JobTimes) -> Pace:
-    return Pace(jobs or (LEADER, FOLLOWER), 0.05)
+def pace(*jobs: JobTimes) -> Spacing:
+    return Spacing(jobs or (LEADER, FOLLOWER), 0.05)
 
 
-def at(decider: Pace, *done: int, now: float = 10.0) -> tuple[bool, ...]:
+def at(decider: Spacing, *done: int, now: float = 10.0) -> tuple[bool, ...]:
     for who, steps in enumerate(done):
         decider.handle_progress(who, steps, now)
     return decider.poll_held(now)
@@ -28,7 +28,7 @@ def at(decider: Pace, *done: int, now: float = 10.0) -> tuple[bool, ...]:
 
 def test_a_follower_far_behind_runs_and_one_that_comes_near_is_held_until_it_is_far_again() -> None:
     decider = pace()
-    margin = AHEAD + 1  # at 0.2 s a step, half a one passes between two looks
+    margin = LEAST_LEAD + 1  # at 0.2 s a step, half a one passes between two looks
     assert at(decider, 200, 100) == (False, False)
     assert decider.margin(1) == margin
     assert at(decider, 200, 200 - margin) == (False, False)
@@ -90,7 +90,7 @@ def test_who_drops_behind_or_is_faster_in_company_is_not_held() -> None:
     unknown = replace(FOLLOWER, wait_conc=None)
     assert at(pace(LEADER, unknown), 100, 99) == (False, True)
     decider = pace(LEADER, slow)
-    decider.handle_figures([LEADER, FOLLOWER])
+    decider.handle_times([LEADER, FOLLOWER])
     assert at(decider, 100, 99) == (False, True)
 
 
@@ -105,10 +105,10 @@ def test_other_batches_count_in_shares_of_the_epoch() -> None:
 def test_a_follower_never_passes_whatever_its_pace(start: int, step: float, conc: float) -> None:
     leader = replace(LEADER, steps=200)
     follower = replace(FOLLOWER, compute=step, wait=0.75 - step, wait_conc=conc - step, steps=200)
-    decider, look = Pace((leader, follower), 0.05), 0.05
+    decider, poll = Spacing((leader, follower), 0.05), 0.05
     done = 0.0
     for tick in range(1, 3000):
-        now = tick * look
+        now = tick * poll
         ahead = int(now / 0.75)
         decider.handle_progress(0, ahead, now)
         if now >= start:
@@ -116,6 +116,6 @@ def test_a_follower_never_passes_whatever_its_pace(start: int, step: float, conc
         leads, follows = decider.poll_held(now)
         assert not leads
         if now >= start and not follows:
-            done += look / step
+            done += poll / step
         # For the last steps nobody is held.
-        assert done <= ahead + 2 or done > 200 - 2 * AHEAD
+        assert done <= ahead + 2 or done > 200 - 2 * LEAST_LEAD

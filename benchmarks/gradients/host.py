@@ -318,7 +318,7 @@ def told(job: dict[str, Any], began: list[float], used: float, wrong: int) -> di
 def main() -> int:
     """One answer for each line."""
     server, node = Server(), Node()
-    deeds: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    actions: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "serve": server.serve,
         "stop": server.stop,
         "listen": node.listen,
@@ -328,7 +328,7 @@ def main() -> int:
     for line in sys.stdin:
         job = json.loads(line)
         try:
-            answer = deeds[job["do"]](job)
+            answer = actions[job["do"]](job)
         except Exception as error:
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)

@@ -216,7 +216,7 @@ def beside_ranks(job: dict[str, Any]) -> dict[str, Any]:
 def main() -> int:
     """One answer for each line."""
     torch.set_num_threads(1)
-    deeds = {
+    actions = {
         "trace": traced,
         "oracle": alone,
         "foresee": over_servers,
@@ -226,7 +226,7 @@ def main() -> int:
     for line in sys.stdin:
         job = json.loads(line)
         try:
-            answer = deeds[job["do"]](job)
+            answer = actions[job["do"]](job)
         except Exception as error:  # whatever it is, the run is void and says so
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)

@@ -56,12 +56,12 @@ def main(ranks: int) -> None:
         barrier.reset()
 
 
-def serve(rank: int, ranks: int, asked: Connection, barrier: Barrier) -> None:
+def serve(rank: int, ranks: int, pipe: Connection, barrier: Barrier) -> None:
     """One rank, which is told as torchrun would that all are on this machine."""
     os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
     while True:
         try:
-            line = asked.recv()
+            line = pipe.recv()
         except EOFError:
             return
         try:
@@ -70,7 +70,7 @@ def serve(rank: int, ranks: int, asked: Connection, barrier: Barrier) -> None:
             traceback.print_exc()
             barrier.abort()
             told = {"error": f"{type(error).__name__}: {error}"}
-        asked.send(told)
+        pipe.send(told)
 
 
 def measure(task: Task, barrier: Barrier) -> dict[str, Any]:
@@ -99,10 +99,10 @@ def measure(task: Task, barrier: Barrier) -> dict[str, Any]:
             waited = at_barrier = computed = 0.0
             seen = [0, 0, 0]
             batches = loader.epoch(epoch)
-            asked = clock()
+            requested = clock()
             for step, batch in enumerate(batches):
                 got = clock()
-                waited += got - asked
+                waited += got - requested
                 look(batch, seen)
                 del batch
                 compute(got + steps[step] / task.compute_rate)
@@ -110,10 +110,10 @@ def measure(task: Task, barrier: Barrier) -> dict[str, Any]:
                 computed += done - got
                 if task.ranks > 1:
                     barrier.wait(PATIENCE_S)
-                asked = clock()
-                at_barrier += asked - done
+                requested = clock()
+                at_barrier += requested - done
             ended = clock()
-            waited += ended - asked
+            waited += ended - requested
             told["epochs"].append(
                 {"end": ended, "waited": waited, "computed": computed, "barrier": at_barrier, "seen": seen}
             )

@@ -35,9 +35,9 @@ class _Watch:
         self.is_on = False
         self.seen: list[str] = []
         # A hook cannot be taken away again.
-        sys.addaudithook(self._hear)
+        sys.addaudithook(self._on_event)
 
-    def _hear(self, event: str, arguments: tuple[object, ...]) -> None:
+    def _on_event(self, event: str, arguments: tuple[object, ...]) -> None:
         if self.is_on and event in _REFUSED:
             self.seen.append(f"{event}{arguments}")
             raise AssertionError(f"a unit test called {event}; move it to tests/process")

@@ -108,7 +108,7 @@ class FakeJob(JobMonitor):
         self.on_stop: Callable[[], None] = lambda: None
         """What happens while it is ended."""
         self._storage = storage
-        self._parked = False
+        self._is_pushed_back = False
         with open(self.log, "w", encoding="utf-8"):
             pass
         self._advance = self._live(load)
@@ -117,8 +117,8 @@ class FakeJob(JobMonitor):
     def release(self) -> None:
         """Open the gate; one that waits there goes on."""
         super().release()
-        if self._parked:
-            self._parked = False
+        if self._is_pushed_back:
+            self._is_pushed_back = False
             self.clock.after(0.0, self._go)
 
     def poll(self) -> int | None:
@@ -146,7 +146,7 @@ class FakeJob(JobMonitor):
                 self.clock.after(seconds, self._go)
                 return
             if self.held:
-                self._parked = True
+                self._is_pushed_back = True
                 return
 
     def _print(self, line: str) -> None:

@@ -60,7 +60,7 @@ class HandOver:
 
 def buffer_bytes(setup: SetUp) -> int:
     """What a pool reads ahead: an eighth of the data, four batches at least."""
-    return max(setup.room(1 / 8), 4 * setup.batch * setup.bytes_max)
+    return max(setup.capacity_for(1 / 8), 4 * setup.batch * setup.bytes_max)
 
 
 def in_flight(setup: SetUp) -> int:
@@ -78,7 +78,7 @@ def job_of(
     step_bytes = setup.batch * mean
     tiers: list[dict[str, object]] = []
     if policy == OURS:
-        ram, disk = setup.room(setup.ram), int(setup.room(setup.disk) * DISK_SHARE)
+        ram, disk = setup.capacity_for(setup.ram), int(setup.capacity_for(setup.disk) * DISK_SHARE)
         staging = transfer.staging_bytes(setup.batch, mean, ram=ram, largest=max(truth.sizes))
         room = transfer.ram_capacity(ram, staging, len(truth.sizes), disk=bool(disk))
         tiers = [{"name": "ram", "capacity": room}] if room > 0 else []
@@ -88,7 +88,7 @@ def job_of(
     else:
         staging, threads = buffer_bytes(setup), 1 if policy == NAIVE else POOL_THREADS
         if policy == PINNED:
-            tiers = [{"name": "ram", "capacity": setup.room(setup.ram)}]
+            tiers = [{"name": "ram", "capacity": setup.capacity_for(setup.ram)}]
     origin: dict[str, object] = {
         "read": setup.bytes_per_s or UNLIMITED,
         "readers": "demand" if setup.origin == "bucket" else "queue",

@@ -128,7 +128,7 @@ class Pool:
     def __init__(self, task: Task) -> None:
         self._task = task
         self._sizes = task.sizes
-        self._room = task.ram if task.policy == PINNED else 0
+        self._free_bytes = task.ram if task.policy == PINNED else 0
         self._kept: dict[int, bytes] = {}
         self._local = threading.local()
         self._threads = ThreadPoolExecutor(POOL_THREADS)
@@ -177,12 +177,12 @@ class Pool:
             read = self._local.read = reader(self._task.plain)
         content: bytes = read(sample)
         with self._lock:
-            if len(content) <= self._room:
-                self._room -= len(content)
+            if len(content) <= self._free_bytes:
+                self._free_bytes -= len(content)
                 self._kept[sample] = content
             else:
                 # Full for good, as the published rule has it.
-                self._room = 0
+                self._free_bytes = 0
         return content
 
 

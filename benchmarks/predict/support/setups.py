@@ -72,7 +72,7 @@ class SetUp:
         """Of an epoch."""
         return math.ceil(math.ceil(self.samples / self.ranks) / self.batch)
 
-    def room(self, share: float) -> int:
+    def capacity_for(self, share: float) -> int:
         """Bytes of a share of the data set."""
         return int(share * self.samples * self.mean)
 

@@ -28,8 +28,8 @@ def task_of(setup: SetUp, policy: str, place: Place, index: str, seed: int, scra
         "seed": seed,
         "sizes": list(place.truth.sizes),
         "compute_rate": setup.compute_rate,
-        "ram": setup.room(setup.ram) if policy in (OURS, PINNED) else 0,
-        "disk": setup.room(setup.disk) if policy == OURS else 0,
+        "ram": setup.capacity_for(setup.ram) if policy in (OURS, PINNED) else 0,
+        "disk": setup.capacity_for(setup.disk) if policy == OURS else 0,
         "scratch": str(scratch),
         "buffer": buffer_bytes(setup),
     }

@@ -25,14 +25,14 @@ const ROUNDS: u64 = 5;
 #[derive(Clone, Copy, Debug)]
 struct Rules {
     /// All results of the last round are received before a round is ended.
-    land_before_end: bool,
+    receive_before_end: bool,
     /// A rank that skipped a tensor waits for the report whether it was used before it uses the tensor again.
     wait_for_used: bool,
     /// Contributions of a round are sent before those of later rounds.
     rounds_in_order: bool,
 }
 
-const KEPT: Rules = Rules { land_before_end: true, wait_for_used: true, rounds_in_order: true };
+const KEPT: Rules = Rules { receive_before_end: true, wait_for_used: true, rounds_in_order: true };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -47,7 +47,7 @@ struct Player {
     phase: Phase,
     uses: Vec<Vec<u32>>,
     pushes: Vec<Vec<u32>>,
-    landed: BTreeSet<(u64, u32)>,
+    received: BTreeSet<(u64, u32)>,
     used: BTreeMap<u64, BTreeSet<u32>>,
     /// Contributions that wait to be sent, and those in the connection.
     waiting: Vec<(u64, u32)>,
@@ -78,7 +78,7 @@ enum Move {
     Send(usize, usize),
     Push(usize),
     End(usize),
-    Land(usize, usize),
+    Receive(usize, usize),
     Hear(usize, usize),
 }
 
@@ -106,7 +106,7 @@ impl Game {
                 phase: Phase::Forward(0),
                 uses,
                 pushes,
-                landed: BTreeSet::new(),
+                received: BTreeSet::new(),
                 used: BTreeMap::new(),
                 waiting: Vec::new(),
                 sent: VecDeque::new(),
@@ -180,7 +180,7 @@ impl Game {
             moves.extend((0..player.waiting.len()).filter(may_send).map(|message| Move::Send(at, message)));
             moves.extend((!player.sent.is_empty()).then_some(Move::Push(at)));
             moves.extend((!player.ending.is_empty()).then_some(Move::End(at)));
-            moves.extend((0..player.arriving.len()).map(|message| Move::Land(at, message)));
+            moves.extend((0..player.arriving.len()).map(|message| Move::Receive(at, message)));
             moves.extend((0..player.hearing.len()).map(|message| Move::Hear(at, message)));
         }
         moves
@@ -196,7 +196,7 @@ impl Game {
             Phase::Backward(nth) if nth < player.pushes[at].len() => true,
             Phase::Backward(_) => {
                 let mut tensors = 0..self.plan.tensors();
-                !self.rules.land_before_end || tensors.all(|tensor| Self::is_settled(player, tensor, true))
+                !self.rules.receive_before_end || tensors.all(|tensor| Self::is_settled(player, tensor, true))
             }
         }
     }
@@ -207,7 +207,7 @@ impl Game {
             let used = player.used.get(&round).map(|used| used.contains(&tensor));
             let wanted = pushed || used.unwrap_or(false);
             let known = pushed || used.is_some() || !wait_for_used;
-            known && (!wanted || player.landed.contains(&(round, tensor)))
+            known && (!wanted || player.received.contains(&(round, tensor)))
         })
     }
 
@@ -221,7 +221,7 @@ impl Game {
             }
             Move::Push(at) => return self.push(at),
             Move::End(at) => self.end(at)?,
-            Move::Land(at, message) => self.land(at, message)?,
+            Move::Receive(at, message) => self.receive(at, message)?,
             Move::Hear(at, message) => {
                 let round = self.players[at].hearing.swap_remove(message);
                 let pushed = |player: &Player| player.pushes[usize::try_from(round).unwrap()].clone();
@@ -318,7 +318,7 @@ impl Game {
         let result = act(pair, &job, packet, sender)?;
         let after = ready(pair);
         for gone in before.iter().filter(|round| !after.contains(round)) {
-            if !self.players.iter().all(|player| player.landed.contains(&(*gone, tensor))) {
+            if !self.players.iter().all(|player| player.received.contains(&(*gone, tensor))) {
                 return Err(format!("round {gone} of t{tensor} lost its slot before every rank had it"));
             }
         }
@@ -333,7 +333,7 @@ impl Game {
         }
     }
 
-    fn land(&mut self, at: usize, message: usize) -> Result<(), String> {
+    fn receive(&mut self, at: usize, message: usize) -> Result<(), String> {
         let (round, tensor, sum) = self.players[at].arriving.swap_remove(message);
         let of = |rank: u32| self.gradients.get(&(rank, round, tensor)).copied();
         let gradients: Vec<f32> = self.members.iter().filter_map(|rank| of(rank.0)).collect();
@@ -342,7 +342,7 @@ impl Game {
         if usize::from(sum.contributors()) != gradients.len() || sum.bytes() != mean.to_le_bytes() {
             return Err(format!("round {round} of t{tensor} is not the mean in rank order"));
         }
-        self.players[at].landed.insert((round, tensor));
+        self.players[at].received.insert((round, tensor));
         Ok(())
     }
 }
@@ -365,7 +365,7 @@ fn with_all_rules_every_random_exchange_is_correct() {
 
 #[test]
 fn without_the_first_rule_a_slot_is_taken_too_early() {
-    let faults = faults(Rules { land_before_end: false, ..KEPT }, seeds(5_000));
+    let faults = faults(Rules { receive_before_end: false, ..KEPT }, seeds(5_000));
     assert!(!faults.is_empty(), "the harness would not notice");
     assert!(
         faults.keys().any(|fault| fault.contains("lost its slot") || fault.contains("still being summed"))

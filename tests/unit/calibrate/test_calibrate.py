@@ -78,19 +78,19 @@ def test_a_sweep_that_runs_out_of_time_is_marked_as_cut() -> None:
 
 
 def test_the_first_repeat_does_not_count_and_the_time_is_divided() -> None:
-    asked_for: list[tuple[int, float]] = []
+    requests: list[tuple[int, float]] = []
 
     def measure(threads: int, seconds: float) -> tuple[int, float, float]:
-        asked_for.append((threads, seconds))
-        return (1 if len(asked_for) == 1 else 1000), 1.0, 0.5
+        requests.append((threads, seconds))
+        return (1 if len(requests) == 1 else 1000), 1.0, 0.5
 
     made = sweep(measure, (1, 2), 6.0, lambda _: None)
     assert made.points[0].rates == (1000.0,) * REPEATS
-    assert math.isclose(sum(seconds for _, seconds in asked_for), 6.0)
-    asked_for.clear()
+    assert math.isclose(sum(seconds for _, seconds in requests), 6.0)
+    requests.clear()
     made = sweep(measure, (1,), 6.0, lambda _: None, small=measure)
     assert made.points[0].latencies == (0.5,) * REPEATS
-    assert math.isclose(sum(seconds for _, seconds in asked_for), 6.0)
+    assert math.isclose(sum(seconds for _, seconds in requests), 6.0)
 
 
 def test_a_figure_is_the_median_with_half_of_the_distance_between_the_quartiles() -> None:

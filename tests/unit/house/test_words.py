@@ -171,6 +171,23 @@ RETIRED = (
     Retired("local_average", "hierarchical"),
     Retired("park_bytes", "early_buffer_bytes"),
     Retired("handovers?", "batch queue"),
+    Retired("bells?", "waker"),
+    Retired("seats?", "connection, member"),
+    Retired("ears?|hear|heard", "reader, receive"),
+    Retired("news", "progress, membership change"),
+    Retired("stay|farewell", "linger"),
+    Retired("hubs?", "leader"),
+    Retired("landings?|lands?|landed", "receive buffer, received"),
+    Retired("parks?|parked", "early buffer"),
+    Retired("ease|paces?|hurry", "fair share, consumer rate, prioritize"),
+    Retired("rooms?", "capacity, free bytes"),
+    Retired("deals?|dealt", "shard, rank share"),
+    Retired("deeds?", "action"),
+    Retired("asked", "request, arguments"),
+    Retired("elsewhere|foretell", "transfer"),
+    Retired("lanes?", "partition, fetch slot, packet stream, bucket"),
+    Retired("shelf|shelves", "test support"),
+    Retired("away|toll", "disconnected, metering"),
 )
 
 #: A name with so many underscores is the sentence of a test.

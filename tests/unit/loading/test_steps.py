@@ -168,11 +168,11 @@ def orders(
 def test_equal_orders_have_equal_hashes_and_others_do_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def dealt(seed: int) -> DataLoader:
+    def seeded(seed: int) -> DataLoader:
         return DataLoader(DATA, 2, sampler=DistributedSampler(DATA, num_replicas=1, rank=0, seed=seed))
 
     hashes = orders(
-        tmp_path, monkeypatch, dealt(3), dealt(4), DataLoader(DATA, 2), DataLoader(DATA, 2, shuffle=True)
+        tmp_path, monkeypatch, seeded(3), seeded(4), DataLoader(DATA, 2), DataLoader(DATA, 2, shuffle=True)
     )
     assert len({*hashes, None}) == 5
     assert hashes[0] == order_hash("distributed 10 3")

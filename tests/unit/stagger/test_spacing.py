@@ -16,7 +16,7 @@ LEADER = JobTimes(name="a", compute=0.3, wait=0.45, wait_cached=0.0, wait_conc=0
 FOLLOWER = JobTimes(name="b", compute=0.2, wait=0.55, wait_cached=0.0, wait_conc=0.7, steps=1000)
 
 
-def pace(*jobs: JobTimes) -> Spacing:
+def spacing_of(*jobs: JobTimes) -> Spacing:
     return Spacing(jobs or (LEADER, FOLLOWER), 0.05)
 
 
@@ -27,7 +27,7 @@ def at(decider: Spacing, *done: int, now: float = 10.0) -> tuple[bool, ...]:
 
 
 def test_a_follower_far_behind_runs_and_one_that_comes_near_is_held_until_it_is_far_again() -> None:
-    decider = pace()
+    decider = spacing_of()
     margin = LEAST_LEAD + 1  # at 0.2 s a step, half a one passes between two looks
     assert at(decider, 200, 100) == (False, False)
     assert decider.margin(1) == margin
@@ -39,25 +39,25 @@ def test_a_follower_far_behind_runs_and_one_that_comes_near_is_held_until_it_is_
 
 
 def test_nobody_is_held_before_it_runs_or_when_all_is_read() -> None:
-    decider = pace()
+    decider = spacing_of()
     decider.handle_progress(0, 5, 1.0)
     assert decider.poll_held(1.0) == (False, False)
     assert at(decider, 999, 998) == (False, False)
     assert at(decider, 1000, 998) == (False, False)
-    near = pace()
+    near = spacing_of()
     assert at(near, 500, 499) == (False, True)
     assert at(near, 1000, 499) == (False, False)
 
 
 def test_the_distance_shrinks_with_what_is_left() -> None:
-    decider = pace()
+    decider = spacing_of()
     at(decider, 995, 980)
     assert decider.margin(1) == 5
     assert at(decider, 995, 992) == (False, False)
 
 
 def test_nobody_waits_for_one_who_has_ended_or_stands_still() -> None:
-    decider = pace()
+    decider = spacing_of()
     assert at(decider, 100, 99, now=10) == (False, True)
     assert decider.poll_held(10 + 7) == (False, True)
     assert decider.poll_held(10 + 8) == (False, False)
@@ -67,7 +67,7 @@ def test_nobody_waits_for_one_who_has_ended_or_stands_still() -> None:
 
 
 def test_who_finds_in_the_cache_what_a_job_has_left_there_is_nobodys_reader() -> None:
-    decider = pace(LEADER, FOLLOWER, FOLLOWER)
+    decider = spacing_of(LEADER, FOLLOWER, FOLLOWER)
     assert at(decider, 300, 100, 99) == (False, False, False)
     decider.handle_end(0)
     # Both are inside what the leader had read: company costs nothing there.
@@ -78,24 +78,24 @@ def test_who_finds_in_the_cache_what_a_job_has_left_there_is_nobodys_reader() ->
 
 
 def test_one_that_overtakes_is_the_one_who_reads() -> None:
-    decider = pace(FOLLOWER, FOLLOWER)
+    decider = spacing_of(FOLLOWER, FOLLOWER)
     assert at(decider, 100, 130) == (False, False)
     assert at(decider, 125, 130) == (True, False)
 
 
 def test_who_drops_behind_or_is_faster_in_company_is_not_held() -> None:
     slow = replace(FOLLOWER, compute=0.8, wait=0.0, wait_conc=0.0)
-    assert at(pace(LEADER, slow), 100, 99) == (False, False)
-    assert at(pace(LEADER, replace(FOLLOWER, wait=0.3, wait_conc=0.3)), 100, 99) == (False, False)
+    assert at(spacing_of(LEADER, slow), 100, 99) == (False, False)
+    assert at(spacing_of(LEADER, replace(FOLLOWER, wait=0.3, wait_conc=0.3)), 100, 99) == (False, False)
     unknown = replace(FOLLOWER, wait_conc=None)
-    assert at(pace(LEADER, unknown), 100, 99) == (False, True)
-    decider = pace(LEADER, slow)
+    assert at(spacing_of(LEADER, unknown), 100, 99) == (False, True)
+    decider = spacing_of(LEADER, slow)
     decider.handle_times([LEADER, FOLLOWER])
     assert at(decider, 100, 99) == (False, True)
 
 
 def test_other_batches_count_in_shares_of_the_epoch() -> None:
-    decider = pace(LEADER, replace(FOLLOWER, compute=0.4, wait=1.1, wait_conc=1.4, steps=500))
+    decider = spacing_of(LEADER, replace(FOLLOWER, compute=0.4, wait=1.1, wait_conc=1.4, steps=500))
     assert at(decider, 400, 191) == (False, False)
     assert at(decider, 400, 192) == (False, True)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Slurm is asked, and how its answers are read, in virtual time.
+"""Requests to Slurm and the reading of its answers, in virtual time.
 
 How its commands are run is in ``tests/process/test_slurm_commands.py``, the real Slurm in ``tests/systems/test_slurm.py``.
 """
@@ -53,7 +53,7 @@ def fake(clock: FakeClock) -> FakeController:
 
 
 @pytest.fixture
-def asked(tmp_path: pathlib.Path) -> jobspec.Job:
+def job(tmp_path: pathlib.Path) -> jobspec.Job:
     """A job that wants cores and GPUs."""
     path = tmp_path / "a.toml"
     path.write_text(TOML)
@@ -61,21 +61,19 @@ def asked(tmp_path: pathlib.Path) -> jobspec.Job:
 
 
 @pytest.fixture
-def made(tmp_path: pathlib.Path, asked: jobspec.Job, fake: FakeController, clock: FakeClock) -> SlurmJob:
+def made(tmp_path: pathlib.Path, job: jobspec.Job, fake: FakeController, clock: FakeClock) -> SlurmJob:
     """A job that was submitted."""
-    return SlurmJob(asked, "a", str(tmp_path), fake, clock=clock)
+    return SlurmJob(job, "a", str(tmp_path), fake, clock=clock)
 
 
-def pair(
-    tmp_path: pathlib.Path, asked: jobspec.Job, launcher: Slurm, due: float
-) -> tuple[SlurmJob, SlurmJob]:
+def pair(tmp_path: pathlib.Path, job: jobspec.Job, launcher: Slurm, due: float) -> tuple[SlurmJob, SlurmJob]:
     """A leader, and a follower that is due."""
-    leader = launcher.start(asked, "a", str(tmp_path), held=False, first=None, due=0)
-    return leader, launcher.start(asked, "b", str(tmp_path), held=True, first=leader, due=due)
+    leader = launcher.start(job, "a", str(tmp_path), held=False, first=None, due=0)
+    return leader, launcher.start(job, "b", str(tmp_path), held=True, first=leader, due=due)
 
 
-def heard(made: SlurmJob) -> int | None:
-    """What it says of itself once the controller has answered what it is asked now."""
+def exit_code_of(made: SlurmJob) -> int | None:
+    """Return the exit code after the controller has answered all present requests."""
     made.poll()
     made.clock.sleep(0.5)
     return made.poll()
@@ -87,10 +85,10 @@ def test_the_examples_in_the_docstrings_are_true() -> None:
     assert not result.failed
 
 
-def test_a_submission_names_all_that_the_job_needs(asked: jobspec.Job) -> None:
+def test_a_submission_names_all_that_the_job_needs(job: jobspec.Job) -> None:
     words = submission(
         ["true", "--lr", "0.1 2"],
-        asked,
+        job,
         "a",
         "/data/jobs",
         "/runs/a.log",
@@ -126,18 +124,18 @@ def test_a_submission_names_all_that_the_job_needs(asked: jobspec.Job) -> None:
         ("dependency", 500.0, 62.0, "--dependency=after:17 "),
     ],
 )
-def test_a_follower_waits_as_asked(
+def test_a_follower_waits_in_the_chosen_mode(
     tmp_path: pathlib.Path,
     fake: FakeController,
     clock: FakeClock,
-    asked: jobspec.Job,
+    job: jobspec.Job,
     way: WaitMode,
     longest: float,
     due: float,
     expected: str,
 ) -> None:
     launcher = Slurm(way, longest=longest, controller=fake, clock=clock)
-    leader, _ = pair(tmp_path, asked, launcher, due)
+    leader, _ = pair(tmp_path, job, launcher, due)
     assert leader.id == "17"
     ping, first, second = fake.calls
     assert ping == "scontrol ping"
@@ -149,10 +147,10 @@ def test_a_follower_waits_as_asked(
 
 
 def test_a_moment_that_moves_is_told_once(
-    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: jobspec.Job
+    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, job: jobspec.Job
 ) -> None:
     launcher = Slurm("begin", controller=fake, clock=clock)
-    _, other = pair(tmp_path, asked, launcher, 50)
+    _, other = pair(tmp_path, job, launcher, 50)
     for due in (50, 49, 90, 90, 89):
         launcher.move(other, due)
     assert fake.calls[3:] == ["scontrol update JobId=17 StartTime=now+87"]
@@ -163,10 +161,10 @@ def test_a_moment_that_moves_is_told_once(
 
 
 def test_whole_minutes_move_once_the_leader_has_begun(
-    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: jobspec.Job
+    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, job: jobspec.Job
 ) -> None:
     launcher = Slurm("dependency", controller=fake, clock=clock)
-    leader, other = pair(tmp_path, asked, launcher, 130)
+    leader, other = pair(tmp_path, job, launcher, 130)
     launcher.move(other, 400)
     assert len(fake.calls) == 3
     leader.queued, leader.started = False, clock.now()
@@ -190,12 +188,12 @@ def test_whole_minutes_move_once_the_leader_has_begun(
 )
 def test_how_a_job_is_doing(made: SlurmJob, fake: FakeController, told: str, code: int | None) -> None:
     fake.job = f"JobId=17 JobName=a {told} Reason=None"
-    assert heard(made) == code
+    assert exit_code_of(made) == code
     assert made.queued == ("PENDING" in told)
     assert "scontrol --oneliner show job 17" in fake.calls
 
 
-def test_a_job_is_asked_after_once_a_second(made: SlurmJob, fake: FakeController, clock: FakeClock) -> None:
+def test_a_job_is_polled_once_a_second(made: SlurmJob, fake: FakeController, clock: FakeClock) -> None:
     fake.job = RUNS
     for _ in range(200):
         made.poll()
@@ -208,23 +206,23 @@ def test_a_job_runs_since_slurm_started_it_not_since_it_was_submitted(
 ) -> None:
     fake.job = "JobState=PENDING ExitCode=0:0 StartTime=Unknown"
     clock.sleep(1000)
-    assert heard(made) is None
+    assert exit_code_of(made) is None
     assert made.queued
     since = dt.datetime.fromtimestamp(clock.wall() - 7).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
     fake.job = f"JobState=RUNNING ExitCode=0:0 StartTime={since}"
-    # Its loader is there, so it runs, whenever Slurm was asked last.
+    # Its loader is there, so it runs, whenever the last request to Slurm was.
     Meter(made.folder, World(0, 1)).timer(steps=40)
     made.poll()
     assert not made.queued
     assert made.started == clock.now()
-    assert heard(made) is None
+    assert exit_code_of(made) is None
     # Half a second later, by a clock of whole seconds.
     assert clock.now() - made.started == pytest.approx(7.5, abs=1.0)
 
 
 def test_a_job_that_slurm_forgets_has_ended_as_it_was_seen(made: SlurmJob, fake: FakeController) -> None:
     fake.fails["scontrol"] = "slurm_load_jobs error: Invalid job id specified"
-    assert heard(made) == 1
+    assert exit_code_of(made) == 1
 
 
 def test_a_job_that_slurm_forgets_after_it_was_completed_has_done_well(
@@ -233,22 +231,22 @@ def test_a_job_that_slurm_forgets_after_it_was_completed_has_done_well(
     # Its end was seen, and the poll that was to tell of it was lost.
     made._state = "COMPLETED"
     fake.fails["scontrol"] = "slurm_load_jobs error: Invalid job id specified"
-    assert heard(made) == 0
+    assert exit_code_of(made) == 0
 
 
 def test_a_controller_that_restarts_ends_nothing(made: SlurmJob, fake: FakeController) -> None:
     fake.fails["scontrol"] = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
-    assert heard(made) is None
+    assert exit_code_of(made) is None
 
 
-def test_a_controller_that_has_others_to_answer_ends_nothing_and_is_asked_again(
+def test_a_busy_controller_ends_nothing_and_is_polled_again(
     made: SlurmJob, fake: FakeController, clock: FakeClock
 ) -> None:
     fake.fails["scontrol"] = "slurm_load_jobs error: Socket timed out on send/recv operation"
-    assert heard(made) is None
+    assert exit_code_of(made) is None
     clock.sleep(1)
     fake.fails["scontrol"] = "slurm_load_jobs error: Zero Bytes were transmitted or received"
-    assert heard(made) is None
+    assert exit_code_of(made) is None
     del fake.fails["scontrol"]
     fake.job = f"JobId=17 {RUNS}"
     fake.fails["scancel"] = "scancel: error: Kill job error: Socket timed out"
@@ -261,7 +259,7 @@ def test_a_controller_that_has_others_to_answer_ends_nothing_and_is_asked_again(
     before = clock.now()
     made.stop()
     assert clock.now() - before <= 1.0
-    assert heard(made) == -15
+    assert exit_code_of(made) == -15
     assert sum(call.startswith("scancel") for call in fake.calls) > 1
 
 
@@ -276,10 +274,10 @@ def test_a_job_that_slurm_never_ends_is_waited_for_a_minute(
 
 
 def test_a_slow_controller_does_not_block_the_runner(
-    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: jobspec.Job
+    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, job: jobspec.Job
 ) -> None:
     launcher = Slurm("begin", controller=fake, clock=clock)
-    leader, other = pair(tmp_path, asked, launcher, 50)
+    leader, other = pair(tmp_path, job, launcher, 50)
     fake.job, fake.takes = RUNS, 4.0
     Meter(leader.folder, World(0, 1)).timer(steps=40)
     before = clock.now()
@@ -289,7 +287,7 @@ def test_a_slow_controller_does_not_block_the_runner(
     # Its loader is there, whatever the controller says.
     assert not leader.queued
     assert clock.now() == before
-    # Each question is asked once.
+    # Each request is sent once.
     update = "scontrol update JobId=17 StartTime=now+497"
     assert fake.calls[3:] == ["scontrol --oneliner show job 17", update]
     assert not leader._has_run
@@ -300,17 +298,17 @@ def test_a_slow_controller_does_not_block_the_runner(
 
 def test_a_node_that_cannot_write_the_log_is_told_as_that(made: SlurmJob, fake: FakeController) -> None:
     fake.job = "JobId=17 JobState=FAILED ExitCode=0:53"
-    assert heard(made) == -53
+    assert exit_code_of(made) == -53
     assert "the run folder has to be on a file system that all nodes share" in str(made.exit_error(-53))
     # A number that has no name, as of real-time signals.
     assert "signal 50)" in str(made.exit_error(-50))
 
 
 def test_a_follower_that_may_start_is_told_so_until_slurm_has_heard_it(
-    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: jobspec.Job
+    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, job: jobspec.Job
 ) -> None:
     launcher = Slurm("begin", controller=fake, clock=clock)
-    _, other = pair(tmp_path, asked, launcher, 3600)
+    _, other = pair(tmp_path, job, launcher, 3600)
     fake.fails["scontrol"] = "Socket timed out on send/recv operation"
     launcher.move(other, 0)
     clock.sleep(0.5)
@@ -329,11 +327,11 @@ def test_the_environment_names_the_steps(
 
 
 def test_a_clock_of_another_machine_is_set_by_ours(
-    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: jobspec.Job
+    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, job: jobspec.Job
 ) -> None:
     fake.job = f"JobId=17 {RUNS}"
     for name, behind in (("a", 1000.0), ("b", 0.0)):
-        made = SlurmJob(asked, name, str(tmp_path), fake, clock=clock)
+        made = SlurmJob(job, name, str(tmp_path), fake, clock=clock)
         meter = Meter(made.folder, World(0, 1))
         meter.timer(steps=40)
         began = clock.now()
@@ -346,11 +344,11 @@ def test_a_clock_of_another_machine_is_set_by_ours(
 
 
 def test_a_submission_that_slurm_refuses_is_an_error_and_opens_the_gate(
-    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, asked: jobspec.Job
+    tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, job: jobspec.Job
 ) -> None:
     fake.fails["sbatch"] = "sbatch: error: invalid partition specified: nowhere"
     with pytest.raises(ConfigError, match="sbatch: error: invalid partition"):
-        SlurmJob(asked, "a", str(tmp_path), fake, held=True, clock=clock)
+        SlurmJob(job, "a", str(tmp_path), fake, held=True, clock=clock)
     with (tmp_path / "a" / GATE).open("rb") as gate:
         fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
 

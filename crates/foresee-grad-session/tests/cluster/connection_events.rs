@@ -79,7 +79,7 @@ impl World {
     /// Drop the contents of a pair's connections, and notify the given ends.
     pub(crate) fn drop_pair(&mut self, rank: usize, server: usize, tell_server: bool, tell_rank: bool) {
         let Some(pair) = self.pairs[rank][server].take() else { return };
-        if let Some((claim, _)) = pair.landing {
+        if let Some((claim, _)) = pair.receiving {
             self.ranks[rank].session.handle_interrupted(claim);
         }
         let closed = || Closed::Broken("reset".into());
@@ -117,7 +117,7 @@ impl World {
         pair.pushes.clear();
         pair.pulls.clear();
         pair.taking = None;
-        if let Some((claim, _)) = pair.landing.take() {
+        if let Some((claim, _)) = pair.receiving.take() {
             self.ranks[rank].session.handle_interrupted(claim);
         }
         let (number, peer, process) = (pair.number, pair.peer, self.servers[server].process);

@@ -43,7 +43,7 @@ pub(crate) struct Pair {
     /// The server's reader holds the packet at the front.
     pub(crate) is_held: bool,
     /// The payload that the rank's reader is reading.
-    pub(crate) landing: Option<(Claim, Pull)>,
+    pub(crate) receiving: Option<(Claim, Pull)>,
     /// The rank retries the message, or the sum, at the front after this many changes.
     pub(crate) not_before: [u64; 2],
     /// Its data connection broke: packets and results are lost, messages still arrive.
@@ -62,7 +62,7 @@ impl Pair {
             pulls: VecDeque::new(),
             taking: None,
             is_held: false,
-            landing: None,
+            receiving: None,
             not_before: [0; 2],
             is_without_data: false,
         }

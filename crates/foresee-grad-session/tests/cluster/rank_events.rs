@@ -227,7 +227,7 @@ impl World {
         match admission {
             Ok(SumAdmission::Read(claim, round)) => {
                 assert_eq!(round, pull.round, "rounds are told apart by their low bits");
-                pair.landing = Some((claim, pull));
+                pair.receiving = Some((claim, pull));
             }
             Ok(SumAdmission::Discard | SumAdmission::Confirmed) => {}
             Ok(SumAdmission::Retry) => {
@@ -240,9 +240,9 @@ impl World {
         self.settle_rank(rank);
     }
 
-    pub(crate) fn land(&mut self, rank: usize, server: usize) {
-        let landing = self.pairs[rank][server].as_mut().and_then(|pair| pair.landing.take());
-        let Some((claim, pull)) = landing else { return };
+    pub(crate) fn receive_sum(&mut self, rank: usize, server: usize) {
+        let receiving = self.pairs[rank][server].as_mut().and_then(|pair| pair.receiving.take());
+        let Some((claim, pull)) = receiving else { return };
         let node = &mut self.ranks[rank];
         let tensor = pull.packet.tensor;
         let bytes = self.plans[node.plan].bytes(tensor).map_or(0, Bytes::get);

@@ -246,8 +246,11 @@ impl World {
                 may(pair.up.is_empty() && pair.bye.is_some(), Event::Bye(at, server));
                 let hears = |front: usize| rank.has_started() && pair.not_before[front] <= rank.version;
                 may(!pair.down.is_empty() && hears(0), Event::Down(at, server));
-                may(pair.landing.is_none() && !pair.pulls.is_empty() && hears(1), Event::Arrive(at, server));
-                may(pair.landing.is_some() && rank.is_running(), Event::Land(at, server));
+                may(
+                    pair.receiving.is_none() && !pair.pulls.is_empty() && hears(1),
+                    Event::Arrive(at, server),
+                );
+                may(pair.receiving.is_some() && rank.is_running(), Event::Land(at, server));
             }
         }
         let offers = self.servers.iter().enumerate().filter(|(_, server)| !server.offers.is_empty());
@@ -275,7 +278,7 @@ impl World {
             Event::Down(rank, server) => self.down(rank, server),
             Event::Offer(server) => self.send_result(server),
             Event::Arrive(rank, server) => self.arrive(rank, server),
-            Event::Land(rank, server) => self.land(rank, server),
+            Event::Land(rank, server) => self.receive_sum(rank, server),
             Event::Notice(at) => {
                 let (_, notice) = self.notices.swap_remove(at);
                 self.note(|| format!("{notice:?}"));

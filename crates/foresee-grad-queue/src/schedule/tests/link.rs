@@ -38,7 +38,7 @@ struct Parcel {
 #[derive(Debug)]
 struct Pipe {
     /// Bytes that the kernel accepts.
-    room: u64,
+    capacity: u64,
     /// Granted packets that are not yet fully on the link.
     queue: VecDeque<Parcel>,
     /// Bytes of them in the kernel; the driver holds the rest of a half-written packet.
@@ -47,8 +47,8 @@ struct Pipe {
 }
 
 impl Pipe {
-    const fn new(room: u64) -> Self {
-        Self { room, queue: VecDeque::new(), kernel: 0, blocked: false }
+    const fn new(capacity: u64) -> Self {
+        Self { capacity, queue: VecDeque::new(), kernel: 0, blocked: false }
     }
 
     fn held(&self) -> u64 {
@@ -57,7 +57,7 @@ impl Pipe {
 
     /// Move as many bytes as fit into the kernel; return whether all did.
     fn write(&mut self) -> bool {
-        self.kernel = self.held().min(self.room);
+        self.kernel = self.held().min(self.capacity);
         self.kernel == self.held()
     }
 }

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The Rust core as Python sees it: thin classes, plain values, no policy.
 
-Users import :mod:`foresee` and :mod:`foresee.torch`; this module is theirs to know, not to call.
+Users call :mod:`foresee` and :mod:`foresee.torch`, which use this module.
 Every call that may wait releases the interpreter.
 """
 
@@ -59,7 +59,7 @@ IS_CHECKED: bool
 
 @final
 class Index:
-    """What a data set consists of: one entry per sample, memory-mapped, immutable."""
+    """The index of a data set: one entry per sample, memory-mapped, immutable."""
 
     @staticmethod
     def open(path: str | PathLike[str]) -> Index:
@@ -88,13 +88,13 @@ class Index:
         """List ``uri`` once, in parallel, and index it in memory.
 
         ``layout``: ``folder``, ``flat``, ``npy`` or ``bin`` (``row_bytes`` needed, 1 or more).
-        ``or_flat``: ``folder`` is ``flat`` where no class folder is. ``extensions``:
-        of ``folder``; None means torchvision's picture extensions. ``allow_empty``: a class folder may have no sample.
-        ``keys``: objects below ``uri`` where the origin has no listing (plain HTTP). ``exclude``: patterns of files and
-        folders to leave out, such as ``b"*.tmp"`` or ``b"train/old/"``. ``options``: storage options of the origin,
-        never kept. ``progress``: called at most ten times a second with (objects, bytes) seen so far; what it raises,
-        KeyboardInterrupt too, stops the listing. A file, link or key that cannot be read is left out, unless it would
-        be a sample.
+        ``or_flat``: ``folder`` without class folders is ``flat``. ``extensions``:
+        those of a ``folder``; None: torchvision's picture extensions. ``allow_empty``: a class folder may have no
+        sample. ``keys``: objects below ``uri`` where the origin has no listing (plain HTTP). ``exclude``: patterns of
+        files and folders to leave out, such as ``b"*.tmp"`` or ``b"train/old/"``. ``options``: storage options of the
+        origin, never stored. ``progress``: called at most ten times a second with the (objects, bytes) found so far;
+        its exceptions, also KeyboardInterrupt, stop the listing. A file, link or key that cannot be read is left out,
+        unless it would be a sample.
 
         Raises:
             ConfigError: an argument is wrong.
@@ -115,13 +115,13 @@ class Index:
         """Index the rows of a table, in their order, in memory.
 
         ``columns``: a name for messages and a path or URI per row, for each object of a sample. ``root``: absolute
-        path or URI that relative rows are below. ``sizes``: for each column its sizes in bytes, or None: these
-        are asked for, files by several threads, of a bucket by a listing where that takes fewer requests.
+        path or URI that relative rows are below. ``sizes``: sizes in bytes for each column, or None to
+        request them: of files on several threads, of a bucket by a listing if that takes fewer requests.
         ``allow_missing``: an object that cannot be read stays, as one byte.
 
         Raises:
             ConfigError: a row names no object, or one in another store than the first; the message has its number.
-            OriginMissing: objects cannot be read; the message names the first rows and how many there are.
+            OriginMissing: objects cannot be read; the message has the first rows and the number of rows.
             OriginError: the origin cannot be reached.
         """
 
@@ -149,31 +149,31 @@ class Index:
 
         Raises:
             ConfigError: ``dtype`` is missing, or a file is named wrongly.
-            IndexInvalid: no file is as long as a window, or one is no array of one axis and this type.
+            IndexInvalid: every file is shorter than a window, or one is no array of one axis and this type.
             OriginError: a file cannot be read.
         """
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write to ``path``: a temporary file first, then a rename, so a reader never sees half an index.
 
-        However it came to be: an index that was opened from ``path`` stays whole, too. Of selected samples the file has
-        the data set that they are selected from.
+        An index that was opened from ``path`` stays valid. An index of selected samples writes the data set that they
+        are selected from.
 
         Raises:
             OSError: the file cannot be written.
         """
 
     def select(self, samples: NDArray[np.int64]) -> Index:
-        """Some of the samples: sample ``k`` is sample ``samples[k]`` of this index. Shares its memory.
+        """Return some of the samples: sample ``k`` is sample ``samples[k]`` of this index. Shares its memory.
 
-        ``samples``: shape (number of samples,), 0 to ``len - 1`` each; one may be there several times.
+        ``samples``: shape (number of samples,), 0 to ``len - 1`` each, with repetitions.
 
         Raises:
             ConfigError: no samples, or one that this index does not have.
         """
 
     def update(self, other: Index) -> dict[str, int]:
-        """Count what is ``added``, ``removed``, ``changed`` and ``kept`` in ``other``, a newer listing."""
+        """Count the samples ``added``, ``removed``, ``changed`` and ``kept`` in ``other``, a newer listing."""
 
     def __len__(self) -> int: ...
     @property
@@ -186,7 +186,7 @@ class Index:
         """Identity of the content as listed, 32 hexadecimal digits."""
     @property
     def classes(self) -> list[str]:
-        """Class names in label order, as ``os.fsdecode`` has them; empty where the layout has none."""
+        """Class names in label order, decoded by ``os.fsdecode``; empty for layouts without classes."""
     @property
     def uniform_size(self) -> int | None:
         """Bytes of every sample if all have the same, else None."""
@@ -212,37 +212,37 @@ class Index:
         """Whether elements at a file's end are in no window (``windows``), else None."""
     @property
     def parts(self) -> int:
-        """Objects of a sample: 1, or as many as a table has columns of them."""
+        """Objects per sample: 1, or the number of a table's columns of objects."""
     def part_sizes(self, samples: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Bytes of each object of ``samples``, shape (samples, parts)."""
+        """Return the bytes of each object of ``samples``, shape (samples, parts)."""
     def sample_uri(self, sample: int, *, base: str | None = None, part: int = 0) -> str:
-        """URI of an object of a sample, for messages; ``base``: of the data set, if it has moved."""
+        """Return the URI of an object of a sample, for messages; ``base``: URI of a moved data set."""
     def key(self, sample: int, *, part: int = 0) -> bytes: ...
     def size(self, sample: int) -> int: ...
     def label(self, sample: int) -> int | None:
-        """Class of a sample; in a table its own number, by which its target is found; None without either."""
+        """Return the class of a sample; in a table its row number, which identifies its target; None without either."""
     def labels(self) -> NDArray[np.int64]:
-        """Shape (samples,); -1 where a sample has no label. A copy."""
+        """Return the labels, shape (samples,); -1 for a sample without label. A copy."""
     def describe(self, limit: int) -> dict[str, Any]:
-        """The index as plain values, with its first ``limit`` samples."""
+        """Return the index as plain values, with its first ``limit`` samples."""
 
 @final
 class Cache:
     """Memory and disk that the loaders of one process share."""
 
     def __new__(cls, *, ram_bytes: int, disk_dir: str | None, disk_bytes: int) -> Cache:
-        """``ram_bytes``: 0 or more, everything the loaders may use (slab, staging, tables). ``disk_dir``: None
-        for no disk tier; made if missing, mode 0700. ``disk_bytes``: 0 or more. Nothing is allocated yet.
+        """``ram_bytes``: 0 or more, memory of all loaders (slab, staging, tables). ``disk_dir``: None
+        for no disk tier; created if missing, mode 0700. ``disk_bytes``: 0 or more. Nothing is allocated yet.
 
         Raises:
-            ValueError: ``ram_bytes`` above the memory limit of this process (cgroup or machine); shows both.
+            ValueError: ``ram_bytes`` above the memory limit of this process (cgroup or host); shows both.
         """
 
 @final
 class Batch:
     """One step's samples of this rank, in order.
 
-    The memory is the batch's own until it and all arrays of it are gone; then the loader uses it again.
+    The batch owns its memory. The loader reuses it after the batch and all its arrays are gone.
     """
 
     @property
@@ -256,32 +256,32 @@ class Batch:
         """Shape (samples,)."""
     @property
     def labels(self) -> NDArray[np.int64]:
-        """Shape (samples,); -1 where there is none."""
+        """Shape (samples,); -1 for a sample without label."""
     @property
     def epoch(self) -> int: ...
     @property
     def step(self) -> int:
-        """Counted from where this epoch began or was resumed."""
+        """Number of the step, counted from the start or resumption of this epoch."""
     @property
     def start(self) -> int:
-        """Position of the batch's first sample within this rank's epoch (from where it began or was resumed)."""
+        """Position of the batch's first sample within this rank's epoch, from its start or resumption."""
     @property
     def last(self) -> bool:
-        """Whether the epoch ends after it."""
+        """Whether it is the last batch of the epoch."""
     @property
     def faults(self) -> list[tuple[int, str, str, bool]]:
-        """Samples that could not be read: (place in the batch, kind, message, permanent). Their bytes are zero.
+        """Samples that could not be read: (index in the batch, kind, message, permanent). Their bytes are zero.
 
         ``kind``: ``missing``, ``changed``, ``denied``, ``corrupt``, ``timeout`` or ``failed``.
         """
     @property
     def turns(self) -> list[tuple[str, int]]:
-        """If it was waited for: causes, and the nanosecond of ``Loader.now`` since which each one lasted."""
+        """Stages of a batch that the loop waited for: causes, each with its start in nanoseconds of ``Loader.now``."""
     def __len__(self) -> int: ...
 
 @final
 class Trial:
-    """Memory, a disk or an origin, to be measured one short repeat at a time; see ``foresee.calibrate``."""
+    """Measurement of memory, a disk or an origin in short repeats; see ``foresee.calibrate``."""
 
     @staticmethod
     def memory() -> Trial:
@@ -291,18 +291,18 @@ class Trial:
     def disk(folder: str | PathLike[str], *, bytes_max: int, seconds: float) -> Trial:
         """The disk that ``folder`` is on: works ``read``, ``small_read``, ``cached_read`` and ``write``.
 
-        Writes a file without a name, which ends with this object or the process: at most ``bytes_max`` bytes and a
-        quarter of the free room, at least 4 MiB, and no more than ``seconds`` allow. Ctrl-C ends it.
+        Writes an unnamed file that exists as long as this object: at most ``bytes_max`` bytes and a quarter of the free
+        space, at least 4 MiB, and no more than ``seconds`` allow. Ctrl-C ends it.
 
         Raises:
-            CacheError: the folder takes no file, or there is too little room; the message names it and the remedy.
+            CacheError: the folder is not writable or has too little space; the message names it and the remedy.
         """
 
     @staticmethod
     def origin(index: Index, uri: str, *, options: Mapping[str, str] | None = None) -> Trial:
         """The origin of ``index`` at ``uri``: works ``read``, ``small_read``, and of a directory ``cached_read``.
 
-        Asks it one small question. ``options``: storage options. Ctrl-C ends the wait.
+        Sends one small request. ``options``: storage options. Ctrl-C ends the wait.
 
         Raises:
             OriginError: it cannot be reached.
@@ -310,15 +310,15 @@ class Trial:
         """
 
     def measure(self, work: str, *, threads: int, seconds: float) -> tuple[int, float, float]:
-        """One repeat: bytes moved, seconds taken, and the median seconds of one operation.
+        """Run one repeat; return the bytes moved, its seconds, and the median seconds of one operation.
 
-        ``threads``: 1 or more; requests under way, of an origin. ``seconds``: 0 or more; every thread ends the
-        operation that it has begun. Ctrl-C ends it.
+        ``threads``: 1 or more; for an origin, requests in flight. ``seconds``: 0 or more; every thread completes its
+        last operation. Ctrl-C ends it.
 
         Raises:
             OriginError: a sample cannot be read.
             CacheError: the disk fails.
-            ValueError: no such work, or an argument out of range.
+            ValueError: an unknown work, or an argument out of range.
         """
 
     def facts(self) -> dict[str, int | bool]:
@@ -330,15 +330,15 @@ class Trial:
         """
 
     def samples(self, count: int, *, bytes_max: int) -> list[bytes]:
-        """Some samples of an origin, 16 MiB of each at most; of others none. Ctrl-C ends it."""
+        """Return some samples of an origin, 16 MiB of each at most; none for memory and disks. Ctrl-C ends it."""
 
 def links_answer(address: str, *, rank: int, world: int, secret: str, wait_s: float) -> None:
-    """Answer rank 0 at ``address`` (``ip:port``) until it has measured; tries for ``wait_s`` to reach it.
+    """Answer rank 0 at ``address`` (``ip:port``) until its measurement ends; tries for ``wait_s`` to connect.
 
     Ctrl-C ends it.
 
     Raises:
-        ForeseeError: it is not there, or the link broke.
+        ForeseeError: rank 0 does not answer, or the link broke.
     """
 
 def links_measure(
@@ -346,11 +346,11 @@ def links_measure(
 ) -> list[tuple[int, tuple[int, float, float], tuple[int, float, float]]]:
     """On rank 0, listen at ``address`` for all others for ``wait_s``, then measure link after link. Ctrl-C ends it.
 
-    Returns for each repeat the other rank, bytes sent in ``seconds`` as :meth:`Trial.measure` has them, and round trips
-    of a small message in half the time, whose operation is one of them.
+    Returns for each repeat the other rank, bytes sent in ``seconds`` in the form of :meth:`Trial.measure`, and
+    round trips of a small message in half the time, likewise.
 
     Raises:
-        ForeseeError: ranks did not come, or a link broke.
+        ForeseeError: ranks are missing, or a link broke.
     """
 
 TIMELINE_KINDS: list[str]
@@ -358,12 +358,14 @@ TIMELINE_KINDS: list[str]
 ``waiting`` and ``resumed``."""
 
 def gradient_packet_bytes(bytes_per_s: int) -> int:
-    """Return the packet size in bytes for a link: what passes in 0.23 ms, and longer above 1 Gbit/s, in whole
-    segments of 1408 bytes, 1408 to 523,776."""
+    """Return the packet size in bytes for a link, 1408 to 523,776.
+
+    It is the bytes of 0.23 ms, and of a longer time above 1 Gbit/s, in whole segments of 1408 bytes.
+    """
 
 @final
 class Recorder:
-    """The clock, the waits and the ledger of a loader that reads nothing: Python makes its samples."""
+    """Clock, waits and ledger of a loader whose samples come from Python."""
 
     def __new__(cls, rank: int) -> Recorder: ...
     def write_to(self, run_dir: str) -> None:
@@ -374,7 +376,7 @@ class Recorder:
         """
 
     def now(self) -> int:
-        """Nanoseconds since it was made: the clock of its ledger."""
+        """Return the nanoseconds since its creation: the clock of its ledger."""
 
     def record_wait(
         self, epoch: int, step: int, samples: int, start: int, end: int, turns: list[tuple[str, int]]
@@ -389,28 +391,29 @@ class Recorder:
 
 @final
 class LedgerFile:
-    """A file ``rank-K.arrow`` of a run folder, for what a rank's gradients or its reads of files took; see
-    ``docs/formats/ledger.md``.
+    """A file ``rank-K.arrow`` of a run folder with the times of a rank's gradients or file reads.
+
+    ``docs/formats/ledger.md`` describes it.
     """
 
     @staticmethod
     def create(folder: str, rank: int) -> LedgerFile:
-        """A new file; none is overwritten.
+        """Create a new file; none is overwritten.
 
         Raises:
             ConfigError: the folder cannot be written to.
         """
 
     def add(self, op: str, start_ns: int, duration_ns: int, step: int, tensor: int, nbytes: int) -> None:
-        """Add an entry. It waits for the disk only while that is thousands of entries behind.
+        """Add an entry. Waits only while the disk is thousands of entries behind.
 
         Args:
             op: ``push``, ``pull`` or ``wait``.
             start_ns: on the file's clock.
-            duration_ns: how long it took.
+            duration_ns: its duration.
             step: round, from 0.
             tensor: its number in the plan.
-            nbytes: that travelled; 0 for a wait.
+            nbytes: transferred bytes; 0 for a wait.
         """
 
     def add_files(
@@ -424,31 +427,31 @@ class LedgerFile:
         sample: NDArray[np.uint64],
         nbytes: int,
     ) -> None:
-        """Add an entry for each of some files that were opened, read or closed; contiguous arrays of one length.
+        """Add an entry for each file that was opened, read or closed; contiguous arrays of one length.
 
         Args:
             op: ``open``, ``read`` or ``close``.
             source: ``origin`` or ``disk``.
             epoch: from 0.
             start_ns: on the file's clock.
-            duration_ns: how long each took.
-            step: of the epoch.
+            duration_ns: their durations.
+            step: steps within the epoch.
             sample: ids.
-            nbytes: that each moved; 0 unless they were read.
+            nbytes: bytes moved by each; 0 except for reads.
         """
 
     @property
     def lost(self) -> str | None:
-        """Why the file was given up, if it was."""
+        """Reason for which writing ended early; None: it did not."""
 
     def close(self) -> None:
-        """Write the end."""
+        """Write the end of the file."""
 
 @final
 class GradientExchange:
-    """One rank's exchange of gradients over servers, as ``foresee.torch._exchange.GradientExchange`` asks.
+    """One rank's exchange of gradients over servers; ``foresee.torch._exchange.GradientExchange`` is its protocol.
 
-    Its threads send and receive; no call holds the interpreter while it waits. A failed exchange stays failed.
+    Its threads send and receive, and every wait releases the interpreter. A failed exchange stays failed.
     """
 
     @staticmethod
@@ -478,19 +481,19 @@ class GradientExchange:
             rank: below ``world``, which is 1 to 65535.
             world: ranks of the job.
             timeout_s: silence after which a server is lost, 0.01 to 86400.
-            secret: 16 to 1024 bytes; None: of ``secret_file``, else of ``FORESEE_TOKEN``.
-            secret_file: which only its owner can read.
-            comm_dtype: ``f32``, ``f16`` or ``bf16`` for 32-bit floats; None: as they are.
+            secret: 16 to 1024 bytes; None: from ``secret_file``, otherwise from ``FORESEE_TOKEN``.
+            secret_file: a file that only its owner can read.
+            comm_dtype: ``f32``, ``f16`` or ``bf16`` for 32-bit floats; None: unchanged.
             policy: as on the servers; a name, and settings that differ: ``partition,size=1000000,credit=4000000``.
-            tls: encrypt; the servers prove themselves by the secret.
-            packet_bytes: a multiple of 64; None: what suits 1 Gbit/s, and from the second plan on what the slowest
-                interface of rank 0 has delivered.
-            timeline: events to keep between two calls of ``timeline()``, 40 bytes each; 0: none.
+            tls: encrypt; the secret authenticates the servers.
+            packet_bytes: a multiple of 64; None: the size for 1 Gbit/s, and from the second plan on for the measured
+                rate of rank 0's slowest interface.
+            timeline: events to store between two calls of ``timeline()``, 40 bytes each; 0: none.
             colocated_server: the server of this process that is among ``servers``. Then the first ``world`` servers are
                 colocated, one with each rank, by rank. The shares of all servers suit the links, and packets of this
                 rank and its server leave in one order.
             recover: retain gradients until every rank has received everything of their round. Then broken connections
-                are made again, and a lost server may be replaced at its address within ``timeout_s``, with the same
+                are re-established, and a lost server may be replaced at its address within ``timeout_s``, with the same
                 bits. A colocated server is not replaced.
             continue_on_rank_loss: continue without lost ranks, which takes the same memory: means are over the live
                 ranks. The same on every rank; not with colocated servers.
@@ -506,7 +509,7 @@ class GradientExchange:
     def world(self) -> int: ...
     @property
     def first(self) -> int:
-        """The first rank that is left, as far as this one has heard: it pushes what one rank alone pushes."""
+        """The first remaining rank, as known here: it pushes the tensors that only one rank pushes."""
 
     def agree(
         self,
@@ -514,45 +517,47 @@ class GradientExchange:
         *,
         limit_s: float | None = None,
     ) -> None:
-        """Make these tensors the plan of all coming rounds. Blocks until every rank calls it; Ctrl-C ends it, and the
-        exchange.
+        """Make these tensors the plan of all coming rounds.
+
+        Blocks until every rank calls it; Ctrl-C ends it and the exchange.
 
         Args:
             tensors: name, dtype (as NumPy's, or ``bfloat16``), shape, strides in elements, class from 0 to 255, and
-                ``mean`` or ``sum``. A mean is over all ranks, and may travel in fewer bits. Calls name a tensor by its
-                place here.
-            limit_s: seconds after which the wait for other ranks, and the exchange, end; None: as long as it takes.
+                ``mean`` or ``sum``. A mean is over all ranks, and may be sent with fewer bits. Calls identify a tensor
+                by its position here.
+            limit_s: seconds after which the wait for other ranks, and the exchange, end; None: no limit.
 
         Raises:
-            ConfigError: ranks differ; names the first tensor that does.
-            TimeoutError: ``limit_s`` passed; whom the servers waited for.
+            ConfigError: ranks differ; names the first such tensor.
+            TimeoutError: ``limit_s`` passed; names the ranks that the servers waited for.
         """
 
     def push(self, tensor_id: int, data_ptr: int, nbytes: int, keepalive: object) -> None:
-        """Hand a tensor of the present round over. Never blocks.
+        """Push a tensor of the present round. Never blocks.
 
-        ``keepalive`` owns the ``nbytes`` bytes at ``data_ptr``, and nobody writes to them before the exchange has let
-        go of it: after they were sent, or, with ``recover``, after every rank has received the round; at a later call.
+        ``keepalive`` owns the ``nbytes`` bytes at ``data_ptr``, which must not change before the exchange releases it:
+        in a later call, after they were sent, or with ``recover`` after every rank has received the round.
         """
 
     def end_round(self) -> int:
-        """End the present round, and return its number in this plan. Blocks while the round before is under way, which
-        it is not if everything of it was waited for.
+        """End the present round, and return its number in this plan.
+
+        Blocks while the previous round is incomplete; it is complete if the caller has waited for all its tensors.
         """
 
     def wait(self, ids: Sequence[int], on_interrupt: Callable[[], object]) -> None:
         """Block until these were received, or pushed by no rank, in the round that ended last.
 
-        ``on_interrupt`` is called every 0.1 s, after signals were looked at; what either raises comes out.
+        ``on_interrupt`` is called every 0.1 s, after the signal handlers; exceptions of both are raised.
 
         Raises:
-            RankLost: a rank is gone; the exchange ends.
-            ServerLost: a server is gone, and none has come in its place; the exchange ends.
+            RankLost: a rank is lost; the exchange ends.
+            ServerLost: a server is lost and was not replaced; the exchange ends.
             Closed: ``close`` was called.
         """
 
     def count_received(self, ids: Sequence[int]) -> int:
-        """How many of these, in their order, were received, or pushed by no rank, in the round that ended last.
+        """Return how many of these, in their order, were received, or pushed by no rank, in the round that ended last.
 
         Does not block.
         """
@@ -564,35 +569,34 @@ class GradientExchange:
         """Whether any rank pushed it in the round that ended last; None while that is not known. Does not block."""
 
     def received(self, tensor_id: int) -> NDArray[np.uint8]:
-        """The bytes of the average that was received last, without a copy. Does not block.
+        """Return the bytes of the average that was received last, without a copy. Does not block.
 
         Memory of the exchange, writable, alive as long as the array is; it changes after the tensor's next push.
         """
 
     def stats(self) -> dict[str, float]:
-        """Counters since the start; units are in the names. Does not block.
+        """Return counters since the start; units are in the names. Does not block.
 
-        ``servers_back``: how often another server has taken the place of a lost one; ``reconnects``: how often a broken
-        connection was made again; ``ranks_lost``: how often ranks were lost and the others went on. The log has a line
-        for each.
+        ``servers_back``: replacements of lost servers; ``reconnects``: re-established connections; ``ranks_lost``:
+        losses of ranks after which the others continued. The log has a line for each.
         """
 
     def timeline(self) -> tuple[dict[str, NDArray[Any]], int]:
-        """What happened since the last call, and how many events more, for which there was no room. Does not block.
+        """Return the events since the last call, and the number of further events that did not fit. Does not block.
 
-        Columns of one length: ``at_ns`` of the monotonic clock, ``kind`` (a place in :data:`TIMELINE_KINDS`),
+        Columns of one length: ``at_ns`` of the monotonic clock, ``kind`` (an index of :data:`TIMELINE_KINDS`),
         ``round``, ``tensor`` (its number in the plan that was agreed on), ``packet`` (-1: the whole tensor), ``peer``
         (the server; -1: none).
         """
 
     def tensors(self) -> list[tuple[str, int]]:
-        """Name and travelling bytes of the tensors in the plan that was agreed on, by their numbers. Does not block."""
+        """Return name and bytes on the wire of the tensors in the plan, by their numbers. Does not block."""
 
     def close(self) -> None:
         """Leave: a ``wait`` of another thread raises. A second call does nothing.
 
-        Blocks up to 2 s, longer only where everything was received here while a server is being replaced, which may
-        want it again.
+        Blocks up to 2 s; longer only if this rank has received everything while a server is being replaced, which may
+        request it again.
         """
 
 @final
@@ -600,15 +604,15 @@ class GradientNode:
     """Settings of the ranks of one node that exchange as one, equal on each of them. Linux only.
 
     Args:
-        job: as for ``GradientExchange.open``, and so are the others that are not named here.
-        first: the node's first rank, in whose process its leader is.
+        job: as for ``GradientExchange.open``, like all arguments without a description here.
+        first: the node's first rank, whose process has its leader.
         local_world: ranks of the node: ``first`` to ``first + local_world - 1``.
         world: ranks of the job.
         timeout_s: silence after which another rank of the node is lost.
-        secret: what they prove to each other, and to the servers.
-        secret_file: which only its owner can read.
+        secret: authenticates the ranks to each other and to the servers.
+        secret_file: a file that only its owner can read.
         comm_dtype: the dtype between nodes.
-        timeline: events to keep.
+        timeline: events to store.
 
     Raises:
         ConfigError: an argument is wrong.
@@ -631,7 +635,7 @@ class GradientNode:
         """Listen for the ranks of this node, on the loopback interface. In the process of the first.
 
         Raises:
-            ForeseeError: there is no port.
+            ForeseeError: no free port.
         """
 
     def join(self, rank: int, address: str, *, leader: GradientLeader | None = None) -> GradientExchange:
@@ -640,7 +644,7 @@ class GradientNode:
         Args:
             rank: of this node.
             address: the leader's.
-            leader: where it is in this process. It ends with the exchange, once the other ranks have left.
+            leader: the leader, if it is in this process. It ends with the exchange, after the other ranks have left.
 
         Raises:
             ConfigError: the secret is not the leader's, or the rank not of this node.
@@ -651,7 +655,7 @@ class GradientNode:
 class GradientLeader:
     """The exchange of a node whose ranks exchange as one, in the process of the first. Linux only.
 
-    Its memory is shared, and has no name: it goes with the last process that has it. Two of each rank's gradients and
+    Its memory is shared and unnamed, and exists as long as a process maps it. It has two of each rank's gradients and
     one mean.
     """
 
@@ -675,11 +679,11 @@ class GradientLeader:
         """
 
     def close(self) -> None:
-        """End it at once."""
+        """End the exchange at once."""
 
 @final
 class GradientServer:
-    """A server of gradients, in threads of its own until it is closed or dropped."""
+    """A gradient server; its threads run until it is closed or dropped."""
 
     @staticmethod
     def start(
@@ -695,15 +699,15 @@ class GradientServer:
         timeline: int = 0,
         colocated: bool = False,
     ) -> GradientServer:
-        """Listen at ``bind``, ``ip:port``; port 0 is any that is free. Does not block.
+        """Listen at ``bind``, ``ip:port``; port 0 selects a free port. Does not block.
 
         Args:
-            bind: an address of this machine.
+            bind: an address of this host.
             timeout_s: silence after which a rank is lost, 0.01 to 86400.
             early_buffer_bytes: per job, for contributions that wait for the turn of their rank.
             secret: as in ``GradientExchange.open``; likewise ``secret_file``.
             secret_file: see there.
-            policy: which result goes first.
+            policy: order of results.
             tls_cert: certificates in PEM, with ``tls_key``.
             tls_key: the private key.
             timeline: as in ``GradientExchange.open``.
@@ -711,21 +715,21 @@ class GradientServer:
 
         Raises:
             ConfigError: an argument, the secret or a file is wrong.
-            ForeseeError: the port is in use, or the address not of this machine.
+            ForeseeError: the port is in use, or the address is not one of this host.
         """
 
     @property
     def address(self) -> str:
-        """``ip:port``, as it is."""
+        """The actual ``ip:port``."""
 
     def stats(self) -> dict[str, Any]:
-        """Jobs, each with its ranks that are connected; counters since the start. Does not block."""
+        """Return jobs with their connected ranks, and counters since the start. Does not block."""
 
     def timeline(self) -> tuple[dict[str, NDArray[Any]], int]:
-        """As a rank's; ``peer`` is the rank that a packet came from. Of all jobs."""
+        """As for a rank, over all jobs; ``peer`` is the rank that sent a packet."""
 
     def close(self) -> None:
-        """End every job, each rank with a reason, and listen no more. Blocks for seconds at most."""
+        """End every job with a reason for each rank, and stop listening. Blocks for seconds at most."""
 
 @final
 class Loader:
@@ -752,17 +756,17 @@ class Loader:
         listed: bool,
         avoid: list[int] = ...,
     ) -> Loader:
-        """Check and keep the configuration; no thread, file or connection yet.
+        """Check and store the configuration; opens no thread, file or connection.
 
-        ``uri``: where the index's objects lie now (with ``options``; the index itself keeps no secrets).
-        ``order``: a run's order, known at once:
+        ``uri``: present location of the index's objects (with ``options``; the index has no secrets).
+        ``order``: the order of a run:
         ``{"name": "torch.distributed", "seed": int, "shuffle": bool, "drop_last": bool}``,
         ``{"name": "sequential"}``, ``{"name": "keyed-1", "seed": int}`` or ``{"name": "accelerate.seedable",
         "seed": int, "batch_size": int, "even_batches": bool}``; None: each epoch begins with its samples.
-        ``epochs``: None if it is not known. ``staging_bytes``: None for min(2 GB, 8 batches).
-        ``run_dir``: where the ledger goes.
-        ``listed``: the origin has just been listed, so that it is known to be reachable.
-        ``avoid``: samples that the order has a substitute for; samples that an epoch begins with are taken as they are.
+        ``epochs``: None if unknown. ``staging_bytes``: None for min(2 GB, 8 batches).
+        ``run_dir``: folder of the ledger.
+        ``listed``: the origin has just been listed, so it is reachable.
+        ``avoid``: samples that the order replaces by substitutes; samples given to ``begin_epoch`` stay unchanged.
 
         Raises:
             ValueError: every wrong value at once, each with its remedy.
@@ -784,9 +788,9 @@ class Loader:
     ) -> None:
         """Continue at global ``position`` (0 to n) of ``epoch``; returns at once.
 
-        A run with an order draws the epoch itself, and keeps what is staged if the next batch is that one anyway. Any
+        A run with an order draws the epoch itself, and retains staged batches if they continue there. Any
         other run gets ``order``: this rank's samples from ``position`` on, and the samples of each batch (None cuts by
-        ``batch_size``); nothing that was staged before is handed out after it.
+        ``batch_size``); nothing that was staged before is delivered after it.
 
         Raises:
             ConfigError: ``order`` is given to a run that has one, or is missing, or does not fit the data set.
@@ -798,37 +802,37 @@ class Loader:
         Blocks with the interpreter released; Ctrl-C and ``close()`` end the wait.
 
         Raises:
-            StallTimeout: ``timeout_ms`` (1 or more) passed; the batch is still coming, call again.
+            StallTimeout: ``timeout_ms`` (1 or more) passed; the batch is still in progress, call again.
             Closed: another thread called ``close()``.
         """
 
     def now(self) -> int:
-        """Nanoseconds since the loader was made: the clock of its ledger."""
+        """Return the nanoseconds since the loader's creation: the clock of its ledger."""
 
     def turns(self) -> list[tuple[str, int]]:
-        """As ``Batch.turns``, of a wait in ``next_batch`` that is under way or ended without a batch."""
+        """As ``Batch.turns``, for a wait in ``next_batch`` that is in progress or ended without a batch."""
 
     def record_wait(
         self, epoch: int, step: int, samples: int, start: int, end: int, turns: list[tuple[str, int]]
     ) -> None:
-        """Book a wait of the training loop, from ``start`` to ``end``, nanoseconds of ``now``.
+        """Add a wait of the training loop, from ``start`` to ``end`` in nanoseconds of ``now``.
 
-        ``turns``: stages of the batch that ended it, as ``Batch.turns`` and further ones; in order.
+        ``turns``: stages of the batch that ended it, those of ``Batch.turns`` and later ones, in order.
         """
 
     def read(self, sample: int) -> bytes:
-        """One sample from the origin, past plan and caches; waits."""
+        """Read one sample from the origin, without plan and caches; waits."""
 
     def steps(self, position: int) -> int:
-        """Steps this rank still has in an epoch resumed at ``position`` (run orders only)."""
+        """Return the remaining steps of this rank in an epoch resumed at ``position`` (run orders only)."""
 
     def first_in_flight(self) -> int:
-        """How many reads of the origin this rank begins with, 1 or more."""
+        """Return the initial number of concurrent reads from the origin, 1 or more."""
 
     def stats(self) -> dict[str, Any]:
-        """Counters since ``start``, plain values: bytes and samples by source, waits by cause, queues, retries.
+        """Return counters since ``start``: bytes and samples by source, waits by cause, queues, retries.
 
-        A figure that was not measured is None, never 0.
+        Missing values are None, never 0.
         """
 
     def close(self) -> None:
@@ -836,7 +840,7 @@ class Loader:
 
 @final
 class NetworkStep:
-    """One training step whose gradients cross a network: ``foresee.network.model`` is its face.
+    """One training step whose gradients cross a network: ``foresee.network.model`` is its public interface.
 
     Layers in order of first use; seconds, bytes, bytes per second of one direction. ``policy``: ``oracle``,
     ``mercury``, ``barrier``, ``fifo_packet`` or ``fifo_tensor``. ``efficiency``: share of the link that gradients
@@ -850,17 +854,17 @@ class NetworkStep:
         forward: NDArray[np.float64],
         update: NDArray[np.float64],
     ) -> NetworkStep:
-        """Check and keep copies of the figures; shape (layers,) each, contiguous.
+        """Check and copy the arrays; shape (layers,) each, contiguous.
 
         Raises:
-            ConfigError: shapes differ, no layer, or a figure outside its range; the message names its layer.
+            ConfigError: shapes differ, no layer, or a value outside its range; the message names its layer.
         """
 
     def __len__(self) -> int:
         """Layers."""
     @property
     def total_bytes(self) -> int:
-        """Bytes pushed in a step, and pulled."""
+        """Bytes of a step, pushed and again pulled."""
     @property
     def oracle(self) -> float:
         """Seconds of the step without a network."""
@@ -873,17 +877,17 @@ class NetworkStep:
         efficiency: float = 1.0,
         compat: str = "physical",
     ) -> NDArray[np.float64]:
-        """Seconds of the step by closed form; shape (policies, bandwidths). ``bandwidths``: contiguous.
+        """Return the seconds of the step by closed form; shape (policies, bandwidths). ``bandwidths``: contiguous.
 
         Raises:
-            ConfigError: no such policy or reading, or a figure outside its range.
+            ConfigError: no such policy or reading, or a value outside its range.
         """
 
     def timeline(
         self, policy: str, bandwidth: float, *, efficiency: float = 1.0, compat: str = "physical"
     ) -> dict[str, Any]:
-        """The step, followed: ``t_iter``; ``backward``, ``push``, ``pull``, ``forward`` as arrays of shape (layers,);
-        ``uplink`` and ``downlink`` as (layers, starts, ends), three arrays of shape (transfers,) each.
+        """Return the course of the step: ``t_iter``; ``backward``, ``push``, ``pull``, ``forward`` as arrays of shape
+        (layers,); ``uplink`` and ``downlink`` as (layers, starts, ends), three arrays of shape (transfers,) each.
 
         Raises:
             ConfigError: as ``times``.
@@ -892,87 +896,87 @@ class NetworkStep:
     def required_bandwidth(
         self, policy: str, goal: float, *, efficiency: float = 1.0, compat: str = "physical"
     ) -> float | None:
-        """The least bandwidth that keeps the share ``goal`` of the speed; None if no bandwidth does.
+        """Return the least bandwidth with the share ``goal`` of the speed; None if no bandwidth is enough.
 
         Raises:
             ConfigError: as ``times``.
         """
 
     def barrier_cost(self, bandwidth: float, *, efficiency: float = 1.0) -> float:
-        """Seconds of ``barrier`` less those of ``mercury``.
+        """Return the seconds of ``barrier`` minus those of ``mercury``.
 
         Raises:
-            ConfigError: a figure outside its range.
+            ConfigError: a value outside its range.
         """
 
     def linear_scaling(self, ranks: int, batch: int) -> float:
-        """Samples per second of ``ranks`` ranks that never wait; ``batch``: samples per rank and step."""
+        """Return the samples per second of ``ranks`` ranks that never wait; ``batch``: samples per rank and step."""
 
 LOADING_POLICIES: Sequence[str]
 
 @final
 class LoadingRun:
-    """One policy of loading on one scenario, in virtual time. ``foresee.planning.simulation`` is its face."""
+    """One loading policy on one scenario in virtual time; ``foresee.planning.simulation`` is its public interface."""
 
     @staticmethod
     def begin(scenario: Mapping[str, Any], policy: str) -> LoadingRun | str:
-        """The run at its start; a text where the policy has no answer for the scenario.
+        """Return the run at its start; a text if the policy does not support the scenario.
 
         Args:
-            scenario: as ``foresee.planning.simulation.scenario_of`` makes it; every key has to be there.
+            scenario: result of ``foresee.planning.simulation.scenario_of``, with every key.
             policy: one of ``LOADING_POLICIES``.
 
         Raises:
-            ConfigError: all that is wrong with the scenario.
+            ConfigError: all faults of the scenario.
         """
 
     def advance(self, steps: int) -> tuple[str, int, int]:
-        """Go on by a part of what is prepared, or by so many steps of training within an epoch; 1 at least.
+        """Advance by a part of the preparation, or by ``steps`` steps of training within an epoch, 1 or more.
 
-        Releases the interpreter. Returns the stage, ``preparing``, ``training`` or ``finished``, how much of it is
-        done, and of how much.
+        Releases the interpreter. Returns the stage (``preparing``, ``training`` or ``finished``), its completed amount
+        and its total.
         """
 
     def write_to(self, folder: str | PathLike[str], memory: Sequence[bool]) -> None:
-        """Write a ledger for each rank, of what is simulated from now on. Before the first ``advance``: of everything.
+        """Write a ledger for each rank from now on; of the whole run if called before the first ``advance``.
 
         Args:
             folder: gets ``ledger/rank-K.arrow``.
             memory: by tier, whether it is memory; others are disks.
 
         Raises:
-            OSError: the folder cannot be written to, or so many files cannot be open.
+            OSError: the folder cannot be written to, or too many files are open.
         """
 
     def end_ledgers(self) -> None:
-        """Write the rest of the ledgers; nothing goes there afterwards. Idempotent.
+        """Write the rest of the ledgers, and stop writing. Idempotent.
 
         Raises:
             OSError: a ledger could not be written, now or before.
         """
 
     def report(self) -> dict[str, Any]:
-        """What it came to so far, in seconds and bytes."""
+        """Return the results so far, in seconds and bytes."""
 
 def reads_above(
     ranks: int, epochs: int, samples: int, delta: str, *, compat: str = "physical"
 ) -> tuple[int, float]:
-    """The least number of reads above ``(1 + delta)`` times the mean, and how many samples a rank is expected to read
-    so often.
+    """Return the least number of reads above ``(1 + delta)`` times the mean, and the expected number of samples that a
+    rank reads at least so often.
 
     Raises:
         ConfigError: a count of 0, or a ``delta`` that is no number of 0 or more.
     """
 
 def reads_expected(ranks: int, epochs: int, samples: int) -> NDArray[np.float64]:
-    """How many samples a rank is expected to read 0, 1, ... ``epochs`` times; shape (epochs + 1,)."""
+    """Return the expected numbers of samples that a rank reads 0, 1, ... ``epochs`` times; shape (epochs + 1,)."""
 
 def reads_counted(seed: int, ranks: int, epochs: int, samples: int, rank: int) -> NDArray[np.uint64]:
-    """How many samples ``rank`` reads 0, 1, ... ``epochs`` times in the order of that seed; shape (epochs + 1,).
+    """Return the numbers of samples that ``rank`` reads 0, 1, ... ``epochs`` times with ``seed``; shape (epochs + 1,).
 
-    The order is ``DistributedSampler``'s, which deals samples one by one, so that no batch size matters; below 2^16
-    epochs and 2^32 samples. Blocks with the interpreter released, some 10 ns per sample and epoch, and takes 10 bytes
-    per sample; Ctrl-C ends it between epochs.
+    The order is ``DistributedSampler``'s, which distributes single samples, so the batch size does not matter; below
+    2^16 epochs and 2^32 samples. Blocks with the interpreter released, some 10 ns per sample and epoch, and takes 10
+    bytes per sample; Ctrl-C ends it between epochs.
 
     Raises:
         ConfigError: a count below 1, or a rank that is not one of ``ranks``.
@@ -980,7 +984,7 @@ def reads_counted(seed: int, ranks: int, epochs: int, samples: int, rank: int) -
     """
 
 def reads_drawn(seed: int, ranks: int, epochs: int, samples: int) -> NDArray[np.uint64]:
-    """The same of one draw, in which every epoch deals each sample to any rank alike: Monte Carlo."""
+    """Return the same for one random draw: in every epoch each sample goes to a rank with equal probability."""
 
 def jobs_simulate(
     jobs: Sequence[tuple[int, int, int, list[int], int, int, int]],
@@ -991,38 +995,39 @@ def jobs_simulate(
     read: int | None = None,
     hold: int | None = None,
 ) -> list[dict[str, Any]]:
-    """Play jobs that share their data, step by step; nanoseconds. ``foresee.stagger.model.simulate`` is its face.
+    """Simulate jobs that share their data, step by step, in nanoseconds; see ``foresee.stagger.model.simulate``.
 
-    ``jobs``: compute, wait, cached wait, waits beside 1, 2, ... others, samples per step, epochs, start. ``samples``
-    of an epoch, ``cache`` how many of them are kept. ``read``: of the data set, by a cache that coalesces; None: reads
-    compete. ``hold``: samples by which a follower is kept behind; None: it is not.
+    ``jobs``: compute, wait, cached wait, waits next to 1, 2, ... others, samples per step, epochs, start. ``samples``:
+    of an epoch; ``cache``: capacity in samples. ``read``: time to read the data set, for a cache that coalesces; None:
+    reads compete. ``hold``: samples by which a follower has to stay behind; None: no limit.
 
-    Per job ``start``, ``end``, ``first_epoch`` and ``caught`` (moments; the last may be None), ``alone``, ``together``,
-    ``behind``, ``cached`` and ``held`` as (count, time), ``stall`` (time), ``hits`` and ``reads`` (samples).
+    Per job ``start``, ``end``, ``first_epoch`` and ``caught`` (points in time; the last may be None), ``alone``,
+    ``together``, ``behind``, ``cached`` and ``held`` as (count, time), ``stall`` (time), ``hits`` and ``reads``
+    (samples).
 
     Raises:
-        ConfigError: a figure outside its range; the message names its job.
+        ConfigError: a value outside its range; the message names its job.
     """
 
 def network_servers(ranks: int, servers: int, *, dedicated_only: bool = False) -> tuple[float, float, float]:
-    """Share of its link that a rank gets; shares of all bytes that a co-located and a dedicated server sums.
+    """Return a rank's share of its link, and the shares of all bytes that a colocated and a dedicated server sums.
 
     Raises:
-        ConfigError: fewer than 2 ranks, or no server at all.
+        ConfigError: fewer than 2 ranks, or no server.
     """
 
 def network_goodput(packet: int) -> float:
-    """Share of an Ethernet link that gradients get in packets of ``packet`` bytes, 1 to 2**52.
+    """Return the share of an Ethernet link that gradients get in packets of ``packet`` bytes, 1 to 2**52.
 
     Raises:
         ConfigError: outside that range.
     """
 
 def network_packet_delay(window: int, packet: int, bandwidth: float, *, efficiency: float = 1.0) -> float:
-    """The most that packets and a window of these sizes add to a step, in seconds.
+    """Return the largest delay of a step by packets and a window of these sizes, in seconds.
 
     Raises:
-        ConfigError: a figure outside its range.
+        ConfigError: a value outside its range.
     """
 
 def order_randperm(n: int, seed: int) -> NDArray[np.uint32] | NDArray[np.uint64]:
@@ -1039,8 +1044,8 @@ def order_distributed(
     drop_last: bool = False,
     start: int = 0,
 ) -> NDArray[np.uint32] | NDArray[np.uint64]:
-    """One rank's indices of ``torch.utils.data.DistributedSampler``; from global position ``start`` on, padded or
-    cut anew."""
+    """Return one rank's indices of ``torch.utils.data.DistributedSampler`` from global position ``start`` on; the rest
+    is padded or cut again."""
 
 def order_seedable_shard(
     n: int,
@@ -1085,18 +1090,18 @@ def order_loader(
 ) -> tuple[list[tuple[int | None, NDArray[np.uint32] | NDArray[np.uint64]]], bytes]:
     """Epochs of a shuffling ``DataLoader``: for each its ``base_seed`` and indices; then the generator's state.
 
-    ``epochs``: of each how many batches are taken, or None for all of them and the end. ``state``: of
+    ``epochs``: number of batches taken from each, or None for all of them and the end. ``state``: of
     ``generator=``, or with ``generator_given=False`` of torch's default generator.
     """
 
 def order_keyed(n: int, seed: int, epoch: int, positions: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The samples at ``positions`` (each below ``n``) of the ``keyed-1`` order."""
+    """Return the samples at ``positions`` (each below ``n``) of the ``keyed-1`` order."""
 
 def order_keyed_inverse(n: int, seed: int, epoch: int, ids: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The positions of ``ids`` in the ``keyed-1`` order."""
+    """Return the positions of ``ids`` in the ``keyed-1`` order."""
 
 def order_substitutes(n: int, seed: int, epoch: int, avoid: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The sample that is read in ``epoch`` in place of each of ``avoid``: ``avoid-1``, the same on every rank.
+    """Return the substitute in ``epoch`` for each of ``avoid``: ``avoid-1``, the same on every rank.
 
     Raises:
         ValueError: an id is not below ``n``, or no other sample is left.
@@ -1105,8 +1110,8 @@ def order_substitutes(n: int, seed: int, epoch: int, avoid: NDArray[np.uint64]) 
 def order_audit_sum(
     seed: int, epoch: int, ids: NDArray[np.int64], *, first: int, stride: int, limit: int | None = None
 ) -> int:
-    """Sum modulo 2**128 of the ``audit-1`` hashes of ``ids``, handed out at every ``stride``-th global position of
-    ``epoch`` from ``first`` on; of those below ``limit``.
+    """Return the sum modulo 2**128 of the ``audit-1`` hashes of ``ids``, delivered at every ``stride``-th global
+    position of ``epoch`` from ``first`` on; only positions below ``limit``.
     """
 
 def order_audit_expected(
@@ -1119,4 +1124,4 @@ def order_audit_expected(
     drop_last: bool = False,
     start: int = 0,
 ) -> int:
-    """What ``order_audit_sum`` gives over all ranks of a ``DistributedSampler`` epoch, from ``start`` to its end."""
+    """Return ``order_audit_sum`` over all ranks of a ``DistributedSampler`` epoch, from ``start`` to its end."""

@@ -232,7 +232,7 @@ def test_a_killed_server_without_a_replacement_is_named_within_the_timeout(start
     for child in ranks:
         report = child.line()
         assert report["error"] == "ServerLost", report
-        for part in (place, "nobody came in its place within 2", "missing"):
+        for part in (place, "no server replaced it within 2", "missing"):
             assert part in report["text"]
 
 

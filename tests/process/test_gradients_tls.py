@@ -56,7 +56,7 @@ def test_a_rank_with_tls_gets_an_error_from_a_plain_server(serving, report_of) -
     place = serving()
     report = report_of(f"tls://{place}")
     assert report["error"] == "ConfigError", report
-    assert f"{place} does not speak TLS, which is on here" in report["text"]
+    assert f"{place} does not use TLS, which is on here" in report["text"]
 
 
 def test_a_man_in_the_middle_fails_even_with_the_servers_certificate(serving, report_of) -> None:

@@ -20,7 +20,7 @@ from foresee.predict import live, prediction_file
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a busy machine a prediction may take longer than training would wait for it."""
     monkeypatch.setattr(live, "_HEAD_START_S", WATCHDOG)
-    monkeypatch.setattr(live, "_PATIENCE_S", WATCHDOG)
+    monkeypatch.setattr(live, "_LINGER_S", WATCHDOG)
 
 
 def run(folder: pathlib.Path, **other: Any) -> list[Any]:

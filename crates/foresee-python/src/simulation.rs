@@ -279,7 +279,7 @@ fn scenario_of(arguments: ScenarioArguments<'_>) -> PyResult<Scenario> {
             compat: compat_of(&arguments.compat)?,
             order,
             barrier: arguments.barrier,
-            readers: OriginReaders::named(&arguments.readers).unwrap_or_default(),
+            readers: OriginReaders::from_name(&arguments.readers).unwrap_or_default(),
             write_cost,
             hand_over: if arguments.hand_over == "batch" { HandOver::Batch } else { HandOver::Sample },
         },

@@ -25,7 +25,7 @@ fn main() {
     let mut scenario = scenario(samples, ranks, u32::try_from(epochs).expect("few epochs"));
     let only: Option<Policy> = std::env::args().nth(4).map(|name| name.parse().expect("a policy"));
     if let Some(name) = std::env::args().nth(5) {
-        scenario.options.readers = OriginReaders::named(&name).expect("readers of the origin");
+        scenario.options.readers = OriginReaders::from_name(&name).expect("readers of the origin");
     }
     println!(
         "{samples} samples, {ranks} ranks, {epochs} epochs, {} readers",

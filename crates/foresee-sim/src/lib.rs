@@ -25,7 +25,6 @@
 
 mod jobs;
 pub mod loading;
-mod named;
 mod network;
 mod sizes;
 

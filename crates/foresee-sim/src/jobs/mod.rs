@@ -42,7 +42,7 @@ use foresee_units::Nanos;
 
 pub use check::JobsError;
 
-use crate::named::named_enum;
+use foresee_units::named_enum;
 
 /// Times of one job, and its start.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -112,13 +112,13 @@ named_enum! {
     /// The source of a step's data.
     JobState {
         /// The storage, with no other reader; the paper's SR.
-        Alone = "alone",
+        Alone => "alone",
         /// The storage, with other readers; the paper's CR.
-        Together = "together",
+        Together => "together",
         /// The cache, behind another job; the paper's CL.
-        Behind = "behind",
+        Behind => "behind",
         /// The cache, which has all data of the epoch; the paper's L.
-        Cached = "cached",
+        Cached => "cached",
     }
 }
 

@@ -7,47 +7,47 @@
 use std::fmt;
 use std::str::FromStr;
 
-use crate::named::named_enum;
+use foresee_units::named_enum;
 
 named_enum! {
     /// A loading policy: published loaders, the runtime's planner, and bounds.
     Policy {
         /// Never waits for a sample: the lower bound of all policies that keep the order.
-        Perfect = "perfect",
+        Perfect => "perfect",
         /// Fetch, preprocess and compute in sequence, from the origin.
-        Naive = "naive",
+        Naive => "naive",
         /// Double buffering from the origin (`tf.data`, torch's loader).
-        StagingBuffer = "staging_buffer",
+        StagingBuffer => "staging_buffer",
         /// `DeepIO`, ordered: a shard of the data set in memory, with the order kept.
-        DeepioOrdered = "deepio_ordered",
+        DeepioOrdered => "deepio_ordered",
         /// `DeepIO`, optimistic: every rank reads only its own shard.
-        DeepioOptimistic = "deepio_optimistic",
+        DeepioOptimistic => "deepio_optimistic",
         /// Data sharding: every rank reads only its own shard, from all its tiers.
-        ParallelStaging = "parallel_staging",
+        ParallelStaging => "parallel_staging",
         /// LBANN's data store: the first reader stores a sample in memory.
-        LbannDynamic = "lbann_dynamic",
+        LbannDynamic => "lbann_dynamic",
         /// LBANN's data store, loaded before training.
-        LbannPreloading = "lbann_preloading",
+        LbannPreloading => "lbann_preloading",
         /// Locality-aware loading: samples of a global batch go to the ranks that hold them.
-        LocalityAware = "locality_aware",
+        LocalityAware => "locality_aware",
         /// Clairvoyant prefetching as published: each rank caches the samples that it reads most often.
-        Nopfs = "nopfs",
+        Nopfs => "nopfs",
         /// The same, but samples are cached at the first read instead of by separate threads.
-        NopfsOnAccess = "nopfs_on_access",
+        NopfsOnAccess => "nopfs_on_access",
         /// The same, with all caches full from the start, at no cost.
-        NopfsPrestaged = "nopfs_prestaged",
+        NopfsPrestaged => "nopfs_prestaged",
         /// The planner that the runtime follows.
-        Foresee = "foresee",
+        Foresee => "foresee",
         /// A bucket without a cache.
-        Direct = "direct",
+        Direct => "direct",
         /// A complete copy on local disk in advance.
-        Disk = "disk",
+        Disk => "disk",
         /// A bucket behind a FIFO cache.
-        Cache = "cache",
+        Cache => "cache",
         /// A bucket behind a cache that is filled as a whole when its window is consumed.
-        FullFetch = "full_fetch",
+        FullFetch => "full_fetch",
         /// A bucket behind a cache of which one half is filled while the other is consumed.
-        FiftyFifty = "fifty_fifty",
+        FiftyFifty => "fifty_fifty",
     }
 }
 
@@ -81,7 +81,7 @@ impl FromStr for Policy {
     type Err = UnknownPolicy;
 
     fn from_str(name: &str) -> Result<Self, UnknownPolicy> {
-        Self::named(name).ok_or_else(|| UnknownPolicy { name: name.to_owned() })
+        Self::from_name(name).ok_or_else(|| UnknownPolicy { name: name.to_owned() })
     }
 }
 

@@ -13,7 +13,7 @@ use foresee_units::{Bytes, BytesPerSecond, Nanos};
 
 use super::data::DataSet;
 use super::order::AccessOrder;
-use crate::named::named_enum;
+use foresee_units::named_enum;
 
 /// One run of training on one cluster.
 #[derive(Clone, Debug, PartialEq)]
@@ -117,17 +117,17 @@ named_enum! {
     OriginReaders {
         /// Always all ranks.
         #[default]
-        All = "all",
+        All => "all",
         /// Ranks that read it in the previous step: all in the first step, and at least one. `Compat::Physical` only.
-        Active = "active",
+        Active => "active",
         /// Ranks with requests in flight, which take turns, 64 KiB at a time, as answers of a bucket share its link.
         /// Ranks are simulated in order of time: one that is ahead stays ahead, and unused capacity goes to the
         /// others. It costs 2 to 20 times the simulation time of the others (`docs/notes/019`). `Compat::Physical`
         /// only.
-        Demand = "demand",
+        Demand => "demand",
         /// The same with 1 MiB at a time, so that most requests are served one after the other, as by a device or a
         /// network mount. `Compat::Physical` only.
-        Queue = "queue",
+        Queue => "queue",
     }
 }
 
@@ -137,11 +137,11 @@ named_enum! {
     WriteCost {
         /// Preprocessing or writing, whichever is slower.
         #[default]
-        Preprocess = "preprocess",
+        Preprocess => "preprocess",
         /// Writing.
-        Write = "write",
+        Write => "write",
         /// Nothing.
-        None = "none",
+        None => "none",
     }
 }
 
@@ -151,10 +151,10 @@ named_enum! {
     HandOver {
         /// One sample, and then the next: the published model.
         #[default]
-        Sample = "sample",
+        Sample => "sample",
         /// All samples of the batch, as loaders hand them over; they occupy the staging buffer until the step has
         /// ended. `Compat::Physical` only; ranks without overlap always behave so.
-        Batch = "batch",
+        Batch => "batch",
     }
 }
 
@@ -329,15 +329,15 @@ mod tests {
     #[test]
     fn names_are_read_back() {
         for readers in OriginReaders::ALL {
-            assert_eq!(OriginReaders::named(readers.name()), Some(readers));
+            assert_eq!(OriginReaders::from_name(readers.name()), Some(readers));
         }
         for cost in WriteCost::ALL {
-            assert_eq!(WriteCost::named(cost.name()), Some(cost));
+            assert_eq!(WriteCost::from_name(cost.name()), Some(cost));
         }
         for hand_over in HandOver::ALL {
-            assert_eq!(HandOver::named(hand_over.name()), Some(hand_over));
+            assert_eq!(HandOver::from_name(hand_over.name()), Some(hand_over));
         }
-        assert_eq!((OriginReaders::named("any"), WriteCost::named("")), (None, None));
-        assert_eq!(HandOver::named("Batch"), None);
+        assert_eq!((OriginReaders::from_name("any"), WriteCost::from_name("")), (None, None));
+        assert_eq!(HandOver::from_name("Batch"), None);
     }
 }

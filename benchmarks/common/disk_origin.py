@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A disk that is really slow: an ext4 image on a loop device, throttled by the kernel, counted by the device.
+"""A slow disk: an ext4 image on a loop device that the kernel throttles and whose reads the device counts.
 
-A throttle inside a loader would slow only that loader. Here the kernel delays every read of every process in one
-control group, and a memory limit keeps the page cache below the data. Needs root, loop devices and cgroup v1 with
-``blkio`` and ``memory``; says so where one is missing.
+The kernel delays every read of every process in one control group, so all loaders are slowed alike. A memory limit
+keeps the page cache smaller than the data. Needs root, loop devices, and cgroup v1 with ``blkio`` and ``memory``.
 """
 
 from __future__ import annotations
@@ -19,24 +18,24 @@ CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Unavailable(Exception):
-    """This machine cannot have such a disk; the message says what is missing."""
+    """This host cannot provide a throttled disk; the message names what is missing."""
 
 
 @dataclass(frozen=True)
 class Throttle:
-    """How slow the disk is and how much of it may stay in memory."""
+    """Limits of the disk and of the memory that its readers use."""
 
     bytes_per_s: int
     reads_per_s: int
-    #: Page cache and memory of all processes in the group.
+    #: Limit of the page cache and the memory of all processes in the group together.
     memory_bytes: int
 
 
 def check() -> None:
-    """Say what is missing, before anything is made.
+    """Check the requirements before anything is created.
 
     Raises:
-        Unavailable: with the reason and the remedy.
+        Unavailable: a requirement is missing; the message has the remedy.
     """
     if os.geteuid() != 0:
         raise Unavailable("a throttled disk needs root: run as root, or measure the S3 workloads only")
@@ -52,10 +51,10 @@ def check() -> None:
 
 
 class Disk:
-    """A mounted, throttled disk; everything is taken apart at the end of the ``with`` block."""
+    """A mounted, throttled disk; it is unmounted and detached at the end of the ``with`` block."""
 
     def __init__(self, image: Path, size_bytes: int, name: str) -> None:
-        """Make or reuse ``image``; ``name`` is the control groups' and tells runs apart."""
+        """Create or reuse ``image``; ``name`` names the control groups and must be unique per run."""
         check()
         self._image = image
         self._groups = [CGROUPS / controller / name for controller in ("blkio", "memory")]
@@ -85,7 +84,7 @@ class Disk:
         self.close()
 
     def close(self) -> None:
-        """Unmount and detach; the image stays for the next run. Whoever has joined leaves."""
+        """Leave the control groups, unmount and detach; the image is kept for the next run."""
         if all(group.is_dir() for group in self._groups):
             self._move(os.getpid(), [group.parent for group in self._groups])
         if self.folder.is_mount():
@@ -106,12 +105,12 @@ class Disk:
         (memory / "memory.limit_in_bytes").write_text(str(throttle.memory_bytes))
 
     def enter_command(self, command: list[str]) -> list[str]:
-        """``command``, started inside of the control groups, with all its children."""
+        """Return a command that runs ``command`` and its children inside the control groups."""
         joins = "; ".join(f"echo $$ > {group}/cgroup.procs" for group in self._groups)
         return ["sh", "-c", f'{joins}; exec "$@"', "sh", *command]
 
     def join(self) -> None:
-        """Put this process into the control groups, with all children that it starts from now on."""
+        """Move this process into the control groups; children that it starts later are in them too."""
         self._move(os.getpid(), self._groups)
 
     def _move(self, process: int, groups: list[Path]) -> None:
@@ -119,13 +118,13 @@ class Disk:
             (group / "cgroup.procs").write_text(str(process))
 
     def drop_caches(self) -> None:
-        """Begin cold: a fresh mount has no pages. Pages of the image itself may stay, the throttle is above them."""
+        """Drop cached pages by mounting again. Pages of the image may remain: the throttle applies above them."""
         os.sync()
         _run("umount", str(self.folder))
         _run("mount", "-o", "noatime", self._device, str(self.folder))
 
     def bytes_read(self) -> int:
-        """Bytes that the device has delivered since it exists; sectors of 512 bytes in any case."""
+        """Return the bytes that the device has delivered so far; a sector of ``stat`` always has 512 bytes."""
         fields = (Path("/sys/block") / Path(self._device).name / "stat").read_text().split()
         return int(fields[2]) * 512
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the figures of all benchmarks have in common: a sheet, medians with their spread, SVG files in docs/figures.
+"""Shared plotting helpers: figures, medians with their spread, and SVG files in docs/figures.
 
-Knows no benchmark. The same raw lines give the same bytes. Needs matplotlib, which .bench-venv has.
+The same raw lines give the same bytes. Needs matplotlib, which .bench-venv has.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"
-#: Colours that the colour-blind can tell apart (Okabe and Ito).
+#: Colours that colour-blind readers can distinguish (Okabe and Ito).
 BLACK, BLUE, ORANGE, YELLOW, LIGHT_BLUE, GREEN, RED, PINK = (
     "#000000",
     "#0072b2",
@@ -57,14 +57,14 @@ _Lines = TypeVar("_Lines")
 
 
 def sheet(columns: int = 1, *, title: str, share: bool = False) -> tuple[Figure, list[Axes]]:
-    """A row of plots under one title."""
+    """Create a row of plots under one title."""
     figure, axes = plt.subplots(1, columns, figsize=(3.2 + 3.4 * columns, 3.8), sharey=share, squeeze=False)
     figure.suptitle(title, fontsize=11)
     return figure, list(axes[0])
 
 
 def spread(values: Sequence[float]) -> tuple[float, list[list[float]]]:
-    """Median, and how far the least and the most are from it."""
+    """Return the median, and the distances of the minimum and the maximum from it."""
     middle = statistics.median(values)
     return middle, [[middle - min(values)], [max(values) - middle]]
 
@@ -72,7 +72,7 @@ def spread(values: Sequence[float]) -> tuple[float, list[list[float]]]:
 def points(
     axis: Axes, colour: str, x: Sequence[float], values: Sequence[Sequence[float]], label: str
 ) -> None:
-    """Medians with their spread."""
+    """Plot medians with their spread."""
     for at, found in zip(x, values, strict=True):
         middle, error = spread(found)
         axis.errorbar(at, middle, yerr=error, color=colour, marker="o", ms=4, capsize=2)
@@ -86,7 +86,7 @@ def bars(
     value: Callable[[str, str], Sequence[float]],
     mark: Callable[[str, str], float] | None = None,
 ) -> None:
-    """For each group a bar per arm of ``colours``, with its spread; no bar where nothing was measured.
+    """Plot one bar per group and arm of ``colours``, with its spread; arms without values have no bar.
 
     ``mark``: a height to mark at each bar.
     """
@@ -106,7 +106,7 @@ def bars(
 
 
 def each_once(names: Iterable[str]) -> list[str]:
-    """In the order in which they come first."""
+    """Return the distinct names in order of first occurrence."""
     return list(dict.fromkeys(names))
 
 
@@ -116,16 +116,16 @@ def draw_all(
     read: Callable[[Path], _Lines],
     figures: Mapping[str, Callable[[_Lines], Figure | None]],
 ) -> int:
-    """The command of a benchmark's ``figures.py``: draw what there are raw lines for, and name what there are none for.
+    """Run the command line of a benchmark's ``figures.py``: draw each figure that has raw lines, and list the others.
 
     Args:
-        here: its folder.
-        name: of the benchmark; begins the names of all files.
-        read: raw lines from a file.
-        figures: by name; None: nothing was measured for it.
+        here: folder of the benchmark.
+        name: name of the benchmark, the prefix of all file names.
+        read: reads raw lines from a file.
+        figures: functions that draw, by name of the figure; they return None without raw lines for it.
 
     Returns:
-        0; bad arguments end the process with 2.
+        0; bad arguments end the process with status 2.
     """
     parser = argparse.ArgumentParser(description="Draw the figures of the newest results.")
     newest = sorted((here / "results").glob(f"{name}_*.jsonl"))[-1:]
@@ -133,8 +133,8 @@ def draw_all(
         "lines", type=Path, nargs="?", default=newest[0] if newest else None, help="raw lines"
     )
     parser.add_argument("--into", type=Path, default=FIGURES, help="folder (default: docs/figures)")
-    given = parser.parse_args()
-    if given.lines is None or not given.lines.exists():
+    args = parser.parse_args()
+    if args.lines is None or not args.lines.exists():
         parser.error("there are no raw lines yet: run.py writes them")
     plt.rcParams.update(
         {
@@ -145,14 +145,14 @@ def draw_all(
             "axes.spines.right": False,
         }
     )
-    lines = read(given.lines)
-    given.into.mkdir(parents=True, exist_ok=True)
+    lines = read(args.lines)
+    args.into.mkdir(parents=True, exist_ok=True)
     for which, draw in figures.items():
         figure = draw(lines)
         if figure is None:
             print(f"figures: nothing was measured for {which}", file=sys.stderr)
             continue
-        path = given.into / f"{name}-{which}.svg"
+        path = args.into / f"{name}-{which}.svg"
         figure.tight_layout()
         figure.savefig(path, metadata={"Date": None})
         plt.close(figure)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a result depends on besides the code."""
+"""Description of the host and the software that a result depends on."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from foresee import _native
 
 
 def describe() -> dict[str, Any]:
-    """Return kernel, cores, load and the like, as they stand in every raw line; warn of a build for development."""
+    """Return kernel, cores, load and settings for the raw lines; warn if Foresee is a development build."""
     if _native.IS_CHECKED:
-        show("foresee was built for development, which is slower: run `make bench-setup` before you measure")
+        show("foresee is a development build, which is slower: run `make bench-setup` before you measure")
     return {
         "build": "development" if _native.IS_CHECKED else "release",
         "kernel": platform.release(),
@@ -36,9 +36,9 @@ def describe() -> dict[str, Any]:
 
 
 def memcpy_bytes_per_s(sample_bytes: int, *, seconds: float = 0.5) -> float:
-    """The rate at which one core copies samples out of memory that its caches do not hold.
+    """Return the rate at which one core copies samples that its caches do not hold.
 
-    The best of ten stretches: a limit is what the machine can do, not what its neighbours let it do.
+    The best of several intervals counts, so that other load on the host does not lower the limit.
     """
     samples = max(8, (256 << 20) // sample_bytes)
     source = np.random.Generator(np.random.Philox(0)).integers(0, 256, (samples, sample_bytes), np.uint8)

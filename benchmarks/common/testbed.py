@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee-testbed`` as a process: an origin, or a proxy before one, with limits and counters."""
+"""Run ``foresee-testbed``: an origin, or a proxy in front of one, with limits and counters."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ BIN = Path(__file__).resolve().parents[2] / ".tools" / "bin"
 
 
 class Testbed:
-    """A running ``foresee-testbed``; ends with the ``with`` block, or with this process."""
+    """A running ``foresee-testbed``; it ends with the ``with`` block or with this process."""
 
     def __init__(self, *arguments: str) -> None:
         command = [str(program("foresee-testbed", "make setup")), *arguments]
@@ -26,21 +26,21 @@ class Testbed:
         self.url: str = json.loads(line)["url"]
 
     def counters(self) -> dict[str, Any]:
-        """What went through since the last reset."""
-        return dict(self._ask("counters"))
+        """Return the counters since the last reset."""
+        return dict(self._request("counters"))
 
     def reset(self) -> None:
         """Set all counters to 0."""
-        self._ask("reset", b"")
+        self._request("reset", b"")
 
     def limit(self, *, bytes_per_s: int = 0, requests_per_s: int = 0, latency_ms: float = 0) -> None:
-        """Change the limits; 0 lifts one."""
+        """Set the limits; 0 means no limit."""
         limits = {"bytes_per_s": bytes_per_s, "requests_per_s": requests_per_s, "latency_ms": latency_ms}
-        self._ask("limits", json.dumps(limits).encode())
+        self._request("limits", json.dumps(limits).encode())
 
     def faults(self, *rules: dict[str, Any]) -> None:
-        """Fail from now on as these say, in place of those before."""
-        self._ask("faults", json.dumps(rules).encode())
+        """Replace the rules for injected faults."""
+        self._request("faults", json.dumps(rules).encode())
 
     def close(self) -> None:
         """End the process."""
@@ -56,13 +56,13 @@ class Testbed:
     ) -> None:
         self.close()
 
-    def _ask(self, path: str, body: bytes | None = None) -> Any:
-        with urllib.request.urlopen(f"{self.url}/-/{path}", data=body, timeout=10) as answer:
-            return json.load(answer)
+    def _request(self, path: str, body: bytes | None = None) -> Any:
+        with urllib.request.urlopen(f"{self.url}/-/{path}", data=body, timeout=10) as response:
+            return json.load(response)
 
 
 def program(name: str, remedy: str) -> Path:
-    """A program that set-up installed."""
+    """Return the path of a program that setup installed; ``remedy`` is the command that installs it."""
     path = BIN / name
     if not path.exists():
         raise FileNotFoundError(f"{path} is missing: run `{remedy}`")

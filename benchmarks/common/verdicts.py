@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Acceptance lines: a value, its limit, whether it holds."""
+"""Acceptance lines: a value, its limit, and whether the limit holds."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Line:
-    """One acceptance line; ``holds`` is None where it was not measured, or has no limit."""
+    """One acceptance line; ``holds`` is None if it was not measured or has no limit."""
 
     name: str
     value: float | None
@@ -22,7 +22,7 @@ class Line:
 
 
 def judged(name: str, unit: str, limit: float | None, *, below: bool, value: float | str) -> Line:
-    """The line of a value; of a text, which says why there is none."""
+    """Return the line of a value; a text as ``value`` is the reason why there is none."""
     if isinstance(value, str):
         return Line(name, None, unit, limit, below, None, value)
     if limit is None:
@@ -35,7 +35,7 @@ def judged(name: str, unit: str, limit: float | None, *, below: bool, value: flo
 
 
 def markdown(lines: Iterable[Line]) -> str:
-    """A table; lines without a value say why."""
+    """Return a table; lines without a value have the reason instead."""
     words = {True: "holds", False: "**fails**", None: "not measured"}
     head = "| acceptance line | value | limit | |\n|---|---|---|---|\n"
     return head + "".join(

@@ -94,7 +94,7 @@ class Server:
                 secret=SECRET,
                 policy=job["policy"],
                 timeline=job["timeline"],
-                colocated=job["beside"],
+                colocated=job["colocated"],
             )
             self.running.append(server)
         return {"servers": [server.address for server in self.running]}
@@ -196,7 +196,7 @@ def connect(job: dict[str, Any], server: Server, node: Node) -> GradientExchange
             secret=SECRET,
             policy=job["policy"],
             packet_bytes=job["packet_bytes"],
-            colocated_server=server.running[0] if job["beside"] else None,
+            colocated_server=server.running[0] if job["colocated"] else None,
         )
     specs = [
         (f"{layer:04}", "float32", [count], [1], class_, "mean")
@@ -241,7 +241,7 @@ def train(server: Server, node: Node, job: dict[str, Any]) -> dict[str, Any]:
     used = cpu_s() - before
     if exchange:
         exchange.close()
-    return {**told(job, began, used, layers.wrong), "as_a_device": is_device}
+    return {**result_of(job, began, used, layers.wrong), "as_a_device": is_device}
 
 
 def step(
@@ -300,10 +300,10 @@ def bulk(server: Server, node: Node, job: dict[str, Any]) -> dict[str, Any]:
     exchange.wait(list(range(len(layers.elements))), nothing)
     used = cpu_s() - before
     exchange.close()
-    return {**told(job, began, used, layers.wrong), "pushed_ns": pushed}
+    return {**result_of(job, began, used, layers.wrong), "pushed_ns": pushed}
 
 
-def told(job: dict[str, Any], began: list[float], used: float, wrong: int) -> dict[str, Any]:
+def result_of(job: dict[str, Any], began: list[float], used: float, wrong: int) -> dict[str, Any]:
     """The measured rounds' times, from the start of one backward to the next; what all of them cost."""
     times = np.diff(np.array(began[job["warmup"] :])).tolist()
     return {

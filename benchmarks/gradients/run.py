@@ -24,7 +24,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from common import machine, verdicts  # noqa: E402 - found beside this folder
-from common.report import draw, results_file, show, tell  # noqa: E402
+from common.report import draw, print_report, results_file, show  # noqa: E402
 from support import parts, table  # noqa: E402
 from support.cluster import CONGESTION, Unavailable  # noqa: E402
 from support.lines import judge  # noqa: E402
@@ -96,42 +96,42 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def chosen_plan(given: argparse.Namespace, base: Plan) -> Plan:
+def chosen_plan(args: argparse.Namespace, base: Plan) -> Plan:
     """How much of everything, with what the command line changes."""
     wanted = {
-        "repeats": given.repeats,
-        "rounds": given.rounds,
-        "compute_s": None if given.compute_ms is None else given.compute_ms / 1e3,
-        "wire_over_compute": given.wire_over_compute,
+        "repeats": args.repeats,
+        "rounds": args.rounds,
+        "compute_s": None if args.compute_ms is None else args.compute_ms / 1e3,
+        "wire_over_compute": args.wire_over_compute,
     }
     return dataclasses.replace(base, **{name: value for name, value in wanted.items() if value is not None})
 
 
 def main() -> int:
     """Measure, judge, print."""
-    given = parse()
-    if given.summary:
-        print(table.summary(read(given.summary)), end="")
+    args = parse()
+    if args.summary:
+        print(table.summary(read(args.summary)), end="")
         return 0
-    if given.table:
-        runs = read(given.table)
+    if args.table:
+        runs = read(args.table)
         print(verdicts.markdown(judge(runs)), table.markdown(runs), sep="\n", end="")
         return 0
     began = time.monotonic()
     # The hosts' own, whatever this machine has.
     about = {**machine.describe(), "congestion_control": CONGESTION, "sum_rates": sum_rates()}
-    save = given.save
-    if save is None and not given.quick:
+    save = args.save
+    if save is None and not args.quick:
         save = results_file(HERE / "results", "gradients", about)
     with tempfile.TemporaryDirectory(prefix="foresee-bench-") as logs:
-        plan = chosen_plan(given, QUICK if given.quick else FULL)
-        session = Session(given.seed, given.timeout, plan, about, save, Path(logs))
+        plan = chosen_plan(args, QUICK if args.quick else FULL)
+        session = Session(args.seed, args.timeout, plan, about, save, Path(logs))
         try:
-            if given.quick:
-                parts.quick(session, given.two_rate, given.rates[0] if given.rates else QUICK_RATE)
+            if args.quick:
+                parts.quick(session, args.two_rate, args.rates[0] if args.rates else QUICK_RATE)
             else:
-                sleeping, rates = chosen_plan(given, SLEEPS), given.rates or parts.RATES
-                choice = parts.Choice(given.parts, given.models, sleeping, rates, given.two_rate, given.rate)
+                sleeping, rates = chosen_plan(args, SLEEPS), args.rates or parts.RATES
+                choice = parts.Choice(args.parts, args.models, sleeping, rates, args.two_rate, args.rate)
                 parts.full(session, choice)
         except Unavailable as missing:
             show(f"run.py: {missing}")
@@ -139,13 +139,13 @@ def main() -> int:
     found = Runs(session.runs)
     if save and save.parent == HERE / "results":
         draw(HERE)
-    tell(
+    print_report(
         "gradients",
         judge(found),
         table.markdown(found),
-        as_json=given.json,
+        as_json=args.json,
         began=began,
-        seed=given.seed,
+        seed=args.seed,
         machine=about,
     )
     return 0

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from host import SECRET, cpu_s, told
+from host import SECRET, cpu_s, result_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -132,7 +132,7 @@ def steps(
         optimizer.step()
     idle_share = (idle_s() - idle) / (time.monotonic() - since) / (os.cpu_count() or 1)
     wrong = 0 if bool(np.isfinite(loss.item())) else 1
-    return {**told(job, began, cpu_s() - before, wrong), "idle": idle_share}
+    return {**result_of(job, began, cpu_s() - before, wrong), "idle": idle_share}
 
 
 def idle_s() -> float:
@@ -206,7 +206,7 @@ def all_reduce(job: dict[str, Any]) -> dict[str, Any]:
         return steps(job, compiled(job, wrapped), adam(wrapped), x, y)
 
 
-def beside_ranks(job: dict[str, Any]) -> dict[str, Any]:
+def over_colocated_servers(job: dict[str, Any]) -> dict[str, Any]:
     """Over a server beside each rank, which ranks find through torch's process group."""
     os.environ["FORESEE_ADDRESS"] = job["address"]
     with process_group(job):
@@ -220,7 +220,7 @@ def main() -> int:
         "trace": traced,
         "oracle": alone,
         "foresee": over_servers,
-        "beside": beside_ranks,
+        "colocated": over_colocated_servers,
         "ddp": all_reduce,
     }
     for line in sys.stdin:

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Datasets of the user's own against torch's loader, a table of files against its folder, pictures in worker processes.
+"""Compare user-defined datasets and images with torch's loader, and a table of files with a folder.
 
-Loaders take turns. ``run.py --quick`` measures its lines about datasets here, without the pictures. Prints a table;
+Loaders alternate. ``run.py --quick`` measures its lines about datasets here, without the images. Prints a table;
 ``--json`` prints one object.
 """
 
@@ -32,21 +32,21 @@ from common.verdicts import Line, judged
 
 import foresee.torch as ft
 
-#: Of the dataset whose ``__getitem__`` computes.
+#: Size of the dataset whose ``__getitem__`` computes, and seconds per sample.
 SAMPLES, GETITEM_S = 320, 0.001
 FILES, FILE_BYTES, FILES_BATCH = 8192, 4096, 64
-#: Epochs of each loader in one repeat, where they alternate.
+#: Epochs of each loader in one repeat when epochs alternate.
 TURNS = 40
 PICTURES, SIDE, BATCH = 600, 160, 32
-#: What torch's loader is tried with; its best one counts.
+#: Values that torch's loader tries; the best one counts.
 PREFETCH_FACTORS = (2, 4, 8)
 
 Epochs = Callable[[int], float]
-"""Seconds of so many epochs, with what is between them."""
+"""Returns the seconds of the given number of epochs, including the gaps between them."""
 
 
 class Computing(Dataset[Any]):
-    """A millisecond of Python for each sample."""
+    """Compute for a millisecond in Python per sample."""
 
     def __len__(self) -> int:
         return SAMPLES
@@ -60,7 +60,7 @@ class Computing(Dataset[Any]):
 
 @contextmanager
 def opened(loader: Any) -> Iterator[Epochs]:
-    """A loader whose workers have started."""
+    """Run a first epoch, so that workers have started, and yield a function that times epochs."""
 
     def epochs(count: int) -> float:
         began = time.perf_counter()
@@ -77,10 +77,10 @@ def opened(loader: Any) -> Iterator[Epochs]:
             loader.close()
 
 
-def over(
+def ratios_of(
     ours: Callable[[], Any], theirs: Sequence[Callable[[], Any]], repeats: int, epochs: int = 2
 ) -> list[float]:
-    """Our time over that of their best setting, by turns; each loader is made once per repeat."""
+    """Return our time over that of their best setting; loaders alternate, and each is created once per repeat."""
     ratios = []
     for _ in range(repeats):
         seconds = []
@@ -92,8 +92,8 @@ def over(
     return ratios
 
 
-def by_turns(ours: Callable[[], Any], theirs: Callable[[], Any], repeats: int) -> list[float]:
-    """Our median epoch over theirs, each epoch by turns. For epochs of milliseconds; both loaders stay open meanwhile."""
+def interleaved(ours: Callable[[], Any], theirs: Callable[[], Any], repeats: int) -> list[float]:
+    """Return our median epoch over theirs with alternating epochs of two open loaders; for epochs of milliseconds."""
     ratios = []
     for _ in range(repeats):
         with opened(theirs()) as run_theirs, opened(ours()) as run_ours:
@@ -104,7 +104,7 @@ def by_turns(ours: Callable[[], Any], theirs: Callable[[], Any], repeats: int) -
 
 
 def computing(workers: int, repeats: int) -> list[float]:
-    """``any_dataset_over_torch``: a dataset of the user's."""
+    """Measure ``any_dataset_over_torch``: a user-defined dataset."""
     settings: list[dict[str, Any]] = [{}]
     ours: dict[str, Any] = {}
     if workers:
@@ -112,32 +112,32 @@ def computing(workers: int, repeats: int) -> list[float]:
         settings = [{**ours, "prefetch_factor": factor} for factor in PREFETCH_FACTORS]
     data = Computing()
     theirs = [
-        lambda given=given: DataLoader(data, batch_size=BATCH, sampler=RandomSampler(data), **given)
-        for given in settings
+        lambda args=args: DataLoader(data, batch_size=BATCH, sampler=RandomSampler(data), **args)
+        for args in settings
     ]
-    return over(
+    return ratios_of(
         lambda: ft.DataLoader(data, batch_size=BATCH, shuffle=True, seed=0, **ours), theirs, repeats, epochs=8
     )
 
 
 def tables(repeats: int) -> list[float]:
-    """``file_table_over_folder``: the same files by name and by listing, later epochs, from memory."""
+    """Measure ``file_table_over_folder``: the same files by name and by listing, later epochs, from memory."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "class"
         folder.mkdir()
         paths = [folder / f"{i:05}.bin" for i in range(FILES)]
         for i, path in enumerate(paths):
             path.write_bytes(bytes([i % 256]) * FILE_BYTES)
-        given: dict[str, Any] = {"batch_size": FILES_BATCH, "shuffle": True, "seed": 0}
+        args: dict[str, Any] = {"batch_size": FILES_BATCH, "shuffle": True, "seed": 0}
         listed = partial(ft.FolderDataset, place, extensions=".bin")
         named = partial(ft.FileDataset, paths, [0] * FILES)
-        return by_turns(
-            lambda: ft.DataLoader(named(), **given), lambda: ft.DataLoader(listed(), **given), repeats
+        return interleaved(
+            lambda: ft.DataLoader(named(), **args), lambda: ft.DataLoader(listed(), **args), repeats
         )
 
 
 def pictures(folder: Path) -> None:
-    """Small JPEGs in six classes."""
+    """Write small JPEGs in six classes."""
     noise = np.random.default_rng(0)
     for i in range(PICTURES):
         path = folder / f"class-{i % 6}"
@@ -147,12 +147,12 @@ def pictures(folder: Path) -> None:
 
 
 def as_tensor(picture: Image.Image) -> torch.Tensor:
-    """Shape (3, height, width), 0 to 1."""
+    """Return a tensor of shape (3, height, width) with values from 0 to 1."""
     return torch.from_numpy(np.array(picture)).permute(2, 0, 1).float().div_(255)
 
 
 def first_batch(make: Callable[[], Any]) -> float:
-    """Seconds from nothing to the first batch."""
+    """Return the seconds from creating a loader to its first batch."""
     began = time.perf_counter()
     loader = make()
     iterator = iter(loader)
@@ -164,27 +164,27 @@ def first_batch(make: Callable[[], Any]) -> float:
     return seconds
 
 
-def of_pictures(folder: Path, repeats: int) -> dict[str, list[float]]:
-    """The first batch and later epochs, with two workers."""
-    given: dict[str, Any] = {"batch_size": BATCH, "num_workers": 2}
+def picture_ratios(folder: Path, repeats: int) -> dict[str, list[float]]:
+    """Measure the first batch and later epochs of images with two workers."""
+    args: dict[str, Any] = {"batch_size": BATCH, "num_workers": 2}
 
     def theirs(**more: Any) -> Any:
         data = ImageFolder(folder, as_tensor)
-        return DataLoader(data, sampler=RandomSampler(data), **given, **more)
+        return DataLoader(data, sampler=RandomSampler(data), **args, **more)
 
     def ours(**more: Any) -> Any:
         return ft.DataLoader(
-            ft.FolderDataset(folder, transform=as_tensor), shuffle=True, seed=0, **given, **more
+            ft.FolderDataset(folder, transform=as_tensor), shuffle=True, seed=0, **args, **more
         )
 
     starts = [first_batch(ours) - first_batch(theirs) for _ in range(repeats)]
     staying = {"persistent_workers": True}
-    later = over(lambda: ours(**staying), [lambda: theirs(**staying)], repeats, epochs=3)
+    later = ratios_of(lambda: ours(**staying), [lambda: theirs(**staying)], repeats, epochs=3)
     return {"pictures_first_batch_over_torch": starts, "pictures_later_epochs_over_torch": later}
 
 
 def measure(repeats: int) -> dict[str, list[float]]:
-    """The lines of ``run.py``, one value per repeat."""
+    """Measure the lines of ``run.py``, one value per repeat."""
     return {
         "any_dataset_over_torch": computing(2, repeats),
         "any_dataset_alone_over_torch": computing(0, repeats),
@@ -201,7 +201,7 @@ LINES = [
 
 
 def lines(values: dict[str, list[float]]) -> list[Line]:
-    """The acceptance lines of ``values``."""
+    """Return the acceptance lines of ``values``."""
     return [
         judged(name, unit, limit, below=True, value=statistics.median(values[name]))
         for name, unit, limit in LINES
@@ -209,16 +209,16 @@ def lines(values: dict[str, list[float]]) -> list[Line]:
 
 
 def main() -> int:
-    """Measure and print."""
+    """Measure and print the ratios."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--json", action="store_true", help="print one object")
     parser.add_argument("--repeats", type=int, default=5, help="default %(default)s")
-    given = parser.parse_args()
-    values = measure(given.repeats)
+    args = parser.parse_args()
+    values = measure(args.repeats)
     with tempfile.TemporaryDirectory() as folder:
         pictures(Path(folder))
-        values |= of_pictures(Path(folder), given.repeats)
-    if given.json:
+        values |= picture_ratios(Path(folder), args.repeats)
+    if args.json:
         print(json.dumps(values))
         return 0
     for name, each in values.items():

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Seconds that ``ft.audit`` adds to an epoch of one rank: to each batch, and at the epoch's end.
+"""Seconds that ``ft.audit`` adds to an epoch of one rank: per batch, and at the epoch's end.
 
-Torch's loader with and without an audit, over numbers, so that it takes little time itself; then ``key=``, which hashes
-each id. Prints one JSON object.
+Torch's loader runs with and without an audit, over integers, so that the loader itself takes little time. Then ``key=``
+is measured, which hashes each id. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import foresee.torch as ft
 
 
 class Order:
-    """A permutation as a sampler; when it was last asked to its end is kept."""
+    """Sampler over a permutation, with the time at which its last id was taken."""
 
     def __init__(self, samples: int) -> None:
         self._ids = np.random.default_rng(0).permutation(samples).tolist()
@@ -39,7 +39,7 @@ class Order:
 
 
 def epoch(samples: int, size: int, audit: Callable[[Any], Any]) -> tuple[float, float]:
-    """Seconds of the batches, and from the last one to the epoch's end."""
+    """Return the seconds of the batches, and those from the last one to the epoch's end."""
     order = Order(samples)
     loader = audit(DataLoader(range(samples), batch_size=size, sampler=order, collate_fn=list))  # type: ignore[arg-type] # torch takes any sequence
     began = time.perf_counter()
@@ -50,24 +50,24 @@ def epoch(samples: int, size: int, audit: Callable[[Any], Any]) -> tuple[float, 
 
 
 def main() -> int:
-    """Measure, and print."""
+    """Measure and print the overheads."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--samples", type=int, default=10_000_000, help="default %(default)s")
-    given = parser.parse_args()
-    few = min(given.samples, 1_000_000)
-    plain, _ = epoch(given.samples, 4096, lambda loader: loader)
-    audited, compared = epoch(given.samples, 4096, ft.audit)
+    args = parser.parse_args()
+    few = min(args.samples, 1_000_000)
+    plain, _ = epoch(args.samples, 4096, lambda loader: loader)
+    audited, compared = epoch(args.samples, 4096, ft.audit)
     small_plain, _ = epoch(few, 64, lambda loader: loader)
     small, _ = epoch(few, 64, ft.audit)
     keyed, _ = epoch(few, 64, lambda loader: ft.audit(loader, key=lambda batch: batch))
-    figures = {
-        "samples": given.samples,
+    results = {
+        "samples": args.samples,
         "batches_s": audited - plain,
         "end_s": compared,
         "us_per_batch_of_64": (small - small_plain) / (few / 64) * 1e6,
         "us_per_batch_of_64_with_key": (keyed - small_plain) / (few / 64) * 1e6,
     }
-    print(json.dumps({name: round(value, 2) for name, value in figures.items()}, indent=2))
+    print(json.dumps({name: round(value, 2) for name, value in results.items()}, indent=2))
     return 0
 
 

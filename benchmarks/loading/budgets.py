@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Bytes that a disk cache takes in its directory, reads that a changed object costs, and memory that a listing takes.
+"""Disk usage of a disk cache, reads after an object has changed, and memory of a listing.
 
-Not part of the acceptance lines of PROTOCOL.md, which compare loaders. Prints a table; ``--json`` prints one object.
+No acceptance line of PROTOCOL.md uses these values. Prints a table; ``--json`` prints one object.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pathlib import Path
 import foresee
 
 FILES, FILE_BYTES, BATCH = 600, 20_000, 20
-#: Of the data: one data set fits, two do not.
+#: One data set fits into the cache, two do not.
 DISK_SIZE = FILES * FILE_BYTES * 13 // 10
-#: A step, and how long the last copies may take to reach the disk.
+#: Seconds of a step, and seconds in which the last copies reach the disk.
 STEP_S, SETTLE_S = 0.005, 0.3
-LOOK_EVERY_S = 0.02
+POLL_S = 0.02
 LISTED_FOLDERS, LISTED_FILES = 100, 2000
 
 
 def write(folder: Path, seed: int) -> Path:
-    """A data set of one class, different for each ``seed``."""
+    """Write a data set of one class, with other bytes for each ``seed``."""
     (folder / "c").mkdir(parents=True)
     for i in range(FILES):
         (folder / "c" / f"{i:04}.bin").write_bytes(bytes([seed, i % 256]) * (FILE_BYTES // 2))
@@ -36,18 +36,18 @@ def write(folder: Path, seed: int) -> Path:
 
 
 def used(directory: Path) -> float:
-    """Bytes on the disk below ``directory``, in units of ``disk_size``."""
+    """Return the disk usage below ``directory`` as a share of ``disk_size``."""
     blocks = 0
     for path in (directory, *directory.rglob("*")):
         try:
             blocks += path.lstat().st_blocks
         except FileNotFoundError:
-            continue  # evicted meanwhile
+            continue  # evicted concurrently
     return blocks * 512 / DISK_SIZE
 
 
 def run(data: Path, cache: Path) -> int:
-    """Read ``data`` once through a disk cache; how many samples came from the origin."""
+    """Read ``data`` once through a disk cache; return how many samples came from the origin."""
     budget = foresee.Cache(ram=0, disk=cache, disk_size=DISK_SIZE)
     with foresee.Loader(data, batch_size=BATCH, cache=budget, epochs=1) as loader:
         for _ in loader:
@@ -58,7 +58,7 @@ def run(data: Path, cache: Path) -> int:
 
 
 def disk(home: Path) -> dict[str, float]:
-    """The directory after changes and other data sets, and its most while three runs use it."""
+    """Measure disk usage after changes and other data sets, and the maximum while three runs share the cache."""
     data, cache = write(home / "data", 255), home / "cache"
     run(data, cache)
     reads, after_changes = 0, 0.0
@@ -76,7 +76,7 @@ def disk(home: Path) -> dict[str, float]:
     while any(process.poll() is None for process in runs):
         if shared.exists():
             at_once = max(at_once, used(shared))
-        time.sleep(LOOK_EVERY_S)
+        time.sleep(POLL_S)
     return {
         "reads after one change": reads,
         "disk after four changes, of disk_size": after_changes,
@@ -86,7 +86,7 @@ def disk(home: Path) -> dict[str, float]:
 
 
 def listing(folder: Path) -> dict[str, float]:
-    """Resident memory of this process for a listing of ``folder``, in bytes per file."""
+    """Return the resident memory of this process for a listing of ``folder``, in bytes per file."""
 
     def resident() -> int:
         pages = int(Path("/proc/self/statm").read_text().split()[1])
@@ -104,32 +104,32 @@ def listing(folder: Path) -> dict[str, float]:
 
 
 def main() -> int:
-    """Run all parts, each process-wide figure in a process of its own."""
-    parser = argparse.ArgumentParser(description="Bytes of a disk cache, and memory of a listing.")
+    """Run all parts; process-wide values are measured in separate processes."""
+    parser = argparse.ArgumentParser(description="Disk usage of a disk cache, and memory of a listing.")
     parser.add_argument("--json", action="store_true", help="one object")
     parser.add_argument("--run", nargs=2, type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--list", type=Path, help=argparse.SUPPRESS)
-    given = parser.parse_args()
-    if given.run:
-        run(*given.run)
+    args = parser.parse_args()
+    if args.run:
+        run(*args.run)
         return 0
-    if given.list:
-        print(json.dumps(listing(given.list)))
+    if args.list:
+        print(json.dumps(listing(args.list)))
         return 0
     with tempfile.TemporaryDirectory(prefix="foresee-bench-") as home:
-        figures = disk(Path(home))
+        results = disk(Path(home))
         many = Path(home) / "many"
         for nth in range(LISTED_FOLDERS):
             (many / f"class-{nth:03}").mkdir(parents=True)
             for i in range(LISTED_FILES):
                 (many / f"class-{nth:03}" / f"sample-{i:06}.jpg").touch()
         listed = subprocess.check_output([sys.executable, __file__, "--list", many], text=True)
-        figures.update(json.loads(listed))
-    if given.json:
-        print(json.dumps(figures))
+        results.update(json.loads(listed))
+    if args.json:
+        print(json.dumps(results))
     else:
-        print("| figure | value |\n|---|---|")
-        for name, value in figures.items():
+        print("| measure | value |\n|---|---|")
+        for name, value in results.items():
             print(f"| {name} | {value:.3g} |")
     return 0
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draw the figure of the newest results as SVG in docs/figures: time of each loader over the limit of its origin.
+"""Draw the newest results as SVG in docs/figures: the time of each loader over the limit of its origin.
 
-The page docs/benchmarks/loading.md has every number. Run it with .bench-venv, which has matplotlib.
+The numbers are in docs/benchmarks/loading.md. Run this with .bench-venv, which has matplotlib.
 
 Exit status: 0 drawn, 2 bad arguments.
 """
@@ -22,14 +22,14 @@ from common import drawing  # noqa: E402 - found beside this folder
 from support.lines import Runs  # noqa: E402
 from support.table import read  # noqa: E402
 
-#: Workloads whose origin has a limit, and their names in the figure.
+#: Workloads whose origin has a limit, and their labels.
 WORKLOADS = {
     "disk-110k": "110 KB files,\ndisk",
     "disk-12m": "12 MiB files,\ndisk",
     "disk-none": "110 KB files,\ndisk, no cache",
     "s3-1k": "1 KB objects,\nS3",
 }
-#: Arms with the exact order, and two that shuffle approximately.
+#: Arms with exact order, then two with approximate order.
 COLOURS = {
     "ours": drawing.BLUE,
     "torch": drawing.ORANGE,
@@ -46,12 +46,12 @@ NAMES = {
     "streaming": "MosaicML Streaming (approximate order)",
     "litdata": "LitData (approximate order)",
 }
-#: Bars end here; a longer one is cut and its value written above it.
+#: End of the axis; longer bars are cut, with the value above them.
 HIGHEST = 1.6
 
 
 def limits(runs: Runs) -> Figure | None:
-    """Time of all epochs over the time that the origin's limits allow, by loader."""
+    """Draw the time of all epochs over the time that the origin's limits allow, by loader."""
     figure, (axis,) = drawing.sheet(
         title="Training time over the limit of the storage, one file or object per sample"
     )

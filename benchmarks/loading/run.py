@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measure loaders as PROTOCOL.md says.
+"""Measure loaders as PROTOCOL.md defines.
 
-``--quick`` measures at least half of the acceptance lines within a minute, on small data; without it every arm runs on
-every workload with its grid of settings, which takes hours. Builds and downloads nothing: ``make setup`` and
-``make bench-setup`` do.
+``--quick`` measures at least half of the acceptance lines within a minute, on small data. The full run measures every
+arm on every workload with its grid of settings, which takes hours. Run ``make setup`` and ``make bench-setup`` first:
+this program builds and downloads nothing.
 
 Exit status: 0 measured (whether or not the lines hold), 2 bad arguments, 3 the environment lacks something (named).
 """
@@ -30,12 +30,12 @@ sys.path.insert(0, str(HERE.parent))
 import any_dataset  # noqa: E402 - found beside this folder
 from common import machine, verdicts  # noqa: E402 - found beside this folder
 from common.disk_origin import Unavailable  # noqa: E402
-from common.report import results_file, show, tell  # noqa: E402
+from common.report import print_report, results_file, show  # noqa: E402
 from support import table  # noqa: E402
 from support.job import Job, Result  # noqa: E402
 from support.lines import Run, Runs, judge  # noqa: E402
 from support.origins import Origin, origin_of  # noqa: E402
-from support.process import Loading, Silent  # noqa: E402
+from support.process import Loading, ProcessFailed  # noqa: E402
 from support.workloads import FULL, MB, QUICK, QUICK_ARMS, Workload, grid  # noqa: E402
 
 ARMS = (
@@ -50,70 +50,70 @@ ARMS = (
     "litdata",
     "webdataset",
 )
-#: How often the quick run measures workloads whose epochs take milliseconds.
+#: Repeats of the quick run for workloads whose epochs take milliseconds.
 QUICK_REPEATS = 3
-#: A setting of the grid is ended when it has taken so many times as long as another of its arm.
-HOPELESS = 1.5
-#: Arms with a format of their own.
+#: A setting of the grid is stopped when it has taken this many times as long as another one of its arm.
+STOP_FACTOR = 1.5
+#: Arms that convert the data into another format.
 CONVERTING = ("streaming", "litdata", "webdataset")
 HOME = HERE.parents[1] / ".tools" / "bench-data"
 
 
 @dataclasses.dataclass
 class Session:
-    """What one call of this program keeps: options, processes, runs."""
+    """State of one call of this program: options, processes, runs."""
 
     seed: int
     timeout_s: float
     deadline: float
-    #: Keep processes from job to job; memory figures are then not one run's.
+    #: Reuse processes for several jobs; peak memory is then not that of one run.
     reuse: bool
     machine: dict[str, Any]
     stack: contextlib.ExitStack
-    #: Where each run is appended as soon as it has ended.
+    #: File to which each run is appended when it ends.
     save: Path | None = None
     runs: list[Run] = dataclasses.field(default_factory=list)
-    kept: dict[tuple[str, ...], Loading] = dataclasses.field(default_factory=dict)
-    #: How long a conversion took, by arm and samples.
+    processes: dict[tuple[str, ...], Loading] = dataclasses.field(default_factory=dict)
+    #: Seconds of each conversion, by arm and folder of samples.
     prepare_s: dict[tuple[str, str], float] = dataclasses.field(default_factory=dict)
 
     def measure(self, origin: Origin, arm: str, settings: dict[str, Any]) -> Run:
-        """One run of one arm; whatever goes wrong makes it void, with the reason."""
+        """Run one arm once; a failure makes the run void, with the reason."""
         scratch = Path(tempfile.mkdtemp(prefix="run-", dir=HOME))
         job = self._job(origin, arm, settings, scratch)
         try:
             run = self._run(origin, job)
-        except (Silent, OSError) as error:
-            run = self._book(
+        except (ProcessFailed, OSError) as error:
+            run = self._make_run(
                 origin, job, Result(arm, job.workload, settings, "", 0.0, 0.0, [], error=str(error))
             )
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
-        self.keep(run)
+        self.record(run)
         seconds = f"{run.seconds:.2f} s" if not run.void else f"void: {run.void}"
         show(f"{job.workload:<11} {arm:<16} {json.dumps(settings):<36} {seconds}")
         return run
 
-    def keep(self, run: Run) -> None:
-        """Count a run, and write it down."""
+    def record(self, run: Run) -> None:
+        """Add a run and save its line."""
         self.runs.append(run)
         if self.save:
             table.write(self.save, run)
 
     def _run(self, origin: Origin, job: Job) -> Run:
         if job.arm in CONVERTING and (job.arm, origin.place.folder) not in self.prepare_s:
-            # Conversion happens outside of the control group: it is not what is measured.
+            # Conversion is not measured, so it runs outside the control group.
             with Loading(job.arm) as loading:
                 prepared, _ = loading.run(dataclasses.replace(job, phase="prepare"), timeout_s=self.timeout_s)
             if prepared.error:
-                return self._book(origin, job, prepared)
+                return self._make_run(origin, job, prepared)
             self.prepare_s[(job.arm, origin.place.folder)] = prepared.prepare_s
-        # The loop alone has its batches in memory, which no limit on memory may bound.
+        # The arm `bound` has all batches in memory, so the memory limit must not apply to it.
         wrap = [] if job.arm == "bound" else origin.wrap
         if self.reuse and not wrap:
-            if (job.arm,) not in self.kept:
-                self.kept[(job.arm,)] = self.stack.enter_context(Loading(job.arm))
-            return self._timed(origin, job, self.kept[(job.arm,)])
+            if (job.arm,) not in self.processes:
+                self.processes[(job.arm,)] = self.stack.enter_context(Loading(job.arm))
+            return self._timed(origin, job, self.processes[(job.arm,)])
         with Loading(job.arm, wrap) as loading:
             return self._timed(origin, job, loading)
 
@@ -121,12 +121,12 @@ class Session:
         origin.begin(job)
         try:
             result, peak = loading.run(job, timeout_s=self.timeout_s)
-        except Silent:
-            self.kept.pop((job.arm,), None)
+        except ProcessFailed:
+            self.processes.pop((job.arm,), None)
             raise
-        return self._book(origin, job, result, peak)
+        return self._make_run(origin, job, result, peak)
 
-    def _book(self, origin: Origin, job: Job, result: Result, peak: int = 0) -> Run:
+    def _make_run(self, origin: Origin, job: Job, result: Result, peak: int = 0) -> Run:
         workload, truth = origin.workload, origin.truth
         result.prepare_s = self.prepare_s.get((job.arm, origin.place.folder), result.prepare_s)
         origin_bytes, origin_requests = origin.counted()
@@ -170,7 +170,7 @@ class Session:
 
 
 def void(origin: Origin, result: Result) -> str:
-    """Why a run does not count: it failed, or did not deliver every sample once and unchanged."""
+    """Return why a run is void: it failed, or did not deliver every sample once and unchanged. Empty if it is valid."""
     if result.error:
         return result.error.splitlines()[0]
     truth = origin.truth
@@ -178,21 +178,21 @@ def void(origin: Origin, result: Result) -> str:
         found = (epoch.samples, epoch.bytes)
         if found != (truth.samples, truth.bytes):
             return (
-                f"epoch {number} gave {found} samples and bytes, the data are {(truth.samples, truth.bytes)}"
+                f"epoch {number} delivered {found} samples and bytes, expected {(truth.samples, truth.bytes)}"
             )
         if epoch.verified and (epoch.checksum, epoch.ids) != (truth.checksum, truth.ids):
-            return f"epoch {number} gave other bytes than the data's"
+            return f"epoch {number} delivered other bytes than the data set has"
     return ""
 
 
 def quick(session: Session, workloads: list[Workload]) -> None:
-    """The quick run: one good setting per arm, until the time is up."""
+    """Run one good setting per arm until the time is up."""
     for workload in workloads:
         if time.monotonic() > session.deadline:
             show(f"{workload.name}: left out, the time is up")
             continue
         with usable(workload, session.seed) as origin:
-            # Epochs of milliseconds: one hiccup of the machine must not decide.
+            # Repeat epochs of milliseconds, so that one disturbance of the host does not decide.
             repeats = QUICK_REPEATS if workload.origin == "tmpfs" else 1
             for arm, settings in repeats * QUICK_ARMS[workload.name] if origin else []:
                 if time.monotonic() < session.deadline:
@@ -200,13 +200,13 @@ def quick(session: Session, workloads: list[Workload]) -> None:
 
 
 def full(session: Session, workloads: list[Workload], arms: list[str], repeats: int) -> None:
-    """The full run: the grid once, then the best of each arm, interleaved."""
+    """Run the grid once, then repeat the best setting of each arm, interleaved."""
     for workload in workloads:
         with usable(workload, session.seed) as origin:
             if origin is None:
                 continue
             if session.save:
-                table.forget(session.save, workload.name)
+                table.remove_lines(session.save, workload.name)
             trial = dataclasses.replace(session, seed=session.seed + 1, save=None, runs=[])
             for arm in arms:
                 try_settings(trial, origin, arm)
@@ -218,27 +218,27 @@ def full(session: Session, workloads: list[Workload], arms: list[str], repeats: 
                 if best is not None or len(settings) == 1:
                     chosen[arm] = best if best is not None else settings[0]
                 elif settings:
-                    session.keep(next(run for run in trial.runs if run.result.arm == arm))
+                    session.record(next(run for run in trial.runs if run.result.arm == arm))
             for _ in range(repeats):
                 for arm, one in chosen.items():
                     session.measure(origin, arm, one)
 
 
 def try_settings(trial: Session, origin: Origin, arm: str) -> None:
-    """Run an arm's grid once; nothing, where there is nothing to choose. What can no longer win is ended."""
+    """Run an arm's grid once if it has a choice; stop settings that can no longer win."""
     settings = grid(arm, origin.workload)
-    patience = trial.timeout_s
+    timeout_s = trial.timeout_s
     for one in settings if len(settings) > 1 else []:
         began = time.monotonic()
         run = trial.measure(origin, arm, one)
         if not run.void:
-            trial.timeout_s = min(trial.timeout_s, HOPELESS * (time.monotonic() - began))
-    trial.timeout_s = patience
+            trial.timeout_s = min(trial.timeout_s, STOP_FACTOR * (time.monotonic() - began))
+    trial.timeout_s = timeout_s
 
 
 @contextlib.contextmanager
 def usable(workload: Workload, seed: int) -> Iterator[Any]:
-    """The workload's origin, or None where this machine cannot have it."""
+    """Yield the workload's origin, or None if this host cannot provide it."""
     with contextlib.ExitStack() as stack:
         try:
             origin = stack.enter_context(origin_of(workload, HOME, seed))
@@ -250,96 +250,102 @@ def usable(workload: Workload, seed: int) -> Iterator[Any]:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Measure loaders as PROTOCOL.md says.")
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description="Measure loaders as PROTOCOL.md defines.")
     parser.add_argument("--quick", action="store_true", help="small data, few arms, under three minutes")
     parser.add_argument("--json", action="store_true", help="print one object with all acceptance lines")
-    parser.add_argument("--seed", type=int, default=20_000, help="of data and order (default %(default)s)")
-    parser.add_argument("--repeats", type=int, default=5, help="of the full run (default %(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=20_000, help="seed of data and order (default %(default)s)"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=5, help="repeats of the full run (default %(default)s)"
+    )
     parser.add_argument(
         "--seconds", type=float, default=40, help="the quick run starts nothing later (default %(default)s)"
     )
     parser.add_argument(
-        "--timeout", type=float, default=1200, help="of one run, seconds (default %(default)s)"
+        "--timeout", type=float, default=1200, help="limit of one run, seconds (default %(default)s)"
     )
-    parser.add_argument("--workloads", nargs="*", help="only these: " + ", ".join(one.name for one in FULL))
     parser.add_argument(
-        "--arms", nargs="*", choices=ARMS, default=list(ARMS), help="of the full run; only these"
+        "--workloads", nargs="*", help="measure only these: " + ", ".join(one.name for one in FULL)
     )
-    parser.add_argument("--samples", type=int, help="in every workload, instead of its own number")
+    parser.add_argument(
+        "--arms", nargs="*", choices=ARMS, default=list(ARMS), help="measure only these arms in the full run"
+    )
+    parser.add_argument("--samples", type=int, help="samples of every workload, instead of its own number")
     parser.add_argument(
         "--bytes-per-s", type=float, help="MB per second of every slow origin, instead of its own"
     )
-    parser.add_argument("--requests-per-s", type=int, help="of every slow origin, instead of its own")
-    parser.add_argument("--latency-ms", type=float, help="of every bucket, instead of its own")
+    parser.add_argument("--requests-per-s", type=int, help="limit of every slow origin, instead of its own")
+    parser.add_argument("--latency-ms", type=float, help="latency of every bucket, instead of its own")
     parser.add_argument("--save", type=Path, help="append raw lines here (full run: results/loading_*.jsonl)")
-    parser.add_argument("--table", type=Path, help="print the table of these raw lines and end")
-    parser.add_argument("--summary", type=Path, help="print the README's rows of these raw lines and end")
-    given = parser.parse_args()
-    known = {one.name for one in (QUICK if given.quick else FULL)}
-    for name in given.workloads or []:
+    parser.add_argument("--table", type=Path, help="print the table of these raw lines and exit")
+    parser.add_argument("--summary", type=Path, help="print the README's rows of these raw lines and exit")
+    args = parser.parse_args()
+    known = {one.name for one in (QUICK if args.quick else FULL)}
+    for name in args.workloads or []:
         if name not in known:
-            parser.error(f"there is no workload {name!r} here; there are {', '.join(sorted(known))}")
-    return given
+            parser.error(f"unknown workload {name!r}; choose from {', '.join(sorted(known))}")
+    return args
 
 
-def chosen_workloads(given: argparse.Namespace) -> list[Workload]:
-    """The workloads with what the command line changes about them."""
+def chosen_workloads(args: argparse.Namespace) -> list[Workload]:
+    """Return the workloads with the changes of the command line."""
     chosen = []
-    for one in QUICK if given.quick else FULL:
-        if given.workloads and one.name not in given.workloads:
+    for one in QUICK if args.quick else FULL:
+        if args.workloads and one.name not in args.workloads:
             continue
         rates = one.rates
         if one.origin != "tmpfs":
             wanted = {
-                "bytes_per_s": None if given.bytes_per_s is None else int(given.bytes_per_s * MB),
-                "requests_per_s": given.requests_per_s,
-                "latency_ms": given.latency_ms if one.origin == "s3" else None,
+                "bytes_per_s": None if args.bytes_per_s is None else int(args.bytes_per_s * MB),
+                "requests_per_s": args.requests_per_s,
+                "latency_ms": args.latency_ms if one.origin == "s3" else None,
             }
             rates = dataclasses.replace(
                 rates, **{name: value for name, value in wanted.items() if value is not None}
             )
-        chosen.append(dataclasses.replace(one, rates=rates, samples=given.samples or one.samples))
-    # In the quick run the cheap ones go first, so that a slow machine still measures most lines.
+        chosen.append(dataclasses.replace(one, rates=rates, samples=args.samples or one.samples))
+    # The quick run starts with the cheap workloads, so that a slow host still measures most lines.
     order = {"tmpfs": 0, "s3": 1, "disk": 2}
-    return sorted(chosen, key=lambda one: order[one.origin]) if given.quick else chosen
+    return sorted(chosen, key=lambda one: order[one.origin]) if args.quick else chosen
 
 
 def main() -> int:
-    """Measure, judge, print."""
-    given = parse()
-    if given.summary:
-        print(table.summary(table.read(given.summary)), end="")
+    """Measure, and print the verdicts."""
+    args = parse()
+    if args.summary:
+        print(table.summary(table.read(args.summary)), end="")
         return 0
-    if given.table:
-        runs = table.read(given.table)
+    if args.table:
+        runs = table.read(args.table)
         print(verdicts.markdown(judge(runs)), table.markdown(runs), sep="\n", end="")
         return 0
     began = time.monotonic()
     HOME.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         about = {**machine.describe(), "memcpy_bytes_per_s": machine.memcpy_bytes_per_s(110_000)}
-        save = given.save
-        if save is None and not given.quick:
+        save = args.save
+        if save is None and not args.quick:
             save = results_file(HERE / "results", "loading", about)
-        session = Session(given.seed, given.timeout, began + given.seconds, given.quick, about, stack, save)
+        session = Session(args.seed, args.timeout, began + args.seconds, args.quick, about, stack, save)
         try:
-            if given.quick:
-                quick(session, chosen_workloads(given))
+            if args.quick:
+                quick(session, chosen_workloads(args))
             else:
-                full(session, chosen_workloads(given), given.arms, given.repeats)
+                full(session, chosen_workloads(args), args.arms, args.repeats)
         except FileNotFoundError as missing:
             show(f"run.py: {missing}")
             return 3
     found = Runs(session.runs)
     lines = judge(found)
-    if given.quick and not given.workloads:
+    if args.quick and not args.workloads:
         lines += any_dataset.lines(any_dataset.measure(QUICK_REPEATS))
-    tell(
+    print_report(
         "loading",
         lines,
         table.markdown(found),
-        as_json=given.json,
+        as_json=args.json,
         began=began,
         seed=session.seed,
         machine=session.machine,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Seconds until a ``FileDataset`` of many rows is built: from a list, from tables, and with a column of sizes.
+"""Time to build a ``FileDataset`` of many rows: from a list, from tables, and with a column of sizes.
 
-``python benchmarks/loading/tables.py [--rows 1000000] [--folder DIR]`` makes empty files in 1,000 folders, once, and
-prints one JSON object. The files are made in a temporary folder, or stay in DIR for the next run.
+``python benchmarks/loading/tables.py [--rows 1000000] [--folder DIR]`` creates files of one byte in 1,000 folders and
+prints one JSON object. The files are temporary, or are kept in DIR for the next run.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ FOLDERS = 1000
 
 
 def main() -> None:
-    """Measure, and print."""
+    """Measure and print the seconds."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000, help="files, and rows of the tables")
-    parser.add_argument("--folder", help="where the files are, or are made")
+    parser.add_argument("--folder", help="folder of the files, created if missing")
     options = parser.parse_args()
     place = (
         tempfile.TemporaryDirectory()
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def measure(root: str, rows: int) -> dict[str, float]:
-    """Seconds of each way, and the largest memory of the process in MB."""
+    """Return the seconds of each source, and the peak memory of the process in MB."""
     paths = [f"{number * 7919 % FOLDERS:03}/{number:07}.jpg" for number in range(rows)]
     make(root, paths)
     table = pa.table({"path": paths, "label": [path[:3] for path in paths], "bytes": [1] * rows})
@@ -49,7 +49,7 @@ def measure(root: str, rows: int) -> dict[str, float]:
     pyarrow.csv.write_csv(table, csv)
     pyarrow.parquet.write_table(table, parquet)
     whole = [os.path.join(root, path) for path in paths]
-    ways: dict[str, Callable[[], ft.FileDataset]] = {
+    sources: dict[str, Callable[[], ft.FileDataset]] = {
         "list": lambda: ft.FileDataset(whole),
         "list_with_sizes": lambda: ft.FileDataset(whole, sizes=[1] * rows),
         "csv": lambda: ft.FileDataset.from_csv(csv),
@@ -58,9 +58,9 @@ def measure(root: str, rows: int) -> dict[str, float]:
         "list_twice": lambda: ft.FileDataset(whole[: rows // 2] * 2),
     }
     seconds = {}
-    for name, way in ways.items():
+    for name, build in sources.items():
         began = time.perf_counter()
-        dataset = way()
+        dataset = build()
         seconds[f"{name}_s"] = round(time.perf_counter() - began, 2)
         assert len(dataset) == rows
         del dataset
@@ -69,7 +69,7 @@ def measure(root: str, rows: int) -> dict[str, float]:
 
 
 def make(root: str, paths: list[str]) -> None:
-    """Files of one byte, where they are not there yet."""
+    """Create files of one byte unless they exist."""
     if os.path.exists(os.path.join(root, paths[-1])):
         return
     for folder in range(FOLDERS):

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What a transform costs in each mode of the loader, and how near the causes of waiting come to the time inside ``next()``.
+"""Cost of a transform in each mode of the loader, and the sum of its wait causes against the time inside ``next()``.
 
-Not part of the acceptance lines of PROTOCOL.md: they compare loaders without a transform. Prints a table; ``--json``
-prints one object per run.
+No acceptance line of PROTOCOL.md uses these values: they compare loaders without a transform. Prints a table;
+``--json`` prints one object per run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from common.testbed import Testbed
 
 SAMPLES, SAMPLE_BYTES, BATCH = 256, 4000, 16
-#: Every request of a storm fails.
+#: Seconds during which every request fails.
 STORM_S = 2.0
 OPTIONS = {"skip_signature": "true", "region": "us-east-1"}
 NOISE = bytes(range(256)) * 40_000
@@ -40,12 +40,12 @@ NOISE = bytes(range(256)) * 40_000
 
 @dataclass(frozen=True)
 class Spinning:
-    """A transform in pure Python: it holds the interpreter for ``seconds``."""
+    """A transform in pure Python that holds the GIL for ``seconds``."""
 
     seconds: float
 
     def __call__(self, value: Any) -> torch.Tensor:
-        """The sample as it is."""
+        """Return the sample unchanged."""
         until = time.thread_time() + self.seconds
         while time.thread_time() < until:
             pass
@@ -54,18 +54,18 @@ class Spinning:
 
 @dataclass(frozen=True)
 class Hashing:
-    """A transform in C that lets go of the interpreter, as picture decoders do; ``count`` bytes are hashed."""
+    """A transform in C that releases the GIL, like image decoders; it hashes ``count`` bytes."""
 
     count: int
 
     def __call__(self, value: Any) -> torch.Tensor:
-        """The sample as it is."""
+        """Return the sample unchanged."""
         hashlib.sha256(NOISE[: self.count])
         return torch.as_tensor(value)
 
 
 class Files(Dataset[torch.Tensor]):
-    """What a stock loader reads: one file per sample."""
+    """Dataset for torch's loader: one file per sample."""
 
     def __init__(self, paths: list[str], transform: Callable[[Any], torch.Tensor]) -> None:
         self._paths = paths
@@ -85,11 +85,11 @@ class Run:
     part: str
     arm: str
     seconds: float
-    """Of the last epoch."""
+    """Seconds of the last epoch."""
     waited: float
-    """Inside ``next()``, of the last epoch."""
+    """Seconds inside ``next()`` in the last epoch."""
     ratio: float | None
-    """All causes of all epochs over the time inside ``next()``; None: the loader keeps no statistics."""
+    """Sum of all causes over the time inside ``next()``, all epochs; None if the loader has no statistics."""
     causes: dict[str, float]
     """Seconds by cause, all epochs."""
 
@@ -102,9 +102,9 @@ def measure(part: str, arm: str, loader: Any, *, step_s: float, epochs: int = 2)
         began, inside = time.perf_counter(), 0.0
         batches: Iterator[Any] = iter(loader)
         while True:
-            asked = time.perf_counter()
+            requested = time.perf_counter()
             batch = next(batches, None)
-            inside += time.perf_counter() - asked
+            inside += time.perf_counter() - requested
             if batch is None:
                 break
             if step_s:
@@ -120,7 +120,7 @@ def measure(part: str, arm: str, loader: Any, *, step_s: float, epochs: int = 2)
 
 
 def transforms(folder: Path, ms: float, step_s: float) -> Iterator[Run]:
-    """Every mode with a transform of ``ms``, beside torch's loader."""
+    """Measure every mode with a transform of ``ms`` milliseconds, and torch's loader."""
     rate = hash_rate()
     paths = [str(path) for path in sorted(folder.rglob("*.bin"))]
     for kind, transform in (("python", Spinning(ms / 1e3)), ("native", Hashing(int(rate * ms / 1e3)))):
@@ -148,14 +148,14 @@ def transforms(folder: Path, ms: float, step_s: float) -> Iterator[Run]:
 
 
 def hash_rate() -> float:
-    """Bytes per second of one core."""
+    """Return the bytes per second that one core hashes."""
     began = time.perf_counter()
     hashlib.sha256(NOISE)
     return len(NOISE) / (time.perf_counter() - began)
 
 
 def memory(folder: Path) -> Iterator[Run]:
-    """Batches out of memory, without transform and compute: the shortest ``next()`` there is."""
+    """Measure batches from memory, without transform and compute: the shortest ``next()``."""
     rows = folder.parent / "rows.npy"
     np.save(rows, np.zeros((50_000, 256), np.uint8))
     for batch in (4, 32, 256):
@@ -166,7 +166,7 @@ def memory(folder: Path) -> Iterator[Run]:
 
 
 def origins(folder: Path, step_s: float) -> Iterator[Run]:
-    """A bucket with 50 ms of latency, whole and in storms of faults."""
+    """Measure a bucket with 50 ms of latency, without faults and with two seconds of faults."""
     storms: dict[str, list[dict[str, Any]]] = {
         "latency": [],
         "503": [{"kind": "status", "status": 503, "path": "/train/"}],
@@ -197,15 +197,21 @@ def origins(folder: Path, step_s: float) -> Iterator[Run]:
 
 
 def main() -> int:
-    """Run all parts."""
+    """Run the selected parts."""
     parser = argparse.ArgumentParser(description="Costs of transforms, and waits by cause, in every mode.")
-    parser.add_argument("--ms", type=float, default=3.0, help="a transform takes (default %(default)s)")
-    parser.add_argument("--step-ms", type=float, default=20.0, help="a step takes (default %(default)s)")
-    parser.add_argument("--parts", nargs="*", choices=("transforms", "memory", "origins"), help="only these")
+    parser.add_argument(
+        "--ms", type=float, default=3.0, help="milliseconds of a transform (default %(default)s)"
+    )
+    parser.add_argument(
+        "--step-ms", type=float, default=20.0, help="milliseconds of a step (default %(default)s)"
+    )
+    parser.add_argument(
+        "--parts", nargs="*", choices=("transforms", "memory", "origins"), help="run only these"
+    )
     parser.add_argument("--json", action="store_true", help="one object per run")
-    given = parser.parse_args()
-    parts = given.parts or ["transforms", "memory", "origins"]
-    step_s = given.step_ms / 1e3
+    args = parser.parse_args()
+    parts = args.parts or ["transforms", "memory", "origins"]
+    step_s = args.step_ms / 1e3
     with tempfile.TemporaryDirectory(prefix="foresee-bench-") as home:
         folder = Path(home) / "bucket" / "train"
         (folder / "c").mkdir(parents=True)
@@ -213,22 +219,22 @@ def main() -> int:
             (folder / "c" / f"{i:04}.bin").write_bytes(NOISE[i : i + SAMPLE_BYTES])
         runs: list[Iterator[Run]] = []
         if "transforms" in parts:
-            runs.append(transforms(folder, given.ms, step_s))
+            runs.append(transforms(folder, args.ms, step_s))
         if "memory" in parts:
             runs.append(memory(folder))
         if "origins" in parts:
             runs.append(origins(folder, step_s))
-        if not given.json:
+        if not args.json:
             print(
                 "| part | arm | epoch s | waited s | causes / clock | longest causes, s |\n|---|---|---|---|---|---|"
             )
         for run in (run for part in runs for run in part):
-            print(json.dumps(asdict(run)) if given.json else row(run), flush=True)
+            print(json.dumps(asdict(run)) if args.json else row(run), flush=True)
     return 0
 
 
 def row(run: Run) -> str:
-    """A line of the table."""
+    """Return a line of the table."""
     causes = sorted(run.causes.items(), key=lambda each: -each[1])
     longest = ", ".join(f"`{name}` {seconds:.2f}" for name, seconds in causes[:3] if seconds >= 0.005)
     ratio = "-" if run.ratio is None else f"{run.ratio:.3f}"

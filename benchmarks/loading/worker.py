@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The loading process: a training loop without a model, the same for every arm.
 
-Reads one job per line from standard input, runs the arm that the command line names, answers with one line. What it
-measures is what a loop sees: time inside ``next()``. Counting bytes at the origin and memory is its parent's matter.
+Reads one job per line from standard input, runs its arm, and writes one result line. It measures what a loop sees: the
+time inside ``next()``. Its parent process counts bytes at the origin and memory.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-# A training process has it anyway, so each arm's memory includes it alike.
+# Every training process imports torch, so the memory of each arm includes it.
 import torch
 from arms.base import Arm, Batch
 from support.data import ID_BYTES
@@ -31,9 +31,9 @@ PAGE_BYTES = 4096
 
 
 def main() -> None:
-    """Do jobs until standard input closes."""
-    # Libraries that print to standard output must not garble the answers.
-    answers = os.fdopen(os.dup(1), "w", buffering=1)
+    """Run jobs until standard input closes."""
+    # Libraries that print to standard output must not corrupt the results.
+    results = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
     for line in sys.stdin:
         job = Job.from_line(line)
@@ -42,14 +42,14 @@ def main() -> None:
         except Exception as error:
             traceback.print_exc()
             result = Result(job.arm, job.workload, job.settings, "", 0.0, 0.0, [])
-            # A worker's error may bring its whole traceback, with places on this machine: those are for the log.
-            said = f"{type(error).__name__}: {error}".strip().splitlines()
-            result.error = "\n".join(dict.fromkeys((said[0], said[-1])))
-        answers.write(result.to_line() + "\n")
+            # A worker's error may contain a traceback with local paths, which belongs in the log only.
+            lines = f"{type(error).__name__}: {error}".strip().splitlines()
+            result.error = "\n".join(dict.fromkeys((lines[0], lines[-1])))
+        results.write(result.to_line() + "\n")
 
 
 def run(job: Job) -> Result:
-    """One run."""
+    """Run one job."""
     module = importlib.import_module(f"arms.{job.arm}_arm")
     arm: Arm = module.Arm()
     clock = time.perf_counter
@@ -76,19 +76,19 @@ def _epoch(batches: Any, job: Job, *, verify: bool, is_first: bool) -> Epoch:
     epoch = Epoch(verified=verify)
     clock = time.perf_counter
     cpu_before = _cpu_s()
-    began = asked = clock()
+    began = requested = clock()
     for at, batch in enumerate(batches):
         got = clock()
         if at == 0:
-            epoch.first_s = got - asked
+            epoch.first_s = got - requested
         if at > 0 or not is_first:
-            epoch.waited_s += got - asked
+            epoch.waited_s += got - requested
         _take(batch, epoch, verify=verify)
         if job.compute_s:
             time.sleep(job.compute_s)
-        asked = clock()
+        requested = clock()
     ended = clock()
-    epoch.waited_s += ended - asked
+    epoch.waited_s += ended - requested
     epoch.seconds = ended - began
     epoch.cpu_s = _cpu_s() - cpu_before
     epoch.checksum %= 2**64
@@ -96,11 +96,11 @@ def _epoch(batches: Any, job: Job, *, verify: bool, is_first: bool) -> Epoch:
 
 
 def _take(batch: Batch, epoch: Epoch, *, verify: bool) -> None:
-    # What a loader yields is its own; that this loop looks at bytes is not part of its time.
+    # The conversion to an array is not part of the loader's time.
     if isinstance(batch, torch.Tensor):
         batch = batch.numpy()
     if not verify and isinstance(batch, np.ndarray):
-        # Touches every page: memory that was mapped but never read does not count as delivered.
+        # Touch every page: mapped memory that was never read does not count as delivered.
         _ = int(batch.reshape(-1)[::PAGE_BYTES].sum())
         epoch.samples += len(batch)
         epoch.bytes += batch.nbytes
@@ -118,7 +118,7 @@ def _take(batch: Batch, epoch: Epoch, *, verify: bool) -> None:
 
 
 def _cpu_s() -> float:
-    """CPU time of this process, of the children that it has waited for, and of all that still live."""
+    """Return the CPU time of this process, of its reaped children, and of its live descendants."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     ended = sum(one.ru_utime + one.ru_stime for one in used)
     return ended + sum(_lived_s(pid) for pid in family(os.getpid())[1:])

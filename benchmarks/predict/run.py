@@ -67,7 +67,7 @@ def main() -> int:
             show(f"{setup.name}: left out, the time is up")
             continue
         if save:
-            report.forget(save, partial(_is_old, setup.name))
+            report.remove_lines(save, partial(_is_old, setup.name))
         try:
             for line in measured(setup, options, profile, began):
                 line["machine"] = {**here, "load": os.getloadavg(), "time": time.time()}
@@ -85,7 +85,7 @@ def main() -> int:
     if save:
         report.draw(HERE)
     found = lines.gathered(raw)
-    report.tell(
+    report.print_report(
         "predict",
         lines.judge(found, len(TEN)),
         lines.table(found),

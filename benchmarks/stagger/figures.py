@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw the newest results as SVG in docs/figures.
 
-The page docs/benchmarks/stagger.md has the numbers. Run it with .bench-venv, which has matplotlib.
+The numbers are in docs/benchmarks/stagger.md. Run this with .bench-venv, which has matplotlib.
 
-Exit status: 0 drawn (parts without results are named), 2 bad arguments.
+Exit status: 0 drawn (figures without results are listed), 2 bad arguments.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from common import drawing  # noqa: E402 - found beside this folder
 from common.drawing import sheet  # noqa: E402
 from support.runs import Run, Runs, read  # noqa: E402
 
-#: How either order of a pair is drawn.
+#: Colours of the two orders of a pair.
 ORDERS = (drawing.BLUE, drawing.ORANGE)
-#: Bars of runs without a search.
+#: Colours of the bars of runs without a search.
 KINDS = {"measured": drawing.BLUE, "predicted": drawing.GREY}
 
 
 def starts(runs: Runs) -> Figure | None:
-    """Makespan by the second job's start: both orders of each pair, measured and predicted."""
+    """Draw the makespan by the second job's start: both orders of each pair, measured and predicted."""
     return _by_start(
         runs, "Makespan by the second job's start", "makespan, s", lambda run: run.makespan, True
     )
 
 
 def seconds(runs: Runs) -> Figure | None:
-    """For how long the second job has its GPU, by its start."""
+    """Draw how long the second job uses its GPU, by its start."""
     return _by_start(
         runs, "Seconds of the second job by its start", "seconds", lambda run: run.seconds[1], False
     )
 
 
 def several(runs: Runs) -> Figure | None:
-    """Networks that train, and three and four jobs: makespan as measured and as predicted."""
+    """Draw the measured and predicted makespan of networks that train, and of three and four jobs."""
     found = [run for part in ("networks", "several", "command") for run in runs.of(part)]
     found = [run for run in found if run.predicted is not None]
     if not found:
@@ -93,15 +93,15 @@ def _draw_order(
     at = [statistics.median(run.starts[1] for run in same) for same in by_arm]
     drawing.points(axis, colour, at, [[of(run) for run in same] for same in by_arm], f"{jobs[0]} first")
     if predicted:
-        said = [[run.predicted for run in same if run.predicted is not None] for same in by_arm]
-        line = [(x, statistics.median(found)) for x, found in zip(at, said, strict=True) if found]
+        predictions = [[run.predicted for run in same if run.predicted is not None] for same in by_arm]
+        line = [(x, statistics.median(found)) for x, found in zip(at, predictions, strict=True) if found]
         axis.plot(*zip(*line, strict=True), color=colour, lw=1, label="predicted")
     for run in runs.of("pairs", arm="best", jobs=jobs)[:1]:
         axis.axvline(run.starts[1], color=colour, lw=0.8, ls=":")
 
 
 def _name(run: Run) -> str:
-    """What a bar is of: networks also by their start."""
+    """Return the label of a bar: the jobs, and for networks also their start."""
     first = run.arm if run.part == "networks" else run.part
     return f"{first}:\n" + "\n".join(run.jobs)
 

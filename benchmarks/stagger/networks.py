@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Two small networks of different cost, for the part that trains."""
+"""Two small networks of different cost, for the jobs that train."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class _Residual(nn.Module):
 
 
 def made(name: str) -> nn.Module:
-    """``plain_cnn`` or ``residual_cnn``, for pictures of 3 channels."""
+    """Build ``plain_cnn`` or ``residual_cnn`` for images of 3 channels."""
     if name == "plain_cnn":
         body: list[nn.Module] = []
         for inner, outer in ((3, 8), (8, 16), (16, 32)):

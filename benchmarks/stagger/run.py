@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measure staggered jobs as PROTOCOL.md says.
+"""Measure staggered jobs as PROTOCOL.md defines.
 
-``--quick`` measures one pair and three jobs within a minute; without it three pairs run from every start of the
-exhaustive search, which takes hours. Builds and downloads nothing: ``make setup`` does. Needs root, for a disk or
-hosts of its own, unless ``--place`` names a folder on a slow mount.
+``--quick`` measures one pair and three jobs within a minute. The full run measures three pairs at every start of the
+exhaustive search, which takes hours. Run ``make setup`` first: this program builds and downloads nothing. It needs root
+for its disk or its hosts, unless ``--place`` names a folder on a slow mount.
 
 Exit status: 0 measured (whether or not the lines hold), 2 bad arguments, 3 the environment lacks something (named).
 """
@@ -22,7 +22,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from common import machine, verdicts  # noqa: E402 - found beside this folder
 from common.disk_origin import Unavailable  # noqa: E402
-from common.report import draw, results_file, show, tell  # noqa: E402
+from common.report import draw, print_report, results_file, show  # noqa: E402
 from support import parts, runs, table  # noqa: E402
 from support.gluster import Gluster  # noqa: E402
 from support.lines import judge  # noqa: E402
@@ -31,86 +31,94 @@ from support.origin import Mount, SlowDisk  # noqa: E402
 from support.runs import Runs  # noqa: E402
 from support.session import Failed, Session  # noqa: E402
 
-#: Parts that measure pairs one by one, and what their lines are called.
+#: Parts that measure pairs one by one, and the part names in their lines.
 OF_PAIRS = {"calibration": ("calibration",), "pairs": ("pairs", "command")}
-#: Origins that are made here.
+#: Origins that this benchmark creates.
 OWN = {"disk": SlowDisk, "glusterfs": Gluster}
 NAMED = {"+".join(names): names for names in PAIRS}
 HOME = HERE.parents[1] / ".tools" / "bench-data"
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Measure staggered jobs as PROTOCOL.md says.")
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description="Measure staggered jobs as PROTOCOL.md defines.")
     parser.add_argument("--quick", action="store_true", help="one pair, three jobs, under a minute")
     parser.add_argument("--json", action="store_true", help="print one object with all acceptance lines")
-    parser.add_argument("--seed", type=int, default=20_000, help="of data and order (default %(default)s)")
-    parser.add_argument("--repeats", type=int, default=3, help="of the full run (default %(default)s)")
-    parser.add_argument("--steps", type=int, help="of an epoch, instead of 1500, and of 72 in the quick run")
+    parser.add_argument(
+        "--seed", type=int, default=20_000, help="seed of data and order (default %(default)s)"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="repeats of the full run (default %(default)s)"
+    )
+    parser.add_argument("--steps", type=int, help="steps of an epoch, instead of 1500 (quick run: 72)")
     parser.add_argument(
         "--step-ms",
         type=float,
-        help="in which the origin delivers a step, instead of 20, and of 50 in the quick run",
+        help="time in which the origin delivers a step, instead of 20 ms (quick run: 50 ms)",
     )
-    parser.add_argument("--epochs", type=int, default=1, help="of each job (default %(default)s)")
+    parser.add_argument("--epochs", type=int, default=1, help="epochs of each job (default %(default)s)")
     parser.add_argument(
-        "--parts", nargs="*", choices=parts.PARTS, default=parts.PARTS, help="of the full run; only these"
+        "--parts",
+        nargs="*",
+        choices=parts.PARTS,
+        default=parts.PARTS,
+        help="measure only these parts in the full run",
     )
     parser.add_argument(
         "--pairs",
         nargs="*",
         choices=list(NAMED),
         default=list(NAMED),
-        help="of the parts `calibration` (a minute each) and `pairs` (45 minutes each); only these",
+        help="measure only these pairs in the parts `calibration` (a minute each) and `pairs` (45 minutes each)",
     )
     parser.add_argument(
         "--origin",
         default="disk",
-        help="disk (throttled), glusterfs (of our own), or what --place lies on, as the lines are to call it",
+        help="disk (throttled), glusterfs (created here), or with --place the name of that origin in the results",
     )
     parser.add_argument(
-        "--place", type=Path, help="a folder on a slow mount, instead of an origin of our own"
+        "--place", type=Path, help="folder on a slow mount, instead of an origin created here"
     )
     parser.add_argument(
-        "--timeout", type=float, default=600, help="of one run, seconds (default %(default)s)"
+        "--timeout", type=float, default=600, help="limit of one run, seconds (default %(default)s)"
     )
     parser.add_argument("--save", type=Path, help="append raw lines here (full run: results/stagger_*.jsonl)")
-    parser.add_argument("--table", type=Path, help="print the table of these raw lines and end")
-    given = parser.parse_args()
-    if given.place is None and given.origin not in OWN:
-        parser.error(f"--origin {given.origin}: {' or '.join(OWN)} expected, or --place")
-    if given.place is not None and given.origin == "disk":
-        parser.error("--place: say by --origin what it lies on")
+    parser.add_argument("--table", type=Path, help="print the table of these raw lines and exit")
+    args = parser.parse_args()
+    if args.place is None and args.origin not in OWN:
+        parser.error(f"--origin {args.origin}: {' or '.join(OWN)} expected, or --place")
+    if args.place is not None and args.origin == "disk":
+        parser.error("--place: name its origin with --origin")
     for name in ("repeats", "steps", "step_ms", "epochs", "timeout"):
-        value = getattr(given, name)
+        value = getattr(args, name)
         if value is not None and not value > 0:
             parser.error(f"--{name.replace('_', '-')} {value}: above 0 expected")
-    return given
+    return args
 
 
 def main() -> int:
-    """Measure, judge, print."""
-    given = parse()
-    if given.table:
-        found = runs.read(given.table)
+    """Measure, and print the verdicts."""
+    args = parse()
+    if args.table:
+        found = runs.read(args.table)
         print(verdicts.markdown(judge(found)), table.markdown(found), sep="\n", end="")
         return 0
     began = time.monotonic()
-    step_ms = given.step_ms or (50.0 if given.quick else 20.0)
-    about = {**machine.describe(), "step_ms": step_ms, "epochs": given.epochs, "seed": given.seed}
-    save = given.save
-    if save is None and not given.quick:
+    step_ms = args.step_ms or (50.0 if args.quick else 20.0)
+    about = {**machine.describe(), "step_ms": step_ms, "epochs": args.epochs, "seed": args.seed}
+    save = args.save
+    if save is None and not args.quick:
         save = results_file(HERE / "results", "stagger", about)
-    steps = given.steps or (72 if given.quick else 1500)
-    size = Size(steps=steps, step_s=step_ms / 1e3, epochs=given.epochs, seed=given.seed)
+    steps = args.steps or (72 if args.quick else 1500)
+    size = Size(steps=steps, step_s=step_ms / 1e3, epochs=args.epochs, seed=args.seed)
     try:
-        origin = Mount(given.place, given.origin, size) if given.place else OWN[given.origin](HOME, size)
+        origin = Mount(args.place, args.origin, size) if args.place else OWN[args.origin](HOME, size)
         with tempfile.TemporaryDirectory(prefix="foresee-bench-") as work, origin:
-            session = Session(size, origin, Path(work), about, save, given.timeout)
-            if given.quick:
+            session = Session(size, origin, Path(work), about, save, args.timeout)
+            if args.quick:
                 parts.quick(session)
             else:
-                full(session, given)
+                full(session, args)
     except Unavailable as missing:
         show(f"run.py: {missing}")
         return 3
@@ -120,31 +128,31 @@ def main() -> int:
     found = Runs(session.runs)
     if save and save.parent == HERE / "results":
         draw(HERE)
-    tell(
+    print_report(
         "stagger",
         judge(found),
         table.markdown(found),
-        as_json=given.json,
+        as_json=args.json,
         began=began,
-        seed=given.seed,
+        seed=args.seed,
         machine=about,
     )
     return 0
 
 
-def full(session: Session, given: argparse.Namespace) -> None:
-    """Part by part; what is measured anew replaces its lines."""
+def full(session: Session, args: argparse.Namespace) -> None:
+    """Run the full benchmark part by part; new lines of a part replace its old ones."""
     name = session.origin.name
-    for part in given.parts:
+    for part in args.parts:
         if part in OF_PAIRS:
-            chosen = [NAMED[each] for each in given.pairs]
+            chosen = [NAMED[each] for each in args.pairs]
             if session.save:
-                runs.forget(session.save, OF_PAIRS[part], name, [frozenset(names) for names in chosen])
-            getattr(parts, part)(session, given.repeats, chosen)
+                runs.remove_lines(session.save, OF_PAIRS[part], name, [frozenset(names) for names in chosen])
+            getattr(parts, part)(session, args.repeats, chosen)
             continue
         if session.save:
-            runs.forget(session.save, (part,), name)
-        getattr(parts, part)(session, given.repeats)
+            runs.remove_lines(session.save, (part,), name)
+        getattr(parts, part)(session, args.repeats)
 
 
 if __name__ == "__main__":

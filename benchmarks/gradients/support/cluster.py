@@ -31,7 +31,7 @@ CONGESTION = "cubic"
 PINNED = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
-class Silent(Exception):
+class ProcessFailed(Exception):
     """A process ended, or said nothing for too long."""
 
 
@@ -47,14 +47,14 @@ class Process:
     process: subprocess.Popen[bytes]
     log: Path
 
-    def ask(self, job: Mapping[str, Any]) -> None:
+    def send(self, job: Mapping[str, Any]) -> None:
         """Give it something to do."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(job).encode() + b"\n")
             self.process.stdin.flush()
         except BrokenPipeError:
-            raise Silent(f"{self.name} has ended: {self._said()}") from None
+            raise ProcessFailed(f"{self.name} has ended: {self._last_output()}") from None
 
     def answer(self, deadline: float) -> dict[str, Any]:
         """What it says, by ``deadline`` of the monotonic clock."""
@@ -62,13 +62,13 @@ class Process:
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
             if not selector.select(max(0.0, deadline - time.monotonic())):
-                raise Silent(f"{self.name} gave no answer in time")
+                raise ProcessFailed(f"{self.name} gave no answer in time")
         line = self.process.stdout.readline()
         if not line:
-            raise Silent(f"{self.name} has ended: {self._said()}")
+            raise ProcessFailed(f"{self.name} has ended: {self._last_output()}")
         answer: dict[str, Any] = json.loads(line)
         if "error" in answer:
-            raise Silent(f"{self.name}: {answer['error']}")
+            raise ProcessFailed(f"{self.name}: {answer['error']}")
         return answer
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ class Process:
             self.process.kill()
             self.process.wait()
 
-    def _said(self) -> str:
+    def _last_output(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()
         return lines[-1] if lines else "without a word"
 
@@ -124,16 +124,16 @@ class Cluster:
     def shape(self, rates: Mapping[str, str]) -> None:
         """Give links other rates, as ``tc`` spells them."""
         for host, rate in rates.items():
-            _follow(self._hosts, f"rate {host} {rate}")
+            _configure(self._hosts, f"rate {host} {rate}")
 
 
-def _follow(hosts: Process, line: str) -> None:
+def _configure(hosts: Process, line: str) -> None:
     assert hosts.process.stdin is not None
     hosts.process.stdin.write(line.encode() + b"\n")
     hosts.process.stdin.flush()
     answer = hosts.answer(time.monotonic() + 10)
     if not answer["ok"]:
-        raise Silent(f"hosts: {answer.get('error')}")
+        raise ProcessFailed(f"hosts: {answer.get('error')}")
 
 
 def _start(name: str, command: Sequence[str], log: Path) -> Process:
@@ -168,10 +168,10 @@ def cluster(hosts: Sequence[str], rate: str, logs: Path) -> Iterator[Cluster]:
     testbed = _start("hosts", command, logs / "hosts.log")
     made: Cluster | None = None
     try:
-        told = _hosts_told(testbed)
+        created = _created_hosts(testbed)
         made = Cluster(
-            {name: about["address"] for name, about in told.items()},
-            {name: about["namespace"] for name, about in told.items()},
+            {name: about["address"] for name, about in created.items()},
+            {name: about["namespace"] for name, about in created.items()},
             logs,
             testbed,
         )
@@ -182,9 +182,9 @@ def cluster(hosts: Sequence[str], rate: str, logs: Path) -> Iterator[Cluster]:
         testbed.close()
 
 
-def _hosts_told(testbed: Process) -> dict[str, dict[str, str]]:
+def _created_hosts(testbed: Process) -> dict[str, dict[str, str]]:
     try:
         hosts: dict[str, dict[str, str]] = testbed.answer(time.monotonic() + 30)["hosts"]
-    except Silent as why:
+    except ProcessFailed as why:
         raise Unavailable(str(why)) from None
     return hosts

@@ -8,7 +8,7 @@ from typing import Any
 
 from .lines import limit
 from .runs import Run
-from .session import USUAL, Hosts, How, Plan, Session, measure
+from .session import USUAL, Hosts, Plan, RunOptions, Session, measure
 from .workloads import Sleeps, bulk, bytes_per_s
 
 #: Names of arms and what ranks and servers are told; `partition` has its grid.
@@ -25,7 +25,7 @@ POLICIES = {
 }
 
 
-def told_of(work: Sleeps, plan: Plan, do: str, **more: Any) -> dict[str, Any]:
+def job_template(work: Sleeps, plan: Plan, do: str, **more: Any) -> dict[str, Any]:
     """What a rank is told of a workload."""
     return {
         "do": do,
@@ -47,14 +47,14 @@ def run_bulk(
     rounds: int,
     seconds_per_round: float,
     of_link: float = 1.0,
-    how: How = USUAL,
+    options: RunOptions = USUAL,
 ) -> None:
     """Both directions full: what the link gives to our transport. ``of_link``: what of it a rank can have."""
     work = bulk(int(bytes_per_s(hosts.rate) * of_link * seconds_per_round))
     plan = dataclasses.replace(session.plan, warmup=2, rounds=rounds)
     run = Run("bulk", hosts.name, hosts.rate, "foresee", "foresee", [], work.bytes)
     run.model_s = {"foresee": work.bytes / (limit(hosts.rate) * of_link)}
-    measure(session, hosts, run, told_of(work, plan, "bulk", urgent=False), how)
+    measure(session, hosts, run, job_template(work, plan, "bulk", urgent=False), options)
 
 
 def run_bulk_whole(session: Session, hosts: Hosts) -> None:
@@ -62,7 +62,7 @@ def run_bulk_whole(session: Session, hosts: Hosts) -> None:
     work = bulk(int(bytes_per_s(hosts.rate) * 0.5), tensors=1)
     plan = dataclasses.replace(session.plan, warmup=1, rounds=3)
     run = Run("bulk", hosts.name, hosts.rate, "fifo_tensor", POLICIES["fifo_tensor"], [], work.bytes)
-    measure(session, hosts, run, told_of(work, plan, "bulk", urgent=False))
+    measure(session, hosts, run, job_template(work, plan, "bulk", urgent=False))
 
 
 def run_links(session: Session, hosts: Hosts) -> None:

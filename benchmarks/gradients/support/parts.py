@@ -10,9 +10,9 @@ from typing import Any
 
 from foresee import network
 
-from .links import POLICIES, run_bulk, run_bulk_whole, run_links, told_of
+from .links import POLICIES, job_template, run_bulk, run_bulk_whole, run_links
 from .runs import Run
-from .session import STRETCH_S, USUAL, Hosts, How, Plan, Session, hosts_of, measure
+from .session import STRETCH_S, USUAL, Hosts, Plan, RunOptions, Session, hosts_of, measure
 from .trained import RANKS_LINKS, run_quick_ranks, run_ranks, run_training
 from .workloads import TRAINED, bulk, bytes_per_s, sleeps
 
@@ -64,7 +64,7 @@ SHARES = (1.0, 0.1, 0.5, 0.25, 0.75)
 PACKET_SIZES = (1_408, 2_816, 5_632, 16 << 10, 64 << 10, 256 << 10)
 WINDOW_SIZES = (0, 4_096, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
 #: Ranks, each with a server beside it; as many dedicated ones are added, up to one for each.
-BESIDE = (2, 4, 8)
+COLOCATED_RANKS = (2, 4, 8)
 #: Wire time over compute: as if the same model had a link of four times to a quarter of the rate.
 RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 FULL = Plan(repeats=5, warmup=3, rounds=20, compute_s=0.2, wire_over_compute=1.0)
@@ -84,10 +84,10 @@ def run_urgent(session: Session, hosts: Hosts, arm: str, connections: int, round
     work.names.insert(0, "urgent")
     work.elements.insert(0, 7_500)
     plan = dataclasses.replace(session.plan, warmup=2, rounds=rounds)
-    given = told_of(work, plan, "bulk", urgent=True)
-    given["classes"] = [0] + [255] * (len(work.elements) - 1)
+    template = job_template(work, plan, "bulk", urgent=True)
+    template["classes"] = [0] + [255] * (len(work.elements) - 1)
     run = Run("urgent", hosts.name, hosts.rate, arm, POLICIES[arm], [], work.bytes, connections=connections)
-    measure(session, hosts, run, given, How(servers_per_host=connections))
+    measure(session, hosts, run, template, RunOptions(servers_per_host=connections))
 
 
 def run_sleeps(
@@ -99,7 +99,7 @@ def run_sleeps(
     *,
     workload: str = "",
     modelled: bool = False,
-    how: How = USUAL,
+    options: RunOptions = USUAL,
     **more: Any,
 ) -> Run:
     """A model whose layers sleep; without a policy nothing is sent.
@@ -112,7 +112,7 @@ def run_sleeps(
     run = Run(workload or model, hosts.name, hosts.rate, arm, policy, [], work.bytes)
     if modelled or not workload:
         run.model_s = session.predicted(hosts, work.step())
-    return measure(session, hosts, run, told_of(work, plan, "train", **more), how)
+    return measure(session, hosts, run, job_template(work, plan, "train", **more), options)
 
 
 def trial_of(session: Session, plan: Plan) -> Session:
@@ -137,7 +137,7 @@ def run_changing(session: Session, hosts: Hosts, arm: str, policy: str) -> Run:
     rounds = int(1.2 * STRETCH_S * len(shares) / 0.4)
     plan = dataclasses.replace(session.plan, warmup=0, rounds=rounds)
     run = Run("changing", hosts.name, hosts.rate, arm, policy, [], work.bytes)
-    return measure(session, hosts, run, told_of(work, plan, "train"), How(meanwhile=shares))
+    return measure(session, hosts, run, job_template(work, plan, "train"), RunOptions(meanwhile=shares))
 
 
 def best_changing(session: Session, hosts: Hosts) -> list[str]:
@@ -188,24 +188,29 @@ def run_sizes(session: Session, hosts: Hosts) -> None:
     run_sleeps(session, hosts, "vgg16", "foresee", "foresee", workload="sizes")
 
 
-def run_beside(session: Session, ranks: int, rate: str) -> None:
+def run_colocated(session: Session, ranks: int, rate: str) -> None:
     """What a link gives where servers stand beside ranks, with any number of dedicated ones."""
     for servers in range(ranks + 1):
         with hosts_of(session, f"{ranks}+{servers}", rate, ranks, servers) as hosts:
             of_link = network.shares(ranks, servers).of_link
             for _ in range(session.plan.repeats):
                 run_bulk(
-                    session, hosts, rounds=8, seconds_per_round=0.5, of_link=of_link, how=How(beside=True)
+                    session,
+                    hosts,
+                    rounds=8,
+                    seconds_per_round=0.5,
+                    of_link=of_link,
+                    options=RunOptions(colocated=True),
                 )
 
 
 def run_uneven(session: Session, hosts: Hosts) -> None:
     """One rank slower than the others, one link narrower, two jobs at once."""
     arms = {name: POLICIES[name] for name in ("foresee", "mercury_interface", "mercury", "fifo_packet")}
-    skew = How(skew=[1.3, *([1.0] * (len(hosts.ranks) - 1))])
+    skew = RunOptions(skew=[1.3, *([1.0] * (len(hosts.ranks) - 1))])
     for arm, policy in arms.items():
-        run_sleeps(session, hosts, "vgg16", arm, policy, workload="skewed", how=skew)
-        run_sleeps(session, hosts, "vgg16", arm, policy, workload="two jobs", how=How(jobs=2))
+        run_sleeps(session, hosts, "vgg16", arm, policy, workload="skewed", options=skew)
+        run_sleeps(session, hosts, "vgg16", arm, policy, workload="two jobs", options=RunOptions(jobs=2))
     narrow = hosts.ranks[0]
     hosts.cluster.shape({narrow: f"{8 * bytes_per_s(hosts.rate) / 2000:.0f}kbit"})
     for arm, policy in arms.items():
@@ -233,15 +238,15 @@ def run_bandwidths(session: Session, hosts: Hosts) -> None:
 def run_machine(session: Session, hosts: Hosts) -> None:
     """Two ranks on each host that exchange as one, or each by itself."""
     for arm, as_one in (("as one", True), ("each by itself", False)):
-        how = How(local=2, as_one=as_one)
-        run_sleeps(session, hosts, "vgg16", arm, "foresee", workload="two on a host", how=how)
+        options = RunOptions(local=2, as_one=as_one)
+        run_sleeps(session, hosts, "vgg16", arm, "foresee", workload="two on a host", options=options)
 
 
 def run_killed(session: Session, hosts: Hosts) -> None:
     """A server is killed while they run, and another one starts at its address."""
     for arm in ("foresee", "fifo_tensor"):
-        how = How(killed_after_s=KILLED_AFTER_S)
-        run_sleeps(session, hosts, "vgg16", arm, POLICIES[arm], workload="killed", how=how)
+        options = RunOptions(killed_after_s=KILLED_AFTER_S)
+        run_sleeps(session, hosts, "vgg16", arm, POLICIES[arm], workload="killed", options=options)
 
 
 def run_all_sleeps(session: Session, hosts: Hosts, model: str) -> None:
@@ -302,8 +307,8 @@ def full(session: Session, choice: Choice) -> None:
         run_ranks(session, ranks, rate)
     if "beside" in parts:
         session.begin("beside")
-        for ranks in BESIDE:
-            run_beside(session, ranks, choice.rate("beside"))
+        for ranks in COLOCATED_RANKS:
+            run_colocated(session, ranks, choice.rate("beside"))
     if "changing" in parts:
         session.begin("changing")
         with hosts_of(session, "four", choice.rate("changing"), 4, 4) as hosts:

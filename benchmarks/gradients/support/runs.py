@@ -128,9 +128,9 @@ def write(path: Path, run: Run) -> None:
     report.append(path, asdict(run))
 
 
-def forget(path: Path, part: str) -> None:
+def remove_lines(path: Path, part: str) -> None:
     """Drop the lines of a part that is measured anew."""
-    report.forget(path, lambda line: bool(line["part"] == part))
+    report.remove_lines(path, lambda line: bool(line["part"] == part))
 
 
 def read(path: Path) -> Runs:

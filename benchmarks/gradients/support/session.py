@@ -19,8 +19,8 @@ from common.report import show
 
 from foresee import network
 
-from .cluster import Cluster, Process, Silent, cluster
-from .runs import Run, Runs, forget, write
+from .cluster import Cluster, Process, ProcessFailed, cluster
+from .runs import Run, Runs, remove_lines, write
 from .workloads import UNSHAPED, bytes_per_s, packet_bytes
 
 #: What the model calls the schedule of an arm.
@@ -64,7 +64,7 @@ class Session:
         """What follows is of this part; what was written of it before is dropped."""
         self.part = part
         if self.save:
-            forget(self.save, part)
+            remove_lines(self.save, part)
 
     @contextlib.contextmanager
     def planned(self, plan: Plan) -> Iterator[None]:
@@ -75,7 +75,7 @@ class Session:
         finally:
             self.plan = usual
 
-    def keep(self, run: Run) -> Run:
+    def record(self, run: Run) -> Run:
         """Count a run, write it down, and say how it went."""
         run.part = self.part
         run.machine = {**self.about, "load": os.getloadavg(), "time": time.time()}
@@ -114,14 +114,14 @@ class Hosts:
 
 
 @dataclasses.dataclass(frozen=True)
-class How:
+class RunOptions:
     """What is unusual about a run."""
 
     program: str = "host.py"
     #: Servers on each host of servers: so many connections has each rank.
     servers_per_host: int = 1
     #: A server beside each rank as well, in its process.
-    beside: bool = False
+    colocated: bool = False
     #: Ranks start the servers that they need.
     own_servers: bool = False
     #: Shares of the rate, each for a stretch, while it runs.
@@ -137,44 +137,48 @@ class How:
     killed_after_s: float = 0.0
 
 
-USUAL = How()
+USUAL = RunOptions()
 
 
-def measure(session: Session, hosts: Hosts, run: Run, given: dict[str, Any], how: How = USUAL) -> Run:
+def measure(
+    session: Session, hosts: Hosts, run: Run, template: dict[str, Any], options: RunOptions = USUAL
+) -> Run:
     """One run of one arm; whatever goes wrong makes it void, with the reason."""
     deadline = time.monotonic() + session.timeout_s
     serving = (
-        [*(hosts.ranks if how.beside else ()), *hosts.servers] if run.policy and not how.own_servers else []
+        [*(hosts.ranks if options.colocated else ()), *hosts.servers]
+        if run.policy and not options.own_servers
+        else []
     )
     servers = [hosts.cluster.process(host, "host.py") for host in serving]
     try:
         addresses: list[str] = []
         for host, server in zip(serving, servers, strict=True):
-            server.ask(_serving(hosts, host, run, given, how))
+            server.send(_serving(hosts, host, run, template, options))
             addresses += server.answer(deadline)["servers"]
-        ranks = _jobs(session, hosts, {**given, "policy": run.policy, "servers": addresses}, how)
-        if how.as_one:
-            _meet(ranks, how.local, deadline)
+        ranks = _jobs(session, hosts, {**template, "policy": run.policy, "servers": addresses}, options)
+        if options.as_one:
+            _meet(ranks, options.local, deadline)
         for process, job in ranks:
-            process.ask(job)
-        run.stretches = change_links(hosts, how.meanwhile)
-        if how.killed_after_s:
-            time.sleep(how.killed_after_s)
+            process.send(job)
+        run.stretches = change_links(hosts, options.meanwhile)
+        if options.killed_after_s:
+            time.sleep(options.killed_after_s)
             hosts.cluster.kill(serving[0], "host.py")
             servers[0] = hosts.cluster.process(serving[0], "host.py")
             port = int(addresses[0].rpartition(":")[2])
-            servers[0].ask({**_serving(hosts, serving[0], run, given, how), "port": port})
+            servers[0].send({**_serving(hosts, serving[0], run, template, options), "port": port})
             servers[0].answer(deadline)
         answers = [process.answer(deadline) for process, _ in ranks]
         for server in servers:
-            server.ask({"do": "stop"})
+            server.send({"do": "stop"})
         stopped = [server.answer(deadline) for server in servers]
-    except Silent as why:
+    except ProcessFailed as why:
         hosts.cluster.drop()
         run.void = str(why)
-        return session.keep(run)
+        return session.record(run)
     run.steps_s = [answer["steps_s"] for answer in answers]
-    run.began_s = answers[0]["began_s"] if how.meanwhile else []
+    run.began_s = answers[0]["began_s"] if options.meanwhile else []
     run.as_a_device = all(answer.get("as_a_device", False) for answer in answers)
     run.rank_cpu_s = sum(answer["cpu_s"] for answer in answers)
     # Beside a rank a server's seconds are among the rank's.
@@ -190,32 +194,39 @@ def measure(session: Session, hosts: Hosts, run: Run, given: dict[str, Any], how
     pushed = answers[0].get("pushed_ns", {})
     arrived = {number: at for one in stopped for number, at in one["arrived_ns"].items()}
     run.urgent_ms = [(arrived[number] - at) / 1e6 for number, at in pushed.items() if number in arrived]
-    return session.keep(run)
+    return session.record(run)
 
 
-def _serving(hosts: Hosts, host: str, run: Run, given: dict[str, Any], how: How) -> dict[str, Any]:
+def _serving(
+    hosts: Hosts, host: str, run: Run, template: dict[str, Any], options: RunOptions
+) -> dict[str, Any]:
     """What a host that serves is told."""
-    beside = host in hosts.ranks
+    colocated = host in hosts.ranks
     return {
         "do": "serve",
         "address": hosts.cluster.addresses[host],
         "port": 0,
-        "count": 1 if beside else how.servers_per_host,
-        "beside": beside,
+        "count": 1 if colocated else options.servers_per_host,
+        "colocated": colocated,
         "policy": run.policy,
-        "timeline": 200_000 if given.get("urgent") else 0,
+        "timeline": 200_000 if template.get("urgent") else 0,
         "timeout_s": 30.0,
     }
 
 
 def _jobs(
-    session: Session, hosts: Hosts, given: dict[str, Any], how: How
+    session: Session, hosts: Hosts, template: dict[str, Any], options: RunOptions
 ) -> list[tuple[Process, dict[str, Any]]]:
     """What each rank is told."""
     session.count += 1
-    common = {"packet_bytes": packet_bytes(hosts.rate), **given, "beside": how.beside, "timeout_s": 30.0}
-    places = [(host, number) for host in hosts.ranks for number in range(how.local)]
-    world, told = len(places) // how.jobs, []
+    common = {
+        "packet_bytes": packet_bytes(hosts.rate),
+        **template,
+        "colocated": options.colocated,
+        "timeout_s": 30.0,
+    }
+    places = [(host, number) for host in hosts.ranks for number in range(options.local)]
+    world, jobs = len(places) // options.jobs, []
     for place, (host, on_host) in enumerate(places):
         number, rank = divmod(place, world)
         job = {
@@ -225,22 +236,22 @@ def _jobs(
             "world": world,
             "seed": session.seed,
             "address": hosts.cluster.addresses[host],
-            "local": how.local if how.as_one else 1,
+            "local": options.local if options.as_one else 1,
         }
-        if how.skew:
+        if options.skew:
             job |= {
-                name: [how.skew[place] * one for one in job[name]]
+                name: [options.skew[place] * one for one in job[name]]
                 for name in ("backward", "forward", "update")
             }
-        told.append((hosts.cluster.process(host, how.program, on_host), job))
-    return told
+        jobs.append((hosts.cluster.process(host, options.program, on_host), job))
+    return jobs
 
 
 def _meet(ranks: list[tuple[Process, dict[str, Any]]], local: int, deadline: float) -> None:
     """Have the first rank of each host listen, and tell the others there where."""
     for at in range(0, len(ranks), local):
         process, job = ranks[at]
-        process.ask({**job, "do": "listen"})
+        process.send({**job, "do": "listen"})
         leader = process.answer(deadline)["leader"]
         for _, one in ranks[at : at + local]:
             one["leader"] = leader

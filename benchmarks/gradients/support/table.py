@@ -33,7 +33,7 @@ def markdown(runs: Runs) -> str:
     seen = dict.fromkeys((run.workload, run.cluster, run.rate, run.arm) for run in timed)
     rows = "".join(_row(runs, *key) for key in seen) + _urgent(runs)
     void = sorted({f"- {run.arm} on {run.workload}, {run.rate}: {run.void}" for run in runs.all if run.void})
-    return HEAD + rows + _machines(runs) + ("\nNot counted:\n" + "\n".join(void) + "\n" if void else "")
+    return HEAD + rows + _hosts_text(runs) + ("\nNot counted:\n" + "\n".join(void) + "\n" if void else "")
 
 
 def summary(runs: Runs) -> str:
@@ -95,12 +95,12 @@ def _per_gb(found: list[Run], seconds: list[float]) -> str:
     return f"{statistics.median(values):.1f}" if values else ""
 
 
-def _machines(runs: Runs) -> str:
+def _hosts_text(runs: Runs) -> str:
     """Which parts were measured on which processor: only ratios of one run compare."""
     parts: dict[str, dict[str, None]] = {}
     for run in runs.valid:
         if run.machine:
             where = f"{run.machine['cores']} cores of {run.machine['cpu']}"
             parts.setdefault(where, {})[run.part.partition(",")[0]] = None
-    told = [f"{where} ({', '.join(names)})" for where, names in parts.items()]
-    return f"\nMeasured on {'; '.join(told)}.\n" if told else ""
+    places = [f"{where} ({', '.join(names)})" for where, names in parts.items()]
+    return f"\nMeasured on {'; '.join(places)}.\n" if places else ""

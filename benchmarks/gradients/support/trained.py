@@ -13,12 +13,12 @@ from foresee.network import trace
 
 from .links import run_bulk, run_links
 from .runs import Run
-from .session import Hosts, How, Session, hosts_of, measure
+from .session import Hosts, RunOptions, Session, hosts_of, measure
 from .workloads import UNSHAPED
 
-TRAINING = How(program="training.py")
+TRAINING = RunOptions(program="training.py")
 #: Ranks find the servers beside them as users do.
-BESIDE = How(program="training.py", own_servers=True)
+COLOCATED = RunOptions(program="training.py", own_servers=True)
 #: Of DDP; torch's own value is 25.
 BUCKETS_MB = (1, 25, 100)
 #: The rows of part `ranks`: so many hosts, each with a rank and a server beside it, and their links.
@@ -35,103 +35,116 @@ PORTS = itertools.count(29_000)
 def run_training(session: Session, hosts: Hosts, model: str) -> None:
     """Alone, over dedicated servers, with DDP at three sizes of its buckets."""
     # Steps are long there: half of them do.
-    given = {"model": model, "warmup": session.plan.warmup // 2, "rounds": session.plan.rounds // 2}
+    template = {"model": model, "warmup": session.plan.warmup // 2, "rounds": session.plan.rounds // 2}
     step = traced(session, hosts, model)
     for _ in range(session.plan.repeats):
         run_links(session, hosts)
-        oracle = run_oracle(session, hosts, step, given)
+        oracle = run_oracle(session, hosts, step, template)
         if oracle.void:
             return
-        run_ours(session, hosts, oracle, step, given)
+        run_ours(session, hosts, oracle, step, template)
         for bucket_mb in BUCKETS_MB:
-            run_ddp(session, hosts, step, given, bucket_mb)
+            run_ddp(session, hosts, step, template, bucket_mb)
 
 
 def run_ranks(session: Session, ranks: int, rate: str) -> None:
     """Servers beside ranks, as many dedicated ones, and DDP with the best size of its buckets, by turns."""
     warmup, rounds = WARMED if rate == UNSHAPED else (3, session.plan.rounds // 2)
-    given = {"model": "blocks", "warmup": warmup, "rounds": rounds}
+    template = {"model": "blocks", "warmup": warmup, "rounds": rounds}
     with hosts_of(session, f"{ranks}+{ranks}", rate, ranks, ranks) as hosts:
         alone = dataclasses.replace(hosts, name=f"{ranks}+0", servers=[])
         step = traced(session, alone, "blocks")
         trial = dataclasses.replace(session, save=None, runs=[])
-        tried = {mb: run_ddp(trial, alone, step, given, mb) for mb in BUCKETS_MB}
+        tried = {mb: run_ddp(trial, alone, step, template, mb) for mb in BUCKETS_MB}
         session.count = trial.count
         best_mb = min((mb for mb in tried if not tried[mb].void), key=lambda mb: tried[mb].t_iter_s)
         for _ in range(session.plan.repeats):
-            oracle = run_oracle(session, alone, step, given)
+            oracle = run_oracle(session, alone, step, template)
             if oracle.void:
                 return
             if rate != UNSHAPED:
                 run_bulk_of(session, alone)
                 run_bulk_of(session, hosts)
-            run_ddp(session, alone, step, given, best_mb)
-            run_ours(session, alone, oracle, step, given)
-            run_ours(session, hosts, oracle, step, given)
+            run_ddp(session, alone, step, template, best_mb)
+            run_ours(session, alone, oracle, step, template)
+            run_ours(session, hosts, oracle, step, template)
         if (ranks, rate) == COMPILED:
-            run_compiled(session, alone, step, {**given, "compiled": True})
+            run_compiled(session, alone, step, {**template, "compiled": True})
 
 
-def run_compiled(session: Session, hosts: Hosts, step: network.Step, given: dict[str, Any]) -> None:
+def run_compiled(session: Session, hosts: Hosts, step: network.Step, template: dict[str, Any]) -> None:
     """The whole model compiled, alone, with DDP and over servers beside ranks: gradients come after the whole backward pass."""
     for _ in range(session.plan.repeats):
-        run_oracle(session, hosts, step, given)
-        run_ddp(session, hosts, step, given, 25)
-        ours = Run(workload(given), hosts.name, hosts.rate, "foresee", "foresee", [], step.total_bytes)
-        measure(session, hosts, ours, {**given, "do": "beside", "meeting": meeting(hosts)}, BESIDE)
+        run_oracle(session, hosts, step, template)
+        run_ddp(session, hosts, step, template, 25)
+        ours = Run(workload(template), hosts.name, hosts.rate, "foresee", "foresee", [], step.total_bytes)
+        measure(session, hosts, ours, {**template, "do": "colocated", "meeting": meeting(hosts)}, COLOCATED)
 
 
 def run_quick_ranks(session: Session) -> None:
     """Two hosts at 200 Mbit/s; a model of a third of the size, on which wire and compute have the same ratio."""
-    given = {"model": "blocks_small", "warmup": 3, "rounds": session.plan.rounds}
+    template = {"model": "blocks_small", "warmup": 3, "rounds": session.plan.rounds}
     with hosts_of(session, "2+0", "200mbit", 2, 0) as hosts:
         step = traced(session, hosts, "blocks_small")
         for _ in range(session.plan.repeats):
-            oracle = run_oracle(session, hosts, step, given)
-            run_ddp(session, hosts, step, given, 25)
-            run_ours(session, hosts, oracle, step, given)
+            oracle = run_oracle(session, hosts, step, template)
+            run_ddp(session, hosts, step, template, 25)
+            run_ours(session, hosts, oracle, step, template)
 
 
 def traced(session: Session, hosts: Hosts, model: str) -> network.Step:
     """What each tensor of a model takes, with nobody else at work."""
     process = hosts.cluster.process(hosts.ranks[0], "training.py")
-    process.ask({"do": "trace", "model": model, "seed": session.seed, "rank": 0})
+    process.send({"do": "trace", "model": model, "seed": session.seed, "rank": 0})
     return trace.loads(process.answer(time.monotonic() + session.timeout_s)["trace"]).step()
 
 
 def run_bulk_of(session: Session, hosts: Hosts) -> None:
     """Both directions full, over servers beside ranks where there are no others."""
     shares = network.shares(len(hosts.ranks), 0)
-    beside = not hosts.servers
-    of_link = shares.of_link if beside else 1.0
-    run_bulk(session, hosts, rounds=10, seconds_per_round=0.5, of_link=of_link, how=How(beside=beside))
+    colocated = not hosts.servers
+    of_link = shares.of_link if colocated else 1.0
+    run_bulk(
+        session,
+        hosts,
+        rounds=10,
+        seconds_per_round=0.5,
+        of_link=of_link,
+        options=RunOptions(colocated=colocated),
+    )
 
 
-def run_oracle(session: Session, hosts: Hosts, step: network.Step, given: dict[str, Any]) -> Run:
+def run_oracle(session: Session, hosts: Hosts, step: network.Step, template: dict[str, Any]) -> Run:
     """All ranks, each alone."""
-    oracle = Run(workload(given), hosts.name, hosts.rate, "oracle", "", [], step.total_bytes)
-    return measure(session, hosts, oracle, {**given, "do": "oracle"}, TRAINING)
+    oracle = Run(workload(template), hosts.name, hosts.rate, "oracle", "", [], step.total_bytes)
+    return measure(session, hosts, oracle, {**template, "do": "oracle"}, TRAINING)
 
 
-def run_ours(session: Session, hosts: Hosts, oracle: Run, step: network.Step, given: dict[str, Any]) -> Run:
+def run_ours(
+    session: Session, hosts: Hosts, oracle: Run, step: network.Step, template: dict[str, Any]
+) -> Run:
     """Over dedicated servers, or over one beside each rank where there are no others."""
-    ours = Run(workload(given), hosts.name, hosts.rate, "foresee", "foresee", [], step.total_bytes)
+    ours = Run(workload(template), hosts.name, hosts.rate, "foresee", "foresee", [], step.total_bytes)
     ours.model_s = session.predicted(hosts, stretched(step, oracle))
     if hosts.servers:
-        return measure(session, hosts, ours, {**given, "do": "foresee"}, TRAINING)
-    return measure(session, hosts, ours, {**given, "do": "beside", "meeting": meeting(hosts)}, BESIDE)
+        return measure(session, hosts, ours, {**template, "do": "foresee"}, TRAINING)
+    return measure(
+        session, hosts, ours, {**template, "do": "colocated", "meeting": meeting(hosts)}, COLOCATED
+    )
 
 
-def run_ddp(session: Session, hosts: Hosts, step: network.Step, given: dict[str, Any], bucket_mb: int) -> Run:
+def run_ddp(
+    session: Session, hosts: Hosts, step: network.Step, template: dict[str, Any], bucket_mb: int
+) -> Run:
     """With torch's own all-reduce."""
-    ddp = Run(workload(given), hosts.name, hosts.rate, f"ddp {bucket_mb} MB", "", [], step.total_bytes)
-    told = {**given, "do": "ddp", "bucket_mb": bucket_mb, "meeting": meeting(hosts)}
-    return measure(session, hosts, ddp, told, TRAINING)
+    ddp = Run(workload(template), hosts.name, hosts.rate, f"ddp {bucket_mb} MB", "", [], step.total_bytes)
+    job = {**template, "do": "ddp", "bucket_mb": bucket_mb, "meeting": meeting(hosts)}
+    return measure(session, hosts, ddp, job, TRAINING)
 
 
-def workload(given: dict[str, Any]) -> str:
+def workload(template: dict[str, Any]) -> str:
     """What a run trains, as tables name it."""
-    return f"{given['model']}, compiled" if given.get("compiled") else str(given["model"])
+    return f"{template['model']}, compiled" if template.get("compiled") else str(template["model"])
 
 
 def meeting(hosts: Hosts) -> str:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an arm is, and the few things that several of them need."""
+"""Interface of an arm, and functions that several arms share."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Batch = list[Any] | NDArray[np.uint8] | torch.Tensor
 
 
 class Loader(Protocol):
-    """An arm at work."""
+    """An open loader of an arm."""
 
     def epoch(self, number: int) -> Iterable[Batch]:
-        """All batches of one pass over the data, in that epoch's order."""
+        """Return all batches of one epoch, in its order."""
 
     def close(self) -> None:
-        """End threads and processes, and wait for them."""
+        """Stop threads and processes, and wait for them."""
 
 
 class Arm(Protocol):
@@ -35,24 +35,24 @@ class Arm(Protocol):
     order: str
 
     def prepare(self, job: Job) -> None:
-        """Convert the data into the arm's own format, at ``converted(...)``, unless they are there."""
+        """Convert the data into the arm's own format, at ``converted(...)``, unless that exists."""
 
     def open(self, job: Job) -> Loader:
-        """Make the loader; timed as start-up."""
+        """Create the loader; timed as startup."""
 
 
 def permutation(job: Job, epoch: int) -> NDArray[np.int64]:
-    """A uniform order of all samples, for arms that leave it to the user."""
+    """Return a uniform order of all samples, for arms whose order the user sets."""
     return np.random.Generator(np.random.Philox((job.seed, epoch))).permutation(job.samples)
 
 
 def batches_of(job: Job, order: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """The order in steps; the last one may be short."""
+    """Split the order into batches; the last one may be smaller."""
     return [order[at : at + job.batch] for at in range(0, len(order), job.batch)]
 
 
 def reader(job: Job) -> Callable[[int], bytes]:
-    """How one sample is read whole, from any thread: a file, or an object through ``settings["client"]``."""
+    """Return a thread-safe function that reads one sample: a file, or an object through ``settings["client"]``."""
     if job.place.kind == "dir":
         folder = Path(job.place.folder)
         return lambda sample: _read_file(folder / key(int(sample)))
@@ -67,7 +67,7 @@ def _read_file(path: Path) -> bytes:
 
 
 def _boto3_reader(place: Place) -> Callable[[int], bytes]:
-    """boto3 with one client per thread and process, as its documentation asks for."""
+    """Read with boto3, one client per thread and process, as its documentation recommends."""
     local = threading.local()
 
     def read(sample: int) -> bytes:
@@ -83,7 +83,7 @@ def _boto3_reader(place: Place) -> Callable[[int], bytes]:
 
 
 def boto3_client(place: Place) -> Any:
-    """A client of its own session."""
+    """Return a client with its own session."""
     import boto3
     from botocore.config import Config
 
@@ -104,7 +104,7 @@ def boto3_client(place: Place) -> Any:
 
 
 def _obstore_reader(place: Place) -> Callable[[int], bytes]:
-    """The object_store crate through its Python binding; it releases the interpreter while it waits."""
+    """Read with the object_store crate through its Python binding, which releases the GIL while it waits."""
     import obstore
     from obstore.store import S3Store
 
@@ -120,7 +120,7 @@ def _obstore_reader(place: Place) -> Callable[[int], bytes]:
 
 
 def aws_environment(place: Place) -> dict[str, str]:
-    """For libraries that take their S3 settings from the environment."""
+    """Return environment variables for libraries that read their S3 settings from there."""
     return {
         "AWS_ACCESS_KEY_ID": place.access,
         "AWS_SECRET_ACCESS_KEY": place.secret,
@@ -132,19 +132,19 @@ def aws_environment(place: Place) -> dict[str, str]:
 
 
 def converted(job: Job, form: str) -> Path:
-    """Where an arm's converted data lie: beside the samples, on the same slow place."""
+    """Return the folder of an arm's converted data, next to the samples on the same slow origin."""
     samples = Path(job.place.folder)
     return samples.with_name(f"{samples.name}-{form}")
 
 
 def local_reader(job: Job) -> Callable[[int], bytes]:
-    """How a conversion reads samples: from the folder, also if a server stands before it."""
+    """Return a function with which a conversion reads samples from the folder, bypassing any server."""
     folder = Path(job.place.folder)
     return lambda sample: _read_file(folder / key(sample))
 
 
 def address(job: Job, folder: Path) -> str:
-    """How converted data are named to a library: a folder, or an S3 address."""
+    """Return the address of converted data for a library: a folder or an S3 URI."""
     if job.place.kind == "dir":
         return str(folder)
     return f"s3://{job.place.bucket}/{folder.name}"

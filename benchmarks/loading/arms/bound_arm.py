@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""No input or output at all: the same loop over batches that are ready."""
+"""The lower bound: the same loop over batches in memory, without I/O."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from .base import Batch, batches_of, local_reader, permutation
 
 
 class Arm:
-    """Reads everything before the first epoch."""
+    """Read everything before the first epoch."""
 
     order = "exact"
 
     def prepare(self, job: Job) -> None:
-        """Reads the samples as they are."""
+        """Do nothing: the samples are read unconverted."""
 
     def open(self, job: Job) -> _Loader:
-        """Read all samples into memory, past the server if they lie in a bucket."""
+        """Read all samples into memory, bypassing the server of a bucket."""
         read = local_reader(job)
         return _Loader(job, [read(sample) for sample in range(job.samples)])
 
@@ -33,8 +33,8 @@ class _Loader:
         ]
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """Batches made before."""
+        """Return the prepared batches."""
         return iter(self._epochs[number])
 
     def close(self) -> None:
-        """Nothing to end."""
+        """Do nothing."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Grain: a map-style data set, globally shuffled, read by threads."""
+"""Grain: a map-style dataset with a global shuffle and reader threads."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Arm:
     order = "exact"
 
     def prepare(self, job: Job) -> None:
-        """Reads the samples as they are."""
+        """Do nothing: the samples are read unconverted."""
 
     def open(self, job: Job) -> _Loader:
-        """One iterator per epoch."""
+        """Create a loader with one iterator per epoch."""
         return _Loader(job)
 
 
@@ -44,11 +44,11 @@ class _Loader:
         self._samples = _Samples(job)
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """One pass."""
+        """Return the batches of one epoch."""
         job = self._job
         options = grain.ReadOptions(num_threads=job.settings["threads"], prefetch_buffer_size=4 * job.batch)
         shuffled = grain.MapDataset.source(self._samples).shuffle(seed=job.seed * 1_000 + number)
         return iter(shuffled.to_iter_dataset(options).batch(job.batch, batch_fn=list))
 
     def close(self) -> None:
-        """Threads end with their iterators."""
+        """Do nothing: threads end with their iterators."""

@@ -37,7 +37,7 @@ class Arm:
         writer.merge()
 
     def open(self, job: Job) -> _Loader:
-        """A data set with a cache of its budget, under LitData's loader."""
+        """Create LitData's loader over a dataset with the workload's cache budget."""
         return _Loader(job, address(job, converted(job, "chunks")))
 
 
@@ -45,7 +45,7 @@ class _Loader:
     def __init__(self, job: Job, place: str) -> None:
         settings: dict[str, Any] = {}
         if "://" in place:
-            # Its downloader refuses plain HTTP and offers no setting for it.
+            # The downloader rejects plain HTTP and has no setting for it.
             downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # noqa: SLF001
             settings["storage_options"] = {
                 "endpoint_url": job.place.endpoint,
@@ -66,9 +66,9 @@ class _Loader:
         )
 
     def epoch(self, number: int) -> Iterator[Batch]:  # noqa: ARG002 - it counts its epochs itself
-        """One pass."""
+        """Return the batches of one epoch."""
         return map(split, self._loader)
 
     def close(self) -> None:
-        """End the workers."""
+        """Stop the workers."""
         del self._loader

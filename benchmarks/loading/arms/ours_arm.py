@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Foresee, as its README shows it: the same files or objects, two changed lines, everything else at its default."""
+"""Foresee as in its README: the same files or objects, two changed lines, default settings."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Arm:
     order = "exact"
 
     def prepare(self, job: Job) -> None:
-        """Reads the samples as they are."""
+        """Do nothing: the samples are read unconverted."""
 
     def open(self, job: Job) -> _Loader:
-        """A data set, a loader, a cache of the workload's budgets."""
+        """Create a loader with the workload's cache budgets."""
         return _Loader(job)
 
 
@@ -45,18 +45,18 @@ class _Loader:
             shuffle=True,
             seed=job.seed,
             epochs=job.epochs + (not job.verify),
-            # Samples of one size come as one tensor, out of the staging buffer; others stay apart.
+            # Samples of one size form one tensor over the staging buffer; others are a list.
             collate_fn=None if job.equal else list,
             cache=ft.Cache(**cache),
         )
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """One pass."""
+        """Return the batches of one epoch."""
         self._loader.set_epoch(number)
         if self._equal:
             return (samples for samples, _ in self._loader)
         return ([sample for sample, _ in batch] for batch in self._loader)
 
     def close(self) -> None:
-        """End the engine."""
+        """Stop the engine."""
         self._loader.close()

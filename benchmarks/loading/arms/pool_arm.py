@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A plain thread pool with pinned RAM: what one writes in an afternoon, and what a loader must beat.
+"""A plain thread pool with a pinned cache: the simple baseline that a loader must beat.
 
-Reads ahead in the order of the next steps with a bounded number of reads under way. Keeps the first samples that
-come by, in RAM up to a budget and on disk up to another, and never evicts: over full permutations that reads as
-little from the origin as any other rule can.
+It prefetches in the order of the next steps with a bounded number of reads in flight. It caches the first samples in
+RAM and on disk up to their budgets and never evicts. With full permutations no other rule reads less from the origin.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from support.job import Job
 
 from .base import Batch, batches_of, permutation, reader
 
-#: Steps that are read ahead.
+#: Steps that are prefetched.
 AHEAD = 8
 
 
@@ -29,7 +28,7 @@ class Arm:
     order = "exact"
 
     def prepare(self, job: Job) -> None:
-        """Reads the samples as they are."""
+        """Do nothing: the samples are read unconverted."""
 
     def open(self, job: Job) -> _Loader:
         """Start the threads."""
@@ -49,23 +48,23 @@ class _Loader:
         self._folder.mkdir()
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """One pass; what is under way never exceeds ``AHEAD`` steps."""
-        under_way: deque[list[Future[bytes]]] = deque()
+        """Yield the batches of one epoch, with at most ``AHEAD`` further steps in flight."""
+        in_flight: deque[list[Future[bytes]]] = deque()
         for batch in batches_of(self._job, permutation(self._job, number)):
-            under_way.append([self._pool.submit(self._read, int(sample)) for sample in batch])
-            if len(under_way) > AHEAD:
-                yield [read.result() for read in under_way.popleft()]
-        for reads in under_way:
+            in_flight.append([self._pool.submit(self._read, int(sample)) for sample in batch])
+            if len(in_flight) > AHEAD:
+                yield [read.result() for read in in_flight.popleft()]
+        for reads in in_flight:
             yield [read.result() for read in reads]
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._pool.shutdown(cancel_futures=True)
 
     def _read(self, sample: int) -> bytes:
-        kept = self._ram.get(sample)
-        if kept is not None:
-            return kept
+        cached = self._ram.get(sample)
+        if cached is not None:
+            return cached
         if sample in self._disk:
             return (self._folder / str(sample)).read_bytes()
         content = self._origin(sample)

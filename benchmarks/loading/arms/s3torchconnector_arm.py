@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""AWS's S3 connector for PyTorch: a map-style data set over its own client, under torch's DataLoader."""
+"""AWS's S3 connector for PyTorch: a map-style dataset with its own client, under torch's DataLoader."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Arm:
     order = "exact"
 
     def prepare(self, job: Job) -> None:
-        """Reads the samples as they are."""
+        """Do nothing: the samples are read unconverted."""
 
     def open(self, job: Job) -> Any:
-        """Put torch's loader over the connector's data set; the keys are known, so it need not list."""
+        """Create torch's loader over the connector's dataset, from known keys without a listing."""
         os.environ.update(aws_environment(job.place))
         uris = [f"s3://{job.place.bucket}/{job.place.prefix}{key(sample)}" for sample in range(job.samples)]
         config = S3ClientConfig(force_path_style=True)

@@ -17,10 +17,10 @@ class Arm:
     order = "exact"
 
     def prepare(self, job: Job) -> None:
-        """Reads the samples as they are."""
+        """Do nothing: the samples are read unconverted."""
 
     def open(self, job: Job) -> _Loader:
-        """One pipeline per epoch, as SPDL's documentation does it."""
+        """Create a loader with one pipeline per epoch, as in SPDL's documentation."""
         return _Loader(job)
 
 
@@ -30,7 +30,7 @@ class _Loader:
         self._read = reader(job)
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """One pass."""
+        """Yield the batches of one epoch."""
         threads = self._job.settings["threads"]
         pipeline = (
             PipelineBuilder()
@@ -44,4 +44,4 @@ class _Loader:
             yield from pipeline.get_iterator(timeout=60)
 
     def close(self) -> None:
-        """Pipelines end with their epochs."""
+        """Do nothing: pipelines end with their epochs."""

@@ -35,7 +35,7 @@ class Arm:
                 writer.write({"sample": read(sample)})
 
     def open(self, job: Job) -> _Loader:
-        """A data set with a cache below its budget, under torch's DataLoader."""
+        """Create torch's DataLoader over a streaming dataset with the workload's cache budget."""
         streaming.base.util.clean_stale_shared_memory()
         os.environ.update(aws_environment(job.place))
         return _Loader(job, address(job, converted(job, "mds")))
@@ -62,11 +62,11 @@ class _Loader:
         )
 
     def epoch(self, number: int) -> Iterator[Batch]:  # noqa: ARG002 - it counts its epochs itself
-        """One pass."""
+        """Return the batches of one epoch."""
         return map(split, self._loader)
 
     def close(self) -> None:
-        """End the workers and remove the shared memory."""
+        """Stop the workers and remove the shared memory."""
         del self._loader, self._samples
         streaming.base.util.clean_stale_shared_memory()
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """torch's DataLoader over one file or object per sample.
 
-Workers join a batch into one tensor, which goes through shared memory in one piece; without workers the samples
-stay as they were read. Both are quicker than the default collation of tensors one by one.
+Workers join a batch into one tensor, which needs one transfer through shared memory. Without workers the samples are
+returned as read. Both are faster than the default collation of separate tensors.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Arm:
     order = "exact"
 
     def prepare(self, job: Job) -> None:
-        """Reads the samples as they are."""
+        """Do nothing: the samples are read unconverted."""
 
     def open(self, job: Job) -> _Loader:
-        """A loader with persistent workers."""
+        """Create a loader with persistent workers."""
         return _Loader(job, _Samples(job))
 
 
@@ -41,7 +41,7 @@ class _Samples(Dataset[bytes]):
         return self._job.samples
 
     def __getitem__(self, sample: int) -> bytes:
-        # Opened where it is used, so that no client crosses a fork.
+        # Open it in the process that uses it, so that no client crosses a fork.
         if self._read is None:
             self._read = reader(self._job)
         content: bytes = self._read(sample)
@@ -63,7 +63,7 @@ class Order:
 
 
 def join(samples: list[Any]) -> tuple[torch.Tensor, list[int]]:
-    """A batch as one tensor and the places where its samples begin and end."""
+    """Join a batch into one tensor; return it with the offsets of its samples."""
     ends = np.cumsum([0, *(len(sample) for sample in samples)])
     joined = torch.empty(int(ends[-1]), dtype=torch.uint8)
     target = joined.numpy()
@@ -73,7 +73,7 @@ def join(samples: list[Any]) -> tuple[torch.Tensor, list[int]]:
 
 
 def split(batch: tuple[torch.Tensor, list[int]]) -> Batch:
-    """The samples of a joined batch, not copied."""
+    """Return the samples of a joined batch without copying."""
     joined, ends = batch
     array = joined.numpy()
     return [array[begin:end] for begin, end in pairwise(ends)]
@@ -95,15 +95,15 @@ class _Loader:
         )
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """One pass."""
+        """Return the batches of one epoch."""
         self._order.number = number
         return map(split, self._loader) if self._has_workers else iter(self._loader)
 
     def close(self) -> None:
-        """End the workers."""
+        """Stop the workers."""
         del self._loader
 
 
 def loader_of(job: Job, samples: Dataset[Any]) -> _Loader:
-    """The same loader over another data set."""
+    """Create the same loader over another dataset."""
     return _Loader(job, samples)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""WebDataset: samples in tar shards, shards shuffled and a buffer of samples on top."""
+"""WebDataset: samples in tar shards, with shuffled shards and a shuffle buffer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .base import Batch, boto3_client, converted, local_reader
 from .torch_arm import join, split
 
 SHARD_BYTES = 8 << 20
-#: Samples that are mixed; WebDataset's examples use 1000 and more.
+#: Size of the shuffle buffer; WebDataset's examples use 1000 and more.
 BUFFER = 1_000
 
 
@@ -34,7 +34,7 @@ class Arm:
                 writer.write({"__key__": f"{sample:07d}", "bin": read(sample)})
 
     def open(self, job: Job) -> _Loader:
-        """WebDataset's own loader."""
+        """Create WebDataset's own loader."""
         shards = sorted(converted(job, "tar").glob("*.tar"))
         if job.place.kind == "s3":
             return _Loader(
@@ -44,7 +44,7 @@ class Arm:
 
 
 def _presigned(place: Place, name: str) -> str:
-    """An address for curl, WebDataset's way to read over HTTP."""
+    """Return an address for curl, with which WebDataset reads over HTTP."""
     url: str = boto3_client(place).generate_presigned_url(
         "get_object", Params={"Bucket": place.bucket, "Key": name}, ExpiresIn=24 * 3600
     )
@@ -67,11 +67,11 @@ class _Loader:
         )
 
     def epoch(self, number: int) -> Iterator[Batch]:  # noqa: ARG002 - it counts its epochs itself
-        """One pass."""
+        """Return the batches of one epoch."""
         return map(split, self._loader)
 
     def close(self) -> None:
-        """End the workers."""
+        """Stop the workers."""
         del self._loader
 
 

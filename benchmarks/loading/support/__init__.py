@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every arm shares: data, origins, processes, the machine."""
+"""Data, origins, processes and acceptance lines, shared by all arms."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The samples: noise from a seed, each beginning with its own number, in class folders."""
+"""Generate the samples: seeded noise, each starting with its own number, in class folders."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-#: Samples lie in so many folders, as classes do.
+#: Number of class folders.
 CLASSES = 8
-#: A sample's number, little-endian, stands at its beginning.
+#: A sample starts with its number, little-endian.
 ID_BYTES = 8
 
 
 @dataclass(frozen=True)
 class Shape:
-    """How many samples of which size; sizes are uniform between the two."""
+    """Number and sizes of the samples; sizes are uniform between the minimum and the maximum."""
 
     samples: int
     bytes_min: int
@@ -34,7 +34,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Truth:
-    """What a complete epoch must add up to."""
+    """Sums that a complete epoch must reach."""
 
     samples: int
     bytes: int
@@ -43,17 +43,17 @@ class Truth:
 
 
 def key(sample: int) -> str:
-    """The name of a sample below the data's folder."""
+    """Return the name of a sample relative to the data's folder."""
     return f"c{sample % CLASSES}/{sample:07d}.bin"
 
 
 def make(folder: Path, shape: Shape) -> Truth:
-    """Write the samples, unless the same ones are there; what they add up to is kept beside the folder."""
+    """Write the samples unless they exist; a file next to the folder stores their sums."""
     note = folder.with_name(folder.name + ".json")
     if note.is_file():
-        kept = json.loads(note.read_text())
-        if kept["shape"] == asdict(shape) and folder.is_dir():
-            return Truth(**kept["truth"])
+        cached = json.loads(note.read_text())
+        if cached["shape"] == asdict(shape) and folder.is_dir():
+            return Truth(**cached["truth"])
     for at in range(CLASSES):
         (folder / f"c{at}").mkdir(parents=True, exist_ok=True)
     draw = np.random.Generator(np.random.Philox(shape.seed))
@@ -70,5 +70,5 @@ def make(folder: Path, shape: Shape) -> Truth:
 
 
 def fingerprint(shape: Shape) -> str:
-    """A short name for a shape, to keep data apart."""
+    """Return a short name of a shape, unique per data set."""
     return hashlib.blake2b(json.dumps(asdict(shape)).encode(), digest_size=6).hexdigest()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a loading process is asked to do, and what it answers: one line of JSON each."""
+"""Job and result of a loading process: one line of JSON each."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Place:
-    """Where the samples lie: a folder, or a bucket behind an endpoint."""
+    """Location of the samples: a folder, or a bucket behind an endpoint."""
 
     #: "dir" or "s3".
     kind: str
-    #: The folder with the samples; over S3 the one that the server keeps them in. Converted data go beside it.
+    #: The folder with the samples, for S3 the one that the server serves. Converted data are stored next to it.
     folder: str
-    #: For "s3": where the server (or the proxy before it) listens.
+    #: For "s3": address of the server, or of the proxy in front of it.
     endpoint: str = ""
     bucket: str = ""
-    #: What comes before the samples' names in the bucket, with its slash.
+    #: Prefix of the samples' names in the bucket, with its slash.
     prefix: str = ""
     access: str = ""
     secret: str = ""
@@ -34,32 +34,32 @@ class Job:
     workload: str
     place: Place
     samples: int
-    #: Mean bytes of a sample; all samples have it where ``equal`` holds.
+    #: Mean bytes of a sample; if ``equal``, the size of all samples.
     sample_bytes: int
     equal: bool
     batch: int
     epochs: int
     seed: int
-    #: Seconds that the loop computes after each batch; 0 for none.
+    #: Seconds of compute after each batch; 0 for none.
     compute_s: float
-    #: Budgets of arms with a cache, in bytes; 0 for none.
+    #: Cache budgets in bytes; 0 for no cache.
     ram_bytes: int
     disk_bytes: int
-    #: A folder of this run's own on a fast disk, removed after it: for caches.
+    #: Folder of this run for caches, on a fast disk; removed after the run.
     scratch: str
-    #: "prepare" converts the data into the arm's own format, "run" loads them.
+    #: "prepare" converts the data into the arm's format, "run" loads them.
     phase: str = "run"
-    #: Whether every sample of the timed epochs is checked; otherwise one epoch more is, untimed.
+    #: Whether every sample of the timed epochs is checked; otherwise an additional untimed epoch is checked.
     verify: bool = True
     settings: dict[str, Any] = field(default_factory=dict)
 
     def to_line(self) -> str:
-        """One line of JSON."""
+        """Return one line of JSON."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_line(cls, line: str) -> Job:
-        """The job of one line."""
+        """Parse a job from one line."""
         given = json.loads(line)
         given["place"] = Place(**given["place"])
         return cls(**given)
@@ -70,15 +70,15 @@ class Epoch:
     """One pass over the data."""
 
     seconds: float = 0.0
-    #: Time inside ``next()``, without the first batch of the run.
+    #: Time inside ``next()``, except for the first batch of the run.
     waited_s: float = 0.0
     #: Time until the first batch of the epoch.
     first_s: float = 0.0
     samples: int = 0
     bytes: int = 0
-    #: User and system time of the process and its children in it.
+    #: User and system time of the process and its children during the epoch.
     cpu_s: float = 0.0
-    #: Sum of the samples' CRC-32 modulo 2^64, and sum of their ids; 0 where not verified.
+    #: Sum of the samples' CRC-32 modulo 2^64, and sum of their ids; 0 if not verified.
     checksum: int = 0
     ids: int = 0
     verified: bool = False
@@ -86,28 +86,28 @@ class Epoch:
 
 @dataclass
 class Result:
-    """What a run gave; everything that the loading process itself cannot see is added by its parent."""
+    """Result of a run as the loading process measures it; ``Run`` adds what its parent measures."""
 
     arm: str
     workload: str
     settings: dict[str, Any]
     order: str
-    #: Conversion into the arm's own format, before the clock starts.
+    #: Seconds of the conversion into the arm's format, which is not part of the timed run.
     prepare_s: float
-    #: Opening the loader until the first batch.
+    #: Seconds from opening the loader to the first batch.
     start_s: float
     epochs: list[Epoch]
-    #: User and system time of the process and its children while opening.
+    #: User and system time of the process and its children while the loader opens.
     open_cpu_s: float = 0.0
     error: str = ""
 
     def to_line(self) -> str:
-        """One line of JSON."""
+        """Return one line of JSON."""
         return json.dumps(dataclasses.asdict(self))
 
     @classmethod
     def from_line(cls, line: str) -> Result:
-        """The result of one line."""
+        """Parse a result from one line."""
         given = json.loads(line)
         given["epochs"] = [Epoch(**epoch) for epoch in given["epochs"]]
         return cls(**given)

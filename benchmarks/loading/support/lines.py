@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The acceptance lines: from runs to values, limits and verdicts. Only arithmetic."""
+"""Compute the acceptance lines of PROTOCOL.md from the runs."""
 
 from __future__ import annotations
 
@@ -15,77 +15,77 @@ from .job import Epoch, Result
 
 @dataclass
 class Run:
-    """One run with all that its parent saw."""
+    """One run, with the measurements of its parent process."""
 
     result: Result
-    #: Bytes and requests that the origin counted; -1 where nobody counts.
+    #: Bytes and requests that the origin counted; -1 if it does not count them.
     origin_bytes: int
     origin_requests: int
     peak_pss_bytes: int
-    #: Bytes of the data, and of one cold sequential read of them where that was measured.
+    #: Bytes of the data, and of one cold sequential read of them; 0 if that was not measured.
     data_bytes: int
     sequential_bytes: int
-    #: What the origin lets one pass take at least, and what all compute of one pass takes, in seconds.
+    #: Shortest time of one pass by the origin's limits, and compute time of one pass, in seconds.
     origin_pass_s: float
     compute_pass_s: float
     compute_step_s: float
-    #: The most requests per second that the origin allows; 0 for no limit.
+    #: Limit of the origin in requests per second; 0 for no limit.
     requests_per_s: int
-    #: Why the run does not count; empty if it does.
+    #: Why the run is void; empty for a valid run.
     void: str
-    #: What the arm was allowed to keep samples in: memory, and memory and disk together.
+    #: Cache budgets of the arm: memory, and memory and disk together.
     ram_bytes: int
     cache_bytes: int
     machine: dict[str, Any] = field(default_factory=dict)
 
     @property
     def timed(self) -> list[Epoch]:
-        """The epochs that count; a check that was not timed comes last where the others were not verified."""
+        """The timed epochs; an untimed check is the last epoch if the others were not verified."""
         epochs = self.result.epochs
         return epochs if len(epochs) < 2 or epochs[0].verified else epochs[:-1]
 
     @property
     def seconds(self) -> float:
-        """All timed epochs, the first batch among them: while a loop waits for it, a loader reads ahead."""
+        """Seconds of all timed epochs, with the first batch: a loader prefetches while the loop waits for it."""
         return sum(epoch.seconds for epoch in self.timed)
 
     @property
     def samples_per_s(self) -> float:
-        """Over all timed epochs."""
+        """Samples per second over all timed epochs."""
         return sum(epoch.samples for epoch in self.timed) / max(self.seconds, 1e-9)
 
     @property
     def later_samples_per_s(self) -> float:
-        """Over epochs two and on, when whoever keeps anything has it."""
+        """Samples per second from the second epoch on, when caches are filled."""
         later = self.timed[1:]
         return sum(epoch.samples for epoch in later) / sum(epoch.seconds for epoch in later)
 
     def bound_s(self, loop_pass_s: float) -> float:
-        """The shortest time for these epochs, where the loop alone takes ``loop_pass_s`` for one.
+        """Return the shortest time for these epochs if the loop alone takes ``loop_pass_s`` for one.
 
-        In the first one all bytes come from the origin, and the last batch is computed on after it has come.
+        The first epoch reads all bytes from the origin, and computes on the last batch after that has arrived.
         """
         later = max(self.compute_pass_s, loop_pass_s)
         first = max(self.origin_pass_s + self.compute_step_s, later)
         return first + (len(self.timed) - 1) * later
 
 
-#: Data up to this size lie in the staging buffer of their own, beside any cache.
+#: Data up to this size fit into the staging buffer, in addition to any cache.
 _STAGING_BYTES = 64 << 20
 
-#: How a line is computed; a text says why it cannot be.
+#: Function that computes a line; a text is the reason why there is no value.
 Measure = Callable[["Runs"], "float | str"]
 
 
 class Runs:
-    """All runs that count, by workload and arm."""
+    """All runs, with queries of the valid ones by workload and arm."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
         self.all = list(runs)
         self.valid = [run for run in self.all if not run.void]
 
     def of(self, workload: str, arm: str) -> list[Run]:
-        """The valid runs of an arm's best setting."""
+        """Return the valid runs of an arm's best setting."""
         settings = self.best_setting(workload, arm)
         return [
             run
@@ -94,16 +94,16 @@ class Runs:
         ]
 
     def median(self, workload: str, arm: str, value: Callable[[Run], float]) -> float | None:
-        """The median over the runs of an arm's best setting; None without runs."""
+        """Return the median over the runs of an arm's best setting; None without runs."""
         runs = self.of(workload, arm)
         return statistics.median(map(value, runs)) if runs else None
 
     def loop_pass_s(self, workload: str) -> float:
-        """What an epoch of the loop takes with batches that are ready; 0 where that was not run."""
+        """Return the time of an epoch of the arm `bound`; 0 without runs."""
         return self.median(workload, "bound", lambda run: run.seconds / len(run.timed)) or 0.0
 
     def best_setting(self, workload: str, arm: str) -> dict[str, Any] | None:
-        """The setting with the shortest median time."""
+        """Return the setting with the shortest median time."""
         times: dict[str, list[float]] = {}
         settings: dict[str, dict[str, Any]] = {}
         for run in self.valid:
@@ -116,7 +116,7 @@ class Runs:
         return settings[min(times, key=lambda name: statistics.median(times[name]))]
 
     def peers(self, workload: str, *, exact: bool) -> list[str]:
-        """The arms with valid runs that are neither ours nor the bound."""
+        """Return the arms with valid runs, except `ours` and `bound`."""
         found = {
             run.result.arm
             for run in self.valid
@@ -127,7 +127,7 @@ class Runs:
         return sorted(found)
 
     def why_not(self, workload: str, arm: str = "ours") -> str:
-        """Why an arm has no value here."""
+        """Return why an arm has no value."""
         for run in self.all:
             if (run.result.workload, run.result.arm) == (workload, arm) and run.void:
                 return f"{arm} on {workload}: {run.void}"
@@ -135,7 +135,7 @@ class Runs:
 
 
 def over_bound(workload: str) -> Measure:
-    """Time of the run over its bound."""
+    """Measure the time of the run over its bound."""
 
     def measure(runs: Runs) -> float | str:
         loop = runs.loop_pass_s(workload)
@@ -146,7 +146,7 @@ def over_bound(workload: str) -> Measure:
 
 
 def share_of_cap(workload: str) -> Measure:
-    """Samples per second of the first epoch over the origin's cap on requests."""
+    """Measure the samples per second of the first epoch over the origin's limit of requests."""
 
     def measure(runs: Runs) -> float | str:
         value = runs.median(
@@ -162,7 +162,7 @@ def share_of_cap(workload: str) -> Measure:
 def over_best_peer(
     workload: str, value: Callable[[Run], float], *, least: bool, exact: bool = True
 ) -> Measure:
-    """Our median over the best peer's; ``least``: a small value is good."""
+    """Measure our median over the best peer's; with ``least`` smaller values are better."""
 
     def measure(runs: Runs) -> float | str:
         ours = runs.median(workload, "ours", value)
@@ -178,7 +178,7 @@ def over_best_peer(
 
 
 def over_arm(workload: str, arm: str, value: Callable[[Run], float]) -> Measure:
-    """Our median over one arm's."""
+    """Measure our median over that of one arm."""
 
     def measure(runs: Runs) -> float | str:
         ours, theirs = runs.median(workload, "ours", value), runs.median(workload, arm, value)
@@ -190,7 +190,7 @@ def over_arm(workload: str, arm: str, value: Callable[[Run], float]) -> Measure:
 
 
 def own(workload: str, value: Callable[[Run], float]) -> Measure:
-    """Our median of a value that is a ratio already."""
+    """Measure our median of a value that is already a ratio."""
 
     def measure(runs: Runs) -> float | str:
         ours = runs.median(workload, "ours", value)
@@ -200,46 +200,46 @@ def own(workload: str, value: Callable[[Run], float]) -> Measure:
 
 
 def waited_share(run: Run) -> float:
-    """Time waited in epochs two and on, over their length."""
+    """Return the wait time from the second epoch on, as a share of those epochs."""
     later = run.timed[1:]
     return sum(epoch.waited_s for epoch in later) / sum(epoch.seconds for epoch in later)
 
 
 def belady_bytes(run: Run) -> float:
-    """Least bytes of all epochs when a cache of ``cache_bytes`` holds samples of one size.
+    """Return the fewest bytes that all epochs must read with a cache of ``cache_bytes`` and samples of one size.
 
-    Over independent full permutations no rule hits more in an epoch than the share of the data that the cache
-    holds, and pinning that share reaches it, so each epoch after the first misses the rest.
+    With independent full permutations the hit rate of an epoch is at most the share of the data that the cache holds.
+    Pinning that share reaches it, so each epoch after the first misses the rest.
     """
     rest = max(0, run.data_bytes - run.cache_bytes)
     return run.data_bytes + (len(run.timed) - 1) * rest
 
 
 def later_bytes_over_belady(run: Run) -> float:
-    """Bytes of epochs two and on over the least possible."""
+    """Return the bytes from the second epoch on over the fewest possible."""
     return (run.origin_bytes - run.data_bytes) / (belady_bytes(run) - run.data_bytes)
 
 
 def half_cache(runs: Runs) -> float | str:
-    """Later epochs' bytes over the least possible; no value where the data are too few to say anything."""
+    """Measure later epochs' bytes over the fewest possible; no value if the data fit into the staging buffer."""
     value = own("s3-half", later_bytes_over_belady)(runs)
     if isinstance(value, float) and runs.of("s3-half", "ours")[0].data_bytes <= _STAGING_BYTES:
-        return f"{value:.3g}: the data fit the staging buffer, so one epoch's reads serve the next; the full run's do not"
+        return f"{value:.3g}: the data fit into the staging buffer, so an epoch reuses reads of the last one; see the full run"
     return value
 
 
 def memory_apart_from_ram(run: Run) -> float:
-    """Peak memory without the budget, of those arms that keep samples within it."""
+    """Return the peak memory, without the RAM budget for arms that cache samples within it."""
     return run.peak_pss_bytes - (run.ram_bytes if run.result.arm in ("ours", "pool") else 0)
 
 
 def cpu_per_gb(epochs: list[Epoch]) -> float:
-    """CPU seconds per gigabyte delivered."""
+    """Return the CPU seconds per gigabyte delivered."""
     return sum(epoch.cpu_s for epoch in epochs) / (sum(epoch.bytes for epoch in epochs) / 1e9)
 
 
 def cpu_over_best_peer(runs: Runs) -> float | str:
-    """The worst of: samples that lie in RAM, and the whole runs from the disk and from the bucket."""
+    """Return the worst ratio of three: samples in RAM, and the whole runs from disk and bucket."""
     found = [
         over_best_peer("ram-110k", lambda run: cpu_per_gb(run.timed[1:]), least=True)(runs),
         over_best_peer("disk-110k", lambda run: cpu_per_gb(run.timed), least=True)(runs),
@@ -249,7 +249,7 @@ def cpu_over_best_peer(runs: Runs) -> float | str:
     return max(values) if values else str(found[0])
 
 
-#: name, unit, limit, whether the value must stay below it, measure.
+#: Name, unit, limit, whether the value must be at most the limit, measure.
 LINES: list[tuple[str, str, float, bool, Measure]] = [
     ("disk_110k_time_over_bound", "ratio", 1.02, True, over_bound("disk-110k")),
     ("disk_12m_time_over_bound", "ratio", 1.02, True, over_bound("disk-12m")),
@@ -324,7 +324,7 @@ LINES: list[tuple[str, str, float, bool, Measure]] = [
 
 
 def judge(runs: Runs) -> list[Line]:
-    """All lines; a line without a value says why."""
+    """Return all lines; lines without a value have the reason."""
     return [
         judged(name, unit, limit, below=below, value=measure(runs))
         for name, unit, limit, below, measure in LINES

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three places that data are read from, with one face: made ready, limited, cold, counted."""
+"""The three origins, with one interface: prepare data, apply limits, drop caches, count reads."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from . import data, s3
 from .job import Job, Place
 from .workloads import MB, Rates, Workload
 
-#: What the disk's control group may use besides an arm's own cache: the loading process with its libraries and some
-#: page cache, and so much more for each worker process. Together with the cache it stays below the full data.
+#: Memory of the disk's control group in addition to the arm's cache, for the loading process, and per worker process.
+#: It includes some page cache. With the cache it is less than the data.
 PROCESS_MEMORY_BYTES = 500 * MB
 WORKER_MEMORY_BYTES = 250 * MB
-#: Room for the peers' converted copies too.
+#: Capacity of the image over the data, so that the peers' converted copies fit too.
 DISK_IMAGE_OVER_DATA = 6
 
 
 class Origin(abc.ABC):
-    """Where one workload's data lie; a context manager, because servers, mounts and folders must not outlive it."""
+    """Origin of one workload's data; a context manager that removes its servers, mounts and folders."""
 
     def __init__(self, workload: Workload, home: Path, seed: int) -> None:
-        """``home``: a folder on a fast disk that keeps data from run to run."""
+        """``home`` is a folder on a fast disk where data are kept for later runs."""
         self.workload = workload
         self._home = home
         self._seed = seed
@@ -50,17 +50,17 @@ class Origin(abc.ABC):
 
     @abc.abstractmethod
     def _enter(self, stack: contextlib.ExitStack) -> None:
-        """Start what serves the data, and register on ``stack`` how it ends."""
+        """Start serving the data, and register the cleanup on ``stack``."""
 
     def begin(self, job: Job) -> None:
-        """Cold caches and counters at 0, just before ``job`` runs."""
+        """Drop caches and reset counters directly before ``job`` runs."""
 
     def counted(self) -> tuple[int, int]:
-        """Bytes and requests since ``begin``; -1 for what nobody counts."""
+        """Return the bytes and requests since ``begin``; -1 if they are not counted."""
         return -1, -1
 
     def sequential_bytes(self) -> int:
-        """Bytes that one cold pass over the files takes off the device; 0 where that means nothing."""
+        """Return the bytes that one cold pass over the files reads from the device; 0 without a device."""
         return 0
 
 
@@ -74,7 +74,7 @@ class TmpfsOrigin(Origin):
 
 
 class S3Origin(Origin):
-    """versitygw behind the throttling proxy."""
+    """A versitygw server behind the throttling proxy."""
 
     def _enter(self, stack: contextlib.ExitStack) -> None:
         shape = self.workload.shape(self._seed)
@@ -94,15 +94,15 @@ class S3Origin(Origin):
         self._bucket = bucket
         self.place = Place("s3", str(folder), self._proxy.url, s3.BUCKET, f"{name}/", s3.ACCESS, s3.SECRET)
 
-    def begin(self, job: Job) -> None:  # noqa: ARG002 - a bucket is as cold for everyone
-        """Counters at 0. Converted data get their tags here, once they are there."""
+    def begin(self, job: Job) -> None:  # noqa: ARG002 - a bucket has no cache to drop
+        """Reset the counters, and tag converted data, which exist from now on."""
         folder = Path(self.place.folder)
         for converted in self._bucket.glob(f"{folder.name}-*"):
             s3.tag(converted)
         self._proxy.reset()
 
     def counted(self) -> tuple[int, int]:
-        """The proxy's."""
+        """Return the counters of the proxy."""
         counters = self._proxy.counters()
         return counters["body_bytes"], counters["requests_total"]
 
@@ -126,7 +126,7 @@ class DiskOrigin(Origin):
         self._sequential = self.counted()[0]
 
     def begin(self, job: Job) -> None:
-        """A fresh mount, the limits, and the device's count so far."""
+        """Mount again, apply the limits, and read the device's counter."""
         rates = self.workload.rates
         memory = PROCESS_MEMORY_BYTES + WORKER_MEMORY_BYTES * job.settings.get("workers", 0) + job.ram_bytes
         self._cold()
@@ -137,15 +137,15 @@ class DiskOrigin(Origin):
         self._before = self._disk.bytes_read()
 
     def counted(self) -> tuple[int, int]:
-        """The device's bytes; its requests are not a loader's."""
+        """Return the device's bytes; its requests are not those of a loader."""
         return self._disk.bytes_read() - self._before, -1
 
     def sequential_bytes(self) -> int:
-        """Measured once, unthrottled: by this process, which is not in the control group."""
+        """Return the bytes of an unthrottled pass by this process, which is not in the control group."""
         return self._sequential
 
 
 def origin_of(workload: Workload, home: Path, seed: int) -> Origin:
-    """The origin that a workload asks for."""
+    """Create the origin of a workload."""
     kinds: dict[str, type[Origin]] = {"disk": DiskOrigin, "s3": S3Origin, "tmpfs": TmpfsOrigin}
     return kinds[workload.origin](workload, home, seed)

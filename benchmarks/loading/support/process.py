@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loading process, asked job after job, and the memory of all its descendants."""
+"""A loading process that runs one job after another, and the memory of all its descendants."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from .job import Job, Result
 HERE = Path(__file__).resolve().parents[1]
 ROOT = HERE.parents[1]
 
-#: Arms that need the peers' environment; the others run in this one.
+#: Arms that need the environment of the peers; the others use this one.
 PEERS = {"spdl", "litdata", "streaming", "webdataset", "grain", "s3torchconnector", "pool"}
 
-#: How often the memory is looked at.
+#: Interval of the memory samples.
 SAMPLE_S = 0.25
 
 
-class Silent(Exception):
-    """A loading process ended, or said nothing for too long."""
+class ProcessFailed(Exception):
+    """A loading process ended or timed out."""
 
 
 class Loading:
-    """One loading process of one arm; it keeps what it has imported from job to job."""
+    """A loading process of one arm; imports are reused across jobs."""
 
     def __init__(self, arm: str, wrap: list[str] | None = None) -> None:
-        """``wrap``: a command prefix, such as the one that enters a control group."""
+        """``wrap`` is a command prefix, for example to enter a control group."""
         python = ROOT / ".bench-venv" / "bin" / "python" if arm in PEERS else Path(sys.executable)
         if not python.exists():
             raise FileNotFoundError(f"{python} is missing: run `make bench-setup`")
-        # One thread per library: loaders are compared, not the arithmetic behind them.
+        # One thread per library: the benchmark compares loaders, not numerical libraries.
         pinned = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         quiet = {"GRPC_VERBOSITY": "ERROR", "TF_CPP_MIN_LOG_LEVEL": "3", "PYTHONWARNINGS": "ignore"}
         self._log = (HERE / "results" / "last-errors.log").open("ab")
@@ -49,7 +49,7 @@ class Loading:
         )
 
     def run(self, job: Job, *, timeout_s: float) -> tuple[Result, int]:
-        """Do one job. Returns its result and the peak PSS of all processes meanwhile, in bytes."""
+        """Run one job; return its result and the peak PSS of all its processes in bytes."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(job.to_line().encode() + b"\n")
@@ -61,18 +61,20 @@ class Loading:
             while not selector.select(SAMPLE_S):
                 peak = max(peak, pss_bytes(self._process.pid))
                 if time.monotonic() > deadline:
-                    raise Silent(f"{job.arm} on {job.workload} gave no result within {timeout_s:.0f} s")
+                    raise ProcessFailed(
+                        f"{job.arm} on {job.workload} returned no result within {timeout_s:.0f} s"
+                    )
         peak = max(peak, pss_bytes(self._process.pid))
         line = self._process.stdout.readline()
         if not line:
             status = self._process.wait()
-            raise Silent(
+            raise ProcessFailed(
                 f"{job.arm} on {job.workload} ended with status {status}; see results/{Path(self._log.name).name}"
             )
         return Result.from_line(line.decode()), peak
 
     def close(self) -> None:
-        """End the process and all its children."""
+        """Stop the process and all its children."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
@@ -92,7 +94,7 @@ class Loading:
 
 
 def pss_bytes(root: int) -> int:
-    """Proportional set size of a process and all its descendants now."""
+    """Return the proportional set size (PSS) of a process and all its descendants."""
     total = 0
     for pid in family(root):
         try:
@@ -106,7 +108,7 @@ def pss_bytes(root: int) -> int:
 
 
 def family(root: int) -> list[int]:
-    """A process and all its descendants that live; itself first."""
+    """Return a process and its live descendants, the process first."""
     found, left = [], [root]
     while left:
         pid = left.pop()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An S3 server on a local folder with the throttled, counting proxy before it."""
+"""An S3 server on a local folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACCESS, SECRET = "test", "testsecret"
 
 
 class Server:
-    """A versitygw whose buckets are the folders below ``folder``."""
+    """A versitygw process whose buckets are the subfolders of ``folder``."""
 
     def __init__(self, folder: Path) -> None:
         with socket.socket() as free:
@@ -34,7 +34,7 @@ class Server:
         self._wait()
 
     def close(self) -> None:
-        """End the process."""
+        """Stop the process."""
         self._process.terminate()
         self._process.wait()
 
@@ -61,10 +61,10 @@ class Server:
 
 
 def tag(folder: Path) -> None:
-    """Give every file below a bucket's folder the ETag that an upload would have given it.
+    """Set the ETag of every file below a bucket's folder as an upload would.
 
-    versitygw serves files that were put into its folder, but keeps ETags in an extended attribute that only uploads
-    set; without one, clients that read conditionally refuse the object.
+    versitygw stores ETags in an extended attribute that only uploads set. Without it, clients with conditional reads
+    reject files that were written directly into the folder.
     """
     for file in folder.rglob("*"):
         if file.is_file():

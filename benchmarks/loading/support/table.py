@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw lines to the tables of the benchmark page and of the README."""
+"""Tables of the raw lines for the benchmark page and the README."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ HEAD = (
     "|---|---|---|---|---|---|---|---|---|---|---|---|---|\n"
 )
 
-#: Arms as the README names them.
+#: Names of the arms in the README.
 PEERS = {"pool": "thread pool", "torch": "DataLoader", "grain": "Grain", "spdl": "SPDL"}
-#: Rows of the README by workload: the condition, and whether a rate or a time is compared.
+#: Rows of the README by workload: the condition, and the unit that is compared.
 SUMMARY = {
     "ram-1k": ("1 KB samples in memory", "samples/s"),
     "disk-110k": ("110 KB files, disk of 60 MB/s, 3 epochs", "s"),
@@ -36,13 +36,13 @@ def write(path: Path, run: Run) -> None:
     report.append(path, asdict(run))
 
 
-def forget(path: Path, workload: str) -> None:
-    """Drop the lines of a workload that is measured anew."""
-    report.forget(path, lambda line: bool(line["result"]["workload"] == workload))
+def remove_lines(path: Path, workload: str) -> None:
+    """Remove the lines of a workload that is measured again."""
+    report.remove_lines(path, lambda line: bool(line["result"]["workload"] == workload))
 
 
 def read(path: Path) -> Runs:
-    """Runs that were written."""
+    """Read runs from raw lines."""
     runs = []
     for line in path.read_text(encoding="utf-8").splitlines():
         given = json.loads(line)
@@ -53,7 +53,7 @@ def read(path: Path) -> Runs:
 
 
 def markdown(runs: Runs) -> str:
-    """One row per workload and arm, at the arm's best setting; void runs below, with the reason."""
+    """Return one row per workload and arm at its best setting, and void runs with the reason."""
     rows = []
     seen = dict.fromkeys((run.result.workload, run.result.arm) for run in runs.all)
     for workload, arm in seen:
@@ -65,7 +65,7 @@ def markdown(runs: Runs) -> str:
 
 
 def summary(runs: Runs) -> str:
-    """The README's rows: Foresee, the best peer with the same exact order, and the limit."""
+    """Return the README's rows: Foresee, the best peer with exact order, and the limit."""
     return "".join(_summary_row(runs, *each) for each in SUMMARY.items())
 
 
@@ -84,7 +84,7 @@ def _summary_row(runs: Runs, workload: str, condition: tuple[str, str]) -> str:
     best = (max if is_rate else min)(runs.peers(workload, exact=True), key=median)
     first = runs.of(workload, "ours")[0]
     ours, peer = (f"{median(arm):,.0f}" if is_rate else f"{median(arm):.1f}" for arm in ("ours", best))
-    # Samples in memory have no origin whose limits would bound them.
+    # Samples in memory have no origin with a limit.
     limit = "" if is_rate else f"{first.bound_s(runs.loop_pass_s(workload)):.1f}"
     return f"| {name} | {unit} | {ours} | {peer} ({PEERS.get(best, best)}) | {limit} |\n"
 
@@ -93,7 +93,7 @@ def _row(workload: str, arm: str, found: list[Run], loop_pass_s: float) -> str:
     first = found[0]
     seconds = [run.seconds for run in found]
     spread = f"{statistics.median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f})"
-    # Without a bound (an origin as fast as it can, no compute) there is nothing to divide by.
+    # Without limits and compute there is no bound.
     is_bounded = first.origin_pass_s + first.compute_pass_s > 0
     over = statistics.median(run.seconds / run.bound_s(loop_pass_s) for run in found) if is_bounded else None
     per_gb = statistics.median(cpu_per_gb(run.timed) for run in found)

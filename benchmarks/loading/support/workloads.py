@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workloads of PROTOCOL.md, at their full and their quick size."""
+"""The workloads of PROTOCOL.md, for the full and the quick run."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from .data import Shape
 MB = 1_000_000
 MIB = 1 << 20
 
-#: Compute takes samples so many times faster than the origin gives them.
+#: Rate of compute over the rate of the origin.
 COMPUTE_OVER_ORIGIN = 1.3
 
 
 @dataclass(frozen=True)
 class Rates:
-    """How slow the origin is; 0 is no limit."""
+    """Limits of the origin; 0 means no limit."""
 
     bytes_per_s: int = 0
     requests_per_s: int = 0
@@ -39,12 +39,12 @@ class Workload:
     epochs: int
     #: Whether the loop computes between batches.
     computes: bool
-    #: Share of the data that may be kept in memory and on a fast disk; above 1 is room for everything.
+    #: Capacity of the cache in memory and on a fast disk, as a share of the data; above 1, everything fits.
     ram_share: float
     disk_share: float
 
     def shape(self, seed: int) -> Shape:
-        """Its data."""
+        """Return the shape of the data."""
         return Shape(self.samples, self.bytes_min, self.bytes_max, seed)
 
     @property
@@ -53,19 +53,19 @@ class Workload:
         return (self.bytes_min + self.bytes_max) // 2
 
     def origin_pass_s(self, data_bytes: int) -> float:
-        """The least time in which the origin can deliver everything once."""
+        """Return the shortest time in which the origin can deliver all data once."""
         by_bytes = data_bytes / self.rates.bytes_per_s if self.rates.bytes_per_s else 0.0
         by_requests = self.samples / self.rates.requests_per_s if self.rates.requests_per_s else 0.0
         return max(by_bytes, by_requests)
 
     def compute_s(self, data_bytes: int) -> float:
-        """Seconds of compute after each batch."""
+        """Return the seconds of compute after each batch."""
         if not self.computes:
             return 0.0
         return self.origin_pass_s(data_bytes) / COMPUTE_OVER_ORIGIN * self.batch / self.samples
 
     def ram_bytes(self, data_bytes: int) -> int:
-        """Memory to keep samples in. Room for everything includes staging and tables; a share, four batches."""
+        """Return the RAM budget: with staging and tables if everything fits, otherwise at least four batches."""
         if self.ram_share > 1:
             return 2 * data_bytes + 64 * MIB
         if self.ram_share == 0:
@@ -73,7 +73,7 @@ class Workload:
         return max(int(self.ram_share * data_bytes), 4 * self.batch * self.bytes_max)
 
     def disk_bytes(self, data_bytes: int) -> int:
-        """Fast disk to keep samples on."""
+        """Return the budget on the fast disk."""
         if self.disk_share > 1:
             return 2 * data_bytes + 64 * MIB
         return int(self.disk_share * data_bytes)
@@ -94,7 +94,7 @@ FULL = [
     Workload("ram-110k", "tmpfs", Rates(), 4096, 110_000, 110_000, 64, 3, False, 2, 0),
 ]
 
-#: Fewer samples, so that all of it ends within a minute; the rates are the same.
+#: Fewer samples with the same rates, so that the quick run takes about a minute.
 _QUICK_SAMPLES = {
     "disk-110k": 576,
     "disk-none": 576,
@@ -109,13 +109,13 @@ QUICK = [replace(one, samples=_QUICK_SAMPLES[one.name]) for one in FULL if one.n
 
 
 def grid(arm: str, workload: Workload) -> list[dict[str, Any]]:
-    """The settings of an arm that PROTOCOL.md lets it try; none where it cannot do the workload.
+    """Return the settings of an arm by PROTOCOL.md; none if it does not support the workload.
 
-    Those that are likely to be quick go first: the others are ended when they can no longer win.
+    Settings that are likely to be fast come first, so that slow ones are stopped early.
     """
     over_s3 = workload.origin == "s3"
     readers: list[dict[str, Any]] = [{"threads": 8}, {"threads": 16}]
-    # A thread holds a sample while it reads it, and memory is bounded: of 12 MiB, a few.
+    # Each thread holds the sample that it reads, and memory is limited: use few threads for 12 MiB samples.
     in_pool = (2, 4) if workload.bytes_max > 8 * MIB else (64, 16)
     pools: list[dict[str, Any]] = [{"threads": count} for count in in_pool]
     if over_s3:
@@ -135,7 +135,7 @@ def grid(arm: str, workload: Workload) -> list[dict[str, Any]]:
     return grids[arm]
 
 
-#: In the quick run: which arms on which workload, each with one setting that is good there.
+#: Arms of the quick run by workload, each with one good setting.
 QUICK_ARMS: dict[str, list[tuple[str, dict[str, Any]]]] = {
     "ram-1k": [("ours", {}), ("torch", {"workers": 0}), ("torch", {"workers": 2})],
     "ram-110k": [("ours", {}), ("torch", {"workers": 0}), ("pool", {"threads": 16})],

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of the benchmark of staggering: its jobs, its origin, what is measured, and how that is judged."""
+"""Jobs, origins, measurements and acceptance lines of the staggering benchmark."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A GlusterFS volume with one brick on a throttled disk, served and mounted by two hosts with a fast link between them.
+"""A GlusterFS volume with one brick on a throttled disk. A server and a client host share a fast link.
 
-The client's own caches are off, so jobs share the page cache only. GlusterFS must be installed; other volumes of this
-machine are not touched.
+The client's own caches are off, so jobs share only the page cache. GlusterFS must be installed; other volumes of this
+host are not touched.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from .models import Size
 from .origin import MEMORY_BYTES, READS_PER_S, Mount, image_bytes
 
 PROGRAMS = ("glusterd", "gluster", "mount.glusterfs", "nsenter")
-PLACES = "/usr/sbin:/sbin:/usr/bin:/bin"
+SEARCH_PATH = "/usr/sbin:/sbin:/usr/bin:/bin"
 VOLUME = "foresee-bench"
-#: Where the client would keep files, and ask once more whether they have changed.
-OFF = ("quick-read", "io-cache", "read-ahead", "readdir-ahead")
-PATIENCE_S = 60.0
+#: Features of the client that would cache files or revalidate them.
+DISABLED_FEATURES = ("quick-read", "io-cache", "read-ahead", "readdir-ahead")
+TIMEOUT_S = 60.0
 
 
 class Gluster(Mount):
-    """The mounted volume; all of it is taken apart at the end of the ``with`` block."""
+    """The mounted volume; it is removed at the end of the ``with`` block."""
 
     def __init__(self, home: Path, size: Size) -> None:
-        missing = [name for name in PROGRAMS if shutil.which(name, path=PLACES) is None]
+        missing = [name for name in PROGRAMS if shutil.which(name, path=SEARCH_PATH) is None]
         if missing:
             raise Unavailable(
                 f"{', '.join(missing)} missing: `apt-get install glusterfs-server glusterfs-client util-linux`, as root"
@@ -53,17 +53,17 @@ class Gluster(Mount):
             shutil.rmtree(self._brick, ignore_errors=True)
             self._brick.mkdir()
             self._at.mkdir(parents=True, exist_ok=True)
-            # Bricks are children of this one, so the throttle is theirs too.
+            # Bricks are child processes of the daemon, so the throttle applies to them too.
             daemon = ["ip", "netns", "exec", server, "glusterd", "-N"]
             stack.callback(_stop, subprocess.Popen(self._disk.enter_command(daemon)))
             volume = ["ip", "netns", "exec", server, "gluster", "--mode=script", "volume"]
             _until([*volume, "info"])
-            # One that was killed leaves its volume behind.
+            # A benchmark that was killed leaves its volume behind.
             for words in (["stop", VOLUME, "force"], ["delete", VOLUME]):
                 subprocess.run([*volume, *words], check=False, capture_output=True)
             _run([*volume, "create", VOLUME, f"{address}:{self._brick}", "force"])
             stack.callback(_run, [*volume, "delete", VOLUME])
-            for name in OFF:
+            for name in DISABLED_FEATURES:
                 _run([*volume, "set", VOLUME, f"performance.{name}", "off"])
             _run([*volume, "start", VOLUME])
             stack.callback(_run, [*volume, "stop", VOLUME, "force"])
@@ -83,12 +83,12 @@ class Gluster(Mount):
 
     @property
     def data(self) -> list[Path]:
-        """At the client and at the server, whose page cache is this machine's too."""
+        """Folders of the client and of the server, which share the page cache of this host."""
         return [self.folder, self._brick / self.folder.name]
 
 
 def _hosts(stack: ExitStack) -> tuple[str, str, str]:
-    """Namespaces of a server and of a client, and the server's address; they go with ``stack``."""
+    """Create hosts that live as long as ``stack``; return both namespaces and the server's address."""
     command = [str(program("foresee-testbed", "make setup")), "hosts", "gs", "gc", "--congestion", "cubic"]
     hosts = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert hosts.stdin is not None
@@ -97,9 +97,9 @@ def _hosts(stack: ExitStack) -> tuple[str, str, str]:
     stack.callback(hosts.stdin.close)
     answer = hosts.stdout.readline()
     if not answer:
-        raise Unavailable("hosts of their own need root and iproute2")
-    told: dict[str, Any] = json.loads(answer)["hosts"]
-    return told["gs"]["namespace"], told["gc"]["namespace"], told["gs"]["address"]
+        raise Unavailable("hosts in namespaces need root and iproute2")
+    made: dict[str, Any] = json.loads(answer)["hosts"]
+    return made["gs"]["namespace"], made["gc"]["namespace"], made["gs"]["address"]
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
@@ -114,9 +114,9 @@ def _run(command: list[str]) -> None:
 
 
 def _until(command: list[str]) -> None:
-    """Until it succeeds."""
-    deadline = time.monotonic() + PATIENCE_S
+    """Repeat ``command`` until it succeeds."""
+    deadline = time.monotonic() + TIMEOUT_S
     while subprocess.run(command, capture_output=True, check=False).returncode != 0:
         if time.monotonic() > deadline:
-            raise Unavailable(f"`{' '.join(command)}` does not succeed")
+            raise Unavailable(f"`{' '.join(command)}` did not succeed within {TIMEOUT_S:.0f} s")
         time.sleep(0.2)

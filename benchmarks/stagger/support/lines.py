@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The acceptance lines of PROTOCOL.md, from the runs."""
+"""Compute the acceptance lines of PROTOCOL.md from the runs."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from common.verdicts import Line, judged
 from .runs import Run, Runs, error_pct, follower, makespan
 
 FULL_ONLY = "the full run measures it"
-#: Steps of an epoch from which a calibration has to be cheap.
+#: Steps of an epoch from which the limit of the calibration's cost applies.
 STEPS = 1500
-#: Makespans within this share of the best are as good.
+#: Makespans up to this multiple of the best count as equal.
 AS_GOOD = 1.01
 
 
 def judge(runs: Runs) -> list[Line]:
-    """Every line, in the protocol's order."""
+    """Return every line in the protocol's order."""
     disk = Runs(run for run in runs.all if run.origin == "disk")
     gluster = Runs(run for run in runs.all if run.origin == "glusterfs")
     return [
@@ -52,7 +52,7 @@ def judge(runs: Runs) -> list[Line]:
 
 
 def _errors(runs: Runs, part: str, arm: str | None) -> float | str:
-    """The largest error, of the medians of each order and arm."""
+    """Return the largest error of the medians of each order and arm."""
     found = [
         abs(error)
         for jobs in runs.orders(part)
@@ -63,14 +63,14 @@ def _errors(runs: Runs, part: str, arm: str | None) -> float | str:
 
 
 def _worst(runs: Runs, of: object) -> float | str:
-    """The largest value of a function of all orders of ``pairs``."""
+    """Return the largest value of ``of`` over all orders of ``pairs``."""
     assert callable(of)
     found = [value for jobs in runs.orders("pairs") if (value := of(runs, jobs)) is not None]
     return float(max(found)) if found else FULL_ONLY
 
 
 def _searched(runs: Runs, jobs: list[str]) -> dict[str, list[Run]]:
-    """Runs by start, sequential and predicted ones too."""
+    """Return runs by start, with the sequential and the predicted start."""
     return {arm: runs.of("pairs", arm=arm, jobs=jobs) for arm in runs.arms("pairs", jobs)}
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The jobs: which compute how long, and the files that describe them."""
+"""The jobs: their compute times, and the job files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 JOB = Path(__file__).resolve().parents[1] / "job.py"
 
-#: Compute over compute and wait, of the paper's Table I.
+#: Compute time over compute and wait time, from the paper's Table I.
 SHARES = {
     "inception_v3": 258.7 / 748.6,
     "resnet50": 303.6 / 752.9,
@@ -40,7 +40,7 @@ command = {command}
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything."""
+    """Size of the benchmark."""
 
     steps: int
     """Per epoch."""
@@ -51,17 +51,17 @@ class Size:
 
     @property
     def samples(self) -> int:
-        """Of an epoch."""
+        """Samples of an epoch."""
         return self.steps * BATCH
 
     @property
     def bytes_per_s(self) -> int:
-        """The origin's rate."""
+        """Rate of the origin."""
         return round(BATCH * SAMPLE_BYTES / self.step_s)
 
 
 def write(folder: Path, model: str, size: Size, data: Path) -> str:
-    """A job file; its path."""
+    """Write a job file and return its path."""
     command = [sys.executable, str(JOB), str(data), "--samples", str(size.samples), "--batch", str(BATCH)]
     command += ["--epochs", str(size.epochs), "--seed", str(size.seed)]
     if model in NETWORKS:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the samples lie: a disk that the kernel throttles, or a folder on a mount that is slow by itself."""
+"""Origins of the samples: a disk that the kernel throttles, or a folder on a mount that is slow by itself."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from common.disk_origin import Disk, Throttle
 
 from foresee.storage import page_cache
 
-from .held import Held
 from .models import BATCH, SAMPLE_BYTES, Size
+from .page_lock import PageLock
 
-#: Never what binds: the rate in bytes does.
+#: High enough that the rate in bytes is the limit.
 READS_PER_S = 100_000
-#: Never what binds either: the page cache is to keep all data.
+#: High enough that the page cache holds all data.
 MEMORY_BYTES = 12 << 30
-#: In which the kernel gives out a slow disk's rate.
+#: Time slices in which the kernel grants the rate of a throttled disk.
 SLICE_S = 0.1
 _LEAD_BYTES = 32 << 10
-#: Room beside the samples.
+#: Capacity of the image relative to the samples, and its minimum.
 IMAGE_OVER_DATA = 1.5
 IMAGE_LEAST_BYTES = 64 << 20
 
 
 class Mount:
-    """A folder on a mount of somebody else's; nothing is throttled."""
+    """A folder on an existing mount, which is not throttled."""
 
     def __init__(self, folder: Path, name: str, size: Size) -> None:
         self.folder, self.name, self._size = folder / "samples", name, size
@@ -48,24 +48,24 @@ class Mount:
 
     @property
     def data(self) -> list[Path]:
-        """Folders whose files this machine may have in memory."""
+        """Folders whose files this host may have in the page cache."""
         return [self.folder]
 
-    def cool(self) -> None:
-        """Drive the samples out of memory, not their names; as root the whole machine's, where that is not enough."""
+    def evict(self) -> None:
+        """Evict the samples from the page cache, but not their names; root may drop the host's whole cache."""
         files = sorted(str(path) for folder in self.data for path in folder.iterdir())
         page_cache.evict(files, machine=os.geteuid() == 0)
 
-    def held(self) -> Held:
-        """While jobs run: what one has read is there for the others."""
-        return Held(sorted(self.folder.iterdir()))
+    def lock_pages(self) -> PageLock:
+        """Return a lock that keeps samples in the page cache after the first job has read them."""
+        return PageLock(sorted(self.folder.iterdir()))
 
-    def settle(self) -> None:
-        """Right before the leader's first step: nothing that an idle storage has in hand is left."""
+    def drain_burst(self) -> None:
+        """Use up any burst that an idle origin grants; called directly before the leader's first step."""
 
 
 class SlowDisk(Mount):
-    """A throttled disk of our own."""
+    """A throttled disk that this benchmark creates."""
 
     def __init__(self, home: Path, size: Size) -> None:
         image = home / f"stagger-{size.samples}.ext4"
@@ -93,19 +93,19 @@ class SlowDisk(Mount):
     ) -> None:
         self._disk.close()
 
-    def settle(self) -> None:
-        """Use up what the throttle has in hand: it gives each slice's bytes at once, and an idle disk has a slice's.
+    def drain_burst(self) -> None:
+        """Use up the burst of the throttle, which grants the bytes of a slice at its beginning, also on an idle disk.
 
-        A read that is made to wait ends when a slice begins; then as much as a step of that one is read too. What is left
-        of it lets a run of whole slices end as its rate says: of a slice's steps, which come at once, the last one does.
+        A read that has to wait ends when a slice begins. One step's bytes of that slice are read too. The rest stays for
+        the leader, so that a run of whole slices ends when the rate says, although the steps of a slice come at once.
         """
         file = os.open(self._lead, os.O_RDONLY | os.O_DIRECT)
         try:
-            room = mmap.mmap(-1, _LEAD_BYTES)
+            buffer = mmap.mmap(-1, _LEAD_BYTES)
             left = None
-            for at in range(0, os.fstat(file).st_size, _LEAD_BYTES):
+            for offset in range(0, os.fstat(file).st_size, _LEAD_BYTES):
                 began = time.monotonic()
-                os.preadv(file, [room], at)
+                os.preadv(file, [buffer], offset)
                 if left is not None:
                     left -= _LEAD_BYTES
                 elif time.monotonic() - began > SLICE_S / 4:
@@ -117,12 +117,12 @@ class SlowDisk(Mount):
 
 
 def image_bytes(size: Size) -> int:
-    """Of a disk for the samples."""
+    """Return the size of a disk image for the samples."""
     return max(int(IMAGE_OVER_DATA * size.samples * SAMPLE_BYTES), IMAGE_LEAST_BYTES)
 
 
 def fill(folder: Path, size: Size) -> None:
-    """Write the samples that are missing."""
+    """Write the missing samples."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.Generator(np.random.Philox(size.seed))
     for sample in range(size.samples):
@@ -133,5 +133,5 @@ def fill(folder: Path, size: Size) -> None:
 
 
 def _write_back(path: Path) -> None:
-    """Of this file system alone: what others on the machine have written may take long."""
+    """Sync only this file system: writes of other programs on the host may take long."""
     subprocess.run(["sync", "--file-system", str(path)], check=True)

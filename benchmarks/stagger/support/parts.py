@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured, part by part, with arms interleaved."""
+"""The parts of the benchmark, with interleaved arms."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ SEVERAL = (
     ("inception_v3", "resnet50", "efficientnet_b0"),
     ("inception_v3", "resnet50", "efficientnet_b0", "vgg16"),
 )
-#: Of the leader's run alone, in percent: the paper's exhaustive search.
+#: Starts of the paper's exhaustive search, in percent of the leader's run alone.
 SEARCH = tuple(range(0, 101, 10))
 QUICK_PAIR, QUICK_SEARCH = PAIRS[1], (0,)
 
 
 def calibration(session: Session, repeats: int, each: Sequence[Sequence[str]]) -> None:
-    """What each pair's calibration costs, in either form."""
+    """Measure the cost of each pair's calibration, in both forms."""
     for _ in range(repeats):
         for names in each:
             session.calibrate(names, "short", cost=True)
@@ -28,7 +28,7 @@ def calibration(session: Session, repeats: int, each: Sequence[Sequence[str]]) -
 
 
 def pairs(session: Session, repeats: int, each: Sequence[Sequence[str]]) -> None:
-    """Each pair in both orders, every start; and once as the command runs it."""
+    """Measure each pair in both orders at every start, and once as the command runs it."""
     made = []
     for names in each:
         catalog = session.calibrate(names, "long")
@@ -42,7 +42,7 @@ def pairs(session: Session, repeats: int, each: Sequence[Sequence[str]]) -> None
 
 
 def networks(session: Session, repeats: int) -> None:
-    """Two that train, both orders."""
+    """Measure two networks that train, in both orders."""
     catalog = session.calibrate(NETWORKS, "long")
     facts = session.predict(NETWORKS, catalog)
     for _ in range(repeats):
@@ -51,7 +51,7 @@ def networks(session: Session, repeats: int) -> None:
 
 
 def several(session: Session, repeats: int, each: Sequence[Sequence[str]] = SEVERAL) -> None:
-    """Three and four jobs as the command runs them."""
+    """Measure three and four jobs as the command runs them."""
     catalogs = [session.calibrate(names, "short") for names in each]
     for _ in range(repeats):
         for names, catalog in zip(each, catalogs, strict=True):
@@ -59,7 +59,7 @@ def several(session: Session, repeats: int, each: Sequence[Sequence[str]] = SEVE
 
 
 def quick(session: Session) -> None:
-    """One pair in its better order, and three jobs."""
+    """Measure one pair in its better order, and three jobs."""
     catalog = session.calibrate(QUICK_PAIR, "quick", cost=True)
     facts = session.predict(QUICK_PAIR, catalog)
     best = next(each for each in facts["orders"] if each["leader"] == facts["best"]["leader"])
@@ -73,6 +73,6 @@ def _search(session: Session, part: str, order: dict[str, Any], percents: Sequen
     rows = {round(row["percent"]): row for row in order["table"]}
     for percent in percents:
         row = rows[percent]
-        session.at(part, names, str(percent), row["start"], row["makespan"])
-    session.at(part, names, "best", order["best"]["start"], order["best"]["makespan"])
-    session.at(part, names, "sequential", None, order["sequential"]["makespan"])
+        session.run_pair(part, names, str(percent), row["start"], row["makespan"])
+    session.run_pair(part, names, "best", order["best"]["start"], order["best"]["makespan"])
+    session.run_pair(part, names, "sequential", None, order["sequential"]["makespan"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one run gave, as it stands in the raw lines; and many of them."""
+"""The result of one run as the raw lines store it, and collections of runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Run:
 
     #: ``pairs``, ``command``, ``networks``, ``several`` or ``calibration``.
     part: str
-    #: ``disk``, or what ``--origin`` says.
+    #: ``disk``, or the value of ``--origin``.
     origin: str
     #: The leader first.
     jobs: list[str]
@@ -27,41 +27,41 @@ class Run:
     arm: str
     #: Steps of an epoch.
     steps: int
-    #: Seconds after the leader at which each was to start, as predicted or as asked for.
+    #: Scheduled start of each job, in seconds after the leader.
     starts: list[float] = field(default_factory=list)
-    #: At which each took its first step, and seconds that each ran.
+    #: Time of each job's first step, and its duration, in seconds.
     started: list[float] = field(default_factory=list)
     seconds: list[float] = field(default_factory=list)
     makespan: float = 0.0
-    #: What was predicted of these starts; None: nothing.
+    #: Predicted makespan of these starts; None without a prediction.
     predicted: float | None = None
-    #: Of a calibration: runs that it made, and how long it took.
+    #: For a calibration: the number of its runs, and its duration in seconds.
     runs: int = 0
     lasted: float = 0.0
-    #: Likewise, predicted from it: who leads best, the makespan then, and that of both at once.
+    #: Predicted from the calibration: the best leader, the makespan with it, and that of a simultaneous start.
     leader: str = ""
     best: float = 0.0
     at_once: float = 0.0
-    #: Why the run does not count; empty if it does.
+    #: Why the run is void; empty for a valid run.
     void: str = ""
     machine: dict[str, Any] = field(default_factory=dict)
 
     @property
     def error_pct(self) -> float | None:
-        """Predicted less measured."""
+        """Error of the prediction in percent of the measured makespan."""
         return None if self.predicted is None else 100 * (self.predicted - self.makespan) / self.makespan
 
 
 class Runs:
-    """All runs that count."""
+    """All runs, with queries of the valid ones."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
-        """``runs``: also those that do not count; they are told apart."""
+        """``runs`` may contain void runs."""
         self.all = list(runs)
         self.valid = [run for run in self.all if not run.void]
 
     def of(self, part: str, *, arm: str | None = None, jobs: list[str] | None = None) -> list[Run]:
-        """Of a part, of one arm, of one order."""
+        """Return valid runs of a part, optionally of one arm and one order."""
         return [
             run
             for run in self.valid
@@ -69,26 +69,26 @@ class Runs:
         ]
 
     def orders(self, part: str) -> list[list[str]]:
-        """Orders that a part has, each once."""
+        """Return the distinct orders of a part."""
         return [list(jobs) for jobs in dict.fromkeys(tuple(run.jobs) for run in self.of(part))]
 
     def arms(self, part: str, jobs: list[str]) -> list[str]:
-        """Arms of an order, each once."""
+        """Return the distinct arms of an order."""
         return list(dict.fromkeys(run.arm for run in self.of(part, jobs=jobs)))
 
 
 def makespan(runs: list[Run]) -> float:
-    """Median."""
+    """Return the median makespan."""
     return statistics.median(run.makespan for run in runs)
 
 
 def follower(runs: list[Run]) -> float:
-    """Median of the second job's seconds."""
+    """Return the median duration of the second job."""
     return statistics.median(run.seconds[1] for run in runs)
 
 
 def error_pct(runs: list[Run]) -> float | None:
-    """Predicted less measured; of medians, so that one run in the way of another process does not decide."""
+    """Return the error of the prediction in percent, of medians, so that one disturbed run does not decide."""
     predicted = [run.predicted for run in runs if run.predicted is not None]
     if not predicted:
         return None
@@ -100,9 +100,11 @@ def write(path: Path, run: Run) -> None:
     report.append(path, asdict(run))
 
 
-def forget(path: Path, parts: Collection[str], origin: str, pairs: Collection[frozenset[str]] = ()) -> None:
-    """Drop the lines of parts that are measured anew; with ``pairs``, of these jobs alone."""
-    report.forget(
+def remove_lines(
+    path: Path, parts: Collection[str], origin: str, pairs: Collection[frozenset[str]] = ()
+) -> None:
+    """Remove the lines of parts that are measured again; with ``pairs``, only of these jobs."""
+    report.remove_lines(
         path,
         lambda line: bool(
             line["part"] in parts
@@ -113,5 +115,5 @@ def forget(path: Path, parts: Collection[str], origin: str, pairs: Collection[fr
 
 
 def read(path: Path) -> Runs:
-    """Runs that were written."""
+    """Read runs from raw lines."""
     return Runs(Run(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines())

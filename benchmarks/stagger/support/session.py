@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One call of the benchmark: what it has calibrated and predicted, and each run as it ends."""
+"""State of one call of the benchmark: calibrate, predict, run jobs, and record each run."""
 
 from __future__ import annotations
 
@@ -25,23 +25,23 @@ from .models import Size
 from .origin import Mount
 from .runs import Run
 
-#: Steps that count and steps before them, of each form of calibration.
+#: Measured steps and warm-up steps of each form of calibration.
 LONG, SHORT, QUICK = (100, 10), (50, 10), (30, 6)
-#: Between two looks at a run.
-LOOK_S = 0.005
+#: Interval between two checks of running jobs.
+POLL_S = 0.005
 
 
 class Failed(Exception):
-    """A command of foresee ended with an error; the message has its words."""
+    """A command of foresee failed; the message contains its error."""
 
 
 @dataclass
 class Session:
-    """What one call keeps."""
+    """State of one call."""
 
     size: Size
     origin: Mount
-    #: For job files, catalogs and run folders.
+    #: Folder for job files, catalogs and runs.
     work: Path
     machine: dict[str, Any]
     save: Path | None
@@ -49,42 +49,42 @@ class Session:
     runs: list[Run] = field(default_factory=list)
     _count: int = 0
 
-    def keep(self, run: Run) -> None:
-        """Count a run, and write it down."""
+    def record(self, run: Run) -> None:
+        """Add a run, save its line, and print its result."""
         run.machine = self.machine
         self.runs.append(run)
         if self.save:
             runs.write(self.save, run)
-        told = run.void or f"{run.makespan:.2f} s" + (
+        result = run.void or f"{run.makespan:.2f} s" + (
             "" if run.error_pct is None else f", predicted {run.error_pct:+.2f} %"
         )
-        show(f"{run.part:<12} {' '.join(run.jobs):<44} {run.arm:<10} {told}")
+        show(f"{run.part:<12} {' '.join(run.jobs):<44} {run.arm:<10} {result}")
 
     def calibrate(self, names: Sequence[str], form: str, *, cost: bool = False) -> Path:
-        """Measure jobs into a catalog of their own.
+        """Calibrate jobs into a new catalog.
 
         Args:
             names: the jobs.
-            form: ``long``, ``short``, or ``quick``: fewest steps, and the pair all the same.
-            cost: twice, and it counts as a run.
+            form: ``long``, ``short``, or ``quick``, which has the fewest steps but measures the pair together too.
+            cost: record the cost of this calibration and of a second one as runs.
         """
         catalog = self._next("catalog").with_suffix(".db")
-        self.origin.cool()
+        self.origin.evict()
         first = self._calibrate(names, catalog, form)
         if cost:
             again = self._calibrate(names, catalog, form)
             facts = self.predict(names, catalog)
             order = next(each for each in facts["orders"] if each["leader"] == facts["best"]["leader"])
             alone = sum(each["alone_seconds"] for each in facts["jobs"])
-            for arm, told in ((form, first), ("again", again)):
-                self.keep(
+            for arm, report in ((form, first), ("again", again)):
+                self.record(
                     self._run(
                         "calibration",
                         names,
                         arm,
                         makespan=alone,
-                        runs=len(told["runs"]),
-                        lasted=told["lasted_seconds"],
+                        runs=len(report["runs"]),
+                        lasted=report["lasted_seconds"],
                         leader=order["leader"],
                         best=facts["best"]["makespan"],
                         at_once=next(row for row in order["table"] if row["percent"] == 0)["makespan"],
@@ -100,44 +100,44 @@ class Session:
         return self._foresee("calibrate", names, catalog, *words, *(["--short"] if form == "short" else []))
 
     def predict(self, names: Sequence[str], catalog: Path) -> dict[str, Any]:
-        """What ``foresee stagger predict`` says."""
+        """Return the output of ``foresee stagger predict``."""
         return self._foresee("predict", names, catalog)
 
     def command(self, part: str, names: Sequence[str], catalog: Path) -> None:
-        """Let ``foresee stagger run`` choose order and starts."""
-        self.origin.cool()
+        """Measure ``foresee stagger run``, which chooses the order and the starts."""
+        self.origin.evict()
         try:
-            with self.origin.held():
-                told = self._foresee("run", names, catalog, "--folder", str(self._next("run")))
+            with self.origin.lock_pages():
+                report = self._foresee("run", names, catalog, "--folder", str(self._next("run")))
         except Failed as failed:
-            self.keep(self._run(part, names, "command", void=str(failed)))
+            self.record(self._run(part, names, "command", void=str(failed)))
             return
-        measured = told["measured"]
-        self.keep(
+        measured = report["measured"]
+        self.record(
             self._run(
                 part,
-                [told["leader"], *told["followers"]],
+                [report["leader"], *report["followers"]],
                 "command",
-                starts=told["predicted"]["starts"],
+                starts=report["predicted"]["starts"],
                 started=measured["starts"],
                 seconds=measured["seconds"],
                 makespan=measured["makespan"],
-                predicted=told["predicted"]["makespan"],
+                predicted=report["predicted"]["makespan"],
             )
         )
 
-    def at(
+    def run_pair(
         self, part: str, names: Sequence[str], arm: str, start: float | None, predicted: float | None
     ) -> None:
-        """Two jobs, the second ``start`` seconds after the first; None: after its end. Nobody is corrected."""
-        self.origin.cool()
+        """Run two jobs without correction, the second ``start`` seconds after the first; None: after its end."""
+        self.origin.evict()
         try:
-            with self.origin.held():
+            with self.origin.lock_pages():
                 started, ends = self._together(names, start)
         except (Failed, ForeseeError) as failed:
-            self.keep(self._run(part, names, arm, void=str(failed)))
+            self.record(self._run(part, names, arm, void=str(failed)))
             return
-        self.keep(
+        self.record(
             self._run(
                 part,
                 names,
@@ -161,7 +161,7 @@ class Session:
                 processes.append(LocalJob(read, name, str(folder), held=True))
             leader, other = processes
             self._until(lambda: all(each.head is not None for each in processes), processes, deadline)
-            self.origin.settle()
+            self.origin.drain_burst()
             leader.release()
             if start is None:
                 self._until(lambda: leader.done >= total_steps(leader.job), processes, deadline)
@@ -189,7 +189,7 @@ class Session:
                     raise each.exit_error(code)
             if time.monotonic() > deadline:
                 raise Failed(f"no end within {self.timeout_s:.0f} s")
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)
 
     def _run(self, part: str, names: Sequence[str], arm: str, **more: Any) -> Run:
         return Run(part, self.origin.name, list(names), arm, self.size.steps, **more)
@@ -212,9 +212,9 @@ class Session:
             raise Failed(f"foresee stagger {action}: no end") from None
         if ended.returncode != 0:
             raise Failed(f"foresee stagger {action}: {ended.stderr.strip()[-500:]}")
-        told: dict[str, Any] = json.loads(ended.stdout)
-        return told
+        report: dict[str, Any] = json.loads(ended.stdout)
+        return report
 
     def clear(self) -> None:
-        """Drop run folders: every figure stands in the lines."""
+        """Remove run folders: the raw lines contain every result."""
         shutil.rmtree(self.work, ignore_errors=True)

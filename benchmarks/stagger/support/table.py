@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw lines to a table."""
+"""Table of the raw lines."""
 
 from __future__ import annotations
 
@@ -12,18 +12,19 @@ HEAD = (
 
 
 def markdown(runs: Runs) -> str:
-    """One row per part, order and arm, but for the search's starts after the first, which figures show; void runs below,
-    with the reason.
+    """Return one row per part, order and arm, and void runs with the reason.
+
+    Of the search only the first start has a row; figures show the others.
     """
     rows = ""
     for origin in dict.fromkeys(run.origin for run in runs.valid):
-        here = Runs(run for run in runs.valid if run.origin == origin)
-        for part in dict.fromkeys(run.part for run in here.valid):
+        same = Runs(run for run in runs.valid if run.origin == origin)
+        for part in dict.fromkeys(run.part for run in same.valid):
             if part != "calibration":
                 rows += "".join(
-                    _row(here, origin, part, jobs, arm)
-                    for jobs in here.orders(part)
-                    for arm in here.arms(part, jobs)
+                    _row(same, origin, part, jobs, arm)
+                    for jobs in same.orders(part)
+                    for arm in same.arms(part, jobs)
                     if not arm.isdigit() or arm == "0"
                 )
     void = sorted(

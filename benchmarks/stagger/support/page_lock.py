@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What jobs have read stays in the page cache, whatever else the machine would do with it.
+"""Lock files in the page cache after jobs have read them.
 
-Some machines give back the oldest pages of files that nobody has mapped, though memory is free (DAMON's schemes). Refuses
-to bring anything into memory: only what is there in full is kept.
+Some hosts drop the oldest pages of unmapped files although memory is free (DAMON's schemes). The lock never reads a file
+itself: it only locks files that are completely in the page cache.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from types import TracebackType
 
 import numpy as np
 
-#: Between two looks at the files that were not there yet.
-LOOK_S = 0.25
+#: Interval between two checks of the files that are not locked yet.
+POLL_S = 0.25
 _PROT_READ, _MAP_SHARED = 1, 1
 _FAILED = ctypes.c_void_p(-1).value
 
 
-class Held:
-    """As long as it is entered, files are locked in memory soon after they have been read.
+class PageLock:
+    """Context manager that locks files in memory soon after they have been read.
 
     Args:
-        files: what jobs read; regular files, not empty.
+        files: regular files that jobs read; not empty.
 
     Raises:
-        OSError: a file cannot be mapped, or not be locked: root may, others up to ``ulimit -l``.
+        OSError: a file cannot be mapped or locked; without root, ``ulimit -l`` limits the locked bytes.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -41,16 +41,16 @@ class Held:
             call.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
         self._files = files
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._keep, daemon=True)
+        self._thread = threading.Thread(target=self._lock_pages, daemon=True)
         self._mapped: list[tuple[int, int]] = []
         self._failed: OSError | None = None
 
-    def __enter__(self) -> Held:
+    def __enter__(self) -> PageLock:
         try:
             for path in self._files:
                 self._mapped.append(self._map(path))
         except OSError:
-            self._let_go()
+            self._unmap()
             raise
         self._thread.start()
         return self
@@ -60,7 +60,7 @@ class Held:
     ) -> None:
         self._stop.set()
         self._thread.join()
-        self._let_go()
+        self._unmap()
         if self._failed and error is None:
             raise self._failed
 
@@ -75,22 +75,22 @@ class Held:
             raise OSError(ctypes.get_errno(), f"{path} cannot be mapped")
         return address, size
 
-    def _keep(self) -> None:
+    def _lock_pages(self) -> None:
         page = os.sysconf("SC_PAGE_SIZE")
         left = list(self._mapped)
         pages = np.zeros(-(-max(size for _, size in left) // page), np.uint8)
-        while left and not self._stop.wait(LOOK_S):
+        while left and not self._stop.wait(POLL_S):
             absent = []
             for address, size in left:
                 found = pages[: -(-size // page)]
                 if self._libc.mincore(address, size, found.ctypes.data) != 0 or not (found & 1).all():
                     absent.append((address, size))
                 elif self._libc.mlock(address, size) != 0:
-                    self._failed = OSError(ctypes.get_errno(), "the page cache cannot be held: mlock")
+                    self._failed = OSError(ctypes.get_errno(), "cannot lock pages in the page cache: mlock")
                     return
             left = absent
 
-    def _let_go(self) -> None:
+    def _unmap(self) -> None:
         for address, size in self._mapped:
             self._libc.munmap(address, size)
         self._mapped = []

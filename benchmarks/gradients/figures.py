@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draw the newest results as SVG in docs/figures, one file per part that was measured.
+"""Draw the newest results as SVG in docs/figures, one file per measured part.
 
-Each picture shows raw lines next to the times of the network model. The page docs/benchmarks/gradients.md has every
-number. Run it with .bench-venv, which has matplotlib.
+Each figure shows raw lines and the times of the network model. The numbers are in docs/benchmarks/gradients.md. Run this
+with .bench-venv, which has matplotlib.
 
-Exit status: 0 drawn (parts without results are named), 2 bad arguments.
+Exit status: 0 drawn (figures without results are listed), 2 bad arguments.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ COLOURS = {
     "partition": drawing.PINK,
     "barrier": drawing.RED,
 }
-#: What the model calls the schedule of an arm, and how it is drawn.
+#: The model's schedule of each arm.
 MODELLED: dict[str, network.Policy] = {
     "foresee": "mercury",
     "fifo_packet": "fifo_packet",
@@ -51,19 +51,19 @@ Draw = Callable[[Runs], Figure | None]
 
 
 def points(axis: Axes, arm: str, x: Sequence[float], values: Sequence[Sequence[float]], label: str) -> None:
-    """Medians of an arm, with their spread."""
+    """Plot medians of an arm with their spread."""
     drawing.points(axis, COLOURS.get(arm, GREY), x, values, label)
 
 
 def bars(
     axis: Axes, groups: Sequence[str], arms: Sequence[str], value: Callable[[str, str], list[float]]
 ) -> None:
-    """For each group a bar per arm, with its spread; no bar where nothing was measured."""
+    """Plot one bar per group and arm, with its spread; arms without values have no bar."""
     drawing.bars(axis, groups, {arm: COLOURS.get(arm, GREY) for arm in arms}, value)
 
 
 def steps(runs: Runs) -> Figure | None:
-    """1: every model, link and schedule, over what the model says of ours."""
+    """Draw 1: every model, link and schedule, over the modelled step of our schedule."""
     found = [run for run in runs.valid if run.workload in MODELS and run.cluster == "four" and run.policy]
     if not found:
         return None
@@ -85,7 +85,7 @@ def steps(runs: Runs) -> Figure | None:
 
 
 def bandwidths(runs: Runs) -> Figure | None:
-    """1, continued: speed against bandwidth, the model's curves and what was measured."""
+    """Draw 1, continued: speed against bandwidth, modelled and measured."""
     measured = {ratio: runs.of_all(f"vgg16, wire {ratio:g} x compute") for ratio in RATIOS}
     if not any(measured.values()):
         return None
@@ -114,7 +114,7 @@ def bandwidths(runs: Runs) -> Figure | None:
 
 
 def required(_: Runs) -> Figure | None:
-    """2: the least bandwidth at which a step has 99 % and 90 % of its speed without a network; of the model alone."""
+    """Draw 2: the modelled bandwidth at which a step has 99 % and 90 % of its speed without a network."""
     figure, axes = sheet(
         2, title="Bandwidth that is needed, over wire bytes per second of compute (model)", share=True
     )
@@ -133,7 +133,7 @@ def required(_: Runs) -> Figure | None:
 
 
 def urgent(runs: Runs) -> Figure | None:
-    """3: how long 30 KB that are wanted first wait behind bulk."""
+    """Draw 3: how long 30 KB of the highest priority wait behind bulk."""
     found = runs.of_all("urgent")
     if not found:
         return None
@@ -166,7 +166,7 @@ def urgent(runs: Runs) -> Figure | None:
 
 
 def ablation(runs: Runs) -> Figure | None:
-    """4: from the paper's schedule to ours, step by step."""
+    """Draw 4: the ablation from the paper's schedule to ours."""
     arms = ("mercury", "mercury_windowed", "mercury_interface", "foresee")
     models = [model for model in MODELS if runs.of(model, "mercury_windowed", "four", "200mbit")]
     if not models:
@@ -183,7 +183,7 @@ def ablation(runs: Runs) -> Figure | None:
 
 
 def changing(runs: Runs) -> Figure | None:
-    """5: links that change every 5 s."""
+    """Draw 5: links that change every 5 s."""
     ours = runs.of("changing", "foresee")
     fixed = drawing.each_once(run.arm for run in runs.of_all("changing") if run.arm.startswith("partition,"))
     if not ours or not fixed:
@@ -210,7 +210,7 @@ def changing(runs: Runs) -> Figure | None:
 
 
 def sizes(runs: Runs) -> Figure | None:
-    """6: packets and windows of all sizes."""
+    """Draw 6: steps by packet size and window size."""
     found = runs.of_all("sizes")
     if not found:
         return None
@@ -231,7 +231,7 @@ def sizes(runs: Runs) -> Figure | None:
 
 
 def beside(runs: Runs) -> Figure | None:
-    """7: servers beside ranks, and dedicated ones: what of a link they give."""
+    """Draw 7: the usable share of a link with colocated and dedicated servers."""
     found = [run for run in runs.of_all("bulk") if "+" in run.cluster]
     if not found:
         return None
@@ -262,7 +262,7 @@ def beside(runs: Runs) -> Figure | None:
 
 
 def uneven(runs: Runs) -> Figure | None:
-    """8: a slow rank, a narrow link, two jobs."""
+    """Draw 8: a slow rank, a narrow link, two jobs."""
     places = ("skewed", "narrow", "two jobs")
     found = [run for run in runs.valid if run.workload in places]
     if not found:
@@ -274,7 +274,7 @@ def uneven(runs: Runs) -> Figure | None:
 
 
 def killed(runs: Runs) -> Figure | None:
-    """9: a server is killed, and another one comes at its address."""
+    """Draw 9: a server is killed and replaced at its address."""
     found = runs.of_all("killed")
     if not found:
         return None
@@ -295,7 +295,7 @@ def killed(runs: Runs) -> Figure | None:
 
 
 def cpu(runs: Runs) -> Figure | None:
-    """10: CPU seconds per gigabyte."""
+    """Draw 10: CPU seconds per gigabyte."""
     found = [
         run for run in runs.valid if run.workload == "vgg16" and run.pushed_bytes and run.cluster == "four"
     ]
@@ -319,7 +319,7 @@ def cpu(runs: Runs) -> Figure | None:
 
 
 def clip(runs: Runs) -> Figure | None:
-    """11: what it costs that forward waits for the last average."""
+    """Draw 11: the cost of a forward pass that waits for the last average."""
     models = [model for model in MODELS if runs.of_all(f"{model}, clipped")]
     if not models:
         return None
@@ -336,7 +336,7 @@ def clip(runs: Runs) -> Figure | None:
 
 
 def machine(runs: Runs) -> Figure | None:
-    """12: two ranks on each of two hosts."""
+    """Draw 12: two ranks on each of two hosts."""
     found = runs.of_all("two on a host")
     if not found:
         return None

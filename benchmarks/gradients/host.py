@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process on one host: a server, or a rank whose layers sleep. It does what each line of standard input says.
+"""A process on one host: servers, or a rank whose layers sleep. It runs one job per line of standard input.
 
-Knows no policy and judges nothing: it runs what it is told and says how long it took. Without torch, so that many of
-them start quickly on few cores.
+It returns times and costs, and has no policy. It does not import torch, so that many processes start fast on few cores.
 """
 
 from __future__ import annotations
@@ -29,26 +28,26 @@ from foresee._native import (
 )
 
 F32 = NDArray[np.float32]
-#: A secret of this benchmark; nobody else can reach the hosts.
-SECRET = "gradients of a benchmark"  # noqa: S105 - it guards nothing but these hosts
-#: How many packets are looked at: one in so many.
-CHECKED = 16
-#: A sleep ends this much early, and the rest is waited for awake.
+#: A secret of this benchmark; the hosts are not reachable from outside.
+SECRET = "gradients of a benchmark"  # noqa: S105 - it protects only these hosts
+#: One of this many packets is checked.
+CHECK_INTERVAL = 16
+#: A sleep ends this much early, and a busy wait fills the rest.
 EARLY_S = 3e-5
-#: What a call takes that need not wait: a layer that follows so soon goes on without a pause.
+#: Duration of a call that does not wait; the clock of the layers subtracts it.
 CALL_S = 3e-5
 
 ARRIVED = TIMELINE_KINDS.index("arrived")
 
 
 def cpu_s() -> float:
-    """User and system time of this process so far."""
+    """Return the user and system time of this process so far."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 
 
 def sleep_until(moment: float) -> None:
-    """Until ``moment`` of ``time.monotonic``, to some microseconds."""
+    """Wait until ``moment`` of ``time.monotonic``, with an accuracy of microseconds."""
     left = moment - time.monotonic() - EARLY_S
     if left > 0:
         time.sleep(left)
@@ -57,7 +56,7 @@ def sleep_until(moment: float) -> None:
 
 
 def pattern(rank: int, layer: int, count: int) -> F32:
-    """Gradient of round 0: of all sizes, so that the order of a sum shows in its bits."""
+    """Return the gradient of round 0, with values of many magnitudes, so that the order of a sum changes its bits."""
     places = np.arange(count, dtype=np.uint64)
     mixed = (places * np.uint64(2654435761) + np.uint64(rank * 7919 + layer * 104729)) & np.uint64(0xFFFF)
     signed = mixed.astype(np.float32) - np.float32(32768)
@@ -66,25 +65,25 @@ def pattern(rank: int, layer: int, count: int) -> F32:
 
 
 def factor(number: int) -> Any:
-    """By what the gradients of round ``number`` are larger than those of round 0."""
+    """Return the factor between the gradients of round ``number`` and those of round 0."""
     return np.float32(1 + (number % 7) / 5)
 
 
 def mean(parts: Sequence[F32]) -> F32:
-    """Added one by one, then one division."""
+    """Return the mean: sequential additions, then one division."""
     return np.asarray(functools.reduce(np.add, parts) / np.float32(len(parts)), np.float32)
 
 
 class Server:
-    """What this host serves."""
+    """The servers of this host."""
 
     def __init__(self) -> None:
-        """Nothing yet."""
+        """Start without servers."""
         self.running: list[GradientServer] = []
         self.began = 0.0
 
     def serve(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Start ``count`` servers at an address; where they listen. ``beside``: it is for the rank of this process."""
+        """Start ``count`` servers and return their addresses; ``colocated`` servers serve the rank of this process."""
         self.began = cpu_s()
         for _ in range(job["count"]):
             server = GradientServer.start(
@@ -100,7 +99,7 @@ class Server:
         return {"servers": [server.address for server in self.running]}
 
     def stop(self, _job: dict[str, Any]) -> dict[str, Any]:
-        """End them; what they cost, and when the last packet of tensor 0 arrived, by round."""
+        """Stop the servers; return their CPU time, and by round the arrival of the last packet of tensor 0."""
         arrived: dict[int, int] = {}
         for server in self.running:
             columns, _ = server.timeline()
@@ -115,13 +114,13 @@ class Server:
 
 
 class Layers:
-    """Gradients of one rank, and a check of what comes back."""
+    """Gradients of one rank, and a check of the received means."""
 
     def __init__(self, job: dict[str, Any]) -> None:
-        """Takes memory for two rounds: one is being made while the other may still leave."""
+        """Allocate memory for two rounds: a round is written while the last one may still be sent."""
         self.elements: list[int] = job["elements"]
         self.world, self.packet = job["world"], job["packet_bytes"] // 4
-        #: Ranks of each node whose mean comes first.
+        #: Ranks per node; the mean of a node is computed first.
         self.local: int = job.get("local", 1)
         self.bases = [
             [pattern(rank, layer, count) for layer, count in enumerate(self.elements)]
@@ -133,16 +132,16 @@ class Layers:
         self.wrong = 0
 
     def make(self, layer: int, number: int) -> F32:
-        """The gradient of a layer in a round."""
+        """Write and return the gradient of a layer in a round."""
         into = self.memory[number % 2][layer]
         np.multiply(self.base[layer], factor(number), out=into)
         return into
 
     def check(self, layer: int, number: int, received: NDArray[np.uint8]) -> None:
-        """Compare packets drawn by chance with the sum in rank order."""
+        """Compare randomly chosen packets with the sum in rank order."""
         means = received.view(np.float32)
         for first in range(0, len(means), self.packet):
-            if self.dice.integers(CHECKED):
+            if self.dice.integers(CHECK_INTERVAL):
                 continue
             count = min(self.packet, len(means) - first)
             parts = [base[layer][first : first + count] * factor(number) for base in self.bases]
@@ -152,19 +151,19 @@ class Layers:
 
 
 class Node:
-    """The ranks of this host that exchange as one, where they do."""
+    """The ranks of this host, if they exchange through a leader."""
 
     def __init__(self) -> None:
-        """Has no leader yet."""
+        """Start without a leader."""
         self.leader: GradientLeader | None = None
 
     def listen(self, job: dict[str, Any]) -> dict[str, Any]:
-        """Be the leader; returns its address."""
+        """Start the leader and return its address."""
         self.leader = self._of(job).listen()
         return {"leader": self.leader.address}
 
     def join(self, job: dict[str, Any]) -> GradientExchange:
-        """Exchange through the leader."""
+        """Join the exchange through the leader."""
         leader, self.leader = self.leader, None
         if leader:
             leader.connect(job["servers"], policy=job["policy"], packet_bytes=job["packet_bytes"])
@@ -183,7 +182,7 @@ class Node:
 
 
 def connect(job: dict[str, Any], server: Server, node: Node) -> GradientExchange:
-    """This rank's exchange, with its plan."""
+    """Open this rank's exchange and agree on its tensors."""
     if job.get("leader"):
         exchange = node.join(job)
     else:
@@ -207,15 +206,15 @@ def connect(job: dict[str, Any], server: Server, node: Node) -> GradientExchange
 
 
 def nothing() -> None:
-    """Nobody interrupts."""
+    """Do nothing: no wait is interrupted."""
 
 
 @contextlib.contextmanager
 def as_a_device() -> Iterator[bool]:
-    """This thread stands for a device, which computes whatever the cores of its machine do: it runs as soon as it can.
+    """Give this thread real-time priority, because it simulates a device; yield whether the system allows that.
 
-    Eight hosts share the cores of one machine here, and its pauses would end when another host lets it. Threads that
-    begin meanwhile are none: what carries packets waits for a core like everybody. Whether the machine allows that.
+    Eight simulated hosts share the cores of one host, so without priority a sleep would end late. Threads that start
+    inside this block do not inherit the priority: threads that carry packets compete for cores as usual.
     """
     before = os.sched_getscheduler(0), os.sched_getparam(0)
     try:
@@ -230,7 +229,7 @@ def as_a_device() -> Iterator[bool]:
 
 
 def train(server: Server, node: Node, job: dict[str, Any]) -> dict[str, Any]:
-    """Steps over servers, or without any the same steps, and nothing is sent."""
+    """Run steps over servers; without servers, run the same steps without sending."""
     layers, began = Layers(job), []
     exchange = connect(job, server, node) if job["servers"] else None
     before = cpu_s()
@@ -247,9 +246,9 @@ def train(server: Server, node: Node, job: dict[str, Any]) -> dict[str, Any]:
 def step(
     job: dict[str, Any], layers: Layers, exchange: GradientExchange | None, number: int, moment: float
 ) -> None:
-    """From ``moment`` on: backward pushes last layer first, forward waits for each layer, first layer first.
+    """Run one step from ``moment`` on: backward pushes the last layer first, forward waits for each layer in order.
 
-    ``barrier``: forward begins when everything was received.
+    With ``barrier`` the forward pass starts after everything was received.
     """
     every = list(range(len(layers.elements)))
     for layer in reversed(every):
@@ -266,7 +265,7 @@ def step(
     for layer in every:
         if exchange:
             exchange.wait([layer], nothing)
-        # Without a wait the clock goes on from the layer before: sleeps must not add up their inaccuracy.
+        # Without a wait the clock continues from the previous layer, so that errors of the sleeps do not add up.
         moment = max(moment, time.monotonic() - CALL_S) + job["forward"][layer] + job["update"][layer]
         if exchange:
             layers.check(layer, number, exchange.received(layer))
@@ -274,9 +273,9 @@ def step(
 
 
 def bulk(server: Server, node: Node, job: dict[str, Any]) -> dict[str, Any]:
-    """Both directions as full as they get: each tensor is pushed again as soon as its average was received.
+    """Saturate both directions: push each tensor again as soon as its average was received.
 
-    With ``urgent`` tensor 0 is pushed at the end of each round, behind what waits then.
+    With ``urgent`` tensor 0 is pushed at the end of each round, behind all queued packets.
     """
     layers, exchange, began = Layers(job), connect(job, server, node), []
     pushed: dict[int, float] = {}
@@ -304,7 +303,7 @@ def bulk(server: Server, node: Node, job: dict[str, Any]) -> dict[str, Any]:
 
 
 def result_of(job: dict[str, Any], began: list[float], used: float, wrong: int) -> dict[str, Any]:
-    """The measured rounds' times, from the start of one backward to the next; what all of them cost."""
+    """Return the times of the measured rounds, from one start of backward to the next, and the cost of all rounds."""
     times = np.diff(np.array(began[job["warmup"] :])).tolist()
     return {
         "began_s": began[job["warmup"] :],
@@ -316,7 +315,7 @@ def result_of(job: dict[str, Any], began: list[float], used: float, wrong: int) 
 
 
 def main() -> int:
-    """One answer for each line."""
+    """Run one job per line, and print one result line each."""
     server, node = Server(), Node()
     actions: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
         "serve": server.serve,

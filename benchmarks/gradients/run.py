@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the exchange of gradients as PROTOCOL.md says.
+"""Measure the exchange of gradients as PROTOCOL.md defines.
 
-``--quick`` measures at least half of the acceptance lines within two minutes; without it every arm runs on every workload,
-which takes hours. Builds and downloads nothing: ``make setup`` and ``make bench-setup`` do. Needs root, for hosts of
-its own.
+``--quick`` measures at least half of the acceptance lines within two minutes. The full run measures every arm on every
+workload, which takes hours. Run ``make setup`` and ``make bench-setup`` first: this program builds and downloads nothing.
+It needs root to create hosts in network namespaces.
 
 Exit status: 0 measured (whether or not the lines hold), 2 bad arguments, 3 the environment lacks something (named).
 """
@@ -38,7 +38,7 @@ SUM_BENCH = ROOT / ".tools" / "bin" / "foresee-sum-bench"
 
 
 def sum_rates() -> dict[str, float] | None:
-    """Bytes per second of the server's sum and of a STREAM-add, one core each; None where the bench is not built."""
+    """Return the bytes per second of the server's sum and of a STREAM-add on one core; None if the bench is not built."""
     if not SUM_BENCH.exists():
         return None
     made = subprocess.run([str(SUM_BENCH)], capture_output=True, text=True, check=True)
@@ -47,20 +47,20 @@ def sum_rates() -> dict[str, float] | None:
 
 
 def instead(name: str, factor: float = 1) -> str:
-    """Of what a number of the command line takes the place."""
+    """Return the default values that an option replaces, for its help."""
     usual, asleep, quickly = (factor * getattr(plan, name) for plan in (FULL, SLEEPS, QUICK))
-    return f"instead of {usual:g}, of {asleep:g} in `sleeps`, and of {quickly:g} in the quick run"
+    return f"instead of {usual:g} ({asleep:g} in `sleeps`, {quickly:g} in the quick run)"
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
-    parser = argparse.ArgumentParser(description="Measure the exchange of gradients as PROTOCOL.md says.")
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description="Measure the exchange of gradients as PROTOCOL.md defines.")
     parser.add_argument("--quick", action="store_true", help="few arms, small models, under two minutes")
     parser.add_argument("--json", action="store_true", help="print one object with all acceptance lines")
     parser.add_argument(
-        "--seed", type=int, default=20_000, help="of checks and changes (default %(default)s)"
+        "--seed", type=int, default=20_000, help="seed of checks and link changes (default %(default)s)"
     )
-    parser.add_argument("--repeats", type=int, help=instead("repeats"))
+    parser.add_argument("--repeats", type=int, help=f"repeats, {instead('repeats')}")
     parser.add_argument("--rounds", type=int, help=f"measured rounds of a run, {instead('rounds')}")
     parser.add_argument(
         "--compute-ms", type=float, help=f"compute of a step that sleeps, {instead('compute_s', 1e3)}"
@@ -71,33 +71,39 @@ def parse() -> argparse.Namespace:
         help=f"wire time of a step over its compute, {instead('wire_over_compute')}",
     )
     parser.add_argument(
-        "--timeout", type=float, default=120, help="of one run, seconds (default %(default)s)"
+        "--timeout", type=float, default=120, help="limit of one run, seconds (default %(default)s)"
     )
     parser.add_argument(
-        "--parts", nargs="*", choices=parts.PARTS, default=parts.PARTS, help="of the full run; only these"
+        "--parts",
+        nargs="*",
+        choices=parts.PARTS,
+        default=parts.PARTS,
+        help="measure only these parts in the full run",
     )
     parser.add_argument(
         "--rates",
         nargs="*",
-        help=f"of the links where models sleep (default: all of {' '.join(parts.RATES)}; of the quick run {QUICK_RATE})",
+        help=f"link rates of models that sleep (default: {' '.join(parts.RATES)}; quick run: {QUICK_RATE})",
     )
     parser.add_argument(
-        "--two-rate", default=parts.TWO_RATE, help="of the links between two hosts (default %(default)s)"
+        "--two-rate", default=parts.TWO_RATE, help="link rate between two hosts (default %(default)s)"
     )
     parser.add_argument(
-        "--rate", default="", help="of the links in all other parts, instead of each one's own"
+        "--rate", default="", help="link rate of all other parts, instead of the rate of each part"
     )
-    parser.add_argument("--models", nargs="*", choices=MODELS, default=MODELS, help="that sleep; only these")
+    parser.add_argument(
+        "--models", nargs="*", choices=MODELS, default=MODELS, help="measure only these models that sleep"
+    )
     parser.add_argument(
         "--save", type=Path, help="append raw lines here (full run: results/gradients_*.jsonl)"
     )
-    parser.add_argument("--table", type=Path, help="print the table of these raw lines and end")
-    parser.add_argument("--summary", type=Path, help="print the README's rows of these raw lines and end")
+    parser.add_argument("--table", type=Path, help="print the table of these raw lines and exit")
+    parser.add_argument("--summary", type=Path, help="print the README's rows of these raw lines and exit")
     return parser.parse_args()
 
 
 def chosen_plan(args: argparse.Namespace, base: Plan) -> Plan:
-    """How much of everything, with what the command line changes."""
+    """Return the plan with the changes of the command line."""
     wanted = {
         "repeats": args.repeats,
         "rounds": args.rounds,
@@ -108,7 +114,7 @@ def chosen_plan(args: argparse.Namespace, base: Plan) -> Plan:
 
 
 def main() -> int:
-    """Measure, judge, print."""
+    """Measure, and print the verdicts."""
     args = parse()
     if args.summary:
         print(table.summary(read(args.summary)), end="")
@@ -118,7 +124,7 @@ def main() -> int:
         print(verdicts.markdown(judge(runs)), table.markdown(runs), sep="\n", end="")
         return 0
     began = time.monotonic()
-    # The hosts' own, whatever this machine has.
+    # The setting of the simulated hosts, not of this host.
     about = {**machine.describe(), "congestion_control": CONGESTION, "sum_rates": sum_rates()}
     save = args.save
     if save is None and not args.quick:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A process on one host that trains for real, on the CPU: over servers, with torch's own all-reduce, or alone.
+"""A process on one host that trains on the CPU: over servers, with torch's own all-reduce, or alone.
 
-It does what each line of standard input says, as `host.py` does; torch starts once.
+Like `host.py` it runs one job per line of standard input, so that torch is imported only once.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ VOCABULARY = 4352
 
 
 class Cnn(nn.Module):
-    """Three convolutions, and most of the weight behind them, as in VGG."""
+    """Three convolutions followed by linear layers with most of the parameters, as in VGG."""
 
     def __init__(self) -> None:
-        """Some 1.2 M parameters."""
+        """Build about 1.2 M parameters."""
         super().__init__()
         self.features = nn.Sequential(
             *(
@@ -45,16 +45,16 @@ class Cnn(nn.Module):
         self.classifier = nn.Sequential(nn.Flatten(), nn.Linear(1024, 1024), nn.ReLU(), nn.Linear(1024, 10))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Scores."""
+        """Return the scores."""
         scores: torch.Tensor = self.classifier(self.features(x))
         return scores
 
 
 class Transformer(nn.Module):
-    """Two blocks over an embedding: the largest tensor is used first."""
+    """Two blocks after an embedding: the largest tensor is used first."""
 
     def __init__(self) -> None:
-        """Some 1.9 M parameters."""
+        """Build about 1.9 M parameters."""
         super().__init__()
         self.embedding = nn.Embedding(4096, 192)
         block = nn.TransformerEncoderLayer(192, 4, 768, dropout=0.0, batch_first=True)
@@ -62,16 +62,16 @@ class Transformer(nn.Module):
         self.head = nn.Linear(192, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Scores."""
+        """Return the scores."""
         scores: torch.Tensor = self.head(self.blocks(self.embedding(x)).mean(dim=1))
         return scores
 
 
 class Blocks(nn.Module):
-    """Twelve blocks between an embedding and the scores of each word: layers of one size, none of which weighs much."""
+    """Twelve blocks between an embedding and the scores of each word: many layers of equal, small size."""
 
     def __init__(self, wide: int) -> None:
-        """11.7 M parameters where blocks are 256 wide, 3.5 M where they are 128."""
+        """Build 11.7 M parameters with blocks of width 256, or 3.5 M with width 128."""
         super().__init__()
         self.embedding = nn.Embedding(VOCABULARY, wide)
         block = nn.TransformerEncoderLayer(wide, 4, 4 * wide, dropout=0.0, batch_first=True)
@@ -79,23 +79,23 @@ class Blocks(nn.Module):
         self.head = nn.Linear(wide, VOCABULARY)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Scores of all words."""
+        """Return the scores of all words."""
         scores: torch.Tensor = self.head(self.blocks(self.embedding(x))).flatten(0, 1)
         return scores
 
 
 def cnn() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """The model, a batch of 32 small pictures, their labels."""
+    """Return the model, a batch of 32 small images, and their labels."""
     return Cnn(), torch.randn(32, 3, 32, 32), torch.randint(10, (32,))
 
 
 def transformer() -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """The model, a batch of 8 texts of 64 words, their labels."""
+    """Return the model, a batch of 8 texts of 64 words, and their labels."""
     return Transformer(), torch.randint(4096, (8, 64)), torch.randint(10, (8,))
 
 
 def blocks(wide: int) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """The model, a text of 16 words, the words that follow."""
+    """Return the model, a text of 16 words, and the words that follow."""
     return Blocks(wide), torch.randint(VOCABULARY, (1, 16)), torch.randint(VOCABULARY, (16,))
 
 
@@ -108,7 +108,7 @@ MODELS: dict[str, Build] = {
 
 
 def made(job: dict[str, Any]) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
-    """The same on every rank; only the data differ."""
+    """Build the same model on every rank, with different data."""
     torch.manual_seed(job["seed"])
     model, _, _ = MODELS[job["model"]]()
     torch.manual_seed(job["seed"] + 1 + job["rank"])
@@ -119,7 +119,7 @@ def made(job: dict[str, Any]) -> tuple[nn.Module, torch.Tensor, torch.Tensor]:
 def steps(
     job: dict[str, Any], model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, y: torch.Tensor
 ) -> dict[str, Any]:
-    """Steps, timed from the start of one backward to the next."""
+    """Run steps, timed from one start of backward to the next."""
     began: list[float] = []
     before = cpu_s()
     for number in range(job["warmup"] + job["rounds"] + 1):
@@ -136,18 +136,18 @@ def steps(
 
 
 def idle_s() -> float:
-    """Seconds in which cores of this machine had nothing to do, over all of them, since it started."""
+    """Return the idle seconds of all cores of this host since it booted."""
     with open("/proc/stat", encoding="ascii") as file:
         return int(file.readline().split()[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def adam(model: nn.Module) -> torch.optim.Optimizer:
-    """What all of them train with."""
+    """Return the optimizer of all arms."""
     return torch.optim.AdamW(model.parameters(), lr=1e-3)
 
 
 def traced(job: dict[str, Any]) -> dict[str, Any]:
-    """What each tensor takes, with nobody else at work."""
+    """Trace the times of each tensor while the other ranks are idle."""
     model, x, y = made(job)
 
     def loss(scores: torch.Tensor) -> torch.Tensor:
@@ -157,20 +157,20 @@ def traced(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def compiled(job: dict[str, Any], model: nn.Module) -> nn.Module:
-    """The model, compiled as a whole where the job says so."""
+    """Compile the whole model if the job requests it."""
     if job.get("compiled"):
         model.compile()
     return model
 
 
 def alone(job: dict[str, Any]) -> dict[str, Any]:
-    """Without a network."""
+    """Train without a network."""
     model, x, y = made(job)
     return steps(job, compiled(job, model), adam(model), x, y)
 
 
 def over_servers(job: dict[str, Any]) -> dict[str, Any]:
-    """Over servers."""
+    """Train over servers."""
     os.environ.update(
         RANK=str(job["rank"]), WORLD_SIZE=str(job["world"]), FORESEE_JOB=job["job"], FORESEE_TOKEN=SECRET
     )
@@ -187,7 +187,7 @@ def over_servers(job: dict[str, Any]) -> dict[str, Any]:
 
 @contextmanager
 def process_group(job: dict[str, Any]) -> Iterator[None]:
-    """Torch's own, over gloo."""
+    """Open torch's process group over gloo."""
     os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
     dist.init_process_group(
         "gloo", init_method=f"tcp://{job['meeting']}", rank=job["rank"], world_size=job["world"]
@@ -199,7 +199,7 @@ def process_group(job: dict[str, Any]) -> Iterator[None]:
 
 
 def all_reduce(job: dict[str, Any]) -> dict[str, Any]:
-    """With torch's own."""
+    """Train with torch's own all-reduce."""
     with process_group(job):
         model, x, y = made(job)
         wrapped = DistributedDataParallel(model, bucket_cap_mb=job["bucket_mb"])
@@ -207,14 +207,14 @@ def all_reduce(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def over_colocated_servers(job: dict[str, Any]) -> dict[str, Any]:
-    """Over a server beside each rank, which ranks find through torch's process group."""
+    """Train over colocated servers, which ranks find through torch's process group."""
     os.environ["FORESEE_ADDRESS"] = job["address"]
     with process_group(job):
         return over_servers({**job, "servers": "colocated"})
 
 
 def main() -> int:
-    """One answer for each line."""
+    """Run one job per line, and print one result line each."""
     torch.set_num_threads(1)
     actions = {
         "trace": traced,
@@ -227,7 +227,7 @@ def main() -> int:
         job = json.loads(line)
         try:
             answer = actions[job["do"]](job)
-        except Exception as error:  # whatever it is, the run is void and says so
+        except Exception as error:  # any error makes the run void, with the reason
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
     return 0

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The parts of the gradients benchmark."""
+"""Hosts, workloads, parts and acceptance lines of the gradients benchmark."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts in network namespaces, and a process on each that is asked line by line.
+"""Hosts in network namespaces, with processes that run one job per line of JSON.
 
-A process keeps what it has imported from job to job. Whatever goes wrong with one ends its job with a ``Silent`` that
-says what it printed; the hosts vanish with this program, however it ends.
+Processes are reused across jobs, so that imports happen once. A failure raises ``ProcessFailed`` with the last output.
+The hosts are removed when this program ends, even if it is killed.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from typing import Any
 HERE = Path(__file__).resolve().parents[1]
 ROOT = HERE.parents[1]
 TESTBED = ROOT / ".tools" / "bin" / "foresee-testbed"
-#: What a link may hold back before it drops: nothing is lost here, as the model has it.
+#: Queue of a link before it drops packets: long enough that none is lost, as the model assumes.
 QUEUE = "1s"
-#: Of all sockets on the hosts.
+#: Congestion control of all sockets on the hosts.
 CONGESTION = "cubic"
-#: One thread per library: what is compared is the network.
+#: One thread per numerical library: the benchmark compares networks.
 PINNED = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
 class ProcessFailed(Exception):
-    """A process ended, or said nothing for too long."""
+    """A process ended, failed or timed out."""
 
 
 class Unavailable(Exception):
-    """This machine cannot have hosts of its own; the text says why."""
+    """This host cannot provide hosts in namespaces; the message has the reason."""
 
 
 @dataclass
 class Process:
-    """A process that answers each line of JSON with one."""
+    """A process that returns one line of JSON per line."""
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
 
     def send(self, job: Mapping[str, Any]) -> None:
-        """Give it something to do."""
+        """Send a job."""
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(json.dumps(job).encode() + b"\n")
@@ -57,7 +57,7 @@ class Process:
             raise ProcessFailed(f"{self.name} has ended: {self._last_output()}") from None
 
     def answer(self, deadline: float) -> dict[str, Any]:
-        """What it says, by ``deadline`` of the monotonic clock."""
+        """Wait for the result until ``deadline`` on the monotonic clock."""
         assert self.process.stdout is not None
         with selectors.DefaultSelector() as selector:
             selector.register(self.process.stdout, selectors.EVENT_READ)
@@ -72,7 +72,7 @@ class Process:
         return answer
 
     def close(self) -> None:
-        """End it."""
+        """Stop the process."""
         assert self.process.stdin is not None
         with contextlib.suppress(BrokenPipeError):
             self.process.stdin.close()
@@ -84,12 +84,12 @@ class Process:
 
     def _last_output(self) -> str:
         lines = self.log.read_text(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "without a word"
+        return lines[-1] if lines else "no output"
 
 
 @dataclass
 class Cluster:
-    """Hosts whose links are shaped."""
+    """Hosts with shaped links."""
 
     addresses: dict[str, str]
     namespaces: dict[str, str]
@@ -98,7 +98,7 @@ class Cluster:
     _processes: dict[tuple[str, str, int], Process] = field(default_factory=dict)
 
     def process(self, host: str, program: str, number: int = 0) -> Process:
-        """The process of ``program`` on ``host``, one of several; started if there is none."""
+        """Return process ``number`` of ``program`` on ``host``; start it if there is none."""
         key = (host, program, number)
         if key not in self._processes:
             self._processes[key] = _start(
@@ -109,20 +109,20 @@ class Cluster:
         return self._processes[key]
 
     def kill(self, host: str, program: str) -> None:
-        """End the first process of ``program`` on ``host``, without a word to anybody."""
+        """Kill the first process of ``program`` on ``host`` without notice."""
         process = self._processes.pop((host, program, 0))
         process.process.kill()
         process.close()
 
     def drop(self) -> None:
-        """End all processes: after one that failed, the others wait for it."""
+        """Kill all processes: after a failure the others wait for the failed one."""
         for process in self._processes.values():
             process.process.kill()
             process.close()
         self._processes.clear()
 
     def shape(self, rates: Mapping[str, str]) -> None:
-        """Give links other rates, as ``tc`` spells them."""
+        """Set the rates of links, in the notation of ``tc``."""
         for host, rate in rates.items():
             _configure(self._hosts, f"rate {host} {rate}")
 
@@ -151,10 +151,10 @@ def _start(name: str, command: Sequence[str], log: Path) -> Process:
 
 @contextlib.contextmanager
 def cluster(hosts: Sequence[str], rate: str, logs: Path) -> Iterator[Cluster]:
-    """Hosts behind one switch, each link with ``rate``, as ``tc`` spells it; unshaped where it is empty.
+    """Create hosts behind one switch; each link has ``rate`` in the notation of ``tc``, or is unshaped if it is empty.
 
     Raises:
-        Unavailable: this program is not run by root, or the testbed or iproute2 is missing.
+        Unavailable: this program does not run as root, or the testbed or iproute2 is missing.
     """
     if os.geteuid() != 0:
         raise Unavailable("hosts in namespaces need root")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The acceptance lines: from runs to values. Only arithmetic."""
+"""Compute the acceptance lines of PROTOCOL.md from the runs."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from .runs import Run, Runs
 from .workloads import BLOCKS, MODELS, TRAINED, UNSHAPED, bytes_per_s, packet_bytes
 
 Measure = Callable[[Runs], "float | str"]
-#: A row whose closed form is a smaller part of DDP's step has to be quicker than DDP by more than what is measured.
+#: Rows whose closed form is below this share of DDP's step have the stricter limit of ``ranks_ahead_over_ddp``.
 AHEAD = 0.95
-#: Where the cores have less of the time to spare, they are the limit.
+#: Idle share of the cores below which they are the limit.
 IDLE = 0.1
 
 
 def slept(run: Run) -> bool:
-    """Whether the run's compute sleeps."""
+    """Return whether the run's compute sleeps."""
     return run.workload in MODELS
 
 
 def modelled(run: Run, arm: str) -> bool:
-    """Whether the run's compute sleeps and the model has a step for an arm there: clipped and other wire times, too."""
+    """Return whether the run's compute sleeps and the model has a step of ``arm``; variants count too."""
     return run.workload.split(",")[0] in MODELS and arm in run.model_s
 
 
 def over_model(arm: str) -> Measure:
-    """The furthest from what the model says, over all workloads and rates; 1 is what it says."""
+    """Measure the largest distance from the model, as a share of its step, over all workloads and rates."""
 
     def measure(runs: Runs) -> float | str:
         found = []
@@ -40,13 +40,13 @@ def over_model(arm: str) -> Measure:
             value = runs.median(place, arm, lambda run: run.t_iter_s / run.model_s[arm])
             if value is not None:
                 found.append(abs(value - 1))
-        return max(found) if found else f"{arm} was not run, or what its links give to bulk is not known"
+        return max(found) if found else f"{arm} was not run, or the goodput of its links is unknown"
 
     return measure
 
 
 def over(arm: str) -> Measure:
-    """The worst of our step over an arm's, over all workloads and rates."""
+    """Measure the worst ratio of our step to an arm's, over all workloads and rates."""
 
     def measure(runs: Runs) -> float | str:
         found = []
@@ -60,42 +60,46 @@ def over(arm: str) -> Measure:
 
 
 def factor_reached(runs: Runs) -> float | str:
-    """The least of: `fifo_tensor` over `foresee` as measured, over the same as the model has it."""
+    """Return the smallest ratio of the measured to the modelled factor between `fifo_tensor` and `foresee`."""
     found = []
     for place in runs.places(lambda run: slept(run) and bool(run.model_s)):
         ours, theirs = runs.median(place, "foresee"), runs.median(place, "fifo_tensor")
-        said = runs.median(place, "foresee", lambda run: run.model_s["fifo_tensor"] / run.model_s["foresee"])
-        if ours is not None and theirs is not None and said is not None:
-            found.append(theirs / ours / said)
+        expected = runs.median(
+            place, "foresee", lambda run: run.model_s["fifo_tensor"] / run.model_s["foresee"]
+        )
+        if ours is not None and theirs is not None and expected is not None:
+            found.append(theirs / ours / expected)
     return min(found) if found else "fifo_tensor was not run"
 
 
 def limit(rate: str) -> float:
-    """Bytes of payload per second that a link of this rate lets through in packets of a run."""
+    """Return the payload bytes per second that a link of this rate allows with a run's packets."""
     return bytes_per_s(rate) * network.goodput(packet_bytes(rate))
 
 
 def link_use(runs: Runs) -> float | str:
-    """Payload per second and direction over what the link lets through, at 1 Gbit/s between two hosts."""
+    """Return the payload per second and direction over the limit of the link, at 1 Gbit/s between two hosts."""
     found = [run.goodput / limit(run.rate) for run in runs.of("bulk", "foresee", "two")]
     return statistics.median(found) if found else "bulk was not run on two hosts"
 
 
 def urgent(runs: Runs) -> float | str:
-    """The wait of an urgent packet behind bulk on 8 connections, in ms: the median run's 95th percentile."""
+    """Return the wait of an urgent tensor behind bulk on 8 connections, in ms: the median of the 95th percentiles."""
     runs_of_8 = [run for run in runs.of("urgent", "foresee") if run.connections == 8 and run.urgent_ms]
     found = [sorted(run.urgent_ms)[int(0.95 * (len(run.urgent_ms) - 1))] for run in runs_of_8]
     return statistics.median(found) if found else "urgent was not run over 8 connections"
 
 
 def changing(runs: Runs) -> tuple[float | str, float | str]:
-    """Links that change: the worst stretch over the best fixed `partition` there, and the whole over the one that is best
-    at the full rate.
+    """Return two ratios for links that change.
+
+    The first is the worst stretch over the best fixed `partition` of that stretch. The second is the rounds per second of
+    the whole run over those of the setting that is best at the full rate.
     """
     ours = runs.of("changing", "foresee")
     fixed = {run.arm for run in runs.of_all("changing") if run.arm.startswith("partition,")}
     if not ours or not fixed:
-        text = "changing links take a minute for each setting; the full run does it"
+        text = "only the full run measures changing links, a minute per setting"
         return text, text
 
     def medians(arm: str) -> list[float]:
@@ -113,37 +117,37 @@ def changing(runs: Runs) -> tuple[float | str, float | str]:
 
 
 def training(runs: Runs) -> float | str:
-    """The worst of real training over the closed form of its own figures, over all models."""
+    """Return the worst ratio of real training to the closed form of its traced times, over all models."""
     found = []
     for place in runs.places(lambda run: run.workload in TRAINED and bool(run.model_s)):
         value = runs.median(place, "foresee", lambda run: run.t_iter_s / run.model_s["foresee"])
         if value is not None:
             found.append(value)
-    return max(found) if found else "real training starts torch on every host; the full run does it"
+    return max(found) if found else "only the full run measures real training"
 
 
 @dataclass(frozen=True)
 class Row:
-    """Real training over servers, beside ranks or dedicated, against DDP on the same hosts."""
+    """Real training over colocated or dedicated servers, compared with DDP on the same hosts."""
 
-    #: Mean steps, paired by repeat; the median of the pairs.
+    #: Ratio of mean steps, paired by repeat; the median of the pairs.
     over_ddp: float
-    #: The closed form over DDP's step, and our step over the closed form; None where the links were not measured.
+    #: The closed form over DDP's step, and our step over the closed form; None if the links were not measured.
     model_over_ddp: float | None
     over_model: float | None
     shaped: bool
-    #: Whether each rank has a server in its process, and no host of its own serves.
+    #: Whether all servers run in the processes of ranks.
     is_colocated: bool
-    #: Whether a core had nothing to do for a tenth of the time at least.
+    #: Whether the cores were idle for at least a tenth of the time.
     has_cores: bool
 
 
 def rows(runs: Runs) -> list[Row]:
-    """Of every cluster and rate of `ranks`."""
+    """Return a row for every cluster and rate of `ranks`."""
     found = []
     for workload, cluster, rate in runs.places(lambda run: run.workload in BLOCKS and run.arm == "foresee"):
         ours = runs.of(workload, "foresee", cluster, rate)
-        # DDP and the oracle run once for the ranks, whatever servers there are.
+        # DDP and the oracle run once per number of ranks, whatever the servers are.
         ranks = f"{cluster.split('+')[0]}+0"
         theirs = [
             run
@@ -169,9 +173,10 @@ def rows(runs: Runs) -> list[Row]:
 
 
 def ranks_over_ddp(runs: Runs, *, shaped: bool, ahead: bool = False) -> float | str:
-    """The worst row of those that the line is about. ``ahead``: whose closed form is below 0.95 of DDP's step.
+    """Return the worst ratio of the selected rows; ``ahead`` selects closed forms below 0.95 of DDP's step.
 
-    Unshaped, two cores are the limit, and dedicated servers would share them with the ranks: only colocated ones count.
+    On unshaped links two cores are the limit, which dedicated servers would share with the ranks, so only colocated
+    servers count there.
     """
     found = [
         row.over_ddp
@@ -180,17 +185,17 @@ def ranks_over_ddp(runs: Runs, *, shaped: bool, ahead: bool = False) -> float | 
         and (shaped or row.is_colocated)
         and (row.model_over_ddp is not None and row.model_over_ddp < AHEAD) is ahead
     ]
-    return max(found) if found else "no such row was run; the full run does it"
+    return max(found) if found else "only the full run measures such rows"
 
 
 def ranks_over_model(runs: Runs) -> float | str:
-    """The furthest of these rows from their closed form, where the cores are not the limit."""
+    """Return the largest distance of a row from its closed form, for rows whose limit is not the cores."""
     found = [abs(row.over_model - 1) for row in rows(runs) if row.over_model is not None and row.has_cores]
-    return max(found) if found else "no row with links of a known bandwidth and a core to spare was run"
+    return max(found) if found else "no row with known bandwidth and idle cores was run"
 
 
 def cpu(of: Callable[[Run], float]) -> Measure:
-    """CPU seconds per gigabyte pushed, at 1 Gbit/s between two hosts."""
+    """Measure the CPU seconds per gigabyte pushed, at 1 Gbit/s between two hosts."""
 
     def measure(runs: Runs) -> float | str:
         two = runs.of("bulk", "foresee", "two")
@@ -201,19 +206,19 @@ def cpu(of: Callable[[Run], float]) -> Measure:
 
 
 def aggregation(of: str) -> Measure:
-    """The server's sum over a STREAM-add, bytes per second of one core, both measured before the runs: before the newest."""
+    """Measure the rate of the server's sum over that of a STREAM-add, as measured before the newest run."""
 
     def measure(runs: Runs) -> float | str:
         rates = [run.machine["sum_rates"] for run in runs.all if of in (run.machine.get("sum_rates") or {})]
         if not rates:
-            return "the bench of the sum was not built, or had no such rate: make bench-setup"
+            return "the sum bench is not built, or has no such rate: run `make bench-setup`"
         return float(rates[-1][of] / rates[-1]["stream_add"])
 
     return measure
 
 
 def judge(runs: Runs) -> list[Line]:
-    """All lines; a line without a value says why."""
+    """Return all lines; lines without a value have the reason."""
     segment, whole = changing(runs)
     return [
         judged("model_foresee", "distance", 0.05, below=True, value=over_model("foresee")(runs)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the links give to our transport where nothing is computed: what the model is told of them."""
+"""Measure the goodput of the links without compute, which is an input of the model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .runs import Run
 from .session import USUAL, Hosts, Plan, RunOptions, Session, measure
 from .workloads import Sleeps, bulk, bytes_per_s
 
-#: Names of arms and what ranks and servers are told; `partition` has its grid.
+#: Policies of ranks and servers by arm; `partition` has a grid instead.
 POLICIES = {
     "foresee": "foresee",
     "mercury": "mercury",
@@ -26,7 +26,7 @@ POLICIES = {
 
 
 def job_template(work: Sleeps, plan: Plan, do: str, **more: Any) -> dict[str, Any]:
-    """What a rank is told of a workload."""
+    """Return the fields of a rank's job that are the same for all ranks."""
     return {
         "do": do,
         "elements": work.elements,
@@ -49,7 +49,7 @@ def run_bulk(
     of_link: float = 1.0,
     options: RunOptions = USUAL,
 ) -> None:
-    """Both directions full: what the link gives to our transport. ``of_link``: what of it a rank can have."""
+    """Measure the goodput with both directions saturated; ``of_link`` is the share of the link that a rank can use."""
     work = bulk(int(bytes_per_s(hosts.rate) * of_link * seconds_per_round))
     plan = dataclasses.replace(session.plan, warmup=2, rounds=rounds)
     run = Run("bulk", hosts.name, hosts.rate, "foresee", "foresee", [], work.bytes)
@@ -58,7 +58,7 @@ def run_bulk(
 
 
 def run_bulk_whole(session: Session, hosts: Hosts) -> None:
-    """One tensor there, and when all of it is there, back: what the link gives where nothing comes the other way."""
+    """Measure the goodput of one direction at a time: a tensor returns after all of it has arrived."""
     work = bulk(int(bytes_per_s(hosts.rate) * 0.5), tensors=1)
     plan = dataclasses.replace(session.plan, warmup=1, rounds=3)
     run = Run("bulk", hosts.name, hosts.rate, "fifo_tensor", POLICIES["fifo_tensor"], [], work.bytes)
@@ -66,6 +66,6 @@ def run_bulk_whole(session: Session, hosts: Hosts) -> None:
 
 
 def run_links(session: Session, hosts: Hosts) -> None:
-    """What the links give, both ways at once and one after the other: what the model is told of them."""
+    """Measure the goodput of both directions at once, and of one direction at a time."""
     run_bulk(session, hosts, rounds=10, seconds_per_round=0.5)
     run_bulk_whole(session, hosts)

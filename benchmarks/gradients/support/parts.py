@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the quick and the full run consist of: arms, workloads and clusters, interleaved as PROTOCOL.md says."""
+"""The parts of the quick and the full run: arms, workloads and clusters, interleaved as PROTOCOL.md defines."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from .session import STRETCH_S, USUAL, Hosts, Plan, RunOptions, Session, hosts_o
 from .trained import RANKS_LINKS, run_quick_ranks, run_ranks, run_training
 from .workloads import TRAINED, bulk, bytes_per_s, sleeps
 
-#: Settings of `partition`: size, credit in partitions, with and without our window.
+#: Settings of `partition`: size, credit, with and without our window.
 GRID = [
     f"partition,size={size},credit={size * credit}{window}"
     for size in (64 << 10, 256 << 10, 1 << 20, 4 << 20)
     for credit in (1, 2, 4)
     for window in ("", ",window=interface")
 ]
-#: Steps of the ablation, and what is there for the gap to it: at the highest rate alone.
+#: Arms that run only at the highest rate: steps of the ablation, and arms with the system's sockets.
 ABLATION = (
     "mercury_windowed",
     "mercury_interface",
@@ -31,7 +31,7 @@ ABLATION = (
     "fifo_tensor_socket",
     "partition_4096000",
 )
-#: In the quick run: one setting of `partition` that is good there.
+#: The setting of `partition` in the quick run.
 QUICK_PARTITION = "partition,size=65536,credit=262144,window=interface"
 QUICK_ARMS = ("oracle", "foresee", "mercury", "fifo_packet", "fifo_tensor", "partition")
 #: The parts of the full run.
@@ -50,37 +50,37 @@ PARTS = (
     "killed",
 )
 RATES = ("200mbit", "100mbit", "50mbit")
-#: Of the quick run's eight hosts.
+#: Link rate of the quick run's eight hosts.
 QUICK_RATE = "100mbit"
-#: Of the links between two hosts.
+#: Link rate between two hosts.
 TWO_RATE = "1gbit"
-#: Of the links where eight hosts have one rate, but for those of some parts.
+#: Link rate of eight hosts, except for the parts below.
 RATE = "200mbit"
-#: Real training: at more, the cores that compute for four ranks and carry eight hosts are the limit, and not the links.
+#: At higher rates the two cores, which compute for four ranks and carry eight hosts, would limit real training.
 RATE_OF = {"training": "50mbit", "beside": "100mbit", "machine": "100mbit"}
-#: Shares of the full rate, one after the other; a seed draws the rest of a run's.
+#: Shares of the full rate, in sequence; a seed draws the further stretches of a run.
 SHARES = (1.0, 0.1, 0.5, 0.25, 0.75)
-#: Packets and windows that are swept, in bytes.
+#: Swept packet sizes and window sizes, in bytes.
 PACKET_SIZES = (1_408, 2_816, 5_632, 16 << 10, 64 << 10, 256 << 10)
 WINDOW_SIZES = (0, 4_096, 16 << 10, 64 << 10, 256 << 10, 1 << 20)
-#: Ranks, each with a server beside it; as many dedicated ones are added, up to one for each.
+#: Numbers of ranks with a colocated server each; up to as many dedicated servers are added.
 COLOCATED_RANKS = (2, 4, 8)
-#: Wire time over compute: as if the same model had a link of four times to a quarter of the rate.
+#: Wire time over compute: equivalent to links of four times to a quarter of the rate.
 RATIOS = (0.25, 0.5, 1.0, 2.0, 4.0)
 FULL = Plan(repeats=5, warmup=3, rounds=20, compute_s=0.2, wire_over_compute=1.0)
-#: Of the parts `sleeps` and `clip`: fewer steps and longer ones, so that more of each tensor is left where sizes are divided.
+#: Plan of the parts `sleeps` and `clip`: fewer, longer steps, so that sizes are divided by a smaller factor.
 SLEEPS = Plan(repeats=5, warmup=2, rounds=4, compute_s=0.8, wire_over_compute=1.0)
 QUICK = Plan(repeats=2, warmup=2, rounds=8, compute_s=0.15, wire_over_compute=1.0)
-#: When a server is killed: among the measured rounds.
+#: Time at which a server is killed, during the measured rounds.
 KILLED_AFTER_S = 4.0
-#: To choose a setting of `partition`.
+#: Plan of a trial that chooses a setting of `partition`.
 TRIAL = {"repeats": 1, "warmup": 1, "rounds": 3}
 
 
 def run_urgent(session: Session, hosts: Hosts, arm: str, connections: int, rounds: int) -> None:
-    """A small urgent tensor in each round behind bulk over so many connections."""
+    """Measure a small urgent tensor in each round behind bulk, over the given number of connections."""
     work = bulk(int(bytes_per_s(hosts.rate) * 0.1))
-    # One packet of 30 KB before all others.
+    # A tensor of 30 KB with the highest priority.
     work.names.insert(0, "urgent")
     work.elements.insert(0, 7_500)
     plan = dataclasses.replace(session.plan, warmup=2, rounds=rounds)
@@ -102,9 +102,9 @@ def run_sleeps(
     options: RunOptions = USUAL,
     **more: Any,
 ) -> Run:
-    """A model whose layers sleep; without a policy nothing is sent.
+    """Measure a model whose layers sleep; without a policy nothing is sent.
 
-    ``workload``: its name where something is unusual; the model of the network then says nothing, but if ``modelled``.
+    ``workload`` names a variant, which has no closed form unless ``modelled``.
     """
     plan = session.plan
     wire_s = plan.compute_s * plan.wire_over_compute
@@ -116,12 +116,12 @@ def run_sleeps(
 
 
 def trial_of(session: Session, plan: Plan) -> Session:
-    """To choose a setting by: another seed, and nothing is written down."""
+    """Return a session for trials, with another seed and without saved lines."""
     return dataclasses.replace(session, plan=plan, seed=session.seed + 1, save=None, runs=list(session.runs))
 
 
 def best_partition(session: Session, hosts: Hosts, model: str) -> str:
-    """The quickest setting of `partition` there, each tried once; what it took is not kept."""
+    """Try each setting of `partition` once, without saving, and return the fastest."""
     trial = trial_of(session, dataclasses.replace(session.plan, **TRIAL))
     tried = [run_sleeps(trial, hosts, model, "partition", policy) for policy in GRID]
     session.count = trial.count
@@ -129,11 +129,11 @@ def best_partition(session: Session, hosts: Hosts, model: str) -> str:
 
 
 def run_changing(session: Session, hosts: Hosts, arm: str, policy: str) -> Run:
-    """VGG-16 while the links change."""
+    """Measure VGG-16 while the links change."""
     dice = random.Random(session.seed)
     shares = [*SHARES, *dice.sample(SHARES, len(SHARES))]
     work = sleeps("vgg16", compute_s=0.2, wire_s=0.2, bytes_per_s=bytes_per_s(hosts.rate))
-    # At the mean rate the steps outlast the stretches by a little.
+    # At the mean rate the run lasts slightly longer than the stretches.
     rounds = int(1.2 * STRETCH_S * len(shares) / 0.4)
     plan = dataclasses.replace(session.plan, warmup=0, rounds=rounds)
     run = Run("changing", hosts.name, hosts.rate, arm, policy, [], work.bytes)
@@ -141,9 +141,7 @@ def run_changing(session: Session, hosts: Hosts, arm: str, policy: str) -> Run:
 
 
 def best_changing(session: Session, hosts: Hosts) -> list[str]:
-    """The settings of `partition` that are among the two quickest in any stretch, each tried once; what they took is not
-    kept.
-    """
+    """Try each setting of `partition` once, without saving; return those among the two fastest of any stretch."""
     trial = trial_of(session, session.plan)
     tried = [run_changing(trial, hosts, policy, policy) for policy in GRID]
     session.count = trial.count
@@ -154,7 +152,7 @@ def best_changing(session: Session, hosts: Hosts) -> list[str]:
 
 
 def run_all_changing(session: Session, hosts: Hosts) -> None:
-    """Ours, and the best settings of `partition`, each as an arm of its own: which one is best depends on the stretch."""
+    """Measure ours and the best settings of `partition` as separate arms: which is best depends on the stretch."""
     settings = best_changing(session, hosts)
     for _ in range(session.plan.repeats):
         run_changing(session, hosts, "foresee", "foresee")
@@ -163,7 +161,7 @@ def run_all_changing(session: Session, hosts: Hosts) -> None:
 
 
 def quick(session: Session, two: str, rate: str) -> None:
-    """Two hosts with links of rate ``two``, then four ranks and four servers on one model, then servers beside ranks."""
+    """Run two hosts with links of rate ``two``, then four ranks and four servers on one model, then colocated servers."""
     with hosts_of(session, "two", two, 1, 1) as hosts:
         run_bulk(session, hosts, rounds=12, seconds_per_round=0.2)
         run_urgent(session, hosts, "foresee", 8, rounds=20)
@@ -178,7 +176,7 @@ def quick(session: Session, two: str, rate: str) -> None:
 
 
 def run_sizes(session: Session, hosts: Hosts) -> None:
-    """Packets and windows of all sizes."""
+    """Measure all packet sizes and window sizes."""
     for size in PACKET_SIZES:
         arm = f"foresee, packets of {size}"
         run_sleeps(session, hosts, "vgg16", arm, "foresee", workload="sizes", packet_bytes=size)
@@ -189,7 +187,7 @@ def run_sizes(session: Session, hosts: Hosts) -> None:
 
 
 def run_colocated(session: Session, ranks: int, rate: str) -> None:
-    """What a link gives where servers stand beside ranks, with any number of dedicated ones."""
+    """Measure the goodput of a link with colocated servers and any number of dedicated ones."""
     for servers in range(ranks + 1):
         with hosts_of(session, f"{ranks}+{servers}", rate, ranks, servers) as hosts:
             of_link = network.shares(ranks, servers).of_link
@@ -205,7 +203,7 @@ def run_colocated(session: Session, ranks: int, rate: str) -> None:
 
 
 def run_uneven(session: Session, hosts: Hosts) -> None:
-    """One rank slower than the others, one link narrower, two jobs at once."""
+    """Measure one slow rank, two concurrent jobs, and one narrow link."""
     arms = {name: POLICIES[name] for name in ("foresee", "mercury_interface", "mercury", "fifo_packet")}
     skew = RunOptions(skew=[1.3, *([1.0] * (len(hosts.ranks) - 1))])
     for arm, policy in arms.items():
@@ -219,7 +217,7 @@ def run_uneven(session: Session, hosts: Hosts) -> None:
 
 
 def run_clip(session: Session, hosts: Hosts, models: Sequence[str]) -> None:
-    """What it costs that the forward pass waits for the last average, as exact clipping has to."""
+    """Measure the cost of a forward pass that waits for the last average, as exact clipping does."""
     for model in models:
         for arm, barrier in (("foresee", False), ("barrier", True)):
             name = f"{model}, clipped"
@@ -227,7 +225,7 @@ def run_clip(session: Session, hosts: Hosts, models: Sequence[str]) -> None:
 
 
 def run_bandwidths(session: Session, hosts: Hosts) -> None:
-    """The same model where its gradients take longer or shorter on the wire."""
+    """Measure the same model with longer and shorter wire times."""
     for ratio in RATIOS:
         name = f"vgg16, wire {ratio:g} x compute"
         with session.planned(dataclasses.replace(session.plan, wire_over_compute=ratio)):
@@ -236,21 +234,21 @@ def run_bandwidths(session: Session, hosts: Hosts) -> None:
 
 
 def run_machine(session: Session, hosts: Hosts) -> None:
-    """Two ranks on each host that exchange as one, or each by itself."""
+    """Measure two ranks on each host that exchange through a leader, or separately."""
     for arm, as_one in (("as one", True), ("each by itself", False)):
         options = RunOptions(local=2, as_one=as_one)
         run_sleeps(session, hosts, "vgg16", arm, "foresee", workload="two on a host", options=options)
 
 
 def run_killed(session: Session, hosts: Hosts) -> None:
-    """A server is killed while they run, and another one starts at its address."""
+    """Measure runs in which a server is killed and another one starts at its address."""
     for arm in ("foresee", "fifo_tensor"):
         options = RunOptions(killed_after_s=KILLED_AFTER_S)
         run_sleeps(session, hosts, "vgg16", arm, POLICIES[arm], workload="killed", options=options)
 
 
 def run_all_sleeps(session: Session, hosts: Hosts, model: str) -> None:
-    """Every arm on a model, beside `bulk` of its own: what the links give differs from run to run."""
+    """Measure every arm on a model, with its own `bulk` runs, because the goodput of the links varies."""
     settings = {"oracle": "", **POLICIES, "partition": best_partition(session, hosts, model)}
     if hosts.rate != RATES[0]:
         settings = {arm: policy for arm, policy in settings.items() if arm not in ABLATION}
@@ -262,24 +260,24 @@ def run_all_sleeps(session: Session, hosts: Hosts, model: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Choice:
-    """What of the full run is measured."""
+    """Selection of the full run."""
 
     parts: Sequence[str]
     models: Sequence[str]
-    #: How much of everything where models sleep.
+    #: Plan of the models that sleep.
     sleeping: Plan
-    #: Of the links: where models sleep, between two hosts, and everywhere else (empty: each part's own).
+    #: Link rates: of models that sleep, between two hosts, and of all other parts (empty: the rate of each part).
     rates: Sequence[str]
     two: str
     other: str
 
     def rate(self, part: str) -> str:
-        """Of a part's links."""
+        """Return the link rate of a part."""
         return self.other or RATE_OF.get(part, RATE)
 
 
 def full(session: Session, choice: Choice) -> None:
-    """Part by part; what is measured anew replaces its lines."""
+    """Run the full benchmark part by part; new lines of a part replace its old ones."""
     parts, models, sleeping = choice.parts, choice.models, choice.sleeping
     if "two" in parts:
         session.begin("two")
@@ -292,7 +290,7 @@ def full(session: Session, choice: Choice) -> None:
     for rate in choice.rates if "sleeps" in parts else ():
         with hosts_of(session, "four", rate, 4, 4) as hosts:
             for model in models:
-                # A piece of its own: hours can be had one by one, with `--rates` and `--models`.
+                # A separate part name, so that `--rates` and `--models` can measure one piece at a time.
                 session.begin(f"sleeps, {rate}, {model}")
                 with session.planned(sleeping):
                     run_all_sleeps(session, hosts, model)
@@ -302,7 +300,6 @@ def full(session: Session, choice: Choice) -> None:
             for model in TRAINED:
                 run_training(session, hosts, model)
     for ranks, rate in RANKS_LINKS if "ranks" in parts else ():
-        # A piece of its own, as of `sleeps`.
         session.begin(f"ranks, {ranks}, {rate}")
         run_ranks(session, ranks, rate)
     if "beside" in parts:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one run gave, as it stands in the raw lines; and many of them."""
+"""The result of one run as the raw lines store it, and collections of runs."""
 
 from __future__ import annotations
 
@@ -19,51 +19,52 @@ class Run:
     """One arm on one workload."""
 
     workload: str
-    #: Hosts and their links: ``two`` or ``four``, and the rate as ``tc`` spells it.
+    #: Hosts and their links: for example ``two`` or ``four``, and the rate in the notation of ``tc``.
     cluster: str
     rate: str
     arm: str
-    #: The policy with its settings, as ranks and servers were told.
+    #: The policy of ranks and servers, with its settings.
     policy: str
-    #: Of each rank the measured steps, in seconds.
+    #: Seconds of the measured steps, by rank.
     steps_s: list[list[float]]
-    #: Bytes of a step, one way, of one rank.
+    #: Bytes that one rank pushes in a step.
     step_bytes: int
-    #: What the network's model says about the workload; an arm is missing where it says nothing.
+    #: Modelled step of each arm that the network model covers, in seconds.
     model_s: dict[str, float] = field(default_factory=dict)
-    #: CPU seconds of all ranks and of all servers, and how many bytes were pushed meanwhile.
+    #: CPU seconds of all ranks and of all servers, and the bytes pushed in that time.
     rank_cpu_s: float = 0.0
     server_cpu_s: float = 0.0
     pushed_bytes: int = 0
-    #: Milliseconds from an urgent packet's offer to its arrival, by round.
+    #: Milliseconds from the push of an urgent tensor to its arrival, by round.
     urgent_ms: list[float] = field(default_factory=list)
     connections: int = 0
-    #: Where the links changed meanwhile: when each step of rank 0 began, and each stretch with its share of the rate.
+    #: If the links changed: the start of each step of rank 0, and of each stretch with its share of the rate.
     began_s: list[float] = field(default_factory=list)
     stretches: list[tuple[float, float]] = field(default_factory=list)
-    #: Why the run does not count; empty if it does.
+    #: Why the run is void; empty for a valid run.
     void: str = ""
     machine: dict[str, Any] = field(default_factory=dict)
-    #: What it was measured for: a part that is measured again replaces its lines.
+    #: Part of the benchmark; measuring a part again replaces its lines.
     part: str = ""
-    #: Whether compute that sleeps went on whatever the cores did.
+    #: Whether compute that sleeps had real-time priority.
     as_a_device: bool = False
-    #: The share of the cores that had nothing to do, where it was looked at.
+    #: Idle share of the cores; None if it was not measured.
     idle: float | None = None
 
     @property
     def t_iter_s(self) -> float:
-        """Median step of the slowest rank."""
+        """Median step of the slowest rank, in seconds."""
         return max(statistics.median(times) for times in self.steps_s)
 
     @property
     def mean_iter_s(self) -> float:
-        """Mean step of the slowest rank. Where steps overlap, a short one follows a long one: their mean is the training's pace."""
+        """Mean step of the slowest rank, in seconds: overlapping steps alternate between short and long."""
         return max(statistics.mean(times) for times in self.steps_s)
 
     def stretch_medians_s(self) -> list[float]:
-        """Median step of each stretch of one rate; steps across two stretches are left out, and where none was whole it took
-        longer than a stretch.
+        """Return the median step of each stretch of one rate.
+
+        Steps across two stretches are left out. A stretch without a complete step counts as infinitely slow.
         """
         ends = [began for began, _ in self.stretches[1:]] + [self.began_s[-1]]
         times = list(zip(self.began_s, self.began_s[1:], strict=False))
@@ -74,7 +75,7 @@ class Run:
         return found
 
     def changing_rounds_per_s(self) -> float:
-        """Steps per second while the links changed; a run goes on at the full rate after its last stretch."""
+        """Return the steps per second while the links changed, without those after the last stretch."""
         (first, _), (last, _) = self.stretches[0], self.stretches[-1]
         end = last + (last - first) / (len(self.stretches) - 1)
         ended = [ended for ended in self.began_s[1:] if ended <= end]
@@ -82,20 +83,20 @@ class Run:
 
     @property
     def goodput(self) -> float:
-        """Bytes per second of one direction, where a round is nothing but its bytes."""
+        """Bytes per second of one direction, for runs without compute."""
         return self.step_bytes / self.t_iter_s
 
 
 class Runs:
-    """All runs that count."""
+    """All runs, with queries of the valid ones."""
 
     def __init__(self, runs: Iterable[Run]) -> None:
-        """``runs``: also those that do not count; they are told apart."""
+        """``runs`` may contain void runs."""
         self.all = list(runs)
         self.valid = [run for run in self.all if not run.void]
 
     def of(self, workload: str, arm: str, cluster: str | None = None, rate: str | None = None) -> list[Run]:
-        """Of one arm on one workload."""
+        """Return the valid runs of one arm on one workload."""
         return [
             run
             for run in self.valid
@@ -105,11 +106,11 @@ class Runs:
         ]
 
     def of_all(self, workload: str) -> list[Run]:
-        """Of every arm on one workload."""
+        """Return the valid runs of every arm on one workload."""
         return [run for run in self.valid if run.workload == workload]
 
     def places(self, workload_is: Callable[[Run], bool]) -> list[tuple[str, str, str]]:
-        """Workload, cluster and rate of runs of interest, each once."""
+        """Return the distinct workloads, clusters and rates of the selected runs."""
         return list(
             dict.fromkeys((run.workload, run.cluster, run.rate) for run in self.valid if workload_is(run))
         )
@@ -117,7 +118,7 @@ class Runs:
     def median(
         self, place: tuple[str, str, str], arm: str, value: Callable[[Run], float] = lambda run: run.t_iter_s
     ) -> float | None:
-        """Over the repeats of an arm at a place; None without runs."""
+        """Return the median over the repeats of an arm at a place; None without runs."""
         workload, cluster, rate = place
         found = self.of(workload, arm, cluster, rate)
         return statistics.median(map(value, found)) if found else None
@@ -129,10 +130,10 @@ def write(path: Path, run: Run) -> None:
 
 
 def remove_lines(path: Path, part: str) -> None:
-    """Drop the lines of a part that is measured anew."""
+    """Remove the lines of a part that is measured again."""
     report.remove_lines(path, lambda line: bool(line["part"] == part))
 
 
 def read(path: Path) -> Runs:
-    """Runs that were written."""
+    """Read runs from raw lines."""
     return Runs(Run(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines())

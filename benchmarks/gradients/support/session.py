@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One run: servers and ranks on their hosts are told what to do, and what they say becomes a line.
+"""Run one arm on one workload: send jobs to servers and ranks, and turn their results into a raw line.
 
-Knows every workload and no plan of a benchmark: which arms run where, and how often, is `parts`.
+The module `parts` decides which arms run where, and how often.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from .cluster import Cluster, Process, ProcessFailed, cluster
 from .runs import Run, Runs, remove_lines, write
 from .workloads import UNSHAPED, bytes_per_s, packet_bytes
 
-#: What the model calls the schedule of an arm.
+#: The model's schedule of each arm.
 IN_MODEL: dict[str, network.Policy] = {
     "foresee": "mercury",
     "fifo_packet": "fifo_packet",
     "fifo_tensor": "fifo_tensor",
     "barrier": "barrier",
 }
-#: How long a link has each of its rates, where they change.
+#: Seconds of each rate, if the links change.
 STRETCH_S = 5.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """How much of everything."""
+    """Size of the measurements."""
 
     repeats: int
     warmup: int
@@ -48,7 +48,7 @@ class Plan:
 
 @dataclasses.dataclass
 class Session:
-    """What one call of this program keeps."""
+    """State of one call of this program."""
 
     seed: int
     timeout_s: float
@@ -61,14 +61,14 @@ class Session:
     part: str = ""
 
     def begin(self, part: str) -> None:
-        """What follows is of this part; what was written of it before is dropped."""
+        """Start a part, and remove its old lines."""
         self.part = part
         if self.save:
             remove_lines(self.save, part)
 
     @contextlib.contextmanager
     def planned(self, plan: Plan) -> Iterator[None]:
-        """What is measured inside goes by this plan."""
+        """Use ``plan`` inside the block."""
         usual, self.plan = self.plan, plan
         try:
             yield
@@ -76,23 +76,25 @@ class Session:
             self.plan = usual
 
     def record(self, run: Run) -> Run:
-        """Count a run, write it down, and say how it went."""
+        """Add a run, save its line, and print its result."""
         run.part = self.part
         run.machine = {**self.about, "load": os.getloadavg(), "time": time.time()}
         self.runs.append(run)
         if self.save:
             write(self.save, run)
-        said = f"void: {run.void}" if run.void else f"{1e3 * run.t_iter_s:.1f} ms"
-        show(f"{run.workload:<11} {run.cluster:<5} {run.rate:<8} {run.arm:<34} {said}")
+        result = f"void: {run.void}" if run.void else f"{1e3 * run.t_iter_s:.1f} ms"
+        show(f"{run.workload:<11} {run.cluster:<5} {run.rate:<8} {run.arm:<34} {result}")
         return run
 
     def predicted(self, hosts: Hosts, step: network.Step) -> dict[str, float]:
-        """What the model says of each schedule it knows: its bandwidth is the median of what bulk got in this part so far,
-        answered as the schedule answers; nothing else is fitted. Nothing where that is not known.
+        """Return the modelled step of each schedule, or nothing for schedules with unknown bandwidth.
+
+        The bandwidth is the median goodput of `bulk` in this part so far, with sums returned as the schedule returns them.
+        Nothing else is fitted.
         """
         runs = Runs(run for run in self.runs if run.part == self.part)
         both_ways = [run.goodput for run in runs.of("bulk", "foresee", hosts.name, hosts.rate)]
-        # There and back, one after the other.
+        # A round transfers one direction after the other, so its goodput is half that of the link.
         one_way = [2 * run.goodput for run in runs.of("bulk", "fifo_tensor", hosts.name, hosts.rate)]
         found = {arm: one_way if arm == "fifo_tensor" else both_ways for arm in IN_MODEL}
         return {
@@ -104,7 +106,7 @@ class Session:
 
 @dataclasses.dataclass
 class Hosts:
-    """A cluster, with who does what on it."""
+    """A cluster, with the hosts of ranks and of servers."""
 
     name: str
     rate: str
@@ -115,25 +117,25 @@ class Hosts:
 
 @dataclasses.dataclass(frozen=True)
 class RunOptions:
-    """What is unusual about a run."""
+    """Options of a run."""
 
     program: str = "host.py"
-    #: Servers on each host of servers: so many connections has each rank.
+    #: Servers on each server host, which is the number of connections of a rank to it.
     servers_per_host: int = 1
-    #: A server beside each rank as well, in its process.
+    #: Whether each rank's process also has a server.
     colocated: bool = False
-    #: Ranks start the servers that they need.
+    #: Whether ranks start their servers themselves.
     own_servers: bool = False
-    #: Shares of the rate, each for a stretch, while it runs.
+    #: Shares of the link rate during the run, one stretch each.
     meanwhile: Sequence[float] = ()
-    #: By what the compute of each rank is longer; empty: all alike.
+    #: Factors of each rank's compute; empty: all equal.
     skew: Sequence[float] = ()
-    #: Ranks train so many models of their own, over the same servers.
+    #: Number of jobs that share the servers.
     jobs: int = 1
-    #: Ranks on each of their hosts, and whether they exchange as one.
+    #: Ranks per host, and whether they exchange through a leader.
     local: int = 1
     as_one: bool = False
-    #: When the first server is killed, in seconds from the ranks' start; another one comes at its address. 0: never.
+    #: Seconds after which the first server is killed and replaced at its address; 0: never.
     killed_after_s: float = 0.0
 
 
@@ -143,7 +145,7 @@ USUAL = RunOptions()
 def measure(
     session: Session, hosts: Hosts, run: Run, template: dict[str, Any], options: RunOptions = USUAL
 ) -> Run:
-    """One run of one arm; whatever goes wrong makes it void, with the reason."""
+    """Run one arm once; a failure makes the run void, with the reason."""
     deadline = time.monotonic() + session.timeout_s
     serving = (
         [*(hosts.ranks if options.colocated else ()), *hosts.servers]
@@ -181,9 +183,9 @@ def measure(
     run.began_s = answers[0]["began_s"] if options.meanwhile else []
     run.as_a_device = all(answer.get("as_a_device", False) for answer in answers)
     run.rank_cpu_s = sum(answer["cpu_s"] for answer in answers)
-    # Beside a rank a server's seconds are among the rank's.
-    apart = (one for host, one in zip(serving, stopped, strict=True) if host not in hosts.ranks)
-    run.server_cpu_s = sum(one["cpu_s"] for one in apart)
+    # The CPU time of a colocated server is part of its rank's.
+    dedicated = (one for host, one in zip(serving, stopped, strict=True) if host not in hosts.ranks)
+    run.server_cpu_s = sum(one["cpu_s"] for one in dedicated)
     run.pushed_bytes = (
         0 if run.arm == "oracle" else run.step_bytes * sum(answer["rounds"] for answer in answers)
     )
@@ -200,7 +202,7 @@ def measure(
 def _serving(
     hosts: Hosts, host: str, run: Run, template: dict[str, Any], options: RunOptions
 ) -> dict[str, Any]:
-    """What a host that serves is told."""
+    """Return the job of a host that serves."""
     colocated = host in hosts.ranks
     return {
         "do": "serve",
@@ -217,7 +219,7 @@ def _serving(
 def _jobs(
     session: Session, hosts: Hosts, template: dict[str, Any], options: RunOptions
 ) -> list[tuple[Process, dict[str, Any]]]:
-    """What each rank is told."""
+    """Return the process and the job of each rank."""
     session.count += 1
     common = {
         "packet_bytes": packet_bytes(hosts.rate),
@@ -248,7 +250,7 @@ def _jobs(
 
 
 def _meet(ranks: list[tuple[Process, dict[str, Any]]], local: int, deadline: float) -> None:
-    """Have the first rank of each host listen, and tell the others there where."""
+    """Start the leader of each host, and add its address to the jobs of that host."""
     for at in range(0, len(ranks), local):
         process, job = ranks[at]
         process.send({**job, "do": "listen"})
@@ -258,7 +260,7 @@ def _meet(ranks: list[tuple[Process, dict[str, Any]]], local: int, deadline: flo
 
 
 def change_links(hosts: Hosts, shares: Sequence[float]) -> list[tuple[float, float]]:
-    """Give all links these shares of their rate, one after the other; when each stretch began."""
+    """Set all links to shares of their rate, one after the other; return the start of each stretch."""
     stretches = []
     full = 8 * bytes_per_s(hosts.rate)
     for share in shares:
@@ -272,7 +274,7 @@ def change_links(hosts: Hosts, shares: Sequence[float]) -> list[tuple[float, flo
 
 @contextlib.contextmanager
 def hosts_of(session: Session, name: str, rate: str, ranks: int, servers: int) -> Iterator[Hosts]:
-    """Hosts for so many ranks and dedicated servers."""
+    """Create hosts for ranks and dedicated servers."""
     rank_names = [f"r{at}" for at in range(ranks)]
     server_names = [f"s{at}" for at in range(servers)]
     with cluster([*rank_names, *server_names], "" if rate == UNSHAPED else rate, session.logs) as made:

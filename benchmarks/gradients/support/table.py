@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Raw lines to a table."""
+"""Tables of the raw lines."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SUMMARY = [
 
 
 def markdown(runs: Runs) -> str:
-    """One row per workload, cluster, rate and arm; then urgent tensors, machines, and void runs with the reason."""
+    """Return one row per workload, cluster, rate and arm; then urgent tensors, hosts, and void runs with the reason."""
     timed = [run for run in runs.valid if run.workload != "urgent"]
     seen = dict.fromkeys((run.workload, run.cluster, run.rate, run.arm) for run in timed)
     rows = "".join(_row(runs, *key) for key in seen) + _urgent(runs)
@@ -37,7 +37,7 @@ def markdown(runs: Runs) -> str:
 
 
 def summary(runs: Runs) -> str:
-    """The README's rows: servers beside ranks, DDP with its best bucket size, and the closed form."""
+    """Return the README's rows: colocated servers, DDP with its best bucket size, and the closed form."""
     rows = ""
     for cluster, rate, name in SUMMARY:
         ours = runs.of("blocks", "foresee", cluster, rate)
@@ -96,7 +96,7 @@ def _per_gb(found: list[Run], seconds: list[float]) -> str:
 
 
 def _hosts_text(runs: Runs) -> str:
-    """Which parts were measured on which processor: only ratios of one run compare."""
+    """Return which parts were measured on which processor, because absolute times are not comparable."""
     parts: dict[str, dict[str, None]] = {}
     for run in runs.valid:
         if run.machine:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real training on the CPU: over dedicated servers, over servers beside ranks, and with torch's own all-reduce."""
+"""Real training on the CPU: over dedicated servers, over colocated servers, and with torch's own all-reduce."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from .session import Hosts, RunOptions, Session, hosts_of, measure
 from .workloads import UNSHAPED
 
 TRAINING = RunOptions(program="training.py")
-#: Ranks find the servers beside them as users do.
+#: Ranks start colocated servers through the public API.
 COLOCATED = RunOptions(program="training.py", own_servers=True)
-#: Of DDP; torch's own value is 25.
+#: Bucket sizes of DDP; the default of torch is 25.
 BUCKETS_MB = (1, 25, 100)
-#: The rows of part `ranks`: so many hosts, each with a rank and a server beside it, and their links.
+#: The rows of part `ranks`: the number of hosts, each with a rank and a colocated server, and the link rate.
 RANKS_LINKS = [(ranks, rate) for rate in ("200mbit", "1gbit", UNSHAPED) for ranks in (2, 4)]
-#: Steps to warm up, and measured ones, where no link is the limit: uses of parameters are watched at steps 1, 2, 4, 8 and 16, which
-#: takes the CPU there and is once per training; a step takes a tenth of one on a shaped link.
+#: Warm-up and measured steps on unshaped links. Foresee observes parameter uses at steps 1, 2, 4, 8 and 16, which costs CPU
+#: time once per training, and a step there takes a tenth of the time of one on a shaped link.
 WARMED = (17, 30)
-#: The row whose model is compiled as a whole, too.
+#: The row that also measures a compiled model.
 COMPILED = (2, "200mbit")
-#: Where torch's process group meets: another port for each run.
+#: Ports of torch's process group, a new one for each run.
 PORTS = itertools.count(29_000)
 
 
 def run_training(session: Session, hosts: Hosts, model: str) -> None:
-    """Alone, over dedicated servers, with DDP at three sizes of its buckets."""
-    # Steps are long there: half of them do.
+    """Measure training alone, over dedicated servers, and with DDP at three bucket sizes."""
+    # Steps are long, so half the rounds suffice.
     template = {"model": model, "warmup": session.plan.warmup // 2, "rounds": session.plan.rounds // 2}
     step = traced(session, hosts, model)
     for _ in range(session.plan.repeats):
@@ -48,7 +48,7 @@ def run_training(session: Session, hosts: Hosts, model: str) -> None:
 
 
 def run_ranks(session: Session, ranks: int, rate: str) -> None:
-    """Servers beside ranks, as many dedicated ones, and DDP with the best size of its buckets, by turns."""
+    """Measure colocated servers, as many dedicated ones, and DDP with its best bucket size, interleaved."""
     warmup, rounds = WARMED if rate == UNSHAPED else (3, session.plan.rounds // 2)
     template = {"model": "blocks", "warmup": warmup, "rounds": rounds}
     with hosts_of(session, f"{ranks}+{ranks}", rate, ranks, ranks) as hosts:
@@ -73,7 +73,7 @@ def run_ranks(session: Session, ranks: int, rate: str) -> None:
 
 
 def run_compiled(session: Session, hosts: Hosts, step: network.Step, template: dict[str, Any]) -> None:
-    """The whole model compiled, alone, with DDP and over servers beside ranks: gradients come after the whole backward pass."""
+    """Measure a model compiled as a whole, whose gradients exist only after the whole backward pass."""
     for _ in range(session.plan.repeats):
         run_oracle(session, hosts, step, template)
         run_ddp(session, hosts, step, template, 25)
@@ -82,7 +82,7 @@ def run_compiled(session: Session, hosts: Hosts, step: network.Step, template: d
 
 
 def run_quick_ranks(session: Session) -> None:
-    """Two hosts at 200 Mbit/s; a model of a third of the size, on which wire and compute have the same ratio."""
+    """Measure two hosts at 200 Mbit/s with a smaller model of the same ratio of wire to compute time."""
     template = {"model": "blocks_small", "warmup": 3, "rounds": session.plan.rounds}
     with hosts_of(session, "2+0", "200mbit", 2, 0) as hosts:
         step = traced(session, hosts, "blocks_small")
@@ -93,14 +93,14 @@ def run_quick_ranks(session: Session) -> None:
 
 
 def traced(session: Session, hosts: Hosts, model: str) -> network.Step:
-    """What each tensor of a model takes, with nobody else at work."""
+    """Trace the times of each tensor of a model while the other ranks are idle."""
     process = hosts.cluster.process(hosts.ranks[0], "training.py")
     process.send({"do": "trace", "model": model, "seed": session.seed, "rank": 0})
     return trace.loads(process.answer(time.monotonic() + session.timeout_s)["trace"]).step()
 
 
 def run_bulk_of(session: Session, hosts: Hosts) -> None:
-    """Both directions full, over servers beside ranks where there are no others."""
+    """Measure the goodput with both directions saturated, over colocated servers if there are no others."""
     shares = network.shares(len(hosts.ranks), 0)
     colocated = not hosts.servers
     of_link = shares.of_link if colocated else 1.0
@@ -115,7 +115,7 @@ def run_bulk_of(session: Session, hosts: Hosts) -> None:
 
 
 def run_oracle(session: Session, hosts: Hosts, step: network.Step, template: dict[str, Any]) -> Run:
-    """All ranks, each alone."""
+    """Train on all ranks at once, without communication."""
     oracle = Run(workload(template), hosts.name, hosts.rate, "oracle", "", [], step.total_bytes)
     return measure(session, hosts, oracle, {**template, "do": "oracle"}, TRAINING)
 
@@ -123,7 +123,7 @@ def run_oracle(session: Session, hosts: Hosts, step: network.Step, template: dic
 def run_ours(
     session: Session, hosts: Hosts, oracle: Run, step: network.Step, template: dict[str, Any]
 ) -> Run:
-    """Over dedicated servers, or over one beside each rank where there are no others."""
+    """Train over dedicated servers, or over colocated ones if there are no others."""
     ours = Run(workload(template), hosts.name, hosts.rate, "foresee", "foresee", [], step.total_bytes)
     ours.model_s = session.predicted(hosts, stretched(step, oracle))
     if hosts.servers:
@@ -136,24 +136,24 @@ def run_ours(
 def run_ddp(
     session: Session, hosts: Hosts, step: network.Step, template: dict[str, Any], bucket_mb: int
 ) -> Run:
-    """With torch's own all-reduce."""
+    """Train with torch's own all-reduce."""
     ddp = Run(workload(template), hosts.name, hosts.rate, f"ddp {bucket_mb} MB", "", [], step.total_bytes)
     job = {**template, "do": "ddp", "bucket_mb": bucket_mb, "meeting": meeting(hosts)}
     return measure(session, hosts, ddp, job, TRAINING)
 
 
 def workload(template: dict[str, Any]) -> str:
-    """What a run trains, as tables name it."""
+    """Return the name of a run's workload in the tables."""
     return f"{template['model']}, compiled" if template.get("compiled") else str(template["model"])
 
 
 def meeting(hosts: Hosts) -> str:
-    """Where ranks meet."""
+    """Return the rendezvous address of a process group."""
     return f"{hosts.cluster.addresses[hosts.ranks[0]]}:{next(PORTS)}"
 
 
 def stretched(step: network.Step, oracle: Run) -> network.Step:
-    """The shares of a rank that has the machine to itself, the length of one among its neighbours."""
+    """Scale the traced step of a single rank to the length that it has while all ranks compute."""
     share = oracle.t_iter_s / step.oracle
     return network.Step(
         step.bytes,

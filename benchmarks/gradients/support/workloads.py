@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The workloads of PROTOCOL.md: what is computed, and what it weighs on a given link."""
+"""The workloads of PROTOCOL.md: compute times and gradient sizes for a given link."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from foresee.network import trace
 TRACES = Path(__file__).resolve().parents[3] / "testdata" / "network"
 #: Gradients are 32-bit floats.
 ELEMENT = 4
-#: Class 255 is the last one.
+#: Number of priority classes.
 CLASSES = 256
 MODELS = ("vgg16", "resnet50", "bert_base", "gpt2_small")
-#: In place of a rate: links that nobody shapes, whose packets are cut as for 10 Gbit/s.
+#: Rate of links that are not shaped; packets have the size for 10 Gbit/s.
 UNSHAPED = "unshaped"
-#: Trained for real, on the CPU.
+#: Models of real training on the CPU.
 TRAINED = ("cnn", "transformer")
-#: Trained with servers beside ranks; the small one has a third of the parameters, and the same ratio of wire to compute.
+#: Models of part `ranks`; the small one has a third of the parameters and the same ratio of wire to compute time.
 BLOCKS = ("blocks", "blocks_small")
 
 
@@ -37,17 +37,17 @@ class Sleeps:
 
     @property
     def bytes(self) -> int:
-        """Of all gradients of a step, one way."""
+        """Bytes of all gradients of a step."""
         return ELEMENT * sum(self.elements)
 
     @property
     def classes(self) -> list[int]:
-        """Of each layer: its place in order of first use, neighbours together where there are more than classes."""
+        """Priority class of each layer, by order of first use; neighbours share one if there are too many layers."""
         count = len(self.elements)
         return [place if count <= CLASSES else place * CLASSES // count for place in range(count)]
 
     def step(self) -> network.Step:
-        """As the model of the network has it."""
+        """Return the step as an input of the network model."""
         return network.Step(
             [ELEMENT * count for count in self.elements],
             backward=self.backward,
@@ -58,9 +58,9 @@ class Sleeps:
 
 
 def sleeps(name: str, *, compute_s: float, wire_s: float, bytes_per_s: float) -> Sleeps:
-    """The model's tensors and time shares, with ``compute_s`` of compute, and ``wire_s`` on a link of ``bytes_per_s``.
+    """Scale a traced model to ``compute_s`` of compute, and ``wire_s`` on a link of ``bytes_per_s``.
 
-    Both are one factor for all layers. A tensor keeps one element at least.
+    Times and sizes have one factor each for all layers. A tensor has at least one element.
     """
     model = trace.read(TRACES / f"{name}.json")
     step = model.step()
@@ -77,21 +77,21 @@ def sleeps(name: str, *, compute_s: float, wire_s: float, bytes_per_s: float) ->
 
 
 def bulk(total_bytes: int, tensors: int = 16) -> Sleeps:
-    """Tensors of one size and no compute."""
+    """Return tensors of equal size without compute."""
     each = math.ceil(total_bytes / tensors / ELEMENT)
     none = [0.0] * tensors
     return Sleeps("bulk", [f"bulk.{at}" for at in range(tensors)], [each] * tensors, none, none, none)
 
 
 def bytes_per_s(rate: str) -> float:
-    """Of a rate as ``tc`` spells it, such as ``200mbit``."""
+    """Convert a rate in the notation of ``tc``, such as ``200mbit``."""
     rate = rate.replace(UNSHAPED, "10gbit")
     for unit, factor in (("gbit", 1e9), ("mbit", 1e6), ("kbit", 1e3)):
         if rate.endswith(unit):
             return float(rate.removesuffix(unit)) * factor / 8
-    raise ValueError(f"{rate!r} is no rate; for instance 200mbit")
+    raise ValueError(f"{rate!r} is not a rate; an example is 200mbit")
 
 
 def packet_bytes(rate: str) -> int:
-    """Of a link of this rate, by the rule of a run."""
+    """Return the packet size for a link of this rate, by the rule of the product."""
     return _native.gradient_packet_bytes(int(bytes_per_s(rate)))

@@ -21,7 +21,7 @@ from matplotlib.figure import Figure
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from common import drawing  # noqa: E402 - found beside this folder
+from common import drawing  # noqa: E402 - needs the path above
 from common.drawing import GREY, sheet, spread  # noqa: E402
 from support.parts import FULL, RATIOS  # noqa: E402
 from support.runs import Run, Runs, read  # noqa: E402
@@ -230,14 +230,12 @@ def sizes(runs: Runs) -> Figure | None:
     return figure
 
 
-def beside(runs: Runs) -> Figure | None:
+def colocated(runs: Runs) -> Figure | None:
     """Draw 7: the usable share of a link with colocated and dedicated servers."""
     found = [run for run in runs.of_all("bulk") if "+" in run.cluster]
     if not found:
         return None
-    figure, (axis,) = sheet(
-        title="Bulk over servers beside ranks and dedicated ones: share of a link, 100 Mbit/s"
-    )
+    figure, (axis,) = sheet(title="Bulk over colocated and dedicated servers: share of a link, 100 Mbit/s")
     for ranks, colour in zip(
         (2, 4, 8), (COLOURS["foresee"], COLOURS["fifo_tensor"], COLOURS["fifo_packet"]), strict=True
     ):
@@ -357,7 +355,7 @@ ALL: dict[str, Draw] = {
     "ablation": ablation,
     "changing": changing,
     "sizes": sizes,
-    "beside": beside,
+    "beside": colocated,
     "uneven": uneven,
     "killed": killed,
     "cpu": cpu,

@@ -18,7 +18,7 @@ from matplotlib.patches import Rectangle
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from common import drawing  # noqa: E402 - found beside this folder
+from common import drawing  # noqa: E402 - needs the path above
 from support.lines import Runs  # noqa: E402
 from support.table import read  # noqa: E402
 

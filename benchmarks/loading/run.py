@@ -27,8 +27,8 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-import any_dataset  # noqa: E402 - found beside this folder
-from common import machine, verdicts  # noqa: E402 - found beside this folder
+import any_dataset  # noqa: E402 - needs the path above
+from common import machine, verdicts  # noqa: E402 - needs the path above
 from common.disk_origin import Unavailable  # noqa: E402
 from common.report import print_report, results_file, show  # noqa: E402
 from support import table  # noqa: E402

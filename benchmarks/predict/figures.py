@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Draw the newest results as SVG in docs/figures.
 
-The page docs/benchmarks/predict.md has the numbers. Run it with .bench-venv, which has matplotlib.
+The numbers are in docs/benchmarks/predict.md. Run this with .bench-venv, which has matplotlib.
 
 Exit status: 0 drawn, 2 bad arguments.
 """
@@ -20,9 +20,9 @@ from matplotlib.figure import Figure
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from common import drawing  # noqa: E402 - found beside this folder
+from common import drawing  # noqa: E402 - needs the path above
 from common.drawing import GREY, sheet  # noqa: E402
-from support.lines import EPOCH_WITHIN, Beside, Stall, gathered  # noqa: E402
+from support.lines import EPOCH_WITHIN, Comparison, Stall, comparisons  # noqa: E402
 from support.setups import PERFECT  # noqa: E402
 
 COLOURS = {
@@ -32,18 +32,18 @@ COLOURS = {
     "nopfs_on_access": drawing.GREEN,
     "foresee": drawing.BLUE,
 }
-#: Of the first epoch, and of the later ones.
+#: Markers of the first epoch and of the later ones.
 MARKERS = {"first": "o", "later": "s"}
 
 
-def read(lines: Path) -> list[Beside]:
-    """Whatever was measured, beside what was predicted."""
-    made = gathered(json.loads(line) for line in lines.read_text().splitlines())
+def read(lines: Path) -> list[Comparison]:
+    """Read the comparisons that have valid runs."""
+    made = comparisons(json.loads(line) for line in lines.read_text().splitlines())
     return [one for one in made if one.runs]
 
 
-def set_ups(found: list[Beside]) -> Figure | None:
-    """Each set-up and policy: a later epoch as measured, and a mark where it was predicted."""
+def set_ups(found: list[Comparison]) -> Figure | None:
+    """Draw a later epoch of each set-up and policy: bars as measured, marks as predicted."""
     if not found:
         return None
     by = {(one.setup, one.policy): one for one in found}
@@ -61,12 +61,12 @@ def set_ups(found: list[Beside]) -> Figure | None:
     return figure
 
 
-def against(found: list[Beside]) -> Figure | None:
-    """Predicted against measured: epochs, stalls of the mean rank, stalls of the job."""
+def against(found: list[Comparison]) -> Figure | None:
+    """Draw predicted against measured: epochs, stalls of the mean rank, stalls of the job."""
     if not found:
         return None
     figure, (times, stalls, jobs) = sheet(3, title="Predicted against measured, first and later epochs")
-    shown: tuple[tuple[Axes, str, Callable[[Beside, str], tuple[float, float] | None]], ...] = (
+    shown: tuple[tuple[Axes, str, Callable[[Comparison, str], tuple[float, float] | None]], ...] = (
         (times, "epoch time, s", _epochs),
         (stalls, "stall of the mean rank, s", lambda one, part: _of(one.stall(part))),
         (jobs, "stall of the job, s", lambda one, part: _of(one.job_stall(part))),
@@ -101,7 +101,7 @@ def against(found: list[Beside]) -> Figure | None:
     return figure
 
 
-def _epochs(one: Beside, part: str) -> tuple[float, float]:
+def _epochs(one: Comparison, part: str) -> tuple[float, float]:
     return getattr(one.measured, f"{part}_s"), getattr(one.predicted, f"{part}_s")
 
 

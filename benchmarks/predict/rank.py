@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All ranks of one set-up, asked run after run: one line of JSON in, one out.
+"""Run all ranks of one set-up: one line of JSON per task in, one line of results out.
 
-The ranks are processes of their own, begun once. What a rank measures is what a training loop sees: time inside
-``next()``, time of its compute, time at the barrier. Clocks of one machine are one clock, so ranks' times can be
-compared.
+The ranks are separate processes that start once. A rank measures what a training loop sees: time inside ``next()``, time
+of its compute, time at the barrier. All ranks share the clock of the host, so their times are comparable.
 """
 
 from __future__ import annotations
@@ -30,14 +29,14 @@ from support.setups import ID_BYTES, PERFECT
 from foresee import _native
 
 PAGE_BYTES = 4096
-#: A sleep may end so much late; the rest of a step is a busy wait.
+#: A sleep may end this much late, so a busy wait ends each step.
 LATE_S = 0.0003
-#: Until others have come to the barrier, or it has failed.
-PATIENCE_S = 120
+#: Timeout of the barrier.
+BARRIER_TIMEOUT_S = 120
 
 
 def main(ranks: int) -> None:
-    """Do tasks until standard input closes."""
+    """Run tasks until standard input closes."""
     context = multiprocessing.get_context("spawn")
     barrier = context.Barrier(ranks)
     ends, processes = [], []
@@ -50,14 +49,14 @@ def main(ranks: int) -> None:
     for line in sys.stdin:
         for end in ends:
             end.send(line)
-        told = [end.recv() for end in ends]
-        print(json.dumps(told), flush=True)
-        # Whoever failed has broken the barrier for all.
+        result = [end.recv() for end in ends]
+        print(json.dumps(result), flush=True)
+        # A rank that failed has aborted the barrier.
         barrier.reset()
 
 
 def serve(rank: int, ranks: int, pipe: Connection, barrier: Barrier) -> None:
-    """One rank, which is told as torchrun would that all are on this machine."""
+    """Run one rank, with the variables that torchrun sets for ranks of one host."""
     os.environ |= {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(ranks)}
     while True:
         try:
@@ -65,16 +64,16 @@ def serve(rank: int, ranks: int, pipe: Connection, barrier: Barrier) -> None:
         except EOFError:
             return
         try:
-            told = measure(Task(rank=rank, ranks=ranks, **json.loads(line)), barrier)
+            result = measure(Task(rank=rank, ranks=ranks, **json.loads(line)), barrier)
         except Exception as error:
             traceback.print_exc()
             barrier.abort()
-            told = {"error": f"{type(error).__name__}: {error}"}
-        pipe.send(told)
+            result = {"error": f"{type(error).__name__}: {error}"}
+        pipe.send(result)
 
 
 def measure(task: Task, barrier: Barrier) -> dict[str, Any]:
-    """One run of one rank."""
+    """Run one task on one rank."""
     clock = time.perf_counter
     for epoch in range(task.epochs):
         order = _native.order_distributed(
@@ -88,41 +87,41 @@ def measure(task: Task, barrier: Barrier) -> dict[str, Any]:
             start=0,
         )
         task.ids.append(order.astype(int).tolist())
-    told: dict[str, Any] = {"epochs": []}
+    result: dict[str, Any] = {"epochs": []}
     with contextlib.closing(opened(task)) as loader:
-        barrier.wait(PATIENCE_S)
+        barrier.wait(BARRIER_TIMEOUT_S)
         loader.start()
         began = clock()
-        told["began"] = began
+        result["began"] = began
         for epoch in range(task.epochs):
             steps = [sum(task.sizes[sample] for sample in ids) for ids in task.batches(epoch)]
             waited = at_barrier = computed = 0.0
-            seen = [0, 0, 0]
+            totals = [0, 0, 0]
             batches = loader.epoch(epoch)
             requested = clock()
             for step, batch in enumerate(batches):
                 got = clock()
                 waited += got - requested
-                look(batch, seen)
+                touch(batch, totals)
                 del batch
                 compute(got + steps[step] / task.compute_rate)
                 done = clock()
                 computed += done - got
                 if task.ranks > 1:
-                    barrier.wait(PATIENCE_S)
+                    barrier.wait(BARRIER_TIMEOUT_S)
                 requested = clock()
                 at_barrier += requested - done
             ended = clock()
             waited += ended - requested
-            told["epochs"].append(
-                {"end": ended, "waited": waited, "computed": computed, "barrier": at_barrier, "seen": seen}
+            result["epochs"].append(
+                {"end": ended, "waited": waited, "computed": computed, "barrier": at_barrier, "seen": totals}
             )
-            void(task, epoch, seen)
-    return told
+            check(task, epoch, totals)
+    return result
 
 
 def compute(until: float) -> None:
-    """Until then."""
+    """Sleep until ``until``."""
     clock = time.perf_counter
     left = until - clock()
     if left > LATE_S:
@@ -131,22 +130,22 @@ def compute(until: float) -> None:
         pass
 
 
-def look(batch: Batch, seen: list[int]) -> None:
-    """Touch every page: memory that was mapped but never read does not count as delivered."""
+def touch(batch: Batch, totals: list[int]) -> None:
+    """Touch every page, because mapped memory that was never read does not count, and add to the totals."""
     for sample in batch:
         view = np.frombuffer(sample, np.uint8)
         _ = int(view[::PAGE_BYTES].sum())
-        seen[0] += 1
-        seen[1] += view.nbytes
-        seen[2] += int.from_bytes(view[:ID_BYTES].tobytes(), "little")
+        totals[0] += 1
+        totals[1] += view.nbytes
+        totals[2] += int.from_bytes(view[:ID_BYTES].tobytes(), "little")
 
 
-def void(task: Task, epoch: int, seen: list[int]) -> None:
-    """Say so if an epoch missed, repeated or shortened a sample."""
+def check(task: Task, epoch: int, totals: list[int]) -> None:
+    """Raise an error if an epoch missed, repeated or shortened a sample."""
     ids = task.ids[epoch]
     whole = [len(ids), sum(task.sizes[sample] for sample in ids), sum(ids)]
-    if task.policy != PERFECT and seen != whole:
-        raise ValueError(f"epoch {epoch}: {seen} samples, bytes and sum of ids, {whole} expected")
+    if task.policy != PERFECT and totals != whole:
+        raise ValueError(f"epoch {epoch}: {totals} samples, bytes and sum of ids, {whole} expected")
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from matplotlib.figure import Figure
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from common import drawing  # noqa: E402 - found beside this folder
+from common import drawing  # noqa: E402 - needs the path above
 from common.drawing import sheet  # noqa: E402
 from support.runs import Run, Runs, read  # noqa: E402
 

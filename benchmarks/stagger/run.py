@@ -20,7 +20,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from common import machine, verdicts  # noqa: E402 - found beside this folder
+from common import machine, verdicts  # noqa: E402 - needs the path above
 from common.disk_origin import Unavailable  # noqa: E402
 from common.report import draw, print_report, results_file, show  # noqa: E402
 from support import parts, runs, table  # noqa: E402

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the prediction benchmark is made of: set-ups, origins, loaders, predictions, verdicts."""
+"""Set-ups, origins, loaders, predictions and acceptance lines of the prediction benchmark."""

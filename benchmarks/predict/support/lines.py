@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Predictions beside what was measured: errors, verdicts, a table.
+"""Compare predictions with measurements: errors, acceptance lines, a table.
 
-A stall is of the mean rank, its time in ``next()``; or of the job, which is what its epoch takes longer than that of
-``perfect`` in the same repeat, however its ranks share that among waiting for data and for each other.
+The stall of the mean rank is its time in ``next()``. The stall of the job is the epoch time beyond that of ``perfect`` in
+the same repeat: it includes waits for data and for other ranks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 from common.verdicts import Line, judged
 
-from .forecasts import Times
+from .predictions import Times
 from .setups import PERFECT
 
 EPOCH_WITHIN, STALL_WITHIN, STALL_OF_EPOCH, APART = 0.05, 0.10, 0.02, 0.03
@@ -26,11 +26,11 @@ PARTS = ("first", "later")
 
 @dataclass(frozen=True)
 class Stall:
-    """What waiting for data costs in one epoch, in seconds: predicted, and in each repeat."""
+    """Stall of one epoch in seconds: predicted, and in each repeat."""
 
     predicted: float
     repeats: tuple[float, ...]
-    #: How far a prediction may be off.
+    #: Allowed error of the prediction.
     allowed: float
 
     @property
@@ -40,18 +40,18 @@ class Stall:
 
     @property
     def error(self) -> float:
-        """Of the prediction, as a share of what is allowed."""
+        """Error of the prediction, over the allowed error."""
         return (self.predicted - self.measured) / self.allowed
 
     @property
-    def stray(self) -> float:
-        """How far the farthest repeat is from the median, likewise."""
+    def spread(self) -> float:
+        """Largest distance of a repeat from the median, over the allowed error."""
         return max(abs(each - self.measured) for each in self.repeats) / self.allowed
 
 
 @dataclass(frozen=True)
-class Beside:
-    """One policy of one set-up: predicted, and what was measured."""
+class Comparison:
+    """Predicted and measured times of one policy of one set-up."""
 
     setup: str
     policy: str
@@ -59,39 +59,39 @@ class Beside:
     predicted: Times
     #: By repeat.
     runs: Mapping[int, Times]
-    #: ``perfect`` of the same set-up; None: it did not run, or is this one.
-    perfect: Beside | None = None
+    #: ``perfect`` of the same set-up; None if it did not run, or is this one.
+    perfect: Comparison | None = None
     void: str = ""
 
     @property
     def measured(self) -> Times:
-        """The median of each time."""
+        """The median of each time over the repeats."""
         return self._each(statistics.median)
 
     @property
     def low(self) -> Times:
-        """The least of each."""
+        """The minimum of each time."""
         return self._each(min)
 
     @property
     def high(self) -> Times:
-        """The most of each."""
+        """The maximum of each time."""
         return self._each(max)
 
     def epoch(self, part: str) -> float:
-        """The error of the epoch's time, as a share of it."""
+        """Return the error of the epoch time, as a share of the measured time."""
         found = _epoch(self.measured, part)
         return (_epoch(self.predicted, part) - found) / found
 
     def stall(self, part: str) -> Stall:
-        """Of the mean rank; what it waits for other ranks is not in it."""
+        """Return the stall of the mean rank, without its wait for other ranks."""
         key = f"{part}_stall_s"
         return self._stall(
             part, getattr(self.predicted, key), [getattr(run, key) for run in self.runs.values()]
         )
 
     def job_stall(self, part: str) -> Stall | None:
-        """Of the job; None: there is no ``perfect`` in any of the repeats."""
+        """Return the stall of the job; None if no repeat has a run of ``perfect``."""
         perfect = self.perfect
         if perfect is None or self.runs.keys().isdisjoint(perfect.runs):
             return None
@@ -119,16 +119,16 @@ def _epoch(times: Times, part: str) -> float:
     return found
 
 
-def gathered(raw: Iterable[Mapping[str, Any]]) -> list[Beside]:
-    """Runs by set-up and policy, in the order in which they were made."""
+def comparisons(raw: Iterable[Mapping[str, Any]]) -> list[Comparison]:
+    """Group raw lines by set-up and policy, in the order of the lines."""
     by: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for line in raw:
         by.setdefault((line["setup"]["name"], line["policy"]), []).append(line)
-    made: dict[tuple[str, str], Beside] = {}
-    # First those that others are seen beside.
+    made: dict[tuple[str, str], Comparison] = {}
+    # `perfect` first, because the others refer to it.
     for setup, policy in sorted(by, key=lambda which: which[1] != PERFECT):
         lines = by[setup, policy]
-        made[setup, policy] = Beside(
+        made[setup, policy] = Comparison(
             setup,
             policy,
             ranks=lines[0]["setup"]["ranks"],
@@ -140,12 +140,12 @@ def gathered(raw: Iterable[Mapping[str, Any]]) -> list[Beside]:
     return [made[which] for which in by]
 
 
-def judge(found: Sequence[Beside], whole: int) -> list[Line]:
-    """The lines; ``whole``: how many set-ups there are."""
-    told = [one for one in found if one.runs]
-    why = "nothing was measured: " + next((one.void for one in found), "no set-up could be had")
-    of = f"of {len({one.setup for one in told})} of {whole} set-ups"
-    parts = [(one, part, f"{one.setup} {one.policy} {part}") for one in told for part in PARTS]
+def judge(found: Sequence[Comparison], whole: int) -> list[Line]:
+    """Return the acceptance lines; ``whole`` is the number of set-ups."""
+    compared = [one for one in found if one.runs]
+    why = "nothing was measured: " + next((one.void for one in found), "no set-up was available")
+    of = f"of {len({one.setup for one in compared})} of {whole} set-ups"
+    parts = [(one, part, f"{one.setup} {one.policy} {part}") for one in compared for part in PARTS]
     stalls = [(one, what, one.stall(part)) for one, part, what in parts]
     of_jobs = [(one, what, stall) for one, part, what in parts if (stall := one.job_stall(part))]
     times = [(abs(one.epoch(part)), f"{what} {one.epoch(part):+.1%}") for one, part, what in parts]
@@ -158,8 +158,12 @@ def judge(found: Sequence[Beside], whole: int) -> list[Line]:
     return [
         _farthest("epoch_time_error", "share", EPOCH_WITHIN, times, of, why),
         _farthest("stall_time_error", allowed, 1, errors, of, why),
-        _farthest("job_stall_error", allowed, 1, job_errors, of, "perfect ran beside no other policy"),
-        _in_order(told) if told else judged("policies_out_of_order", "pairs", 0, below=True, value=why),
+        _farthest(
+            "job_stall_error", allowed, 1, job_errors, of, "no other policy ran in a repeat with perfect"
+        ),
+        _in_order(compared)
+        if compared
+        else judged("policies_out_of_order", "pairs", 0, below=True, value=why),
         judged("shares_within", "share", None, below=False, value=statistics.mean(within) if within else why),
         _that_repeat("stalls_that_repeat", stalls),
         _that_repeat("job_stalls_that_repeat", of_jobs),
@@ -169,7 +173,7 @@ def judge(found: Sequence[Beside], whole: int) -> list[Line]:
 def _farthest(
     name: str, unit: str, limit: float, errors: Sequence[tuple[float, str]], of: str, why: str
 ) -> Line:
-    """The largest error, of which prediction it is, and how many are within the limit; ``why`` there is none."""
+    """Return the line of the largest error, with its prediction and the number within the limit."""
     if not errors:
         return judged(name, unit, limit, below=True, value=why)
     error, what = max(errors)
@@ -178,31 +182,31 @@ def _farthest(
     return _because(line, f"{what}; {within} of {len(errors)} within, {of}")
 
 
-def _in_order(told: Sequence[Beside]) -> Line:
-    wrong, pairs = out_of_order(told)
+def _in_order(compared: Sequence[Comparison]) -> Line:
+    wrong, pairs = out_of_order(compared)
     line = judged("policies_out_of_order", "pairs", 0, below=True, value=float(len(wrong)))
     return _because(
         line, f"of {pairs} pairs that differ by more than 3 %{': ' if wrong else ''}{'; '.join(wrong)}"
     )
 
 
-def _that_repeat(name: str, stalls: Sequence[tuple[Beside, str, Stall]]) -> Line:
-    """How many stalls of several ranks no repeat misses by more than a prediction may."""
-    strays = [stall.stray for one, _, stall in stalls if one.ranks > 1 and len(stall.repeats) > 1]
-    if not strays:
-        return judged(name, "share", None, below=False, value="no policy of several ranks ran twice")
-    within = sum(stray <= 1 for stray in strays)
-    line = judged(name, "share", None, below=False, value=within / len(strays))
+def _that_repeat(name: str, stalls: Sequence[tuple[Comparison, str, Stall]]) -> Line:
+    """Return the line of the share of stalls of several ranks whose repeats are all within the allowed error."""
+    spreads = [stall.spread for one, _, stall in stalls if one.ranks > 1 and len(stall.repeats) > 1]
+    if not spreads:
+        return judged(name, "share", None, below=False, value="no policy with several ranks has two repeats")
+    within = sum(spread <= 1 for spread in spreads)
+    line = judged(name, "share", None, below=False, value=within / len(spreads))
     return _because(
         line,
-        f"{within} of {len(strays)} of several ranks, the farthest {max(strays):.2f} times what is allowed",
+        f"{within} of {len(spreads)} of several ranks, the farthest {max(spreads):.2f} times what is allowed",
     )
 
 
-def out_of_order(told: Sequence[Beside]) -> tuple[list[str], int]:
-    """Pairs whose order is not the predicted one, and how many pairs count."""
+def out_of_order(compared: Sequence[Comparison]) -> tuple[list[str], int]:
+    """Return the pairs whose order differs from the predicted one, and the number of compared pairs."""
     wrong, pairs = [], 0
-    for one, other in combinations(told, 2):
+    for one, other in combinations(compared, 2):
         if one.setup != other.setup:
             continue
         totals = one.measured.total_s, other.measured.total_s
@@ -218,8 +222,8 @@ def _because(line: Line, why: str) -> Line:
     return dataclasses.replace(line, why=f"{line.why}; {why}")
 
 
-def table(found: Sequence[Beside]) -> str:
-    """Every set-up and policy: seconds measured (least to most) and predicted, errors."""
+def table(found: Sequence[Comparison]) -> str:
+    """Return a table of every set-up and policy: measured seconds (minimum to maximum), predicted seconds, errors."""
     stalls = "stall measured, s | predicted, s | of allowed"
     lines = [
         f"| set-up | policy | epoch | measured, s | predicted, s | error | {stalls} | of the job: {stalls} |",

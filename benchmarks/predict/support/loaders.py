@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The policies that really run, one class each: batches of one rank, in one order, off one origin.
+"""The measured policies, one class each: batches of one rank, in one order, from one origin.
 
-A batch is a list of buffers. ``foresee`` is the product; the others are what their policy says, and no more.
+A batch is a list of buffers. ``foresee`` is the product; the others are minimal implementations of their policy.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from .setups import NAIVE, OURS, PERFECT, PINNED, STAGING, key
 
 Batch = Sequence[Any]
 HEADER_END = b"\r\n\r\n"
-#: Threads that read ahead.
+#: Threads that prefetch.
 POOL_THREADS = 16
 
 
 @dataclass(frozen=True)
 class Task:
-    """What one rank loads."""
+    """Task of one rank."""
 
     policy: str
     uri: str
@@ -45,37 +45,37 @@ class Task:
     sizes: list[int]
     #: Bytes per second of this rank's compute.
     compute_rate: float
-    #: Bytes of memory; of a pool, those that it keeps samples in.
+    #: Bytes of memory; for a pool, the bytes of its cache.
     ram: int
     disk: int
-    #: Where a disk tier may lie; empty: nowhere.
+    #: Folder of the disk tier.
     scratch: str
-    #: Bytes that a pool reads ahead.
+    #: Bytes that a pool prefetches.
     buffer: int
     #: Ids of this rank, by epoch.
     ids: list[list[int]] = field(default_factory=list)
 
     def batches(self, epoch: int) -> list[list[int]]:
-        """Ids, step by step."""
+        """Return the ids of each step."""
         ids = self.ids[epoch]
         return [ids[at : at + self.batch] for at in range(0, len(ids), self.batch)]
 
 
 class Loader(Protocol):
-    """A policy at work."""
+    """Loader of a policy."""
 
     def start(self) -> None:
-        """Open what it reads from."""
+        """Open the origin."""
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """Batches of one pass."""
+        """Yield the batches of one epoch."""
 
     def close(self) -> None:
-        """End threads."""
+        """Stop threads."""
 
 
 def opened(task: Task) -> Loader:
-    """The loader of a policy."""
+    """Create the loader of a policy."""
     kinds: dict[str, Callable[[Task], Loader]] = {
         PERFECT: Perfect,
         NAIVE: Naive,
@@ -87,49 +87,49 @@ def opened(task: Task) -> Loader:
 
 
 class Perfect:
-    """Nothing is read; a batch is what its samples' sizes say."""
+    """Read nothing: the lower bound of the other policies."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
 
     def start(self) -> None:
-        """Nothing is opened."""
+        """Do nothing."""
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """Batches of nothing."""
+        """Return empty batches."""
         return iter([[] for _ in self._task.batches(number)])
 
     def close(self) -> None:
-        """Nothing was begun."""
+        """Do nothing."""
 
 
 class Naive:
-    """Each sample when it is its turn."""
+    """Read each sample when its step needs it."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self._read = reader(task.plain)
 
     def start(self) -> None:
-        """Its connection was opened with it."""
+        """Do nothing: the constructor opened the connection."""
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """Batches, read by whoever asks for them."""
+        """Yield batches, read by the calling thread."""
         for ids in self._task.batches(number):
             yield [self._read(sample) for sample in ids]
 
     def close(self) -> None:
-        """The connection ends with this thread."""
+        """Do nothing: the connection ends with this thread."""
 
 
 class Pool:
-    """Threads read ahead, in order, as far as the buffer has room; what they read may be kept, until memory is full."""
+    """Prefetch in order with threads, up to the size of the buffer; optionally cache samples until memory is full."""
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self._sizes = task.sizes
         self._free_bytes = task.ram if task.policy == PINNED else 0
-        self._kept: dict[int, bytes] = {}
+        self._cached: dict[int, bytes] = {}
         self._local = threading.local()
         self._threads = ThreadPoolExecutor(POOL_THREADS)
         self._ahead: deque[tuple[int, Future[bytes]]] = deque()
@@ -139,10 +139,10 @@ class Pool:
         self._next: int | None = next(self._order, None)
 
     def start(self) -> None:
-        """Its threads begin with the first batch."""
+        """Do nothing: threads start with the first batch."""
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """Batches, as they come; reading goes on across epochs."""
+        """Yield batches; prefetching continues across epochs."""
         for ids in self._task.batches(number):
             batch = []
             for sample in ids:
@@ -151,12 +151,12 @@ class Pool:
                 assert expected == sample
                 batch.append(ahead.result())
             yield batch
-            # The buffer has room again once the step has ended.
+            # The step has ended, so its bytes of the buffer are free again.
             self._staged -= sum(self._sizes[sample] for sample in ids)
             self._fill()
 
     def close(self) -> None:
-        """End the threads."""
+        """Stop the threads."""
         self._threads.shutdown(cancel_futures=True)
 
     def _fill(self) -> None:
@@ -169,7 +169,7 @@ class Pool:
             self._next = next(self._order, None)
 
     def _get(self, sample: int) -> bytes:
-        held = self._kept.get(sample)
+        held = self._cached.get(sample)
         if held is not None:
             return held
         read = getattr(self._local, "read", None)
@@ -179,20 +179,20 @@ class Pool:
         with self._lock:
             if len(content) <= self._free_bytes:
                 self._free_bytes -= len(content)
-                self._kept[sample] = content
+                self._cached[sample] = content
             else:
-                # Full for good, as the published rule has it.
+                # By the published rule nothing is cached after the first sample that does not fit.
                 self._free_bytes = 0
         return content
 
 
 class Ours:
-    """The product, as a user has it."""
+    """The product, with default settings."""
 
     def __init__(self, task: Task) -> None:
         cache: dict[str, Any] = {"ram": task.ram}
         if task.disk:
-            # Of the machine: each rank has its part of it.
+            # The size is that of the node, which its ranks share.
             size = task.disk * task.ranks
             cache |= {"disk": str(Path(task.scratch) / f"rank-{task.rank}"), "disk_size": size}
         self._loader = foresee.Loader(
@@ -209,23 +209,23 @@ class Ours:
         )
 
     def start(self) -> None:
-        """Open origin, tiers and threads; reading begins."""
+        """Open origin, tiers and threads, and start reading."""
         self._loader.start()
 
     def epoch(self, number: int) -> Iterator[Batch]:
-        """One pass."""
-        del number  # They come one after the other.
+        """Yield the batches of one epoch."""
+        del number  # The loader counts epochs itself.
         for batch in self._loader:
             data = batch.data
             yield [data[begin:end] for begin, end in pairwise(batch.offsets.tolist())]
 
     def close(self) -> None:
-        """End the engine."""
+        """Stop the engine."""
         self._loader.close()
 
 
 def reader(plain: str) -> Callable[[int], bytes]:
-    """How a sample is read whole: a file, or an object over a connection of its own."""
+    """Return a function that reads a sample: a file, or an object over a new connection."""
     if not plain.startswith("http"):
         folder = Path(plain)
 
@@ -238,7 +238,7 @@ def reader(plain: str) -> Callable[[int], bytes]:
 
 
 class _Connection:
-    """One connection that is kept, and requests on it; as little work as HTTP allows."""
+    """A minimal HTTP client over one persistent connection."""
 
     def __init__(self, plain: str) -> None:
         parts = urlsplit(plain)

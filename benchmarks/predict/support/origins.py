@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the samples lie: a slow mount, or a slow bucket, of one testbed; slow for every process alike.
+"""Origins of the samples: a slow mount or a slow bucket of the testbed, with the same limits for all processes.
 
-Nothing that is read from the mount stays in the page cache, so that this is no tier: whoever reads, reads the origin.
+Reads from the mount are not cached in the page cache, so every read reaches the origin.
 """
 
 from __future__ import annotations
@@ -20,48 +20,48 @@ from .setups import SetUp, Truth, fingerprint, make
 
 BUCKET = "data"
 FUSE = Path("/dev/fuse")
-#: Unused time that the origin lets catch up later: a pipe has none, but its timers wake up a little late.
+#: Burst of the origin's limits. A real link has none; this compensates for timers that fire late.
 BURST_MS = 0.2
 
 
 @dataclass(frozen=True)
 class Place:
-    """How a rank reaches the samples."""
+    """Location of the samples."""
 
     #: For a loader: a folder, or ``s3://``.
     uri: str
-    #: For a plain read: a folder, or what stands before a sample's name in a request.
+    #: For a plain read: a folder, or the URL prefix of the samples' names.
     plain: str
     truth: Truth
     options: dict[str, str] = field(default_factory=dict)
 
 
 class Limits:
-    """An origin's limits, set and lifted."""
+    """Limits of an origin."""
 
     def __init__(self, testbed: Testbed, setup: SetUp) -> None:
         self._testbed = testbed
         self._setup = setup
 
-    def begin(self) -> None:
-        """From now on it is slow."""
+    def apply(self) -> None:
+        """Apply the limits of the set-up."""
         self._testbed.limit(
             bytes_per_s=self._setup.bytes_per_s,
             requests_per_s=self._setup.requests_per_s,
             latency_ms=self._setup.latency_ms,
         )
 
-    def end(self) -> None:
-        """It is as quick as it can be."""
+    def lift(self) -> None:
+        """Remove all limits."""
         self._testbed.limit()
 
 
 @contextlib.contextmanager
 def placed(setup: SetUp, home: Path, seed: int) -> Iterator[tuple[Place, Limits]]:
-    """The samples of a set-up, without limits so far; a folder ``home`` keeps them from call to call.
+    """Serve the samples of a set-up, without limits at first; samples in the folder ``home`` are reused by later calls.
 
     Raises:
-        Unavailable: this machine cannot have such an origin.
+        Unavailable: this host cannot provide such an origin.
     """
     name = fingerprint(setup, seed)
     folder = home / "predict-buckets" / BUCKET / name
@@ -90,7 +90,7 @@ def _mount_point(at: Path) -> Path:
         raise Unavailable(
             f"a mount needs root and {FUSE}: run as root, or measure the bucket set-ups only (--set-ups)"
         )
-    # A testbed that was killed leaves its mount behind, without an answer to anything.
+    # A testbed that was killed leaves a mount behind that does not respond.
     subprocess.run(["umount", "--lazy", "--quiet", str(at)], check=False, capture_output=True)
     at.mkdir(exist_ok=True)
     return at

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The set-ups of PROTOCOL.md, at their full and their quick size, and the samples that they read."""
+"""The set-ups of PROTOCOL.md, for the full and the quick run, and their samples."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 
 KB, MB = 1_000, 1_000_000
-#: Stands for "room for everything".
+#: Capacity for all samples.
 ALL = 2.0
-#: A sample's number, little-endian, stands at its beginning.
+#: A sample starts with its number, little-endian.
 ID_BYTES = 8
 
 PERFECT, NAIVE, STAGING, PINNED, OURS = (
@@ -31,9 +31,9 @@ class SetUp:
     """One set-up."""
 
     name: str
-    #: "mount" (of the set-ups that PROTOCOL.md names after a disk) or "bucket".
+    #: "mount" (also for set-ups that PROTOCOL.md names after a disk) or "bucket".
     origin: str
-    #: Limits of the origin, for all ranks together; 0: none.
+    #: Limits of the origin, shared by all ranks; 0 for no limit.
     bytes_per_s: int
     requests_per_s: int
     latency_ms: float
@@ -41,50 +41,50 @@ class SetUp:
     samples: int
     bytes_min: int
     bytes_max: int
-    #: Samples of a rank and step.
+    #: Samples per rank and step.
     batch: int
-    #: Shares of the data set that a rank's loader is given, ``ram=`` and ``disk_size=``.
+    #: Arguments ``ram=`` and ``disk_size=`` of a rank's loader, as shares of the data set.
     ram: float
     disk: float
-    #: How many times faster than the origin gives samples all ranks compute on them.
+    #: Rate of compute of all ranks over the rate of the origin.
     compute: float
     policies: tuple[str, ...]
     epochs: int = 3
 
     @property
     def mean(self) -> float:
-        """Bytes of a sample that are expected."""
+        """Mean bytes of a sample."""
         return (self.bytes_min + self.bytes_max) / 2
 
     @property
     def rate(self) -> float:
-        """What the origin gives at most, in bytes per second: the tighter of its limits."""
+        """Rate of the origin in bytes per second: the tighter of its limits."""
         limits = (self.bytes_per_s, self.requests_per_s * self.mean)
         return min(limit for limit in limits if limit)
 
     @property
     def compute_rate(self) -> float:
-        """Of one rank, in bytes per second."""
+        """Rate of compute of one rank, in bytes per second."""
         return self.compute * self.rate / self.ranks
 
     @property
     def steps(self) -> int:
-        """Of an epoch."""
+        """Steps of an epoch."""
         return math.ceil(math.ceil(self.samples / self.ranks) / self.batch)
 
     def capacity_for(self, share: float) -> int:
-        """Bytes of a share of the data set."""
+        """Return the bytes of a share of the data set."""
         return int(share * self.samples * self.mean)
 
     def smaller(self, factor: int) -> SetUp:
-        """With so many times fewer samples."""
+        """Return the set-up with the samples divided by ``factor``."""
         whole = self.ranks * self.batch
         return replace(self, samples=max(whole * 6, self.samples // factor // whole * whole))
 
 
 _P, _N, _S, _O, _F = PERFECT, NAIVE, STAGING, PINNED, OURS
 
-#: What the acceptance lines are about: nothing of model, benchmark or loader was chosen by them.
+#: The set-ups of the acceptance lines. They were not used to tune model, benchmark or loader.
 TEN = (
     SetUp(
         "share-1", "mount", 55 * MB, 0, 0, 1, 480, 50 * KB, 190 * KB, 16, 1 / 4, 1 / 2, 1.35, (_P, _S, _O, _F)
@@ -123,8 +123,7 @@ TEN = (
     ),
 )
 
-#: The tens before. They have told what was wrong with model, benchmark and loader, so they are for
-#: tuning now.
+#: The earlier tens. They revealed errors of model, benchmark and loader, so they are now set-ups for tuning.
 SEEN = (
     SetUp(
         "cold-1", "mount", 35 * MB, 0, 0, 1, 360, 40 * KB, 160 * KB, 12, 1 / 2, 1 / 4, 1.3, (_P, _S, _O, _F)
@@ -291,7 +290,7 @@ SEEN = (
     ),
 )
 
-#: For whoever changes the model or this benchmark: the ten are not for that.
+#: Set-ups for tuning the model and this benchmark.
 TUNING = (
     *SEEN,
     SetUp("tune-disk", "mount", 50 * MB, 0, 0, 2, 400, 40 * KB, 200 * KB, 10, 1 / 4, 0, 1.2, (_P, _S, _F)),
@@ -318,23 +317,23 @@ QUICK = ("share-3-all", "wide-1-small", "share-2-small")
 
 @dataclass(frozen=True)
 class Truth:
-    """What lies there."""
+    """The expected samples."""
 
     sizes: tuple[int, ...]
 
     @property
     def bytes(self) -> int:
-        """Of all samples."""
+        """Bytes of all samples."""
         return sum(self.sizes)
 
 
 def key(sample: int) -> str:
-    """The name of a sample in its folder; names are in the order of ids."""
+    """Return the name of a sample in its folder; the order of names is that of ids."""
     return f"{sample:07d}.bin"
 
 
 def make(folder: Path, setup: SetUp, seed: int) -> Truth:
-    """Write the samples, noise that begins with their number, unless the same ones are there."""
+    """Write the samples unless they exist: noise that starts with the number of the sample."""
     note = folder.with_name(folder.name + ".json")
     if note.is_file() and folder.is_dir():
         return Truth(tuple(json.loads(note.read_text())))
@@ -348,11 +347,11 @@ def make(folder: Path, setup: SetUp, seed: int) -> Truth:
 
 
 def fingerprint(setup: SetUp, seed: int) -> str:
-    """A short name for the samples of a set-up, to keep data apart."""
+    """Return a short name of a set-up's samples, unique per data set."""
     shape = (setup.samples, setup.bytes_min, setup.bytes_max, seed)
     return hashlib.blake2b(json.dumps(shape).encode(), digest_size=6).hexdigest()
 
 
 def facts(setup: SetUp) -> dict[str, object]:
-    """For a raw line."""
+    """Return the fields for a raw line."""
     return asdict(setup)

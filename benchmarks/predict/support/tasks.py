@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the ranks of a set-up are told to load: a ``loaders.Task`` but for its rank, as plain values. Starts nothing."""
+"""Tasks of the ranks of a set-up: the fields of ``loaders.Task`` that all ranks share, as plain values."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from .forecasts import buffer_bytes
 from .origins import Place
+from .predictions import buffer_bytes
 from .setups import OURS, PINNED, SetUp
 
-#: All ranks of a set-up, at the command of whoever has this: a task in, what each rank measured out.
-Ask: TypeAlias = Callable[[Mapping[str, Any]], list[dict[str, Any]]]
+#: Function that runs a task on all ranks of a set-up, and returns the results of each rank.
+RunTask: TypeAlias = Callable[[Mapping[str, Any]], list[dict[str, Any]]]
 
 
 def task_of(setup: SetUp, policy: str, place: Place, index: str, seed: int, scratch: Path) -> dict[str, Any]:
-    """One policy of a set-up, with its samples at ``place`` and their index at ``index``."""
+    """Return the task of one policy of a set-up, with its samples at ``place`` and their index at ``index``."""
     return {
         "policy": policy,
         "uri": place.uri,

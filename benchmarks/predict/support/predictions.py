@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the simulator says of a set-up: the origin as stated, tiers as measured on the spot, rooms by the loader's rule."""
+"""Predict a set-up with the simulator: configured origin, measured tiers, capacities by the loader's rules."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from foresee.predict import transfer
 from .loaders import POOL_THREADS
 from .setups import NAIVE, OURS, PINNED, STAGING, SetUp, Truth
 
-#: What the disk tier sets aside for its lists.
+#: Share of the disk tier for samples; the rest is for its metadata.
 DISK_SHARE = 63 / 64
-#: Of the disk tier.
+#: Threads of the disk tier.
 DISK_THREADS = 4
-#: Bytes per second of an origin whose requests alone are limited: what is left to wait for is small.
+#: Bytes per second of an origin whose only limit is that of requests: transfers then take little time.
 UNLIMITED = 2_000_000_000
-#: Requests of a rank's loader under way at its start of a bucket, once the first is answered; of a machine's of a folder, in
-#: samples or bytes.
+#: Requests in flight at the start: of a rank for a bucket, after the first response; of a node for a folder, in samples or
+#: bytes.
 BUCKET_FIRST, FOLDER_FIRST, FOLDER_FIRST_BYTES = 32, 16, 32 << 20
 
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds of the first epoch, and of each later one in the mean; of that, the mean rank's stall."""
+    """Seconds of the first epoch and mean of the later ones, stalls of the mean rank, and the total."""
 
     first_s: float
     later_s: float
@@ -37,7 +37,7 @@ class Times:
 
 
 def measured_here(folder: Path, seconds: float) -> Profile:
-    """Rates of this machine's memory and disk."""
+    """Measure the rates of this host's memory and disk."""
     wanted = calibrate.check(
         seconds=seconds, disks=[f"disk={folder}"], results=[], only=["ram", "disk"], environ={}
     )
@@ -48,40 +48,40 @@ def measured_here(folder: Path, seconds: float) -> Profile:
 
 @dataclass(frozen=True)
 class HandOver:
-    """Seconds from a rank's asking for a batch that is ready until it has it, by whoever has it ready."""
+    """Seconds that a rank waits for a batch that is ready, by kind of loader."""
 
     loader: float = 0.0
     pool: float = 0.0
 
     def of(self, policy: str) -> float:
-        """None, of who reads when asked, and of who reads nothing."""
+        """Return the seconds of a policy; 0 for policies that do not prefetch."""
         return {OURS: self.loader, STAGING: self.pool, PINNED: self.pool}.get(policy, 0.0)
 
 
 def buffer_bytes(setup: SetUp) -> int:
-    """What a pool reads ahead: an eighth of the data, four batches at least."""
+    """Return the bytes that a pool prefetches: an eighth of the data, at least four batches."""
     return max(setup.capacity_for(1 / 8), 4 * setup.batch * setup.bytes_max)
 
 
 def in_flight(setup: SetUp) -> int:
-    """Requests that a rank's loader begins with, by its documented rule: note 006."""
+    """Return the initial requests in flight of a rank's loader, by the rule in docs/notes/006."""
     if setup.origin == "bucket":
         return BUCKET_FIRST
     return max(2, min(FOLDER_FIRST, int(FOLDER_FIRST_BYTES // setup.mean)) // setup.ranks)
 
 
 def job_of(
-    setup: SetUp, policy: str, truth: Truth, index: str, seed: int, here: Profile, ready: HandOver
+    setup: SetUp, policy: str, truth: Truth, index: str, seed: int, profile: Profile, ready: HandOver
 ) -> Job:
-    """The job that a policy is simulated on. Its steps compute, and hand over the batch of the next."""
+    """Return the simulated job of a policy; a step's compute includes the hand-over of the next batch."""
     mean = truth.bytes / len(truth.sizes)
     step_bytes = setup.batch * mean
     tiers: list[dict[str, object]] = []
     if policy == OURS:
         ram, disk = setup.capacity_for(setup.ram), int(setup.capacity_for(setup.disk) * DISK_SHARE)
         staging = transfer.staging_bytes(setup.batch, mean, ram=ram, largest=max(truth.sizes))
-        room = transfer.ram_capacity(ram, staging, len(truth.sizes), disk=bool(disk))
-        tiers = [{"name": "ram", "capacity": room}] if room > 0 else []
+        capacity = transfer.ram_capacity(ram, staging, len(truth.sizes), disk=bool(disk))
+        tiers = [{"name": "ram", "capacity": capacity}] if capacity > 0 else []
         if disk:
             tiers.append({"name": "disk", "capacity": disk, "threads": DISK_THREADS})
         threads = in_flight(setup)
@@ -113,20 +113,20 @@ def job_of(
                 "origin": origin,
             },
         },
-        here,
+        profile,
     )
 
 
-def predicted(job: Job, policy: str, handing_s: float) -> tuple[Times, dict[str, object]]:
-    """What the simulator says, and all that it says; ``handing_s``: of an epoch, in which a rank is handed ready batches."""
+def predicted(job: Job, policy: str, hand_over_s: float) -> tuple[Times, dict[str, object]]:
+    """Return the predicted times and the whole report; ``hand_over_s`` is the hand-over time of all batches of an epoch."""
     report = simulation.Run(job, policy, order="distributed", hand_over="batch").finish()
     epochs, ranks = report.epochs, report.ranks
     later = len(epochs) - 1
     times = Times(
         epochs[0].end_s,
         (epochs[-1].end_s - epochs[0].end_s) / later,
-        epochs[0].stall_s / ranks + handing_s,
-        sum(epoch.stall_s for epoch in epochs[1:]) / ranks / later + handing_s,
+        epochs[0].stall_s / ranks + hand_over_s,
+        sum(epoch.stall_s for epoch in epochs[1:]) / ranks / later + hand_over_s,
         report.total_s,
     )
     return times, asdict(report)

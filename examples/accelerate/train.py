@@ -28,16 +28,16 @@ def main() -> None:
     parser.add_argument("--resume")
     parser.add_argument("--checkpoints", default="checkpoints")
     parser.add_argument("--every", type=int, default=20, help="steps between checkpoints")
-    given = parser.parse_args()
+    args = parser.parse_args()
     accelerator = Accelerator()
-    dataset = ft.ArrayDataset(given.path)
+    dataset = ft.ArrayDataset(args.path)
     loader = ft.DataLoader(dataset, batch_size=8, shuffle=True, seed=0, epochs=EPOCHS)
     model = nn.Linear(len(dataset[0]) - 1, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     accelerator.register_for_checkpointing(loader)
-    if given.resume:
-        accelerator.load_state(given.resume)
+    if args.resume:
+        accelerator.load_state(args.resume)
     step = 0
     for epoch in range(loader.state_dict()["epoch"], EPOCHS):
         loader.set_epoch(epoch)
@@ -48,8 +48,8 @@ def main() -> None:
             accelerator.backward(loss)
             optimizer.step()
             step += 1
-            if step % given.every == 0:
-                accelerator.save_state(f"{given.checkpoints}/step-{step}")
+            if step % args.every == 0:
+                accelerator.save_state(f"{args.checkpoints}/step-{step}")
     accelerator.print(f"{step} steps")
     accelerator.end_training()
 

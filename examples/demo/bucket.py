@@ -88,10 +88,10 @@ class Pictures(Dataset[tuple[torch.Tensor, int]]):
             )
         parameters = {"Bucket": self._listing.bucket, "Key": key}
         url = self._client.generate_presigned_url("get_object", Params=parameters, ExpiresIn=SIGNED_FOR_S)
-        answer = self._pool.request("GET", url)
-        if answer.status != 200:
-            raise OSError(f"s3://{self._listing.bucket}/{key}: the origin answered {answer.status}")
-        return answer.data
+        response = self._pool.request("GET", url)
+        if response.status != 200:
+            raise OSError(f"s3://{self._listing.bucket}/{key}: the origin answered {response.status}")
+        return response.data
 
 
 def client() -> Any:

@@ -59,16 +59,18 @@ def main() -> int:
     """Make the data set and print its sources."""
     parser = argparse.ArgumentParser(description="Cut a folder of JPEG samples, one class per photograph.")
     parser.add_argument("out", nargs="?", type=Path, help="folder to make; OUT/CLASS/00000.jpg and so on")
-    parser.add_argument("--samples", type=int, default=4096, help="in all classes together (default 4096)")
+    parser.add_argument(
+        "--samples", type=int, default=4096, help="samples in all classes together (default 4096)"
+    )
     parser.add_argument("--size", type=int, default=96, help="side in pixels, 16 to 256 (default 96)")
-    parser.add_argument("--seed", type=int, default=0, help="of the random squares (default 0)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random squares (default 0)")
     parser.add_argument("--json", action="store_true", help="print one object instead of a table")
     parser.add_argument("--fetch-only", action="store_true", help="only fetch the photographs")
-    given = parser.parse_args()
-    if not 16 <= given.size <= 256:
-        parser.error(f"--size is 16 to 256 (got {given.size})")
-    if given.samples < len(PHOTOGRAPHS):
-        parser.error(f"--samples is at least {len(PHOTOGRAPHS)}, one per class (got {given.samples})")
+    args = parser.parse_args()
+    if not 16 <= args.size <= 256:
+        parser.error(f"--size is 16 to 256 (got {args.size})")
+    if args.samples < len(PHOTOGRAPHS):
+        parser.error(f"--samples is at least {len(PHOTOGRAPHS)}, one per class (got {args.samples})")
     try:
         wheel = fetch()
     except (OSError, subprocess.CalledProcessError) as failed:
@@ -77,16 +79,16 @@ def main() -> int:
             file=sys.stderr,
         )
         return 3
-    if given.fetch_only:
+    if args.fetch_only:
         return 0
-    if given.out is None:
+    if args.out is None:
         parser.error("pass the folder to make")
     began = time.monotonic()
-    made = make(wheel, given.out, samples=given.samples, size=given.size, seed=given.seed)
-    if given.json:
+    made = make(wheel, args.out, samples=args.samples, size=args.size, seed=args.seed)
+    if args.json:
         print(json.dumps(made))
         return 0
-    print(f"{given.samples} samples in {len(PHOTOGRAPHS)} classes, {made['bytes']} bytes, under {given.out}")
+    print(f"{args.samples} samples in {len(PHOTOGRAPHS)} classes, {made['bytes']} bytes, under {args.out}")
     print(f"(made in {time.monotonic() - began:.1f} s from the photographs that scikit-image ships)")
     for photograph in PHOTOGRAPHS:
         print(f"  {photograph.name:<10} {photograph.source} ({photograph.licence})")

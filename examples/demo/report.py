@@ -170,14 +170,14 @@ def table(result: dict[str, Any], *, origin: str, fastest_s: float | None) -> st
     return "\n".join(lines) + "\n"
 
 
-def row(name: str, epoch: str, figures: dict[str, Any]) -> str:
+def row(name: str, epoch: str, numbers: dict[str, Any]) -> str:
     """Format one line of the table."""
-    waited = f"{figures['waited_s']:>8.1f} s" if "waited_s" in figures else f"{'':>10}"
-    line = f"{name:<9}{epoch:<9}{figures['seconds']:>7.1f} s{waited}"
-    if "requests" not in figures:
+    waited = f"{numbers['waited_s']:>8.1f} s" if "waited_s" in numbers else f"{'':>10}"
+    line = f"{name:<9}{epoch:<9}{numbers['seconds']:>7.1f} s{waited}"
+    if "requests" not in numbers:
         return line
-    requests = NOT_MEASURED if figures["requests"] is None else str(figures["requests"])
-    megabytes = NOT_MEASURED if figures["bytes"] is None else f"{figures['bytes'] / 1e6:.1f}"
+    requests = NOT_MEASURED if numbers["requests"] is None else str(numbers["requests"])
+    megabytes = NOT_MEASURED if numbers["bytes"] is None else f"{numbers['bytes'] / 1e6:.1f}"
     return f"{line}{requests:>14}{megabytes:>14}"
 
 

@@ -42,15 +42,15 @@ GRACE_S = 10
 
 def main() -> int:
     """Run the demo."""
-    given = parse()
-    missing = missing_tools(given)
+    args = parse()
+    missing = missing_tools(args)
     if missing:
         print("\n".join(f"demo: {line}" for line in missing), file=sys.stderr)
         return 3
     # A SIGTERM ends it as Ctrl-C does.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
-        return demo(given)
+        return demo(args)
     except KeyboardInterrupt:
         print("\ndemo: interrupted; all processes have ended", file=sys.stderr)
         return 128 + signal.SIGINT
@@ -79,7 +79,7 @@ def parse() -> argparse.Namespace:
     add("--epochs", type=int, default=3, help="epochs with each loader")
     add("--ranks", type=int, default=2, help="processes that train together")
     add("--batch", type=int, default=32, help="samples per rank and step")
-    add("--seed", type=int, default=0, help="of images, order and network")
+    add("--seed", type=int, default=0, help="seed of images, order and network")
     add("--ram", default="256MB", help="Foresee's memory per rank")
     add(
         "--workers",
@@ -93,51 +93,51 @@ def parse() -> argparse.Namespace:
     add("--data", type=Path, default=ROOT / "demo-data", help="folder of the images")
     add("--runs", type=Path, default=ROOT / "runs", help="parent of the run folder")
     add("--json", action="store_true", help="print one object on stdout; table and progress go to stderr")
-    given = parser.parse_args()
-    if given.origin is not None and not given.origin.startswith("s3://"):
-        parser.error(f"--origin is s3://BUCKET/PREFIX with one folder per class (got {given.origin})")
+    args = parser.parse_args()
+    if args.origin is not None and not args.origin.startswith("s3://"):
+        parser.error(f"--origin is s3://BUCKET/PREFIX with one folder per class (got {args.origin})")
     for name, least in {"samples": 8, "epochs": 1, "ranks": 1, "batch": 1, "workers": 0}.items():
-        if getattr(given, name) < least:
-            parser.error(f"--{name} is {least} or more (got {getattr(given, name)})")
-    return given
+        if getattr(args, name) < least:
+            parser.error(f"--{name} is {least} or more (got {getattr(args, name)})")
+    return args
 
 
-def missing_tools(given: argparse.Namespace) -> list[str]:
+def missing_tools(args: argparse.Namespace) -> list[str]:
     """Return each missing tool with its remedy."""
     missing = [
         f"the Python package {package} is missing in {sys.prefix}: run `make setup`, then `make demo`"
         for module, package in MODULES.items()
         if importlib.util.find_spec(module) is None
     ]
-    if given.origin is None and not TESTBED.exists():
+    if args.origin is None and not TESTBED.exists():
         missing.append(f"{TESTBED} is missing: run `make setup`, which builds it with cargo")
     return missing
 
 
-def demo(given: argparse.Namespace) -> int:
+def demo(args: argparse.Namespace) -> int:
     """Make the images, train twice, and print the table."""
-    log(expected(given))
-    folder = make_run_folder(given.runs)
-    limits = Limits(given.requests_per_s, given.bytes_per_s, given.latency_ms)
+    log(expected(args))
+    folder = make_run_folder(args.runs)
+    limits = Limits(args.requests_per_s, args.bytes_per_s, args.latency_ms)
     fastest_s = None
-    if given.origin is None:
-        pictures, made = make_pictures(given)
+    if args.origin is None:
+        pictures, made = make_pictures(args)
         origin: Bucket = Local(pictures, limits)
         words = f"a local process, limited to {limits}"
         fastest_s = limits.fastest_s(made["samples"], made["bytes"])
     else:
-        origin = Bucket(given.origin)
-        words = given.origin
+        origin = Bucket(args.origin)
+        words = args.origin
     log(f"origin: {words}")
     with origin:
-        stock = train("torch", given, origin, folder)
-        ours = train("foresee", given, origin, folder)
-    result = {"seed": given.seed, "origin": words, "run_folder": str(folder), **report.compare(stock, ours)}
+        stock = train("torch", args, origin, folder)
+        ours = train("foresee", args, origin, folder)
+    result = {"seed": args.seed, "origin": words, "run_folder": str(folder), **report.compare(stock, ours)}
     table = report.table(result, origin=words, fastest_s=fastest_s)
     save_run(folder, ours, result, table)
-    print(f"\n{table}", file=sys.stderr if given.json else sys.stdout)
+    print(f"\n{table}", file=sys.stderr if args.json else sys.stdout)
     log(f"run folder: {folder}")
-    if given.json:
+    if args.json:
         print(json.dumps(result))
     return 0 if result["identical"] else 1
 
@@ -147,11 +147,11 @@ def log(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def expected(given: argparse.Namespace) -> str:
+def expected(args: argparse.Namespace) -> str:
     """Estimate the duration from the limits of the origin; compute adds little."""
-    if given.origin is not None:
+    if args.origin is not None:
         return "demo: expected duration: half a minute, and six passes over the bucket"
-    passes = 2 * given.epochs * (given.samples / given.requests_per_s if given.requests_per_s else 5)
+    passes = 2 * args.epochs * (args.samples / args.requests_per_s if args.requests_per_s else 5)
     minutes = math.ceil((2 * START_S + 1.3 * passes) / 30) / 2
     return f"demo: expected duration: about {minutes:g} min on two cores"
 
@@ -171,17 +171,17 @@ def make_run_folder(runs: Path) -> Path:
     raise Failed(f"{runs / name} and 99 more exist; pass another folder as --runs", 2)
 
 
-def make_pictures(given: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
+def make_pictures(args: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
     """Make the data set, unless an earlier demo did."""
     import pictures
 
-    recipe = pictures.recipe_of(samples=given.samples, size=96, seed=given.seed)
+    recipe = pictures.recipe_of(samples=args.samples, size=96, seed=args.seed)
     name = "pictures-" + hashlib.sha256(json.dumps(recipe, sort_keys=True).encode()).hexdigest()[:12]
-    folder = given.data / name
+    folder = args.data / name
     try:
         wheel = pictures.fetch()
         folder.parent.mkdir(parents=True, exist_ok=True)
-        made = pictures.make(wheel, folder, samples=given.samples, size=96, seed=given.seed)
+        made = pictures.make(wheel, folder, samples=args.samples, size=96, seed=args.seed)
     except (OSError, subprocess.CalledProcessError) as error:
         raise Failed(f"no images: {error}; `make setup` fetches the photographs", 3) from error
     log(
@@ -190,19 +190,19 @@ def make_pictures(given: argparse.Namespace) -> tuple[Path, dict[str, Any]]:
     return folder, made
 
 
-def train(loader: str, given: argparse.Namespace, origin: Bucket, folder: Path) -> list[report.Rank]:
+def train(loader: str, args: argparse.Namespace, origin: Bucket, folder: Path) -> list[report.Rank]:
     """Run `train.py` under torchrun; return the result of each rank."""
     out = folder / loader
     out.mkdir()
     command = [
-        *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={given.ranks}"),
+        *(sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={args.ranks}"),
         *(str(HERE / "train.py"), origin.uri, "--loader", loader, "--out", str(out)),
-        *("--epochs", str(given.epochs), "--batch", str(given.batch), "--seed", str(given.seed)),
-        *("--ram", given.ram, "--workers", str(given.workers)),
+        *("--epochs", str(args.epochs), "--batch", str(args.batch), "--seed", str(args.seed)),
+        *("--ram", args.ram, "--workers", str(args.workers)),
         *(() if origin.counters is None else ("--counters", origin.counters)),
     ]
     environment = {**origin.environment, "OMP_NUM_THREADS": "1", "FORESEE_TRACE": str(folder)}
-    log(f"{loader}: {given.ranks} ranks under torchrun")
+    log(f"{loader}: {args.ranks} ranks under torchrun")
     # A separate session: on Ctrl-C only this process signals the agent, which ends its ranks. If this process is
     # killed, the kernel signals it.
     agent = subprocess.Popen(
@@ -220,7 +220,7 @@ def train(loader: str, given: argparse.Namespace, origin: Bucket, folder: Path) 
         raise
     if status != 0:
         raise Failed(f"training with {loader} ended with status {status}; its output is above", 1)
-    return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(given.ranks)]
+    return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(args.ranks)]
 
 
 def end(agent: subprocess.Popen[bytes]) -> None:

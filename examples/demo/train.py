@@ -51,16 +51,16 @@ def main() -> int:
     end_with_parent()
     # Exit through Python, so that loader and workers are closed.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    given = parse()
+    args = parse()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
-    torch.manual_seed(given.seed)
+    torch.manual_seed(args.seed)
     dist.init_process_group("gloo")
     try:
-        report = train(given)
+        report = train(args)
     finally:
         dist.destroy_process_group()
-    out = given.out / f"rank-{os.environ['RANK']}.json"
+    out = args.out / f"rank-{os.environ['RANK']}.json"
     out.write_text(json.dumps(report) + "\n")
     return 0
 
@@ -68,12 +68,12 @@ def main() -> int:
 def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description="One rank of the demo; started by torchrun.")
-    parser.add_argument("data", help="s3://BUCKET/PREFIX with one folder of pictures per class")
+    parser.add_argument("data", help="s3://BUCKET/PREFIX with one folder of images per class")
     parser.add_argument("--loader", choices=sorted(LOADERS), required=True)
     parser.add_argument("--out", type=Path, required=True, help="folder for this loader's files")
     parser.add_argument("--epochs", type=int, required=True)
     parser.add_argument("--batch", type=int, required=True, help="samples per rank and step")
-    parser.add_argument("--seed", type=int, required=True, help="of the order and of the network")
+    parser.add_argument("--seed", type=int, required=True, help="seed of the order and of the network")
     parser.add_argument("--ram", required=True, help="Foresee's memory per rank, such as 256MB")
     parser.add_argument("--workers", type=int, required=True, help="processes per rank of torch's DataLoader")
     parser.add_argument("--counters", help="URL of the origin's counters, if it has any")
@@ -99,22 +99,22 @@ class Loader(Protocol):
 class Foresee:
     """Foresee's loader, with a data set and a cache."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
-        listing = str(given.out / "pictures.fidx")
+    def __init__(self, args: argparse.Namespace) -> None:
+        listing = str(args.out / "pictures.fidx")
         if dist.get_rank() == 0:
-            ft.FolderDataset(given.data).index.save(listing)
+            ft.FolderDataset(args.data).index.save(listing)
         dist.barrier()
         data = ft.FolderDataset(listing, decode="pil", transform=to_tensor)
         self.samples, self.classes = len(data), data.classes
         self._loader = ft.DataLoader(
             data,
-            batch_size=given.batch,
+            batch_size=args.batch,
             shuffle=True,
-            seed=given.seed,
-            epochs=given.epochs,
-            cache=ft.Cache(ram=given.ram),
+            seed=args.seed,
+            epochs=args.epochs,
+            cache=ft.Cache(ram=args.ram),
             # The transform has no state and draws no random number, so several may run in parallel.
-            transform_threads=given.workers,
+            transform_threads=args.workers,
         )
 
     def epoch(self, number: int) -> Iterator[Pair]:
@@ -134,21 +134,21 @@ class Foresee:
 class Stock:
     """torch's DataLoader, with persistent workers and connections."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
-        found: list[Any] = [bucket.list_pictures(given.data) if dist.get_rank() == 0 else None]
+    def __init__(self, args: argparse.Namespace) -> None:
+        found: list[Any] = [bucket.list_pictures(args.data) if dist.get_rank() == 0 else None]
         dist.broadcast_object_list(found)
         data = bucket.Pictures(found[0], to_tensor)
         self.samples, self.classes = len(data), data.classes
         # More workers than cores are useful here, because they wait for the origin.
         warnings.filterwarnings("ignore", message="This DataLoader will create")
-        self._sampler: Any = torch.utils.data.DistributedSampler(data, shuffle=True, seed=given.seed)
+        self._sampler: Any = torch.utils.data.DistributedSampler(data, shuffle=True, seed=args.seed)
         self._loader: torch.utils.data.DataLoader[Any] = torch.utils.data.DataLoader(
             data,
-            batch_size=given.batch,
+            batch_size=args.batch,
             sampler=self._sampler,
-            num_workers=given.workers,
-            persistent_workers=given.workers > 0,
-            prefetch_factor=4 if given.workers else None,
+            num_workers=args.workers,
+            persistent_workers=args.workers > 0,
+            prefetch_factor=4 if args.workers else None,
             worker_init_fn=begin_worker,
         )
 
@@ -169,18 +169,18 @@ class Stock:
 LOADERS: dict[str, Callable[[argparse.Namespace], Loader]] = {"foresee": Foresee, "torch": Stock}
 
 
-def train(given: argparse.Namespace) -> dict[str, Any]:
+def train(args: argparse.Namespace) -> dict[str, Any]:
     """Train all epochs, then run the same loop without I/O; return the input of `report.py`."""
-    origin = Origin(given.counters)
+    origin = Origin(args.counters)
     began = time.monotonic()
-    loader = LOADERS[given.loader](given)
+    loader = LOADERS[args.loader](args)
     dist.barrier()
     listing = {"seconds": time.monotonic() - began, "origin": origin.since()}
     learner = Learner(len(loader.classes))
-    progress = Progress(given)
+    progress = Progress(args)
     epochs, ready = [], []
     try:
-        for number in range(given.epochs):
+        for number in range(args.epochs):
             first: list[Pair] = []
             progress.begin(number, loader.stats)
             epoch = one_epoch(learner, collect_first(loader.epoch(number), first), progress)
@@ -306,8 +306,8 @@ class Origin:
     def _now(self) -> dict[str, int] | None:
         if self._url is None:
             return None
-        with urllib.request.urlopen(self._url, timeout=10) as answer:
-            counters = json.load(answer)
+        with urllib.request.urlopen(self._url, timeout=10) as response:
+            counters = json.load(response)
         return {
             "requests": counters["requests_total"],
             "listings": counters["lists"],
@@ -318,12 +318,12 @@ class Origin:
 class Progress:
     """Rank 0's progress on stderr: a line that is rewritten on a terminal, else one line per epoch."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
+    def __init__(self, args: argparse.Namespace) -> None:
         self._epoch: int | None = None
         self._stats: Callable[[], dict[str, Any] | None] = lambda: None
         self._before: dict[str, Any] | None = None
-        self._name = given.loader
-        self._epochs = given.epochs
+        self._name = args.loader
+        self._epochs = args.epochs
         self._shown = dist.get_rank() == 0
         self._live = self._shown and sys.stderr.isatty()
         self._last = 0.0

@@ -29,15 +29,15 @@ def main() -> None:
     parser.add_argument("path")
     parser.add_argument("--checkpoints", type=pathlib.Path, default="checkpoints")
     parser.add_argument("--every", type=int, default=20, help="steps between checkpoints")
-    given = parser.parse_args()
+    args = parser.parse_args()
     dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
-    dataset = ft.ArrayDataset(given.path)
+    dataset = ft.ArrayDataset(args.path)
     loader = ft.DataLoader(dataset, batch_size=8, shuffle=True, seed=0, epochs=EPOCHS)
     model = DistributedDataParallel(nn.Linear(len(dataset[0]) - 1, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     # The loader has state_dict and load_state_dict, so a checkpoint takes it as it is.
     saved = {"model": model, "optimizer": optimizer, "loader": loader}
-    complete = sorted(given.checkpoints.glob("*/.metadata"), key=lambda file: int(file.parent.name))
+    complete = sorted(args.checkpoints.glob("*/.metadata"), key=lambda file: int(file.parent.name))
     step = 0
     if complete:
         step = int(complete[-1].parent.name)
@@ -50,8 +50,8 @@ def main() -> None:
             loss.backward()
             optimizer.step()
             step += 1
-            if step % given.every == 0:
-                dcp.save(saved, checkpoint_id=given.checkpoints / str(step))
+            if step % args.every == 0:
+                dcp.save(saved, checkpoint_id=args.checkpoints / str(step))
     dist.destroy_process_group()
 
 

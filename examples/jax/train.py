@@ -37,12 +37,12 @@ def main() -> None:
     parser.add_argument(
         "--steps", type=int, default=10**9, help="steps before the state is saved and the script ends"
     )
-    given = parser.parse_args()
-    if given.coordinator:
-        jax.distributed.initialize(given.coordinator, given.processes, given.process)
-    loader = foresee.Loader(given.path, batch_size=8, shuffle=True, seed=0, epochs=EPOCHS, drop_last=True)
-    if given.state and given.state.exists():
-        loader.load_state_dict(json.loads(given.state.read_text()))
+    args = parser.parse_args()
+    if args.coordinator:
+        jax.distributed.initialize(args.coordinator, args.processes, args.process)
+    loader = foresee.Loader(args.path, batch_size=8, shuffle=True, seed=0, epochs=EPOCHS, drop_last=True)
+    if args.state and args.state.exists():
+        loader.load_state_dict(json.loads(args.state.read_text()))
     gradient = jax.jit(jax.grad(loss))
     weights: jax.Array | None = None
     step = 0
@@ -53,9 +53,9 @@ def main() -> None:
             weights = jnp.zeros(rows.shape[1] - 1) if weights is None else weights
             weights -= 0.01 * gradient(weights, rows)
             step += 1
-            if step == given.steps:
-                if given.state and jax.process_index() == 0:
-                    given.state.write_text(json.dumps(loader.state_dict()))
+            if step == args.steps:
+                if args.state and jax.process_index() == 0:
+                    args.state.write_text(json.dumps(loader.state_dict()))
                 return
     print(f"{step} steps")
 

@@ -52,12 +52,12 @@ def main() -> None:
     parser.add_argument("--resume")
     parser.add_argument("--checkpoints", default="checkpoints")
     parser.add_argument("--every", type=int, default=20, help="steps between checkpoints")
-    given = parser.parse_args()
-    saved = ModelCheckpoint(given.checkpoints, "{step}", every_n_train_steps=given.every, save_top_k=-1)
+    args = parser.parse_args()
+    saved = ModelCheckpoint(args.checkpoints, "{step}", every_n_train_steps=args.every, save_top_k=-1)
     trainer = lightning.Trainer(
-        devices=given.devices, strategy=given.strategy, max_epochs=EPOCHS, callbacks=[saved], logger=False
+        devices=args.devices, strategy=args.strategy, max_epochs=EPOCHS, callbacks=[saved], logger=False
     )
-    trainer.fit(Linear(given.path), ckpt_path=given.resume)
+    trainer.fit(Linear(args.path), ckpt_path=args.resume)
     print(f"{trainer.global_step} steps")
 
 

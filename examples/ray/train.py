@@ -26,9 +26,9 @@ import foresee.torch as ft
 EPOCHS = 3
 
 
-def work(given: dict[str, Any]) -> None:
+def work(config: dict[str, Any]) -> None:
     """Train on one worker."""
-    dataset = ft.ArrayDataset(given["path"])
+    dataset = ft.ArrayDataset(config["path"])
     model = ray.train.torch.prepare_model(nn.Linear(len(dataset[0]) - 1, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     loader = ft.DataLoader(dataset, batch_size=8, shuffle=True, seed=0, epochs=EPOCHS)
@@ -48,7 +48,7 @@ def work(given: dict[str, Any]) -> None:
             loss.backward()
             optimizer.step()
             step += 1
-            if step % given["every"] == 0:
+            if step % config["every"] == 0:
                 save({"loss": loss.item()}, model, loader)
 
 
@@ -69,13 +69,13 @@ def main() -> None:
     parser.add_argument("path")
     parser.add_argument("--checkpoints", default="checkpoints")
     parser.add_argument("--every", type=int, default=20, help="steps between checkpoints")
-    given = parser.parse_args()
+    args = parser.parse_args()
     TorchTrainer(
         work,
-        train_loop_config={"path": str(pathlib.Path(given.path).resolve()), "every": given.every},
+        train_loop_config={"path": str(pathlib.Path(args.path).resolve()), "every": args.every},
         scaling_config=ray.train.ScalingConfig(num_workers=2),
         run_config=ray.train.RunConfig(
-            storage_path=str(pathlib.Path(given.checkpoints).resolve()),
+            storage_path=str(pathlib.Path(args.checkpoints).resolve()),
             failure_config=ray.train.FailureConfig(max_failures=3),
         ),
     ).fit()

@@ -73,17 +73,17 @@ def main() -> None:
     parser.add_argument("--resume", type=pathlib.Path)
     parser.add_argument("--checkpoints", default="checkpoints")
     parser.add_argument("--every", type=int, default=20, help="steps between checkpoints")
-    given = parser.parse_args()
-    dataset = ft.ArrayDataset(given.path)
+    args = parser.parse_args()
+    dataset = ft.ArrayDataset(args.path)
     arguments = TrainingArguments(
-        given.checkpoints, num_train_epochs=EPOCHS, per_device_train_batch_size=8, save_steps=given.every,
+        args.checkpoints, num_train_epochs=EPOCHS, per_device_train_batch_size=8, save_steps=args.every,
         ignore_data_skip=True, report_to="none", disable_tqdm=True,
     )  # fmt: skip
     trainer = ForeseeTrainer(
         Linear(len(dataset[0]) - 1), arguments, train_dataset=dataset, callbacks=[SaveLoader()]
     )
-    trainer.resume = given.resume
-    trainer.train(resume_from_checkpoint=None if given.resume is None else str(given.resume))
+    trainer.resume = args.resume
+    trainer.train(resume_from_checkpoint=None if args.resume is None else str(args.resume))
     print(f"{trainer.state.global_step} steps")
 
 

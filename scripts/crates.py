@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Run a build with a cache of compiled third-party crates, which all checkouts of this machine share.
+"""Run a build with a cache of compiled third-party crates, which all checkouts of this host share.
 
 ``crates.py TARGET COMMAND...``: an empty target folder gets copies from the user's cache, and after the build the cache
 gets copies of the newly compiled crates. Cargo checks the copies as its own results, and rebuilds those that it does

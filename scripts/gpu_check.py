@@ -62,7 +62,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the parts, and write the table."""
     parser = argparse.ArgumentParser(description="check Foresee on a GPU")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--seconds", type=float, default=10.0, help="of loading next to computing (10)")
+    parser.add_argument(
+        "--seconds", type=float, default=10.0, help="seconds of loading next to computing (10)"
+    )
     parser.add_argument("--json", action="store_true", help="one JSON object on stdout, nothing else")
     parser.add_argument("--output", metavar="FILE", help="write the table, as Markdown, there too")
     options = parser.parse_args(arguments)

@@ -60,7 +60,7 @@ FAILED = re.compile(
 
 
 def main() -> int:
-    """Draw or read the mutants, test each, and print the table."""
+    """Select or read the mutants, test each, and print the table."""
     options = arguments()
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, resource.getrlimit(resource.RLIMIT_AS)[1]))
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -90,7 +90,7 @@ def arguments() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add = parser.add_argument
-    add("--seed", type=int, default=30, help="of the draw (default: 30)")
+    add("--seed", type=int, default=30, help="seed of the random selection (default: 30)")
     add("--count", type=int, default=60, help="mutants of five crates and Python (default: 60)")
     add("--from", dest="source", type=Path, metavar="FILE", help="mutants of earlier results")
     add("--only-survivors-of", type=Path, metavar="FILE", help="survivors of earlier results")

@@ -3,8 +3,8 @@
 """Set up this checkout: environment, extension module, testbed, S3 server, photographs.
 
 Everything goes into the checkout (.venv, .tools, target). A step is skipped if its inputs have not changed, so a second
-run takes about a second. Packages and compiled crates of others are cached for all checkouts of this machine. Needs
-only the tools of `scripts/doctor.py`. Exit status: 0 ready, 3 a step failed (its name, its command and a remedy are
+run takes about a second. Packages and third-party crates are cached for all checkouts of this host. Needs only the
+tools of `scripts/doctor.py`. Exit status: 0 ready, 3 a step failed (its name, its command and a remedy are
 printed).
 """
 
@@ -127,7 +127,7 @@ def prepare_systems() -> None:
 
 
 def prepare_sharing(name: str, venv: Path, program: str) -> None:
-    """Make an environment with the packages of ``requirements-<name>*.txt``, and .venv's torch; it has ``program``."""
+    """Make an environment with the packages of ``requirements-<name>*.txt`` and .venv's torch; it contains ``program``."""
     scripts = ROOT / "scripts"
     pinned = [scripts / f"requirements-{name}.txt", scripts / f"requirements-{name}-no-deps.txt"]
     packages = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
@@ -189,7 +189,7 @@ def install_s3_server() -> None:
 
 
 def find_go() -> Path:
-    """Return a sufficiently new Go: the machine's, else that of a Python package."""
+    """Return a sufficiently new Go: that of the system, else that of a Python package."""
     go = shutil.which("go")
     if go:
         version = subprocess.run([go, "version"], capture_output=True, text=True, check=False).stdout

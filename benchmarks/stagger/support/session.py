@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""State of one call of the benchmark: calibrate, predict, run jobs, and record each run."""
+"""State of one call of the benchmark: calibrate, predict, run jobs, and save each run."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Session:
         Args:
             names: the jobs.
             form: ``long``, ``short``, or ``quick``, which has the fewest steps but measures the pair together too.
-            cost: record the cost of this calibration and of a second one as runs.
+            cost: add the cost of this calibration and of a second one as runs.
         """
         catalog = self._next("catalog").with_suffix(".db")
         self.origin.evict()

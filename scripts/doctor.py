@@ -90,7 +90,7 @@ def check_git():
 
 
 def check_platform():
-    """Check for Linux on a 64-bit machine."""
+    """Check for Linux on a 64-bit host."""
     system, machine = platform.system(), platform.machine()
     if system == "Linux" and machine in ("x86_64", "aarch64"):
         return None

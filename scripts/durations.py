@@ -4,7 +4,7 @@
 
 `scripts/test.py` writes the log; this script prints the sums per class, the phases and the slowest tests of the last
 run. `--json` prints the log unchanged. `--check` exits with 1 if a test exceeded the limit of its class; ordinary runs
-only list such tests, because durations depend on the load of the machine. Exit status: 0 good, 1 a test is over its
+only list such tests, because durations depend on the load of the host. Exit status: 0 good, 1 a test is over its
 limit (with `--check`), 3 there is no log.
 """
 
@@ -21,7 +21,7 @@ from steps import ROOT
 
 LOG = ROOT / "target" / "tests" / "durations.json"
 VERSION = 1
-#: Maximum seconds of a test of each class on an idle machine.
+#: Maximum seconds of a test of each class on an idle host.
 LIMITS = {"unit": 1.0, "process": 20.0}
 SLOWEST = 20
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Check Foresee on a machine with a GPU: copies, gradients, mixed precision, and loading next to computing.
+"""Check Foresee on a host with a GPU: copies, gradients, mixed precision, and loading next to computing.
 
 Needs this checkout, torch, numpy, and foresee: its wheel, or ``PYTHONPATH=python`` with the built extension module. No
 network and no build tools. Takes less than five minutes. ``--device cpu`` runs all parts without a GPU, except

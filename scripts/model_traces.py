@@ -6,7 +6,7 @@
 Sizes are those of the real parameter tensors in f32. Times are not measured: each tensor's forward time is proportional
 to its multiply-adds, at a stated rate, and backward takes twice as long. Work without a parameter (attention
 scores, an output layer tied to the embedding) counts for the tensor before it. The traces serve for comparing policies
-and for replay, not for predicting the speed of a machine. Needs no torch.
+and for replay, not for predicting the speed of a host. Needs no torch.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def prepare_build_tools() -> None:
 def install_packages(venv: Path, *requirements: Path) -> None:
     """Install pinned packages with uv; those of ``*-no-deps.txt`` without dependencies.
 
-    Packages are linked from uv's cache, so each is downloaded and stored once for all environments of this machine.
+    Packages are linked from uv's cache, so each is downloaded and stored once for all environments of this host.
     They are compiled at once; otherwise each process that imports torch compiles it where bytecode cannot be written.
     """
     for pinned in requirements:

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Build the released wheel, and try it in an empty environment.
 
-zig links against glibc 2.28 on any machine, and auditwheel checks the symbols. Then a new environment gets the wheel
+zig links against glibc 2.28 on any host, and auditwheel checks the symbols. Then a new environment gets the wheel
 with numpy alone: the package, its command line and its core must start there without torch. Exit status: 0 good, 3 a
 step failed (its name, its command and a remedy are printed).
 """

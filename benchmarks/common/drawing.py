@@ -33,10 +33,10 @@ __all__ = [
     "YELLOW",
     "bars",
     "draw_all",
-    "each_once",
     "points",
     "sheet",
     "spread",
+    "unique",
 ]
 
 FIGURES = Path(__file__).resolve().parents[2] / "docs" / "figures"
@@ -105,7 +105,7 @@ def bars(
     axis.legend(fontsize=7)
 
 
-def each_once(names: Iterable[str]) -> list[str]:
+def unique(names: Iterable[str]) -> list[str]:
     """Return the distinct names in order of first occurrence."""
     return list(dict.fromkeys(names))
 

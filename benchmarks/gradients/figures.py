@@ -67,8 +67,8 @@ def steps(runs: Runs) -> Figure | None:
     found = [run for run in runs.valid if run.workload in MODELS and run.cluster == "four" and run.policy]
     if not found:
         return None
-    rates = drawing.each_once(run.rate for run in found)
-    models = drawing.each_once(run.workload for run in found)
+    rates = drawing.unique(run.rate for run in found)
+    models = drawing.unique(run.workload for run in found)
     arms = [arm for arm in COLOURS if any(run.arm == arm for run in found)]
     figure, axes = sheet(len(rates), title="Step over the closed form of its best schedule", share=True)
     for axis, rate in zip(axes, rates, strict=True):
@@ -137,7 +137,7 @@ def urgent(runs: Runs) -> Figure | None:
     found = runs.of_all("urgent")
     if not found:
         return None
-    arms = drawing.each_once(run.arm for run in found)
+    arms = drawing.unique(run.arm for run in found)
     figure, (axis,) = sheet(title="30 KB that are wanted first, behind bulk, 1 Gbit/s")
     for nth, arm in enumerate(arms):
         for connections in sorted({run.connections for run in found}):
@@ -185,7 +185,7 @@ def ablation(runs: Runs) -> Figure | None:
 def changing(runs: Runs) -> Figure | None:
     """Draw 5: links that change every 5 s."""
     ours = runs.of("changing", "foresee")
-    fixed = drawing.each_once(run.arm for run in runs.of_all("changing") if run.arm.startswith("partition,"))
+    fixed = drawing.unique(run.arm for run in runs.of_all("changing") if run.arm.startswith("partition,"))
     if not ours or not fixed:
         return None
     figure, (axis,) = sheet(title="VGG-16 while the links change: median step of each stretch")
@@ -280,7 +280,7 @@ def killed(runs: Runs) -> Figure | None:
     for run in found:
         took = [1e3 * one for one in run.steps_s[0]]
         axis.plot(range(len(took)), took, color=COLOURS.get(run.arm, GREY), lw=0.8)
-    for arm in drawing.each_once(run.arm for run in found):
+    for arm in drawing.unique(run.arm for run in found):
         lost = [
             sum(one) - len(one) * statistics.median(one)
             for one in (run.steps_s[0] for run in runs.of("killed", arm))
@@ -299,7 +299,7 @@ def cpu(runs: Runs) -> Figure | None:
     ]
     if not found:
         return None
-    rates = drawing.each_once(run.rate for run in found)
+    rates = drawing.unique(run.rate for run in found)
     arms = [arm for arm in COLOURS if any(run.arm == arm for run in found)]
     figure, axes = sheet(2, title="VGG-16: CPU seconds per gigabyte pushed", share=True)
     seconds: tuple[tuple[str, Callable[[Run], float]], ...] = (
@@ -339,7 +339,7 @@ def machine(runs: Runs) -> Figure | None:
     if not found:
         return None
     figure, (axis,) = sheet(title="Two ranks on each of two hosts, VGG-16, 100 Mbit/s: step, ms")
-    arms = drawing.each_once(run.arm for run in found)
+    arms = drawing.unique(run.arm for run in found)
     for at, arm in enumerate(arms):
         middle, error = spread([1e3 * run.t_iter_s for run in runs.of("two on a host", arm)])
         axis.bar(at, middle, 0.5, yerr=error, color=COLOURS["foresee"], capsize=3)

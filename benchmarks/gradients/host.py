@@ -128,7 +128,7 @@ class Layers:
         ]
         self.base = self.bases[job["rank"]]
         self.memory: list[list[F32]] = [[np.empty_like(one) for one in self.base] for _ in range(2)]
-        self.dice = np.random.default_rng(job["seed"])
+        self.rng = np.random.default_rng(job["seed"])
         self.wrong = 0
 
     def make(self, layer: int, number: int) -> F32:
@@ -141,7 +141,7 @@ class Layers:
         """Compare randomly chosen packets with the sum in rank order."""
         means = received.view(np.float32)
         for first in range(0, len(means), self.packet):
-            if self.dice.integers(CHECK_INTERVAL):
+            if self.rng.integers(CHECK_INTERVAL):
                 continue
             count = min(self.packet, len(means) - first)
             parts = [base[layer][first : first + count] * factor(number) for base in self.bases]

@@ -47,7 +47,7 @@ def set_ups(found: list[Comparison]) -> Figure | None:
     if not found:
         return None
     by = {(one.setup, one.policy): one for one in found}
-    groups = drawing.each_once(one.setup for one in found)
+    groups = drawing.unique(one.setup for one in found)
     figure, (axis,) = sheet(title="A later epoch: measured (bars), predicted (marks)")
     figure.set_size_inches(11, 4.2)
 

@@ -50,7 +50,7 @@ def several(runs: Runs) -> Figure | None:
     found = [run for run in found if run.predicted is not None]
     if not found:
         return None
-    groups = drawing.each_once(map(_name, found))
+    groups = drawing.unique(map(_name, found))
     figure, (axis,) = sheet(title="Makespan of other runs: measured and predicted")
     figure.set_size_inches(11, 4.2)
 
@@ -70,7 +70,7 @@ def _by_start(
     runs: Runs, title: str, what: str, of: Callable[[Run], float], predicted: bool
 ) -> Figure | None:
     orders = runs.orders("pairs")
-    pairs = drawing.each_once(" and ".join(sorted(jobs)) for jobs in orders)
+    pairs = drawing.unique(" and ".join(sorted(jobs)) for jobs in orders)
     if not pairs:
         return None
     figure, axes = sheet(len(pairs), title=title)

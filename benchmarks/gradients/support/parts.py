@@ -130,8 +130,8 @@ def best_partition(session: Session, hosts: Hosts, model: str) -> str:
 
 def run_changing(session: Session, hosts: Hosts, arm: str, policy: str) -> Run:
     """Measure VGG-16 while the links change."""
-    dice = random.Random(session.seed)
-    shares = [*SHARES, *dice.sample(SHARES, len(SHARES))]
+    rng = random.Random(session.seed)
+    shares = [*SHARES, *rng.sample(SHARES, len(SHARES))]
     work = sleeps("vgg16", compute_s=0.2, wire_s=0.2, bytes_per_s=bytes_per_s(hosts.rate))
     # At the mean rate the run lasts slightly longer than the stretches.
     rounds = int(1.2 * STRETCH_S * len(shares) / 0.4)

@@ -56,11 +56,11 @@ def make(folder: Path, shape: Shape) -> Truth:
             return Truth(**cached["truth"])
     for at in range(CLASSES):
         (folder / f"c{at}").mkdir(parents=True, exist_ok=True)
-    draw = np.random.Generator(np.random.Philox(shape.seed))
+    rng = np.random.Generator(np.random.Philox(shape.seed))
     total = checksum = 0
     for sample in range(shape.samples):
-        size = int(draw.integers(shape.bytes_min, shape.bytes_max + 1))
-        content = sample.to_bytes(ID_BYTES, "little") + draw.bytes(size - ID_BYTES)
+        size = int(rng.integers(shape.bytes_min, shape.bytes_max + 1))
+        content = sample.to_bytes(ID_BYTES, "little") + rng.bytes(size - ID_BYTES)
         (folder / key(sample)).write_bytes(content)
         total += size
         checksum += zlib.crc32(content)

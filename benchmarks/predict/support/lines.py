@@ -165,8 +165,8 @@ def judge(found: Sequence[Comparison], whole: int) -> list[Line]:
         if compared
         else judged("policies_out_of_order", "pairs", 0, below=True, value=why),
         judged("shares_within", "share", None, below=False, value=statistics.mean(within) if within else why),
-        _that_repeat("stalls_that_repeat", stalls),
-        _that_repeat("job_stalls_that_repeat", of_jobs),
+        _repeating_share("stalls_that_repeat", stalls),
+        _repeating_share("job_stalls_that_repeat", of_jobs),
     ]
 
 
@@ -179,25 +179,25 @@ def _farthest(
     error, what = max(errors)
     within = sum(each <= limit for each, _ in errors)
     line = judged(name, unit, limit, below=True, value=error)
-    return _because(line, f"{what}; {within} of {len(errors)} within, {of}")
+    return _with_reason(line, f"{what}; {within} of {len(errors)} within, {of}")
 
 
 def _in_order(compared: Sequence[Comparison]) -> Line:
     wrong, pairs = out_of_order(compared)
     line = judged("policies_out_of_order", "pairs", 0, below=True, value=float(len(wrong)))
-    return _because(
+    return _with_reason(
         line, f"of {pairs} pairs that differ by more than 3 %{': ' if wrong else ''}{'; '.join(wrong)}"
     )
 
 
-def _that_repeat(name: str, stalls: Sequence[tuple[Comparison, str, Stall]]) -> Line:
+def _repeating_share(name: str, stalls: Sequence[tuple[Comparison, str, Stall]]) -> Line:
     """Return the line of the share of stalls of several ranks whose repeats are all within the allowed error."""
     spreads = [stall.spread for one, _, stall in stalls if one.ranks > 1 and len(stall.repeats) > 1]
     if not spreads:
         return judged(name, "share", None, below=False, value="no policy with several ranks has two repeats")
     within = sum(spread <= 1 for spread in spreads)
     line = judged(name, "share", None, below=False, value=within / len(spreads))
-    return _because(
+    return _with_reason(
         line,
         f"{within} of {len(spreads)} of several ranks, the farthest {max(spreads):.2f} times what is allowed",
     )
@@ -218,7 +218,7 @@ def out_of_order(compared: Sequence[Comparison]) -> tuple[list[str], int]:
     return wrong, pairs
 
 
-def _because(line: Line, why: str) -> Line:
+def _with_reason(line: Line, why: str) -> Line:
     return dataclasses.replace(line, why=f"{line.why}; {why}")
 
 

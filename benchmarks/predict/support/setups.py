@@ -338,10 +338,10 @@ def make(folder: Path, setup: SetUp, seed: int) -> Truth:
     if note.is_file() and folder.is_dir():
         return Truth(tuple(json.loads(note.read_text())))
     folder.mkdir(parents=True, exist_ok=True)
-    draw = np.random.Generator(np.random.Philox(seed))
-    sizes = draw.integers(setup.bytes_min, setup.bytes_max + 1, setup.samples).tolist()
+    rng = np.random.Generator(np.random.Philox(seed))
+    sizes = rng.integers(setup.bytes_min, setup.bytes_max + 1, setup.samples).tolist()
     for sample, size in enumerate(sizes):
-        (folder / key(sample)).write_bytes(sample.to_bytes(ID_BYTES, "little") + draw.bytes(size - ID_BYTES))
+        (folder / key(sample)).write_bytes(sample.to_bytes(ID_BYTES, "little") + rng.bytes(size - ID_BYTES))
     note.write_text(json.dumps(sizes))
     return Truth(tuple(sizes))
 

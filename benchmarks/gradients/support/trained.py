@@ -23,9 +23,9 @@ COLOCATED = RunOptions(program="training.py", own_servers=True)
 BUCKETS_MB = (1, 25, 100)
 #: The rows of part `ranks`: the number of hosts, each with a rank and a colocated server, and the link rate.
 RANKS_LINKS = [(ranks, rate) for rate in ("200mbit", "1gbit", UNSHAPED) for ranks in (2, 4)]
-#: Warm-up and measured steps on unshaped links. Foresee observes parameter uses at steps 1, 2, 4, 8 and 16, which costs CPU
-#: time once per training, and a step there takes a tenth of the time of one on a shaped link.
-WARMED = (17, 30)
+#: Warm-up and measured steps on unshaped links, where a step takes a tenth of the time of one on a shaped link. Foresee
+#: observes parameter uses at steps whose number is a power of two, and none of these is measured.
+WARMED = (33, 30)
 #: The row that also measures a compiled model.
 COMPILED = (2, "200mbit")
 #: Ports of torch's process group, a new one for each run.

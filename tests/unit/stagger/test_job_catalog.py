@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The catalog of jobs: what is kept comes back, by real files; what is wrong with a file is said."""
+"""The job catalog with real files: stored values are read back, and errors name the damage."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def entry(seconds: float, **more: Any) -> Entry:
 
 
 def fill(path: pathlib.Path) -> None:
-    """Two jobs, one with an estimate, and what they do to each other."""
+    """Store two jobs, one with an estimate, and their concurrent waits."""
     with Catalog.open(path, write=True) as catalog:
         for key, compute, wait in ((RESNET, 0.3036, 0.4493), (VGG, 0.4622, 0.2788)):
             catalog.put(key, "compute", entry(compute))
@@ -63,7 +63,7 @@ def test_the_page_has_the_schema() -> None:
     assert f"0x{module._APPLICATION:X}" in page
 
 
-def test_what_is_kept_comes_back_and_the_latest_counts(tmp_path: pathlib.Path) -> None:
+def test_stored_values_are_read_back_and_the_latest_replaces_earlier_ones(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "catalog.db"
     fill(path)
     with Catalog.open(path, write=True) as catalog:
@@ -80,7 +80,7 @@ def test_what_is_kept_comes_back_and_the_latest_counts(tmp_path: pathlib.Path) -
         assert catalog.get(RESNET, "wait_conc", beside=VGG) == entry(0.7)
 
 
-def test_predictions_get_their_figures_with_estimates_marked(tmp_path: pathlib.Path) -> None:
+def test_times_for_predictions_mark_estimated_values(tmp_path: pathlib.Path) -> None:
     fill(tmp_path / "catalog.db")
     with Catalog.open(tmp_path / "catalog.db") as catalog:
         times = catalog.times(RESNET, steps=1560, epochs=2, beside=VGG)
@@ -97,7 +97,7 @@ def test_predictions_get_their_figures_with_estimates_marked(tmp_path: pathlib.P
             catalog.times(dataclasses.replace(RESNET, batch=1), steps=1)
 
 
-def test_only_what_is_missing_or_stale_is_measured_again(tmp_path: pathlib.Path) -> None:
+def test_only_missing_or_stale_values_are_measured_again(tmp_path: pathlib.Path) -> None:
     fill(tmp_path / "catalog.db")
     alexnet = dataclasses.replace(RESNET, model="alexnet")
     with Catalog.open(tmp_path / "catalog.db", write=True) as catalog:
@@ -116,14 +116,14 @@ def test_only_what_is_missing_or_stale_is_measured_again(tmp_path: pathlib.Path)
         assert catalog.missing(RESNET) == ("wait", "wait_cached")
 
 
-def test_what_was_derived_is_missing_for_whoever_measures(tmp_path: pathlib.Path) -> None:
+def test_derived_values_count_as_missing_for_measurements(tmp_path: pathlib.Path) -> None:
     fill(tmp_path / "catalog.db")
     with Catalog.open(tmp_path / "catalog.db") as catalog:
         assert catalog.missing(RESNET, beside=VGG) == ()
         assert catalog.missing(RESNET, beside=VGG, measured=True) == ("wait_cached",)
 
 
-def test_a_makespan_far_from_its_prediction_makes_figures_stale_that_it_was_made_from(
+def test_a_makespan_far_from_its_prediction_marks_the_used_values_as_stale(
     tmp_path: pathlib.Path,
 ) -> None:
     fill(tmp_path / "catalog.db")
@@ -147,7 +147,7 @@ def test_a_makespan_far_from_its_prediction_makes_figures_stale_that_it_was_made
             catalog.mark_stale(RESNET, "")
 
 
-def test_another_version_is_refused_by_name(tmp_path: pathlib.Path) -> None:
+def test_an_unknown_version_is_refused_with_its_number(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "catalog.db"
     fill(path)
     with sqlite3.connect(path) as database:
@@ -160,7 +160,9 @@ def test_another_version_is_refused_by_name(tmp_path: pathlib.Path) -> None:
             Catalog.open(path, write=write)
 
 
-def test_a_catalog_of_the_version_before_is_read_and_raised_by_whoever_writes(tmp_path: pathlib.Path) -> None:
+def test_a_catalog_of_the_previous_version_is_readable_and_upgraded_by_writers(
+    tmp_path: pathlib.Path,
+) -> None:
     path = tmp_path / "catalog.db"
     fill(path)
     with sqlite3.connect(path) as database:
@@ -178,7 +180,9 @@ def test_a_catalog_of_the_version_before_is_read_and_raised_by_whoever_writes(tm
         assert catalog.places("node-1", "TinyImageNet") == ("/data",)
 
 
-def test_where_data_lie_is_kept_by_machine_and_the_latest_counts(tmp_path: pathlib.Path) -> None:
+def test_data_paths_are_stored_per_machine_and_the_latest_replaces_earlier_ones(
+    tmp_path: pathlib.Path,
+) -> None:
     fill(tmp_path / "catalog.db")
     with Catalog.open(tmp_path / "catalog.db", write=True) as catalog:
         assert catalog.places("node-1", "TinyImageNet") == ("/data/more", "/data/tiny")
@@ -189,7 +193,7 @@ def test_where_data_lie_is_kept_by_machine_and_the_latest_counts(tmp_path: pathl
         assert catalog.places("node-2", "TinyImageNet") == ("/elsewhere",)
 
 
-def test_another_programs_database_is_refused_and_left_alone(tmp_path: pathlib.Path) -> None:
+def test_a_database_of_another_program_is_refused_and_not_changed(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "bookmarks.db"
     with sqlite3.connect(path) as database:
         database.execute("CREATE TABLE bookmark (uri TEXT)")
@@ -201,7 +205,7 @@ def test_another_programs_database_is_refused_and_left_alone(tmp_path: pathlib.P
     assert path.read_bytes() == before
 
 
-def test_what_is_no_database_is_refused_and_left_alone(tmp_path: pathlib.Path) -> None:
+def test_a_file_that_is_no_database_is_refused_and_not_changed(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a database at all, whatever its length may be\n" * 100)
     for write in (False, True):
@@ -216,7 +220,7 @@ def test_what_is_no_database_is_refused_and_left_alone(tmp_path: pathlib.Path) -
 
 
 @pytest.mark.parametrize("kept", ["half", "header"])
-def test_a_damaged_file_is_named(tmp_path: pathlib.Path, kept: str) -> None:
+def test_an_error_names_the_damaged_file(tmp_path: pathlib.Path, kept: str) -> None:
     path = tmp_path / "catalog.db"
     fill(path)
     content = path.read_bytes()
@@ -240,7 +244,9 @@ def test_a_damaged_file_is_named(tmp_path: pathlib.Path, kept: str) -> None:
         ("DROP TABLE figure", "no such table"),
     ],
 )
-def test_values_that_no_catalog_has_are_damage(tmp_path: pathlib.Path, change: str, expected: str) -> None:
+def test_invalid_stored_values_are_reported_as_damage(
+    tmp_path: pathlib.Path, change: str, expected: str
+) -> None:
     path = tmp_path / "catalog.db"
     fill(path)
     with sqlite3.connect(path) as database:
@@ -252,10 +258,12 @@ def test_values_that_no_catalog_has_are_damage(tmp_path: pathlib.Path, change: s
     assert str(path) in str(raised.value)
 
 
-def test_a_catalog_that_another_program_has_locked_is_busy_until_it_lets_go(tmp_path: pathlib.Path) -> None:
+def test_a_catalog_locked_by_another_program_is_busy_until_the_lock_is_released(
+    tmp_path: pathlib.Path,
+) -> None:
     path = tmp_path / "catalog.db"
     fill(path)
-    # SQLite keeps connections of one process apart as it does those of two.
+    # SQLite treats two connections of one process like those of two processes.
     locker = sqlite3.connect(path, isolation_level=None)
     locker.execute("BEGIN EXCLUSIVE")
     try:
@@ -268,7 +276,7 @@ def test_a_catalog_that_another_program_has_locked_is_busy_until_it_lets_go(tmp_
         catalog.put(RESNET, "compute", entry(0.2))
 
 
-def test_a_change_that_fails_leaves_nothing_behind(tmp_path: pathlib.Path) -> None:
+def test_a_failed_transaction_changes_nothing(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "catalog.db"
     fill(path)
     with Catalog.open(path) as catalog, pytest.raises(CatalogInvalid, match="readonly"):
@@ -277,7 +285,7 @@ def test_a_change_that_fails_leaves_nothing_behind(tmp_path: pathlib.Path) -> No
         assert catalog.get(RESNET, "compute") == entry(0.3036)
 
 
-def test_a_file_that_is_not_there_is_missing(tmp_path: pathlib.Path) -> None:
+def test_a_missing_file_is_reported_as_missing(tmp_path: pathlib.Path) -> None:
     with pytest.raises(FileNotFoundError):
         Catalog.open(tmp_path / "nowhere.db")
     with pytest.raises(IsADirectoryError):
@@ -301,13 +309,13 @@ def test_a_file_that_is_not_there_is_missing(tmp_path: pathlib.Path) -> None:
         (lambda: entry(1.0, stale=""), "stale is ''"),
     ],
 )
-def test_each_wrong_value_is_named(make: Any, expected: str) -> None:
+def test_each_invalid_value_is_named(make: Any, expected: str) -> None:
     with pytest.raises(ConfigError) as raised:
         make()
     assert expected in str(raised.value)
 
 
-def test_company_belongs_to_the_wait_in_company_alone(tmp_path: pathlib.Path) -> None:
+def test_only_the_concurrent_wait_depends_on_another_job(tmp_path: pathlib.Path) -> None:
     with Catalog.open(tmp_path / "catalog.db", write=True) as catalog:
         with pytest.raises(ConfigError, match="beside is missing"):
             catalog.put(RESNET, "wait_conc", entry(0.1))

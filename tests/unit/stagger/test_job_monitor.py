@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One job as whoever started it sees it: its ranks, its processes, and the files that they leave."""
+"""The monitor of one job: its ranks, its processes, and the files that they leave."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from foresee.stagger.external_job import ExternalJob
 from foresee.stagger.job_monitor import JobMonitor
 
 
-class Seen(JobMonitor):
-    """A job of which only the files are there."""
+class FilesOnly(JobMonitor):
+    """A job of which only the files exist."""
 
     def __init__(self, of: jobspec.Job, folder: str, clock: FakeClock) -> None:
         super().__init__(of, "a", folder, clock=clock)
@@ -31,12 +31,14 @@ class Seen(JobMonitor):
         return None
 
     def stop(self) -> None:
-        """Nothing runs."""
+        """Do nothing: no process runs."""
 
 
-def test_a_job_of_two_ranks_is_as_far_as_the_slower_and_takes_their_mean(tmp_path: pathlib.Path) -> None:
+def test_a_job_of_two_ranks_has_the_progress_of_the_slower_rank_and_the_mean_of_their_times(
+    tmp_path: pathlib.Path,
+) -> None:
     clock = FakeClock()
-    made = Seen(jobspec.read(write(tmp_path, "a", tmp_path / "data")), str(tmp_path), clock)
+    made = FilesOnly(jobspec.read(write(tmp_path, "a", tmp_path / "data")), str(tmp_path), clock)
     clock.sleep(3.0)
     second = 10**9
     for rank in (0, 1):
@@ -52,17 +54,17 @@ def test_a_job_of_two_ranks_is_as_far_as_the_slower_and_takes_their_mean(tmp_pat
     assert (made.started, made.last_step) == (clock.now() - 3.0, clock.now())
 
 
-def test_a_reused_process_id_is_not_taken_for_the_job() -> None:
+def test_a_reused_process_id_is_not_counted_as_part_of_the_job() -> None:
     def seen(pid: int, start_time: int, parent: int, session: int) -> local_job._ProcessInfo:
         return local_job._ProcessInfo(local_job._ProcessId(pid, start_time), parent, session)
 
     first = local_job._ProcessId(10, start_time=500)
     family = {10: seen(10, 500, 1, 10), 11: seen(11, 510, 10, 10), 12: seen(12, 520, 11, 12)}
-    # Its session, and what descends from it; not the one beside it.
+    # Its session and its descendants; not an unrelated session.
     table = {**family, 99: seen(99, 400, 1, 99)}
     assert local_job._related_processes(table, first, None) == {each.member for each in family.values()}
     assert local_job._related_processes(table, first._replace(start_time=499), None) == set()
-    # The first one has gone: the number of its session is nobody else's while one of it lives.
+    # The first process has ended. Its session id is not reused while a member of the session lives.
     del table[10]
     assert local_job._related_processes(table, first, None) == {family[11].member, family[12].member}
 

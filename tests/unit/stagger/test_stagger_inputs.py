@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From job files to figures: which source goes first, what is estimated, and what no prediction is made for."""
+"""From job files to step times: the precedence of the sources, estimates, and refused inputs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WHOLE = 'wait = "449.3 ms"\nwait_cached = 0.04\nwait_conc = 0.6'
 MACHINE = "node-1"
 
 
-def made(model: str, *, train: str = "compute_step = 0.3036", stagger: str = WHOLE) -> jobspec.Job:
+def job_file(model: str, *, train: str = "compute_step = 0.3036", stagger: str = WHOLE) -> jobspec.Job:
     return jobspec.loads(TOML.format(train=train, stagger=f'model = "{model}"\n{stagger}'))
 
 
@@ -51,7 +51,7 @@ def key(model: str, **more: object) -> Key:
     )
 
 
-def keep(
+def store(
     path: pathlib.Path, model: str, name: Figure, seconds: float, *, beside: str | None = None, **more: object
 ) -> None:
     entry = Entry(
@@ -61,44 +61,49 @@ def keep(
         catalog.put(key(model), name, entry, beside=None if beside is None else key(beside))
 
 
-def test_files_give_all_figures() -> None:
-    asked = times([made("a"), made("b", stagger=WHOLE + "\n")])
-    assert (asked.data, asked.doubts) == ("TinyImageNet", ())
-    first, second = asked.jobs
+def test_job_files_can_give_all_times() -> None:
+    inputs = times([job_file("a"), job_file("b", stagger=WHOLE + "\n")])
+    assert (inputs.data, inputs.doubts) == ("TinyImageNet", ())
+    first, second = inputs.jobs
     assert (first.name, second.name) == ("a", "b")
     assert (first.compute, first.wait, first.wait_cached, first.wait_conc) == (0.3036, 0.4493, 0.04, 0.6)
     assert (first.steps, first.epochs, first.estimated) == (1560, 2, frozenset())
 
 
-def test_the_catalog_gives_what_files_leave_out_and_no_more(tmp_path: pathlib.Path) -> None:
+def test_the_catalog_gives_only_times_that_the_files_lack(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "catalog.db"
-    keep(path, "a", "compute", 0.5)
-    keep(path, "a", "wait", 0.9)
-    keep(path, "a", "wait_cached", 0.01, steps=None)
-    keep(path, "a", "wait_conc", 1.5, beside="b")
-    keep(path, "b", "wait_conc", 2.5, beside="a", stale="another kernel")
-    files = [made("a", train="", stagger="wait = 0.2"), made("b", stagger="wait = 0.2\nwait_cached = 0.1")]
+    store(path, "a", "compute", 0.5)
+    store(path, "a", "wait", 0.9)
+    store(path, "a", "wait_cached", 0.01, steps=None)
+    store(path, "a", "wait_conc", 1.5, beside="b")
+    store(path, "b", "wait_conc", 2.5, beside="a", stale="another kernel")
+    files = [
+        job_file("a", train="", stagger="wait = 0.2"),
+        job_file("b", stagger="wait = 0.2\nwait_cached = 0.1"),
+    ]
     with Catalog.open(path) as catalog:
-        asked = times(files, catalog=catalog, machine=MACHINE)
-        first, second = asked.jobs
+        inputs = times(files, catalog=catalog, machine=MACHINE)
+        first, second = inputs.jobs
         assert (first.compute, first.wait, first.wait_cached, first.wait_conc) == (0.5, 0.2, 0.01, 1.5)
         assert first.estimated == {"wait_cached"}
         assert second.wait_conc == 2.5
-        assert asked.doubts == ("b: wait_conc of 2026-11-22 is stale: another kernel; measure it again",)
+        assert inputs.doubts == ("b: wait_conc of 2026-11-22 is stale: another kernel; measure it again",)
         with pytest.raises(NotMeasured, match="compute of a is not known"):
             times(files, catalog=catalog, machine="elsewhere")
 
 
-def test_company_that_a_catalog_has_for_less_than_nothing_costs_nothing(tmp_path: pathlib.Path) -> None:
+def test_a_concurrent_wait_below_the_wait_alone_counts_as_no_cost(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "catalog.db"
-    keep(path, "a", "wait_conc", 0.199, beside="b")
-    keep(path, "b", "wait_conc", 0.1, beside="a")
-    figures = "wait = 0.2\nwait_cached = 0.1"
+    store(path, "a", "wait_conc", 0.199, beside="b")
+    store(path, "b", "wait_conc", 0.1, beside="a")
+    stagger_times = "wait = 0.2\nwait_cached = 0.1"
     with Catalog.open(path) as catalog:
-        asked = times([made(name, stagger=figures) for name in "ab"], catalog=catalog, machine=MACHINE)
-    assert [one.wait_conc for one in asked.jobs] == [0.2, 0.2]
-    # What differs by this much is no noise: it is told.
-    (doubt,) = asked.doubts
+        inputs = times(
+            [job_file(name, stagger=stagger_times) for name in "ab"], catalog=catalog, machine=MACHINE
+        )
+    assert [one.wait_conc for one in inputs.jobs] == [0.2, 0.2]
+    # The difference is larger than noise, so that it is reported.
+    (doubt,) = inputs.doubts
     assert "b: wait_conc 0.1 s is shorter" in doubt
 
 
@@ -107,82 +112,82 @@ def test_company_that_a_catalog_has_for_less_than_nothing_costs_nothing(tmp_path
     [(0.02, 0.3, True), (0.02, 0.02, False), (0.08, 0.9, False), (0.0, 0.0, True)],
     ids=["by chance", "by more than chance", "by much", "not at all"],
 )
-def test_jobs_that_wait_for_one_storage_have_one_rate(
+def test_jobs_that_wait_for_the_same_storage_get_one_rate(
     tmp_path: pathlib.Path, apart: float, sd: float, one_rate: bool
 ) -> None:
     path = tmp_path / "catalog.db"
     for model, compute, step in (("a", 0.3, 0.8), ("b", 0.5, 0.8 * (1 + apart))):
-        keep(path, model, "compute", compute, sd=0.0)
-        keep(path, model, "wait", step - compute, sd=sd)
-        keep(path, model, "wait_cached", 0.0)
-        keep(path, model, "wait_conc", step - compute + 0.1, beside="b" if model == "a" else "a")
+        store(path, model, "compute", compute, sd=0.0)
+        store(path, model, "wait", step - compute, sd=sd)
+        store(path, model, "wait_cached", 0.0)
+        store(path, model, "wait_conc", step - compute + 0.1, beside="b" if model == "a" else "a")
     with Catalog.open(path) as catalog:
-        files = [made(name, train="", stagger="") for name in "ab"]
+        files = [job_file(name, train="", stagger="") for name in "ab"]
         a, b = times(files, catalog=catalog, machine=MACHINE).jobs
         step = 0.8 * (1 + apart / 2) if one_rate else 0.8
         assert a.compute + a.wait == pytest.approx(step)
         assert b.compute + b.wait == pytest.approx(step if one_rate else 0.8 * (1 + apart))
-        # What company costs stays what was measured.
+        # The measured cost of contention does not change.
         assert a.wait_conc is not None
         assert a.wait_conc - a.wait == pytest.approx(0.1)
-        # A wait that a file gives is the user's, and there is nothing to compare with.
-        given = made("b", train="", stagger="wait = 0.4")
+        # A wait from a file is the user's, so that there is nothing to compare it with.
+        given = job_file("b", train="", stagger="wait = 0.4")
         assert [job.wait for job in times([files[0], given], catalog=catalog, machine=MACHINE).jobs] == [
             pytest.approx(0.5),
             0.4,
         ]
 
 
-def test_a_job_that_does_not_wait_says_nothing_of_the_storage(tmp_path: pathlib.Path) -> None:
+def test_a_job_without_waits_gives_no_storage_rate(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "catalog.db"
     for model, compute, wait in (("a", 0.3, 0.5), ("b", 0.81, 0.001)):
-        keep(path, model, "compute", compute, sd=0.0)
-        keep(path, model, "wait", wait, sd=0.3)
-        keep(path, model, "wait_cached", 0.0)
+        store(path, model, "compute", compute, sd=0.0)
+        store(path, model, "wait", wait, sd=0.3)
+        store(path, model, "wait_cached", 0.0)
     with Catalog.open(path) as catalog:
-        files = [made(name, train="", stagger="") for name in "ab"]
+        files = [job_file(name, train="", stagger="") for name in "ab"]
         assert [job.wait for job in times(files, catalog=catalog, machine=MACHINE).jobs] == [0.5, 0.001]
 
 
-def test_the_storages_rate_gives_the_waits_that_are_nowhere_else(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waits_without_another_source_come_from_the_storage_rate(monkeypatch: pytest.MonkeyPatch) -> None:
     files = [
-        made("a", train="compute_step = 0.25", stagger="wait_cached = 0"),
-        made("b", train="compute_step = 0.5", stagger="wait_cached = 0\nwait = 0.125"),
+        job_file("a", train="compute_step = 0.25", stagger="wait_cached = 0"),
+        job_file("b", train="compute_step = 0.5", stagger="wait_cached = 0\nwait = 0.125"),
     ]
     read = 0.75 * 1560
-    # Files are in one page cache for all, as a short calibration has it; so is what a cache coalesces.
+    # All files share one page cache, as in a short calibration; a coalescing cache behaves alike.
     for coalesces in (False, True):
         first, second = times(files, read=read, coalesces=coalesces).jobs
         assert (first.wait, first.wait_conc) == (0.5, 0.5)
         assert first.estimated == {"wait", "wait_conc"}
         assert (second.wait, second.wait_conc, second.estimated) == (0.125, 0.125, {"wait_conc"})
-    # From a bucket each reads by itself.
+    # From a bucket, each job reads separately.
     monkeypatch.setattr(stagger_inputs, "is_local", lambda jobs: False)
     first, second = times(files, read=read).jobs
     assert (first.wait_conc, second.wait_conc) == (1.25, 1.0)
-    slow = made("b", train="compute_step = 1.5", stagger="wait_cached = 0\nwait = 0.125")
+    slow = job_file("b", train="compute_step = 1.5", stagger="wait_cached = 0\nwait = 0.125")
     assert times([files[0], slow], read=read).jobs[1].wait_conc == 0.125
     first, second = times(files, read=read, coalesces=True).jobs
     assert (first.wait_conc, second.wait_conc) == (first.wait, second.wait)
 
 
-def test_what_comes_from_the_catalog_is_told(tmp_path: pathlib.Path) -> None:
+def test_values_taken_from_the_catalog_are_listed(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "catalog.db"
-    keep(path, "a", "compute", 0.5)
-    keep(path, "a", "wait", 0.9)
-    keep(path, "a", "wait_conc", 1.5, beside="b")
-    files = [made("a", train="", stagger="wait_cached = 0.2"), made("b")]
+    store(path, "a", "compute", 0.5)
+    store(path, "a", "wait", 0.9)
+    store(path, "a", "wait_conc", 1.5, beside="b")
+    files = [job_file("a", train="", stagger="wait_cached = 0.2"), job_file("b")]
     with Catalog.open(path) as catalog:
-        asked = times(files, catalog=catalog, machine=MACHINE)
-        assert asked.used == (
+        inputs = times(files, catalog=catalog, machine=MACHINE)
+        assert inputs.used == (
             UsedValue(key("a"), "compute"),
             UsedValue(key("a"), "wait"),
             UsedValue(key("a"), "wait_conc", key("b")),
         )
-        # Of company that nobody knows as a whole, no part is used.
-        three = times([*files, made("c")], catalog=catalog, machine=MACHINE)
+        # If one pair of a job is unknown, its other pairs are not used either.
+        three = times([*files, job_file("c")], catalog=catalog, machine=MACHINE)
         assert [one.name for one in three.used] == ["compute", "wait"]
-    assert times([made("a"), made("b")]).used == ()
+    assert times([job_file("a"), job_file("b")]).used == ()
 
 
 @pytest.mark.parametrize(
@@ -197,18 +202,18 @@ def test_what_comes_from_the_catalog_is_told(tmp_path: pathlib.Path) -> None:
     ],
     ids=["waits", "as long as warm", "hardly", "by chance", "stale", "derived"],
 )
-def test_a_storages_rate_is_seen_by_a_job_that_waits_for_it(
+def test_only_a_job_that_waits_for_the_storage_gives_its_rate(
     tmp_path: pathlib.Path, wait: float, cached: float, more: dict, seen: bool
 ) -> None:
     path = tmp_path / "catalog.db"
-    keep(path, "a", "compute", 0.78)
-    keep(path, "a", "wait", wait, **more)
-    keep(path, "a", "wait_cached", cached)
+    store(path, "a", "compute", 0.78)
+    store(path, "a", "wait", wait, **more)
+    store(path, "a", "wait_cached", cached)
     with Catalog.open(path) as catalog:
         assert rate(catalog, [key("b"), key("a")]) == (pytest.approx(1.28 / 64) if seen else None)
 
 
-def test_a_rate_of_computing_makes_a_step_and_samples_make_steps() -> None:
+def test_step_time_and_steps_follow_from_the_compute_rate_and_the_sample_count() -> None:
     text = """
 version = 1
 [data]
@@ -230,7 +235,7 @@ wait_cached = 0
     assert (first.name, second.name) == ("job #1", "job #2")
 
 
-def test_an_index_says_how_many_samples_there_are(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
+def test_the_sample_count_comes_from_the_index(folder: pathlib.Path, tmp_path: pathlib.Path) -> None:
     path = tmp_path / "train.fidx"
     assert main(["index", str(folder), "-o", str(path)]) == 0
     text = """
@@ -247,22 +252,22 @@ ranks = 2
 wait = 0
 wait_cached = 0
 """
-    asked = times([jobspec.loads(text.format(batch=batch), str(tmp_path)) for batch in (5, 23)])
-    assert [one.steps for one in asked.jobs] == [3, 1]
-    assert asked.data == str(path.resolve())
+    inputs = times([jobspec.loads(text.format(batch=batch), str(tmp_path)) for batch in (5, 23)])
+    assert [one.steps for one in inputs.jobs] == [3, 1]
+    assert inputs.data == str(path.resolve())
 
 
-def test_more_than_two_jobs_have_no_company_in_common(tmp_path: pathlib.Path) -> None:
-    keep(tmp_path / "catalog.db", "a", "wait_conc", 1.5, beside="b")
-    files = [made(name, stagger="wait = 0.1\nwait_cached = 0") for name in "abc"]
+def test_more_than_two_jobs_have_no_common_concurrent_wait(tmp_path: pathlib.Path) -> None:
+    store(tmp_path / "catalog.db", "a", "wait_conc", 1.5, beside="b")
+    files = [job_file(name, stagger="wait = 0.1\nwait_cached = 0") for name in "abc"]
     with Catalog.open(tmp_path / "catalog.db") as catalog:
-        asked = times(files, catalog=catalog, machine=MACHINE)
-    assert [one.wait_conc for one in asked.jobs] == [None, None, None]
+        inputs = times(files, catalog=catalog, machine=MACHINE)
+    assert [one.wait_conc for one in inputs.jobs] == [None, None, None]
 
 
-def test_what_no_machine_should_show_is_doubted() -> None:
-    odd = made("a", stagger="wait = 0.1\nwait_cached = 0.2\nwait_conc = 0.05")
-    first, second = times([odd, made("b")]).doubts
+def test_implausible_times_are_doubted() -> None:
+    odd = job_file("a", stagger="wait = 0.1\nwait_cached = 0.2\nwait_conc = 0.05")
+    first, second = times([odd, job_file("b")]).doubts
     assert "a: wait_cached 0.2 s is longer than wait 0.1 s" in first
     assert "a: wait_conc 0.05 s is shorter" in second
 
@@ -270,30 +275,30 @@ def test_what_no_machine_should_show_is_doubted() -> None:
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
-        (lambda: [made("a")], "1 job; two or more"),
+        (lambda: [job_file("a")], "1 job; two or more"),
         (
             lambda: [
-                made("a"),
+                job_file("a"),
                 jobspec.loads(TOML.replace("TinyImageNet", "CIFAR").format(train="", stagger="")),
             ],
             "data sets differ: TinyImageNet in a job, CIFAR in a job; all jobs have to read the same data",
         ),
-        (lambda: [made("a"), made("b", train="seed = 1")], "orders differ: 0 in a job, 1 in a job"),
-        (lambda: [made("a"), jobspec.loads("version = 1\n")], "data.name is missing"),
+        (lambda: [job_file("a"), job_file("b", train="seed = 1")], "orders differ: 0 in a job, 1 in a job"),
+        (lambda: [job_file("a"), jobspec.loads("version = 1\n")], "data.name is missing"),
         (
-            lambda: [made("a"), jobspec.loads('version = 1\n[data]\nname = "TinyImageNet"\n')],
+            lambda: [job_file("a"), jobspec.loads('version = 1\n[data]\nname = "TinyImageNet"\n')],
             "train.epochs is missing",
         ),
         (
             lambda: [
-                made("a"),
+                job_file("a"),
                 jobspec.loads('version = 1\n[data]\nname = "TinyImageNet"\n[train]\nepochs = 1\nbatch = 2'),
             ],
             "data.samples is missing",
         ),
         (
             lambda: [
-                made("a"),
+                job_file("a"),
                 jobspec.loads(
                     'version = 1\n[data]\nname = "TinyImageNet"\nsamples = 1\nsize = 1\n'
                     "[train]\nepochs = 1\nbatch = 2\ndrop_last = true"
@@ -301,12 +306,15 @@ def test_what_no_machine_should_show_is_doubted() -> None:
             ],
             "a rank's 1 samples make no whole step",
         ),
-        (lambda: [made("a"), made("b", train="")], "compute of b is not known; write [train] compute_step"),
-        (lambda: [made("a", stagger=""), made("b")], "wait of a is not known; write [stagger] wait"),
-        (lambda: [made("a", stagger="wait = 1"), made("b")], "wait_cached of a is not known"),
+        (
+            lambda: [job_file("a"), job_file("b", train="")],
+            "compute of b is not known; write [train] compute_step",
+        ),
+        (lambda: [job_file("a", stagger=""), job_file("b")], "wait of a is not known; write [stagger] wait"),
+        (lambda: [job_file("a", stagger="wait = 1"), job_file("b")], "wait_cached of a is not known"),
     ],
 )
-def test_what_is_wrong_or_missing_is_named(files, expected: str) -> None:
+def test_invalid_and_missing_values_are_named(files, expected: str) -> None:
     with pytest.raises((ConfigError, NotMeasured)) as raised:
         times(files())
     assert expected in str(raised.value)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The closed forms of staggering: what holds of any two jobs, and of several."""
+"""Properties of the closed forms of staggering, for any two jobs and for job_pairs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ seconds = st.floats(0, 10, allow_subnormal=False)
 
 @st.composite
 def pairs(draw: st.DrawFn) -> tuple[JobTimes, JobTimes]:
-    """Two jobs as machines have them: a warm cache helps, company does not."""
+    """Draw two plausible jobs: a warm cache helps, contention does not."""
     steps = draw(st.integers(1, 3000))
 
     def job(name: str) -> JobTimes:
@@ -39,13 +39,13 @@ def pairs(draw: st.DrawFn) -> tuple[JobTimes, JobTimes]:
 
 
 laws = properties(soak=200, ordinary=100)
-readings = st.sampled_from(["physical", "paper"])
+compats = st.sampled_from(["physical", "paper"])
 
 
 @laws
-@given(pairs(), readings)
-def test_the_makespan_is_continuous(both: tuple[JobTimes, JobTimes], compat: stagger.Compat) -> None:
-    a, b = both
+@given(pairs(), compats)
+def test_the_makespan_is_continuous(pair: tuple[JobTimes, JobTimes], compat: stagger.Compat) -> None:
+    a, b = pair
     threshold = a.cold_epoch() - b.cached_epoch()
     assume(threshold > 1e-3)
     sides = stagger.predict(a, b, threshold * np.array([1 - 1e-10, 1, 1 + 1e-10]), compat=compat)
@@ -60,11 +60,11 @@ def test_the_makespan_is_continuous(both: tuple[JobTimes, JobTimes], compat: sta
 
 
 @laws
-@given(pairs(), readings)
+@given(pairs(), compats)
 def test_the_optimum_is_never_above_a_baseline_or_a_search(
-    both: tuple[JobTimes, JobTimes], compat: stagger.Compat
+    pair: tuple[JobTimes, JobTimes], compat: stagger.Compat
 ) -> None:
-    a, b = both
+    a, b = pair
     best = stagger.optimum(a, b, compat=compat)
     assert best is not None
     grid = np.linspace(0, 1.2 * a.alone(), 401)
@@ -75,39 +75,39 @@ def test_the_optimum_is_never_above_a_baseline_or_a_search(
     assert bound <= searched.min()
     again = stagger.predict(a, b, best.start, compat=compat)
     assert best.makespan == float(again.makespan)
-    # Nothing later is as short: of equal makespans the latest start is the best.
+    # Among equal makespans the latest start is the optimum, so that every later start is longer.
     later = grid[grid > best.start + 1e-6 * a.alone()]
     assert (stagger.predict(a, b, later, compat=compat).makespan > best.makespan).all()
 
 
 @laws
-@given(pairs(), readings, st.floats(1e-3, 0.2))
-def test_with_slack_nobody_waits_for_nothing(
-    both: tuple[JobTimes, JobTimes], compat: stagger.Compat, slack: float
+@given(pairs(), compats, st.floats(1e-3, 0.2))
+def test_with_slack_a_follower_only_waits_if_that_saves_more_than_the_slack(
+    pair: tuple[JobTimes, JobTimes], compat: stagger.Compat, slack: float
 ) -> None:
-    a, b = both
+    a, b = pair
     exact, loose = (stagger.optimum(a, b, compat=compat, slack=each) for each in (0.0, slack))
     assert exact is not None
     assert loose is not None
     at_once = stagger.predict(a, b, 0, compat=compat)
     if loose.start > 0:
-        # It spares more than the slack, or both at once take longer than that.
+        # The wait saves more than the slack, or a simultaneous start takes longer than that.
         spared = float(at_once.gpu_seconds) > loose.gpu_seconds * (1 + slack)
         assert spared or float(at_once.makespan) > exact.makespan * (1 + slack) * (1 - 1e-11)
 
 
-def test_without_slack_a_job_that_waits_for_no_data_starts_late_and_with_slack_at_once() -> None:
+def test_a_job_without_waits_starts_late_without_slack_and_at_once_with_slack() -> None:
     jobs = [JobTimes(compute=0.1, wait=0, wait_cached=0, steps=100, epochs=epochs) for epochs in (3, 1)]
     starts = [stagger.optimum(*jobs, slack=slack) for slack in (0.0, 0.005)]
     assert [best.start for best in starts if best is not None] == pytest.approx([20, 0])
 
 
 @laws
-@given(pairs(), readings, st.floats(0, 1.5))
-def test_the_optimum_from_now_on_is_the_best_of_what_is_left(
-    both: tuple[JobTimes, JobTimes], compat: stagger.Compat, share: float
+@given(pairs(), compats, st.floats(0, 1.5))
+def test_the_optimum_from_now_on_is_the_best_of_the_remaining_starts(
+    pair: tuple[JobTimes, JobTimes], compat: stagger.Compat, share: float
 ) -> None:
-    a, b = both
+    a, b = pair
     now = share * a.alone()
     best = stagger.optimum(a, b, now=now, compat=compat)
     assert best is not None
@@ -118,13 +118,13 @@ def test_the_optimum_from_now_on_is_the_best_of_what_is_left(
 
 @laws
 @given(pairs(), st.floats(0.05, 1))
-def test_the_optimum_of_a_small_cache_is_the_best_that_it_reaches(
-    both: tuple[JobTimes, JobTimes], cache: float
+def test_the_optimum_of_a_small_cache_is_the_best_start_within_its_reach(
+    pair: tuple[JobTimes, JobTimes], cache: float
 ) -> None:
-    a, b = both
+    a, b = pair
     best = stagger.optimum(a, b, cache=cache)
-    told = stagger.predict(a, b, np.linspace(0, 1.2 * a.alone(cache), 201), cache=cache)
-    reached = told.makespan[told.within_cache]
+    predictions = stagger.predict(a, b, np.linspace(0, 1.2 * a.alone(cache), 201), cache=cache)
+    reached = predictions.makespan[predictions.within_cache]
     if best is None:
         assert reached.size == 0
         return
@@ -133,16 +133,16 @@ def test_the_optimum_of_a_small_cache_is_the_best_that_it_reaches(
 
 
 @laws
-@given(pairs(), readings)
-def test_one_epoch_each_is_at_its_best_where_the_follower_never_waits(
-    both: tuple[JobTimes, JobTimes], compat: stagger.Compat
+@given(pairs(), compats)
+def test_the_optimum_for_one_epoch_each_is_where_the_follower_never_waits(
+    pair: tuple[JobTimes, JobTimes], compat: stagger.Compat
 ) -> None:
-    a, b = (dataclasses.replace(job, epochs=1) for job in both)
+    a, b = (dataclasses.replace(job, epochs=1) for job in pair)
     threshold = a.cold_epoch() - b.cached_epoch()
     assert a.wait_conc is not None
     assert b.wait_conc is not None
     assume(threshold > 1e-3)
-    # Beside each other no step is faster than the leader's alone.
+    # A step of two concurrent jobs is not faster than the leader's alone.
     assume(compat == "paper" or b.compute + b.wait_conc >= a.compute + a.wait)
     best = stagger.optimum(a, b, compat=compat)
     assert best is not None
@@ -151,14 +151,14 @@ def test_one_epoch_each_is_at_its_best_where_the_follower_never_waits(
 
 
 @laws
-@given(pairs(), readings, st.sampled_from([1e-3, 0.5, 3.0, 1e3]), st.floats(0, 2))
-def test_another_unit_of_time_scales_every_answer(
-    both: tuple[JobTimes, JobTimes], compat: stagger.Compat, unit: float, share: float
+@given(pairs(), compats, st.sampled_from([1e-3, 0.5, 3.0, 1e3]), st.floats(0, 2))
+def test_predictions_scale_with_the_unit_of_time(
+    pair: tuple[JobTimes, JobTimes], compat: stagger.Compat, unit: float, share: float
 ) -> None:
-    a, b = both
+    a, b = pair
     scaled = [
         dataclasses.replace(job, **{figure: unit * getattr(job, figure) for figure in stagger.FIGURES})
-        for job in both
+        for job in pair
     ]
     start = share * a.alone()
     one = stagger.predict(a, b, start, compat=compat)
@@ -169,10 +169,10 @@ def test_another_unit_of_time_scales_every_answer(
 
 @laws
 @given(st.lists(pairs(), min_size=1, max_size=3), st.floats(0.1, 5000), st.floats(0.05, 1))
-def test_no_plan_ends_before_its_bound_and_company_costs_no_time(
-    several: list[tuple[JobTimes, JobTimes]], read: float, cache: float
+def test_a_plan_meets_its_lower_bound_and_contention_costs_no_time(
+    job_pairs: list[tuple[JobTimes, JobTimes]], read: float, cache: float
 ) -> None:
-    jobs = [job for pair in several for job in pair]
+    jobs = [job for pair in job_pairs for job in pair]
     for kept in (1.0, cache):
         plan = stagger.plan(jobs, read, cache=kept)
         ends = [start + run for start, run in zip(plan.starts, plan.runs, strict=True)]
@@ -187,8 +187,8 @@ def test_no_plan_ends_before_its_bound_and_company_costs_no_time(
 
 @laws
 @given(st.lists(pairs(), min_size=1, max_size=3))
-def test_without_coalescing_nobody_catches_up(several: list[tuple[JobTimes, JobTimes]]) -> None:
-    jobs = [job for pair in several for job in pair]
+def test_without_coalescing_no_follower_catches_up(job_pairs: list[tuple[JobTimes, JobTimes]]) -> None:
+    jobs = [job for pair in job_pairs for job in pair]
     plan = stagger.plan(jobs)
     leader = jobs[plan.leader]
     assert plan.gpu_seconds_simultaneous is None
@@ -196,51 +196,51 @@ def test_without_coalescing_nobody_catches_up(several: list[tuple[JobTimes, JobT
     for i, (job, start, run) in enumerate(zip(jobs, plan.starts, plan.runs, strict=True)):
         assert start + run <= plan.makespan * (1 + 1e-12)
         if i != plan.leader:
-            # By more than rounding after it: a start of nearly 0 is a difference of two epochs that are nearly equal.
-            told = stagger.predict(leader, job, start + 1e-12 * leader.cold_epoch())
-            # Where a follower is hardly quicker than its leader, a start's last digit moves the moment by much.
+            # After the start by more than rounding: a start of nearly 0 is the difference of two nearly equal epochs.
+            predictions = stagger.predict(leader, job, start + 1e-12 * leader.cold_epoch())
+            # If a follower is hardly faster than its leader, the last digit of its start moves the catch-up by much.
             own, followed = job.cached_epoch(), leader.cold_epoch()
             slack = 1e-9 + 1e-11 * followed / max(followed - own, 1e-300)
-            assert float(told.catch_up) >= leader.cold_epoch() * (1 - slack)
-            assert run == pytest.approx(float(told.follower))
+            assert float(predictions.catch_up) >= leader.cold_epoch() * (1 - slack)
+            assert run == pytest.approx(float(predictions.follower))
 
 
 @laws
 @given(st.lists(pairs(), min_size=1, max_size=3), st.floats(0.05, 1))
-def test_the_plan_is_that_of_its_best_leader(several: list[tuple[JobTimes, JobTimes]], cache: float) -> None:
-    jobs = [job for pair in several for job in pair]
-    made = stagger.plan(jobs, cache=cache)
-    led = [stagger.led_by(leader, jobs, [0.0] * len(jobs), cache=cache) for leader in range(len(jobs))]
-    assert made == led[made.leader]
-    assert made.makespan <= min(each.makespan for each in led) * (1 + 1e-9)
+def test_the_plan_uses_the_best_leader(job_pairs: list[tuple[JobTimes, JobTimes]], cache: float) -> None:
+    jobs = [job for pair in job_pairs for job in pair]
+    plan = stagger.plan(jobs, cache=cache)
+    plans = [stagger.led_by(leader, jobs, [0.0] * len(jobs), cache=cache) for leader in range(len(jobs))]
+    assert plan == plans[plan.leader]
+    assert plan.makespan <= min(each.makespan for each in plans) * (1 + 1e-9)
 
 
-def test_no_schedule_of_three_that_is_played_ends_before_the_plan() -> None:
-    # While company makes nobody faster: what a run of three and more relies on.
+def test_no_simulated_schedule_of_three_jobs_ends_before_the_plan() -> None:
+    # While contention makes no job faster: runs of three and more jobs rely on this.
     jobs = [
         JobTimes(
             compute=step, wait=0.75 - step, wait_cached=0.0, wait_conc=0.9 - step, steps=40, epochs=epochs
         )
         for step, epochs in ((0.30, 1), (0.25, 2), (0.50, 1))
     ]
-    made = stagger.plan(jobs)
+    plan = stagger.plan(jobs)
     steps = 2 * max(job.compute for job in jobs)
     for one, other, third in itertools.product(range(0, 41, 5), repeat=3):
-        played = stagger.simulate(jobs, [float(one), float(other), float(third)])
+        simulated = stagger.simulate(jobs, [float(one), float(other), float(third)])
         first = min(one, other, third)
-        assert max(run.end for run in played.runs) - first >= made.makespan - steps
+        assert max(run.end for run in simulated.runs) - first >= plan.makespan - steps
 
 
 @laws
-@given(pairs(), readings, st.floats(0, 0.2))
-def test_slack_starts_the_follower_later_and_costs_no_more_than_that(
-    both: tuple[JobTimes, JobTimes], compat: stagger.Compat, slack: float
+@given(pairs(), compats, st.floats(0, 0.2))
+def test_slack_starts_the_follower_later_and_costs_at_most_the_slack(
+    pair: tuple[JobTimes, JobTimes], compat: stagger.Compat, slack: float
 ) -> None:
-    exact, loose = (stagger.optimum(*both, compat=compat, slack=each) for each in (0.0, slack))
+    exact, loose = (stagger.optimum(*pair, compat=compat, slack=each) for each in (0.0, slack))
     assert exact is not None
     assert loose is not None
-    at_once = float(stagger.predict(*both, 0, compat=compat).gpu_seconds)
-    # But for where so little is to be gained that they start at once.
+    at_once = float(stagger.predict(*pair, 0, compat=compat).gpu_seconds)
+    # Except where the gain is so small that pair start at once.
     assert loose.start >= exact.start or (
         loose.start == 0 and at_once <= exact.gpu_seconds * (1 + slack) * (1 + 1e-11)
     )
@@ -249,11 +249,11 @@ def test_slack_starts_the_follower_later_and_costs_no_more_than_that(
 
 @laws
 @given(pairs())
-def test_of_two_jobs_the_plan_is_the_better_order_where_company_costs_time(
-    both: tuple[JobTimes, JobTimes],
+def test_the_plan_of_two_jobs_is_the_better_order_where_contention_costs_time(
+    pair: tuple[JobTimes, JobTimes],
 ) -> None:
-    slowest = max(job.compute + job.wait for job in both)
-    jobs = [dataclasses.replace(job, epochs=1, wait_conc=slowest - min(job.compute, slowest)) for job in both]
+    slowest = max(job.compute + job.wait for job in pair)
+    jobs = [dataclasses.replace(job, epochs=1, wait_conc=slowest - min(job.compute, slowest)) for job in pair]
     assume(all(job.compute + job.wait_conc >= slowest for job in jobs if job.wait_conc is not None))
     orders = [stagger.optimum(*jobs), stagger.optimum(*reversed(jobs))]
     assert stagger.plan(jobs).makespan == pytest.approx(
@@ -263,13 +263,15 @@ def test_of_two_jobs_the_plan_is_the_better_order_where_company_costs_time(
 
 @laws
 @given(st.lists(st.tuples(st.floats(0.01, 3), st.integers(1, 3)), min_size=1, max_size=6), st.floats(0.1, 2))
-def test_where_all_keep_up_the_slowest_leads(jobs: list[tuple[float, int]], step_read: float) -> None:
+def test_the_slowest_job_leads_where_all_keep_up(jobs: list[tuple[float, int]], step_read: float) -> None:
     steps = [(min(step, step_read), epochs) for step, epochs in jobs]
-    made = [JobTimes(compute=step, wait=0, wait_cached=0, steps=100, epochs=epochs) for step, epochs in steps]
-    plan = stagger.plan(made, 100 * step_read)
-    slowest = max(job.compute for job in made)
-    assert made[plan.leader].compute == pytest.approx(slowest)
-    wasted = plan.gpu_seconds - sum(job.epochs * job.cached_epoch() for job in made)
+    job_times = [
+        JobTimes(compute=step, wait=0, wait_cached=0, steps=100, epochs=epochs) for step, epochs in steps
+    ]
+    plan = stagger.plan(job_times, 100 * step_read)
+    slowest = max(job.compute for job in job_times)
+    assert job_times[plan.leader].compute == pytest.approx(slowest)
+    wasted = plan.gpu_seconds - sum(job.epochs * job.cached_epoch() for job in job_times)
     assert wasted == pytest.approx(100 * (step_read - slowest), abs=1e-6 * plan.makespan)
 
 
@@ -277,11 +279,11 @@ def test_where_all_keep_up_the_slowest_leads(jobs: list[tuple[float, int]], step
 @given(
     st.lists(st.tuples(pairs(), st.floats(0, 5000)), min_size=1, max_size=3), st.none() | st.floats(0.1, 5000)
 )
-def test_nobody_starts_before_it_is_there(
-    several: list[tuple[tuple[JobTimes, JobTimes], float]], read: float | None
+def test_no_job_starts_before_its_arrival(
+    job_pairs: list[tuple[tuple[JobTimes, JobTimes], float]], read: float | None
 ) -> None:
-    jobs = [job for pair, _ in several for job in pair]
-    arrivals = [arrival * share for _, arrival in several for share in (1.0, 0.3)]
+    jobs = [job for pair, _ in job_pairs for job in pair]
+    arrivals = [arrival * share for _, arrival in job_pairs for share in (1.0, 0.3)]
     plan = stagger.plan(jobs, read, arrivals=arrivals)
     first = min(arrivals)
     begin = plan.starts[plan.leader]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The closed forms of staggering: vectors, single cases, refusals."""
+"""The closed forms of staggering: vectors, single cases and refused arguments."""
 
 from __future__ import annotations
 
@@ -19,43 +19,43 @@ from foresee.errors import ConfigError, NotMeasured
 from foresee.stagger.model import JobTimes
 
 VECTORS = json.loads((ROOT / "testdata" / "models" / "stagger.json").read_text())["cases"]
-READINGS = ("physical", "paper")
+COMPATS = ("physical", "paper")
 
 
 @pytest.mark.parametrize("vector", VECTORS, ids=lambda vector: vector["id"])
-def test_every_vector_is_met(vector: dict[str, Any]) -> None:
+def test_every_vector_is_reproduced(vector: dict[str, Any]) -> None:
     inputs, expected, tolerance = vector["inputs"], vector["expected"], vector["tolerance"]
 
-    def close(told: object, wanted: object) -> None:
+    def close(actual: object, expected: object) -> None:
         np.testing.assert_allclose(
-            told, wanted, rtol=tolerance.get("relative", 0), atol=tolerance.get("absolute", 0)
+            actual, expected, rtol=tolerance.get("relative", 0), atol=tolerance.get("absolute", 0)
         )
 
     if vector["ask"] == "plan":
         plan = stagger.plan([JobTimes(**job) for job in inputs["jobs"]], inputs["read"])
         assert plan.leader == expected.pop("leader")
         assert all(plan.within_cache)
-        for field, wanted in expected.items():
-            close(getattr(plan, field), wanted)
+        for field, value in expected.items():
+            close(getattr(plan, field), value)
         return
     a, b = JobTimes(**inputs["leader"]), JobTimes(**inputs["follower"])
     compat = inputs.get("compat", "physical")
     if vector["ask"] == "predict":
         start = inputs["start"] if "start" in inputs else np.array(inputs["percent"]) / 100 * a.alone()
-        told = stagger.predict(a, b, start, compat=compat)
-        for field, wanted in expected.items():
-            close(getattr(told, field), wanted)
+        prediction = stagger.predict(a, b, start, compat=compat)
+        for field, value in expected.items():
+            close(getattr(prediction, field), value)
         return
     assert vector["ask"] == "optimum"
     best = stagger.optimum(a, b, compat=compat)
     assert best is not None
-    for field, wanted in expected.items():
+    for field, value in expected.items():
         if field == "percent":
-            close(100 * best.share, wanted)
+            close(100 * best.share, value)
         elif field == "sequential":
-            close(stagger.sequential(a, b), wanted)
+            close(stagger.sequential(a, b), value)
         else:
-            close(getattr(best, field), wanted)
+            close(getattr(best, field), value)
 
 
 @pytest.mark.parametrize("module", ["times", "pair", "frontier"])
@@ -65,11 +65,11 @@ def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
     assert not result.failed
 
 
-def test_the_catch_up_comes_to_the_end_of_the_leaders_epoch_as_the_start_comes_to_the_threshold() -> None:
+def test_the_catch_up_approaches_the_end_of_the_leaders_epoch_as_the_start_approaches_the_threshold() -> None:
     a, b = pair_of_s1()
-    told = stagger.predict(a, b, 792.792 * (1 - 1e-12))
-    assert float(told.catch_up) == pytest.approx(1174.524)
-    assert float(told.caught_steps) == pytest.approx(1560)
+    prediction = stagger.predict(a, b, 792.792 * (1 - 1e-12))
+    assert float(prediction.catch_up) == pytest.approx(1174.524)
+    assert float(prediction.caught_steps) == pytest.approx(1560)
 
 
 def pair_of_s1(**changes: Any) -> tuple[JobTimes, JobTimes]:
@@ -78,26 +78,26 @@ def pair_of_s1(**changes: Any) -> tuple[JobTimes, JobTimes]:
     return dataclasses.replace(a, **changes), dataclasses.replace(b, **changes)
 
 
-def test_each_case_is_named() -> None:
+def test_predictions_name_their_case() -> None:
     a, b = pair_of_s1()
-    told = stagger.predict(a, b, [[0.0, 792.0], [793.0, 1174.524]])
-    assert told.case.tolist() == [["catch", "catch"], ["cached", "serial"]]
-    assert told.makespan.shape == (2, 2)
+    prediction = stagger.predict(a, b, [[0.0, 792.0], [793.0, 1174.524]])
+    assert prediction.case.tolist() == [["catch", "catch"], ["cached", "serial"]]
+    assert prediction.makespan.shape == (2, 2)
     slow = dataclasses.replace(b, compute=2.0)
-    told = stagger.predict(a, slow, [0.0, 100.0, 2000.0])
-    assert told.case.tolist() == ["never", "never", "serial"]
-    assert np.isinf(told.catch_up).all()
-    assert told.follower.tolist() == [slow.cached_epoch()] * 3
+    prediction = stagger.predict(a, slow, [0.0, 100.0, 2000.0])
+    assert prediction.case.tolist() == ["never", "never", "serial"]
+    assert np.isinf(prediction.catch_up).all()
+    assert prediction.follower.tolist() == [slow.cached_epoch()] * 3
 
 
 def test_a_follower_as_fast_as_the_leader_never_catches_up() -> None:
     a = JobTimes(compute=1.0, wait=1.0, wait_cached=0.5, steps=10)
     b = JobTimes(compute=1.5, wait=1.0, wait_cached=0.5, steps=10)
-    told = stagger.predict(a, b, 0.0)  # neither needs to have wait_conc
-    assert (told.case.item(), float(told.follower)) == ("never", 20.0)
+    prediction = stagger.predict(a, b, 0.0)  # neither needs to have wait_conc
+    assert (prediction.case.item(), float(prediction.follower)) == ("never", 20.0)
 
 
-def test_a_job_that_runs_already_is_joined_later_than_now() -> None:
+def test_a_running_job_is_joined_later_than_now() -> None:
     a, b = pair_of_s1()
     best = stagger.optimum(a, b, now=500.0)
     assert best is not None
@@ -111,14 +111,14 @@ def test_a_job_that_runs_already_is_joined_later_than_now() -> None:
     assert (over.start, over.case) == (5000.0, "serial")
 
 
-def test_the_two_readings_differ_where_one_ends_its_epoch_first() -> None:
+def test_the_two_compatibility_modes_differ_where_one_job_ends_its_epoch_first() -> None:
     a, b = pair_of_s1()
-    physical, paper = (stagger.predict(a, b, 0.0, compat=compat) for compat in READINGS)
+    physical, paper = (stagger.predict(a, b, 0.0, compat=compat) for compat in COMPATS)
     assert physical.leader == paper.leader
     assert physical.follower < paper.follower
 
 
-def test_a_cache_that_keeps_a_share_limits_the_start_and_slows_later_epochs() -> None:
+def test_a_cache_of_a_share_of_the_data_limits_the_start_and_slows_later_epochs() -> None:
     a, b = pair_of_s1(epochs=3)
     half = stagger.optimum(a, b, cache=0.5)
     whole = stagger.optimum(a, b)
@@ -127,8 +127,8 @@ def test_a_cache_that_keeps_a_share_limits_the_start_and_slows_later_epochs() ->
     assert half.start <= 0.5 * a.cold_epoch() + 1e-9
     assert half.makespan > whole.makespan
     assert a.later_epoch(0.5) == pytest.approx((a.cold_epoch() + a.cached_epoch()) / 2)
-    told = stagger.predict(a, b, [0.5 * a.cold_epoch(), 0.51 * a.cold_epoch()], cache=0.5)
-    assert told.within_cache.tolist() == [True, False]
+    prediction = stagger.predict(a, b, [0.5 * a.cold_epoch(), 0.51 * a.cold_epoch()], cache=0.5)
+    assert prediction.within_cache.tolist() == [True, False]
     assert stagger.optimum(a, b, now=0.51 * a.cold_epoch(), cache=0.5) is None
     # The pair's optimum needs 1 - b/a of the data.
     enough = 1 - b.cached_epoch() / a.cold_epoch()
@@ -157,15 +157,15 @@ def test_unequal_batches_count_the_same_samples() -> None:
         np.testing.assert_allclose(getattr(one, field), getattr(other, field))
 
 
-def test_waits_add_up_to_what_is_not_computed() -> None:
+def test_waits_add_up_to_the_time_without_computing() -> None:
     for epochs in (1, 3):
         a, b = pair_of_s1(epochs=epochs)
         for start in (0.0, 300.0, 792.792, 900.0, 4000.0):
-            for compat in READINGS:
-                told = stagger.predict(a, b, start, compat=compat)
+            for compat in COMPATS:
+                prediction = stagger.predict(a, b, start, compat=compat)
                 for job, run, profile in zip(
                     (a, b),
-                    (told.leader, told.follower),
+                    (prediction.leader, prediction.follower),
                     stagger.waits(a, b, start, compat=compat),
                     strict=True,
                 ):
@@ -177,13 +177,13 @@ def test_waits_add_up_to_what_is_not_computed() -> None:
                         assert steps == pytest.approx(job.steps * job.epochs)
 
 
-def test_the_wait_from_the_storages_rate_is_what_computing_does_not_hide() -> None:
+def test_the_wait_from_the_storage_rate_is_the_part_that_computing_does_not_hide() -> None:
     assert stagger.wait_from_storage(0.25, 0.75) == 0.5
     assert stagger.wait_from_storage(0.25, 0.75, readers=2) == 1.25
     assert stagger.wait_from_storage(1.0, 0.75) == 0.0
 
 
-def test_what_no_machine_should_show_is_doubted() -> None:
+def test_implausible_times_are_doubted() -> None:
     a, _ = pair_of_s1()
     assert a.doubts() == ()
     odd = dataclasses.replace(a, wait_cached=1.0, wait_conc=0.1)
@@ -192,7 +192,7 @@ def test_what_no_machine_should_show_is_doubted() -> None:
     assert "wait_conc 0.1 s is shorter" in second
 
 
-def test_what_nobody_measured_is_asked_for() -> None:
+def test_missing_measurements_are_requested() -> None:
     a, b = pair_of_s1()
     with pytest.raises(NotMeasured, match="EfficientNet-B0: wait_conc is not known") as raised:
         stagger.predict(a, dataclasses.replace(b, wait_conc=None), 10.0)
@@ -221,21 +221,21 @@ def test_what_nobody_measured_is_asked_for() -> None:
         ({"estimated": {"speed"}}, "estimated has 'speed'"),
     ],
 )
-def test_each_wrong_figure_is_named(changes: dict[str, Any], expected: str) -> None:
+def test_each_invalid_time_is_named(changes: dict[str, Any], expected: str) -> None:
     a, _ = pair_of_s1()
     with pytest.raises(ConfigError) as raised:
         dataclasses.replace(a, **changes)
     assert expected in str(raised.value)
 
 
-def test_all_faults_are_told_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as raised:
         JobTimes(compute=0, wait=-1, wait_cached=-1, steps=0)
     assert len(raised.value.faults) == 4
 
 
 @pytest.mark.parametrize(
-    ("ask", "expected"),
+    ("call", "expected"),
     [
         (lambda a, b: stagger.predict(a, b, -1.0), "start is -1.0"),
         (lambda a, b: stagger.predict(a, b, [0.0, math.nan]), "start is nan"),
@@ -256,9 +256,9 @@ def test_all_faults_are_told_at_once() -> None:
         (lambda a, b: stagger.wait_from_storage(1.0, 1.0, readers=0), "readers is 0"),
     ],
 )
-def test_each_wrong_argument_is_named(ask: Any, expected: str) -> None:
+def test_each_invalid_argument_is_named(call: Any, expected: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        ask(*pair_of_s1())
+        call(*pair_of_s1())
     assert expected in str(raised.value)
 
 
@@ -269,7 +269,7 @@ def test_slack_is_a_share(slack: float) -> None:
         stagger.optimum(job, job, slack=slack)
 
 
-def test_a_leader_that_there_is_not_is_refused() -> None:
+def test_a_leader_index_out_of_range_is_refused() -> None:
     job = JobTimes(compute=0.25, wait=0.5, wait_cached=0.0, steps=10)
     with pytest.raises(ConfigError, match="leader is 2; the place of one of 2 jobs expected"):
         stagger.led_by(2, [job, job], [0.0, 0.0])
@@ -284,7 +284,7 @@ def test_a_job_slower_than_the_origin_leads_where_that_costs_no_time() -> None:
     assert (plan.leader, plan.starts, plan.makespan, plan.gpu_seconds) == (1, (1750.0, 0.0), 2000.0, 2250.0)
 
 
-def test_a_cache_too_small_to_stay_behind_is_told() -> None:
+def test_a_cache_too_small_to_stay_behind_is_reported() -> None:
     a, b = pair_of_s1()
     enough = 1 - b.cached_epoch() / a.cold_epoch()
     assert all(stagger.plan([a, b], cache=enough * 1.001).within_cache)
@@ -292,7 +292,7 @@ def test_a_cache_too_small_to_stay_behind_is_told() -> None:
     assert all(stagger.plan([a, b], a.cold_epoch(), cache=enough * 0.7).within_cache)
 
 
-def test_a_cache_too_small_for_a_slow_follower_is_told() -> None:
+def test_a_cache_too_small_for_a_slow_follower_is_reported() -> None:
     fast = JobTimes(compute=0.5, wait=0.25, wait_cached=0.0, steps=1000)
     slow = JobTimes(compute=3.0, wait=0.0, wait_cached=0.0, steps=1000)
     assert stagger.plan([fast, slow], 750.0).within_cache == (True, True)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Requests to Slurm and the reading of its answers, in virtual time.
+"""Requests to Slurm and parsed answers, in virtual time.
 
-How its commands are run is in ``tests/process/test_slurm_commands.py``, the real Slurm in ``tests/systems/test_slurm.py``.
+``tests/process/test_slurm_commands.py`` tests how the commands run, ``tests/systems/test_slurm.py`` a real Slurm.
 """
 
 from __future__ import annotations
@@ -54,29 +54,29 @@ def fake(clock: FakeClock) -> FakeController:
 
 @pytest.fixture
 def job(tmp_path: pathlib.Path) -> jobspec.Job:
-    """A job that wants cores and GPUs."""
+    """Return a job that needs cores and GPUs."""
     path = tmp_path / "a.toml"
     path.write_text(TOML)
     return jobspec.read(str(path))
 
 
 @pytest.fixture
-def made(tmp_path: pathlib.Path, job: jobspec.Job, fake: FakeController, clock: FakeClock) -> SlurmJob:
-    """A job that was submitted."""
+def submitted(tmp_path: pathlib.Path, job: jobspec.Job, fake: FakeController, clock: FakeClock) -> SlurmJob:
+    """Return a submitted job."""
     return SlurmJob(job, "a", str(tmp_path), fake, clock=clock)
 
 
 def pair(tmp_path: pathlib.Path, job: jobspec.Job, launcher: Slurm, due: float) -> tuple[SlurmJob, SlurmJob]:
-    """A leader, and a follower that is due."""
+    """Submit a leader, and a follower that is due in ``due`` seconds."""
     leader = launcher.start(job, "a", str(tmp_path), held=False, first=None, due=0)
     return leader, launcher.start(job, "b", str(tmp_path), held=True, first=leader, due=due)
 
 
-def exit_code_of(made: SlurmJob) -> int | None:
+def exit_code_of(submitted: SlurmJob) -> int | None:
     """Return the exit code after the controller has answered all present requests."""
-    made.poll()
-    made.clock.sleep(0.5)
-    return made.poll()
+    submitted.poll()
+    submitted.clock.sleep(0.5)
+    return submitted.poll()
 
 
 def test_the_examples_in_the_docstrings_are_true() -> None:
@@ -85,7 +85,7 @@ def test_the_examples_in_the_docstrings_are_true() -> None:
     assert not result.failed
 
 
-def test_a_submission_names_all_that_the_job_needs(job: jobspec.Job) -> None:
+def test_a_submission_requests_all_resources_of_the_job(job: jobspec.Job) -> None:
     words = submission(
         ["true", "--lr", "0.1 2"],
         job,
@@ -114,7 +114,7 @@ def test_a_submission_names_all_that_the_job_needs(job: jobspec.Job) -> None:
 
 
 @pytest.mark.parametrize(
-    ("way", "longest", "due", "expected"),
+    ("mode", "longest", "due", "expected"),
     [
         ("auto", 60.0, 50.0, "--dependency=after:17 "),
         ("auto", 61.0, 50.0, "--begin=now+47 "),
@@ -129,12 +129,12 @@ def test_a_follower_waits_in_the_chosen_mode(
     fake: FakeController,
     clock: FakeClock,
     job: jobspec.Job,
-    way: WaitMode,
+    mode: WaitMode,
     longest: float,
     due: float,
     expected: str,
 ) -> None:
-    launcher = Slurm(way, longest=longest, controller=fake, clock=clock)
+    launcher = Slurm(mode, longest=longest, controller=fake, clock=clock)
     leader, _ = pair(tmp_path, job, launcher, due)
     assert leader.id == "17"
     ping, first, second = fake.calls
@@ -146,7 +146,7 @@ def test_a_follower_waits_in_the_chosen_mode(
     assert launcher.should_launch(leader_started=False, due=due) == (launcher.way != "begin")
 
 
-def test_a_moment_that_moves_is_told_once(
+def test_a_moved_start_is_sent_once(
     tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, job: jobspec.Job
 ) -> None:
     launcher = Slurm("begin", controller=fake, clock=clock)
@@ -160,7 +160,7 @@ def test_a_moment_that_moves_is_told_once(
     assert len(fake.calls) == 4
 
 
-def test_whole_minutes_move_once_the_leader_has_begun(
+def test_delays_in_whole_minutes_move_after_the_leader_has_started(
     tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, job: jobspec.Job
 ) -> None:
     launcher = Slurm("dependency", controller=fake, clock=clock)
@@ -174,7 +174,7 @@ def test_whole_minutes_move_once_the_leader_has_begun(
 
 
 @pytest.mark.parametrize(
-    ("told", "code"),
+    ("answer", "code"),
     [
         ("JobState=PENDING ExitCode=0:0", None),
         ("JobState=RUNNING ExitCode=0:0", None),
@@ -186,67 +186,71 @@ def test_whole_minutes_move_once_the_leader_has_begun(
         ("JobState=NODE_FAIL ExitCode=1:0", 1),
     ],
 )
-def test_how_a_job_is_doing(made: SlurmJob, fake: FakeController, told: str, code: int | None) -> None:
-    fake.job = f"JobId=17 JobName=a {told} Reason=None"
-    assert exit_code_of(made) == code
-    assert made.queued == ("PENDING" in told)
+def test_the_job_state_gives_the_exit_code(
+    submitted: SlurmJob, fake: FakeController, answer: str, code: int | None
+) -> None:
+    fake.job = f"JobId=17 JobName=a {answer} Reason=None"
+    assert exit_code_of(submitted) == code
+    assert submitted.queued == ("PENDING" in answer)
     assert "scontrol --oneliner show job 17" in fake.calls
 
 
-def test_a_job_is_polled_once_a_second(made: SlurmJob, fake: FakeController, clock: FakeClock) -> None:
+def test_a_job_is_polled_once_a_second(submitted: SlurmJob, fake: FakeController, clock: FakeClock) -> None:
     fake.job = RUNS
     for _ in range(200):
-        made.poll()
+        submitted.poll()
         clock.sleep(0.05)
     assert 9 <= sum("show" in call for call in fake.calls) <= 10
 
 
-def test_a_job_runs_since_slurm_started_it_not_since_it_was_submitted(
-    made: SlurmJob, fake: FakeController, clock: FakeClock
+def test_the_start_time_of_a_job_is_that_of_its_start_by_slurm_and_not_of_its_submission(
+    submitted: SlurmJob, fake: FakeController, clock: FakeClock
 ) -> None:
     fake.job = "JobState=PENDING ExitCode=0:0 StartTime=Unknown"
     clock.sleep(1000)
-    assert exit_code_of(made) is None
-    assert made.queued
+    assert exit_code_of(submitted) is None
+    assert submitted.queued
     since = dt.datetime.fromtimestamp(clock.wall() - 7).astimezone().strftime("%Y-%m-%dT%H:%M:%S")
     fake.job = f"JobState=RUNNING ExitCode=0:0 StartTime={since}"
-    # Its loader is there, so it runs, whenever the last request to Slurm was.
-    Meter(made.folder, World(0, 1)).timer(steps=40)
-    made.poll()
-    assert not made.queued
-    assert made.started == clock.now()
-    assert exit_code_of(made) is None
+    # Its loader has reported, so that it runs, whenever the last request to Slurm was.
+    Meter(submitted.folder, World(0, 1)).timer(steps=40)
+    submitted.poll()
+    assert not submitted.queued
+    assert submitted.started == clock.now()
+    assert exit_code_of(submitted) is None
     # Half a second later, by a clock of whole seconds.
-    assert clock.now() - made.started == pytest.approx(7.5, abs=1.0)
+    assert clock.now() - submitted.started == pytest.approx(7.5, abs=1.0)
 
 
-def test_a_job_that_slurm_forgets_has_ended_as_it_was_seen(made: SlurmJob, fake: FakeController) -> None:
-    fake.fails["scontrol"] = "slurm_load_jobs error: Invalid job id specified"
-    assert exit_code_of(made) == 1
-
-
-def test_a_job_that_slurm_forgets_after_it_was_completed_has_done_well(
-    made: SlurmJob, fake: FakeController
+def test_a_job_unknown_to_slurm_has_ended_with_its_last_state(
+    submitted: SlurmJob, fake: FakeController
 ) -> None:
-    # Its end was seen, and the poll that was to tell of it was lost.
-    made._state = "COMPLETED"
     fake.fails["scontrol"] = "slurm_load_jobs error: Invalid job id specified"
-    assert exit_code_of(made) == 0
+    assert exit_code_of(submitted) == 1
 
 
-def test_a_controller_that_restarts_ends_nothing(made: SlurmJob, fake: FakeController) -> None:
+def test_a_job_unknown_to_slurm_after_its_completion_has_succeeded(
+    submitted: SlurmJob, fake: FakeController
+) -> None:
+    # Its completion was observed, and the poll that should report its end failed.
+    submitted._state = "COMPLETED"
+    fake.fails["scontrol"] = "slurm_load_jobs error: Invalid job id specified"
+    assert exit_code_of(submitted) == 0
+
+
+def test_a_restart_of_the_controller_ends_no_job(submitted: SlurmJob, fake: FakeController) -> None:
     fake.fails["scontrol"] = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
-    assert exit_code_of(made) is None
+    assert exit_code_of(submitted) is None
 
 
-def test_a_busy_controller_ends_nothing_and_is_polled_again(
-    made: SlurmJob, fake: FakeController, clock: FakeClock
+def test_a_busy_controller_ends_no_job_and_is_polled_again(
+    submitted: SlurmJob, fake: FakeController, clock: FakeClock
 ) -> None:
     fake.fails["scontrol"] = "slurm_load_jobs error: Socket timed out on send/recv operation"
-    assert exit_code_of(made) is None
+    assert exit_code_of(submitted) is None
     clock.sleep(1)
     fake.fails["scontrol"] = "slurm_load_jobs error: Zero Bytes were transmitted or received"
-    assert exit_code_of(made) is None
+    assert exit_code_of(submitted) is None
     del fake.fails["scontrol"]
     fake.job = f"JobId=17 {RUNS}"
     fake.fails["scancel"] = "scancel: error: Kill job error: Socket timed out"
@@ -257,18 +261,18 @@ def test_a_busy_controller_ends_nothing_and_is_polled_again(
 
     clock.after(0.5, goes)
     before = clock.now()
-    made.stop()
+    submitted.stop()
     assert clock.now() - before <= 1.0
-    assert exit_code_of(made) == -15
+    assert exit_code_of(submitted) == -15
     assert sum(call.startswith("scancel") for call in fake.calls) > 1
 
 
-def test_a_job_that_slurm_never_ends_is_waited_for_a_minute(
-    made: SlurmJob, fake: FakeController, clock: FakeClock
+def test_a_job_that_slurm_never_ends_is_waited_for_one_minute(
+    submitted: SlurmJob, fake: FakeController, clock: FakeClock
 ) -> None:
     fake.job = RUNS
     before = clock.now()
-    made.stop()
+    submitted.stop()
     assert clock.now() - before == pytest.approx(60, abs=0.3)
     assert sum(call.startswith("scancel") for call in fake.calls) == 1
 
@@ -284,7 +288,7 @@ def test_a_slow_controller_does_not_block_the_runner(
     for _ in range(10):
         assert leader.poll() is None
         launcher.move(other, 500)
-    # Its loader is there, whatever the controller says.
+    # Its loader has reported, whatever the controller answers.
     assert not leader.queued
     assert clock.now() == before
     # Each request is sent once.
@@ -296,15 +300,15 @@ def test_a_slow_controller_does_not_block_the_runner(
     assert leader._has_run
 
 
-def test_a_node_that_cannot_write_the_log_is_told_as_that(made: SlurmJob, fake: FakeController) -> None:
+def test_the_error_names_a_node_that_cannot_write_the_log(submitted: SlurmJob, fake: FakeController) -> None:
     fake.job = "JobId=17 JobState=FAILED ExitCode=0:53"
-    assert exit_code_of(made) == -53
-    assert "the run folder has to be on a file system that all nodes share" in str(made.exit_error(-53))
-    # A number that has no name, as of real-time signals.
-    assert "signal 50)" in str(made.exit_error(-50))
+    assert exit_code_of(submitted) == -53
+    assert "the run folder has to be on a file system that all nodes share" in str(submitted.exit_error(-53))
+    # A number without a name, such as a real-time signal.
+    assert "signal 50)" in str(submitted.exit_error(-50))
 
 
-def test_a_follower_that_may_start_is_told_so_until_slurm_has_heard_it(
+def test_the_release_of_a_follower_is_repeated_until_slurm_has_received_it(
     tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, job: jobspec.Job
 ) -> None:
     launcher = Slurm("begin", controller=fake, clock=clock)
@@ -320,27 +324,27 @@ def test_a_follower_that_may_start_is_told_so_until_slurm_has_heard_it(
     assert fake.calls[3:] == ["scontrol update JobId=17 StartTime=now+0"] * 2
 
 
-def test_the_environment_names_the_steps(
-    made: SlurmJob, fake: FakeController, tmp_path: pathlib.Path
+def test_the_environment_names_the_folder_of_steps(
+    submitted: SlurmJob, fake: FakeController, tmp_path: pathlib.Path
 ) -> None:
-    assert fake.environment["FORESEE_STEPS"] == made.folder == str(tmp_path / "a")
+    assert fake.environment["FORESEE_STEPS"] == submitted.folder == str(tmp_path / "a")
 
 
-def test_a_clock_of_another_machine_is_set_by_ours(
+def test_times_of_another_nodes_clock_are_shifted_to_ours(
     tmp_path: pathlib.Path, fake: FakeController, clock: FakeClock, job: jobspec.Job
 ) -> None:
     fake.job = f"JobId=17 {RUNS}"
     for name, behind in (("a", 1000.0), ("b", 0.0)):
-        made = SlurmJob(job, name, str(tmp_path), fake, clock=clock)
-        meter = Meter(made.folder, World(0, 1))
+        submitted = SlurmJob(job, name, str(tmp_path), fake, clock=clock)
+        meter = Meter(submitted.folder, World(0, 1))
         meter.timer(steps=40)
         began = clock.now()
         meter._add(round(1e9 * (began - behind)), 10**6, 2 * 10**6, 0, 0)
         clock.sleep(0.01)
-        made.poll()
-        # What is read was written right before; of one machine's own clock nothing is shifted.
+        submitted.poll()
+        # The steps were written right before they are read; times of this node's own clock are not shifted.
         late = 0.01 - 0.003 if behind else 0.0
-        assert made.steps()[0, 0] == pytest.approx(began + late, abs=1e-5)
+        assert submitted.steps()[0, 0] == pytest.approx(began + late, abs=1e-5)
 
 
 def test_a_submission_that_slurm_refuses_is_an_error_and_opens_the_gate(
@@ -353,9 +357,7 @@ def test_a_submission_that_slurm_refuses_is_an_error_and_opens_the_gate(
         fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def test_a_slurm_that_is_down_and_a_way_that_is_none_are_refused(
-    fake: FakeController, clock: FakeClock
-) -> None:
+def test_a_slurm_that_is_down_and_an_unknown_mode_are_refused(fake: FakeController, clock: FakeClock) -> None:
     fake.fails["scontrol"] = "Slurmctld(primary) at here is DOWN"
     with pytest.raises(SlurmUnreachable, match="is slurmctld running"):
         Slurm(controller=fake, clock=clock)
@@ -363,6 +365,6 @@ def test_a_slurm_that_is_down_and_a_way_that_is_none_are_refused(
         Slurm("later", controller=fake)  # type: ignore[arg-type]
 
 
-def test_an_answer_without_a_state_is_not_guessed_at() -> None:
+def test_an_answer_without_a_state_is_refused() -> None:
     with pytest.raises(ConfigError, match="printed no JobState"):
         slurm_commands.state(json.dumps({"jobs": []}))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Jobs played step by step, through the native core: against the closed forms, and beyond them."""
+"""Jobs simulated step by step in the native core: against the closed forms, and in cases that these do not cover."""
 
 from __future__ import annotations
 
@@ -38,24 +38,24 @@ def test_the_examples_in_the_docstrings_are_true() -> None:
 
 @pytest.mark.parametrize("compat", ["physical", "paper"])
 @pytest.mark.parametrize("epochs", [1, 3])
-def test_closed_forms_are_met_within_some_steps(compat: stagger.Compat, epochs: int) -> None:
+def test_simulations_match_the_closed_forms_within_some_steps(compat: stagger.Compat, epochs: int) -> None:
     a, b = pair_of_s1(epochs=epochs)
     starts = np.linspace(0, 1.2 * a.cold_epoch(), 25)
-    told = stagger.predict(a, b, starts, compat=compat)
+    prediction = stagger.predict(a, b, starts, compat=compat)
     for i, start in enumerate(starts.tolist()):
-        played = stagger.simulate([a, b], [0.0, start], compat=compat)
-        for run, expected in zip(played.runs, (told.leader[i], told.follower[i]), strict=True):
+        simulated = stagger.simulate([a, b], [0.0, start], compat=compat)
+        for run, expected in zip(simulated.runs, (prediction.leader[i], prediction.follower[i]), strict=True):
             assert run.end - run.start == pytest.approx(expected, abs=4 * 0.91)
-        assert played.makespan == pytest.approx(told.makespan[i], abs=4 * 0.91)
-        assert played.gpu_seconds == pytest.approx(told.gpu_seconds[i], abs=8 * 0.91)
-        caught = played.runs[1].caught
-        if told.case[i] == "catch":
-            assert caught == pytest.approx(told.catch_up[i], abs=4 * 0.91)
+        assert simulated.makespan == pytest.approx(prediction.makespan[i], abs=4 * 0.91)
+        assert simulated.gpu_seconds == pytest.approx(prediction.gpu_seconds[i], abs=8 * 0.91)
+        caught = simulated.runs[1].caught
+        if prediction.case[i] == "catch":
+            assert caught == pytest.approx(prediction.catch_up[i], abs=4 * 0.91)
         elif start > 792.792 + 1:
             assert caught is None
 
 
-def test_a_run_adds_up() -> None:
+def test_the_parts_of_a_run_add_up() -> None:
     a, b = pair_of_s1(epochs=2)
     for run in stagger.simulate([a, b], [5.0, 300.0], cache=0.7).runs:
         assert sum(run.steps.values()) == 2 * 1560
@@ -65,7 +65,7 @@ def test_a_run_adds_up() -> None:
         assert set(run.steps) == set(run.seconds) == set(stagger.STATES)
 
 
-def test_beyond_the_caches_reach_the_follower_reads_by_itself() -> None:
+def test_a_follower_beyond_the_reach_of_the_cache_reads_from_storage() -> None:
     a, b = pair_of_s1()
     start = 0.6 * a.cold_epoch()
     assert not stagger.predict(a, b, start, cache=0.5).within_cache
@@ -76,7 +76,7 @@ def test_beyond_the_caches_reach_the_follower_reads_by_itself() -> None:
     assert beyond.makespan > within.makespan
 
 
-def test_a_held_follower_costs_the_leader_nothing() -> None:
+def test_a_held_follower_does_not_slow_the_leader() -> None:
     a, b = pair_of_s1()
     held = stagger.simulate([a, b], [0.0, 100.0], hold=0.01)
     assert held.runs[0].end == pytest.approx(a.alone())
@@ -85,7 +85,7 @@ def test_a_held_follower_costs_the_leader_nothing() -> None:
     assert held.makespan < stagger.simulate([a, b], [0.0, 100.0]).makespan
 
 
-def test_batches_may_differ() -> None:
+def test_batch_sizes_may_differ() -> None:
     a, b = pair_of_s1()
     double = dataclasses.replace(
         b, steps=780, compute=2 * b.compute, wait=2 * b.wait, wait_cached=0.08, wait_conc=1.4
@@ -100,37 +100,37 @@ milliseconds = st.integers(1, 900)
 
 @properties(soak=100)
 @given(st.lists(st.tuples(milliseconds, st.integers(1, 3)), min_size=1, max_size=5), milliseconds)
-def test_plans_behind_a_cache_that_coalesces_come_out(jobs: list[tuple[int, int]], read: int) -> None:
-    made = [
+def test_simulated_plans_behind_a_coalescing_cache_match(jobs: list[tuple[int, int]], read: int) -> None:
+    job_times = [
         JobTimes(compute=step / 1e3, wait=0, wait_cached=0, steps=50, epochs=epochs) for step, epochs in jobs
     ]
-    plan = stagger.plan(made, 50 * read / 1e3)
-    played = stagger.simulate(made, plan.starts, read=50 * read / 1e3)
-    assert played.makespan == pytest.approx(plan.makespan, abs=1e-7)
-    assert played.gpu_seconds == pytest.approx(plan.gpu_seconds, abs=1e-7)
-    at_once = stagger.simulate(made, [0.0] * len(made), read=50 * read / 1e3)
+    plan = stagger.plan(job_times, 50 * read / 1e3)
+    simulated = stagger.simulate(job_times, plan.starts, read=50 * read / 1e3)
+    assert simulated.makespan == pytest.approx(plan.makespan, abs=1e-7)
+    assert simulated.gpu_seconds == pytest.approx(plan.gpu_seconds, abs=1e-7)
+    at_once = stagger.simulate(job_times, [0.0] * len(job_times), read=50 * read / 1e3)
     assert at_once.makespan == pytest.approx(plan.makespan, abs=1e-7)
     assert at_once.gpu_seconds == pytest.approx(plan.gpu_seconds_simultaneous, abs=1e-7)
 
 
 @properties(soak=100)
 @given(st.lists(st.tuples(milliseconds, milliseconds, st.integers(1, 3)), min_size=2, max_size=5))
-def test_plans_without_coalescing_meet_nobody(jobs: list[tuple[int, int, int]]) -> None:
-    made = [
+def test_simulated_plans_without_coalescing_read_the_data_once(jobs: list[tuple[int, int, int]]) -> None:
+    job_times = [
         JobTimes(compute=step / 1e3, wait=wait / 1e3, wait_cached=0, wait_conc=50.0, steps=50, epochs=epochs)
         for step, wait, epochs in jobs
     ]
-    plan = stagger.plan(made)
-    # Whole steps: one that the leader has under way is not there yet.
-    step = made[plan.leader].compute + made[plan.leader].wait
+    plan = stagger.plan(job_times)
+    # Whole steps: a step that the leader has in flight is not cached yet.
+    step = job_times[plan.leader].compute + job_times[plan.leader].wait
     starts = [start + step * (i != plan.leader) for i, start in enumerate(plan.starts)]
-    played = stagger.simulate(made, starts)
-    assert played.makespan <= plan.makespan + step + 1e-6
-    assert sum(run.reads for run in played.runs) == 1
+    simulated = stagger.simulate(job_times, starts)
+    assert simulated.makespan <= plan.makespan + step + 1e-6
+    assert sum(run.reads for run in simulated.runs) == 1
 
 
 @pytest.mark.parametrize(
-    ("ask", "expected"),
+    ("call", "expected"),
     [
         (lambda a, b: stagger.simulate([], []), "jobs is empty"),
         (lambda a, b: stagger.simulate([a, b], [0.0]), "1 starts for 2 jobs"),
@@ -166,13 +166,13 @@ def test_plans_without_coalescing_meet_nobody(jobs: list[tuple[int, int, int]]) 
         (lambda a, b: _native.jobs_simulate([], 1, 1, compat="other"), 'compat="other"'),
     ],
 )
-def test_each_wrong_argument_is_named(ask: Any, expected: str) -> None:
+def test_each_invalid_argument_is_named(call: Any, expected: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        ask(*pair_of_s1())
+        call(*pair_of_s1())
     assert expected in str(raised.value)
 
 
-def test_what_nobody_measured_is_asked_for() -> None:
+def test_missing_measurements_are_requested() -> None:
     a, b = pair_of_s1()
     bare = dataclasses.replace(b, wait_conc=None)
     with pytest.raises(NotMeasured, match="EfficientNet-B0: wait_conc"):

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trace here, predict there: what a run folder tells, what it does not, and what becomes of it on another machine."""
+"""Predictions for another machine: the facts that a run folder gives, those that it lacks, and the predicted run."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from foresee.errors import ConfigError
 from foresee.jobspec import profile
 
 
-def there(origin: float = 500.0) -> profile.Profile:
+def target_profile(origin: float = 500.0) -> profile.Profile:
     return profile.loads(THERE.format(origin=origin))
 
 
-def test_a_trace_tells_the_runs_shape_and_what_a_step_computes(tmp_path: Path) -> None:
+def test_a_trace_gives_the_shape_of_the_run_and_the_compute_time_of_a_step(tmp_path: Path) -> None:
     trace = predict.read(folder(tmp_path, run()))
     assert (trace.ranks, trace.epochs, trace.steps, trace.batch) == (RANKS, EPOCHS, STEPS, BATCH)
     assert (trace.samples, trace.drop_last, trace.order) == (40, False, "distributed")
@@ -50,133 +50,134 @@ def test_a_trace_tells_the_runs_shape_and_what_a_step_computes(tmp_path: Path) -
     assert (trace.fetches, trace.preprocess_rate, trace.limits) == (BATCH, None, ())
 
 
-def test_waiting_for_other_ranks_is_no_computing(tmp_path: Path) -> None:
-    """Rank 0 has its batches early and waits for rank 1 within its steps: only rank 1 tells what a step computes."""
+def test_waiting_for_other_ranks_does_not_count_as_computing(tmp_path: Path) -> None:
+    """Rank 0 has its batches early and waits for rank 1 in its steps: only rank 1 gives the compute time."""
     trace = predict.read(folder(tmp_path, run(slow=9 * MS)))
     assert trace.compute.tolist() == pytest.approx([COMPUTE_NS / 1e9] * EPOCHS * (STEPS - 1))
 
 
 def test_ascending_samples_are_a_sequential_order(tmp_path: Path) -> None:
-    made: dict[int, list[dict[str, Any]]] = {0: []}
+    entries_by_rank: dict[int, list[dict[str, Any]]] = {0: []}
     for step in range(3):
-        made[0].append(entry(0, 0, step, "wait", start_ns=step * 5 * MS, duration_ns=MS))
-        made[0] += [
+        entries_by_rank[0].append(entry(0, 0, step, "wait", start_ns=step * 5 * MS, duration_ns=MS))
+        entries_by_rank[0] += [
             entry(0, 0, step, "read", subject="sample", subject_id=step * BATCH + nth, bytes=SIZE, samples=1)
             for nth in range(BATCH)
         ]
-    assert predict.read(folder(tmp_path, made)).order == "sequential"
+    assert predict.read(folder(tmp_path, entries_by_rank)).order == "sequential"
 
 
-def test_what_ledgers_leave_open_is_told(tmp_path: Path) -> None:
-    made = run(epochs=1)
-    written(tmp_path / "ledger" / "rank-2.arrow", made[1])
+def test_missing_facts_of_ledgers_are_reported(tmp_path: Path) -> None:
+    entries_by_rank = run(epochs=1)
+    written(tmp_path / "ledger" / "rank-2.arrow", entries_by_rank[1])
     tensor = [entry(0, 0, 0, "wait", subject="tensor", subject_id=0, cause="gradient")]
     written(tmp_path / "ledger" / "rank-0.arrow", tensor)
-    written(tmp_path / "ledger" / "rank-0.2.arrow", made[0])
-    written(tmp_path / "ledger" / "rank-0.3.arrow", made[0], cut=40)
+    written(tmp_path / "ledger" / "rank-0.2.arrow", entries_by_rank[0])
+    written(tmp_path / "ledger" / "rank-0.3.arrow", entries_by_rank[0], cut=40)
     trace = predict.read(tmp_path)
     assert trace.ranks == 3
-    told = "\n".join(trace.limits)
-    assert "rank 1 left no ledger" in told
-    assert "rank-0.3.arrow ends early" in told
-    assert "rank-0.3.arrow: of a further loader" in told
-    assert "data.samples" in told
+    limits = "\n".join(trace.limits)
+    assert "rank 1 left no ledger" in limits
+    assert "rank-0.3.arrow ends early" in limits
+    assert "rank-0.3.arrow: of a further loader" in limits
+    assert "data.samples" in limits
 
 
-def test_a_run_that_was_broken_off_says_how_its_samples_were_counted(tmp_path: Path) -> None:
-    made = {rank: entries[:-3] for rank, entries in run(epochs=1).items()}
-    trace = predict.read(folder(tmp_path, made))
+def test_an_interrupted_run_gives_a_trace(tmp_path: Path) -> None:
+    entries_by_rank = {rank: entries[:-3] for rank, entries in run(epochs=1).items()}
+    trace = predict.read(folder(tmp_path, entries_by_rank))
     assert trace.epoch_s == () or len(trace.epoch_s) == 1
     assert trace.samples <= 40
 
 
-def test_decoding_is_a_rate_of_its_own(tmp_path: Path) -> None:
-    made = run()
-    made[0].append(entry(0, 0, 0, "decode", bytes=10**6, duration_ns=10 * MS))
-    asked = predict.task(predict.read(folder(tmp_path, made)), there())
-    assert asked.job.train.preprocess_rate == pytest.approx(1e8)
-    assert "train.preprocess_rate" not in asked.untold
+def test_decoding_has_its_own_rate(tmp_path: Path) -> None:
+    entries_by_rank = run()
+    entries_by_rank[0].append(entry(0, 0, 0, "decode", bytes=10**6, duration_ns=10 * MS))
+    task = predict.task(predict.read(folder(tmp_path, entries_by_rank)), target_profile())
+    assert task.job.train.preprocess_rate == pytest.approx(1e8)
+    assert "train.preprocess_rate" not in task.untold
 
 
-def test_a_run_that_only_computes_takes_its_steps_there(tmp_path: Path) -> None:
+def test_a_perfect_loader_takes_the_compute_time_of_the_steps(tmp_path: Path) -> None:
     trace = predict.read(folder(tmp_path, run()))
-    asked = predict.task(trace, there(), compute_factor=0.5)
-    (perfect,) = predict.predict(asked, ["perfect"])
+    task = predict.task(trace, target_profile(), compute_factor=0.5)
+    (perfect,) = predict.predict(task, ["perfect"])
     assert perfect.total_s is not None
     assert perfect.total_s.value == pytest.approx(EPOCHS * STEPS * COMPUTE_NS / 2e9, rel=0.01)
-    assert asked.job.cluster.tiers[0].name == "ram"
-    assert len(asked.job.cluster.tiers) == 1, "nobody measured the disk's room"
-    made = predict.predict(asked)
-    assert all(each.reason is not None or each.total_s is not None for each in made)
-    assert {each.policy for each in made} >= {"naive", "foresee", "nopfs"}
+    assert task.job.cluster.tiers[0].name == "ram"
+    assert len(task.job.cluster.tiers) == 1, "the profile has no disk capacity"
+    predictions = predict.predict(task)
+    assert all(each.reason is not None or each.total_s is not None for each in predictions)
+    assert {each.policy for each in predictions} >= {"naive", "foresee", "nopfs"}
 
 
-def test_a_folder_there_serves_reads_one_after_the_other_and_anything_else_shares(tmp_path: Path) -> None:
-    """What a page cache answers is measured of folders alone."""
+def test_a_folder_serves_one_read_at_a_time_and_other_origins_share_their_rate(tmp_path: Path) -> None:
+    """Only profiles of folders have a page cache rate."""
     trace = predict.read(folder(tmp_path, run()))
     cached = '[[figure]]\nname = "origin.cached_read"\nat = 1\nvalue = 2.0\nunit = "GB/s"\n'
     of_folder = profile.loads(THERE.format(origin=500.0) + cached)
     assert predict.task(trace, of_folder).job.cluster.origin.readers == "queue"
-    assert predict.task(trace, there()).job.cluster.origin.readers == "demand"
+    assert predict.task(trace, target_profile()).job.cluster.origin.readers == "demand"
 
 
-def scattered() -> dict[int, list[dict[str, Any]]]:
-    """A run whose samples scatter as pictures do: half of them small, a few ten times as large."""
-    made = run()
-    for entries in made.values():
+def run_with_varying_sizes() -> dict[int, list[dict[str, Any]]]:
+    """Return a run with the sizes of pictures: half of them small, a few ten times as large."""
+    entries_by_rank = run()
+    for entries in entries_by_rank.values():
         for one in entries:
             if one["op"] == "read":
                 one["bytes"] = 20_000 + 10_000 * one["subject_id"] ** 2 // 30
-    return made
+    return entries_by_rank
 
 
-def test_sizes_and_computing_are_those_of_the_trace(tmp_path: Path) -> None:
-    """Sizes that scatter widely are neither larger there than here, nor does a step compute longer for it."""
-    trace = predict.read(folder(tmp_path, scattered()))
+def test_sizes_and_compute_times_equal_those_of_the_trace(tmp_path: Path) -> None:
+    """Widely varying sizes change neither the predicted bytes nor the compute time of a step."""
+    trace = predict.read(folder(tmp_path, run_with_varying_sizes()))
     assert trace.sizes.std() > 0.8 * trace.sizes.mean()
-    asked = predict.task(trace, there())
-    (perfect, naive) = predict.predict(asked, ["perfect", "naive"])
+    task = predict.task(trace, target_profile())
+    (perfect, naive) = predict.predict(task, ["perfect", "naive"])
     assert perfect.report is not None
     assert naive.report is not None
     assert perfect.report.compute_s == pytest.approx(RANKS * EPOCHS * STEPS * COMPUTE_NS / 1e9, rel=0.001)
     assert naive.report.origin_bytes == EPOCHS * int(trace.sizes.sum())
-    assert "data.index" not in asked.untold
+    assert "data.index" not in task.untold
 
 
-def test_sizes_that_no_ledger_has_are_drawn_from_those_of_the_others(tmp_path: Path) -> None:
-    made = scattered()
+def test_unknown_sizes_are_drawn_from_the_known_ones(tmp_path: Path) -> None:
+    entries_by_rank = run_with_varying_sizes()
     without = {
-        rank: [one for one in each if one["subject_id"] not in (3, 5, 39)] for rank, each in made.items()
+        rank: [one for one in each if one["subject_id"] not in (3, 5, 39)]
+        for rank, each in entries_by_rank.items()
     }
-    asked = predict.task(predict.read(folder(tmp_path, without)), there())
-    assert "sizes of 3 samples" in asked.untold["data.index"]
-    whole = predict.read(folder(tmp_path / "whole", made))
-    assert asked.sizes is not None
-    assert np.flatnonzero(asked.sizes != whole.sizes).tolist() == [3, 5, 39]
+    task = predict.task(predict.read(folder(tmp_path, without)), target_profile())
+    assert "sizes of 3 samples" in task.untold["data.index"]
+    whole = predict.read(folder(tmp_path / "whole", entries_by_rank))
+    assert task.sizes is not None
+    assert np.flatnonzero(task.sizes != whole.sizes).tolist() == [3, 5, 39]
     file = tmp_path / "job.toml"
     file.write_text('version = 1\n[data]\nsize = "1 KB"\n')
-    assert predict.task(whole, there(), job_file=file).sizes is None
+    assert predict.task(whole, target_profile(), job_file=file).sizes is None
     file.write_text("version = 1\n[data]\nsamples = 30\n")
-    fewer = predict.task(whole, there(), job_file=file)
+    fewer = predict.task(whole, target_profile(), job_file=file)
     assert fewer.sizes is not None
     assert fewer.sizes.tolist() == whole.sizes[:30].tolist()
 
 
-def test_ranks_share_the_memory_of_the_machine_that_is_asked_about(tmp_path: Path) -> None:
-    """2 MB for two ranks; a job file may say that each has a machine of its own, or that there are four."""
+def test_ranks_share_the_memory_of_the_target_node(tmp_path: Path) -> None:
+    """2 MB for two ranks; a job file may configure one rank per node, or four ranks."""
     trace = predict.read(folder(tmp_path, run()))
-    asked = predict.task(trace, there())
-    assert asked.job.cluster.tiers[0].capacity == 1_000_000
-    assert "2 ranks share a node" in asked.untold["cluster.ranks_per_machine"]
+    task = predict.task(trace, target_profile())
+    assert task.job.cluster.tiers[0].capacity == 1_000_000
+    assert "2 ranks share a node" in task.untold["cluster.ranks_per_machine"]
     file = tmp_path / "job.toml"
-    for text, room in (
+    for text, capacity in (
         ("ranks_per_machine = 1", 2_000_000),
         ("ranks = 4", 500_000),
         ("ranks = 1", 2_000_000),
     ):
         file.write_text(f"version = 1\n[cluster]\n{text}\n")
-        alone = predict.task(trace, there(), job_file=file)
-        assert alone.job.cluster.tiers[0].capacity == room
+        alone = predict.task(trace, target_profile(), job_file=file)
+        assert alone.job.cluster.tiers[0].capacity == capacity
         assert ("cluster.ranks_per_machine" in alone.untold) == (text == "ranks = 4")
 
 
@@ -194,37 +195,37 @@ unit = "MB/s"
 """
 
 
-def test_who_downloads_one_after_the_other_has_the_rate_of_one_request(tmp_path: Path) -> None:
-    """A latency is that of a small read; of a large sample the bytes are what takes long."""
-    made = run(epochs=1)
-    for entries in made.values():
+def test_sequential_downloads_have_the_rate_of_one_request(tmp_path: Path) -> None:
+    """The latency is that of a small read; for a large sample the transfer dominates."""
+    entries_by_rank = run(epochs=1)
+    for entries in entries_by_rank.values():
         for one in entries:
             if one["op"] == "read":
                 one["bytes"] = 2_000_000
-    trace = predict.read(folder(tmp_path, made))
+    trace = predict.read(folder(tmp_path, entries_by_rank))
     remote = profile.loads(THERE.format(origin=50.0) + REMOTE)
     (direct,) = predict.predict(predict.task(trace, remote), ["direct"])
     assert direct.report is not None
-    # Two ranks, so two requests: between 50 MB/s of one and 400 MB/s of 32.
+    # Two ranks, so two requests: between the 50 MB/s of one request and the 400 MB/s of 32.
     rate = 50e6 + (400e6 - 50e6) / 31
     waited = RANKS * STEPS * BATCH * (0.02 + 2e6 / (rate / 2))
     assert direct.report.stall_s == pytest.approx(waited, rel=0.01)
     file = tmp_path / "job.toml"
     file.write_text('version = 1\n[cluster.origin]\nread = "10 MB/s"\n')
-    (told,) = predict.predict(predict.task(trace, remote, job_file=file), ["direct"])
-    assert told.report is not None
-    assert told.report.stall_s == pytest.approx(RANKS * STEPS * BATCH * (0.02 + 2e6 / 5e6), rel=0.01)
+    (configured,) = predict.predict(predict.task(trace, remote, job_file=file), ["direct"])
+    assert configured.report is not None
+    assert configured.report.stall_s == pytest.approx(RANKS * STEPS * BATCH * (0.02 + 2e6 / 5e6), rel=0.01)
 
 
-def test_a_slower_origin_takes_longer_there_and_intervals_hold_their_value(tmp_path: Path) -> None:
-    made = run()
-    for number, one in enumerate(made[1]):
+def test_a_slower_origin_takes_longer_and_intervals_contain_their_value(tmp_path: Path) -> None:
+    entries_by_rank = run()
+    for number, one in enumerate(entries_by_rank[1]):
         if one["op"] == "wait" and number % 3 == 0:
             one["duration_ns"] += 5 * MS
-    trace = predict.read(folder(tmp_path, made))
+    trace = predict.read(folder(tmp_path, entries_by_rank))
     totals = []
     for origin in (500.0, 20.0, 2.0):
-        (each,) = predict.predict(predict.task(trace, there(origin)), ["foresee"])
+        (each,) = predict.predict(predict.task(trace, target_profile(origin)), ["foresee"])
         assert each.total_s is not None
         assert each.total_s.low <= each.total_s.value <= each.total_s.high
         totals.append(each.total_s.value)
@@ -232,25 +233,25 @@ def test_a_slower_origin_takes_longer_there_and_intervals_hold_their_value(tmp_p
     assert totals[0] < totals[2]
 
 
-def test_a_job_file_goes_before_the_trace(tmp_path: Path) -> None:
+def test_a_job_file_takes_precedence_over_the_trace(tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     file.write_text(
         'version = 1\n[train]\nepochs = 1\ncompute_rate = "1 MB/s"\n[data]\nsize = "1 KB"\n'
         '[cluster.staging]\nthreads = 2\ncapacity = "3 MB"\n[cluster]\nprofile = "nowhere.toml"\n'
     )
     trace = predict.read(folder(tmp_path, run()))
-    asked = predict.task(trace, there(), job_file=file)
-    job = asked.job
+    task = predict.task(trace, target_profile(), job_file=file)
+    job = task.job
     assert (job.train.epochs, job.train.batch, job.data.size, job.data.size_sigma) == (1, BATCH, 1000, 0)
     assert job.cluster.staging is not None
     assert (job.cluster.staging.threads, job.cluster.staging.capacity) == (2, 3_000_000)
-    assert asked.compute_s is None
-    (perfect,) = predict.predict(asked, ["perfect"])
+    assert task.compute_s is None
+    (perfect,) = predict.predict(task, ["perfect"])
     assert perfect.total_s is not None
     assert perfect.total_s.value == pytest.approx(STEPS * BATCH * 1000 / 1e6)
     assert perfect.later_epoch_s is None
     with pytest.raises(ConfigError, match="compute_factor=2 is given"):
-        predict.task(trace, there(), job_file=file, compute_factor=2)
+        predict.task(trace, target_profile(), job_file=file, compute_factor=2)
 
 
 @properties(soak=25)
@@ -264,33 +265,33 @@ def test_an_interval_is_repeatable_and_within_the_values(values: list[float]) ->
 
 
 @pytest.mark.parametrize("factor", [0, -1.0, float("nan"), float("inf"), "2"])
-def test_a_wrong_factor_is_shown(tmp_path: Path, factor: Any) -> None:
+def test_an_invalid_factor_is_named(tmp_path: Path, factor: Any) -> None:
     trace = predict.read(folder(tmp_path, run()))
     with pytest.raises(ConfigError, match="compute_factor="):
-        predict.task(trace, there(), compute_factor=factor)
+        predict.task(trace, target_profile(), compute_factor=factor)
 
 
-def test_runs_that_tell_too_little_are_refused(tmp_path: Path) -> None:
+def test_runs_with_too_few_facts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no folder ledger"):
         predict.read(tmp_path)
     tensor = entry(0, 0, 0, "wait", subject="tensor", subject_id=0, cause="gradient")
-    for name, entries, told in (
+    for name, entries, expected in (
         ("gradients", [tensor], "no wait for a batch"),
         ("nothing", [], "no wait for a batch"),
         ("one", [entry(0, 0, 0, "wait")], "no two consecutive steps"),
         ("hits", [entry(0, 0, step, "wait", start_ns=step) for step in (0, 1)], "read individually"),
     ):
         written(tmp_path / name / "ledger" / "rank-0.arrow", entries)
-        with pytest.raises(ConfigError, match=told):
+        with pytest.raises(ConfigError, match=expected):
             predict.read(tmp_path / name)
 
 
-def test_what_nobody_measured_is_named(tmp_path: Path) -> None:
+def test_missing_measurements_are_named(tmp_path: Path) -> None:
     bare = profile.loads('version = 1\nmachine = "a"\ndate = 2026-11-22')
-    asked = predict.task(predict.read(folder(tmp_path, run())), bare)
-    assert "nothing is cached" in asked.untold["cluster.tiers"]
+    task = predict.task(predict.read(folder(tmp_path, run())), bare)
+    assert "nothing is cached" in task.untold["cluster.tiers"]
     with pytest.raises(ConfigError, match=r"cluster\.origin\.read is missing"):
-        predict.predict(asked, ["naive"])
+        predict.predict(task, ["naive"])
 
 
 def test_the_command_prints_a_table_one_object_and_a_picture(tmp_path: Path, capsys: Any) -> None:
@@ -311,7 +312,7 @@ def test_the_command_prints_a_table_one_object_and_a_picture(tmp_path: Path, cap
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         (["--policies", "best"], "--policies best"),
         (["--plot", "x.gif"], "one of the suffixes .svg, .png, .pdf"),
@@ -320,8 +321,10 @@ def test_the_command_prints_a_table_one_object_and_a_picture(tmp_path: Path, cap
         (["--job", "nothing.toml"], "nothing.toml"),
     ],
 )
-def test_bad_input_ends_with_2(tmp_path: Path, capsys: Any, arguments: list[str], told: str) -> None:
+def test_invalid_input_exits_with_status_2(
+    tmp_path: Path, capsys: Any, arguments: list[str], expected: str
+) -> None:
     traced = str(folder(tmp_path, run()))
     (tmp_path / "there.toml").write_text(THERE.format(origin=5.0))
     assert main(["predict", traced, "--profile", str(tmp_path / "there.toml"), *arguments]) == 2
-    assert told in capsys.readouterr().err
+    assert expected in capsys.readouterr().err

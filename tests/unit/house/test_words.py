@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One word per idea: retired words and identifiers are found, and the replacement is named.
+"""One word per idea: retired words and identifiers are refused, with their replacement.
 
 Words are searched in prose: comments, docstrings, documents, and messages (strings with a space in them), outside of
 backticks. Identifiers are searched where types, functions, fields and modules are defined. A public type name is
@@ -22,20 +22,25 @@ from support.house import files, shown
 
 @dataclass(frozen=True)
 class Word:
-    """A word that lost."""
+    """A retired word."""
 
-    losers: str
+    pattern: str
     """Pattern of the word, matched as a whole word in any case."""
-    winner: str
+    replacement: str
     """What to write instead."""
     where: str = ""
-    """Prefix of the paths in which it is looked for."""
-    but: tuple[tuple[str, str], ...] = ()
-    """Prefixes of paths in which it is right, each with the reason."""
+    """Prefix of the paths that are searched."""
+    exceptions: tuple[tuple[str, str], ...] = ()
+    """Prefixes of paths where it is allowed, each with the reason."""
 
 
 WORDS = (
-    Word("records?", "sample (or entry, of the ledger)"),
+    # The noun alone: `record` is a verb of the ledger and the metrics.
+    Word(
+        "(?:an?|the|each|every|per|one|no|next|last|first) record"
+        r"|(?:the|all|no|of|many|few|several|two|\d+) records",
+        "sample (or entry, of the ledger)",
+    ),
     Word("items?", "sample (or entry, member)"),
     Word("iterations?", "step"),
     Word("data ?points?", "sample"),
@@ -43,7 +48,7 @@ WORDS = (
         "workers?",
         "rank",
         where="crates/",
-        but=(
+        exceptions=(
             ("crates/foresee-data-order/src/sampler.rs", "torch's DataLoader has worker processes"),
             ("crates/foresee-data-loader/src/errors.rs", "the same, in the advice about fork"),
         ),
@@ -51,20 +56,20 @@ WORDS = (
 )
 
 SOURCES = (".rs", ".py", ".pyi", ".md", ".toml", "Makefile")
-#: They name the losers in order to refuse them, or speak of pytest's own.
+#: These files name retired words in order to refuse them, or describe pytest's own terms.
 APART = ("tests/unit/house/test_words.py", "tests/conftest.py")
 
-#: Found somewhere in a text that has a word that lost; most have none, and need not be taken apart.
-ANY = re.compile(rf"\b(?:{'|'.join(word.losers for word in WORDS)})\b", flags=re.IGNORECASE)
+#: Matches any text with a retired word; most files have none and need not be tokenized.
+ANY = re.compile(rf"\b(?:{'|'.join(word.pattern for word in WORDS)})\b", flags=re.IGNORECASE)
 RUST = re.compile(r'//[/!]?(?P<comment>.*)|"(?P<string>(?:[^"\\]|\\.)*)"')
 CODE = re.compile(r"```.*?```", flags=re.DOTALL)
-#: What an f-string puts in is code.
+#: Replacement fields of an f-string are code.
 FIELD = re.compile(r"\{[^{}\n]*\}")
 QUOTED = re.compile(r"`[^`\n]*`")
 
 
 def prose(name: str, text: str) -> Iterator[tuple[int, str]]:
-    """What a reader reads in the file ``name``: line number and text."""
+    """Yield the prose of the file ``name``: line number and text."""
     if name.endswith(".rs"):
         for number, line in enumerate(text.splitlines(), 1):
             for found in RUST.finditer(line):
@@ -86,20 +91,21 @@ def _message(string: str) -> str:
     return words if " " in words else ""
 
 
-def losers(name: str, text: str) -> list[str]:
-    """Each losing word of the file ``name``, with the winner."""
+def retired_words(name: str, text: str) -> list[str]:
+    """Return each retired word of the file ``name``, with its replacement."""
     if not ANY.search(text):
         return []
     words = [
         word
         for word in WORDS
-        if name.startswith(word.where) and not name.startswith(tuple(path for path, _ in word.but) or ("\0",))
+        if name.startswith(word.where)
+        and not name.startswith(tuple(path for path, _ in word.exceptions) or ("\0",))
     ]
     return [
-        f"{name}:{number}: {found[0]!r}; our word is {word.winner}"
+        f"{name}:{number}: {found[0]!r}; our word is {word.replacement}"
         for number, line in prose(name, text)
         for word in words
-        for found in re.finditer(rf"\b(?:{word.losers})\b", QUOTED.sub("", line), flags=re.IGNORECASE)
+        for found in re.finditer(rf"\b(?:{word.pattern})\b", QUOTED.sub("", line), flags=re.IGNORECASE)
     ]
 
 
@@ -113,9 +119,9 @@ def test_prose_uses_one_word_per_idea(part: str) -> None:
         for path in files(*SOURCES)
         if next((each for each in PARTS if shown(path).startswith(each)), "") == part
         if shown(path) not in APART
-        for fault in losers(shown(path), path.read_text())
+        for fault in retired_words(shown(path), path.read_text())
     ]
-    assert not faults, "\n".join(["words that lost (a quoted name goes into backticks):", *faults])
+    assert not faults, "\n".join(["retired words (put quoted names into backticks):", *faults])
 
 
 @pytest.mark.parametrize(
@@ -127,10 +133,11 @@ def test_prose_uses_one_word_per_idea(part: str) -> None:
         ("python/a.py", '"""Once per iteration."""\n'),
         ("python/a.py", "x = 1  # items\n"),
         ("README.md", "Every record comes once.\n"),
+        ("README.md", "A batch of records.\n"),
     ],
 )
-def test_a_planted_loser_is_found(name: str, text: str) -> None:
-    (fault,) = losers(name, text)
+def test_a_retired_word_is_found(name: str, text: str) -> None:
+    (fault,) = retired_words(name, text)
     assert f"{name}:1: " in fault
 
 
@@ -141,11 +148,12 @@ def test_a_planted_loser_is_found(name: str, text: str) -> None:
         ("python/a.py", "for key, value in items.items(): record = key\n"),
         ("python/a.py", 'print(f"loss {loss.item():.3f} after all")\n'),
         ("python/foresee/torch/a.py", "# one of the loader's workers\n"),
+        ("python/a.py", '"""Record the waits of a rank, as the ledger records them."""\n'),
         ("README.md", "`TensorFlow`'s TFRecord\n```\nfor item in items: ...\n```\n"),
     ],
 )
-def test_names_in_code_and_quotes_are_free(name: str, text: str) -> None:
-    assert losers(name, text) == []
+def test_names_in_code_and_in_backticks_are_allowed(name: str, text: str) -> None:
+    assert retired_words(name, text) == []
 
 
 # ---- identifiers
@@ -153,14 +161,14 @@ def test_names_in_code_and_quotes_are_free(name: str, text: str) -> None:
 
 @dataclass(frozen=True)
 class Retired:
-    """A word that no identifier has any more."""
+    """A word that no identifier contains any more."""
 
     word: str
     """Pattern of one or more words of a snake-case identifier; matched whole."""
-    winner: str
+    replacement: str
     """What to write instead."""
-    but: tuple[tuple[str, str], ...] = ()
-    """Identifiers in which it is right, each with the reason."""
+    exceptions: tuple[tuple[str, str], ...] = ()
+    """Identifiers in which it is allowed, each with the reason."""
 
 
 RETIRED = (
@@ -190,7 +198,7 @@ RETIRED = (
     Retired("away|toll", "disconnected, metering"),
 )
 
-#: A name with so many underscores is the sentence of a test.
+#: A name with this many underscores is the sentence of a test.
 _SENTENCE = 4
 _RUST_DEFINITION = re.compile(
     r"^\s*(?:pub(?:\([^)]*\))?\s+)?"
@@ -198,13 +206,13 @@ _RUST_DEFINITION = re.compile(
     r"|^\s+(?:pub(?:\([^)]*\))?\s+)?(?P<field>[a-z_]\w*): ",
     flags=re.MULTILINE,
 )
-#: Defined once for each platform.
+#: Types that are defined once for each platform.
 _OF_PLATFORMS = frozenset({"Poller"})
 _RUST_PUBLIC_TYPE = re.compile(r"^\s*pub (?:struct|enum|trait|union|type) (\w+)", flags=re.MULTILINE)
 
 
 def definitions(name: str, text: str) -> Iterator[str]:
-    """Identifiers that the file ``name`` defines, with its own name."""
+    """Yield the identifiers that the file ``name`` defines, and its own name."""
     yield name.rpartition("/")[2].partition(".")[0]
     if name.endswith(".rs"):
         for found in _RUST_DEFINITION.finditer(text):
@@ -222,19 +230,19 @@ def definitions(name: str, text: str) -> Iterator[str]:
 
 
 def snake(identifier: str) -> str:
-    """``identifier`` in lower case, its words joined by ``_``."""
+    """Return ``identifier`` in lower case, its words joined by ``_``."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", identifier).lower()
 
 
 def retired(name: str, text: str) -> list[str]:
-    """Each definition of the file ``name`` with a retired word, and the replacement."""
+    """Return each definition of the file ``name`` with a retired word, and the replacement."""
     return [
-        f"{name}: `{identifier}`; our word is {each.winner}"
+        f"{name}: `{identifier}`; our word is {each.replacement}"
         for identifier in sorted(set(definitions(name, text)))
         if identifier.count("_") < _SENTENCE
         for each in RETIRED
         if re.search(rf"(?:^|_)(?:{each.word})(?:_|$)", snake(identifier))
-        if identifier not in dict(each.but)
+        if identifier not in dict(each.exceptions)
     ]
 
 
@@ -259,23 +267,23 @@ def test_no_definition_has_a_retired_word() -> None:
         ("python/a.py", "def f(courier): ...\n"),
     ],
 )
-def test_a_planted_identifier_is_found(name: str, text: str) -> None:
+def test_a_retired_identifier_is_found(name: str, text: str) -> None:
     (fault,) = retired(name, text)
     assert fault.startswith(f"{name}: ")
 
 
-def test_a_word_inside_of_another_is_no_retired_one() -> None:
+def test_a_word_inside_of_another_word_is_allowed() -> None:
     assert retired("python/a.py", "def couriered(): return courier\n") == []
 
 
 def family(name: str) -> str:
-    """Family of the crate of the file ``name``: all of the data path, all of the gradient path, or the crate itself."""
+    """Return the family of the file's crate: all of the data path, all of the gradient path, or the crate itself."""
     crate = name.split("/")[1]
     return next((each for each in ("foresee-data-", "foresee-grad-") if crate.startswith(each)), crate)
 
 
 def duplicates(sources: Iterable[tuple[str, str]]) -> list[str]:
-    """Public type names with more than one definition in a family of crates, with the files."""
+    """Return public type names with more than one definition in a family of crates, with the files."""
     found = defaultdict(set)
     for name, text in sources:
         for type_name in _RUST_PUBLIC_TYPE.findall(text.partition("#[cfg(test)]")[0]):
@@ -293,7 +301,7 @@ def test_a_public_type_name_is_unique_in_its_family_of_crates() -> None:
     assert not duplicates(sources)
 
 
-def test_a_planted_duplicate_is_found() -> None:
+def test_a_duplicate_type_name_is_found() -> None:
     text = "pub struct Entry;\n"
     places = ["crates/foresee-data-index/src/a.rs", "crates/foresee-data-tier/src/b.rs"]
     assert duplicates((place, text) for place in places) == [f"Entry: {', '.join(places)}"]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cache of other people's crates: folders laid out as Cargo's are, with files of this test."""
+"""The cache of compiled third-party crates, with folders of the layout that Cargo uses."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from crates import CACHES_MAX, restore, store
 
 
 def build(target: pathlib.Path, crate: str, hash_: str, *, written: int) -> None:
-    """What a build of a crate leaves, of this time in seconds."""
+    """Create the outputs of a crate's build, with this time in seconds."""
     debug = target / "debug"
     library = f"lib{crate.replace('-', '_')}-{hash_}"
     paths = [
@@ -33,7 +33,7 @@ def build(target: pathlib.Path, crate: str, hash_: str, *, written: int) -> None
 
 
 def files(target: pathlib.Path) -> dict[str, tuple[str, float]]:
-    """Contents and times of all files below a folder."""
+    """Return contents and times of all files below a folder."""
     found = [path for path in target.rglob("*") if path.is_file()]
     return {
         str(path.relative_to(target)): (path.read_text(), path.stat().st_mtime)
@@ -49,7 +49,7 @@ def caches(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def built(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A checkout that has compiled two crates of others and one of its own."""
+    """A checkout that has compiled two third-party crates and one of its own."""
     target = tmp_path / "one" / "target"
     build(target, "serde", "11aa", written=100)
     build(target, "tokio", "22bb", written=200)
@@ -57,29 +57,31 @@ def built(tmp_path: pathlib.Path) -> pathlib.Path:
     return target
 
 
-def test_a_new_checkout_gets_what_another_has_compiled_of_others(tmp_path, caches, built) -> None:
+def test_a_new_checkout_gets_the_third_party_crates_that_another_has_compiled(
+    tmp_path, caches, built
+) -> None:
     assert store(built, "c-target-1", caches) == 2
     other = tmp_path / "other" / "target"
     assert restore(other, "c-target-1", caches) == 2
     expected = {name: at for name, at in files(built).items() if "foresee" not in name}
     assert files(other) == expected
-    # Cargo goes by times: none of a crate may be later than of those that use it.
+    # Cargo compares times: no file of a crate may be newer than those of the crates that use it.
     assert all(time in (100, 200) for _, time in files(other).values())
 
 
-def test_one_that_has_built_is_left_alone(caches, built) -> None:
+def test_a_checkout_with_a_build_is_not_changed(caches, built) -> None:
     assert store(built, "c-target-1", caches) == 2
     before = files(built)
     assert restore(built, "c-target-1", caches) == 0
     assert files(built) == before
 
 
-def test_without_a_cache_all_is_compiled(tmp_path, caches) -> None:
+def test_without_a_cache_everything_is_compiled(tmp_path, caches) -> None:
     assert restore(tmp_path / "target", "c-target-1", caches) == 0
     assert not (tmp_path / "target").exists()
 
 
-def test_after_a_change_of_the_lock_file_the_last_cache_of_the_same_compiler_serves(
+def test_after_a_change_of_the_lock_file_the_last_cache_of_the_same_compiler_is_used(
     tmp_path, caches, built
 ) -> None:
     store(built, "c-target-1", caches)
@@ -87,7 +89,7 @@ def test_after_a_change_of_the_lock_file_the_last_cache_of_the_same_compiler_ser
     assert restore(tmp_path / "other", "c-target-2", caches) == 2
 
 
-def test_what_is_compiled_later_is_added(tmp_path, caches, built) -> None:
+def test_crates_that_are_compiled_later_are_added(tmp_path, caches, built) -> None:
     store(built, "c-target-1", caches)
     other = tmp_path / "other" / "target"
     restore(other, "c-target-1", caches)
@@ -98,9 +100,9 @@ def test_what_is_compiled_later_is_added(tmp_path, caches, built) -> None:
     assert store(third, "c-target-1", caches) == 0
 
 
-def test_results_of_two_checkouts_are_never_mixed(tmp_path, caches, built) -> None:
+def test_outputs_of_two_checkouts_are_never_mixed(tmp_path, caches, built) -> None:
     store(built, "c-target-1", caches)
-    # It had compiled the same crate before there was a cache; what it has compiled with it fits no other copy.
+    # It compiled the same crate before there was a cache, so that its other outputs do not fit another copy.
     other = tmp_path / "other" / "target"
     build(other, "serde", "11aa", written=150)
     build(other, "rand", "44dd", written=400)
@@ -108,7 +110,7 @@ def test_results_of_two_checkouts_are_never_mixed(tmp_path, caches, built) -> No
     assert restore(tmp_path / "third", "c-target-1", caches) == 2
 
 
-def test_crates_that_each_checkout_compiles_anew_stay_in_it_and_keep_no_other_back(
+def test_crates_that_each_checkout_compiles_itself_are_not_stored_and_block_no_other(
     tmp_path, caches, built
 ) -> None:
     build(built, "pyo3", "55ee", written=300)
@@ -120,7 +122,7 @@ def test_crates_that_each_checkout_compiles_anew_stay_in_it_and_keep_no_other_ba
     assert store(other, "c-target-1", caches) == 1
 
 
-def test_a_crate_whose_copy_broke_off_is_not_there(tmp_path, caches, built) -> None:
+def test_a_crate_with_an_interrupted_copy_does_not_exist_in_the_cache(tmp_path, caches, built) -> None:
     store(built, "c-target-1", caches)
     prints = caches / "c-target-1" / ".fingerprint"
     (prints / "serde-11aa").rename(prints / "serde-11aa.new")
@@ -129,7 +131,7 @@ def test_a_crate_whose_copy_broke_off_is_not_there(tmp_path, caches, built) -> N
     assert restore(tmp_path / "third", "c-target-1", caches) == 2
 
 
-def test_the_oldest_caches_go(caches, built) -> None:
+def test_the_oldest_caches_are_removed(caches, built) -> None:
     for number in range(CACHES_MAX + 2):
         store(built, f"c-target-{number}", caches)
         os.utime(caches / f"c-target-{number}", (number, number))
@@ -139,7 +141,7 @@ def test_the_oldest_caches_go(caches, built) -> None:
     ]
 
 
-def test_another_compiler_lock_file_profile_or_target_folder_has_another_cache(tmp_path) -> None:
+def test_each_compiler_lock_file_profile_and_target_folder_has_its_own_cache(tmp_path) -> None:
     def key(compiler: str, lock: str, settings: str, target: str = "target") -> str:
         (tmp_path / "Cargo.lock").write_text(lock)
         (tmp_path / "Cargo.toml").write_text(settings)
@@ -158,7 +160,7 @@ def test_another_compiler_lock_file_profile_or_target_folder_has_another_cache(t
     assert alike == [False, True, True, False]
 
 
-def test_a_cache_that_fails_ends_no_build(tmp_path, monkeypatch, capsys, built) -> None:
+def test_a_failing_cache_ends_no_build(tmp_path, monkeypatch, capsys, built) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(crates, "cache_folder", lambda: tmp_path / "file" / "crates")
     monkeypatch.setattr(crates, "_compiler", lambda: "rustc 1.95.0")

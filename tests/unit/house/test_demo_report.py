@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demo's verdict: what makes two trainings equal, and how unknown counts are shown."""
+"""The report of the demo: when two trainings are equal, and how unknown counts are shown."""
 
 from __future__ import annotations
 
@@ -100,7 +100,9 @@ def test_a_missing_rank_is_a_difference(report: ModuleType) -> None:
     assert report.first_difference(stock, copy.copy(ours)[:1]) == "2 ranks with torch, 1 with Foresee"
 
 
-def test_times_are_the_slowest_ranks_and_the_origins_counts_win(report: ModuleType) -> None:
+def test_times_are_those_of_the_slowest_rank_and_counts_of_the_origin_take_precedence(
+    report: ModuleType,
+) -> None:
     loaders = report.compare(*pair())["loaders"]
     for name in ("torch", "foresee"):
         first = loaders[name]["epochs"][0]
@@ -108,7 +110,7 @@ def test_times_are_the_slowest_ranks_and_the_origins_counts_win(report: ModuleTy
         assert (first["requests"], first["bytes"], first["counted_by"]) == (10, 1000, "origin")
 
 
-def test_where_the_origin_does_not_count_only_the_loaders_own_counts_are_shown(report: ModuleType) -> None:
+def test_without_counts_of_the_origin_only_those_of_the_loader_are_shown(report: ModuleType) -> None:
     result = report.compare(*pair(counted=False))
     stock, ours = (result["loaders"][name]["epochs"] for name in ("torch", "foresee"))
     assert [epoch["requests"] for epoch in stock] == [None, None]
@@ -118,7 +120,7 @@ def test_where_the_origin_does_not_count_only_the_loaders_own_counts_are_shown(r
     assert "one pass" not in table
 
 
-def test_the_live_line_says_what_was_waited_for_in_this_epoch(report: ModuleType) -> None:
+def test_the_live_line_shows_the_causes_of_waits_in_this_epoch(report: ModuleType) -> None:
     def stats(**seconds: float | None) -> dict[str, Any]:
         return {
             "waits": {cause: None if each is None else {"seconds": each} for cause, each in seconds.items()}

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tree of errors: what a caller may catch, and what survives a trip between processes."""
+"""The tree of errors: base classes that callers catch, and attributes that survive pickling."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from foresee import errors
         (errors.PackageMissing, ImportError),
     ],
 )
-def test_each_error_is_ours_and_the_builtin_that_a_caller_expects(ours, builtin):
+def test_each_error_has_foresees_base_class_and_the_builtin_one_that_callers_expect(ours, builtin):
     assert issubclass(ours, errors.ForeseeError)
     assert issubclass(ours, builtin)
 
 
-def test_the_public_names_are_all_exported_by_the_package():
+def test_the_package_exports_all_public_errors():
     import foresee
 
     names = [
@@ -52,7 +52,7 @@ def test_the_public_names_are_all_exported_by_the_package():
     assert set(names) <= set(foresee.__all__)
 
 
-def test_a_config_error_shows_every_fault_and_keeps_them_apart():
+def test_a_config_error_shows_every_fault_and_lists_them_separately():
     error = errors.ConfigError(["a is wrong", "b is wrong"])
     assert error.faults == ["a is wrong", "b is wrong"]
     assert "a is wrong" in str(error)
@@ -60,7 +60,7 @@ def test_a_config_error_shows_every_fault_and_keeps_them_apart():
     assert str(errors.ConfigError("only one")) == "only one"
 
 
-def test_errors_with_facts_survive_pickling():
+def test_attributes_of_errors_survive_pickling():
     fault = errors.SampleFault(7, "s3://b/k", 3, "missing", "gone", "restore it", permanent=True)
     again = pickle.loads(pickle.dumps(fault))
     assert str(again) == "sample 7 (s3://b/k) on rank 3: gone; restore it"
@@ -78,7 +78,7 @@ def test_errors_with_facts_survive_pickling():
     assert pickle.loads(pickle.dumps(errors.ConfigError(["x", "y"]))).faults == ["x", "y"]
 
 
-def test_a_figure_that_is_not_known_survives_pickling():
+def test_an_unknown_value_survives_pickling():
     again = pickle.loads(pickle.dumps(errors.NotMeasured("the rate", "measure it")))
     assert (str(again), again.field, again.remedy) == (
         "the rate is not known; measure it",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The pages of the formats say what the code writes: every column and every word of the ledger, and nothing else."""
+"""The page of the ledger format lists exactly the columns and words that the code writes."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ UNITS = ROOT / "crates" / "foresee-units" / "src"
 
 
 def quoted(text: str) -> set[str]:
-    """Names in backticks."""
+    """Return the names in backticks."""
     return set(re.findall(r"`([a-z][a-z_]*)`", text))
 
 
-def test_the_ledgers_page_has_every_column() -> None:
+def test_the_page_of_the_ledger_has_every_column() -> None:
     columns = set(re.findall(r'\("(\w+)", (?:true|false), ', (SOURCE / "table.rs").read_text()))
     table = re.search(r"^\| column \|.*?^$", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
     assert table
-    told = {name for line in table[0].splitlines()[2:] for name in quoted(line.split("|")[1])}
-    assert told == columns
+    documented = {name for line in table[0].splitlines()[2:] for name in quoted(line.split("|")[1])}
+    assert documented == columns
 
 
-def test_the_ledgers_page_has_every_word_and_no_other() -> None:
+def test_the_page_of_the_ledger_has_exactly_the_words_of_the_code() -> None:
     entry, read = (path.read_text() for path in (SOURCE / "entry.rs", UNITS / "read.rs"))
     text = PAGE.read_text()
     for code, start, column in (

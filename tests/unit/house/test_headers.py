@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every source file says its licence, then what it owns."""
+"""Every source file begins with its licence and a header that describes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LICENCE = "SPDX-License-Identifier: Apache-2.0"
 
 
 def fault(name: str, text: str) -> str | None:
-    """What is wrong with the head of the file ``name``; None if nothing is."""
+    """Return the fault of the header of the file ``name``, or None."""
     lines = text.splitlines()
     if lines and lines[0].startswith("#!"):
         lines = lines[1:]
@@ -44,7 +44,7 @@ def test_every_source_file_has_a_header() -> None:
         ("a.pyi", f"# {LICENCE}\n# What it owns.\n"),
     ],
 )
-def test_a_planted_file_without_header_is_refused(name: str, text: str) -> None:
+def test_an_example_without_header_is_refused(name: str, text: str) -> None:
     assert fault(name, text)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a listing of a directory takes, leaves out and refuses, next to torchvision's ImageFolder on the same tree."""
+"""Listings of directories: included, omitted and refused files, compared with torchvision's ImageFolder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from foresee.errors import (
 
 
 def plant(root: pathlib.Path, *names: bytes) -> pathlib.Path:
-    """A tree of files that hold their own names."""
+    """Create a tree of files that contain their own names."""
     for name in names:
         path = os.path.join(os.fsencode(root), name)
         os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -42,18 +42,18 @@ def tree(tmp_path: pathlib.Path) -> pathlib.Path:
 
 
 def same_as_torch(root: pathlib.Path, **arguments: bool) -> ft.FolderDataset:
-    """Our data set, which has torch's classes, labels and paths."""
+    """Return our data set after a comparison of its classes, labels and paths with torch's."""
     ours, theirs = ft.FolderDataset(root, **arguments), ImageFolder(str(root), **arguments)
     assert (ours.class_to_idx, ours.targets) == (theirs.class_to_idx, theirs.targets)
     assert ours.samples == theirs.samples
     return ours
 
 
-# ---- what is no sample is left out
+# ---- files that are no samples
 
 
 @pytest.mark.parametrize("name", ["cat/notes.txt", "latest", ".hidden/x.txt"])
-def test_a_broken_link_that_is_no_picture_is_left_out(tree: pathlib.Path, name: str) -> None:
+def test_a_broken_link_without_a_picture_extension_is_omitted(tree: pathlib.Path, name: str) -> None:
     (tree / name).parent.mkdir(exist_ok=True)
     (tree / name).symlink_to("gone")
     if name.startswith("."):
@@ -62,7 +62,9 @@ def test_a_broken_link_that_is_no_picture_is_left_out(tree: pathlib.Path, name: 
         same_as_torch(tree)
 
 
-def test_a_broken_link_that_is_a_picture_is_refused_by_name_and_can_be_left_out(tree: pathlib.Path) -> None:
+def test_a_broken_link_with_a_picture_extension_is_refused_by_name_and_can_be_excluded(
+    tree: pathlib.Path,
+) -> None:
     (tree / "cat" / "2.png").symlink_to("gone")
     with pytest.raises(
         OriginMissing, match=r"cat/2\.png cannot be read \(a link that leads nowhere\)"
@@ -74,7 +76,7 @@ def test_a_broken_link_that_is_a_picture_is_refused_by_name_and_can_be_left_out(
         foresee.Loader(tree, batch_size=1, layout="flat")
 
 
-def test_folders_that_editors_and_jobs_leave_behind_are_no_classes_unless_they_have_samples(
+def test_folders_of_editors_and_jobs_are_only_classes_if_they_have_samples(
     tree: pathlib.Path,
 ) -> None:
     plant(tree, b".ipynb_checkpoints/x.txt", b"_temporary/0/part")
@@ -105,7 +107,7 @@ def test_a_guessed_layout_does_not_hide_that_one_class_is_empty(tree: pathlib.Pa
     assert foresee.Loader(other, batch_size=1).index.layout == "flat"
 
 
-def test_class_names_that_are_not_utf8_stay_apart(tmp_path: pathlib.Path) -> None:
+def test_class_names_that_are_not_utf8_remain_distinct(tmp_path: pathlib.Path) -> None:
     root = plant(tmp_path, b"\xff/1.png", b"\xfe/1.png", b"z/\xfd.png")
     ours = same_as_torch(root)
     assert ours.classes == ["z", *map(os.fsdecode, (b"\xfe", b"\xff"))]
@@ -148,7 +150,7 @@ def test_names_that_are_not_utf8_are_read_with_and_without_the_engine(
         ("[!o]*.png", ["dog/old.png"]),
     ],
 )
-def test_excluded_files_and_folders_are_in_no_face(
+def test_excluded_files_and_folders_are_in_no_interface(
     tree: pathlib.Path, tmp_path: pathlib.Path, exclude: str | list[str] | None, kept: list[str]
 ) -> None:
     plant(tree, b"cat/old/2.png", b"dog/old.png")
@@ -188,9 +190,7 @@ def test_arrays_can_be_excluded(array: pathlib.Path) -> None:
         {"target_transform": "x"},
     ],
 )
-def test_an_argument_of_a_listing_of_a_wrong_kind_is_named(
-    tree: pathlib.Path, change: dict[str, object]
-) -> None:
+def test_a_listing_argument_of_a_wrong_type_is_named(tree: pathlib.Path, change: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match=next(iter(change))):
         ft.FolderDataset(tree, **change)
 
@@ -202,9 +202,7 @@ def test_a_value_of_a_storage_option_is_never_shown(tree: pathlib.Path) -> None:
     assert len(ft.FolderDataset(tree, storage_options={"allow_http": True, "x": 3})) == 2
 
 
-def test_what_a_listing_leaves_out_is_refused_for_an_index(
-    tree: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
+def test_arguments_of_a_listing_are_refused_for_an_index(tree: pathlib.Path, tmp_path: pathlib.Path) -> None:
     index = foresee.Loader(tree, batch_size=1).index
     index.save(tmp_path / "x.fidx")
     for change in ({"exclude": "x"}, {"allow_empty": True}):
@@ -245,7 +243,7 @@ def test_a_wrong_argument_of_an_index_is_named_and_shown(
 # ---- places
 
 
-def test_a_directory_that_is_missing_is_named_with_what_is_next_to_it(tree: pathlib.Path) -> None:
+def test_a_missing_directory_is_named_with_the_existing_folders(tree: pathlib.Path) -> None:
     for make in (ft.FolderDataset, lambda uri: foresee.Loader(uri, batch_size=1)):
         with pytest.raises(OriginMissing, match=r'dta does not exist; .* has the folders "data"'):
             make(str(tree.parent / "dta"))
@@ -262,13 +260,13 @@ def test_a_directory_that_is_missing_is_named_with_what_is_next_to_it(tree: path
         ("gopher://h", "s3://"),
     ],
 )
-def test_a_scheme_that_is_not_supported_says_what_to_do(uri: str, remedy: str) -> None:
+def test_the_error_for_an_unsupported_scheme_has_a_remedy(uri: str, remedy: str) -> None:
     with pytest.raises(OriginError, match="is not supported") as caught:
         ft.FolderDataset(uri)
     assert remedy in str(caught.value)
 
 
-def test_the_home_folder_is_expanded_in_every_face(
+def test_the_home_folder_is_expanded_in_every_interface(
     tree: pathlib.Path, monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -313,7 +311,7 @@ def test_messages_about_a_copy_name_the_copy(tree: pathlib.Path, tmp_path: pathl
         ("cloudpickle", "workers", lambda data: ft.DataLoader(ft.FolderDataset(data), num_workers=1)),
     ],
 )
-def test_a_package_that_is_missing_is_named_with_its_extra_before_a_sample_is_read(
+def test_a_missing_package_is_named_with_its_extra_before_a_sample_is_read(
     tree: pathlib.Path, monkeypatch: pytest.MonkeyPatch, package: str, extra: str, use: object
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -321,7 +319,7 @@ def test_a_package_that_is_missing_is_named_with_its_extra_before_a_sample_is_re
         use(tree)
 
 
-def test_throttling_has_a_remedy_of_its_own(tree: pathlib.Path) -> None:
+def test_throttling_has_its_own_remedy(tree: pathlib.Path) -> None:
     from foresee._loading.on_error import FaultHandler
 
     data = ft.FolderDataset(tree)

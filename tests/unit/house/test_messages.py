@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Remedies that exist: every argument and every command-line option that a message names is one that users have."""
+"""Every argument and command-line option that a message names exists."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ARGUMENT = re.compile(r"(?<![\w./{}\-%&?$<\[])([a-z_][a-z0-9_]*)=(?![=>])")
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z0-9-]*")
 RUST_TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 
-# Names in messages that are no arguments of ours, and what they are.
+# Names in messages that are no arguments of this package, with their meaning.
 OTHER_ARGUMENTS = {
     "endpoint": "a storage option of S3",
     "region": "a storage option of S3",
@@ -61,13 +61,13 @@ NO_MESSAGES = ("stagger/slurm", "storage/bench/loop")
 
 @functools.cache
 def sources() -> list[pathlib.Path]:
-    """The package's Python files."""
+    """Return the package's Python files."""
     return [path for path in files(".py") if shown(path).startswith("python/foresee/")]
 
 
 @functools.cache
 def rust_messages() -> list[tuple[str, str]]:
-    """Place and text of every string of a crate that the wheel has, outside of tests."""
+    """Return place and text of every string of a crate that the wheel contains, except in tests."""
     found = []
     for path in files(".rs"):
         place = shown(path)
@@ -83,7 +83,7 @@ def rust_messages() -> list[tuple[str, str]]:
 
 @functools.cache
 def python_messages() -> list[tuple[str, str]]:
-    """Place and text of every string of the package that is no docstring."""
+    """Return place and text of every string of the package except docstrings."""
     found = []
     for path in sources():
         place = shown(path)
@@ -100,7 +100,7 @@ def python_messages() -> list[tuple[str, str]]:
 
 
 def parameters(value: object, seen: set[int]) -> Iterator[str]:
-    """Names of the parameters of a callable, and of a class's methods."""
+    """Return the parameter names of a callable, and of a class's methods."""
     if id(value) in seen:
         return
     seen.add(id(value))
@@ -116,7 +116,7 @@ def parameters(value: object, seen: set[int]) -> Iterator[str]:
 
 
 def public_arguments() -> set[str]:
-    """The arguments of everything that a public module exports."""
+    """Return the arguments of everything that a public module exports."""
     seen: set[int] = set()
     return {
         name
@@ -127,7 +127,7 @@ def public_arguments() -> set[str]:
 
 
 def options(parser: argparse.ArgumentParser) -> Iterator[str]:
-    """Every option of a command and of the commands below it."""
+    """Return every option of a command and its subcommands."""
     for action in parser._actions:
         yield from action.option_strings
         if isinstance(action, argparse._SubParsersAction):
@@ -158,14 +158,14 @@ def test_every_argument_and_option_that_a_message_names_exists(
     assert unknown == []
 
 
-def test_the_tables_of_other_names_have_no_entry_that_is_not_used() -> None:
+def test_every_entry_in_the_tables_of_other_names_is_used() -> None:
     texts = [text for messages in (rust_messages, python_messages) for _, text in messages()]
     for names, pattern in ((OTHER_ARGUMENTS, ARGUMENT), (OTHER_OPTIONS, OPTION)):
         used = {name for text in texts for name in pattern.findall(text)}
         assert set(names) - used == set()
 
 
-def test_a_planted_name_is_found() -> None:
+def test_an_unknown_name_is_found() -> None:
     assert ARGUMENT.findall("set allow_all=True; a==b, x=> y, --k=v, s3://b?c=d") == ["allow_all"]
     assert OPTION.findall("use --no-such or a--b") == ["--no-such"]
     assert "allow_all" not in public_arguments()
@@ -188,7 +188,7 @@ OPTIONAL_IMPORT = re.compile(rf"^ *(import|from) ({'|'.join(EXTRAS)})\b", re.MUL
 
 
 def optional_imports(path: pathlib.Path) -> Iterator[tuple[str, bool]]:
-    """Packages of an extra that a module imports, and whether an import that fails is handled."""
+    """Return packages of an extra that a module imports, and whether a failed import is handled."""
     text = path.read_text(encoding="utf-8")
     if not OPTIONAL_IMPORT.search(text):
         return
@@ -217,16 +217,16 @@ def optional_imports(path: pathlib.Path) -> Iterator[tuple[str, bool]]:
                 yield package, id(node) in handled
 
 
-def test_a_package_of_an_extra_that_is_missing_is_reported_with_that_extra() -> None:
+def test_a_missing_package_is_reported_with_its_extra() -> None:
     project = toml.load(ROOT / "pyproject.toml")["project"]["optional-dependencies"]
-    # Tables need what ledgers need, under the name that their users look for.
+    # Tables need the packages of ledgers, under the name that users of tables look for.
     assert set(project) == {*EXTRAS.values(), "tables"}
     assert project["tables"] == project["ledger"]
     bare = []
     for path in sources():
         place = shown(path)
-        # These run only where the package is there: the package `foresee.torch` imports torch first, and PyDarshan's
-        # process is started by one that has looked for it.
+        # These modules only run where the package exists: `foresee.torch` imports torch first, and the starter of PyDarshan's
+        # process has checked for it.
         if ("/torch/" in place and not place.endswith("torch/__init__.py")) or place.endswith(
             "_pydarshan.py"
         ):

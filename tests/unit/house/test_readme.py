@@ -35,12 +35,12 @@ def test_inserting_a_table_twice_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize("text", ["", BEGIN, END + BEGIN, BEGIN * 2 + END])
-def test_lost_markers_are_named(text: str) -> None:
+def test_missing_markers_are_named(text: str) -> None:
     with pytest.raises(Failed, match="loading:begin"):
         TABLE.replaced(text, "new\n")
 
 
-def test_the_examples_name_arguments_that_exist() -> None:
+def test_arguments_in_the_examples_exist() -> None:
     known = {"ft": ft, "foresee": foresee}
     pages = [readme.README, *(ROOT / "docs" / "guides").glob("*.md")]
     text = "".join(page.read_text() for page in pages)

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Classes of the Rust tests: which test code may use sockets, processes and clocks.
 
-A unit test is one inside a source file, or in a program of ``tests`` without prefix. Programs and folders named
-``process_*`` and ``soak_*``, and modules named ``process_tests`` beside private code, may open sockets and start
-processes. No test reads a clock or sleeps by itself: ``foresee-testkit`` does, where a bound cannot be forgotten.
+Unit tests are in source files, or in programs of ``tests`` without prefix. Programs and folders named ``process_*`` and
+``soak_*``, and modules named ``process_tests`` next to private code, may open sockets and start processes. No test reads
+a clock or sleeps itself: ``foresee-testkit`` does, where each wait has a watchdog.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ TEST_ITEM = re.compile(r"^( *)#\[cfg\(test\)\]\n(?:\1#\[[^\n]*\n)*\1([^\n]*)", r
 
 
 def blank(text: str) -> str:
-    """``text`` without what its literals and comments say; every line keeps its number."""
+    """Return ``text`` without the contents of its literals and comments; line numbers do not change."""
     return WORDS.sub(lambda found: "\n" * found[0].count("\n"), text)
 
 
 def files_of_tests(sources: dict[str, str]) -> set[str]:
-    """Names of the files that belong to tests alone, by folder or by a ``#[cfg(test)]`` module without a body."""
+    """Return the files that only tests use, by folder or by a ``#[cfg(test)]`` module without a body."""
     found = set()
     for name, text in sources.items():
         path = PurePosixPath(name)
@@ -51,7 +51,7 @@ def files_of_tests(sources: dict[str, str]) -> set[str]:
 
 
 def lines_of_tests(text: str, *, whole: bool) -> Iterator[tuple[int, str]]:
-    """Numbered lines of test code: all lines, or those of entries below ``#[cfg(test)]``."""
+    """Return numbered lines of test code: all lines, or those of definitions below ``#[cfg(test)]``."""
     lines = blank(text).split("\n")
     if whole:
         yield from enumerate(lines, 1)
@@ -65,13 +65,13 @@ def lines_of_tests(text: str, *, whole: bool) -> Iterator[tuple[int, str]]:
 
 
 def is_unit(name: str) -> bool:
-    """Whether the test code of the file ``name`` is of the class unit."""
+    """Whether the test code of the file ``name`` belongs to the class unit."""
     parts = PurePosixPath(name).with_suffix("").parts
     return not any(part == "process_tests" or part.startswith(("process_", "soak_")) for part in parts[2:])
 
 
 def faults(sources: dict[str, str]) -> list[str]:
-    """What test code uses that its class may not, by file name and line."""
+    """Return uses in test code that its class does not allow, by file name and line."""
     whole = files_of_tests(sources)
     found = []
     for name, text in sorted(sources.items()):
@@ -90,7 +90,7 @@ def faults(sources: dict[str, str]) -> list[str]:
     return found
 
 
-def test_every_rust_test_uses_only_what_its_class_may() -> None:
+def test_every_rust_test_follows_the_rules_of_its_class() -> None:
     sources = {shown(path): path.read_text() for path in files(".rs")}
     found = faults({name: text for name, text in sources.items() if name.startswith("crates/")})
     assert not found, "\n".join(["tests outside their class:", *found])
@@ -112,7 +112,7 @@ IN_FILE = "fn f() {}\n\n#[cfg(test)]\nmod tests {\n    fn t() {\n        %s\n   
         "let pair = crate::socket::process_tests::pair();",
     ],
 )
-def test_a_unit_test_with_a_socket_a_process_or_a_pause_is_refused_and_a_process_test_is_not(
+def test_sockets_processes_and_pauses_are_refused_in_unit_tests_and_allowed_in_process_tests(
     use: str,
 ) -> None:
     inside = IN_FILE % use
@@ -144,19 +144,19 @@ def test_a_unit_test_with_a_socket_a_process_or_a_pause_is_refused_and_a_process
         "thread::park_timeout(time);",
     ],
 )
-def test_a_clock_is_refused_in_every_test_but_those_of_the_testkit(use: str) -> None:
+def test_a_clock_is_refused_in_every_test_except_those_of_the_testkit(use: str) -> None:
     for name in ("crates/a/src/b.rs", "crates/a/tests/process_b.rs", "crates/a/src/process_tests.rs"):
         assert faults({name: IN_FILE % use}), name
     assert not faults({"crates/foresee-testkit/src/lib.rs": IN_FILE % use})
 
 
-def test_product_code_may_use_what_tests_may_not() -> None:
+def test_product_code_has_no_such_limits() -> None:
     product = "fn f() {\n    std::thread::sleep(time);\n    TcpStream::connect(address);\n}\n"
     assert not faults({"crates/a/src/b.rs": product})
     assert not faults({"crates/a/src/b.rs": product + IN_FILE % "let words = 1;"})
 
 
-def test_a_file_that_only_tests_declare_is_test_code() -> None:
+def test_a_file_declared_only_by_tests_is_test_code() -> None:
     sources = {
         "crates/a/src/b.rs": "#[cfg(test)]\npub(crate) mod fake;\n",
         "crates/a/src/b/fake.rs": "pub(crate) struct Server(TcpListener);\n",
@@ -166,13 +166,13 @@ def test_a_file_that_only_tests_declare_is_test_code() -> None:
     assert not faults(sources)
 
 
-def test_an_item_below_an_attribute_of_tests_is_test_code_up_to_its_end() -> None:
+def test_a_definition_below_a_test_attribute_is_test_code_up_to_its_end() -> None:
     text = "#[cfg(test)]\n#[allow(dead_code)]\nfn helper() {\n    %s\n}\n\nfn f() {\n    TcpStream::connect(a);\n}\n"
     assert not faults({"crates/a/src/b.rs": text % "work();"})
     assert faults({"crates/a/src/b.rs": text % "TcpStream::connect(a);"})
 
 
-def test_names_in_literals_and_comments_are_no_use() -> None:
+def test_names_in_literals_and_comments_do_not_count_as_use() -> None:
     for words in (
         'let text = "a Command of TcpStream";',
         "// Instead of Instant::now().",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classes of tests keep to what each may use.
+"""The rules of the classes of Python tests.
 
 Tests in `tests/unit` start no process, open no socket and start no thread of their own, and neither do the modules of
 `tests/support` that they import. No test sleeps or reads a clock outside of `tests/support/waiting.py`, whose watchdog
@@ -19,7 +19,7 @@ from support.house import ROOT, files, shown
 
 FOLDERS = ("tests/unit/", "tests/process/", "tests/soak/", "tests/support/")
 
-#: Modules that start or meet processes, sockets and threads.
+#: Modules that start processes or threads, or open sockets.
 REFUSED = (
     "asyncio",
     "concurrent",
@@ -30,20 +30,20 @@ REFUSED = (
     "subprocess",
     "threading",
 )
-#: Names of these modules that start no thread and wait for none; a signal that a test raises comes to itself, at once.
-ASKING = {
+#: Names of these modules that start no thread and wait for none; a test that raises a signal receives it at once.
+QUERIES = {
     "threading": re.compile("TIMEOUT_MAX|active_count|current_thread|enumerate|get_ident"),
     "signal": re.compile("SIG[A-Z0-9_]+|Signals|signal|getsignal|raise_signal"),
 }
 #: Functions of other modules that start processes.
 STARTS = {"fork", "forkpty", "posix_spawn", "posix_spawnp", "system", "popen", "Popen", "start_processes"}
-#: Functions that sleep or read a clock. Those of another object than these modules are a fake clock's.
+#: Functions that sleep or read a clock. Methods of other objects with these names belong to a fake clock.
 CLOCKS = {"sleep", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time"}
 CLOCK_MODULES = {"time", "asyncio"}
-#: Methods that wait, and may get a bound.
+#: Methods that wait, and accept a timeout.
 WAITS = {"communicate", "join", "result", "wait"}
 
-#: Found in any text with one of these faults; most have none, and need not be parsed.
+#: Found in any text with one of these faults; files without it need not be parsed.
 TIMING = re.compile(
     rf"\b(?:import time|from time|{'|'.join(CLOCKS)})\b|\b(?:{'|'.join(WAITS)})\([^)]*\d",
 )
@@ -55,7 +55,7 @@ EXCEPTIONS = {
     "tests/unit/house/test_test_classes.py": "it has the planted examples",
 }
 
-#: Modules that unit tests share with tests of processes. What starts one there is refused when a unit test runs it.
+#: Modules that unit tests share with process tests. Code there that starts a process is refused when a unit test runs it.
 SHARED = {
     "tests/support/calibrations.py": "it writes job files for both, and starts calibrations for tests/process",
     "tests/support/stagger_runs.py": "it writes job files for both, and starts runs for tests/process",
@@ -69,7 +69,7 @@ def parsed(text: str) -> ast.Module:
 
 
 def programs(tree: ast.Module) -> Iterator[ast.Module]:
-    """The tree itself, and those of the programs that stand in its strings."""
+    """Yield the tree itself, and those of the programs in its strings."""
     yield tree
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and "import " in node.value:
@@ -80,7 +80,7 @@ def programs(tree: ast.Module) -> Iterator[ast.Module]:
 
 
 def modules(tree: ast.Module) -> Iterator[tuple[str, int]]:
-    """Every module that is imported, and in which line; what only type checkers see is left out."""
+    """Yield every imported module with its line, except imports for type checkers."""
     front: list[ast.AST] = [tree]
     while front:
         node = front.pop()
@@ -96,7 +96,7 @@ def modules(tree: ast.Module) -> Iterator[tuple[str, int]]:
 
 
 def timing_faults(name: str, text: str) -> list[str]:
-    """Sleeps, clocks and bounds of its own in the test file ``name``, and in programs that it has in strings."""
+    """Return sleeps, clocks and own timeouts in the test file ``name``, and in programs in its strings."""
     if not TIMING.search(text):
         return []
     faults = []
@@ -121,7 +121,7 @@ def timing_faults(name: str, text: str) -> list[str]:
 
 
 def unit_faults(name: str, text: str) -> list[str]:
-    """What a file that unit tests use may not, since it is for tests with processes."""
+    """Return uses that a file of unit tests may not have, since they need process tests."""
     if not STARTING.search(text):
         return []
     tree = parsed(text)
@@ -129,7 +129,7 @@ def unit_faults(name: str, text: str) -> list[str]:
         f"{name}:{line}: imports {module}; move the test to tests/process"
         for module, line in modules(tree)
         if module.split(".")[0] in REFUSED or module.startswith("torch.multiprocessing")
-        if not _only_asks(tree, module)
+        if not _only_queries(tree, module)
     ]
     faults += [
         f"{name}:{node.lineno}: {node.attr} starts a process; move the test to tests/process"
@@ -140,7 +140,7 @@ def unit_faults(name: str, text: str) -> list[str]:
 
 
 def _is_real(called: ast.Attribute | ast.Name) -> bool:
-    """Whether a clock's function is that of Python, and not the method of a fake clock."""
+    """Whether a clock's function is Python's, and not a method of a fake clock."""
     return isinstance(called, ast.Name) or ast.unparse(called.value) in CLOCK_MODULES
 
 
@@ -148,23 +148,23 @@ def _is_number(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, (int, float))
 
 
-def _only_asks(tree: ast.Module, module: str) -> bool:
-    """Whether all that is used of a module are names that ask."""
+def _only_queries(tree: ast.Module, module: str) -> bool:
+    """Whether all used names of a module only query."""
     used = [
         node.attr
         for node in ast.walk(tree)
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == module
     ]
-    asking = ASKING.get(module)
+    queries = QUERIES.get(module)
     return (
-        asking is not None
-        and all(map(asking.fullmatch, used))
+        queries is not None
+        and all(map(queries.fullmatch, used))
         and f"from {module} import" not in ast.unparse(tree)
     )
 
 
 def used_by_unit_tests() -> dict[str, str]:
-    """Every file of `tests/unit`, and every module of `tests/support` that one of them imports, directly or not."""
+    """Return every file of `tests/unit`, and every module of `tests/support` that it imports, directly or not."""
     found = {shown(path): path.read_text() for path in files(".py") if shown(path).startswith("tests/unit/")}
     front = list(found.values())
     while front:
@@ -186,7 +186,7 @@ def test_unit_tests_start_no_process_socket_or_thread() -> None:
     assert not faults, "\n".join(["these belong to tests/process:", *faults])
 
 
-def test_no_test_sleeps_reads_a_clock_or_has_a_bound_of_its_own() -> None:
+def test_no_test_sleeps_reads_a_clock_or_has_its_own_timeout() -> None:
     faults = [
         fault
         for path in files(".py")
@@ -216,7 +216,7 @@ def test_no_two_test_files_have_the_same_name() -> None:
         "import concurrent.futures\n",
     ],
 )
-def test_a_planted_process_or_thread_is_refused(text: str) -> None:
+def test_a_process_or_thread_in_a_unit_test_is_refused(text: str) -> None:
     assert unit_faults("tests/unit/test_a.py", text)
 
 
@@ -229,7 +229,7 @@ def test_a_planted_process_or_thread_is_refused(text: str) -> None:
         "import signal\nassert ended == -signal.SIGINT\n",
     ],
 )
-def test_what_only_asks_is_allowed(text: str) -> None:
+def test_code_that_only_queries_is_allowed(text: str) -> None:
     assert unit_faults("tests/unit/test_a.py", text) == []
 
 
@@ -244,7 +244,7 @@ def test_what_only_asks_is_allowed(text: str) -> None:
         "thread.join(0.1)\n",
     ],
 )
-def test_a_planted_sleep_clock_or_bound_is_refused(text: str) -> None:
+def test_a_sleep_clock_or_timeout_in_a_test_is_refused(text: str) -> None:
     assert timing_faults("tests/process/test_a.py", text)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The test runner of the scripts: what counts as failed, flaky or broken, with reports written here."""
+"""The test runner of the scripts: failed, flaky and crashed tests, from given reports."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ JUNIT = """<?xml version="1.0"?>
 
 
 def report(nodeid: str, *outcomes: str, seconds: float = 0.1) -> str:
-    """Lines of a report log: set-up, call and tear-down of one test, as many as there are outcomes."""
+    """Return the lines of a report log: set-up, call and tear-down of one test, one per outcome."""
     lines = []
     for when, outcome in zip(("setup", "call", "teardown"), outcomes, strict=False):
         crash = {"reprcrash": {"path": "test_a.py", "lineno": 3, "message": "assert 1 == 2"}}
@@ -40,9 +40,9 @@ def report(nodeid: str, *outcomes: str, seconds: float = 0.1) -> str:
 
 
 class Machine:
-    """Stands for the test runners: writes the reports that it was given, and notes the commands.
+    """A stand-in for the test runners that writes the given reports and stores the commands.
 
-    ``python`` and ``rust`` are the reports of the first invocation, of the second and so on.
+    ``python`` and ``rust`` are the reports of the first, second and later invocations.
     """
 
     def __init__(
@@ -147,7 +147,7 @@ def test_three_flaky_tests_fail_the_run(tmp_path: pathlib.Path, flaky: int) -> N
     assert machine.runner.failed() == (flaky >= FLAKY_LIMIT)
 
 
-def test_a_change_that_breaks_much_is_not_run_twice(tmp_path: pathlib.Path) -> None:
+def test_many_failures_are_not_run_twice(tmp_path: pathlib.Path) -> None:
     first = "".join(report(f"t{i}", "passed", "failed") for i in range(RERUN_LIMIT + 1))
     machine = Machine(tmp_path, python=[first])
     machine.runner.run("process")
@@ -155,7 +155,7 @@ def test_a_change_that_breaks_much_is_not_run_twice(tmp_path: pathlib.Path) -> N
     assert len(machine.commands) == 3
 
 
-def test_a_test_runner_that_breaks_off_fails_the_run(tmp_path: pathlib.Path) -> None:
+def test_a_crashed_test_runner_fails_the_run(tmp_path: pathlib.Path) -> None:
     machine = Machine(tmp_path, status=3)
     machine.runner.run("unit")
     assert machine.runner.failed()
@@ -167,7 +167,7 @@ def test_tests_that_do_not_compile_end_the_run(tmp_path: pathlib.Path) -> None:
         Machine(tmp_path, status=101).runner.build()
 
 
-def test_the_record_is_read_as_it_was_written(tmp_path: pathlib.Path) -> None:
+def test_the_record_is_read_back_as_written(tmp_path: pathlib.Path) -> None:
     results = [
         Result("a", "unit", "rust", 0.5, "passed"),
         Result("b", "unit", "python", 1.25, "failed", "why"),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The job file: every key is read into base units, all faults come at once, scenarios are what was published."""
+"""The job file: values in base units, all faults at once, and the published scenarios."""
 
 from __future__ import annotations
 
@@ -58,17 +58,17 @@ def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
 
 
 def test_the_golden_job_is_read_into_base_units() -> None:
-    told = jobspec.facts(jobspec.read(FOLDER / "full.toml"))
+    documented = jobspec.facts(jobspec.read(FOLDER / "full.toml"))
     for section, key in (("cluster", "profile"), ("gradients", "model")):
-        told[section][key] = os.path.relpath(told[section][key], FOLDER)
-    text = json.dumps(told, indent=2) + "\n"
+        documented[section][key] = os.path.relpath(documented[section][key], FOLDER)
+    text = json.dumps(documented, indent=2) + "\n"
     golden = FOLDER / "full.json"
     if os.environ.get("UPDATE_GOLDEN") == "1":
         golden.write_text(text)
     assert text == golden.read_text()
 
 
-def test_the_golden_job_has_every_key_but_those_that_exclude_others() -> None:
+def test_the_golden_job_has_every_key_except_mutually_exclusive_ones() -> None:
     text = (FOLDER / "full.toml").read_text()
     for name, table in TABLES.items():
         (body,) = re.findall(
@@ -81,41 +81,41 @@ def test_the_golden_job_has_every_key_but_those_that_exclude_others() -> None:
             assert re.search(rf"^{key} = ", rest, flags=re.MULTILINE), f"{name}.{key}"
 
 
-def test_the_page_has_every_key_and_no_other() -> None:
+def test_the_page_has_exactly_the_keys_of_a_job() -> None:
     text = PAGE.read_text()
     for name, table in TABLES.items():
         (body,) = re.findall(
             rf"^### `\[+{re.escape(name)}\]+`.*?$(.*?)(?=^##|\Z)", text, flags=re.DOTALL | re.MULTILINE
         )
-        told = re.findall(r"^\| `(\w+)` \|", body, flags=re.MULTILINE)
+        documented = re.findall(r"^\| `(\w+)` \|", body, flags=re.MULTILINE)
         keys = [each.name for each in dataclasses.fields(table) if f"{name}.{each.name}" not in TABLES]
-        assert sorted(told) == sorted(keys), name
+        assert sorted(documented) == sorted(keys), name
     for policy in (*sections.POLICIES, *sections.GRADIENT_POLICIES):
         assert f"`{policy}`" in text
 
 
-def test_the_pages_example_is_a_job() -> None:
+def test_the_example_of_the_page_is_a_job() -> None:
     read = jobspec.loads(PAGE.read_text().split("```toml\n")[1].split("```")[0], str(FOLDER))
     assert read.need("data.samples", "train.batch", "cluster.ranks") == (1_281_167, 32, 4)
 
 
-def test_policies_of_gradients_are_those_of_the_model() -> None:
+def test_gradient_policies_are_those_of_the_network_model() -> None:
     assert sections.GRADIENT_POLICIES == network.POLICIES
 
 
-def test_a_profile_gives_what_the_job_leaves_out_and_no_more() -> None:
+def test_a_profile_gives_only_values_that_the_job_lacks() -> None:
     read = jobspec.read(FOLDER / "full.toml")
     assert read.cluster.tiers[0].read == ((1, 5.5e9), (4, 12e9))
     assert read.cluster.tiers[0].capacity == 120 * 2**30
     assert read.cluster.tiers[1].read == ((1, 1.5e9), (2, 2e9))
-    # Measured against requests under way, of which a rank has eight.
+    # Measured by requests in flight, of which a rank has eight.
     assert read.cluster.origin.read == ((1, 23e9 / 8),)
     assert read.cluster.origin.latency == 0.02
     assert read.cluster.network.rate == 12.5e9
     assert read.cluster.machines == 2
 
 
-def test_a_job_with_another_value_has_what_its_profile_gives_for_that() -> None:
+def test_a_job_with_a_changed_value_gets_the_profile_values_for_it() -> None:
     read = jobspec.read(FOLDER / "full.toml")
     for key, value in (("cluster.staging.threads", 1), ("cluster.ranks_per_machine", 2)):
         text = (FOLDER / "full.toml").read_text()
@@ -126,7 +126,7 @@ def test_a_job_with_another_value_has_what_its_profile_gives_for_that() -> None:
         )
     one = vary.with_value(read, "cluster.staging.threads", 1)
     assert one.cluster.origin.read == ((1, 330e6), (8, 23e9 / 8))
-    # Twice over, and what was given stays.
+    # Several changes, and given values remain.
     both = vary.with_value(
         vary.with_value(one, "cluster.tiers.ram.threads", 2), "cluster.origin.read", "1 GB/s"
     )
@@ -134,13 +134,13 @@ def test_a_job_with_another_value_has_what_its_profile_gives_for_that() -> None:
     assert vary.with_value(both, "cluster.staging.threads", 4).cluster.origin.read == ((1, 1e9),)
 
 
-def test_the_room_of_a_tier_is_divided_among_as_many_ranks_as_are_asked_about(tmp_path: Path) -> None:
+def test_the_capacity_of_a_tier_is_divided_among_the_ranks_of_a_node(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(
         'version = 1\n[cluster]\nprofile = "p.toml"\n[[cluster.tiers]]\nname = "ram"\n'
     )
     figure = '[[figure]]\nname = "tier.ram.capacity"\nunit = "GB"\nvalue = '
-    for name, room in (("p", 12), ("q", 30)):
-        text = f'version = 1\nmachine = "{name}"\ndate = 2026-11-22\n{figure}{room}\n'
+    for name, capacity in (("p", 12), ("q", 30)):
+        text = f'version = 1\nmachine = "{name}"\ndate = 2026-11-22\n{figure}{capacity}\n'
         (tmp_path / f"{name}.toml").write_text(text)
     read = jobspec.read(tmp_path / "job.toml")
     four = vary.with_value(read, "cluster.ranks_per_machine", 4)
@@ -154,9 +154,9 @@ def test_the_room_of_a_tier_is_divided_among_as_many_ranks_as_are_asked_about(tm
         vary.with_value(read, "cluster.profile", str(tmp_path / "r.toml"))
 
 
-def test_a_value_that_cannot_be_names_file_key_value_and_range() -> None:
+def test_the_error_for_an_invalid_value_names_file_key_value_and_range() -> None:
     read = jobspec.read(FOLDER / "full.toml")
-    for key, value, told in (
+    for key, value, documented in (
         ("train.batch", 0, "train.batch = 0; a whole number of 1 or more"),
         ("cluster.tiers.disk.capacity", -1, "cluster.tiers.disk.capacity = -1; bytes above 0"),
         ("cluster.ranks", 10**6 + 1, "cluster.ranks = 1000001; at most one rank per sample"),
@@ -167,7 +167,7 @@ def test_a_value_that_cannot_be_names_file_key_value_and_range() -> None:
         with pytest.raises(ConfigError) as caught:
             vary.with_value(read, key, value)
         (fault,) = caught.value.faults
-        assert fault.startswith(f"{read.file}: {told}")
+        assert fault.startswith(f"{read.file}: {documented}")
     with pytest.raises(ConfigError) as caught:
         vary.points(read, {"train.batch": [0, 1, -1], "cluster.ranks": [1, 0]})
     found = [fault.removeprefix(f"{read.file}: ").partition(";")[0] for fault in caught.value.faults]
@@ -176,7 +176,7 @@ def test_a_value_that_cannot_be_names_file_key_value_and_range() -> None:
     assert ([values for values, _ in made], len(faults)) == ([(1,)], 1)
 
 
-def test_paths_are_meant_from_the_files_folder(tmp_path: Path) -> None:
+def test_paths_are_relative_to_the_folder_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text(
         'version = 1\n[data]\nindex = "train.fidx"\n[run]\nfolder = "/runs/a"\n'
     )
@@ -184,7 +184,7 @@ def test_paths_are_meant_from_the_files_folder(tmp_path: Path) -> None:
     assert (read.data.index, read.run.folder) == (str(tmp_path / "train.fidx"), "/runs/a")
 
 
-def test_needing_what_is_not_there_names_all_of_it() -> None:
+def test_all_required_keys_that_are_missing_are_named() -> None:
     with pytest.raises(ConfigError) as caught:
         jobspec.scenario("thesis_1").need("train.batch", "run.command", "cluster.origin.latency")
     first, second = caught.value.faults
@@ -288,7 +288,7 @@ def test_values_in_code_are_checked_like_those_of_a_file() -> None:
         ("[data]\nsamples = 3\nsize = 1\n[cluster]\nranks = 4", "at most one rank per sample expected"),
     ],
 )
-def test_every_fault_is_named(tmp_path: Path, text: str, expected: str) -> None:
+def test_each_fault_is_named(tmp_path: Path, text: str, expected: str) -> None:
     path = tmp_path / "job.toml"
     path.write_text(text if not text or text.startswith("version") else f"version = 1\n{text}\n")
     with pytest.raises(ConfigError) as caught:
@@ -298,7 +298,7 @@ def test_every_fault_is_named(tmp_path: Path, text: str, expected: str) -> None:
     assert expected in fault
 
 
-def test_all_faults_come_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     text = "version = 1\nx = 1\n[data]\nsamples = 0\nsize = 1\ncolour = 1\n[train]\nbatch = nan\n[cache.window]\nfetch = 0\n"
     with pytest.raises(ConfigError) as caught:
         jobspec.loads(text)
@@ -307,14 +307,14 @@ def test_all_faults_come_at_once() -> None:
 
 
 @pytest.mark.parametrize("content", [b"\xff", b"a = 1\0", b"a = " + b"[" * 100_000])
-def test_a_file_that_is_no_toml_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
+def test_a_file_without_valid_toml_is_refused_by_name(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "job.toml"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"job\.toml: no TOML"):
         jobspec.read(path)
 
 
-def test_a_profile_that_is_not_there_or_wrong_is_named(tmp_path: Path) -> None:
+def test_a_missing_or_invalid_profile_is_named(tmp_path: Path) -> None:
     (tmp_path / "job.toml").write_text('version = 1\n[cluster]\nprofile = "p.toml"\n')
     with pytest.raises(ConfigError, match=r"p\.toml.*`foresee calibrate` measures one"):
         jobspec.read(tmp_path / "job.toml")
@@ -335,14 +335,14 @@ def test_a_profile_that_is_not_there_or_wrong_is_named(tmp_path: Path) -> None:
         ("1 PiB", 2**50),
     ],
 )
-def test_sizes_are_written_as_people_write_them(word: str, value: float) -> None:
+def test_sizes_have_common_spellings(word: str, value: float) -> None:
     assert values.Size().read(word) == value
 
 
 @pytest.mark.parametrize(
     ("word", "value"), [("8 bit/s", 1), ("1Gbit/s", 125e6), ("1 GB/s", 1e9), ("1 KiB/s", 1024), ("3 B/s", 3)]
 )
-def test_rates_too(word: str, value: float) -> None:
+def test_rates_have_common_spellings(word: str, value: float) -> None:
     assert values.Rate().read(word) == value
 
 
@@ -350,13 +350,13 @@ def test_rates_too(word: str, value: float) -> None:
     ("word", "value"),
     [("20 ms", 0.02), ("3 us", 3e-6), ("3 µs", 3e-6), ("2 h", 7200), ("0 s", 0), ("1d", 86400)],
 )
-def test_times_too(word: str, value: float) -> None:
+def test_times_have_common_spellings(word: str, value: float) -> None:
     assert values.Time().read(word) == pytest.approx(value)
 
 
 @given(st.one_of(TEXTS, st.integers(), st.floats(), st.booleans(), st.none(), st.lists(st.integers())))
 @properties()
-def test_a_value_is_read_or_refused_and_nothing_else(value: object) -> None:
+def test_any_value_is_read_or_refused(value: object) -> None:
     kinds = [values.Size(), values.Size(whole=True), values.Rate(), values.Time(), values.Count()]
     kinds += [values.Number(), values.Text(), values.Texts(), values.Curve(), values.Choices(("a",))]
     for kind in kinds:
@@ -368,7 +368,7 @@ def test_a_value_is_read_or_refused_and_nothing_else(value: object) -> None:
             assert 0 <= read < kind.below
 
 
-def test_scenarios_have_the_published_figures() -> None:
+def test_scenarios_have_the_published_values() -> None:
     names = jobspec.scenarios()
     assert len(names) == 18
     for name in names:

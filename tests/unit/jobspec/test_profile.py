@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The machine profile: what is written is read again, and each fault is named."""
+"""The machine profile: written values are read back, and each fault is named."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_the_examples_in_the_docstrings_are_true() -> None:
     assert not result.failed
 
 
-def test_the_golden_profile_is_read_and_written_to_the_byte(tmp_path: Path) -> None:
+def test_the_golden_profile_is_read_and_written_byte_for_byte(tmp_path: Path) -> None:
     read = profile.read(GOLDEN)
     assert (read.machine, read.date, len(read.figure)) == ("two cores", dt.date(2026, 11, 22), 7)
     assert read.get("tier.ram.capacity") == 10.5 * 2**30
@@ -49,7 +49,7 @@ def test_the_golden_profile_is_read_and_written_to_the_byte(tmp_path: Path) -> N
     assert [path.name for path in tmp_path.iterdir()] == ["profile.toml"]
 
 
-def test_texts_survive_writing() -> None:
+def test_texts_are_written_and_read_back() -> None:
     made = Profile(machine='a "b" \\ ü', date=dt.date(2026, 1, 2))
     assert profile.loads(profile.dumps(made)) == made
 
@@ -89,7 +89,7 @@ def test_the_page_has_every_name_and_its_example_is_a_profile() -> None:
         (HEAD + '[[figure]]\nname = "network.rate"\nvalue = 1\nunit = "GB/s"\n' * 2, "each figure once"),
     ],
 )
-def test_every_fault_is_named(tmp_path: Path, text: str, expected: str) -> None:
+def test_each_fault_is_named(tmp_path: Path, text: str, expected: str) -> None:
     path = tmp_path / "profile.toml"
     path.write_text(text)
     with pytest.raises(ConfigError) as caught:
@@ -99,21 +99,21 @@ def test_every_fault_is_named(tmp_path: Path, text: str, expected: str) -> None:
     assert expected in fault
 
 
-def test_a_figure_needs_its_count_in_code_too() -> None:
+def test_a_figure_made_in_code_needs_its_count() -> None:
     with pytest.raises(ConfigError, match="measured against threads"):
         Figure(name="memcpy.rate", value=1.0, unit="GB/s")
 
 
-def test_a_tier_that_ranks_of_a_machine_share_is_shared_equally() -> None:
-    room = Figure(name="tier.ram.capacity", value=100.0, unit="GB")
-    measured = Profile(machine="a", date=dt.date(2026, 11, 22), figure=(room,))
+def test_ranks_of_a_node_share_a_tier_equally() -> None:
+    capacity = Figure(name="tier.ram.capacity", value=100.0, unit="GB")
+    measured = Profile(machine="a", date=dt.date(2026, 11, 22), figure=(capacity,))
     tiers = [{"name": "ram"}, {"name": "disk", "capacity": "1 GB"}]
     assert measured.complete({"tiers": tiers})["tiers"][0]["capacity"] == 100e9
     shared = measured.complete({"tiers": tiers, "ranks_per_machine": 3})["tiers"]
     assert shared == [{"name": "ram", "capacity": 33_333_333_333}, {"name": "disk", "capacity": "1 GB"}]
 
 
-def test_an_origin_of_many_requests_is_that_of_the_ranks_that_have_them() -> None:
+def test_a_rate_by_requests_becomes_a_rate_by_ranks() -> None:
     rates = {1: 5.0, 4: 20.0, 16: 60.0, 24: 64.0}
     figures = tuple(
         Figure(name="origin.read", value=rate, unit="MB/s", at=count) for count, rate in rates.items()

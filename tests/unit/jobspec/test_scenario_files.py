@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The scenario files that ship are the vectors of ``testdata/models``, field by field, as the simulator is given them."""
+"""The shipped scenario files equal the vectors of ``testdata/models`` in every field that the simulator gets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MEGA = {"printed": 10**6, "script": 2**20}
 
 
 def vectors() -> dict[str, dict[str, Any]]:
-    """By the name of the file that ships."""
+    """Return the vectors by the name of the shipped file."""
     papers, theses = (
         {case["id"]: case for case in json.loads((VECTORS / f"loading_{name}.json").read_text())["scenarios"]}
         for name in ("paper", "thesis")
@@ -41,15 +41,15 @@ def vectors() -> dict[str, dict[str, Any]]:
 
 
 def figure_9(third: dict[str, Any], form: str) -> dict[str, Any]:
-    """Scenario 3 with five times the rates of computing and preprocessing, and the least room that the figure has."""
+    """Return scenario 3 with five times the compute and preprocessing rates, and the least capacities of the figure."""
     case = copy.deepcopy(third)
     for rate in ("compute", "preprocess"):
         case["training"][rate] *= 5
-    rooms = (32_000, 128_000) if form == "printed" else (32 * 1024, 128 * 1024)
-    for tier, room in zip(case["cluster"]["tiers"], rooms, strict=True):
-        tier["capacity"] = room * MEGA[form]
+    capacities = (32_000, 128_000) if form == "printed" else (32 * 1024, 128 * 1024)
+    for tier, capacity in zip(case["cluster"]["tiers"], capacities, strict=True):
+        tier["capacity"] = capacity * MEGA[form]
     if form == "script":
-        # The other scripts have 7,272, of which this one lets the last digit go.
+        # The other scripts have 7,272; this one omits the last digit.
         case["cluster"]["origin"][1][1] = 727 * MEGA[form]
     return case
 
@@ -67,12 +67,12 @@ def tier(given: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def told(case: dict[str, Any]) -> dict[str, Any]:
-    """A vector in the simulator's words; what it leaves out is what files leave to their defaults."""
+def expected_scenario(case: dict[str, Any]) -> dict[str, Any]:
+    """Return a vector as the simulator's arguments; missing values are the defaults of files."""
     cluster, data, training = case["cluster"], case["data"], case["training"]
-    # Nobody reads staging but the consumer: the rate that is published for it is the one at which it is filled.
+    # Only the consumer reads staging: its published rate is the one at which it is filled.
     staging = {**tier(cluster["staging"]), "read": [(1, 1)], "write": points(cluster["staging"]["read"])}
-    # A file without a seed of its own draws sizes from 0: that of the scripts belongs to another generator.
+    # A file without a seed draws sizes from seed 0; the scripts use another generator.
     size = (float(data.get("size", data.get("mean"))), float(data.get("deviation", 0)), 0)
     return {
         "data": (data["count"], *size),
@@ -100,16 +100,16 @@ def told(case: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def test_every_scenario_has_a_vector_and_every_vector_a_file() -> None:
+def test_scenarios_and_vectors_have_the_same_names() -> None:
     assert sorted(vectors()) == sorted(jobspec.scenarios())
 
 
 @pytest.mark.parametrize("name", jobspec.scenarios())
-def test_a_scenario_is_its_vector_in_every_field(name: str) -> None:
+def test_a_scenario_equals_its_vector_in_every_field(name: str) -> None:
     case = vectors()[name]
     read = jobspec.scenario(name)
-    assert simulation.scenario_of(read, "perfect") == told(case)
-    # What the simulator does not see is not set, but for the name and the policies.
+    assert simulation.scenario_of(read, "perfect") == expected_scenario(case)
+    # Values that the simulator does not get are not set, except for the name and the policies.
     assert read.cache == jobspec.Cache(policies=jobspec.CACHE_POLICIES)
     assert [tier.name for tier in read.cluster.tiers] == ["ram", "disk"]
     assert (read.gradients, read.run, read.cost) == (jobspec.Gradients(), jobspec.Run(), jobspec.Cost())

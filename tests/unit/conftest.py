@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-# Before torch is imported: ranks are threads here, and each would have a pool as large as the machine, which waits busily.
+# Before torch is imported: ranks are threads here, and each would get a busy-waiting pool with a thread per core.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 from support.alone import alone
@@ -29,6 +29,6 @@ def folder(small_folder: pathlib.Path) -> pathlib.Path:  # noqa: F811 - a fixtur
 
 @pytest.fixture(autouse=True)
 def _alone() -> Iterator[None]:
-    """No process, no socket and no sleep below any unit test."""
+    """Refuse processes, sockets and sleeps in every unit test."""
     with alone():
         yield

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calibration: figures of repeats, results of fio, and faults of the options."""
+"""Calibration: values from repeated measurements, results of fio, and faults of the options."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from foresee.jobspec import Profile
 
 NAMES = {"read": "tier.disk.read", "latency": "tier.disk.latency"}
 
-#: What fio 3.33 writes of a job, as far as it is read.
+#: The part of fio 3.33's output for a job that is read.
 JOB: dict[str, Any] = {
     "jobname": "r",
     "groupid": 0,
@@ -49,8 +49,8 @@ def test_the_examples_in_the_docstrings_are_true(module: str) -> None:
     assert not result.failed
 
 
-def machine(rates: dict[int, float]) -> Callable[[int, float], tuple[int, float, float]]:
-    """A machine whose rate with so many threads is known, in bytes per second."""
+def measurement(rates: dict[int, float]) -> Callable[[int, float], tuple[int, float, float]]:
+    """Return a measurement with known rates by threads, in bytes per second."""
     return lambda threads, seconds: (int(rates[threads] * 100), 100.0, seconds)
 
 
@@ -60,18 +60,18 @@ def points(made: Sweep) -> list[int]:
 
 def test_a_sweep_ends_where_twice_the_threads_bring_less_than_5_percent() -> None:
     seen: list[int] = []
-    flat = machine({1: 100.0, 2: 180.0, 4: 188.0, 8: 900.0})
+    flat = measurement({1: 100.0, 2: 180.0, 4: 188.0, 8: 900.0})
     assert points(sweep(flat, (1, 2, 4, 8), 1.0, seen.append)) == seen == [1, 2, 4]
-    steep = machine({1: 100.0, 2: 106.0, 4: 112.0, 8: 118.0})
+    steep = measurement({1: 100.0, 2: 106.0, 4: 112.0, 8: 118.0})
     made = sweep(steep, (1, 2, 4, 8), 1.0, seen.append)
     assert points(made) == [1, 2, 4, 8]
     assert not made.cut
-    assert points(sweep(machine({1: 100.0, 2: 50.0, 4: 1.0}), (1, 2, 4), 1.0, seen.append)) == [1, 2]
+    assert points(sweep(measurement({1: 100.0, 2: 50.0, 4: 1.0}), (1, 2, 4), 1.0, seen.append)) == [1, 2]
 
 
 def test_a_sweep_that_runs_out_of_time_is_marked_as_cut() -> None:
     now = iter(range(0, 1000, 2))
-    rates = machine({count: 100.0 * count for count in (1, 2, 4, 8)})
+    rates = measurement({count: 100.0 * count for count in (1, 2, 4, 8)})
     made = sweep(rates, (1, 2, 4, 8), 1.0, lambda _: None, clock=lambda: next(now))
     assert made.cut
     assert points(made) == [1]
@@ -116,7 +116,7 @@ def test_counts_ascend_from_1_to_the_most_and_at_most_double(most: int) -> None:
 
 
 def write(folder: Path, *jobs: dict[str, Any], **table: Any) -> str:
-    """A file of results."""
+    """Write a file of results."""
     path = folder / "fio.json"
     content = {"fio version": "fio-3.33", "timestamp": 1795364184, **table, "jobs": list(jobs)}
     path.write_text(json.dumps(content))
@@ -247,7 +247,7 @@ RESULTS = json.dumps(
 
 
 def places(within: Any) -> list[tuple[Any, Any]]:
-    """Every key, and what it is a key of."""
+    """Return every key, and the table that contains it."""
     found = []
     reached = [within]
     for each in reached:
@@ -270,7 +270,7 @@ def test_any_value_at_any_key_of_results_is_read_or_refused_in_one_line(data: st
 
 
 def faults(table: dict[str, Any]) -> list[str]:
-    """What is wrong with results, or nothing: no other error."""
+    """Return the faults of results; any other error fails the test."""
     try:
         assert all(figure.base > 0 for figure in fio.figures(table, NAMES))
     except ConfigError as error:
@@ -278,7 +278,7 @@ def faults(table: dict[str, Any]) -> list[str]:
     return []
 
 
-def ask(**words: Any) -> Any:
+def plan_of(**words: Any) -> Any:
     return check(**{"seconds": 1.0, "disks": (), "results": (), "only": (), "environ": {}, **words})
 
 
@@ -306,35 +306,35 @@ def ask(**words: Any) -> Any:
         ),
     ],
 )
-def test_each_wrong_option_is_named_with_its_rule(words: dict[str, Any], expected: str) -> None:
+def test_each_invalid_option_is_named_with_its_rule(words: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        ask(**words)
+        plan_of(**words)
     assert expected in str(caught.value)
 
 
-def test_all_faults_come_at_once() -> None:
+def test_all_faults_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as caught:
-        ask(seconds=0.0, port=0, disks=["/no/such"], only=["x"])
+        plan_of(seconds=0.0, port=0, disks=["/no/such"], only=["x"])
     assert len(caught.value.faults) == 4
 
 
 def test_disks_have_names_and_parts_can_be_chosen(tmp_path: Path) -> None:
-    wanted = ask(disks=[str(tmp_path), f"fast={tmp_path}", str(tmp_path / ".." / tmp_path.name)])
+    wanted = plan_of(disks=[str(tmp_path), f"fast={tmp_path}", str(tmp_path / ".." / tmp_path.name)])
     assert [each.name for each in wanted.disks] == ["disk", "fast", "disk3"]
     assert wanted.includes("ram")
     assert wanted.includes("fast")
-    chosen = ask(disks=[f"fast={tmp_path}"], only=["fast", "memcpy"])
+    chosen = plan_of(disks=[f"fast={tmp_path}"], only=["fast", "memcpy"])
     assert [part for part in ("memcpy", "ram", "fast") if chosen.includes(part)] == ["memcpy", "fast"]
 
 
-def test_rank_0_listens_one_port_above_the_launchers() -> None:
+def test_rank_0_listens_on_the_port_after_the_launchers() -> None:
     launched = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     assert ranks.rendezvous(None, launched) == "127.0.0.1:29501"
     assert ranks.rendezvous(None, {**launched, "MASTER_PORT": "65535"}) == "127.0.0.1:65534"
     assert ranks.rendezvous(7000, {"MASTER_ADDR": "::1"}) == "[::1]:7000"
     whole = {**launched, "RANK": "1", "WORLD_SIZE": "2"}
-    assert ask(environ=whole).rendezvous == "127.0.0.1:29501"
-    assert ask(environ=whole, only=["ram"]).rendezvous is None
+    assert plan_of(environ=whole).rendezvous == "127.0.0.1:29501"
+    assert plan_of(environ=whole, only=["ram"]).rendezvous is None
 
 
 def limit_of(per_second: float | None) -> tuple[list, list[str]]:

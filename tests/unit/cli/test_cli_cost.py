@@ -16,7 +16,7 @@ from foresee.planning import cost, simulation
 
 FOLDER = ROOT / "testdata" / "job"
 JOB, PRICES = str(FOLDER / "cost.toml"), str(FOLDER / "prices.toml")
-#: Has what a simulation needs; no tier holds what its rank reads.
+#: Has the keys that a simulation needs; no tier holds the reads of its rank.
 SIMULATED = """
 version = 1
 [data]

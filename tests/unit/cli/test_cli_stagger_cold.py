@@ -20,8 +20,8 @@ from foresee.storage import page_cache
 
 
 @pytest.fixture
-def _kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files whose bytes all stay in memory, as in a tmpfs."""
+def _files_stay_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pretend that all bytes of files stay in memory, as in a tmpfs."""
     monkeypatch.setattr(page_cache, "_resident", lambda file, path: os.path.getsize(path))
 
 
@@ -62,7 +62,7 @@ def test_data_behind_links_are_evicted(tmp_path: pathlib.Path, data: pathlib.Pat
     assert found == [str(folder / "labels.csv"), str(folder / "train" / "chunks.bin")]
 
 
-@pytest.mark.usefixtures("_kept")
+@pytest.mark.usefixtures("_files_stay_in_memory")
 def test_data_that_stay_in_memory_are_not_called_cold(
     data: pathlib.Path, pair: list[str], virtual: Virtual, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,7 +162,7 @@ def test_data_in_a_bucket_are_not_evicted(
     )
 
 
-@pytest.mark.usefixtures("_kept")
+@pytest.mark.usefixtures("_files_stay_in_memory")
 def test_the_whole_cache_is_dropped_only_on_request(
     tmp_path: pathlib.Path, data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

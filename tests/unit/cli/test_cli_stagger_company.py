@@ -1,6 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee stagger run`` in virtual time in other setups than two jobs and a cache of all data: with an external job,
-three jobs, small or coalescing caches, loaders of unknown order, and logs instead of terminals.
+"""``foresee stagger run`` in virtual time with other setups than two jobs and a cache of all data.
+
+They have an external job, three jobs, small or coalescing caches, loaders of unknown order, and logs instead of
+terminals.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from foresee.cli.stagger import run
 
 @pytest.fixture
 def data(tmp_path: pathlib.Path) -> pathlib.Path:
-    """The name of a file that no fake job opens."""
+    """Return the name of a file that no fake job opens."""
     return tmp_path / "chunks.bin"
 
 

@@ -22,18 +22,18 @@ from foresee.storage import page_cache
 
 @pytest.fixture
 def data(tmp_path: pathlib.Path) -> pathlib.Path:
-    """The name of a file that no fake job opens."""
+    """Return the name of a file that no fake job opens."""
     return tmp_path / "chunks.bin"
 
 
 @pytest.fixture
 def _storage_was_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The jobs are fake, so the kernel would count no reads."""
+    """Skip the check for reads: the jobs are fake, so the kernel would count none."""
     monkeypatch.setattr(run, "_read_little", lambda places: False)
 
 
-def figures(path: pathlib.Path, seconds: float) -> list[Key]:
-    """A catalog in which both jobs compute and wait for as long."""
+def fill_catalog(path: pathlib.Path, seconds: float) -> list[Key]:
+    """Create a catalog in which both jobs compute and wait for equal times."""
     keys = [Key(machine="here", data="sleepy", model=name, batch=4, loader="default") for name in ("a", "b")]
     with Catalog.open(path, write=True) as catalog:
         for key, beside in zip(keys, reversed(keys), strict=True):
@@ -49,7 +49,7 @@ def test_values_that_a_run_contradicts_are_marked_stale(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     path = tmp_path / "jobs.db"
-    one, other = figures(path, 1.0)
+    one, other = fill_catalog(path, 1.0)
     jobs = [write(tmp_path, name, data, train="", stagger="") for name in ("a", "b")]
     result, errors = virtual.run(*jobs, "--catalog", str(path), "--machine", "here")
     assert result["stands"] is False
@@ -64,7 +64,7 @@ def test_only_used_values_of_the_catalog_are_marked_stale(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     path = tmp_path / "jobs.db"
-    one, other = figures(path, 1.0)
+    one, other = fill_catalog(path, 1.0)
     # Only wait_conc comes from the catalog.
     wrong = "wait = 1.0\nwait_cached = 1.0"
     jobs = [write(tmp_path, name, data, train="compute_step = 1.0", stagger=wrong) for name in ("a", "b")]
@@ -80,7 +80,7 @@ def test_values_of_the_job_file_are_not_judged(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     path = tmp_path / "jobs.db"
-    one, other = figures(path, 0.03)
+    one, other = fill_catalog(path, 0.03)
     wrong = "wait = 1.0\nwait_cached = 1.0\nwait_conc = 1.0"
     jobs = [write(tmp_path, name, data, train="compute_step = 1.0", stagger=wrong) for name in ("a", "b")]
     result, _ = virtual.run(*jobs, "--catalog", str(path), "--machine", "here")
@@ -94,7 +94,7 @@ def test_a_run_with_cached_data_marks_nothing_stale(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "jobs.db"
-    one, other = figures(path, 1.0)
+    one, other = fill_catalog(path, 1.0)
     data.write_bytes(bytes(512))
     with Catalog.open(path, write=True) as catalog:
         catalog.put_places("here", "sleepy", [str(data)])
@@ -116,7 +116,7 @@ def test_a_report_is_written_without_the_catalog(
     tmp_path: pathlib.Path, data: pathlib.Path, virtual: Virtual
 ) -> None:
     catalog = tmp_path / "jobs.db"
-    figures(catalog, 0.03)
+    fill_catalog(catalog, 0.03)
     jobs = [write(tmp_path, name, data, train="", stagger="") for name in ("a", "b")]
 
     def damage() -> None:
@@ -139,16 +139,16 @@ def test_a_report_is_written_without_the_catalog(
     assert (tmp_path / "run" / "stagger.json").exists()
 
 
-def judged(**more: object) -> argparse.Namespace:
+def run_arguments(**more: object) -> argparse.Namespace:
     return argparse.Namespace(**{"slurm": False, "running": None, "steps": None, **more})
 
 
 @pytest.mark.usefixtures("_storage_was_read")
 def test_values_within_ten_percent_are_confirmed(tmp_path: pathlib.Path) -> None:
     path = tmp_path / "jobs.db"
-    one, other = figures(path, 1.0)
+    one, other = fill_catalog(path, 1.0)
     used = [UsedValue(one, "wait"), UsedValue(other, "wait")]
-    options = judged(catalog=str(path))
+    options = run_arguments(catalog=str(path))
     result = {"measured": {"makespan": 100.0}, "predicted_at_starts": {"makespan": 92.0}, "doubts": []}
     assert run._judge_catalog(options, used, [], result) is True
     # Other jobs and incomplete runs are no basis for a judgment.
@@ -163,7 +163,7 @@ def test_jobs_that_read_nothing_judge_nothing(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "jobs.db"
-    one, other = figures(path, 1.0)
+    one, other = fill_catalog(path, 1.0)
     used = [UsedValue(one, "wait"), UsedValue(other, "wait")]
     far = {"measured": {"makespan": 100.0}, "predicted_at_starts": {"makespan": 50.0}, "doubts": []}
     chunks = tmp_path / "chunks.bin"
@@ -173,13 +173,13 @@ def test_jobs_that_read_nothing_judge_nothing(
         monkeypatch.setattr(resource, "getrusage", lambda who: SimpleNamespace(ru_inblock=blocks))
 
     read(0)
-    assert run._judge_catalog(judged(catalog=str(path)), used, [], far) is None
+    assert run._judge_catalog(run_arguments(catalog=str(path)), used, [], far) is None
     read(2)
-    assert run._judge_catalog(judged(catalog=str(path)), used, [str(chunks)], far) is None
+    assert run._judge_catalog(run_arguments(catalog=str(path)), used, [str(chunks)], far) is None
     with Catalog.open(path) as catalog:
         assert not catalog.stale(one, beside=other)
     # Reads of jobs on other hosts are not counted.
     read(0)
-    assert run._judge_catalog(judged(catalog=str(path), slurm=True), used, [], far) is False
+    assert run._judge_catalog(run_arguments(catalog=str(path), slurm=True), used, [], far) is False
     read(3)
-    assert run._judge_catalog(judged(catalog=str(path)), used, [str(chunks)], far) is False
+    assert run._judge_catalog(run_arguments(catalog=str(path)), used, [str(chunks)], far) is False

@@ -26,13 +26,13 @@ from foresee.stagger.runner import Local
 
 @pytest.fixture
 def data(tmp_path: pathlib.Path) -> pathlib.Path:
-    """The name of a file that no fake job opens."""
+    """Return the name of a file that no fake job opens."""
     return tmp_path / "chunks.bin"
 
 
 @pytest.fixture
 def _no_signal_is_ignored() -> Iterator[None]:
-    """As in a terminal: under ``nohup`` SIGHUP is ignored, and the command retains that."""
+    """Handle SIGHUP as in a terminal: under ``nohup`` it is ignored, and the command retains that."""
     before = {number: signal.signal(number, signal.SIG_DFL) for number in (signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in before.items():

@@ -36,7 +36,7 @@ def ids_of(step, rank):
     [{"shuffle": False, "seed": None}, {}, {"order": "keyed"}],
     ids=["sequential", "shuffled", "keyed"],
 )
-def test_every_step_of_every_epoch_is_what_the_loaders_hand_out(folder, world, drop_last, order):
+def test_every_step_of_every_epoch_has_the_samples_of_the_loaders(folder, world, drop_last, order):
     loaders = [make(folder, rank=r, world_size=world, drop_last=drop_last, **order) for r in range(world)]
     states, seen = [loaders[0].state_dict()], []
     for epoch in range(2):

@@ -25,7 +25,7 @@ use foresee_wire::{LinkOptions, Secret, Timeouts};
 
 use values::{gradient, spec};
 
-/// No wait here takes a tenth of it.
+/// Every wait of these tests takes less than a tenth of it.
 const LONG: Duration = WATCHDOG;
 
 #[derive(Clone)]

@@ -337,7 +337,8 @@ impl Game {
         let (round, tensor, sum) = self.players[at].arriving.swap_remove(message);
         let of = |rank: u32| self.gradients.get(&(rank, round, tensor)).copied();
         let gradients: Vec<f32> = self.members.iter().filter_map(|rank| of(rank.0)).collect();
-        let total = gradients.iter().copied().reduce(|sum, value| sum + value).expect("somebody pushed it");
+        let total =
+            gradients.iter().copied().reduce(|sum, value| sum + value).expect("at least one rank pushed it");
         let mean = total / f32::from(u16::try_from(self.members.count()).unwrap());
         if usize::from(sum.contributors()) != gradients.len() || sum.bytes() != mean.to_le_bytes() {
             return Err(format!("round {round} of t{tensor} is not the mean in rank order"));

@@ -110,7 +110,7 @@ fn a_proposal_is_dropped_with_its_connection_and_counts_once_when_repeated() {
     assert_eq!(driver.plans, []);
     driver.message(second, RankMessage::Plan(plan()));
     assert_eq!(driver.plans, [(first, 1), (second, 1)]);
-    // A second copy of the proposal would ask for the next plan, with the first rank out of step.
+    // A second copy of the proposal would request the next plan, with the first rank out of step.
     driver.message(first, end(0));
     driver.message(second, end(0));
     for peer in [first, second] {
@@ -120,7 +120,7 @@ fn a_proposal_is_dropped_with_its_connection_and_counts_once_when_repeated() {
     assert_eq!(driver.plans.len(), 2);
     assert!(
         driver.closed.iter().all(|(_, reason)| reason.is_none()),
-        "nobody is refused: {:?}",
+        "no rank is refused: {:?}",
         driver.closed
     );
 }
@@ -135,9 +135,12 @@ fn a_rank_that_leaves_before_a_round_is_named_although_an_earlier_departure_was_
     driver.message(peers[0], end(0));
     driver.message(peers[1], end(0));
     driver.close(peers[1], Closed::Goodbye("the rank is done".into()));
-    assert!(driver.closed.iter().all(|(_, reason)| reason.is_none()), "the first one owes nothing");
+    assert!(
+        driver.closed.iter().all(|(_, reason)| reason.is_none()),
+        "no contribution of the first one is missing"
+    );
     driver.close(peers[2], Closed::Goodbye("the rank is done".into()));
-    let (_, reason) = driver.closed.iter().find(|(peer, _)| *peer == peers[0]).expect("it is told");
+    let (_, reason) = driver.closed.iter().find(|(peer, _)| *peer == peers[0]).expect("it was notified");
     let text = reason.as_ref().unwrap().to_string();
     assert!(text.contains("rank 2 of job 'run' left"), "{text}");
 }

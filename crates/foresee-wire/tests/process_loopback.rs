@@ -113,7 +113,7 @@ fn a_window_by_queued_bytes_lets_an_urgent_packet_pass_the_bulk() {
         let (mut packet, mut waits) = (0, 0);
         while packet < BULK {
             let queued = link.queued().unwrap().unwrap_or(Bytes::ZERO);
-            assert!(queued <= Bytes::new(WINDOW + 30_032), "{queued} are under way");
+            assert!(queued <= Bytes::new(WINDOW + 30_032), "{queued} are in flight");
             if queued <= Bytes::new(WINDOW) {
                 // One packet is urgent, and is offered in the middle of the stream.
                 let class = if packet == BULK / 2 { 0 } else { 9 };

@@ -36,7 +36,7 @@ use tap::{Direction, Tap};
 #[global_allocator]
 static MEMORY: Counting = Counting;
 
-/// Far above the use of all tests: plans here have 100 KB.
+/// Far above the use of all tests: plans of these tests have 100 KB.
 const MEMORY_MAX: usize = 32 << 20;
 const CASES: u32 = 300;
 /// The order of a rank's two connections.
@@ -180,7 +180,7 @@ fn invalid_bytes_of_an_authenticated_rank_end_only_its_own_job() {
                 tap.inject(Direction::ToListener, connection_of(bytes), &bytes.bytes);
             }
             drop((control, data));
-            assert!(tap.ends(), "the server keeps a connection of a rank that has left");
+            assert!(tap.ends(), "the server retains a connection of a rank that has left");
             wait_until("the server has forgotten the rank", || hostile_ranks(&server) == 0);
         },
     );
@@ -216,7 +216,7 @@ fn invalid_bytes_of_an_authenticated_server_are_an_error_of_the_rank() {
             drop((control, data));
             let error = rank.join().unwrap();
             assert!(!matches!(error, ExchangeError::Closed), "{error}");
-            assert!(tap.ends(), "the rank keeps a connection of a server that has left");
+            assert!(tap.ends(), "the rank retains a connection of a server that has left");
         },
     );
 }

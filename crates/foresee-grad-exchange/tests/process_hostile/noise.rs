@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Bytes of a hostile peer: random bytes, frames with random fields, messages with random contents.
 //!
-//! Most are nearly valid, since a wrong first byte is refused at once.
+//! Most are nearly valid, since a wrong first byte is refused immediately.
 
 use foresee_wire::{
     Ack, Bye, Change, Changed, Fault, FaultCode, Got, HEADER_BYTES, Kind, Known, Lost, MAGIC, Members,
@@ -23,7 +23,7 @@ pub(crate) fn noise(plan: Vec<u8>) -> impl Strategy<Value = Vec<Noise>> {
         1 => vec(any::<u8>(), 1..100),
         4 => frame(),
         4 => (prop_oneof![message(plan.clone()), loss_message(plan)], 0_u32..3).prop_map(|(message, generation)| {
-            let (header, body) = message.encode(generation).expect("nothing here is too long");
+            let (header, body) = message.encode(generation).expect("no message is too long");
             [&header.encode().expect("as above")[..], &body].concat()
         }),
     ];

@@ -104,10 +104,10 @@ impl World {
             return;
         }
         let ranks = numbers(text, "rank");
-        assert!(!ranks.is_empty(), "a report of a wait names nobody: {text}");
+        assert!(!ranks.is_empty(), "a report of a wait names no rank: {text}");
         let is_wrong = |rank: &&usize| !self.is_slow(**rank);
         let wrong: Vec<_> = ranks.iter().filter(is_wrong).collect();
-        assert!(wrong.is_empty(), "ranks {wrong:?} are neither slow nor away: {text}");
+        assert!(wrong.is_empty(), "ranks {wrong:?} are neither slow nor absent: {text}");
     }
 
     /// If ranks wait forever, each has received a report of a missing rank. A byzantine party can make the others wait,

@@ -23,7 +23,7 @@ pub(crate) enum ByzantinePeer {
 
 impl ByzantinePeer {
     pub(crate) fn draw(dice: &mut Dice, setup: &Setup) -> Option<Self> {
-        if !setup.faults.contains(&Fault::Lie) {
+        if !setup.faults.contains(&Fault::WrongMessage) {
             return None;
         }
         Some(if dice.one_in(2) {
@@ -40,7 +40,7 @@ impl World {
     }
 
     /// The byzantine peer sends a wrong message over one of its connections.
-    pub(crate) fn lie(&mut self) {
+    pub(crate) fn send_wrong_message(&mut self) {
         let (rank, server) = self.draw_pair();
         match self.byzantine {
             Some(ByzantinePeer::Rank(rank)) => self.send_as_byzantine_rank(rank, server),
@@ -55,7 +55,7 @@ impl World {
         }
         self.culprits.ranks.insert(rank);
         if self.dice.one_in(4) {
-            self.push_lie(rank, server);
+            self.push_wrong_header(rank, server);
             return;
         }
         let message = self.rank_message(rank);
@@ -65,7 +65,7 @@ impl World {
             // Ranks that it omits are declared lost.
             self.culprits.ranks.extend(1..self.ranks.len());
         }
-        self.note(|| format!("lie {message:?}"));
+        self.note(|| format!("wrong message {message:?}"));
         let at = self.dice.bits();
         if let Some(pair) = &mut self.pairs[rank][server] {
             let at = usize::try_from(at % (pair.up.len() as u64 + 1)).expect("it is small");
@@ -79,11 +79,11 @@ impl World {
         }
         self.culprits.servers.insert(server);
         if self.dice.one_in(4) {
-            self.pull_lie(rank, server);
+            self.pull_wrong_header(rank, server);
             return;
         }
         let message = self.server_message(rank);
-        self.note(|| format!("lie {message:?}"));
+        self.note(|| format!("wrong message {message:?}"));
         let at = self.dice.bits();
         if let Some(pair) = &mut self.pairs[rank][server] {
             let at = usize::try_from(at % (pair.down.len() as u64 + 1)).expect("it is small");
@@ -92,7 +92,7 @@ impl World {
     }
 
     /// A contribution that was sent, with another header.
-    fn push_lie(&mut self, rank: usize, server: usize) {
+    fn push_wrong_header(&mut self, rank: usize, server: usize) {
         let which = self.dice.below(4);
         // Under a later plan it would count, with the contents of another tensor.
         let later = if self.plans.len() > 1 { 9 } else { 1 };
@@ -111,7 +111,7 @@ impl World {
     }
 
     /// A sum that was sent, with another header.
-    fn pull_lie(&mut self, rank: usize, server: usize) {
+    fn pull_wrong_header(&mut self, rank: usize, server: usize) {
         let which = self.dice.below(3);
         let Some(pair) = &mut self.pairs[rank][server] else { return };
         let Some(true_one) = pair.pulls.back().cloned() else { return };

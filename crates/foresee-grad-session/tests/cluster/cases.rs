@@ -10,15 +10,15 @@ use crate::setup::Setup;
 use crate::world::World;
 
 fn no_rank_fails(world: &World, failures: &Failures) {
-    assert!(!world.is_stuck, "ranks wait for good");
-    assert!(failures.is_empty(), "nothing was lost for good: {failures:?}");
+    assert!(!world.is_stuck, "ranks wait forever");
+    assert!(failures.is_empty(), "nothing was lost permanently: {failures:?}");
 }
 
 /// Only ranks with faults may fail.
 fn the_others_continue(world: &World, failures: &Failures) {
-    assert!(!world.is_stuck, "ranks wait for good");
+    assert!(!world.is_stuck, "ranks wait forever");
     let others: Vec<_> = failures.iter().filter(|(rank, _)| !world.culprits.ranks.contains(rank)).collect();
-    assert!(others.is_empty(), "the others go on: {others:?}");
+    assert!(others.is_empty(), "the others continue: {others:?}");
 }
 
 /// Any end: every run checks that errors name the lost party.
@@ -110,7 +110,7 @@ fn with_simultaneous_faults_every_rank_ends_with_a_result_or_a_reason() {
 #[test]
 fn a_byzantine_peer_is_named() {
     let setup = |dice: &mut Dice| {
-        let setup = Setup::draw(dice).with(dice, Fault::Lie, 6);
+        let setup = Setup::draw(dice).with(dice, Fault::WrongMessage, 6);
         setup.with(dice, Fault::Pause, 1)
     };
     every_seed(setup, any_end);

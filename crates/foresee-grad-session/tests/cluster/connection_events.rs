@@ -52,7 +52,7 @@ impl World {
         if self.is_cut(rank, server) || failed < 3 && self.dice.one_in(4) {
             self.failed_dials[rank][server] += 1;
             let session = &mut self.ranks[rank].session;
-            session.handle_not_connected(id, DialFault::Temporary, "the network is away", self.now);
+            session.handle_not_connected(id, DialFault::Temporary, "the network is down", self.now);
             return self.settle_rank(rank);
         }
         self.failed_dials[rank][server] = 0;
@@ -61,7 +61,7 @@ impl World {
             Ok(()) => {
                 let process = self.servers[server].process;
                 let session = &mut self.ranks[rank].session;
-                assert_eq!(session.begin_pair(id), Some(number), "it goes on");
+                assert_eq!(session.begin_pair(id), Some(number), "it reconnects");
                 session.handle_connected(id, process, self.now);
                 self.break_again(rank, server);
             }
@@ -77,18 +77,18 @@ impl World {
     }
 
     /// Drop the contents of a pair's connections, and notify the given ends.
-    pub(crate) fn drop_pair(&mut self, rank: usize, server: usize, tell_server: bool, tell_rank: bool) {
+    pub(crate) fn drop_pair(&mut self, rank: usize, server: usize, notify_server: bool, notify_rank: bool) {
         let Some(pair) = self.pairs[rank][server].take() else { return };
         if let Some((claim, _)) = pair.receiving {
             self.ranks[rank].session.handle_interrupted(claim);
         }
         let closed = || Closed::Broken("reset".into());
-        if tell_server {
+        if notify_server {
             let process = self.servers[server].process;
             let closed = closed();
             self.notices.push((self.now, Notice::ServerClosed { server, process, peer: pair.peer, closed }));
         }
-        if tell_rank {
+        if notify_rank {
             self.notices
                 .push((self.now, Notice::RankClosed { rank, server, number: pair.number, closed: closed() }));
         }

@@ -30,12 +30,12 @@ pub(crate) enum Fault {
     /// A rank closes before it has taken all steps.
     Leave,
     /// The byzantine peer sends a well-formed message that is wrong or out of order.
-    Lie,
+    WrongMessage,
 }
 
 impl Fault {
     pub(crate) fn may_lose_a_rank(self) -> bool {
-        matches!(self, Self::LongCut | Self::Kill | Self::Leave | Self::Lie)
+        matches!(self, Self::LongCut | Self::Kill | Self::Leave | Self::WrongMessage)
     }
 }
 
@@ -121,7 +121,7 @@ impl World {
                     self.ranks[rank].is_impatient = self.dice.one_in(2);
                 }
             }
-            Fault::Lie => self.lie(),
+            Fault::WrongMessage => self.send_wrong_message(),
         }
     }
 
@@ -231,13 +231,13 @@ impl World {
     /// Whether others may have to wait for a rank.
     pub(crate) fn is_slow(&self, rank: usize) -> bool {
         let node = &self.ranks[rank];
-        let is_away = |server| !self.is_connected(rank, server) || self.is_cut(rank, server);
+        let is_disconnected = |server| !self.is_connected(rank, server) || self.is_cut(rank, server);
         !node.is_running()
             || node.phase == Phase::Start
             || self.now <= node.paused_until
             || self.setup.slow == Some(rank)
             || self.is_byzantine(Rank(u32::try_from(rank).expect("there are few")))
-            || (0..self.servers.len()).any(is_away)
+            || (0..self.servers.len()).any(is_disconnected)
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) struct Pair {
     pub(crate) peer: Peer,
     pub(crate) up: VecDeque<RankMessage>,
     /// How the rank closed its end, after its messages.
-    pub(crate) bye: Option<Closed>,
+    pub(crate) goodbye: Option<Closed>,
     pub(crate) down: VecDeque<ServerMessage>,
     pub(crate) pushes: VecDeque<Push>,
     pub(crate) pulls: VecDeque<Pull>,
@@ -56,7 +56,7 @@ impl Pair {
             number,
             peer,
             up: VecDeque::new(),
-            bye: None,
+            goodbye: None,
             down: VecDeque::new(),
             pushes: VecDeque::new(),
             pulls: VecDeque::new(),
@@ -74,11 +74,11 @@ impl Pair {
 pub(crate) enum Notice {
     /// The control connection of a pair ended at a rank.
     RankClosed { rank: usize, server: usize, number: u32, closed: Closed },
-    /// The data connection ended there.
+    /// The data connection ended at the same node.
     RankDataClosed { rank: usize, server: usize, number: u32 },
     /// The control connection ended at a process of a server.
     ServerClosed { server: usize, process: u64, peer: Peer, closed: Closed },
-    /// The data connection ended there.
+    /// The data connection ended at the same node.
     ServerDataClosed { server: usize, process: u64, peer: Peer },
     /// A rank dials a server.
     Dial { rank: usize, server: usize },

@@ -42,7 +42,7 @@ impl World {
             // The result of an earlier attempt is ignored.
             self.notices.retain(|(_, notice)| notice.rank() != Some((at, server)));
             let refusal = if self.is_cut(at, server) {
-                Refusal::new(RefusalCode::Busy, "the network is away")
+                Refusal::new(RefusalCode::Busy, "the network is down")
             } else if let Err(refusal) = self.connect(at, server, 0) {
                 refusal
             } else {
@@ -77,7 +77,7 @@ impl World {
         self.ranks[at].session.handle_stopped();
         for server in 0..self.servers.len() {
             if let Some(pair) = &mut self.pairs[at][server] {
-                pair.bye = Some(how.clone());
+                pair.goodbye = Some(how.clone());
             }
         }
     }
@@ -226,7 +226,7 @@ impl World {
             node.session.handle_sum(server_id(server), pull.generation, pull.round.low(), pull.packet, bytes);
         match admission {
             Ok(SumAdmission::Read(claim, round)) => {
-                assert_eq!(round, pull.round, "rounds are told apart by their low bits");
+                assert_eq!(round, pull.round, "rounds are distinguished by their low bits");
                 pair.receiving = Some((claim, pull));
             }
             Ok(SumAdmission::Discard | SumAdmission::Confirmed) => {}

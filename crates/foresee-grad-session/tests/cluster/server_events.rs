@@ -19,9 +19,9 @@ impl World {
     }
 
     /// A server reads how a rank closed its connections.
-    pub(crate) fn bye(&mut self, rank: usize, server: usize) {
+    pub(crate) fn goodbye(&mut self, rank: usize, server: usize) {
         let Some(pair) = self.pairs[rank][server].take() else { return };
-        let closed = pair.bye.expect("the rank has closed");
+        let closed = pair.goodbye.expect("the rank has closed");
         self.report(server, |job, now| job.handle_closed(pair.peer, closed, now));
     }
 

@@ -33,11 +33,11 @@ pub(crate) enum Event {
     Judge(usize, usize),
     Take(usize, usize),
     Up(usize, usize),
-    Bye(usize, usize),
+    Goodbye(usize, usize),
     Down(usize, usize),
     Offer(usize),
     Arrive(usize, usize),
-    Land(usize, usize),
+    ReceiveSum(usize, usize),
     Notice(usize),
 }
 
@@ -134,7 +134,7 @@ impl World {
     /// If a rule is violated, or a rank waits and no state machine has a timer.
     pub(crate) fn run(&mut self) -> Failures {
         while self.ranks.iter().any(RankNode::is_running) {
-            if !self.go_on() {
+            if !self.handle_next() {
                 self.check_reports();
                 self.is_stuck = true;
                 return self.failures();
@@ -143,14 +143,14 @@ impl World {
         }
         // Messages in flight arrive, and servers end the job.
         while self.servers.iter().any(|server| server.job.is_some()) {
-            assert!(self.go_on(), "a server keeps a job whose ranks are gone");
+            assert!(self.handle_next(), "a server retains a job whose ranks are gone");
         }
         self.check_end();
         self.failures()
     }
 
     /// Handle one event; return false if there will be none.
-    fn go_on(&mut self) -> bool {
+    fn handle_next(&mut self) -> bool {
         self.steps += 1;
         assert!(self.steps < STEPS_MAX, "a run does not end");
         let events = self.events();
@@ -232,8 +232,8 @@ impl World {
             for (server, pair) in self.pairs[at].iter().enumerate() {
                 let Some(pair) = pair else { continue };
                 let mut may = |yes: bool, event| events.extend(yes.then_some(event));
-                let room = pair.pushes.len() < 3 && !pair.is_without_data && rank.is_running();
-                may(room && rank.has_waiting(server), Event::Send(at, server));
+                let has_capacity = pair.pushes.len() < 3 && !pair.is_without_data && rank.is_running();
+                may(has_capacity && rank.has_waiting(server), Event::Send(at, server));
                 if self.now < self.cut_until[at][server] {
                     continue;
                 }
@@ -243,14 +243,14 @@ impl World {
                 );
                 may(pair.taking.is_some(), Event::Take(at, server));
                 may(!pair.up.is_empty(), Event::Up(at, server));
-                may(pair.up.is_empty() && pair.bye.is_some(), Event::Bye(at, server));
-                let hears = |front: usize| rank.has_started() && pair.not_before[front] <= rank.version;
-                may(!pair.down.is_empty() && hears(0), Event::Down(at, server));
+                may(pair.up.is_empty() && pair.goodbye.is_some(), Event::Goodbye(at, server));
+                let may_receive = |front: usize| rank.has_started() && pair.not_before[front] <= rank.version;
+                may(!pair.down.is_empty() && may_receive(0), Event::Down(at, server));
                 may(
-                    pair.receiving.is_none() && !pair.pulls.is_empty() && hears(1),
+                    pair.receiving.is_none() && !pair.pulls.is_empty() && may_receive(1),
                     Event::Arrive(at, server),
                 );
-                may(pair.receiving.is_some() && rank.is_running(), Event::Land(at, server));
+                may(pair.receiving.is_some() && rank.is_running(), Event::ReceiveSum(at, server));
             }
         }
         let offers = self.servers.iter().enumerate().filter(|(_, server)| !server.offers.is_empty());
@@ -274,11 +274,11 @@ impl World {
             Event::Judge(rank, server) => self.judge(rank, server),
             Event::Take(rank, server) => self.take(rank, server),
             Event::Up(rank, server) => self.up(rank, server),
-            Event::Bye(rank, server) => self.bye(rank, server),
+            Event::Goodbye(rank, server) => self.goodbye(rank, server),
             Event::Down(rank, server) => self.down(rank, server),
             Event::Offer(server) => self.send_result(server),
             Event::Arrive(rank, server) => self.arrive(rank, server),
-            Event::Land(rank, server) => self.receive_sum(rank, server),
+            Event::ReceiveSum(rank, server) => self.receive_sum(rank, server),
             Event::Notice(at) => {
                 let (_, notice) = self.notices.swap_remove(at);
                 self.note(|| format!("{notice:?}"));

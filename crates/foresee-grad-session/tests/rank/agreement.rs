@@ -50,7 +50,7 @@ fn a_server_that_agrees_on_another_plan_is_named() {
     let known = driver.rank.first_answer().unwrap();
     driver.receive(1, ServerMessage::Plan { generation: 2, body: driver.plan.encode() });
     let Some(Err(RankFailure::Disagree(text))) = driver.rank.poll_agreement(&known) else {
-        panic!("at once")
+        panic!("it fails immediately")
     };
     assert!(text.contains("server 1 agrees on another plan than server 0"), "{text}");
 }
@@ -145,13 +145,13 @@ fn a_refusal_is_an_error_about_the_rank_or_server_in_it() {
 
 #[test]
 fn a_server_that_closes_without_replacement_is_an_error() {
-    let closing = || Closed::Refused(Refusal::new(RefusalCode::Closing, "it is told to end"));
+    let closing = || Closed::Refused(Refusal::new(RefusalCode::Closing, "it was stopped"));
     for settings in
         [RankSettings { recovers: false, ..settings(1) }, RankSettings { colocated: 1, ..settings(1) }]
     {
         let mut driver = Driver::running(settings);
         driver.close(0, closing());
-        assert!(driver.failure().contains("it is told to end"), "{}", driver.failure());
+        assert!(driver.failure().contains("it was stopped"), "{}", driver.failure());
     }
 }
 

@@ -43,8 +43,8 @@ fn a_rank_reports_its_state_and_offers_again_under_a_new_membership() {
     driver.receive(1, ServerMessage::RoundDone(Round(7)));
     driver.sent.clear();
     driver.receive(0, ServerMessage::Change(change(2, &[EMBEDDING, BIAS])));
-    let told = RankMessage::Change(change(2, &[EMBEDDING, BIAS]));
-    assert!(driver.sent.contains(&(0, told.clone())) && driver.sent.contains(&(1, told)));
+    let report = RankMessage::Change(change(2, &[EMBEDDING, BIAS]));
+    assert!(driver.sent.contains(&(0, report.clone())) && driver.sent.contains(&(1, report)));
     assert_eq!(driver.offered, [(0, 0, EMBEDDING), (1, 0, EMBEDDING)], "what has arrived stays as it is");
     driver.receive(0, changed(2));
     driver.receive(1, changed(2));
@@ -105,7 +105,7 @@ fn membership_messages_without_an_announced_loss_are_refused() {
         }
         let text = format!("{:?}", driver.message(0, last.clone()).unwrap_err());
         assert!(text.contains(wanted), "{text}");
-        assert_eq!(driver.failure(), text, "nothing goes on then");
+        assert_eq!(driver.failure(), text, "nothing continues after a failure");
     }
     let mut driver = Driver::running(survivor(2));
     let text = format!("{:?}", driver.message(1, members(2)).unwrap_err());

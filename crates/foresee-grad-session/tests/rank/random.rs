@@ -141,7 +141,7 @@ proptest! {
             play(&mut driver, &mut processes, fact);
             prop_assert_eq!(driver.rank.is_over(), driver.failure.is_some());
         }
-        // No server answers any more: the rank ends by itself, with a reason.
+        // No server answers any more: the rank ends without help, with a reason.
         for server in 0..2 {
             close(&mut driver, server, broken());
         }

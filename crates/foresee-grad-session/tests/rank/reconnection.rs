@@ -35,8 +35,9 @@ fn a_reconnection_is_logged_and_counted() {
     assert!(driver.rank.is_connected());
     assert_eq!((driver.rank.reconnects(), driver.rank.replacements()), (1, 0));
     let notices = driver.rank.take_notices();
-    let said = "the connection to server 0 at 10.0.0.0:1 broke (reset) and was re-established after 200.0 ms";
-    assert_eq!(notices, [said]);
+    let message =
+        "the connection to server 0 at 10.0.0.0:1 broke (reset) and was re-established after 200.0 ms";
+    assert_eq!(notices, [message]);
     assert!(driver.rank.take_notices().is_empty());
 }
 
@@ -284,19 +285,19 @@ fn without_recovery_a_broken_connection_is_an_error_at_once() {
 
 #[test]
 fn a_colocated_server_is_dialled_for_its_grace_period_and_not_replaced() {
-    let beside = || RankSettings { colocated: 1, ..settings(2) };
-    let mut driver = Driver::running(beside());
+    let colocated = || RankSettings { colocated: 1, ..settings(2) };
+    let mut driver = Driver::running(colocated());
     driver.close(0, broken());
     assert_eq!(driver.take_dials()[0].until, RECONNECT.saturating_add(HEARTBEAT));
     driver.not_connected(0, DialFault::NotListening);
     assert!(driver.failure().contains("server: ServerId(0)"), "{}", driver.failure());
-    let mut driver = Driver::running(beside());
+    let mut driver = Driver::running(colocated());
     driver.close(1, broken());
     assert_eq!(driver.take_dials()[0].until, TIMEOUT);
     driver.not_connected(1, DialFault::NotListening);
     assert_eq!(driver.failure, None);
     for closed in [Closed::Silent("silent".into()), Closed::Unacknowledged("silent".into())] {
-        let mut driver = Driver::running(beside());
+        let mut driver = Driver::running(colocated());
         driver.close(0, closed);
         assert!(driver.failure().contains("silent"), "it is lost with its rank: {}", driver.failure());
     }

@@ -20,7 +20,7 @@ fn proposed() -> Driver {
 }
 
 /// Send a message that the rank refuses.
-fn tell(driver: &mut Driver, server: u16, message: ServerMessage) {
+fn send_refused(driver: &mut Driver, server: u16, message: ServerMessage) {
     assert!(driver.message(server, message).is_err());
 }
 
@@ -58,14 +58,14 @@ fn a_repeated_answer_of_the_first_server_is_passed_on_once() {
 fn an_invalid_message_of_a_server_is_refused_with_its_number() {
     let used = |set: Vec<u8>| ServerMessage::Used(Used { round: Round(0), used: set });
     let mut driver = proposed();
-    tell(&mut driver, 1, ServerMessage::RoundDone(Round(0)));
+    send_refused(&mut driver, 1, ServerMessage::RoundDone(Round(0)));
     assert_eq!(refused(&driver).0, ServerId(1));
     let mut driver = proposed();
-    tell(&mut driver, 0, ServerMessage::Plan { generation: 1, body: vec![1, 2, 3] });
+    send_refused(&mut driver, 0, ServerMessage::Plan { generation: 1, body: vec![1, 2, 3] });
     assert_eq!(refused(&driver).0, ServerId(0));
     for message in [used(vec![0xff; 9]), used(vec![1]), ServerMessage::RoundDone(Round(7))] {
         let mut driver = Driver::running(of_three(false));
-        tell(&mut driver, 1, message);
+        send_refused(&mut driver, 1, message);
         assert_eq!(refused(&driver).0, ServerId(1));
     }
 }
@@ -73,7 +73,7 @@ fn an_invalid_message_of_a_server_is_refused_with_its_number() {
 #[test]
 fn members_and_states_that_contradict_this_rank_are_refused() {
     let mut driver = Driver::running(of_three(true));
-    tell(&mut driver, 0, members(0b100));
+    send_refused(&mut driver, 0, members(0b100));
     assert!(refused(&driver).1.contains("proposes members without this rank"));
     for (state, wanted) in [
         (change(0b011, 0), "changes to other members than it proposed"),
@@ -81,7 +81,7 @@ fn members_and_states_that_contradict_this_rank_are_refused() {
     ] {
         let mut driver = Driver::running(of_three(true));
         driver.receive(0, members(0b101));
-        tell(&mut driver, 0, state);
+        send_refused(&mut driver, 0, state);
         assert!(refused(&driver).1.contains(wanted));
     }
 }
@@ -92,7 +92,7 @@ fn a_change_with_used_tensors_of_an_open_round_reports_that_ranks_differ() {
     driver.receive(0, members(0b101));
     let used = vec![Used { round: Round(0), used: vec![1] }];
     let change = Change { generation: 2, live: vec![0b101], oldest: Round(0), used };
-    tell(&mut driver, 0, ServerMessage::Change(change));
+    send_refused(&mut driver, 0, ServerMessage::Change(change));
     let failure = driver.failure.as_ref();
     let Some(RankFailure::Disagree(why)) = failure else { panic!("not the ranks: {failure:?}") };
     assert!(why.contains("used tensors of round 0, which this rank has not ended"), "{why}");

@@ -63,7 +63,7 @@ fn used_tensors_count_once_all_servers_report_the_same_set() {
     driver.close(0, broken());
     driver.resume(0, 10, 0, false);
     driver.receive(1, report(&[]));
-    driver.push(BIAS).expect_err("the word of a lost server does not count");
+    driver.push(BIAS).expect_err("the report of a lost server does not count");
     driver.receive(0, report(&[]));
     driver.push(BIAS).unwrap();
     let mut driver = Driver::running(settings(2));
@@ -78,7 +78,7 @@ fn a_rank_is_needed_until_others_have_all_results_of_its_gradients() {
     let mut driver = Driver::running(settings(1));
     assert!(!driver.rank.is_needed(), "it has pushed nothing");
     driver.end(&[BIAS]);
-    assert!(driver.rank.is_needed(), "its part may be on the way");
+    assert!(driver.rank.is_needed(), "its contribution may be in flight");
     driver.used(0, &[BIAS]);
     driver.arrive(0, BIAS);
     assert!(driver.rank.is_needed());
@@ -86,12 +86,12 @@ fn a_rank_is_needed_until_others_have_all_results_of_its_gradients() {
     assert!(!driver.rank.is_needed());
     let mut alone = Driver::running(RankSettings { world: 1, ..settings(1) });
     alone.end(&[BIAS]);
-    assert!(!alone.rank.is_needed(), "its part is in no result of another rank");
+    assert!(!alone.rank.is_needed(), "its contribution is in no result of another rank");
     alone.used(0, &[BIAS]);
     alone.arrive(0, BIAS);
     assert!(!alone.rank.is_needed());
     alone.close(0, broken());
-    assert!(!alone.rank.is_needed(), "nobody waits for a server that another rank has no use for");
+    assert!(!alone.rank.is_needed(), "no rank waits for a server that it does not use");
 }
 
 #[test]

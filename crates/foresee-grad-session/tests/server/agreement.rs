@@ -7,7 +7,7 @@ use foresee_grad_session::{
 };
 use foresee_units::{Nanos, Rank};
 
-use crate::driver::{Driver, End, HEARTBEAT, LOOK, end, hello, plan, resume, set, settings};
+use crate::driver::{Driver, End, HEARTBEAT, WAIT_CHECK, end, hello, plan, resume, set, settings};
 
 #[test]
 fn ranks_that_propose_one_plan_receive_it_once_all_are_connected() {
@@ -182,15 +182,15 @@ fn a_long_wait_is_reported_to_waiting_ranks_at_every_second_check() {
         drop(driver.take(*peer));
     }
     driver.message(peers[0], end(0, &[]));
-    driver.pass(LOOK);
+    driver.pass(WAIT_CHECK);
     assert_eq!(driver.take(peers[0]), []);
-    driver.pass(LOOK);
+    driver.pass(WAIT_CHECK);
     let text = "ranks 1, 2 to end round 0; 2 packets of 't0' of rank 1 have not arrived";
     assert_eq!(driver.take(peers[0]), [ServerMessage::Waiting(text.into())]);
     assert_eq!(driver.take(peers[1]), []);
-    driver.pass(LOOK);
+    driver.pass(WAIT_CHECK);
     assert_eq!(driver.take(peers[0]), []);
-    driver.pass(LOOK);
+    driver.pass(WAIT_CHECK);
     assert_eq!(driver.take(peers[0]).len(), 1);
 }
 
@@ -201,12 +201,12 @@ fn ranks_that_wait_for_the_first_plan_learn_each_second_which_ranks_are_missing(
     let (first, _) = (driver.join(&of_three, 0), driver.join(&of_three, 2));
     driver.message(first, RankMessage::Plan(plan(8)));
     let second = Nanos::from_secs(1);
-    let told = |text: &str| [ServerMessage::Waiting(text.into())];
+    let waiting = |text: &str| [ServerMessage::Waiting(text.into())];
     driver.pass(Nanos::from_millis(500));
-    assert_eq!(driver.take(first), told("rank 2 to propose its tensors, and for rank 1 to connect"));
+    assert_eq!(driver.take(first), waiting("rank 2 to propose its tensors, and for rank 1 to connect"));
     driver.join(&of_three, 1);
     driver.pass(second);
-    assert_eq!(driver.take(first), told("ranks 1, 2 to propose their tensors").as_slice());
+    assert_eq!(driver.take(first), waiting("ranks 1, 2 to propose their tensors").as_slice());
 }
 
 #[test]
@@ -268,7 +268,7 @@ fn a_rank_that_never_had_both_connections_may_try_again() {
     driver.close(half, Closed::Broken("reset".into()));
     assert!(!driver.job.is_over());
     let again = driver.join(&of_two, 1);
-    assert_ne!(again, half, "what is heard of the first pair does not count for the second");
+    assert_ne!(again, half, "messages of the first pair do not count for the second");
     driver.data_closed(half, "reset", false);
     driver.pass(HEARTBEAT);
     assert!(!driver.is_closed(again));

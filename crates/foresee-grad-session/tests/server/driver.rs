@@ -14,7 +14,7 @@ use foresee_units::{Nanos, Rank};
 
 pub(crate) const HEARTBEAT: Nanos = Nanos::from_millis(100);
 pub(crate) const RECONNECT: Nanos = Nanos::from_millis(300);
-pub(crate) const LOOK: Nanos = Nanos::from_secs(5);
+pub(crate) const WAIT_CHECK: Nanos = Nanos::from_secs(5);
 pub(crate) const TENSORS: u32 = 3;
 
 /// How a pair of connections was closed.
@@ -54,7 +54,7 @@ pub(crate) fn settings(world: u32) -> JobSettings {
         continues_after_loss: false,
         heartbeat: HEARTBEAT,
         grace_period: RECONNECT,
-        wait_check_interval: LOOK,
+        wait_check_interval: WAIT_CHECK,
     }
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn hello(settings: &JobSettings, rank: u32, role: Role) -> RankHello 
     }
 }
 
-/// A plan of [`TENSORS`] tensors, encoded; `width` tells plans apart.
+/// A plan of [`TENSORS`] tensors, encoded; `width` distinguishes plans.
 pub(crate) fn plan(width: u64) -> Vec<u8> {
     let spec = |tensor: u32| TensorSpec {
         name: format!("t{tensor}"),
@@ -140,9 +140,9 @@ impl Driver {
         let peer = admitted?;
         self.connected.insert((peer, hello.role == Role::Data));
         self.inboxes.entry(peer).or_default();
-        let kept = self.job.handle_connected(peer, hello.role);
+        let outcome = self.job.handle_connected(peer, hello.role);
         self.perform();
-        kept.map(|()| peer)
+        outcome.map(|()| peer)
     }
 
     pub(crate) fn message(&mut self, peer: Peer, message: RankMessage) {

@@ -142,7 +142,7 @@ fn messages_of_a_rank_count_after_its_own_change() {
     let is_used = |driver: &mut Driver| {
         driver.take(peers[0]).iter().any(|message| matches!(message, ServerMessage::Used(_)))
     };
-    assert!(!is_used(&mut driver), "rank 2 spoke under the membership before");
+    assert!(!is_used(&mut driver), "rank 2 sent it under the previous membership");
     driver.message(peers[2], RankMessage::Change(change));
     driver.message(peers[2], end(0, &[]));
     assert!(is_used(&mut driver));

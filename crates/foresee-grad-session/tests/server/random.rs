@@ -149,7 +149,7 @@ proptest! {
     ) {
         let settings = JobSettings { continues_after_loss, server: ServerId(server), ..settings(world) };
         let (mut driver, peers) = play(&settings, &facts);
-        // All ranks disconnect for good: the job ends by itself, with a reason.
+        // All ranks disconnect forever: the job ends without help, with a reason.
         for peer in &peers {
             driver.close(*peer, Closed::Broken("reset".into()));
         }

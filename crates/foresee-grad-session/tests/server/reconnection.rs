@@ -20,7 +20,7 @@ fn just_before(time: Nanos) -> Nanos {
 }
 
 #[test]
-fn a_rank_that_reconnects_in_time_is_sent_what_it_missed() {
+fn a_rank_that_reconnects_in_time_receives_the_messages_that_it_missed() {
     let of_two = settings(2);
     let (mut driver, peers) = Driver::running(&of_two);
     driver.message(peers[1], end(0, &[0]));
@@ -60,7 +60,7 @@ fn a_rank_that_does_not_reconnect_in_time_is_lost_with_the_first_reason() {
 }
 
 #[test]
-fn a_rank_that_dials_again_has_the_whole_grace_period_once_more() {
+fn each_reconnection_starts_a_new_grace_period() {
     let of_two = settings(2);
     let (mut driver, peers) = Driver::running(&of_two);
     driver.close(peers[1], broken());
@@ -76,12 +76,12 @@ fn a_rank_that_dials_again_has_the_whole_grace_period_once_more() {
 fn a_rank_without_recovery_is_lost_at_once() {
     let of_two = settings(2);
     let mut driver = Driver::new(of_two.clone());
-    let keeps = driver.join(&of_two, 0);
+    let connected = driver.join(&of_two, 0);
     let ends = |role| RankHello { reconnects: false, ..hello(&of_two, 1, role) };
     let peer = driver.connect(&ends(Role::Control)).unwrap();
     driver.connect(&ends(Role::Data)).unwrap();
     driver.close(peer, broken());
-    assert!(driver.reason(keeps).contains("rank 1 of job 'run' is lost: reset by peer"));
+    assert!(driver.reason(connected).contains("rank 1 of job 'run' is lost: reset by peer"));
 }
 
 #[test]
@@ -135,7 +135,7 @@ fn a_rank_that_dials_again_replaces_its_pair_before_the_server_detects_the_break
     driver.data_closed(peers[1], "it ended", false);
     driver.job.handle_violation(peers[1], "it is no frame");
     driver.pass(HEARTBEAT);
-    assert!(!driver.job.is_over(), "the pair that it gave up counts no more");
+    assert!(!driver.job.is_over(), "the replaced pair does not count any more");
     driver.message(back, RankMessage::Resume(resume(1, 0, plan(8))));
     driver.pass(RECONNECT);
     assert!(!driver.job.is_over());
@@ -151,11 +151,11 @@ fn another_process_of_an_absent_rank_ends_the_job_and_may_connect_to_the_next_on
     assert!(driver.reason(peers[0]).contains("another process of it connected"));
     // Nothing is lost before a plan.
     let mut driver = Driver::new(of_two.clone());
-    let keeps = driver.join(&of_two, 0);
+    let connected = driver.join(&of_two, 0);
     let gone = driver.join(&of_two, 1);
     driver.close(gone, broken());
     driver.connect(&other).unwrap();
-    assert!(!driver.is_closed(keeps));
+    assert!(!driver.is_closed(connected));
 }
 
 #[test]

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The orders of torch and Accelerate, case by case, from `testdata/order`; the tests do not need torch.
 //!
-//! `testdata/order/make.py` documents each kind of line; one function here evaluates each kind.
+//! `testdata/order/make.py` documents each kind of line; one function of this file evaluates each kind.
 
 #![expect(clippy::unwrap_used, reason = "a failure ends the test; helpers too")]
 

@@ -42,7 +42,7 @@ fn recompute(text: &str) -> String {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        for answer in scenario.ask(line) {
+        for answer in scenario.answers(line) {
             let expected = lines.next_if(|line| line.starts_with('>')).unwrap_or_default();
             let line = if agree(expected, &answer) { expected } else { &answer };
             writeln!(output, "{line}").unwrap();
@@ -59,7 +59,7 @@ struct Scenario {
 }
 
 impl Scenario {
-    fn ask(&mut self, line: &str) -> Vec<String> {
+    fn answers(&mut self, line: &str) -> Vec<String> {
         let words: Vec<_> = line.split(' ').collect();
         let number = |at: usize| fraction(words[at]);
         match words[0] {

@@ -45,7 +45,7 @@ fn replay(transcript: &str) -> String {
     for line in transcript.lines().filter(|line| !line.starts_with('>')) {
         writeln!(answers, "{line}").unwrap();
         if !line.is_empty() && !line.starts_with('#') {
-            scenario.tell(line, &mut answers);
+            scenario.apply(line, &mut answers);
         }
     }
     answers
@@ -60,7 +60,7 @@ struct Scenario {
 }
 
 impl Scenario {
-    fn tell(&mut self, line: &str, answers: &mut String) {
+    fn apply(&mut self, line: &str, answers: &mut String) {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         let numbers = || -> Vec<u64> { rest.split(' ').map(|number| number.parse().unwrap()).collect() };
         match word {

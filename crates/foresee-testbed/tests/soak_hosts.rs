@@ -31,7 +31,7 @@ impl Hosts {
         serde_json::from_str(&line).unwrap()
     }
 
-    fn ask(&mut self, line: &str) -> serde_json::Value {
+    fn request(&mut self, line: &str) -> serde_json::Value {
         writeln!(self.stdin.as_mut().unwrap(), "{line}").unwrap();
         self.answer()
     }
@@ -62,17 +62,17 @@ fn hosts_reach_one_another_until_a_link_is_cut_and_leave_nothing_behind() {
     assert_eq!(described["hosts"]["w1"]["address"], "10.77.0.2");
     assert!(ping(&namespace("w0"), "w1"), "by name, over the switch");
 
-    assert_eq!(hosts.ask("rate w0 10mbit")["ok"], true);
+    assert_eq!(hosts.request("rate w0 10mbit")["ok"], true);
     let shown = Command::new("tc").args(["-n", &namespace("w0"), "qdisc", "show"]).output().unwrap();
     assert!(String::from_utf8_lossy(&shown.stdout).contains("rate 10Mbit"));
 
-    assert_eq!(hosts.ask("cut w1")["ok"], true);
+    assert_eq!(hosts.request("cut w1")["ok"], true);
     assert!(!ping(&namespace("w0"), "10.77.0.2"));
-    assert_eq!(hosts.ask("mend w1")["ok"], true);
+    assert_eq!(hosts.request("mend w1")["ok"], true);
     assert!(ping(&namespace("w0"), "10.77.0.2"));
 
     for line in ["rate w9 1mbit", "rate w0 fast", "sing"] {
-        let answer = hosts.ask(line);
+        let answer = hosts.request(line);
         assert_eq!(answer["ok"], false, "{line}");
         assert!(!answer["error"].as_str().unwrap().is_empty());
     }

@@ -73,14 +73,14 @@ fn an_earlier_turn_goes_first_even_with_an_unknown_deadline() {
 }
 
 #[test]
-fn a_pace_determines_unknown_deadlines_of_turns() {
+fn a_consumer_rate_determines_unknown_deadlines_of_turns() {
     let mut dispatch = experienced(DispatchConfig::fixed(1));
     dispatch.handle_request(request(1, Class::Fill, 2000), NOW);
     dispatch.handle_request(Request { turn: 6, ..request(2, Class::Staging, u64::MAX / 1_000_000) }, NOW);
     let step = Nanos::from_millis(500);
     let mut late = dispatch.clone();
     dispatch.handle_consumer_rate(Some(ConsumerRate { next: 3, at: NOW, step }));
-    assert_eq!(run_in_order(&mut dispatch, NOW), [1, 2], "turn 6 is 1.5 s away");
+    assert_eq!(run_in_order(&mut dispatch, NOW), [1, 2], "turn 6 is due in 1.5 s");
     late.handle_consumer_rate(Some(ConsumerRate { next: 6, at: NOW, step }));
     assert_eq!(run_in_order(&mut late, NOW), [2, 1], "turn 6 is wanted");
 }
@@ -97,15 +97,15 @@ fn when_answers_queue_requests_with_slack_yield_to_other_ranks() {
         bench.request(ticket, 100_000, Class::Staging, Nanos::MAX);
     }
     let (now, step) = (bench.now, Nanos::from_secs(1));
-    let mut flying = |turns: u64| {
+    let mut in_flight = |turns: u64| {
         let at = now + Nanos::new(turn.get() * turns);
         bench.dispatch.handle_consumer_rate(Some(ConsumerRate { next: 0, at, step }));
         bench.drain();
         bench.dispatch.in_flight()
     };
-    assert!((4..=5).contains(&flying(7)), "a quarter at seven turns");
-    assert!((8..=9).contains(&flying(3)), "half at three");
-    assert!(flying(1) >= 16, "all at one");
+    assert!((4..=5).contains(&in_flight(7)), "a quarter at seven turns");
+    assert!((8..=9).contains(&in_flight(3)), "half at three");
+    assert!(in_flight(1) >= 16, "all at one");
 }
 
 #[test]

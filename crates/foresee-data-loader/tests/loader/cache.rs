@@ -127,7 +127,7 @@ fn a_start_that_failed_can_be_tried_again() {
     fs::write(&file, b"a file").expect("a file");
     let loader = set.loader(&cache(0, Some(&file), DISK), set.options());
     loader.start().expect_err("a file is no directory");
-    fs::remove_file(&file).expect("the file is there");
+    fs::remove_file(&file).expect("the file exists");
     assert_eq!(epoch(&set, &loader), expected(&set.options(), 0, 0));
 }
 
@@ -244,7 +244,7 @@ fn a_file_that_is_replaced_during_a_run_is_a_fault_of_its_sample_only() {
     let set = DataSet::files(&[500; 12]);
     let options = epochs(&set, 2);
     let loader = set.loader(&ram(0), options.clone());
-    fs::remove_file(set.path(5)).expect("the file is there");
+    fs::remove_file(set.path(5)).expect("the file exists");
     write_sample(set.dir.path(), 12, 500);
     fs::rename(set.path(12), set.path(7)).expect("a rename");
     let mut batches = Vec::new();

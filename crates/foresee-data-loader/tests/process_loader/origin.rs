@@ -156,7 +156,7 @@ fn missing_changed_and_denied_objects_are_faults_of_their_samples_only() {
     let set = testbed.data_set();
     let mut options = LoaderOptions { epochs: Some(2), ..set.options() };
     let loader = set.loader(&ram(set.ram_for(&mut options, 30 * 960)), options.clone());
-    fs::remove_file(testbed.path(3)).expect("the file is there");
+    fs::remove_file(testbed.path(3)).expect("the file exists");
     fs::write(testbed.path(11), [1; 901]).expect("a file");
     testbed.faults(r#"[{"kind": "status", "status": 403, "path": "000020"}]"#);
     for number in 0..2 {

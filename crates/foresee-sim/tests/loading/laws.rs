@@ -162,8 +162,8 @@ proptest! {
         let threads: u32 = scenario.cluster.tiers.iter().map(|tier| tier.threads.get()).sum();
         for report in reports(&scenario).iter().filter(|report| !report.policy.reads_bucket()) {
             // A tier's thread may still load when training ends: no sample has more than 400 bytes.
-            let under_way = if report.policy == Policy::Nopfs { 400.0 * f64::from(threads * ranks) } else { 0.0 };
-            let least = (report.origin_bytes as f64 - under_way) / yields;
+            let in_flight = if report.policy == Policy::Nopfs { 400.0 * f64::from(threads * ranks) } else { 0.0 };
+            let least = (report.origin_bytes as f64 - in_flight) / yields;
             prop_assert!(least <= report.total * (1.0 + 1e-9), "{}: {} of {}", report.policy, least, report.total);
         }
     }

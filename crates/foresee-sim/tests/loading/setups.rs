@@ -73,6 +73,6 @@ pub(crate) fn try_run(scenario: &Scenario, policy: Policy) -> Result<Report, Run
 }
 
 pub(crate) fn assert_near(got: f64, expected: f64, tolerance: f64, what: &str) {
-    let away = (got - expected).abs() / expected.abs().max(1e-12);
-    assert!(away <= tolerance, "{what}: {got} instead of {expected}, {away:.2e} away");
+    let deviation = (got - expected).abs() / expected.abs().max(1e-12);
+    assert!(deviation <= tolerance, "{what}: {got} instead of {expected}, {deviation:.2e} off");
 }

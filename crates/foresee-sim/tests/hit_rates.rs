@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hit rates on drawn orders, which the design relies on. `--nocapture` prints the tables.
+//! Hit rates that the design relies on, measured on drawn orders. `--nocapture` prints the tables.
 
 #![expect(clippy::print_stdout, reason = "the values are for people to read")]
 

@@ -69,7 +69,7 @@ def test_equal_losses_and_weights_are_identical(report: ModuleType) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "value", "said"),
+    ("place", "value", "expected"),
     [
         (
             ("epochs", 1, "losses", 0),
@@ -82,7 +82,7 @@ def test_equal_losses_and_weights_are_identical(report: ModuleType) -> None:
     ],
 )
 def test_the_first_difference_is_named(
-    report: ModuleType, place: tuple[Any, ...], value: object, said: str
+    report: ModuleType, place: tuple[Any, ...], value: object, expected: str
 ) -> None:
     stock, ours = pair()
     target: Any = ours[1]
@@ -91,7 +91,7 @@ def test_the_first_difference_is_named(
     target[place[-1]] = value
     result = report.compare(stock, ours)
     assert result["identical"] is False
-    assert said in result["first_difference"]
+    assert expected in result["first_difference"]
     assert "DIFFERENT. rank 1" in report.verdict(result)
 
 

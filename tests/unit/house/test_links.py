@@ -24,8 +24,8 @@ QUOTE = re.compile(r"`[^`\n]*`")
 
 def anchor(title: str) -> str:
     """Return the anchor that GitHub gives a title."""
-    kept = re.sub(r"[^\w\- ]", "", re.sub(r"`|\*", "", title).strip().lower())
-    return kept.replace(" ", "-")
+    words = re.sub(r"[^\w\- ]", "", re.sub(r"`|\*", "", title).strip().lower())
+    return words.replace(" ", "-")
 
 
 def anchors(text: str) -> set[str]:
@@ -41,11 +41,11 @@ def broken(path: Path, text: str) -> list[str]:
         target, _, fragment = (str(ROOT / link[own.end() :]) if own else link).partition("#")
         if re.match(r"[a-z]+:", target):
             continue
-        there = (path.parent / target).resolve() if target else path
-        if target and not there.exists():
+        target_path = (path.parent / target).resolve() if target else path
+        if target and not target_path.exists():
             faults.append(f"{path.name}: {link} leads nowhere")
-        elif fragment and there.suffix == ".md":
-            titles = anchors(there.read_text() if target else text)
+        elif fragment and target_path.suffix == ".md":
+            titles = anchors(target_path.read_text() if target else text)
             faults += [] if fragment in titles else [f"{path.name}: {link}: no such title there"]
     return faults
 

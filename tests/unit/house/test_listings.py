@@ -139,7 +139,7 @@ def test_names_that_are_not_utf8_are_read_with_and_without_the_engine(
 
 
 @pytest.mark.parametrize(
-    ("exclude", "kept"),
+    ("exclude", "remaining"),
     [
         (None, ["cat/1.png", "cat/old/2.png", "dog/1.png", "dog/old.png"]),
         ("old", ["cat/1.png", "dog/1.png", "dog/old.png"]),
@@ -151,19 +151,19 @@ def test_names_that_are_not_utf8_are_read_with_and_without_the_engine(
     ],
 )
 def test_excluded_files_and_folders_are_in_no_interface(
-    tree: pathlib.Path, tmp_path: pathlib.Path, exclude: str | list[str] | None, kept: list[str]
+    tree: pathlib.Path, tmp_path: pathlib.Path, exclude: str | list[str] | None, remaining: list[str]
 ) -> None:
     plant(tree, b"cat/old/2.png", b"dog/old.png")
-    names = {f"{tree}/{name}" for name in kept}
+    names = {f"{tree}/{name}" for name in remaining}
     if exclude == "[!o]*.png":
         exclude = [exclude, "cat"]
     assert {path for path, _ in ft.FolderDataset(tree, exclude=exclude).samples} == names
     with foresee.Loader(tree, batch_size=1, layout="folder", exclude=exclude) as loader:
-        assert len(loader.index) == len(kept)
+        assert len(loader.index) == len(remaining)
     options = [f"--exclude={one}" for one in ([exclude] if isinstance(exclude, str) else exclude or [])]
     out = str(tmp_path / "x.fidx")
     assert cli.main(["index", str(tree), "--layout", "folder", "-o", out, "--json", *options]) == 0
-    assert len(foresee.Index.open(out)) == len(kept)
+    assert len(foresee.Index.open(out)) == len(remaining)
 
 
 def test_arrays_can_be_excluded(array: pathlib.Path) -> None:

@@ -46,7 +46,7 @@ def test_arguments_in_the_examples_exist() -> None:
     text = "".join(page.read_text() for page in pages)
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     calls = [node for block in blocks for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Call)]
-    seen = 0
+    checked = 0
     for call in calls:
         function = call.func
         if (
@@ -56,5 +56,5 @@ def test_arguments_in_the_examples_exist() -> None:
         ):
             target = getattr(known[function.value.id], function.attr)
             inspect.signature(target).bind(*call.args, **{one.arg: None for one in call.keywords if one.arg})
-            seen += 1
-    assert seen >= 15
+            checked += 1
+    assert checked >= 15

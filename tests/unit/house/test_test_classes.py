@@ -81,18 +81,18 @@ def programs(tree: ast.Module) -> Iterator[ast.Module]:
 
 def modules(tree: ast.Module) -> Iterator[tuple[str, int]]:
     """Yield every imported module with its line, except imports for type checkers."""
-    front: list[ast.AST] = [tree]
-    while front:
-        node = front.pop()
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
         if isinstance(node, ast.Import):
             yield from ((alias.name, node.lineno) for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield node.module, node.lineno
             yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            front += node.orelse
+            pending += node.orelse
         elif not isinstance(node, ast.expr):
-            front += ast.iter_child_nodes(node)
+            pending += ast.iter_child_nodes(node)
 
 
 def timing_faults(name: str, text: str) -> list[str]:
@@ -166,9 +166,9 @@ def _only_queries(tree: ast.Module, module: str) -> bool:
 def used_by_unit_tests() -> dict[str, str]:
     """Return every file of `tests/unit`, and every module of `tests/support` that it imports, directly or not."""
     found = {shown(path): path.read_text() for path in files(".py") if shown(path).startswith("tests/unit/")}
-    front = list(found.values())
-    while front:
-        for module, _ in modules(parsed(front.pop())):
+    pending = list(found.values())
+    while pending:
+        for module, _ in modules(parsed(pending.pop())):
             path = ROOT / "tests" / (module.replace(".", "/") + ".py")
             if (
                 module.startswith("support.")
@@ -177,7 +177,7 @@ def used_by_unit_tests() -> dict[str, str]:
                 and shown(path) not in SHARED
             ):
                 found[shown(path)] = path.read_text()
-                front.append(found[shown(path)])
+                pending.append(found[shown(path)])
     return found
 
 

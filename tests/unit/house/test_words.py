@@ -82,8 +82,8 @@ def prose(name: str, text: str) -> Iterator[tuple[int, str]]:
                 for i, line in enumerate(_message(token.string).splitlines()):
                     yield token.start[0] + i, line
     else:
-        kept = CODE.sub(lambda block: "\n" * block[0].count("\n"), text)
-        yield from enumerate(kept.splitlines(), 1)
+        without_code = CODE.sub(lambda block: "\n" * block[0].count("\n"), text)
+        yield from enumerate(without_code.splitlines(), 1)
 
 
 def _message(string: str) -> str:

@@ -63,7 +63,7 @@ def test_json_has_the_worked_example_in_both_orders(pair: list[str], capsys) -> 
     assert (result["best"]["leader"], result["best"]["makespan"]) == ("efficientnet", pytest.approx(1166.88))
 
 
-def test_the_papers_reading_keeps_the_slower_jobs_rate(pair: list[str], capsys) -> None:
+def test_the_papers_model_retains_the_rate_of_the_slower_job(pair: list[str], capsys) -> None:
     result = facts(capsys, *pair, "--compat", "paper")
     assert result["orders"][0]["simultaneous"]["makespan"] == pytest.approx(1411.332, abs=5e-4)
 
@@ -144,7 +144,7 @@ def test_with_an_external_job_starts_also_count_from_now(pair: list[str], capsys
     assert "from now" in capsys.readouterr().out
 
 
-def test_beyond_the_caches_reach_the_simulation_answers(pair: list[str], capsys) -> None:
+def test_starts_beyond_the_reach_of_the_cache_are_simulated(pair: list[str], capsys) -> None:
     arguments = [*pair, "--cache", "0.5", "--running", "60"]
     facts(capsys, *arguments, code=1)
     result = facts(capsys, *arguments, "--simulate")
@@ -258,7 +258,7 @@ def test_the_report_has_both_orders_and_an_advice(pair: list[str], capsys) -> No
     assert max(map(len, lines)) <= 120
 
 
-#: Three jobs whose pipelines are one, give or take what a measurement does.
+#: Three jobs whose pipelines are equal within the noise of a measurement.
 NOISY = ((303.6, 446.2, 1), (304.7, 443.3, 2), (305.0, 445.0, 1))
 
 

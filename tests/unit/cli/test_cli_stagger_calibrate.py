@@ -124,17 +124,17 @@ def test_the_short_form_has_half_the_steps_and_fewer_warm_ones(
 
 
 def test_a_warm_run_ends_when_more_steps_change_nothing() -> None:
-    def settled(seconds: list[float]) -> bool:
+    def is_settled(seconds: list[float]) -> bool:
         of = SimpleNamespace(_options=CalibrationOptions(short=True, warmup=2))
         steps = np.stack([np.zeros(len(seconds)), np.zeros(len(seconds)), np.array(seconds)], axis=1)
         return Calibration._is_settled(of, SimpleNamespace(done=len(seconds), steps=lambda: steps))  # type: ignore[arg-type]
 
-    assert not settled([9.0, 9.0] + 19 * [1.0])
-    assert settled([9.0, 9.0] + 20 * [1.0])
+    assert not is_settled([9.0, 9.0] + 19 * [1.0])
+    assert is_settled([9.0, 9.0] + 20 * [1.0])
     # Steps that differ or change run to the last one.
-    assert not settled(2 * [9.0] + 15 * [0.9, 1.1])
-    assert not settled(2 * [9.0] + 15 * [1.0] + 15 * [1.02])
-    assert settled(2 * [9.0] + 25 * [0.5, 1.5])
+    assert not is_settled(2 * [9.0] + 15 * [0.9, 1.1])
+    assert not is_settled(2 * [9.0] + 15 * [1.0] + 15 * [1.02])
+    assert is_settled(2 * [9.0] + 25 * [0.5, 1.5])
 
 
 def test_the_storage_rate_comes_from_a_job_that_waits(

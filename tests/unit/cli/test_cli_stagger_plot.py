@@ -54,12 +54,12 @@ def test_curves_end_where_the_cache_is_too_small(pair: list[str], capsys) -> Non
     result = facts(capsys, *pair, "--cache", "0.4")
     times = {job.name: job for job in inputs.times([jobspec.read(path) for path in pair]).jobs}
     for order in result["orders"]:
-        made = plot._column(
+        panels = plot._column(
             order, times[order["leader"]], times[order["follower"]], compat="physical", cache=0.4
         )
         within = [row["percent"] for row in order["table"] if row["within_cache"]]
         beyond = [row["percent"] for row in order["table"] if not row["within_cache"]]
-        for line in [line for panel in made[:2] for line in panel.lines]:
+        for line in [line for panel in panels[:2] for line in panel.lines]:
             assert max(within) <= line.x[-1] <= min(beyond)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The live prediction of a run: the contents of its file, when it is make_prediction, the comparison, and no effect on training."""
+"""The live prediction of a run: the contents of its file, when it is made, the comparison, and no effect on training."""
 
 from __future__ import annotations
 

@@ -219,13 +219,13 @@ def test_a_file_that_is_no_database_is_refused_and_not_changed(tmp_path: pathlib
     Catalog.open(tmp_path / "empty.db").close()
 
 
-@pytest.mark.parametrize("kept", ["half", "header"])
-def test_an_error_names_the_damaged_file(tmp_path: pathlib.Path, kept: str) -> None:
+@pytest.mark.parametrize("damage", ["half", "header"])
+def test_an_error_names_the_damaged_file(tmp_path: pathlib.Path, damage: str) -> None:
     path = tmp_path / "catalog.db"
     fill(path)
     content = path.read_bytes()
     size = len(content)
-    damaged = content[: size // 2] if kept == "half" else content[:100] + b"\xff" * (size - 100)
+    damaged = content[: size // 2] if damage == "half" else content[:100] + b"\xff" * (size - 100)
     path.write_bytes(damaged)
     with pytest.raises(CatalogInvalid, match=r"catalog\.db: damaged"), Catalog.open(path) as catalog:
         catalog.facts()

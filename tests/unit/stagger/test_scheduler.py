@@ -248,7 +248,7 @@ def observed_timing(tmp_path: pathlib.Path, steps: dict[int, np.ndarray]) -> Tim
     actions(scheduled, BEGIN - 1, [None, None])
     actions(scheduled, BEGIN, [snapshot(), None])
     for now in (BEGIN + 2, BEGIN + 2 + TICK, BEGIN + 10):
-        at = {who: rows[rows[:, 0] < now - 0.1] for who, rows in steps.items()}
+        at = {index: rows[rows[:, 0] < now - 0.1] for index, rows in steps.items()}
         actions(scheduled, now, [snapshot(30), snapshot(30)], at)
     return decided
 
@@ -282,12 +282,12 @@ def test_the_load_time_of_one_job_determines_the_launch_of_the_next(tmp_path: pa
     scheduled = make_scheduler(tmp_path, times, elapsed=1.0)
     (first,) = actions(scheduled, BEGIN, [None, None, None])
     assert isinstance(first, Launch)
-    who = first.index
-    other = 3 - who
+    index = first.index
+    other = 3 - index
     seen: list[Snapshot | None] = [None, None, None]
-    seen[who] = snapshot(head=None)
+    seen[index] = snapshot(head=None)
     actions(scheduled, BEGIN + 1, seen)
-    seen[who] = snapshot()
+    seen[index] = snapshot()
     # It loaded for four seconds. The next job gets a quarter more: it starts 5 s early, not 30 s.
     moments = [BEGIN + 4 + TICK * at for at in range(2000)]
     when = next(

@@ -21,14 +21,14 @@ def spacing_of(*jobs: JobTimes) -> Spacing:
 
 
 def held_after(spacing: Spacing, *done: int, now: float = 10.0) -> tuple[bool, ...]:
-    for who, steps in enumerate(done):
-        spacing.handle_progress(who, steps, now)
+    for job, steps in enumerate(done):
+        spacing.handle_progress(job, steps, now)
     return spacing.poll_held(now)
 
 
 def test_a_follower_near_the_reader_is_held_until_it_is_far_again() -> None:
     spacing = spacing_of()
-    margin = LEAST_LEAD + 1  # held_after 0.2 s per step, half a step passes between two snapshots
+    margin = LEAST_LEAD + 1  # at 0.2 s per step, half a step passes between two snapshots
     assert held_after(spacing, 200, 100) == (False, False)
     assert spacing.margin(1) == margin
     assert held_after(spacing, 200, 200 - margin) == (False, False)

@@ -108,15 +108,15 @@ def test_a_concurrent_wait_below_the_wait_alone_counts_as_no_cost(tmp_path: path
 
 
 @pytest.mark.parametrize(
-    ("apart", "sd", "one_rate"),
+    ("difference", "sd", "one_rate"),
     [(0.02, 0.3, True), (0.02, 0.02, False), (0.08, 0.9, False), (0.0, 0.0, True)],
     ids=["by chance", "by more than chance", "by much", "not at all"],
 )
 def test_jobs_that_wait_for_the_same_storage_get_one_rate(
-    tmp_path: pathlib.Path, apart: float, sd: float, one_rate: bool
+    tmp_path: pathlib.Path, difference: float, sd: float, one_rate: bool
 ) -> None:
     path = tmp_path / "catalog.db"
-    for model, compute, step in (("a", 0.3, 0.8), ("b", 0.5, 0.8 * (1 + apart))):
+    for model, compute, step in (("a", 0.3, 0.8), ("b", 0.5, 0.8 * (1 + difference))):
         store(path, model, "compute", compute, sd=0.0)
         store(path, model, "wait", step - compute, sd=sd)
         store(path, model, "wait_cached", 0.0)
@@ -124,9 +124,9 @@ def test_jobs_that_wait_for_the_same_storage_get_one_rate(
     with Catalog.open(path) as catalog:
         files = [job_file(name, train="", stagger="") for name in "ab"]
         a, b = times(files, catalog=catalog, machine=MACHINE).jobs
-        step = 0.8 * (1 + apart / 2) if one_rate else 0.8
+        step = 0.8 * (1 + difference / 2) if one_rate else 0.8
         assert a.compute + a.wait == pytest.approx(step)
-        assert b.compute + b.wait == pytest.approx(step if one_rate else 0.8 * (1 + apart))
+        assert b.compute + b.wait == pytest.approx(step if one_rate else 0.8 * (1 + difference))
         # The measured cost of contention does not change.
         assert a.wait_conc is not None
         assert a.wait_conc - a.wait == pytest.approx(0.1)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Properties of the closed forms of staggering, for any two jobs and for job_pairs."""
+"""Properties of the closed forms of staggering, for any two jobs and for several."""
 
 from __future__ import annotations
 
@@ -173,16 +173,20 @@ def test_a_plan_meets_its_lower_bound_and_contention_costs_no_time(
     job_pairs: list[tuple[JobTimes, JobTimes]], read: float, cache: float
 ) -> None:
     jobs = [job for pair in job_pairs for job in pair]
-    for kept in (1.0, cache):
-        plan = stagger.plan(jobs, read, cache=kept)
+    for cached_share in (1.0, cache):
+        plan = stagger.plan(jobs, read, cache=cached_share)
         ends = [start + run for start, run in zip(plan.starts, plan.runs, strict=True)]
         assert max(ends) <= plan.makespan * (1 + 1e-12)
         assert plan.starts[plan.leader] == 0
         assert plan.gpu_seconds <= plan.gpu_seconds_simultaneous * (1 + 1e-12)
-        bounds = [max(read, job.cached_epoch()) + (job.epochs - 1) * job.later_epoch(kept) for job in jobs]
+        bounds = [
+            max(read, job.cached_epoch()) + (job.epochs - 1) * job.later_epoch(cached_share) for job in jobs
+        ]
         assert plan.makespan == pytest.approx(max(bounds))
         for job, run in zip(jobs, plan.runs, strict=True):
-            assert run >= (job.cached_epoch() + (job.epochs - 1) * job.later_epoch(kept)) * (1 - 1e-12)
+            assert run >= (job.cached_epoch() + (job.epochs - 1) * job.later_epoch(cached_share)) * (
+                1 - 1e-12
+            )
 
 
 @laws
@@ -240,7 +244,7 @@ def test_slack_starts_the_follower_later_and_costs_at_most_the_slack(
     assert exact is not None
     assert loose is not None
     at_once = float(stagger.predict(*pair, 0, compat=compat).gpu_seconds)
-    # Except where the gain is so small that pair start at once.
+    # Except where the gain is so small that both start at once.
     assert loose.start >= exact.start or (
         loose.start == 0 and at_once <= exact.gpu_seconds * (1 + slack) * (1 + 1e-11)
     )

@@ -133,9 +133,9 @@ def test_a_cache_of_a_share_of_the_data_limits_the_start_and_slows_later_epochs(
     # The pair's optimum needs 1 - b/a of the data.
     enough = 1 - b.cached_epoch() / a.cold_epoch()
     one_epoch = (dataclasses.replace(job, epochs=1) for job in (a, b))
-    kept = stagger.optimum(*one_epoch, cache=enough * 1.001)
-    assert kept is not None
-    assert kept.makespan == pytest.approx(a.cold_epoch())
+    feasible = stagger.optimum(*one_epoch, cache=enough * 1.001)
+    assert feasible is not None
+    assert feasible.makespan == pytest.approx(a.cold_epoch())
 
 
 def test_a_follower_that_falls_back_beyond_the_cache_has_no_optimum() -> None:

@@ -288,7 +288,7 @@ def test_a_slow_controller_does_not_block_the_runner(
     for _ in range(10):
         assert leader.poll() is None
         launcher.move(other, 500)
-    # Its loader has reported, whatever the controller answers.
+    # Its loader has reported, independent of the controller's answers.
     assert not leader.queued
     assert clock.now() == before
     # Each request is sent once.

@@ -124,7 +124,7 @@ def test_an_unknown_contention_cost_is_not_needed_during_a_run() -> None:
     assert chosen.case == "never"
     timing = Timing([leader, follower], chosen)
     timing.handle_progress(0, np.array([9.0]), 9)
-    # As for timing_of_three jobs: it ends with the leader, and no job catches up.
+    # As for three jobs: it ends with the leader, and no job catches up.
     assert timing.poll_start(1, 9) == pytest.approx(900 - 30)
     timing.handle_progress(0, 9 + np.arange(60) * 0.1, 15)
     assert timing.poll_start(1, 15) == 15
@@ -232,10 +232,10 @@ def timing_of_three() -> Timing:
 
 def test_a_slower_leader_of_three_delays_both_followers() -> None:
     timing = timing_of_three()
-    assert [timing.poll_start(who, 0) for who in (1, 2)] == pytest.approx([95, 100])
+    assert [timing.poll_start(job_index, 0) for job_index in (1, 2)] == pytest.approx([95, 100])
     timing.handle_progress(0, np.arange(1, 41) * 1.0, 40)
     # The frontier takes 100 s, the leader 150 s.
-    assert [timing.poll_start(who, 40) for who in (1, 2)] == pytest.approx([120, 125])
+    assert [timing.poll_start(job_index, 40) for job_index in (1, 2)] == pytest.approx([120, 125])
 
 
 def test_a_follower_slower_than_predicted_gives_the_others_more_time() -> None:
@@ -272,4 +272,4 @@ def test_a_running_follower_becomes_the_leader() -> None:
 def test_a_leader_that_has_ended_delays_no_follower() -> None:
     timing = timing_of_three()
     timing.handle_end(0)
-    assert [timing.poll_start(who, 130) for who in (1, 2)] == [0, 0]
+    assert [timing.poll_start(job_index, 130) for job_index in (1, 2)] == [0, 0]

@@ -54,8 +54,8 @@ def measurement(rates: dict[int, float]) -> Callable[[int, float], tuple[int, fl
     return lambda threads, seconds: (int(rates[threads] * 100), 100.0, seconds)
 
 
-def points(made: Sweep) -> list[int]:
-    return [point.at for point in made.points]
+def points(result: Sweep) -> list[int]:
+    return [point.at for point in result.points]
 
 
 def test_a_sweep_ends_where_twice_the_threads_bring_less_than_5_percent() -> None:
@@ -63,18 +63,18 @@ def test_a_sweep_ends_where_twice_the_threads_bring_less_than_5_percent() -> Non
     flat = measurement({1: 100.0, 2: 180.0, 4: 188.0, 8: 900.0})
     assert points(sweep(flat, (1, 2, 4, 8), 1.0, seen.append)) == seen == [1, 2, 4]
     steep = measurement({1: 100.0, 2: 106.0, 4: 112.0, 8: 118.0})
-    made = sweep(steep, (1, 2, 4, 8), 1.0, seen.append)
-    assert points(made) == [1, 2, 4, 8]
-    assert not made.cut
+    result = sweep(steep, (1, 2, 4, 8), 1.0, seen.append)
+    assert points(result) == [1, 2, 4, 8]
+    assert not result.cut
     assert points(sweep(measurement({1: 100.0, 2: 50.0, 4: 1.0}), (1, 2, 4), 1.0, seen.append)) == [1, 2]
 
 
 def test_a_sweep_that_runs_out_of_time_is_marked_as_cut() -> None:
     now = iter(range(0, 1000, 2))
     rates = measurement({count: 100.0 * count for count in (1, 2, 4, 8)})
-    made = sweep(rates, (1, 2, 4, 8), 1.0, lambda _: None, clock=lambda: next(now))
-    assert made.cut
-    assert points(made) == [1]
+    result = sweep(rates, (1, 2, 4, 8), 1.0, lambda _: None, clock=lambda: next(now))
+    assert result.cut
+    assert points(result) == [1]
 
 
 def test_the_first_repeat_does_not_count_and_the_time_is_divided() -> None:
@@ -84,20 +84,20 @@ def test_the_first_repeat_does_not_count_and_the_time_is_divided() -> None:
         requests.append((threads, seconds))
         return (1 if len(requests) == 1 else 1000), 1.0, 0.5
 
-    made = sweep(measure, (1, 2), 6.0, lambda _: None)
-    assert made.points[0].rates == (1000.0,) * REPEATS
+    result = sweep(measure, (1, 2), 6.0, lambda _: None)
+    assert result.points[0].rates == (1000.0,) * REPEATS
     assert math.isclose(sum(seconds for _, seconds in requests), 6.0)
     requests.clear()
-    made = sweep(measure, (1,), 6.0, lambda _: None, small=measure)
-    assert made.points[0].latencies == (0.5,) * REPEATS
+    result = sweep(measure, (1,), 6.0, lambda _: None, small=measure)
+    assert result.points[0].latencies == (0.5,) * REPEATS
     assert math.isclose(sum(seconds for _, seconds in requests), 6.0)
 
 
 def test_a_figure_is_the_median_with_half_of_the_distance_between_the_quartiles() -> None:
-    made = rate("memcpy.rate", 2, [1e6, 2e6, 3e6, 4e6, 90e6], "here")
-    assert (made.value, made.unit, made.spread, made.base) == (3.0, "MB/s", 1.0, 3e6)
-    made = time_of("origin.latency", 1, [0.020, 0.0212345, 0.030], "here")
-    assert (made.value, made.unit) == (21230.0, "us")
+    result = rate("memcpy.rate", 2, [1e6, 2e6, 3e6, 4e6, 90e6], "here")
+    assert (result.value, result.unit, result.spread, result.base) == (3.0, "MB/s", 1.0, 3e6)
+    result = time_of("origin.latency", 1, [0.020, 0.0212345, 0.030], "here")
+    assert (result.value, result.unit) == (21230.0, "us")
 
 
 @properties()
@@ -109,10 +109,10 @@ def test_a_spread_is_never_negative_nor_more_than_half_of_the_range(values: list
 @properties()
 @given(st.integers(1, 5000))
 def test_counts_ascend_from_1_to_the_most_and_at_most_double(most: int) -> None:
-    made = counts(most)
-    assert made[0] == 1
-    assert made[-1] == most
-    assert all(low < high <= 2 * low for low, high in itertools.pairwise(made))
+    result = counts(most)
+    assert result[0] == 1
+    assert result[-1] == most
+    assert all(low < high <= 2 * low for low, high in itertools.pairwise(result))
 
 
 def write(folder: Path, *jobs: dict[str, Any], **table: Any) -> str:
@@ -124,10 +124,10 @@ def write(folder: Path, *jobs: dict[str, Any], **table: Any) -> str:
 
 
 def job(**options: Any) -> dict[str, Any]:
-    made = copy.deepcopy(JOB)
-    made["job options"].update(options)
-    made["jobname"] = "-".join(map(str, options.values()))
-    return made
+    result = copy.deepcopy(JOB)
+    result["job options"].update(options)
+    result["jobname"] = "-".join(map(str, options.values()))
+    return result
 
 
 def test_fio_gives_rate_and_latency_against_reads_in_flight(tmp_path: Path) -> None:
@@ -146,8 +146,8 @@ def test_fio_depth_counts_where_the_engine_has_one_and_global_options_count(tmp_
     path = write(tmp_path, deep, **{"global options": {"iodepth": "1"}})
     assert {figure.at for figure in fio.read(path, NAMES)} == {32}
     assert {figure.at for figure in fio.read(write(tmp_path, job(iodepth="8", numjobs="4")), NAMES)} == {4}
-    made = copy.deepcopy(JOB)
-    path = write(tmp_path, made, **{"global options": made.pop("job options")})
+    result = copy.deepcopy(JOB)
+    path = write(tmp_path, result, **{"global options": result.pop("job options")})
     assert {figure.at for figure in fio.read(path, NAMES)} == {1}
 
 
@@ -163,22 +163,22 @@ def test_fio_copies_of_a_job_are_added_up_and_their_mean_latency_is_taken(tmp_pa
 
 
 def without(*path: str) -> dict[str, Any]:
-    made = copy.deepcopy(JOB)
-    table = made
+    result = copy.deepcopy(JOB)
+    table = result
     for key in path[:-1]:
         table = table[key]
     del table[path[-1]]
-    return made
+    return result
 
 
 def reading(**values: Any) -> dict[str, Any]:
-    made = copy.deepcopy(JOB)
-    made["read"].update(values)
-    return made
+    result = copy.deepcopy(JOB)
+    result["read"].update(values)
+    return result
 
 
 @pytest.mark.parametrize(
-    ("made", "expected"),
+    ("result", "expected"),
     [
         (without("read"), "jobs[0].read is missing; a table expected"),
         (reading(total_ios=0), "jobs[0].read.total_ios = 0; the job has no reads"),
@@ -199,9 +199,9 @@ def reading(**values: Any) -> dict[str, Any]:
     ],
 )
 def test_fio_results_of_other_measurements_are_refused(
-    tmp_path: Path, made: dict[str, Any], expected: str
+    tmp_path: Path, result: dict[str, Any], expected: str
 ) -> None:
-    path = write(tmp_path, made)
+    path = write(tmp_path, result)
     with pytest.raises(ConfigError) as caught:
         fio.read(path, NAMES)
     (fault,) = caught.value.faults
@@ -319,10 +319,10 @@ def test_all_faults_are_reported_at_once() -> None:
 
 
 def test_disks_have_names_and_parts_can_be_chosen(tmp_path: Path) -> None:
-    wanted = plan_of(disks=[str(tmp_path), f"fast={tmp_path}", str(tmp_path / ".." / tmp_path.name)])
-    assert [each.name for each in wanted.disks] == ["disk", "fast", "disk3"]
-    assert wanted.includes("ram")
-    assert wanted.includes("fast")
+    options = plan_of(disks=[str(tmp_path), f"fast={tmp_path}", str(tmp_path / ".." / tmp_path.name)])
+    assert [each.name for each in options.disks] == ["disk", "fast", "disk3"]
+    assert options.includes("ram")
+    assert options.includes("fast")
     chosen = plan_of(disks=[f"fast={tmp_path}"], only=["fast", "memcpy"])
     assert [part for part in ("memcpy", "ram", "fast") if chosen.includes(part)] == ["memcpy", "fast"]
 

@@ -34,31 +34,31 @@ def calibrate(tmp_path: Path, *arguments: object) -> Profile:
     return profile.read(path)
 
 
-def names(made: Profile) -> set[str]:
-    return {figure.name for figure in made.figure}
+def names(calibrated: Profile) -> set[str]:
+    return {figure.name for figure in calibrated.figure}
 
 
 @pytest.fixture
 def scratch(tmp_path: Path) -> Path:
-    made = tmp_path / "scratch"
-    made.mkdir()
-    return made
+    path = tmp_path / "scratch"
+    path.mkdir()
+    return path
 
 
 def test_a_folder_and_a_disk_give_every_figure_with_its_unit_spread_conditions_and_date(
     folder: Path, scratch: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = calibrate(tmp_path, "--disk", f"nvme={scratch}", "--origin", folder, "--json")
+    calibrated = calibrate(tmp_path, "--disk", f"nvme={scratch}", "--origin", folder, "--json")
     shown = json.loads(capsys.readouterr().out)
     # A limit of requests is reported only if one is found.
-    assert names(made) - {"origin.requests"} == {
+    assert names(calibrated) - {"origin.requests"} == {
         "memcpy.rate",
         "checksum.rate",
-        *(f"tier.ram.{what}" for what in ("capacity", "read", "write", "latency")),
-        *(f"tier.nvme.{what}" for what in ("capacity", "read", "write", "latency", "cached_read")),
-        *(f"origin.{what}" for what in ("read", "latency", "cached_read")),
+        *(f"tier.ram.{quantity}" for quantity in ("capacity", "read", "write", "latency")),
+        *(f"tier.nvme.{quantity}" for quantity in ("capacity", "read", "write", "latency", "cached_read")),
+        *(f"origin.{quantity}" for quantity in ("read", "latency", "cached_read")),
     }
-    for figure in made.figure:
+    for figure in calibrated.figure:
         measured = not figure.name.endswith("capacity")
         assert figure.base > 0
         assert figure.unit == {"capacity": "B", "latency": "us", "requests": "/s"}.get(
@@ -73,19 +73,19 @@ def test_a_folder_and_a_disk_give_every_figure_with_its_unit_spread_conditions_a
             assert "pages dropped before (posix_fadvise)" in figure.conditions
         elif figure.name == "tier.nvme.read":
             assert "O_DIRECT" in figure.conditions
-    assert abs(made.date - dt.datetime.now().astimezone().date()) <= dt.timedelta(days=1)
+    assert abs(calibrated.date - dt.datetime.now().astimezone().date()) <= dt.timedelta(days=1)
     for curve in ("tier.ram.read", "tier.nvme.write", "origin.read"):
-        assert 1 in made.curve(curve)
+        assert 1 in calibrated.curve(curve)
     assert shown["figure"] == [
         {
             key: value
             for key in ("name", "at", "value", "unit", "spread", "conditions")
             if (value := getattr(figure, key)) is not None
         }
-        for figure in made.figure
+        for figure in calibrated.figure
     ]
-    assert shown["version"] == made.version
-    assert shown["machine"] == made.machine
+    assert shown["version"] == calibrated.version
+    assert shown["machine"] == calibrated.machine
     assert [line.partition(":")[0] for line in shown["left_out"]][:1] == ["network"]
     assert any(line.startswith("decode.rate: samples are no pictures") for line in shown["left_out"])
     assert list(scratch.iterdir()) == []
@@ -99,17 +99,17 @@ def test_pictures_are_decoded(tmp_path: Path) -> None:
         content = io.BytesIO()
         picture.save(content, "JPEG")
         (tmp_path / "pictures" / f"{nth}.jpg").write_bytes(content.getvalue())
-    made = calibrate(tmp_path, "--origin", tmp_path / "pictures", "--only", "decode")
-    assert names(made) == {"decode.rate"}
-    assert made.figure[0].conditions is not None
-    assert made.figure[0].conditions.startswith("3 pictures of the origin to RGB by Pillow")
+    calibrated = calibrate(tmp_path, "--origin", tmp_path / "pictures", "--only", "decode")
+    assert names(calibrated) == {"decode.rate"}
+    assert calibrated.figure[0].conditions is not None
+    assert calibrated.figure[0].conditions.startswith("3 pictures of the origin to RGB by Pillow")
 
 
 def test_an_index_is_an_origin(folder: Path, tmp_path: Path) -> None:
     index = tmp_path / "x.fidx"
     assert main(["index", str(folder), "-o", str(index)]) == 0
-    made = calibrate(tmp_path, "--origin", index, "--only", "origin")
-    assert made.curve("origin.read")
+    calibrated = calibrate(tmp_path, "--origin", index, "--only", "origin")
+    assert calibrated.curve("origin.read")
     again = calibrate(tmp_path, "--origin", folder, "--index", index, "--only", "origin", "--force")
     assert again.curve("origin.read")
 
@@ -119,14 +119,16 @@ def test_results_of_fio_are_not_measured_again(
 ) -> None:
     results = tmp_path / "fio.json"
     results.write_text(json.dumps(FIO))
-    made = calibrate(tmp_path, "--fio", results, "--disk", scratch, "--only", "disk", "--machine", "mine")
-    assert made.machine == "mine"
-    assert made.curve("tier.disk.read") == {1: 1e9}
-    assert made.curve("tier.disk.latency") == {1: 1e-4}
-    assert {"tier.disk.write", "tier.disk.cached_read", "tier.disk.capacity"} <= names(made)
+    calibrated = calibrate(
+        tmp_path, "--fio", results, "--disk", scratch, "--only", "disk", "--machine", "mine"
+    )
+    assert calibrated.machine == "mine"
+    assert calibrated.curve("tier.disk.read") == {1: 1e9}
+    assert calibrated.curve("tier.disk.latency") == {1: 1e-4}
+    assert {"tier.disk.write", "tier.disk.cached_read", "tier.disk.capacity"} <= names(calibrated)
     capsys.readouterr()
-    made = calibrate(tmp_path, "--fio", f"origin={results}", "--only", "memcpy", "--force")
-    assert made.curve("origin.read") == {1: 1e9}
+    calibrated = calibrate(tmp_path, "--fio", f"origin={results}", "--only", "memcpy", "--force")
+    assert calibrated.curve("origin.read") == {1: 1e9}
     assert "memcpy.rate" in capsys.readouterr().out
 
 

@@ -75,7 +75,7 @@ def arms(result: dict) -> dict[str, dict]:
 
 
 def changed(tmp_path: Path, *changes: tuple[str, str]) -> str:
-    """The job with some lines changed."""
+    """Write the job with some lines changed."""
     text = Path(JOB).read_text()
     for before, after in changes:
         assert before in text
@@ -155,7 +155,7 @@ def test_foresee_lists_once_and_reads_each_sample_once_per_rank(capsys, tmp_path
 
 
 def written(tmp_path: Path, text: str, *changes: tuple[str, str]) -> str:
-    """A job of this text, with some of it changed."""
+    """Write a job of this text, with some of it changed."""
     for before, after in changes:
         assert before in text
         text = text.replace(before, after)
@@ -164,8 +164,8 @@ def written(tmp_path: Path, text: str, *changes: tuple[str, str]) -> str:
     return str(path)
 
 
-def book(tmp_path: Path, *changes: tuple[str, str]) -> str:
-    """The test's prices and a tariff of egress, with some of them changed."""
+def write_prices(tmp_path: Path, *changes: tuple[str, str]) -> str:
+    """Write the test's prices and a tariff of egress, with some of them changed."""
     text = Path(PRICES).read_text() + TARIFF
     for before, after in changes:
         assert before in text
@@ -298,7 +298,7 @@ def test_estimates_and_missing_rows_have_a_reason(
 
 def test_a_job_has_one_data_size(capsys, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, SIMULATED, ("[cost]", '[cost]\negress = "internet"'))
-    result = facts(capsys, path, "--prices", book(tmp_path))
+    result = facts(capsys, path, "--prices", write_prices(tmp_path))
     run = simulation.Run(jobspec.read(path), "direct", order="distributed").finish()
     # Each of three epochs reads every sample once. Redrawn sizes make the sum more than 300 MB.
     assert result["bytes"] == run.origin_bytes / 3 > 3000 * 100_000 * 1.05
@@ -320,14 +320,14 @@ def test_computing_at_a_rate_follows_the_bytes(capsys, tmp_path: Path) -> None:
 
 
 def test_runs_of_a_month_leave_through_one_tariff(capsys, tmp_path: Path) -> None:
-    # Disks cost a lot, so that a bucket is cheaper for some runs; egress makes it dearer in the end.
-    dear = ("price = 0.04\n", "price = 1\n")
+    # Disks cost a lot, so that a bucket is cheaper for some runs; egress makes it more expensive in the end.
+    expensive = ("price = 0.04\n", "price = 1\n")
     path = changed(
         tmp_path,
         ("[cost]", '[cost]\nperiod = "month"\negress = "internet"'),
         ('root_disk = "16 GB"', 'root_disk = "0 B"'),
     )
-    result = facts(capsys, path, "--prices", book(tmp_path, dear))
+    result = facts(capsys, path, "--prices", write_prices(tmp_path, expensive))
     policies = arms(result)
     point = next(point for point in result["break_even"] if point["policy"] == "full_fetch")
     bucket, disk = policies["full_fetch"], policies["disk"]
@@ -340,7 +340,7 @@ def test_runs_of_a_month_leave_through_one_tariff(capsys, tmp_path: Path) -> Non
     # The data size has a break-even point although the price of one run's bytes changes with it.
     size = ('"6428.571428571428 B"', repr(point["bytes"] / 42000))
     more = written(tmp_path, Path(path).read_text(), size)
-    policies = arms(facts(capsys, more, "--prices", book(tmp_path, dear)))
+    policies = arms(facts(capsys, more, "--prices", write_prices(tmp_path, expensive)))
     assert policies["full_fetch"]["total"] == pytest.approx(policies["disk"]["total"])
 
 
@@ -348,7 +348,7 @@ def test_beyond_the_last_tier_there_is_no_break_even(capsys, tmp_path: Path) -> 
     path = changed(tmp_path, ("[cost]", '[cost]\nperiod = "month"\negress = "internet"'))
     ends = ('{up_to = "10 GB", price = 0.01}, {price = 0.001}]', '{up_to = "1.1 GB", price = 0}]')
     cheap = ("price = 0.1}", "price = 0}")
-    prices = book(tmp_path, ends, cheap, ("price = 0.04\n", "price = 1\n"))
+    prices = write_prices(tmp_path, ends, cheap, ("price = 0.04\n", "price = 1\n"))
     result = facts(capsys, path, "--prices", prices)
     point = next(point for point in result["break_even"] if point["policy"] == "full_fetch")
     assert point["runs_per_month"] is None

@@ -43,7 +43,7 @@ def test_another_format_is_a_fault_that_names_the_formats(path: str) -> None:
 def test_long_lines_of_a_title_are_wrapped_and_cover_nothing() -> None:
     long = " ".join(["word"] * 120)
     line = Line("line", _figures.COLOURS[0], [0.0, 1.0], [1.0, 2.0])
-    made = _figures.panels(long, [long], [[Panel("panel", Axis("x"), Axis("y"), [line])]])
-    assert list(pictures.overlapping(made)) == []
-    for text in made.texts:
-        assert text.get_window_extent().x1 <= made.bbox.x1
+    drawn = _figures.panels(long, [long], [[Panel("panel", Axis("x"), Axis("y"), [line])]])
+    assert list(pictures.overlapping(drawn)) == []
+    for text in drawn.texts:
+        assert text.get_window_extent().x1 <= drawn.bbox.x1

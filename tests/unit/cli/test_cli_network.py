@@ -59,7 +59,7 @@ def test_json_has_the_figures_of_example_a(capsys) -> None:
     assert (result["slack"], result["linear_scaling_samples_per_second"]) == (0.99, 1.0)
 
 
-def test_the_papers_reading_changes_fifo_tensor_and_leaves_framing_out(capsys) -> None:
+def test_the_papers_model_changes_fifo_tensor_and_omits_framing(capsys) -> None:
     result = facts(capsys, EXAMPLE, "--bandwidth", "1B/s", "--compat", "paper")
     assert result["table"][0]["t_iter"]["fifo_tensor"] == 15
     assert (result["compat"], result["framing"], result["ranks"]) == ("paper", 1.0, None)
@@ -156,8 +156,8 @@ def test_the_picture_has_a_curve_and_a_bar_for_each_policy(
 
 
 def test_a_name_cannot_break_the_picture(tmp_path: Path, capsys) -> None:
-    made = trace.ModelTrace('<b>&" $x$', (trace.Tensor("w", 5, 1.0, 1.0),))
-    trace.write(made, tmp_path / "model.json")
+    model = trace.ModelTrace('<b>&" $x$', (trace.Tensor("w", 5, 1.0, 1.0),))
+    trace.write(model, tmp_path / "model.json")
     path = tmp_path / "curves.svg"
     assert main(["network", str(tmp_path / "model.json"), "--plot", str(path)]) == 0
     assert 'Speed of <b>&" $x$ by bandwidth' in pictures.texts(path)

@@ -80,7 +80,7 @@ def test_a_missing_file_is_reported_with_candidates_and_remedy(home: Path, capsy
     )
 
 
-def test_all_faults_of_a_job_file_and_its_profile_come_at_once(tmp_path: Path) -> None:
+def test_all_faults_of_a_job_file_and_its_profile_are_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "p.toml").write_text(
         'version = 1\nmachine = "a"\ndate = 2026-11-22\n[[figure]]\nname = "x"\n'
     )
@@ -102,7 +102,7 @@ def test_all_faults_of_a_job_file_and_its_profile_come_at_once(tmp_path: Path) -
     assert "train.batch = 0" in str(caught.value)
 
 
-def test_faults_of_several_job_files_come_at_once(tmp_path: Path, capsys) -> None:
+def test_faults_of_several_job_files_are_reported_at_once(tmp_path: Path, capsys) -> None:
     files = []
     for name, fault in (("a", "batch = 0"), ("b", "epochs = 0")):
         files.append(str(tmp_path / f"{name}.toml"))

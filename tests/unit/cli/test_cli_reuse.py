@@ -20,7 +20,7 @@ FIGURE = ["--ranks", "16", "--epochs", "90", "--samples", "1281167", "--delta", 
 SMALL = ["--ranks", "4", "--epochs", "8", "--samples", "2001"]
 
 
-def test_the_published_figure_comes_out(capsys: Any) -> None:
+def test_the_published_figure_is_reproduced(capsys: Any) -> None:
     assert main(["reuse", *FIGURE, "--draws", "0", "--no-order"]) == 0
     result = capsys.readouterr().out
     assert "11 times or more" in result
@@ -94,7 +94,7 @@ def test_a_table_and_a_picture(tmp_path: Path, capsys: Any) -> None:
         (["--plot", "x.gif"], "one of the suffixes .svg, .png, .pdf"),
     ],
 )
-def test_bad_input_ends_with_2(capsys: Any, arguments: list[str], expected: str) -> None:
+def test_invalid_input_exits_with_status_2(capsys: Any, arguments: list[str], expected: str) -> None:
     assert main(["reuse", *SMALL, *(f"{arguments[0]}={value}" for value in arguments[1:])]) == 2
     assert expected in capsys.readouterr().err
 

@@ -41,7 +41,7 @@ def test_one_object_and_nothing_else(file, capsys) -> None:
     assert not facts["interrupted"]
 
 
-def test_a_published_scenario_goes_by_its_name(capsys) -> None:
+def test_a_published_scenario_is_found_by_its_name(capsys) -> None:
     assert main(["simulate", "--list", "--json"]) == 0
     assert "thesis_1" in json.loads(capsys.readouterr().out)
     assert main(["simulate", "thesis_1", "--policies", "perfect", "nopfs"]) == 0
@@ -261,12 +261,12 @@ def test_preparing_is_a_part_of_the_progress() -> None:
     shares = []
     task = _simulate_run.Task("foresee", (), small())
 
-    def looked() -> bool:
+    def count_polls() -> bool:
         shares.append(task.share)
         return False
 
     options = SimpleNamespace(compat="physical", order="shuffled", hand_over="sample")
-    _simulate_run.run(task, options, SimpleNamespace(is_set=looked))
+    _simulate_run.run(task, options, SimpleNamespace(is_set=count_polls))
     assert shares == sorted(shares)
     assert any(0 < share < 0.5 for share in shares)
     assert task.share == 1.0

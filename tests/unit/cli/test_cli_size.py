@@ -32,8 +32,8 @@ def test_the_least_value_meets_the_goal_and_the_next_lower_does_not(file, capsys
     found = point["at"][RAM]
     assert 1 < found <= 153
     assert point["total_s"] <= within
-    there = simulation.Run(small(cluster__tiers__ram__capacity=f"{found} MB"), "foresee").finish()
-    assert point["total_s"] == there.total_s
+    report = simulation.Run(small(cluster__tiers__ram__capacity=f"{found} MB"), "foresee").finish()
+    assert point["total_s"] == report.total_s
     less = f"{found - 299 / 128} MB"
     assert simulation.Run(small(cluster__tiers__ram__capacity=less), "foresee").finish().total_s > within
     assert facts["simulated"] <= 9
@@ -89,7 +89,7 @@ def test_a_goal_may_be_the_share_of_time_that_ranks_compute(file, capsys) -> Non
     assert 0.5 <= point["utilization"] <= 1
 
 
-def test_less_may_be_dearer_and_counts_stay_whole(file, capsys) -> None:
+def test_less_may_cost_more_and_counts_stay_whole(file, capsys) -> None:
     naive = ["--policy", "naive", "--json"]
     assert main(["size", file, "--of", "cluster.origin.latency=50..0ms", "--within", "60", *naive]) == 0
     (point,) = json.loads(capsys.readouterr().out)["points"]
@@ -100,7 +100,7 @@ def test_less_may_be_dearer_and_counts_stay_whole(file, capsys) -> None:
     assert point["at"]["cluster.ranks"] == 1
 
 
-def test_an_unreachable_goal_shows_the_result_of_the_dearest_values(file, capsys) -> None:
+def test_an_unreachable_goal_shows_the_result_of_the_most_expensive_values(file, capsys) -> None:
     arguments = ["size", file, "--of", f"{RAM}=1..300MB", "--within", "1 ms"]
     assert main(arguments) == 1
     result = capsys.readouterr().out

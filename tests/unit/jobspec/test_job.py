@@ -172,8 +172,8 @@ def test_the_error_for_an_invalid_value_names_file_key_value_and_range() -> None
         vary.points(read, {"train.batch": [0, 1, -1], "cluster.ranks": [1, 0]})
     found = [fault.removeprefix(f"{read.file}: ").partition(";")[0] for fault in caught.value.faults]
     assert sorted(found) == ["cluster.ranks = 0", "train.batch = -1", "train.batch = 0"]
-    made, faults = vary.try_points(read, {"train.batch": [0, 1]})
-    assert ([values for values, _ in made], len(faults)) == ([(1,)], 1)
+    jobs, faults = vary.try_points(read, {"train.batch": [0, 1]})
+    assert ([values for values, _ in jobs], len(faults)) == ([(1,)], 1)
 
 
 def test_paths_are_relative_to_the_folder_of_the_file(tmp_path: Path) -> None:

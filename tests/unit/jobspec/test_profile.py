@@ -50,8 +50,8 @@ def test_the_golden_profile_is_read_and_written_byte_for_byte(tmp_path: Path) ->
 
 
 def test_texts_are_written_and_read_back() -> None:
-    made = Profile(machine='a "b" \\ ü', date=dt.date(2026, 1, 2))
-    assert profile.loads(profile.dumps(made)) == made
+    written = Profile(machine='a "b" \\ ü', date=dt.date(2026, 1, 2))
+    assert profile.loads(profile.dumps(written)) == written
 
 
 def test_the_page_has_every_name_and_its_example_is_a_profile() -> None:

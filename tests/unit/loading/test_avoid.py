@@ -98,8 +98,8 @@ def test_later_states_keep_the_avoided_samples_and_resume_at_another_world_size(
         rest.append(ids(resumed))
         assert resumed.state_dict()["avoid"] == state["avoid"]
     # 15 samples are left for two ranks, so the last place is padding.
-    dealt = [sample for pair in zip(*rest, strict=True) for sample in pair][:15]
-    assert head + dealt == head[:4] + replaced(ids(make(folder))[4:], seed=5, epoch=0)
+    interleaved = [sample for pair in zip(*rest, strict=True) for sample in pair][:15]
+    assert head + interleaved == head[:4] + replaced(ids(make(folder))[4:], seed=5, epoch=0)
 
 
 def test_steps_of_a_state_avoid_samples_from_their_position_on(folder):

@@ -53,7 +53,7 @@ def table(name: str) -> dict[str, Any]:
 
 
 def places(within: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Every key of a table, of tables in it, and of lists."""
+    """Return every key of a table, of its tables and lists."""
     found = [path] if path else []
     keys = within if isinstance(within, dict) else range(len(within)) if isinstance(within, list) else ()
     for key in keys:
@@ -104,12 +104,12 @@ def test_a_profile_completes_any_table(data: st.DataObject) -> None:
 
 
 def faults(make: Callable[[], Any]) -> list[str]:
-    """What is wrong, or nothing: no other error."""
+    """Return the faults; any other error fails the test."""
     try:
         make()
     except ConfigError as error:
         return error.faults or [""]
-    except FileNotFoundError as error:  # a profile that is not there
+    except FileNotFoundError as error:  # a missing profile
         return [str(error)]
     return []
 

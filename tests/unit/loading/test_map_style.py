@@ -38,7 +38,7 @@ class Squares:
 
 
 class AtOnce(Squares):
-    """Several in one call."""
+    """Makes several samples in one call."""
 
     def __getitems__(self, indices: list[int]) -> list[tuple[int, int]]:
         return [Squares.__getitem__(self, i) for i in indices]
@@ -159,7 +159,7 @@ def test_other_than_map_style_datasets_are_refused_with_the_remedy(dataset, argu
 
 
 class Keyed:
-    """Has no length."""
+    """A dataset without length."""
 
     def __getitem__(self, key: str) -> str:
         if key == "b":

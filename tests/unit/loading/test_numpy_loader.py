@@ -159,7 +159,7 @@ def test_an_epoch_beyond_the_number_given_is_read_after_one_warning(folder, capl
     assert sum("epochs=1" in record.message for record in caplog.records) == 1
 
 
-def test_an_index_is_used_as_it_is_and_never_listed_again(folder, tmp_path):
+def test_an_index_is_used_without_another_listing(folder, tmp_path):
     path = tmp_path / "x.fidx"
     index = foresee.Index.build(str(folder), layout="folder")
     index.save(path)
@@ -208,7 +208,7 @@ def test_all_wrong_arguments_are_reported_at_once(folder):
         ({"row_bytes": "8"}, "row_bytes='8'"),
     ],
 )
-def test_an_argument_of_a_wrong_kind_is_named_with_what_it_should_be(folder, change, named):
+def test_an_argument_of_a_wrong_type_is_named_with_the_expected_one(folder, change, named):
     with pytest.raises(ConfigError, match=named):
         make(folder, **({"shuffle": True, "seed": 1} | change))
 
@@ -231,7 +231,7 @@ def test_the_home_folder_is_expanded(folder, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("path", [b"/data", 3, None])
-def test_a_path_that_is_no_text_is_refused(path):
+def test_a_path_that_is_no_string_is_refused(path):
     with pytest.raises(ConfigError, match=r"a string or a pathlib\.Path expected"):
         make(path)
 
@@ -358,7 +358,7 @@ def test_a_callable_gets_the_fault_of_its_substitute(folder):
     assert seen[:3] == [(9, "missing"), (12, "changed"), (14, "missing")]
 
 
-def test_off_gives_the_same_batches_without_the_engine(folder, array, monkeypatch):
+def test_foresee_off_gives_the_same_batches_without_the_engine(folder, array, monkeypatch):
     on = [
         [b.ids.tolist() for b in make(folder, shuffle=True, seed=2)],
         [b.rows().tolist() for b in make(array)],
@@ -370,11 +370,11 @@ def test_off_gives_the_same_batches_without_the_engine(folder, array, monkeypatc
         [b.rows().tolist() for b in make(array)],
     ]
     assert on == off
-    # Those of the loader before may end meanwhile.
+    # Threads of the previous loader may end in the meantime.
     assert set(threading.enumerate()) <= threads
 
 
-def test_off_has_the_same_faults(folder, monkeypatch):
+def test_foresee_off_has_the_same_faults(folder, monkeypatch):
     monkeypatch.setenv("FORESEE_OFF", "1")
     loader = make(folder, on_error="replace")
     lose(folder, 9)

@@ -22,7 +22,7 @@ LIGHTNING = {"WORLD_SIZE": "2", "LOCAL_RANK": "1", "NODE_RANK": "0"}
 
 @pytest.fixture
 def group(monkeypatch):
-    """Call it with rank and size to have a process group, and without to have none."""
+    """Set the rank and size of a process group, or none."""
 
     def be(*rank_and_size: int) -> None:
         monkeypatch.setattr(ranks, "_process_group", lambda: rank_and_size or None)
@@ -33,7 +33,7 @@ def group(monkeypatch):
 
 @pytest.fixture
 def jax(monkeypatch):
-    """Call it with rank and size to have an initialized JAX, and without to have one that is only imported."""
+    """Set the rank and size of an initialized JAX, or have one that is only imported."""
 
     def be(*rank_and_size: int) -> None:
         rank, size = rank_and_size or (0, 1)
@@ -48,7 +48,7 @@ def jax(monkeypatch):
 
 @pytest.fixture
 def variables(monkeypatch):
-    """Have only these variables of launchers."""
+    """Set exactly these variables of launchers."""
     for launcher in ranks._LAUNCHERS:
         for name in launcher[1:]:
             monkeypatch.delenv(name, raising=False)
@@ -63,7 +63,7 @@ def variables(monkeypatch):
 
 @pytest.fixture(params=["numpy", "torch"])
 def make(request, array, group, variables):
-    """A loader of either face over 17 rows, in batches of 2."""
+    """Make a loader of either interface over 17 rows, in batches of 2."""
 
     def of(**arguments: Any):
         arguments = {"batch_size": 2, "shuffle": True, "seed": 3} | arguments
@@ -80,7 +80,7 @@ def rows(loader) -> list[int]:
 
 
 def share(whole: list[int], rank: int) -> list[int]:
-    """What rank 0 or 1 of 2 reads: an odd number of samples is padded with the first."""
+    """Return the reads of rank 0 or 1 of 2: an odd number of samples is padded with the first."""
     return (whole + whole[:1])[rank::2]
 
 
@@ -236,7 +236,7 @@ def test_a_state_of_one_rank_is_refused_by_a_late_group_where_its_order_is_of_th
 
 
 class Mesh:
-    """What is used of torch's ``DeviceMesh``, which would need a process group."""
+    """The part of torch's ``DeviceMesh`` that is used; a real one would need a process group."""
 
     mesh_dim_names = ("dp", "tp")
     mesh = torch.arange(4)

@@ -265,13 +265,13 @@ def test_a_disk_that_is_full_costs_a_warning_and_no_training(
 
 
 @pytest.mark.parametrize(
-    ("data", "what"),
+    ("data", "expected"),
     [
         (b"x" * 32, "no file of steps"),
         (b"FORESTEP" + bytes([9]) + bytes(23), "version 9; this program reads version 1"),
     ],
 )
-def test_a_file_of_another_format_is_refused(tmp_path: Path, data: bytes, what: str) -> None:
+def test_a_file_of_another_format_is_refused(tmp_path: Path, data: bytes, expected: str) -> None:
     (tmp_path / "rank-0.steps").write_bytes(data)
-    with pytest.raises(ConfigError, match=what):
+    with pytest.raises(ConfigError, match=expected):
         StepsReader(str(tmp_path / "rank-0.steps")).poll()

@@ -28,7 +28,7 @@ def test_a_loader_shows_samples_batches_rank_and_cache(folder, tmp_path):
     loader.close()
     assert repr(loader).endswith("closed)")
     loader._session._process = -1
-    assert repr(loader).endswith("of the parent process)"), "as a child of a fork has it"
+    assert repr(loader).endswith("of the parent process)"), "as in a forked child"
 
 
 @pytest.mark.parametrize("drop_last", [False, True])

@@ -20,12 +20,12 @@ MS = 1_000_000
 
 
 class Clock:
-    """A clock that only ``takes`` advances."""
+    """A clock that only ``advance`` moves."""
 
     def __init__(self) -> None:
         self.now = 1_000 * MS
 
-    def takes(self, ms: int, value: Any = None) -> Any:
+    def advance(self, ms: int, value: Any = None) -> Any:
         self.now += ms * MS
         return value
 
@@ -37,7 +37,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     read = PlainEngine.read
     monkeypatch.setenv("FORESEE_OFF", "1")
     monkeypatch.setattr(PlainEngine, "now", lambda _: clock.now)
-    monkeypatch.setattr(PlainEngine, "read", lambda self, sample: clock.takes(3, read(self, sample)))
+    monkeypatch.setattr(PlainEngine, "read", lambda self, sample: clock.advance(3, read(self, sample)))
     return clock
 
 
@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def seconds(loader: Any) -> dict[str, float]:
-    """What was booked, by cause, in milliseconds."""
+    """Return the recorded milliseconds by cause."""
     return {
         cause: round(each["seconds"] * 1e3, 6)
         for cause, each in loader.stats()["waits"].items()
@@ -58,7 +58,7 @@ def seconds(loader: Any) -> dict[str, float]:
     }
 
 
-def waited(loader: Iterable[Any], clock: Clock, step_ms: int = 50) -> float:
+def wait_ms(loader: Iterable[Any], clock: Clock, step_ms: int = 50) -> float:
     """Milliseconds inside ``next()`` of one epoch whose steps take ``step_ms``."""
     total, batches = 0, iter(loader)
     while True:
@@ -66,18 +66,18 @@ def waited(loader: Iterable[Any], clock: Clock, step_ms: int = 50) -> float:
         if next(batches, None) is None:
             return (total + clock.now - began) / MS
         total += clock.now - began
-        clock.takes(step_ms)
+        clock.advance(step_ms)
 
 
 def data(folder: Path, clock: Clock, transform_ms: int = 10, **arguments: Any) -> ft.FolderDataset:
     def transform(value: torch.Tensor) -> torch.Tensor:
-        return clock.takes(transform_ms, value)
+        return clock.advance(transform_ms, value)
 
     return ft.FolderDataset(folder, extensions=[".bin"], decode=None, transform=transform, **arguments)
 
 
 def collating(clock: Clock, ms: int) -> Callable[[list[Any]], Any]:
-    return lambda samples: clock.takes(ms, samples)
+    return lambda samples: clock.advance(ms, samples)
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_reading_transforms_and_collating_add_up_to_the_time_inside_next(
     folder: Path, clock: Clock, arguments: dict[str, Any]
 ) -> None:
     with ft.DataLoader(data(folder, clock), collate_fn=collating(clock, 7), **arguments) as loader:
-        whole = waited(loader, clock) + waited(loader, clock)
+        whole = wait_ms(loader, clock) + wait_ms(loader, clock)
         found = seconds(loader)
     assert {cause: ms for cause, ms in found.items() if ms} == {
         "origin_read": 2 * 10 * 3,
@@ -107,7 +107,7 @@ def test_reading_transforms_and_collating_add_up_to_the_time_inside_next(
 
 def test_batches_without_any_work_wait_for_reading_alone(folder: Path, clock: Clock) -> None:
     with foresee.Loader(folder, batch_size=4, extensions=[".bin"]) as loader:
-        whole = waited(loader, clock)
+        whole = wait_ms(loader, clock)
         assert seconds(loader) == {"origin_read": 30}
     assert whole == 30
 
@@ -119,13 +119,13 @@ def test_the_last_wait_is_written_before_the_statistics_are_read(folder: Path, c
 
 
 def test_a_wait_that_ends_with_an_error_is_written(folder: Path, clock: Clock) -> None:
-    def refuses(value: torch.Tensor) -> torch.Tensor:
-        clock.takes(10)
+    def fail_once(value: torch.Tensor) -> torch.Tensor:
+        clock.advance(10)
         if int(value[0]) == 2:
             raise ArithmeticError("no such number")
         return value
 
-    dataset = ft.FolderDataset(folder, extensions=[".bin"], decode=None, transform=refuses)
+    dataset = ft.FolderDataset(folder, extensions=[".bin"], decode=None, transform=fail_once)
     with ft.DataLoader(dataset, batch_size=5) as loader:
         began = clock.now
         with pytest.raises(SampleFault, match="no such number"):
@@ -144,7 +144,7 @@ def test_reading_a_substitute_counts_as_reading(
 
     def broken(self: PlainEngine, sample: int) -> bytes:
         if sample == 1:
-            clock.takes(3)
+            clock.advance(3)
             raise OriginMissing("gone")
         return read(self, sample)
 
@@ -152,7 +152,7 @@ def test_reading_a_substitute_counts_as_reading(
     with ft.DataLoader(
         data(folder, clock), batch_size=5, collate_fn=collating(clock, 1), on_error=lambda _: 7
     ) as loader:
-        whole = waited(loader, clock)
+        whole = wait_ms(loader, clock)
         found = seconds(loader)
     assert found["origin_read"] == 11 * 3
     assert found["transform"] == 100
@@ -165,11 +165,11 @@ def test_drawing_the_order_counts_as_planning(folder: Path, clock: Clock) -> Non
             return 10
 
         def __iter__(self) -> Iterator[int]:
-            clock.takes(40)
+            clock.advance(40)
             return iter(range(10))
 
     with ft.DataLoader(data(folder, clock), batch_size=5, sampler=Slow(), collate_fn=list) as loader:
-        whole = waited(loader, clock)
+        whole = wait_ms(loader, clock)
         found = seconds(loader)
     assert found["plan"] == 40
     assert sum(found.values()) == whole
@@ -177,7 +177,7 @@ def test_drawing_the_order_counts_as_planning(folder: Path, clock: Clock) -> Non
 
 def test_a_step_counts_for_no_cause_however_long_it_takes(folder: Path, clock: Clock) -> None:
     with ft.DataLoader(data(folder, clock), batch_size=2, collate_fn=list) as loader:
-        whole = waited(loader, clock, step_ms=100_000)
+        whole = wait_ms(loader, clock, step_ms=100_000)
         assert sum(seconds(loader).values()) == whole < 1000
 
 

@@ -38,14 +38,14 @@ def test_the_golden_trace_is_read_in_order_of_first_use() -> None:
 
 
 def test_a_written_trace_is_read_back_bit_for_bit(tmp_path: Path) -> None:
-    made = ModelTrace(
+    model = ModelTrace(
         "ünïcode ✓",
         (Tensor("a.b", 2**52 - 1, 0.1 + 0.2, 1e-300, 5e-324), Tensor('"quoted\\"', 0, 1, 0)),
         {"batch": 3, "note": "µs", "ratio": 1 / 3},
     )
     path = tmp_path / "model.json"
-    trace.write(made, path)
-    assert trace.read(path) == made
+    trace.write(model, path)
+    assert trace.read(path) == model
     assert trace.dumps(trace.read(path)) == path.read_text(encoding="utf-8")
     assert list(tmp_path.iterdir()) == [path]
 
@@ -71,10 +71,10 @@ def test_the_example_in_the_documentation_is_a_trace() -> None:
 
 
 def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
-    made = trace.read(FOLDER / "trace.json")
+    model = trace.read(FOLDER / "trace.json")
     (tmp_path / "taken").mkdir()
     with pytest.raises(OSError, match="taken"):
-        trace.write(made, tmp_path / "taken")
+        trace.write(model, tmp_path / "taken")
     assert [path.name for path in tmp_path.iterdir()] == ["taken"]
 
 
@@ -211,9 +211,9 @@ def script() -> ModuleType:
 def test_the_well_known_models_have_their_sizes(
     name: str, tensors: int, parameters: int, largest: str, work: float | None
 ) -> None:
-    made = script().trace(name)
+    model = script().trace(name)
     read = trace.read(FOLDER / f"{name}.json")
-    assert read == made, "run scripts/model_traces.py"
+    assert read == model, "run scripts/model_traces.py"
     assert len(read.tensors) == tensors
     assert sum(tensor.bytes for tensor in read.tensors) == 4 * parameters
     assert max(read.tensors, key=lambda tensor: tensor.bytes).name == largest

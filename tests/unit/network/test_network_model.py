@@ -26,7 +26,7 @@ def test_every_golden_step_has_its_expected_results(path: Path) -> None:
     layers: list[list[Fraction]] = []
     bandwidth = 1.0
     checked = 0
-    for question, answers in questions(path.read_text()):
+    for question, answers in query_lines(path.read_text()):
         word, *rest = question.split()
         if word == "layer":
             layers.append([Fraction(figure) for figure in rest])
@@ -73,15 +73,15 @@ def test_every_golden_step_has_its_expected_results(path: Path) -> None:
     assert checked >= 10
 
 
-def questions(text: str) -> list[tuple[str, list[str]]]:
+def query_lines(text: str) -> list[tuple[str, list[str]]]:
     """Return each query line with its results."""
-    found: list[tuple[str, list[str]]] = []
+    queries: list[tuple[str, list[str]]] = []
     for line in text.splitlines():
         if line.startswith("> "):
-            found[-1][1].append(line[2:])
+            queries[-1][1].append(line[2:])
         elif line and not line.startswith("#"):
-            found.append((line, []))
-    return found
+            queries.append((line, []))
+    return queries
 
 
 def golden_step(layers: list[list[Fraction]]) -> network.Step:
@@ -231,7 +231,7 @@ def test_all_faults_of_shape_are_reported_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "expected"),
+    ("call", "expected"),
     [
         (lambda: network.t_iter(A, "wfbp", 1.0), 'policy="wfbp"; one of oracle, mercury'),
         (lambda: network.t_iter(A, "mercury", 0.0), "bandwidth is 0"),
@@ -255,8 +255,8 @@ def test_all_faults_of_shape_are_reported_at_once() -> None:
         (lambda: network.packet_delay(window_bytes=0, packet_bytes=0, bandwidth=1.0), "packet is 0"),
     ],
 )
-def test_arguments_outside_their_range_are_refused_by_name(ask, expected: str) -> None:
+def test_arguments_outside_their_range_are_refused_by_name(call, expected: str) -> None:
     with pytest.raises(ConfigError) as raised:
-        ask()
+        call()
     assert expected in str(raised.value)
     assert isinstance(raised.value, ValueError)

@@ -54,9 +54,9 @@ def test_every_vector_has_its_expected_answer(vector: dict) -> None:
             wait_time=requested["seconds"],
             page=requested["page"],
         )
-        how = {"compat": requested["compat"], "period": requested["period"]}
+        options = {"compat": requested["compat"], "period": requested["period"]}
         if requested["kind"] == "disk":
-            bill = cost.disk(run, Rates(**requested["rates"]), **how)
+            bill = cost.disk(run, Rates(**requested["rates"]), **options)
         else:
             lists = -(-run.samples // run.page) if requested.get("listed_once") else None
             bill = cost.bucket(
@@ -65,7 +65,7 @@ def test_every_vector_has_its_expected_answer(vector: dict) -> None:
                 cached=requested["cached"],
                 fetch=requested["fetch"],
                 lists=lists,
-                **how,
+                **options,
             )
         result = {name: getattr(bill, name) for name in expected}
     for name, value in expected.items():
@@ -85,7 +85,7 @@ def test_misses_are_paid_except_in_the_paper() -> None:
     assert cost.bucket(work(), RATES, misses=7, compat="paper").gets == 84_000
 
 
-def test_known_counts_replace_formulas() -> None:
+def test_given_counts_replace_formulas() -> None:
     bill = cost.bucket(work(), RATES, lists=42, gets=1000, misses=5)
     assert (bill.lists, bill.gets) == (42, 1005)
     assert bill.requests == pytest.approx((42 * 0.05 + 1005 * 0.004) / 1e4)
@@ -107,7 +107,7 @@ def test_egress_is_paid_by_tier() -> None:
         cost.bucket(work(), RATES, egress=((1e8, 10.0),))
 
 
-def test_known_bytes_replace_the_mean_size() -> None:
+def test_given_bytes_replace_the_mean_size() -> None:
     bill = cost.bucket(work(), RATES, gets=10, misses=5, read_bytes=3e9, egress=((math.inf, 0.5),))
     assert (bill.gets, bill.read_bytes, bill.egress) == (15, 3e9, 1.5)
     assert cost.bucket(work(), RATES, gets=10).read_bytes == pytest.approx(10 * 0.27e9 / 42000)

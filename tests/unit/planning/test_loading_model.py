@@ -55,16 +55,16 @@ def test_every_second_and_every_read_of_every_rank_is_in_the_report(policy, comp
     seed=st.integers(0, 99),
 )
 def test_no_policy_in_order_beats_perfect_or_the_origin(ranks, batch, ram, origin, seed) -> None:
-    there = small(
+    job = small(
         cluster__ranks=ranks,
         train__batch=batch,
         train__seed=seed,
         cluster__tiers__ram__capacity=f"{ram} MB",
         cluster__origin__read=f"{origin} MB/s",
     )
-    perfect = simulation.Run(there, "perfect").finish().total_s
+    perfect = simulation.Run(job, "perfect").finish().total_s
     for policy in ORDER_KEPT:
-        report = simulation.Run(there, policy).finish()
+        report = simulation.Run(job, policy).finish()
         assert report.total_s >= perfect * (1 - 1e-9), policy
         assert report.total_s >= report.origin_bytes / (origin * 1e6) * (1 - 1e-9), policy
 
@@ -148,7 +148,7 @@ def test_reads_without_ranks_are_refused() -> None:
         simulation.read_often(ranks=1, epochs=1, samples=1, delta="-0.5")
 
 
-def test_a_draw_is_near_the_expected_numbers() -> None:
+def test_a_drawn_order_is_near_the_expected_numbers() -> None:
     expected = simulation.reads_by_count(ranks=16, epochs=90, samples=200_000)
     drawn = simulation.reads_by_count(ranks=16, epochs=90, samples=200_000, seed=7)
     assert drawn.sum() == 200_000
@@ -159,13 +159,13 @@ def test_a_draw_is_near_the_expected_numbers() -> None:
 
 
 def test_a_job_is_varied_by_the_keys_of_its_file() -> None:
-    there = small(cluster__tiers__disk__capacity="1 GB", train__epochs=7)
-    assert [tier.capacity for tier in there.cluster.tiers] == [60_000_000, 10**9]
-    assert there.train.epochs == 7
+    job = small(cluster__tiers__disk__capacity="1 GB", train__epochs=7)
+    assert [tier.capacity for tier in job.cluster.tiers] == [60_000_000, 10**9]
+    assert job.train.epochs == 7
     assert small() == jobspec.loads(SMALL)
     points = list(vary.points(small(), {"train.batch": [1, 2], "train.epochs": [3, 4, 5]}))
     assert [values for values, _ in points] == [(1, 3), (1, 4), (1, 5), (2, 3), (2, 4), (2, 5)]
-    assert [dataclasses.astuple(there.train)[:2] for _, there in points] == [values for values, _ in points]
+    assert [dataclasses.astuple(job.train)[:2] for _, job in points] == [values for values, _ in points]
     for key, result in (
         ("train.bach", "no key 'bach' there; one of batch"),
         ("cluster.tiers.rma.capacity", "no tier 'rma'; this job has ram, disk"),

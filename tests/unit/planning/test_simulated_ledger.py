@@ -80,8 +80,8 @@ def test_predict_reads_a_simulated_run_and_finds_its_job(file, tmp_path, capsys)
         profile.Figure(name="tier.ram.read", at=1, value=10.0, unit="GB/s"),
         profile.Figure(name="tier.ram.capacity", value=60.0, unit="MB"),
     ]
-    made = profile.Profile(machine="there", date=dt.date(2026, 11, 22), figure=tuple(figures))
-    profile.write(made, here)
+    machine_profile = profile.Profile(machine="there", date=dt.date(2026, 11, 22), figure=tuple(figures))
+    profile.write(machine_profile, here)
     assert main(["predict", str(folder), "--profile", str(here), "--policies", "foresee", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["policies"][0]["policy"] == "foresee"
 
@@ -98,16 +98,16 @@ def test_several_policies_have_a_folder_each_and_those_without_an_answer_none(fi
     assert "no I/O" in capsys.readouterr().err
 
 
-def test_ledgers_change_no_figure(file, tmp_path) -> None:
+def test_ledgers_change_no_result(file, tmp_path) -> None:
     given = jobspec.read(file)
     alone = simulation.Run(given, "nopfs").finish()
     assert alone == simulation.Run(given, "nopfs", run_dir=tmp_path / "run").finish()
 
 
-@pytest.mark.parametrize("there", ["a file", "a folder with something in it"])
-def test_existing_paths_are_never_overwritten(file, tmp_path, capsys, there) -> None:
+@pytest.mark.parametrize("existing", ["a file", "a folder with something in it"])
+def test_existing_paths_are_never_overwritten(file, tmp_path, capsys, existing) -> None:
     folder = tmp_path / "run"
-    if there == "a file":
+    if existing == "a file":
         folder.write_text("")
     else:
         folder.mkdir()
@@ -126,7 +126,7 @@ def test_an_empty_folder_is_filled(file, tmp_path, capsys) -> None:
         simulation.Run(jobspec.read(file), "naive", run_dir=folder)
 
 
-def test_a_sweep_is_no_run(file, tmp_path, capsys) -> None:
+def test_a_sweep_with_ledgers_is_refused(file, tmp_path, capsys) -> None:
     sweep = ["--sweep", "cluster.ranks=1,2", "--run-dir", str(tmp_path / "run")]
     assert main(["simulate", file, *sweep]) == 2
     assert "--run-dir with --sweep" in capsys.readouterr().err

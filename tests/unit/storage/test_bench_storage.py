@@ -45,9 +45,9 @@ class Value:
 def test_in_every_epoch_each_file_is_read_once_by_one_rank(
     shuffle: str, ranks: int, more: int, epoch: int, seed: int
 ) -> None:
-    dealt = measurement.rank_orders(shuffle, ranks + more, ranks, seed, epoch)
-    assert sorted(np.concatenate(dealt).tolist()) == list(range(ranks + more))
-    assert max(map(len, dealt)) - min(map(len, dealt)) <= 1
+    orders = measurement.rank_orders(shuffle, ranks + more, ranks, seed, epoch)
+    assert sorted(np.concatenate(orders).tolist()) == list(range(ranks + more))
+    assert max(map(len, orders)) - min(map(len, orders)) <= 1
 
 
 def test_only_the_local_shuffle_retains_shards() -> None:
@@ -217,10 +217,10 @@ def test_dropping_all_caches_needs_root(tmp_path: pathlib.Path, monkeypatch) -> 
 @properties(soak=20)
 @given(st.lists(st.none() | st.floats(0, 1), min_size=1, max_size=3))
 def test_data_that_stay_in_memory_are_a_limit(shares: list[float | None]) -> None:
-    wanted = bench.check(origins=["/"], cache="/", files=["16:4"], processes=1)
-    case = bench.cases(wanted)[0]
+    options = bench.check(origins=["/"], cache="/", files=["16:4"], processes=1)
+    case = bench.cases(options)[0]
     measured = [measurement.RateResult(case, 0.0, 0, "", (1.0,), (share, None)) for share in shares]
-    limits = [limit for limit in result._limits(wanted, measured) if limit.startswith("origin: ")]
+    limits = [limit for limit in result._limits(options, measured) if limit.startswith("origin: ")]
     known = [share for share in shares if share is not None]
     if not known:
         assert "does not report" in limits[0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Data in memory before a run, which is then not cold: it causes a warning, and no value is judged."""
+"""Data that are in memory before a run are not cold: they cause a warning, and no value is outcome."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ def test_cached_data_cause_a_warning_and_mark_nothing_stale(
     assert result.startswith("100 % of the data are in memory already")
     assert page_cache.has_resident(files)
     used = [UsedValue(KEY, "wait")]
-    judged = {"measured": {"makespan": 9.0}, "predicted_at_starts": {"makespan": 1.0}, "doubts": [result]}
+    outcome = {"measured": {"makespan": 9.0}, "predicted_at_starts": {"makespan": 1.0}, "doubts": [result]}
     options = argparse.Namespace(catalog="jobs.db", slurm=False, running=None, steps=None)
-    assert run._judge_catalog(options, used, [str(folder)], judged) is None
+    assert run._judge_catalog(options, used, [str(folder)], outcome) is None
     # As it reports files that are not in memory.
     monkeypatch.setattr(page_cache, "_resident", lambda file, path: 0)
     assert not page_cache.has_resident(files)

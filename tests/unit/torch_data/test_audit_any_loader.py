@@ -65,7 +65,7 @@ def test_batches_generators_attributes_and_states_pass_through(numbers, capsys):
 
 @runtime_checkable
 class HasState(typing.Protocol):
-    """As that of torch.distributed.checkpoint."""
+    """The protocol of torch.distributed.checkpoint."""
 
     def state_dict(self): ...
     def load_state_dict(self, state): ...
@@ -198,7 +198,7 @@ class Resuming(DataLoader):
 
     def __iter__(self):
         skipped, self.skipped = self.skipped, 0
-        # Its sampler gives the rest alone.
+        # Its sampler yields only the rest.
         batches = list(self.batch_sampler)[skipped:]
         yield from DataLoader(self.dataset, batch_sampler=batches) if skipped else super().__iter__()
 
@@ -306,7 +306,7 @@ def test_a_sampler_of_strings_is_not_auditable_without_a_key():
 
 
 class Framework:
-    """A loader that keeps the stock one and opens its iterator at the first batch."""
+    """A loader that contains the stock one and opens its iterator at the first batch."""
 
     def __init__(self, loader):
         self.base_dataloader = loader

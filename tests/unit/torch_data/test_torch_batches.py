@@ -42,7 +42,7 @@ def test_a_collate_fn_gets_samples(ragged):
     assert [(data.tolist(), label) for data, label in first] == [([i] * (i + 1), 0) for i in range(4)]
 
 
-def test_without_classes_a_sample_is_its_data_alone(folder):
+def test_without_classes_a_sample_is_only_its_data(folder):
     index = foresee.Index.build(str(folder), layout="flat")
     dataset = ft.FolderDataset(folder, index=index)
     assert dataset[3].tolist() == [3] * 8
@@ -189,8 +189,8 @@ def test_a_random_transform_with_a_generator_is_the_same_after_resume_and_at_ano
     second.load_state_dict(first.state_dict())
     assert head + [x for data, _ in second for x in data.tolist()] == whole
     halves = [[x for data, _ in make(rank=r, world_size=2) for x in data.tolist()] for r in range(2)]
-    dealt = [halves[i % 2][i // 2] for i in range(23)]
-    assert dealt == whole
+    interleaved = [halves[i % 2][i // 2] for i in range(23)]
+    assert interleaved == whole
     assert [x for data, _ in first for x in data.tolist()] != whole, "another epoch, other numbers"
 
 
@@ -215,10 +215,10 @@ def test_a_raising_transform_names_the_sample_at_its_batch(folder):
 
 
 def test_a_sample_whose_transform_raises_is_skipped(folder):
-    made = []
+    transformed = []
 
     def fail(number):
-        made.append(int(number))
+        transformed.append(int(number))
         if number == 9:
             raise KeyError("nine")
         return number
@@ -226,7 +226,7 @@ def test_a_sample_whose_transform_raises_is_skipped(folder):
     dataset = ft.FolderDataset(folder, decode=value, transform=fail)
     loader = ft.DataLoader(dataset, batch_size=4, on_error="skip")
     assert [ours(batch) for batch in loader][2] == [8, 10, 11]
-    assert made == list(range(23)), "no other sample is made twice"
+    assert transformed == list(range(23)), "no other sample is made twice"
     assert loader.audit()["skipped"][0]["sample"] == 9
 
 
@@ -266,7 +266,7 @@ def test_a_timeout_beyond_any_clock_is_no_timeout(folder, decode, timeout):
         assert [len(labels) for _, labels in loader] == [4, 4, 4, 4, 4, 3]
 
 
-def test_off_gives_the_same_batches_in_this_thread(folder, monkeypatch):
+def test_foresee_off_gives_the_same_batches_in_this_thread(folder, monkeypatch):
     def make():
         dataset = ft.FolderDataset(folder, decode=value, transform=noisy)
         return ft.DataLoader(dataset, batch_size=4, shuffle=True, seed=3)

@@ -29,7 +29,7 @@ FILES = 9
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """Nine files of equal size and nine of unequal ones, in folders that are not sorted as they are."""
+    """Nine files of equal size and nine of unequal ones, in unsorted folders."""
     root = tmp_path_factory.mktemp("files")
     for i in range(FILES):
         for name, data in ((f"equal/{i * 5 % 9}/{i}", bytes([i] * 8)), (f"ragged/{i}", bytes([i] * (i + 1)))):

@@ -24,14 +24,14 @@ N = 12
 
 
 class Doubled(ft.ArrayDataset):
-    """Makes its samples itself."""
+    """Makes its samples in ``__getitem__``."""
 
     def __getitem__(self, i):
         return super().__getitem__(i) * 2, i
 
 
 class DoubledAtOnce(ft.ArrayDataset):
-    """Makes the samples of a batch itself."""
+    """Makes the samples of a batch in ``__getitems__``."""
 
     def __getitems__(self, indices):
         return [(row * 2, i) for row, i in zip(super().__getitems__(indices), indices, strict=True)]
@@ -175,7 +175,7 @@ def test_a_subset_that_changes_is_refused_at_the_next_epoch(root):
 
 
 class Named(Subset):
-    """Makes something else of its samples."""
+    """Changes its samples."""
 
     def __getitem__(self, i):
         return "own", super().__getitem__(i)

@@ -22,7 +22,7 @@ from foresee.errors import ConfigError, IndexInvalid
 
 
 def windows(arrays, window, stride, offset, drop_tail):
-    """Samples as a plain loop makes them."""
+    """Return the samples as a plain loop makes them."""
     samples = []
     for tokens in arrays:
         starts = list(range(0, len(tokens) - window - offset + 1, stride))
@@ -34,7 +34,7 @@ def windows(arrays, window, stride, offset, drop_tail):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder that each case fills anew."""
+    """A folder that each case fills again."""
     return tmp_path_factory.mktemp("tokens")
 
 

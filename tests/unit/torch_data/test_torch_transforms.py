@@ -33,7 +33,7 @@ def values(loader):
 
 
 class KeepsState:
-    """Draws in one method what it uses in the next, as transforms with a ``randomize`` do."""
+    """Draws in one method and uses the value in the next, as transforms with a ``randomize`` do."""
 
     def __call__(self, data):
         self.value = first(data)
@@ -117,7 +117,7 @@ def test_a_generator_that_the_user_bound_is_never_replaced(folder, threads):
 
 
 class WithPath(ft.FolderDataset):
-    """Adds the path, as people do with ``ImageFolder``."""
+    """Adds the path, as users of ``ImageFolder`` do."""
 
     def __getitem__(self, i):
         return (*super().__getitem__(i), self.samples[i][0].rpartition("/")[2])

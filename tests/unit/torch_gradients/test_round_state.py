@@ -168,7 +168,7 @@ def test_a_backward_within_another_is_refused() -> None:
     assert state.begin_backward(5, tensor)
 
 
-def test_after_close_gradients_are_left_alone_and_steps_are_refused() -> None:
+def test_after_close_gradients_are_not_changed_and_steps_are_refused() -> None:
     (tensor,) = tensors = parameters((0, 0))
     state = state_of(tensors)
     state.check_open()

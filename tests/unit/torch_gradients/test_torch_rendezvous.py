@@ -75,20 +75,20 @@ def test_a_store_view_has_the_timeout_of_its_store() -> None:
 
 
 def test_a_rank_publishes_an_address_that_other_nodes_reach(monkeypatch) -> None:
-    alone, apart = _rendezvous.World(0, 2, 0, 2), _rendezvous.World(0, 2)
+    alone, unknown_size = _rendezvous.World(0, 2, 0, 2), _rendezvous.World(0, 2)
     own = _rendezvous.find_own_address
     monkeypatch.setattr(_rendezvous, "_find_source_address", {"127.0.0.1": "127.0.0.1"}.get)
     assert own(alone, {"MASTER_ADDR": "127.0.0.1"}) == "127.0.0.1"
     assert own(alone, {}) == "127.0.0.1"
-    assert own(apart, {"FORESEE_ADDRESS": "10.1.2.3", "MASTER_ADDR": "127.0.0.1"}) == "10.1.2.3"
+    assert own(unknown_size, {"FORESEE_ADDRESS": "10.1.2.3", "MASTER_ADDR": "127.0.0.1"}) == "10.1.2.3"
     sources = {"127.0.1.1": "127.0.0.1", "10.0.0.9": "10.0.0.4", _rendezvous._REMOTE: "10.0.0.1"}
     monkeypatch.setattr(_rendezvous, "_find_source_address", sources.get)
-    assert own(apart, {"MASTER_ADDR": "10.0.0.9"}) == "10.0.0.4"
+    assert own(unknown_size, {"MASTER_ADDR": "10.0.0.9"}) == "10.0.0.4"
     # A host whose own name is a loopback address, as on Debian.
-    assert own(apart, {"MASTER_ADDR": "127.0.1.1"}) == "10.0.0.1"
+    assert own(unknown_size, {"MASTER_ADDR": "127.0.1.1"}) == "10.0.0.1"
     monkeypatch.setattr(_rendezvous, "_find_source_address", lambda place: None)
     with pytest.raises(ConfigError, match="set FORESEE_ADDRESS to its IP"):
-        own(apart, {"MASTER_ADDR": "unknown"})
+        own(unknown_size, {"MASTER_ADDR": "unknown"})
 
 
 def test_addresses_of_colocated_servers_are_in_rank_order() -> None:

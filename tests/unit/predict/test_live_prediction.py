@@ -96,7 +96,7 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def make_prediction(tmp_path: Path, clock: Clock) -> Callable[..., LivePrediction]:
+def make_live(tmp_path: Path, clock: Clock) -> Callable[..., LivePrediction]:
     profile = tmp_path / "profile.toml"
     profile.write_text(PROFILE)
 
@@ -122,9 +122,9 @@ def read_prediction(tmp_path: Path, name: str = "prediction.json") -> dict[str, 
 
 
 def test_the_compute_time_of_a_step_comes_from_the_first_steps(
-    tmp_path: Path, clock: Clock, make_prediction: Any
+    tmp_path: Path, clock: Clock, make_live: Any
 ) -> None:
-    live = make_prediction()
+    live = make_live()
     train(live, clock)
     live.close()
     document = read_prediction(tmp_path)
@@ -147,11 +147,11 @@ def test_the_compute_time_of_a_step_comes_from_the_first_steps(
 
 
 def test_a_job_file_allows_a_prediction_before_the_first_step(
-    tmp_path: Path, clock: Clock, make_prediction: Any
+    tmp_path: Path, clock: Clock, make_live: Any
 ) -> None:
     file = tmp_path / "job.toml"
     file.write_text('version = 1\n[train]\ncompute_step = "12 ms"\n')
-    live = make_prediction(job_file=str(file))
+    live = make_live(job_file=str(file))
     live._thread.join()
     document = read_prediction(tmp_path)
     assert (document["after_steps"], document["compute"]["from"], document["compute"]["step_s"]) == (
@@ -166,10 +166,10 @@ def test_a_job_file_allows_a_prediction_before_the_first_step(
     assert read_prediction(tmp_path)["error"]["total"] == pytest.approx(0, abs=0.01)
 
 
-def test_the_first_batch_waits_for_a_prediction_from_a_job_file(tmp_path: Path, make_prediction: Any) -> None:
+def test_the_first_batch_waits_for_a_prediction_from_a_job_file(tmp_path: Path, make_live: Any) -> None:
     file = tmp_path / "job.toml"
     file.write_text('version = 1\n[train]\ncompute_step = "12 ms"\n')
-    live = make_prediction(job_file=str(file))
+    live = make_live(job_file=str(file))
     live.begin_epoch(whole=True)
     assert read_prediction(tmp_path)["after_steps"] == 0
     for _ in range(5):
@@ -179,13 +179,13 @@ def test_the_first_batch_waits_for_a_prediction_from_a_job_file(tmp_path: Path, 
 
 
 def test_a_late_prediction_is_marked_and_delays_the_run_once(
-    tmp_path: Path, make_prediction: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_live: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "job.toml"
     file.write_text('version = 1\n[train]\ncompute_step = "12 ms"\n')
     monkeypatch.setattr(live_module, "_HEAD_START_S", HEAD_START_S)
     monkeypatch.setattr(live_module, "threading", DeferredThreading)
-    live = make_prediction(job_file=str(file))
+    live = make_live(job_file=str(file))
     held: list[float] = []
     monkeypatch.setattr(live._is_written, "wait", held.append)
     live.begin_epoch(whole=True)
@@ -198,7 +198,7 @@ def test_a_late_prediction_is_marked_and_delays_the_run_once(
 
 
 def test_steps_during_the_write_of_the_file_count(
-    tmp_path: Path, make_prediction: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, make_live: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "job.toml"
     file.write_text('version = 1\n[train]\ncompute_step = "12 ms"\n')
@@ -209,11 +209,11 @@ def test_steps_during_the_write_of_the_file_count(
         write(self)
 
     monkeypatch.setattr(LivePrediction, "_write", slow)
-    make_prediction(job_file=str(file))._thread.join()
+    make_live(job_file=str(file))._thread.join()
     assert read_prediction(tmp_path)["after_steps"] == 2
 
 
-def test_varying_sizes_keep_their_mean(tmp_path: Path, make_prediction: Any) -> None:
+def test_varying_sizes_keep_their_mean(tmp_path: Path, make_live: Any) -> None:
     """Of a run that only waits for its origin, and of one limited by computing."""
     file = tmp_path / "job.toml"
     for step, least in (("1 us", 2000 * 107_700 / 100e6), ("200 ms", 400 * 0.2)):
@@ -222,7 +222,7 @@ def test_varying_sizes_keep_their_mean(tmp_path: Path, make_prediction: Any) -> 
             SHAPE, samples=2000, mean_bytes=107_700.0, sigma_bytes=100_000.0, epochs=1, ram_bytes=0
         )
         place = tmp_path / step.replace(" ", "")
-        live = make_prediction(shape=shape, folder=str(place), job_file=str(file))
+        live = make_live(shape=shape, folder=str(place), job_file=str(file))
         live.begin_epoch(whole=True)
         live.close()
         first_epoch_s = prediction_file.read(place / "prediction.json")["predicted"]["first_epoch_s"]
@@ -241,13 +241,13 @@ def test_drawn_sizes_are_above_0_and_have_their_mean(samples: int, mean: float, 
 SPREAD = PROFILE.replace('name = "origin.read"\n', 'name = "origin.read"\nspread = 20.0\n')
 
 
-def test_a_profile_with_spread_gives_an_interval(tmp_path: Path, clock: Clock, make_prediction: Any) -> None:
+def test_a_profile_with_spread_gives_an_interval(tmp_path: Path, clock: Clock, make_live: Any) -> None:
     """100 MB/s with a spread of 20: 200 samples of 1 MB take 1.67 to 2.5 s."""
     (tmp_path / "spread.toml").write_text(SPREAD)
     shape = dataclasses.replace(SHAPE, mean_bytes=1e6, epochs=1)
     file = tmp_path / "job.toml"
     file.write_text('version = 1\n[train]\ncompute_step = "1 us"\n')
-    live = make_prediction(shape=shape, profile_file=str(tmp_path / "spread.toml"), job_file=str(file))
+    live = make_live(shape=shape, profile_file=str(tmp_path / "spread.toml"), job_file=str(file))
     train(live, clock, epochs=1)
     live.close()
     document = read_prediction(tmp_path)
@@ -315,7 +315,7 @@ def test_the_largest_deviation_of_a_run_is_named(
 
 
 def test_files_are_read_one_after_another_and_objects_of_a_bucket_concurrently(
-    tmp_path: Path, make_prediction: Any
+    tmp_path: Path, make_live: Any
 ) -> None:
     file = tmp_path / "job.toml"
     file.write_text('version = 1\n[train]\ncompute_step = "200 ms"\n')
@@ -323,19 +323,18 @@ def test_files_are_read_one_after_another_and_objects_of_a_bucket_concurrently(
     for folder in (True, False):
         place = tmp_path / str(folder)
         shape = dataclasses.replace(SHAPE, mean_bytes=500_000.0, folder=folder)
-        live = make_prediction(shape=shape, folder=str(place), job_file=str(file))
+        live = make_live(shape=shape, folder=str(place), job_file=str(file))
         live._thread.join()
         live.close()
         waits.append(prediction_file.read(place / "prediction.json")["predicted"]["first_wait_s"])
-    # Only the first batch is waited for. With two threads and batches of five, a bucket delivers the fifth sample one
-    # turn before the sixth.
+    # Only the first batch of five is waited for. With two threads, a bucket delivers it one turn before the sixth sample.
     assert waits[0] < waits[1] < 1.3 * waits[0]
 
 
 def test_an_epoch_that_was_not_read_as_a_whole_is_not_compared(
-    tmp_path: Path, clock: Clock, make_prediction: Any
+    tmp_path: Path, clock: Clock, make_live: Any
 ) -> None:
-    live = make_prediction()
+    live = make_live()
     live.begin_epoch(whole=False)
     for step in range(30):
         live.on_batch(finished=step == 29)
@@ -348,9 +347,9 @@ def test_an_epoch_that_was_not_read_as_a_whole_is_not_compared(
     assert set(document["error"].values()) == {None}
 
 
-def test_each_loader_writes_its_own_file(tmp_path: Path, clock: Clock, make_prediction: Any) -> None:
+def test_each_loader_writes_its_own_file(tmp_path: Path, clock: Clock, make_live: Any) -> None:
     for _ in range(2):
-        live = make_prediction()
+        live = make_live()
         train(live, clock)
         live.close()
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"prediction.json", "prediction.2.json"}
@@ -372,9 +371,9 @@ def test_each_loader_writes_its_own_file(tmp_path: Path, clock: Clock, make_pred
     ],
 )
 def test_an_impossible_prediction_is_one_warning(
-    clock: Clock, make_prediction: Any, caplog: Any, invalid: dict[str, Any], expected: str
+    clock: Clock, make_live: Any, caplog: Any, invalid: dict[str, Any], expected: str
 ) -> None:
-    live = make_prediction(**invalid)
+    live = make_live(**invalid)
     train(live, clock)
     live.close()
     (warning,) = caplog.messages
@@ -383,20 +382,18 @@ def test_an_impossible_prediction_is_one_warning(
 
 
 def test_a_job_file_without_the_step_time_is_a_warning(
-    tmp_path: Path, clock: Clock, make_prediction: Any, caplog: Any
+    tmp_path: Path, clock: Clock, make_live: Any, caplog: Any
 ) -> None:
     (tmp_path / "job.toml").write_text("version = 1\n[train]\nepochs = 2\n")
-    live = make_prediction(job_file=str(tmp_path / "job.toml"))
+    live = make_live(job_file=str(tmp_path / "job.toml"))
     train(live, clock)
     live.close()
     (warning,) = caplog.messages
     assert "train.compute_step and train.compute_rate are missing" in warning
 
 
-def test_a_run_too_short_for_a_prediction_is_a_warning(
-    tmp_path: Path, make_prediction: Any, caplog: Any
-) -> None:
-    live = make_prediction()
+def test_a_run_too_short_for_a_prediction_is_a_warning(tmp_path: Path, make_live: Any, caplog: Any) -> None:
+    live = make_live()
     live.begin_epoch(whole=True)
     live.on_batch(finished=False)
     live.close()
@@ -405,11 +402,11 @@ def test_a_run_too_short_for_a_prediction_is_a_warning(
     assert not (tmp_path / "run").exists()
 
 
-def test_failing_counters_do_not_affect_training(make_prediction: Any, clock: Clock, caplog: Any) -> None:
+def test_failing_counters_do_not_affect_training(make_live: Any, clock: Clock, caplog: Any) -> None:
     def broken() -> dict[str, float]:
         raise RuntimeError("no counters")
 
-    live = make_prediction()
+    live = make_live()
     live._waits = broken
     train(live, clock)
     live.close()

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 
@@ -93,7 +94,8 @@ def test_a_report_of_plain_reads_has_bytes_and_waits_only(folder, monkeypatch):
     assert sum(len(batch[0]) for batch in loader) == 23
     report = loader.report()
     assert "184 B of 23 samples from the origin" in report
-    assert "hint      origin_read: " in report
+    # The time of a plain read is all measured as `origin_read`; of reading and returning, either may take longer.
+    assert re.search(r"origin_read [0-9.]+ m?s", report), report
 
 
 def stats(waits, elapsed=100.0, **more):

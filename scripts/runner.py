@@ -28,7 +28,7 @@ NEXTEST_FAILED, PYTEST_FAILED = 100, 1
 #: Tests that depend on torch's random numbers and shuffling, by class: they run on the oldest torch too.
 ON_OLDEST_TORCH = {
     "unit": "tests/unit/torch_data/test_torch_orders.py",
-    "process": "tests/process/test_order_live.py",
+    "process": "tests/process/loading/test_order_of_torch.py",
     "soak": "tests/soak/test_oldest_torch.py",
 }
 #: Number of flaky tests that fails the run, because some of them are then defects.

@@ -15,9 +15,9 @@ from support.house import ROOT
 
 FILES = (
     "tests/unit/torch_data/test_torch_batches.py",
-    "tests/process/test_torch_waits.py",
-    "tests/process/test_torch_workers.py",
-    "tests/process/test_torch_pictures.py",
+    "tests/process/torch_data/test_batch_waits.py",
+    "tests/process/torch_data/test_workers.py",
+    "tests/process/torch_data/test_pictures.py",
 )
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``foresee stagger calibrate`` in virtual time: measured and derived values, and jobs that cannot be calibrated.
 
-Real processes and a real page cache are in ``tests/process/test_stagger_calibrate_real.py``.
+Real processes and a real page cache are in ``tests/process/stagger/test_calibration.py``.
 """
 
 from __future__ import annotations

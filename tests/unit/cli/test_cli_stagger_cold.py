@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cold starts of ``foresee stagger calibrate`` in virtual time: evicted data and caches, and the checks of eviction.
 
-Tests with a real kernel are in ``tests/process/test_page_cache.py``.
+Tests with a real kernel are in ``tests/process/storage/test_page_cache.py``.
 """
 
 from __future__ import annotations

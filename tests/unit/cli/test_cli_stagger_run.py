@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``foresee stagger run`` in virtual time: jobs that start when predicted, that are late, held, or interrupted.
 
-Real processes are in ``tests/process/test_stagger_real.py``.
+Real processes are in ``tests/process/stagger/test_runs.py``.
 """
 
 from __future__ import annotations

@@ -197,7 +197,7 @@ def test_no_test_sleeps_reads_a_clock_or_has_its_own_timeout() -> None:
 
 
 def test_no_two_test_files_have_the_same_name() -> None:
-    names = [path.name for path in files(".py") if re.match(r"tests/\w+/test_", shown(path))]
+    names = [path.name for path in files(".py") if re.match(r"tests/(?:\w+/)+test_", shown(path))]
     assert sorted(names) == sorted(set(names)), "pytest imports them by name alone"
 
 

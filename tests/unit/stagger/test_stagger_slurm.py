@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests to Slurm and parsed answers, in virtual time.
 
-``tests/process/test_slurm_commands.py`` tests how the commands run, ``tests/systems/test_slurm.py`` a real Slurm.
+``tests/process/stagger/test_slurm_commands.py`` tests how the commands run, ``tests/systems/test_slurm.py`` a real Slurm.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ import sys
 
 from support.waiting import WATCHDOG
 
-GUARD = pathlib.Path(__file__).resolve().parents[1] / "conftest.py"
+GUARD = pathlib.Path(__file__).resolve().parents[2] / "conftest.py"
 
 
 def session(folder: pathlib.Path, tests: dict[str, str]) -> subprocess.CompletedProcess[str]:

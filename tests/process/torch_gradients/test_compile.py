@@ -149,7 +149,7 @@ REUSED = """
     import foresee.torch as ft
     from support.exchanges import ThreadServer
     from support.processes import say
-    from process.test_torch_gradients_compile import fresh, in_place, train
+    from process.torch_gradients.test_compile import fresh, in_place, train
 
     model, optimizer = fresh()
     calls = []

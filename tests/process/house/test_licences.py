@@ -10,7 +10,7 @@ import re
 
 import pytest
 from support.house import ROOT
-from test_layers import metadata
+from test_crate_layers import metadata
 
 
 def allowed() -> set[str]:

@@ -9,7 +9,7 @@ import sys
 
 from support.waiting import WATCHDOG
 
-EXAMPLES = pathlib.Path(__file__).resolve().parents[2] / "examples"
+EXAMPLES = pathlib.Path(__file__).resolve().parents[3] / "examples"
 
 
 def test_the_first_script_trains_and_reads_its_folder_once(tmp_path: pathlib.Path) -> None:

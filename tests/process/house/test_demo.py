@@ -22,7 +22,7 @@ import torch
 from support.servers import ACCESS, SECRET, Bucket
 from support.waiting import WATCHDOG
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
+ROOT = pathlib.Path(__file__).resolve().parents[3]
 DEMO = ROOT / "examples" / "demo"
 
 SAMPLES, EPOCHS, RANKS, BATCH = 96, 2, 2, 8

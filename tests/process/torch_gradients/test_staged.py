@@ -14,7 +14,7 @@ from support.late_copies import LateCopies, staged
 from support.ranks import run
 from support.reference import Net, seeded
 from support.tensors import assert_same_bits, noise, state_of
-from test_torch_gradients_ddp import backward, expected
+from test_ddp import backward, expected
 from torch import nn
 
 import foresee.torch as ft

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An unexpected skip fails: a test that does not run proves nothing.
+"""Turn unexpected skips into failures, because a skipped test proves nothing.
 
-Expected are three reasons, and those tests are skipped here, by name: the marker ``gpu`` on a machine without CUDA,
-``hosts`` where nobody may make network namespaces, ``loops`` where nobody may throttle a loop device. Whatever else
-skips (a missing package, a missing server, a ``skipif``) ends the session with a failure that names it.
+Three markers allow a skip: ``gpu`` without CUDA, ``hosts`` without the right to make network namespaces, and ``loops``
+without the right to throttle a loop device. Any other skip (a missing package or server, a ``skipif``) fails the session,
+which lists it.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ def _no_loops() -> str | None:
     return loop.missing_requirement()
 
 
-#: Markers whose tests may be skipped, each with what says why they have to be; None: they need not be.
+#: Markers that allow a skip. Each function returns the reason, or None if the tests can run.
 EXPECTED = {"gpu": _no_gpu, "hosts": _no_hosts, "loops": _no_loops}
 
 
-#: Exit status of a session with unexpected skips: one that pytest does not use, as no test of it can be run again.
+#: Exit status of a session with unexpected skips. pytest does not use it, so the test runner repeats no test.
 UNEXPECTED_SKIPS = 6
 
 
 class Guard:
-    """What was skipped without a marker that allows it.
+    """Collects skips without a marker that allows them.
 
-    Goes by reports, which reach the process that sums up also where others run the tests.
+    It reads reports, which reach the main process also if xdist workers run the tests.
     """
 
     def __init__(self) -> None:
         self._unexpected: list[str] = []
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Note a test."""
+        """Note a skipped test."""
         allowed = any(name in report.keywords for name in EXPECTED)
         if report.skipped and not hasattr(report, "wasxfail") and not allowed:
             self._note(report.nodeid, report.longrepr)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Note a whole file."""
+        """Note a skipped file."""
         if report.skipped:
             self._note(report.nodeid, report.longrepr)
 
@@ -74,7 +74,7 @@ class Guard:
             session.exitstatus = UNEXPECTED_SKIPS
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        """Name them, and say what to do."""
+        """List the skips and the remedy."""
         if not self._unexpected:
             return
         terminalreporter.section("unexpected skips", red=True)
@@ -91,17 +91,17 @@ class Guard:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin with nothing skipped, and with Ctrl-C heard."""
+    """Register the guard, and restore the default action of Ctrl-C."""
     config.pluginmanager.register(Guard())
-    # A shell without job control has what it starts in the background ignore Ctrl-C, and so would all that tests start.
+    # A shell without job control starts background programs with SIGINT ignored, which children of tests would inherit.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs more than this machine has; it is asked only if some test needs it."""
+    """Skip tests whose requirement this host lacks; a requirement is checked only if a test has its marker."""
     for marker, missing in EXPECTED.items():
-        needy = [test for test in items if test.get_closest_marker(marker)]
-        reason = missing() if needy else None
-        for test in needy if reason else ():
+        marked = [test for test in items if test.get_closest_marker(marker)]
+        reason = missing() if marked else None
+        for test in marked if reason else ():
             test.add_marker(pytest.mark.skip(reason=f"{marker}: {reason}"))

@@ -1,7 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Servers for the tests that start processes, one of each per session; networks of ranks; an environment without a
-launcher's variables.
-"""
+"""Fixtures of the process tests: data sets, S3 servers of the session, networks of ranks, and a clean environment."""
 
 from __future__ import annotations
 
@@ -15,13 +13,13 @@ from typing import Any
 import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-# Before torch is imported: ranks are threads here, and each would have a pool as large as the machine, which waits busily.
+# Set before torch is imported: ranks are threads, and each would start a busy-waiting pool with a thread per core.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 from support.bench_places import places  # noqa: F401 - found here by tests
 from support.data import make_folder
 from support.fixtures import array, own_environment, pictures, ragged, small_folder, started  # noqa: F401 - found here by tests
-from support.scenes import hosts, scene  # noqa: F401 - likewise
+from support.host_jobs import host_job, hosts  # noqa: F401 - likewise
 from support.servers import Bucket, Gateway, Testbed
 
 SIZES = [900 + 37 * (i % 11) for i in range(96)]
@@ -29,7 +27,7 @@ SIZES = [900 + 37 * (i % 11) for i in range(96)]
 
 @pytest.fixture
 def sizes() -> list[int]:
-    """Bytes of each sample of `folder`: 96 samples of about 1 KB, unequal."""
+    """Bytes of each sample of `folder`: 96 unequal samples of about 1 KB."""
     return list(SIZES)
 
 
@@ -59,7 +57,7 @@ _numbers = itertools.count()
 
 @pytest.fixture
 def bucket(gateway: Gateway, _proxy: Testbed) -> Iterator[Bucket]:
-    """An empty bucket, behind a testbed without limits and faults and with counters at 0."""
+    """An empty bucket behind a testbed without limits and faults, with its counters at 0."""
     _proxy.reset()
     yield Bucket(gateway, _proxy, f"bucket-{next(_numbers)}")
     _proxy.reset()
@@ -67,7 +65,7 @@ def bucket(gateway: Gateway, _proxy: Testbed) -> Iterator[Bucket]:
 
 @pytest.fixture
 def serve() -> Iterator[Callable[[pathlib.Path], Testbed]]:
-    """Starts testbeds that serve a folder of buckets, and ends them."""
+    """Start testbeds that serve a folder of buckets; they end with the test."""
     running: list[Testbed] = []
 
     def start(folder: pathlib.Path) -> Testbed:
@@ -81,7 +79,7 @@ def serve() -> Iterator[Callable[[pathlib.Path], Testbed]]:
 
 @pytest.fixture
 def slow_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An update has landed by the time that it is waited for, and never before."""
+    """Every update is received only when it is waited for."""
     from foresee.torch.gradients._updates import Updates
 
     monkeypatch.setattr(Updates, "_add_received", lambda self, needed: needed)
@@ -89,9 +87,9 @@ def slow_network(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=["in process", "over servers"])
 def network(request: pytest.FixtureRequest) -> Iterator[Callable[..., Any]]:
-    """How ranks reach each other: called with their number, gives the exchange of each.
+    """A function that returns the exchange of each of ``world`` ranks.
 
-    ``late=``: seconds, the most by which landings are delayed, each by its own; ``seed=``: of the delays.
+    ``late=``: maximal random delay of a received average in seconds; ``seed=``: of the delays.
     """
     from support.exchanges import in_process, over_servers
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests that run for minutes: drawn moments by the dozen, hosts in network namespaces, orders of a gigabyte.
+"""Tests that run for minutes: kills at many random moments, hosts in network namespaces, orders of a gigabyte.
 
 `make soak` runs them with `FORESEE_SOAK` set, with which property tests draw new examples.
 """
@@ -11,8 +11,8 @@ import pathlib
 import sys
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
-# Before torch is imported: ranks are threads here, and each would have a pool as large as the machine, which waits busily.
+# Set before torch is imported: ranks are threads, and each would start a busy-waiting pool with a thread per core.
 os.environ["OMP_NUM_THREADS"] = "1"
 
 from support.fixtures import own_environment, started  # noqa: F401 - found here by tests
-from support.scenes import hosts, scene  # noqa: F401 - likewise
+from support.host_jobs import host_job, hosts  # noqa: F401 - likewise

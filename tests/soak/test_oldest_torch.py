@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loader as a whole on the torch of this environment, which is meant to be the oldest that is supported.
+"""All tests of the loader on the torch of this environment, meant to be the oldest supported one.
 
-`make test` runs on it what depends on how torch draws and shuffles; this adds batches, threads and worker processes.
+`make test` runs only the tests of random orders on it. This adds batches, threads and worker processes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FILES = (
 
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("file", FILES)
-def test_every_test_of_the_loader_passes(file: str) -> None:
+def test_every_test_of_the_loader_passes_on_this_torch(file: str) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file]
     ended = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, check=False, env=plain_environment()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The access order of hundreds of millions of samples: most of a gigabyte is shuffled, half a minute of a slow core."""
+"""The access order of hundreds of millions of samples, which shuffles almost a gigabyte."""
 
 from __future__ import annotations
 

@@ -37,15 +37,14 @@ from torch.utils.data import (
 
 N = 23
 
-#: Where a script sees something else than with torch, and why. Whoever adds one says so in the documents, too.
+#: Intended differences from torch, and their reasons. The documentation must list each.
 DIFFERENCES = {
-    "iterable dataset": "its order cannot be known ahead; the error says what to use instead",
-    "no samples": "an empty data set is nearly always a wrong path or filter; the error says so",
-    "sampler without a length": "it may be endless, and an epoch is known as a whole before it begins",
+    "iterable dataset": "its order is not known in advance; the error names the alternatives",
+    "no samples": "an empty data set is nearly always a wrong path or filter, so it is an error",
+    "sampler without a length": "it may be endless, but an epoch must be known before it begins",
     "random numbers in workers": "each sample's depend on (seed, epoch, position), not on the worker that makes it",
-    "second iterator": "a loader is at one place of its run, so an older iterator ends; a nested loop needs a loader of "
-    "its own",
-    "sampler that fails midway": "it is asked for the whole epoch at once, so the error comes before the first batch",
+    "second iterator": "a loader has one position, so an older iterator ends; a nested loop needs a separate loader",
+    "sampler that fails midway": "its whole epoch is read at once, so the error is raised before the first batch",
     "text of a worker's error": "the dataset's own error is raised; the worker's traceback is its cause",
     "arguments that are refused": "all faults in one ConfigError, which is a ValueError, when the loader is made",
     "attributes that are refused": "one that would have no effect when assigned later is refused",
@@ -64,7 +63,7 @@ class Numbers(Dataset[Any]):
 
 
 class AtOnce(Numbers):
-    """Makes several in one call."""
+    """Makes several samples in one call."""
 
     def __getitems__(self, indices: list[int]) -> list[Any]:
         return [(torch.tensor([i, -i]), i) for i in indices]
@@ -97,7 +96,7 @@ Point = collections.namedtuple("Point", "x y")  # noqa: PYI024 - as users write 
 
 
 class Mixed(Numbers):
-    """Everything that default_collate takes."""
+    """Samples with every type that default_collate supports."""
 
     def __getitem__(self, i: int) -> Any:
         return {
@@ -112,19 +111,19 @@ class Mixed(Numbers):
 
 
 class Seeded(Numbers):
-    """Return torch's facts of a worker."""
+    """Samples with the fields of torch's worker info."""
 
     started: dict[int, tuple[int, float]] = {}  # noqa: RUF012 - of a worker's process
 
     @staticmethod
     def init(number: int) -> None:
-        """Draws from the generators that torch has seeded."""
+        """Draw from the generators that torch has seeded."""
         drawn = torch.rand(()).item() + float(np.random.rand()) + random.random()  # noqa: NPY002
         Seeded.started[number] = get_worker_info().seed, drawn
 
     @staticmethod
     def fail(number: int) -> None:
-        """No worker starts."""
+        """Fail in every worker."""
         raise LookupError("no licence")
 
     def __getitem__(self, i: int) -> Any:
@@ -140,7 +139,7 @@ class WithoutLength(Dataset[Any]):
 
 
 class Endless(IterableDataset[int]):
-    """Has no order."""
+    """A dataset without an order."""
 
     def __iter__(self) -> Iterator[int]:
         return iter(range(N))
@@ -170,14 +169,14 @@ def parts(batch: list[Any]) -> Any:
 
 
 def failing(batch: list[Any]) -> Any:
-    """A collate_fn that takes no short batch."""
+    """A collate_fn that fails for a short batch."""
     if len(batch) < 4:
         raise ArithmeticError("a short batch")
     return default_collate(batch)
 
 
 def epochs(loader: Any, see: Callable[[Any], None]) -> None:
-    """Two epochs; errors are passed over."""
+    """Run two epochs, and continue after errors."""
     for _ in range(2):
         iterator = iter(loader)
         while True:
@@ -190,12 +189,12 @@ def epochs(loader: Any, see: Callable[[Any], None]) -> None:
 
 
 def first(loader: Any, see: Callable[[Any], None]) -> None:
-    """One batch."""
+    """Read one batch."""
     see(next(iter(loader)))
 
 
 def broken_off(loader: Any, see: Callable[[Any], None]) -> None:
-    """Three batches, a whole epoch, five batches, a whole epoch."""
+    """Read three batches, a whole epoch, five batches and a whole epoch."""
     for steps in (3, None, 5, None):
         for batch in itertools.islice(loader, steps):
             see(batch)
@@ -209,7 +208,7 @@ def peeked(loader: Any, see: Callable[[Any], None]) -> None:
 
 
 def nested(loader: Any, see: Callable[[Any], None]) -> None:
-    """A loop within a loop over the same loader."""
+    """Run a loop within a loop over the same loader."""
     for batch in loader:
         see(batch)
         for inner in loader:
@@ -233,7 +232,7 @@ def measured(loader: Any, see: Callable[[Any], None]) -> None:
 
 @dataclass(frozen=True)
 class Case:
-    """What both loaders are to do."""
+    """A dataset, arguments and a script for both loaders."""
 
     name: str
     dataset: Callable[[], Any] = Numbers
@@ -242,16 +241,16 @@ class Case:
     )
     script: Callable[[Any, Callable[[Any], None]], None] = epochs
     differs: str | None = None
-    """One of ``DIFFERENCES``."""
+    """The intended difference, one of ``DIFFERENCES``."""
 
 
 def seeded(seed: int = 7) -> torch.Generator:
-    """A generator."""
+    """Return a seeded generator."""
     return torch.Generator().manual_seed(seed)
 
 
 def seen(build: Callable[..., Any], case: Case) -> list[Any]:
-    """What the script of ``case`` sees of the loader that ``build`` makes, and the states of the generators."""
+    """Run the script of ``case`` with the loader of ``build``; returns its observations and the states of the generators."""
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002 - the generator that datasets use
     torch.manual_seed(1)
@@ -282,7 +281,7 @@ def seen(build: Callable[..., Any], case: Case) -> list[Any]:
 
 
 def plain(value: Any) -> Any:
-    """A value that can be compared: tensors and arrays with their type and shape, errors by class and text."""
+    """Return a comparable value: tensors and arrays with type and shape, errors by class and text."""
     if isinstance(value, torch.Tensor):
         return "tensor", str(value.dtype), tuple(value.shape), value.tolist()
     if isinstance(value, np.ndarray):
@@ -393,7 +392,7 @@ ALONE = [
     ),
 ]
 
-#: Where a sample is made makes no difference.
+#: Cases that do not depend on the process that makes a sample.
 WITHOUT_WORKERS = {
     "batches",
     "array",
@@ -428,7 +427,7 @@ WITHOUT_WORKERS = {
 
 
 def in_workers(case: Case, **workers: Any) -> Case:
-    """``case`` with workers."""
+    """Return ``case`` with workers."""
     given = case.arguments
 
     def arguments(dataset: Any) -> dict[str, Any]:
@@ -438,11 +437,11 @@ def in_workers(case: Case, **workers: Any) -> Case:
     if case.dataset is Random:
         differs = "random numbers in workers"
     elif differs == "sampler that fails midway":
-        differs = None  # Torch asks ahead, too.
+        differs = None  # Torch reads indices ahead too.
     return Case(", ".join((case.name, "workers", *workers)), case.dataset, arguments, case.script, differs)
 
 
-STAYING = [
+PERSISTENT = [
     in_workers(case, persistent_workers=True)
     for case in ALONE
     if case.name
@@ -450,12 +449,12 @@ STAYING = [
 ]
 IN_WORKERS = [
     *(in_workers(case) for case in ALONE if case.name not in WITHOUT_WORKERS),
-    *STAYING,
+    *PERSISTENT,
     in_workers(Case("one ahead"), prefetch_factor=1),
     in_workers(Case("seven ahead", arguments={"batch_size": 2, "shuffle": True}), prefetch_factor=7),
     in_workers(Case("init", Seeded), worker_init_fn=Seeded.init),
     in_workers(Case("failing init", script=first), worker_init_fn=Seeded.fail),
-    in_workers(Case("out of order is in order here", arguments={"batch_size": N}), in_order=False),
+    in_workers(Case("in_order=False", arguments={"batch_size": N}), in_order=False),
     in_workers(Case("with a context"), multiprocessing_context="fork"),
     in_workers(Case("with a timeout"), timeout=60),
 ]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Audit hook that fails a unit test when it starts a process, uses a socket or sleeps.
+"""Audit hook that fails a unit test that starts a process, uses a socket or sleeps.
 
 `tests/unit/house/test_test_classes.py` checks the source of the tests; this hook checks the code that they call.
 """
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 __all__ = ["alone"]
 
-#: Events of Python's own audit, by which each of these passes.
+#: Audit events of Python for these calls.
 _REFUSED = frozenset(
     {
         "os.exec",
@@ -34,7 +34,7 @@ class _Watch:
     def __init__(self) -> None:
         self.is_on = False
         self.seen: list[str] = []
-        # A hook cannot be taken away again.
+        # A hook cannot be removed.
         sys.addaudithook(self._on_event)
 
     def _on_event(self, event: str, arguments: tuple[object, ...]) -> None:
@@ -48,7 +48,7 @@ _watch: list[_Watch] = []
 
 @contextmanager
 def alone() -> Iterator[None]:
-    """Fail if the block does any of it, in whichever thread, and whether or not the code below hides the error."""
+    """Fail if any thread causes such an event within the block, even if the code suppresses the error."""
     if not _watch:
         _watch.append(_Watch())
     watch = _watch[0]

@@ -20,13 +20,13 @@ from torch.utils.data import (
 )
 
 import foresee.torch as ft
-from support.processes import say
+from support.processes import print_json
 
 N = 24
 
 
 class Lines(IterableDataset[Any]):
-    """Numbers from 0 on; ``divide``: among the ranks, and among the workers."""
+    """Numbers from 0, divided among ``ranks`` and ``workers`` as requested."""
 
     def __init__(self, *, ranks: bool, workers: bool) -> None:
         self._ranks, self._workers = ranks, workers
@@ -42,7 +42,7 @@ class Lines(IterableDataset[Any]):
 
 
 def scenarios(folder: str) -> dict[str, Callable[[], tuple[Any, Callable[[int], None]]]]:
-    """Loaders within an audit, and what happens before each epoch."""
+    """Return audited loaders by name, each with a function to call before each epoch."""
     rank = dist.get_rank()
     numbers, odd = TensorDataset(torch.arange(N)), TensorDataset(torch.arange(N + 1))
 
@@ -82,7 +82,7 @@ def scenarios(folder: str) -> dict[str, Callable[[], tuple[Any, Callable[[int], 
 
 
 def main() -> None:
-    """Of a rank."""
+    """Run a rank."""
     folder, *names = sys.argv[1:]
     dist.init_process_group("gloo")
     torch.manual_seed(dist.get_rank())
@@ -98,9 +98,9 @@ def main() -> None:
                 pass
             reports.append(audited.last)
         if dist.get_rank() == 0:
-            say(name=name, reports=json.loads(json.dumps(reports)))
+            print_json(name=name, reports=json.loads(json.dumps(reports)))
         else:
-            assert reports == [None, None], "the first rank alone reports"
+            assert reports == [None, None], "only rank 0 reports"
     dist.destroy_process_group()
 
 
@@ -110,11 +110,11 @@ def _early() -> None:
     for at, _ in enumerate(audited):
         if at == 1:
             break
-    assert audited.last is None, "ranks exchange when all of them begin the next epoch"
+    assert audited.last is None, "a report before all ranks begin the next epoch"
     audited.report()
     partial = audited.last
     for _ in audited:
         if dist.get_rank() == 1:
             break
     if dist.get_rank() == 0:
-        say(partial=partial, alone=audited.last)
+        print_json(partial=partial, alone=audited.last)

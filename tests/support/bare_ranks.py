@@ -15,7 +15,7 @@ import numpy as np
 
 from foresee._native import GradientExchange
 from foresee.errors import ForeseeError
-from support.processes import Child, engine_threads, resident_bytes, say
+from support.processes import Child, engine_threads, print_json, resident_bytes
 from support.waiting import moment, pause, wait_until
 
 TOKEN = "a secret of 24 characters"
@@ -80,12 +80,12 @@ def main() -> None:
     try:
         ended = _exchange(plan, gradients)
     except (ForeseeError, AssertionError) as error:
-        say(error=type(error).__name__, text=str(error), rank=getattr(error, "rank", None))
+        print_json(error=type(error).__name__, text=str(error), rank=getattr(error, "rank", None))
     else:
-        say(**ended)
+        print_json(**ended)
     gc.collect()
     wait_until(lambda: not engine_threads(), what="the end of the threads of a closed exchange")
-    say(threads=engine_threads(), grown_bytes=resident_bytes() - before)
+    print_json(threads=engine_threads(), grown_bytes=resident_bytes() - before)
 
 
 def _mean(ranks: Sequence[int]) -> np.float32:
@@ -126,7 +126,7 @@ def _exchange(plan: RankPlan, gradients: list[np.ndarray]) -> dict[str, object]:
                 digest.update(average.tobytes())
             ended.append(moment())
             if round_ == 0:
-                say(round=round_)
+                print_json(round=round_)
         if plan.lost is None:
             return {"ended": ended}
         without = bool((exchange.received(0).view(np.float32) == means[1]).all())

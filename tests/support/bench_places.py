@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An origin and a cache for ``foresee bench storage``, and whether it has left files there."""
+"""Folders for the origin and the cache of ``foresee bench storage``."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ def places(tmp_path: pathlib.Path) -> list[str]:
 
 
 def empty(tmp_path: pathlib.Path) -> bool:
-    """Whether nothing is left of the files."""
+    """Whether both folders are empty."""
     return not any(os.listdir(tmp_path / name) for name in ("origin", "cache"))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Job files and data for calibrations, in virtual time (``support.virtual``) and of real processes."""
+"""Job files and data for calibrations, in virtual time (``support.virtual``) and with real processes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = [
     "CHUNKS",
     "FEW",
     "calibrate",
-    "calibrate_really",
     "data",
     "figures",
     "kinds",
     "pair",
     "refuse",
+    "run_calibration",
     "write",
 ]
 
 CHUNKS = 40
-#: Few steps: 12 that count.
+#: Options for few steps: 12 measured ones.
 FEW = ("--steps", "12", "--warmup", "2", "--patience", "20")
 TOML = """
 version = 1
@@ -46,7 +46,7 @@ command = {command}
 
 @pytest.fixture
 def data(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A folder with the file that fake jobs read 40 chunks of; they never open it."""
+    """A folder with the file of fake jobs, which never open it."""
     folder = tmp_path / "data"
     folder.mkdir()
     (folder / "chunks.bin").write_bytes(b"chunks")
@@ -55,12 +55,12 @@ def data(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def pair(tmp_path: pathlib.Path, data: pathlib.Path) -> list[str]:
-    """Two jobs of which one computes for longer."""
+    """Two jobs; the second computes for longer."""
     return [write(tmp_path, "a", data), write(tmp_path, "b", data, "--compute", "0.006")]
 
 
 def write(folder: pathlib.Path, name: str, data: pathlib.Path, *words: str, **more: object) -> str:
-    """A job file; ``words`` are of its command."""
+    """Write a job file; ``words``: further arguments of its command."""
     command = [sys.executable, str(JOB), str(data / "chunks.bin"), *words]
     values = {"batch": 4, "epochs": 1, "steps": 40, "seed": 0, "command": json.dumps(command), **more}
     path = folder / f"{name}.toml"
@@ -69,27 +69,27 @@ def write(folder: pathlib.Path, name: str, data: pathlib.Path, *words: str, **mo
 
 
 def calibrate(virtual: Virtual, data: pathlib.Path, *arguments: str) -> dict:
-    """What a calibration of few steps prints."""
+    """Run a calibration of few steps; returns its result."""
     return virtual.calibrate(*FEW, "--data", str(data), *arguments)
 
 
 def refuse(virtual: Virtual, data: pathlib.Path, *arguments: str, code: int = 2) -> str:
-    """What a calibration of few steps says when it fails."""
+    """Run a calibration of few steps that must fail; returns its messages."""
     return virtual.refuse(*FEW, "--data", str(data), *arguments, code=code)
 
 
-def kinds(told: dict) -> list[tuple[str, str]]:
-    """The runs of a calibration: their kinds and jobs."""
-    return [(ran["kind"], ran["job"]) for ran in told["runs"]]
+def kinds(result: dict) -> list[tuple[str, str]]:
+    """Return kind and job of each run of a calibration."""
+    return [(run["kind"], run["job"]) for run in result["runs"]]
 
 
-def figures(told: dict) -> dict[tuple[str, str], dict]:
-    """The figures that a catalog has, by job and name."""
-    return {(job["name"], each["name"]): each for job in told["jobs"] for each in job["figures"]}
+def figures(result: dict) -> dict[tuple[str, str], dict]:
+    """Return the measurements of a calibration by job and name."""
+    return {(job["name"], each["name"]): each for job in result["jobs"] for each in job["figures"]}
 
 
-def calibrate_really(tmp_path: pathlib.Path, *arguments: str) -> str:
-    """What the real command prints; its run folders stay below ``tmp_path``."""
+def run_calibration(tmp_path: pathlib.Path, *arguments: str) -> str:
+    """Run the real command with its run folders below ``tmp_path``; returns its output."""
     fixed = ["--catalog", str(tmp_path / "jobs.db"), "--machine", "here", "--json"]
     process = subprocess.Popen(
         [sys.executable, "-m", "foresee", "stagger", "calibrate", *arguments, *fixed],

@@ -17,12 +17,12 @@ CLASSES = ("ant", "bee", "cat")
 
 
 def content(sample: int, size: int) -> bytes:
-    """The bytes of a sample: no two samples share a run of them."""
+    """Return the random bytes of a sample."""
     return np.random.default_rng(sample).bytes(size)
 
 
 def make_folder(root: pathlib.Path, sizes: Sequence[int]) -> pathlib.Path:
-    """One .jpg per size in three class folders, so that sample i is the i-th size."""
+    """Write a .jpg per size into three class folders, so that sample i has the i-th size."""
     for sample, size in enumerate(sizes):
         path = root / key(sample, len(sizes))
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -31,7 +31,7 @@ def make_folder(root: pathlib.Path, sizes: Sequence[int]) -> pathlib.Path:
 
 
 def key(sample: int, samples: int) -> str:
-    """Where `make_folder` puts a sample of so many."""
+    """Return the key of a sample in the folder of `make_folder`."""
     return f"{CLASSES[sample * len(CLASSES) // samples]}/{sample:05}.jpg"
 
 
@@ -49,7 +49,7 @@ def assert_exact(samples: Sequence[tuple[int, bytes]], sizes: Sequence[int]) -> 
 
 
 def digest(value: Any) -> str:
-    """Of bytes, arrays, tensors and whatever holds them, in order."""
+    """Return a digest of bytes, arrays, tensors and nested sequences of them, in order."""
     state = hashlib.blake2b(digest_size=16)
     _add(state, value)
     return state.hexdigest()

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DLIO's readers and Foresee's loader for it, which write down their samples; DLIO finds them by name.
+"""DLIO's readers and Foresee's loader for DLIO, which write a line per sample; DLIO finds them by name.
 
-A line per sample goes to ``COUNTED/rank-K``: epoch, checksums of the file and of the decoded sample, bytes. Foresee's
-line is written when the sample is returned; DLIO's when it is read, and without the epoch, which its readers do not
-have.
+The lines go to ``COUNTED/rank-K``: epoch, checksums of the file and of the decoded sample, bytes. Foresee's line is
+written when the sample is returned. DLIO's is written when it is read, without the epoch, which its readers do not know.
 """
 
 from __future__ import annotations
@@ -24,12 +23,12 @@ from foresee.dlio import ForeseeDataLoader
 
 
 def facts(encoded: bytes | memoryview, decoded: Any) -> tuple[int, int, int]:
-    """Checksums of both, and how many bytes the file has."""
+    """Return the checksums of file and sample, and the bytes of the file."""
     return zlib.crc32(encoded), zlib.crc32(np.ascontiguousarray(decoded)), len(encoded)
 
 
 def note(epoch: object, file_sum: int, sample_sum: int, size: int) -> None:
-    """Write a line; safe from any process."""
+    """Append a line, atomically between processes."""
     rank = ConfigArguments.get_instance().my_rank
     file = os.open(
         Path(os.environ["COUNTED"]) / f"rank-{rank}", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644

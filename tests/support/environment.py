@@ -18,8 +18,8 @@ def foreign(name: str) -> bool:
 
 
 def plain_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The environment without any launcher's variables, without credentials, and with ``extra``."""
+    """Return the environment without launcher variables and credentials, and with ``extra``."""
     own = {name: value for name, value in os.environ.items() if not foreign(name)}
-    # One thread per child: the tests share few cores, and torch would start as many as it sees.
+    # One thread per child: the tests share few cores, and torch would start a thread per core.
     paths = [str(_TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {**own, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), **(extra or {})}

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fakes of jobs, of what launches them, and of the storage they read from, in the virtual time of ``fake_clock``.
+"""Fakes of jobs, of their launcher and of their storage, in the virtual time of ``fake_clock``.
 
-A fake job does what ``stagger_job.py`` does with the same options, and writes the same file of steps, but no process runs
-and nothing sleeps: the real driver, its deciders, the gates and the reading of steps are under test.
+A fake job behaves like ``stagger_job.py`` with the same options and writes the same file of steps, without a process or a
+sleep. The driver, its deciders, the gates and the readers of steps are the real ones.
 """
 
 from __future__ import annotations
@@ -23,31 +23,31 @@ __all__ = ["FakeJob", "FakeLauncher", "FakeStorage"]
 
 
 class FakeStorage:
-    """An origin that delivers one chunk after the other, and the memory before it."""
+    """An origin that delivers one chunk at a time, and its page cache."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
         self._free = 0.0
         self.memory: set[tuple[str, int]] = set()
-        """Which chunks of which file are in memory."""
+        """Chunks in memory, each as file and number."""
         self.resident: int | None = 0
         """Bytes that stay in memory after an eviction; None: the kernel does not report it."""
         self.looks: bool | None = None
-        """What ``has_resident`` says; None: the truth."""
+        """Result of ``has_resident``; None: computed from ``memory``."""
         self.counts: Callable[[FakeJob], int | None] = lambda job: job.delivered
-        """What the kernel says a job had the storage read."""
+        """Bytes that the kernel reports as read by a job."""
 
     def deliver(self, wait: float) -> float:
-        """Seconds until a chunk that takes ``wait`` has come, behind those that were asked for before."""
+        """Return the seconds until a chunk that takes ``wait`` arrives, after all earlier requests."""
         self._free = max(self._clock.now(), self._free) + wait
         return self._free - self._clock.now()
 
     def find_files(self, jobs: Sequence[Job], paths: Iterable[str]) -> list[str] | None:
-        """As ``foresee.storage.page_cache``: only names are looked at."""
+        """Like ``foresee.storage.page_cache``, which only reads names."""
         return page_cache.find_files(jobs, paths)
 
     def evict(self, files: Sequence[str], *, machine: bool = False) -> page_cache.Eviction:
-        """Drive files out of memory."""
+        """Evict files from memory."""
         del machine
         self.drop(files)
         return page_cache.Eviction(
@@ -55,7 +55,7 @@ class FakeStorage:
         )
 
     def drop(self, files: Sequence[str]) -> None:
-        """Drive files out of memory."""
+        """Evict files from memory."""
         self.memory = {chunk for chunk in self.memory if chunk[0] not in files}
 
     def has_resident(self, files: Iterable[str]) -> bool:
@@ -65,7 +65,7 @@ class FakeStorage:
 
 
 class _Ungated(Meter):
-    """A meter whose gate the fake job looks at itself: a real lock would stop the test."""
+    """A meter that does not wait at its gate, because a real lock would stop the test; the fake job checks the gate."""
 
     def _pass_gate(self) -> bool:
         return False
@@ -76,13 +76,13 @@ class FakeJob(JobMonitor):
 
     Args:
         job: its command is one of ``stagger_job.py``; or `true`; or `sleep SECONDS`.
-        name: what it is called.
+        name: of the job.
         folder: of log and steps.
-        storage: that it reads from.
+        storage: its origin.
         environment: variables of the job.
         held: whether its loader waits at the gate.
         clock: virtual.
-        load: seconds until its loader is there, beside those of its command.
+        load: seconds until its loader exists, in addition to those of its command.
     """
 
     clock: FakeClock
@@ -106,7 +106,7 @@ class FakeJob(JobMonitor):
         self.delivered = 0
         """Bytes that came from the origin."""
         self.on_stop: Callable[[], None] = lambda: None
-        """What happens while it is ended."""
+        """Called by `stop`."""
         self._storage = storage
         self._is_pushed_back = False
         with open(self.log, "w", encoding="utf-8"):
@@ -115,14 +115,14 @@ class FakeJob(JobMonitor):
         clock.after(0.0, self._go)
 
     def release(self) -> None:
-        """Open the gate; one that waits there goes on."""
+        """Open the gate, and continue a job that waits there."""
         super().release()
         if self._is_pushed_back:
             self._is_pushed_back = False
             self.clock.after(0.0, self._go)
 
     def poll(self) -> int | None:
-        """Read new steps; the exit code if the job has ended."""
+        """Read new steps; returns the exit code of an ended job."""
         self._read()
         return self.code
 
@@ -134,7 +134,7 @@ class FakeJob(JobMonitor):
             self.code = -15
 
     def read_bytes(self) -> int | None:
-        """What the kernel says."""
+        """Return the bytes that the kernel reports."""
         return self._storage.counts(self)
 
     def _go(self) -> None:
@@ -154,7 +154,7 @@ class FakeJob(JobMonitor):
             log.write(f"{line}\n")
 
     def _live(self, load: float) -> Iterator[float | None]:
-        """Seconds that pass; None: the gate."""
+        """Yield the seconds until the next event; None: the gate."""
         (words,) = self.job.need("run.command")
         if words[0] in {"true", "sleep"}:
             yield float(words[1]) if len(words) > 1 else 0.0
@@ -163,35 +163,35 @@ class FakeJob(JobMonitor):
             yield from self._train(load, words[2:])
 
     def _train(self, load: float, words: Sequence[str]) -> Iterator[float | None]:
-        asked, clock = options(words), self.clock
+        arguments, clock = options(words), self.clock
         self._print(f"this job sleeps, seed {self.environment['FORESEE_SEED']}")
-        yield load + asked.loads
-        if asked.cache:
-            apart = os.path.join(asked.cache, self.environment[CACHE_SUBFOLDER])
+        yield load + arguments.loads
+        if arguments.cache:
+            apart = os.path.join(arguments.cache, self.environment[CACHE_SUBFOLDER])
             with open(os.path.join(self.folder, CACHES), "w", encoding="utf-8") as file:
                 file.write(f"{apart}\n")
             os.makedirs(apart, exist_ok=True)
         meter = _Ungated(self.folder, World(0, 1))
         done = 0
-        for epoch in range(asked.epochs):
-            order = order_hash(asked.order) if asked.order else 0
-            meter.timer(steps=asked.loader_steps or asked.steps, order=order)
-            for step in range(asked.steps):
+        for epoch in range(arguments.epochs):
+            order = order_hash(arguments.order) if arguments.order else 0
+            meter.timer(steps=arguments.loader_steps or arguments.steps, order=order)
+            for step in range(arguments.steps):
                 yield None
-                if done == asked.dies_after:
+                if done == arguments.dies_after:
                     self._print("no more memory")
                     self.code = 3
                     return
-                if done == asked.hangs_after:
+                if done == arguments.hangs_after:
                     yield 600.0
-                begin, chunk = clock.now(), (asked.data, step)
+                begin, chunk = clock.now(), (arguments.data, step)
                 if chunk not in self._storage.memory:
-                    slow = asked.slow_after is not None and done >= asked.slow_after
-                    yield self._storage.deliver(asked.slow if slow else asked.wait)
+                    slow = arguments.slow_after is not None and done >= arguments.slow_after
+                    yield self._storage.deliver(arguments.slow if slow else arguments.wait)
                     self._storage.memory.add(chunk)
                     self.delivered += CHUNK
                 got = clock.now()
-                yield asked.compute
+                yield arguments.compute
                 nanos = [round(1e9 * seconds) for seconds in (begin, got - begin, clock.now() - got)]
                 meter._add(*nanos, epoch, step)
                 done += 1
@@ -204,7 +204,7 @@ class FakeLauncher(Local):
 
     Args:
         clock: virtual.
-        storage: that all jobs read from.
+        storage: origin of all jobs.
         load: seconds that each takes to load.
     """
 
@@ -212,16 +212,16 @@ class FakeLauncher(Local):
         super().__init__(clock)
         self._fake, self._storage, self._load = clock, storage, load
         self.jobs: dict[str, FakeJob] = {}
-        """Those that were launched, by name."""
+        """Launched jobs by name."""
         self.on_launch: Callable[[FakeJob], None] = lambda job: None
-        """What happens to each that was launched."""
+        """Called with each launched job."""
         self.refused: dict[str, OSError] = {}
-        """Which jobs cannot be started, and why."""
+        """Errors of jobs that cannot be started, by name."""
 
     def start(
         self, job: Job, name: str, folder: str, *, held: bool, first: JobMonitor | None, due: float
     ) -> FakeJob:
-        """Now."""
+        """Launch the job immediately."""
         del first, due
         if name in self.refused:
             raise self.refused[name]

@@ -15,35 +15,35 @@ __all__ = ["FakeController"]
 
 
 class FakeController:
-    """Writes down what it is asked, and answers what it was told to."""
+    """Collects commands, and returns configured answers."""
 
     def __init__(self, clock: FakeClock) -> None:
         self._clock = clock
         self.calls: list[str] = []
-        """What it was asked, in order."""
+        """Commands in order."""
         self.environment: dict[str, str] = {}
         """Variables of the last submission."""
         self.job = ""
-        """What ``scontrol show job`` prints."""
+        """Output of ``scontrol show job``."""
         self.fails: dict[str, str] = {}
-        """What commands print that fail, by their names."""
+        """Output of failing commands, by name."""
         self.takes = 0.0
-        """Seconds until the answer to a command of ``start`` is there."""
+        """Seconds until a command of ``start`` ends."""
 
     def run(self, *words: str, environment: Mapping[str, str] | None = None) -> str:
-        """As ``Controller``."""
+        """Like ``Controller``."""
         self.calls.append(" ".join(words))
         if environment is not None:
             self.environment = dict(environment)
         return self.answer(words)
 
     def start(self, *words: str) -> _PendingCommand:
-        """As ``Controller``."""
+        """Like ``Controller``."""
         self.calls.append(" ".join(words))
         return _PendingCommand(self, words, self._clock, self.takes)
 
     def answer(self, words: Sequence[str]) -> str:
-        """What a command prints now."""
+        """Return the output of a command at this moment."""
         if words[0] in self.fails:
             raise refusal(words[0], self.fails[words[0]])
         if words[0] == "sbatch":
@@ -52,7 +52,7 @@ class FakeController:
 
 
 class _PendingCommand:
-    """The future of a command; its output is that of the moment at which it ends."""
+    """The future of a command, whose output is computed when it ends."""
 
     def __init__(
         self, controller: FakeController, words: tuple[str, ...], clock: FakeClock, takes: float
@@ -61,11 +61,11 @@ class _PendingCommand:
         self._due = clock.now() + takes
 
     def done(self) -> bool:
-        """Whether the answer is there."""
+        """Whether the command has ended."""
         return self._clock.now() >= self._due
 
     def result(self, timeout: float | None = None) -> str:
-        """Wait for the answer."""
+        """Wait for the output."""
         del timeout
         if not self.done():
             self._clock.sleep(self._due - self._clock.now())

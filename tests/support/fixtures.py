@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: pathlib.Path) -> None:
-    """An environment without launchers, credentials, settings, and without this user's own measurements."""
+    """An environment without launcher variables, credentials, settings, and measurements of the current user."""
     for name in filter(foreign, list(os.environ)):
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "of this user"))
@@ -44,7 +44,7 @@ def ragged(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def array(tmp_path: pathlib.Path) -> pathlib.Path:
-    """Two .npy files of float32 rows, shape (2, 3); 17 together, row i full of i."""
+    """Two .npy files with 17 float32 rows of shape (2, 3); row i is filled with i."""
     rows = np.broadcast_to(np.arange(17, dtype=np.float32)[:, None, None], (17, 2, 3))
     root = tmp_path / "arrays"
     root.mkdir()
@@ -55,7 +55,7 @@ def array(tmp_path: pathlib.Path) -> pathlib.Path:
 
 @pytest.fixture
 def started() -> Iterator[Callable[[Child], Child]]:
-    """Keeps children until the test is over, and kills them then."""
+    """Track children, and kill them at the end of the test."""
     with contextlib.ExitStack() as stack:
 
         def track(child: Child) -> Child:
@@ -66,7 +66,7 @@ def started() -> Iterator[Callable[[Child], Child]]:
 
 
 def _pictures(root: pathlib.Path, sizes: list[int]) -> pathlib.Path:
-    """One .jpg per size, in runs of the classes a, b, c, so that ids follow the names."""
+    """Write a .jpg per size into classes a, b and c, so that ids follow the names."""
     for i, size in enumerate(sizes):
         path = root / "abc"[i * 3 // len(sizes)] / f"{i:04}.jpg"
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs of the examples in the environment of the frameworks, and the expected order of each rank."""
+"""Run the examples in the environment of the frameworks, and compute the expected order of each rank."""
 
 from __future__ import annotations
 
@@ -15,33 +15,33 @@ from torch.utils.data import DistributedSampler
 from support.processes import ROOT, plain_environment
 
 BIN = ROOT / ".frameworks-venv" / "bin"
-PROGRAM = ROOT / "tests" / "support" / "recorded.py"
-#: Of every example.
+PROGRAM = ROOT / "tests" / "support" / "recorded_example.py"
+#: Batch size and epochs of every example.
 BATCH, EPOCHS = 8, 3
 
 Batch = tuple[int, list[int]]
 """Epoch and ids."""
 
-# Several runs in one process, whose imports take longer than the runs: each has the folder of its notes and arguments.
+# Several runs in one process, because imports take longer than the runs. Each has a folder for its batches, and arguments.
 _SEVERAL = """
 import json, os, sys
 sys.path.insert(0, sys.argv[2])
-import recorded
-recorded.install()
-train = recorded.example(sys.argv[1])
+import recorded_example
+recorded_example.install()
+train = recorded_example.example(sys.argv[1])
 for folder, arguments in json.loads(sys.argv[3]):
     os.environ["RECORDED"] = folder
     sys.argv = ["train.py", *arguments]
     train.main()
 """
 
-#: Of the array of rows that is trained on, and ranks where there are several.
+#: Number of rows of the training array, and ranks of a multi-rank run.
 SAMPLES = 51
 RANKS = 2
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """For a framework that runs an example on CPUs, without a network or a GPU."""
+    """Return the environment for a framework on CPUs, without a network or a GPU."""
     paths = f"{ROOT / 'python'}:{ROOT / 'tests'}"
     # Accelerate makes a process group of CPUs only if this is set.
     cpus = {
@@ -54,12 +54,12 @@ def environment(**variables: str) -> dict[str, str]:
 
 
 def torchrun(ranks: int) -> list[str]:
-    """Words that start a program on so many ranks of this machine."""
+    """Return the command that starts a program on ``ranks`` local ranks."""
     return ["python", "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
 
 
 def run(name: str, folder: pathlib.Path, *arguments: object, launcher: Sequence[str] = ("python",)) -> str:
-    """Run an example whose notes go to ``folder``; what it printed."""
+    """Run an example that writes its batches to ``folder``; returns its output."""
     folder.mkdir()
     program, *words = launcher
     command = [BIN / program, *words, PROGRAM, *map(str, arguments)]
@@ -83,7 +83,7 @@ def run_text(
     place: pathlib.Path = BIN,
     **variables: str,
 ) -> str:
-    """Run a program that a test has as text; what it printed."""
+    """Run a program given as text; returns its output."""
     path = folder / "program.py"
     path.write_text(textwrap.dedent(program))
     name, *words = launcher
@@ -108,7 +108,7 @@ def batches(folder: pathlib.Path, rank: int = 0) -> list[Batch]:
 def expected(
     samples: int, *, rank: int = 0, ranks: int = 1, epochs: int = EPOCHS, drop_last: bool = False
 ) -> list[Batch]:
-    """The batches of a rank by torch's ``DistributedSampler`` with ``set_epoch``."""
+    """Return the batches of a rank by torch's ``DistributedSampler`` with ``set_epoch``."""
     sampler: DistributedSampler[int] = DistributedSampler(range(samples), ranks, rank, seed=0)  # type: ignore[arg-type]
     found = []
     for epoch in range(epochs):

@@ -14,7 +14,7 @@ import torch
 
 import foresee.torch as ft
 from foresee._runtime.ranks import detect
-from support.processes import Child, descriptors, engine_threads, run, say
+from support.processes import Child, descriptors, engine_threads, print_json, run
 from support.ranks import Training
 from support.reference import WIDTH, Net
 from support.tensors import noise, state_of
@@ -149,7 +149,7 @@ def expected(world: int) -> dict[str, str]:
 
 def report_reference() -> None:
     """Run the reference process."""
-    say(digest=digest(training().reference(int(sys.argv[1]), int(sys.argv[2]))))
+    print_json(digest=digest(training().reference(int(sys.argv[1]), int(sys.argv[2]))))
 
 
 def main() -> None:
@@ -187,13 +187,13 @@ def main() -> None:
             plan.loss(model, plan.batch(step, own)).backward()
             optimizer.step()
             if mode in ("forever", "report", "continue"):
-                say(step=step)
+                print_json(step=step)
         if mode in ("train", "report", "continue", "group", "node", "store"):
             state = state_of(model, optimizer)
             variance = float(model.norm.running_var.min())
-            say(digest=digest(state), stats=dict(optimizer.stats()), least_variance=variance)
+            print_json(digest=digest(state), stats=dict(optimizer.stats()), least_variance=variance)
     except Exception as error:
-        say(error=type(error).__name__, text=str(error), rank=getattr(error, "rank", None))
+        print_json(error=type(error).__name__, text=str(error), rank=getattr(error, "rank", None))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hosts of their own on this machine: network namespaces behind one switch, with shaped links that can be cut.
+"""Simulated hosts: network namespaces behind one switch, with shaped links that can be cut.
 
-`foresee-testbed hosts` makes them, and removes them with everything in them, however the tests end.
+`foresee-testbed hosts` creates them, and removes them with their processes however the tests end.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from support.waiting import WATCHDOG
 
 
 class Hosts:
-    """Hosts by name, each on a link of ``rate``, as `tc` spells it. They need root and iproute2."""
+    """Hosts by name, each with a link of ``rate`` in the notation of `tc`. They need root and iproute2."""
 
     def __init__(self, *names: str, rate: str) -> None:
         self._names = names
@@ -27,9 +27,9 @@ class Hosts:
             text=True,
         )
         assert self._process.stdout is not None
-        told = self._process.stdout.readline()
-        assert told, "there are no hosts"
-        self._hosts: dict[str, dict[str, str]] = json.loads(told)["hosts"]
+        line = self._process.stdout.readline()
+        assert line, "foresee-testbed created no hosts"
+        self._hosts: dict[str, dict[str, str]] = json.loads(line)["hosts"]
 
     def __enter__(self) -> Hosts:
         return self
@@ -40,31 +40,31 @@ class Hosts:
         self._process.communicate(timeout=WATCHDOG)
 
     def address(self, name: str) -> str:
-        """Where the others reach a host."""
+        """Return the address of a host."""
         return self._hosts[name]["address"]
 
     def within(self, name: str) -> list[str]:
-        """The command that runs a program on a host."""
+        """Return the command prefix that runs a program on a host."""
         return ["ip", "netns", "exec", self._hosts[name]["namespace"]]
 
     def cut(self, name: str) -> None:
-        """Let nothing pass to a host or from it."""
-        self._follow(f"cut {name}")
+        """Cut the link of a host."""
+        self._command(f"cut {name}")
 
-    def mend(self, *names: str) -> None:
-        """Let everything pass again; without names, to all hosts."""
+    def restore(self, *names: str) -> None:
+        """Restore the links of hosts; without names, of all."""
         for name in names or self._names:
-            self._follow(f"mend {name}")
+            self._command(f"mend {name}")
 
     def connections(self, name: str, port: int) -> list[tuple[str, int, int]]:
-        """Of those to ``port`` of a host: the other end's address and port, and how many bytes came from there."""
-        told = subprocess.run(
+        """Return peer address, peer port and received bytes of each connection to ``port`` of a host."""
+        listing = subprocess.run(
             [*self.within(name), "ss", "-tinHO", "state", "established", f"( sport = :{port} )"],
             check=True,
             capture_output=True,
             text=True,
         ).stdout
-        found = re.findall(r"^\S+ +\S+ +\S+ +(\S+):(\d+)\s(.*)$", told, re.MULTILINE)
+        found = re.findall(r"^\S+ +\S+ +\S+ +(\S+):(\d+)\s(.*)$", listing, re.MULTILINE)
         received = (re.search(r"bytes_received:(\d+)", facts) for _, _, facts in found)
         return [
             (address.strip("[]"), int(port), int(count[1]) if count else 0)
@@ -72,27 +72,25 @@ class Hosts:
         ]
 
     def reset(self, name: str, port: int) -> None:
-        """End all connections of a host from or to ``port``, as a firewall that has forgotten them does: both ends are
-        told by their systems.
-        """
+        """Reset all connections of a host from or to ``port``, as a firewall without state does: both ends get an error."""
         of_port = f"( sport = :{port} or dport = :{port} )"
         command = [*self.within(name), "ss", "-KtnHO", "state", "established", of_port]
         ended = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        assert ended.strip(), "there was none, or the kernel ends none (CONFIG_INET_DIAG_DESTROY)"
+        assert ended.strip(), "no connection, or a kernel without CONFIG_INET_DIAG_DESTROY"
 
     def drop(self, name: str, which: str, port: int) -> None:
-        """Lose what a host sends of one connection: ``which`` of its ports, ``sport`` or ``dport``, is ``port``."""
+        """Drop what a host sends on one connection, whose ``which`` (``sport`` or ``dport``) is ``port``."""
         self._rule(name, "add", "ipproto", "tcp", which, str(port), "blackhole")
 
-    def drop_no_more(self, name: str) -> None:
-        """Take that back."""
+    def stop_dropping(self, name: str) -> None:
+        """Remove the rule of `drop`."""
         self._rule(name, "del")
 
     def _rule(self, name: str, *words: str) -> None:
         command = [*self.within(name), "ip", "rule", words[0], "pref", "100", *words[1:]]
         subprocess.run(command, check=True, capture_output=True)
 
-    def _follow(self, line: str) -> None:
+    def _command(self, line: str) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(line + "\n")

@@ -28,7 +28,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
 def tool(name: str) -> str:
-    """Path of a program that `make setup` installs."""
+    """Return the path of a program that `make setup` installs."""
     for place in (ROOT / ".tools" / "bin" / name, ROOT / "target" / "debug" / name):
         if place.is_file():
             return str(place)
@@ -38,10 +38,10 @@ def tool(name: str) -> str:
 
 
 class Child:
-    """A Python program under way; its standard output is a line of JSON per `say`.
+    """A running Python program that writes lines of JSON with `print_json`.
 
-    ``within``: a command that becomes the program, such as `ip netns exec NAMESPACE`.
-    ``warm``: forked from a process that has imported torch (``support.warm``), so not within anything.
+    ``within``: a command prefix, such as `ip netns exec NAMESPACE`.
+    ``warm``: fork it from a process that has imported torch (``support.warm``); excludes ``within``.
     """
 
     process: subprocess.Popen[str] | Piped
@@ -56,7 +56,7 @@ class Child:
     ) -> None:
         source, variables = textwrap.dedent(source), plain_environment(env)
         if warm:
-            assert not within, "what is forked is where the process is that it is forked from"
+            assert not within, "a forked program cannot have a command prefix"
             self.process = Piped(source, arguments, variables)
             return
         self.process = subprocess.Popen(
@@ -72,11 +72,11 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Of the program; also the number of its process group."""
+        """Process id, which is also its process group."""
         return self.process.pid
 
     def line(self) -> Any:
-        """Its next line, parsed."""
+        """Read the next line and parse it."""
         text = self.text()
         if not text:
             _, errors = self.process.communicate(timeout=WATCHDOG)
@@ -84,7 +84,7 @@ class Child:
         return json.loads(text)
 
     def text(self) -> str:
-        """Its next line as it is, empty once it has ended; a program without a line for too long is killed."""
+        """Read the next line, empty after its end. The watchdog kills a program that writes none."""
         assert self.process.stdout is not None
         watchdog = threading.Timer(WATCHDOG, self._kill_all)
         watchdog.start()
@@ -94,11 +94,11 @@ class Child:
             watchdog.cancel()
 
     def send(self, number: int) -> None:
-        """Send it a signal."""
+        """Send a signal."""
         self.process.send_signal(number)
 
     def end(self) -> tuple[int, str, str]:
-        """Wait for its end: exit status, output and errors."""
+        """Wait for its end; returns exit status, output and errors."""
         try:
             output, errors = self.process.communicate(timeout=WATCHDOG)
         except subprocess.TimeoutExpired:
@@ -108,17 +108,17 @@ class Child:
         return self.process.returncode, output, errors
 
     def wait(self) -> int:
-        """Wait for its end, and read nothing."""
+        """Wait for its end without reading its output."""
         return self.process.wait(timeout=WATCHDOG)
 
     def close(self) -> None:
-        """Kill it, if it is still there."""
+        """Kill it if it still runs."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.communicate()
 
     def _kill_all(self) -> None:
-        """Kill it with all of its group, whose members hold its pipes open."""
+        """Kill its whole process group, whose members hold its pipes open."""
         with suppress(ProcessLookupError):
             os.killpg(self.pid, signal.SIGKILL)
 
@@ -127,7 +127,7 @@ class Child:
 def child(
     source: str, *arguments: str, env: Mapping[str, str] | None = None, warm: bool = False
 ) -> Iterator[Child]:
-    """A program that is dead when the block ends."""
+    """Start a program; the end of the block kills it."""
     program = Child(source, *arguments, env=env, warm=warm)
     try:
         yield program
@@ -141,28 +141,28 @@ def run(
     env: Mapping[str, str] | None = None,
     warm: bool = False,
 ) -> list[Any]:
-    """Run a program to its end, which must be a good one; its lines, parsed."""
+    """Run a program that must succeed; returns its parsed lines."""
     with child(source, *arguments, env=env, warm=warm) as program:
         status, output, errors = program.end()
     assert status == 0, f"the program ended with {status}:\n{output}\n{errors}"
     return [json.loads(line) for line in output.splitlines()]
 
 
-def say(**facts: Any) -> None:
-    """Write one line for the test that started this process, whole in one call.
+def print_json(**facts: Any) -> None:
+    """Write one line of JSON for the test that started this process, in a single call.
 
-    The ranks that `torchrun` starts share one pipe and are unbuffered: `print` would write the text and the end of the
-    line apart, and two ranks' lines could run into one.
+    Ranks under `torchrun` share one unbuffered pipe: `print` would write the text and the line end separately, and the
+    lines of two ranks could mix.
     """
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
 
 
 def thread_names(process: int | str = "self") -> list[str]:
-    """Names of a process's threads; one that ends meanwhile is left out."""
+    """Return the names of a process's threads, without those that end meanwhile."""
     names = []
     for task in pathlib.Path(f"/proc/{process}/task").iterdir():
-        # One that ends has no file any more, or one that cannot be read.
+        # The file of an ended thread is missing or unreadable.
         with suppress(FileNotFoundError, ProcessLookupError):
             names.append((task / "comm").read_text().strip())
     return names
@@ -174,18 +174,18 @@ def engine_threads(process: int | str = "self") -> list[str]:
 
 
 def descriptors(process: int) -> int:
-    """How many files and sockets a process has open."""
+    """Return the number of open files and sockets of a process."""
     return len(list(pathlib.Path(f"/proc/{process}/fd").iterdir()))
 
 
 def resident_bytes(process: int | str = "self") -> int:
-    """Memory that a process has."""
+    """Return the resident memory of a process."""
     pages = pathlib.Path(f"/proc/{process}/statm").read_text().split()[1]
     return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
 
 def group_members(group: int) -> list[int]:
-    """Living processes of a group, zombies apart."""
+    """Return the processes of a group, without zombies."""
     found = []
     for entry in pathlib.Path("/proc").iterdir():
         if not entry.name.isdigit():
@@ -200,9 +200,9 @@ def group_members(group: int) -> list[int]:
 
 
 def left_in(folder: str, before: set[str]) -> set[str]:
-    """Files of a folder that were not there ``before`` and that no process of this machine has open or mapped.
+    """Return files of a folder that are not in ``before`` and that no process has open or mapped.
 
-    Other tests may have theirs there.
+    Other tests may use the folder at the same time.
     """
     held = set()
     for entry in pathlib.Path("/proc").iterdir():
@@ -216,7 +216,7 @@ def left_in(folder: str, before: set[str]) -> set[str]:
 
 
 def processes_of(path: pathlib.Path) -> list[str]:
-    """Numbers of the processes of this machine that have ``path`` on their command line: one of this test's own."""
+    """Return the ids of all processes with ``path`` on their command line; the path must be unique to the test."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:

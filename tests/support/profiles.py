@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine profile for tests that predict: the least that a run in memory needs."""
+"""A minimal machine profile for predictions of a run in memory."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A training of Ray's own trainer, on workers of a Ray that this program starts; each writes down what happens to it."""
+"""Training with Ray's own trainer, on workers of a Ray that this program starts. Each worker writes its report to a file."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ray.train import RunConfig, ScalingConfig, get_context
 from ray.train.torch import TorchTrainer
 
 
-def worker(told: dict[str, str]) -> None:
-    """Of one rank: torch's process group is Ray's."""
-    # torch belongs to the workers, and is slow to import.
+def worker(config: dict[str, str]) -> None:
+    """Run one rank, in the process group that Ray made."""
+    # Only workers need torch, which is slow to import.
     from support.gradients import main
 
-    sys.argv[1:] = ["train", told["servers"], "recover"]
-    said = pathlib.Path(told["folder"], f"rank-{get_context().get_world_rank()}")
-    with said.open("w") as out, contextlib.redirect_stdout(out):
+    sys.argv[1:] = ["train", config["servers"], "recover"]
+    report = pathlib.Path(config["folder"], f"rank-{get_context().get_world_rank()}")
+    with report.open("w") as out, contextlib.redirect_stdout(out):
         main()
 
 
 def train() -> None:
-    """Of the driver: `folder ranks servers`."""
+    """Run the driver; arguments: folder, ranks, servers."""
     folder, ranks, servers = sys.argv[1:]
     ray.init(num_cpus=int(ranks) + 1, include_dashboard=False)
     TorchTrainer(

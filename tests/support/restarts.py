@@ -12,7 +12,7 @@ import torch
 
 import foresee.torch as ft
 from support.gradients import digest, training
-from support.processes import say
+from support.processes import print_json
 from support.reference import Net
 from support.tensors import state_of
 
@@ -49,7 +49,7 @@ def main() -> None:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "step": step}
             torch.save(state, checkpoint.with_suffix(".new"))
             checkpoint.with_suffix(".new").replace(checkpoint)
-    say(attempt=attempt, first=first, digest=digest(state_of(model, optimizer)))
+    print_json(attempt=attempt, first=first, digest=digest(state_of(model, optimizer)))
 
 
 if __name__ == "__main__":

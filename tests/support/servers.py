@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real origins: an S3 server that checks signatures, and a testbed that throttles, fails and counts.
+"""Real origins: an S3 server that checks signatures, and a testbed that throttles, injects faults and counts.
 
-The testbed stands before the server, so bytes and requests are counted where they leave the bucket and not by the
-loader about itself.
+The testbed is a proxy in front of the server, so bytes and requests are counted independently of the loader.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ ACCESS, SECRET = "test", "testsecret"
 
 
 class Testbed:
-    """`foresee-testbed`: its limits, faults and counters. Nothing to collect for pytest."""
+    """`foresee-testbed` with its limits, faults and counters."""
 
     __test__ = False
 
@@ -41,44 +40,44 @@ class Testbed:
 
     @staticmethod
     def serving(folder: pathlib.Path) -> Testbed:
-        """The folders in `folder` as buckets; signatures are not checked."""
+        """Serve the subfolders of `folder` as buckets, without checks of signatures."""
         return Testbed("serve", str(folder))
 
     @staticmethod
     def in_memory() -> Testbed:
-        """Buckets in memory, whose objects may have any key; signatures are not checked."""
+        """Serve buckets in memory with any keys, without checks of signatures."""
         return Testbed("memory")
 
     @staticmethod
     def before(url: str) -> Testbed:
-        """A proxy before the server at `url`."""
+        """Start a proxy in front of the server at `url`."""
         return Testbed("proxy", url)
 
     def counters(self) -> dict[str, Any]:
-        """What has gone through since `reset`."""
-        return dict(self._ask("counters"))
+        """Return the counters since `reset`."""
+        return dict(self._call("counters"))
 
     def reset(self) -> None:
-        """Counters to 0, no limits, no faults."""
+        """Set the counters to 0, and remove limits and faults."""
         self.limits()
         self.faults()
-        self._ask("reset", b"")
+        self._call("reset", b"")
 
     def limits(self, *, bytes_per_s: int = 0, requests_per_s: int = 0, latency_ms: float = 0) -> None:
-        """From now on; 0: none."""
+        """Set the limits; 0: unlimited."""
         limits = {"bytes_per_s": bytes_per_s, "requests_per_s": requests_per_s, "latency_ms": latency_ms}
-        self._ask("limits", json.dumps(limits).encode())
+        self._call("limits", json.dumps(limits).encode())
 
     def faults(self, *rules: dict[str, Any]) -> None:
-        """From now on, in place of those before."""
-        self._ask("faults", json.dumps(rules).encode())
+        """Replace the fault rules."""
+        self._call("faults", json.dumps(rules).encode())
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._process.terminate()
         self._process.communicate(timeout=WATCHDOG)
 
-    def _ask(self, what: str, body: bytes | None = None) -> Any:
+    def _call(self, what: str, body: bytes | None = None) -> Any:
         with urllib.request.urlopen(f"{self.url}/-/{what}", data=body, timeout=WATCHDOG) as answer:
             return json.load(answer)
 
@@ -118,7 +117,7 @@ class Gateway:
         wait_until(self._answers, what="the start of versitygw")
 
     def close(self) -> None:
-        """End it."""
+        """End the process."""
         self._process.terminate()
         self._process.wait(timeout=WATCHDOG)
 
@@ -131,7 +130,7 @@ class Gateway:
 
 
 class Bucket:
-    """One bucket of the gateway, seen through the testbed."""
+    """One bucket of the gateway, behind the testbed."""
 
     def __init__(self, gateway: Gateway, testbed: Testbed, name: str) -> None:
         self.testbed = testbed
@@ -143,7 +142,7 @@ class Bucket:
             "secret_access_key": SECRET,
             "region": "us-east-1",
         }
-        # Straight to the gateway: what the test does is not counted.
+        # Directly to the gateway, so that requests of the test are not counted.
         self._client = boto3.client(
             "s3",
             endpoint_url=gateway.url,
@@ -155,11 +154,11 @@ class Bucket:
         self._client.create_bucket(Bucket=name)
 
     def put(self, key: str, body: bytes) -> None:
-        """An object below the prefix `train`."""
+        """Put an object below the prefix `train`."""
         self._client.put_object(Bucket=self.name, Key=f"train/{key}", Body=body)
 
     def put_folder(self, folder: pathlib.Path) -> None:
-        """All files of a local tree."""
+        """Put all files of a local tree."""
         for path in sorted(folder.rglob("*")):
             if path.is_file():
                 self.put(path.relative_to(folder).as_posix(), path.read_bytes())

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Slurm on this machine: its daemons, one node with two cores, nothing of the system's own configuration.
+"""A real Slurm on this host: its daemons and one node, independent of the system's configuration.
 
-Debian's `slurmctld slurmd slurm-client munge`; needs root, because slurmd runs as root and the tests are all it serves.
+It needs root, because slurmd runs as root, and Debian's `slurmctld slurmd slurm-client munge`.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PartitionName=main Nodes=n1 Default=YES MaxTime=INFINITE State=UP
 
 
 def missing() -> str | None:
-    """Why this machine can have no Slurm; None: it can."""
+    """Return why Slurm cannot run on this host, or None."""
     if os.geteuid() != 0:
         return "not root"
     lacking = [name for name in PROGRAMS if shutil.which(name) is None]
@@ -60,7 +60,7 @@ def missing() -> str | None:
 
 
 class Slurm:
-    """A controller and a node, until the end of the ``with`` block."""
+    """A controller and a node, which run until the end of the ``with`` block."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self._folder = folder
@@ -97,7 +97,7 @@ class Slurm:
             self._await("munge", (folder / "munge.socket").exists)
             self._start("slurmctld", "-D")
             self._start("slurmd", "-D", "-N", "n1")
-            self._await("an idle node", lambda: "idle" in self.ask("sinfo", "-h", "-o", "%T"))
+            self._await("an idle node", lambda: "idle" in self.run("sinfo", "-h", "-o", "%T"))
         except BaseException:
             self.close()
             raise
@@ -120,13 +120,13 @@ class Slurm:
                 daemon.wait()
 
     def stop_controller(self) -> None:
-        """End the controller alone."""
+        """End only the controller."""
         daemon = self._daemons.pop(1)
         daemon.terminate()
         daemon.wait(WATCHDOG)
 
-    def ask(self, *words: str) -> str:
-        """What one of Slurm's commands prints."""
+    def run(self, *words: str) -> str:
+        """Run one of Slurm's commands; returns its output."""
         environment = {**os.environ, **self.environment}
         return subprocess.run(words, env=environment, capture_output=True, text=True, check=False).stdout
 

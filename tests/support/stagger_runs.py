@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Job files of jobs that sleep where others compute and wait, and the real ``foresee stagger run`` of them.
+"""Job files of jobs that sleep instead of computing, and real runs of ``foresee stagger run`` with them.
 
 ``support.virtual`` runs the same files in virtual time.
 """
@@ -11,14 +11,14 @@ import pathlib
 import subprocess
 import sys
 
-from support.cold import cold_file
 from support.processes import plain_environment
 from support.stagger_job import CHUNK
+from support.uncached import uncached_file
 from support.waiting import WATCHDOG
 
-__all__ = ["FIGURES", "JOB", "begun", "cold_data", "ended", "run", "write"]
+__all__ = ["FIGURES", "JOB", "begun", "ended", "run", "uncached_data", "write"]
 
-#: Seconds after which a run hangs: some programs in it load torch.
+#: Seconds after which a run counts as hanging; some of its programs import torch.
 _HANGS = 1.5 * WATCHDOG
 JOB = pathlib.Path(__file__).resolve().parent / "stagger_job.py"
 TOML = """
@@ -36,17 +36,17 @@ steps_per_epoch = 40
 command = {command}
 start = {start}
 """
-#: Of a job that computes for 20 ms and waits for 30 or not at all.
+#: Measurements of a job that computes for 20 ms and waits for 30 ms, or for 0 with cached data.
 FIGURES = "wait = 0.03\nwait_cached = 0.0\nwait_conc = 0.03"
 
 
-def cold_data(folder: pathlib.Path) -> pathlib.Path:
-    """40 chunks in a file, none of them in memory."""
-    return cold_file(folder / "chunks.bin", 40 * CHUNK)
+def uncached_data(folder: pathlib.Path) -> pathlib.Path:
+    """Write a file of 40 chunks without a page in memory."""
+    return uncached_file(folder / "chunks.bin", 40 * CHUNK)
 
 
 def write(folder: pathlib.Path, stem: str, data: pathlib.Path, *words: str, **more: object) -> str:
-    """A job file; ``words`` are of its command."""
+    """Write a job file; ``words``: further arguments of its command."""
     command = [sys.executable, str(JOB), str(data), "--compute", "0.02", "--wait", "0.03", *words]
     values = {
         "epochs": 1,
@@ -63,7 +63,7 @@ def write(folder: pathlib.Path, stem: str, data: pathlib.Path, *words: str, **mo
 
 
 def begun(tmp_path: pathlib.Path, *arguments: str, program: str | None = None) -> subprocess.Popen[str]:
-    """A real run in flight; ``program``: the source of one that is the command, with a change."""
+    """Start a real run; ``program``: source of a modified command."""
     fixed = ["--folder", str(tmp_path / "run"), "--json"]
     how = ["-m", "foresee"] if program is None else ["-c", program]
     return subprocess.Popen(
@@ -71,24 +71,24 @@ def begun(tmp_path: pathlib.Path, *arguments: str, program: str | None = None) -
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # What this user has measured is no part of a test.
+        # Measurements of the current user must not affect a test.
         env={**plain_environment(), "XDG_DATA_HOME": str(tmp_path / "of this user")},
     )
 
 
 def ended(process: subprocess.Popen[str], code: int) -> tuple[str, str]:
-    """What a program prints and says that ends with ``code``; one that hangs is ended, with its jobs."""
+    """Wait for a program that must exit with ``code``; returns output and errors. A hanging one is terminated with its jobs."""
     with process:
         try:
-            out, said = process.communicate(timeout=_HANGS)
+            out, messages = process.communicate(timeout=_HANGS)
         except subprocess.TimeoutExpired:
             process.terminate()
-            out, said = process.communicate()
-    assert process.returncode == code, said
-    return out, said
+            out, messages = process.communicate()
+    assert process.returncode == code, messages
+    return out, messages
 
 
 def run(tmp_path: pathlib.Path, *arguments: str, code: int = 0) -> tuple[dict, str]:
-    """What it prints, and what it says."""
-    out, said = ended(begun(tmp_path, *arguments), code)
-    return json.loads(out) if out else {}, said
+    """Run the command; returns its result and its messages."""
+    out, messages = ended(begun(tmp_path, *arguments), code)
+    return json.loads(out) if out else {}, messages

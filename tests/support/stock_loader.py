@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Torch's loader over the numbers 0 to 22, and the batches of both loaders as numbers."""
+"""The stock loader over the numbers 0 to 22, and the batches of both loaders as numbers."""
 
 from __future__ import annotations
 

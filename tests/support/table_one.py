@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Job files of the staggering paper's Table I, with the waits of the worked example, and what is predicted of them."""
+"""Job files of the staggering paper's Table I, with the waits of the worked example, and their predictions."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ compute_step = "{compute} ms"
 [run]
 start = {start}
 """
-#: Milliseconds per step: compute, wait, and wait beside the other one.
+#: Milliseconds per step: compute, wait, and wait next to the other job.
 MODELS = {"resnet": (303.6, 449.3, 600), "efficientnet": (204.7, 543.3, 700)}
 
 
 def write(folder: Path, name: str, given: str | None = None, **more: object) -> str:
-    """A job file of one of :data:`MODELS`, or a second one of it; ``given``: its figures."""
+    """Write a job file of one of :data:`MODELS`, or a second one; ``given``: its measured waits."""
     compute, wait, conc = MODELS[name.rstrip("2")]
     if given is None:
         given = f'wait = "{wait} ms"\nwait_cached = "40 ms"\nwait_conc = "{conc} ms"'
@@ -43,6 +43,6 @@ def write(folder: Path, name: str, given: str | None = None, **more: object) -> 
 
 
 def facts(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> dict:
-    """What ``foresee stagger predict --json`` says."""
+    """Run ``foresee stagger predict --json``; returns its result."""
     assert main(["stagger", "predict", *arguments, "--json"]) == code
     return json.loads(capsys.readouterr().out)

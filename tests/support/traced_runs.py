@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The run folder of two ranks that wait for each other, and the profile of another machine."""
+"""The run folder of two ranks that wait for each other, and the profile of another host."""
 
 from __future__ import annotations
 

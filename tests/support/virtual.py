@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee stagger run`` and ``calibrate`` in this process and in virtual time: the real command, fake jobs, a fake clock."""
+"""``foresee stagger run`` and ``calibrate`` in this process: the real command with fake jobs and a virtual clock."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ __all__ = ["Virtual", "virtual"]
 
 
 class Virtual:
-    """A machine on which time passes only in sleeps."""
+    """A host on which time passes only in sleeps."""
 
     def __init__(
         self, folder: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -32,9 +32,9 @@ class Virtual:
         self.storage = FakeStorage(self.clock)
         self.launcher = FakeLauncher(self.clock, self.storage)
         self.calibrated: list[FakeJob] = []
-        """The jobs that calibrations have started, in order."""
+        """Jobs started by calibrations, in order."""
         self._folder, self._capsys = folder, capsys
-        # Calibrations keep their run folders there.
+        # Calibrations put their run folders there.
         monkeypatch.setattr(tempfile, "tempdir", str(folder))
         self._monkeypatch, self._run = monkeypatch, command.run
         self.launch_by(self.launcher)
@@ -45,32 +45,32 @@ class Virtual:
         )
 
     def launch_by(self, launcher: Launcher | None) -> None:
-        """Have jobs of runs launched otherwise; None: by what the options name."""
+        """Set the launcher of runs; None: the one that the options name."""
         run = functools.partial(self._run, clock=self.clock, launcher=launcher)
         self._monkeypatch.setattr(command, "run", run)
 
     def run(self, *arguments: str, code: int = 0) -> tuple[dict[str, Any], str]:
-        """What ``foresee stagger run`` prints, and what it says."""
-        out, said = self.command(
+        """Run ``foresee stagger run``; returns its result and its messages."""
+        out, messages = self.command(
             "run", *arguments, "--folder", str(self._folder / "run"), "--json", code=code
         )
-        return json.loads(out) if out else {}, said
+        return json.loads(out) if out else {}, messages
 
     def calibrate(self, *arguments: str, code: int = 0) -> dict[str, Any]:
-        """What ``foresee stagger calibrate`` prints."""
+        """Run ``foresee stagger calibrate``; returns its result."""
         return json.loads(self.command("calibrate", *arguments, *self._fixed(), code=code)[0])
 
     def refuse(self, *arguments: str, code: int = 2) -> str:
-        """What ``foresee stagger calibrate`` says when it fails."""
+        """Run ``foresee stagger calibrate``, which must fail; returns its messages."""
         return self.command("calibrate", *arguments, *self._fixed(), code=code)[1]
 
     def command(self, *arguments: str, code: int = 0) -> tuple[str, str]:
-        """Standard output and errors of ``foresee stagger``, which ends with ``code``."""
+        """Run ``foresee stagger``, which must exit with ``code``; returns standard output and errors."""
         self._capsys.readouterr()
         ended = main(["stagger", *arguments])
-        out, said = self._capsys.readouterr()
-        assert ended == code, said
-        return out, said
+        out, messages = self._capsys.readouterr()
+        assert ended == code, messages
+        return out, messages
 
     def _fixed(self) -> list[str]:
         return ["--catalog", str(self._folder / "jobs.db"), "--machine", "here", "--json"]
@@ -84,5 +84,5 @@ class Virtual:
 def virtual(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Virtual:
-    """A machine in virtual time."""
+    """A host in virtual time."""
     return Virtual(tmp_path, monkeypatch, capsys)

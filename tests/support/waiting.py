@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The only module of the tests that sleeps or reads a clock.
 
-A test never compares elapsed time with an upper bound: a loaded machine breaks it. It waits here until something has
-happened, and fails only when the watchdog bound has passed. A house test keeps ``time`` out of all other test files.
+A test has no upper bound on elapsed time, which a loaded host would exceed. It waits here for an event, and fails only
+after the watchdog bound. A house test refuses ``time`` in all other test files.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def wait_until(condition: Callable[[], object], *, what: str) -> None:
 
 
 def pause(seconds: float) -> None:
-    """Sleep, in place of the work or of the silence of another party."""
+    """Sleep, in place of the work or the silence of another process."""
     time.sleep(seconds)
 
 

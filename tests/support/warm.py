@@ -24,15 +24,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import IO, NoReturn
 
-#: Of a request; environments are some kilobytes.
+#: Maximal bytes of a request; environments are some kilobytes.
 _MOST_BYTES = 1 << 17
 _NUMBER = struct.Struct("i")
 
 
 class Forked:
-    """A program under way: what of ``subprocess.Popen`` they ask for who started it.
+    """A running program, with the methods of ``subprocess.Popen`` that its users need.
 
-    ``requests``: to the process that it is forked from. ``output``, ``errors``: descriptors that it writes to.
+    ``requests``: socket of the process to fork from. ``output``, ``errors``: descriptors for its output.
     """
 
     def __init__(
@@ -53,19 +53,19 @@ class Forked:
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
-        """Its exit status, if it has ended."""
+        """Return its exit status, or None while it runs."""
         return self._ended(0)
 
     def wait(self, timeout: float | None = None) -> int:
-        """Its exit status, within ``timeout`` seconds."""
+        """Wait up to ``timeout`` seconds; returns its exit status."""
         status = self._ended(timeout)
         if status is None:
             raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
         return status
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it has ended."""
-        # It may end between the question and the signal, and is gone before its status is here.
+        """Send a signal unless it has ended."""
+        # It may end between the check and the signal.
         if self.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.pid, number)
@@ -88,7 +88,7 @@ class Forked:
 
 
 class Piped(Forked):
-    """One whose output and errors a test reads."""
+    """A forked program whose output and errors a test reads."""
 
     def __init__(self, source: str, arguments: Sequence[str], env: Mapping[str, str]) -> None:
         (output, their_output), (errors, their_errors) = os.pipe(), os.pipe()
@@ -97,11 +97,11 @@ class Piped(Forked):
             os.close(each)
         self.stdout: IO[str] = os.fdopen(output, encoding="utf-8")
         self.stderr: IO[str] = os.fdopen(errors, encoding="utf-8")
-        self._said = ["", ""]
+        self._texts = ["", ""]
         self._readers: list[threading.Thread] = []
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Return the unread output once the program has ended. ``timeout``: of each wait for it."""
+        """Return the unread output once the program has ended. ``timeout``: of each wait."""
         if not self._readers:
             self._readers = [threading.Thread(target=self._read, args=(at,), daemon=True) for at in (0, 1)]
             for reader in self._readers:
@@ -111,20 +111,19 @@ class Piped(Forked):
             if reader.is_alive():
                 raise subprocess.TimeoutExpired(f"process {self.pid}", timeout or 0)
         self.wait(timeout)
-        return self._said[0], self._said[1]
+        return self._texts[0], self._texts[1]
 
     def _read(self, at: int) -> None:
         stream = (self.stdout, self.stderr)[at]
         if not stream.closed:
             with stream:
-                self._said[at] = stream.read()
+                self._texts[at] = stream.read()
 
 
 def fork_ranks_of_torchrun() -> None:
     """Have torchrun, which is about to run in this process, fork its ranks from a copy of this process.
 
-    All else is torchrun's: each rank gets the environment, arguments and session that it would have, and must be a
-    module with a ``main``.
+    Each rank must be a module with a ``main``. Its environment, arguments and session are those of torchrun.
     """
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
@@ -143,7 +142,7 @@ def fork_ranks_of_torchrun() -> None:
 
 @functools.cache
 def _started(settings: tuple[tuple[str, str], ...]) -> socket.socket:
-    """The process that programs are forked from; it ends with this one, whatever ends this one."""
+    """Start the process to fork from. It ends with this process, even if this one is killed."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     source = "from support.warm import main; main()"
     process = subprocess.Popen(
@@ -164,29 +163,29 @@ def _started(settings: tuple[tuple[str, str], ...]) -> socket.socket:
 
 
 def _warm(env: Mapping[str, str]) -> socket.socket:
-    # What is read when modules are imported, and by the interpreter itself.
+    # Variables that the interpreter or an import reads.
     settings = ("OMP_NUM_THREADS", "PATH", "HOME", "LANG", "LC_ALL", "TMPDIR")
     return _started(tuple(item for item in sorted(env.items()) if item[0] in settings or "PYTHON" in item[0]))
 
 
 def main() -> None:
-    """Of that process."""
+    """Run the process to fork from."""
     import torch
 
     import support.gradients  # noqa: F401
 
     # The first optimizer of a process imports torch's compiler, which takes as long as torch itself.
     torch.optim.SGD([torch.zeros(1)])
-    # Left out of collections: they write to all that they look at, which copies it.
+    # Frozen objects are not collected: a collection writes to objects, which copies shared pages.
     gc.collect()
     gc.freeze()
-    assert len(os.listdir("/proc/self/task")) == 1, "a thread would be missing in whatever is forked"
+    assert len(os.listdir("/proc/self/task")) == 1, "a forked program would lack a thread"
     _fork_programs(socket.socket(fileno=int(sys.argv[1])))
 
 
 def _fork_programs(requests: socket.socket) -> NoReturn:
     """Fork the requested programs until the socket closes."""
-    # Nobody asks how those ended that wait for programs.
+    # No process reads the exit status of the intermediate children.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     while True:
         request, theirs, _, _ = socket.recv_fds(requests, _MOST_BYTES, 3)
@@ -220,7 +219,7 @@ def _fork_programs(requests: socket.socket) -> NoReturn:
 
 
 def _run(source: str) -> NoReturn:
-    """Run a program and end as the interpreter does, without taking down modules: that would copy what it shares with others."""
+    """Run a program and end like the interpreter, without the clean-up of modules, which would copy shared pages."""
     variables = vars(sys.modules["__main__"])
     exec(source, variables)  # noqa: S102 - the source of the test
     threading._shutdown()  # type: ignore[attr-defined]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests against systems that `make setup` does not install; `make test-systems` does, and runs them."""
+"""Fixtures for tests against systems that only `make test-systems` installs."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1]))
 
 from support.fixtures import started  # noqa: F401 - found here by tests
 from support.framework_runs import SAMPLES
-from support.recorded import write_rows
+from support.recorded_example import write_rows
 from support.slurm import Slurm
 
 
 @pytest.fixture(scope="module")
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    """A Slurm of this machine, with one node."""
+    """A running Slurm with one node on this host."""
     with Slurm(tmp_path_factory.mktemp("slurm")) as running:
         yield running
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Accelerate trains with our loader: `prepare`, `save_state`, gradient accumulation and metrics over ranks."""
+"""A real Accelerate trains with the Foresee loader: `prepare`, `save_state`, gradient accumulation and metrics over ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from support.framework_runs import RANKS, SAMPLES
 pytestmark = [pytest.mark.systems, pytest.mark.timeout(300)]
 
 
-def test_a_loaded_state_goes_on_at_any_step(tmp_path: pathlib.Path, rows: str) -> None:
+def test_a_loaded_state_resumes_at_any_step(tmp_path: pathlib.Path, rows: str) -> None:
     whole = runs.expected(SAMPLES)
     saved = tmp_path / "checkpoints"
     first = [rows, "--every", "1", "--checkpoints", str(saved)]
@@ -24,9 +24,7 @@ def test_a_loaded_state_goes_on_at_any_step(tmp_path: pathlib.Path, rows: str) -
         assert runs.batches(tmp_path / f"from-{cut}") == whole[cut:], cut
 
 
-def test_ranks_read_their_shares_and_resume_in_the_middle_of_an_epoch(
-    tmp_path: pathlib.Path, rows: str
-) -> None:
+def test_ranks_read_their_shares_and_resume_mid_epoch(tmp_path: pathlib.Path, rows: str) -> None:
     launcher = runs.torchrun(RANKS)
     saved = tmp_path / "checkpoints"
     runs.run("accelerate", tmp_path / "whole", rows, "--every", 3, "--checkpoints", saved, launcher=launcher)
@@ -37,7 +35,7 @@ def test_ranks_read_their_shares_and_resume_in_the_middle_of_an_epoch(
         assert runs.batches(tmp_path / "rest", rank) == whole[6:]
 
 
-def test_accelerates_own_calls_take_the_loader_as_it_is(tmp_path: pathlib.Path, rows: str) -> None:
+def test_calls_of_accelerate_accept_the_loader_unchanged(tmp_path: pathlib.Path, rows: str) -> None:
     program = """
         import json, sys, torch
         from accelerate import Accelerator, skip_first_batches
@@ -53,7 +51,7 @@ def test_accelerates_own_calls_take_the_loader_as_it_is(tmp_path: pathlib.Path, 
         model = torch.nn.Linear(4, 1)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
 
-        # Neither call makes another loader, which would deal out the batches of this rank once more.
+        # Neither call wraps the loader, which would shard the batches of this rank again.
         assert accelerator.prepare(loader) is loader
         assert accelerator.prepare_data_loader(loader) is loader
         model, optimizer = accelerator.prepare(model, optimizer)
@@ -68,9 +66,9 @@ def test_accelerates_own_calls_take_the_loader_as_it_is(tmp_path: pathlib.Path, 
             read += ids(batch)
             gathered += ids(accelerator.gather_for_metrics(batch))
         assert read == list(sampler), read
-        # 26 samples of each rank are 4 batches: the third steps, and so does the last.
+        # 26 samples per rank are 4 batches: the third and the last one step.
         assert steps == [False, False, True, True], steps
-        # 52 of 51: the one that fills up the last batch is dropped.
+        # 52 for 51 samples: the padding of the last batch is dropped.
         assert sorted(gathered) == list(range(51)), gathered
         # Its state is saved and loaded without being registered.
         iterator = iter(loader)
@@ -81,11 +79,11 @@ def test_accelerates_own_calls_take_the_loader_as_it_is(tmp_path: pathlib.Path, 
         accelerator.load_state(sys.argv[2])
         sampler.set_epoch(1)
         assert sum(map(ids, loader), []) == list(sampler)[16:]
-        # A short batch that is left out takes what fills it up along.
+        # With drop_last the padding is dropped with the short batch.
         cut = ft.DataLoader(dataset, batch_size=8, shuffle=True, seed=0, drop_last=True)
         gathered = [i for batch in cut for i in ids(accelerator.gather_for_metrics(batch))]
         assert len(gathered) == len(set(gathered)) == 48
-        # The rest by a loader of torch has the right samples, and is warned of.
+        # skip_first_batches reads the right samples with torch's loader, with a warning.
         loader.set_epoch(2)
         sampler.set_epoch(2)
         assert sum(map(ids, skip_first_batches(loader, 2)), []) == list(sampler)[16:]

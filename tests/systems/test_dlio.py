@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Real DLIO on two ranks, with its own PyTorch loader and with ours: the same samples, each once an epoch."""
+"""Real DLIO on two ranks, with its own PyTorch loader and with Foresee's: the same samples, each once per epoch."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ pytestmark = [pytest.mark.systems, pytest.mark.timeout(300)]
 
 
 def environment(**more: str) -> dict[str, str]:
-    """For DLIO: ours and the counting classes to be found, no tracer, and as many ranks as asked for."""
+    """Return the environment for DLIO: Foresee and the counting classes, no tracer, any number of ranks."""
     mpi = {
-        # Containers have one user, and this test more ranks than some machines have cores.
+        # Containers run as root, and this test may have more ranks than cores.
         "OMPI_ALLOW_RUN_AS_ROOT": "1",
         "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "PRTE_MCA_rmaps_default_mapping_policy": ":oversubscribe",
     }
     paths = f"{ROOT / 'python'}:{ROOT / 'tests' / 'support'}"
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("FORESEE_")}
-    return {**kept, **mpi, "PYTHONPATH": paths, "DFTRACER_ENABLE": "0", **more}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("FORESEE_")}
+    return {**inherited, **mpi, "PYTHONPATH": paths, "DFTRACER_ENABLE": "0", **more}
 
 
 class Dlio:
-    """A workload in a folder: DLIO's own unet3d, smaller."""
+    """A small variant of DLIO's unet3d workload in a folder."""
 
     def __init__(self, folder: pathlib.Path, kind: str) -> None:
         self.folder = folder
@@ -46,7 +46,7 @@ class Dlio:
         self.bytes = [file.read_bytes() for file in files]
 
     def run(self, name: str, ranks: int, *, reader: str = "", train: str = "True", **workflow: str) -> str:
-        """What it prints; its results go to ``<folder>/<name>``, what was counted to ``<name>-counted``."""
+        """Run DLIO; returns its output. Results go to ``<folder>/<name>``, counted samples to ``<name>-counted``."""
         counted = self.folder / f"{name}-counted"
         counted.mkdir()
         settings = {
@@ -89,7 +89,7 @@ class Dlio:
         return printed
 
     def counted(self, name: str) -> list[list[str]]:
-        """Epoch, checksums and bytes of every sample that was read."""
+        """Return epoch, checksums and bytes of every read sample."""
         return [
             line.split()
             for file in sorted((self.folder / f"{name}-counted").iterdir())
@@ -97,18 +97,18 @@ class Dlio:
         ]
 
     def steps(self, name: str) -> list[dict[str, int]]:
-        """Of each rank, the steps that DLIO has counted in each epoch."""
-        told = []
+        """Return for each rank the number of steps that DLIO counted in each epoch."""
+        steps = []
         for rank in range(RANKS):
             output: dict[str, Any] = json.loads((self.folder / name / f"{rank}_output.json").read_text())
-            told.append(
+            steps.append(
                 {epoch: len(output[epoch]["load"]["block1"]) for epoch in map(str, range(1, EPOCHS + 1))}
             )
-        return told
+        return steps
 
 
 @pytest.mark.parametrize("kind", ["npz", "hdf5", "jpeg"])
-def test_dlio_reads_the_same_samples_with_ours_as_with_its_own_loader(
+def test_dlio_reads_the_same_samples_with_the_foresee_loader_as_with_its_own(
     tmp_path: pathlib.Path, kind: str
 ) -> None:
     dlio = Dlio(tmp_path, kind)
@@ -123,7 +123,7 @@ def test_dlio_reads_the_same_samples_with_ours_as_with_its_own_loader(
     read = {name: dlio.counted(name) for name in ("own", "ours")}
     for lines in read.values():
         assert Counter(line[1] for line in lines) == Counter({each: EPOCHS * n for each, n in files.items()})
-    # What is decoded is the same, and so are the bytes.
+    # Decoded samples and bytes are equal.
     assert Counter(tuple(line[1:]) for line in read["own"]) == Counter(
         tuple(line[1:]) for line in read["ours"]
     )
@@ -133,14 +133,14 @@ def test_dlio_reads_the_same_samples_with_ours_as_with_its_own_loader(
         dlio.steps("own") == dlio.steps("ours") == [dict.fromkeys(map(str, range(1, EPOCHS + 1)), 2)] * RANKS
     )
 
-    # DLIO's own loader reads every file in every epoch; of ours no rank asks the origin twice.
+    # DLIO's own loader reads every file in every epoch. A rank with the Foresee loader reads no file twice.
     data = sum(map(len, dlio.bytes))
     assert sum(int(line[3]) for line in read["own"]) == EPOCHS * data
     assert data <= origin_bytes(tmp_path / "ours-run") <= RANKS * data
 
 
 def origin_bytes(run: pathlib.Path) -> int:
-    """Bytes that left the origin, by the ledgers."""
+    """Return the bytes read from the origin, by the ledgers."""
     total = 0
     for path, _ in ledger.files(run):
         for batch in ledger.batches(path):
@@ -162,7 +162,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_other_formats_are_decoded_as_they_are_written(tmp_path: pathlib.Path) -> None:
+def test_other_formats_are_decoded_to_the_written_samples(tmp_path: pathlib.Path) -> None:
     ended = python(f"""
 import io
 import numpy as np
@@ -188,7 +188,7 @@ except ValueError as error:
     assert "30 bytes in a file that has one TFRecord of 7" in ended.stdout
 
 
-def test_a_workload_that_it_cannot_read_is_refused_with_every_reason() -> None:
+def test_an_unsupported_workload_is_refused_with_all_reasons() -> None:
     ended = python("""
 from dlio_benchmark.common.enumerations import DatasetType, FormatType, StorageType
 from dlio_benchmark.utils.config import ConfigArguments
@@ -204,18 +204,18 @@ except ConfigError as error:
     print(*error.faults, sep="\\n")
 """)
     assert ended.returncode == 0, ended.stderr[-2000:]
-    said = ended.stdout
-    assert "storage.storage_type = s3; local_fs or parallel_fs expected" in said
-    assert "dataset.num_samples_per_file = 1251; 1 expected: Foresee fetches whole files" in said
-    assert "dataset.format = csv; npz, npy, jpeg, png, hdf5, tfrecord expected" in said
-    assert "dataset: no files for train; generate them first" in said
+    output = ended.stdout
+    assert "storage.storage_type = s3; local_fs or parallel_fs expected" in output
+    assert "dataset.num_samples_per_file = 1251; 1 expected: Foresee fetches whole files" in output
+    assert "dataset.format = csv; npz, npy, jpeg, png, hdf5, tfrecord expected" in output
+    assert "dataset: no files for train; generate them first" in output
 
 
-def test_ranks_that_cannot_share_files_evenly_still_end_each_epoch(tmp_path: pathlib.Path) -> None:
+def test_ranks_with_uneven_shares_of_files_complete_each_epoch(tmp_path: pathlib.Path) -> None:
     dlio = Dlio(tmp_path, "npz")
     ours = "++workload.reader.data_loader_classname=foresee.dlio.ForeseeDataLoader"
     more = "++workload.reader.data_loader_sampler=iterative ++workload.reader.batch_size=3"
     printed = dlio.run("ours", RANKS, reader=f"{ours} {more}")
     assert "Discovered custom data loader ForeseeDataLoader" in printed
-    # 16 files over 2 ranks are 8 each: 2 batches of 3, and 2 files are left out, as DLIO counts.
+    # Each of 2 ranks has 8 of 16 files: 2 batches of 3; like DLIO, 2 files are left out.
     assert dlio.steps("ours") == [dict.fromkeys(map(str, range(1, EPOCHS + 1)), 2)] * RANKS

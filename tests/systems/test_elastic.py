@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""torchrun goes on without a node, and once more with it: no sample of an epoch is lost or repeated."""
+"""Elastic torchrun loses a node and gets it back: no sample of an epoch is lost or repeated."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from contextlib import suppress
 
 import pytest
 from support.processes import ROOT, plain_environment
-from support.recorded import write_rows
+from support.recorded_example import write_rows
 from support.waiting import WATCHDOG, wait_until
 from torch.utils.data import DistributedSampler
 
 SAMPLES, BATCH, EPOCHS = 90, 8, 3
-PROGRAM = ROOT / "tests" / "support" / "recorded.py"
+PROGRAM = ROOT / "tests" / "support" / "recorded_example.py"
 
 pytestmark = [pytest.mark.systems, pytest.mark.timeout(300)]
 
 
 class Nodes:
-    """Agents of torchrun, with one rank each, that meet at one port."""
+    """Agents of torchrun with one rank each, and their rendezvous port."""
 
     def __init__(self, folder: pathlib.Path) -> None:
         self.folder = folder
         self.rows = write_rows(folder / "rows.npy", SAMPLES)
         (folder / "records").mkdir()
         self.agents: list[subprocess.Popen[bytes]] = []
-        self.meet()
+        self.new_rendezvous()
 
-    def meet(self) -> None:
-        """Let the nodes that are started from here on meet at a port of their own."""
+    def new_rendezvous(self) -> None:
+        """Choose a new rendezvous port for nodes that start from now on."""
         self.hosts = True
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
 
     def start(self) -> subprocess.Popen[bytes]:
-        """One more node."""
+        """Start a node."""
         holds = {str(size): str(self.folder / f"go-{size}") for size in (1, 2)}
         variables = {
             "EXAMPLE": "elastic",
@@ -52,7 +52,7 @@ class Nodes:
             "PYTHONPATH": f"{ROOT / 'python'}:{ROOT / 'tests'}",
             "OMP_NUM_THREADS": "1",
         }
-        # The first node has the store at which all meet, so it is not the one to lose.
+        # The first node hosts the rendezvous store, so the test does not kill it first.
         host, self.hosts = f"is_host={int(self.hosts)}", False
         quick = f"{host},last_call_timeout=1,keep_alive_interval=1,keep_alive_max_attempt=2"
         words = ["--nnodes", "1:2", "--max-restarts", "5", "--rdzv-backend", "c10d", "--rdzv-id", "test"]
@@ -76,18 +76,18 @@ class Nodes:
         self.agents.append(agent)
         return agent
 
-    def records(self) -> dict[str, list[list]]:
-        """Of each rank and process, the batches so far: epoch, position after it, ids."""
+    def batches(self) -> dict[str, list[list]]:
+        """Return the batches so far by rank and process: epoch, position after the batch, ids."""
         return {
             file.name: [json.loads(line) for line in file.read_text().splitlines() if line.endswith("]")]
             for file in (self.folder / "records").iterdir()
         }
 
-    def wait_for_batches(self, ranks: int, but: set[str]) -> set[str]:
-        """Wait until so many new processes are at their third batch; who they are."""
+    def wait_for_batches(self, ranks: int, known: set[str]) -> set[str]:
+        """Wait until ``ranks`` new processes are at their third batch; returns their files."""
 
         def found() -> set[str]:
-            return {name for name, read in self.records().items() if len(read) >= 3} - but
+            return {name for name, read in self.batches().items() if len(read) >= 3} - known
 
         wait_until(lambda: len(found()) == ranks or self.failed(), what="the third batch of each rank")
         assert not self.failed(), self.logs()
@@ -100,7 +100,7 @@ class Nodes:
         return "\n".join(file.read_text()[-3000:] for file in self.folder.glob("log-*"))
 
     def kill(self, agent: subprocess.Popen[bytes]) -> None:
-        """Lose a node: its agent and what that started."""
+        """Kill a node: its agent and the processes of the agent."""
         children = pathlib.Path(f"/proc/{agent.pid}/task/{agent.pid}/children")
         for child in children.read_text().split() if children.exists() else []:
             with suppress(ProcessLookupError):
@@ -117,22 +117,22 @@ def nodes(tmp_path: pathlib.Path) -> Iterator[Nodes]:
         made.kill(agent)
 
 
-def test_a_node_that_is_lost_and_comes_back_costs_no_sample(nodes: Nodes, tmp_path: pathlib.Path) -> None:
+def test_a_lost_and_restored_node_loses_and_repeats_no_sample(nodes: Nodes, tmp_path: pathlib.Path) -> None:
     nodes.start()
     lost = nodes.start()
     first = nodes.wait_for_batches(2, set())
     nodes.kill(lost)
     (tmp_path / "go-2").touch()
     alone = nodes.wait_for_batches(1, first)
-    # The other node is back, and the job is started on both: a running agent may begin its next round without it.
+    # Restart the job on both nodes, because a running agent may begin its next round without the other node.
     nodes.kill(nodes.agents[0])
-    nodes.meet()
+    nodes.new_rendezvous()
     for agent in (nodes.start(), nodes.start()):
         agent.wait(timeout=WATCHDOG)
     assert not nodes.failed(), nodes.logs()
 
-    # A checkpoint is made after every second step; the third batch of those that were stopped was never trained on.
-    read = nodes.records()
+    # Checkpoints are written after every second step, so the third batch of a stopped process was not trained on.
+    read = nodes.batches()
     orders = []
     for epoch in range(EPOCHS):
         sampler: DistributedSampler[int] = DistributedSampler(range(SAMPLES), 1, 0, seed=0)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real table of Hugging Face's ``datasets`` in our loader and in torch's, with the same order."""
+"""A real table of Hugging Face's ``datasets`` in the Foresee loader and in torch's, with the same order."""
 
 from __future__ import annotations
 
@@ -36,7 +36,9 @@ _SETTING = """
 """
 
 
-def test_tables_of_every_format_give_torchs_batches_with_and_without_workers(tmp_path: pathlib.Path) -> None:
+def test_tables_of_every_format_give_the_batches_of_torch_with_and_without_workers(
+    tmp_path: pathlib.Path,
+) -> None:
     program = """
     if __name__ == "__main__":
         tables = {
@@ -60,7 +62,7 @@ def test_tables_of_every_format_give_torchs_batches_with_and_without_workers(tmp
     runs.run_text(_SETTING + program, tmp_path)
 
 
-def test_a_batch_is_made_in_one_call_and_a_run_goes_on_where_it_was_saved(tmp_path: pathlib.Path) -> None:
+def test_a_batch_is_made_in_one_call_and_a_run_resumes_at_its_state(tmp_path: pathlib.Path) -> None:
     program = """
     calls = []
 
@@ -85,7 +87,7 @@ def test_a_batch_is_made_in_one_call_and_a_run_goes_on_where_it_was_saved(tmp_pa
     runs.run_text(_SETTING + program, tmp_path)
 
 
-def test_a_stream_of_rows_is_refused_with_what_to_use(tmp_path: pathlib.Path) -> None:
+def test_a_stream_of_rows_is_refused_with_the_remedy(tmp_path: pathlib.Path) -> None:
     program = """
     try:
         ours(table().to_iterable_dataset())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real JAX trains with our loader: the rank is that of its distributed runtime."""
+"""A real JAX trains with the Foresee loader, with the rank of its distributed runtime."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import socket
 import pytest
 from support import framework_runs as runs
 from support.framework_runs import RANKS, SAMPLES
-from support.recorded import write_rows
+from support.recorded_example import write_rows
 
 pytestmark = [pytest.mark.systems, pytest.mark.timeout(300)]
 
 
-def test_one_process_reads_the_exact_order_and_resumes_in_the_middle_of_an_epoch(
+def test_one_process_reads_the_exact_order_and_resumes_mid_epoch(
     tmp_path: pathlib.Path,
 ) -> None:
     rows = str(write_rows(tmp_path / "rows.npy", SAMPLES))
@@ -28,7 +28,7 @@ def test_one_process_reads_the_exact_order_and_resumes_in_the_middle_of_an_epoch
     assert runs.batches(tmp_path / "rest") == whole[8:]
 
 
-def test_processes_of_one_jax_read_their_shares_and_need_no_torch(tmp_path: pathlib.Path) -> None:
+def test_jax_processes_read_their_shares_without_torch(tmp_path: pathlib.Path) -> None:
     rows = write_rows(tmp_path / "rows.npy", SAMPLES)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Lightning trains with our loader, its ranks and its checkpoints, and with synchronized models."""
+"""A real Lightning trains with the Foresee loader, its ranks and its checkpoints, and with synchronized models."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ def test_one_device_reads_the_exact_order_and_resumes_at_any_step(tmp_path: path
     assert runs.batches(tmp_path / "whole") == whole
     for cut in cuts:
         assert runs.batches(tmp_path / f"from-{cut}") == whole[cut:], cut
-    # A run that was resumed is resumed once more within the same epoch.
+    # A resumed run is resumed again within the same epoch.
     assert runs.batches(tmp_path / "again") == whole[5:]
 
 
 @pytest.mark.parametrize("strategy", ["ddp", "ddp_spawn"])
-def test_ranks_read_their_shares_and_resume_in_the_middle_of_an_epoch(
+def test_ranks_read_their_shares_and_resume_mid_epoch(
     tmp_path: pathlib.Path, rows: str, strategy: str
 ) -> None:
     saved = tmp_path / "checkpoints"
@@ -123,5 +123,5 @@ SYNCHRONIZED = """
 
 
 def test_a_synchronized_module_trains_as_one_process_on_the_joined_batches(tmp_path: pathlib.Path) -> None:
-    # Lightning calls step(closure) where it optimizes automatically.
+    # With automatic optimization, Lightning calls step(closure).
     runs.run_text(SYNCHRONIZED, tmp_path, tmp_path, FORESEE_ADDRESS="127.0.0.1")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every optimizer of `pytorch_optimizer` that runs on its own has stock bits when synchronized, or is refused by name."""
+"""Every usable optimizer of `pytorch_optimizer` has stock bits when synchronized, or is refused by name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PROGRAM = """
         optimizer = cls(model.parameters(), **rate)
         if synchronized:
             model, optimizer = ft.synchronize(model, optimizer, servers=ThreadServer(1).exchange(0))
-        # Some draw, by torch or by NumPy.
+        # Some draw random numbers from torch or NumPy.
         torch.manual_seed(1)
         np.random.seed(1)
         for step in range(25):

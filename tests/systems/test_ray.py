@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ranks that Ray starts: a real Ray, in an environment of its own, with its trainer for torch."""
+"""Ranks started by a real Ray and its torch trainer, in a separate environment."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from support import framework_runs as runs
 from support import gradients
 from support.processes import ROOT, Child, plain_environment
-from support.recorded import write_rows
+from support.recorded_example import write_rows
 
 PYTHON = ROOT / ".ray-venv" / "bin" / "python"
 RANKS = 2
@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.systems, pytest.mark.timeout(300)]
 
 
 def trained(folder: pathlib.Path, servers: str, **variables: str) -> list[dict]:
-    """What each rank said at its end."""
+    """Train, and return the final report of each rank."""
     paths = f"{ROOT / 'python'}:{ROOT / 'tests'}"
     env = plain_environment({"PYTHONPATH": paths, "RAY_USAGE_STATS_ENABLED": "0", **variables})
     done = subprocess.run(
@@ -37,30 +37,30 @@ def trained(folder: pathlib.Path, servers: str, **variables: str) -> list[dict]:
 
 
 @pytest.mark.parametrize("place", ["a server", "colocated"])
-def test_ranks_that_ray_started_have_the_bits_of_the_reference(
+def test_ranks_started_by_ray_have_the_bits_of_the_reference(
     started: Callable[[Child], Child], tmp_path: pathlib.Path, place: str
 ) -> None:
-    # Ray tells each worker how many a machine has, so they exchange as one.
+    # Ray sets the number of local ranks, so the ranks of a node exchange hierarchically.
     expected = started(gradients.reference(RANKS, RANKS)).line()["digest"]
     if place == "colocated":
-        # No secret is given: the process group's store carries one.
-        said = trained(tmp_path, "colocated")
+        # Without a configured secret, the process group's store provides one.
+        reports = trained(tmp_path, "colocated")
     else:
         server = started(gradients.serve("--bind", "127.0.0.1:0"))
-        said = trained(tmp_path, server.line()["address"], FORESEE_TOKEN=gradients.TOKEN)
-    assert [one["digest"] for one in said] == [expected] * RANKS
+        reports = trained(tmp_path, server.line()["address"], FORESEE_TOKEN=gradients.TOKEN)
+    assert [one["digest"] for one in reports] == [expected] * RANKS
     if place == "a server":
-        assert [bool(one["stats"]["sent_bytes"]) for one in said] == [True, False]
+        assert [bool(one["stats"]["sent_bytes"]) for one in reports] == [True, False]
 
 
-# The example, whose loaders take notes; a worker of the first attempt fails in its second epoch.
-LOSING_A_WORKER = """
+# The example with recording loaders; a worker of the first attempt fails in its second epoch.
+FAILING_WORKER = """
     import json, logging, os, pathlib, sys
     import ray
-    from support import recorded
+    from support import recorded_example
     from torch.utils.data import DistributedSampler
 
-    train = recorded.example("ray")
+    train = recorded_example.example("ray")
     ray.cloudpickle.register_pickle_by_value(train)
     original = train.work
 
@@ -70,9 +70,9 @@ LOSING_A_WORKER = """
         rank = ray.train.get_context().get_world_rank()
         is_first = ray.train.get_checkpoint() is None
         os.environ["RECORDED"] = str(folder / ("first" if is_first else "rest"))
-        recorded.install()
+        recorded_example.install()
 
-        class Failing(recorded.TorchLoader):
+        class Failing(recorded_example.TorchLoader):
             def __iter__(self):
                 for batch in super().__iter__():
                     if is_first and rank == 1 and self.state_dict()["epoch"] == 1:
@@ -82,12 +82,12 @@ LOSING_A_WORKER = """
         ft.DataLoader = Failing
         original(given)
 
-        # Ray's own call takes the loader as it is, reads it one batch ahead, and is warned of.
-        said = []
-        logging.getLogger("foresee").addFilter(lambda message: said.append(message.getMessage()) or False)
-        loader = recorded.TorchLoader.__bases__[0](ft.ArrayDataset(given["path"]), batch_size=8, shuffle=True, seed=0)
+        # Ray's own call accepts the loader, reads it one batch ahead, and causes a warning.
+        messages = []
+        logging.getLogger("foresee").addFilter(lambda message: messages.append(message.getMessage()) or False)
+        loader = recorded_example.TorchLoader.__bases__[0](ft.ArrayDataset(given["path"]), batch_size=8, shuffle=True, seed=0)
         ids = [round(float(row[0]) * 64) for batch in ray.train.torch.prepare_data_loader(loader) for row in batch]
-        (folder / f"said-{rank}").write_text(json.dumps([ids, said]))
+        (folder / f"messages-{rank}").write_text(json.dumps([ids, messages]))
 
     train.work = work
     ray.init(num_cpus=3, include_dashboard=False)
@@ -97,21 +97,21 @@ LOSING_A_WORKER = """
 """
 
 
-def test_workers_read_their_shares_and_go_on_in_the_middle_of_an_epoch_after_a_failure(
+def test_workers_read_their_shares_and_resume_mid_epoch_after_a_failure(
     tmp_path: pathlib.Path,
 ) -> None:
     rows = write_rows(tmp_path / "rows.npy", 51)
     for name in ("first", "rest"):
         (tmp_path / name).mkdir()
     arguments = [rows, "--every", 3, "--checkpoints", tmp_path / "checkpoints"]
-    runs.run_text(LOSING_A_WORKER, tmp_path, *arguments, place=PYTHON.parent, RAY_USAGE_STATS_ENABLED="0")
+    runs.run_text(FAILING_WORKER, tmp_path, *arguments, place=PYTHON.parent, RAY_USAGE_STATS_ENABLED="0")
     for rank in range(RANKS):
         whole = runs.expected(51, rank=rank, ranks=RANKS)
         first = runs.batches(tmp_path / "first", rank)
         assert first == whole[: len(first)]
-        # A worker was lost after the fourth step, and the last checkpoint is of the third.
+        # A worker was lost after the fourth step; the last checkpoint is from the third.
         assert len(first) >= 4
         assert runs.batches(tmp_path / "rest", rank) == whole[3:]
-        ids, said = json.loads((tmp_path / f"said-{rank}").read_text())
+        ids, messages = json.loads((tmp_path / f"messages-{rank}").read_text())
         assert ids == [i for epoch, batch in whole if epoch == 0 for i in batch]
-        assert ["prepare_data_loader() requests one batch more" in text for text in said] == [True]
+        assert ["prepare_data_loader() requests one batch more" in text for text in messages] == [True]

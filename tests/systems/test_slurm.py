@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee stagger run --slurm`` on a real Slurm of one machine."""
+"""``foresee stagger run --slurm`` on a real Slurm of one host."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import sys
 import time
 
 import pytest
-from support.cold import cold_file
 from support.slurm import Slurm
+from support.uncached import uncached_file
 
 from foresee import jobspec
 from foresee.stagger.slurm import Slurm as Launcher
@@ -53,7 +53,7 @@ def write(
 ) -> str:
     data = folder / "chunks.bin"
     if not data.exists():
-        cold_file(data, STEPS * CHUNK)
+        uncached_file(data, STEPS * CHUNK)
     times = ["--compute", str(compute), "--wait", str(wait), "--epochs", str(epochs)]
     command = command or [sys.executable, str(JOB), str(data), *times, *words]
     path = folder / f"{stem}.toml"
@@ -74,48 +74,48 @@ def begun(folder: pathlib.Path, slurm: Slurm, *arguments: str) -> subprocess.Pop
 
 def run(folder: pathlib.Path, slurm: Slurm, *arguments: str, code: int = 0) -> tuple[dict, str]:
     with begun(folder, slurm, *arguments) as process:
-        out, said = process.communicate(timeout=110)
-    assert process.returncode == code, said
-    return json.loads(out) if out else {}, said
+        out, messages = process.communicate(timeout=110)
+    assert process.returncode == code, messages
+    return json.loads(out) if out else {}, messages
 
 
-def left(slurm: Slurm) -> str:
-    return slurm.ask("squeue", "-h", "-t", "pending,running")
+def queue(slurm: Slurm) -> str:
+    return slurm.run("squeue", "-h", "-t", "pending,running")
 
 
-@pytest.mark.parametrize("way", ["hold", "begin", "dependency"])
-def test_the_second_job_starts_when_predicted(tmp_path: pathlib.Path, slurm: Slurm, way: str) -> None:
+@pytest.mark.parametrize("method", ["hold", "begin", "dependency"])
+def test_the_second_job_starts_when_predicted(tmp_path: pathlib.Path, slurm: Slurm, method: str) -> None:
     jobs = [write(tmp_path, name) for name in ("a", "b")]
-    told, said = run(tmp_path, slurm, *jobs, "--slurm-wait", way)
-    assert told["slurm"] == way
-    assert [job["state"] for job in told["jobs"]] == ["done", "done"], said
-    assert told["predicted"]["starts"] == pytest.approx([0, STEPS * 0.15])
-    assert abs(told["measured"]["starts"][1] - told["predicted"]["starts"][1]) <= 2
-    assert [job["code"] for job in told["jobs"]] == [0, 0]
+    result, messages = run(tmp_path, slurm, *jobs, "--slurm-wait", method)
+    assert result["slurm"] == method
+    assert [job["state"] for job in result["jobs"]] == ["done", "done"], messages
+    assert result["predicted"]["starts"] == pytest.approx([0, STEPS * 0.15])
+    assert abs(result["measured"]["starts"][1] - result["predicted"]["starts"][1]) <= 2
+    assert [job["code"] for job in result["jobs"]] == [0, 0]
     assert "this job sleeps" in (tmp_path / "run" / "b.log").read_text()
-    assert not left(slurm)
+    assert not queue(slurm)
 
 
 def test_a_short_delay_holds_the_allocation(tmp_path: pathlib.Path, slurm: Slurm) -> None:
     jobs = [write(tmp_path, name) for name in ("a", "b")]
-    told, _ = run(tmp_path, slurm, *jobs)
-    assert told["slurm"] == "hold"
-    # Its process was there long before its first step.
-    assert told["jobs"][1]["launched"] < told["jobs"][1]["start"] - 2
+    result, _ = run(tmp_path, slurm, *jobs)
+    assert result["slurm"] == "hold"
+    # Its process existed long before its first step.
+    assert result["jobs"][1]["launched"] < result["jobs"][1]["start"] - 2
 
 
-def test_another_moment_reaches_the_queue(tmp_path: pathlib.Path, slurm: Slurm) -> None:
-    # Far enough away for a follower that is handed over seconds before it has to load, on a machine that is busy.
+def test_a_changed_start_time_reaches_the_queue(tmp_path: pathlib.Path, slurm: Slurm) -> None:
+    # Late enough for a follower that is submitted seconds before it has to load, even on a busy host.
     slow = write(tmp_path, "a", "--slow-after", "2", "--slow", "0.6", wait=0.3)
-    told, _ = run(tmp_path, slurm, slow, write(tmp_path, "b", wait=0.3), "--slurm-wait", "begin")
-    assert told["retimed"]
-    assert told["measured"]["starts"][1] > told["predicted"]["starts"][1] + 2
-    assert abs(told["measured"]["starts"][1] - told["retimed"][-1]["start"]) <= 2
-    # Put off in the queue, not only at the gate.
-    assert told["jobs"][1]["launched"] > told["predicted"]["starts"][1]
+    result, _ = run(tmp_path, slurm, slow, write(tmp_path, "b", wait=0.3), "--slurm-wait", "begin")
+    assert result["retimed"]
+    assert result["measured"]["starts"][1] > result["predicted"]["starts"][1] + 2
+    assert abs(result["measured"]["starts"][1] - result["retimed"][-1]["start"]) <= 2
+    # Delayed in the queue, not only at the gate.
+    assert result["jobs"][1]["launched"] > result["predicted"]["starts"][1]
 
 
-def test_minutes_after_the_leader_are_slurms_own(
+def test_a_delay_in_minutes_after_the_leader_is_a_slurm_dependency(
     tmp_path: pathlib.Path, slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLURM_CONF", slurm.environment["SLURM_CONF"])
@@ -128,31 +128,31 @@ def test_minutes_after_the_leader_are_slurms_own(
         while leader.queued and time.monotonic() < deadline:
             assert leader.poll() is None
             time.sleep(0.1)
-        assert f"after:{leader.id}+6(" in slurm.ask("scontrol", "show", "job", follower.id)
+        assert f"after:{leader.id}+6(" in slurm.run("scontrol", "show", "job", follower.id)
         launcher.move(follower, 200)
         deadline = time.monotonic() + 30
-        while f"after:{leader.id}+3(" not in slurm.ask("scontrol", "show", "job", follower.id):
+        while f"after:{leader.id}+3(" not in slurm.run("scontrol", "show", "job", follower.id):
             assert time.monotonic() < deadline
             time.sleep(0.1)
-        # The leader's start has been and the minutes have not: it still waits.
+        # The leader has started and the minutes have not passed: it still waits.
         assert follower.poll() is None
         assert follower.queued
     finally:
         for each in (follower, leader):
             each.stop()
-    assert not left(slurm)
+    assert not queue(slurm)
 
 
-def test_a_leader_that_fails_lets_the_other_start(tmp_path: pathlib.Path, slurm: Slurm) -> None:
+def test_the_follower_starts_after_a_failed_leader(tmp_path: pathlib.Path, slurm: Slurm) -> None:
     jobs = [write(tmp_path, "a", "--dies-after", "3"), write(tmp_path, "b")]
-    told, said = run(tmp_path, slurm, *jobs, "--slurm-wait", "begin", code=1)
-    assert [job["state"] for job in told["jobs"]] == ["failed", "done"]
-    assert told["jobs"][0]["code"] == 3
-    assert "no more memory" in said
-    assert not left(slurm)
+    result, messages = run(tmp_path, slurm, *jobs, "--slurm-wait", "begin", code=1)
+    assert [job["state"] for job in result["jobs"]] == ["failed", "done"]
+    assert result["jobs"][0]["code"] == 3
+    assert "no more memory" in messages
+    assert not queue(slurm)
 
 
-def test_an_interrupt_cancels_both(tmp_path: pathlib.Path, slurm: Slurm) -> None:
+def test_an_interrupt_cancels_both_jobs(tmp_path: pathlib.Path, slurm: Slurm) -> None:
     jobs = [write(tmp_path, name, epochs=50) for name in ("a", "b")]
     with begun(tmp_path, slurm, *jobs) as process:
         deadline = time.monotonic() + 60
@@ -162,39 +162,37 @@ def test_an_interrupt_cancels_both(tmp_path: pathlib.Path, slurm: Slurm) -> None
         process.send_signal(signal.SIGINT)
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 130
-    told = json.loads(out)
-    assert told["jobs"][0]["state"] == "stopped"
-    assert not left(slurm)
+    result = json.loads(out)
+    assert result["jobs"][0]["state"] == "stopped"
+    assert not queue(slurm)
 
 
-def test_what_slurm_refuses_is_said(tmp_path: pathlib.Path, slurm: Slurm) -> None:
+def test_a_refusal_of_slurm_is_reported(tmp_path: pathlib.Path, slurm: Slurm) -> None:
     jobs = [write(tmp_path, name) for name in ("a", "b")]
-    _, said = run(tmp_path, slurm, *jobs, "--sbatch=--partition=nowhere", code=2)
-    assert "sbatch: " in said
-    assert "partition" in said
+    _, messages = run(tmp_path, slurm, *jobs, "--sbatch=--partition=nowhere", code=2)
+    assert "sbatch: " in messages
+    assert "partition" in messages
 
 
-def test_ranks_are_those_that_srun_started_and_a_batch_script_is_none(
-    tmp_path: pathlib.Path, slurm: Slurm
-) -> None:
+def test_ranks_are_the_tasks_of_srun_and_not_the_batch_script(tmp_path: pathlib.Path, slurm: Slurm) -> None:
     code = (
         "from foresee._runtime.ranks import detect; made = detect(); print(made.rank, made.size, flush=True)"
     )
     script = tmp_path / "script"
     script.write_text(f"#!/bin/sh\n{sys.executable} -c '{code}'\nsrun -l {sys.executable} -c '{code}'\n")
-    told = slurm.ask("sbatch", "--wait", "-n", "2", "-o", str(tmp_path / "out"), str(script))
-    assert "Submitted" in told
+    result = slurm.run("sbatch", "--wait", "-n", "2", "-o", str(tmp_path / "out"), str(script))
+    assert "Submitted" in result
     first, *others = (tmp_path / "out").read_text().splitlines()
     assert first == "0 1"
     assert sorted(others) == ["0: 0 2", "1: 1 2"]
 
 
-def test_a_controller_that_does_not_run_is_named(
+def test_a_stopped_controller_is_named(
     tmp_path: pathlib.Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     jobs = [write(tmp_path, name) for name in ("a", "b")]
     with Slurm(tmp_path_factory.mktemp("down")) as slurm:
         slurm.stop_controller()
-        _, said = run(tmp_path, slurm, *jobs, code=3)
-    assert "is slurmctld running" in said
+        _, messages = run(tmp_path, slurm, *jobs, code=3)
+    assert "is slurmctld running" in messages
     assert not (tmp_path / "run").exists()

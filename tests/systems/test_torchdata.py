@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loader is stateful as torchdata understands it, and a distributed checkpoint takes it beside torchdata's own."""
+"""The loader is a ``Stateful`` of torchdata, and a distributed checkpoint stores it together with torchdata's own."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pathlib
 
 import pytest
 from support import framework_runs as runs
-from support.recorded import write_rows
+from support.recorded_example import write_rows
 
 pytestmark = [pytest.mark.systems, pytest.mark.timeout(300)]
 
@@ -42,7 +42,7 @@ PROGRAM = """
 """
 
 
-def test_a_distributed_checkpoint_resumes_the_loader_where_torchdatas_own_stands(
+def test_a_distributed_checkpoint_resumes_both_loaders_at_the_same_batch(
     tmp_path: pathlib.Path,
 ) -> None:
     rows = write_rows(tmp_path / "rows.npy", 51)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A real Trainer of Transformers trains with our loader, and resumes in the middle of an epoch."""
+"""A real Trainer of Transformers trains with the Foresee loader, and resumes mid-epoch."""
 
 from __future__ import annotations
 
@@ -32,9 +32,7 @@ def test_one_process_reads_the_exact_order_and_resumes_at_any_step(tmp_path: pat
     assert printed.count(f"{len(whole)} steps") == 1 + len(cuts)
 
 
-def test_ranks_read_their_shares_and_resume_in_the_middle_of_an_epoch(
-    tmp_path: pathlib.Path, rows: str
-) -> None:
+def test_ranks_read_their_shares_and_resume_mid_epoch(tmp_path: pathlib.Path, rows: str) -> None:
     whole = [rows, "--checkpoints", str(tmp_path / "checkpoints"), "--every", "3"]
     resumed = [*whole, "--resume", str(tmp_path / "checkpoints" / "checkpoint-6")]
     both = {tmp_path / "whole": whole, tmp_path / "rest": resumed}
@@ -45,7 +43,7 @@ def test_ranks_read_their_shares_and_resume_in_the_middle_of_an_epoch(
         assert runs.batches(tmp_path / "rest", rank) == expected[6:]
 
 
-def test_skipping_batches_by_reading_them_reads_the_right_ones_and_is_warned_of(
+def test_skipping_batches_by_reading_them_resumes_correctly_with_a_warning(
     tmp_path: pathlib.Path, rows: str
 ) -> None:
     saved = tmp_path / "checkpoints"
@@ -56,19 +54,19 @@ def test_skipping_batches_by_reading_them_reads_the_right_ones_and_is_warned_of(
         import train
         import foresee.torch as ft
         seen = []
-        class Noting(train.Linear):
+        class Observed(train.Linear):
             def forward(self, rows):
                 seen.append([round(float(row[0]) * 64) for row in rows])
                 return super().forward(rows)
-        class Forgetful(Trainer):
+        class ReadingTrainer(Trainer):
             def get_train_dataloader(self):
                 collate = lambda rows: {{"rows": torch.stack(rows)}}
                 return ft.DataLoader(self.train_dataset, 8, shuffle=True, seed=0, collate_fn=collate)
         data = ft.ArrayDataset({rows!r})
         arguments = TrainingArguments({str(saved)!r}, num_train_epochs=3, per_device_train_batch_size=8, save_steps=10, report_to="none")
-        Forgetful(Noting(4), arguments, train_dataset=data).train()
+        ReadingTrainer(Observed(4), arguments, train_dataset=data).train()
         whole, seen[:] = list(seen), []
-        Forgetful(Noting(4), arguments, train_dataset=data).train(resume_from_checkpoint={str(saved / "checkpoint-10")!r})
+        ReadingTrainer(Observed(4), arguments, train_dataset=data).train(resume_from_checkpoint={str(saved / "checkpoint-10")!r})
         assert seen == whole[10:]
     """
     printed = runs.run_text(program, tmp_path)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``foresee calibrate`` with real targets: a bucket, a web server, a full disk, other ranks; and Ctrl-C.
 
-No figure is compared with a number: a test can only check that it exists, is above 0 and has its conditions.
+Measured values are not compared with numbers. The tests check that they exist, are above 0 and have conditions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def names(made: Profile) -> set[str]:
     return {figure.name for figure in made.figure}
 
 
-def test_a_bucket_is_measured_over_the_wire_and_no_secret_is_kept(
+def test_a_bucket_is_measured_over_the_network_and_no_secret_is_stored(
     bucket: Bucket, folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     bucket.put_folder(folder)
@@ -109,7 +109,7 @@ def test_an_origin_that_does_not_answer_exits_with_3_and_leaves_no_file(
 
 
 def nameless(process: int) -> bool:
-    """Whether a process has a file open that has no name any more."""
+    """Whether a process has a deleted file open."""
     folder = pathlib.Path(f"/proc/{process}/fd")
     try:
         return any(os.readlink(entry).endswith(".tmp (deleted)") for entry in folder.iterdir())
@@ -151,7 +151,7 @@ def test_ctrl_c_ends_the_wait_for_an_origin_that_hangs(
 
 
 def free_ports() -> int:
-    """A port whose successor is free, too, or was a moment ago."""
+    """Return a port that was free together with the next one."""
     while True:
         with socket.socket() as first, socket.socket() as second:
             first.bind(("127.0.0.1", 0))
@@ -163,11 +163,11 @@ def free_ports() -> int:
             return port
 
 
-def test_three_ranks_measure_their_links_and_the_first_writes(tmp_path: pathlib.Path) -> None:
+def test_three_ranks_measure_their_links_and_rank_0_writes(tmp_path: pathlib.Path) -> None:
     port = str(free_ports())
-    meeting = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    rendezvous = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     started = [
-        start("--only", "network", "-o", tmp_path / f"{rank}.toml", env={**meeting, "RANK": str(rank)})
+        start("--only", "network", "-o", tmp_path / f"{rank}.toml", env={**rendezvous, "RANK": str(rank)})
         for rank in range(3)
     ]
     for rank, process in enumerate(started):

@@ -24,7 +24,7 @@ COMMAND = [sys.executable, "-m", "foresee"]
 
 
 def foresee_(*arguments: object, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `foresee` to its end."""
+    """Run `foresee`."""
     return subprocess.run(
         [*COMMAND, *map(str, arguments)],
         capture_output=True,
@@ -63,7 +63,7 @@ def test_a_directory_is_listed_once_and_training_never_lists_it_again(
         assert sum(len(batch) for batch in loader) == len(theirs)
 
 
-def test_a_bucket_is_indexed_with_credentials_of_the_environment_which_stay_there(
+def test_a_bucket_is_indexed_with_credentials_of_the_environment_that_are_not_stored(
     bucket: Bucket, folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     bucket.put_folder(folder)
@@ -77,7 +77,7 @@ def test_a_bucket_is_indexed_with_credentials_of_the_environment_which_stay_ther
         assert sum(len(batch) for batch in loader) == 96
 
 
-def test_update_tells_what_was_added_removed_and_changed(
+def test_update_reports_added_removed_and_changed_files(
     bucket: Bucket, folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     bucket.put_folder(folder)
@@ -110,7 +110,7 @@ def test_a_web_server_is_indexed_from_a_list_of_keys(
 
 
 @pytest.mark.parametrize("kind", ["empty", "absent", "no_index", "not_an_index", "no_output"])
-def test_bad_input_is_2_names_the_place_on_stderr_and_leaves_no_file(
+def test_bad_input_exits_with_2_names_the_place_and_leaves_no_file(
     folder: pathlib.Path, tmp_path: pathlib.Path, kind: str
 ) -> None:
     (tmp_path / "empty").mkdir()
@@ -134,7 +134,7 @@ def test_bad_input_is_2_names_the_place_on_stderr_and_leaves_no_file(
     assert list(tmp_path.glob("*.part")) == []
 
 
-def test_an_origin_that_refuses_or_does_not_answer_is_3_and_shows_no_secret(
+def test_an_origin_that_refuses_or_does_not_answer_exits_with_3_and_shows_no_secret(
     bucket: Bucket, folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     bucket.put_folder(folder)
@@ -171,7 +171,7 @@ def test_ctrl_c_ends_a_listing_that_hangs(
     assert not (tmp_path / "out.fidx").exists()
 
 
-def test_the_command_line_and_the_numpy_face_work_where_torch_cannot_be_imported(
+def test_the_command_line_and_the_numpy_loader_work_without_torch(
     folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('no torch here')\n")
@@ -196,7 +196,7 @@ def test_the_command_line_and_the_numpy_face_work_where_torch_cannot_be_imported
     assert ended.stdout.splitlines()[-1] == "96 True"
 
 
-def test_output_that_nobody_reads_any_more_is_no_error():
+def test_a_closed_output_pipe_exits_with_141_without_a_message():
     reading, writing = os.pipe()
     os.close(reading)
     try:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signals that end a command that has started processes, and its cleanup."""
+"""Signals that end a command that has started processes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from support.waiting import WATCHDOG
 
 
-def test_signals_that_come_together_end_the_cleaning_up_of_none() -> None:
+def test_simultaneous_signals_do_not_interrupt_the_cleanup() -> None:
     source = (
         "import os, signal\nfrom foresee.cli._signals import signals_as_interrupt\nwith signals_as_interrupt():\n    try:\n"
         "        signal.pthread_sigmask(signal.SIG_BLOCK, [1, 2, 15])\n"

@@ -75,7 +75,7 @@ def test_progress_is_drawn_on_a_terminal_and_its_line_is_removed(tmp_path: Path)
     assert command.progress.endswith(b"\r\x1b[K")
 
 
-def test_ctrl_c_prints_what_is_predicted_so_far(tmp_path: Path) -> None:
+def test_ctrl_c_prints_the_predictions_so_far(tmp_path: Path) -> None:
     job = tmp_path / "long.toml"
     job.write_text("version = 1\n[train]\nepochs = 30000\n")
     with on_terminal(*predict(tmp_path), "nopfs", "foresee", "--job", str(job)) as command:
@@ -88,7 +88,7 @@ def test_ctrl_c_prints_what_is_predicted_so_far(tmp_path: Path) -> None:
     assert command.progress.endswith(b"interrupted\r\n")
 
 
-def test_ctrl_c_prints_what_is_simulated_so_far(tmp_path: Path) -> None:
+def test_ctrl_c_prints_the_simulations_so_far(tmp_path: Path) -> None:
     path = tmp_path / "long.toml"
     path.write_text(SMALL.replace("samples = 3000", "samples = 300000").replace("epochs = 3", "epochs = 300"))
     picture = tmp_path / "bars.svg"
@@ -104,7 +104,7 @@ def test_ctrl_c_prints_what_is_simulated_so_far(tmp_path: Path) -> None:
     assert "~foresee" in drawn
 
 
-def test_ctrl_c_prints_the_sizes_that_were_found(tmp_path: Path) -> None:
+def test_ctrl_c_prints_the_sizes_so_far(tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     large = SMALL.replace("samples = 3000", "samples = 3_000_000").replace("epochs = 3", "epochs = 90")
     path.write_text(large)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from support import bare_ranks, gradients, kills, lasting_ranks
+from support import bare_ranks, gradients, kills, recovering_ranks
 from support.processes import Child
 from support.reference import WIDTH
 from support.waiting import pause
@@ -37,8 +37,8 @@ def last_report(child: Child) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("ranks", "count"), [(1, 1), (2, 1), (3, 2)])
 def test_ranks_train_to_the_bits_of_one_process(started, servers, ranks: int, count: int) -> None:
-    places = servers(count)
-    children = [started(gradients.rank(one, ranks, places)) for one in range(ranks)]
+    addresses = servers(count)
+    children = [started(gradients.rank(one, ranks, addresses)) for one in range(ranks)]
     expected = started(gradients.reference(ranks)).line()["digest"]
     for child in children:
         report = last_report(child)
@@ -49,9 +49,9 @@ def test_ranks_train_to_the_bits_of_one_process(started, servers, ranks: int, co
 
 
 def test_a_rank_that_exits_without_close_finishes_its_last_round(started, servers) -> None:
-    places = servers(1)
-    quiet = started(gradients.rank(0, 2, places, mode="leave"))
-    other = started(gradients.rank(1, 2, places))
+    addresses = servers(1)
+    quiet = started(gradients.rank(0, 2, addresses, mode="leave"))
+    other = started(gradients.rank(1, 2, addresses))
     report = last_report(other)
     assert report.get("digest") == started(gradients.reference(2)).line()["digest"], report
     assert quiet.end()[0] == 0
@@ -64,8 +64,8 @@ def test_another_secret_is_refused(started, servers) -> None:
 
 
 def test_ranks_with_different_shapes_get_an_error_that_names_the_tensor(started, servers) -> None:
-    places = servers(2)
-    children = [started(gradients.rank(one, 2, places, mode="other shape")) for one in range(2)]
+    addresses = servers(2)
+    children = [started(gradients.rank(one, 2, addresses, mode="other shape")) for one in range(2)]
     for child in children:
         report = last_report(child)
         assert report["error"] == "ConfigError", report
@@ -74,8 +74,8 @@ def test_ranks_with_different_shapes_get_an_error_that_names_the_tensor(started,
 
 
 def test_a_killed_rank_is_named_by_all_others(started, servers) -> None:
-    places = servers(2)
-    children = [started(gradients.rank(one, 3, places, mode="forever")) for one in range(3)]
+    addresses = servers(2)
+    children = [started(gradients.rank(one, 3, addresses, mode="forever")) for one in range(3)]
     while children[1].line().get("step", 0) < 3:
         pass
     children[1].send(signal.SIGKILL)
@@ -87,19 +87,21 @@ def test_a_killed_rank_is_named_by_all_others(started, servers) -> None:
 
 def test_a_server_that_ends_is_named(started) -> None:
     server = started(gradients.serve("--bind", "127.0.0.1:0"))
-    place = server.line()["address"]
-    child = started(gradients.rank(0, 1, [place], mode="forever", recover=False))
+    address = server.line()["address"]
+    child = started(gradients.rank(0, 1, [address], mode="forever", recover=False))
     while child.line().get("step", 0) < 2:
         pass
     server.send(signal.SIGTERM)
     report = last_report(child)
     assert report["error"] == "ServerLost", report
-    assert place in report["text"]
+    assert address in report["text"]
     assert server.end()[0] == 0
 
 
 @pytest.mark.parametrize(("ranks", "others"), [(2, 0), (3, 1)])
-def test_ranks_under_torchrun_carry_the_servers_themselves(started, servers, ranks: int, others: int) -> None:
+def test_ranks_under_torchrun_train_over_their_colocated_servers(
+    started, servers, ranks: int, others: int
+) -> None:
     # The group's store carries the secret if no rank has one; dedicated servers get it separately.
     env = {"FORESEE_TOKEN": gradients.TOKEN} if others else None
     group = started(gradients.torchrun(ranks, ["colocated", *servers(others)], env))
@@ -112,15 +114,19 @@ def test_ranks_under_torchrun_carry_the_servers_themselves(started, servers, ran
 
 
 @pytest.mark.parametrize("others", [0, 1])
-def test_ranks_without_a_launcher_meet_in_the_store_of_the_group(started, servers, others: int) -> None:
+def test_ranks_without_a_launcher_find_each_other_in_the_store_of_the_group(
+    started, servers, others: int
+) -> None:
     # Two concurrent runs with the same secret and servers.
     env = {"FORESEE_TOKEN": gradients.TOKEN, "FORESEE_ADDRESS": "127.0.0.1"}
-    places = servers(others) or ["colocated"]
+    addresses = servers(others) or ["colocated"]
     stores = [
         torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in range(2)
     ]
     ranks = [
-        started(gradients.in_a_store(one, 2, store.port, places, env)) for store in stores for one in range(2)
+        started(gradients.in_a_store(one, 2, store.port, addresses, env))
+        for store in stores
+        for one in range(2)
     ]
     for child in ranks:
         report = last_report(child)
@@ -136,9 +142,9 @@ def test_colocated_servers_need_a_store(started) -> None:
 
 def test_a_rank_that_computes_for_longer_than_the_timeout_is_slow_and_not_lost(started) -> None:
     server = started(gradients.serve("--bind", "127.0.0.1:0", "--timeout", "2"))
-    place = server.line()["address"]
+    address = server.line()["address"]
     ranks = [
-        started(bare_ranks.rank(one, 2, [place], rounds=2, timeout_s=2.0, pause_s=3.0 * one))
+        started(bare_ranks.rank(one, 2, [address], rounds=2, timeout_s=2.0, pause_s=3.0 * one))
         for one in range(2)
     ]
     for child in ranks:
@@ -148,13 +154,15 @@ def test_a_rank_that_computes_for_longer_than_the_timeout_is_slow_and_not_lost(s
 
 
 def test_a_server_that_is_started_again_at_its_address_serves_the_next_attempt(started) -> None:
-    place = "127.0.0.1:0"
+    address = "127.0.0.1:0"
     for attempt in range(2):
         # A killed process has not closed the address of the first.
-        server = started(gradients.serve("--bind", place))
-        place = server.line()["address"]
+        server = started(gradients.serve("--bind", address))
+        address = server.line()["address"]
         rounds = 3 if attempt else None
-        ranks = [started(bare_ranks.rank(one, 2, [place], rounds=rounds, timeout_s=5.0)) for one in range(2)]
+        ranks = [
+            started(bare_ranks.rank(one, 2, [address], rounds=rounds, timeout_s=5.0)) for one in range(2)
+        ]
         for child in ranks:
             assert child.line() == {"round": 0}
         if attempt == 0:
@@ -165,12 +173,12 @@ def test_a_server_that_is_started_again_at_its_address_serves_the_next_attempt(s
 
 
 @pytest.mark.parametrize("recover", [False, True])
-@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP], ids=["gone", "silent"])
+@pytest.mark.parametrize("end", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "stopped"])
 def test_all_other_ranks_report_a_lost_rank(started, end: signal.Signals, recover: bool) -> None:
     timeout_s = 2.0
-    place = started(gradients.serve("--bind", "127.0.0.1:0", "--timeout", str(timeout_s))).line()["address"]
+    address = started(gradients.serve("--bind", "127.0.0.1:0", "--timeout", str(timeout_s))).line()["address"]
     ranks = [
-        started(bare_ranks.rank(one, 4, [place], timeout_s=timeout_s, recover=recover)) for one in range(4)
+        started(bare_ranks.rank(one, 4, [address], timeout_s=timeout_s, recover=recover)) for one in range(4)
     ]
     for child in ranks:
         assert child.line() == {"round": 0}
@@ -182,8 +190,8 @@ def test_all_other_ranks_report_a_lost_rank(started, end: signal.Signals, recove
 
 @pytest.mark.parametrize("lost", [0, 1])
 def test_training_continues_with_one_model_when_a_rank_is_killed(started, servers, lost: int) -> None:
-    places = servers(2)
-    children = [started(gradients.rank(one, 3, places, mode="continue")) for one in range(3)]
+    addresses = servers(2)
+    children = [started(gradients.rank(one, 3, addresses, mode="continue")) for one in range(3)]
     while children[lost].line() != {"step": 5}:
         pass
     children.pop(lost).send(signal.SIGKILL)
@@ -203,19 +211,17 @@ def test_training_continues_with_one_model_when_a_rank_is_killed(started, server
 
 
 @pytest.mark.parametrize(("ranks", "count"), [(1, 1), (2, 1), (3, 2)])
-def test_servers_that_are_killed_and_started_again_leave_the_bits_of_one_process(
-    started, ranks: int, count: int
-) -> None:
-    dice = random.Random(ranks)
+def test_restarted_servers_keep_the_bits_of_one_process(started, ranks: int, count: int) -> None:
+    rng = random.Random(ranks)
     serving = [started(gradients.serve("--bind", "127.0.0.1:0")) for _ in range(count)]
-    places = [server.line()["address"] for server in serving]
-    children = [started(gradients.rank(one, ranks, places, mode="report")) for one in range(ranks)]
+    addresses = [server.line()["address"] for server in serving]
+    children = [started(gradients.rank(one, ranks, addresses, mode="report")) for one in range(ranks)]
     expected = started(gradients.reference(ranks)).line()["digest"]
     assert children[0].line() == {"step": 0}
     for lost in range(count):
-        pause(dice.uniform(0, 0.01))
+        pause(rng.uniform(0, 0.01))
         serving[lost].send(signal.SIGKILL)
-        started(gradients.serve("--bind", places[lost]))
+        started(gradients.serve("--bind", addresses[lost]))
     for child in children:
         report = last_report(child)
         assert report.get("digest") == expected, report
@@ -224,47 +230,51 @@ def test_servers_that_are_killed_and_started_again_leave_the_bits_of_one_process
 
 def test_a_killed_server_without_a_replacement_is_named_within_the_timeout(started) -> None:
     server = started(gradients.serve("--bind", "127.0.0.1:0"))
-    place = server.line()["address"]
-    ranks = [started(lasting_ranks.rank(one, 2, [place], rounds=10**6, timeout_s=2.0)) for one in range(2)]
+    address = server.line()["address"]
+    ranks = [
+        started(recovering_ranks.rank(one, 2, [address], rounds=10**6, timeout_s=2.0)) for one in range(2)
+    ]
     for child in ranks:
         assert child.line() == {"round": 0}
     server.send(signal.SIGKILL)
     for child in ranks:
         report = child.line()
         assert report["error"] == "ServerLost", report
-        for part in (place, "no server replaced it within 2", "missing"):
+        for part in (address, "no server replaced it within 2", "missing"):
             assert part in report["text"]
 
 
 def test_a_rank_lost_together_with_the_server_is_an_error_within_the_timeout(started) -> None:
     server = started(gradients.serve("--bind", "127.0.0.1:0"))
-    place = server.line()["address"]
-    ranks = [started(lasting_ranks.rank(one, 3, [place], rounds=10**6, timeout_s=3.0)) for one in range(3)]
+    address = server.line()["address"]
+    ranks = [
+        started(recovering_ranks.rank(one, 3, [address], rounds=10**6, timeout_s=3.0)) for one in range(3)
+    ]
     for child in ranks:
         assert child.line() == {"round": 0}
     server.send(signal.SIGKILL)
     ranks.pop(1).send(signal.SIGKILL)
-    started(gradients.serve("--bind", place))
+    started(gradients.serve("--bind", address))
     for child in ranks:
         report = child.line()
         # The error depends on which rank gives up first.
         assert report["error"] in ("ServerLost", "RankLost"), report
-        assert place in report["text"]
+        assert address in report["text"]
 
 
-# ---- One fixed moment of each kind; `make soak` draws many.
+# ---- One fixed moment of each kind; `make soak` tests many random ones.
 
 
 @pytest.mark.parametrize(("victim", "recover"), [("rank", False), ("rank", True), ("server", False)])
 def test_a_killed_rank_or_server_is_named_by_all_ranks(started, victim: str, recover: bool) -> None:
-    kills.name_the_killed(started, victim, 0, recover=recover)
+    kills.assert_killed_process_is_named(started, victim, 0, recover=recover)
 
 
 @pytest.mark.parametrize(("recover", "number"), [(False, 1), (True, 2)])
 def test_ranks_continue_without_a_killed_one(started, recover: bool, number: int) -> None:
-    kills.go_on_without_a_rank(started, number, recover=recover)
+    kills.assert_ranks_continue_without_a_killed_one(started, number, recover=recover)
 
 
 @pytest.mark.parametrize("number", [1, 3])
 def test_killed_servers_are_replaced_with_the_same_bits(started, number: int) -> None:
-    kills.replace_servers(started, number)
+    kills.assert_killed_servers_are_replaced(started, number)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Gradients through ``foresee._native``: lifetimes of memory, interrupts of waits, copies of any dtype."""
+"""Gradients through ``foresee._native``: lifetimes of memory, interrupted waits, copies of any dtype."""
 
 from __future__ import annotations
 
@@ -254,7 +254,7 @@ def test_a_rank_whose_number_is_in_use_gets_an_error(server) -> None:
     first.close()
 
 
-def test_ranks_that_leave_while_one_is_stopped_release_everything() -> None:
+def test_ranks_that_exit_while_one_is_stopped_release_everything() -> None:
     # The server's buffer is too small for the early pushes of rank 2: it stops reading, and waits.
     server = GradientServer.start("127.0.0.1:0", timeout_s=10, early_buffer_bytes=64 << 10, secret=TOKEN)
     base = sorted(engine_threads())
@@ -267,7 +267,7 @@ def test_ranks_that_leave_while_one_is_stopped_release_everything() -> None:
         thread.join()
     gradient = np.ones(1 << 20, np.float32)
     ranks[2].push(0, gradient.ctypes.data, gradient.nbytes, gradient)
-    wait_until(lambda: server.stats()["parked_peak_bytes"] > 0, what="a gradient that has to wait")
+    wait_until(lambda: server.stats()["parked_peak_bytes"] > 0, what="a buffered early gradient")
     for rank in ranks:
         rank.close()
     del rank, ranks
@@ -370,13 +370,13 @@ def test_without_recovery_a_lost_server_ends_the_exchange(server) -> None:
     exchange = opened(server, recover=False)
     exchange.agree([("w", "float32", [COUNT], [1], 0, "mean")])
 
-    def go_on() -> None:
+    def continue_rounds() -> None:
         while True:
             exchange.end_round()
 
     server.close()
     with pytest.raises(ServerLost, match="server is stopped") as lost:
-        go_on()
+        continue_rounds()
     assert lost.value.address == server.address
     exchange.close()
 
@@ -395,7 +395,7 @@ import os, signal, sys
 import torch
 import foresee.torch as ft
 from foresee.errors import ForeseeError
-from support.processes import say
+from support.processes import print_json
 
 model = torch.nn.Linear(4, 4)
 model, optimizer = ft.synchronize(model, torch.optim.SGD(model.parameters(), lr=0.1), servers=sys.argv[1])
@@ -429,7 +429,7 @@ optimizer.flush()
 statuses.append(child(lambda: len(model.state_dict())))
 step()
 optimizer.close()
-say(statuses=statuses)
+print_json(statuses=statuses)
 """
 
 

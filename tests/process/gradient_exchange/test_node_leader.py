@@ -25,10 +25,10 @@ def find_in_other_process(job: str, first: int, folder: Path) -> str | None:
     """The result of another process, since locks belong to a process."""
     source = """
         import sys, tempfile
-        from support.processes import say
+        from support.processes import print_json
         from foresee.torch._node import find_leader
         tempfile.tempdir = sys.argv[1]
-        say(found=find_leader(sys.argv[2], int(sys.argv[3])))
+        print_json(found=find_leader(sys.argv[2], int(sys.argv[3])))
     """
     (report,) = run(source, str(folder), job, str(first), warm=True)
     found: str | None = report["found"]
@@ -59,15 +59,15 @@ def test_the_file_of_a_killed_process_is_no_address(tmp_path: Path) -> None:
 def test_one_process_at_a_time_publishes_an_address(tmp_path: Path) -> None:
     source = """
         import signal, sys, tempfile
-        from support.processes import say
+        from support.processes import print_json
         from foresee.torch._node import LeaderAddress
         tempfile.tempdir = sys.argv[1]
         address = LeaderAddress("job", 0, "127.0.0.1:3", 1.0)
-        say(has_it=True)
+        print_json(holds=True)
         signal.pause()
     """
     with child(source, str(tmp_path), warm=True) as other:
-        assert other.line() == {"has_it": True}
+        assert other.line() == {"holds": True}
         with pytest.raises(ConfigError, match="FORESEE_JOB"):
             LeaderAddress("job", 0, "127.0.0.1:4", 0.1)
         assert wait_for_leader("job", 0, 60.0) == find_leader("job", 0) == "127.0.0.1:3"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A run that torchrun restarts: the ranks resume from their checkpoint to the bits of an undisturbed run."""
+"""A run that torchrun restarts: the ranks resume from their checkpoint and reach the bits of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def test_a_run_with_a_killed_rank_resumes_from_its_checkpoint_to_the_same_bits(
 ) -> None:
     serving = [started(gradients.serve("--bind", "127.0.0.1:0")) for _ in range(count)]
     # Colocated servers restart with the ranks, and the store carries a secret twice.
-    places = ",".join(server.line()["address"] for server in serving) or "colocated"
+    addresses = ",".join(server.line()["address"] for server in serving) or "colocated"
     env = {"FORESEE_TOKEN": gradients.TOKEN} if serving else {}
     # Otherwise torchrun keeps one store for all attempts, in which gloo finds addresses of ended processes.
     env["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
     group = started(
-        gradients.under_torchrun(2, "support.restarts", how, str(tmp_path), places, restarts=1, env=env)
+        gradients.under_torchrun(2, "support.restarts", how, str(tmp_path), addresses, restarts=1, env=env)
     )
     status, output, errors = group.end()
     assert status == 0, output + errors
@@ -30,4 +30,4 @@ def test_a_run_with_a_killed_rank_resumes_from_its_checkpoint_to_the_same_bits(
     for one in reports:
         assert one["digest"] == gradients.expected(2)
     for server in serving:
-        assert server.process.poll() is None, "the run was started again, and the servers were not"
+        assert server.process.poll() is None, "a server ended when the run restarted"

@@ -40,21 +40,26 @@ def started():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_says_where_it_listens_and_ends_cleanly(started, number) -> None:
+def test_it_prints_its_address_and_ends_cleanly_on_a_signal(started, number) -> None:
     child = started(
         "--bind", "localhost:0", "--early-buffer", "8", "--timeout", "2.5", "--json", FORESEE_TOKEN=TOKEN
     )
-    told = json.loads(child.stdout.readline())
-    host, _, port = told.pop("address").rpartition(":")
+    settings = json.loads(child.stdout.readline())
+    host, _, port = settings.pop("address").rpartition(":")
     assert host == "127.0.0.1"
     assert int(port) > 0
-    assert told == {"policy": "foresee", "timeout_seconds": 2.5, "early_buffer_bytes": 8 << 20, "tls": False}
+    assert settings == {
+        "policy": "foresee",
+        "timeout_seconds": 2.5,
+        "early_buffer_bytes": 8 << 20,
+        "tls": False,
+    }
     child.send_signal(number)
     assert child.communicate(timeout=WATCHDOG) == ("", "")
     assert child.returncode == 0
 
 
-def test_it_speaks_to_people_and_needs_no_torch(started, tmp_path) -> None:
+def test_it_prints_plain_text_and_imports_no_torch(started, tmp_path) -> None:
     secret = tmp_path / "secret"
     secret.write_text(TOKEN)
     secret.chmod(0o600)
@@ -68,7 +73,7 @@ def test_it_speaks_to_people_and_needs_no_torch(started, tmp_path) -> None:
     assert child.communicate(timeout=WATCHDOG) == ("", "")
 
 
-def test_a_port_in_use_is_3_and_is_named(capsys, monkeypatch) -> None:
+def test_a_port_in_use_is_named_and_exits_with_3(capsys, monkeypatch) -> None:
     monkeypatch.setenv("FORESEE_TOKEN", TOKEN)
     server = GradientServer.start("127.0.0.1:0", timeout_s=30, early_buffer_bytes=1 << 20)
     assert main(["serve", "--bind", server.address]) == 3

@@ -10,7 +10,7 @@ import signal
 
 import pytest
 from support import bare_ranks, gradients
-from support.scenes import PATIENT_S, SILENCE_S, TIMEOUT_S, Scene, is_made_again
+from support.host_jobs import PATIENT_S, SILENCE_S, TIMEOUT_S, HostJob, assert_data_connection_reconnects
 from support.waiting import moment, pause
 
 
@@ -18,24 +18,24 @@ def test_a_server_that_is_stopped_for_longer_than_the_timeout_is_named(started) 
     serving = [
         started(gradients.serve("--bind", "127.0.0.1:0", "--timeout", str(TIMEOUT_S))) for _ in range(2)
     ]
-    places = [server.line()["address"] for server in serving]
-    ranks = [started(bare_ranks.rank(one, 2, places, timeout_s=TIMEOUT_S)) for one in range(2)]
+    addresses = [server.line()["address"] for server in serving]
+    ranks = [started(bare_ranks.rank(one, 2, addresses, timeout_s=TIMEOUT_S)) for one in range(2)]
     for child in ranks:
         assert child.line() == {"round": 0}
     serving[1].send(signal.SIGSTOP)
     for child in ranks:
         report = child.line()
         assert report["error"] == "ServerLost", report
-        assert places[1] in report["text"]
+        assert addresses[1] in report["text"]
         assert child.line()["threads"] == []
 
 
 @pytest.mark.parametrize("who", ["rank", "server"])
 def test_a_stop_shorter_than_the_timeout_changes_no_bit(started, who: str) -> None:
     server = started(gradients.serve("--bind", "127.0.0.1:0", "--timeout", str(PATIENT_S)))
-    place = server.line()["address"]
+    address = server.line()["address"]
     ranks = [
-        started(bare_ranks.rank(one, 2, [place], timeout_s=PATIENT_S, rounds=60, pause_s=0.05))
+        started(bare_ranks.rank(one, 2, [address], timeout_s=PATIENT_S, rounds=60, pause_s=0.05))
         for one in range(2)
     ]
     for child in ranks:
@@ -58,6 +58,6 @@ def test_a_stop_shorter_than_the_timeout_changes_no_bit(started, who: str) -> No
 
 @pytest.mark.hosts
 def test_a_dropped_data_connection_is_reconnected_with_the_same_bits(
-    scene: Scene,
+    host_job: HostJob,
 ) -> None:
-    is_made_again(scene, "what the rank sends")
+    assert_data_connection_reconnects(host_job, "what the rank sends")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The layers of the crates: which crate may use which.
+"""The allowed dependencies between crates.
 
 `Cargo.toml` has the rules, in `[[workspace.metadata.layers]]` and `[workspace.metadata.only]`; `cargo metadata` has the
-edges. `violations` compares the two, and planted edges prove it. Edges of tests (dev-dependencies) are free: they are
+edges. `violations` compares the two, and planted edges test it. Dev-dependencies are not restricted, because they are
 in no wheel.
 """
 
@@ -19,23 +19,23 @@ from typing import Any
 import pytest
 from support.house import ROOT
 
-#: Bands whose crates know no clock, file, thread, socket, environment or hash order.
+#: Bands whose crates use no clock, file, thread, socket, environment or hash order.
 PURE = ("nouns", "decide")
 
 Edges = dict[str, set[str]]
 
 
-def violations(law: dict[str, Any], inside: Edges, outside: Edges) -> list[str]:
-    """Everything that breaks the law, each with what to do.
+def violations(rules: dict[str, Any], inside: Edges, outside: Edges) -> list[str]:
+    """Return all violations of the rules, each with its remedy.
 
     Args:
-        law: ``layers``: bands from the lowest up, each with ``uses`` and ``crates``; ``apart``: families of crates,
+        rules: ``layers``: bands from the lowest up, each with ``uses`` and ``crates``; ``apart``: families of crates,
             by the beginning of their names, of which no two may use one another; ``only``: for each outside
             library the crates that may use it.
-        inside: for each crate of the workspace those that it uses directly.
-        outside: for each crate the outside libraries that it reaches without passing another crate of ours.
+        inside: workspace crates that each workspace crate uses directly.
+        outside: third-party libraries that each crate reaches without passing another workspace crate.
     """
-    bands = law["layers"]
+    bands = rules["layers"]
     band_of = {crate: band["band"] for band in bands for crate in band["crates"]}
     uses = {band["band"]: set(band["uses"]) for band in bands}
     names = [band["band"] for band in bands]
@@ -66,7 +66,7 @@ def violations(law: dict[str, Any], inside: Edges, outside: Edges) -> list[str]:
                     f"{crate} ({here}) uses {other} ({there}), but {here!r} may use {sorted(uses[here])} alone; "
                     "move the code to where it may stand"
                 )
-    for families in (each["families"] for each in law["apart"]):
+    for families in (each["families"] for each in rules["apart"]):
         faults += [
             f"{crate} uses {other}: {here}* and {there}* are paths apart; move what both need below them"
             for crate, used in sorted(inside.items())
@@ -74,7 +74,7 @@ def violations(law: dict[str, Any], inside: Edges, outside: Edges) -> list[str]:
             for here, there in itertools.permutations(families, 2)
             if crate.startswith(here) and other.startswith(there)
         ]
-    for library, allowed in sorted(law["only"].items()):
+    for library, allowed in sorted(rules["only"].items()):
         faults += [
             f"{crate} reaches {library}, which only {', '.join(allowed)} may; go through that crate"
             for crate, reached in sorted(outside.items())
@@ -92,7 +92,7 @@ def metadata() -> dict[str, Any]:
 
 
 def cargo_metadata(folder: Path, *flags: str) -> dict[str, Any]:
-    """``cargo metadata`` of the workspace in ``folder``."""
+    """Run ``cargo metadata`` in ``folder``."""
     command = ["cargo", "metadata", "--format-version", "1", *flags]
     answer = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert answer.returncode == 0, answer.stderr
@@ -101,7 +101,7 @@ def cargo_metadata(folder: Path, *flags: str) -> dict[str, Any]:
 
 
 def direct(whole: dict[str, Any]) -> Edges:
-    """For each crate of the workspace those of it that it uses."""
+    """Return the workspace crates that each workspace crate uses."""
     ours = {package["name"] for package in whole["packages"] if package["id"] in whole["workspace_members"]}
     return {
         package["name"]: {
@@ -191,8 +191,8 @@ def test_a_crate_without_band_and_a_band_without_crate_are_refused() -> None:
 
 
 def test_a_band_may_not_use_one_above_it() -> None:
-    law = {"layers": [{"band": "low", "uses": ["high"], "crates": []}], "apart": [], "only": {}}
-    assert violations(law, {}, {}) == [
+    rules = {"layers": [{"band": "low", "uses": ["high"], "crates": []}], "apart": [], "only": {}}
+    assert violations(rules, {}, {}) == [
         "band 'low' uses 'high', which is not below it; bands stand from the lowest up"
     ]
 

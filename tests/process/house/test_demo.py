@@ -44,7 +44,7 @@ def start(tmp_path: pathlib.Path, *arguments: str, **variables: str) -> subproce
 
 
 def run(tmp_path: pathlib.Path, *arguments: str, **variables: str) -> dict[str, Any]:
-    """The demo's object, after it ended well."""
+    """Run the demo, which must succeed; returns its JSON."""
     demo = start(tmp_path, "--json", *arguments, **variables)
     out, err = demo.communicate(timeout=WATCHDOG)
     assert demo.returncode == 0, err
@@ -63,7 +63,7 @@ def losses(ranks: list[dict[str, Any]]) -> list[list[list[str]]]:
     return [[epoch["losses"] for epoch in rank["epochs"]] for rank in ranks]
 
 
-def test_both_loaders_train_alike_and_the_origin_counts_what_must_be_read(tmp_path: pathlib.Path) -> None:
+def test_both_loaders_train_alike_and_the_origin_counts_the_expected_reads(tmp_path: pathlib.Path) -> None:
     result = run(tmp_path, "--epochs", str(EPOCHS), *QUICK)
     stock, ours = ranks_of(result, "torch"), ranks_of(result, "foresee")
 
@@ -72,7 +72,7 @@ def test_both_loaders_train_alike_and_the_origin_counts_what_must_be_read(tmp_pa
     steps = SAMPLES // RANKS // BATCH
     assert [[len(epoch) for epoch in rank] for rank in losses(ours)] == [[steps] * EPOCHS] * RANKS
 
-    # Order of samples is that of their keys.
+    # Samples are in the order of their keys.
     sizes = [path.stat().st_size for path in sorted((tmp_path / "data").glob("pictures-*/*/*.jpg"))]
     assert len(sizes) == SAMPLES
     counted = [epoch["origin"] for epoch in stock[0]["epochs"]]
@@ -87,7 +87,7 @@ def test_both_loaders_train_alike_and_the_origin_counts_what_must_be_read(tmp_pa
     counted = [epoch["origin"] for epoch in ours[0]["epochs"]]
     assert reads <= sum(count["requests"] - count["listings"] for count in counted) <= reads + again
     assert total <= sum(count["bytes"] for count in counted) <= total + sum(q["hedged_bytes"] for q in queues)
-    # The first epoch's samples are nowhere else yet.
+    # No cache has samples of the first epoch yet.
     assert counted[0]["requests"] - counted[0]["listings"] >= SAMPLES
     assert ours[0]["listing"]["origin"]["requests"] == ours[0]["listing"]["origin"]["listings"]
     assert ours[0]["listing"]["origin"]["bytes"] == 0
@@ -102,7 +102,7 @@ def test_both_loaders_train_alike_and_the_origin_counts_what_must_be_read(tmp_pa
 
 
 def samples_of(rank: int) -> set[int]:
-    """All samples that a rank ever needs."""
+    """Return all samples that a rank needs."""
     data: Any = range(SAMPLES)
     sampler: Any = torch.utils.data.DistributedSampler(data, RANKS, rank, shuffle=True, seed=0)
     needed: set[int] = set()
@@ -112,7 +112,7 @@ def samples_of(rank: int) -> set[int]:
     return needed
 
 
-def test_a_bucket_with_signatures_gives_the_same_curves_and_reports_missing_counts(
+def test_a_bucket_with_signatures_gives_the_same_losses_and_reports_missing_counts(
     tmp_path: pathlib.Path, bucket: Bucket
 ) -> None:
     pictures = tmp_path / "pictures"
@@ -120,7 +120,7 @@ def test_a_bucket_with_signatures_gives_the_same_curves_and_reports_missing_coun
     bucket.put_folder(pictures)
     result = run(
         tmp_path,
-        # Of several times the same option the last one counts.
+        # The last of several equal options applies.
         *("--origin", bucket.uri, "--epochs", "1", "--ranks", "1"),
         AWS_ENDPOINT_URL=bucket.options["endpoint"],
         AWS_ACCESS_KEY_ID=ACCESS,
@@ -131,13 +131,13 @@ def test_a_bucket_with_signatures_gives_the_same_curves_and_reports_missing_coun
     assert losses(ranks_of(result, "torch")) == losses(ranks_of(result, "foresee"))
     (stock,), (ours,) = (result["loaders"][name]["epochs"] for name in ("torch", "foresee"))
     assert (stock["requests"], stock["bytes"], stock["counted_by"]) == (None, None, None)
-    # A second request for a slow answer is a request, too; they are a twentieth of the bytes at most.
+    # Hedges count as requests; they are at most a twentieth of the bytes.
     assert SAMPLES <= ours["requests"] <= SAMPLES * 1.1
     assert ours["counted_by"] == "loader"
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)])
-def test_all_processes_of_the_demo_end_with_it(
+def test_all_processes_of_the_demo_end_with_the_demo(
     tmp_path: pathlib.Path, number: signal.Signals, status: int
 ) -> None:
     demo = start(tmp_path, "--epochs", "100000", "--ranks", "1", *QUICK)
@@ -156,7 +156,7 @@ def test_all_processes_of_the_demo_end_with_it(
         demo.communicate(timeout=WATCHDOG)
         assert demo.returncode == status
         for handle in handles:
-            # A handle can be read once its process has ended.
+            # A pidfd becomes readable when its process ends.
             assert select.select([handle], [], [], WATCHDOG)[0], f"one of {len(family)} processes is left"
     finally:
         for handle in handles:
@@ -164,7 +164,7 @@ def test_all_processes_of_the_demo_end_with_it(
 
 
 def descendants(pid: int) -> list[int]:
-    """All processes below ``pid`` now."""
+    """Return all current descendants of ``pid``."""
     found: list[int] = []
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
         for child in map(int, (task / "children").read_text().split()):

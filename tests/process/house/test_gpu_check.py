@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``scripts/gpu_check.py``: all of its parts on the CPU, and on a GPU if there is one."""
+"""``scripts/gpu_check.py``: all parts on the CPU, and on a GPU if the host has one."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from support.house import ROOT
 LINTER = pathlib.Path(sysconfig.get_path("scripts")) / "lint-imports"
 
 
-#: Lines that break a layer, by the module to which they are added, and what the report says of each.
-PLANTS = {
+#: Lines that break a layer, by the module that gets them, and their text in the report.
+PLANTED = {
     "_loading/session.py": ("import torch", "foresee._loading.session -> torch"),
     "cli/index.py": ("import foresee.torch", "foresee.cli.index -> foresee.torch"),
     "_runtime/ranks.py": ("import foresee.loader", "foresee._runtime.ranks -> foresee.loader"),
@@ -29,7 +29,7 @@ PLANTS = {
 
 
 def lint(folder: pathlib.Path, plants: dict[str, str]) -> tuple[int, str]:
-    """Check a copy of the package, with lines added to some of its modules; status and report."""
+    """Check a copy of the package with lines added to some modules; returns status and report."""
     leave = shutil.ignore_patterns("*.so", "__pycache__")
     shutil.copytree(ROOT / "python" / "foresee", folder / "foresee", ignore=leave)
     shutil.copy(ROOT / "pyproject.toml", folder)
@@ -44,8 +44,8 @@ def lint(folder: pathlib.Path, plants: dict[str, str]) -> tuple[int, str]:
 
 @pytest.fixture(scope="module")
 def planted(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str]:
-    """What is said of all plants together: it takes seconds to read the package."""
-    return lint(tmp_path_factory.mktemp("planted"), {module: line for module, (line, _) in PLANTS.items()})
+    """The report of all planted imports together, because reading the package takes seconds."""
+    return lint(tmp_path_factory.mktemp("planted"), {module: line for module, (line, _) in PLANTED.items()})
 
 
 def test_the_package_keeps_its_layers(tmp_path: pathlib.Path) -> None:
@@ -53,11 +53,11 @@ def test_the_package_keeps_its_layers(tmp_path: pathlib.Path) -> None:
     assert status == 0, report
 
 
-@pytest.mark.parametrize("module", PLANTS)
+@pytest.mark.parametrize("module", PLANTED)
 def test_a_planted_import_is_refused(planted: tuple[int, str], module: str) -> None:
     status, report = planted
     assert status == 1
-    assert PLANTS[module][1] in report
+    assert PLANTED[module][1] in report
 
 
 def test_a_module_without_a_place_is_refused(tmp_path: pathlib.Path) -> None:

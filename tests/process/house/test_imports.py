@@ -29,7 +29,7 @@ def test_foresee_network_imports_no_torch() -> None:
     assert ended.returncode == 0, ended.stderr
 
 
-def test_a_command_imports_matplotlib_for_a_picture_only() -> None:
+def test_a_command_imports_matplotlib_only_for_a_figure() -> None:
     program = (
         "import sys; from foresee.cli import main\n"
         f"main(['network', {VGG!r}, '--bandwidth', '1gbit/s']); assert 'matplotlib' not in sys.modules"
@@ -37,7 +37,7 @@ def test_a_command_imports_matplotlib_for_a_picture_only() -> None:
     subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
 
 
-def test_a_picture_without_matplotlib_ends_with_3_before_anything_is_computed(tmp_path) -> None:
+def test_a_figure_without_matplotlib_exits_with_3_before_any_computation(tmp_path) -> None:
     program = (
         "import sys; sys.modules['matplotlib'] = None\n"
         "from foresee.cli import main\n"
@@ -48,7 +48,7 @@ def test_a_picture_without_matplotlib_ends_with_3_before_anything_is_computed(tm
     assert "install matplotlib, or foresee[plot]" in run.stderr
 
 
-def test_reading_a_job_needs_neither_numpy_nor_the_core() -> None:
+def test_reading_a_job_imports_neither_numpy_nor_the_native_module() -> None:
     program = (
         "import sys, foresee.jobspec\nforesee.jobspec.scenario('thesis_1')\n"
         "assert not {'numpy', 'torch', 'foresee._native'} & set(sys.modules), sorted(sys.modules)"

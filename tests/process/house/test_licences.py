@@ -14,7 +14,7 @@ from test_crate_layers import metadata
 
 
 def allowed() -> set[str]:
-    """The list of `deny.toml`."""
+    """Return the allowed licences of `deny.toml`."""
     block = re.search(
         r"^allow = \[(.*?)^\]", (ROOT / "deny.toml").read_text(), flags=re.DOTALL | re.MULTILINE
     )
@@ -23,9 +23,9 @@ def allowed() -> set[str]:
 
 
 def permitted(expression: str, licences: set[str]) -> bool:
-    """Whether an SPDX expression can be met from ``licences``.
+    """Whether an SPDX expression can be satisfied by ``licences``.
 
-    Knows ``AND``, ``OR``, parentheses and, as older crates write for ``OR``, ``/``.
+    Supports ``AND``, ``OR``, parentheses and, as older crates write for ``OR``, ``/``.
     """
     words = re.findall(r"\(|\)|[\w.+-]+(?: WITH [\w.+-]+)?", expression.replace("/", " OR "))
     terms = [
@@ -35,7 +35,7 @@ def permitted(expression: str, licences: set[str]) -> bool:
     return bool(eval(" ".join(terms)))  # noqa: S307 - of True, False, and, or, parentheses
 
 
-def test_every_crate_has_a_licence_that_may_be_shipped() -> None:
+def test_every_crate_has_an_allowed_licence() -> None:
     licences = allowed()
     faults = [
         f"{package['name']} {package['version']}: {package['license'] or 'no licence'}"
@@ -58,7 +58,7 @@ def test_every_crate_has_a_licence_that_may_be_shipped() -> None:
         ("none", False),
     ],
 )
-def test_expressions_are_read_as_spdx_means_them(expression: str, expected: bool) -> None:
+def test_expressions_follow_spdx(expression: str, expected: bool) -> None:
     assert permitted(expression, allowed()) is expected
 
 

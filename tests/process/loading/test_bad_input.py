@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Bad data, disks and settings: each ends in the same batches, or in an error with place and remedy."""
+"""Bad data, disks and settings: the batches are correct, or an error names the place and the remedy."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from foresee.errors import CacheError, ConfigError, IndexInvalid, SampleFault, S
 
 @pytest.fixture
 def mount(tmp_path: pathlib.Path) -> Iterator[Callable[..., pathlib.Path]]:
-    """Mounts file systems below the test's folder, and takes them away."""
+    """Mount file systems below the test's folder, and unmount them at its end."""
     mounted: list[pathlib.Path] = []
 
     def mount(*arguments: str) -> pathlib.Path:
@@ -39,7 +39,7 @@ def mount(tmp_path: pathlib.Path) -> Iterator[Callable[..., pathlib.Path]]:
         subprocess.run(["umount", "--lazy", str(place)], check=True, timeout=WATCHDOG)
 
 
-# ---- what there is to read
+# ---- data
 
 
 @pytest.mark.parametrize("layout", ["auto", "folder", "flat"])
@@ -79,7 +79,7 @@ def test_empty_samples_are_delivered(tmp_path: pathlib.Path, sizes: list[int], r
     assert lengths == sizes
 
 
-def test_a_sample_larger_than_every_cache_passes_them_by(tmp_path: pathlib.Path) -> None:
+def test_a_sample_larger_than_every_cache_is_not_cached(tmp_path: pathlib.Path) -> None:
     sizes = [3_000_000, 10, 5_000_000, 20]
     data = make_folder(tmp_path / "data", sizes)
     cache = foresee.Cache(ram=0, disk=tmp_path / "cache", disk_size="2MB")
@@ -89,7 +89,7 @@ def test_a_sample_larger_than_every_cache_passes_them_by(tmp_path: pathlib.Path)
             assert loader.audit()["ok"]
 
 
-def test_a_batch_larger_than_the_memory_is_refused_with_both_figures_and_the_remedy(
+def test_a_batch_larger_than_the_memory_is_refused_with_both_sizes_and_the_remedy(
     tmp_path: pathlib.Path,
 ) -> None:
     data = make_folder(tmp_path / "data", [3_000_000] * 4)
@@ -152,7 +152,7 @@ def test_names_that_are_not_utf_8_or_very_long_are_accepted(tmp_path: pathlib.Pa
     with foresee.Loader(index, batch_size=4, cache=cache) as loader:
         for _ in range(2):
             assert [data for _, data in epoch(loader)] == [theirs[i][0] for i in range(len(theirs))]
-    # They must also be fit to be shown.
+    # Messages must be able to show them.
     for i in range(len(index)):
         index.sample_uri(i).encode()
 
@@ -160,7 +160,7 @@ def test_names_that_are_not_utf_8_or_very_long_are_accepted(tmp_path: pathlib.Pa
 # ---- cache directories
 
 
-def test_damaged_segments_and_manifests_cost_reads_and_change_no_byte(
+def test_damaged_segments_and_manifests_cause_reads_but_no_wrong_byte(
     folder: pathlib.Path, tmp_path: pathlib.Path, sizes: list[int]
 ) -> None:
     def three_epochs() -> None:
@@ -194,7 +194,7 @@ def test_damaged_segments_and_manifests_cost_reads_and_change_no_byte(
                 break
 
 
-def test_a_full_disk_costs_hits_and_changes_no_byte(
+def test_a_full_disk_causes_misses_but_no_wrong_byte(
     tmp_path: pathlib.Path, mount: Callable[..., pathlib.Path]
 ) -> None:
     sizes = [200_000] * 60
@@ -206,7 +206,7 @@ def test_a_full_disk_costs_hits_and_changes_no_byte(
         for _ in range(3):
             assert_exact(epoch(loader), sizes)
         assert loader.stats()["tiers"][0]["capacity_bytes"] < sum(sizes)
-    # Somebody else takes what is left.
+    # Another program uses the rest of the disk.
     with (small / "others").open("wb") as file:
         os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(small).free)
     with foresee.Loader(
@@ -229,7 +229,7 @@ def test_a_cache_directory_that_cannot_be_written_is_an_error_that_names_it(
                 loader.start()
             assert isinstance(caught.value, OSError)
             assert str(place) in str(caught.value)
-            # The error stays one: nothing hangs on a second try.
+            # A second attempt fails too and does not hang.
             with pytest.raises(CacheError):
                 epoch(loader)
 
@@ -253,7 +253,7 @@ def test_contradictory_launcher_variables_are_refused_by_both_loaders(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    # A rank that is missing may still come with a process group, up to the first iter().
+    # A missing rank number may come from a process group that is made before the first iter().
     with pytest.raises(ConfigError, match=named):
         iter(foresee.Loader(folder, batch_size=8))
     with pytest.raises(ConfigError, match=named):
@@ -292,13 +292,13 @@ def test_more_ram_than_the_control_group_allows_is_refused_before_the_run(folder
             with open(f"{group}/cgroup.procs", "w") as file:
                 file.write(str(os.getpid()))
             import foresee
-            from support.processes import say
+            from support.processes import print_json
             try:
                 foresee.Loader(folder, batch_size=8, cache=foresee.Cache(ram="1GB"))
             except foresee.ConfigError as error:
                 refused = str(error)
             with foresee.Loader(folder, batch_size=8, cache=foresee.Cache(ram="100MB")) as loader:
-                say(refused=refused, batches=sum(1 for _ in loader))
+                print_json(refused=refused, batches=sum(1 for _ in loader))
             """,
             str(folder),
             str(group),

@@ -32,13 +32,13 @@ def write(folder: Path, nth: int, version: int) -> None:
 
 
 def used(directory: Path) -> int:
-    """Bytes that a directory takes on the disk."""
+    """Return the bytes that a directory uses on the disk."""
     found: Iterator[Path] = directory.rglob("*")
     return sum(path.lstat().st_blocks * 512 for path in (directory, *found))
 
 
 def read(data: Path | str | foresee.Index, cache: Path, **arguments: object) -> tuple[dict[int, bytes], int]:
-    """The samples by id, and how many of them were read at the origin."""
+    """Return the samples by id, and the number of reads at the origin."""
     budget = foresee.Cache(ram=0, disk=cache, disk_size=DISK_SIZE)
     with foresee.Loader(data, batch_size=8, cache=budget, **arguments) as loader:  # type: ignore[arg-type]
         samples = {
@@ -52,7 +52,7 @@ def read(data: Path | str | foresee.Index, cache: Path, **arguments: object) -> 
 
 
 def done(loader: foresee.Loader, source: str, operation: str) -> int:
-    """Samples of an operation that succeeded."""
+    """Return the number of samples of an operation that succeeded."""
     tally = loader.stats()["operations"][source][operation]["ok"]
     return 0 if tally is None else tally["samples"]
 

@@ -12,10 +12,10 @@ FORKS = """
     import foresee
     import foresee.torch as ft
     from support.data import assert_exact, content, digest, epoch
-    from support.processes import say
+    from support.processes import print_json
 
     def child(work):
-        "Fork, run `work` there, and give back its exit status; 99 for a child that does not end."
+        "Fork, run `work` in the child, and return its exit status."
         pid = os.fork()
         if pid == 0:
             signal.alarm(20)
@@ -43,25 +43,25 @@ def test_using_the_parents_loader_in_a_child_is_an_error(folder: pathlib.Path) -
     iterator = iter(loader)
     first = next(iterator)
 
-    def goes_on():
+    def continue_epoch():
         try:
             next(iterator)
         except foresee.ForeseeError as error:
             assert "fork" in str(error), error
         else:
-            raise AssertionError("a batch from threads that are not here")
+            raise AssertionError("a batch from threads that the child does not have")
 
-    def begins():
+    def begin_epoch():
         try:
             list(loader)
         except foresee.ForeseeError as error:
             assert "fork" in str(error), error
         else:
-            raise AssertionError("a batch from threads that are not here")
+            raise AssertionError("a batch from threads that the child does not have")
 
-    statuses = [child(goes_on), child(begins), child(loader.close), child(lambda: loader.stats())]
+    statuses = [child(continue_epoch), child(begin_epoch), child(loader.close), child(lambda: loader.stats())]
     rest = sum(len(batch) for batch in iterator)
-    say(statuses=statuses, samples=len(first) + rest, ok=loader.audit()["ok"])
+    print_json(statuses=statuses, samples=len(first) + rest, ok=loader.audit()["ok"])
     """,
         str(folder),
         warm=True,
@@ -78,20 +78,20 @@ def test_a_child_that_exits_normally_leaves_the_parents_loader_usable(folder: pa
     first = next(iterator)
     pid = os.fork()
     if pid == 0:
-        # Collection, atexit and finalizers all run here.
+        # Garbage collection, atexit and finalizers run here.
         signal.alarm(20)
         sys.stderr = open(sys.argv[2], "w", buffering=1)
         del iterator, loader, first
         sys.exit(0)
     _, status = os.waitpid(pid, 0)
     rest = sum(len(batch) for batch in iterator)
-    say(status=os.waitstatus_to_exitcode(status), samples=len(first) + rest, said=open(sys.argv[2]).read())
+    print_json(status=os.waitstatus_to_exitcode(status), samples=len(first) + rest, errors=open(sys.argv[2]).read())
     """,
         str(folder),
-        str(folder.parent / "said"),
+        str(folder.parent / "errors"),
         warm=True,
     )
-    assert lines == [{"status": 0, "samples": 96, "said": ""}]
+    assert lines == [{"status": 0, "samples": 96, "errors": ""}]
 
 
 def test_memory_that_a_child_maps_at_the_address_of_the_parents_cache_is_unchanged(
@@ -105,15 +105,15 @@ def test_memory_that_a_child_maps_at_the_address_of_the_parents_cache_is_unchang
     with foresee.Loader(folder, batch_size=8, shuffle=True, seed=0, cache=cache) as loader:
         epoch(loader)
 
-    def goes():
+    def write():
         global cache, loader
-        # The kernel looks for holes first, and the cache left one.
+        # The kernel uses holes first, and the cache left one.
         mapped = [mmap.mmap(-1, 1 << 20) for _ in range(64)]
         del cache, loader
         for one in mapped:
             one[0] = 1
 
-    say(status=child(goes))
+    print_json(status=child(write))
     """,
         str(folder),
         warm=True,
@@ -135,7 +135,7 @@ def test_a_child_can_open_its_own_loader_with_the_same_settings(folder: pathlib.
             assert digest(epoch(mine)) == whole[0]
 
     statuses = [child(own) for _ in range(3)]
-    say(statuses=statuses, rest=sum(1 for _ in iterator))
+    print_json(statuses=statuses, rest=sum(1 for _ in iterator))
     """,
         str(folder),
         str(folder.parent / "cache"),
@@ -159,7 +159,7 @@ def test_the_stock_loaders_forked_workers_can_read_our_datasets(folder: pathlib.
         dataset, batch_size=8, num_workers=2, multiprocessing_context="fork", collate_fn=list, timeout=20
     )
     samples = sum(len(batch) for batch in stock)
-    say(samples=samples, rest=sum(1 for _ in iterator))
+    print_json(samples=samples, rest=sum(1 for _ in iterator))
     """,
         str(folder),
         warm=True,
@@ -194,7 +194,7 @@ def test_a_child_that_closes_drops_or_keeps_a_loader_leaves_its_parents_usable(
                 elif how == "drop":
                     del batches, loader
                 else:
-                    # The way out of every script, with all that runs at its end.
+                    # The normal end of a script, with all exit handlers.
                     sys.exit(0)
                 os._exit(0)
             _, status = os.waitpid(pid, 0)
@@ -202,7 +202,7 @@ def test_a_child_that_closes_drops_or_keeps_a_loader_leaves_its_parents_usable(
             cases += 1
         assert seen(batches) == [8] * 9, arguments
         loader.close()
-    say(cases=cases)
+    print_json(cases=cases)
     """,
         str(folder),
     )

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every way to end a loader while the origin hangs: nothing hangs, and nothing is left.
+"""Every way to end a loader while the origin hangs: the end does not hang, and no process, thread or file is left.
 
-Only the watchdog limits the duration of an end.
+Only the watchdog limits its duration.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ OPTIONS = {"skip_signature": "true", "region": "us-east-1"}
 def stuck(
     serve: Callable[[pathlib.Path], Testbed], tmp_path: pathlib.Path, sizes: list[int]
 ) -> tuple[str, str, dict[str, str]]:
-    """An index file, a URI and options of a bucket that answers no read."""
+    """Index file, URI and options of a bucket that answers no read."""
     make_folder(tmp_path / "origin" / "bucket" / "train", sizes)
     testbed = serve(tmp_path / "origin")
     options = {**OPTIONS, "endpoint": testbed.url}
@@ -43,13 +43,13 @@ def stuck(
 
 
 def numpy_stuck(stuck: tuple[str, str, dict[str, str]], **arguments: Any) -> foresee.Loader:
-    """The numpy face on the origin that is stuck."""
+    """The numpy loader on the stuck origin."""
     index, _, options = stuck
     return foresee.Loader(index, batch_size=8, storage_options=options, **arguments)
 
 
 def torch_stuck(stuck: tuple[str, str, dict[str, str]], **arguments: Any) -> ft.DataLoader:
-    """The PyTorch face on it, with a transform on threads."""
+    """The PyTorch loader on the stuck origin, with a transform on threads."""
     index, uri, options = stuck
     dataset = ft.FolderDataset(uri, index=index, storage_options=options, transform=len, decode=None)
     return ft.DataLoader(dataset, batch_size=8, **arguments)
@@ -59,7 +59,7 @@ FACES = pytest.mark.parametrize("make", [numpy_stuck, torch_stuck], ids=["numpy"
 
 
 def ends(work: Callable[[], object]) -> None:
-    """Do `work`, or fail if it hangs; its thread is then left behind."""
+    """Run `work` in a thread, and fail if it hangs."""
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     thread.join(WATCHDOG)
@@ -106,7 +106,7 @@ def test_a_loader_collected_while_it_reads_ends_its_threads(make: Any, stuck: An
     loader = make(stuck)
     iterator = iter(loader)
     loader.start()
-    # A thread gives itself its name.
+    # A thread sets its name itself, after its start.
     wait_until(lambda: len(engine_threads()) > before, what="the start of its threads")
     del iterator, loader
     ends(gc.collect)
@@ -150,13 +150,13 @@ PROGRAM = """
     import json, sys
     import foresee
     import foresee.torch as ft
-    from support.processes import say
+    from support.processes import print_json
     index, uri, options, workers = sys.argv[1], sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4])
     dataset = ft.FolderDataset(uri, index=index, storage_options=options, transform=len, decode=None)
     loader = ft.DataLoader(dataset, batch_size=8, num_workers=workers)
     iterator = iter(loader)
     loader.start()
-    say(ready=True)
+    print_json(ready=True)
     next(iterator)
 """
 
@@ -183,7 +183,7 @@ def test_kill_9_leaves_no_process_no_shared_memory_and_no_file_and_the_next_star
     source = """
         import os, sys, tempfile
         import foresee.torch as ft
-        from support.processes import say
+        from support.processes import print_json
         folder, cache, workers, epochs = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
         os.environ["TMPDIR"] = tempfile.tempdir = sys.argv[5]
         dataset = ft.FolderDataset(folder, transform=len, decode=None)
@@ -193,7 +193,7 @@ def test_kill_9_leaves_no_process_no_shared_memory_and_no_file_and_the_next_star
         ) as loader:
             for _ in range(epochs):
                 for sizes, labels in loader:
-                    say(sizes=sizes.tolist())
+                    print_json(sizes=sizes.tolist())
     """
     shared = set(os.listdir("/dev/shm"))
     temporary = tmp_path / "temporary"
@@ -220,14 +220,14 @@ def test_a_rank_that_leaves_early_does_not_stop_the_others(
         import sys
         import foresee
         from support.data import epoch
-        from support.processes import say
+        from support.processes import print_json
         folder, cache, rank, epochs = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
         cache = foresee.Cache(ram="8MB", disk=cache, disk_size="700MB")
         with foresee.Loader(
             folder, batch_size=4, shuffle=True, seed=0, rank=rank, world_size=2, cache=cache, timeout=30
         ) as loader:
             for _ in range(epochs):
-                say(ids=sorted(sample for sample, _ in epoch(loader)))
+                print_json(ids=sorted(sample for sample, _ in epoch(loader)))
     """
     cache = str(tmp_path / "cache")
     env = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}
@@ -242,7 +242,7 @@ def test_a_rank_that_leaves_early_does_not_stop_the_others(
     assert sorted(first + epochs[0]) == list(range(96))
 
 
-def test_torchrun_ends_when_a_rank_dies_and_starts_again_from_the_state(
+def test_torchrun_restarts_from_the_state_after_a_rank_dies(
     folder: pathlib.Path, tmp_path: pathlib.Path
 ) -> None:
     script = tmp_path / "train.py"
@@ -267,8 +267,8 @@ with open(f"{{here}}/log-{{attempt}}-{{rank}}", "w") as log:
                     json.dump(loader.state_dict(), file)
                 os.replace(f"{{here}}/new", f"{{here}}/state.json")
                 other = pathlib.Path(f"{{here}}/log-0-1")
-                came = lambda: other.exists() and other.read_text().count(chr(10)) == 4
-                wait_until(came, what="the other rank's fourth step")
+                reached = lambda: other.exists() and other.read_text().count(chr(10)) == 4
+                wait_until(reached, what="the other rank's fourth step")
                 os.kill(os.getpid(), signal.SIGKILL)
             signal.pause()
 loader.close()

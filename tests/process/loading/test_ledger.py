@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ledger on disk: Arrow's reader reads it, and the sums of its rows equal `stats()`."""
+"""The ledger on disk: Arrow reads it, and the sums of its rows equal `stats()`."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ COLUMNS = {
 
 
 def rows(path: pathlib.Path) -> list[dict[str, Any]]:
-    """The whole ledger, as Arrow reads it."""
+    """Read the whole ledger with Arrow."""
     with pyarrow.ipc.open_stream(path.read_bytes()) as stream:
         return list(stream.read_all().to_pylist())
 
 
 def added_up(entries: list[dict[str, Any]]) -> dict[str, Counter[Any]]:
-    """Count, samples, bytes and nanoseconds by (op, source, whether it went well) and of waits by cause."""
+    """Return count, samples, bytes and nanoseconds by (op, source, success), and of waits by cause."""
     sums: dict[str, Counter[Any]] = {name: Counter() for name in ("count", "samples", "bytes", "ns")}
     for entry in entries:
         key = (
@@ -139,11 +139,11 @@ def test_after_kill_9_the_ledger_lacks_only_its_last_rows(
         import sys
         import foresee
         from support.data import epoch
-        from support.processes import say
+        from support.processes import print_json
         with foresee.Loader(sys.argv[1], batch_size=1, shuffle=True, seed=0) as loader:
             while True:
                 epoch(loader)
-                say(steps=loader.stats()["waits"]["copy"]["count"])
+                print_json(steps=loader.stats()["waits"]["copy"]["count"])
     """
     with child(source, str(folder), env={"FORESEE_TRACE": str(tmp_path / "run")}) as program:
         steps = 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Buckets with keys that no directory has, and endpoints with wrong answers: batches, and errors with a remedy."""
+"""Buckets with keys that a directory cannot have, and endpoints with wrong answers: batches, or errors with a remedy."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_a_sample_with_an_unusable_key_is_named_and_can_be_excluded(key: str, pa
                 assert len(loader.index) == 2
 
 
-def test_an_empty_class_is_the_same_to_a_bucket_and_to_a_directory(tmp_path: pathlib.Path) -> None:
+def test_an_empty_class_is_treated_alike_in_a_bucket_and_a_directory(tmp_path: pathlib.Path) -> None:
     for name, data in PLAIN.items():
         (tmp_path / name).parent.mkdir(parents=True)
         (tmp_path / name).write_bytes(data)
@@ -100,7 +100,7 @@ def test_an_empty_class_is_the_same_to_a_bucket_and_to_a_directory(tmp_path: pat
         assert messages[0] == messages[1]
 
 
-def test_an_empty_prefix_is_missing_and_the_error_names_what_is_next_to_it() -> None:
+def test_the_error_of_an_empty_prefix_names_its_neighbours() -> None:
     with (
         MemoryBucket(PLAIN) as bucket,
         pytest.raises(OriginMissing, match=r's3://b has the prefixes "train"$'),

@@ -12,26 +12,26 @@ from support.processes import run
 from support.waiting import pause
 
 MARGIN = 64 << 20
-"""Bytes that a rank may grow beyond its budget, apart from a tenth of it."""
+"""Bytes that a rank may grow beyond 1.1 times its budget."""
 
 READERS_OF_A_DIRECTORY = 64
-"""Threads that an origin has at the most."""
+"""Maximal number of threads of an origin."""
 
 GROWTH = """
     import pathlib, sys, threading
     import foresee
-    from support.processes import say
+    from support.processes import print_json
     from support.waiting import pause
 
     def resident():
-        "Bytes: of this process now."
+        "Return the resident bytes of this process."
         for line in pathlib.Path("/proc/self/status").read_text().splitlines():
             if line.startswith("VmRSS:"):
                 return int(line.split()[1]) * 1024
 
     folder, ram, disk, batch_size = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
     index = foresee.Index.open(folder)
-    # Whatever is loaded on first use is loaded before the growth is measured.
+    # Load everything that is loaded on first use before the growth is measured.
     with foresee.Loader(index, batch_size=1, epochs=1, cache=foresee.Cache(ram="4MB")) as loader:
         next(iter(loader))
     before = peak = resident()
@@ -56,7 +56,7 @@ GROWTH = """
                 total += int(batch.data[::512].sum())
     ended.set()
     sampler.join()
-    say(growth=peak - before)
+    print_json(growth=peak - before)
 """
 
 
@@ -83,14 +83,14 @@ def test_a_rank_grows_by_no_more_than_its_budget_a_tenth_and_64_mb(
 
 @pytest.mark.parametrize("ram", [100_000_000, 130_000_000])
 def test_large_batches_in_use_are_within_the_budget(index: str, ram: int) -> None:
-    # Batches of 25 MB: one in use, one ready and one on its way are most of the budget.
+    # Batches of 25 MB: one in use, one ready and one in flight are most of the budget.
     (facts,) = run(GROWTH, index, str(ram), "", "100")
     assert facts["growth"] <= ram * 1.1 + MARGIN
 
 
 def test_without_a_cache_a_rank_grows_by_its_staging_buffer(index: str) -> None:
     (facts,) = run(GROWTH, index, "0", "", "8")
-    # Eight batches, or 512 samples where that is more.
+    # Eight batches, or 512 samples if that is more.
     assert facts["growth"] <= 512 * 250_000 * 1.1 + MARGIN
 
 
@@ -140,7 +140,7 @@ def test_descriptors_threads_and_memory_are_flat_over_50_short_epochs(folder: pa
         import os, pathlib, sys
         import foresee
         import foresee.torch as ft
-        from support.processes import say, thread_names
+        from support.processes import print_json, thread_names
 
         def facts():
             status = dict(
@@ -169,7 +169,7 @@ def test_descriptors_threads_and_memory_are_flat_over_50_short_epochs(folder: pa
                 for _ in validation:
                     pass
                 if number >= 9:
-                    say(**facts())
+                    print_json(**facts())
         """,
         str(folder),
         str(folder.parent / "cache"),
@@ -178,9 +178,9 @@ def test_descriptors_threads_and_memory_are_flat_over_50_short_epochs(folder: pa
     assert len(lines) == 51
     early, late = lines[:10], lines[-10:]
     for name in ("descriptors", "threads"):
-        # One or two come and go with the load of the machine; what an epoch leaves behind would be forty by now.
+        # One or two vary with the load of the host. A leak per epoch would be forty by now.
         assert max(line[name] for line in late) <= max(line[name] for line in early) + 2, name
-    # Readers come when reads queue up, at whatever epoch a busy machine makes them; never more than two directories' worth.
+    # Readers start when reads queue up, which may be in any epoch; two directories limit their number.
     assert max(line["readers"] for line in lines) <= 2 * READERS_OF_A_DIRECTORY
     assert max(line["bytes"] for line in late) - max(line["bytes"] for line in early) <= 8 << 20
 
@@ -190,7 +190,7 @@ def test_fifty_loaders_one_after_another_leave_no_thread_and_no_descriptor(folde
         """
         import os, sys
         import foresee
-        from support.processes import engine_threads, say, thread_names
+        from support.processes import engine_threads, print_json, thread_names
         from support.waiting import wait_until
 
         for number in range(50):
@@ -202,7 +202,7 @@ def test_fifty_loaders_one_after_another_leave_no_thread_and_no_descriptor(folde
             loader.close()
             # A thread ends when it is scheduled next.
             wait_until(lambda: not engine_threads(), what="the threads of a closed loader to end")
-            say(descriptors=len(os.listdir("/proc/self/fd")), threads=len(thread_names()))
+            print_json(descriptors=len(os.listdir("/proc/self/fd")), threads=len(thread_names()))
         """,
         str(folder),
         str(folder.parent / "cache"),

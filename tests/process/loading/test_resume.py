@@ -24,23 +24,23 @@ EPOCHS = 3
 
 
 def noisy(data: torch.Tensor, generator: torch.Generator | None = None) -> torch.Tensor:
-    """A random transform in the way that threads support it."""
+    """A random transform that threads support."""
     return data[:16].to(torch.float32) + torch.rand(16, generator=generator)
 
 
-def numpy_face(folder: pathlib.Path, **arguments: Any) -> Any:
-    """Batches of bytes."""
+def numpy_loader(folder: pathlib.Path, **arguments: Any) -> Any:
+    """A loader of bytes."""
     return foresee.Loader(folder, **{"batch_size": 5, "shuffle": True, "seed": 7, **arguments})
 
 
-def torch_face(folder: pathlib.Path, **arguments: Any) -> Any:
-    """Batches of randomly transformed tensors."""
+def torch_loader(folder: pathlib.Path, **arguments: Any) -> Any:
+    """A loader of randomly transformed tensors."""
     dataset = ft.FolderDataset(folder, transform=noisy, decode=None)
     return ft.DataLoader(dataset, **{"batch_size": 5, "shuffle": True, "seed": 7, **arguments})
 
 
 def marks(batch: Any) -> list[str]:
-    """One digest per sample, of bytes and label or of whatever the transform made of them."""
+    """Return a digest per sample, of bytes and label or of the transformed sample."""
     if isinstance(batch, foresee.Batch):
         return [digest([int(batch.ids[i]), batch.sample(i), int(batch.labels[i])]) for i in range(len(batch))]
     images, labels = batch
@@ -48,17 +48,17 @@ def marks(batch: Any) -> list[str]:
 
 
 Face = Callable[..., Any]
-FACES = pytest.mark.parametrize("face", [numpy_face, torch_face], ids=["numpy", "torch"])
+FACES = pytest.mark.parametrize("kind", [numpy_loader, torch_loader], ids=["numpy", "torch"])
 
 
-def whole_run(face: Face, folder: pathlib.Path, **arguments: Any) -> list[list[list[str]]]:
-    """Each epoch's batches, never interrupted."""
-    with face(folder, **arguments) as loader:
+def whole_run(kind: Face, folder: pathlib.Path, **arguments: Any) -> list[list[list[str]]]:
+    """Return the batches of each epoch of an uninterrupted run."""
+    with kind(folder, **arguments) as loader:
         return [[marks(batch) for batch in loader] for _ in range(EPOCHS)]
 
 
 def saved(loader: Any) -> dict[str, Any]:
-    """The state, as a file would keep it."""
+    """Return the state after a round trip through JSON."""
     state: dict[str, Any] = json.loads(json.dumps(loader.state_dict()))
     return state
 
@@ -69,11 +69,11 @@ def saved(loader: Any) -> dict[str, Any]:
 @FACES
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_a_run_resumed_at_any_batch_has_the_same_rest(
-    face: Face, folder: pathlib.Path, drop_last: bool
+    kind: Face, folder: pathlib.Path, drop_last: bool
 ) -> None:
-    expected = whole_run(face, folder, drop_last=drop_last)
+    expected = whole_run(kind, folder, drop_last=drop_last)
     for cut in (0, 1, 7, len(expected[0]) - 1, len(expected[0])):
-        with face(folder, drop_last=drop_last) as first:
+        with kind(folder, drop_last=drop_last) as first:
             for step, batch in enumerate(first):
                 marks(batch)
                 if step == 1:
@@ -85,7 +85,7 @@ def test_a_run_resumed_at_any_batch_has_the_same_rest(
             state = saved(first)
         assert state["epoch"] == 1
         assert state["finished"] == (cut == len(expected[0]))
-        with face(folder, drop_last=drop_last) as second:
+        with kind(folder, drop_last=drop_last) as second:
             second.load_state_dict(state)
             rest = [[marks(batch) for batch in second] for _ in range(2 if cut < len(expected[1]) else 1)]
         if cut < len(expected[1]):
@@ -96,9 +96,9 @@ def test_a_run_resumed_at_any_batch_has_the_same_rest(
 
 @FACES
 def test_a_state_before_the_first_batch_is_that_of_the_start_and_a_loaded_one_is_unchanged(
-    face: Face, folder: pathlib.Path
+    kind: Face, folder: pathlib.Path
 ) -> None:
-    with face(folder) as loader:
+    with kind(folder) as loader:
         state = saved(loader)
         assert (state["epoch"], state["position"], state["finished"]) == (0, 0, False)
         iter(loader)
@@ -108,7 +108,7 @@ def test_a_state_before_the_first_batch_is_that_of_the_start_and_a_loaded_one_is
             next(iterator)
         state = saved(loader)
     for _ in range(3):
-        with face(folder) as loader:
+        with kind(folder) as loader:
             loader.load_state_dict(state)
             again = json.dumps(loader.state_dict())
             assert json.loads(again) == state
@@ -118,15 +118,15 @@ def test_a_state_before_the_first_batch_is_that_of_the_start_and_a_loaded_one_is
 
 
 @FACES
-def test_at_an_epochs_end_no_epoch_is_lost_or_repeated(face: Face, folder: pathlib.Path) -> None:
-    expected = whole_run(face, folder)
-    with face(folder) as loader:
+def test_at_an_epochs_end_no_epoch_is_lost_or_repeated(kind: Face, folder: pathlib.Path) -> None:
+    expected = whole_run(kind, folder)
+    with kind(folder) as loader:
         for _ in loader:
             pass
         state = saved(loader)
     assert state["finished"]
     for chosen, got in ((None, expected[1]), (0, []), (1, expected[1]), (2, expected[2])):
-        with face(folder) as loader:
+        with kind(folder) as loader:
             loader.load_state_dict(state)
             if chosen is not None:
                 loader.set_epoch(chosen)
@@ -137,25 +137,25 @@ def test_at_an_epochs_end_no_epoch_is_lost_or_repeated(face: Face, folder: pathl
 
 
 @FACES
-def test_set_epoch_after_load_keeps_the_position_of_that_epoch_only(face: Face, folder: pathlib.Path) -> None:
-    expected = whole_run(face, folder)
-    with face(folder) as loader:
+def test_set_epoch_after_load_keeps_the_position_of_that_epoch_only(kind: Face, folder: pathlib.Path) -> None:
+    expected = whole_run(kind, folder)
+    with kind(folder) as loader:
         loader.set_epoch(1)
         iterator = iter(loader)
         for _ in range(6):
             next(iterator)
         state = saved(loader)
     for chosen, got in ((1, expected[1][6:]), (2, expected[2]), (0, expected[0])):
-        with face(folder) as loader:
+        with kind(folder) as loader:
             loader.load_state_dict(state)
             loader.set_epoch(chosen)
             assert [marks(batch) for batch in loader] == got, chosen
 
 
 @FACES
-def test_loading_a_state_ends_older_iterators(face: Face, folder: pathlib.Path) -> None:
-    expected = whole_run(face, folder)
-    with face(folder) as loader:
+def test_loading_a_state_ends_older_iterators(kind: Face, folder: pathlib.Path) -> None:
+    expected = whole_run(kind, folder)
+    with kind(folder) as loader:
         iterator = iter(loader)
         next(iterator)
         state = saved(loader)
@@ -168,9 +168,9 @@ def test_loading_a_state_ends_older_iterators(face: Face, folder: pathlib.Path) 
 
 @FACES
 def test_a_wrong_state_is_refused_with_both_values_and_the_loader_stays_usable(
-    face: Face, folder: pathlib.Path, tmp_path: pathlib.Path, sizes: list[int]
+    kind: Face, folder: pathlib.Path, tmp_path: pathlib.Path, sizes: list[int]
 ) -> None:
-    with face(folder) as loader:
+    with kind(folder) as loader:
         batches = iter(loader)
         next(batches)
         state = saved(loader)
@@ -181,18 +181,18 @@ def test_a_wrong_state_is_refused_with_both_values_and_the_loader_stays_usable(
         ({"shuffle": False, "seed": None}, ("True", "False")),
         ({"order": "keyed"}, ("torch.distributed", "keyed-1")),
     ):
-        with face(folder, **changes) as other:
+        with kind(folder, **changes) as other:
             with pytest.raises(StateMismatch) as caught:
                 other.load_state_dict(state)
             for value in shown:
                 assert value in str(caught.value)
             assert sum(len(marks(batch)) for batch in other) == len(sizes)
-    with face(grown) as other:
+    with kind(grown) as other:
         with pytest.raises(StateMismatch, match="fingerprint"):
             other.load_state_dict(state)
         other.load_state_dict(state, strict=False)
         assert sum(len(marks(batch)) for batch in other) == len(sizes) + 1 - 5
-    with face(folder) as other:
+    with kind(folder) as other:
         for damage in (
             {"foresee": 2},
             {"epoch": -1},
@@ -240,13 +240,13 @@ def test_an_order_drawn_by_torch_resumes_from_its_random_numbers(
     ("before", "after"), [((2, 5), (1, 3)), ((1, 4), (3, 5)), ((3, 2), (2, 6)), ((2, 3), (4, 3))]
 )
 def test_resuming_at_another_world_and_batch_size_reads_the_rest_of_the_epoch(
-    face: Face, folder: pathlib.Path, before: tuple[int, int], after: tuple[int, int]
+    kind: Face, folder: pathlib.Path, before: tuple[int, int], after: tuple[int, int]
 ) -> None:
     (world, batch_size), (new_world, new_batch_size) = before, after
     returned: Counter[str] = Counter()
     states = []
     for rank in range(world):
-        with face(folder, rank=rank, world_size=world, batch_size=batch_size) as loader:
+        with kind(folder, rank=rank, world_size=world, batch_size=batch_size) as loader:
             iterator = iter(loader)
             for _ in range(4):
                 returned.update(marks(next(iterator)))
@@ -254,15 +254,15 @@ def test_resuming_at_another_world_and_batch_size_reads_the_rest_of_the_epoch(
     # Any rank's state is every rank's.
     assert all(state == states[0] for state in states)
     for rank in range(new_world):
-        with face(folder, rank=rank, world_size=new_world, batch_size=new_batch_size) as loader:
+        with kind(folder, rank=rank, world_size=new_world, batch_size=new_batch_size) as loader:
             loader.load_state_dict(states[-1])
             for batch in loader:
                 returned.update(marks(batch))
             following = [marks(batch) for batch in loader]
-        with face(folder, rank=rank, world_size=new_world, batch_size=new_batch_size) as loader:
+        with kind(folder, rank=rank, world_size=new_world, batch_size=new_batch_size) as loader:
             loader.set_epoch(1)
             assert following == [marks(batch) for batch in loader]
-    with face(folder) as loader:
+    with kind(folder) as loader:
         whole = Counter(mark for batch in loader for mark in marks(batch))
     assert whole <= returned, "a sample was lost"
     # Ranks are padded to equal length from the epoch's head, as torch does it; else nothing is repeated.
@@ -274,12 +274,12 @@ def test_resuming_at_another_world_and_batch_size_reads_the_rest_of_the_epoch(
 TRAINING = """
     import json, os, sys
     sys.path.insert(0, os.environ["TESTS"])
-    from test_resume import EPOCHS, marks, numpy_face, torch_face
-    from support.processes import say
+    from test_resume import EPOCHS, marks, numpy_loader, torch_loader
+    from support.processes import print_json
     from support.waiting import pause
-    face, folder, place, rank, world, workers = sys.argv[1:]
+    kind, folder, place, rank, world, workers = sys.argv[1:]
     arguments = {"num_workers": int(workers), "persistent_workers": True} if workers != "0" else {}
-    with {"numpy": numpy_face, "torch": torch_face}[face](
+    with {"numpy": numpy_loader, "torch": torch_loader}[kind](
         folder, rank=int(rank), world_size=int(world), **arguments
     ) as loader:
         if os.path.exists(place):
@@ -290,29 +290,29 @@ TRAINING = """
             for batch in loader:
                 pause(0.01)
                 state = loader.state_dict()
-                say(marks=marks(batch))
+                print_json(marks=marks(batch))
                 with open(place + ".new", "w") as file:
                     json.dump(state, file)
                 os.replace(place + ".new", place)
 """
 
 
-@pytest.mark.parametrize(("face", "workers", "kills"), [("numpy", 0, 4), ("torch", 0, 2), ("torch", 1, 2)])
+@pytest.mark.parametrize(("kind", "workers", "kills"), [("numpy", 0, 4), ("torch", 0, 2), ("torch", 1, 2)])
 def test_a_run_killed_at_random_points_and_resumed_is_the_same(
-    folder: pathlib.Path, tmp_path: pathlib.Path, face: str, workers: int, kills: int
+    folder: pathlib.Path, tmp_path: pathlib.Path, kind: str, workers: int, kills: int
 ) -> None:
-    make = {"numpy": numpy_face, "torch": torch_face}[face]
+    make = {"numpy": numpy_loader, "torch": torch_loader}[kind]
     arguments: dict[str, Any] = {"num_workers": workers, "persistent_workers": True} if workers else {}
     expected = [batch for epoch in whole_run(make, folder, **arguments) for batch in epoch]
     place = tmp_path / "state.json"
-    chance = random.Random(face)
+    rng = random.Random(kind)
     env = {"TESTS": str(pathlib.Path(__file__).parent)}
     got: list[list[str]] = []
     killed = 0
     while True:
-        arguments_of_child = [face, str(folder), str(place), "0", "1", str(workers)]
+        arguments_of_child = [kind, str(folder), str(place), "0", "1", str(workers)]
         with child(TRAINING, *arguments_of_child, env=env, warm=True) as program:
-            steps = chance.randrange(1, len(expected) // 4) if killed < kills else len(expected) + 1
+            steps = rng.randrange(1, len(expected) // 4) if killed < kills else len(expected) + 1
             assert program.process.stdout is not None
             for _ in range(steps):
                 line = program.process.stdout.readline()

@@ -35,7 +35,7 @@ def loader(bucket: Bucket, **arguments: object) -> foresee.Loader:
 
 
 def only_fault(bucket: Bucket, damaged: int, index: foresee.Index, **arguments: object) -> SampleFault:
-    """The error that one epoch over a bucket with one damaged sample ends in."""
+    """Run an epoch over a bucket with one damaged sample; returns its error."""
     with foresee.Loader(
         index, batch_size=8, storage_options=bucket.options, cache=foresee.Cache(ram="64MB"), **arguments
     ) as damaged_loader:
@@ -51,7 +51,7 @@ def only_fault(bucket: Bucket, damaged: int, index: foresee.Index, **arguments: 
 def test_classes_labels_and_order_of_a_bucket_are_those_of_torchvision_on_the_same_tree(
     bucket: Bucket, folder: pathlib.Path
 ) -> None:
-    # Names that sort differently by bytes, by locale and without case.
+    # Names whose order differs by bytes, by locale and without case.
     for name in (
         "Zebra/b.PNG",
         "Zebra/A.jpeg",
@@ -94,7 +94,7 @@ def test_three_epochs_deliver_exact_bytes_and_read_each_object_once(
     assert orders[0] != orders[1] != orders[2]
     counters, origin = bucket.testbed.counters(), training.stats()["origin"]
     assert origin["retries"] == 0
-    # The answer to a second request near the deadline may come too, or be cut off: that is the price of it.
+    # The answer to a hedge may arrive too, or be cancelled, which costs some bytes.
     assert 0 <= counters["body_bytes"] - sum(sizes) <= origin["hedged_bytes"]
     assert 0 <= counters["requests"]["GET"]["200"] - counters["lists"] - len(sizes) <= origin["hedges"]
 
@@ -135,7 +135,7 @@ def test_with_a_disk_cache_of_an_earlier_run_the_bucket_is_not_read(
     def run() -> int:
         cache = foresee.Cache(ram=0, disk=tmp_path / "cache", disk_size="1GB")
         bucket.testbed.reset()
-        # As far away as buckets are: from next door, a loop that does nothing but wait is served by both.
+        # With the latency of real buckets: a local one would be as fast as the disk for a loop that only waits.
         bucket.testbed.limits(latency_ms=40)
         with foresee.Loader(
             index, batch_size=8, shuffle=True, seed=0, storage_options=bucket.options, cache=cache
@@ -144,7 +144,7 @@ def test_with_a_disk_cache_of_an_earlier_run_the_bucket_is_not_read(
                 assert_exact(epoch(training), sizes)
             return bucket.testbed.counters()["body_bytes"] - training.stats()["origin"]["hedged_bytes"]
 
-    # A copy that the disk has not taken when its batch is due is given up for now: at most the first batch.
+    # A copy that the disk has not written when its batch is due is dropped: at most the first batch.
     assert run() <= sum(sizes) + 8 * max(sizes)
     assert run() == 0
 
@@ -245,7 +245,7 @@ def test_a_storm_of_refusals_slows_the_epoch_and_costs_no_sample(
         after = training.stats()["origin"]
     counters = bucket.testbed.counters()
     assert counters["requests"]["GET"]["503"] == 30
-    # Whoever never comes back from a storm is worse than a client without a limit.
+    # The client must recover after the storm.
     assert after["throttles"] == after["retries"] == 30
     assert after["limit"] > 1
     assert counters["max_in_flight"] > 1

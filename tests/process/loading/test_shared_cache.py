@@ -17,12 +17,12 @@ RUN = """
     import sys
     import foresee
     from support.data import digest, epoch
-    from support.processes import say
+    from support.processes import print_json
     folder, cache, seed, epochs = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     cache = foresee.Cache(ram=0, disk=cache, disk_size="700MB")
     with foresee.Loader(folder, batch_size=8, shuffle=True, seed=seed, cache=cache, timeout=60) as loader:
         for _ in range(epochs):
-            say(digest=digest(epoch(loader)), ok=loader.audit()["ok"])
+            print_json(digest=digest(epoch(loader)), ok=loader.audit()["ok"])
 """
 
 
@@ -99,7 +99,7 @@ def test_training_and_validation_share_one_budget(
                 for tier in loader.stats()["tiers"]
                 if tier["place"] == "ram"
             ]
-            # The memory is one, and each tells of all of it.
+            # The memory is shared, and each loader reports all of it.
             assert max(used) <= 300_000
 
 

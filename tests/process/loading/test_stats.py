@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`stats()` and `audit()` compared with an origin that counts, and all values of `on_error`."""
+"""`stats()` and `audit()` compared with the counters of the origin, and all values of `on_error`."""
 
 from __future__ import annotations
 
@@ -43,24 +43,24 @@ def test_bytes_samples_and_retries_agree_with_what_the_origin_counted(
         )
         for _ in range(2):
             assert_exact(epoch(loader), sizes)
-        # The last sample is there before the request that lost against its twin has been cut off.
+        # The last sample arrives before the slower of two hedged requests is cancelled.
         wait_until(lambda: loader.stats()["origin"]["in_flight"] == 0, what="the end of all requests")
         stats = loader.stats()
     counters = testbed.counters()
     reads, origin = stats["operations"]["origin"]["read"], stats["origin"]
-    # Without a cache every epoch reads everything, but what is still on its way for one epoch serves the next, too.
-    # Second requests that lost are cut off in mid-answer.
+    # Without a cache every epoch reads everything, except for reads in flight that also serve the next epoch.
+    # The slower of two hedged requests is cancelled during its answer.
     joined = stats["operations"]["staging"]["read"]["ok"]
     assert reads["ok"]["samples"] + (joined["samples"] if joined else 0) >= 2 * len(sizes)
     assert sum(sizes) <= reads["ok"]["bytes"] <= counters["body_bytes"]
     assert counters["body_bytes"] <= 2 * sum(sizes) + origin["hedged_bytes"]
-    # Of two requests for the same bytes one may fail without being made again.
+    # One of two hedged requests may fail without a retry.
     assert origin["retries"] <= counters["faults"] <= origin["retries"] + origin["hedges"]
     assert counters["faults"] <= reads["failed"]["count"] <= counters["faults"] + origin["hedges"]
     assert origin["throttles"] == origin["in_flight"] == origin["queued"] == 0
 
 
-def test_what_was_not_measured_is_none_and_never_0(folder: pathlib.Path) -> None:
+def test_missing_values_are_none_and_not_0(folder: pathlib.Path) -> None:
     loader = foresee.Loader(folder, batch_size=8, epochs=1, cache=foresee.Cache(ram=0))
     before = loader.stats()
     assert set(before["waits"].values()) == {None}
@@ -91,7 +91,7 @@ def test_waits_are_counted_by_their_cause(remote: tuple[Testbed, str]) -> None:
     testbed, uri = remote
     options = {**OPTIONS, "endpoint": testbed.url}
     arguments: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 0, "epochs": 1}
-    # Far away: what is missing is being read.
+    # High latency: the loop waits for reads.
     with foresee.Loader(uri, storage_options=options, **arguments) as loader:
         testbed.limits(latency_ms=500)
         loader.start()
@@ -100,14 +100,14 @@ def test_waits_are_counted_by_their_cause(remote: tuple[Testbed, str]) -> None:
         waits = loader.stats()["waits"]
     assert waits["origin_read"]["count"] >= 1
     assert waits["origin_retry"] is None
-    # Refused before the training loop waits: what is missing is between two attempts.
+    # Requests are refused before the training loop waits: it waits for retries.
     testbed.reset()
     with foresee.Loader(uri, storage_options=options, **arguments) as loader:
         testbed.faults({"kind": "status", "status": 503, "retry_after_s": 2, "path": "/train/", "next": 16})
         loader.start()
-        # By the loader's own count: the origin has refused a request before the loader has read the answer.
-        wait_until(lambda: refused(loader) == 16, what="the storm")
-        wait_until(lambda: loader.stats()["origin"]["in_flight"] == 0, what="the end of the storm")
+        # The loader's count, because it reads an answer after the origin has counted it.
+        wait_until(lambda: refused(loader) == 16, what="16 refused requests")
+        wait_until(lambda: loader.stats()["origin"]["in_flight"] == 0, what="the end of all requests")
         epoch(loader)
         waits = loader.stats()["waits"]
     assert waits["origin_retry"]["count"] >= 1
@@ -119,7 +119,7 @@ def test_waits_are_counted_by_their_cause(remote: tuple[Testbed, str]) -> None:
 @pytest.mark.parametrize(
     ("fault", "at_least_s"),
     [
-        # The pause that the origin asks for. Both attempts are refused where a second one was sent.
+        # The pause that the origin requests. A hedged request is refused twice.
         ({"kind": "status", "status": 503, "retry_after_s": 1, "path": key(0, 96), "next": 2}, 1.0),
         # The shortest pause after a second fault.
         ({"kind": "reset", "path": key(0, 96), "next": 3}, 0.25),
@@ -138,12 +138,12 @@ def test_the_wait_during_throttling_counts_as_retry(
         whole = moment() - began
         waits = {cause: each["seconds"] for cause, each in loader.stats()["waits"].items() if each}
     assert at_least_s <= sum(waits.values()) <= whole
-    # The pause begins when the fault comes, but is a retry from when the driver hears of it.
+    # The pause begins with the fault, but counts as a retry only after the driver has received the fault.
     assert waits["origin_retry"] >= at_least_s / 2
 
 
 def refused(loader: foresee.Loader) -> int:
-    """How many reads at the origin have failed."""
+    """Return the number of failed reads at the origin."""
     failed = loader.stats()["operations"]["origin"]["read"]["failed"]
     return failed["count"] if failed else 0
 
@@ -152,7 +152,7 @@ def refused(loader: foresee.Loader) -> int:
 
 
 def broken(folder: pathlib.Path, samples: list[int]) -> foresee.Index:
-    """An index of the tree, some of whose files are gone since."""
+    """An index of the tree, of which some files were deleted afterwards."""
     index = foresee.Loader(folder, batch_size=1).index
     for sample in samples:
         (folder / key(sample, len(index))).unlink()
@@ -160,7 +160,7 @@ def broken(folder: pathlib.Path, samples: list[int]) -> foresee.Index:
 
 
 def lengths_of(loader: foresee.Loader) -> list[int]:
-    """Samples of each batch of an epoch."""
+    """Return the number of samples of each batch of an epoch."""
     return [len(batch) for batch in loader]
 
 
@@ -190,7 +190,7 @@ def test_the_number_of_steps_never_changes(
                 steps.add(len(batches))
                 returned += [sample for batch in batches for sample in batch]
                 report = loader.audit()
-                assert report["ok"], "what was asked for is what the order says; substitutes are told apart"
+                assert report["ok"], "requested samples follow the order; substitutes are counted separately"
                 replaced += len(report["replaced"])
                 skipped += len(report["skipped"])
     assert steps == {len(sizes) // 8 // world}
@@ -229,7 +229,7 @@ def test_a_temporary_fault_is_never_handled_by_on_error(
         assert loader.stats()["on_error"] == {"replaced": 0, "skipped": 0}
 
 
-def test_the_torch_loader_replaces_and_skips_alike(folder: pathlib.Path, sizes: list[int]) -> None:
+def test_the_torch_loader_replaces_and_skips_samples_too(folder: pathlib.Path, sizes: list[int]) -> None:
     index = broken(folder, [9])
     dataset = ft.FolderDataset(folder, index=index, decode=None)
     with ft.DataLoader(dataset, batch_size=8, on_error="skip") as loader:

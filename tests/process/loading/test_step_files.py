@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of steps of real processes: a thread that waits at a gate, and a program that is killed."""
+"""Step files of real processes: a thread that waits at a gate, and a killed program."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_locked_gate_stops_the_loop_between_two_steps(tmp_path: pathlib.Path) 
     (second,) = file.poll()
     end = first["begin_ns"] + first["wait_ns"] + first["compute_ns"]
     assert second["begin_ns"] > end
-    # It keeps nothing: the launcher may lock it again at once.
+    # The loop holds no lock: the launcher can lock the gate again immediately.
     fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.close(gate)
 

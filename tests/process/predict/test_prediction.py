@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A traced run with a profile leaves its prediction, and the batches are those of a run without."""
+"""Predictions of traced runs with a profile, which do not change the batches."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from foresee.predict import live, prediction_file
 
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a busy machine a prediction may take longer than training would wait for it."""
+    """Raise the time limits of the live prediction, for busy hosts."""
     monkeypatch.setattr(live, "_HEAD_START_S", WATCHDOG)
     monkeypatch.setattr(live, "_LINGER_S", WATCHDOG)
 
@@ -29,7 +29,7 @@ def run(folder: pathlib.Path, **other: Any) -> list[Any]:
         return [epoch(loader) for _ in range(2)]
 
 
-def test_a_run_is_predicted_and_compared_and_its_trace_is_read(
+def test_a_traced_run_is_predicted_and_compared_and_its_trace_is_readable(
     folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = run(folder)
@@ -37,16 +37,16 @@ def test_a_run_is_predicted_and_compared_and_its_trace_is_read(
     monkeypatch.setenv("FORESEE_TRACE", str(tmp_path / "run"))
     monkeypatch.setenv("FORESEE_PROFILE", str(tmp_path / "profile.toml"))
     assert run(folder) == plain
-    told = prediction_file.read(tmp_path / "run" / "prediction.json")
-    assert told["measured"]["epochs"] == 2
-    assert told["error"]["total"] is not None
+    result = prediction_file.read(tmp_path / "run" / "prediction.json")
+    assert result["measured"]["epochs"] == 2
+    assert result["error"]["total"] is not None
     trace = predict.read(tmp_path / "run")
     assert (trace.ranks, trace.epochs, trace.steps, trace.batch, trace.samples) == (1, 2, 24, 4, 96)
     assert trace.sizes.sum() == sum(900 + 37 * (i % 11) for i in range(96))
     assert trace.limits == ()
 
 
-def test_a_job_file_has_the_prediction_written_before_the_first_batch(
+def test_with_a_job_file_the_prediction_is_made_before_the_first_step(
     folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = run(folder)
@@ -56,13 +56,13 @@ def test_a_job_file_has_the_prediction_written_before_the_first_batch(
         path = tmp_path / {"trace": "run", "profile": "profile.toml", "job_file": "job.toml"}[name]
         monkeypatch.setenv(f"FORESEE_{name.upper()}", str(path))
     assert run(folder) == plain
-    told = prediction_file.read(tmp_path / "run" / "prediction.json")
-    assert (told["after_steps"], told["compute"]["from"]) == (0, "job file")
-    assert told["measured"]["epochs"] == 2
+    result = prediction_file.read(tmp_path / "run" / "prediction.json")
+    assert (result["after_steps"], result["compute"]["from"]) == (0, "job file")
+    assert result["measured"]["epochs"] == 2
 
 
 @pytest.mark.parametrize("without", ["FORESEE_TRACE", "FORESEE_PROFILE"])
-def test_without_either_nothing_is_predicted(
+def test_without_trace_or_profile_nothing_is_predicted(
     folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, without: str
 ) -> None:
     (tmp_path / "profile.toml").write_text(PROFILE)
@@ -73,7 +73,7 @@ def test_without_either_nothing_is_predicted(
     assert not (tmp_path / "run" / "prediction.json").exists()
 
 
-def test_ranks_but_the_first_leave_it_to_that(
+def test_only_rank_0_predicts(
     folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "profile.toml").write_text(PROFILE)
@@ -83,7 +83,7 @@ def test_ranks_but_the_first_leave_it_to_that(
     assert not (tmp_path / "run" / "prediction.json").exists()
 
 
-def test_a_wrong_profile_is_a_warning_and_the_batches_come(
+def test_an_invalid_profile_is_a_warning_and_training_continues(
     folder: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: Any
 ) -> None:
     (tmp_path / "profile.toml").write_text("version = 7\n")

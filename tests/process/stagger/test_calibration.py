@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee stagger calibrate`` with real processes and a real page cache; the rest is proved in virtual time."""
+"""``foresee stagger calibrate`` with real processes and a real page cache; unit tests check the rest in virtual time."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pathlib
 import sys
 
 import pytest
-from support.calibrations import CHUNKS, FEW, calibrate_really, figures, write
-from support.cold import cold_file
+from support.calibrations import CHUNKS, FEW, figures, run_calibration, write
 from support.processes import processes_of
 from support.stagger_job import CHUNK
+from support.uncached import uncached_file
 
 from foresee.storage import page_cache
 
@@ -21,23 +21,23 @@ def data(tmp_path: pathlib.Path) -> pathlib.Path:
     """A folder with a file of 40 chunks."""
     folder = tmp_path / "data"
     folder.mkdir()
-    cold_file(folder / "chunks.bin", CHUNKS * CHUNK)
+    uncached_file(folder / "chunks.bin", CHUNKS * CHUNK)
     return folder
 
 
 def chunks_of(log: pathlib.Path) -> set[int]:
-    """The chunks that a job says it waited for."""
+    """Return the chunks that a job reports to have waited for."""
     lines = log.read_text().splitlines()
     return {int(line.split()[-1]) for line in lines if line.startswith("waits for chunk")}
 
 
-def test_cold_jobs_wait_for_each_chunk_warm_ones_for_none_and_all_are_ended(
+def test_cold_jobs_wait_for_each_chunk_warm_jobs_for_none_and_all_end(
     tmp_path: pathlib.Path, data: pathlib.Path
 ) -> None:
     pair = [write(tmp_path, "a", data), write(tmp_path, "b", data, "--compute", "0.006")]
     arguments = [*pair, *FEW, "--data", str(data), "--folder", str(tmp_path / "logs")]
-    told = json.loads(calibrate_really(tmp_path, *arguments))
-    assert [(ran["kind"], ran["job"], ran["beside"]) for ran in told["runs"]] == [
+    result = json.loads(run_calibration(tmp_path, *arguments))
+    assert [(run["kind"], run["job"], run["beside"]) for run in result["runs"]] == [
         ("cold", "a", None),
         ("warm", "a", None),
         ("cold", "b", None),
@@ -45,24 +45,24 @@ def test_cold_jobs_wait_for_each_chunk_warm_ones_for_none_and_all_are_ended(
         ("pair", "a", "b"),
         ("pair", "b", "a"),
     ]
-    kept = figures(told)
+    measured = figures(result)
     for name, compute in (("a", 0.004), ("b", 0.006)):
-        assert kept[name, "compute"]["seconds"] >= compute
-        # How long is a difference of two medians, which other processes move; virtual time proves it.
-        assert kept[name, "wait"]["steps"] == 12
+        assert measured[name, "compute"]["seconds"] >= compute
+        # The wait itself is a difference of two medians, which depends on other processes; unit tests check it in virtual time.
+        assert measured[name, "wait"]["steps"] == 12
     waited = {log.parent.name: chunks_of(log) for log in (tmp_path / "logs").glob("*-[cw]*/*.log")}
-    # Of the steps that a cold run was asked for each waits, and of the warm run behind it none of them does.
-    asked = set(range(14))
-    assert {folder: chunks & asked for folder, chunks in waited.items()} == {
-        "1-cold": asked,
+    # A cold run waits in each requested step, and the warm run after it in none of these.
+    requested = set(range(14))
+    assert {folder: chunks & requested for folder, chunks in waited.items()} == {
+        "1-cold": requested,
         "2-warm": set(),
-        "3-cold": asked,
+        "3-cold": requested,
         "4-warm": set(),
     }
     assert not processes_of(data / "chunks.bin")
-    # Whatever runs next begins as cold as these did.
+    # The next run starts with a cold page cache too.
     assert page_cache.resident_bytes([str(data / "chunks.bin")])[0] == 0
-    assert json.loads(calibrate_really(tmp_path, *arguments))["runs"] == []
+    assert json.loads(run_calibration(tmp_path, *arguments))["runs"] == []
 
 
 def test_a_stock_loader_of_torch_is_calibrated(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
@@ -76,8 +76,8 @@ def test_a_stock_loader_of_torch_is_calibrated(tmp_path: pathlib.Path, data: pat
         "for batch in ft.measure(DataLoader(Data(), 1, sampler=order)):\n    pause(0.005)\n"
     )
     one = write(tmp_path, "a", data, command=json.dumps([sys.executable, "train.py"]))
-    # One model, twice: it is started cold, and warm.
+    # The same job twice: one cold run and one warm run.
     arguments = [one, one, *FEW, "--data", str(data), "--short", "--coalesces"]
-    told = json.loads(calibrate_really(tmp_path, *arguments))
-    assert [ran["kind"] for ran in told["runs"]][:2] == ["cold", "warm"]
-    assert all(ran["compute_seconds"] >= 0.005 for ran in told["runs"])
+    result = json.loads(run_calibration(tmp_path, *arguments))
+    assert [run["kind"] for run in result["runs"]][:2] == ["cold", "warm"]
+    assert all(run["compute_seconds"] >= 0.005 for run in result["runs"])

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A job's processes: those that it starts in sessions of their own are its own too, while it runs and when it is ended."""
+"""Processes of a local job, including those that it starts in separate sessions: their reads, and their end."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import signal
 import sys
 
 import pytest
-from support.cold import cold_file
 from support.processes import processes_of
 from support.stagger_runs import JOB
+from support.uncached import uncached_file
 from support.waiting import wait_until
 
 from foresee import jobspec
@@ -31,8 +31,8 @@ seed = 7
 [run]
 command = {command}
 """
-#: As a launcher of ranks: one process in a session of its own, which reads a file, ignores SIGTERM and waits.
-#: argv: the file, and the launcher's exit code; none: it waits for its rank.
+#: Like a launcher of ranks: it starts a process in a separate session that reads a file, ignores SIGTERM and waits.
+#: argv: the file, and the exit code of the launcher; without one it waits for its rank.
 LAUNCHER = """
 import subprocess, sys
 rank = '''
@@ -53,31 +53,31 @@ if len(sys.argv) > 2:
 started.wait()
 """
 SIZE = 1 << 20
-#: Far longer than the watchdog of a test: who waits for it does not end.
+#: A grace period far above the watchdog of a test.
 NEVER = 1e6
 
 
 @pytest.fixture
 def data(tmp_path: pathlib.Path) -> pathlib.Path:
-    """A file that is not in memory."""
-    return cold_file(tmp_path / "data.bin", SIZE)
+    """A file without a page in memory."""
+    return uncached_file(tmp_path / "data.bin", SIZE)
 
 
-def process_of(tmp_path: pathlib.Path, command: list[str]) -> LocalJob:
-    """A job that was started."""
+def start_job(tmp_path: pathlib.Path, command: list[str]) -> LocalJob:
+    """Start a job."""
     path = tmp_path / "a.toml"
     path.write_text(TOML.format(command=json.dumps(command)))
     return LocalJob(jobspec.read(str(path)), "a", str(tmp_path))
 
 
 def started(tmp_path: pathlib.Path, data: pathlib.Path, *words: str) -> LocalJob:
-    """A job whose rank has read its file."""
-    made = process_of(tmp_path, [sys.executable, "-c", LAUNCHER, str(data), *words])
+    """Start a job, and wait until its rank has read the file."""
+    made = start_job(tmp_path, [sys.executable, "-c", LAUNCHER, str(data), *words])
     wait_until(pathlib.Path(f"{data}.read").exists, what="a rank that reads")
     return made
 
 
-def test_ranks_in_sessions_of_their_own_end_with_their_job(
+def test_ranks_in_separate_sessions_end_with_their_job(
     tmp_path: pathlib.Path, data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_job, "_GRACE", 0.5)
@@ -87,7 +87,7 @@ def test_ranks_in_sessions_of_their_own_end_with_their_job(
     assert not processes_of(data)
 
 
-def test_ranks_end_though_who_started_them_has_failed_before(
+def test_ranks_end_although_their_launcher_has_failed(
     tmp_path: pathlib.Path, data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_job, "_GRACE", 0.5)
@@ -98,7 +98,7 @@ def test_ranks_end_though_who_started_them_has_failed_before(
     assert not processes_of(data)
 
 
-def test_what_a_job_that_has_done_well_leaves_behind_is_left_alone(
+def test_processes_left_by_a_successful_job_are_not_killed(
     tmp_path: pathlib.Path, data: pathlib.Path
 ) -> None:
     made = started(tmp_path, data, "0")
@@ -109,14 +109,14 @@ def test_what_a_job_that_has_done_well_leaves_behind_is_left_alone(
     wait_until(lambda: not processes_of(data), what="its end")
 
 
-def test_what_ranks_in_sessions_of_their_own_read_counts(
+def test_reads_of_ranks_in_separate_sessions_are_counted(
     tmp_path: pathlib.Path, data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_job, "_GRACE", 0.5)
     made = started(tmp_path, data)
     read = made.read_bytes()
     made.stop()
-    # None where the kernel does not count.
+    # None if the kernel does not count reads.
     assert read is None or read >= SIZE
 
 
@@ -124,7 +124,9 @@ def test_a_job_that_ignores_the_signal_is_killed(
     tmp_path: pathlib.Path, data: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_job, "_GRACE", 0.5)
-    made = process_of(tmp_path, [sys.executable, str(JOB), str(data), "--deaf", "--hangs-after", "1"])
+    made = start_job(
+        tmp_path, [sys.executable, str(JOB), str(data), "--ignore-sigterm", "--hangs-after", "1"]
+    )
 
     def has_taken_a_step() -> bool:
         assert made.poll() is None
@@ -137,25 +139,23 @@ def test_a_job_that_ignores_the_signal_is_killed(
     assert not processes_of(data)
 
 
-def test_a_job_that_ends_when_it_is_told_to_is_not_waited_for_any_longer(
+def test_a_job_that_obeys_the_signal_ends_the_grace_period(
     tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(local_job, "_GRACE", NEVER)
-    made = process_of(tmp_path, ["sleep", "600"])
+    made = start_job(tmp_path, ["sleep", "600"])
     made.stop()
     made.stop()
     assert made.poll() == -signal.SIGTERM
 
 
-def test_a_jobs_script_is_told_the_seed_of_its_file(tmp_path: pathlib.Path) -> None:
-    made = process_of(tmp_path, ["sh", "-c", "echo $FORESEE_SEED $FORESEE_STEPS"])
+def test_a_script_gets_the_seed_of_its_job_file(tmp_path: pathlib.Path) -> None:
+    made = start_job(tmp_path, ["sh", "-c", "echo $FORESEE_SEED $FORESEE_STEPS"])
     wait_until(lambda: made.poll() == 0, what="its end")
     assert pathlib.Path(made.log).read_text().split() == ["7", made.folder]
 
 
-def test_a_job_that_is_held_begins_no_step_until_it_is_let_go(
-    tmp_path: pathlib.Path, data: pathlib.Path
-) -> None:
+def test_a_held_job_begins_no_step_until_its_release(tmp_path: pathlib.Path, data: pathlib.Path) -> None:
     path = tmp_path / "a.toml"
     command = [sys.executable, str(JOB), str(data), "--compute", "0", "--wait", "0", "--steps", "16"]
     path.write_text(TOML.format(command=json.dumps(command)))
@@ -172,11 +172,11 @@ def test_a_job_that_is_held_begins_no_step_until_it_is_let_go(
     assert made.done == 16
 
 
-def test_a_program_that_the_kernel_cannot_run_leaves_no_gate_behind(tmp_path: pathlib.Path) -> None:
+def test_a_program_that_the_kernel_cannot_run_leaves_no_open_gate(tmp_path: pathlib.Path) -> None:
     script = tmp_path / "train"
     script.write_text("no first line says who runs this")
     script.chmod(0o755)
     before = set(os.listdir("/proc/self/fd"))
     with pytest.raises(OSError, match="Exec format error"):
-        process_of(tmp_path, [str(script)])
+        start_job(tmp_path, [str(script)])
     assert set(os.listdir("/proc/self/fd")) == before

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``foresee stagger run`` with real processes: stock loaders and our own, one that dies, one that runs already, and Ctrl-C.
+"""``foresee stagger run`` with real processes: stock and Foresee loaders, a failed job, a running job, and Ctrl-C.
 
-What the command decides is proved in virtual time (``tests/unit/test_cli_stagger_*.py``); here nothing is about time.
+Unit tests check the decisions in virtual time (``tests/unit/cli/test_cli_stagger_*.py``).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import subprocess
 import sys
 
 from support.processes import plain_environment, processes_of
-from support.stagger_runs import begun, cold_data, ended, run
+from support.stagger_runs import begun, ended, run, uncached_data
 from support.stagger_runs import write as write_sleeper
 from support.waiting import wait_until
 
@@ -67,7 +67,7 @@ command = {command}
 
 
 def write(folder: pathlib.Path, data: pathlib.Path, kind: str, cold: float, steps: int) -> str:
-    """The job file of a script that trains; ``cold``: a step of its first epoch, waiting included."""
+    """Write the job file of a training script; ``cold``: seconds of a step of its first epoch, with the wait."""
     (folder / "train.py").write_text(TRAIN)
     command = [sys.executable, "train.py", str(data), kind, str(cold), "0.04"]
     path = folder / f"{kind}.toml"
@@ -75,61 +75,61 @@ def write(folder: pathlib.Path, data: pathlib.Path, kind: str, cold: float, step
     return str(path)
 
 
-def test_ours_starts_behind_a_stock_loader(
+def test_a_foresee_loader_starts_after_a_stock_loader(
     tmp_path: pathlib.Path, folder: pathlib.Path, sizes: list[int]
 ) -> None:
     steps = len(sizes) // BATCH
     jobs = [write(tmp_path, folder, "stock", 0.14, steps), write(tmp_path, folder, "ours", 0.04, steps)]
-    told, said = run(tmp_path, *jobs)
-    assert (told["leader"], told["followers"]) == ("stock", ["ours"])
-    assert [job["state"] for job in told["jobs"]] == ["done", "done"]
-    assert [job["steps"] for job in told["jobs"]] == [EPOCHS * steps] * 2
-    # However slow the machine is: its loader was held at the gate until the leader was so far.
-    assert told["measured"]["starts"][1] >= steps * 0.1 * 0.95
-    assert "ours starts at" in said
-    assert told == json.loads((tmp_path / "run" / "stagger.json").read_text())
+    result, messages = run(tmp_path, *jobs)
+    assert (result["leader"], result["followers"]) == ("stock", ["ours"])
+    assert [job["state"] for job in result["jobs"]] == ["done", "done"]
+    assert [job["steps"] for job in result["jobs"]] == [EPOCHS * steps] * 2
+    # On any machine: the loader was held at the gate until the leader had advanced far enough.
+    assert result["measured"]["starts"][1] >= steps * 0.1 * 0.95
+    assert "ours starts at" in messages
+    assert result == json.loads((tmp_path / "run" / "stagger.json").read_text())
     assert not processes_of(folder)
 
 
-def test_a_stock_loader_starts_behind_ours_that_runs_already(
+def test_a_stock_loader_starts_after_a_foresee_loader_that_runs_already(
     tmp_path: pathlib.Path, folder: pathlib.Path, sizes: list[int]
 ) -> None:
     steps = len(sizes) // BATCH
     jobs = [write(tmp_path, folder, "ours", 0.14, steps), write(tmp_path, folder, "stock", 0.04, steps)]
-    place = tmp_path / "elsewhere" / "ours"
+    steps_folder = tmp_path / "other" / "ours"
     command = [sys.executable, str(tmp_path / "train.py"), str(folder), "ours", "0.14", "0.04"]
-    with subprocess.Popen(command, env=plain_environment({"FORESEE_STEPS": str(place)})) as leader:
-        wait_until((place / "rank-0.steps").exists, what="its loader")
-        told, said = run(tmp_path, *jobs, "--steps", str(place))
+    with subprocess.Popen(command, env=plain_environment({"FORESEE_STEPS": str(steps_folder)})) as leader:
+        wait_until((steps_folder / "rank-0.steps").exists, what="its loader")
+        result, messages = run(tmp_path, *jobs, "--steps", str(steps_folder))
         assert leader.wait() == 0
-    assert (told["leader"], told["followers"]) == ("ours", ["stock"])
-    assert told["running_seconds"] >= 0
-    assert [job["state"] for job in told["jobs"]] == ["done", "done"]
-    assert [job["steps"] for job in told["jobs"]] == [EPOCHS * steps] * 2
-    assert told["jobs"][0]["launched"] is None
-    assert told["measured"]["starts"][1] >= steps * 0.1 * 0.95
-    assert "ours runs already, stock" in said
+    assert (result["leader"], result["followers"]) == ("ours", ["stock"])
+    assert result["running_seconds"] >= 0
+    assert [job["state"] for job in result["jobs"]] == ["done", "done"]
+    assert [job["steps"] for job in result["jobs"]] == [EPOCHS * steps] * 2
+    assert result["jobs"][0]["launched"] is None
+    assert result["measured"]["starts"][1] >= steps * 0.1 * 0.95
+    assert "ours runs already, stock" in messages
 
 
-def test_a_job_that_dies_leaves_the_other_alone(tmp_path: pathlib.Path) -> None:
-    data = cold_data(tmp_path)
+def test_a_failed_job_does_not_end_the_other(tmp_path: pathlib.Path) -> None:
+    data = uncached_data(tmp_path)
     jobs = [write_sleeper(tmp_path, "a", data, "--dies-after", "5"), write_sleeper(tmp_path, "b", data)]
-    told, said = run(tmp_path, *jobs, code=1)
-    assert [job["state"] for job in told["jobs"]] == ["failed", "done"]
-    assert [job["steps"] for job in told["jobs"]] == [5, 40]
-    assert told["jobs"][0]["code"] == 3
-    assert "a ended (exit code 3) after 5 steps" in said
-    assert "no more memory" in said
+    result, messages = run(tmp_path, *jobs, code=1)
+    assert [job["state"] for job in result["jobs"]] == ["failed", "done"]
+    assert [job["steps"] for job in result["jobs"]] == [5, 40]
+    assert result["jobs"][0]["code"] == 3
+    assert "a ended (exit code 3) after 5 steps" in messages
+    assert "no more memory" in messages
     assert not processes_of(data)
 
 
-def test_ctrl_c_ends_all_jobs_and_signals_that_follow_end_none_of_that(tmp_path: pathlib.Path) -> None:
-    data = cold_data(tmp_path)
-    # Both start at once, and neither ends when it is told to.
+def test_ctrl_c_ends_all_jobs_and_later_signals_do_not_interrupt_the_cleanup(tmp_path: pathlib.Path) -> None:
+    data = uncached_data(tmp_path)
+    # Both start at once and ignore SIGTERM.
     together = "wait = 0.0\nwait_cached = 0.0\nwait_conc = 0.0"
-    words = ("--deaf", "--hangs-after", "2")
+    words = ("--ignore-sigterm", "--hangs-after", "2")
     jobs = [write_sleeper(tmp_path, name, data, *words, stagger=together) for name in ("a", "b")]
-    # So that the jobs are killed after a second, not after ten.
+    # Kill the jobs after one second instead of ten.
     program = "import sys; from foresee.cli import main; from foresee.stagger import local_job; local_job._GRACE = 1.0; "
     with begun(tmp_path, *jobs, program=f"{program}sys.exit(main(sys.argv[1:]))") as launcher:
         for name in ("a", "b"):
@@ -137,11 +137,11 @@ def test_ctrl_c_ends_all_jobs_and_signals_that_follow_end_none_of_that(tmp_path:
             wait_until(lambda steps=steps: steps.exists() and steps.stat().st_size >= 96, what="two steps")
         launcher.send_signal(signal.SIGINT)
         log = tmp_path / "run" / "a.log"
-        wait_until(lambda: "does not listen" in log.read_text(), what="the end of the jobs")
+        wait_until(lambda: "ignores SIGTERM" in log.read_text(), what="the end of the jobs")
         launcher.send_signal(signal.SIGINT)
         launcher.send_signal(signal.SIGTERM)
         out, _ = ended(launcher, 130)
-    told = json.loads(out)
-    assert told["interrupted"] is True
-    assert [(job["state"], job["steps"]) for job in told["jobs"]] == [("stopped", 2), ("stopped", 2)]
+    result = json.loads(out)
+    assert result["interrupted"] is True
+    assert [(job["state"], job["steps"]) for job in result["jobs"]] == [("stopped", 2), ("stopped", 2)]
     assert not processes_of(data)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How Slurm's commands are run: scripts of their names, which answer what a test has written for them."""
+"""Calls of Slurm's commands, which are scripts with fixed answers."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from foresee.stagger.slurm_commands import Commands
 
 @pytest.fixture
 def script(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> pathlib.Path:
-    """A program ``scontrol`` that is yet to be written."""
+    """An empty program ``scontrol``, which a test fills."""
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     path = tmp_path / "scontrol"
     path.touch(mode=0o755)
     return path
 
 
-def test_a_command_gets_its_words_and_environment_and_its_output_is_the_answer(script: pathlib.Path) -> None:
+def test_a_command_gets_its_arguments_and_environment_and_returns_its_output(script: pathlib.Path) -> None:
     script.write_text('#!/bin/sh\necho "$FORESEE_STEPS: $*"\n')
-    told = Commands().run("scontrol", "show", "job", environment={"FORESEE_STEPS": "/steps"})
-    assert told == "/steps: show job\n"
+    output = Commands().run("scontrol", "show", "job", environment={"FORESEE_STEPS": "/steps"})
+    assert output == "/steps: show job\n"
 
 
-def test_what_slurm_refuses_and_a_slurm_that_is_not_there_are_told_apart(
+def test_a_refusal_of_slurm_differs_from_an_unreachable_slurm(
     script: pathlib.Path, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script.write_text("#!/bin/sh\necho 'scontrol: error: invalid partition specified' >&2; exit 1\n")
@@ -46,10 +46,8 @@ def test_what_slurm_refuses_and_a_slurm_that_is_not_there_are_told_apart(
         Commands().run("scontrol", "ping")
 
 
-def test_the_caller_goes_on_while_a_question_is_in_flight(
-    script: pathlib.Path, tmp_path: pathlib.Path
-) -> None:
-    # A pipe that a test opens when the answer is to come.
+def test_a_started_command_does_not_block_its_caller(script: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    # The script answers once the test writes to this pipe.
     os.mkfifo(tmp_path / "go")
     script.write_text(f"#!/bin/sh\ncat {tmp_path / 'go'}\n")
     future = Commands().start("scontrol", "show")
@@ -59,7 +57,7 @@ def test_the_caller_goes_on_while_a_question_is_in_flight(
     assert future.result() == "JobState=RUNNING"
 
 
-def test_a_question_that_is_refused_raises_when_it_is_answered(script: pathlib.Path) -> None:
+def test_a_refused_command_raises_when_its_result_is_read(script: pathlib.Path) -> None:
     script.write_text("#!/bin/sh\necho 'Invalid job id specified' >&2; exit 1\n")
     future = Commands().start("scontrol", "show")
     wait_until(future.done, what="the answer")

@@ -33,7 +33,7 @@ def rows(folder: str) -> list[dict]:
     ]
 
 
-def test_every_file_is_opened_read_and_closed_once_an_epoch_and_booked_where_it_was(
+def test_every_file_is_opened_read_and_closed_once_per_epoch_with_its_source_in_the_ledger(
     capsys, tmp_path: pathlib.Path, places: list[str]
 ) -> None:
     arguments = ["bench", "storage", *places, "--rates", "0,0.4,1", "--epochs", "2", "--json"]
@@ -72,23 +72,21 @@ def test_every_file_is_opened_read_and_closed_once_an_epoch_and_booked_where_it_
             assert at["epochs"][1]["seconds"] >= one["slowest"]["seconds"] * 0.999
     page = PAGE.read_text()
     for key in [*result, *result["asked"], *result["cases"][0], *result["cases"][0]["rates"][0]]:
-        assert f"`{key}`" in page, f"{PAGE.name} does not tell of {key}"
+        assert f"`{key}`" in page, f"{PAGE.name} does not describe {key}"
     assert json.loads((tmp_path / "run" / "storage.json").read_text()) == result
     drawn = {
         name: texts(tmp_path / "run" / "4096-origin-local" / name)
         for name in ("bars.svg", "epochs.svg", "epoch-bars.svg")
     }
     for name in drawn:
-        assert f"`CASE/{name}`" in page, f"{PAGE.name} does not tell of {name}"
+        assert f"`CASE/{name}`" in page, f"{PAGE.name} does not describe {name}"
     # Two epochs at three rates: the duration and the I/O of the slowest process, and bars with and without the changes.
     assert drawn["epochs.svg"].count("I/O of the slowest process") == 2
     assert [drawn["epoch-bars.svg"].count(f"epoch {epoch}") for epoch in (0, 1, 2)] == [1, 1, 0]
     assert any("faint: with GFS-META +50 %" in text for text in drawn["epoch-bars.svg"])
 
 
-def test_its_run_folders_are_analyzed_as_any_others(
-    capsys, tmp_path: pathlib.Path, places: list[str]
-) -> None:
+def test_foresee_analyze_reads_its_run_folders(capsys, tmp_path: pathlib.Path, places: list[str]) -> None:
     more = ["--rates", "0,1", "--epochs", "2", "--shuffle", "global"]
     assert main(["bench", "storage", *places, *more]) == 0
     out = capsys.readouterr().out
@@ -101,7 +99,7 @@ def test_its_run_folders_are_analyzed_as_any_others(
     assert again["tables"] == result["cases"][0]["answers"]["tables"]
 
 
-def test_a_throttled_origin_takes_its_time_and_a_cache_does_not(
+def test_a_throttle_slows_the_origin_and_not_the_cache(
     capsys, tmp_path: pathlib.Path, places: list[str]
 ) -> None:
     more = ["--rates", "0,1", "--epochs", "1", "--shuffle", "local", "--throttle", "slow=200KB/s,100/s"]
@@ -110,7 +108,7 @@ def test_a_throttled_origin_takes_its_time_and_a_cache_does_not(
     (case,) = result["cases"]
     assert case["name"] == "4096-slow-local"
     assert case["throttle"] == {"bytes_per_s": 200e3, "opens_per_s": 100.0}
-    # All processes share both limits, independent of the folder: the last one waits for its share.
+    # All processes share both limits.
     first, last = case["rates"]
     assert first["epochs"][0]["seconds"] >= COUNT * SIZE / 200e3
     assert sum(case["answers"]["tables"][0]["sums"][name] for name in ("GFS-READ", "GFS-META")) >= 0.1
@@ -144,7 +142,7 @@ def gone(group: int) -> bool:
 
 
 @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM])
-def test_when_it_is_ended_what_is_done_is_told_and_nothing_is_left(
+def test_an_interrupt_prints_completed_cases_and_leaves_no_file_or_process(
     tmp_path: pathlib.Path, places: list[str], how: signal.Signals
 ) -> None:
     # The first cache rate does not read the origin, and at the second the origin never finishes.
@@ -162,7 +160,7 @@ def test_when_it_is_ended_what_is_done_is_told_and_nothing_is_left(
     wait_until(lambda: gone(process.pid), what="the end of all its processes")
 
 
-def test_ended_before_anything_is_done_it_says_so_and_removes_its_files(
+def test_an_interrupt_before_the_first_result_removes_all_files(
     tmp_path: pathlib.Path, places: list[str]
 ) -> None:
     with begun(places, "--throttle", "1B/s", "--rates", "0", "--shuffle", "global") as process:
@@ -173,14 +171,14 @@ def test_ended_before_anything_is_done_it_says_so_and_removes_its_files(
     assert empty(tmp_path)
 
 
-def test_a_goal_that_no_case_meets_is_exit_code_1(capsys, places: list[str]) -> None:
+def test_a_goal_that_no_case_meets_exits_with_1(capsys, places: list[str]) -> None:
     more = ["--rates", "1", "--epochs", "1", "--shuffle", "local", "--goal", "1 ns"]
     assert main(["bench", "storage", *places, *more]) == 1
     assert "goal 1e-09 s: not met" in capsys.readouterr().out
 
 
 @pytest.mark.loops
-def test_a_disk_that_the_kernel_throttles_takes_its_time_and_is_taken_apart(
+def test_a_kernel_throttle_slows_its_disk_and_is_removed(
     capsys, tmp_path: pathlib.Path, places: list[str]
 ) -> None:
     more = ["--rates", "0", "--epochs", "2", "--shuffle", "global", "--throttle-by", "kernel"]
@@ -194,13 +192,13 @@ def test_a_disk_that_the_kernel_throttles_takes_its_time_and_is_taken_apart(
     )
     assert str(tmp_path) not in pathlib.Path("/proc/mounts").read_text()
     (case,) = [case for case in result["cases"] if case["name"] == "1MB-slow-global"]
-    # The kernel does not throttle its first slice, hence the half.
+    # The kernel does not throttle its first slice, hence half of the time.
     assert case["rates"][0]["epochs"][1]["seconds"] >= 4e6 / 8e6 / 2
     assert any("slow: the kernel throttles reads" in limit for limit in result["limits"])
 
 
 @pytest.mark.loops
-def test_a_throttled_disk_is_let_go_and_taken_apart_when_it_is_ended(
+def test_an_interrupt_during_a_kernel_throttle_removes_the_disk(
     tmp_path: pathlib.Path, places: list[str]
 ) -> None:
     # The kernel delays a read for minutes, and no signal ends a process within it.

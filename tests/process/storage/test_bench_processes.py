@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The reading processes of ``foresee bench storage``: refused files, and the end of one of them by a signal."""
+"""The reading processes of ``foresee bench storage``: unusable files, and a killed process."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def task(folder: pathlib.Path, run: pathlib.Path, *, size: int, count: int = 2) 
     )
 
 
-def test_a_file_that_is_missing_short_or_another_is_named(tmp_path: pathlib.Path) -> None:
+def test_a_missing_short_or_wrong_file_is_named(tmp_path: pathlib.Path) -> None:
     for name, number, size in (("0", 0, 16), ("1", 0, 16)):
         (tmp_path / f"{int(name):08d}").write_bytes(number.to_bytes(8, "little") + bytes(size - 8))
     with Ranks(1) as ranks:
@@ -47,7 +47,7 @@ def test_a_file_that_is_missing_short_or_another_is_named(tmp_path: pathlib.Path
             ranks.epoch([cached])
 
 
-def test_a_process_that_is_killed_is_told_and_nobody_is_left(tmp_path: pathlib.Path) -> None:
+def test_a_killed_process_is_named_and_the_others_end(tmp_path: pathlib.Path) -> None:
     with Ranks(2) as ranks:
         pids = [process.pid for process in ranks._processes]
         os.kill(pids[1], signal.SIGKILL)

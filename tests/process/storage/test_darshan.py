@@ -29,11 +29,8 @@ _load = darshan._load
 
 
 @pytest.fixture(autouse=True)
-def _logs_are_read_once(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
-    if "extra" not in request.node.name and "modules" not in request.node.name:
-        monkeypatch.setattr(
-            darshan, "_load", lambda path: _once(path) if "example_logs" in path else _load(path)
-        )
+def _logs_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(darshan, "_load", lambda path: _once(path) if "example_logs" in path else _load(path))
 
 
 @functools.cache
@@ -53,7 +50,7 @@ def test_a_log_has_the_seconds_of_each_rank() -> None:
     assert any("left out, 299.8" in limit for limit in result.limits)
 
 
-def test_the_longest_prefix_decides_whose_a_path_is() -> None:
+def test_the_longest_prefix_decides_the_tier_of_a_path() -> None:
     both = darshan.read(example("dxt"), {"/": "gfs", "/blues": "lfs"})
     one = darshan.read(example("dxt"), {"/blues": "lfs"})
     at = both.column("lfs-read")
@@ -61,12 +58,12 @@ def test_the_longest_prefix_decides_whose_a_path_is() -> None:
     assert both.seconds[0, both.column("GFS-READ")] > 0
 
 
-def test_other_tiers_are_classes_of_their_own() -> None:
+def test_other_tiers_are_separate_classes() -> None:
     result = darshan.read(example("dxt"), {"/blues": "burst"})
     assert result.classes == (*storage.CLASSES, "BURST-META", "BURST-READ")
 
 
-def test_dxt_tells_reads_between_two_moments_and_no_metadata() -> None:
+def test_dxt_gives_reads_of_an_interval_but_no_metadata() -> None:
     whole = darshan.read(example("dxt"), {"/blues": "gfs"})
     parts = [darshan.read(example("dxt"), {"/blues": "gfs"}, between=span) for span in ((0, 50), (50, 1e6))]
     column = whole.column("gfs-read")
@@ -75,7 +72,7 @@ def test_dxt_tells_reads_between_two_moments_and_no_metadata() -> None:
     assert any("DXT has reads and writes only" in limit for limit in parts[0].limits)
 
 
-def test_a_file_of_all_ranks_is_not_told_apart() -> None:
+def test_an_entry_of_all_ranks_is_not_assigned_to_one() -> None:
     result = darshan.read(example("example"), {"/scratch2": "gfs"})
     assert not result.known
     assert np.isnan(result.seconds[:, result.column("gfs-meta")]).all()
@@ -91,7 +88,7 @@ def test_a_file_of_all_ranks_is_not_told_apart() -> None:
     assert plain["sums_of_all_ranks"]["GFS-META"] == pytest.approx(11.3008, abs=1e-4)
 
 
-def test_reads_of_a_shared_file_are_told_apart_by_dxt(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dxt_assigns_reads_of_a_shared_file_to_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     log = {
         "modules": np.array(["POSIX", "DXT_POSIX"]),
         "partial": np.array(["POSIX"]),
@@ -120,7 +117,7 @@ def test_reads_of_a_shared_file_are_told_apart_by_dxt(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     "name", ["read_id71317", "read_id71344", "write_id71296", "write_id71303", "write_id71310"]
 )
-def test_entries_of_all_ranks_are_rank_0s_if_the_job_had_one_process(name: str) -> None:
+def test_entries_of_all_ranks_belong_to_rank_0_of_a_single_process_job(name: str) -> None:
     [path] = Path(example("dxt")).parent.with_name("darshan-graph").glob(f"pq_app_{name}_*.darshan")
     found = darshan.read(path, {"/": "gfs"})
     assert found.known
@@ -130,7 +127,7 @@ def test_entries_of_all_ranks_are_rank_0s_if_the_job_had_one_process(name: str) 
     assert not any("all ranks" in limit for limit in found.limits)
 
 
-def test_a_few_negative_times_do_not_hide_the_seconds_beside_them() -> None:
+def test_a_few_negative_times_do_not_hide_the_other_seconds() -> None:
     found = darshan.read(example("dxt"), {"/": "gfs"})
     assert found.known
     assert found.seconds[0, found.column("GFS-META")] == pytest.approx(11217.796, abs=1e-3)
@@ -154,7 +151,7 @@ def negative_log(**columns: list) -> dict:
     }
 
 
-def test_a_negative_time_that_outweighs_the_others_leaves_its_class_unknown_and_its_sum_known(
+def test_large_negative_times_make_their_class_unknown_but_not_its_sum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     log = negative_log(rank=[0, 0, 1, -1, -1], read=[-3.0, 5.0, 2.0, 0, 0], meta=[0, 0, 1.0, 4.0, -0.5])
@@ -172,7 +169,7 @@ def test_a_negative_time_that_outweighs_the_others_leaves_its_class_unknown_and_
         answers.answer({0.0: found}, answers.Question(goal=1.0))
 
 
-def test_a_clock_that_went_backwards_within_dxt_counts_as_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_negative_interval_in_dxt_counts_as_0(monkeypatch: pytest.MonkeyPatch) -> None:
     log = negative_log(rank=[0])
     traced = {"id": [0, 0], "rank": [0, 0], "write": [False, False], "start": [1.0, 4.0], "end": [3.0, 3.999]}
     log |= {f"dxt_{name}": np.array(values) for name, values in traced.items()}
@@ -182,7 +179,7 @@ def test_a_clock_that_went_backwards_within_dxt_counts_as_no_time(monkeypatch: p
     assert any("1 negative times, -0.001 s" in limit for limit in found.limits)
 
 
-def test_without_a_tier_the_log_says_what_it_has() -> None:
+def test_without_a_tier_the_error_lists_the_paths_of_the_log() -> None:
     with pytest.raises(
         ConfigError,
         match=r"assign its files to tiers with --tier gfs=PREFIX .* 69,715\.181 s below /scratch1",
@@ -193,7 +190,7 @@ def test_without_a_tier_the_log_says_what_it_has() -> None:
 
 
 @pytest.mark.parametrize("part", [0, 9899, 98008])
-def test_a_truncated_log_is_refused_and_left_alone(tmp_path: Path, part: int) -> None:
+def test_a_truncated_log_is_refused_and_unchanged(tmp_path: Path, part: int) -> None:
     whole = Path(example("dxt")).read_bytes()
     path = tmp_path / "cut.darshan"
     path.write_bytes(whole[:part])
@@ -205,7 +202,7 @@ def test_a_truncated_log_is_refused_and_left_alone(tmp_path: Path, part: int) ->
 
 
 @pytest.mark.parametrize("content", [b"PK\x03\x04" + bytes(999)])
-def test_another_file_is_refused(tmp_path: Path, content: bytes) -> None:
+def test_a_file_that_is_no_darshan_log_is_refused(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "a.darshan"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match="not a Darshan log"):
@@ -221,7 +218,9 @@ def test_damage_in_the_middle_is_refused(tmp_path: Path) -> None:
         darshan.read(path, {"/": "gfs"})
 
 
-def test_what_the_reader_says_need_be_no_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arbitrary_bytes_of_the_reader_are_accepted_in_its_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """For a damaged log, PyDarshan's C library reports arbitrary bytes of its memory."""
     reader = tmp_path / "reader"
     reader.write_text("#!/bin/sh\nprintf 'Error: unlinking \\221\\177\\n' >&2\nkill -ABRT $$\n")
@@ -232,7 +231,7 @@ def test_what_the_reader_says_need_be_no_text(tmp_path: Path, monkeypatch: pytes
         darshan.read(tmp_path / "a.darshan", {"/": "gfs"})
 
 
-#: Where a log of Darshan 3.1 and 3.2 has the place and length of each module's data, and which module is which.
+#: Offset and size of the entries for the modules in the header of a Darshan 3.1 or 3.2 log, and numbers of modules.
 MODULES_AT, MODULE_BYTES = 40, 16
 
 
@@ -240,10 +239,10 @@ POSIX, LUSTRE, STDIO, DXT = 1, 6, 7, 8
 
 
 def log_without(tmp_path: Path, name: str, *modules: int) -> Path:
-    """A stand-in: an example log of PyDarshan whose header lacks some modules.
+    """Remove modules from the header of an example log of PyDarshan.
 
-    It brings none along that has neither POSIX nor STDIO. A job that did no such call leaves the same header, since
-    the library writes a module's place only if it has data; what is left is the log's own and PyDarshan reads it.
+    PyDarshan has no example without POSIX and STDIO. A job without such calls has the same header, because the library
+    writes the entry of a module only if the module has data.
     """
     content = bytearray(Path(example(name)).read_bytes())
     for module in modules:
@@ -255,7 +254,7 @@ def log_without(tmp_path: Path, name: str, *modules: int) -> Path:
     return path
 
 
-def test_a_log_without_posix_is_told_by_stdio() -> None:
+def test_a_log_without_posix_is_read_from_stdio() -> None:
     result = darshan.read(example("noposix"), {"/global": "gfs"})
     assert result.shared[result.column("gfs-read")] > 0
     with pytest.raises(ConfigError, match="no DXT in this log"):
@@ -263,7 +262,7 @@ def test_a_log_without_posix_is_told_by_stdio() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "gone", "has"),
+    ("name", "missing", "has"),
     [
         ("noposix", (STDIO,), "LUSTRE"),
         ("dxt", (POSIX, STDIO), "DXT_POSIX"),
@@ -271,10 +270,10 @@ def test_a_log_without_posix_is_told_by_stdio() -> None:
         ("dxt", (POSIX, STDIO, DXT), "no module"),
     ],
 )
-def test_a_log_of_other_modules_or_of_none_is_refused(
-    tmp_path: Path, name: str, gone: tuple[int, ...], has: str
+def test_a_log_without_posix_and_stdio_is_refused(
+    tmp_path: Path, name: str, missing: tuple[int, ...], has: str
 ) -> None:
-    path = log_without(tmp_path, name, *gone)
+    path = log_without(tmp_path, name, *missing)
     with pytest.raises(ConfigError) as result:
         darshan.read(path, {"/": "gfs"})
     assert result.value.faults == [
@@ -282,8 +281,8 @@ def test_a_log_of_other_modules_or_of_none_is_refused(
     ]
 
 
-def test_a_log_is_still_read_without_another_module(tmp_path: Path) -> None:
-    """The stand-in above lacks only the given modules."""
+def test_a_log_without_dxt_is_read(tmp_path: Path) -> None:
+    """``log_without`` removes only the given modules."""
     whole = darshan.read(example("dxt"), {"/blues": "gfs"})
     part = darshan.read(log_without(tmp_path, "dxt", DXT), {"/blues": "gfs"})
     assert part.seconds.tolist() == whole.seconds.tolist()

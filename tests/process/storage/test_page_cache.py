@@ -9,8 +9,8 @@ import tempfile
 from collections.abc import Iterator
 
 import pytest
-from support.cold import cold_file
 from support.stagger_job import CHUNK
+from support.uncached import uncached_file
 
 from foresee.errors import PageCacheKept
 from foresee.storage import page_cache
@@ -26,7 +26,7 @@ def in_memory() -> Iterator[pathlib.Path]:
 
 
 def test_files_on_a_disk_are_evicted_and_the_eviction_is_observed(tmp_path: pathlib.Path) -> None:
-    path = cold_file(tmp_path / "chunks.bin", 8 * CHUNK)
+    path = uncached_file(tmp_path / "chunks.bin", 8 * CHUNK)
     files, whole = [str(path)], 8 * CHUNK
     assert page_cache.resident_bytes(files) == (0, whole)
     assert not page_cache.has_resident(files)

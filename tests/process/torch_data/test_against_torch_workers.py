@@ -11,7 +11,7 @@ import foresee.torch as ft
 
 
 @pytest.mark.parametrize("case", IN_WORKERS, ids=lambda case: case.name)
-def test_both_loaders_give_the_same(case: Case) -> None:
+def test_both_loaders_return_the_same_with_workers(case: Case) -> None:
     assert (seen(ft.DataLoader, case) == seen(DataLoader, case)) == (case.differs is None), DIFFERENCES.get(
         case.differs or "", "an unintended difference"
     )

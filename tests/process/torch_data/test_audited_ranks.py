@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``ft.audit`` under torchrun: two ranks find each usual fault of a distributed run, and no other."""
+"""``ft.audit`` under torchrun: two ranks detect each usual fault of a distributed run, without false alarms."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_missing_distributed_sampler_gives_every_rank_the_same_samples(
         assert "every rank read the same samples: pass sampler=DistributedSampler" in report["faults"][0]
 
 
-def test_a_missing_set_epoch_gives_the_order_of_the_epoch_before(
+def test_a_missing_set_epoch_repeats_the_order_of_the_previous_epoch(
     reports: dict[str, list[dict[str, Any]]],
 ) -> None:
     first, second = reports["no set_epoch"]
@@ -65,7 +65,7 @@ def test_a_missing_set_epoch_gives_the_order_of_the_epoch_before(
     assert "call sampler.set_epoch(epoch)" in second["faults"][0]
 
 
-def test_shares_of_unequal_size_lose_samples_and_make_ranks_wait(
+def test_shares_of_unequal_size_are_reported(
     reports: dict[str, list[dict[str, Any]]],
 ) -> None:
     for report in reports["uneven"]:
@@ -73,7 +73,9 @@ def test_shares_of_unequal_size_lose_samples_and_make_ranks_wait(
         assert "ranks had 3 to 4 batches" in report["faults"][0]
 
 
-def test_a_stream_that_is_not_divided_is_doubled(reports: dict[str, list[dict[str, Any]]]) -> None:
+def test_a_stream_that_is_not_divided_among_workers_is_reported_as_read_twice(
+    reports: dict[str, list[dict[str, Any]]],
+) -> None:
     for report in reports["whole per worker"]:
         assert counts(report)[1:] == (N, 0, 0, 0)
         assert "each worker reads the whole IterableDataset" in report["faults"][0]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Waiting for a batch: work on threads, ends of a wait, and no thread left."""
+"""Waits for a batch: transforms on threads, the ends of a wait, and no thread left."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def folder(small_folder):
 
 
 def value(data):
-    """Decoder of the test files: their first byte."""
+    """Decode a test file to its first byte."""
     return torch.tensor(float(data[0]))
 
 
@@ -48,7 +48,7 @@ def test_transforms_run_on_threads_and_stay_in_order(folder):
     assert all(name.startswith("foresee-transform") for name in names)
 
 
-def test_the_next_epoch_is_made_while_this_one_ends(folder):
+def test_the_next_epoch_is_prepared_before_its_iter(folder):
     seen = threading.Event()
     count = 0
 
@@ -64,7 +64,7 @@ def test_the_next_epoch_is_made_while_this_one_ends(folder):
         dataset, batch_size=4, shuffle=True, seed=1, prefetch_factor=2, transform_threads=2
     )
     list(loader)
-    assert seen.wait(WATCHDOG), "made without an iter()"
+    assert seen.wait(WATCHDOG), "no sample of the next epoch was made"
     again = [x for data, _ in loader for x in data.tolist()]
     reference = ft.DataLoader(ft.FolderDataset(folder, decode=value), batch_size=4, shuffle=True, seed=1)
     reference.set_epoch(1)
@@ -87,7 +87,7 @@ class Gate:
         return number
 
     def then(self, work):
-        """Once a sample has come here, and the training loop waits for its batch, do ``work`` in a thread."""
+        """Run ``work`` in a thread once a sample has arrived and the training loop waits for its batch."""
 
         def late():
             assert self.reached.wait(WATCHDOG)
@@ -116,7 +116,7 @@ def test_a_late_batch_raises_a_timeout_and_the_next_call_returns_it(folder):
                 came.append(next(iterator))
             return came
 
-        wait_until(again, what="the batch that was late")
+        wait_until(again, what="the late batch")
         assert ours(came[0]) == [0, 1, 2, 3]
 
 

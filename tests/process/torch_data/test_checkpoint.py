@@ -57,7 +57,7 @@ def test_a_loader_resumes_from_a_distributed_checkpoint(
         dcp.save({"loader": first}, checkpoint_id=tmp_path / "saved")
         before = torch.get_rng_state()
         expected = [batch.flatten().tolist() for batch in (batches if cut < 6 else first)]
-        # What the orders without a generator draw comes from the global one, as in torch.
+        # Orders without a generator draw from the global one, as in torch.
         torch.set_rng_state(before)
         dcp.load({"loader": second}, checkpoint_id=tmp_path / "saved")
         assert [batch.flatten().tolist() for batch in second] == expected

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tables of files and arrays of tokens from a real bucket, in worker processes and with the disk cache.
 
-The testbed between the two counts the requests.
+The testbed in front of the bucket counts the requests.
 """
 
 from __future__ import annotations

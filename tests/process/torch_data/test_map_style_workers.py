@@ -62,7 +62,7 @@ def test_retained_batches_do_not_change_when_later_ones_are_made() -> None:
         assert firsts(retained) == blocks() * 2
         for data, _ in retained:
             assert (data == data[:, :1]).all()
-    assert firsts(retained) == blocks() * 2, "also when the workers are gone"
+    assert firsts(retained) == blocks() * 2, "batches changed after the workers ended"
 
 
 def test_memory_of_freed_batches_is_reused() -> None:
@@ -70,12 +70,10 @@ def test_memory_of_freed_batches_is_reused() -> None:
         for _ in range(5):
             assert firsts(loader) == blocks()
         (worker,) = loader._resources._pool._workers
-        assert len(worker.segments) <= 6, (
-            "two ahead, one with the loop, one let go of, and one that is being made"
-        )
+        assert len(worker.segments) <= 6, "two ahead, one in the loop, one released, and one in progress"
 
 
-def test_a_dataset_that_is_changed_between_epochs_is_seen_by_the_next_ones_workers() -> None:
+def test_workers_of_the_next_epoch_see_a_changed_dataset() -> None:
     dataset = Blocks()
     with ft.DataLoader(dataset, batch_size=4, num_workers=2) as loader:
         assert firsts(loader) == blocks()
@@ -103,7 +101,7 @@ def test_every_start_method_gives_the_same_batches(method: str) -> None:
         assert list(loader) == [[x + 1 for x in row] for row in blocks()]
 
 
-def test_workers_of_the_next_epoch_are_started_while_this_one_ends_and_get_the_dataset_then(
+def test_workers_of_the_next_epoch_start_at_the_end_of_this_one_with_the_current_dataset(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(worker_start, "_LARGE_PAYLOAD", 100)
@@ -122,7 +120,7 @@ def test_workers_of_the_next_epoch_are_started_while_this_one_ends_and_get_the_d
         pid = ready[0][0].pid
         dataset.factor = 2
         assert list(loader) == [[(2 * x + 1, pid) for x in row] for row in blocks()]
-        assert not loader._resources._starter._ready, "there is no third epoch"
+        assert not loader._resources._starter._ready, "workers were started for a third epoch"
     assert "the pickle of Blocks has 0.0 GB, and each worker gets a copy" in caplog.text
 
 

@@ -15,12 +15,12 @@ import foresee
 import foresee.torch as ft
 
 RANKS = 2
-# A loader that is made before the group, as at the top of a main().
+# A loader made before the process group, as at the start of a main().
 EARLY = "early"
 
 
 def main(rank: int, root: pathlib.Path) -> None:
-    """One rank: the samples of torch's loader, and of both of Foresee's."""
+    """Run one rank: write the samples of torch's loader and of both Foresee loaders."""
     data = ft.ArrayDataset(root / "arrays")
     early = ft.DataLoader(data, batch_size=4, shuffle=True, seed=0)
     dist.init_process_group("gloo", init_method=f"file://{root}/store", rank=rank, world_size=RANKS)
@@ -41,7 +41,7 @@ def main(rank: int, root: pathlib.Path) -> None:
     dist.destroy_process_group()
 
 
-def test_each_spawned_rank_reads_its_share_wherever_its_loader_was_made(
+def test_each_spawned_rank_reads_its_share_with_a_loader_made_before_or_after_the_group(
     array: pathlib.Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"):

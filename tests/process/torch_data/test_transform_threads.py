@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Threads of transforms."""
+"""Threads that run transforms."""
 
 from __future__ import annotations
 

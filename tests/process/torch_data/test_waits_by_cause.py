@@ -31,13 +31,13 @@ def folder(small_folder: pathlib.Path) -> pathlib.Path:
 
 
 def slow(value: torch.Tensor) -> torch.Tensor:
-    """Takes its time."""
+    """A slow transform."""
     pause(PAUSE_S)
     return value
 
 
 def inside_next(loader: Any, epochs: int = 1) -> float:
-    """Seconds that a loop spends inside ``next()``."""
+    """Measure the seconds that a loop spends inside ``next()``."""
     total = 0.0
     for _ in range(epochs):
         batches = iter(loader)
@@ -51,7 +51,7 @@ def inside_next(loader: Any, epochs: int = 1) -> float:
 
 
 def waits(loader: Any) -> dict[str, float]:
-    """Seconds by cause."""
+    """Return the waits in seconds by cause."""
     return {cause: each["seconds"] for cause, each in loader.stats()["waits"].items() if each is not None}
 
 
@@ -152,7 +152,7 @@ def test_a_forked_child_writes_no_wait_and_does_not_hang(folder: pathlib.Path) -
     source = """
         import os, sys
         import foresee
-        from support.processes import say
+        from support.processes import print_json
         with foresee.Loader(sys.argv[1], batch_size=4) as loader:
             batches = iter(loader)
             next(batches)
@@ -163,9 +163,9 @@ def test_a_forked_child_writes_no_wait_and_does_not_hang(folder: pathlib.Path) -
                 except foresee.ForeseeError:
                     os._exit(7)
                 os._exit(1)
-            say(status=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+            print_json(status=os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
             list(batches)
-            say(samples=sum(each["samples"] for each in loader.stats()["waits"].values() if each))
+            print_json(samples=sum(each["samples"] for each in loader.stats()["waits"].values() if each))
     """
     with child(source, str(folder)) as program:
         assert program.line() == {"status": 7}
@@ -202,7 +202,7 @@ def test_commands_that_read_ledgers_see_the_transform(
 
     trace = predict.read(tmp_path / "run")
     assert (trace.epochs, trace.steps, len(trace.epoch_s)) == (2, 6, 2)
-    # To a prediction, which simulates reads, a transform is part of the step.
+    # A prediction simulates reads and counts a transform as part of the step.
     assert float(trace.compute.mean()) >= STEP * PAUSE_S
     assert sum(trace.epoch_s) >= 2 * 23 * PAUSE_S
 

@@ -287,7 +287,7 @@ def test_a_script_without_main_guard_works_and_exits_by_itself(folder, tmp_path)
 
 
 def runs(pid):
-    """Whether a process is there, zombies apart."""
+    """Whether a process runs and is no zombie."""
     path = pathlib.Path(f"/proc/{pid}/cmdline")
     return path.exists() and path.read_bytes()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compiled blocks wait once, before they run, and are never stale."""
+"""Compiled blocks wait once before they run, and never use stale weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import foresee.torch as ft
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
-    # Dynamo's own, of the activations that go into a block.
+    # A warning of Dynamo about the activations of a block.
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
 ]
 
@@ -108,7 +108,7 @@ def train_one(model, optimizer, step):
     optimizer.step()
 
 
-def test_blocks_that_ran_compiled_before_synchronize_are_never_stale():
+def test_blocks_compiled_before_synchronize_never_use_stale_weights():
     """Dynamo has no guards on hooks: code that was compiled earlier may skip them, which must be detected."""
     expected_model, optimizer = fresh()
     expected = train(expected_model, optimizer)
@@ -120,7 +120,7 @@ def test_blocks_that_ran_compiled_before_synchronize_are_never_stale():
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_a_whole_compiled_model_is_right_and_warns_of_no_overlap(backend):
+def test_a_whole_compiled_model_keeps_the_bits_and_warns_of_no_overlap(backend):
     expected_model, optimizer = fresh()
     expected_model.compile(backend=backend)
     expected = train(expected_model, optimizer)
@@ -132,7 +132,7 @@ def test_a_whole_compiled_model_is_right_and_warns_of_no_overlap(backend):
         assert_same_bits(train(model, optimizer), expected)
 
 
-def test_wrapping_the_synchronized_model_is_right():
+def test_compiling_the_synchronized_model_keeps_the_bits():
     expected_model, optimizer = fresh()
     expected = train(torch.compile(expected_model, backend="eager"), optimizer)
     torch._dynamo.reset()
@@ -148,7 +148,7 @@ REUSED = """
     import torch
     import foresee.torch as ft
     from support.exchanges import ThreadServer
-    from support.processes import say
+    from support.processes import print_json
     from process.torch_gradients.test_compile import fresh, in_place, train
 
     model, optimizer = fresh()
@@ -163,7 +163,7 @@ REUSED = """
     train(model, optimizer, 1)
     profiled = len(calls)
     train(model, optimizer, 3)
-    say(profiled=profiled, later=len(calls))
+    print_json(profiled=profiled, later=len(calls))
 """
 
 

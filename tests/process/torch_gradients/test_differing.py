@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from support import differing
+from support import differing_ranks
 
 DIFFERENCES = {
     "comm_dtype": "dtype on the wire is f32 on rank 0 and bf16 on rank 1; pass the same comm_dtype= on all ranks",
@@ -24,19 +24,19 @@ def store():
 
 
 def test_an_argument_that_differs_is_named_on_every_rank_with_both_values(started):
-    place = store()
-    ranks = [started(differing.rank(one, 2, place.port, "arguments")) for one in range(2)]
-    assert differing.ARGUMENTS.keys() == DIFFERENCES.keys()
+    rendezvous = store()
+    ranks = [started(differing_ranks.rank(one, 2, rendezvous.port, "arguments")) for one in range(2)]
+    assert differing_ranks.ARGUMENTS.keys() == DIFFERENCES.keys()
     for case, text in DIFFERENCES.items():
         for child in ranks:
             report = child.line()
             assert (report["case"], report["error"], report["text"]) == (case, "ConfigError", text)
 
 
-@pytest.mark.parametrize("way", ["synchronize", "ddp_hook"])
-def test_a_rank_lost_with_the_server_in_its_process_is_named_by_the_others(started, way):
-    place = store()
-    ranks = [started(differing.rank(one, 3, place.port, "lost", way)) for one in range(3)]
+@pytest.mark.parametrize("api", ["synchronize", "ddp_hook"])
+def test_a_rank_lost_with_the_server_in_its_process_is_named_by_the_others(started, api):
+    rendezvous = store()
+    ranks = [started(differing_ranks.rank(one, 3, rendezvous.port, "lost", api)) for one in range(3)]
     for child in (ranks[0], ranks[2]):
         report = child.line()
         assert (report["error"], report["rank"]) == ("RankLost", 1), report

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Run an example whose loaders write their batches to files: `python recorded.py ARGUMENTS` in place of the example.
+"""Run an example with loaders that write their batches to files: `python recorded_example.py ARGUMENTS`.
 
-``EXAMPLE`` in the environment is the example, so that launchers which restart their program start this one.
+The environment variable ``EXAMPLE`` names the example, so that a launcher can restart this program.
 ``RECORDED`` is the folder of the files, one per rank and process. Each line is a batch: its epoch, the position after
 it, and the ids of its samples, which are 64 times the first column.
 """
@@ -24,7 +24,7 @@ from support.waiting import wait_until
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCALE = 64
-#: One entry for each batch of this process that may be held.
+#: One entry per batch of this process, if batches may be held.
 BATCHES: list[Any] = []
 
 
@@ -36,8 +36,8 @@ def write_rows(path: pathlib.Path, samples: int) -> pathlib.Path:
     return path
 
 
-def note(loader: Any, rank: int, rows: Any) -> None:
-    """Write a batch down."""
+def record(loader: Any, rank: int, rows: Any) -> None:
+    """Append a batch to the file of this process."""
     state = loader.state_dict()
     ids = [round(float(row[0]) * SCALE) for row in rows]
     with pathlib.Path(os.environ["RECORDED"], f"{rank}-{os.getpid()}").open("a") as file:
@@ -46,7 +46,7 @@ def note(loader: Any, rank: int, rows: Any) -> None:
 
 
 def hold(loader: Any) -> None:
-    """Wait with the third batch of a world size that ``HOLD`` has, until the file is there that it names for it."""
+    """At the third batch, wait until the file exists that ``HOLD`` names for this world size."""
     holds = json.loads(os.environ.get("HOLD", "{}"))
     if held := holds.get(str(loader.sampler.num_replicas)) if holds else None:
         BATCHES.append(loader)
@@ -58,34 +58,34 @@ class TorchLoader(ft.DataLoader):
     """Writes each batch to the file."""
 
     def __iter__(self) -> Iterator[Any]:
-        return self._noted(super().__iter__())
+        return self._recorded(super().__iter__())
 
-    def _noted(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _recorded(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
-            note(self, self.sampler.rank, batch["rows"] if isinstance(batch, dict) else batch)
+            record(self, self.sampler.rank, batch["rows"] if isinstance(batch, dict) else batch)
             yield batch
 
 
 class NumpyLoader(foresee.Loader):
-    """Likewise."""
+    """Writes each batch to the file."""
 
     def __iter__(self) -> Iterator[Any]:
-        return self._noted(super().__iter__())
+        return self._recorded(super().__iter__())
 
-    def _noted(self, batches: Iterator[Any]) -> Iterator[Any]:
+    def _recorded(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
-            note(self, self.rank, batch.rows())
+            record(self, self.rank, batch.rows())
             yield batch
 
 
 def install() -> None:
-    """Let scripts find the loaders that take notes."""
+    """Replace the loaders of Foresee by the recording ones."""
     ft.DataLoader = TorchLoader  # type: ignore[misc]
     foresee.Loader = NumpyLoader  # type: ignore[misc]
 
 
 def example(name: str) -> Any:
-    """The module of an example, which spawned processes find, too."""
+    """Import an example as ``train``, a name that spawned processes also find."""
     path = ROOT / "examples" / name / "train.py"
     spec = importlib.util.spec_from_file_location("train", path)
     assert spec is not None
@@ -96,7 +96,7 @@ def example(name: str) -> Any:
     return module
 
 
-if __name__ in {"__main__", "__mp_main__"}:  # the second is a process that one of multiprocessing's spawned
+if __name__ in {"__main__", "__mp_main__"}:  # the second: a process spawned by multiprocessing
     install()
     train = example(os.environ["EXAMPLE"])
     if __name__ == "__main__":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What type checkers must accept, and what they must refuse. Checked by mypy, never run.
+"""Uses of the public API that type checkers must accept or refuse. mypy checks this file; it is never run.
 
-``mypy --strict`` reports an unused ``type: ignore``, so every line with one is a use that must stay an error.
+``mypy --strict`` reports an unused ``type: ignore``, so every line with one must remain an error.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import foresee.torch as ft
 from foresee.network.trace import ModelTrace
 
 
-def numpy_face(path: Path) -> None:
+def numpy_api(path: Path) -> None:
     cache = foresee.Cache(ram="16GB", disk=path, disk_size="300GB")
     loader = foresee.Loader("s3://bucket/train", batch_size=64, shuffle=True, seed=0, cache=cache)
     foresee.Loader(path, batch_size=64, on_error=lambda error: error.sample + 1)
@@ -41,7 +41,7 @@ def numpy_face(path: Path) -> None:
     cache.ram = 3  # type: ignore[misc] # frozen
 
 
-def torch_face(path: Path) -> None:
+def torch_api(path: Path) -> None:
     dataset = ft.FolderDataset(path, transform=len, decode="pil")
     ft.FolderDataset("s3://bucket/train", decode=bytes, extensions=[".bin"], storage_options={"region": "x"})
     ft.ArrayDataset(path, dtype="float32", shape=(3, 4))
@@ -78,7 +78,7 @@ def errors(error: foresee.SampleFault) -> None:
     del as_root
 
 
-def gradients_face(model: torch.nn.Linear, path: Path) -> None:
+def gradients_api(model: torch.nn.Linear, path: Path) -> None:
     optimizer = torch.optim.AdamW(model.parameters())
     same, stepped = ft.synchronize(model, optimizer, servers="colocated,host:1", clip="exact", max_norm=1.0)
     assert_type(same, torch.nn.Linear)

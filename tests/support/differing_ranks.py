@@ -18,7 +18,7 @@ from torch import distributed, nn
 
 import foresee.torch as ft
 from foresee.errors import ForeseeError
-from support.processes import Child, say
+from support.processes import Child, print_json
 
 #: Arguments of the last rank only, by name.
 ARGUMENTS: dict[str, object] = {
@@ -36,7 +36,7 @@ _LOST_STEP = 2
 
 def rank(number: int, world: int, port: int, *what: str) -> Child:
     """Start a rank with a store at ``port``; ``what``: "arguments", or "lost" and the training function."""
-    source = "from support.differing import main; main()"
+    source = "from support.differing_ranks import main; main()"
     env = {"FORESEE_ADDRESS": "127.0.0.1"}
     return Child(source, str(number), str(world), str(port), *what, env=env, warm=True)
 
@@ -60,9 +60,9 @@ def _report(case: str, body: Any) -> None:
     try:
         body()
     except ForeseeError as error:
-        say(case=case, error=type(error).__name__, text=str(error), rank=getattr(error, "rank", None))
+        print_json(case=case, error=type(error).__name__, text=str(error), rank=getattr(error, "rank", None))
     else:
-        say(case=case, error=None, text="", rank=None)
+        print_json(case=case, error=None, text="", rank=None)
 
 
 def _model() -> nn.Module:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hundreds of connections without the secret: what each sends, and all answers.
+"""Hundreds of connections without the secret: the message of each, and the answers.
 
-They come from another address, like those of another host.
+They have another source address, like those of another host.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ HEADER_BYTES = 32
 CHALLENGE, ERROR = 17, 27
 
 
-def words(conversation: bytes) -> dict[str, bytes]:
-    """Return the bytes that strangers send, who recorded a ``conversation`` of a rank."""
+def messages_from(conversation: bytes) -> dict[str, bytes]:
+    """Return messages of clients without the secret, which recorded a ``conversation`` of a rank."""
     hello = conversation[: frame_bytes(conversation)]
     announced = bytearray(hello[:HEADER_BYTES])
     struct.pack_into("<I", announced, 20, 1 << 20)
@@ -53,7 +53,7 @@ def kinds(answer: bytes) -> list[int]:
     return found
 
 
-class Strangers:
+class UnauthenticatedClients:
     """``count`` connections that send one of ``messages`` each, in turn; ``slowly``: also sent byte by byte."""
 
     def __init__(
@@ -74,19 +74,19 @@ class Strangers:
             else:
                 self._send(one, messages[what])
 
-    def __enter__(self) -> Strangers:
+    def __enter__(self) -> UnauthenticatedClients:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         for key in list(self._open.get_map().values()):
-            self._leave(key.fileobj)
+            self._close(key.fileobj)
         self._open.close()
 
-    def listen(self) -> None:
+    def read_answers(self) -> None:
         """Read all answers, until the server has ended every connection."""
-        wait_until(self._all_ended, what="the end of every connection, by the server")
+        wait_until(self._all_ended, what="the end of every connection")
 
     def _all_ended(self) -> bool:
         for one, left in self._slow:
@@ -105,14 +105,14 @@ class Strangers:
             part = b""
         key.data.extend(part)
         if not part:
-            self._leave(key.fileobj)
+            self._close(key.fileobj)
 
     def _send(self, one: socket.socket, text: bytes) -> None:
         # The server may have closed the connection.
         with contextlib.suppress(OSError):
             one.send(text)
 
-    def _leave(self, one: object) -> None:
+    def _close(self, one: object) -> None:
         assert isinstance(one, socket.socket)
         self._open.unregister(one)
         one.close()

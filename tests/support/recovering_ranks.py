@@ -14,7 +14,7 @@ import numpy as np
 
 from foresee._native import GradientExchange
 from foresee.errors import ForeseeError
-from support.processes import Child, say
+from support.processes import Child, print_json
 
 TOKEN = "a secret of 24 characters"
 #: Elements of each tensor, in order of first use: less than a packet, a few, many, none.
@@ -37,7 +37,7 @@ def rank(
 
     ``within``: see ``Child``.
     """
-    source = "from support.lasting_ranks import main; main()"
+    source = "from support.recovering_ranks import main; main()"
     arguments = (number, world, ",".join(servers), rounds, timeout_s)
     return Child(source, *map(str, arguments), env={"FORESEE_TOKEN": TOKEN}, within=within)
 
@@ -87,9 +87,11 @@ def main() -> None:
                 exchange.wait([id_], lambda: None)
                 digest.update(exchange.received(id_).tobytes())
             if round_ == 0:
-                say(round=round_)
+                print_json(round=round_)
         exchange.close()
         stats = exchange.stats()
-        say(digest=digest.hexdigest(), back=stats["servers_back"], again=stats["reconnects"])
+        print_json(
+            digest=digest.hexdigest(), servers_back=stats["servers_back"], reconnects=stats["reconnects"]
+        )
     except ForeseeError as error:
-        say(error=type(error).__name__, text=str(error), rank=getattr(error, "rank", None))
+        print_json(error=type(error).__name__, text=str(error), rank=getattr(error, "rank", None))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are on disk and have no page in memory, which is checked: reads of cached pages would not wait."""
+"""Files on disk without a page in memory, which is checked."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pathlib
 from foresee.storage.page_cache import resident_bytes
 from support.waiting import wait_until
 
-__all__ = ["cold_file"]
+__all__ = ["uncached_file"]
 
 
-def cold_file(path: pathlib.Path, size: int) -> pathlib.Path:
-    """A new file of ``size`` random bytes at ``path``, none of them in memory."""
+def uncached_file(path: pathlib.Path, size: int) -> pathlib.Path:
+    """Write ``size`` random bytes to ``path``, and evict them from memory."""
     path.write_bytes(os.urandom(size))
     file = os.open(path, os.O_RDONLY)
     try:
@@ -23,7 +23,7 @@ def cold_file(path: pathlib.Path, size: int) -> pathlib.Path:
             os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
             return resident_bytes([str(path)])[0] == 0
 
-        wait_until(dropped, what="a file out of memory")
+        wait_until(dropped, what="the eviction of a new file")
     finally:
         os.close(file)
     return path

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whoever sits between a rank and its server: passes their bytes on, keeps what the dialler said, or holds two sessions
-of TLS instead of the one that both believe to have.
+"""A proxy between a rank and its server that captures the bytes of the client.
+
+With TLS it is a man in the middle: it terminates the session of the client and opens another one to the server.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ _FILES = ROOT / "crates" / "foresee-wire" / "testdata" / "tls"
 CERTIFICATE, KEY = str(_FILES / "server.pem"), str(_FILES / "server.key")
 
 
-class Between:
-    """Listens at ``address`` for those who dial ``server``. ``tls``: with the server's own certificate and key."""
+class RecordingProxy:
+    """Listens at ``address`` for clients of ``server``. ``tls``: terminate TLS with the server's own certificate and key."""
 
     def __init__(self, server: str, *, tls: bool = False) -> None:
         host, _, port = server.rpartition(":")
@@ -26,13 +27,13 @@ class Between:
         self._tls = tls
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
-        self.said: list[bytearray] = []
-        """What each dialler said, in the order in which they came."""
+        self.sent: list[bytearray] = []
+        """Bytes that each client sent, in the order of the connections."""
         self._sockets: list[socket.socket] = []
         self._threads = [threading.Thread(target=self._accept)]
         self._threads[0].start()
 
-    def __enter__(self) -> Between:
+    def __enter__(self) -> RecordingProxy:
         return self
 
     def __exit__(
@@ -53,7 +54,7 @@ class Between:
             except OSError:
                 return
             self._sockets.append(near)
-            # Whoever fails here was found out, or left: the next one may come.
+            # A connection that fails was rejected or closed; others may follow.
             with contextlib.suppress(OSError):
                 self._join(near)
 
@@ -67,18 +68,18 @@ class Between:
             trusting.check_hostname, trusting.verify_mode = False, ssl.CERT_NONE
             near, far = own.wrap_socket(near, server_side=True), trusting.wrap_socket(far)
             self._sockets += [near, far]
-        self.said.append(bytearray())
-        for one, other, kept in ((near, far, self.said[-1]), (far, near, None)):
-            self._threads.append(threading.Thread(target=_pump, args=(one, other, kept)))
+        self.sent.append(bytearray())
+        for one, other, captured in ((near, far, self.sent[-1]), (far, near, None)):
+            self._threads.append(threading.Thread(target=_pump, args=(one, other, captured)))
             self._threads[-1].start()
 
 
-def _pump(one: socket.socket, other: socket.socket, kept: bytearray | None) -> None:
-    """All bytes, until either end is gone; then both are."""
+def _pump(one: socket.socket, other: socket.socket, captured: bytearray | None) -> None:
+    """Forward bytes until either end closes, then close both."""
     with contextlib.suppress(OSError):
         while part := one.recv(1 << 16):
-            if kept is not None:
-                kept += part
+            if captured is not None:
+                captured += part
             other.sendall(part)
     for end in (one, other):
         with contextlib.suppress(OSError):

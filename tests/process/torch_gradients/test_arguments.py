@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``synchronize``: all wrong arguments at once, unsupported models and optimizers, and the tests on toys."""
+"""``synchronize``: errors for all wrong arguments at once and for unsupported classes, and the check on toy parameters."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_each_wrong_argument_is_shown_with_its_remedy(arguments, text):
     assert text in faults(**arguments)
 
 
-def test_all_faults_come_at_once():
+def test_all_faults_are_reported_at_once():
     text = faults(nn.Embedding(3, 2, sparse=True), overlap="no", timeout=-1, servers="x", max_norm=3)
     for part in ("overlap='no'", "timeout=-1", "'x' is no address", "max_norm=3 without clip", "sparse=True"):
         assert part in text
@@ -337,7 +337,7 @@ class Subclass(torch.optim.AdamW):
         (Wrapping, False),
     ],
 )
-def test_the_toy_finds_classes_that_can_be_stepped_in_parts(cls, right):
+def test_the_toy_check_finds_classes_that_can_be_stepped_in_parts(cls, right):
     model = nn.Sequential(nn.Linear(4, 4), nn.Conv2d(1, 1, 2), nn.BatchNorm1d(3))
     before = [parameter.detach().clone() for parameter in model.parameters()]
     optimizer = cls(model.parameters(), lr=0.1)

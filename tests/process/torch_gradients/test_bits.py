@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training of several ranks has the bits of one process that averages in rank order and takes whole stock steps."""
+"""Training of several ranks has the bits of one process that averages in rank order and takes stock steps."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WORLD = 3
 
 
 class Net(nn.Module):
-    """A small net whose order of use differs from that of registration in all ways."""
+    """A small net whose order of use differs from its order of registration."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ def test_any_number_of_ranks_agrees_with_one_process(network, world):
 
 @pytest.mark.parametrize("schedule_first", [True, False])
 @pytest.mark.parametrize("zero_last", [True, False])
-def test_schedules_made_before_or_after_and_any_place_of_zero_grad(network, schedule_first, zero_last):
+def test_schedules_made_before_or_after_and_any_position_of_zero_grad(network, schedule_first, zero_last):
     training = Training(
         Net, lambda model: two_groups(model, torch.optim.AdamW, lr=0.01), tokens, schedule=halved
     )
@@ -156,7 +156,7 @@ def test_an_evaluation_midway_uses_all_updates_and_changes_nothing(network, requ
     training = Training(
         Net, lambda model: two_groups(model, torch.optim.AdamW, lr=0.01), tokens, schedule=halved
     )
-    # Torch's fused path of the layer, with other bits, refuses modules with hooks.
+    # Torch's fused path of the layer has other bits, and torch does not use it for modules with hooks.
     torch.backends.mha.set_fastpath_enabled(False)
     request.addfinalizer(lambda: torch.backends.mha.set_fastpath_enabled(True))
     seen = []
@@ -206,7 +206,7 @@ def test_every_float_dtype(network, dtype):
 def test_any_number_of_servers_gives_the_same_bits(name, dtype, servers):
     cls, arguments = OPTIMIZERS[name]
     training = Training(
-        # Several packets, so that several servers have a part of the larger tensors.
+        # Several packets, so that several servers have shares of the larger tensors.
         lambda: nn.Sequential(nn.Linear(8, 192), nn.Tanh(), nn.Linear(192, 192), nn.Linear(192, 2)).to(dtype),
         lambda model: two_groups(model, cls, **arguments),
         lambda step, rank: noise(3, 8, seed=10 * step + rank).to(dtype),
@@ -223,7 +223,7 @@ def test_sums_are_in_rank_order_with_any_late_rank(network, late):
     values = [1e8, -1e8, 1.0]
 
     def batch(step, rank):
-        # The pushes of the others arrive earlier, and have to wait.
+        # The pushes of the other ranks arrive earlier and wait.
         pause(0.05 if rank == late else 0.0)
         return torch.full((1, 1), values[(rank + step) % 3])
 
@@ -342,8 +342,8 @@ def test_a_functional_call_keeps_the_bits(network):
 
 
 @pytest.mark.parametrize("seed", range(16))
-def test_any_loop_keeps_the_bits(network, seed):
-    """Random actions of loops besides steps: accumulation, reads of weights, changes of settings, reloads."""
+def test_random_training_loops_keep_the_bits(network, seed):
+    """Loops of random actions: accumulation, reads of weights, changes of settings, reloads."""
     draw = random.Random(seed)
     world = 2
     plan = [
@@ -388,8 +388,8 @@ def test_any_loop_keeps_the_bits(network, seed):
             buffers.append({name: value.clone() for name, value in model.named_buffers()})
         for name, value in model.named_buffers():
             value.copy_(buffers[0][name])
-        for parameter, given in zip(model.parameters(), zip(*gradients, strict=True), strict=True):
-            parameter.grad = mean_in_rank_order(list(given), world)
+        for parameter, of_ranks in zip(model.parameters(), zip(*gradients, strict=True), strict=True):
+            parameter.grad = mean_in_rank_order(list(of_ranks), world)
 
     expected = loop(*training.fresh(), sequential)
     pairs = [training.fresh() for _ in range(world)]

@@ -227,7 +227,9 @@ def test_every_kind_of_class_trains_with_stock_bits_and_is_plain_again_when_clos
     optimizer.close()
     assert type(model) is kind
     assert type(optimizer) is rule
-    assert (registered, made) == (Registered.registry, Meta.made), "classes were made behind the user's back"
+    assert (registered, made) == (Registered.registry, Meta.made), (
+        "synchronize made or registered a class of the user"
+    )
 
 
 @pytest.mark.parametrize("kind", MODELS, ids=lambda kind: kind.__name__)
@@ -271,7 +273,7 @@ def test_the_class_of_a_synchronized_model_makes_plain_models_and_is_written_as_
 
 
 def test_checks_against_the_class_of_a_synchronized_model_change_no_later_check():
-    """Abstract classes cache the results."""
+    """Abstract classes cache results of isinstance checks."""
     model, optimizer = synchronized(OfAbstract)
     plain = OfAbstract()
     assert not isinstance(plain, type(model))

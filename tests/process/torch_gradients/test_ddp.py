@@ -76,7 +76,7 @@ def test_buckets_are_averaged_in_rank_order_and_rebuilt_ones_are_agreed_on(netwo
 
 
 def test_stats_have_the_exposed_time():
-    """Only time after the last bucket of a backward pass is exposed."""
+    """Only time after the last bucket of a backward pass counts as exposed."""
     state = ft.DdpState(servers=ThreadServer(1, slow=lambda rank, name: 0.2).exchange(0))
     assert state.stats()["exposed_s"] == state.stats()["exposed_last_round_s"] == 0
     before = 0.0
@@ -195,8 +195,8 @@ def test_all_wrong_arguments_are_reported_at_once():
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 @pytest.mark.parametrize("view", [False, True])
 def test_ddp_itself_trains_with_the_bits_of_rank_order(network, monkeypatch, view):
-    """With a process group per thread for DDP's start; gradients use the hook."""
-    # DDP notes the running forward pass per process: of two threads the last may restore the other's.
+    """DDP starts with a process group per thread; gradients use the hook."""
+    # DDP stores the running forward pass per process, so one of two threads may restore that of the other.
     monkeypatch.setattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
     world = 2
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Methods that show weights or states receive all updates; copies and files are plain."""
+"""Flush points: methods that expose weights or states receive all updates, and copies and files are plain."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def stock(steps=3):
 
 
 def weights(model):
-    """Return the weights in memory, without a flush."""
+    """Return the weights in memory without a flush."""
     return {name: tensor.detach().clone() for name, tensor in nn.Module.state_dict(model).items()}
 
 
@@ -111,7 +111,7 @@ def _raw(model, prefix=""):
 
 
 def test_without_a_flush_point_updates_are_in_flight():
-    """The tests above rely on it."""
+    """The tests above rely on updates in flight."""
     model, _ = trained()
     expected, _ = stock()
     seen = dict(_raw(model))
@@ -176,7 +176,7 @@ def test_a_copy_of_the_optimizer_is_plain():
     twin.step()
 
 
-def test_a_saved_model_opens_where_foresee_is_not_installed(tmp_path):
+def test_a_saved_model_loads_without_foresee(tmp_path):
     model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
     model, optimizer = ft.synchronize(model, adam(model), servers=ThreadServer(1).exchange(0))
     torch.save(model, tmp_path / "before.pt")
@@ -292,7 +292,7 @@ def test_objects_dropped_before_the_first_step_restore_torch():
     del model, optimizer
     gc.collect()
     assert exchange._closed
-    # Code is compiled again from the next call on; the next profile removes the mode.
+    # Compilation works again from the next call on; the next profile removes the mode.
     torch.zeros(1).add(1)
     compiled = []
 
@@ -313,7 +313,7 @@ def test_objects_dropped_in_an_ended_thread_do_not_prevent_compilation():
     thread.start()
     thread.join()
     gc.collect()
-    # Any other pair notices it.
+    # Another model and optimizer detect it.
     trained(0)[1].close()
     compiled = []
 
@@ -400,7 +400,7 @@ def release():
     held[0] = False
     server.release()
 
-# The process would wait for a thread that is no daemon.
+# A daemon thread, because the process would wait for another one.
 timer = threading.Timer(0.3, release)
 timer.daemon = True
 timer.start()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All ranks start with rank 0's parameters and buffers, as in DistributedDataParallel: also those that no round sends."""
+"""All ranks start with rank 0's parameters and buffers, as in DistributedDataParallel, including tensors of no round."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def tensors(model):
     return {name: tensor.detach().clone() for name, tensor in named}
 
 
-def made_otherwise(model):
+def with_other_values(model):
     """Return a model with other values in every tensor."""
     for tensor in [*model.parameters(), *model.buffers()]:
         with torch.inference_mode(tensor.is_inference()), torch.no_grad():
@@ -62,7 +62,7 @@ def test_all_ranks_start_with_rank_0s_tensors_as_in_ddp(network, buffers):
     def body(exchange):
         model = seeded(Body)
         if exchange.rank:
-            made_otherwise(model)
+            with_other_values(model)
             assert not any(
                 torch.equal(one, first[name]) for name, one in tensors(model).items() if one.numel()
             )

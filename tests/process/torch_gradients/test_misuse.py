@@ -123,20 +123,20 @@ class TestPlaceholder:
         model, optimizer = self.ready(warmed)
         optimizer.step()
         if not warmed:
-            # The first step is a barrier, which leaves averages in ``grad`` like a stock step: they add up.
+            # The first step is a barrier. It leaves averages in ``grad``, like a stock step, and gradients accumulate.
             backward(model)
             optimizer.step()
         with pytest.raises(GradientMisuse, match=r"call optimizer\.zero_grad\(\) first"):
             backward(model)
 
-    def test_only_python_itself_may_look(self, warmed):
+    def test_introspection_by_python_is_allowed(self, warmed):
         model, _ = self.ready(warmed)
         assert all(p.grad is not None for p in model.parameters())
         assert "0.weight" in repr(model[0].weight.grad)
         assert "in flight" in f"{model[0].weight.grad!r}"
 
 
-def test_another_networks_backward_is_refused():
+def test_a_backward_pass_of_another_network_is_refused():
     """A GAN whose generator step passes through the critic without freezing it."""
     critic, optimizer = pair(nn.Linear(4, 1))
     generator = nn.Linear(4, 4)
@@ -339,7 +339,7 @@ def test_an_update_after_a_saved_use_raises_in_autograd(network):
     optimizer.close()
 
 
-def test_debug_names_the_place_of_such_a_use():
+def test_debug_names_the_line_of_an_early_use():
     model, optimizer = pair(Early(), debug=True)
     warm(model, optimizer)
     model.early = True
@@ -351,7 +351,7 @@ def test_debug_names_the_place_of_such_a_use():
 
 
 def unsaved(model, weight, step, first):
-    """From the step ``first`` on, an early use of which autograd saves nothing."""
+    """Return a loss whose early use of a weight, from step ``first`` on, autograd does not save."""
     x = noise(3, 4, seed=step)
     early = F.linear(x, weight()).square().mean() if step >= first else 0.0
     return model(x).square().mean() + early
@@ -359,7 +359,7 @@ def unsaved(model, weight, step, first):
 
 @pytest.mark.parametrize("first", [3, 4, 5, 6])
 def test_an_early_use_of_a_held_weight_is_found_in_the_next_step(first):
-    """Steps 2, 4 and 8 (from 1) are watched, and the one after a step with a new graph."""
+    """Watched are steps 2, 4 and 8, counted from 1, and the step after a new graph."""
     model, optimizer = pair()
     weight = model[2].weight
     for step in range(1, 9):
@@ -437,7 +437,7 @@ def test_debug_checks_uses_outside_of_modules_and_allows_correct_ones():
     warm(model, optimizer, steps=4)
     with pytest.raises(GradientMisuse, match=r"0\.weight was used outside of all modules"):
         weight.norm()
-    assert model[0].weight.norm() == weight.norm(), "read from its module it lands"
+    assert model[0].weight.norm() == weight.norm(), "a read from its module receives the update"
     optimizer.close()
     assert torch._C._len_torch_function_stack() == modes
 

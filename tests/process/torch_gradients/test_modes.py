@@ -79,7 +79,7 @@ def test_clipping_by_the_norm_of_the_step_before(network):
 
 
 class Own(torch.optim.AdamW):
-    """A class that is tested on toy parameters."""
+    """An unlisted class, which is checked on toy parameters."""
 
 
 @pytest.mark.parametrize("overlap", ["forward", "backward"])
@@ -230,8 +230,8 @@ class TestBackward:
                 net.zero_grad()
                 scaled(loss(net, batch(step, rank)), rank).backward()
                 gradients.append([parameter.grad for parameter in net.parameters()])
-            for parameter, given in zip(net.parameters(), zip(*gradients, strict=True), strict=True):
-                parameter.grad = mean_in_rank_order(list(given), WORLD)
+            for parameter, of_ranks in zip(net.parameters(), zip(*gradients, strict=True), strict=True):
+                parameter.grad = mean_in_rank_order(list(of_ranks), WORLD)
 
         fresh = Training(model, sgd, batch, loss).fresh
         expected = train(*fresh(), sequential)

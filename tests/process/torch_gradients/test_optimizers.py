@@ -65,7 +65,7 @@ def test_an_edit_between_two_optimizers_affects_every_step():
             model.zero_grad()
             loss(model, step, 0).backward()
             optimizers[0].step()
-            # Held by the loop, so without a read from the module: in place, and as other memory.
+            # The loop holds the weight, without a read from the module: an in-place edit, and new memory.
             weight.data.mul_(0.9)
             weight.data = weight.data.clone()
             optimizers[1].step()
@@ -80,7 +80,7 @@ def test_an_edit_between_two_optimizers_affects_every_step():
 Loop = Callable[[Any, list[Any], int, Callable[..., None]], None]
 
 
-# Each takes the model, the optimizers, the step, and a function for `backward()` on this rank or on all in turn.
+# Arguments: the model, the optimizers, the step, and a function that runs `backward()` on this rank or on all in turn.
 def every_step(model, optimizers, step, backward):
     for one in optimizers:
         one.zero_grad()
@@ -161,21 +161,21 @@ def reference(optimizers_of, loop, *, steps=6, clip=None) -> list[dict[str, torc
             before = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
             buffers = [value.clone() for value in model.buffers()]
             first_buffers = buffers
-            given = []
+            of_ranks = []
             for rank in range(WORLD):
                 for parameter, gradient in zip(model.parameters(), before, strict=True):
                     parameter.grad = None if gradient is None else gradient.clone()
                 for value, saved in zip(model.buffers(), buffers, strict=True):
                     value.copy_(saved)
                 loss(model, step, rank, **how).backward()
-                given.append([p.grad for p in model.parameters()])
+                of_ranks.append([p.grad for p in model.parameters()])
                 first_buffers = [value.clone() for value in model.buffers()] if rank == 0 else first_buffers
             for value, saved in zip(model.buffers(), first_buffers, strict=True):
                 value.copy_(saved)
             for parameter, gradients, old in zip(
-                model.parameters(), zip(*given, strict=True), before, strict=True
+                model.parameters(), zip(*of_ranks, strict=True), before, strict=True
             ):
-                # Gradients that no rank's backward reached are unchanged.
+                # Gradients that no backward pass reached are unchanged.
                 reached = old is None or any(not torch.equal(one, old) for one in gradients)
                 there = [one for one in gradients if one is not None]
                 parameter.grad = mean_in_rank_order(there, WORLD) if reached else old
@@ -252,7 +252,7 @@ def test_gradients_of_parameters_in_no_optimizer_are_averaged(network, overlap):
             for parameter in model.body.parameters():
                 parameter.sub_(parameter.grad, alpha=0.1)
                 parameter.grad = None
-        # Gradients of the norm add up, since no optimizer clears them.
+        # Gradients of the norm accumulate, because no optimizer clears them.
 
     def one(model, optimizers, step, backward):
         by_hand(model, optimizers[0], step, backward, getattr(optimizers[0], "flush", lambda: None))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which module waits for which update: order of first use, wait points, and what overlaps with what."""
+"""Waits of modules for their updates: order of first use, wait points, and overlap with compute."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ def test_a_buffer_has_the_class_of_its_layer():
 
 
 def test_a_shape_query_is_not_a_use():
-    class Asks(HeadFirst):
+    class ReadsMetadata(HeadFirst):
         def forward(self, x):
             x = x.to(self.head.weight.dtype).view(-1, self.second.weight.shape[1])
             assert self.head.weight.is_contiguous()
             assert self.head.weight.size(0) == 2
             return super().forward(x)
 
-    assert classes(Asks(), lambda model: model(batch(0, 0)).sum())[-1] == "head.bias"
+    assert classes(ReadsMetadata(), lambda model: model(batch(0, 0)).sum())[-1] == "head.bias"
 
 
 def test_a_parameter_that_the_first_step_did_not_use_comes_last():
@@ -85,7 +85,7 @@ def test_a_parameter_that_the_first_step_did_not_use_comes_last():
 
 
 def test_the_first_layers_run_before_the_last_are_received():
-    """With a slow network for the last layer, the first layer does not wait for it."""
+    """The first layer does not wait for the slow update of the last layer."""
     holding = set()
     server = ThreadServer(2, held=lambda rank, name: rank in holding and name.startswith("head"))
     reached = [[], []]
@@ -182,7 +182,7 @@ def test_a_parameter_outside_of_all_modules_is_waited_for_in_step(network):
         assert_same_bits(state, expected)
 
 
-def test_a_use_outside_after_the_module_ran_needs_no_wait(network):
+def test_a_use_outside_of_a_module_after_its_forward_needs_no_wait(network):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check(
@@ -190,7 +190,7 @@ def test_a_use_outside_after_the_module_ran_needs_no_wait(network):
         )
 
 
-def test_a_model_that_is_called_by_its_parts_overlaps(network):
+def test_a_model_whose_submodules_are_called_directly_overlaps(network):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         check(
@@ -199,13 +199,13 @@ def test_a_model_that_is_called_by_its_parts_overlaps(network):
 
 
 @pytest.mark.usefixtures("slow_network")
-def test_a_model_that_asks_its_parameters_for_their_dtype_still_overlaps():
-    class Asks(HeadFirst):
+def test_a_model_that_reads_the_dtype_of_its_parameters_still_overlaps():
+    class ReadsMetadata(HeadFirst):
         def forward(self, x):
             return super().forward(x.to(next(self.parameters()).dtype))
 
     (exchange,) = ThreadServer(1).exchanges()
-    model = Asks()
+    model = ReadsMetadata()
     model, optimizer = ft.synchronize(model, sgd(model), servers=exchange)
     for step in range(3):
         optimizer.zero_grad()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is sent: new parameter groups, buffers, several models."""
+"""Tensors in the plan: new parameter groups, buffers, several models."""
 
 from __future__ import annotations
 
@@ -36,8 +36,8 @@ def test_new_parameter_groups_join_on_every_rank(network):
             model.zero_grad()
             model(batch(step, rank)).square().mean().backward()
             gradients.append([p.grad for p in model.parameters()])
-        for parameter, given in zip(model.parameters(), zip(*gradients, strict=True), strict=True):
-            parameter.grad = mean_in_rank_order(list(given), 2)
+        for parameter, of_ranks in zip(model.parameters(), zip(*gradients, strict=True), strict=True):
+            parameter.grad = mean_in_rank_order(list(of_ranks), 2)
 
     expected = train(*pair(), sequential)
     pairs = [pair(), pair()]
@@ -92,7 +92,7 @@ def test_buffers_follow_rank_0_and_constants_are_not_sent():
 
 
 @pytest.mark.parametrize("overlap", ["forward", "backward"])
-def test_a_buffer_that_another_rank_alone_has_changed_follows_rank_0_too(network, overlap):
+def test_a_buffer_changed_only_by_another_rank_follows_rank_0_too(network, overlap):
     """A branch of some ranks only: rank 0 sends nothing, and the others return to its values."""
 
     class Net(nn.Module):

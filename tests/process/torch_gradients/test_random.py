@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Optimizers that draw random numbers in their step: ranks with different generators get an error at once."""
+"""Optimizers that draw random numbers in their step: ranks with different generators get an error immediately."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def sgd(lr=0.1, **settings):
     return lambda net, odd: torch.optim.SGD(net.parameters(), lr=lr, **settings)
 
 
-# For each: the optimizer of a rank and its arguments, by whether it differs; the text of the error.
+# For each case: the optimizer and arguments of a rank, by whether it differs, and the text of the error.
 STARTS = {
     "rate": (
         lambda net, odd: (torch.optim.SGD(net.parameters(), lr=0.01 if odd else 0.1), {}),
@@ -166,14 +166,14 @@ def test_a_change_on_one_rank_is_found_while_training_and_rank_0_alone_saves(
         if exchange.rank == 1:
             change(net, optimizer)
 
-        def go_on():
+        def continue_training():
             for number in range(3, 9):
                 step(net, optimizer, number, exchange.rank)
                 if exchange.rank == 0:
                     optimizer.state_dict()
 
         with pytest.raises(ConfigError, match=message):
-            go_on()
+            continue_training()
 
     run(network(WORLD), body)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors of several ranks: plans that differ, a rank that is lost, and an exchange that is closed during a wait."""
+"""Errors of several ranks: different plans, a lost rank, and an exchange closed during a wait."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensors of a device: late copies of a simulated device, and a GPU if there is one."""
+"""Tensors of a device: a simulated device with late copies, and a GPU if the host has one."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ class Counting(nn.Module):
         return self.linear(x)
 
 
-def test_buffers_go_where_they_changed_and_constants_stay(copies) -> None:
+def test_only_changed_buffers_are_sent(copies) -> None:
     def body(exchange):
         model = Counting()
         with torch.no_grad():

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Chrome trace of a run: every tensor of every round, in a possible order."""
+"""The Chrome trace of a run: every tensor of every round, in a consistent order."""
 
 from __future__ import annotations
 

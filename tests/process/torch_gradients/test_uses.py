@@ -27,7 +27,7 @@ class Attention(nn.Module):
 
 
 class Bare(nn.Module):
-    """Parameters of the root itself, among them a bias whose use autograd does not save."""
+    """Parameters of the root module, with a bias whose use autograd does not save."""
 
     def __init__(self):
         super().__init__()
@@ -49,7 +49,7 @@ class Functional(nn.Module):
 
 
 class Views(nn.Module):
-    """One flat parameter, used through views that were made before."""
+    """One flat parameter, used through views that exist before the step."""
 
     def __init__(self):
         super().__init__()

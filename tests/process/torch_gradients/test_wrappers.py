@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Wrappers that average or shard are refused by name, around a synchronized model and within one."""
+"""Wrappers that average or shard are refused by name, around a synchronized model or inside one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Ddp = nn.parallel.DistributedDataParallel
 
 @pytest.fixture
 def group():
-    """A process group of this process alone, for the wrappers."""
+    """A process group of one process, for the wrappers."""
     distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
     yield
     distributed.destroy_process_group()

@@ -49,7 +49,7 @@ def test_jax_processes_read_their_shares_without_torch(tmp_path: pathlib.Path) -
         "    read = [[epoch, batch.ids.tolist()] for epoch in range(3) for batch in loader]\n"
         "    print(json.dumps([loader.rank, loader.world_size, read, 'torch' in sys.modules]))\n"
     )
-    said = json.loads(runs.run_text(program, tmp_path, rank, rows).splitlines()[0])
-    for number, (its, size, read, has_torch) in enumerate(said):
+    reports = json.loads(runs.run_text(program, tmp_path, rank, rows).splitlines()[0])
+    for number, (its, size, read, has_torch) in enumerate(reports):
         assert (its, size, has_torch) == (number, RANKS, False)
         assert [tuple(batch) for batch in read] == runs.expected(SAMPLES, rank=number, ranks=RANKS)

@@ -6,7 +6,7 @@
 //! not queue behind bulk data. Messages are not interpreted here.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use foresee_units::Nanos;
@@ -21,8 +21,11 @@ use crate::sync::{lock, spawn, wait_timeout};
 #[derive(Clone, Debug)]
 pub(crate) struct Control {
     outbox: Arc<Outbox>,
-    link: Link,
 }
+
+/// A handle that does not keep the socket open once both threads have ended.
+#[derive(Clone, Debug)]
+pub(crate) struct WeakControl(Weak<Outbox>);
 
 /// How a control connection ended. Reported once, after the last message.
 #[derive(Debug)]
@@ -44,10 +47,11 @@ pub(crate) trait ControlHandler: Send + 'static {
     fn on_end(&mut self, end: ControlEnd);
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Outbox {
     state: Mutex<OutboxState>,
     changed: Condvar,
+    link: Link,
 }
 
 #[derive(Debug, Default)]
@@ -67,8 +71,8 @@ impl Control {
         timeouts: Timeouts,
         handler: impl ControlHandler,
     ) -> Result<Self, WireError> {
-        let link = connection.link();
-        let control = Self { outbox: Arc::default(), link: link.clone() };
+        let (state, changed, link) = (Mutex::default(), Condvar::new(), connection.link());
+        let control = Self { outbox: Arc::new(Outbox { state, changed, link }) };
         let (outbox, sender) = (Arc::clone(&control.outbox), connection.sender);
         spawn(format!("foresee-write-{name}"), move || ControlWriter { outbox, sender, timeouts }.run())?;
         let reader =
@@ -111,14 +115,24 @@ impl Control {
         }
     }
 
-    /// Whether the connection ended.
-    pub(crate) fn is_dead(&self) -> bool {
-        lock(&self.outbox.state).is_dead
-    }
-
     /// The connection as a whole.
     pub(crate) fn link(&self) -> &Link {
-        &self.link
+        &self.outbox.link
+    }
+
+    pub(crate) fn downgrade(&self) -> WeakControl {
+        WeakControl(Arc::downgrade(&self.outbox))
+    }
+}
+
+impl WeakControl {
+    /// The connection, unless its threads have ended.
+    pub(crate) fn upgrade(&self) -> Option<Control> {
+        self.0.upgrade().map(|outbox| Control { outbox })
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.0.strong_count() == 0
     }
 }
 
@@ -182,7 +196,7 @@ impl<H: ControlHandler> ControlReader<H> {
         let end = self.read();
         self.handler.on_end(end);
         self.control.outbox.mark_dead();
-        self.control.link.shutdown();
+        self.control.link().shutdown();
     }
 
     fn read(&mut self) -> ControlEnd {
@@ -205,7 +219,7 @@ impl<H: ControlHandler> ControlReader<H> {
                         return ControlEnd::Fault(fault);
                     }
                 }
-                Ok(None) => return ControlEnd::Broken(WireError::Ended { peer: self.control.link.peer() }),
+                Ok(None) => return ControlEnd::Broken(WireError::Ended { peer: self.control.link().peer() }),
                 Err(WireError::Late { .. }) => {
                     if silence.is_dead(now()) {
                         return ControlEnd::Silent(silence.lasts(now()));

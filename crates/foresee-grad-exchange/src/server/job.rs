@@ -24,7 +24,7 @@ use foresee_wire::{CAN_RECONNECT, Connection, Hello, Link, Message, WireError};
 
 use super::ServerContext;
 use super::slot_table::{RankRoute, SlotTable};
-use crate::control::Control;
+use crate::control::{Control, WeakControl};
 use crate::interface::{DataPath, Interface, Side};
 use crate::sync::{lock, spawn};
 use crate::translate;
@@ -47,7 +47,7 @@ struct JobState {
     connections: BTreeMap<Peer, RankConnections>,
     slots: Option<Arc<SlotTable>>,
     /// Control connections that end after their last message.
-    closing: Vec<Control>,
+    closing: Vec<WeakControl>,
     /// The session's timeout that the timer waits for.
     timeout: Option<Nanos>,
 }
@@ -140,7 +140,7 @@ impl Job {
     pub(super) fn end(&self, reason: &Refusal, time: Duration) {
         self.report(|session, _| session.end(reason));
         let closing = std::mem::take(&mut lock(&self.state).closing);
-        for control in closing {
+        for control in closing.iter().filter_map(WeakControl::upgrade) {
             control.drain(time);
             control.link().shutdown();
         }
@@ -319,8 +319,8 @@ impl JobState {
         match (connections.control, reason) {
             (Some(control), Some(reason)) => {
                 control.close(Message::Error(translate::fault(reason)));
-                self.closing.retain(|control| !control.is_dead());
-                self.closing.push(control);
+                self.closing.retain(|control| !control.is_gone());
+                self.closing.push(control.downgrade());
             }
             (Some(control), None) => control.link().shutdown(),
             (None, _) => {}

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Messages of the host: samples of a batch that are ready, and those that failed.
+
+use super::SAMPLES_MAX;
+use super::error::MessageError;
+use super::fields::{HEAD_BYTES, Shape, encode_or_restore};
+use super::list::{ListElement as _, MessageList};
+use super::sample::{SampleFailure, SampleLocation};
+
+/// A message in the ring of answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum HostMessage<'a> {
+    /// Samples of a batch that are ready.
+    Answer(BatchAnswer<'a>),
+    /// Samples of a batch that cannot be read.
+    Failure(BatchFailure<'a>),
+}
+
+/// The places of some samples of a batch, or of all. A batch is complete when each of its positions was answered or has
+/// failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchAnswer<'a> {
+    /// Number of the batch, as in its request.
+    pub batch: u64,
+    /// The samples that are ready, in any order; 1 to [`SAMPLES_MAX`].
+    pub samples: MessageList<'a, SampleLocation>,
+}
+
+/// Samples of a batch that the host could not read; the rest of the batch is answered as usual.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BatchFailure<'a> {
+    /// Number of the batch, as in its request.
+    pub batch: u64,
+    /// The failed samples, in any order; 1 to [`SAMPLES_MAX`].
+    pub samples: MessageList<'a, SampleFailure>,
+}
+
+impl BatchAnswer<'_> {
+    /// Bytes of an answer without its samples.
+    pub const FIXED_BYTES: usize = HEAD_BYTES + 8;
+    const CODE: u8 = 17;
+    const SHAPE: Shape = Shape {
+        code: Self::CODE,
+        name: "answer",
+        fixed: Self::FIXED_BYTES,
+        element: SampleLocation::BYTES,
+        counts: (1, SAMPLES_MAX),
+        flags: 0,
+    };
+}
+
+impl BatchFailure<'_> {
+    /// Bytes of a failure without its samples.
+    pub const FIXED_BYTES: usize = HEAD_BYTES + 8;
+    const CODE: u8 = 18;
+    const SHAPE: Shape = Shape {
+        code: Self::CODE,
+        name: "failure",
+        fixed: Self::FIXED_BYTES,
+        element: SampleFailure::BYTES,
+        counts: (1, SAMPLES_MAX),
+        flags: 0,
+    };
+}
+
+impl<'a> HostMessage<'a> {
+    /// Append the encoded message to `into`, which is unchanged after an error.
+    ///
+    /// # Errors
+    /// [`MessageError::Count`]: the list exceeds its bounds. [`MessageError::Field`]: a sample has a position outside of
+    /// any batch, a source that is none of a sample, or the outcome `Ok` in a failure.
+    pub fn encode_into(&self, into: &mut Vec<u8>) -> Result<(), MessageError> {
+        encode_or_restore(into, |into| match self {
+            Self::Answer(answer) => {
+                let shape = BatchAnswer::SHAPE;
+                shape.begin(0, answer.samples.len(), into)?;
+                into.extend_from_slice(&answer.batch.to_le_bytes());
+                answer.samples.encode_into(&shape, into)
+            }
+            Self::Failure(failure) => {
+                let shape = BatchFailure::SHAPE;
+                shape.begin(0, failure.samples.len(), into)?;
+                into.extend_from_slice(&failure.batch.to_le_bytes());
+                failure.samples.encode_into(&shape, into)
+            }
+        })
+    }
+
+    /// Decode exactly one message of the host.
+    ///
+    /// # Errors
+    /// The bytes are not the encoding of a message.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, MessageError> {
+        let shapes = [&BatchAnswer::SHAPE, &BatchFailure::SHAPE];
+        let (shape, _, mut fields) = Shape::open(&shapes, "host", bytes)?;
+        let batch = fields.u64();
+        Ok(match shape.code {
+            BatchAnswer::CODE => {
+                Self::Answer(BatchAnswer { batch, samples: MessageList::decode(shape, fields.0)? })
+            }
+            _ => Self::Failure(BatchFailure { batch, samples: MessageList::decode(shape, fields.0)? }),
+        })
+    }
+}

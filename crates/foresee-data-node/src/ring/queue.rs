@@ -47,12 +47,13 @@ fn capacity(words: &impl SharedWords) -> u64 {
     (words.words().len() - DATA) as u64 * WORD
 }
 
-/// The data of a ring from a position: up to its end, and from its beginning.
-fn split<W: SharedWords>(words: &W, capacity: u64, position: u64) -> (&[W::Word], &[W::Word]) {
+/// The word at a position, and the data after it: up to the end of the ring, and from its beginning.
+fn split<W: SharedWords>(words: &W, capacity: u64, position: u64) -> (&W::Word, [&[W::Word]; 2]) {
     let data = &words.words()[DATA..];
     let at = usize::try_from((position & (capacity - 1)) / WORD).expect("it is within the memory");
     let (before, after) = data.split_at(at);
-    (after, before)
+    let (word, after) = after.split_first().expect("the position is within the data");
+    (word, [after, before])
 }
 
 impl<W: SharedWords, K: WakeWord> Writer<W, K> {
@@ -80,18 +81,20 @@ impl<W: SharedWords, K: WakeWord> Writer<W, K> {
         if !self.has_space(message.len())? {
             return Ok(false);
         }
-        let (after, before) = split(&self.words, self.capacity, self.tail);
-        let mut words = after.iter().chain(before);
-        let mut store = |value| words.next().expect("space was checked").store(value, Ordering::Relaxed);
-        store(message.len() as u64);
+        let (length, data) = split(&self.words, self.capacity, self.tail);
+        length.store(message.len() as u64, Ordering::Relaxed);
         let (whole, rest) = message.as_chunks();
-        for chunk in whole {
-            store(u64::from_le_bytes(*chunk));
+        let (first, second) = whole.split_at(whole.len().min(data[0].len()));
+        for (words, chunks) in data.into_iter().zip([first, second]) {
+            for (word, chunk) in words.iter().zip(chunks) {
+                word.store(u64::from_le_bytes(*chunk), Ordering::Relaxed);
+            }
         }
         if !rest.is_empty() {
             let mut last = [0; size_of::<u64>()];
             last[..rest.len()].copy_from_slice(rest);
-            store(u64::from_le_bytes(last));
+            let word = data.into_iter().flatten().nth(whole.len()).expect("space was checked");
+            word.store(u64::from_le_bytes(last), Ordering::Relaxed);
         }
         self.tail += self.needed(message.len())?;
         self.words.words()[TAIL].store(self.tail, Ordering::Release);
@@ -133,10 +136,8 @@ impl<W: SharedWords, K: WakeWord> Reader<W, K> {
             return Ok(None);
         }
         let available = self.tail - self.head;
-        let (after, before) = split(&self.words, self.capacity, self.head);
-        let mut words = after.iter().chain(before);
-        let mut load = || words.next().expect("the length was checked").load(Ordering::Relaxed);
-        let found = load();
+        let (length, data) = split(&self.words, self.capacity, self.head);
+        let found = length.load(Ordering::Relaxed);
         // Compared first, because rounding a large length up overflows.
         if found > available - WORD || found.next_multiple_of(WORD) > available - WORD {
             return Err(RingError::Length { found, available });
@@ -148,8 +149,11 @@ impl<W: SharedWords, K: WakeWord> Reader<W, K> {
             self.message.resize(bytes, 0);
         }
         let (chunks, _) = self.message[..bytes].as_chunks_mut();
-        for chunk in chunks {
-            *chunk = load().to_le_bytes();
+        let (first, second) = chunks.split_at_mut(chunks.len().min(data[0].len()));
+        for (words, chunks) in data.into_iter().zip([first, second]) {
+            for (word, chunk) in words.iter().zip(chunks) {
+                *chunk = word.load(Ordering::Relaxed).to_le_bytes();
+            }
         }
         self.head += WORD + padded;
         self.words.words()[HEAD].store(self.head, Ordering::Release);

@@ -14,7 +14,7 @@ use foresee_testkit::{Dice, WATCHDOG, pause, takes_at_least};
 use rustix::fs::MemfdFlags;
 use rustix::mm::{MapFlags, ProtFlags};
 
-use super::test_support::pair;
+use super::test_support::{control_memory, pair, word};
 use super::{ControlLayout, RingMemory, RingPair};
 
 /// The path of the control memory, for the process that is the consumer.
@@ -212,5 +212,36 @@ fn a_process_wakes_its_own_waiting_threads() {
         for thread in waiting {
             assert_eq!(thread.join().unwrap(), Some(()));
         }
+    });
+}
+
+#[test]
+fn a_peer_that_writes_during_operations_does_not_stop_a_side_or_break_its_timeouts() {
+    let layout = layout();
+    let (memory, words) = control_memory(layout.bytes());
+    let RingPair { mut writer, mut reader, waiter } = RingPair::create(&memory, &layout).unwrap();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut dice = Dice::new(3);
+            while !is_done.load(Ordering::Relaxed) {
+                let at = dice.below(words.len() * 8);
+                let small = dice.bits() % 2048;
+                let value = dice.pick(&[small, small & !7, dice.clone().bits()]);
+                word(&words, at).store(value, Ordering::Relaxed);
+            }
+        });
+        let (mut results, mut errors) = (0, 0);
+        // On a loaded host the other thread may start late.
+        while results + errors < 40_000 || results == 0 || errors == 0 {
+            let length = results + errors;
+            let timeout = Some(Duration::from_micros(length as u64 % 50));
+            waiter.wait(timeout, || reader.has_message().map_or(Some(()), |ready| ready.then_some(())));
+            for is_ok in [reader.try_pop().is_ok(), writer.try_push(&vec![0; length % 1000]).is_ok()] {
+                results += usize::from(is_ok);
+                errors += usize::from(!is_ok);
+            }
+        }
+        is_done.store(true, Ordering::Relaxed);
     });
 }

@@ -76,8 +76,8 @@ impl<K: WakeWord> Waker<K> {
     pub(super) fn wake(&self) {
         self.0.fence();
         let token = self.0.load();
-        // The sum clears the bit and counts one more. If another thread has changed the word since, it has woken all that
-        // had set the bit before the fence.
+        // The sum clears the bit and counts one more. If another thread has changed the word since, it wakes all that had
+        // set the bit before the fence.
         if token & WAITING != 0 && self.0.replace(token, token.wrapping_add(WAITING)) {
             self.0.wake_all();
         }

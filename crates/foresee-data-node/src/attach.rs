@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+//! How a consumer joins the host of a node's cache: messages over a Unix socket that preserves their boundaries.
+//!
+//! The handshake passes the memory of both. Afterwards the socket carries rare messages, and its end shows the end of
+//! the other side. Samples take the rings.
+
+mod attachment;
+mod connection;
+mod frame;
+mod listener;
+mod message;
+#[cfg(test)]
+mod process_tests;
+mod socket;
+
+pub use attachment::{AttachRequest, Attachment, WelcomeFacts};
+pub use connection::{ConnectOptions, NodeConnection};
+pub use frame::{HELLO_BYTES_MAX, MESSAGE_BYTES_MAX, PROTOCOL_VERSION};
+pub use listener::{ListenerOptions, NodeListener, PENDING_MAX};
+pub use message::{
+    ConsumerMessage, DataSetDescription, DataSetIndex, Hello, HostMessage, OrderDescription, Refusal,
+    RefusalCode, StorageOptions, Welcome,
+};

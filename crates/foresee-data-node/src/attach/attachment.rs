@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The host's end of one consumer: its request to attach, then its socket, process and control memory.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use foresee_units::Bytes;
+
+use super::frame::{self, MESSAGE_BYTES_MAX};
+use super::listener::refuse;
+use super::message::{ConsumerMessage, Hello, HostMessage, RefusalCode, Welcome};
+use super::socket::MessageSocket;
+use crate::error::NodeError;
+use crate::memory::{ControlMemory, SlabMemory};
+use crate::peer::{PeerCredentials, PeerProcess};
+
+/// What a host tells a new consumer beside the shape of the shared memory.
+#[derive(Clone, Debug)]
+pub struct WelcomeFacts {
+    /// Version of the Foresee package.
+    pub foresee: String,
+    /// The number of the consumer, unique in the life of the host.
+    pub consumer: u32,
+    /// Memory of the node's cache.
+    pub ram: Bytes,
+    /// Disk space of the node's cache.
+    pub disk: Bytes,
+}
+
+/// A permitted peer that has sent a valid [`Hello`]. Dropping it closes the connection without a reason.
+#[derive(Debug)]
+pub struct AttachRequest {
+    socket: MessageSocket,
+    credentials: PeerCredentials,
+    process: Option<PeerProcess>,
+    hello: Hello,
+}
+
+impl AttachRequest {
+    pub(super) fn new(
+        socket: MessageSocket,
+        credentials: PeerCredentials,
+        process: Option<PeerProcess>,
+        hello: Hello,
+    ) -> Self {
+        Self { socket, credentials, process, hello }
+    }
+
+    /// What the peer sent.
+    pub fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// What the kernel knows about the peer.
+    pub fn credentials(&self) -> PeerCredentials {
+        self.credentials
+    }
+
+    /// Accept the consumer: create its control memory, and send it with `slab`.
+    ///
+    /// # Errors
+    /// [`NodeError::RingSize`], [`NodeError::NoMemory`], [`NodeError::TooManyDescriptors`]: the consumer is refused
+    /// with the reason. [`NodeError::Ended`] or [`NodeError::Late`]: it left or does not read.
+    pub fn accept(self, slab: &SlabMemory, facts: WelcomeFacts) -> Result<Attachment, NodeError> {
+        let (request_ring_bytes, answer_ring_bytes) =
+            (self.hello.request_ring_bytes, self.hello.answer_ring_bytes);
+        let created = ControlMemory::create(request_ring_bytes, answer_ring_bytes);
+        let (control, file) = match created {
+            Ok(created) => created,
+            Err(fault) => {
+                refuse(&self.socket, RefusalCode::Resources, fault.to_string());
+                return Err(fault);
+            }
+        };
+        let welcome = HostMessage::Welcome(Welcome {
+            foresee: facts.foresee,
+            consumer: facts.consumer,
+            slots: slab.slots(),
+            slab_bytes: slab.data_bytes().get(),
+            ram_bytes: facts.ram.get(),
+            disk_bytes: facts.disk.get(),
+            request_ring_bytes,
+            answer_ring_bytes,
+        });
+        let bytes = frame::encode(&welcome, MESSAGE_BYTES_MAX)?;
+        // A new socket has space for its first message, so a consumer cannot make the host wait.
+        self.socket.send(&bytes, &[slab.file()?, file.as_fd()], Duration::ZERO)?;
+        let Self { socket, credentials, process, hello } = self;
+        Ok(Attachment { socket, credentials, process, hello, control, consumer: facts.consumer })
+    }
+
+    /// Refuse the consumer with a reason for users.
+    pub fn refuse(self, code: RefusalCode, text: impl Into<String>) {
+        refuse(&self.socket, code, text.into());
+    }
+}
+
+/// An attached consumer, as the host sees it. Dropping it ends the attachment.
+#[derive(Debug)]
+pub struct Attachment {
+    socket: MessageSocket,
+    credentials: PeerCredentials,
+    process: Option<PeerProcess>,
+    hello: Hello,
+    control: ControlMemory,
+    consumer: u32,
+}
+
+impl Attachment {
+    /// The number of the consumer.
+    pub fn consumer(&self) -> u32 {
+        self.consumer
+    }
+
+    /// What the consumer sent when it attached.
+    pub fn hello(&self) -> &Hello {
+        &self.hello
+    }
+
+    /// What the kernel knows about the consumer.
+    pub fn credentials(&self) -> PeerCredentials {
+        self.credentials
+    }
+
+    /// Rings and futex words of this consumer.
+    pub fn control(&self) -> &ControlMemory {
+        &self.control
+    }
+
+    /// The consumer's process, which can be polled for its end.
+    pub fn process(&self) -> Option<&PeerProcess> {
+        self.process.as_ref()
+    }
+
+    /// Return the next message if there is one.
+    ///
+    /// # Errors
+    /// [`NodeError::Ended`]: the consumer has left. [`NodeError::Malformed`]: the attachment must end.
+    pub fn receive(&self) -> Result<Option<ConsumerMessage>, NodeError> {
+        match self.socket.receive(MESSAGE_BYTES_MAX, false, Duration::ZERO, "send a message") {
+            Ok(datagram) => match frame::decode(&datagram.bytes)? {
+                ConsumerMessage::Hello(_) => {
+                    Err(NodeError::Malformed { why: "it is a second greeting".into() })
+                }
+                message => Ok(Some(message)),
+            },
+            Err(NodeError::Late { .. }) => Ok(None),
+            Err(fault) => Err(fault),
+        }
+    }
+
+    /// Send a message without waiting.
+    ///
+    /// # Errors
+    /// [`NodeError::Late`]: the consumer does not read, and the attachment should end. [`NodeError::Ended`].
+    pub fn send(&self, message: &HostMessage) -> Result<(), NodeError> {
+        self.socket.send(&frame::encode(message, MESSAGE_BYTES_MAX)?, &[], Duration::ZERO)
+    }
+}
+
+impl AsFd for Attachment {
+    /// The socket, readable when a message or the end is there.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Hosts and consumers over real sockets: the handshake and later messages. The folder has hostile peers, paths, and
+//! ends of processes.
+
+mod hostile_consumers;
+mod hostile_hosts;
+mod lifetime;
+mod paths;
+mod users;
+
+use std::os::fd::OwnedFd;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use foresee_testkit::WATCHDOG;
+use foresee_units::Bytes;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tempfile::TempDir;
+
+use super::*;
+use crate::memory::{RING_BYTES_MAX, RING_BYTES_MIN, SlabMemory, SlabOptions};
+use crate::{NodeAddress, NodeError};
+
+const SLOTS: u64 = 100;
+const DATA: u64 = 1 << 20;
+
+/// A listening host in a directory of its own.
+struct Rig {
+    listener: NodeListener,
+    slab: SlabMemory,
+    address: NodeAddress,
+    /// Removed last.
+    dir: TempDir,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self::with(&[], WATCHDOG)
+    }
+
+    fn with(allow_uids: &[u32], hello_timeout: Duration) -> Self {
+        let dir = TempDir::new().unwrap();
+        let address = NodeAddress::explicit(dir.path().join("node.sock")).unwrap();
+        let options = ListenerOptions { allow_uids: allow_uids.to_vec(), hello_timeout };
+        if !allow_uids.is_empty() {
+            open_to_all(dir.path());
+        }
+        let listener = NodeListener::bind(&address, options).unwrap();
+        Self { listener, slab: slab(), address, dir }
+    }
+
+    /// Wait for the next consumer's request.
+    fn request(&mut self) -> AttachRequest {
+        self.listener.accept(WATCHDOG).unwrap().expect("a consumer that may attach")
+    }
+
+    fn accept(&mut self, consumer: u32) -> Attachment {
+        self.request().accept(&self.slab, facts(consumer)).unwrap()
+    }
+
+    /// Attach a consumer of this process.
+    fn attach(&mut self, consumer: u32) -> (Attachment, NodeConnection) {
+        let address = self.address.clone();
+        std::thread::scope(|scope| {
+            let connecting = scope.spawn(move || connect(&address));
+            let attachment = self.accept(consumer);
+            (attachment, connecting.join().unwrap().unwrap())
+        })
+    }
+}
+
+fn open_to_all(dir: &Path) {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    std::fs::set_permissions(dir, mode).unwrap();
+}
+
+fn slab() -> SlabMemory {
+    let data = Bytes::new(DATA);
+    SlabMemory::create(&SlabOptions { slots: SLOTS, data, available: None, huge_pages: false }).unwrap()
+}
+
+fn options() -> ListenerOptions {
+    ListenerOptions { allow_uids: Vec::new(), hello_timeout: WATCHDOG }
+}
+
+fn facts(consumer: u32) -> WelcomeFacts {
+    WelcomeFacts { foresee: "0.1.0".into(), consumer, ram: Bytes::new(DATA), disk: Bytes::new(7) }
+}
+
+fn hello() -> Hello {
+    Hello {
+        foresee: "0.1.0".into(),
+        pid: std::process::id(),
+        job: "training".into(),
+        rank: 3,
+        local_rank: 1,
+        request_ring_bytes: RING_BYTES_MIN,
+        answer_ring_bytes: 2 * RING_BYTES_MIN,
+    }
+}
+
+fn connect(address: &NodeAddress) -> Result<NodeConnection, NodeError> {
+    connect_trusting(address, &[])
+}
+
+fn connect_trusting(address: &NodeAddress, allow_uids: &[u32]) -> Result<NodeConnection, NodeError> {
+    let options = ConnectOptions { allow_uids: allow_uids.to_vec(), timeout: WATCHDOG };
+    NodeConnection::connect(address, &hello(), &options)
+}
+
+/// A socket of this kind, as another program may have it.
+fn raw_socket() -> OwnedFd {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None).unwrap()
+}
+
+fn raw_connection(address: &NodeAddress) -> socket::MessageSocket {
+    let fd = raw_socket();
+    rustix::net::connect(&fd, &SocketAddrUnix::new(address.path()).unwrap()).unwrap();
+    socket::MessageSocket::new(fd).unwrap()
+}
+
+/// Start a test of this module in a process of its own, with the value of a variable by which it knows.
+fn program(test: &str, variable: &str, value: &Path) -> Command {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    let module = module_path!().split_once("::").unwrap().1;
+    command.args([&format!("{module}::{test}"), "--exact", "--nocapture"]).env(variable, value);
+    command
+}
+
+/// Whether this is the process of `test` alone; otherwise run it in one. Needed by tests that fork, or count what
+/// their process has.
+fn is_alone(test: &str) -> bool {
+    const ALONE: &str = "FORESEE_TEST_ALONE";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    assert!(program(test, ALONE, Path::new("1")).status().unwrap().success());
+    false
+}
+
+#[test]
+fn a_consumer_gets_the_slab_and_its_control_memory() {
+    let mut rig = Rig::new();
+    let (attachment, consumer) = rig.attach(5);
+    let welcome = consumer.welcome();
+    assert_eq!((welcome.consumer, welcome.slots, welcome.slab_bytes), (5, SLOTS, DATA));
+    assert_eq!((welcome.ram_bytes, welcome.disk_bytes), (DATA, 7));
+    assert_eq!((attachment.hello(), attachment.consumer()), (&hello(), 5));
+    assert_eq!(attachment.credentials().pid, Some(std::process::id()));
+    assert!(attachment.process().unwrap().is_alive().unwrap());
+    assert!(consumer.process().unwrap().is_alive().unwrap());
+
+    rig.slab.commit(0..6).unwrap();
+    // SAFETY: only this thread accesses the slab.
+    let generation = unsafe { rig.slab.write(9, 0, b"sample") }.unwrap();
+    let mut dest = [0; 6];
+    assert!(consumer.slab().copy(9, generation, 0, &mut dest).unwrap());
+    assert_eq!(&dest, b"sample");
+    consumer.control().request_word().unwrap().store(8, Ordering::Relaxed);
+    assert_eq!(attachment.control().request_word().unwrap().load(Ordering::Relaxed), 8);
+    assert_eq!(consumer.control().answer_ring().unwrap().len(), 2 * RING_BYTES_MIN as usize);
+}
+
+#[test]
+fn each_consumer_has_control_memory_of_its_own() {
+    let mut rig = Rig::new();
+    let (first, second) = (rig.attach(1), rig.attach(2));
+    first.1.control().answer_word().unwrap().store(1, Ordering::Relaxed);
+    assert_eq!(first.0.control().answer_word().unwrap().load(Ordering::Relaxed), 1);
+    assert_eq!(second.0.control().answer_word().unwrap().load(Ordering::Relaxed), 0);
+}
+
+#[test]
+fn a_data_set_and_an_order_reach_the_host_and_answers_the_consumer() {
+    let mut rig = Rig::new();
+    let (attachment, consumer) = rig.attach(1);
+    assert_eq!(attachment.receive().unwrap(), None);
+    let description = DataSetDescription {
+        uri: "s3://bucket/train".into(),
+        storage_options: StorageOptions([("region".into(), "x".into())].into()),
+        index: DataSetIndex::Listing { layout: "folder".into(), digest: [2; 16] },
+        fingerprint: [1; 16],
+        samples: 1_281_167,
+    };
+    let order = OrderDescription {
+        data_set: 0,
+        name: "torch.distributed".into(),
+        seed: 42,
+        samples: 1_281_167,
+        is_shuffled: true,
+        drop_last: false,
+        even_batches: false,
+        world_size: 8,
+        rank: 3,
+        batch_size: 256,
+        epoch: 2,
+        position: 4096,
+        epochs: Some(90),
+    };
+    for message in
+        [ConsumerMessage::OpenDataSet(description), ConsumerMessage::SetOrder(order), ConsumerMessage::Detach]
+    {
+        consumer.send(&message, WATCHDOG).unwrap();
+        assert_eq!(attachment.receive().unwrap(), Some(message));
+    }
+    attachment.send(&HostMessage::DataSetOpened { data_set: 0 }).unwrap();
+    assert_eq!(consumer.receive(WATCHDOG).unwrap(), HostMessage::DataSetOpened { data_set: 0 });
+    let refusal = Refusal { code: RefusalCode::Order, text: "unknown order".into() };
+    attachment.send(&HostMessage::Refusal(refusal)).unwrap();
+    let refused = consumer.receive(WATCHDOG).unwrap_err();
+    assert!(
+        matches!(&refused, NodeError::Refused { code: RefusalCode::Order, text } if text == "unknown order")
+    );
+    let nothing = consumer.receive(Duration::from_millis(20)).unwrap_err();
+    assert!(matches!(nothing, NodeError::Late { .. }));
+}
+
+#[test]
+fn a_message_above_the_bound_is_not_sent() {
+    let mut rig = Rig::new();
+    let (_attachment, consumer) = rig.attach(1);
+    let options = [("token".to_owned(), "x".repeat(MESSAGE_BYTES_MAX))];
+    let message = ConsumerMessage::OpenDataSet(DataSetDescription {
+        uri: "hush".into(),
+        storage_options: StorageOptions(options.into()),
+        index: DataSetIndex::Known,
+        fingerprint: [0; 16],
+        samples: 1,
+    });
+    let refused = consumer.send(&message, WATCHDOG).unwrap_err();
+    assert!(matches!(refused, NodeError::TooLong { max: MESSAGE_BYTES_MAX, .. }));
+    assert!(!format!("{refused} {refused:?}").contains("hush"));
+}
+
+#[test]
+fn a_host_refuses_a_consumer_with_a_reason() {
+    let mut rig = Rig::new();
+    let address = rig.address.clone();
+    std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| connect(&address));
+        rig.request().refuse(RefusalCode::TooManyConsumers, "64 consumers are attached");
+        let refused = connecting.join().unwrap().unwrap_err();
+        assert!(matches!(refused, NodeError::Refused { code: RefusalCode::TooManyConsumers, .. }));
+        assert!(refused.to_string().contains("64 consumers are attached"), "{refused}");
+    });
+}
+
+#[test]
+fn rings_of_other_sizes_are_refused_with_a_reason() {
+    let mut rig = Rig::new();
+    let address = rig.address.clone();
+    for bytes in [0, RING_BYTES_MIN + 1, 2 * RING_BYTES_MAX] {
+        std::thread::scope(|scope| {
+            let connecting = scope.spawn(|| {
+                let hello = Hello { answer_ring_bytes: bytes, ..hello() };
+                let options = ConnectOptions { allow_uids: Vec::new(), timeout: WATCHDOG };
+                NodeConnection::connect(&address, &hello, &options)
+            });
+            let refused = rig.request().accept(&rig.slab, facts(1)).unwrap_err();
+            assert!(matches!(refused, NodeError::RingSize { .. }));
+            let refused = connecting.join().unwrap().unwrap_err();
+            assert!(matches!(refused, NodeError::Refused { code: RefusalCode::Resources, .. }));
+        });
+    }
+}

@@ -14,6 +14,9 @@ use crate::fork::Descriptor;
 /// Magic number of NFS in `statfs(2)`. Nodes that share a directory would replace one another's sockets.
 const NFS_MAGIC: u64 = 0x6969;
 
+/// The file by which hosts of one directory start and end one after the other.
+const LOCK_FILE: &str = "foresee.lock";
+
 /// The reason why a directory is refused.
 #[derive(Debug, thiserror::Error)]
 #[expect(missing_docs, reason = "the messages show the fields by their names")]
@@ -119,10 +122,10 @@ impl SocketDirectory {
         Ok(Self(Descriptor::new(directory)?))
     }
 
-    /// Open its lock file, by which hosts start and end one after the other. It stays when they have ended.
+    /// Open its lock file. It stays when all hosts have ended, because removing a lock file is a race.
     pub(crate) fn lock_file(&self) -> Result<OwnedFd, NodeError> {
         let flags = OFlags::RDWR | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        rustix::fs::openat(self.0.get()?, "lock", flags, Mode::from_raw_mode(0o600))
+        rustix::fs::openat(self.0.get()?, LOCK_FILE, flags, Mode::from_raw_mode(0o600))
             .map_err(NodeError::io("opening the lock file of the node's cache"))
     }
 }

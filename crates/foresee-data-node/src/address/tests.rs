@@ -121,6 +121,7 @@ fn runs_restarts_nodes_and_users_have_different_names() {
     let mut names: Vec<_> = launchers.iter().map(|launcher| launcher.file_name(1000).unwrap()).collect();
     names.extend(torchrun().file_name(1001));
     assert_eq!(names[0], torchrun().file_name(1000).unwrap(), "equal values have equal names");
+    assert_eq!(names[0], "job-15c55cddeead2498fe9e37f703f08f5c.sock", "the name of the format page");
     names.sort();
     names.dedup();
     assert_eq!(names.len(), launchers.len() + 1);

@@ -12,7 +12,7 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::frame::{self, HELLO_BYTES_MAX, MESSAGE_BYTES_MAX};
 use super::message::{ConsumerMessage, Hello, HostMessage, Refusal, Welcome};
-use super::socket::{Datagram, MessageSocket};
+use super::socket::{Datagram, Deadline, MessageSocket};
 use crate::address::{Access, NodeAddress, SocketDirectory};
 use crate::error::NodeError;
 use crate::memory::{ControlMemory, SlabView};
@@ -127,7 +127,14 @@ fn dial(address: &NodeAddress, ours: u32, timeout: Duration) -> Result<MessageSo
     if !address.is_explicit() && address.directory().symlink_metadata().is_ok() {
         SocketDirectory::open(address.directory(), ours, Access::Private)?;
     }
-    match rustix::net::connect(socket.fd()?, &name) {
+    let deadline = Deadline::after(timeout);
+    let outcome = loop {
+        match rustix::net::connect(socket.fd()?, &name) {
+            Err(Errno::INTR) if !deadline.is_over() => {}
+            outcome => break outcome,
+        }
+    };
+    match outcome {
         Ok(()) => Ok(socket),
         Err(Errno::NOENT | Errno::NOTDIR) => Err(NodeError::NoHost { path: path.to_owned() }),
         Err(Errno::CONNREFUSED) if is_socket(path) => Err(NodeError::Stale { path: path.to_owned() }),

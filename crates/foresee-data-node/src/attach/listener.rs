@@ -203,8 +203,13 @@ impl NodeListener {
             }
             Err(_) => return None,
         };
-        let process = PeerProcess::open(socket.fd().ok()?, &credentials).ok()?;
-        Some(AttachRequest::new(socket, credentials, process, hello))
+        match socket.fd().and_then(|fd| PeerProcess::open(fd, &credentials)) {
+            Ok(process) => Some(AttachRequest::new(socket, credentials, process, hello)),
+            Err(fault) => {
+                refuse(&socket, RefusalCode::Resources, fault.to_string());
+                None
+            }
+        }
     }
 }
 

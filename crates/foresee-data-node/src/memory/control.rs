@@ -12,7 +12,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicU32;
 
 use foresee_units::Bytes;
-use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::fs::MemfdFlags;
 
 use super::mapping::Mapping;
 use super::sealed::{self, CONTROL_SEALS};
@@ -47,7 +47,7 @@ impl ControlMemory {
         let file = sealed::create("foresee-control", MemfdFlags::empty()).map_err(refused)?;
         rustix::fs::ftruncate(&file, len).map_err(refused)?;
         // Allocated now: charged to the host, and no later access can fail.
-        rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, len).map_err(refused)?;
+        sealed::allocate(file.as_fd(), 0, len)?;
         rustix::fs::fcntl_add_seals(&file, CONTROL_SEALS)
             .map_err(NodeError::io("sealing the control memory of a consumer"))?;
         Ok((Self::map(file.as_fd(), request_bytes, answer_bytes)?, file))

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use foresee_units::Bytes;
-use rustix::fs::{MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 
 use crate::error::NodeError;
@@ -43,6 +43,16 @@ pub(super) fn create(name: &str, extra: MemfdFlags) -> rustix::io::Result<OwnedF
         Err(Errno::INVAL) => rustix::fs::memfd_create(name, flags),
         outcome => outcome,
     }
+}
+
+/// Allocate the pages of `length` bytes at `offset`, which are charged to this process. A signal undoes the allocation,
+/// which is then repeated.
+///
+/// # Errors
+/// [`NodeError::NoMemory`].
+pub(super) fn allocate(file: BorrowedFd<'_>, offset: u64, length: u64) -> Result<(), NodeError> {
+    rustix::io::retry_on_intr(|| rustix::fs::fallocate(file, FallocateFlags::empty(), offset, length))
+        .map_err(|why| NodeError::NoMemory { bytes: Bytes::new(length), why: why.into() })
 }
 
 /// Check that `file` is a memory file of `len` bytes with exactly the `required` seals.

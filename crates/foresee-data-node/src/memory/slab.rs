@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 
 use foresee_units::Bytes;
-use rustix::fs::{FallocateFlags, MemfdFlags};
+use rustix::fs::MemfdFlags;
 
 use super::layout::{CHUNK, SlabLayout};
 use super::mapping::Mapping;
@@ -133,8 +133,7 @@ impl SlabMemory {
             if committed.load(Ordering::Acquire) {
                 continue;
             }
-            rustix::fs::fallocate(self.file.get()?, FallocateFlags::empty(), chunk * CHUNK, CHUNK)
-                .map_err(|why| NodeError::NoMemory { bytes: Bytes::new(CHUNK), why: why.into() })?;
+            sealed::allocate(self.file.get()?, chunk * CHUNK, CHUNK)?;
             committed.store(true, Ordering::Release);
         }
         Ok(())

@@ -155,7 +155,7 @@ fn a_slab_above_the_memory_limit_is_refused_with_a_remedy() {
 }
 
 #[test]
-fn a_slab_without_reserved_huge_pages_has_small_ones() {
+fn a_slab_works_with_huge_pages_or_without_reserved_ones() {
     let slab = SlabMemory::create(&SlabOptions { huge_pages: true, ..options() }).unwrap();
     let view = open(&received(&slab)).unwrap();
     let generation = write(&slab, 1, DATA - 4, b"huge");

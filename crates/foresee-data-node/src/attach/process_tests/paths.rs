@@ -73,7 +73,7 @@ fn a_stale_socket_is_named_and_the_next_host_takes_its_path() {
 fn a_host_that_starts_keeps_others_from_the_path() {
     let dir = TempDir::new().unwrap();
     let address = address(&dir);
-    let lock = fs::File::create(dir.path().join("lock")).unwrap();
+    let lock = fs::File::create(dir.path().join("foresee.lock")).unwrap();
     lock.lock().unwrap();
     assert!(matches!(bind(&address), Err(NodeError::InUse { .. })));
     lock.unlock().unwrap();

@@ -5,6 +5,8 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _, symlink};
 use std::os::unix::net::UnixListener;
 
+use rustix::fs::{FlockOperation, flock};
+
 use super::*;
 use crate::{AddressValues, DirectoryFault, NodeDiscovery};
 
@@ -74,15 +76,15 @@ fn a_host_that_starts_keeps_others_from_the_path() {
     let dir = TempDir::new().unwrap();
     let address = address(&dir);
     let lock = fs::File::create(dir.path().join("foresee.lock")).unwrap();
-    lock.lock().unwrap();
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
     assert!(matches!(bind(&address), Err(NodeError::InUse { .. })));
-    lock.unlock().unwrap();
+    flock(&lock, FlockOperation::Unlock).unwrap();
     let listener = bind(&address).unwrap();
     // A host that ends under another host's lock leaves its socket, which is stale then.
-    lock.lock().unwrap();
+    flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
     drop(listener);
     assert!(address.path().exists());
-    lock.unlock().unwrap();
+    flock(&lock, FlockOperation::Unlock).unwrap();
     bind(&address).unwrap();
 }
 

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Descriptors that a forked child gives up.
 //!
-//! A child that inherits a socket would hide the end of its parent from the other side. A `pthread_atfork` handler
-//! closes all registered descriptors in the child. The handler may only use async-signal-safe functions, so the
-//! registry is a fixed table of atomics. A fork between the creation and the registration of a descriptor leaves it
-//! open in the child; the parent's pidfd then still reports its end.
+//! A child that inherits a socket would hide the end of its parent from the other side, so a `pthread_atfork` handler
+//! closes all registered descriptors in the child. A fork between the creation and the registration of a descriptor
+//! leaves it open there; the parent's pidfd then still reports its end.
 
 use std::io;
 use std::mem::ManuallyDrop;
@@ -18,6 +17,7 @@ use crate::error::NodeError;
 const DESCRIPTORS_MAX: usize = 4096;
 const FREE: RawFd = -1;
 
+/// Descriptors to close. The handler may only use async-signal-safe functions, hence no list with a lock.
 static TABLE: [AtomicI32; DESCRIPTORS_MAX] = [const { AtomicI32::new(FREE) }; DESCRIPTORS_MAX];
 /// Forks that lie between the program's start and this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);

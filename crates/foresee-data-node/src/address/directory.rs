@@ -90,7 +90,14 @@ impl SocketDirectory {
     /// [`NodeError::Directory`].
     pub(crate) fn create(path: &Path, uid: u32, access: Access) -> Result<Self, NodeError> {
         match rustix::fs::mkdir(path, Mode::from_raw_mode(access.initial_mode())) {
-            Ok(()) | Err(Errno::EXIST) => Self::open(path, uid, access),
+            Ok(()) => {
+                let directory = Self::open(path, uid, access)?;
+                // The mask of the process applied at the creation.
+                rustix::fs::fchmod(directory.0.get()?, Mode::from_raw_mode(access.initial_mode()))
+                    .map_err(|why| refused(path, DirectoryFault::Io(why.into())))?;
+                Ok(directory)
+            }
+            Err(Errno::EXIST) => Self::open(path, uid, access),
             Err(why) => Err(refused(path, DirectoryFault::Io(why.into()))),
         }
     }

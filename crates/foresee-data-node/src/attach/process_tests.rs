@@ -41,7 +41,7 @@ impl Rig {
     }
 
     fn with(allow_uids: &[u32], hello_timeout: Duration) -> Self {
-        let dir = TempDir::new().unwrap();
+        let dir = private_dir();
         let address = NodeAddress::explicit(dir.path().join("node.sock")).unwrap();
         let options = ListenerOptions { allow_uids: allow_uids.to_vec(), hello_timeout };
         if !allow_uids.is_empty() {
@@ -69,6 +69,12 @@ impl Rig {
             (attachment, connecting.join().unwrap().unwrap())
         })
     }
+}
+
+/// A directory of this user alone, whatever the mask of the process is.
+fn private_dir() -> TempDir {
+    let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
+    tempfile::Builder::new().permissions(mode).tempdir().unwrap()
 }
 
 fn open_to_all(dir: &Path) {

@@ -10,7 +10,7 @@ use crate::memory::ControlMemory;
 
 /// Connect to a program that answers the first message with `bytes` and `descriptors`, or closes without an answer.
 fn connect_to(bytes: Option<&[u8]>, descriptors: &[BorrowedFd<'_>]) -> NodeError {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     let address = NodeAddress::explicit(dir.path().join("node.sock")).unwrap();
     let listening = raw_socket();
     rustix::net::bind(&listening, &SocketAddrUnix::new(address.path()).unwrap()).unwrap();

@@ -136,7 +136,7 @@ fn a_consumer_that_detaches_is_seen_though_its_process_lives() {
 
 #[test]
 fn a_killed_host_is_seen_and_the_next_one_takes_its_path() {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     let address = NodeAddress::explicit(dir.path().join("node.sock")).unwrap();
     let mut host = start("lifetime::a_host_process", "FORESEE_TEST_HOST", &address, || {});
     let consumer = connect(&address).unwrap();

@@ -35,7 +35,7 @@ fn default_address(dir: &TempDir) -> NodeAddress {
 
 #[test]
 fn a_socket_is_private_and_leaves_with_its_listener() {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     let address = default_address(&dir);
     assert!(matches!(connect(&address), Err(NodeError::NoHost { .. })));
     let listener = bind(&address).unwrap();
@@ -59,7 +59,7 @@ fn a_path_of_a_live_host_is_in_use() {
 
 #[test]
 fn a_stale_socket_is_named_and_the_next_host_takes_its_path() {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     let address = address(&dir);
     // As a killed host leaves it.
     let socket = raw_socket();
@@ -73,7 +73,7 @@ fn a_stale_socket_is_named_and_the_next_host_takes_its_path() {
 
 #[test]
 fn a_host_that_starts_keeps_others_from_the_path() {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     let address = address(&dir);
     let lock = fs::File::create(dir.path().join("foresee.lock")).unwrap();
     flock(&lock, FlockOperation::NonBlockingLockExclusive).unwrap();
@@ -90,7 +90,7 @@ fn a_host_that_starts_keeps_others_from_the_path() {
 
 #[test]
 fn of_hosts_that_start_together_one_gets_the_path() {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     let address = address(&dir);
     for _ in 0..20 {
         let outcomes: Vec<_> = std::thread::scope(|scope| {
@@ -109,7 +109,7 @@ fn of_hosts_that_start_together_one_gets_the_path() {
 
 #[test]
 fn a_listener_does_not_remove_the_socket_of_another() {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     let address = address(&dir);
     let first = bind(&address).unwrap();
     fs::remove_file(address.path()).unwrap();
@@ -122,7 +122,7 @@ fn a_listener_does_not_remove_the_socket_of_another() {
 
 #[test]
 fn files_that_are_no_sockets_of_a_cache_stay() {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     let address = address(&dir);
     let refused = |what: &str| {
         for fault in [bind(&address).map(|_| ()).unwrap_err(), connect(&address).map(|_| ()).unwrap_err()] {
@@ -135,13 +135,15 @@ fn files_that_are_no_sockets_of_a_cache_stay() {
     refused("a file");
     let _stream = UnixListener::bind(address.path()).unwrap();
     refused("a stream socket");
-    symlink("/etc/passwd", address.path()).unwrap();
+    let target = dir.path().join("target");
+    fs::write(&target, "precious").unwrap();
+    symlink(target, address.path()).unwrap();
     refused("a link");
 }
 
 #[test]
 fn a_squatted_directory_is_refused_by_both_ends() {
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     let address = default_address(&dir);
     let refused = |what: &str| {
         for fault in [bind(&address).map(|_| ()).unwrap_err(), connect(&address).map(|_| ()).unwrap_err()] {

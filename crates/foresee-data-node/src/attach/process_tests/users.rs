@@ -67,7 +67,7 @@ fn a_host_of_another_user_gets_nothing() {
     if !is_root_alone("users::a_host_of_another_user_gets_nothing") {
         return;
     }
-    let dir = TempDir::new().unwrap();
+    let dir = private_dir();
     let address = NodeAddress::explicit(dir.path().join("node.sock")).unwrap();
     std::os::unix::fs::chown(dir.path(), Some(STRANGER), None).unwrap();
     let host = as_user(STRANGER, || {

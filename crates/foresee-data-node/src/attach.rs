@@ -18,6 +18,6 @@ pub use connection::{ConnectOptions, NodeConnection};
 pub use frame::{HELLO_BYTES_MAX, MESSAGE_BYTES_MAX, PROTOCOL_VERSION};
 pub use listener::{ListenerOptions, NodeListener, PENDING_MAX};
 pub use message::{
-    ConsumerMessage, DataSetDescription, DataSetIndex, Hello, HostMessage, OrderDescription, Refusal,
-    RefusalCode, StorageOptions, Welcome,
+    DataSetDescription, DataSetIndex, Hello, NodeReply, NodeRequest, OrderDescription, Refusal, RefusalCode,
+    StorageOptions, Welcome,
 };

@@ -12,6 +12,7 @@ use crate::address::{DirectoryFault, SOCKET_PATH_BYTES_MAX};
 use crate::attach::{PROTOCOL_VERSION, RefusalCode};
 use crate::memory::{RING_BYTES_MAX, RING_BYTES_MIN, SealFault};
 use crate::peer::OVERFLOW_UID;
+use crate::ring::RingError;
 
 /// Failure to create, find, join or use the cache of a node.
 #[derive(Debug, thiserror::Error)]
@@ -66,6 +67,11 @@ pub enum NodeError {
     /// A ring of another size than the protocol allows.
     #[error("a ring of {bytes} bytes is refused; use a power of two from {min} to {max}", min = RING_BYTES_MIN, max = RING_BYTES_MAX)]
     RingSize { bytes: u32 },
+    /// The rings of the host have another version or size.
+    #[error(
+        "the rings of the host of the cache are refused: {0}; install one version of Foresee on both ends"
+    )]
+    Ring(#[from] RingError),
     /// A peer of another user.
     #[error(
         "the other end runs as uid {uid}, and this process as uid {ours}; run both as one user, or add `--allow-uid {uid}`"

@@ -15,13 +15,11 @@ pub use address::{
     AddressValues, DirectoryFault, LauncherValues, NodeAddress, NodeDiscovery, SOCKET_PATH_BYTES_MAX,
 };
 pub use attach::{
-    AttachRequest, Attachment, ConnectOptions, ConsumerMessage, DataSetDescription, DataSetIndex,
-    HELLO_BYTES_MAX, Hello, HostMessage, ListenerOptions, MESSAGE_BYTES_MAX, NodeConnection, NodeListener,
+    AttachRequest, Attachment, ConnectOptions, DataSetDescription, DataSetIndex, HELLO_BYTES_MAX, Hello,
+    ListenerOptions, MESSAGE_BYTES_MAX, NodeConnection, NodeListener, NodeReply, NodeRequest,
     OrderDescription, PENDING_MAX, PROTOCOL_VERSION, Refusal, RefusalCode, StorageOptions, Welcome,
     WelcomeFacts,
 };
 pub use error::NodeError;
-pub use memory::{
-    ControlMemory, RING_BYTES_MAX, RING_BYTES_MIN, SealFault, SlabMemory, SlabOptions, SlabView,
-};
+pub use memory::{RING_BYTES_MAX, RING_BYTES_MIN, SealFault, SlabMemory, SlabOptions, SlabView};
 pub use peer::{OVERFLOW_UID, PeerCredentials, PeerProcess};

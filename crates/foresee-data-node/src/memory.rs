@@ -4,7 +4,7 @@
 //! The slab holds the cached samples: the host writes it, consumers map it read-only. Control memory holds the rings
 //! of one consumer, and both sides write it. Seals fix the size of both, so no access can fail after mapping.
 
-mod control;
+pub(crate) mod control;
 mod layout;
 mod mapping;
 mod sealed;
@@ -13,7 +13,7 @@ mod slab;
 mod tests;
 mod view;
 
-pub use control::{ControlMemory, RING_BYTES_MAX, RING_BYTES_MIN};
+pub use control::{RING_BYTES_MAX, RING_BYTES_MIN};
 pub use sealed::SealFault;
 pub use slab::{SlabMemory, SlabOptions};
 pub use view::SlabView;

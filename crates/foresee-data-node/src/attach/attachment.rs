@@ -8,11 +8,12 @@ use foresee_units::Bytes;
 
 use super::frame::{self, MESSAGE_BYTES_MAX};
 use super::listener::refuse;
-use super::message::{ConsumerMessage, Hello, HostMessage, RefusalCode, Welcome};
+use super::message::{Hello, NodeReply, NodeRequest, RefusalCode, Welcome};
 use super::socket::MessageSocket;
 use crate::error::NodeError;
-use crate::memory::{ControlMemory, SlabMemory};
+use crate::memory::{SlabMemory, control};
 use crate::peer::{PeerCredentials, PeerProcess};
+use crate::ring::RingPair;
 
 /// What a host tells a new consumer beside the shape of the shared memory.
 #[derive(Clone, Debug)]
@@ -64,15 +65,14 @@ impl AttachRequest {
     pub fn accept(self, slab: &SlabMemory, facts: WelcomeFacts) -> Result<Attachment, NodeError> {
         let (request_ring_bytes, answer_ring_bytes) =
             (self.hello.request_ring_bytes, self.hello.answer_ring_bytes);
-        let created = ControlMemory::create(request_ring_bytes, answer_ring_bytes);
-        let (control, file) = match created {
+        let (rings, file) = match control::create(request_ring_bytes, answer_ring_bytes) {
             Ok(created) => created,
             Err(fault) => {
                 refuse(&self.socket, RefusalCode::Resources, fault.to_string());
                 return Err(fault);
             }
         };
-        let welcome = HostMessage::Welcome(Welcome {
+        let welcome = NodeReply::Welcome(Welcome {
             foresee: facts.foresee,
             consumer: facts.consumer,
             slots: slab.slots(),
@@ -86,7 +86,7 @@ impl AttachRequest {
         // A new socket has space for its first message, so a consumer cannot make the host wait.
         self.socket.send(&bytes, &[slab.file()?, file.as_fd()], Duration::ZERO)?;
         let Self { socket, credentials, process, hello } = self;
-        Ok(Attachment { socket, credentials, process, hello, control, consumer: facts.consumer })
+        Ok(Attachment { socket, credentials, process, hello, rings, consumer: facts.consumer })
     }
 
     /// Refuse the consumer with a reason for users.
@@ -102,7 +102,7 @@ pub struct Attachment {
     credentials: PeerCredentials,
     process: Option<PeerProcess>,
     hello: Hello,
-    control: ControlMemory,
+    rings: RingPair,
     consumer: u32,
 }
 
@@ -122,9 +122,13 @@ impl Attachment {
         self.credentials
     }
 
-    /// Rings and futex words of this consumer.
-    pub fn control(&self) -> &ControlMemory {
-        &self.control
+    /// The rings of this consumer: requests to read, answers to write.
+    ///
+    /// # Errors
+    /// [`NodeError::Forked`]: a forked child does not have their memory.
+    pub fn rings(&mut self) -> Result<&mut RingPair, NodeError> {
+        self.socket.fd()?;
+        Ok(&mut self.rings)
     }
 
     /// The consumer's process, which can be polled for its end.
@@ -136,12 +140,10 @@ impl Attachment {
     ///
     /// # Errors
     /// [`NodeError::Ended`]: the consumer has left. [`NodeError::Malformed`]: the attachment must end.
-    pub fn receive(&self) -> Result<Option<ConsumerMessage>, NodeError> {
+    pub fn receive(&self) -> Result<Option<NodeRequest>, NodeError> {
         match self.socket.receive(MESSAGE_BYTES_MAX, false, Duration::ZERO, "send a message") {
             Ok(datagram) => match frame::decode(&datagram.bytes)? {
-                ConsumerMessage::Hello(_) => {
-                    Err(NodeError::Malformed { why: "it is a second greeting".into() })
-                }
+                NodeRequest::Hello(_) => Err(NodeError::Malformed { why: "it is a second greeting".into() }),
                 message => Ok(Some(message)),
             },
             Err(NodeError::Late { .. }) => Ok(None),
@@ -153,7 +155,7 @@ impl Attachment {
     ///
     /// # Errors
     /// [`NodeError::Late`]: the consumer does not read, and the attachment should end. [`NodeError::Ended`].
-    pub fn send(&self, message: &HostMessage) -> Result<(), NodeError> {
+    pub fn send(&self, message: &NodeReply) -> Result<(), NodeError> {
         self.socket.send(&frame::encode(message, MESSAGE_BYTES_MAX)?, &[], Duration::ZERO)
     }
 }

@@ -11,12 +11,13 @@ use rustix::net::SocketAddrUnix;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::frame::{self, HELLO_BYTES_MAX, MESSAGE_BYTES_MAX};
-use super::message::{ConsumerMessage, Hello, HostMessage, Refusal, Welcome};
+use super::message::{Hello, NodeReply, NodeRequest, Refusal, Welcome};
 use super::socket::{Datagram, Deadline, MessageSocket};
 use crate::address::{Access, NodeAddress, SocketDirectory};
 use crate::error::NodeError;
-use crate::memory::{ControlMemory, SlabView};
+use crate::memory::{SlabView, control};
 use crate::peer::{PeerCredentials, PeerProcess};
+use crate::ring::RingPair;
 
 /// How a consumer connects.
 #[derive(Clone, Debug)]
@@ -34,7 +35,7 @@ pub struct NodeConnection {
     process: Option<PeerProcess>,
     welcome: Welcome,
     slab: SlabView,
-    control: ControlMemory,
+    rings: RingPair,
 }
 
 impl NodeConnection {
@@ -56,15 +57,15 @@ impl NodeConnection {
         let credentials = PeerCredentials::of(socket.fd()?)?;
         credentials.check(ours, &options.allow_uids)?;
         let process = PeerProcess::open(socket.fd()?, &credentials)?;
-        let greeting = ConsumerMessage::Hello(hello.clone());
+        let greeting = NodeRequest::Hello(hello.clone());
         match socket.send(&frame::encode(&greeting, HELLO_BYTES_MAX)?, &[], options.timeout) {
             // A host that refuses this user does so before it reads anything; its reason is still there.
             Ok(()) | Err(NodeError::Ended) => {}
             Err(fault) => return Err(fault),
         }
         let answer = socket.receive(MESSAGE_BYTES_MAX, true, options.timeout, "answer a new consumer")?;
-        let (welcome, slab, control) = open_memory(answer)?;
-        Ok(Self { socket, process, welcome, slab, control })
+        let (welcome, slab, rings) = open_memory(answer)?;
+        Ok(Self { socket, process, welcome, slab, rings })
     }
 
     /// What the host told this consumer.
@@ -77,9 +78,13 @@ impl NodeConnection {
         &self.slab
     }
 
-    /// Rings and futex words of this consumer.
-    pub fn control(&self) -> &ControlMemory {
-        &self.control
+    /// The rings of this consumer: requests to write, answers to read.
+    ///
+    /// # Errors
+    /// [`NodeError::Forked`]: a forked child does not have their memory.
+    pub fn rings(&mut self) -> Result<&mut RingPair, NodeError> {
+        self.socket.fd()?;
+        Ok(&mut self.rings)
     }
 
     /// The host's process, which can be polled for its end.
@@ -91,7 +96,7 @@ impl NodeConnection {
     ///
     /// # Errors
     /// [`NodeError::TooLong`]; [`NodeError::Late`]; [`NodeError::Ended`]: the host has ended; [`NodeError::Forked`].
-    pub fn send(&self, message: &ConsumerMessage, timeout: Duration) -> Result<(), NodeError> {
+    pub fn send(&self, message: &NodeRequest, timeout: Duration) -> Result<(), NodeError> {
         self.socket.send(&frame::encode(message, MESSAGE_BYTES_MAX)?, &[], timeout)
     }
 
@@ -100,11 +105,11 @@ impl NodeConnection {
     /// # Errors
     /// [`NodeError::Late`]; [`NodeError::Refused`] with its reason; [`NodeError::Ended`]: the host has ended;
     /// [`NodeError::Malformed`]; [`NodeError::Forked`].
-    pub fn receive(&self, timeout: Duration) -> Result<HostMessage, NodeError> {
+    pub fn receive(&self, timeout: Duration) -> Result<NodeReply, NodeError> {
         let datagram = self.socket.receive(MESSAGE_BYTES_MAX, false, timeout, "send a message")?;
         match frame::decode(&datagram.bytes)? {
-            HostMessage::Refusal(refusal) => Err(refused(refusal)),
-            HostMessage::Welcome(_) => Err(NodeError::Malformed { why: "it is a second welcome".into() }),
+            NodeReply::Refusal(refusal) => Err(refused(refusal)),
+            NodeReply::Welcome(_) => Err(NodeError::Malformed { why: "it is a second welcome".into() }),
             message => Ok(message),
         }
     }
@@ -153,19 +158,18 @@ fn is_socket(path: &Path) -> bool {
 }
 
 /// Verify and map the memory that comes with a welcome.
-fn open_memory(answer: Datagram) -> Result<(Welcome, SlabView, ControlMemory), NodeError> {
+fn open_memory(answer: Datagram) -> Result<(Welcome, SlabView, RingPair), NodeError> {
     let welcome = match frame::decode(&answer.bytes)? {
-        HostMessage::Welcome(welcome) => welcome,
-        HostMessage::Refusal(refusal) => return Err(refused(refusal)),
+        NodeReply::Welcome(welcome) => welcome,
+        NodeReply::Refusal(refusal) => return Err(refused(refusal)),
         _ => return Err(NodeError::Malformed { why: "it is neither a welcome nor a refusal".into() }),
     };
-    let [slab, control] = <[_; 2]>::try_from(answer.descriptors).map_err(|found| NodeError::Malformed {
+    let [slab, memory] = <[_; 2]>::try_from(answer.descriptors).map_err(|found| NodeError::Malformed {
         why: format!("a welcome with {} descriptors instead of 2", found.len()),
     })?;
     let slab = SlabView::open(slab.as_fd(), welcome.slots, welcome.slab())?;
-    let control =
-        ControlMemory::open(control.as_fd(), welcome.request_ring_bytes, welcome.answer_ring_bytes)?;
-    Ok((welcome, slab, control))
+    let rings = control::open(memory.as_fd(), welcome.request_ring_bytes, welcome.answer_ring_bytes)?;
+    Ok((welcome, slab, rings))
 }
 
 fn refused(Refusal { code, text }: Refusal) -> NodeError {

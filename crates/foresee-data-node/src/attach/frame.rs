@@ -60,24 +60,24 @@ pub(super) fn decode<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, NodeError> 
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{ConsumerMessage, HostMessage, Refusal, RefusalCode};
+    use super::super::{NodeReply, NodeRequest, Refusal, RefusalCode};
     use super::*;
 
-    fn refusal() -> HostMessage {
-        HostMessage::Refusal(Refusal { code: RefusalCode::Closing, text: "ab".into() })
+    fn refusal() -> NodeReply {
+        NodeReply::Refusal(Refusal { code: RefusalCode::Closing, text: "ab".into() })
     }
 
     #[test]
     fn a_message_has_the_bytes_of_the_format_page() {
         let bytes = encode(&refusal(), MESSAGE_BYTES_MAX).unwrap();
         assert_eq!(bytes, *b"FNOD\x01\x00\x00\x03\x02ab");
-        assert_eq!(decode::<HostMessage>(&bytes).unwrap(), refusal());
+        assert_eq!(decode::<NodeReply>(&bytes).unwrap(), refusal());
     }
 
     #[test]
     fn another_version_is_named_whatever_its_body_is() {
         for (bytes, version) in [(&b"FNOD\x02\x00"[..], 2), (b"FNOD\x00\x01xyz", 256)] {
-            let refused = decode::<HostMessage>(bytes).unwrap_err();
+            let refused = decode::<NodeReply>(bytes).unwrap_err();
             assert!(matches!(refused, NodeError::OtherVersion { theirs } if theirs == version));
         }
     }
@@ -86,17 +86,17 @@ mod tests {
     fn only_exactly_one_message_is_accepted() {
         let bytes = encode(&refusal(), MESSAGE_BYTES_MAX).unwrap();
         for end in 0..bytes.len() {
-            assert!(matches!(decode::<HostMessage>(&bytes[..end]), Err(NodeError::Malformed { .. })));
+            assert!(matches!(decode::<NodeReply>(&bytes[..end]), Err(NodeError::Malformed { .. })));
         }
         let longer = [&bytes[..], b"x"].concat();
-        assert!(matches!(decode::<HostMessage>(&longer), Err(NodeError::Malformed { .. })));
-        assert!(decode::<HostMessage>(b"GET / HTTP/1.1").is_err());
+        assert!(matches!(decode::<NodeReply>(&longer), Err(NodeError::Malformed { .. })));
+        assert!(decode::<NodeReply>(b"GET / HTTP/1.1").is_err());
     }
 
     #[test]
     fn a_message_above_the_bound_is_not_encoded() {
         let text = "x".repeat(MESSAGE_BYTES_MAX);
-        let long = HostMessage::Refusal(Refusal { code: RefusalCode::Order, text });
+        let long = NodeReply::Refusal(Refusal { code: RefusalCode::Order, text });
         assert!(matches!(encode(&long, MESSAGE_BYTES_MAX), Err(NodeError::TooLong { .. })));
     }
 
@@ -106,8 +106,8 @@ mod tests {
         #[test]
         fn random_bytes_never_panic(body in prop::collection::vec(any::<u8>(), 0..200)) {
             let bytes = [b"FNOD\x01\x00", &body[..]].concat();
-            let _ = decode::<ConsumerMessage>(&bytes);
-            let _ = decode::<HostMessage>(&bytes);
+            let _ = decode::<NodeRequest>(&bytes);
+            let _ = decode::<NodeReply>(&bytes);
         }
     }
 }

@@ -18,7 +18,7 @@ use rustix::net::SocketFlags;
 
 use super::attachment::AttachRequest;
 use super::frame::{self, HELLO_BYTES_MAX, MESSAGE_BYTES_MAX};
-use super::message::{ConsumerMessage, HostMessage, Refusal, RefusalCode};
+use super::message::{NodeReply, NodeRequest, Refusal, RefusalCode};
 use super::socket::{Deadline, MessageSocket};
 use crate::address::NodeAddress;
 use crate::error::NodeError;
@@ -188,7 +188,7 @@ impl NodeListener {
             .receive(HELLO_BYTES_MAX, false, Duration::ZERO, "send its first message")
             .and_then(|datagram| frame::decode(&datagram.bytes));
         let hello = match outcome {
-            Ok(ConsumerMessage::Hello(hello)) => hello,
+            Ok(NodeRequest::Hello(hello)) => hello,
             Ok(_) => {
                 refuse(&socket, RefusalCode::Malformed, "the first message is no greeting".into());
                 return None;
@@ -221,7 +221,7 @@ impl AsFd for NodeListener {
 
 /// Send a refusal if the peer can take it at once; it is closed in any case.
 pub(super) fn refuse(socket: &MessageSocket, code: RefusalCode, text: String) {
-    let refusal = HostMessage::Refusal(Refusal { code, text });
+    let refusal = NodeReply::Refusal(Refusal { code, text });
     if let Ok(bytes) = frame::encode(&refusal, MESSAGE_BYTES_MAX) {
         // A peer that has left or does not read misses only the reason.
         let _ = socket.send(&bytes, &[], Duration::ZERO);

@@ -13,13 +13,13 @@ use serde::{Deserialize, Serialize};
 /// A message of a consumer. The first one is [`Hello`], and no later one is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum ConsumerMessage {
+pub enum NodeRequest {
     /// See [`Hello`].
     Hello(Hello),
-    /// See [`DataSetDescription`]. Answered by [`HostMessage::DataSetOpened`] or [`HostMessage::Refusal`].
+    /// See [`DataSetDescription`]. Answered by [`NodeReply::DataSetOpened`] or [`NodeReply::Refusal`].
     OpenDataSet(DataSetDescription),
     /// See [`OrderDescription`]. It replaces an earlier one of the same data set. Answered by
-    /// [`HostMessage::OrderSet`] or [`HostMessage::Refusal`].
+    /// [`NodeReply::OrderSet`] or [`NodeReply::Refusal`].
     SetOrder(OrderDescription),
     /// The consumer leaves, and sends nothing more.
     Detach,
@@ -28,7 +28,7 @@ pub enum ConsumerMessage {
 /// A message of the host.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
-pub enum HostMessage {
+pub enum NodeReply {
     /// See [`Refusal`].
     Refusal(Refusal),
     /// See [`Welcome`]. Two descriptors come with it: of the slab, then of the control memory.
@@ -247,7 +247,7 @@ mod tests {
             fingerprint: [1; 16],
             samples: 10,
         };
-        let message = format!("{:?}", ConsumerMessage::OpenDataSet(description));
+        let message = format!("{:?}", NodeRequest::OpenDataSet(description));
         assert!(!message.contains("hush") && !message.contains("somewhere"), "{message}");
         for part in ["https://host:9000/a/b\"", "region", "secret_access_key", "/data/x.fidx"] {
             assert!(message.contains(part), "{message}");

@@ -11,7 +11,6 @@ mod users;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use foresee_testkit::WATCHDOG;
@@ -150,7 +149,7 @@ fn is_alone(test: &str) -> bool {
 #[test]
 fn a_consumer_gets_the_slab_and_its_control_memory() {
     let mut rig = Rig::new();
-    let (attachment, consumer) = rig.attach(5);
+    let (mut attachment, mut consumer) = rig.attach(5);
     let welcome = consumer.welcome();
     assert_eq!((welcome.consumer, welcome.slots, welcome.slab_bytes), (5, SLOTS, DATA));
     assert_eq!((welcome.ram_bytes, welcome.disk_bytes), (DATA, 7));
@@ -165,18 +164,21 @@ fn a_consumer_gets_the_slab_and_its_control_memory() {
     let mut dest = [0; 6];
     assert!(consumer.slab().copy(9, generation, 0, &mut dest).unwrap());
     assert_eq!(&dest, b"sample");
-    consumer.control().request_word().unwrap().store(8, Ordering::Relaxed);
-    assert_eq!(attachment.control().request_word().unwrap().load(Ordering::Relaxed), 8);
-    assert_eq!(consumer.control().answer_ring().unwrap().len(), 2 * RING_BYTES_MIN as usize);
+    assert!(consumer.rings().unwrap().writer.try_push(b"request").unwrap());
+    assert_eq!(attachment.rings().unwrap().reader.try_pop().unwrap(), Some(&b"request"[..]));
+    assert!(
+        attachment.rings().unwrap().writer.has_space(RING_BYTES_MIN as usize).unwrap(),
+        "the ring of answers is larger"
+    );
 }
 
 #[test]
-fn each_consumer_has_control_memory_of_its_own() {
+fn each_consumer_has_rings_of_its_own() {
     let mut rig = Rig::new();
-    let (first, second) = (rig.attach(1), rig.attach(2));
-    first.1.control().answer_word().unwrap().store(1, Ordering::Relaxed);
-    assert_eq!(first.0.control().answer_word().unwrap().load(Ordering::Relaxed), 1);
-    assert_eq!(second.0.control().answer_word().unwrap().load(Ordering::Relaxed), 0);
+    let (mut first, mut second) = (rig.attach(1), rig.attach(2));
+    assert!(first.1.rings().unwrap().writer.try_push(b"request").unwrap());
+    assert!(second.0.rings().unwrap().reader.try_pop().unwrap().is_none());
+    assert!(first.0.rings().unwrap().reader.try_pop().unwrap().is_some());
 }
 
 #[test]
@@ -206,16 +208,15 @@ fn a_data_set_and_an_order_reach_the_host_and_answers_the_consumer() {
         position: 4096,
         epochs: Some(90),
     };
-    for message in
-        [ConsumerMessage::OpenDataSet(description), ConsumerMessage::SetOrder(order), ConsumerMessage::Detach]
+    for message in [NodeRequest::OpenDataSet(description), NodeRequest::SetOrder(order), NodeRequest::Detach]
     {
         consumer.send(&message, WATCHDOG).unwrap();
         assert_eq!(attachment.receive().unwrap(), Some(message));
     }
-    attachment.send(&HostMessage::DataSetOpened { data_set: 0 }).unwrap();
-    assert_eq!(consumer.receive(WATCHDOG).unwrap(), HostMessage::DataSetOpened { data_set: 0 });
+    attachment.send(&NodeReply::DataSetOpened { data_set: 0 }).unwrap();
+    assert_eq!(consumer.receive(WATCHDOG).unwrap(), NodeReply::DataSetOpened { data_set: 0 });
     let refusal = Refusal { code: RefusalCode::Order, text: "unknown order".into() };
-    attachment.send(&HostMessage::Refusal(refusal)).unwrap();
+    attachment.send(&NodeReply::Refusal(refusal)).unwrap();
     let refused = consumer.receive(WATCHDOG).unwrap_err();
     assert!(
         matches!(&refused, NodeError::Refused { code: RefusalCode::Order, text } if text == "unknown order")
@@ -229,7 +230,7 @@ fn a_message_above_the_bound_is_not_sent() {
     let mut rig = Rig::new();
     let (_attachment, consumer) = rig.attach(1);
     let options = [("token".to_owned(), "x".repeat(MESSAGE_BYTES_MAX))];
-    let message = ConsumerMessage::OpenDataSet(DataSetDescription {
+    let message = NodeRequest::OpenDataSet(DataSetDescription {
         uri: "hush".into(),
         storage_options: StorageOptions(options.into()),
         index: DataSetIndex::Known,

@@ -11,6 +11,7 @@ use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use super::*;
 use crate::error::NodeError;
+use crate::ring::{ControlLayout, RingError};
 
 const SLOTS: u64 = 1000;
 const DATA: u64 = 5 << 20;
@@ -233,36 +234,28 @@ fn a_consumer_refuses_every_descriptor_that_is_no_sealed_slab_of_the_announced_s
 }
 
 #[test]
-fn both_sides_of_control_memory_share_words_and_rings() {
-    let (host, file) = ControlMemory::create(RING_BYTES_MIN, 4 * RING_BYTES_MIN).unwrap();
-    let consumer = ControlMemory::open(file.as_fd(), RING_BYTES_MIN, 4 * RING_BYTES_MIN).unwrap();
-    consumer.request_word().unwrap().store(5, Ordering::Relaxed);
-    host.answer_word().unwrap().store(6, Ordering::Relaxed);
-    assert_eq!(host.request_word().unwrap().load(Ordering::Relaxed), 5);
-    assert_eq!(consumer.answer_word().unwrap().load(Ordering::Relaxed), 6);
-    let (request, answer) = (consumer.request_ring().unwrap(), host.answer_ring().unwrap());
-    assert_eq!((request.len(), answer.len()), (RING_BYTES_MIN as usize, 4 * RING_BYTES_MIN as usize));
-    // SAFETY: both rings are within their mappings, which only this thread uses.
-    unsafe {
-        request.cast::<u8>().as_ptr().write_bytes(1, request.len());
-        answer.cast::<u8>().as_ptr().write_bytes(2, answer.len());
-        let request = &*host.request_ring().unwrap().as_ptr();
-        let answer = &*consumer.answer_ring().unwrap().as_ptr();
-        assert!(request.iter().all(|byte| *byte == 1) && answer.iter().all(|byte| *byte == 2));
-    }
-    assert_eq!(host.request_word().unwrap().load(Ordering::Relaxed), 5, "the rings overlap the words");
+fn both_sides_of_control_memory_share_rings() {
+    let (mut host, file) = control::create(RING_BYTES_MIN, 4 * RING_BYTES_MIN).unwrap();
+    let mut consumer = control::open(file.as_fd(), RING_BYTES_MIN, 4 * RING_BYTES_MIN).unwrap();
+    assert!(consumer.writer.try_push(b"request").unwrap() && host.writer.try_push(b"answer").unwrap());
+    assert_eq!(host.reader.try_pop().unwrap(), Some(&b"request"[..]));
+    assert_eq!(consumer.reader.try_pop().unwrap(), Some(&b"answer"[..]));
     assert_eq!(rustix::fs::ftruncate(&file, 0).unwrap_err(), Errno::PERM);
 }
 
 #[test]
 fn control_memory_of_another_size_or_without_seals_is_refused() {
     for bytes in [0, RING_BYTES_MIN - 1, RING_BYTES_MIN + 1, 2 * RING_BYTES_MAX] {
-        let refused = ControlMemory::create(RING_BYTES_MIN, bytes).unwrap_err();
+        let refused = control::create(RING_BYTES_MIN, bytes).unwrap_err();
         assert!(matches!(refused, NodeError::RingSize { bytes: found } if found == bytes));
     }
-    let open = |file: OwnedFd| ControlMemory::open(file.as_fd(), RING_BYTES_MIN, RING_BYTES_MIN);
-    let len = 4096 + 2 * u64::from(RING_BYTES_MIN);
-    assert!(open(sealed(len, sealed::CONTROL_SEALS)).is_ok());
+    let open = |file: OwnedFd| control::open(file.as_fd(), RING_BYTES_MIN, RING_BYTES_MIN);
+    let len = ControlLayout::new(RING_BYTES_MIN.into(), RING_BYTES_MIN.into()).unwrap().bytes() as u64;
+    let unused = open(sealed(len, sealed::CONTROL_SEALS)).unwrap_err();
+    assert!(
+        matches!(unused, NodeError::Ring(RingError::Header { .. })),
+        "no host has written its rings: {unused}"
+    );
     for (len, seals) in
         [(len, SealFlags::empty()), (len, sealed::SLAB_SEALS), (len - 1, sealed::CONTROL_SEALS)]
     {

@@ -9,7 +9,7 @@ use super::*;
 fn answer(peer: &socket::MessageSocket) -> Option<RefusalCode> {
     match peer.receive(MESSAGE_BYTES_MAX, true, WATCHDOG, "answer") {
         Ok(answer) => match frame::decode(&answer.bytes).unwrap() {
-            HostMessage::Refusal(refusal) => Some(refusal.code),
+            NodeReply::Refusal(refusal) => Some(refusal.code),
             other => panic!("{other:?}"),
         },
         Err(NodeError::Ended) => None,
@@ -31,7 +31,7 @@ fn greet(rig: &mut Rig, bytes: &[u8], has_descriptor: bool) -> Option<RefusalCod
 }
 
 fn greeting() -> Vec<u8> {
-    frame::encode(&ConsumerMessage::Hello(hello()), HELLO_BYTES_MAX).unwrap()
+    frame::encode(&NodeRequest::Hello(hello()), HELLO_BYTES_MAX).unwrap()
 }
 
 #[test]
@@ -48,7 +48,7 @@ fn invalid_first_messages_are_refused_and_the_next_consumer_attaches() {
     assert_eq!(greet(&mut rig, &[b'F'; HELLO_BYTES_MAX + 1], false), malformed);
     assert_eq!(greet(&mut rig, &vec![b'F'; 100_000], false), malformed);
     assert_eq!(greet(&mut rig, &valid, true), malformed, "a consumer sends no descriptor");
-    let other = frame::encode(&ConsumerMessage::Detach, HELLO_BYTES_MAX).unwrap();
+    let other = frame::encode(&NodeRequest::Detach, HELLO_BYTES_MAX).unwrap();
     assert_eq!(greet(&mut rig, &other, false), malformed);
     let (_attachment, consumer) = rig.attach(1);
     assert_eq!(consumer.welcome().consumer, 1);
@@ -103,8 +103,8 @@ fn a_consumer_that_breaks_the_protocol_later_ends_only_its_own_attachment() {
         peer.send(&bytes, &[], WATCHDOG).unwrap();
         assert!(matches!(attachment.receive(), Err(NodeError::Malformed { .. })));
     }
-    good.1.send(&ConsumerMessage::Detach, WATCHDOG).unwrap();
-    assert_eq!(good.0.receive().unwrap(), Some(ConsumerMessage::Detach));
+    good.1.send(&NodeRequest::Detach, WATCHDOG).unwrap();
+    assert_eq!(good.0.receive().unwrap(), Some(NodeRequest::Detach));
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn a_consumer_that_does_not_read_never_makes_the_host_wait() {
     let mut rig = Rig::new();
     let (attachment, _consumer) = rig.attach(1);
     let fault = loop {
-        if let Err(fault) = attachment.send(&HostMessage::OrderSet { data_set: 1 }) {
+        if let Err(fault) = attachment.send(&NodeReply::OrderSet { data_set: 1 }) {
             break fault;
         }
     };

@@ -6,7 +6,7 @@ use std::os::fd::{AsFd as _, BorrowedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 
 use super::*;
-use crate::memory::ControlMemory;
+use crate::memory::control;
 
 /// Connect to a program that answers the first message with `bytes` and `descriptors`, or closes without an answer.
 fn connect_to(bytes: Option<&[u8]>, descriptors: &[BorrowedFd<'_>]) -> NodeError {
@@ -39,13 +39,13 @@ fn welcome() -> Vec<u8> {
         request_ring_bytes: RING_BYTES_MIN,
         answer_ring_bytes: RING_BYTES_MIN,
     };
-    frame::encode(&HostMessage::Welcome(welcome), MESSAGE_BYTES_MAX).unwrap()
+    frame::encode(&NodeReply::Welcome(welcome), MESSAGE_BYTES_MAX).unwrap()
 }
 
 #[test]
 fn other_memory_than_a_sealed_slab_is_refused() {
     let slab = slab();
-    let (_control, control) = ControlMemory::create(RING_BYTES_MIN, RING_BYTES_MIN).unwrap();
+    let (_rings, control) = control::create(RING_BYTES_MIN, RING_BYTES_MIN).unwrap();
     let regular = tempfile::tempfile().unwrap();
     regular.set_len(2 << 20).unwrap();
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -80,14 +80,14 @@ fn a_host_of_another_version_is_named() {
     assert!(matches!(fault, NodeError::OtherVersion { theirs: 7 }));
     assert!(fault.to_string().contains("version 7 of the node protocol, and this build has version 1"));
     let refusal = Refusal { code: RefusalCode::Version, text: "no".into() };
-    let bytes = frame::encode(&HostMessage::Refusal(refusal), MESSAGE_BYTES_MAX).unwrap();
+    let bytes = frame::encode(&NodeReply::Refusal(refusal), MESSAGE_BYTES_MAX).unwrap();
     let fault = connect_to(Some(&bytes), &[]);
     assert!(matches!(fault, NodeError::Refused { code: RefusalCode::Version, .. }));
 }
 
 #[test]
 fn another_program_is_no_host() {
-    let other = frame::encode(&HostMessage::OrderSet { data_set: 0 }, MESSAGE_BYTES_MAX).unwrap();
+    let other = frame::encode(&NodeReply::OrderSet { data_set: 0 }, MESSAGE_BYTES_MAX).unwrap();
     let long = vec![b'F'; MESSAGE_BYTES_MAX + 1];
     for bytes in [b"220 mail ready\r\n", &welcome()[..10], &other[..], &long] {
         let fault = connect_to(Some(bytes), &[]);

@@ -104,7 +104,7 @@ fn a_killed_consumer_is_seen_by_its_socket_and_by_its_process() {
     wait_until("the process ends", || !process.is_alive().unwrap());
     assert!(is_readable(process) && is_readable(&attachment));
     assert!(matches!(attachment.receive(), Err(NodeError::Ended)));
-    assert!(matches!(attachment.send(&HostMessage::OrderSet { data_set: 0 }), Err(NodeError::Ended)));
+    assert!(matches!(attachment.send(&NodeReply::OrderSet { data_set: 0 }), Err(NodeError::Ended)));
     child.wait().unwrap();
     rig.attach(2);
 }
@@ -189,15 +189,15 @@ fn a_forked_child_has_no_descriptor_and_no_mapping_of_its_parent() {
     let (mut parts, mut near) = (Some((rig, attachment, consumer)), Some(near));
     let child = Forked::start(|| {
         drop(near.take());
-        let (rig, attachment, consumer) = parts.take().unwrap();
+        let (rig, mut attachment, consumer) = parts.take().unwrap();
         // Both ends of the pair are no descriptors of this crate.
         assert_eq!(resources(), (before.0 + 1, before.1));
         let is_forked = |fault: NodeError| matches!(fault, NodeError::Forked);
         assert!(is_forked(attachment.receive().unwrap_err()));
-        assert!(is_forked(consumer.send(&ConsumerMessage::Detach, WATCHDOG).unwrap_err()));
+        assert!(is_forked(consumer.send(&NodeRequest::Detach, WATCHDOG).unwrap_err()));
         assert!(is_forked(consumer.slab().copy(0, 0, 0, &mut [0]).unwrap_err()));
         assert!(is_forked(rig.slab.generation(0).unwrap_err()));
-        assert!(is_forked(attachment.control().request_word().unwrap_err()));
+        assert!(is_forked(attachment.rings().unwrap_err()));
         assert!(is_forked(attachment.process().unwrap().is_alive().unwrap_err()));
         // Files with the numbers of closed descriptors survive the drop of what had those numbers.
         let files: Vec<_> = (0..20).map(|_| tempfile::tempfile().unwrap()).collect();

@@ -6,6 +6,8 @@
 //! the reports so far: no clock, file, thread or hash table. Two planners with equal inputs make one plan, which
 //! [`Planner::plan_hash`] shows.
 //!
+//! [`NodePlanner`] plans the cache of a node, for several consumers whose accesses are merged by predicted time.
+//!
 //! The planner moves no bytes. The copies held are those of the plan, minus the lost ones that the engine
 //! reports.
 //!
@@ -21,6 +23,7 @@
 //! | `farthest` | the farthest next use, in a few word operations |
 //! | [`hint`] | prefetch hints for the tables |
 //! | `capacity` | capacities, and the cost of a sample in a tier |
+//! | `node` | the plan of a node's cache, which several consumers share |
 
 #![deny(
     clippy::disallowed_methods,
@@ -35,6 +38,7 @@ mod farthest;
 mod hierarchy;
 pub mod hint;
 mod next_use;
+mod node;
 mod planner;
 mod policy;
 mod sampling;
@@ -44,5 +48,6 @@ pub use capacity::{SampleSizes, TierCapacity, TierIndex};
 pub use error::PlanError;
 pub use hierarchy::{HierarchyAccess, HierarchyPlanner, SlowestTier, TierSet};
 pub use next_use::NextUse;
+pub use node::{ConsumerId, EntryId, NodeAction, NodePlanError, NodePlanner, NodePlannerConfig, NodeTier};
 pub use planner::{Access, PlannedSource, Planner, PlannerConfig};
 pub use policy::{Policy, PolicyChoice};

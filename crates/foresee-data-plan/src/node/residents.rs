@@ -1,0 +1,426 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The entries of both tiers, and the order in which they are evicted.
+//!
+//! An entry is known if a consumer announced a use of it. Its key is the earliest predicted use by any consumer, and
+//! the farthest key is evicted first (Belady's MIN over the node). Keys change with every progress, so none is stored:
+//! each known entry belongs to an owner, a consumer that uses it, and is a member of the owner's sets at the position of
+//! that use. The owner's time is an upper bound of the key, so the farthest bound is compared with the true key, and
+//! the entry changes its owner if another consumer uses it sooner.
+//!
+//! Entries without an announced use are evicted before all others, the one unused for longest first.
+
+use std::collections::VecDeque;
+
+use foresee_units::Bytes;
+
+use super::accesses::{Accesses, Use};
+use super::action::NodeTier;
+use super::consumer::{Consumers, TimeUntil};
+use crate::capacity::TierUsage;
+use crate::farthest::PositionSet;
+use crate::next_use::position;
+
+/// Copies of an entry that may be evicted, by the place where they are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pool {
+    /// In memory, while the disk has a copy: its eviction costs no read of the origin.
+    Duplicate,
+    /// Only in memory.
+    MemoryOnly,
+    /// On disk.
+    Disk,
+}
+
+const POOLS: [Pool; 3] = [Pool::Duplicate, Pool::MemoryOnly, Pool::Disk];
+/// Notes beyond twice the entries of a tier that trigger no clean-up.
+const NOTES_SLACK: usize = 1024;
+
+impl Pool {
+    const fn bit(self) -> u8 {
+        1 << self as u8
+    }
+}
+
+/// Both pools of the memory.
+const MEMORY_POOLS: u8 = Pool::Duplicate.bit() | Pool::MemoryOnly.bit();
+
+/// The state of an entry.
+pub(super) mod flag {
+    pub(crate) const IN_MEMORY: u8 = 1;
+    /// The disk has a complete copy.
+    pub(crate) const ON_DISK: u8 = 2;
+    /// A read into memory is in flight; with `ON_DISK`, from the disk.
+    pub(crate) const READING: u8 = 4;
+    /// A write to the disk is in flight.
+    pub(crate) const STORING: u8 = 8;
+    /// Pinned by an answer.
+    pub(crate) const PINNED: u8 = 16;
+    /// The bytes in memory were lost during the write, so the new copy on disk may be wrong.
+    pub(crate) const SUSPECT: u8 = 32;
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Resident {
+    size: u32,
+    /// Of a known entry the slot of its owner's access, else the stamp of its last use; valid in a pool.
+    owner: u32,
+    flags: u8,
+    /// Bits of the pools with this entry.
+    pools: u8,
+    is_known: bool,
+}
+
+impl Resident {
+    /// Whether it is in one of the pools without an announced use, and unused since the note with this stamp.
+    fn is_noted(self, stamp: u32, pools: u8) -> bool {
+        !self.is_known && self.pools & pools != 0 && self.owner == stamp
+    }
+}
+
+/// The owned entries of one consumer, by pool.
+#[derive(Debug, Default)]
+struct Owned {
+    sets: [PositionSet; 3],
+    /// Bytes in each tier's unit of allocation.
+    bytes: [Bytes; 3],
+    count: [usize; 3],
+}
+
+/// An entry without an announced use; valid while its stamp is the entry's.
+#[derive(Clone, Copy, Debug)]
+struct IdleNote {
+    entry: u32,
+    stamp: u32,
+}
+
+/// The entries, the copies in both tiers, and their order.
+#[derive(Debug)]
+pub(super) struct Residents {
+    entries: Vec<Resident>,
+    pub(super) accesses: Accesses,
+    pub(super) memory: TierUsage,
+    pub(super) disk: TierUsage,
+    owned: Vec<Owned>,
+    /// Entries without an announced use, in memory and on disk, in order of their last use.
+    notes: [VecDeque<IdleNote>; 2],
+    stamp: u32,
+    pub(super) stalled_bytes_max: Bytes,
+}
+
+impl Residents {
+    pub(super) fn new(memory: TierUsage, disk: TierUsage, stalled_bytes_max: Bytes) -> Self {
+        Self {
+            entries: Vec::new(),
+            accesses: Accesses::default(),
+            memory,
+            disk,
+            owned: Vec::new(),
+            notes: [VecDeque::new(), VecDeque::new()],
+            stamp: 0,
+            stalled_bytes_max,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn add_entry(&mut self, size: u32) {
+        self.accesses.add_entry();
+        self.entries.push(Resident { size, owner: 0, flags: 0, pools: 0, is_known: false });
+    }
+
+    pub(super) fn size(&self, entry: u32) -> Bytes {
+        Bytes::new(u64::from(self.entries[entry as usize].size))
+    }
+
+    pub(super) fn is(&self, entry: u32, flag: u8) -> bool {
+        self.entries[entry as usize].flags & flag == flag
+    }
+
+    pub(super) fn attach(&mut self, consumer: usize) {
+        self.accesses.attach(consumer);
+        if self.owned.len() <= consumer {
+            self.owned.resize_with(consumer + 1, Owned::default);
+        }
+    }
+
+    /// Free the sets of a consumer without announced accesses.
+    pub(super) fn detach(&mut self, consumer: usize) {
+        self.owned[consumer] = Owned::default();
+    }
+
+    /// Set and clear flags of an entry, whose place in the pools follows.
+    pub(super) fn update(&mut self, entry: u32, set: u8, clear: u8, consumers: &Consumers) {
+        let flags = self.entries[entry as usize].flags & !clear | set;
+        self.entries[entry as usize].flags = flags;
+        let mut pools = 0;
+        let busy = flag::READING | flag::STORING | flag::PINNED;
+        if flags & flag::IN_MEMORY != 0 && flags & busy == 0 {
+            pools |= if flags & flag::ON_DISK == 0 { Pool::MemoryOnly } else { Pool::Duplicate }.bit();
+        }
+        if flags & flag::ON_DISK != 0 && flags & flag::READING == 0 {
+            pools |= Pool::Disk.bit();
+        }
+        self.set_pools(entry, pools, consumers);
+    }
+
+    /// Append the access of an entry. Reserve space in the sets first with [`reserve`](Self::reserve).
+    pub(super) fn announce(&mut self, consumer: usize, entry: u32, consumers: &Consumers) {
+        let Some(found) = self.accesses.announce(consumer, entry) else { return };
+        let resident = self.entries[entry as usize];
+        if resident.pools == 0 {
+            return;
+        }
+        let nearer = !resident.is_known || {
+            let owner = self.accesses.locate(resident.owner);
+            consumers.time_until(consumer, found.number) < consumers.time_until(owner.consumer, owner.number)
+        };
+        if nearer {
+            self.change_owner(entry, Some(found));
+        }
+    }
+
+    /// Make the sets of a consumer as long as its announced accesses and `more`.
+    pub(super) fn reserve(&mut self, consumer: usize, more: usize) {
+        let len = self.accesses.len(consumer) + more;
+        let owned = &mut self.owned[consumer];
+        if len <= owned.sets[0].span() {
+            return;
+        }
+        owned.sets = POOLS.map(|_| PositionSet::with_span(len));
+        let first = self.accesses.first(consumer);
+        for number in first..first + self.accesses.len(consumer) as u64 {
+            let (entry, slot) = self.accesses.access(consumer, number);
+            let resident = self.entries[entry as usize];
+            if resident.is_known && resident.owner == slot {
+                for pool in POOLS.into_iter().filter(|pool| resident.pools & pool.bit() != 0) {
+                    owned.sets[pool as usize].insert(position(number));
+                }
+            }
+        }
+    }
+
+    /// Remove the consumer's first announced access and return its entry.
+    pub(super) fn advance(&mut self, consumer: usize, consumers: &Consumers) -> Option<u32> {
+        let number = self.accesses.first(consumer);
+        let (entry, slot) = self.accesses.advance(consumer)?;
+        let resident = self.entries[entry as usize];
+        if resident.pools != 0 && resident.is_known && resident.owner == slot {
+            self.leave(entry, resident.pools, Use { slot, consumer, number });
+            let next = self.next_use(entry, consumers).map(|(_, next)| next);
+            self.enter(entry, resident.pools, next);
+        }
+        Some(entry)
+    }
+
+    /// The earliest predicted use of an entry by any consumer.
+    pub(super) fn next_use(&self, entry: u32, consumers: &Consumers) -> Option<(TimeUntil, Use)> {
+        self.accesses
+            .next_uses(entry)
+            .map(|one| (consumers.time_until(one.consumer, one.number), one))
+            .min_by_key(|(time, one)| (*time, one.consumer))
+    }
+
+    /// The entry to evict first from the memory.
+    pub(super) fn memory_victim(&mut self, consumers: &Consumers) -> Option<u32> {
+        let pools = pools_of(NodeTier::Memory);
+        self.unknown(MEMORY_POOLS)
+            .or_else(|| self.excess(pools, consumers))
+            .or_else(|| pools.iter().find_map(|&pool| self.farthest(pool, consumers)).map(|(_, entry)| entry))
+    }
+
+    /// The entry to evict first from the disk, if it is used later than `after`.
+    pub(super) fn disk_victim(&mut self, after: Option<TimeUntil>, consumers: &Consumers) -> Option<u32> {
+        if let Some(entry) =
+            self.unknown(Pool::Disk.bit()).or_else(|| self.excess(pools_of(NodeTier::Disk), consumers))
+        {
+            return Some(entry);
+        }
+        let (time, entry) = self.farthest(Pool::Disk, consumers)?;
+        after.is_none_or(|after| time > after).then_some(entry)
+    }
+
+    /// Bytes of the tier's evictable entries that belong to a consumer.
+    pub(super) fn owned_bytes(&self, consumer: usize, pools: &[Pool]) -> Bytes {
+        self.owned
+            .get(consumer)
+            .map_or(Bytes::ZERO, |owned| pools.iter().map(|&pool| owned.bytes[pool as usize]).sum())
+    }
+
+    pub(super) fn table_bytes(&self) -> u64 {
+        let sets = self.owned.iter().flat_map(|owned| &owned.sets).map(PositionSet::table_bytes);
+        let notes: usize = self.notes.iter().map(VecDeque::capacity).sum();
+        let tables = self.entries.capacity() * size_of::<Resident>() + notes * size_of::<IdleNote>();
+        self.accesses.table_bytes() + sets.sum::<u64>() + tables as u64
+    }
+
+    /// Take an entry out of the order of victims until its next change: a caller that collects several victims.
+    pub(super) fn withdraw(&mut self, entry: u32, pool: Pool) {
+        let resident = self.entries[entry as usize];
+        if resident.is_known {
+            let owner = self.accesses.locate(resident.owner);
+            self.leave(entry, pool.bit(), owner);
+        }
+        self.entries[entry as usize].pools &= !pool.bit();
+    }
+
+    /// The entry unused for longest, of those in a tier without an announced use.
+    fn unknown(&mut self, pools: u8) -> Option<u32> {
+        let notes = &mut self.notes[tier_of(pools)];
+        while let Some(note) = notes.front() {
+            if self.entries[note.entry as usize].is_noted(note.stamp, pools) {
+                return Some(note.entry);
+            }
+            notes.pop_front();
+        }
+        None
+    }
+
+    /// The farthest entry of a consumer that stands still and owns more than such consumers may.
+    fn excess(&mut self, pools: &[Pool], consumers: &Consumers) -> Option<u32> {
+        for consumer in 0..self.owned.len() {
+            if self.owned_bytes(consumer, pools) <= self.stalled_bytes_max
+                || !consumers.stands_still(consumer)
+            {
+                continue;
+            }
+            for &pool in pools {
+                while self.owned_bytes(consumer, pools) > self.stalled_bytes_max
+                    && let Some((bound, entry)) = self.farthest_of(consumer, pool, consumers)
+                {
+                    if self.is_confirmed(entry, bound, consumers) {
+                        return Some(entry);
+                    }
+                }
+            }
+        }
+        None
+    }
+
+    /// The known entry of a pool with the farthest key; of equal ones that with the largest number.
+    fn farthest(&mut self, pool: Pool, consumers: &Consumers) -> Option<(TimeUntil, u32)> {
+        loop {
+            let of_each = (0..self.owned.len()).filter_map(|one| self.farthest_of(one, pool, consumers));
+            let (bound, entry) = of_each.max()?;
+            if self.is_confirmed(entry, bound, consumers) {
+                return Some((bound, entry));
+            }
+        }
+    }
+
+    /// The farthest entry that a consumer owns in a pool.
+    fn farthest_of(&self, consumer: usize, pool: Pool, consumers: &Consumers) -> Option<(TimeUntil, u32)> {
+        let owned = &self.owned[consumer];
+        if owned.count[pool as usize] == 0 {
+            return None;
+        }
+        let first = self.accesses.first(consumer);
+        let offset = owned.sets[pool as usize].farthest(position(first), self.accesses.len(consumer))?;
+        let number = first + offset as u64;
+        Some((consumers.time_until(consumer, number), self.accesses.access(consumer, number).0))
+    }
+
+    /// Whether no other consumer uses the entry before its owner does, at `bound`; otherwise it changes its owner.
+    fn is_confirmed(&mut self, entry: u32, bound: TimeUntil, consumers: &Consumers) -> bool {
+        match self.next_use(entry, consumers) {
+            Some((time, sooner)) if time < bound => {
+                self.change_owner(entry, Some(sooner));
+                false
+            }
+            _ => true,
+        }
+    }
+
+    fn set_pools(&mut self, entry: u32, pools: u8, consumers: &Consumers) {
+        let resident = self.entries[entry as usize];
+        if resident.pools == pools {
+            return;
+        }
+        self.entries[entry as usize].pools = pools;
+        if resident.pools == 0 {
+            let next = self.next_use(entry, consumers).map(|(_, next)| next);
+            self.enter(entry, pools, next);
+        } else if resident.is_known {
+            let owner = self.accesses.locate(resident.owner);
+            self.leave(entry, resident.pools & !pools, owner);
+            self.join(entry, pools & !resident.pools, owner);
+        } else {
+            self.enter(entry, pools, None);
+        }
+    }
+
+    fn change_owner(&mut self, entry: u32, owner: Option<Use>) {
+        let resident = self.entries[entry as usize];
+        if resident.is_known {
+            let owner = self.accesses.locate(resident.owner);
+            self.leave(entry, resident.pools, owner);
+        }
+        self.enter(entry, resident.pools, owner);
+    }
+
+    /// Enter an entry, which has no owner, into pools.
+    fn enter(&mut self, entry: u32, pools: u8, owner: Option<Use>) {
+        let resident = &mut self.entries[entry as usize];
+        resident.is_known = owner.is_some();
+        if let Some(owner) = owner {
+            resident.owner = owner.slot;
+            self.join(entry, pools, owner);
+            return;
+        }
+        self.stamp = self.stamp.wrapping_add(1);
+        resident.owner = self.stamp;
+        for tier in [MEMORY_POOLS, Pool::Disk.bit()].into_iter().filter(|tier| pools & tier != 0) {
+            self.notes[tier_of(tier)].push_back(IdleNote { entry, stamp: self.stamp });
+            self.compact(tier);
+        }
+    }
+
+    fn join(&mut self, entry: u32, pools: u8, owner: Use) {
+        for pool in POOLS.into_iter().filter(|pool| pools & pool.bit() != 0) {
+            let cost = self.cost(entry, pool);
+            let owned = &mut self.owned[owner.consumer];
+            owned.sets[pool as usize].insert(position(owner.number));
+            owned.bytes[pool as usize] += cost;
+            owned.count[pool as usize] += 1;
+        }
+    }
+
+    fn leave(&mut self, entry: u32, pools: u8, owner: Use) {
+        for pool in POOLS.into_iter().filter(|pool| pools & pool.bit() != 0) {
+            let cost = self.cost(entry, pool);
+            let owned = &mut self.owned[owner.consumer];
+            owned.sets[pool as usize].remove(position(owner.number));
+            owned.bytes[pool as usize] -= cost;
+            owned.count[pool as usize] -= 1;
+        }
+    }
+
+    fn cost(&self, entry: u32, pool: Pool) -> Bytes {
+        let tier = if pool == Pool::Disk { &self.disk } else { &self.memory };
+        tier.limits.cost(self.size(entry))
+    }
+
+    /// Drop invalid notes if they are the majority.
+    fn compact(&mut self, pools: u8) {
+        let tier = tier_of(pools);
+        let copies = [self.memory.copies, self.disk.copies][tier];
+        if self.notes[tier].len() > 2 * copies + NOTES_SLACK {
+            let entries = &self.entries;
+            self.notes[tier].retain(|note| entries[note.entry as usize].is_noted(note.stamp, pools));
+        }
+    }
+}
+
+/// The pools of a tier.
+pub(super) fn pools_of(tier: NodeTier) -> &'static [Pool] {
+    match tier {
+        NodeTier::Memory => &[Pool::Duplicate, Pool::MemoryOnly],
+        NodeTier::Disk => &[Pool::Disk],
+    }
+}
+
+/// Index of a tier's notes.
+fn tier_of(pools: u8) -> usize {
+    usize::from(pools == Pool::Disk.bit())
+}

@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The next read, and the space for it: which copies leave the memory and the disk, and which are written to disk.
+
+use foresee_units::Bytes;
+
+use super::NodePlanner;
+use super::action::{EntryId, NodeAction, NodeTier};
+use super::residents::{Pool, flag, pools_of};
+
+/// Whether bytes are free in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum FreeSpace {
+    Ready,
+    /// When the writes in flight have ended.
+    AfterWrite,
+    /// When a read or a write in flight has ended, or a pin was released.
+    AfterRelease,
+}
+
+impl NodePlanner {
+    /// Fit the tiers into their capacities, and start the read of the first request that waits; return whether that
+    /// changed anything.
+    ///
+    /// Only the first may have space made for it. So a large entry waits no longer than a small one.
+    pub(super) fn advance(&mut self) -> bool {
+        let before = self.actions.len();
+        while self.residents.disk.used > self.residents.disk.limits.capacity
+            && let Some(victim) = self.residents.disk_victim(None, &self.consumers)
+        {
+            self.evict(victim, NodeTier::Disk);
+        }
+        let mut space = self.make_space(Bytes::ZERO);
+        if let Some(&first) = self.waiting.first()
+            && let Some(entry) = self.entry_of(first)
+        {
+            let memory = &self.residents.memory;
+            let cost = memory.limits.cost(self.residents.size(entry));
+            if cost > memory.limits.capacity {
+                self.fail_waiting(entry);
+            } else {
+                space = self.make_space(cost);
+                if space == FreeSpace::Ready {
+                    self.start_read(first, entry);
+                }
+            }
+        }
+        self.is_blocked = space == FreeSpace::AfterRelease;
+        self.actions.len() > before
+    }
+
+    /// Remove a copy that is in no use.
+    pub(super) fn evict(&mut self, entry: u32, tier: NodeTier) {
+        let size = self.residents.size(entry);
+        if tier == NodeTier::Memory {
+            self.residents.memory.remove(size);
+            self.residents.update(entry, 0, flag::IN_MEMORY, &self.consumers);
+        } else {
+            self.residents.disk.remove(size);
+            self.residents.update(entry, 0, flag::ON_DISK, &self.consumers);
+        }
+        self.actions.push_back(NodeAction::Evict { entry: EntryId(entry), tier });
+    }
+
+    /// Evict entries until `cost` bytes are free in memory, as far as that is possible now.
+    fn make_space(&mut self, cost: Bytes) -> FreeSpace {
+        loop {
+            let memory = &self.residents.memory;
+            let capacity = memory.limits.capacity;
+            if memory.used + cost <= capacity {
+                return FreeSpace::Ready;
+            }
+            if memory.used.saturating_sub(self.bytes_being_stored()) + cost <= capacity {
+                return FreeSpace::AfterWrite;
+            }
+            if let Some(victim) = self.residents.memory_victim(&self.consumers) {
+                if self.make_disk_space(victim) {
+                    self.store(victim);
+                } else {
+                    self.evict(victim, NodeTier::Memory);
+                }
+            } else if !self.take_back_oldest() {
+                return FreeSpace::AfterRelease;
+            }
+        }
+    }
+
+    /// Whether an attached consumer may announce more accesses.
+    fn may_announce(&self) -> bool {
+        let attached = |consumer: &usize| self.consumers.get(*consumer).is_some();
+        (0..self.consumers.slots()).filter(attached).any(|one| !self.residents.accesses.has_ended(one))
+    }
+
+    /// Bytes of memory that are free to leave when their writes end.
+    fn bytes_being_stored(&self) -> Bytes {
+        let leaving = |entry: &&u32| {
+            self.residents.is(**entry, flag::IN_MEMORY) && !self.residents.is(**entry, flag::PINNED)
+        };
+        let cost = |&entry: &u32| self.residents.memory.limits.cost(self.residents.size(entry));
+        self.storing.iter().filter(leaving).map(cost).sum()
+    }
+
+    fn store(&mut self, entry: u32) {
+        self.storing.insert(entry);
+        self.residents.disk.add(self.residents.size(entry));
+        self.residents.update(entry, flag::STORING, 0, &self.consumers);
+        self.actions.push_back(NodeAction::Store { entry: EntryId(entry) });
+    }
+
+    /// Whether the disk should hold a copy of a victim of the memory: there is free space, or there are copies used
+    /// later, which then leave. All of the space is found before anything leaves.
+    fn make_disk_space(&mut self, victim: u32) -> bool {
+        let disk = &self.residents.disk;
+        let (cost, capacity) = (disk.limits.cost(self.residents.size(victim)), disk.limits.capacity);
+        let is_held = self.residents.is(victim, flag::ON_DISK) || self.residents.is(victim, flag::STORING);
+        if is_held || cost > capacity {
+            return false;
+        }
+        let next = self.residents.next_use(victim, &self.consumers);
+        if disk.used + cost <= capacity {
+            // An entry without an announced use may still get one.
+            return next.is_some() || self.may_announce();
+        }
+        let Some((time, owner)) = next else { return false };
+        let protected = self.residents.owned_bytes(owner.consumer, pools_of(NodeTier::Disk)) + cost;
+        if protected > self.residents.stalled_bytes_max && self.consumers.stands_still(owner.consumer) {
+            return false;
+        }
+        let mut used = disk.used;
+        let mut leaving = Vec::new();
+        while used + cost > capacity
+            && let Some(entry) = self.residents.disk_victim(Some(time), &self.consumers)
+        {
+            self.residents.withdraw(entry, Pool::Disk);
+            used -= self.residents.disk.limits.cost(self.residents.size(entry));
+            leaving.push(entry);
+        }
+        let is_enough = used + cost <= capacity;
+        for entry in leaving {
+            if is_enough {
+                self.evict(entry, NodeTier::Disk);
+            } else {
+                self.residents.update(entry, 0, 0, &self.consumers);
+            }
+        }
+        is_enough
+    }
+}

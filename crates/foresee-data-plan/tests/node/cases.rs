@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Properties of every run, with any faults, and the reads of the origin without faults.
+
+use foresee_testkit::Dice;
+
+use crate::replay::{every_seed, trace};
+use crate::setup::{Fault, Setup};
+use crate::world::World;
+
+/// Every run checks its invariants, and that every consumer reaches its end.
+fn any_end(_: &World) {}
+
+#[test]
+fn without_faults_every_consumer_reaches_its_end() {
+    every_seed(Setup::draw, |world| {
+        let too_large = world
+            .setup
+            .sizes
+            .iter()
+            .any(|size| size.next_multiple_of(world.setup.align) > world.setup.memory);
+        assert!(world.setup.failures > 0 || too_large || world.contents.failures == 0);
+    });
+}
+
+#[test]
+fn consumers_that_stop_or_vanish_hold_nobody_up() {
+    let setup = |dice: &mut Dice| {
+        let setup = Setup::draw(dice).with(dice, Fault::Stop { forever: true }, 2);
+        let setup = setup.with(dice, Fault::Stop { forever: false }, 3).with(dice, Fault::Vanish, 2);
+        setup.with(dice, Fault::ChangeRate, 2)
+    };
+    every_seed(setup, any_end);
+}
+
+#[test]
+fn lost_copies_and_other_capacities_cost_time_but_no_answer() {
+    let setup = |dice: &mut Dice| {
+        let setup = Setup::draw(dice).with(dice, Fault::Lose, 8).with(dice, Fault::Resize, 4);
+        setup.with(dice, Fault::ChangeRate, 2)
+    };
+    every_seed(setup, any_end);
+}
+
+#[test]
+fn with_simultaneous_faults_every_request_ends() {
+    let setup = |dice: &mut Dice| {
+        let setup = Setup::draw(dice).with(dice, Fault::Lose, 4).with(dice, Fault::Resize, 2);
+        let setup = setup.with(dice, Fault::Stop { forever: true }, 1).with(dice, Fault::Vanish, 1);
+        let setup = setup.with(dice, Fault::Stop { forever: false }, 3).with(dice, Fault::Replace, 3);
+        setup.with(dice, Fault::Restart, 3).with(dice, Fault::ChangeRate, 2)
+    };
+    every_seed(setup, any_end);
+}
+
+#[test]
+fn ranks_that_share_the_data_read_each_entry_once_if_memory_holds_all() {
+    let setup = |dice: &mut Dice| {
+        let (entries, world) = (1 + dice.below(60), 1 + dice.below(4));
+        let setup = Setup::one_job(dice, u32::try_from(entries).unwrap(), u32::try_from(world).unwrap());
+        Setup { memory: setup.data().get(), ..setup }
+    };
+    every_seed(setup, |world| assert_eq!(world.contents.origin_reads, world.setup.sizes.len() as u64));
+}
+
+#[test]
+fn ranks_that_share_the_data_read_each_entry_once_if_the_disk_holds_all() {
+    let setup = |dice: &mut Dice| {
+        let (entries, world) = (1 + dice.below(60), 1 + dice.below(4));
+        let setup = Setup::one_job(dice, u32::try_from(entries).unwrap(), u32::try_from(world).unwrap());
+        let memory = dice.pick(&[1, 3, setup.data().get().div_ceil(2)]);
+        Setup { memory, disk: setup.data().get(), ..setup }
+    };
+    every_seed(setup, |world| assert_eq!(world.contents.origin_reads, world.setup.sizes.len() as u64));
+}
+
+#[test]
+fn one_seed_gives_one_trace() {
+    let setup = |dice: &mut Dice| {
+        let setup = Setup::draw(dice).with(dice, Fault::Lose, 4).with(dice, Fault::Resize, 2);
+        setup.with(dice, Fault::Stop { forever: false }, 3).with(dice, Fault::Restart, 3)
+    };
+    for seed in 0..16 {
+        let first = trace(setup, seed);
+        assert!(!first.is_empty());
+        assert_eq!(first, trace(setup, seed), "seed {seed}");
+    }
+}

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Properties of every run, with any faults, and the reads of the origin without faults.
 
+use std::sync::Arc;
+
+use foresee_data_plan::{
+    Access, PlannedSource, Planner, PlannerConfig, Policy, PolicyChoice, SampleSizes, TierCapacity,
+};
 use foresee_testkit::Dice;
+use foresee_units::{Bytes, SampleId};
 
 use crate::replay::{every_seed, trace};
 use crate::setup::{Fault, Setup};
@@ -74,6 +80,25 @@ fn ranks_that_share_the_data_read_each_entry_once_if_the_disk_holds_all() {
 }
 
 #[test]
+fn one_consumer_alone_reads_as_much_as_the_planner_of_a_rank() {
+    let setup = |dice: &mut Dice| {
+        let entries = 1 + dice.below(60);
+        let setup = Setup::one_job(dice, u32::try_from(entries).unwrap(), 1);
+        let memory = 1 + dice.below(2 * entries) as u64;
+        Setup { memory, disk: 0, table_budget: 1 << 20, ..setup }
+    };
+    every_seed(setup, |world| {
+        let reads = usize::try_from(world.contents.origin_reads).unwrap();
+        // Accesses requested together share a read, and their bytes are in the consumer's memory from then on.
+        let consumer = &world.setup.consumers[0];
+        let least = rank_reads(world, world.setup.memory + consumer.batch * consumer.depth);
+        // Pinned entries and those in flight take space that a rank's planner does not plan.
+        let most = rank_reads(world, world.setup.memory - world.contents.transit_max.get());
+        assert!((least..=most).contains(&reads), "{reads} reads, not {least} to {most}");
+    });
+}
+
+#[test]
 fn one_seed_gives_one_trace() {
     let setup = |dice: &mut Dice| {
         let setup = Setup::draw(dice).with(dice, Fault::Lose, 4).with(dice, Fault::Resize, 2);
@@ -84,4 +109,35 @@ fn one_seed_gives_one_trace() {
         assert!(!first.is_empty());
         assert_eq!(first, trace(setup, seed), "seed {seed}");
     }
+}
+
+/// Samples of one byte each.
+struct OneByte(u64);
+
+impl SampleSizes for OneByte {
+    fn count(&self) -> u64 {
+        self.0
+    }
+    fn size(&self, _: SampleId) -> Bytes {
+        Bytes::new(1)
+    }
+    fn uniform(&self) -> Option<Bytes> {
+        Some(Bytes::new(1))
+    }
+}
+
+/// Reads of the origin that the planner of a rank with this capacity plans for the first consumer.
+fn rank_reads(world: &World, capacity: u64) -> usize {
+    let tiers = vec![TierCapacity { capacity: Bytes::new(capacity), align: 1, overhead: Bytes::ZERO }];
+    let config = PlannerConfig { tiers, policy: PolicyChoice::NextUse, table_budget: Bytes::new(1 << 20) };
+    let mut planner = Planner::new(config, Arc::new(OneByte(world.setup.sizes.len() as u64)))
+        .expect("the settings are valid");
+    let mut order = world.consumers[0].log.iter().map(|&entry| SampleId(entry.into()));
+    planner.handle_epoch(&mut order);
+    planner.handle_end();
+    let mut access = Access::default();
+    let sources = std::iter::from_fn(|| planner.poll_access(&mut access).then_some(access.source));
+    let reads = sources.filter(|source| *source == PlannedSource::Origin).count();
+    assert_eq!(planner.policy(), Some(Policy::NextUse));
+    reads
 }

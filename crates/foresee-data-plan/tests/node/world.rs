@@ -131,8 +131,8 @@ impl World {
             }
             Event::StoreDone { entry } => {
                 self.contents.storing.remove(&entry);
-                let fails = self.fails();
-                if fails || self.contents.suspect.remove(&entry) {
+                let (fails, is_suspect) = (self.fails(), self.contents.suspect.remove(&entry));
+                if fails || is_suspect {
                     self.contents.failed_write = Some(entry);
                 } else {
                     self.contents.disk.insert(entry);

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 
+use crate::hint;
 use crate::next_use::narrow;
 
 /// "No access", in every table of slots.
@@ -100,6 +101,23 @@ impl Accesses {
     /// Number of announced accesses of all consumers.
     pub(super) fn total(&self) -> usize {
         self.total
+    }
+
+    /// Reserve memory for this many further accesses of one consumer.
+    pub(super) fn reserve(&mut self, accesses: usize) {
+        let chunks = accesses.div_ceil(CHUNK).saturating_sub(self.free.len());
+        self.chunks.reserve_exact(chunks);
+        self.links.reserve_exact(chunks * CHUNK);
+    }
+
+    /// Prefetch the entry's list.
+    pub(super) fn prefetch(&self, entry: u32) {
+        hint::prefetch(&self.heads, entry as usize);
+    }
+
+    /// Prefetch the first ring of the entry, whose list was prefetched before.
+    pub(super) fn prefetch_ring(&self, entry: u32) {
+        hint::prefetch(&self.links, self.heads[entry as usize] as usize);
     }
 
     /// Append an access; return it if it is the consumer's next use of the entry.

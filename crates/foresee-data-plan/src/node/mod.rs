@@ -183,13 +183,12 @@ impl NodePlanner {
             return;
         }
         let before = self.residents.accesses.len(index);
-        self.residents.reserve(index, entries.size_hint().0);
-        for EntryId(entry) in entries {
-            let count = self.residents.len();
+        let count = self.residents.len();
+        let mut entries = entries.map(|EntryId(entry)| {
             assert!((entry as usize) < count, "entry {entry} was announced, but the node has {count}");
-            self.residents.reserve(index, 1);
-            self.residents.announce(index, entry, &self.consumers);
-        }
+            entry
+        });
+        self.residents.announce(index, &mut entries, &self.consumers);
         self.residents.accesses.resume(index);
         let epoch_len = self.residents.accesses.len(index) - before;
         if let Some(one) = self.consumers.get_mut(index) {

@@ -262,6 +262,7 @@ impl NodePlanner {
             return None;
         }
         let (entry, _) = self.residents.accesses.access(consumer, access);
+        self.residents.prefetch_after(consumer, access);
         if self.residents.is(entry, flag::IN_MEMORY) {
             // Pinned first, so that its place in the order is not computed twice.
             self.residents.update(entry, flag::PINNED, 0, &self.consumers);

@@ -18,6 +18,7 @@ use super::action::NodeTier;
 use super::consumer::{Consumers, TimeUntil};
 use crate::capacity::TierUsage;
 use crate::farthest::PositionSet;
+use crate::hint;
 use crate::next_use::position;
 
 /// Copies of an entry that may be evicted, by the place where they are.
@@ -165,8 +166,50 @@ impl Residents {
         self.set_pools(entry, pools, consumers);
     }
 
-    /// Append the access of an entry. Reserve space in the sets first with [`reserve`](Self::reserve).
-    pub(super) fn announce(&mut self, consumer: usize, entry: u32, consumers: &Consumers) {
+    /// Append accesses of entries, which must exist.
+    pub(super) fn announce(
+        &mut self,
+        consumer: usize,
+        entries: &mut dyn Iterator<Item = u32>,
+        consumers: &Consumers,
+    ) {
+        self.accesses.reserve(entries.size_hint().0);
+        self.reserve(consumer, entries.size_hint().0);
+        // Each entry's tables are a cache miss, so they are prefetched: first the entry, then what it points at.
+        let mut pending = VecDeque::with_capacity(hint::AHEAD + 1);
+        loop {
+            let next = entries.next();
+            if let Some(entry) = next {
+                self.prefetch(entry);
+                pending.push_back(entry);
+                if let Some(&nearer) = pending.get(hint::AHEAD / 2) {
+                    self.accesses.prefetch_ring(nearer);
+                }
+            }
+            if next.is_none() || pending.len() > hint::AHEAD {
+                let Some(entry) = pending.pop_front() else { return };
+                self.announce_one(consumer, entry, consumers);
+            }
+        }
+    }
+
+    /// Prefetch the tables for accesses after `number`, which the consumer is likely to request soon.
+    pub(super) fn prefetch_after(&self, consumer: usize, number: u64) {
+        let end = self.accesses.first(consumer) + self.accesses.len(consumer) as u64;
+        let far = number + hint::AHEAD as u64;
+        if far < end {
+            self.prefetch(self.accesses.access(consumer, far).0);
+            self.accesses.prefetch_ring(self.accesses.access(consumer, number + hint::AHEAD as u64 / 2).0);
+        }
+    }
+
+    fn prefetch(&self, entry: u32) {
+        hint::prefetch(&self.entries, entry as usize);
+        self.accesses.prefetch(entry);
+    }
+
+    fn announce_one(&mut self, consumer: usize, entry: u32, consumers: &Consumers) {
+        self.reserve(consumer, 1);
         let Some(found) = self.accesses.announce(consumer, entry) else { return };
         let resident = self.entries[entry as usize];
         if resident.pools == 0 {
@@ -182,7 +225,7 @@ impl Residents {
     }
 
     /// Make the sets of a consumer as long as its announced accesses and `more`.
-    pub(super) fn reserve(&mut self, consumer: usize, more: usize) {
+    fn reserve(&mut self, consumer: usize, more: usize) {
         let len = self.accesses.len(consumer) + more;
         let owned = &mut self.owned[consumer];
         if len <= owned.sets[0].span() {
@@ -223,11 +266,22 @@ impl Residents {
     }
 
     /// The entry to evict first from the memory.
+    ///
+    /// A copy that the disk has too costs no read of the origin. So it leaves first, unless another copy is used later
+    /// and the disk has free space or unused copies, so that it will be written there.
     pub(super) fn memory_victim(&mut self, consumers: &Consumers) -> Option<u32> {
         let pools = pools_of(NodeTier::Memory);
-        self.unknown(MEMORY_POOLS)
-            .or_else(|| self.excess(pools, consumers))
-            .or_else(|| pools.iter().find_map(|&pool| self.farthest(pool, consumers)).map(|(_, entry)| entry))
+        if let Some(entry) = self.unknown(MEMORY_POOLS).or_else(|| self.excess(pools, consumers)) {
+            return Some(entry);
+        }
+        let duplicate = self.farthest(Pool::Duplicate, consumers);
+        let only = self.farthest(Pool::MemoryOnly, consumers);
+        let (Some(duplicate), Some(only)) = (duplicate, only) else {
+            return duplicate.or(only).map(|(_, entry)| entry);
+        };
+        let has_space = self.cost(only.1, Pool::Disk) <= self.disk.free();
+        let is_stored = only > duplicate && (has_space || self.unknown(Pool::Disk.bit()).is_some());
+        Some(if is_stored { only.1 } else { duplicate.1 })
     }
 
     /// The entry to evict first from the disk, if it is used later than `after`.
@@ -318,7 +372,10 @@ impl Residents {
         let first = self.accesses.first(consumer);
         let offset = owned.sets[pool as usize].farthest(position(first), self.accesses.len(consumer))?;
         let number = first + offset as u64;
-        Some((consumers.time_until(consumer, number), self.accesses.access(consumer, number).0))
+        let (entry, _) = self.accesses.access(consumer, number);
+        // Its uses are compared when no other consumer owns a farther one, mostly some calls later.
+        self.prefetch(entry);
+        Some((consumers.time_until(consumer, number), entry))
     }
 
     /// Whether no other consumer uses the entry before its owner does, at `bound`; otherwise it changes its owner.

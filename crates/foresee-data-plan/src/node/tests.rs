@@ -289,6 +289,14 @@ fn a_copy_that_is_also_on_disk_leaves_the_memory_first() {
 }
 
 #[test]
+fn while_the_disk_has_free_space_the_farthest_copy_leaves_the_memory_first() {
+    let mut node = node(2, 2, &[1; 3], &[&[0, 1, 2, 0, 1]]);
+    assert!(node.handle_held(EntryId(0)));
+    (0..2).for_each(|access| _ = consume(&mut node, A, access));
+    assert_eq!(consume(&mut node, A, 2)[..2], [store(1), evict(1, NodeTier::Memory)]);
+}
+
+#[test]
 fn a_failed_write_evicts_the_victim_all_the_same() {
     let mut node = node(1, 1, &[1; 2], &[&[0, 1, 0]]);
     consume(&mut node, A, 0);

@@ -139,6 +139,7 @@ impl Model {
     }
 
     /// Evictable copies of a tier with their keys, the first to leave first: unknown, then clean, then farthest.
+    /// Clean ones are no sooner in memory while the disk has unused space.
     fn victims(&self, tier: NodeTier) -> Vec<(bool, u64, u32)> {
         let mut victims: Vec<_> = match tier {
             NodeTier::Memory => {
@@ -156,6 +157,16 @@ impl Model {
         };
         victims.sort_by_key(|&(is_clean, key, entry)| (key == u64::MAX, is_clean, key, entry));
         victims.reverse();
+        if tier == NodeTier::Memory
+            && let Some(at) = victims.iter().position(|one| !one.0 && one.1 < u64::MAX)
+            && let free = self.capacity[1].saturating_sub(self.used()[1])
+            && (self.sizes[victims[at].2 as usize] <= free
+                || self.victims(NodeTier::Disk).iter().any(|one| one.1 == u64::MAX))
+            && let Some(first) = victims.iter().position(|one| one.1 < u64::MAX)
+            && (victims[at].1, victims[at].2) > (victims[first].1, victims[first].2)
+        {
+            victims.swap(first, at);
+        }
         victims
     }
 

@@ -131,8 +131,9 @@ impl Accesses {
             last = self.links[last as usize].sibling;
         }
         if last == NONE {
-            let sibling = std::mem::replace(&mut self.heads[entry as usize], slot);
-            self.links[slot as usize] = Link { entry, next: slot, sibling };
+            // At the end, because `advance` mostly removes the ring that was announced first.
+            self.links[slot as usize] = Link { entry, next: slot, sibling: NONE };
+            self.set_sibling(entry, before, slot);
             return Some(Use { slot, consumer, number });
         }
         let Link { next, sibling, .. } = self.links[last as usize];

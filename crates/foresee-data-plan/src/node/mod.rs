@@ -283,7 +283,8 @@ impl NodePlanner {
         }
     }
 
-    /// Bytes of the evictable copies in a tier that stay for this consumer, which uses them first.
+    /// Bytes of the evictable copies in a tier that count as this consumer's. A copy that another consumer uses sooner
+    /// is among them until an eviction compares the two.
     pub fn protected(&self, consumer: ConsumerId, tier: NodeTier) -> Bytes {
         self.residents.owned_bytes(consumer.0 as usize, residents::pools_of(tier))
     }

@@ -340,7 +340,7 @@ impl NodePlanner {
         }
     }
 
-    /// Drop the entry's record if nothing needs it.
+    /// Forget that the entry is active, if it has no requests, pins or read.
     fn settle(&mut self, entry: u32) {
         if let Some(active) = self.active.get(&entry)
             && active.pins == 0

@@ -18,14 +18,17 @@ fn any_end(_: &World) {}
 
 #[test]
 fn without_faults_every_consumer_reaches_its_end() {
-    every_seed(Setup::draw, |world| {
-        let too_large = world
-            .setup
-            .sizes
-            .iter()
-            .any(|size| size.next_multiple_of(world.setup.align) > world.setup.memory);
-        assert!(world.setup.failures > 0 || too_large || world.contents.failures == 0);
-    });
+    every_seed(
+        |dice: &mut Dice| Setup::draw(dice),
+        |world| {
+            let too_large = world
+                .setup
+                .sizes
+                .iter()
+                .any(|size| size.next_multiple_of(world.setup.align) > world.setup.memory);
+            assert!(world.setup.failures > 0 || too_large || world.contents.failures == 0);
+        },
+    );
 }
 
 #[test]

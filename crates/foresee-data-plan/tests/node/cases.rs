@@ -7,10 +7,10 @@ use foresee_data_plan::{
     Access, PlannedSource, Planner, PlannerConfig, Policy, PolicyChoice, SampleSizes, TierCapacity,
 };
 use foresee_testkit::Dice;
-use foresee_units::{Bytes, SampleId};
+use foresee_units::{Bytes, Nanos, SampleId};
 
 use crate::replay::{every_seed, trace};
-use crate::setup::{Fault, Setup};
+use crate::setup::{ConsumerSetup, Fault, Setup};
 use crate::world::World;
 
 /// Every run checks its invariants, and that every consumer reaches its end.
@@ -37,6 +37,27 @@ fn consumers_that_stop_or_vanish_hold_nobody_up() {
         let setup = Setup::draw(dice).with(dice, Fault::Stop { forever: true }, 2);
         let setup = setup.with(dice, Fault::Stop { forever: false }, 3).with(dice, Fault::Vanish, 2);
         setup.with(dice, Fault::ChangeRate, 2)
+    };
+    every_seed(setup, any_end);
+}
+
+#[test]
+fn a_stopped_consumer_keeps_at_most_its_share_of_a_memory_that_another_needs() {
+    let setup = |dice: &mut Dice| {
+        let half = u32::try_from(8 + dice.below(20)).unwrap();
+        let setup = Setup::one_job(dice, 2 * half, 1);
+        let job = |first| ConsumerSetup {
+            first,
+            count: half,
+            epochs: 6,
+            interval: Nanos::from_millis(100),
+            ..setup.consumers[0].clone()
+        };
+        let consumers = vec![job(0), job(half)];
+        let stalled_bytes_max = dice.pick(&[0, u64::from(half) / 4]);
+        let memory = u64::from(half) + dice.below(half as usize) as u64;
+        let faults = vec![Fault::Stop { forever: true }];
+        Setup { consumers, stalled_bytes_max, memory, disk: 0, faults, ..setup }
     };
     every_seed(setup, any_end);
 }

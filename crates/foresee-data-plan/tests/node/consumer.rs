@@ -103,7 +103,7 @@ impl SimConsumer {
         self.is_attached && all && self.epoch == self.setup.epochs
     }
 
-    /// Number of announced and not requested uses of an entry.
+    /// Whether a use of the entry is announced and not requested.
     pub(crate) fn uses(&self, entry: u32) -> bool {
         let next = usize::try_from(self.next).expect("it is small");
         self.log[next.min(self.log.len())..].contains(&entry)

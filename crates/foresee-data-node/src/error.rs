@@ -73,9 +73,7 @@ pub enum NodeError {
     )]
     Ring(#[from] RingError),
     /// A peer of another user.
-    #[error(
-        "the other end runs as uid {uid}, and this process as uid {ours}; run both as one user, or add `--allow-uid {uid}`"
-    )]
+    #[error("the other end runs as uid {uid}, and this process as uid {ours}; run both as one user")]
     OtherUid { uid: u32, ours: u32 },
     /// A peer whose user is unknown in this user namespace.
     #[error("the other end runs as the overflow uid {uid}, which stands for every unmapped user; run both in one user namespace", uid = OVERFLOW_UID)]

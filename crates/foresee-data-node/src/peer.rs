@@ -82,7 +82,7 @@ mod tests {
         assert!(check(1001, 1000, &[7, 1001]).is_ok());
         let refused = check(1001, 1000, &[7]).unwrap_err();
         assert!(matches!(refused, NodeError::OtherUid { uid: 1001, ours: 1000 }));
-        assert!(refused.to_string().contains("--allow-uid 1001"), "{refused}");
+        assert!(refused.to_string().contains("uid 1001"), "{refused}");
         assert!(check(0, 1000, &[]).is_err());
     }
 

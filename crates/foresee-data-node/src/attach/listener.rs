@@ -37,7 +37,7 @@ const LISTENER: u64 = 0;
 /// Whom a listener accepts.
 #[derive(Clone, Debug)]
 pub struct ListenerOptions {
-    /// Users beside the own one, from `--allow-uid`. With any of them, other users may reach the socket.
+    /// Users that may attach beside the own one. With any of them, other users may reach the socket.
     pub allow_uids: Vec<u32>,
     /// Time within which a connected peer must send its [`Hello`](super::Hello).
     pub hello_timeout: Duration,

@@ -6,6 +6,7 @@
 //! out of all other test files. This crate is a dev-dependency only.
 
 mod dice;
+mod simulation;
 
 use std::ops::Range;
 use std::thread;
@@ -13,6 +14,7 @@ use std::time::{Duration, Instant};
 
 pub use dice::Dice;
 use proptest::test_runner::{Config, RngSeed};
+pub use simulation::{SimulatedRun, every_seed};
 
 /// Bound of every wait. It only turns a hang into a failure with a name, so it is far above any expected delay.
 pub const WATCHDOG: Duration = Duration::from_secs(60);

@@ -3,10 +3,9 @@
 
 use foresee_units::{Nanos, SampleId};
 
-use super::SAMPLES_MAX;
 use super::error::MessageError;
 use super::fields::{HEAD_BYTES, Shape, encode_or_restore};
-use super::list::{ListElement as _, MessageList};
+use super::list::MessageList;
 
 /// A message in the ring of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,7 +30,7 @@ pub struct BatchRequest<'a> {
     pub deadline: Nanos,
     /// The data set, by the number that the host gave it.
     pub data_set: u32,
-    /// The samples in the order of the batch; 1 to [`SAMPLES_MAX`]. The same sample may occur twice.
+    /// The samples in the order of the batch; 1 to [`SAMPLES_MAX`](super::SAMPLES_MAX). The same sample may occur twice.
     pub samples: MessageList<'a, SampleId>,
 }
 
@@ -58,7 +57,7 @@ pub struct Announcement<'a> {
     pub data_set: u32,
     /// Whether these are the last accesses of the data set.
     pub is_end: bool,
-    /// The samples after those announced before; 0 to [`SAMPLES_MAX`].
+    /// The samples after those announced before; 0 to [`SAMPLES_MAX`](super::SAMPLES_MAX).
     pub samples: MessageList<'a, SampleId>,
 }
 
@@ -66,14 +65,7 @@ impl BatchRequest<'_> {
     /// Bytes of a request without its samples.
     pub const FIXED_BYTES: usize = HEAD_BYTES + 24;
     const CODE: u8 = 1;
-    const SHAPE: Shape = Shape {
-        code: Self::CODE,
-        name: "request",
-        fixed: Self::FIXED_BYTES,
-        element: SampleId::BYTES,
-        counts: (1, SAMPLES_MAX),
-        flags: 0,
-    };
+    const SHAPE: Shape = Shape::with_list::<SampleId>(Self::CODE, "request", Self::FIXED_BYTES, 1, 0);
 }
 
 impl BatchRelease {
@@ -92,14 +84,8 @@ impl Announcement<'_> {
     const CODE: u8 = 4;
     /// Flag of the last announcement.
     const END: u8 = 1;
-    const SHAPE: Shape = Shape {
-        code: Self::CODE,
-        name: "announcement",
-        fixed: Self::FIXED_BYTES,
-        element: SampleId::BYTES,
-        counts: (0, SAMPLES_MAX),
-        flags: Self::END,
-    };
+    const SHAPE: Shape =
+        Shape::with_list::<SampleId>(Self::CODE, "announcement", Self::FIXED_BYTES, 0, Self::END);
 }
 
 impl<'a> ConsumerMessage<'a> {

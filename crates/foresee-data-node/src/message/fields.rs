@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The head that all messages share, and numbers in little-endian order.
 
+use super::SAMPLES_MAX;
 use super::error::{InvalidField, MessageError};
+use super::list::ListElement;
 
 /// Bytes of the head: kind, flags, two zeros, and the number of samples.
 pub(super) const HEAD_BYTES: usize = 8;
@@ -31,6 +33,17 @@ impl Shape {
     /// The shape of a message without samples.
     pub(super) const fn without_list(code: u8, name: &'static str, fixed: usize) -> Self {
         Self { code, name, fixed, element: 0, counts: (0, 0), flags: 0 }
+    }
+
+    /// The shape of a message with at least `least` samples, each of which is an element of type `T`.
+    pub(super) const fn with_list<T: ListElement>(
+        code: u8,
+        name: &'static str,
+        fixed: usize,
+        least: usize,
+        flags: u8,
+    ) -> Self {
+        Self { code, name, fixed, element: T::BYTES, counts: (least, SAMPLES_MAX), flags }
     }
 
     /// Append the head of a message.

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Messages of the host: samples of a batch that are ready, and those that failed.
 
-use super::SAMPLES_MAX;
 use super::error::MessageError;
 use super::fields::{HEAD_BYTES, Shape, encode_or_restore};
-use super::list::{ListElement as _, MessageList};
+use super::list::MessageList;
 use super::sample::{SampleFailure, SampleLocation};
 
 /// A message in the ring of answers.
@@ -23,7 +22,7 @@ pub enum HostMessage<'a> {
 pub struct BatchAnswer<'a> {
     /// Number of the batch, as in its request.
     pub batch: u64,
-    /// The samples that are ready, in any order; 1 to [`SAMPLES_MAX`].
+    /// The samples that are ready, in any order; 1 to [`SAMPLES_MAX`](super::SAMPLES_MAX).
     pub samples: MessageList<'a, SampleLocation>,
 }
 
@@ -32,7 +31,7 @@ pub struct BatchAnswer<'a> {
 pub struct BatchFailure<'a> {
     /// Number of the batch, as in its request.
     pub batch: u64,
-    /// The failed samples, in any order; 1 to [`SAMPLES_MAX`].
+    /// The failed samples, in any order; 1 to [`SAMPLES_MAX`](super::SAMPLES_MAX).
     pub samples: MessageList<'a, SampleFailure>,
 }
 
@@ -40,28 +39,14 @@ impl BatchAnswer<'_> {
     /// Bytes of an answer without its samples.
     pub const FIXED_BYTES: usize = HEAD_BYTES + 8;
     const CODE: u8 = 17;
-    const SHAPE: Shape = Shape {
-        code: Self::CODE,
-        name: "answer",
-        fixed: Self::FIXED_BYTES,
-        element: SampleLocation::BYTES,
-        counts: (1, SAMPLES_MAX),
-        flags: 0,
-    };
+    const SHAPE: Shape = Shape::with_list::<SampleLocation>(Self::CODE, "answer", Self::FIXED_BYTES, 1, 0);
 }
 
 impl BatchFailure<'_> {
     /// Bytes of a failure without its samples.
     pub const FIXED_BYTES: usize = HEAD_BYTES + 8;
     const CODE: u8 = 18;
-    const SHAPE: Shape = Shape {
-        code: Self::CODE,
-        name: "failure",
-        fixed: Self::FIXED_BYTES,
-        element: SampleFailure::BYTES,
-        counts: (1, SAMPLES_MAX),
-        flags: 0,
-    };
+    const SHAPE: Shape = Shape::with_list::<SampleFailure>(Self::CODE, "failure", Self::FIXED_BYTES, 1, 0);
 }
 
 impl<'a> HostMessage<'a> {

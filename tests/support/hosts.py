@@ -54,7 +54,7 @@ class Hosts:
     def restore(self, *names: str) -> None:
         """Restore the links of hosts; without names, of all."""
         for name in names or self._names:
-            self._command(f"mend {name}")
+            self._command(f"restore {name}")
 
     def connections(self, name: str, port: int) -> list[tuple[str, int, int]]:
         """Return peer address, peer port and received bytes of each connection to ``port`` of a host."""

@@ -35,7 +35,7 @@ Prints one line of JSON with its port when it is ready. Ends when its standard i
                           | \"answer\" (+ \"status\", \"headers\", \"body\") | \"ignore_conditions\" | \"empty_page\",
                           \"method\": \"GET\", \"path\": \"part of it\", \"next\": K, \"percent\": P, \"seed\": S}]
 hosts prints one line of JSON with each host's namespace and address; then standard input takes `rate HOST RATE`,
-`cut HOST` and `mend HOST`, a line each, answered by a line. It needs root and iproute2.
+`cut HOST` and `restore HOST`, a line each, answered by a line. It needs root and iproute2.
 A mount needs root and /dev/fuse. Each read of a file is a request there, cut at 1 MiB; reads come one after the other, and none from
 the page cache.
 A testbed: signatures are not checked in serve mode, and only GET and HEAD are served there.

@@ -68,7 +68,7 @@ fn hosts_reach_one_another_until_a_link_is_cut_and_leave_nothing_behind() {
 
     assert_eq!(hosts.request("cut w1")["ok"], true);
     assert!(!ping(&namespace("w0"), "10.77.0.2"));
-    assert_eq!(hosts.request("mend w1")["ok"], true);
+    assert_eq!(hosts.request("restore w1")["ok"], true);
     assert!(ping(&namespace("w0"), "10.77.0.2"));
 
     for line in ["rate w9 1mbit", "rate w0 fast", "sing"] {

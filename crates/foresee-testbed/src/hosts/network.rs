@@ -53,7 +53,7 @@ pub enum NetworkError {
     #[error("{path}: {source}")]
     Overlay { path: PathBuf, source: std::io::Error },
     /// An unknown command.
-    #[error("{line:?} is no command; `rate HOST RATE`, `cut HOST` and `mend HOST` are")]
+    #[error("{line:?} is no command; `rate HOST RATE`, `cut HOST` and `restore HOST` are")]
     Unknown { line: String },
     /// A command for an unknown host.
     #[error("no host is called {name:?}")]
@@ -112,7 +112,7 @@ impl Network {
                 self.shape(&self.hosts[i])
             }
             ["cut", name] => self.set_link(name, "down"),
-            ["mend", name] => self.set_link(name, "up"),
+            ["restore", name] => self.set_link(name, "up"),
             _ => Err(NetworkError::Unknown { line: line.to_owned() }),
         }
     }

@@ -18,6 +18,7 @@ mod errors;
 mod gather;
 mod indexing;
 mod orders;
+mod origin_queue;
 mod reads;
 mod recorder;
 mod staging;

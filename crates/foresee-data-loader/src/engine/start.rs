@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::Builder;
 
-use foresee_data_fetch::{CoalesceConfig, Dispatch, DispatchConfig};
+use foresee_data_fetch::{Dispatch, DispatchConfig};
 use foresee_data_index::Index;
 use foresee_data_plan::{
     HierarchyPlanner, PlannerConfig, PolicyChoice, SlowestTier, TierCapacity, TierIndex,
@@ -24,16 +24,13 @@ use crate::cache::CacheShare;
 use crate::data_set::CacheEntries;
 use crate::driver::{Driver, DriverTiers};
 use crate::errors::LoaderError;
+use crate::origin_queue::{OriginQueueInputs, origin_queue_config};
 
 /// Bytes of planner tables per sample, for all tiers: ids, next uses, copies.
 const TABLE_BYTES_PER_SAMPLE: u64 = 40;
 /// Upper bound of the memory per object that the C library's allocator retains after a listing, besides the index
 /// (`benchmarks/loading/budgets.py`): free pieces in the arenas of the listing threads.
 const LISTING_BYTES_PER_OBJECT: u64 = 190;
-/// Maximum gap between joined ranges of one object: it costs less than a request, some 30 ms at 80 MB/s for a bucket; a
-/// disk seeks faster.
-const COALESCE_GAP: Bytes = Bytes::new(1 << 20);
-const COALESCE_TARGET: Bytes = Bytes::new(8 << 20);
 /// Threads of the disk tier: they keep one device busy, and leave the cores to training.
 const DISK_THREADS: usize = 4;
 /// Number of samples for the average of the disk tier's overhead.
@@ -44,17 +41,6 @@ const COPIES_MAX: Bytes = Bytes::new(32 << 20);
 const COPIES_MIN: Bytes = Bytes::new(8 << 20);
 /// Minimum size of a useful disk tier.
 const DISK_MIN: Bytes = Bytes::new(1 << 20);
-const COALESCE_PARTS: usize = 256;
-/// Initial concurrency at a bucket. With a latency of tens of milliseconds and a thousand requests per second, it keeps
-/// the bucket busy from the first round trip on.
-const STORE_IN_FLIGHT_FIRST: u32 = 32;
-/// Initial concurrency at a directory, of all ranks of a node together; its latency is lower.
-const DIRECTORY_IN_FLIGHT_FIRST: u32 = 16;
-/// Maximum concurrency at a directory.
-const DIRECTORY_IN_FLIGHT: u32 = 64;
-/// Initial maximum of bytes in flight at a directory, of all ranks of a node together, but at least two samples per
-/// rank. Reads that share a disk end together, so the first batch waits for all of them.
-const DIRECTORY_BYTES_FIRST: u64 = 32 << 20;
 
 /// The opened tiers except for the disk, and the memory for copies and tables.
 struct OpenTiers {
@@ -102,7 +88,7 @@ impl Loader {
     ) -> Result<Running, LoaderError> {
         let (disk, held) = self.open_disk(uri, share, &completions)?;
         let planner = self.planner(share, ram.as_ref(), disk.as_ref(), &held, tables)?;
-        let dispatch = Dispatch::new(self.dispatch_config(uri));
+        let dispatch = Dispatch::new(self.queue_config(uri));
         let tiers = DriverTiers { origin: Arc::clone(&origin), ram, disk: disk.clone(), copies, completions };
         let mut driver = Driver::new(
             Arc::clone(&self.shared),
@@ -230,34 +216,21 @@ impl Loader {
 
     /// Initial concurrency of this rank at the origin.
     pub fn first_in_flight(&self) -> Result<u32, LoaderError> {
-        Ok(self
-            .dispatch_config(&Uri::parse(&self.config.options.uri).map_err(OriginError::from)?)
-            .limit
-            .start)
+        let uri = Uri::parse(&self.config.options.uri).map_err(OriginError::from)?;
+        Ok(self.queue_config(&uri).limit.start)
     }
 
-    fn dispatch_config(&self, uri: &Uri) -> DispatchConfig {
-        let options = &self.config.options;
-        let shared = options.world.size() > 1;
-        let mut config = DispatchConfig { shared, ..DispatchConfig::adaptive() };
-        if uri.is_directory() {
-            // A second read of the same file would queue after the first on the same disk.
-            config.hedge_share = 0.0;
-            let threads = options.threads.and_then(|threads| u32::try_from(threads).ok());
-            config.limit.max = threads.unwrap_or(DIRECTORY_IN_FLIGHT);
-        }
-        let index = self.data.index();
-        let mean = index.mean_size().get();
-        let first = first_in_flight(uri.is_directory(), mean, options.local_world.size());
-        config.limit.start = first.min(config.limit.max);
-        if index.objects() < index.len() {
-            config.coalesce = Some(CoalesceConfig {
-                gap: COALESCE_GAP,
-                target: COALESCE_TARGET,
-                max_parts: COALESCE_PARTS,
-            });
-        }
-        config
+    fn queue_config(&self, uri: &Uri) -> DispatchConfig {
+        let (options, index) = (&self.config.options, self.data.index());
+        origin_queue_config(&OriginQueueInputs {
+            is_directory: uri.is_directory(),
+            threads: options.threads,
+            mean_size: index.mean_size(),
+            samples: index.len(),
+            objects: index.objects(),
+            local_queues: options.local_world.size(),
+            is_shared: options.world.size() > 1,
+        })
     }
 }
 
@@ -267,36 +240,7 @@ fn listing_memory(index: &Index) -> Bytes {
     if index.memory().is_zero() { Bytes::ZERO } else { index.memory().saturating_add(retained) }
 }
 
-/// Initial concurrency of one of `ranks` of a node, for samples of `mean` bytes.
-fn first_in_flight(is_directory: bool, mean: u64, ranks: u32) -> u32 {
-    if !is_directory {
-        return STORE_IN_FLIGHT_FIRST;
-    }
-    let fitting = u32::try_from(DIRECTORY_BYTES_FIRST / mean.max(1)).unwrap_or(u32::MAX);
-    (DIRECTORY_IN_FLIGHT_FIRST.min(fitting) / ranks.max(1)).max(2)
-}
-
 fn panic_message(panic: &(dyn std::any::Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| panic.downcast_ref::<String>().cloned()).unwrap_or_else(|| "no message".to_owned())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::first_in_flight;
-
-    #[test]
-    fn a_directory_of_large_samples_begins_with_few_reads_in_flight() {
-        let of = |mean| first_in_flight(true, mean, 1);
-        assert_eq!([0, 1, 110_000, 2 << 20].map(of), [16; 4]);
-        assert_eq!([4 << 20, 12 << 20, 1 << 40].map(of), [8, 2, 2]);
-    }
-
-    #[test]
-    fn ranks_of_a_node_together_begin_with_the_concurrency_of_one() {
-        let of = |directory, ranks| first_in_flight(directory, 110_000, ranks);
-        assert_eq!([1, 2, 4, 8, 100].map(|ranks| of(true, ranks)), [16, 8, 4, 2, 2]);
-        assert_eq!([1, 8].map(|ranks| of(false, ranks)), [32; 2]);
-        assert_eq!(first_in_flight(true, 4 << 20, 2), 4);
-    }
 }

@@ -14,6 +14,7 @@ use foresee_units::Bytes;
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 
 use crate::errors::LoaderError;
+use crate::origin_reads::ReadMemory;
 use crate::waker::Waker;
 
 /// Size of the smallest buffer.
@@ -167,6 +168,36 @@ impl Buffer {
     pub(crate) unsafe fn slice_mut(&self, offset: usize, len: usize) -> &mut [u8] {
         // SAFETY: inside the mapping; exclusive by the caller's contract.
         unsafe { std::slice::from_raw_parts_mut(self.range(offset, len).as_ptr(), len) }
+    }
+}
+
+/// A range of a buffer, filled by one read.
+#[derive(Debug)]
+pub(crate) struct BufferRange {
+    pub(crate) buffer: Arc<Buffer>,
+    pub(crate) offset: usize,
+    pub(crate) len: usize,
+}
+
+impl BufferRange {
+    /// The bytes.
+    ///
+    /// # Safety
+    /// As [`Buffer::slice_mut`], for reading.
+    pub(crate) unsafe fn bytes(&self) -> &[u8] {
+        // SAFETY: as required of the caller.
+        unsafe { self.buffer.slice_mut(self.offset, self.len) }
+    }
+}
+
+impl ReadMemory for BufferRange {
+    fn ensure_mapped(&self) -> Result<(), LoaderError> {
+        self.buffer.ensure_mapped()
+    }
+
+    unsafe fn dest(&self) -> Dest {
+        // SAFETY: as required of the caller.
+        unsafe { self.buffer.dest(self.offset, self.len) }
     }
 }
 

@@ -137,7 +137,7 @@ impl Driver {
         let consumer = self.shared.batches.snapshot();
         self.delivery.staging.note_taken(consumer.taken);
         let rate = self.rates.update_consumer(consumer, self.delivery.staging.next(), self.now());
-        self.fetches.dispatch.handle_consumer_rate(rate);
+        self.fetches.origin_reads.handle_consumer_rate(rate);
         self.update_budget();
         let is_busy = self.plan_turn();
         if consumer.is_waiting {
@@ -157,7 +157,7 @@ impl Driver {
     }
 
     fn sleep_time(&self) -> Duration {
-        let wakeup = self.fetches.dispatch.poll_wakeup();
+        let wakeup = self.fetches.origin_reads.queue().poll_wakeup();
         wakeup.map_or(SLEEP_MAX, |at| Duration::from(at.saturating_sub(self.now())).min(SLEEP_MAX))
     }
 

@@ -2,9 +2,9 @@
 //! The engine of one rank: it fetches samples as planned, stages them, and delivers batches.
 //!
 //! A sample passes the modules in this order: `orders` draws its position in the run, `driver` obtains its source from
-//! the planner and moves it, `staging` completes its batch, `batch_queue` delivers the batch to the consumer, and
-//! `buffer` reuses the memory. `indexing` lists a data set. Decisions that another rank or the simulator must make in
-//! the same way are in `foresee-data-plan` and `foresee-data-fetch`.
+//! the planner and moves it, `origin_reads` reads it from the origin, `staging` completes its batch, `batch_queue`
+//! delivers the batch to the consumer, and `buffer` reuses the memory. `indexing` lists a data set. Decisions that
+//! another rank or the simulator must make in the same way are in `foresee-data-plan` and `foresee-data-fetch`.
 
 mod batch;
 mod batch_queue;
@@ -19,6 +19,7 @@ mod gather;
 mod indexing;
 mod orders;
 mod origin_queue;
+mod origin_reads;
 mod reads;
 mod recorder;
 mod staging;

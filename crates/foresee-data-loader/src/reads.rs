@@ -7,9 +7,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use foresee_data_plan::TierSet;
-use foresee_units::{Nanos, ReadOutcome, SampleId};
+use foresee_units::SampleId;
 
-use crate::buffer::Buffer;
+use crate::buffer::{Buffer, BufferRange};
 
 /// The position of a sample in a staged batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,14 +39,6 @@ pub(crate) enum ReadSource {
     Origin,
 }
 
-/// The end of a read while another attempt still writes to the batch's memory.
-#[derive(Debug)]
-pub(crate) enum HedgeResult {
-    Bytes(Vec<u8>),
-    /// No source has the sample; with the number of tries and their time.
-    Fault(ReadOutcome, u32, Nanos),
-}
-
 /// One read.
 #[derive(Debug)]
 pub(crate) struct Read {
@@ -55,35 +47,18 @@ pub(crate) struct Read {
     pub(crate) source: ReadSource,
     /// Other positions of the sample.
     pub(crate) waiters: Vec<BatchPosition>,
-    /// Attempts begun.
-    pub(crate) tries: u32,
-    /// Attempts in flight.
-    pub(crate) active: u32,
-    /// Failed attempts.
-    pub(crate) failed: u32,
-    /// Whether an attempt writes to the batch's memory.
-    pub(crate) is_direct: bool,
-    /// The result of a hedge, while the attempt that it overtook may still write to the batch's memory.
-    pub(crate) hedge_result: Option<HedgeResult>,
-    /// The message of the last failed attempt.
-    pub(crate) message: Option<Box<str>>,
 }
 
 impl Read {
-    /// A read without attempts.
+    /// A read for one batch.
     pub(crate) const fn new(target: ReadTarget, source: ReadSource, buffer: Arc<Buffer>) -> Self {
-        Self {
-            target,
-            buffer,
-            source,
-            waiters: Vec::new(),
-            tries: 0,
-            active: 0,
-            failed: 0,
-            is_direct: false,
-            hedge_result: None,
-            message: None,
-        }
+        Self { target, buffer, source, waiters: Vec::new() }
+    }
+
+    /// The memory that it fills.
+    pub(crate) fn memory(&self) -> BufferRange {
+        let ReadTarget { offset, len, .. } = self.target;
+        BufferRange { buffer: Arc::clone(&self.buffer), offset, len }
     }
 
     /// All positions that wait for it.

@@ -11,6 +11,7 @@ use foresee_units::{Bytes, Epoch, Step};
 use super::Shared;
 use crate::batch_queue::QueueEntry;
 use crate::buffer::Buffer;
+use crate::errors::LoaderError;
 use crate::gather::Gather;
 use crate::reads::BatchPosition;
 use crate::staging::{Stage, Staging};
@@ -62,10 +63,15 @@ impl Delivery {
     /// none.
     pub(super) fn ensure_mapped(&mut self, buffer: &Buffer) -> bool {
         if let Err(error) = buffer.ensure_mapped() {
-            self.shared.batches.fail(error);
-            self.is_out_of_memory = true;
+            self.fail(error);
         }
         !self.is_out_of_memory
+    }
+
+    /// End the run: the system has no memory for a buffer.
+    pub(super) fn fail(&mut self, error: LoaderError) {
+        self.shared.batches.fail(error);
+        self.is_out_of_memory = true;
     }
 
     /// Whether a batch of `bytes` may be opened. If not, the driver is woken when the consumer returns memory.

@@ -1,31 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Reads from disk and origin: started by the fetch queue, ended by the tiers.
-//!
-//! The only attempt for a sample writes to the batch's memory. A hedge, and a read that serves several samples, write
-//! to scratch memory, which is copied once no other attempt may write to the batch's.
+//! Reads from disk and origin: what the driver requests, and the effect of each end on batches and caches.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use foresee_data_fetch::{Action, AttemptId, Class, Dispatch, End, Part, Request};
-use foresee_data_tier::{Dest, Done, Op, Scratch, Tier};
+use foresee_data_fetch::{Class, Dispatch, Request};
+use foresee_data_tier::{Done, Op, Tier};
 use foresee_ledger::{Entry, Subject};
 use foresee_units::{Bytes, Nanos, ReadOutcome, SampleId, Source};
 
 use super::Driver;
 use super::tickets::TicketOwner;
 use crate::batch::{Fault, fault_message};
-use crate::reads::{BatchPosition, HedgeResult, Read, ReadSource, ReadTarget, Reads};
-
-/// One attempt at the origin.
-#[derive(Debug)]
-struct Attempt {
-    parts: Vec<Part>,
-    /// `None` if it writes to the batch's memory.
-    scratch: Option<Arc<Scratch>>,
-    tries: u32,
-    is_hedge: bool,
-}
+use crate::buffer::BufferRange;
+use crate::origin_reads::{
+    AttemptSummary, OriginEnd, OriginRead, OriginReads, OriginResult, ReadFailure, ReadMemory,
+    ledger_operations,
+};
+use crate::reads::{BatchPosition, ReadSource, ReadTarget, Reads};
 
 /// Subject of a ledger entry.
 #[derive(Clone, Copy, Debug)]
@@ -45,20 +36,20 @@ impl EntrySubject {
     }
 }
 
-/// Reads from disk and origin, and their attempts.
+/// Reads from disk and origin.
 #[derive(Debug)]
 pub(super) struct Fetches {
     origin: Arc<dyn Tier>,
-    pub(super) dispatch: Dispatch,
+    pub(super) origin_reads: OriginReads<BufferRange>,
     pub(super) reads: Reads,
-    attempts: HashMap<u64, Attempt>,
     /// Reads in flight from the disk tier.
     disk_reads: u32,
 }
 
 impl Fetches {
-    pub(super) fn new(origin: Arc<dyn Tier>, dispatch: Dispatch) -> Self {
-        Self { origin, dispatch, reads: Reads::default(), attempts: HashMap::new(), disk_reads: 0 }
+    pub(super) fn new(origin: Arc<dyn Tier>, queue: Dispatch) -> Self {
+        let origin_reads = OriginReads::new(queue, |attempt| TicketOwner::OriginRead.ticket(attempt));
+        Self { origin, origin_reads, reads: Reads::default(), disk_reads: 0 }
     }
 }
 
@@ -66,19 +57,14 @@ impl Driver {
     // ---- begin
 
     pub(super) fn read_disk(&mut self, number: u64) {
-        let Some(buffer) = self.fetches.reads.get(number).map(|read| Arc::clone(&read.buffer)) else {
-            return;
-        };
-        if !self.delivery.ensure_mapped(&buffer) {
+        let Some(read) = self.fetches.reads.get(number) else { return };
+        let (sample, memory) = (read.target.sample, read.memory());
+        if !self.delivery.ensure_mapped(&memory.buffer) {
             return;
         }
-        let Some(read) = self.fetches.reads.get(number) else { return };
-        read.active = 1;
-        read.tries += 1;
-        let ReadTarget { sample, offset, len, .. } = read.target;
-        // SAFETY: the span belongs to this read alone until its end is handled.
-        let dest = unsafe { buffer.dest(offset, len) };
         let Some(disk) = &self.tiers.disk else { return };
+        // SAFETY: the span belongs to this read alone until its end is handled.
+        let dest = unsafe { memory.dest() };
         self.fetches.disk_reads += 1;
         let (ticket, key) = (TicketOwner::DiskRead.ticket(number), self.data.key(sample));
         disk.submit(Op::Read { ticket, key, offset: 0, dest });
@@ -99,12 +85,14 @@ impl Driver {
             turn: position.slot,
             deadline: Nanos::MAX,
         };
-        self.fetches.dispatch.handle_request(request, now);
+        let (origin, key) = (Arc::clone(&self.fetches.origin), self.data.key(sample));
+        let read = OriginRead { origin, key, request, memory: read.memory() };
+        self.fetches.origin_reads.handle_request(read, now);
     }
 
     /// The source of a sample that the disk tier holds.
     pub(super) fn disk_or_origin(&self, slot: u64, len: usize) -> ReadSource {
-        let in_flight = [self.fetches.disk_reads, self.fetches.dispatch.in_flight()];
+        let in_flight = [self.fetches.disk_reads, self.fetches.origin_reads.queue().in_flight()];
         self.rates.disk_or_origin(slot, Bytes::new(len as u64), in_flight, self.now())
     }
 
@@ -113,70 +101,14 @@ impl Driver {
         let now = self.now();
         let Some((slot, _)) = self.delivery.staging.head() else { return };
         for number in self.fetches.reads.of_slot(slot) {
-            if self.fetches.reads.get(number).is_some_and(|read| read.source == ReadSource::Origin) {
-                self.fetches.dispatch.handle_urgent(number, now);
-            }
+            self.fetches.origin_reads.handle_urgent(number, now);
         }
     }
 
     pub(super) fn start_fetches(&mut self) {
         let now = self.now();
-        let mut ops = Vec::new();
-        while let Some(action) = self.fetches.dispatch.poll_action(now) {
-            match action {
-                Action::Start { attempt, start, len, parts, tries, hedge, .. } => {
-                    ops.extend(self.start_attempt(attempt, start, len, parts, tries, hedge));
-                }
-                Action::Cancel { attempt } => {
-                    // A tier can cancel only submitted operations.
-                    self.fetches.origin.submit_many(std::mem::take(&mut ops));
-                    self.fetches.origin.cancel(TicketOwner::OriginRead.ticket(attempt.0));
-                }
-                Action::Fail { ticket, outcome, tries, elapsed } => {
-                    self.fail_read(ticket, outcome, tries, elapsed);
-                }
-            }
-        }
-        if !ops.is_empty() {
-            self.fetches.origin.submit_many(ops);
-        }
-    }
-
-    fn start_attempt(
-        &mut self,
-        id: AttemptId,
-        start: u64,
-        len: u64,
-        parts: Vec<Part>,
-        tries: u32,
-        is_hedge: bool,
-    ) -> Option<Op> {
-        let first = parts[0].ticket;
-        for part in &parts {
-            if let Some(read) = self.fetches.reads.get(part.ticket) {
-                read.tries = tries;
-                read.active += 1;
-                let buffer = Arc::clone(&read.buffer);
-                if !self.delivery.ensure_mapped(&buffer) {
-                    return None;
-                }
-            }
-        }
-        let read = self.fetches.reads.get(first)?;
-        let target = read.target;
-        let (dest, scratch) = if parts.len() == 1 && read.active == 1 && target.len as u64 == len {
-            read.is_direct = true;
-            // SAFETY: no other attempt for this span is in flight, and none writes to it while `is_direct` is set.
-            (unsafe { read.buffer.dest(target.offset, target.len) }, None)
-        } else {
-            let len = usize::try_from(len).expect("a span fits the address space");
-            let (dest, scratch) = Dest::from_vec(vec![0; len]);
-            (dest, Some(scratch))
-        };
-        let key = self.data.key(target.sample);
-        let offset = start - self.data.index().range(target.sample).start;
-        self.fetches.attempts.insert(id.0, Attempt { parts, scratch, tries, is_hedge });
-        Some(Op::Read { ticket: TicketOwner::OriginRead.ticket(id.0), key, offset, dest })
+        self.fetches.origin_reads.start_attempts(now);
+        self.end_origin_reads();
     }
 
     // ---- end
@@ -196,14 +128,13 @@ impl Driver {
             self.fetches.disk_reads -= 1;
             return;
         };
-        read.active = 0;
-        let ReadTarget { sample, position, fills, .. } = read.target;
+        let (ReadTarget { sample, position, fills, .. }, memory) = (read.target, read.memory());
         let (took, now) = (done.queued + done.service, self.now());
         self.rates.sources.observe(Source::Disk, done.bytes, self.fetches.disk_reads, took, now);
         self.fetches.disk_reads -= 1;
         self.record(foresee_ledger::Op::Read, Source::Disk, EntrySubject::one(sample, position.slot), done);
         if done.outcome == ReadOutcome::Ok {
-            self.complete_read(number);
+            self.complete_read(number, &memory);
             return;
         }
         // The copy is missing or corrupt: the planner is notified, unless it has evicted that copy already and expects
@@ -214,96 +145,47 @@ impl Driver {
         self.request_origin(number);
     }
 
-    fn handle_attempt_end(&mut self, id: u64, done: &Done) {
-        let Some(attempt) = self.fetches.attempts.remove(&id) else { return };
-        let now = self.now();
-        self.record_attempt(&attempt, done);
+    fn handle_attempt_end(&mut self, attempt: u64, done: &Done) {
+        let (now, in_flight) = (self.now(), self.fetches.origin_reads.queue().in_flight());
         if done.outcome == ReadOutcome::Ok {
-            let (took, in_flight) = (done.queued + done.service, self.fetches.dispatch.in_flight());
+            let took = done.queued + done.service;
             self.rates.sources.observe(Source::Origin, done.bytes, in_flight, took, now);
         }
-        let end =
-            End { outcome: done.outcome, bytes: done.bytes, queued: done.queued, service: done.service };
-        let completed = self.fetches.dispatch.handle_end(AttemptId(id), end, now);
-        match attempt.scratch {
-            None => self.handle_direct_end(attempt.parts[0].ticket, !completed.is_empty()),
-            Some(scratch) => {
-                let Ok(bytes) = scratch.into_bytes() else { return };
-                for part in attempt.parts.iter().filter(|part| completed.contains(&part.ticket)) {
-                    self.handle_scratch(part, &bytes);
-                }
-            }
+        if let Some(summary) = self.fetches.origin_reads.handle_done(attempt, done, now) {
+            self.record_attempt(summary, done);
+        }
+        self.end_origin_reads();
+    }
+
+    /// Add an attempt to the ledger.
+    fn record_attempt(&mut self, AttemptSummary { first, samples, attempt }: AttemptSummary, done: &Done) {
+        let Some(read) = self.fetches.reads.get(first) else { return };
+        let ReadTarget { sample, position, .. } = read.target;
+        let subject = EntrySubject { sample, samples, slot: position.slot, attempt };
+        for (op, done) in ledger_operations(done) {
+            self.record(op, Source::Origin, subject, &done);
         }
     }
 
-    /// Add an attempt to the ledger, and store its message.
-    fn record_attempt(&mut self, attempt: &Attempt, done: &Done) {
-        let mut first = None;
-        for part in &attempt.parts {
-            if let Some(read) = self.fetches.reads.get(part.ticket) {
-                read.active = read.active.saturating_sub(1);
-                if done.outcome != ReadOutcome::Ok {
-                    // An attempt that lost against its hedge was cancelled.
-                    read.failed += u32::from(done.outcome != ReadOutcome::Cancelled);
-                    read.message.clone_from(&done.detail.message);
-                }
-                first.get_or_insert((read.target.sample, read.target.position.slot));
+    /// Apply the ends of reads of the origin to their batches.
+    fn end_origin_reads(&mut self) {
+        while let Some(OriginEnd { number, memory, result }) = self.fetches.origin_reads.poll_end() {
+            match result {
+                OriginResult::Complete => self.complete_read(number, &memory),
+                OriginResult::Failed(failure) => self.fail_read(number, &failure),
+                OriginResult::NoMemory(error) => self.delivery.fail(error),
+                OriginResult::Withdrawn => {}
             }
         }
-        if let Some((sample, slot)) = first {
-            let subject = EntrySubject {
-                sample,
-                samples: u32::try_from(attempt.parts.len()).unwrap_or(u32::MAX),
-                slot,
-                attempt: attempt.tries + u32::from(attempt.is_hedge),
-            };
-            if let Some(open) = done.detail.open {
-                let opened = Done { service: open, bytes: Bytes::ZERO, ..done.clone() };
-                self.record(foresee_ledger::Op::Open, Source::Origin, subject, &opened);
-            }
-            let rest = done.service.saturating_sub(done.detail.open.unwrap_or(Nanos::ZERO));
-            let read = Done { service: rest, ..done.clone() };
-            self.record(foresee_ledger::Op::Read, Source::Origin, subject, &read);
-        }
-    }
-
-    /// Handle the end of the attempt that wrote to the batch's memory.
-    fn handle_direct_end(&mut self, number: u64, is_complete: bool) {
-        let Some(read) = self.fetches.reads.get(number) else { return };
-        read.is_direct = false;
-        match read.hedge_result.take() {
-            Some(HedgeResult::Bytes(bytes)) => {
-                fill(read, &bytes);
-                self.complete_read(number);
-            }
-            Some(HedgeResult::Fault(outcome, tries, elapsed)) => {
-                self.fail_read(number, outcome, tries, elapsed);
-            }
-            None if is_complete => self.complete_read(number),
-            None => {}
-        }
-    }
-
-    /// Copy a complete part of an attempt in scratch memory to its batch.
-    fn handle_scratch(&mut self, part: &Part, bytes: &[u8]) {
-        let Some(read) = self.fetches.reads.get(part.ticket) else { return };
-        let start = usize::try_from(part.offset_in_span).expect("inside the span");
-        let bytes = &bytes[start..start + read.target.len];
-        if read.is_direct {
-            read.hedge_result = Some(HedgeResult::Bytes(bytes.to_vec()));
-            return;
-        }
-        fill(read, bytes);
-        self.complete_read(part.ticket);
     }
 
     /// End a read whose bytes are in its batch: serve the other batches that wait for it, and fill the caches as
     /// planned.
-    fn complete_read(&mut self, number: u64) {
+    fn complete_read(&mut self, number: u64, memory: &BufferRange) {
         let Some(read) = self.fetches.reads.end(number) else { return };
-        let ReadTarget { position, offset, len, fills, .. } = read.target;
+        let ReadTarget { position, fills, .. } = read.target;
         // SAFETY: no attempt writes to the span, and the batch has not been delivered.
-        let bytes: &[u8] = unsafe { read.buffer.slice_mut(offset, len) };
+        let bytes = unsafe { memory.bytes() };
         for &waiter in &read.waiters {
             self.write_span(waiter, |span| span.copy_from_slice(bytes));
         }
@@ -327,14 +209,11 @@ impl Driver {
     }
 
     /// End a read that no source can serve: its bytes are zero, and the batch has the fault.
-    fn fail_read(&mut self, number: u64, outcome: ReadOutcome, tries: u32, elapsed: Nanos) {
-        if let Some(read) = self.fetches.reads.get(number).filter(|read| read.is_direct) {
-            read.hedge_result = Some(HedgeResult::Fault(outcome, tries, elapsed));
-            return;
-        }
+    fn fail_read(&mut self, number: u64, failure: &ReadFailure) {
         let Some(read) = self.fetches.reads.end(number) else { return };
         self.cancel_fills(&read);
-        let mut message = fault_message(outcome, read.message.as_deref(), tries, elapsed);
+        let &ReadFailure { outcome, tries, elapsed, ref message } = failure;
+        let mut message = fault_message(outcome, message.as_deref(), tries, elapsed);
         if self.data.index().parts() > 1 {
             message = format!("{}: {message}", self.data.uri(read.target.sample));
         }
@@ -353,13 +232,18 @@ impl Driver {
         for number in self.fetches.reads.tickets() {
             let Some(read) = self.fetches.reads.get(number) else { continue };
             read.waiters.clear();
-            let has_begun = read.active > 0;
-            if has_begun && (!read.target.fills.is_empty() || read.source == ReadSource::Disk) {
+            let is_continued = match read.source {
+                // It is in flight from its begin on.
+                ReadSource::Disk => true,
+                ReadSource::Origin => {
+                    let status = self.fetches.origin_reads.status(number).unwrap_or_default();
+                    status.is_in_flight && !read.target.fills.is_empty()
+                }
+            };
+            if is_continued {
                 continue;
             }
-            if read.source == ReadSource::Origin {
-                self.fetches.dispatch.handle_withdraw(number, now);
-            }
+            self.fetches.origin_reads.handle_withdraw(number, now);
             if let Some(read) = self.fetches.reads.end(number) {
                 self.cancel_fills(&read);
             }
@@ -392,9 +276,4 @@ impl Driver {
             outcome: done.outcome,
         });
     }
-}
-
-fn fill(read: &Read, bytes: &[u8]) {
-    // SAFETY: no attempt writes to the batch's memory now, and the batch has not been delivered.
-    unsafe { read.buffer.slice_mut(read.target.offset, read.target.len) }.copy_from_slice(bytes);
 }

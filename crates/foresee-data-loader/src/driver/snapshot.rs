@@ -34,7 +34,7 @@ impl Driver {
         let disk = self.tiers.disk.as_ref().map(|disk| disk.facts());
         let tiers = ram.into_iter().chain(disk).zip(0_u8..);
         let stats = DriverStats {
-            origin: self.fetches.dispatch.stats(),
+            origin: self.fetches.origin_reads.queue().stats(),
             tiers: tiers.map(|(facts, index)| (facts, self.planner.used(TierIndex(index)))).collect(),
             reads: self.fetches.reads.len(),
             staged: self.delivery.staging.depth(),
@@ -63,19 +63,20 @@ impl Driver {
             let report = WaitReport { cause: Cause::Copy, read: None, text: text.to_owned() };
             return self.shared.batches.report_wait(report, now);
         };
-        let (cause, state) = match (read.source, read.active > 0, read.failed > 0) {
+        let status = self.fetches.origin_reads.status(number).unwrap_or_default();
+        let (cause, state) = match (read.source, status.is_in_flight, status.has_failed) {
             (ReadSource::Disk, ..) => (Cause::Disk, "being read from the disk cache"),
             (ReadSource::Origin, true, false) => (Cause::OriginRead, "being read at the origin"),
             (ReadSource::Origin, true, true) => (Cause::OriginRetry, "being read at the origin once more"),
             (ReadSource::Origin, false, true) => (Cause::OriginRetry, "between two attempts at the origin"),
-            (ReadSource::Origin, false, false) if self.fetches.dispatch.is_paused(now) => {
+            (ReadSource::Origin, false, false) if self.fetches.origin_reads.queue().is_paused(now) => {
                 (Cause::OriginRetry, "in the queue for the origin, which refuses requests")
             }
             (ReadSource::Origin, false, false) => (Cause::OriginQueue, "in the queue for the origin"),
         };
         let sample = read.target.sample;
         let (uri, rank) = (self.data.uri(sample), self.shared.recorder.rank());
-        let detail = read.message.as_deref().map(|message| format!(", last fault: {message}"));
+        let detail = status.message.map(|message| format!(", last fault: {message}"));
         let text = format!("sample {sample} ({uri}) on rank {rank}, {state}{}", detail.unwrap_or_default());
         self.shared.batches.report_wait(WaitReport { cause, read: Some(number), text }, now);
     }

@@ -12,12 +12,13 @@ mod message;
 #[cfg(test)]
 mod process_tests;
 mod socket;
+mod status;
 
-pub use attachment::{AttachRequest, Attachment, WelcomeFacts};
+pub use attachment::{AttachRequest, Attachment, ReceivedRequest, WelcomeFacts};
 pub use connection::{ConnectOptions, NodeConnection};
 pub use frame::{HELLO_BYTES_MAX, MESSAGE_BYTES_MAX, PROTOCOL_VERSION};
-pub use listener::{ListenerOptions, NodeListener, PENDING_MAX};
+pub use listener::{Incoming, ListenerOptions, NodeListener, PENDING_MAX};
 pub use message::{
-    DataSetDescription, DataSetIndex, Hello, NodeReply, NodeRequest, OrderDescription, Refusal, RefusalCode,
-    StorageOptions, Welcome,
+    DataSetDescription, Hello, NodeReply, NodeRequest, Refusal, RefusalCode, StorageOptions, Welcome,
 };
+pub use status::{AnswerCount, ConsumerStatus, NodeStatus, OriginStatus, StatusRequest, TierStatus};

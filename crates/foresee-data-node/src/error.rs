@@ -10,7 +10,7 @@ use foresee_units::Bytes;
 
 use crate::address::{DirectoryFault, SOCKET_PATH_BYTES_MAX};
 use crate::attach::{PROTOCOL_VERSION, RefusalCode};
-use crate::memory::{RING_BYTES_MAX, RING_BYTES_MIN, SealFault};
+use crate::memory::{IndexFault, RING_BYTES_MAX, RING_BYTES_MIN, SealFault};
 use crate::peer::OVERFLOW_UID;
 use crate::ring::RingError;
 
@@ -64,6 +64,11 @@ pub enum NodeError {
         #[source]
         fault: SealFault,
     },
+    /// A descriptor that is not the index file of a data set.
+    #[error(
+        "the descriptor of the index is refused: {0}; is the consumer a Foresee process of the same version?"
+    )]
+    Index(#[from] IndexFault),
     /// A ring of another size than the protocol allows.
     #[error("a ring of {bytes} bytes is refused; use a power of two from {min} to {max}", min = RING_BYTES_MIN, max = RING_BYTES_MAX)]
     RingSize { bytes: u32 },

@@ -15,11 +15,14 @@ pub use address::{
     AddressValues, DirectoryFault, LauncherValues, NodeAddress, NodeDiscovery, SOCKET_PATH_BYTES_MAX,
 };
 pub use attach::{
-    AttachRequest, Attachment, ConnectOptions, DataSetDescription, DataSetIndex, HELLO_BYTES_MAX, Hello,
-    ListenerOptions, MESSAGE_BYTES_MAX, NodeConnection, NodeListener, NodeReply, NodeRequest,
-    OrderDescription, PENDING_MAX, PROTOCOL_VERSION, Refusal, RefusalCode, StorageOptions, Welcome,
-    WelcomeFacts,
+    AnswerCount, AttachRequest, Attachment, ConnectOptions, ConsumerStatus, DataSetDescription,
+    HELLO_BYTES_MAX, Hello, Incoming, ListenerOptions, MESSAGE_BYTES_MAX, NodeConnection, NodeListener,
+    NodeReply, NodeRequest, NodeStatus, OriginStatus, PENDING_MAX, PROTOCOL_VERSION, ReceivedRequest,
+    Refusal, RefusalCode, StatusRequest, StorageOptions, TierStatus, Welcome, WelcomeFacts,
 };
 pub use error::NodeError;
-pub use memory::{RING_BYTES_MAX, RING_BYTES_MIN, SealFault, SlabMemory, SlabOptions, SlabView};
+pub use memory::{
+    INDEX_BYTES_MAX, IndexFault, IndexMapping, RING_BYTES_MAX, RING_BYTES_MIN, SealFault, SlabMemory,
+    SlabOptions, SlabView, index_file, map_index,
+};
 pub use peer::{OVERFLOW_UID, PeerCredentials, PeerProcess};

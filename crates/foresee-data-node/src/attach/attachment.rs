@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The host's end of one consumer: its request to attach, then its socket, process and control memory.
+//! The host's end of one consumer: its request to attach, then its socket and process. The rings are separate.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
 use foresee_units::Bytes;
@@ -57,12 +57,16 @@ impl AttachRequest {
         self.credentials
     }
 
-    /// Accept the consumer: create its control memory, and send it with `slab`.
+    /// Accept the consumer: create its control memory, and send it with `slab`. Returns the attachment, and the rings:
+    /// requests to read, answers to write.
+    ///
+    /// Socket and rings may belong to different threads. A forked child does not have the memory of the rings, and must
+    /// not use them or what they have made; it may drop them.
     ///
     /// # Errors
     /// [`NodeError::RingSize`], [`NodeError::NoMemory`], [`NodeError::TooManyDescriptors`]: the consumer is refused
     /// with the reason. [`NodeError::Ended`] or [`NodeError::Late`]: it left or does not read.
-    pub fn accept(self, slab: &SlabMemory, facts: WelcomeFacts) -> Result<Attachment, NodeError> {
+    pub fn accept(self, slab: &SlabMemory, facts: WelcomeFacts) -> Result<(Attachment, RingPair), NodeError> {
         let (request_ring_bytes, answer_ring_bytes) =
             (self.hello.request_ring_bytes, self.hello.answer_ring_bytes);
         let (rings, file) = match control::create(request_ring_bytes, answer_ring_bytes) {
@@ -86,7 +90,7 @@ impl AttachRequest {
         // A new socket has space for its first message, so a consumer cannot make the host wait.
         self.socket.send(&bytes, &[slab.file()?, file.as_fd()], Duration::ZERO)?;
         let Self { socket, credentials, process, hello } = self;
-        Ok(Attachment { socket, credentials, process, hello, rings, consumer: facts.consumer })
+        Ok((Attachment { socket, credentials, process, hello, consumer: facts.consumer }, rings))
     }
 
     /// Refuse the consumer with a reason for users.
@@ -95,15 +99,24 @@ impl AttachRequest {
     }
 }
 
-/// An attached consumer, as the host sees it. Dropping it ends the attachment.
+/// An attached consumer as the host sees it, but for the rings. Dropping it ends the attachment.
 #[derive(Debug)]
 pub struct Attachment {
     socket: MessageSocket,
     credentials: PeerCredentials,
     process: Option<PeerProcess>,
     hello: Hello,
-    rings: RingPair,
     consumer: u32,
+}
+
+/// A message of an attached consumer.
+#[derive(Debug)]
+pub struct ReceivedRequest {
+    /// The message, which is no first one.
+    pub message: NodeRequest,
+    /// The descriptor of an index file that came with [`NodeRequest::OpenDataSet`], for
+    /// [`map_index`](crate::map_index).
+    pub index: Option<OwnedFd>,
 }
 
 impl Attachment {
@@ -122,15 +135,6 @@ impl Attachment {
         self.credentials
     }
 
-    /// The rings of this consumer: requests to read, answers to write.
-    ///
-    /// # Errors
-    /// [`NodeError::Forked`]: a forked child does not have their memory.
-    pub fn rings(&mut self) -> Result<&mut RingPair, NodeError> {
-        self.socket.fd()?;
-        Ok(&mut self.rings)
-    }
-
     /// The consumer's process, which can be polled for its end.
     pub fn process(&self) -> Option<&PeerProcess> {
         self.process.as_ref()
@@ -140,15 +144,26 @@ impl Attachment {
     ///
     /// # Errors
     /// [`NodeError::Ended`]: the consumer has left. [`NodeError::Malformed`]: the attachment must end.
-    pub fn receive(&self) -> Result<Option<NodeRequest>, NodeError> {
-        match self.socket.receive(MESSAGE_BYTES_MAX, false, Duration::ZERO, "send a message") {
-            Ok(datagram) => match frame::decode(&datagram.bytes)? {
-                NodeRequest::Hello(_) => Err(NodeError::Malformed { why: "it is a second greeting".into() }),
-                message => Ok(Some(message)),
-            },
-            Err(NodeError::Late { .. }) => Ok(None),
-            Err(fault) => Err(fault),
+    pub fn receive(&self) -> Result<Option<ReceivedRequest>, NodeError> {
+        let mut datagram =
+            match self.socket.receive(MESSAGE_BYTES_MAX, true, Duration::ZERO, "send a message") {
+                Ok(datagram) => datagram,
+                Err(NodeError::Late { .. }) => return Ok(None),
+                Err(fault) => return Err(fault),
+            };
+        let malformed = |why: &str| NodeError::Malformed { why: why.into() };
+        let message = match frame::decode(&datagram.bytes)? {
+            NodeRequest::Hello(_) | NodeRequest::Status => {
+                return Err(malformed("it is a second first message"));
+            }
+            message => message,
+        };
+        let index = datagram.descriptors.pop();
+        let is_expected = index.is_none() || matches!(message, NodeRequest::OpenDataSet(_));
+        if !is_expected || !datagram.descriptors.is_empty() {
+            return Err(malformed("it has a descriptor that is no index of a data set"));
         }
+        Ok(Some(ReceivedRequest { message, index }))
     }
 
     /// Send a message without waiting.

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The consumer's end: it finds the host at an address, and attaches to its cache.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -11,7 +12,7 @@ use rustix::net::SocketAddrUnix;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 
 use super::frame::{self, HELLO_BYTES_MAX, MESSAGE_BYTES_MAX};
-use super::message::{Hello, NodeReply, NodeRequest, Refusal, Welcome};
+use super::message::{DataSetDescription, Hello, NodeReply, NodeRequest, Refusal, Welcome};
 use super::socket::{Datagram, Deadline, MessageSocket};
 use crate::address::{Access, NodeAddress, SocketDirectory};
 use crate::error::NodeError;
@@ -28,18 +29,20 @@ pub struct ConnectOptions {
     pub timeout: Duration,
 }
 
-/// A consumer's attachment to the cache of its node. Dropping it detaches.
+/// A consumer's attachment to the cache of its node, but for the rings. Dropping it detaches.
 #[derive(Debug)]
 pub struct NodeConnection {
     socket: MessageSocket,
     process: Option<PeerProcess>,
     welcome: Welcome,
-    slab: SlabView,
-    rings: RingPair,
+    slab: Arc<SlabView>,
 }
 
 impl NodeConnection {
-    /// Attach to the host at `address`.
+    /// Attach to the host at `address`. Returns the connection, and the rings: requests to write, answers to read.
+    ///
+    /// Socket and rings may belong to different threads. A forked child does not have the memory of the rings, and must
+    /// not use them or what they have made; it may drop them.
     ///
     /// # Errors
     /// [`NodeError::NoHost`], [`NodeError::Stale`], [`NodeError::NotPermitted`], [`NodeError::Directory`]: none is
@@ -50,22 +53,13 @@ impl NodeConnection {
         address: &NodeAddress,
         hello: &Hello,
         options: &ConnectOptions,
-    ) -> Result<Self, NodeError> {
-        let ours = rustix::process::geteuid().as_raw();
-        let socket = dial(address, ours, options.timeout)?;
-        // The host's user is known before anything is sent.
-        let credentials = PeerCredentials::of(socket.fd()?)?;
-        credentials.check(ours, &options.allow_uids)?;
+    ) -> Result<(Self, RingPair), NodeError> {
+        let (socket, credentials) = dial(address, options)?;
         let process = PeerProcess::open(socket.fd()?, &credentials)?;
-        let greeting = NodeRequest::Hello(hello.clone());
-        match socket.send(&frame::encode(&greeting, HELLO_BYTES_MAX)?, &[], options.timeout) {
-            // A host that refuses this user does so before it reads anything; its reason is still there.
-            Ok(()) | Err(NodeError::Ended) => {}
-            Err(fault) => return Err(fault),
-        }
+        greet(&socket, &NodeRequest::Hello(hello.clone()), options.timeout)?;
         let answer = socket.receive(MESSAGE_BYTES_MAX, true, options.timeout, "answer a new consumer")?;
         let (welcome, slab, rings) = open_memory(answer)?;
-        Ok(Self { socket, process, welcome, slab, rings })
+        Ok((Self { socket, process, welcome, slab: Arc::new(slab) }, rings))
     }
 
     /// What the host told this consumer.
@@ -74,17 +68,16 @@ impl NodeConnection {
     }
 
     /// The host's slab.
-    pub fn slab(&self) -> &SlabView {
+    pub fn slab(&self) -> &Arc<SlabView> {
         &self.slab
     }
 
-    /// The rings of this consumer: requests to write, answers to read.
+    /// Check that this process has attached, and thus has the memory of the rings.
     ///
     /// # Errors
-    /// [`NodeError::Forked`]: a forked child does not have their memory.
-    pub fn rings(&mut self) -> Result<&mut RingPair, NodeError> {
-        self.socket.fd()?;
-        Ok(&mut self.rings)
+    /// [`NodeError::Forked`]: it is a child that was forked later.
+    pub fn check_fork(&self) -> Result<(), NodeError> {
+        self.socket.fd().map(|_| ())
     }
 
     /// The host's process, which can be polled for its end.
@@ -100,6 +93,33 @@ impl NodeConnection {
         self.socket.send(&frame::encode(message, MESSAGE_BYTES_MAX)?, &[], timeout)
     }
 
+    /// Open a data set, and return the number that the host gives it. `index` is called if the host lacks the index, and
+    /// returns the file that the host maps ([`index_file`](crate::index_file), or an index file opened for reading). Each
+    /// step waits up to `timeout`.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send) and [`receive`](Self::receive), and those of `index`. After all of them but
+    /// [`NodeError::TooLong`] and [`NodeError::Refused`] the attachment must end: an answer may still come.
+    pub fn open_data_set(
+        &self,
+        description: DataSetDescription,
+        index: impl FnOnce() -> Result<OwnedFd, NodeError>,
+        timeout: Duration,
+    ) -> Result<u32, NodeError> {
+        let message = frame::encode(&NodeRequest::OpenDataSet(description), MESSAGE_BYTES_MAX)?;
+        self.socket.send(&message, &[], timeout)?;
+        match self.receive(timeout)? {
+            NodeReply::DataSetOpened { data_set } => return Ok(data_set),
+            NodeReply::IndexNeeded => {}
+            _ => return Err(unexpected("does not answer a data set")),
+        }
+        self.socket.send(&message, &[index()?.as_fd()], timeout)?;
+        match self.receive(timeout)? {
+            NodeReply::DataSetOpened { data_set } => Ok(data_set),
+            _ => Err(unexpected("does not answer a data set with its index")),
+        }
+    }
+
     /// Wait up to `timeout` for the host's next message.
     ///
     /// # Errors
@@ -109,10 +129,16 @@ impl NodeConnection {
         let datagram = self.socket.receive(MESSAGE_BYTES_MAX, false, timeout, "send a message")?;
         match frame::decode(&datagram.bytes)? {
             NodeReply::Refusal(refusal) => Err(refused(refusal)),
-            NodeReply::Welcome(_) => Err(NodeError::Malformed { why: "it is a second welcome".into() }),
+            NodeReply::Welcome(_) | NodeReply::Status(_) => {
+                Err(unexpected("is the answer to a first message"))
+            }
             message => Ok(message),
         }
     }
+}
+
+fn unexpected(what: &str) -> NodeError {
+    NodeError::Malformed { why: format!("it {what}") }
 }
 
 impl AsFd for NodeConnection {
@@ -122,7 +148,32 @@ impl AsFd for NodeConnection {
     }
 }
 
-fn dial(address: &NodeAddress, ours: u32, timeout: Duration) -> Result<MessageSocket, NodeError> {
+/// Connect to the host at `address`, whose user is known before anything is sent.
+pub(super) fn dial(
+    address: &NodeAddress,
+    options: &ConnectOptions,
+) -> Result<(MessageSocket, PeerCredentials), NodeError> {
+    let ours = rustix::process::geteuid().as_raw();
+    let socket = connect_socket(address, ours, options.timeout)?;
+    let credentials = PeerCredentials::of(socket.fd()?)?;
+    credentials.check(ours, &options.allow_uids)?;
+    Ok((socket, credentials))
+}
+
+/// Send the first message.
+pub(super) fn greet(
+    socket: &MessageSocket,
+    message: &NodeRequest,
+    timeout: Duration,
+) -> Result<(), NodeError> {
+    match socket.send(&frame::encode(message, HELLO_BYTES_MAX)?, &[], timeout) {
+        // A host that refuses this user does so before it reads anything; its reason is still there.
+        Ok(()) | Err(NodeError::Ended) => Ok(()),
+        Err(fault) => Err(fault),
+    }
+}
+
+fn connect_socket(address: &NodeAddress, ours: u32, timeout: Duration) -> Result<MessageSocket, NodeError> {
     let path = address.path();
     let name = SocketAddrUnix::new(path).map_err(NodeError::io("naming the socket of a host"))?;
     let socket = MessageSocket::create()?;
@@ -162,7 +213,7 @@ fn open_memory(answer: Datagram) -> Result<(Welcome, SlabView, RingPair), NodeEr
     let welcome = match frame::decode(&answer.bytes)? {
         NodeReply::Welcome(welcome) => welcome,
         NodeReply::Refusal(refusal) => return Err(refused(refusal)),
-        _ => return Err(NodeError::Malformed { why: "it is neither a welcome nor a refusal".into() }),
+        _ => return Err(unexpected("is neither a welcome nor a refusal")),
     };
     let [slab, memory] = <[_; 2]>::try_from(answer.descriptors).map_err(|found| NodeError::Malformed {
         why: format!("a welcome with {} descriptors instead of 2", found.len()),
@@ -172,6 +223,6 @@ fn open_memory(answer: Datagram) -> Result<(Welcome, SlabView, RingPair), NodeEr
     Ok((welcome, slab, rings))
 }
 
-fn refused(Refusal { code, text }: Refusal) -> NodeError {
+pub(super) fn refused(Refusal { code, text }: Refusal) -> NodeError {
     NodeError::Refused { code, text }
 }

@@ -17,7 +17,8 @@ pub const MESSAGE_BYTES_MAX: usize = 64 << 10;
 pub const HELLO_BYTES_MAX: usize = 1 << 10;
 
 const MAGIC: [u8; 4] = *b"FNOD";
-const HEADER_BYTES: usize = MAGIC.len() + size_of::<u16>();
+/// Bytes before the body.
+pub(super) const HEADER_BYTES: usize = MAGIC.len() + size_of::<u16>();
 
 /// Encode a message of this version.
 ///
@@ -31,6 +32,11 @@ pub(super) fn encode<T: Serialize>(message: &T, max: usize) -> Result<Vec<u8>, N
         return Err(NodeError::TooLong { bytes: bytes.len(), max });
     }
     Ok(bytes)
+}
+
+/// Bytes of a value in a body.
+pub(super) fn body_bytes<T: Serialize>(value: &T) -> usize {
+    postcard::to_extend(value, Vec::new()).expect("only memory bounds the length").len()
 }
 
 /// Decode a message.
@@ -96,7 +102,7 @@ mod tests {
     #[test]
     fn a_message_above_the_bound_is_not_encoded() {
         let text = "x".repeat(MESSAGE_BYTES_MAX);
-        let long = NodeReply::Refusal(Refusal { code: RefusalCode::Order, text });
+        let long = NodeReply::Refusal(Refusal { code: RefusalCode::DataSet, text });
         assert!(matches!(encode(&long, MESSAGE_BYTES_MAX), Err(NodeError::TooLong { .. })));
     }
 

@@ -20,13 +20,14 @@ use super::attachment::AttachRequest;
 use super::frame::{self, HELLO_BYTES_MAX, MESSAGE_BYTES_MAX};
 use super::message::{NodeReply, NodeRequest, Refusal, RefusalCode};
 use super::socket::{Deadline, MessageSocket};
+use super::status::StatusRequest;
 use crate::address::NodeAddress;
 use crate::error::NodeError;
 use crate::fork::Descriptor;
 use crate::peer::{PeerCredentials, PeerProcess};
 use path::BoundPath;
 
-/// Peers that are connected and have sent no [`Hello`](super::Hello) yet. Beyond it, the oldest one is dropped.
+/// Peers that are connected and have sent no message yet. Beyond it, the oldest one is dropped.
 pub const PENDING_MAX: usize = 64;
 
 /// Connections that the kernel queues until they are accepted.
@@ -39,7 +40,7 @@ const LISTENER: u64 = 0;
 pub struct ListenerOptions {
     /// Users that may attach beside the own one. With any of them, other users may reach the socket.
     pub allow_uids: Vec<u32>,
-    /// Time within which a connected peer must send its [`Hello`](super::Hello).
+    /// Time within which a connected peer must send its first message.
     pub hello_timeout: Duration,
 }
 
@@ -56,6 +57,15 @@ pub struct NodeListener {
     uid: u32,
     /// Dropped last: the path is free after the socket is closed.
     path: BoundPath,
+}
+
+/// The first message of a permitted peer.
+#[derive(Debug)]
+pub enum Incoming {
+    /// A consumer that wants to attach.
+    Attach(AttachRequest),
+    /// A tool that wants the status.
+    Status(StatusRequest),
 }
 
 #[derive(Debug)]
@@ -93,14 +103,14 @@ impl NodeListener {
         self.refused
     }
 
-    /// Wait up to `timeout` for a consumer that may attach; `None` if none came. Zero only looks.
+    /// Wait up to `timeout` for the first message of a peer; `None` if none came. Zero only checks.
     ///
     /// Peers of other users, of other versions, with invalid messages, and silent ones are refused here.
     ///
     /// # Errors
     /// [`NodeError::Io`], for example without descriptors: the connection stays in the queue, and the caller frees
     /// some before it calls again. [`NodeError::Forked`].
-    pub fn accept(&mut self, timeout: Duration) -> Result<Option<AttachRequest>, NodeError> {
+    pub fn accept(&mut self, timeout: Duration) -> Result<Option<Incoming>, NodeError> {
         let deadline = Deadline::after(timeout);
         loop {
             self.drop_silent_peers()?;
@@ -117,8 +127,8 @@ impl NodeListener {
                 Some(key) => {
                     // A forked child that has not closed a dropped peer's socket yet causes events without a peer.
                     let Some(peer) = self.remove(key)? else { continue };
-                    match Self::read_hello(peer) {
-                        Some(request) => return Ok(Some(request)),
+                    match Self::read_first(peer) {
+                        Some(incoming) => return Ok(Some(incoming)),
                         None => self.refused += 1,
                     }
                 }
@@ -182,15 +192,19 @@ impl NodeListener {
     }
 
     /// Read the first message of a peer that has sent one or has left; `None` if it is refused.
-    fn read_hello(peer: PendingPeer) -> Option<AttachRequest> {
+    fn read_first(peer: PendingPeer) -> Option<Incoming> {
         let PendingPeer { socket, credentials, .. } = peer;
         let outcome = socket
             .receive(HELLO_BYTES_MAX, false, Duration::ZERO, "send its first message")
             .and_then(|datagram| frame::decode(&datagram.bytes));
         let hello = match outcome {
             Ok(NodeRequest::Hello(hello)) => hello,
+            Ok(NodeRequest::Status) => {
+                return Some(Incoming::Status(StatusRequest::new(socket, credentials)));
+            }
             Ok(_) => {
-                refuse(&socket, RefusalCode::Malformed, "the first message is no greeting".into());
+                let text = "the first message is neither a greeting nor a request of the status";
+                refuse(&socket, RefusalCode::Malformed, text.into());
                 return None;
             }
             Err(fault @ NodeError::OtherVersion { .. }) => {
@@ -204,7 +218,7 @@ impl NodeListener {
             Err(_) => return None,
         };
         match socket.fd().and_then(|fd| PeerProcess::open(fd, &credentials)) {
-            Ok(process) => Some(AttachRequest::new(socket, credentials, process, hello)),
+            Ok(process) => Some(Incoming::Attach(AttachRequest::new(socket, credentials, process, hello))),
             Err(fault) => {
                 refuse(&socket, RefusalCode::Resources, fault.to_string());
                 None

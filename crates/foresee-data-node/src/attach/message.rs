@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Messages over the socket between a consumer and the host of a node's cache.
 //!
-//! They say what a host needs to open the origin of a data set and to know the order of a rank. Storage options and
-//! URIs may contain credentials, so `Debug` shows the names of the options, and the URI without user and query.
+//! They contain what a host needs to open the origin of a data set. Storage options and URIs may contain credentials,
+//! so `Debug` shows the names of the options, and the URI without user and query.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,19 +10,21 @@ use std::fmt;
 use foresee_units::Bytes;
 use serde::{Deserialize, Serialize};
 
-/// A message of a consumer. The first one is [`Hello`], and no later one is.
+use super::status::NodeStatus;
+
+/// A message of a peer. The first one is [`Hello`] or `Status`, and no later one is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum NodeRequest {
     /// See [`Hello`].
     Hello(Hello),
-    /// See [`DataSetDescription`]. Answered by [`NodeReply::DataSetOpened`] or [`NodeReply::Refusal`].
+    /// See [`DataSetDescription`]. A descriptor of the index file may come with it. Answered by
+    /// [`NodeReply::DataSetOpened`], [`NodeReply::IndexNeeded`] or [`NodeReply::Refusal`].
     OpenDataSet(DataSetDescription),
-    /// See [`OrderDescription`]. It replaces an earlier one of the same data set. Answered by
-    /// [`NodeReply::OrderSet`] or [`NodeReply::Refusal`].
-    SetOrder(OrderDescription),
     /// The consumer leaves, and sends nothing more.
     Detach,
+    /// The only message of a peer that does not attach. Answered by [`NodeReply::Status`] or [`NodeReply::Refusal`].
+    Status,
 }
 
 /// A message of the host.
@@ -38,11 +40,11 @@ pub enum NodeReply {
         /// Its number in requests of this consumer.
         data_set: u32,
     },
-    /// The order is used in plans from now on.
-    OrderSet {
-        /// The number of its data set.
-        data_set: u32,
-    },
+    /// The host has no index with the fingerprint of the last [`NodeRequest::OpenDataSet`], which the consumer sends
+    /// again with the descriptor of its index file.
+    IndexNeeded,
+    /// See [`NodeStatus`].
+    Status(NodeStatus),
 }
 
 /// The identity and wishes of a consumer.
@@ -117,8 +119,6 @@ pub enum RefusalCode {
     Malformed,
     /// The data set cannot be opened.
     DataSet,
-    /// The order is unknown or does not fit the data set.
-    Order,
     /// The host lacks memory or descriptors.
     Resources,
 }
@@ -130,52 +130,27 @@ pub struct DataSetDescription {
     pub uri: String,
     /// Settings of the origin. They may contain credentials.
     pub storage_options: StorageOptions,
-    /// Where the host finds the index.
-    pub index: DataSetIndex,
-    /// Fingerprint of the index, so that both ends mean the same bytes.
+    /// Fingerprint of the index, by which the host finds it among those it has.
     pub fingerprint: [u8; 16],
     /// Number of samples in the index.
     pub samples: u64,
 }
 
-impl fmt::Debug for DataSetDescription {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DataSetDescription")
-            .field("uri", &redact(&self.uri))
-            .field("storage_options", &self.storage_options)
-            .field("index", &self.index)
-            .field("fingerprint", &self.fingerprint)
-            .field("samples", &self.samples)
-            .finish()
+impl DataSetDescription {
+    /// The URI without user, password and query, for logs and [`NodeStatus`].
+    pub fn public_uri(&self) -> String {
+        redact(&self.uri)
     }
 }
 
-/// The source of a data set's index.
-#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[non_exhaustive]
-pub enum DataSetIndex {
-    /// A file, as the bytes of its absolute path.
-    Path(Vec<u8>),
-    /// A listing of the origin with this layout, whose names and sizes have this digest.
-    Listing {
-        /// Name of the layout.
-        layout: String,
-        /// Digest of the listing.
-        digest: [u8; 16],
-    },
-    /// The host has an index of this fingerprint from another consumer, or refuses.
-    Known,
-}
-
-impl fmt::Debug for DataSetIndex {
+impl fmt::Debug for DataSetDescription {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Path(path) => f.debug_tuple("Path").field(&String::from_utf8_lossy(path)).finish(),
-            Self::Listing { layout, digest } => {
-                f.debug_struct("Listing").field("layout", layout).field("digest", digest).finish()
-            }
-            Self::Known => f.write_str("Known"),
-        }
+        f.debug_struct("DataSetDescription")
+            .field("uri", &self.public_uri())
+            .field("storage_options", &self.storage_options)
+            .field("fingerprint", &self.fingerprint)
+            .field("samples", &self.samples)
+            .finish()
     }
 }
 
@@ -187,37 +162,6 @@ impl fmt::Debug for StorageOptions {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.0.keys()).finish()
     }
-}
-
-/// The order in which a rank reads a data set.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct OrderDescription {
-    /// The number of the data set.
-    pub data_set: u32,
-    /// Name of the order, as `docs/formats/order.md` lists them.
-    pub name: String,
-    /// Seed of the run.
-    pub seed: u64,
-    /// Samples of the order, `n` in the list of orders.
-    pub samples: u64,
-    /// Whether the order is shuffled, for orders with that field.
-    pub is_shuffled: bool,
-    /// Whether an incomplete last part of the epoch is dropped.
-    pub drop_last: bool,
-    /// Whether the last batches are completed, for orders with that field.
-    pub even_batches: bool,
-    /// Number of ranks, 1 or more.
-    pub world_size: u32,
-    /// The rank, below `world_size`.
-    pub rank: u32,
-    /// Samples in a batch, 1 or more.
-    pub batch_size: u32,
-    /// The epoch of the next batch, from 0.
-    pub epoch: u64,
-    /// Samples of all ranks of that epoch before the next batch.
-    pub position: u64,
-    /// Epochs of the run after which nothing is read, if the consumer knows it.
-    pub epochs: Option<u64>,
 }
 
 /// A URI without user, password and query.
@@ -243,13 +187,12 @@ mod tests {
         let description = DataSetDescription {
             uri: "https://user:hush@host:9000/a/b?X-Amz-Signature=hush#hush".into(),
             storage_options: StorageOptions(options.map(|(name, value)| (name.into(), value.into())).into()),
-            index: DataSetIndex::Path(b"/data/x.fidx".to_vec()),
             fingerprint: [1; 16],
             samples: 10,
         };
         let message = format!("{:?}", NodeRequest::OpenDataSet(description));
         assert!(!message.contains("hush") && !message.contains("somewhere"), "{message}");
-        for part in ["https://host:9000/a/b\"", "region", "secret_access_key", "/data/x.fidx"] {
+        for part in ["https://host:9000/a/b\"", "region", "secret_access_key"] {
             assert!(message.contains(part), "{message}");
         }
     }

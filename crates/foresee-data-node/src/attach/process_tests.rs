@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Hosts and consumers over real sockets: the handshake and later messages. The folder has hostile peers, paths, and
-//! ends of processes.
+//! Hosts and consumers over real sockets: the handshake and later messages. The folder has data sets and the status,
+//! hostile peers, paths, and ends of processes.
 
 mod hostile_consumers;
 mod hostile_hosts;
 mod lifetime;
 mod paths;
+mod queries;
 mod users;
 
 use std::os::fd::OwnedFd;
@@ -20,6 +21,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::memory::{RING_BYTES_MAX, RING_BYTES_MIN, SlabMemory, SlabOptions};
+use crate::ring::RingPair;
 use crate::{NodeAddress, NodeError};
 
 const SLOTS: u64 = 100;
@@ -52,19 +54,28 @@ impl Rig {
 
     /// Wait for the next consumer's request.
     fn request(&mut self) -> AttachRequest {
-        self.listener.accept(WATCHDOG).unwrap().expect("a consumer that may attach")
+        match self.listener.accept(WATCHDOG).unwrap() {
+            Some(Incoming::Attach(request)) => request,
+            other => panic!("{other:?} instead of a consumer that may attach"),
+        }
     }
 
     fn accept(&mut self, consumer: u32) -> Attachment {
-        self.request().accept(&self.slab, facts(consumer)).unwrap()
+        self.request().accept(&self.slab, facts(consumer)).unwrap().0
+    }
+
+    /// Attach a consumer of this process, without rings.
+    fn attach(&mut self, consumer: u32) -> (Attachment, NodeConnection) {
+        let ((attachment, _), (connection, _)) = self.attach_with_rings(consumer);
+        (attachment, connection)
     }
 
     /// Attach a consumer of this process.
-    fn attach(&mut self, consumer: u32) -> (Attachment, NodeConnection) {
+    fn attach_with_rings(&mut self, consumer: u32) -> ((Attachment, RingPair), (NodeConnection, RingPair)) {
         let address = self.address.clone();
         std::thread::scope(|scope| {
-            let connecting = scope.spawn(move || connect(&address));
-            let attachment = self.accept(consumer);
+            let connecting = scope.spawn(move || connect_with_rings(&address, &[]));
+            let attachment = self.request().accept(&self.slab, facts(consumer)).unwrap();
             (attachment, connecting.join().unwrap().unwrap())
         })
     }
@@ -111,6 +122,13 @@ fn connect(address: &NodeAddress) -> Result<NodeConnection, NodeError> {
 }
 
 fn connect_trusting(address: &NodeAddress, allow_uids: &[u32]) -> Result<NodeConnection, NodeError> {
+    connect_with_rings(address, allow_uids).map(|(connection, _)| connection)
+}
+
+fn connect_with_rings(
+    address: &NodeAddress,
+    allow_uids: &[u32],
+) -> Result<(NodeConnection, RingPair), NodeError> {
     let options = ConnectOptions { allow_uids: allow_uids.to_vec(), timeout: WATCHDOG };
     NodeConnection::connect(address, &hello(), &options)
 }
@@ -149,7 +167,7 @@ fn is_alone(test: &str) -> bool {
 #[test]
 fn a_consumer_gets_the_slab_and_its_control_memory() {
     let mut rig = Rig::new();
-    let (mut attachment, mut consumer) = rig.attach(5);
+    let ((attachment, mut host_rings), (consumer, mut rings)) = rig.attach_with_rings(5);
     let welcome = consumer.welcome();
     assert_eq!((welcome.consumer, welcome.slots, welcome.slab_bytes), (5, SLOTS, DATA));
     assert_eq!((welcome.ram_bytes, welcome.disk_bytes), (DATA, 7));
@@ -164,82 +182,18 @@ fn a_consumer_gets_the_slab_and_its_control_memory() {
     let mut dest = [0; 6];
     assert!(consumer.slab().copy(9, generation, 0, &mut dest).unwrap());
     assert_eq!(&dest, b"sample");
-    assert!(consumer.rings().unwrap().writer.try_push(b"request").unwrap());
-    assert_eq!(attachment.rings().unwrap().reader.try_pop().unwrap(), Some(&b"request"[..]));
-    assert!(
-        attachment.rings().unwrap().writer.has_space(RING_BYTES_MIN as usize).unwrap(),
-        "the ring of answers is larger"
-    );
+    assert!(rings.writer.try_push(b"request").unwrap());
+    assert_eq!(host_rings.reader.try_pop().unwrap(), Some(&b"request"[..]));
+    assert!(host_rings.writer.has_space(RING_BYTES_MIN as usize).unwrap(), "the ring of answers is larger");
 }
 
 #[test]
 fn each_consumer_has_rings_of_its_own() {
     let mut rig = Rig::new();
-    let (mut first, mut second) = (rig.attach(1), rig.attach(2));
-    assert!(first.1.rings().unwrap().writer.try_push(b"request").unwrap());
-    assert!(second.0.rings().unwrap().reader.try_pop().unwrap().is_none());
-    assert!(first.0.rings().unwrap().reader.try_pop().unwrap().is_some());
-}
-
-#[test]
-fn a_data_set_and_an_order_reach_the_host_and_answers_the_consumer() {
-    let mut rig = Rig::new();
-    let (attachment, consumer) = rig.attach(1);
-    assert_eq!(attachment.receive().unwrap(), None);
-    let description = DataSetDescription {
-        uri: "s3://bucket/train".into(),
-        storage_options: StorageOptions([("region".into(), "x".into())].into()),
-        index: DataSetIndex::Listing { layout: "folder".into(), digest: [2; 16] },
-        fingerprint: [1; 16],
-        samples: 1_281_167,
-    };
-    let order = OrderDescription {
-        data_set: 0,
-        name: "torch.distributed".into(),
-        seed: 42,
-        samples: 1_281_167,
-        is_shuffled: true,
-        drop_last: false,
-        even_batches: false,
-        world_size: 8,
-        rank: 3,
-        batch_size: 256,
-        epoch: 2,
-        position: 4096,
-        epochs: Some(90),
-    };
-    for message in [NodeRequest::OpenDataSet(description), NodeRequest::SetOrder(order), NodeRequest::Detach]
-    {
-        consumer.send(&message, WATCHDOG).unwrap();
-        assert_eq!(attachment.receive().unwrap(), Some(message));
-    }
-    attachment.send(&NodeReply::DataSetOpened { data_set: 0 }).unwrap();
-    assert_eq!(consumer.receive(WATCHDOG).unwrap(), NodeReply::DataSetOpened { data_set: 0 });
-    let refusal = Refusal { code: RefusalCode::Order, text: "unknown order".into() };
-    attachment.send(&NodeReply::Refusal(refusal)).unwrap();
-    let refused = consumer.receive(WATCHDOG).unwrap_err();
-    assert!(
-        matches!(&refused, NodeError::Refused { code: RefusalCode::Order, text } if text == "unknown order")
-    );
-    let nothing = consumer.receive(Duration::from_millis(20)).unwrap_err();
-    assert!(matches!(nothing, NodeError::Late { .. }));
-}
-
-#[test]
-fn a_message_above_the_bound_is_not_sent() {
-    let mut rig = Rig::new();
-    let (_attachment, consumer) = rig.attach(1);
-    let options = [("token".to_owned(), "x".repeat(MESSAGE_BYTES_MAX))];
-    let message = NodeRequest::OpenDataSet(DataSetDescription {
-        uri: "hush".into(),
-        storage_options: StorageOptions(options.into()),
-        index: DataSetIndex::Known,
-        fingerprint: [0; 16],
-        samples: 1,
-    });
-    let refused = consumer.send(&message, WATCHDOG).unwrap_err();
-    assert!(matches!(refused, NodeError::TooLong { max: MESSAGE_BYTES_MAX, .. }));
-    assert!(!format!("{refused} {refused:?}").contains("hush"));
+    let (mut first, mut second) = (rig.attach_with_rings(1), rig.attach_with_rings(2));
+    assert!(first.1.1.writer.try_push(b"request").unwrap());
+    assert!(second.0.1.reader.try_pop().unwrap().is_none());
+    assert!(first.0.1.reader.try_pop().unwrap().is_some());
 }
 
 #[test]

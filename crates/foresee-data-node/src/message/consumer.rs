@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Messages of a consumer: it requests and releases batches, and reports what it is about to read.
+//! Messages of a consumer: it announces accesses, requests them in batches, and releases what it has copied.
 
 use foresee_units::{Nanos, SampleId};
 
@@ -13,18 +13,20 @@ use super::list::MessageList;
 pub enum ConsumerMessage<'a> {
     /// Read a batch.
     Request(BatchRequest<'a>),
-    /// A batch is copied.
-    Release(BatchRelease),
+    /// Samples of a batch are copied, or the batch ends.
+    Release(BatchRelease<'a>),
     /// Position and speed of the consumer.
     Progress(ConsumerProgress),
     /// Samples that the consumer will request.
     Announce(Announcement<'a>),
+    /// Read samples of a batch again.
+    Repeat(RepeatRequest<'a>),
 }
 
-/// Request the samples of a batch.
+/// Request the samples of a batch, which are the next accesses that the consumer has announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchRequest<'a> {
-    /// Number of the batch, chosen by the consumer; unique until its release.
+    /// Number of the batch, chosen by the consumer; unique until the batch ends.
     pub batch: u64,
     /// Time of `CLOCK_MONOTONIC` at which the consumer needs the batch; [`Nanos::MAX`] if it is not known.
     pub deadline: Nanos,
@@ -34,11 +36,23 @@ pub struct BatchRequest<'a> {
     pub samples: MessageList<'a, SampleId>,
 }
 
-/// Release the slots of a batch, answered or not.
+/// Release slots of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BatchRelease {
+pub struct BatchRelease<'a> {
     /// Number of the batch.
     pub batch: u64,
+    /// Positions in the batch that are copied; 0 to [`SAMPLES_MAX`](super::SAMPLES_MAX). An empty list ends the batch: it
+    /// releases all of it, also samples that are not answered yet.
+    pub positions: MessageList<'a, u32>,
+}
+
+/// Request samples of a batch again whose slots the host took back before they were copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RepeatRequest<'a> {
+    /// Number of the batch, which has not ended.
+    pub batch: u64,
+    /// Positions in the batch that were answered and not released; 1 to [`SAMPLES_MAX`](super::SAMPLES_MAX).
+    pub positions: MessageList<'a, u32>,
 }
 
 /// Report the position and the speed of the consumer, from which the host predicts its accesses.
@@ -50,12 +64,16 @@ pub struct ConsumerProgress {
     pub step_time: Nanos,
 }
 
-/// Announce accesses in their order, for a data set without a known order.
+/// Announce accesses in their order. A consumer announces the next epoch at the latest when it requests from it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Announcement<'a> {
     /// The data set, by the number that the host gave it.
     pub data_set: u32,
-    /// Whether these are the last accesses of the data set.
+    /// Whether accesses that were announced before and not requested are void: the consumer continues elsewhere.
+    pub is_restart: bool,
+    /// Whether the epoch or window is complete with these samples. It may come in several messages.
+    pub is_epoch_end: bool,
+    /// Whether no epoch follows.
     pub is_end: bool,
     /// The samples after those announced before; 0 to [`SAMPLES_MAX`](super::SAMPLES_MAX).
     pub samples: MessageList<'a, SampleId>,
@@ -68,9 +86,11 @@ impl BatchRequest<'_> {
     const SHAPE: Shape = Shape::with_list::<SampleId>(Self::CODE, "request", Self::FIXED_BYTES, 1, 0);
 }
 
-impl BatchRelease {
+impl BatchRelease<'_> {
+    /// Bytes of a release without its positions.
+    pub const FIXED_BYTES: usize = HEAD_BYTES + 8;
     const CODE: u8 = 2;
-    const SHAPE: Shape = Shape::without_list(Self::CODE, "release", HEAD_BYTES + 8);
+    const SHAPE: Shape = Shape::with_list::<u32>(Self::CODE, "release", Self::FIXED_BYTES, 0, 0);
 }
 
 impl ConsumerProgress {
@@ -82,17 +102,35 @@ impl Announcement<'_> {
     /// Bytes of an announcement without its samples.
     pub const FIXED_BYTES: usize = HEAD_BYTES + 8;
     const CODE: u8 = 4;
-    /// Flag of the last announcement.
     const END: u8 = 1;
+    const EPOCH_END: u8 = 2;
+    const RESTART: u8 = 4;
+    const FLAGS: u8 = Self::END | Self::EPOCH_END | Self::RESTART;
     const SHAPE: Shape =
-        Shape::with_list::<SampleId>(Self::CODE, "announcement", Self::FIXED_BYTES, 0, Self::END);
+        Shape::with_list::<SampleId>(Self::CODE, "announcement", Self::FIXED_BYTES, 0, Self::FLAGS);
+
+    fn flags(&self) -> u8 {
+        let flags = [
+            (self.is_end, Self::END),
+            (self.is_epoch_end, Self::EPOCH_END),
+            (self.is_restart, Self::RESTART),
+        ];
+        flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, flag)| flag).sum()
+    }
+}
+
+impl RepeatRequest<'_> {
+    /// Bytes of a repeated request without its positions.
+    pub const FIXED_BYTES: usize = HEAD_BYTES + 8;
+    const CODE: u8 = 5;
+    const SHAPE: Shape = Shape::with_list::<u32>(Self::CODE, "repeat", Self::FIXED_BYTES, 1, 0);
 }
 
 impl<'a> ConsumerMessage<'a> {
     /// Append the encoded message to `into`, which is unchanged after an error.
     ///
     /// # Errors
-    /// [`MessageError::Count`]: the list exceeds its bounds.
+    /// [`MessageError::Count`]: the list exceeds its bounds. [`MessageError::Field`]: a position is outside of any batch.
     pub fn encode_into(&self, into: &mut Vec<u8>) -> Result<(), MessageError> {
         encode_or_restore(into, |into| match self {
             Self::Request(request) => {
@@ -104,9 +142,10 @@ impl<'a> ConsumerMessage<'a> {
                 request.samples.encode_into(&shape, into)
             }
             Self::Release(release) => {
-                BatchRelease::SHAPE.begin(0, 0, into)?;
+                let shape = BatchRelease::SHAPE;
+                shape.begin(0, release.positions.len(), into)?;
                 into.extend_from_slice(&release.batch.to_le_bytes());
-                Ok(())
+                release.positions.encode_into(&shape, into)
             }
             Self::Progress(progress) => {
                 ConsumerProgress::SHAPE.begin(0, 0, into)?;
@@ -116,10 +155,15 @@ impl<'a> ConsumerMessage<'a> {
             }
             Self::Announce(announcement) => {
                 let shape = Announcement::SHAPE;
-                let flags = if announcement.is_end { Announcement::END } else { 0 };
-                shape.begin(flags, announcement.samples.len(), into)?;
+                shape.begin(announcement.flags(), announcement.samples.len(), into)?;
                 into.extend_from_slice(&u64::from(announcement.data_set).to_le_bytes());
                 announcement.samples.encode_into(&shape, into)
+            }
+            Self::Repeat(repeat) => {
+                let shape = RepeatRequest::SHAPE;
+                shape.begin(0, repeat.positions.len(), into)?;
+                into.extend_from_slice(&repeat.batch.to_le_bytes());
+                repeat.positions.encode_into(&shape, into)
             }
         })
     }
@@ -129,8 +173,13 @@ impl<'a> ConsumerMessage<'a> {
     /// # Errors
     /// The bytes are not the encoding of a message.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, MessageError> {
-        let shapes =
-            [&BatchRequest::SHAPE, &BatchRelease::SHAPE, &ConsumerProgress::SHAPE, &Announcement::SHAPE];
+        let shapes = [
+            &BatchRequest::SHAPE,
+            &BatchRelease::SHAPE,
+            &ConsumerProgress::SHAPE,
+            &Announcement::SHAPE,
+            &RepeatRequest::SHAPE,
+        ];
         let (shape, flags, mut fields) = Shape::open(&shapes, "consumer", bytes)?;
         Ok(match shape.code {
             BatchRequest::CODE => {
@@ -140,16 +189,28 @@ impl<'a> ConsumerMessage<'a> {
                 let samples = MessageList::decode(shape, fields.0)?;
                 Self::Request(BatchRequest { batch, deadline, data_set, samples })
             }
-            BatchRelease::CODE => Self::Release(BatchRelease { batch: fields.u64() }),
+            BatchRelease::CODE => {
+                let batch = fields.u64();
+                Self::Release(BatchRelease { batch, positions: MessageList::decode(shape, fields.0)? })
+            }
             ConsumerProgress::CODE => {
                 let (accesses, step_time) = (fields.u64(), Nanos::new(fields.u64()));
                 Self::Progress(ConsumerProgress { accesses, step_time })
             }
-            _ => {
+            Announcement::CODE => {
                 let data_set = fields.u32();
                 shape.check_zero(fields.u32().into())?;
-                let samples = MessageList::decode(shape, fields.0)?;
-                Self::Announce(Announcement { data_set, is_end: flags & Announcement::END != 0, samples })
+                Self::Announce(Announcement {
+                    data_set,
+                    is_restart: flags & Announcement::RESTART != 0,
+                    is_epoch_end: flags & Announcement::EPOCH_END != 0,
+                    is_end: flags & Announcement::END != 0,
+                    samples: MessageList::decode(shape, fields.0)?,
+                })
+            }
+            _ => {
+                let batch = fields.u64();
+                Self::Repeat(RepeatRequest { batch, positions: MessageList::decode(shape, fields.0)? })
             }
         })
     }

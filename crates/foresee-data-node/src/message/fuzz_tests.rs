@@ -7,7 +7,7 @@ use proptest::prelude::*;
 
 use super::{
     Announcement, BatchAnswer, BatchFailure, BatchRelease, BatchRequest, ConsumerMessage, ConsumerProgress,
-    HostMessage, SampleFailure, SampleLocation,
+    EpochWanted, HostMessage, MessageList, RepeatRequest, SampleFailure, SampleLocation,
 };
 
 fn location() -> impl Strategy<Value = SampleLocation> {
@@ -79,18 +79,24 @@ proptest! {
     fn every_message_of_a_consumer_round_trips(
         [batch, deadline] in any::<[u64; 2]>(),
         data_set in any::<u32>(),
-        is_end in any::<bool>(),
+        [is_restart, is_epoch_end, is_end] in any::<[bool; 3]>(),
         samples in prop::collection::vec(any::<u64>().prop_map(SampleId), 0..300),
+        positions in prop::collection::vec(0_u32..65_536, 0..300),
     ) {
         let deadline = Nanos::new(deadline);
         if !samples.is_empty() {
             let samples = samples[..].into();
             check_consumer(ConsumerMessage::Request(BatchRequest { batch, deadline, data_set, samples }));
         }
-        check_consumer(ConsumerMessage::Release(BatchRelease { batch }));
-        check_consumer(ConsumerMessage::Progress(ConsumerProgress { accesses: batch, step_time: deadline }));
         let samples = samples[..].into();
-        check_consumer(ConsumerMessage::Announce(Announcement { data_set, is_end, samples }));
+        let positions = MessageList::from(&positions[..]);
+        if !positions.is_empty() {
+            check_consumer(ConsumerMessage::Repeat(RepeatRequest { batch, positions }));
+        }
+        check_consumer(ConsumerMessage::Release(BatchRelease { batch, positions }));
+        check_consumer(ConsumerMessage::Progress(ConsumerProgress { accesses: batch, step_time: deadline }));
+        let announcement = Announcement { data_set, is_restart, is_epoch_end, is_end, samples };
+        check_consumer(ConsumerMessage::Announce(announcement));
     }
 
     #[test]
@@ -98,7 +104,9 @@ proptest! {
         batch in any::<u64>(),
         locations in prop::collection::vec(location(), 1..300),
         failures in prop::collection::vec(failure(), 1..300),
+        data_set in any::<u32>(),
     ) {
+        check_host(HostMessage::EpochWanted(EpochWanted { data_set }));
         check_host(HostMessage::Answer(BatchAnswer { batch, samples: locations[..].into() }));
         check_host(HostMessage::Failure(BatchFailure { batch, samples: failures[..].into() }));
     }
@@ -114,14 +122,23 @@ fn examples() -> Vec<Vec<u8>> {
     let deadline = Nanos::MAX;
     let request = BatchRequest { batch, deadline, data_set, samples: samples[..].into() };
     let progress = ConsumerProgress { accesses: 5, step_time: Nanos::ZERO };
-    let announcement = Announcement { data_set, is_end: true, samples: samples[..].into() };
+    let announcement = Announcement {
+        data_set,
+        is_restart: true,
+        is_epoch_end: false,
+        is_end: true,
+        samples: samples[..].into(),
+    };
+    let positions = [0, 1][..].into();
     vec![
         check_consumer(ConsumerMessage::Request(request)),
-        check_consumer(ConsumerMessage::Release(BatchRelease { batch })),
+        check_consumer(ConsumerMessage::Release(BatchRelease { batch, positions })),
         check_consumer(ConsumerMessage::Progress(progress)),
         check_consumer(ConsumerMessage::Announce(announcement)),
+        check_consumer(ConsumerMessage::Repeat(RepeatRequest { batch, positions })),
         check_host(HostMessage::Answer(BatchAnswer { batch, samples: [location; 2][..].into() })),
         check_host(HostMessage::Failure(BatchFailure { batch, samples: [failure; 3][..].into() })),
+        check_host(HostMessage::EpochWanted(EpochWanted { data_set })),
     ]
 }
 
@@ -145,7 +162,7 @@ fn random_and_mutated_bytes_are_refused_or_are_the_only_encoding_of_a_message() 
                 if within > 0 {
                     let at = dice.below(within);
                     bytes[at] =
-                        dice.pick(&[0, 1, 2, 3, 4, 17, 18, 255, dice.clone().bits().to_le_bytes()[0]]);
+                        dice.pick(&[0, 1, 2, 3, 4, 5, 17, 18, 19, 255, dice.clone().bits().to_le_bytes()[0]]);
                 }
             }
             if check_bytes(&bytes) {

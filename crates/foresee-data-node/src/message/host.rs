@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Messages of the host: samples of a batch that are ready, and those that failed.
+//! Messages of the host: samples of a batch that are ready, those that failed, and the wish for more announcements.
 
 use super::error::MessageError;
 use super::fields::{HEAD_BYTES, Shape, encode_or_restore};
@@ -14,6 +14,8 @@ pub enum HostMessage<'a> {
     Answer(BatchAnswer<'a>),
     /// Samples of a batch that cannot be read.
     Failure(BatchFailure<'a>),
+    /// Announce the next epoch.
+    EpochWanted(EpochWanted),
 }
 
 /// The places of some samples of a batch, or of all. A batch is complete when each of its positions was answered or has
@@ -35,6 +37,13 @@ pub struct BatchFailure<'a> {
     pub samples: MessageList<'a, SampleFailure>,
 }
 
+/// The look-ahead of the host is shorter than useful: the consumer announces its next epoch. It may do so unasked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EpochWanted {
+    /// The data set, by the number that the host gave it.
+    pub data_set: u32,
+}
+
 impl BatchAnswer<'_> {
     /// Bytes of an answer without its samples.
     pub const FIXED_BYTES: usize = HEAD_BYTES + 8;
@@ -47,6 +56,11 @@ impl BatchFailure<'_> {
     pub const FIXED_BYTES: usize = HEAD_BYTES + 8;
     const CODE: u8 = 18;
     const SHAPE: Shape = Shape::with_list::<SampleFailure>(Self::CODE, "failure", Self::FIXED_BYTES, 1, 0);
+}
+
+impl EpochWanted {
+    const CODE: u8 = 19;
+    const SHAPE: Shape = Shape::without_list(Self::CODE, "epoch wanted", HEAD_BYTES + 8);
 }
 
 impl<'a> HostMessage<'a> {
@@ -69,6 +83,11 @@ impl<'a> HostMessage<'a> {
                 into.extend_from_slice(&failure.batch.to_le_bytes());
                 failure.samples.encode_into(&shape, into)
             }
+            Self::EpochWanted(wanted) => {
+                EpochWanted::SHAPE.begin(0, 0, into)?;
+                into.extend_from_slice(&u64::from(wanted.data_set).to_le_bytes());
+                Ok(())
+            }
         })
     }
 
@@ -77,14 +96,22 @@ impl<'a> HostMessage<'a> {
     /// # Errors
     /// The bytes are not the encoding of a message.
     pub fn decode(bytes: &'a [u8]) -> Result<Self, MessageError> {
-        let shapes = [&BatchAnswer::SHAPE, &BatchFailure::SHAPE];
+        let shapes = [&BatchAnswer::SHAPE, &BatchFailure::SHAPE, &EpochWanted::SHAPE];
         let (shape, _, mut fields) = Shape::open(&shapes, "host", bytes)?;
-        let batch = fields.u64();
         Ok(match shape.code {
             BatchAnswer::CODE => {
+                let batch = fields.u64();
                 Self::Answer(BatchAnswer { batch, samples: MessageList::decode(shape, fields.0)? })
             }
-            _ => Self::Failure(BatchFailure { batch, samples: MessageList::decode(shape, fields.0)? }),
+            BatchFailure::CODE => {
+                let batch = fields.u64();
+                Self::Failure(BatchFailure { batch, samples: MessageList::decode(shape, fields.0)? })
+            }
+            _ => {
+                let data_set = fields.u32();
+                shape.check_zero(fields.u32().into())?;
+                Self::EpochWanted(EpochWanted { data_set })
+            }
         })
     }
 }

@@ -16,9 +16,11 @@ mod fuzz_tests;
 #[cfg(test)]
 mod tests;
 
-pub use consumer::{Announcement, BatchRelease, BatchRequest, ConsumerMessage, ConsumerProgress};
+pub use consumer::{
+    Announcement, BatchRelease, BatchRequest, ConsumerMessage, ConsumerProgress, RepeatRequest,
+};
 pub use error::{InvalidField, MessageError};
-pub use host::{BatchAnswer, BatchFailure, HostMessage};
+pub use host::{BatchAnswer, BatchFailure, EpochWanted, HostMessage};
 pub use list::{ListElement, MessageList, MessageListIter};
 pub use sample::{SampleFailure, SampleLocation};
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The elements of the lists: a sample's number, its place in the slab, and its failure.
+//! The elements of the lists: a sample's number, its position in a batch, its place in the slab, and its failure.
 
 use foresee_units::{Nanos, ReadOutcome, SampleId, Source};
 
@@ -10,8 +10,9 @@ use super::list::ListElement;
 
 /// The place of a sample's bytes in the slab.
 ///
-/// The host pins the slot until the batch is released, and may take it back from a consumer that stands still. So the
-/// consumer checks offset and length against the slab, copies, and then compares the generation of the slot.
+/// The host pins the slot until the position or the batch is released, and may take it back from a consumer that stands
+/// still. So the consumer checks offset and length against the slab, copies, and then compares the generation of the
+/// slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleLocation {
     /// Position in the batch, 0 to [`SAMPLES_MAX`] - 1.
@@ -48,6 +49,20 @@ impl ListElement for SampleId {
 
     fn decode(bytes: &[u8]) -> Result<Self, InvalidField> {
         Ok(Self(Fields(bytes).u64()))
+    }
+}
+
+/// A position in a batch, 0 to [`SAMPLES_MAX`] - 1.
+impl ListElement for u32 {
+    const BYTES: usize = 4;
+
+    fn encode(self, into: &mut [u8]) -> Result<(), InvalidField> {
+        into.copy_from_slice(&check_position(self)?.to_le_bytes());
+        Ok(())
+    }
+
+    fn decode(bytes: &[u8]) -> Result<Self, InvalidField> {
+        check_position(Fields(bytes).u32())
     }
 }
 

@@ -5,7 +5,8 @@ use foresee_units::{Nanos, ReadOutcome, SampleId, Source};
 
 use super::{
     Announcement, BatchAnswer, BatchFailure, BatchRelease, BatchRequest, ConsumerMessage, ConsumerProgress,
-    HostMessage, InvalidField, ListElement as _, MessageError, SAMPLES_MAX, SampleFailure, SampleLocation,
+    EpochWanted, HostMessage, InvalidField, ListElement as _, MessageError, RepeatRequest, SAMPLES_MAX,
+    SampleFailure, SampleLocation,
 };
 
 const LOCATION: SampleLocation =
@@ -45,21 +46,41 @@ fn messages_of_a_consumer_have_the_bytes_of_the_page() {
          07 00 00 00 00 00 00 00 08 07 06 05 04 03 02 01",
     );
     check_consumer(
-        ConsumerMessage::Release(BatchRelease { batch: 9 }),
+        ConsumerMessage::Release(BatchRelease { batch: 9, positions: [][..].into() }),
         "02 00 00 00 00 00 00 00 09 00 00 00 00 00 00 00",
+    );
+    let positions = &[1, 65_535][..];
+    check_consumer(
+        ConsumerMessage::Release(BatchRelease { batch: 9, positions: positions.into() }),
+        "02 00 00 00 02 00 00 00 09 00 00 00 00 00 00 00 01 00 00 00 ff ff 00 00",
+    );
+    check_consumer(
+        ConsumerMessage::Repeat(RepeatRequest { batch: 9, positions: positions[..1].into() }),
+        "05 00 00 00 01 00 00 00 09 00 00 00 00 00 00 00 01 00 00 00",
     );
     check_consumer(
         ConsumerMessage::Progress(ConsumerProgress { accesses: 512, step_time: Nanos::new(1_000_000) }),
         "03 00 00 00 00 00 00 00 00 02 00 00 00 00 00 00 40 42 0f 00 00 00 00 00",
     );
+    let announcement = Announcement {
+        data_set: 3,
+        is_restart: false,
+        is_epoch_end: true,
+        is_end: true,
+        samples: samples[..1].into(),
+    };
     check_consumer(
-        ConsumerMessage::Announce(Announcement { data_set: 3, is_end: true, samples: samples[..1].into() }),
-        "04 01 00 00 01 00 00 00 03 00 00 00 00 00 00 00 07 00 00 00 00 00 00 00",
+        ConsumerMessage::Announce(announcement),
+        "04 03 00 00 01 00 00 00 03 00 00 00 00 00 00 00 07 00 00 00 00 00 00 00",
     );
-    check_consumer(
-        ConsumerMessage::Announce(Announcement { data_set: 3, is_end: false, samples: samples[..0].into() }),
-        "04 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00",
-    );
+    let (is_epoch_end, is_end, samples) = (false, false, samples[..0].into());
+    for (is_restart, expected) in [
+        (false, "04 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00"),
+        (true, "04 04 00 00 00 00 00 00 03 00 00 00 00 00 00 00"),
+    ] {
+        let announcement = Announcement { is_restart, is_epoch_end, is_end, samples, ..announcement };
+        check_consumer(ConsumerMessage::Announce(announcement), expected);
+    }
 }
 
 #[test]
@@ -80,6 +101,10 @@ fn messages_of_the_host_have_the_bytes_of_the_page() {
         HostMessage::Failure(BatchFailure { batch: 9, samples: failures[..].into() }),
         "12 00 00 00 02 00 00 00 09 00 00 00 00 00 00 00
          01 00 00 00 01 00 00 00 00 00 00 00 00 02 00 00 00 06 00 01 00 00 00 00 00 00",
+    );
+    check_host(
+        HostMessage::EpochWanted(EpochWanted { data_set: 3 }),
+        "13 00 00 00 00 00 00 00 03 00 00 00 00 00 00 00",
     );
 }
 
@@ -127,6 +152,25 @@ fn an_encoder_refuses_what_a_decoder_would_and_leaves_the_buffer_as_it_was() {
         let expected = MessageError::Count { kind: "request", found: count, least: 1, most: SAMPLES_MAX };
         assert_eq!(request.encode_into(&mut bytes), Err(expected));
     }
+    for (message, kind, count) in [
+        (ConsumerMessage::Repeat(RepeatRequest { batch: 0, positions: [][..].into() }), "repeat", 0),
+        (
+            ConsumerMessage::Release(BatchRelease {
+                batch: 0,
+                positions: vec![0; SAMPLES_MAX + 1][..].into(),
+            }),
+            "release",
+            SAMPLES_MAX + 1,
+        ),
+    ] {
+        let error = message.encode_into(&mut bytes).unwrap_err();
+        assert!(
+            matches!(error, MessageError::Count { kind: named, found, .. } if (named, found) == (kind, count))
+        );
+    }
+    let release = ConsumerMessage::Release(BatchRelease { batch: 0, positions: [0, 65_536][..].into() });
+    let error = release.encode_into(&mut bytes).unwrap_err();
+    assert!(matches!(error, MessageError::Field { kind: "release", fault } if fault.field == "position"));
     let bad_position = SampleLocation { position: 65_536, ..LOCATION };
     let bad_source = SampleLocation { source: Source::Staging, ..LOCATION };
     for (bad, field) in [(bad_position, "position"), (bad_source, "source")] {
@@ -171,10 +215,22 @@ fn a_decoder_refuses_other_kinds_lengths_counts_flags_and_reserved_fields() {
         ),
         (
             "02 00 00 00 ff ff ff ff 01 01 01 01 01 01 01 01",
-            MessageError::Count { kind: "release", found: 0xffff_ffff, least: 0, most: 0 },
+            MessageError::Count { kind: "release", found: 0xffff_ffff, least: 0, most: SAMPLES_MAX },
+        ),
+        (
+            "03 00 00 00 01 00 00 00 01 01 01 01 01 01 01 01",
+            MessageError::Count { kind: "progress", found: 1, least: 0, most: 0 },
+        ),
+        (
+            "05 00 00 00 00 00 00 00 01 01 01 01 01 01 01 01",
+            MessageError::Count { kind: "repeat", found: 0, least: 1, most: SAMPLES_MAX },
+        ),
+        (
+            "05 00 00 00 01 00 00 00 09 00 00 00 00 00 00 00 00 00 01 00",
+            field("repeat", "position", 65_536, "0 to 65535"),
         ),
         ("02 01 00 00 00 00 00 00 01 01 01 01 01 01 01 01", field("release", "flags", 1, "known bits")),
-        ("04 02 00 00 00 00 00 00 00 00 00 00 00 00 00 00", field("announcement", "flags", 2, "known bits")),
+        ("04 08 00 00 00 00 00 00 00 00 00 00 00 00 00 00", field("announcement", "flags", 8, "known bits")),
         ("02 00 00 01 00 00 00 00 01 01 01 01 01 01 01 01", field("release", "reserved field", 256, "0")),
         ("04 00 00 00 00 00 00 00 00 00 00 00 01 00 00 00", field("announcement", "reserved field", 1, "0")),
     ] {
@@ -182,6 +238,7 @@ fn a_decoder_refuses_other_kinds_lengths_counts_flags_and_reserved_fields() {
     }
     for (text, expected) in [
         ("01 00 00 00 01 00 00 00", MessageError::Kind { sender: "host", found: 1 }),
+        ("13 00 00 00 00 00 00 00 00 00 00 00 01 00 00 00", field("epoch wanted", "reserved field", 1, "0")),
         (
             "12 00 00 00 01 00 00 00 09 00 00 00 00 00 00 00 00 00 01 00 01 00 00 00 00 00 00 00 00",
             field("failure", "position", 65_536, "0 to 65535"),

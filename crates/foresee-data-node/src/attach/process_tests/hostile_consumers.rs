@@ -96,7 +96,8 @@ fn many_silent_peers_do_not_keep_a_consumer_from_attaching() {
 fn a_consumer_that_breaks_the_protocol_later_ends_only_its_own_attachment() {
     let mut rig = Rig::new();
     let good = rig.attach(1);
-    for bytes in [greeting(), b"FNOD\x01\x00\xFF".to_vec(), vec![0; MESSAGE_BYTES_MAX + 1]] {
+    let status = frame::encode(&NodeRequest::Status, HELLO_BYTES_MAX).unwrap();
+    for bytes in [greeting(), status, b"FNOD\x01\x00\xFF".to_vec(), vec![0; MESSAGE_BYTES_MAX + 1]] {
         let peer = raw_connection(&rig.address);
         peer.send(&greeting(), &[], WATCHDOG).unwrap();
         let attachment = rig.accept(2);
@@ -104,7 +105,7 @@ fn a_consumer_that_breaks_the_protocol_later_ends_only_its_own_attachment() {
         assert!(matches!(attachment.receive(), Err(NodeError::Malformed { .. })));
     }
     good.1.send(&NodeRequest::Detach, WATCHDOG).unwrap();
-    assert_eq!(good.0.receive().unwrap(), Some(NodeRequest::Detach));
+    assert_eq!(good.0.receive().unwrap().unwrap().message, NodeRequest::Detach);
 }
 
 #[test]
@@ -112,7 +113,7 @@ fn a_consumer_that_does_not_read_never_makes_the_host_wait() {
     let mut rig = Rig::new();
     let (attachment, _consumer) = rig.attach(1);
     let fault = loop {
-        if let Err(fault) = attachment.send(&NodeReply::OrderSet { data_set: 1 }) {
+        if let Err(fault) = attachment.send(&NodeReply::DataSetOpened { data_set: 1 }) {
             break fault;
         }
     };

@@ -87,7 +87,7 @@ fn a_host_of_another_version_is_named() {
 
 #[test]
 fn another_program_is_no_host() {
-    let other = frame::encode(&NodeReply::OrderSet { data_set: 0 }, MESSAGE_BYTES_MAX).unwrap();
+    let other = frame::encode(&NodeReply::DataSetOpened { data_set: 0 }, MESSAGE_BYTES_MAX).unwrap();
     let long = vec![b'F'; MESSAGE_BYTES_MAX + 1];
     for bytes in [b"220 mail ready\r\n", &welcome()[..10], &other[..], &long] {
         let fault = connect_to(Some(bytes), &[]);

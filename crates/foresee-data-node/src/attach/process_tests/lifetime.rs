@@ -74,7 +74,8 @@ fn a_host_process() {
     let address = NodeAddress::explicit(path).unwrap();
     let mut listener = NodeListener::bind(&address, options()).unwrap();
     println!("\n{READY}");
-    let _attachment = listener.accept(WATCHDOG).unwrap().unwrap().accept(&slab(), facts(1)).unwrap();
+    let Some(Incoming::Attach(request)) = listener.accept(WATCHDOG).unwrap() else { panic!("no consumer") };
+    let _attachment = request.accept(&slab(), facts(1)).unwrap();
     std::io::stdin().read_to_end(&mut Vec::new()).unwrap();
 }
 
@@ -104,7 +105,7 @@ fn a_killed_consumer_is_seen_by_its_socket_and_by_its_process() {
     wait_until("the process ends", || !process.is_alive().unwrap());
     assert!(is_readable(process) && is_readable(&attachment));
     assert!(matches!(attachment.receive(), Err(NodeError::Ended)));
-    assert!(matches!(attachment.send(&NodeReply::OrderSet { data_set: 0 }), Err(NodeError::Ended)));
+    assert!(matches!(attachment.send(&NodeReply::DataSetOpened { data_set: 0 }), Err(NodeError::Ended)));
     child.wait().unwrap();
     rig.attach(2);
 }
@@ -118,7 +119,7 @@ fn a_stopped_consumer_has_not_ended() {
     let is_stopped = || fs::read_to_string(format!("/proc/{}/stat", child.id())).unwrap().contains(") T ");
     wait_until("the process stops", is_stopped);
     assert!(attachment.process().unwrap().is_alive().unwrap());
-    assert_eq!(attachment.receive().unwrap(), None);
+    assert!(attachment.receive().unwrap().is_none());
     rustix::process::kill_process(pid, Signal::CONT).unwrap();
     drop(child.stdin.take());
     wait_until("the process ends", || !attachment.process().unwrap().is_alive().unwrap());
@@ -166,7 +167,7 @@ fn consumers_that_attach_and_leave_2000_times_leak_nothing() {
     drop(rig.attach(0));
     let before = resources();
     for consumer in 1..=2000 {
-        let both = rig.attach(consumer);
+        let both = rig.attach_with_rings(consumer);
         if consumer == 1000 {
             let (descriptors, mappings) = resources();
             assert!(descriptors > before.0 && mappings > before.1, "the count sees attachments");
@@ -183,13 +184,13 @@ fn a_forked_child_has_no_descriptor_and_no_mapping_of_its_parent() {
     }
     let before = resources();
     let mut rig = Rig::new();
-    let (attachment, consumer) = rig.attach(1);
+    let ((attachment, host_rings), (consumer, rings)) = rig.attach_with_rings(1);
     let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
     let sockets = [attachment.as_fd().as_raw_fd(), consumer.as_fd().as_raw_fd()];
-    let (mut parts, mut near) = (Some((rig, attachment, consumer)), Some(near));
+    let (mut parts, mut near) = (Some((rig, attachment, consumer, [host_rings, rings])), Some(near));
     let child = Forked::start(|| {
         drop(near.take());
-        let (rig, mut attachment, consumer) = parts.take().unwrap();
+        let (rig, attachment, consumer, rings) = parts.take().unwrap();
         // Both ends of the pair are no descriptors of this crate.
         assert_eq!(resources(), (before.0 + 1, before.1));
         let is_forked = |fault: NodeError| matches!(fault, NodeError::Forked);
@@ -197,13 +198,13 @@ fn a_forked_child_has_no_descriptor_and_no_mapping_of_its_parent() {
         assert!(is_forked(consumer.send(&NodeRequest::Detach, WATCHDOG).unwrap_err()));
         assert!(is_forked(consumer.slab().copy(0, 0, 0, &mut [0]).unwrap_err()));
         assert!(is_forked(rig.slab.generation(0).unwrap_err()));
-        assert!(is_forked(attachment.rings().unwrap_err()));
+        assert!(is_forked(consumer.check_fork().unwrap_err()));
         assert!(is_forked(attachment.process().unwrap().is_alive().unwrap_err()));
         // Files with the numbers of closed descriptors survive the drop of what had those numbers.
         let files: Vec<_> = (0..20).map(|_| tempfile::tempfile().unwrap()).collect();
         assert!(sockets.iter().all(|socket| files.iter().any(|file| file.as_raw_fd() == *socket)));
         let (path, dir) = (rig.address.path().to_owned(), rig.dir);
-        drop((attachment, consumer, rig.listener, rig.slab));
+        drop((attachment, consumer, rings, rig.listener, rig.slab));
         assert!(files.iter().all(|file| file.metadata().is_ok()));
         assert!(path.exists(), "the path belongs to the parent");
         std::mem::forget(dir);
@@ -213,7 +214,7 @@ fn a_forked_child_has_no_descriptor_and_no_mapping_of_its_parent() {
         (&far).read_to_end(&mut Vec::new()).unwrap();
     });
     drop(far);
-    let (mut rig, attachment, consumer) = parts.take().unwrap();
+    let (mut rig, attachment, consumer, _rings) = parts.take().unwrap();
     let of_the_child = rig.accept(2);
     assert_ne!(of_the_child.credentials().pid, attachment.credentials().pid);
     // The child lives, and does not keep this connection open.

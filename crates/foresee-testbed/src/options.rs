@@ -22,6 +22,7 @@ usage: foresee-testbed serve DIR [--mount AT] [options]  the folders in DIR as b
   --listen HOST:PORT    default 127.0.0.1:0 (any free port)
   --bytes-per-s N       limit on the bodies of all answers together; 0 (default): none
   --requests-per-s N    limit on all requests together; 0 (default): none
+  --refuse-above-per-s N  requests per second that are answered, all together; the others get 503 SlowDown; 0 (default): all
   --latency-ms N        every request waits so long first; default 0
   --burst-ms N          unused time that a limit lets catch up later; default 10
   --page-keys N         maximum number of keys on a page of a listing; default 1000
@@ -30,7 +31,7 @@ usage: foresee-testbed serve DIR [--mount AT] [options]  the folders in DIR as b
 Prints one line of JSON with its port when it is ready. Ends when its standard input closes or on SIGTERM.
   GET  /-/counters      requests, bytes, connections, time throttled
   POST /-/reset         counters to 0
-  GET, POST /-/limits   {\"bytes_per_s\": N, \"requests_per_s\": N, \"latency_ms\": N}
+  GET, POST /-/limits   {\"bytes_per_s\": N, \"requests_per_s\": N, \"refuse_above_per_s\": N, \"latency_ms\": N}
   GET, POST /-/faults   [{\"kind\": \"status\" (+ \"status\", \"code\", \"retry_after_s\") | \"stall\" (+ \"ms\") | \"short_body\" | \"reset\"
                           | \"answer\" (+ \"status\", \"headers\", \"body\") | \"ignore_conditions\" | \"empty_page\",
                           \"method\": \"GET\", \"path\": \"part of it\", \"next\": K, \"percent\": P, \"seed\": S}]
@@ -79,6 +80,9 @@ pub struct Limits {
     pub bytes_per_s: u64,
     /// Requests per second, all together; 0: no limit.
     pub requests_per_s: u64,
+    /// Requests per second that are answered; the others get 503 `SlowDown` after the latency. 0: all are answered. A
+    /// mount refuses nothing.
+    pub refuse_above_per_s: u64,
     /// Delay of every request before anything else, in milliseconds.
     pub latency_ms: f64,
 }
@@ -166,6 +170,9 @@ fn setter(option: &str) -> Option<Setter> {
         "--listen" => |options, value| parse(value).map(|listen| options.listen = listen),
         "--bytes-per-s" => |options, value| parse(value).map(|rate| options.limits.bytes_per_s = rate),
         "--requests-per-s" => |options, value| parse(value).map(|rate| options.limits.requests_per_s = rate),
+        "--refuse-above-per-s" => {
+            |options, value| parse(value).map(|rate| options.limits.refuse_above_per_s = rate)
+        }
         "--latency-ms" => |options, value| {
             options.limits.latency_ms = parse(value)?;
             options.limits.check()
@@ -253,13 +260,18 @@ mod tests {
     fn every_option_reaches_its_field() {
         let options = parse_line(
             "proxy http://127.0.0.1:7070/ --bytes-per-s 20000000 --requests-per-s 1000 --latency-ms 20 \
-             --burst-ms 0.5 --listen 127.0.0.1:81 --faults [{\"kind\":\"reset\",\"next\":3}]",
+             --refuse-above-per-s 200 --burst-ms 0.5 --listen 127.0.0.1:81 --faults [{\"kind\":\"reset\",\"next\":3}]",
         )
         .expect("a valid line");
         assert_eq!(options.mode, Mode::Proxy("127.0.0.1:7070".to_owned()));
         assert_eq!(
             options.limits,
-            Limits { bytes_per_s: 20_000_000, requests_per_s: 1_000, latency_ms: 20.0 }
+            Limits {
+                bytes_per_s: 20_000_000,
+                requests_per_s: 1_000,
+                refuse_above_per_s: 200,
+                latency_ms: 20.0
+            }
         );
         assert_eq!(options.burst, Duration::from_micros(500));
         assert_eq!(options.listen.port(), 81);

@@ -54,6 +54,7 @@ enum Place {
 pub(crate) struct Origin {
     started: Instant,
     requests: RateLimit,
+    answered: RateLimit,
     bytes: RateLimit,
     limits: Mutex<Limits>,
     latency_ns: AtomicU64,
@@ -78,6 +79,7 @@ impl Testbed {
         let origin = Origin {
             started: Instant::now(),
             requests: RateLimit::new(0, burst),
+            answered: RateLimit::new(0, burst),
             bytes: RateLimit::new(0, burst),
             limits: Mutex::default(),
             latency_ns: AtomicU64::new(0),
@@ -144,6 +146,7 @@ impl Origin {
     pub(crate) fn set_limits(&self, limits: Limits) {
         let now = self.now();
         self.requests.set_rate(now, limits.requests_per_s);
+        self.answered.set_rate(now, limits.refuse_above_per_s);
         self.bytes.set_rate(now, limits.bytes_per_s);
         let latency = Duration::from_secs_f64(limits.latency_ms / 1e3);
         self.latency_ns.store(u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX), Ordering::Relaxed);
@@ -161,6 +164,11 @@ impl Origin {
         if wait > 0 {
             sleep(Duration::from_nanos(wait)).await;
         }
+    }
+
+    /// Return whether this request is above the rate of requests that are answered.
+    fn is_refused(&self) -> bool {
+        !self.answered.try_take(self.now(), 1)
     }
 
     /// The delay of `bytes` of a body by the limit on bytes.
@@ -224,13 +232,18 @@ impl Connection {
             memory.log(&head);
         }
         let mut request = Request::from_parts(head, body);
-        let fault = self.origin.faults.draw(request.method().as_str(), request.uri().path());
+        let is_refused = self.origin.is_refused();
+        // A refused request consumes no fault.
+        let fault = (!is_refused)
+            .then(|| self.origin.faults.draw(request.method().as_str(), request.uri().path()))
+            .flatten();
         if fault.is_some() {
             self.origin.counters.faulted();
         }
         let method = request.method().clone();
         let is_list = request.uri().query().is_some_and(|query| query.contains("list-type="));
         let answer = match &fault {
+            None if is_refused => slow_down(),
             Some(Fault::Reset) => {
                 self.origin.counters.answered(method.as_str(), None, is_list);
                 // With a linger time of 0 the close sends RST and discards unsent bytes.
@@ -275,6 +288,11 @@ impl Connection {
             }
         })
     }
+}
+
+/// The answer of S3 to a request above its rate.
+fn slow_down() -> Answer {
+    refusal(StatusCode::SERVICE_UNAVAILABLE, "SlowDown", "there were more requests than refuse_above_per_s")
 }
 
 fn fault_answer(status: u16, code: Option<&str>, retry_after_s: Option<u32>) -> Answer {

@@ -136,6 +136,24 @@ fn all_connections_together_keep_the_limits() {
 }
 
 #[test]
+fn requests_above_the_answered_rate_are_refused_and_counted() {
+    let root = folder(&[("k", b"x")]);
+    let testbed = serve(&root, &["--refuse-above-per-s", "1", "--burst-ms", "0"]);
+    let mut connection = testbed.connect();
+    let answers: Vec<_> =
+        (0..100).map(|_| connection.request("GET", "/data/k", &[], b"").expect("an answer")).collect();
+    assert_eq!(answers[0].status, 200);
+    let (refused, answered): (Vec<_>, Vec<_>) = answers.iter().partition(|answer| answer.status == 503);
+    assert!(String::from_utf8_lossy(&refused[0].body).contains("<Code>SlowDown</Code>"), "{:?}", refused[0]);
+    assert!(answered.iter().all(|answer| (answer.status, &answer.body[..]) == (200, b"x")));
+    let counters = testbed.counters();
+    assert_eq!(counters["requests"]["GET"], json!({"200": answered.len(), "503": refused.len()}));
+
+    assert_eq!(testbed.post("/-/limits", r#"{"refuse_above_per_s": 0}"#).status, 200);
+    assert!((0..10).all(|_| testbed.get("/data/k").status == 200));
+}
+
+#[test]
 fn every_fault_happens_as_often_as_requested_and_then_no_more() {
     let root = folder(&[("k", &pattern(100_000))]);
     let testbed =

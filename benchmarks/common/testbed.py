@@ -33,9 +33,24 @@ class Testbed:
         """Set all counters to 0."""
         self._request("reset", b"")
 
-    def limit(self, *, bytes_per_s: int = 0, requests_per_s: int = 0, latency_ms: float = 0) -> None:
-        """Set the limits; 0 means no limit."""
-        limits = {"bytes_per_s": bytes_per_s, "requests_per_s": requests_per_s, "latency_ms": latency_ms}
+    def limit(
+        self,
+        *,
+        bytes_per_s: int = 0,
+        requests_per_s: int = 0,
+        refuse_above_per_s: int = 0,
+        latency_ms: float = 0,
+    ) -> None:
+        """Set the limits; 0 means no limit.
+
+        Requests above ``requests_per_s`` wait, those above ``refuse_above_per_s`` get 503 ``SlowDown``.
+        """
+        limits = {
+            "bytes_per_s": bytes_per_s,
+            "requests_per_s": requests_per_s,
+            "refuse_above_per_s": refuse_above_per_s,
+            "latency_ms": latency_ms,
+        }
         self._request("limits", json.dumps(limits).encode())
 
     def faults(self, *rules: dict[str, Any]) -> None:

@@ -22,8 +22,11 @@ import numpy as np
 
 # Every training process imports torch, so the memory of each arm includes it.
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from arms.base import Arm, Batch
-from support.data import ID_BYTES
+from common.samples import ID_BYTES
 from support.job import Epoch, Job, Result
 from support.process import family
 

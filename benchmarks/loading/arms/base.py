@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
+from common.samples import key
 from numpy.typing import NDArray
-from support.data import key
 from support.job import Job, Place
 
 #: The samples of one step: one buffer or tensor each, or the rows of one array or tensor where all have one size.

@@ -6,8 +6,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from common.samples import key
 from s3torchconnector import S3ClientConfig, S3MapDataset
-from support.data import key
 from support.job import Job
 from torch.utils.data import Dataset
 

@@ -9,10 +9,10 @@ import tempfile
 from pathlib import Path
 from types import TracebackType
 
+from common import s3, samples
 from common.disk_origin import Disk, Throttle
 from common.testbed import Testbed
 
-from . import data, s3
 from .job import Job, Place
 from .workloads import MB, Rates, Workload
 
@@ -34,7 +34,7 @@ class Origin(abc.ABC):
         self._seed = seed
         self._stack = contextlib.ExitStack()
         self.wrap: list[str] = []
-        self.truth: data.Truth
+        self.truth: samples.Truth
         self.place: Place
 
     def __enter__(self) -> Origin:
@@ -69,7 +69,7 @@ class TmpfsOrigin(Origin):
 
     def _enter(self, stack: contextlib.ExitStack) -> None:
         home = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="foresee-bench-", dir="/dev/shm")))
-        self.truth = data.make(home / "samples", self.workload.shape(self._seed))
+        self.truth = samples.make(home / "samples", self.workload.shape(self._seed))
         self.place = Place("dir", str(home / "samples"))
 
 
@@ -78,11 +78,11 @@ class S3Origin(Origin):
 
     def _enter(self, stack: contextlib.ExitStack) -> None:
         shape = self.workload.shape(self._seed)
-        name = data.fingerprint(shape)
+        name = samples.fingerprint(shape)
         bucket = self._home / "buckets" / s3.BUCKET
         folder = bucket / name
         fresh = not folder.with_name(f"{name}.json").exists()
-        self.truth = data.make(folder, shape)
+        self.truth = samples.make(folder, shape)
         if fresh:
             s3.tag(folder)
         server = stack.enter_context(s3.Server(bucket.parent))
@@ -112,11 +112,11 @@ class DiskOrigin(Origin):
 
     def _enter(self, stack: contextlib.ExitStack) -> None:
         shape = self.workload.shape(self._seed)
-        name = data.fingerprint(shape)
+        name = samples.fingerprint(shape)
         size = self.workload.samples * (self.workload.sample_bytes + 8192) * DISK_IMAGE_OVER_DATA + (64 << 20)
         self._disk = stack.enter_context(Disk(self._home / f"disk-{name}.img", size, f"foresee-bench-{name}"))
         folder = self._disk.folder / "samples"
-        self.truth = data.make(folder, shape)
+        self.truth = samples.make(folder, shape)
         self.wrap = self._disk.enter_command([])
         self.place = Place("dir", str(folder))
         self._before = 0

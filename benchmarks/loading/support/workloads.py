@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from .data import Shape
+from common.samples import Shape
 
 MB = 1_000_000
 MIB = 1 << 20

@@ -1,0 +1,80 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The result of one run as the raw lines store it, and collections of runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from common import report
+
+
+@dataclass
+class Run:
+    """One arm of one part, once."""
+
+    part: str
+    arm: str
+    repeat: int
+    #: Ranks of all jobs together.
+    ranks: int
+    data_bytes: int
+    #: The closed form of PROTOCOL.md; 0 without one.
+    bound_s: float = 0.0
+    #: Values by name: seconds, CPU seconds, delivered samples, bytes and requests at the origin, those of the part.
+    values: dict[str, float] = field(default_factory=dict)
+    #: Why the run is void; empty for a valid run.
+    void: str = ""
+    machine: dict[str, Any] = field(default_factory=dict)
+
+
+class Runs:
+    """All runs, with queries of the valid ones."""
+
+    def __init__(self, runs: Iterable[Run]) -> None:
+        """``runs`` may contain void runs."""
+        self.all = list(runs)
+        self.valid = [run for run in self.all if not run.void]
+
+    def of(self, part: str, arm: str) -> list[Run]:
+        """Return the valid runs of an arm."""
+        return [run for run in self.valid if (run.part, run.arm) == (part, arm)]
+
+    def arms(self) -> list[tuple[str, str]]:
+        """Return the distinct parts and arms of valid runs."""
+        return list(dict.fromkeys((run.part, run.arm) for run in self.valid))
+
+    def why_void(self, part: str, arm: str) -> str:
+        """Return why an arm has no valid run; empty if it was not run."""
+        return next((run.void for run in self.all if (run.part, run.arm) == (part, arm) and run.void), "")
+
+    def each(self, part: str, arm: str, value: str) -> list[float]:
+        """Return a value of each repeat that has it."""
+        return [run.values[value] for run in self.of(part, arm) if value in run.values]
+
+    def ratios(self, part: str, arm: str, other: str, value: str) -> list[float]:
+        """Return an arm's value over that of another arm, for each repeat that has both."""
+        divisors = {run.repeat: run.values[value] for run in self.of(part, other) if run.values.get(value)}
+        return [
+            run.values[value] / divisors[run.repeat]
+            for run in self.of(part, arm)
+            if value in run.values and run.repeat in divisors
+        ]
+
+
+def write(path: Path, run: Run) -> None:
+    """Append a run as one line."""
+    report.append(path, asdict(run))
+
+
+def remove_lines(path: Path, part: str) -> None:
+    """Remove the lines of a part that is measured again."""
+    report.remove_lines(path, lambda line: bool(line["part"] == part))
+
+
+def read(path: Path) -> Runs:
+    """Read runs from raw lines."""
+    return Runs(Run(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines())

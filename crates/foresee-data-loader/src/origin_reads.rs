@@ -239,9 +239,9 @@ impl<M: ReadMemory> OriginReads<M> {
             if matches!(read.pending_end, Some(PendingEnd::Withdrawn)) {
                 continue;
             }
-            if done.outcome != ReadOutcome::Ok {
-                // An attempt that lost against its hedge was cancelled.
-                read.has_failed |= done.outcome != ReadOutcome::Cancelled;
+            // A cancelled attempt, such as one that lost against its hedge, has no message of its own.
+            if !matches!(done.outcome, ReadOutcome::Ok | ReadOutcome::Cancelled) {
+                read.has_failed = true;
                 read.message.clone_from(&done.detail.message);
             }
             first.get_or_insert(part.ticket);

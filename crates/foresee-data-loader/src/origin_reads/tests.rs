@@ -281,8 +281,8 @@ fn a_failure_is_reported_once_the_first_attempt_has_stopped_writing() {
     assert_eq!((scene.ends(), scene.tiers[0].take_cancelled()), (vec![], vec![first]));
     let status = ReadStatus { is_in_flight: true, has_failed: true, message: Some("no such key") };
     assert_eq!(scene.reads.status(7), Some(status));
-    scene.finish(first, ReadOutcome::Cancelled, Some("cancelled"));
-    assert_eq!(scene.ends(), ended(7, "Absent after 1: cancelled"));
+    scene.finish(first, ReadOutcome::Cancelled, None);
+    assert_eq!(scene.ends(), ended(7, "Absent after 1: no such key"));
 }
 
 #[test]

@@ -17,6 +17,8 @@ mod engine;
 mod errors;
 mod gather;
 mod indexing;
+#[cfg(target_os = "linux")]
+mod node;
 mod orders;
 mod origin_queue;
 mod origin_reads;

@@ -132,7 +132,7 @@ pub struct DataSetDescription {
     pub storage_options: StorageOptions,
     /// Fingerprint of the index, by which the host finds it among those it has.
     pub fingerprint: [u8; 16],
-    /// Number of samples in the index.
+    /// Number of entries in the index. A sample of requests and announcements is an entry, numbered from 0.
     pub samples: u64,
 }
 

@@ -755,6 +755,7 @@ class Loader:
         run_dir: str | None,
         listed: bool,
         avoid: list[int] = ...,
+        node: tuple[str, str] | None = None,
     ) -> Loader:
         """Check and store the configuration; opens no thread, file or connection.
 
@@ -766,6 +767,7 @@ class Loader:
         ``epochs``: None if unknown. ``staging_bytes``: None for min(2 GB, 8 batches).
         ``run_dir``: folder of the ledger.
         ``listed``: the origin has just been listed, so it is reachable.
+        ``node``: name of the job and version of the package, for the host of the node's cache; None: own caches only.
         ``avoid``: samples that the order replaces by substitutes; samples given to ``begin_epoch`` stay unchanged.
 
         Raises:

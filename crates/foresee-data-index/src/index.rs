@@ -279,7 +279,7 @@ impl Index {
     }
 
     /// The same, for all entries of the file.
-    pub(crate) fn file_fingerprint(&self) -> [u8; 16] {
+    pub fn file_fingerprint(&self) -> [u8; 16] {
         self.inner.fingerprint
     }
 

@@ -116,6 +116,12 @@ impl Cache {
         Ok((share, tier))
     }
 
+    /// The share of a loader that uses the cache of its node instead.
+    pub(crate) fn none() -> Arc<CacheShare> {
+        let capacity = AtomicU64::new(0);
+        Arc::new(CacheShare { data: Bytes::ZERO, fixed: Bytes::ZERO, capacity, disk: Bytes::ZERO })
+    }
+
     /// Remove a loader, and divide its share.
     pub(crate) fn leave(&self, share: Arc<CacheShare>) {
         let mut members = self.lock();
@@ -137,7 +143,7 @@ impl Cache {
 }
 
 /// Size of a partition for the whole data set, with headers, partly filled segments and the manifest.
-fn disk_need(data: Bytes) -> Bytes {
+pub(crate) fn disk_need(data: Bytes) -> Bytes {
     data.saturating_add(Bytes::new(data.get() / 8)).saturating_add(Bytes::new(512 << 20))
 }
 

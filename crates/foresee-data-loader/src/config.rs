@@ -8,6 +8,7 @@ use foresee_data_order::{Avoid, Order};
 use foresee_units::{Bytes, SampleId, World};
 
 use crate::errors::LoaderError;
+use crate::node::NodeIdentity;
 use crate::orders::{Batching, RunOrder};
 
 /// Maximum size of a staging buffer by default.
@@ -47,6 +48,8 @@ pub struct LoaderOptions {
     pub threads: Option<usize>,
     /// The folder of the ledger.
     pub run_dir: Option<PathBuf>,
+    /// Who the loader is for the cache of its node; `None` uses its own caches in any case.
+    pub node: Option<NodeIdentity>,
     /// Whether the origin was just listed with the same options: it is not probed again.
     pub listed: bool,
 }

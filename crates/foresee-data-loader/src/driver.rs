@@ -11,11 +11,12 @@ mod cache_fill;
 mod command;
 mod delivery;
 mod fetch;
+mod node;
 mod plan;
 mod rates;
 mod schedule;
 mod snapshot;
-mod tickets;
+pub(crate) mod tickets;
 mod tiers;
 
 use std::sync::{Arc, Mutex};
@@ -29,9 +30,11 @@ use foresee_units::{Bytes, Nanos};
 pub(crate) use command::{Command, CommandQueue};
 use delivery::Delivery;
 use fetch::Fetches;
+pub(crate) use node::NodeLink;
 use rates::Rates;
-use schedule::EpochSchedule;
+use schedule::{EpochSchedule, EpochSink};
 pub use snapshot::DriverStats;
+pub(crate) use tickets::TicketOwner;
 use tiers::CacheTiers;
 
 use crate::batch_queue::BatchQueue;
@@ -39,6 +42,7 @@ use crate::buffer::BufferPool;
 use crate::cache::CacheShare;
 use crate::config::LoaderConfig;
 use crate::data_set::DataSet;
+use crate::notices::Notices;
 use crate::recorder::Recorder;
 use crate::waker::Waker;
 
@@ -51,6 +55,7 @@ pub(crate) struct Shared {
     pub(crate) recorder: Recorder,
     pub(crate) buffers: Arc<BufferPool>,
     pub(crate) stats: Mutex<DriverStats>,
+    pub(crate) notices: Notices,
 }
 
 /// The tiers between which the driver moves bytes.
@@ -62,6 +67,7 @@ pub(crate) struct DriverTiers {
     /// Memory for copies in flight to the disk tier.
     pub(crate) copies: Bytes,
     pub(crate) completions: Completions,
+    pub(crate) share: Arc<CacheShare>,
 }
 
 /// Maximum sleep. Only a change of the memory budget needs it, and is noticed within this time.
@@ -81,6 +87,8 @@ pub(crate) struct Driver {
     fetches: Fetches,
     rates: Rates,
     delivery: Delivery,
+    /// The cache of the node, while this loader consumes from it.
+    node: Option<NodeLink>,
     done: Vec<Done>,
     is_closing: bool,
 }
@@ -91,16 +99,17 @@ impl Driver {
         config: &LoaderConfig,
         data: Arc<DataSet>,
         tiers: DriverTiers,
-        share: Arc<CacheShare>,
         planner: HierarchyPlanner,
         dispatch: Dispatch,
+        node: Option<NodeLink>,
     ) -> Self {
         Self {
+            node,
             planner,
             access: HierarchyAccess::default(),
             schedule: EpochSchedule::new(config.run.clone()),
             fetches: Fetches::new(Arc::clone(&tiers.origin), dispatch),
-            tiers: CacheTiers::new(tiers, share, data.index().len()),
+            tiers: CacheTiers::new(tiers, data.index().len()),
             rates: Rates::default(),
             delivery: Delivery::new(Arc::clone(&shared), config.staging),
             done: Vec::new(),
@@ -139,7 +148,8 @@ impl Driver {
         let rate = self.rates.update_consumer(consumer, self.delivery.staging.next(), self.now());
         self.fetches.origin_reads.handle_consumer_rate(rate);
         self.update_budget();
-        let is_busy = self.plan_turn();
+        self.handle_node(consumer);
+        let is_busy = if self.node.is_some() { self.request_turn(consumer) } else { self.plan_turn() };
         if consumer.is_waiting {
             self.prioritize_head();
         }
@@ -175,5 +185,13 @@ impl Driver {
             }
             self.done = done;
         }
+    }
+}
+
+/// Who plans the epochs: the host of the node's cache, or this loader.
+fn sink<'a>(planner: &'a mut HierarchyPlanner, node: &'a mut Option<NodeLink>) -> &'a mut dyn EpochSink {
+    match node {
+        Some(node) => node,
+        None => planner,
     }
 }

@@ -24,6 +24,8 @@ use crate::config::{LoaderConfig, LoaderOptions};
 use crate::data_set::DataSet;
 use crate::driver::{Command, CommandQueue, DriverStats, Shared};
 use crate::errors::LoaderError;
+use crate::node::leave;
+use crate::notices::Notices;
 use crate::orders::{EpochSamples, RankEpoch};
 use crate::recorder::{ConsumerWait, Recorder};
 use crate::waker::Waker;
@@ -86,6 +88,8 @@ struct Running {
     origin: Arc<dyn Tier>,
     disk: Option<Arc<DiskTier>>,
     share: Arc<CacheShare>,
+    /// Whether it consumes from the cache of its node.
+    is_consumer: bool,
 }
 
 impl Loader {
@@ -100,6 +104,7 @@ impl Loader {
             recorder: Recorder::new(rank),
             buffers: Arc::new(BufferPool::new(config.staging, Arc::clone(&waker))),
             stats: Mutex::default(),
+            notices: Notices::default(),
             waker,
         };
         Ok(Self {
@@ -252,6 +257,14 @@ impl Loader {
         Ok(self.config.run.as_ref().map(|run| run.steps(position)).transpose()?)
     }
 
+    /// Take what the user has to be told, each text once.
+    pub fn take_notices(&self) -> Vec<String> {
+        if self.check_process().is_err() {
+            return Vec::new();
+        }
+        self.shared.notices.take()
+    }
+
     /// Counters since the loader was created.
     pub fn stats(&self) -> LoaderStats {
         let (totals, ledger_failure) = self.shared.recorder.sums();
@@ -281,6 +294,9 @@ impl Loader {
             disk.close(GRACE);
         }
         self.cache.leave(running.share);
+        if running.is_consumer {
+            leave();
+        }
         self.shared.recorder.close();
     }
 

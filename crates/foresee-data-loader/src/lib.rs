@@ -12,13 +12,14 @@ mod buffer;
 mod cache;
 mod config;
 mod data_set;
+mod disk_cache;
 mod driver;
 mod engine;
 mod errors;
 mod gather;
 mod indexing;
-#[cfg(target_os = "linux")]
 mod node;
+mod notices;
 mod orders;
 mod origin_queue;
 mod origin_reads;
@@ -39,5 +40,6 @@ pub use indexing::{
     IndexingError, TableOptions, WindowOptions, build_index, build_table, build_windows, open_index,
     save_index,
 };
+pub use node::{HostEnded, HostLogEntry, NodeHost, NodeHostOptions, NodeIdentity};
 pub use orders::EpochSamples;
 pub use recorder::{ConsumerWait, Recorder};

@@ -1,5 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The cache of a node, as a consumer uses it.
+//! One cache per node: its host, the client of a loader that consumes from it, and how a loader finds its host.
 
-#[cfg_attr(not(test), expect(dead_code, reason = "the driver does not use the cache of a node yet"))]
 mod client;
+mod host;
+mod join;
+
+pub(crate) use client::{CopyCount, NodeAnnouncement, NodeBatch, NodeClient, NodeEvent};
+pub use host::{HostEnded, HostLogEntry, NodeHost, NodeHostOptions};
+pub use join::NodeIdentity;
+pub(crate) use join::{JoinRequest, Joined, join, leave};
+
+use foresee_units::Nanos;
+
+/// The clock of deadlines, which the processes of a node share: `CLOCK_MONOTONIC`.
+pub(crate) fn now() -> Nanos {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    let nanos = i128::from(time.tv_sec) * 1_000_000_000 + i128::from(time.tv_nsec);
+    Nanos::new(u64::try_from(nanos).unwrap_or(0))
+}

@@ -116,6 +116,13 @@ impl RankEpoch {
         self.range(0..used).flat_map(|sample| self.entries_of(sample))
     }
 
+    /// As [`used`](Self::used), from `step` on.
+    pub(crate) fn used_from(&self, step: u64) -> impl Iterator<Item = SampleId> + '_ {
+        (step..self.steps())
+            .flat_map(|step| self.range(self.step(step)))
+            .flat_map(|sample| self.entries_of(sample))
+    }
+
     /// The entries of a sample.
     pub(crate) fn entries_of(&self, sample: SampleId) -> impl Iterator<Item = SampleId> + '_ {
         (0..self.index.parts()).map(move |part| self.index.entry_of(sample, part))

@@ -8,6 +8,7 @@ mod directory;
 mod launcher;
 #[cfg(test)]
 mod tests;
+mod wait;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;

@@ -77,6 +77,11 @@ impl OriginIdentity {
         EntryKey(xxh3_128(&bytes).to_be_bytes())
     }
 
+    /// Identity of the store: kind, endpoint and bucket; the kind alone for a directory and for a web server.
+    pub fn store(&self) -> &[u8] {
+        &self.store
+    }
+
     /// Name of its folder in a cache directory: the end of the URI, for people, and 16 hexadecimal digits.
     pub fn folder(&self) -> &str {
         &self.folder

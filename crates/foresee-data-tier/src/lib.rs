@@ -33,6 +33,7 @@ pub use origin::{
     posix_tag, probe_origin, read_whole,
 };
 pub use ram::{RamError, RamPin, RamTier, memory_limit};
+pub use slab::Extents;
 pub use uri::{Uri, UriError};
 
 use foresee_units::{Bytes, Nanos};

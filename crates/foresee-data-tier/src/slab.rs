@@ -10,7 +10,7 @@ mod slot_table;
 use foresee_units::SampleId;
 
 use crate::op::{SampleKey, TagHash};
-use extents::Extents;
+pub use extents::Extents;
 use slot_table::{SetNumber, SlotTable};
 
 /// The size of a sample of `len` bytes in granules, and the alignment of its start.

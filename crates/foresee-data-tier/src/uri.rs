@@ -122,6 +122,14 @@ impl Uri {
         matches!(self.parts, UriParts::Directory(_))
     }
 
+    /// The path of a directory.
+    pub fn directory_path(&self) -> Option<&Path> {
+        match &self.parts {
+            UriParts::Directory(path) => Some(path),
+            UriParts::Bucket { .. } | UriParts::Web { .. } => None,
+        }
+    }
+
     pub(crate) const fn parts(&self) -> &UriParts {
         &self.parts
     }

@@ -19,6 +19,8 @@ mod jobs;
 mod ledger;
 mod loader;
 mod network;
+#[cfg(target_os = "linux")]
+mod node;
 mod order;
 mod recorder;
 mod simulation;
@@ -31,6 +33,9 @@ mod _native {
     #[cfg(target_os = "linux")]
     #[pymodule_export]
     use crate::gradients::{GradientLeader, GradientNode};
+    #[cfg(target_os = "linux")]
+    #[pymodule_export]
+    use crate::node::{NodeHost, node_status};
     #[pymodule_export]
     use crate::{
         batch::Batch,

@@ -33,7 +33,7 @@ impl Loader {
     #[new]
     #[pyo3(signature = (
         index, cache, *, uri, options, batch_size, drop_last, order, epochs, rank, world_size, local_rank,
-        local_world_size, staging_bytes, threads, run_dir, listed, avoid=Vec::new()
+        local_world_size, staging_bytes, threads, run_dir, listed, avoid=Vec::new(), node=None
     ))]
     #[expect(clippy::too_many_arguments, reason = "keywords of the Python signature")]
     fn new(
@@ -54,6 +54,7 @@ impl Loader {
         run_dir: Option<PathBuf>,
         listed: bool,
         avoid: Vec<u64>,
+        node: Option<(String, String)>,
     ) -> PyResult<Self> {
         let world =
             |rank, size| World::new(rank, size).map_err(|error| PyValueError::new_err(error.to_string()));
@@ -71,6 +72,7 @@ impl Loader {
             threads,
             run_dir,
             listed,
+            node: node.map(|(job, version)| core::NodeIdentity { job, version }),
         };
         let engine = core::Loader::new(index.index.clone(), Arc::clone(&cache.shared), options);
         Ok(Self { engine: Arc::new(engine.map_err(errors::of_loader)?) })
@@ -103,6 +105,9 @@ impl Loader {
         loop {
             let tick = timeout_ms.map_or(TICK, |limit| TICK.min(Duration::from_millis(limit)));
             let next = py.detach(|| self.engine.next_batch(tick)).map_err(errors::of_loader)?;
+            for notice in self.engine.take_notices() {
+                warn(py, notice)?;
+            }
             let (waited, what) = match next {
                 Next::Batch(batch) => return Ok(Some(Batch::new(batch))),
                 Next::EpochEnd => return Ok(None),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import sys
 import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -126,6 +127,7 @@ class Session:
                 run_dir=settings.run_dir,
                 listed=source.listed,
                 avoid=list(self._avoid),
+                node=(_job_name(), _native.__version__),
             )
         except ConfigError:
             raise
@@ -409,3 +411,10 @@ class _ReturnedPrefix:
             steps, samples = steps + 1, samples + count
         self.reached = (steps, samples)
         return steps, samples, self._finished
+
+
+def _job_name() -> str:
+    """Name of this job for the host of a node's cache: the launcher's, or the program's."""
+    env = os.environ
+    named = env.get("SLURM_JOB_NAME") or env.get("TORCHELASTIC_RUN_ID", "none")
+    return named if named != "none" else os.path.basename(sys.argv[0]) or "python"

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use foresee_units::Epoch;
 
-use super::Driver;
+use super::{Driver, sink};
 use crate::orders::RankEpoch;
 
 /// One command.
@@ -49,10 +49,14 @@ impl Driver {
                     self.delivery.restart(generation);
                     // Reads for a cache continue; those for discarded batches are cancelled.
                     self.abandon_reads();
-                    self.planner.handle_restart();
+                    match &mut self.node {
+                        Some(node) => node.restart(),
+                        None => self.planner.handle_restart(),
+                    }
                     self.draw_from(epoch, position);
                     if let Some(order) = order {
-                        self.schedule.add(order, &mut self.planner);
+                        let Self { schedule, planner, node, .. } = self;
+                        schedule.add(order, sink(planner, node));
                     }
                 }
                 Command::Close => self.is_closing = true,

@@ -8,7 +8,7 @@ use foresee_data_tier::RamPin;
 use foresee_ledger::{Entry, Op, Subject};
 use foresee_units::{Bytes, Nanos, ReadOutcome, Source};
 
-use super::Driver;
+use super::{Driver, sink};
 use crate::gather::SHARED_MIN_LEN;
 use crate::reads::{BatchPosition, Read, ReadSource, ReadTarget};
 use crate::staging::Slot;
@@ -78,8 +78,9 @@ impl Driver {
     }
 
     /// Open the next batch, or the end of an epoch; `false` if nothing can be opened now.
-    fn open_batch(&mut self) -> bool {
-        let slot = self.schedule.next_slot(&mut self.planner, self.data.index(), &self.shared.buffers);
+    pub(super) fn open_batch(&mut self) -> bool {
+        let Self { schedule, planner, node, .. } = self;
+        let slot = schedule.next_slot(sink(planner, node), self.data.index(), &self.shared.buffers);
         let slot = match slot {
             Ok(Some(slot)) => slot,
             Ok(None) => return false,
@@ -179,7 +180,7 @@ impl Driver {
         Some(if on_disk { self.disk_or_origin(position.slot, len) } else { ReadSource::Origin })
     }
 
-    fn begin_read(&mut self, target: ReadTarget, source: ReadSource) {
+    pub(super) fn begin_read(&mut self, target: ReadTarget, source: ReadSource) {
         let stage = self.delivery.stage(target.position);
         stage.pending += 1;
         let read = Read::new(target, source, Arc::clone(&stage.batch.buffer));

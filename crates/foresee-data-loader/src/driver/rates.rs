@@ -34,6 +34,11 @@ impl Rates {
         self.consumer
     }
 
+    /// When the consumer wants the batch of `slot`; `None` until it has taken a step.
+    pub(super) fn wanted(&self, slot: u64) -> Option<Nanos> {
+        self.consumer.map(|rate| rate.wanted(slot))
+    }
+
     /// The source for a sample of `bytes` in the disk tier: the disk, unless the disk is too late for batch `slot` and
     /// the origin is faster. `in_flight`: reads of the disk and of the origin.
     pub(super) fn disk_or_origin(

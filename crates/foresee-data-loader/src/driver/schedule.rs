@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The epochs that the driver knows, and the next slot of the staging buffer.
 //!
-//! The planner receives an epoch before any batch of it is opened, so plan and batches have one order.
+//! Who plans, this loader's planner or the host of the node's cache, receives an epoch before any batch of it is opened,
+//! so plan and batches have one order.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use foresee_data_index::Index;
-use foresee_data_plan::HierarchyPlanner;
 use foresee_units::{Epoch, SampleId, Step};
 
 use crate::batch::Batch;
@@ -16,6 +16,18 @@ use crate::errors::LoaderError;
 use crate::orders::{DrawnEpoch, OrderThread, RankEpoch, RunOrder};
 use crate::staging::{Slot, Stage};
 use crate::waker::Waker;
+
+/// Who plans the accesses of the epochs.
+pub(super) trait EpochSink {
+    /// Announce the entries of the next epoch, in order.
+    fn handle_epoch(&mut self, entries: &mut dyn Iterator<Item = SampleId>);
+
+    /// Whether a further epoch is useful.
+    fn wants_epoch(&self) -> bool;
+
+    /// No epoch follows.
+    fn handle_end(&mut self);
+}
 
 /// Epochs from the run's order or from the caller, and the next step of the first of them.
 #[derive(Debug)]
@@ -57,23 +69,42 @@ impl EpochSchedule {
         Ok(())
     }
 
-    /// Append `epoch`, and announce it to the planner.
-    pub(super) fn add(&mut self, epoch: RankEpoch, planner: &mut HierarchyPlanner) {
-        planner.handle_epoch(&mut epoch.used());
+    /// Announce the known epochs from the next step on: another one plans them from now on.
+    pub(super) fn announce_again(&self, sink: &mut dyn EpochSink) {
+        let postponed = match &self.postponed {
+            Some(Slot::Batch(stage)) => stage.entries.as_slice(),
+            _ => &[],
+        };
+        let mut rest = postponed
+            .iter()
+            .copied()
+            .chain(self.epochs.front().into_iter().flat_map(|epoch| epoch.used_from(self.step)));
+        sink.handle_epoch(&mut rest);
+        for epoch in self.epochs.iter().skip(1) {
+            sink.handle_epoch(&mut epoch.used());
+        }
+        if self.has_ended {
+            sink.handle_end();
+        }
+    }
+
+    /// Append `epoch`, and announce it.
+    pub(super) fn add(&mut self, epoch: RankEpoch, sink: &mut dyn EpochSink) {
+        sink.handle_epoch(&mut epoch.used());
         self.epochs.push_back(epoch);
     }
 
     /// Return the next batch or end of an epoch; `None` if no epoch is known.
     pub(super) fn next_slot(
         &mut self,
-        planner: &mut HierarchyPlanner,
+        sink: &mut dyn EpochSink,
         index: &Index,
         buffers: &Arc<BufferPool>,
     ) -> Result<Option<Slot>, LoaderError> {
         if let Some(slot) = self.postponed.take() {
             return Ok(Some(slot));
         }
-        if !self.add_drawn(planner)? {
+        if !self.add_drawn(sink)? {
             return Ok(None);
         }
         let Some(epoch) = self.epochs.front() else { return Ok(None) };
@@ -102,15 +133,15 @@ impl EpochSchedule {
     ///
     /// Returns `false` while they are being drawn. An earlier plan would depend on the speed of drawing, and two
     /// ranks or runs would have different plans.
-    fn add_drawn(&mut self, planner: &mut HierarchyPlanner) -> Result<bool, LoaderError> {
-        while !self.has_ended && !self.knows_enough(planner) {
+    fn add_drawn(&mut self, sink: &mut dyn EpochSink) -> Result<bool, LoaderError> {
+        while !self.has_ended && !self.knows_enough(sink) {
             let Some(drawn) = &self.drawn else { return Ok(true) };
             match drawn.poll() {
-                DrawnEpoch::Epoch(epoch) => self.add(epoch, planner),
+                DrawnEpoch::Epoch(epoch) => self.add(epoch, sink),
                 DrawnEpoch::Pending => return Ok(false),
                 DrawnEpoch::Failed(error) => return Err(error.into()),
                 DrawnEpoch::End => {
-                    planner.handle_end();
+                    sink.handle_end();
                     self.has_ended = true;
                 }
             }
@@ -118,10 +149,10 @@ impl EpochSchedule {
         Ok(true)
     }
 
-    fn knows_enough(&self, planner: &HierarchyPlanner) -> bool {
+    fn knows_enough(&self, sink: &dyn EpochSink) -> bool {
         // A rank may have no samples (fewer samples than ranks): the planner would want empty epochs without end.
         let is_empty = self.epochs.back().is_some_and(|epoch| epoch.steps() == 0);
-        is_empty || (!self.epochs.is_empty() && !planner.wants_epoch())
+        is_empty || (!self.epochs.is_empty() && !sink.wants_epoch())
     }
 }
 

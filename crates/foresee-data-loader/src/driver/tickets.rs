@@ -5,7 +5,7 @@ use foresee_data_tier::Ticket;
 
 /// The kind of operation of a ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum TicketOwner {
+pub(crate) enum TicketOwner {
     DiskRead,
     OriginRead,
     DiskWrite,
@@ -18,12 +18,12 @@ const NUMBER: u64 = (1 << OWNER_SHIFT) - 1;
 
 impl TicketOwner {
     /// The ticket of operation `number`.
-    pub(super) const fn ticket(self, number: u64) -> Ticket {
+    pub(crate) const fn ticket(self, number: u64) -> Ticket {
         Ticket((self as u64) << OWNER_SHIFT | (number & NUMBER))
     }
 
     /// The owner of a ticket, and the number of its operation.
-    pub(super) const fn of(ticket: Ticket) -> (Self, u64) {
+    pub(crate) const fn of(ticket: Ticket) -> (Self, u64) {
         let owner = match ticket.0 >> OWNER_SHIFT {
             0 => Self::DiskRead,
             1 => Self::OriginRead,

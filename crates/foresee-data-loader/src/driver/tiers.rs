@@ -29,14 +29,14 @@ pub(super) struct CacheTiers {
 
 impl CacheTiers {
     /// `samples`: entries of the data set.
-    pub(super) fn new(tiers: DriverTiers, share: Arc<CacheShare>, samples: u64) -> Self {
+    pub(super) fn new(tiers: DriverTiers, samples: u64) -> Self {
         Self {
             ram: tiers.ram,
             disk: tiers.disk,
             copies: DiskCopies::new(tiers.copies),
             completions: tiers.completions,
-            capacity: share.capacity(),
-            share,
+            capacity: tiers.share.capacity(),
+            share: tiers.share,
             in_memory: 0,
             samples,
         }

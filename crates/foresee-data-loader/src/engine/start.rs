@@ -14,16 +14,17 @@ use foresee_data_plan::{
     HierarchyPlanner, PlannerConfig, PolicyChoice, SlowestTier, TierCapacity, TierIndex,
 };
 use foresee_data_tier::{
-    CachedSample, Completions, DiskConfig, DiskTier, Op, OriginError, OriginIdentity, OriginOptions, RamTier,
-    Ticket, Tier, Uri, disk_footprint, open_origin, probe_origin,
+    CachedSample, Completions, DiskTier, Op, OriginError, OriginIdentity, OriginOptions, RamTier, Ticket,
+    Tier, Uri, disk_footprint, open_origin, probe_origin,
 };
 use foresee_units::{Bytes, SampleId};
 
 use super::{Loader, Running};
-use crate::cache::CacheShare;
-use crate::data_set::CacheEntries;
-use crate::driver::{Driver, DriverTiers};
+use crate::cache::{Cache, CacheShare};
+use crate::disk_cache::{DiskCacheRequest, open_disk_cache};
+use crate::driver::{Driver, DriverTiers, NodeLink};
 use crate::errors::LoaderError;
+use crate::node::{JoinRequest, Joined, join};
 use crate::origin_queue::{OriginQueueInputs, origin_queue_config};
 
 /// Bytes of planner tables per sample, for all tiers: ids, next uses, copies.
@@ -31,16 +32,12 @@ const TABLE_BYTES_PER_SAMPLE: u64 = 40;
 /// Upper bound of the memory per object that the C library's allocator retains after a listing, besides the index
 /// (`benchmarks/loading/budgets.py`): free pieces in the arenas of the listing threads.
 const LISTING_BYTES_PER_OBJECT: u64 = 190;
-/// Threads of the disk tier: they keep one device busy, and leave the cores to training.
-const DISK_THREADS: usize = 4;
 /// Number of samples for the average of the disk tier's overhead.
 const OVERHEAD_SAMPLES: u64 = 4096;
 /// Maximum memory for copies in flight to the disk tier: a disk of 1 GB/s writes it during the creation of a segment.
 const COPIES_MAX: Bytes = Bytes::new(32 << 20);
 /// Minimum memory for these copies: with less, a short pause of the disk would cost reads at the origin.
 const COPIES_MIN: Bytes = Bytes::new(8 << 20);
-/// Minimum size of a useful disk tier.
-const DISK_MIN: Bytes = Bytes::new(1 << 20);
 
 /// The opened tiers except for the disk, and the memory for copies and tables.
 struct OpenTiers {
@@ -69,9 +66,13 @@ impl Loader {
         let staged = self.config.staging.saturating_add(tables).saturating_add(listing_memory(index));
         let (copies, within_ram) = self.copies_capacity(staged);
         let fixed = staged.saturating_add(within_ram);
-        let (share, ram) = self.cache.join(index.total_bytes(), fixed, config.local_world.size())?;
+        let node = self.join_node();
+        let (share, ram) = match &node {
+            Some(_) => (Cache::none(), None),
+            None => self.cache.join(index.total_bytes(), fixed, config.local_world.size())?,
+        };
         let tiers = OpenTiers { origin, ram, copies, tables };
-        let running = self.start_driver(&uri, tiers, completions, &share);
+        let running = self.start_driver(&uri, tiers, completions, &share, node);
         if running.is_err() {
             self.cache.leave(share);
         }
@@ -85,19 +86,28 @@ impl Loader {
         OpenTiers { origin, ram, copies, tables }: OpenTiers,
         completions: Completions,
         share: &Arc<CacheShare>,
+        node: Option<NodeLink>,
     ) -> Result<Running, LoaderError> {
         let (disk, held) = self.open_disk(uri, share, &completions)?;
         let planner = self.planner(share, ram.as_ref(), disk.as_ref(), &held, tables)?;
         let dispatch = Dispatch::new(self.queue_config(uri));
-        let tiers = DriverTiers { origin: Arc::clone(&origin), ram, disk: disk.clone(), copies, completions };
+        let tiers = DriverTiers {
+            origin: Arc::clone(&origin),
+            ram,
+            disk: disk.clone(),
+            copies,
+            completions,
+            share: Arc::clone(share),
+        };
+        let is_consumer = node.is_some();
         let mut driver = Driver::new(
             Arc::clone(&self.shared),
             &self.config,
             Arc::clone(&self.data),
             tiers,
-            Arc::clone(share),
             planner,
             dispatch,
+            node,
         );
         driver.begin();
         let shared = Arc::clone(&self.shared);
@@ -109,7 +119,31 @@ impl Loader {
                 }
             })
             .map_err(|error| LoaderError::Thread { why: error.to_string() })?;
-        Ok(Running { driver, origin, disk, share: Arc::clone(share) })
+        Ok(Running { driver, origin, disk, share: Arc::clone(share), is_consumer })
+    }
+
+    /// Attach to the cache of this node, if it has one.
+    fn join_node(&self) -> Option<NodeLink> {
+        let options = &self.config.options;
+        let joined = join(&JoinRequest {
+            identity: options.node.as_ref()?,
+            cache: &self.cache,
+            world: options.world,
+            local_world: options.local_world,
+            data: &self.data,
+            uri: &options.uri,
+            storage: &options.storage,
+            waker: &self.shared.waker,
+        });
+        match joined {
+            Joined::Consumer(client) => Some(NodeLink::new(client)),
+            Joined::Alone(reason) => {
+                if let Some(reason) = reason {
+                    self.shared.notices.add(reason);
+                }
+                None
+            }
+        }
     }
 
     /// Memory for copies in flight to the disk tier, and its part within `ram=`, of which `staged` is used.
@@ -140,25 +174,16 @@ impl Loader {
         share: &CacheShare,
         completions: &Completions,
     ) -> Result<(Option<Arc<DiskTier>>, Vec<CachedSample>), LoaderError> {
-        // The rest of other loaders may be too small; a small budget of the user is still opened, and reports its
-        // fault.
-        let is_enough = share.disk() >= DISK_MIN.min(self.cache.disk()) && !share.disk().is_zero();
-        let Some(dir) = self.cache.disk_dir().filter(|_| is_enough) else {
-            return Ok((None, Vec::new()));
-        };
-        let origin = OriginIdentity::new(uri, &self.origin_options())?;
-        let config = DiskConfig {
-            dir: dir.clone(),
+        let Some(dir) = self.cache.disk_dir() else { return Ok((None, Vec::new())) };
+        open_disk_cache(DiskCacheRequest {
+            dir,
             capacity: share.disk(),
             directory_capacity: self.cache.disk(),
-            entries: Arc::new(CacheEntries::new(Arc::clone(&self.data), origin.clone())),
-            origin,
-            fingerprint: self.data.fingerprint(),
+            data: &self.data,
+            origin: OriginIdentity::new(uri, &self.origin_options())?,
             ranks: self.config.options.local_world.size(),
-            threads: DISK_THREADS,
-        };
-        let (disk, held) = DiskTier::open(&config, completions.clone())?;
-        Ok((Some(Arc::new(disk)), held))
+            completions,
+        })
     }
 
     fn planner(

@@ -27,7 +27,7 @@ use foresee_data_node::{
     ConnectOptions, DataSetDescription, Hello, NodeAddress, NodeConnection, NodeError, StorageOptions,
     index_file,
 };
-use foresee_units::{Nanos, ReadOutcome, SampleId, Source};
+use foresee_units::{Nanos, SampleId, Source};
 
 use self::copy::BatchMemory;
 use self::shared::{QueuedBatch, Shared};
@@ -90,6 +90,12 @@ pub(crate) struct CopyCounts {
 }
 
 impl CopyCounts {
+    /// The counts, by source.
+    pub(crate) const fn each(self) -> [(Source, CopyCount); 4] {
+        let Self { memory, disk, peer, origin } = self;
+        [(Source::Ram, memory), (Source::Disk, disk), (Source::Peer, peer), (Source::Origin, origin)]
+    }
+
     fn record(&mut self, source: Source, bytes: u64) {
         let count = match source {
             Source::Ram => &mut self.memory,
@@ -109,7 +115,7 @@ pub(crate) enum NodeEvent {
     /// The bytes of these positions are in the batch's memory.
     Copied { batch: u64, positions: Box<[u32]>, by_source: CopyCounts },
     /// The host could not read the sample; the bytes of its span are undefined.
-    Failed { batch: u64, position: u32, outcome: ReadOutcome },
+    Failed { batch: u64, position: u32 },
     /// The host can use the next epoch. It is reported once between two announcements.
     EpochWanted,
     /// The last event. The client writes no memory any more, and will not fill these positions, by batch.
@@ -199,11 +205,6 @@ impl NodeClient {
     /// Move all events to the end of `into`.
     pub(crate) fn drain(&self, into: &mut Vec<NodeEvent>) {
         self.shared.drain(into);
-    }
-
-    /// Detach, and wait for the end of the thread, which takes the copy of one sample at most.
-    pub(crate) fn close(self) {
-        drop(self);
     }
 
     fn wake(&self) {

@@ -78,6 +78,7 @@ impl DataSet {
             staging: None,
             threads: Some(4),
             run_dir: None,
+            node: None,
             listed: false,
         }
     }

@@ -86,7 +86,8 @@ pub enum NodeAction {
         access: u64,
         /// Its entry.
         entry: EntryId,
-        /// [`Source::Ram`] for bytes that were in memory, else the source of the read.
+        /// The source of the read for one of the requests that waited for it; [`Source::Ram`] for the others, and for bytes
+        /// that were in memory.
         source: Source,
     },
     /// Answer a request with a failure; the request is over.

@@ -269,6 +269,12 @@ impl NodePlanner {
         first..first + self.residents.accesses.len(index) as u64
     }
 
+    /// The entry of an announced access that was not requested; `None` if there is no such access.
+    pub fn announced_entry(&self, consumer: ConsumerId, access: u64) -> Option<EntryId> {
+        let is_announced = self.announced(consumer).contains(&access);
+        is_announced.then(|| EntryId(self.residents.accesses.access(consumer.0 as usize, access).0))
+    }
+
     /// Whether the tier holds a complete copy of the entry.
     pub fn holds(&self, entry: EntryId, tier: NodeTier) -> bool {
         let flag = if tier == NodeTier::Memory { flag::IN_MEMORY } else { flag::ON_DISK };

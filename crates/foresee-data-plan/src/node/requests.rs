@@ -132,7 +132,8 @@ impl NodePlanner {
             let pinned = if waiters.is_empty() { 0 } else { flag::PINNED };
             self.residents.update(entry, flag::IN_MEMORY | pinned, flag::READING, &self.consumers);
             waiters.sort_by_key(|&(consumer, access)| self.order_of(consumer, access));
-            for (consumer, access) in waiters {
+            let sources = std::iter::once(source).chain(std::iter::repeat(Source::Ram));
+            for ((consumer, access), source) in waiters.into_iter().zip(sources) {
                 self.answer(consumer, access, entry, source);
             }
         } else {

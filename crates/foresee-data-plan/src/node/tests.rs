@@ -105,7 +105,8 @@ fn a_request_joins_the_read_in_flight_and_may_make_it_more_urgent() {
     let urgent = NodeAction::Prioritize { entry: EntryId(0), deadline: ms(20) };
     assert_eq!(actions(&mut node, 0), [urgent]);
     done(&mut node, 0);
-    let answers = [(B, 0), (A, 0), (A, 1)].map(|(one, access)| answer(one, access, 0, Source::Origin));
+    let waiters = [(B, 0, Source::Origin), (A, 0, Source::Ram), (A, 1, Source::Ram)];
+    let answers = waiters.map(|(one, access, source)| answer(one, access, 0, source));
     assert_eq!(actions(&mut node, 0), answers);
 }
 

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// The free extents of one address space.
 #[derive(Debug, Default)]
-pub(crate) struct Extents {
+pub struct Extents {
     /// Start to length. No two extents touch: neighbours are merged.
     by_start: BTreeMap<u64, u64>,
     /// The same as (length, start): the best fit is the first at or above a length, lowest address first.
@@ -18,12 +18,12 @@ pub(crate) struct Extents {
 
 impl Extents {
     /// Number of free granules.
-    pub(crate) const fn free(&self) -> u64 {
+    pub const fn free(&self) -> u64 {
         self.free
     }
 
     /// The longest free extent.
-    pub(crate) fn largest(&self) -> u64 {
+    pub fn largest(&self) -> u64 {
         self.by_len.last().map_or(0, |(len, _)| *len)
     }
 
@@ -34,7 +34,7 @@ impl Extents {
     }
 
     /// Allocate `len` granules at a multiple of `align` (1 or more) from the shortest extent that fits them.
-    pub(crate) fn allocate(&mut self, len: u64, align: u64) -> Option<u64> {
+    pub fn allocate(&mut self, len: u64, align: u64) -> Option<u64> {
         debug_assert!(len > 0, "an empty sample needs no extent");
         let (extent_len, extent, start) =
             self.by_len.range((len, 0)..).find_map(|(extent_len, extent)| {
@@ -61,7 +61,7 @@ impl Extents {
     ///
     /// # Panics
     /// If some of them are free already: two owners of one granule would corrupt data.
-    pub(crate) fn release(&mut self, start: u64, len: u64) {
+    pub fn release(&mut self, start: u64, len: u64) {
         if len == 0 {
             return;
         }

@@ -181,8 +181,7 @@ fn handle_failure(
             break;
         }
         batch.on_done(sample.position);
-        let (position, outcome) = (sample.position, sample.outcome);
-        events.push(NodeEvent::Failed { batch: number, position, outcome });
+        events.push(NodeEvent::Failed { batch: number, position: sample.position });
     }
     let is_complete = batch.is_complete();
     if is_complete {

@@ -95,7 +95,7 @@ fn a_host_that_ends_leaves_the_missing_positions() {
     assert_eq!(missing[..], [(1, vec![1]), (2, vec![0, 1, 2])]);
     // Its last event woke the driver.
     waker.wait(WATCHDOG);
-    client.close();
+    drop(client);
     assert!(buffers.iter().all(|buffer| Arc::strong_count(buffer) == 1));
 }
 

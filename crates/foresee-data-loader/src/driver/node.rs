@@ -1,0 +1,289 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A loader that is attached to the cache of its node: whole batches are requested from its host.
+//!
+//! While it is attached, nothing is planned here: the host plans for all its consumers. The loader announces its epochs
+//! and reports its progress. What the host cannot read, and what it has not answered when it ends, the loader reads at
+//! the origin itself.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use foresee_data_plan::{HierarchyPlanner, TierSet};
+use foresee_ledger::{Entry, Op, Subject};
+use foresee_units::{Bytes, Nanos, ReadOutcome, SampleId, Source};
+
+use super::Driver;
+use super::schedule::EpochSink;
+use crate::batch_queue::ConsumerSnapshot;
+use crate::node::{CopyCount, NodeAnnouncement, NodeBatch, NodeClient, NodeEvent};
+use crate::reads::{BatchPosition, ReadSource, ReadTarget};
+
+/// Batches that are requested per turn, so that other events are handled in between.
+const BATCHES_PER_TURN: usize = 16;
+
+/// The attachment of a loader.
+#[derive(Debug)]
+pub(crate) struct NodeLink {
+    client: NodeClient,
+    events: Vec<NodeEvent>,
+    /// Whether the host asked for an epoch.
+    is_epoch_wanted: bool,
+    /// Whether the next announcement voids the earlier ones.
+    is_restart: bool,
+    /// Requests in flight by their numbers: a large batch needs several.
+    requests: BTreeMap<u64, NodeRequest>,
+    next: u64,
+    /// Each slot that the consumer has not passed, with the number of accesses before it.
+    slots: VecDeque<(u64, u64)>,
+    /// Accesses of all requests.
+    accesses: u64,
+    /// Accesses that the host knows as consumed.
+    reported: u64,
+}
+
+/// A request in flight: samples of a batch from a position on.
+#[derive(Clone, Copy, Debug)]
+struct NodeRequest {
+    slot: u64,
+    first: usize,
+    missing: usize,
+    begun: Nanos,
+}
+
+impl NodeLink {
+    pub(crate) const fn new(client: NodeClient) -> Self {
+        Self {
+            client,
+            events: Vec::new(),
+            is_epoch_wanted: false,
+            is_restart: false,
+            requests: BTreeMap::new(),
+            next: 0,
+            slots: VecDeque::new(),
+            accesses: 0,
+            reported: 0,
+        }
+    }
+
+    /// The consumer continues elsewhere: nothing more is written for the staged batches.
+    pub(super) fn restart(&mut self) {
+        for (number, _) in std::mem::take(&mut self.requests) {
+            self.client.withdraw(number);
+        }
+        self.is_restart = true;
+        self.slots.clear();
+    }
+
+    /// Report the accesses before slot `next` as consumed.
+    fn report_progress(&mut self, next: u64, step: Option<Nanos>) {
+        while self.slots.front().is_some_and(|&(slot, _)| slot < next) {
+            self.slots.pop_front();
+        }
+        let consumed = self.slots.front().map_or(self.accesses, |&(_, before)| before);
+        if consumed > self.reported {
+            self.reported = consumed;
+            self.client.progress(consumed, step.unwrap_or(Nanos::ZERO));
+        }
+    }
+
+    /// The request of an event, and whether it is complete with `samples` more.
+    fn note(&mut self, number: u64, samples: usize) -> Option<NodeRequest> {
+        let request = self.requests.get_mut(&number)?;
+        request.missing -= samples;
+        let noted = *request;
+        if noted.missing == 0 {
+            self.requests.remove(&number);
+        }
+        Some(noted)
+    }
+
+    fn announce(&mut self, samples: Vec<SampleId>, is_end: bool) {
+        let (is_epoch_end, is_restart) = (!is_end, std::mem::take(&mut self.is_restart));
+        self.is_epoch_wanted = false;
+        self.client.announce(NodeAnnouncement { samples, is_restart, is_epoch_end, is_end });
+    }
+}
+
+impl EpochSink for NodeLink {
+    fn handle_epoch(&mut self, entries: &mut dyn Iterator<Item = SampleId>) {
+        self.announce(entries.collect(), false);
+    }
+
+    fn wants_epoch(&self) -> bool {
+        self.is_epoch_wanted
+    }
+
+    fn handle_end(&mut self) {
+        self.announce(Vec::new(), true);
+    }
+}
+
+impl EpochSink for HierarchyPlanner {
+    fn handle_epoch(&mut self, entries: &mut dyn Iterator<Item = SampleId>) {
+        Self::handle_epoch(self, entries);
+    }
+
+    fn wants_epoch(&self) -> bool {
+        Self::wants_epoch(self)
+    }
+
+    fn handle_end(&mut self) {
+        Self::handle_end(self);
+    }
+}
+
+impl Driver {
+    /// Request batches while the staging buffer has capacity; return whether there is more to do.
+    pub(super) fn request_turn(&mut self, consumer: ConsumerSnapshot) -> bool {
+        for _ in 0..BATCHES_PER_TURN {
+            if !self.open_batch() {
+                return false;
+            }
+            self.request_batch(consumer);
+        }
+        true
+    }
+
+    /// Request the batch that was opened last.
+    fn request_batch(&mut self, consumer: ConsumerSnapshot) {
+        let slot = self.delivery.staging.newest();
+        let (deadline, begun) = (self.deadline(slot, consumer), self.now());
+        let Some(stage) = self.delivery.staging.planning() else { return };
+        let count = stage.entries.len();
+        stage.planned = count;
+        stage.pending = count;
+        let spans: Vec<_> = (0..count).map(|index| stage.span(index)).collect();
+        let (samples, buffer) = (stage.entries.clone(), Arc::clone(&stage.batch.buffer));
+        if !self.delivery.ensure_mapped(&buffer) {
+            return;
+        }
+        let Some(node) = &mut self.node else { return };
+        node.slots.push_back((slot, node.accesses));
+        node.accesses += count as u64;
+        let most = node.client.samples_max();
+        let mut refused = None;
+        for (nth, (samples, spans)) in samples.chunks(most).zip(spans.chunks(most)).enumerate() {
+            let (number, first) = (node.next, nth * most);
+            node.next += 1;
+            node.requests.insert(number, NodeRequest { slot, first, missing: samples.len(), begun });
+            let buffer = Arc::clone(&buffer);
+            let batch = NodeBatch { number, deadline, samples: samples.into(), spans: spans.into(), buffer };
+            if !node.client.request(batch) {
+                node.requests.remove(&number);
+                refused.get_or_insert(first);
+            }
+        }
+        // The host has ended, which its last event will say.
+        if let Some(first) = refused {
+            self.read_alone(slot, first..count);
+        }
+    }
+
+    /// When a batch is needed, on the clock of the node's processes.
+    fn deadline(&self, slot: u64, consumer: ConsumerSnapshot) -> Nanos {
+        let now = crate::node::now();
+        if consumer.is_waiting && self.delivery.staging.next() == slot {
+            return now;
+        }
+        let left = self.rates.wanted(slot).map(|at| at.saturating_sub(self.now()));
+        left.map_or(Nanos::MAX, |left| now.saturating_add(left))
+    }
+
+    /// Handle what the host has sent, and report the consumer's progress to it.
+    pub(super) fn handle_node(&mut self, consumer: ConsumerSnapshot) {
+        let Some(node) = &mut self.node else { return };
+        let mut events = std::mem::take(&mut node.events);
+        node.client.drain(&mut events);
+        node.report_progress(self.delivery.staging.next(), consumer.step);
+        for event in events.drain(..) {
+            let Some(node) = &mut self.node else { return };
+            match event {
+                NodeEvent::Copied { batch, positions, by_source } => {
+                    if let Some(request) = node.note(batch, positions.len()) {
+                        self.note_copied(request, positions.len());
+                        for (source, count) in by_source.each() {
+                            self.record_copied(request, source, count);
+                        }
+                    }
+                }
+                NodeEvent::Failed { batch, position } => {
+                    if let Some(NodeRequest { slot, first, .. }) = node.note(batch, 1) {
+                        self.read_alone(slot, [first + position as usize]);
+                    }
+                }
+                NodeEvent::EpochWanted => node.is_epoch_wanted = true,
+                NodeEvent::Ended { why, missing } => {
+                    let requests = std::mem::take(&mut node.requests);
+                    self.leave_node(&why.to_string());
+                    for (batch, positions) in missing {
+                        if let Some(&NodeRequest { slot, first, .. }) = requests.get(&batch) {
+                            self.read_alone(slot, positions.into_iter().map(|one| first + one as usize));
+                        }
+                    }
+                }
+            }
+        }
+        if let Some(node) = &mut self.node {
+            node.events = events;
+        }
+    }
+
+    /// Samples of a batch are in its memory.
+    fn note_copied(&mut self, request: NodeRequest, samples: usize) {
+        if let Some(stage) = self.delivery.staging.get(request.slot) {
+            stage.pending -= samples;
+        }
+    }
+
+    fn record_copied(&mut self, request: NodeRequest, source: Source, count: CopyCount) {
+        if count.samples == 0 {
+            return;
+        }
+        let (epoch, step) = self.delivery.step(request.slot);
+        self.shared.recorder.add(Entry {
+            start: request.begun,
+            duration: self.now().saturating_sub(request.begun),
+            rank: self.shared.recorder.rank(),
+            epoch,
+            step,
+            subject: Subject::Batch,
+            op: Op::Read,
+            source,
+            cause: None,
+            bytes: Bytes::new(count.bytes),
+            samples: u32::try_from(count.samples).unwrap_or(u32::MAX),
+            attempt: 1,
+            outcome: ReadOutcome::Ok,
+        });
+    }
+
+    /// Read positions of a batch, which the host will not answer, at the origin.
+    fn read_alone(&mut self, slot: u64, positions: impl IntoIterator<Item = usize>) {
+        for index in positions {
+            let Some(stage) = self.delivery.staging.get(slot) else { return };
+            let (offset, len) = stage.span(index);
+            let sample = stage.entries[index];
+            let position = BatchPosition { slot, index };
+            if len == 0 {
+                stage.pending -= 1;
+            } else if let Some(read) = self.fetches.reads.of_sample(sample) {
+                read.waiters.push(position);
+            } else {
+                stage.pending -= 1;
+                let target = ReadTarget { sample, position, offset, len, fills: TierSet::default() };
+                self.begin_read(target, ReadSource::Origin);
+            }
+        }
+    }
+
+    /// Continue without the host: the plan is made here from now on.
+    fn leave_node(&mut self, why: &str) {
+        self.node = None;
+        self.shared.notices.add(format!(
+            "this node's cache is gone ({why}); this rank reads the origin alone from now on. Run `foresee node` for a \
+             cache that outlives its ranks"
+        ));
+        self.planner.handle_restart();
+        self.schedule.announce_again(&mut self.planner);
+    }
+}

@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The host of a node's cache: it owns the memory, the disk cache and all reads of the origins, and answers consumers.
+//!
+//! | file | thread | work |
+//! |---|---|---|
+//! | `reception` | `foresee-reception` | accepts consumers, opens data sets (`data_sets`), notices when consumers leave |
+//! | `session` | `foresee-host-N` | the rings of consumer N |
+//! | `driver` | `foresee-host` | asks the planner, reads, evicts, answers (`consumer`, `slots`) |
+//!
+//! Events go to the driver through `inbox`, and replies to the session of their consumer. `status` and `log` are for the
+//! operator.
+
+mod consumer;
+mod data_sets;
+mod driver;
+mod inbox;
+mod log;
+#[cfg(test)]
+mod process_tests;
+mod reception;
+mod session;
+mod slots;
+mod status;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
+
+use foresee_data_node::{
+    ListenerOptions, NodeAddress, NodeError, NodeListener, NodeStatus, SlabMemory, SlabOptions,
+};
+use foresee_data_plan::{NodePlanner, NodePlannerConfig, TierCapacity};
+use foresee_data_tier::{Completions, disk_footprint, memory_limit};
+use foresee_units::{Bytes, Nanos};
+
+use crate::waker::Waker;
+use data_sets::{DataSetOpener, HostDisk};
+use driver::{HostDriver, HostShared};
+use inbox::{HostEvent, Inbox};
+pub use log::HostLogEntry;
+use log::HostLogReader;
+use reception::{HostFacts, Reception, ReceptionHandle};
+use slots::{GRANULE, SlabSlots};
+use status::HostStatus;
+
+/// Time for a disk cache to finish its operations when the host closes.
+const CLOSE_GRACE: Nanos = Nanos::from_secs(2);
+/// Time for a peer that has connected to say who it is.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Maximum memory for the planner's look-ahead. It is a twelfth of a billion accesses.
+const LOOKAHEAD_MAX: Bytes = Bytes::new(1 << 30);
+/// Bytes of the slab for each slot of its table. Samples that are smaller on average use the memory only in part.
+const BYTES_PER_SLOT: u64 = 256;
+const SLOTS_MIN: u64 = 1024;
+/// Time per access of a consumer that has reported no progress.
+const INITIAL_INTERVAL: Nanos = Nanos::from_millis(1);
+/// Time without progress after which a consumer counts as standing still: longer than steps of training, also of those
+/// that write a checkpoint.
+const STALL_GRACE: Nanos = Nanos::from_secs(30);
+/// Time after which an answer that a consumer has not copied may be taken back, if others wait for memory.
+const PIN_TIMEOUT: Nanos = Nanos::from_secs(2);
+/// Share of the memory that a consumer that stands still keeps, if others need the space.
+const STALLED_SHARE: u64 = 8;
+/// Size of a sample from which the overhead of the disk cache is computed.
+const USUAL_SAMPLE: Bytes = Bytes::new(100_000);
+
+/// Settings of a host.
+#[derive(Clone, Debug)]
+pub struct NodeHostOptions {
+    /// Where consumers find it.
+    pub address: NodeAddress,
+    /// Memory of the cache, with the tables of its plan; at least 1 MiB.
+    pub ram: Bytes,
+    /// The directory of the disk cache, and its space; `None` for none.
+    pub disk: Option<(PathBuf, Bytes)>,
+    /// Users that may attach beside the own one.
+    pub allow_uids: Vec<u32>,
+    /// Version of the Foresee package, which consumers are told.
+    pub version: String,
+    /// Whether ranks on other nodes read the same origins: then it yields to them as a single rank does.
+    pub is_shared: bool,
+    /// Whether to use huge pages if enough of them are reserved.
+    pub huge_pages: bool,
+}
+
+/// A running host. Dropping it closes it.
+#[derive(Debug)]
+pub struct NodeHost {
+    path: PathBuf,
+    facts: HostFacts,
+    inbox: Arc<Inbox>,
+    reception: Arc<ReceptionHandle>,
+    status: Arc<Mutex<HostStatus>>,
+    log: HostLogReader,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// The process that created it.
+    process: u32,
+}
+
+impl NodeHost {
+    /// Bind the socket, allocate the memory, and serve consumers until [`close`](Self::close).
+    ///
+    /// # Errors
+    /// [`NodeError::InUse`]: another host is there. [`NodeError::SlabTooLarge`], [`NodeError::NoMemory`]: the memory is
+    /// not there. [`NodeError::Directory`], [`NodeError::NotASocket`], [`NodeError::Io`].
+    pub fn start(options: NodeHostOptions) -> Result<Self, NodeError> {
+        let NodeHostOptions { address, ram, disk, allow_uids, version, is_shared, huge_pages } = options;
+        let listener =
+            NodeListener::bind(&address, ListenerOptions { allow_uids, hello_timeout: HELLO_TIMEOUT })?;
+        let lookahead = Bytes::new(ram.get() / 8).min(LOOKAHEAD_MAX);
+        let data = ram.saturating_sub(lookahead);
+        let slots = (data.get() / BYTES_PER_SLOT).max(SLOTS_MIN);
+        let slab = SlabMemory::create(&SlabOptions { slots, data, available: memory_limit(), huge_pages })?;
+        let slab = Arc::new(slab);
+        let disk = disk.map(|(dir, capacity)| HostDisk { dir, capacity });
+        let disk_capacity = disk.as_ref().map_or(Bytes::ZERO, |disk| disk.capacity);
+
+        let waker = Arc::new(Waker::default());
+        let woken = Arc::clone(&waker);
+        let disk_completions = Completions::new(move || woken.wake());
+        let opener = DataSetOpener::new(disk, is_shared, Arc::clone(&waker), disk_completions.clone());
+        let inbox = Arc::new(Inbox::new(Arc::clone(&waker)));
+        let handle = Arc::new(ReceptionHandle::new()?);
+        let status = Arc::new(Mutex::new(HostStatus::default()));
+        let (writer, log) = log::log();
+        let facts = HostFacts { foresee: version, ram, disk: disk_capacity, since: Instant::now() };
+        let planner = NodePlanner::new(&planner_config(data, lookahead));
+        let shared = HostShared {
+            inbox: Arc::clone(&inbox),
+            waker,
+            reception: Arc::clone(&handle),
+            status: Arc::clone(&status),
+            log: writer.clone(),
+        };
+        let driver =
+            HostDriver::new(shared, planner, SlabSlots::new(Arc::clone(&slab)), data, disk_completions);
+        let path = listener.path().to_owned();
+        let reception = Reception {
+            listener,
+            slab,
+            facts: facts.clone(),
+            opener,
+            handle: Arc::clone(&handle),
+            inbox: Arc::clone(&inbox),
+            status: Arc::clone(&status),
+            log: writer,
+        };
+        let host = Self {
+            path,
+            facts,
+            inbox,
+            reception: handle,
+            status,
+            log,
+            threads: Mutex::default(),
+            process: std::process::id(),
+        };
+        let ended = Arc::clone(&host.reception);
+        host.spawn("foresee-host", move || {
+            // Without its driver a host answers nobody: its consumers have to notice.
+            let _ = catch_unwind(AssertUnwindSafe(|| driver.run()));
+            ended.close();
+        })?;
+        host.spawn("foresee-reception", move || reception.run())?;
+        Ok(host)
+    }
+
+    /// The path of its socket.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Its state.
+    pub fn status(&self) -> NodeStatus {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).to_message(&self.facts)
+    }
+
+    /// Wait up to `timeout` for the next event; `None` if there was none.
+    ///
+    /// # Errors
+    /// The host has ended, and all events were read.
+    pub fn next_event(&self, timeout: Duration) -> Result<Option<HostLogEntry>, HostEnded> {
+        self.log.next(timeout)
+    }
+
+    /// Close when no consumer is left.
+    pub(super) fn close_when_empty(&self) {
+        self.reception.close_when_empty(true);
+    }
+
+    /// Stay open although no consumer is left; `false` if the host has ended.
+    pub(super) fn keep_open(&self) -> bool {
+        self.reception.close_when_empty(false);
+        !self.has_ended()
+    }
+
+    /// Whether it has closed itself.
+    fn has_ended(&self) -> bool {
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).iter().all(JoinHandle::is_finished)
+    }
+
+    /// Detach all consumers, finish writes to the disk, and remove the socket. Idempotent, from any thread; without
+    /// effect in a forked child.
+    pub fn close(&self) {
+        if self.process != std::process::id() {
+            return;
+        }
+        self.reception.close();
+        self.inbox.push(HostEvent::Close);
+        for thread in std::mem::take(&mut *self.threads.lock().unwrap_or_else(PoisonError::into_inner)) {
+            // A panic of the driver was reported already: its consumers have lost their host.
+            let _ = thread.join();
+        }
+    }
+
+    fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), NodeError> {
+        let thread = Builder::new().name(name.to_owned()).spawn(run);
+        let thread = thread.map_err(|why| NodeError::Io { doing: "starting a thread of the host", why })?;
+        self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
+        Ok(())
+    }
+}
+
+impl Drop for NodeHost {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// The host has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the host of the node's cache has ended")]
+pub struct HostEnded;
+
+/// The disk has no space before a data set is opened.
+fn planner_config(memory: Bytes, lookahead: Bytes) -> NodePlannerConfig {
+    let overhead = disk_footprint(USUAL_SAMPLE).saturating_sub(USUAL_SAMPLE);
+    NodePlannerConfig {
+        memory: TierCapacity { capacity: memory, align: GRANULE, overhead: Bytes::ZERO },
+        disk: TierCapacity { capacity: Bytes::ZERO, align: 1, overhead },
+        table_budget: lookahead,
+        initial_interval: INITIAL_INTERVAL,
+        stall_grace: STALL_GRACE,
+        stalled_bytes_max: Bytes::new(memory.get() / STALLED_SHARE),
+        pin_timeout: PIN_TIMEOUT,
+    }
+}

@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+//! One consumer as the driver sees it: its batches, the accesses that they stand for, and the replies of a turn.
+//!
+//! The planner numbers a consumer's accesses in the order in which they were announced. A batch is a range of them.
+
+use std::collections::BTreeMap;
+
+use foresee_data_node::message::{SampleFailure, SampleLocation};
+use foresee_data_plan::{ConsumerId, EntryId};
+use foresee_units::{Bytes, Nanos, ReadOutcome, Source};
+
+use super::inbox::ConsumerFacts;
+use super::session::{Reply, Session};
+use super::slots::EntryPlace;
+
+/// Samples and bytes from one source.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Served {
+    pub(super) samples: u64,
+    pub(super) bytes: Bytes,
+}
+
+/// What a consumer has got so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ServedBySource {
+    pub(super) memory: Served,
+    pub(super) disk: Served,
+    pub(super) origin: Served,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct HostConsumer {
+    /// Its number in the planner.
+    pub(super) id: ConsumerId,
+    pub(super) facts: ConsumerFacts,
+    pub(super) session: Session,
+    pub(super) data_set: Option<u32>,
+    /// Entries of an epoch whose announcement is not complete.
+    pub(super) announcing: Vec<EntryId>,
+    /// Whether it was asked for an epoch since its last announcement.
+    pub(super) is_epoch_wanted: bool,
+    /// Announced accesses that a restart made void: the planner counts them, the consumer does not.
+    pub(super) voided: u64,
+    /// Accesses of the latest request.
+    pub(super) batch_len: u64,
+    pub(super) served: ServedBySource,
+    /// When it last sent a message.
+    pub(super) heard: Nanos,
+    batches: BTreeMap<u64, HostBatch>,
+    /// The number of each batch by its first access.
+    by_access: BTreeMap<u64, u64>,
+    /// Batches with replies that were not sent.
+    answered: Vec<u64>,
+    /// Samples requested and not released.
+    requested: u64,
+    /// Those of them that are not answered.
+    waiting: u64,
+}
+
+/// A batch that has not ended.
+#[derive(Debug)]
+struct HostBatch {
+    first: u64,
+    len: u32,
+    unanswered: u32,
+    deadline: Nanos,
+    ready: Vec<SampleLocation>,
+    failed: Vec<SampleFailure>,
+}
+
+/// Accesses of a batch, or of some of its positions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BatchAccesses {
+    pub(super) first: u64,
+    pub(super) len: u32,
+    pub(super) deadline: Nanos,
+}
+
+impl HostConsumer {
+    pub(super) fn new(id: ConsumerId, facts: ConsumerFacts, session: Session, now: Nanos) -> Self {
+        Self {
+            id,
+            facts,
+            session,
+            data_set: None,
+            announcing: Vec::new(),
+            is_epoch_wanted: false,
+            voided: 0,
+            batch_len: 1,
+            served: ServedBySource::default(),
+            heard: now,
+            batches: BTreeMap::new(),
+            by_access: BTreeMap::new(),
+            answered: Vec::new(),
+            requested: 0,
+            waiting: 0,
+        }
+    }
+
+    /// Samples that it has requested and not released.
+    pub(super) fn requested(&self) -> u64 {
+        self.requested
+    }
+
+    /// Samples that it has requested, and that are not answered.
+    pub(super) fn waiting(&self) -> u64 {
+        self.waiting
+    }
+
+    /// A position of a batch is requested once more.
+    pub(super) fn repeat(&mut self, batch: u64) {
+        if let Some(batch) = self.batches.get_mut(&batch) {
+            batch.unanswered += 1;
+            self.waiting += 1;
+        }
+    }
+
+    /// Begin a batch whose samples are the accesses from `first` on; `false` if one of this number has not ended.
+    pub(super) fn begin(&mut self, batch: u64, first: u64, len: u32, deadline: Nanos) -> bool {
+        if self.batches.contains_key(&batch) {
+            return false;
+        }
+        let (ready, failed) = (Vec::new(), Vec::new());
+        self.batches.insert(batch, HostBatch { first, len, unanswered: len, deadline, ready, failed });
+        self.by_access.insert(first, batch);
+        self.requested += u64::from(len);
+        self.waiting += u64::from(len);
+        self.batch_len = u64::from(len);
+        true
+    }
+
+    /// The accesses of a batch that has not ended.
+    pub(super) fn batch(&self, batch: u64) -> Option<BatchAccesses> {
+        self.batches.get(&batch).map(HostBatch::accesses)
+    }
+
+    /// End a batch, whatever is missing.
+    pub(super) fn end(&mut self, batch: u64) -> Option<BatchAccesses> {
+        let ended = self.batches.remove(&batch)?;
+        self.by_access.remove(&ended.first);
+        self.requested -= u64::from(ended.len);
+        self.waiting -= u64::from(ended.unanswered);
+        Some(ended.accesses())
+    }
+
+    /// An access was answered: its bytes are at `place`.
+    pub(super) fn answer(&mut self, access: u64, place: EntryPlace, len: Bytes, source: Source) {
+        let served = match source {
+            Source::Disk => &mut self.served.disk,
+            Source::Origin => &mut self.served.origin,
+            _ => &mut self.served.memory,
+        };
+        served.samples += 1;
+        served.bytes += len;
+        let EntryPlace { slot, generation, offset } = place;
+        self.reply(access, |batch, position| {
+            batch.ready.push(SampleLocation {
+                position,
+                slot,
+                generation,
+                offset,
+                length: len.get(),
+                source,
+            });
+        });
+    }
+
+    /// An access cannot be read.
+    pub(super) fn fail(&mut self, access: u64, outcome: ReadOutcome) {
+        self.reply(access, |batch, position| batch.failed.push(SampleFailure { position, outcome }));
+    }
+
+    /// Send the replies of this turn.
+    pub(super) fn send(&mut self, epoch_wanted: Option<u32>) {
+        let batches = &mut self.batches;
+        let replies = self.answered.drain(..).flat_map(|batch| {
+            let replied = batches.get_mut(&batch);
+            let (ready, failed) = replied.map_or_else(Default::default, |replied| {
+                (std::mem::take(&mut replied.ready), std::mem::take(&mut replied.failed))
+            });
+            let answer = (!ready.is_empty()).then_some(Reply::Answer { batch, samples: ready });
+            let failure = (!failed.is_empty()).then_some(Reply::Failure { batch, samples: failed });
+            answer.into_iter().chain(failure)
+        });
+        let wanted = epoch_wanted.map(|data_set| Reply::EpochWanted { data_set });
+        let replies: Vec<_> = replies.chain(wanted).collect();
+        if !replies.is_empty() {
+            self.session.send(replies.into_iter());
+        }
+    }
+
+    fn reply(&mut self, access: u64, add: impl FnOnce(&mut HostBatch, u32)) {
+        let Some((&first, &number)) = self.by_access.range(..=access).next_back() else { return };
+        let Some(batch) = self.batches.get_mut(&number) else { return };
+        let Ok(position) = u32::try_from(access - first) else { return };
+        if position >= batch.len {
+            return; // of a batch that has ended
+        }
+        if batch.ready.is_empty() && batch.failed.is_empty() {
+            self.answered.push(number);
+        }
+        batch.unanswered -= 1;
+        self.waiting -= 1;
+        add(batch, position);
+    }
+}
+
+impl HostBatch {
+    const fn accesses(&self) -> BatchAccesses {
+        BatchAccesses { first: self.first, len: self.len, deadline: self.deadline }
+    }
+}

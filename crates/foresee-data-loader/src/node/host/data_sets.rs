@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Opens data sets for consumers, on the thread that accepts them, because it takes time.
+//!
+//! A data set stays open until the host ends, so that a later consumer finds what is cached. Data sets in one bucket
+//! share a fetch queue, and so one limit of concurrent requests.
+
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use foresee_data_fetch::Dispatch;
+use foresee_data_index::Index;
+use foresee_data_node::DataSetDescription;
+use foresee_data_tier::{
+    CachedSample, Completions, DiskTier, OriginIdentity, OriginOptions, Tier, Uri, open_origin,
+};
+use foresee_units::Bytes;
+
+use crate::cache::disk_need;
+use crate::data_set::DataSet;
+use crate::disk_cache::{DiskCacheRequest, open_disk_cache};
+use crate::errors::LoaderError;
+use crate::origin_queue::{OriginQueueInputs, origin_queue_config};
+use crate::waker::Waker;
+
+/// A data set for the driver; data sets are numbered from 0 in the order in which they are opened.
+#[derive(Debug)]
+pub(super) struct OpenedDataSet {
+    pub(super) data: Arc<DataSet>,
+    /// Its URI without credentials.
+    pub(super) public_uri: String,
+    pub(super) origin: Arc<dyn Tier>,
+    /// The number of its fetch queue.
+    pub(super) queue: usize,
+    /// The queue itself, if it is new.
+    pub(super) new_queue: Option<(Dispatch, Completions)>,
+    pub(super) disk: Option<Arc<DiskTier>>,
+    /// Samples in the disk cache.
+    pub(super) held: Vec<CachedSample>,
+}
+
+/// What has to be done for a description.
+pub(super) enum Opening {
+    /// It is open under this number.
+    Known(u32),
+    /// It is open under this number, and its origin is replaced: the consumer has other settings, for example newer
+    /// credentials.
+    Renewed(u32, Arc<dyn Tier>),
+    /// The host needs the index.
+    IndexNeeded,
+}
+
+/// Disk space of the host.
+#[derive(Clone, Debug)]
+pub(super) struct HostDisk {
+    pub(super) dir: PathBuf,
+    pub(super) capacity: Bytes,
+}
+
+/// Opens data sets, and remembers them.
+#[derive(Debug)]
+pub(super) struct DataSetOpener {
+    disk: Option<HostDisk>,
+    /// Disk space of opened data sets.
+    disk_used: Bytes,
+    /// Whether ranks on other nodes read the same origins.
+    is_shared: bool,
+    waker: Arc<Waker>,
+    /// For ends of operations at the disks.
+    disk_completions: Completions,
+    known: Vec<KnownDataSet>,
+    queues: Vec<(Vec<u8>, Completions)>,
+}
+
+#[derive(Debug)]
+struct KnownDataSet {
+    data: Arc<DataSet>,
+    identity: OriginIdentity,
+    uri: String,
+    options: OriginOptions,
+    queue: usize,
+}
+
+impl DataSetOpener {
+    pub(super) fn new(
+        disk: Option<HostDisk>,
+        is_shared: bool,
+        waker: Arc<Waker>,
+        disk_completions: Completions,
+    ) -> Self {
+        let (known, queues) = (Vec::new(), Vec::new());
+        Self { disk, disk_used: Bytes::ZERO, is_shared, waker, disk_completions, known, queues }
+    }
+
+    /// Find the data set of a description.
+    ///
+    /// # Errors
+    /// [`LoaderError::Origin`]: the URI or a setting is not usable.
+    pub(super) fn find(&mut self, description: &DataSetDescription) -> Result<Opening, LoaderError> {
+        let (uri, options) = origin_of(description)?;
+        let identity = OriginIdentity::new(&uri, &options)?;
+        let is_known = |one: &KnownDataSet| {
+            one.identity == identity && one.data.index().file_fingerprint() == description.fingerprint
+        };
+        let Some(index) = self.known.iter().position(is_known) else { return Ok(Opening::IndexNeeded) };
+        let number = u32::try_from(index).expect("data sets are numbered in 32 bits");
+        let known = &mut self.known[index];
+        if known.options.storage == options.storage && known.uri == description.uri {
+            return Ok(Opening::Known(number));
+        }
+        let completions = self.queues[known.queue].1.clone();
+        let origin = open_origin(&uri, &options, Arc::clone(&known.data) as _, completions)?;
+        known.uri.clone_from(&description.uri);
+        known.options = options;
+        Ok(Opening::Renewed(number, origin))
+    }
+
+    /// Open a data set that [`find`](Self::find) did not find, with its index.
+    ///
+    /// # Errors
+    /// Its origin or its disk cache cannot be opened, or the index is of another data set.
+    pub(super) fn open(
+        &mut self,
+        description: &DataSetDescription,
+        index: Index,
+    ) -> Result<(u32, OpenedDataSet), LoaderError> {
+        if index.file_fingerprint() != description.fingerprint {
+            let fault = "the index is of another data set than its description; install one version of Foresee everywhere";
+            return Err(LoaderError::Config { faults: vec![fault.to_owned()] });
+        }
+        let (uri, options) = origin_of(description)?;
+        let identity = OriginIdentity::new(&uri, &options)?;
+        let (queue, new_queue) = self.queue(&uri, &identity, &index);
+        let data = Arc::new(DataSet::new(index, &description.uri));
+        let completions = self.queues[queue].1.clone();
+        let origin = open_origin(&uri, &options, Arc::clone(&data) as _, completions)?;
+        let (disk, held) = self.open_disk(&data, &identity)?;
+        let number = u32::try_from(self.known.len()).expect("data sets are numbered in 32 bits");
+        let uri = description.uri.clone();
+        self.known.push(KnownDataSet { data: Arc::clone(&data), identity, uri, options, queue });
+        let public_uri = description.public_uri();
+        Ok((number, OpenedDataSet { data, public_uri, origin, queue, new_queue, disk, held }))
+    }
+
+    /// The fetch queue of an origin.
+    fn queue(
+        &mut self,
+        uri: &Uri,
+        identity: &OriginIdentity,
+        index: &Index,
+    ) -> (usize, Option<(Dispatch, Completions)>) {
+        let key = queue_key(uri, identity);
+        if let Some(number) = self.queues.iter().position(|(other, _)| *other == key) {
+            return (number, None);
+        }
+        let waker = Arc::clone(&self.waker);
+        let completions = Completions::new(move || waker.wake());
+        let dispatch = Dispatch::new(origin_queue_config(&OriginQueueInputs {
+            is_directory: uri.is_directory(),
+            threads: None,
+            mean_size: index.mean_size(),
+            samples: index.len(),
+            objects: index.objects(),
+            local_queues: 1,
+            is_shared: self.is_shared,
+        }));
+        self.queues.push((key, completions.clone()));
+        (self.queues.len() - 1, Some((dispatch, completions)))
+    }
+
+    fn open_disk(
+        &mut self,
+        data: &Arc<DataSet>,
+        identity: &OriginIdentity,
+    ) -> Result<(Option<Arc<DiskTier>>, Vec<CachedSample>), LoaderError> {
+        let Some(disk) = &self.disk else { return Ok((None, Vec::new())) };
+        let free = disk.capacity.saturating_sub(self.disk_used);
+        let capacity = disk_need(data.index().total_bytes()).min(free);
+        let opened = open_disk_cache(DiskCacheRequest {
+            dir: &disk.dir,
+            capacity,
+            directory_capacity: disk.capacity,
+            data,
+            origin: identity.clone(),
+            ranks: 1,
+            completions: &self.disk_completions,
+        })?;
+        if opened.0.is_some() {
+            self.disk_used += capacity;
+        }
+        Ok(opened)
+    }
+}
+
+fn origin_of(description: &DataSetDescription) -> Result<(Uri, OriginOptions), LoaderError> {
+    let uri = Uri::parse(&description.uri).map_err(foresee_data_tier::OriginError::from)?;
+    let storage = description.storage_options.0.clone();
+    Ok((uri, OriginOptions { storage, ..OriginOptions::default() }))
+}
+
+/// Identity of what limits requests: a bucket, a web server, or the file system of a directory.
+fn queue_key(uri: &Uri, identity: &OriginIdentity) -> Vec<u8> {
+    let device = uri.directory_path().and_then(|path| path.metadata().ok()).map_or(0, |found| found.dev());
+    [identity.store(), &device.to_le_bytes()].concat()
+}

@@ -1,0 +1,410 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A host with real sockets, rings and files, and consumers that speak its protocol step by step.
+
+use std::collections::BTreeMap;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+use foresee_data_index::{Exclude, Index, LayoutOptions};
+use foresee_data_node::message::{
+    Announcement, BatchRelease, BatchRequest, ConsumerMessage, HostMessage, RepeatRequest, SampleLocation,
+};
+use foresee_data_node::ring::RingPair;
+use foresee_data_node::{
+    ConnectOptions, DataSetDescription, Hello, NodeConnection, RING_BYTES_MIN, StorageOptions, index_file,
+};
+use foresee_testkit::{WATCHDOG, wait_until};
+use foresee_units::{ReadOutcome, SampleId};
+use tempfile::TempDir;
+
+use super::*;
+use crate::indexing::build_index;
+
+const SAMPLE: usize = 1000;
+
+/// A host with a directory of samples.
+struct Rig {
+    host: NodeHost,
+    index: Index,
+    data: TempDir,
+    /// Removed last.
+    home: TempDir,
+}
+
+/// A consumer that does one step at a time.
+struct TestConsumer {
+    connection: NodeConnection,
+    rings: RingPair,
+    data_set: u32,
+}
+
+/// What a host has sent.
+#[derive(Debug, PartialEq)]
+enum Received {
+    Answer(u64, Vec<SampleLocation>),
+    Failure(u64, Vec<(u32, ReadOutcome)>),
+    EpochWanted,
+}
+
+fn bytes_of(sample: u64) -> Vec<u8> {
+    sample.to_le_bytes().repeat(SAMPLE / 8)
+}
+
+fn private_dir() -> TempDir {
+    tempfile::Builder::new()
+        .permissions(std::fs::Permissions::from_mode(0o700))
+        .tempdir()
+        .expect("a directory")
+}
+
+fn address(home: &Path) -> NodeAddress {
+    NodeAddress::explicit(home.join("node.sock")).expect("a short path")
+}
+
+fn options(home: &Path, ram: u64) -> NodeHostOptions {
+    NodeHostOptions {
+        address: address(home),
+        ram: Bytes::new(ram),
+        disk: None,
+        allow_uids: Vec::new(),
+        version: "test".into(),
+        is_shared: false,
+        huge_pages: false,
+    }
+}
+
+impl Rig {
+    fn new(samples: u64, ram: u64) -> Self {
+        Self::with(samples, |home| options(home, ram))
+    }
+
+    fn with(samples: u64, options: impl FnOnce(&Path) -> NodeHostOptions) -> Self {
+        let (home, data) = (private_dir(), private_dir());
+        for sample in 0..samples {
+            std::fs::write(data.path().join(format!("{sample:06}")), bytes_of(sample)).expect("a file");
+        }
+        let layout = LayoutOptions::Flat { extensions: Vec::new() };
+        let uri = data.path().display().to_string();
+        let cancel = AtomicBool::new(false);
+        let (index, _) =
+            build_index(&uri, Vec::new(), layout, false, None, &Exclude::default(), &|_| {}, &cancel)
+                .expect("an index");
+        let host = NodeHost::start(options(home.path())).expect("a host");
+        Self { host, index, data, home }
+    }
+
+    fn attach(&self) -> TestConsumer {
+        let hello = Hello {
+            foresee: "test".into(),
+            pid: std::process::id(),
+            job: "job".into(),
+            rank: 0,
+            local_rank: 0,
+            request_ring_bytes: 64 << 10,
+            answer_ring_bytes: RING_BYTES_MIN,
+        };
+        let options = ConnectOptions { allow_uids: Vec::new(), timeout: WATCHDOG };
+        let (connection, rings) =
+            NodeConnection::connect(&address(self.home.path()), &hello, &options).expect("a host");
+        let description = DataSetDescription {
+            uri: self.data.path().display().to_string(),
+            storage_options: StorageOptions(BTreeMap::new()),
+            fingerprint: self.index.file_fingerprint(),
+            samples: self.index.samples(),
+        };
+        let index = || index_file(self.index.file());
+        let data_set = connection.open_data_set(description, index, WATCHDOG).expect("the data set opens");
+        TestConsumer { connection, rings, data_set }
+    }
+
+    /// The status once it fulfils a condition.
+    fn status(&self, condition: impl Fn(&NodeStatus) -> bool) -> NodeStatus {
+        wait_until("the status of the host", || condition(&self.host.status()));
+        self.host.status()
+    }
+}
+
+impl TestConsumer {
+    fn send(&mut self, message: ConsumerMessage<'_>) {
+        let mut bytes = Vec::new();
+        message.encode_into(&mut bytes).expect("a message");
+        let RingPair { writer, waiter, .. } = &mut self.rings;
+        waiter
+            .wait(Some(WATCHDOG), || writer.has_space(bytes.len()).expect("a ring").then_some(()))
+            .expect("space");
+        assert!(writer.try_push(&bytes).expect("a ring"));
+    }
+
+    fn announce(&mut self, samples: &[u64]) {
+        self.announce_with(samples, false);
+    }
+
+    fn announce_with(&mut self, samples: &[u64], is_restart: bool) {
+        let samples: Vec<_> = samples.iter().copied().map(SampleId).collect();
+        self.send(ConsumerMessage::Announce(Announcement {
+            data_set: self.data_set,
+            is_restart,
+            is_epoch_end: true,
+            is_end: false,
+            samples: samples.as_slice().into(),
+        }));
+    }
+
+    fn request(&mut self, batch: u64, samples: &[u64]) {
+        let samples: Vec<_> = samples.iter().copied().map(SampleId).collect();
+        let data_set = self.data_set;
+        self.send(ConsumerMessage::Request(BatchRequest {
+            batch,
+            deadline: Nanos::ZERO,
+            data_set,
+            samples: samples.as_slice().into(),
+        }));
+    }
+
+    fn release(&mut self, batch: u64, positions: &[u32]) {
+        self.send(ConsumerMessage::Release(BatchRelease { batch, positions: positions.into() }));
+    }
+
+    fn receive(&mut self) -> Received {
+        let RingPair { reader, waiter, .. } = &mut self.rings;
+        waiter
+            .wait(Some(WATCHDOG), || reader.has_message().expect("a ring").then_some(()))
+            .expect("a message");
+        let bytes = reader.try_pop().expect("a ring").expect("a message");
+        match HostMessage::decode(bytes).expect("a message of the host") {
+            HostMessage::Answer(answer) => Received::Answer(answer.batch, answer.samples.iter().collect()),
+            HostMessage::Failure(failure) => {
+                let failed = failure.samples.iter().map(|one| (one.position, one.outcome));
+                Received::Failure(failure.batch, failed.collect())
+            }
+            _ => Received::EpochWanted,
+        }
+    }
+
+    /// Receive answers until `count` samples are there; they are copied and compared.
+    fn copy(&mut self, batch: u64, samples: &[u64]) -> Vec<SampleLocation> {
+        let mut all = Vec::new();
+        while all.len() < samples.len() {
+            match self.receive() {
+                Received::Answer(answered, locations) => {
+                    assert_eq!(answered, batch);
+                    for location in &locations {
+                        let mut bytes = vec![0; SAMPLE];
+                        assert!(self.copy_one(location, &mut bytes), "nothing was taken back");
+                        assert_eq!(bytes, bytes_of(samples[location.position as usize]));
+                    }
+                    all.extend(locations);
+                }
+                Received::EpochWanted => {}
+                failure @ Received::Failure(..) => panic!("{failure:?}"),
+            }
+        }
+        all
+    }
+
+    fn copy_one(&self, location: &SampleLocation, bytes: &mut [u8]) -> bool {
+        assert_eq!(location.length, bytes.len() as u64);
+        let slab = self.connection.slab();
+        slab.copy(location.slot.into(), location.generation, location.offset, bytes).expect("inside the slab")
+    }
+}
+
+#[test]
+fn two_consumers_read_the_origin_once() {
+    let rig = Rig::new(100, 4 << 20);
+    let (mut first, mut second) = (rig.attach(), rig.attach());
+    let (forth, back): (Vec<_>, Vec<_>) = ((0..100).collect(), (0..100).rev().collect());
+    for epoch in 0..3 {
+        for (consumer, order) in [(&mut first, &forth), (&mut second, &back)] {
+            consumer.announce(order);
+            for (batch, samples) in (10 * epoch..).zip(order.chunks(10)) {
+                consumer.request(batch, samples);
+                consumer.copy(batch, samples);
+                consumer.release(batch, &[]);
+            }
+        }
+    }
+    let status =
+        rig.status(|status| status.consumers.iter().map(|one| one.memory.samples).sum::<u64>() == 500);
+    assert_eq!(status.origin.requests, 100);
+    assert_eq!(status.origin.bytes, 100 * SAMPLE as u64);
+    assert_eq!(status.consumers.len(), 2);
+    assert!(status.consumers.iter().all(|one| one.waiting == 0));
+}
+
+#[test]
+fn a_memory_smaller_than_the_data_serves_every_sample() {
+    // Space for some 50 of 300 samples.
+    let rig = Rig::new(300, 64 << 10);
+    let mut consumer = rig.attach();
+    let order: Vec<_> = (0..300).map(|i| (i * 7) % 300).collect();
+    for epoch in 0..3 {
+        consumer.announce(&order);
+        for (batch, samples) in (100 * epoch..).zip(order.chunks(20)) {
+            consumer.request(batch, samples);
+            consumer.copy(batch, samples);
+            consumer.release(batch, &[]);
+        }
+    }
+    let status = rig.status(|status| status.consumers[0].waiting == 0);
+    assert!(status.origin.requests > 300, "not everything stays");
+    assert!(status.origin.requests < 900, "something stays");
+    assert!(status.memory.used <= 64 << 10);
+}
+
+#[test]
+fn samples_of_a_batch_that_exceeds_the_memory_come_in_parts() {
+    let rig = Rig::new(100, 32 << 10);
+    let mut consumer = rig.attach();
+    let order: Vec<_> = (0..100).collect();
+    consumer.announce(&order);
+    consumer.request(0, &order);
+    let mut copied = 0;
+    while copied < 100 {
+        if let Received::Answer(0, locations) = consumer.receive() {
+            let positions: Vec<_> = locations.iter().map(|location| location.position).collect();
+            consumer.release(0, &positions);
+            copied += positions.len();
+        }
+    }
+    consumer.release(0, &[]);
+    rig.status(|status| status.consumers[0].waiting == 0);
+}
+
+#[test]
+fn slots_of_a_consumer_that_stands_still_are_taken_back_and_requested_again() {
+    let rig = Rig::new(100, 32 << 10);
+    let (mut stopped, mut running) = (rig.attach(), rig.attach());
+    let order: Vec<_> = (0..100).collect();
+    stopped.announce(&order);
+    stopped.request(0, &order[..20]);
+    let held = stopped.copy(0, &order[..20]);
+    running.announce(&order[50..]);
+    for (batch, samples) in (0..).zip(order[50..].chunks(10)) {
+        running.request(batch, samples);
+        running.copy(batch, samples);
+        running.release(batch, &[]);
+    }
+    let mut bytes = vec![0; SAMPLE];
+    let lost: Vec<_> = held.iter().filter(|location| !stopped.copy_one(location, &mut bytes)).collect();
+    assert!(!lost.is_empty(), "the running consumer needed the memory");
+    let positions: Vec<_> = lost.iter().map(|location| location.position).collect();
+    stopped.send(ConsumerMessage::Repeat(RepeatRequest { batch: 0, positions: positions.as_slice().into() }));
+    let mut again = Vec::new();
+    while again.len() < positions.len() {
+        if let Received::Answer(0, locations) = stopped.receive() {
+            again.extend(locations.iter().map(|location| location.position));
+            let positions: Vec<_> = locations.iter().map(|location| location.position).collect();
+            stopped.release(0, &positions);
+        }
+    }
+    again.sort_unstable();
+    assert_eq!(again, positions);
+}
+
+#[test]
+fn an_object_that_is_gone_fails_alone() {
+    let rig = Rig::new(10, 1 << 20);
+    std::fs::remove_file(rig.data.path().join("000003")).expect("a file");
+    let mut consumer = rig.attach();
+    let order: Vec<_> = (0..10).collect();
+    consumer.announce(&order);
+    consumer.request(0, &order);
+    let (mut answered, mut failed) = (Vec::new(), Vec::new());
+    while answered.len() + failed.len() < 10 {
+        match consumer.receive() {
+            Received::Answer(_, locations) => answered.extend(locations.iter().map(|one| one.position)),
+            Received::Failure(_, positions) => failed.extend(positions),
+            Received::EpochWanted => {}
+        }
+    }
+    assert_eq!(failed, [(3, ReadOutcome::Absent)]);
+    assert_eq!(answered.len(), 9);
+    let mut event = None;
+    while event.is_none() {
+        let next = rig.host.next_event(WATCHDOG).expect("a running host").expect("an event");
+        event = Some(next).filter(|one| one.event == "read failed");
+    }
+    let text = format!("{event:?}");
+    assert!(text.contains("000003"), "{text}");
+}
+
+#[test]
+fn a_request_that_was_not_announced_ends_the_attachment_with_the_reason() {
+    let rig = Rig::new(10, 1 << 20);
+    for (samples, reason) in
+        [(&[0, 2][..], "sample 2 as its number 1, but announced was 1"), (&[0, 1, 2, 3], "nothing")]
+    {
+        let mut consumer = rig.attach();
+        consumer.announce(&[0, 1, 2]);
+        consumer.request(7, samples);
+        let event = wait_for_event(&rig.host, "detached");
+        assert!(event.contains(reason), "{event}");
+    }
+}
+
+fn wait_for_event(host: &NodeHost, name: &str) -> String {
+    loop {
+        let next = host.next_event(WATCHDOG).expect("a running host").expect("an event");
+        if next.event == name {
+            return format!("{next:?}");
+        }
+    }
+}
+
+#[test]
+fn a_restart_continues_elsewhere_in_the_order() {
+    let rig = Rig::new(50, 1 << 20);
+    let mut consumer = rig.attach();
+    consumer.announce(&[0, 1, 2, 3, 4, 5]);
+    consumer.request(0, &[0, 1]);
+    consumer.copy(0, &[0, 1]);
+    consumer.release(0, &[]);
+    consumer.announce_with(&[40, 41, 42], true);
+    consumer.request(1, &[40, 41]);
+    consumer.copy(1, &[40, 41]);
+    consumer.release(1, &[]);
+    rig.status(|status| status.consumers[0].waiting == 0);
+}
+
+#[test]
+fn a_disk_keeps_what_leaves_the_memory_and_outlives_the_host() {
+    let disk = private_dir();
+    let with_disk = |home: &Path| NodeHostOptions {
+        disk: Some((disk.path().to_owned(), Bytes::new(64 << 20))),
+        ..options(home, 64 << 10)
+    };
+    let mut rig = Rig::with(200, with_disk);
+    let order: Vec<_> = (0..200).collect();
+    for round in 0..2 {
+        let mut consumer = rig.attach();
+        for epoch in 0..3 {
+            consumer.announce(&order);
+            for (batch, samples) in (100 * epoch..).zip(order.chunks(10)) {
+                consumer.request(batch, samples);
+                consumer.copy(batch, samples);
+                consumer.release(batch, &[]);
+            }
+        }
+        // In the first round every sample is read once; in the second, only what was in memory when the host closed.
+        let read = rig.status(|status| status.consumers[0].waiting == 0).origin.requests;
+        assert!(if round == 0 { read == 200 } else { read < 100 }, "round {round} has read {read} samples");
+        drop(consumer);
+        rig.status(|status| status.consumers.is_empty());
+        rig.host.close();
+        rig.host = NodeHost::start(with_disk(rig.home.path())).expect("the path is free");
+    }
+}
+
+#[test]
+fn a_host_closes_with_its_consumers_attached_and_frees_its_path() {
+    let rig = Rig::new(10, 1 << 20);
+    let consumer = rig.attach();
+    let path = rig.host.path().to_owned();
+    assert!(path.exists());
+    rig.host.close();
+    assert!(!path.exists());
+    assert!(matches!(consumer.connection.receive(WATCHDOG), Err(NodeError::Ended)));
+    rig.host.close();
+}

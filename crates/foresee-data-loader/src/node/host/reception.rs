@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Accepts consumers, opens their data sets, and notices when they leave, on a thread of its own.
+//!
+//! A consumer has left when its socket or its process has ended, whichever is seen first. The thread waits for all
+//! sockets and processes at once, and never for one consumer.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use foresee_data_index::Index;
+use foresee_data_node::{
+    AttachRequest, Attachment, DataSetDescription, Incoming, NodeError, NodeListener, NodeReply, NodeRequest,
+    ReceivedRequest, Refusal, RefusalCode, SlabMemory, WelcomeFacts, map_index,
+};
+use foresee_units::Bytes;
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
+
+use super::data_sets::{DataSetOpener, Opening};
+use super::inbox::{ConsumerFacts, HostEvent, Inbox};
+use super::log::HostLog;
+use super::session::Session;
+use super::status::HostStatus;
+
+/// Attached consumers; more are refused.
+const CONSUMERS_MAX: usize = 1024;
+/// Pause after a failure to accept, for example without descriptors.
+const FAILURE_PAUSE: Duration = Duration::from_millis(200);
+
+/// Ends attachments and the thread, from other threads.
+#[derive(Debug)]
+pub(super) struct ReceptionHandle {
+    wake: OwnedFd,
+    state: Mutex<Wishes>,
+}
+
+#[derive(Debug, Default)]
+struct Wishes {
+    ended: Vec<(u32, String)>,
+    is_closing: bool,
+    /// Close when the last consumer leaves.
+    is_closing_when_empty: bool,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub(super) struct Reception {
+    pub(super) listener: NodeListener,
+    pub(super) slab: Arc<SlabMemory>,
+    pub(super) facts: HostFacts,
+    pub(super) opener: DataSetOpener,
+    pub(super) handle: Arc<ReceptionHandle>,
+    pub(super) inbox: Arc<Inbox>,
+    pub(super) status: Arc<Mutex<HostStatus>>,
+    pub(super) log: HostLog,
+}
+
+/// What consumers are told.
+#[derive(Clone, Debug)]
+pub(super) struct HostFacts {
+    /// Version of the Foresee package.
+    pub(super) foresee: String,
+    pub(super) ram: Bytes,
+    pub(super) disk: Bytes,
+    /// When it started.
+    pub(super) since: Instant,
+}
+
+impl ReceptionHandle {
+    /// # Errors
+    /// [`NodeError::Io`]: no descriptor is left.
+    pub(super) fn new() -> Result<Self, NodeError> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
+            .map_err(|why| NodeError::Io { doing: "creating an eventfd", why: why.into() })?;
+        Ok(Self { wake, state: Mutex::default() })
+    }
+
+    /// End the attachment of a consumer.
+    pub(super) fn end(&self, consumer: u32, why: String) {
+        self.change(|wishes| wishes.ended.push((consumer, why)));
+    }
+
+    /// End all attachments and the thread.
+    pub(super) fn close(&self) {
+        self.change(|wishes| wishes.is_closing = true);
+    }
+
+    /// Close when no consumer is left, or not any more.
+    pub(super) fn close_when_empty(&self, is_wanted: bool) {
+        self.change(|wishes| wishes.is_closing_when_empty = is_wanted);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Wishes)) {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+        // Only a counter that is full refuses a write, and then the thread is being woken already.
+        let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
+    }
+
+    fn take(&self) -> Wishes {
+        let mut count = [0; 8];
+        let _ = rustix::io::read(&self.wake, &mut count);
+        let mut wishes = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        Wishes { ended: std::mem::take(&mut wishes.ended), ..*wishes }
+    }
+}
+
+/// What poll has found.
+#[derive(Debug, Default)]
+struct Found {
+    has_visitors: bool,
+    /// Consumers whose socket can be read.
+    readable: Vec<u32>,
+    /// Consumers whose process has ended.
+    ended: Vec<u32>,
+}
+
+impl Reception {
+    /// Run until the host closes.
+    pub(super) fn run(mut self) {
+        let mut attached: BTreeMap<u32, Attachment> = BTreeMap::new();
+        let mut next = 0;
+        loop {
+            let found = self.wait(&attached);
+            let wishes = self.handle.take();
+            if wishes.is_closing {
+                return;
+            }
+            for (consumer, why) in wishes.ended {
+                self.detach(&mut attached, consumer, &why);
+            }
+            for consumer in found.ended {
+                self.detach(&mut attached, consumer, "its process has ended");
+            }
+            for consumer in found.readable {
+                if let Err(why) = self.read(&attached, consumer) {
+                    self.detach(&mut attached, consumer, &why);
+                }
+            }
+            if found.has_visitors {
+                self.receive_visitors(&mut attached, &mut next);
+            }
+            if wishes.is_closing_when_empty && attached.is_empty() {
+                return self.inbox.push(HostEvent::Close);
+            }
+        }
+    }
+
+    /// Wait until something has happened.
+    fn wait(&self, attached: &BTreeMap<u32, Attachment>) -> Found {
+        let mut polled =
+            vec![PollFd::new(&self.handle.wake, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
+        let mut owners = Vec::with_capacity(2 * attached.len());
+        for (&number, attachment) in attached {
+            polled.push(PollFd::from_borrowed_fd(attachment.as_fd(), PollFlags::IN));
+            owners.push((number, false));
+            if let Some(process) = attachment.process() {
+                polled.push(PollFd::from_borrowed_fd(process.as_fd(), PollFlags::IN));
+                owners.push((number, true));
+            }
+        }
+        let left = self.listener.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
+        let left = left.and_then(|left| Timespec::try_from(left).ok());
+        // An interrupted wait finds nothing, and is repeated.
+        let _ = rustix::event::poll(&mut polled, left.as_ref());
+        let mut found =
+            Found { has_visitors: left.is_some() || !polled[1].revents().is_empty(), ..Found::default() };
+        for (fd, (number, is_process)) in polled[2..].iter().zip(owners) {
+            if !fd.revents().is_empty() {
+                if is_process { &mut found.ended } else { &mut found.readable }.push(number);
+            }
+        }
+        found
+    }
+
+    fn receive_visitors(&mut self, attached: &mut BTreeMap<u32, Attachment>, next: &mut u32) {
+        loop {
+            match self.listener.accept(Duration::ZERO) {
+                Ok(None) => return,
+                Ok(Some(Incoming::Status(request))) => {
+                    let status =
+                        self.status.lock().unwrap_or_else(PoisonError::into_inner).to_message(&self.facts);
+                    // A visitor that has left does not need the answer.
+                    let _ = request.answer(status);
+                }
+                Ok(Some(Incoming::Attach(request))) => {
+                    if attached.len() >= CONSUMERS_MAX {
+                        let text =
+                            format!("the host has {CONSUMERS_MAX} consumers already; end some of them");
+                        request.refuse(RefusalCode::TooManyConsumers, text);
+                        continue;
+                    }
+                    let number = *next;
+                    *next = next.wrapping_add(1);
+                    match self.attach(request, number) {
+                        Ok(attachment) => drop(attached.insert(number, attachment)),
+                        Err(error) => {
+                            self.log.add("refused", Some(number), vec![("why", error.to_string())]);
+                        }
+                    }
+                }
+                Err(error) => {
+                    self.log.add("cannot accept", None, vec![("why", error.to_string())]);
+                    std::thread::park_timeout(FAILURE_PAUSE);
+                    return;
+                }
+            }
+        }
+    }
+
+    fn attach(&self, request: AttachRequest, number: u32) -> Result<Attachment, NodeError> {
+        let hello = request.hello().clone();
+        let facts = ConsumerFacts {
+            pid: request.credentials().pid,
+            uid: request.credentials().uid,
+            job: hello.job,
+            rank: hello.rank,
+            local_rank: hello.local_rank,
+        };
+        let HostFacts { foresee, ram, disk, .. } = self.facts.clone();
+        let welcome = WelcomeFacts { foresee, consumer: number, ram, disk };
+        let (attachment, rings) = request.accept(&self.slab, welcome)?;
+        let session = Session::start(number, rings, Arc::clone(&self.inbox))?;
+        let fields = vec![
+            ("job", facts.job.clone()),
+            ("rank", facts.rank.to_string()),
+            ("pid", hello.pid.to_string()),
+            ("foresee", hello.foresee),
+        ];
+        self.log.add("attached", Some(number), fields);
+        self.inbox.push(HostEvent::Attached { consumer: number, facts, session });
+        Ok(attachment)
+    }
+
+    fn detach(&self, attached: &mut BTreeMap<u32, Attachment>, number: u32, why: &str) {
+        if attached.remove(&number).is_some() {
+            self.log.add("detached", Some(number), vec![("why", why.to_owned())]);
+            self.inbox.push(HostEvent::Detached { consumer: number });
+        }
+    }
+
+    /// Read all messages of a consumer.
+    ///
+    /// # Errors
+    /// Why it is detached.
+    fn read(&mut self, attached: &BTreeMap<u32, Attachment>, number: u32) -> Result<(), String> {
+        let Some(attachment) = attached.get(&number) else { return Ok(()) };
+        loop {
+            let message = attachment.receive().map_err(|error| match error {
+                NodeError::Ended => "it has left".to_owned(),
+                other => other.to_string(),
+            })?;
+            let Some(ReceivedRequest { message, index }) = message else { return Ok(()) };
+            let reply = match message {
+                NodeRequest::OpenDataSet(description) => self.open(number, &description, index),
+                NodeRequest::Detach => return Err("it has left".to_owned()),
+                _ => return Err("it sent a message that only begins a connection".to_owned()),
+            };
+            attachment.send(&reply).map_err(|error| error.to_string())?;
+        }
+    }
+
+    fn open(&mut self, number: u32, description: &DataSetDescription, index: Option<OwnedFd>) -> NodeReply {
+        match self.try_open(description, index) {
+            Ok(Some(data_set)) => {
+                self.inbox.push(HostEvent::DataSetChosen { consumer: number, data_set });
+                NodeReply::DataSetOpened { data_set }
+            }
+            Ok(None) => NodeReply::IndexNeeded,
+            Err(text) => {
+                self.log.add("data set refused", Some(number), vec![("why", text.clone())]);
+                NodeReply::Refusal(Refusal { code: RefusalCode::DataSet, text })
+            }
+        }
+    }
+
+    /// Open a data set, or find it; `None` without its index.
+    fn try_open(
+        &mut self,
+        description: &DataSetDescription,
+        index: Option<OwnedFd>,
+    ) -> Result<Option<u32>, String> {
+        match (self.opener.find(description).map_err(|error| error.to_string())?, index) {
+            (Opening::Known(data_set), _) => Ok(Some(data_set)),
+            (Opening::Renewed(data_set, origin), _) => {
+                self.inbox.push(HostEvent::DataSetRenewed { data_set, origin });
+                Ok(Some(data_set))
+            }
+            (Opening::IndexNeeded, None) => Ok(None),
+            (Opening::IndexNeeded, Some(file)) => {
+                let bytes = map_index(file).map_err(|error| error.to_string())?;
+                let index = Index::open_mapped(Arc::new(bytes)).map_err(|error| error.to_string())?;
+                let opened = self.opener.open(description, index);
+                let (number, data_set) = opened.map_err(|error| error.to_string())?;
+                let fields = vec![
+                    ("uri", description.public_uri()),
+                    ("samples", data_set.data.index().samples().to_string()),
+                    ("cached", data_set.held.len().to_string()),
+                ];
+                self.log.add("data set opened", None, fields);
+                self.inbox.push(HostEvent::DataSetOpened { data_set: Box::new(data_set) });
+                Ok(Some(number))
+            }
+        }
+    }
+}

@@ -1,0 +1,144 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Finds the host of the node's cache for a loader, or makes this process the host.
+//!
+//! | found | the loader |
+//! |---|---|
+//! | a service, at `FORESEE_NODE` or at its usual path | consumes from it |
+//! | several ranks of one launcher on this node | consumes from the host in the process of the lowest local rank |
+//! | neither, or no memory and no disk to share | uses its own caches |
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use foresee_data_node::{
+    AddressValues, ConnectOptions, Hello, LauncherValues, NodeAddress, NodeDiscovery, NodeError,
+};
+use foresee_units::World;
+
+use super::client::{NodeClient, NodeDataSet};
+use super::host::{NodeHost, NodeHostOptions};
+use crate::cache::Cache;
+use crate::data_set::DataSet;
+use crate::waker::Waker;
+
+/// Time in which the lowest local rank has to become the host. The ranks of a job start together.
+const HOST_WAIT: Duration = Duration::from_secs(20);
+/// Time for each step of attaching.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Sizes of the rings: several batches of requests, and their answers.
+const REQUEST_RING: u32 = 2 << 20;
+const ANSWER_RING: u32 = 4 << 20;
+
+/// Who a loader is, for the host.
+#[derive(Clone, Debug)]
+pub struct NodeIdentity {
+    /// Name of the job, for status and log.
+    pub job: String,
+    /// Version of the Foresee package.
+    pub version: String,
+}
+
+/// Hosts in this process, by their addresses.
+static HOSTS: Mutex<Vec<NodeHost>> = Mutex::new(Vec::new());
+
+/// What a loader joins with.
+pub(crate) struct JoinRequest<'a> {
+    pub(crate) identity: &'a NodeIdentity,
+    pub(crate) cache: &'a Cache,
+    pub(crate) world: World,
+    pub(crate) local_world: World,
+    pub(crate) data: &'a Arc<DataSet>,
+    pub(crate) uri: &'a str,
+    pub(crate) storage: &'a [(String, String)],
+    pub(crate) waker: &'a Arc<Waker>,
+}
+
+/// The result of [`join`].
+#[derive(Debug)]
+pub(crate) enum Joined {
+    Consumer(NodeClient),
+    /// The loader uses its own caches; with the reason, if the user expects otherwise.
+    Alone(Option<String>),
+}
+
+/// Attach to the host of this node's cache, or become it.
+pub(crate) fn join(request: &JoinRequest<'_>) -> Joined {
+    let cache = request.cache;
+    if cache.ram().is_zero() {
+        return Joined::Alone(None);
+    }
+    match try_join(request) {
+        Ok(joined) => joined,
+        Err(error) => Joined::Alone(Some(format!(
+            "this rank does not share the cache of its node, and reads alone: {error}"
+        ))),
+    }
+}
+
+fn try_join(request: &JoinRequest<'_>) -> Result<Joined, NodeError> {
+    let values = AddressValues::from_environment();
+    let NodeDiscovery::At(service) = values.service()? else { return Ok(Joined::Alone(None)) };
+    match attach(request, &service) {
+        // The user named it, and expects it to be there.
+        Err(error @ (NodeError::NoHost { .. } | NodeError::Stale { .. })) if service.is_explicit() => {
+            return Err(error);
+        }
+        Err(NodeError::NoHost { .. } | NodeError::Stale { .. }) => {}
+        outcome => return outcome.map(Joined::Consumer),
+    }
+    if request.local_world.size() == 1 {
+        return Ok(Joined::Alone(None));
+    }
+    let Some(address) = values.launched(&LauncherValues::from_environment())? else {
+        return Ok(Joined::Alone(None));
+    };
+    if request.local_world.rank().0 == 0 {
+        become_host(request, &address)?;
+    } else {
+        address.wait_for_host(HOST_WAIT)?;
+    }
+    attach(request, &address).map(Joined::Consumer)
+}
+
+fn attach(request: &JoinRequest<'_>, address: &NodeAddress) -> Result<NodeClient, NodeError> {
+    let hello = Hello {
+        foresee: request.identity.version.clone(),
+        pid: std::process::id(),
+        job: request.identity.job.clone(),
+        rank: request.world.rank().0,
+        local_rank: request.local_world.rank().0,
+        request_ring_bytes: REQUEST_RING,
+        answer_ring_bytes: ANSWER_RING,
+    };
+    let options = ConnectOptions { allow_uids: Vec::new(), timeout: CONNECT_TIMEOUT };
+    let data = NodeDataSet { index: request.data.index(), uri: request.uri, storage: request.storage };
+    NodeClient::attach(address, &hello, &options, data, Arc::clone(request.waker))
+}
+
+/// Start a host in this process, unless an earlier loader has.
+fn become_host(request: &JoinRequest<'_>, address: &NodeAddress) -> Result<(), NodeError> {
+    let mut hosts = HOSTS.lock().unwrap_or_else(PoisonError::into_inner);
+    hosts.retain(NodeHost::keep_open);
+    if hosts.iter().any(|host| host.path() == address.path()) {
+        return Ok(());
+    }
+    let cache = request.cache;
+    let disk = cache.disk_dir().map(|dir| (dir.clone(), cache.disk()));
+    hosts.push(NodeHost::start(NodeHostOptions {
+        address: address.clone(),
+        ram: cache.ram(),
+        disk,
+        allow_uids: Vec::new(),
+        version: request.identity.version.clone(),
+        is_shared: request.world.size() > request.local_world.size(),
+        huge_pages: true,
+    })?);
+    Ok(())
+}
+
+/// A loader of this process has closed: hosts of this process end when their last consumer leaves.
+pub(crate) fn leave() {
+    for host in HOSTS.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+        host.close_when_empty();
+    }
+}

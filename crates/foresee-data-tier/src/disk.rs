@@ -11,19 +11,25 @@
 //!              slab: addresses                         entry: the format
 //!              open chunk: small samples together      storage: the kernel, or a failing disk in tests
 //! open:  directory (budget) --> partition (locks) --> recover (manifest, or header by header) --> state
-//!          folder: no links, no files of others
+//!          cache_root, folder: no links, no files of others
+//! tools: inspect, verify
 //! ```
 
+mod cache_root;
 mod directory;
 mod entry;
 mod error;
+mod file_system;
 mod folder;
+mod inspect;
+mod lock_holder;
 mod manifest;
 mod partition;
 mod recover;
 mod segment;
 mod state;
 mod storage;
+mod verify;
 mod version_one;
 mod work;
 
@@ -44,11 +50,14 @@ use crate::{Tier, TierFacts};
 use directory::Directory;
 use entry::{LARGE, PAGE, layout};
 pub use error::DiskError;
+pub use file_system::is_on_nfs;
+pub use inspect::{CacheContent, CacheDirectory, PartitionFacts, PartitionUser, Removal};
 use manifest::{ENTRY_BYTES, Manifest, ManifestEntry, SegmentList};
 use partition::Partition;
 use segment::Segment;
 use state::{DiskState, ReadState, WriteState};
 use storage::{Kernel, Storage};
+pub use verify::{CorruptEntry, EntryFault, Verification};
 use work::{DiskCore, Times};
 
 /// Maximum wait of a dropped tier for its threads: several writes of a chunk.

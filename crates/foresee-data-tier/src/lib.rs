@@ -23,7 +23,11 @@ mod uri;
 
 pub use completion::Completions;
 pub use direct_file::{AlignedBuffer, DirectFile};
-pub use disk::{CachedSample, DiskConfig, DiskError, DiskTier, Entries, disk_footprint, sample_checksum};
+pub use disk::{
+    CacheContent, CacheDirectory, CachedSample, CorruptEntry, DiskConfig, DiskError, DiskTier, Entries,
+    EntryFault, PartitionFacts, PartitionUser, Removal, Verification, disk_footprint, is_on_nfs,
+    sample_checksum,
+};
 pub use identity::{EntryKey, OriginIdentity};
 pub use list::{ListProgress, Listing, OriginObject, Selection, Unreadable, list};
 pub use memory::{Dest, MemoryOwner, Payload, Scratch};

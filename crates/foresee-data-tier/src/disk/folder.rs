@@ -39,6 +39,11 @@ impl Folder {
         {
             return Err(DiskError::at(path, source));
         }
+        Self::open_existing(path)
+    }
+
+    /// As [`Self::open`], without creating the directory.
+    pub(super) fn open_existing(path: &Path) -> Result<Self, DiskError> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd =
             openat(CWD, path, flags, Mode::empty()).map_err(|errno| DiskError::at(path, errno.into()))?;

@@ -60,10 +60,19 @@ impl Partition {
 
     /// Lock a partition's folder; `None` if another process holds the lock.
     pub(super) fn try_lock(folder: Folder) -> Result<Option<Self>, DiskError> {
+        Self::try_lock_as(folder, OFlags::RDWR, FlockOperation::NonBlockingLockExclusive)
+    }
+
+    /// As [`Self::try_lock`], for reading only: until the value is dropped, no process claims or deletes the partition.
+    pub(super) fn try_lock_shared(folder: Folder) -> Result<Option<Self>, DiskError> {
+        Self::try_lock_as(folder, OFlags::RDONLY, FlockOperation::NonBlockingLockShared)
+    }
+
+    fn try_lock_as(folder: Folder, access: OFlags, how: FlockOperation) -> Result<Option<Self>, DiskError> {
         let path = folder.path().join(LOCK);
-        let lock = folder.open_file(LOCK, OFlags::RDWR | OFlags::CREATE)?;
+        let lock = folder.open_file(LOCK, access | OFlags::CREATE)?;
         let lock = lock.ok_or_else(|| DiskError::at(&path, Errno::NOENT.into()))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+        match flock(&lock, how) {
             Ok(()) => Ok(Some(Self { folder, lock, process: std::process::id() })),
             Err(Errno::WOULDBLOCK) => Ok(None),
             Err(errno) => Err(DiskError::at(&path, errno.into())),
@@ -92,15 +101,18 @@ impl Drop for Partition {
     }
 }
 
+/// The capacity in bytes that the last process of a partition declared; `None` if it is not known.
+pub(super) fn last_declared(folder: &Folder) -> Option<u64> {
+    let mut text = String::new();
+    folder.open_file(LOCK, OFlags::RDONLY).ok()??.read_to_string(&mut text).ok()?;
+    text.trim().parse().ok()
+}
+
 /// The declared capacity of a partition in use; `None` if no process uses it.
 pub(super) fn declared_by_user(folder: &Folder) -> Option<u64> {
-    let mut lock = folder.open_file(LOCK, OFlags::RDONLY).ok()??;
+    let lock = folder.open_file(LOCK, OFlags::RDONLY).ok()??;
     match flock(&lock, FlockOperation::NonBlockingLockShared) {
-        Err(Errno::WOULDBLOCK) => {
-            let mut text = String::new();
-            lock.read_to_string(&mut text).ok()?;
-            Some(text.trim().parse().unwrap_or(0))
-        }
+        Err(Errno::WOULDBLOCK) => Some(last_declared(folder).unwrap_or(0)),
         locked => {
             if locked.is_ok() {
                 let _ = flock(&lock, FlockOperation::Unlock);

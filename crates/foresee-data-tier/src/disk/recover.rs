@@ -22,6 +22,7 @@ use super::manifest::Manifest;
 use super::partition::{Partition, filled_partitions, open_segment, partition_name, segment_name, segments};
 use super::segment::Segment;
 use crate::identity::EntryKey;
+use crate::op::SampleKey;
 use crate::slab::Slab;
 
 /// The recovered content.
@@ -33,7 +34,7 @@ pub(super) struct Recovered {
     pub(super) segments: Vec<Arc<Segment>>,
     /// Bytes of all segments, at most the limit.
     pub(super) allocated: u64,
-    /// The number of the next segment's file.
+    /// The number of the next segment's file; unused in a read-only directory.
     pub(super) next_number: u64,
     /// The next entry's sequence number.
     pub(super) sequence: u64,
@@ -105,20 +106,53 @@ pub(super) fn recover_read_only(
     entries: &dyn Entries,
     threads: usize,
 ) -> Result<Recovered, DiskError> {
+    let mut folders = Vec::new();
+    for number in filled_partitions(source)? {
+        folders.extend(source.enter(&partition_name(number))?);
+    }
+    read_partitions(&folders, entries, threads)
+}
+
+/// Read one partition without changing anything: all of its entries are [`Recovered::others`].
+pub(super) fn read_partition(folder: &Folder, threads: usize) -> Result<Recovered, DiskError> {
+    read_partitions(std::slice::from_ref(folder), &NoSamples, threads)
+}
+
+fn read_partitions(
+    folders: &[Folder],
+    entries: &dyn Entries,
+    threads: usize,
+) -> Result<Recovered, DiskError> {
     let mut recovered = Recovered::new(0);
     let mut content = FoundContent::default();
-    for number in filled_partitions(source)? {
-        let Some(folder) = source.enter(&partition_name(number))? else { continue };
-        let manifest = Manifest::read(&folder);
-        for (number, len) in segments(&folder)?.into_iter().filter(|&(_, len)| len >= GRANULE) {
-            let file = open_segment(&folder, number, true)?;
-            let segment = recovered.adopt(file, recovered.next_number, len);
-            recovered.next_number += 1;
+    for folder in folders {
+        let manifest = Manifest::read(folder);
+        for (number, len) in segments(folder)?.into_iter().filter(|&(_, len)| len >= GRANULE) {
+            let file = open_segment(folder, number, true)?;
+            let segment = recovered.adopt(file, number, len);
             content.add(segment, number, manifest.as_ref());
         }
     }
     recovered.enter(content.all(threads), entries);
     Ok(recovered)
+}
+
+/// A data set without samples.
+#[derive(Debug)]
+struct NoSamples;
+
+impl Entries for NoSamples {
+    fn count(&self) -> u64 {
+        0
+    }
+
+    fn key(&self, id: SampleId) -> SampleKey {
+        unreachable!("{id:?} of a data set without samples")
+    }
+
+    fn entry(&self, key: &SampleKey) -> EntryKey {
+        unreachable!("{key:?} of a data set without samples")
+    }
 }
 
 impl Recovered {

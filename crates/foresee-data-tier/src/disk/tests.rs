@@ -11,6 +11,7 @@ mod process_tests;
 mod properties;
 mod read_only;
 mod recovery;
+mod tools;
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;

@@ -5,66 +5,64 @@
 
 use rustix::fs::{FlockOperation, OFlags, flock};
 
-use super::directory::{file_bytes, folder_bytes};
+use super::cache_root::{PartitionUsage, below, file_bytes};
 use super::folder::Folder;
 use super::partition::{LOCK, MANIFEST, NEW_MANIFEST, segment_number};
 
 /// Bytes of all such folders of this user in `directory`.
 pub(super) fn bytes(directory: &Folder) -> u64 {
-    folders(directory)
-        .iter()
-        .map(|(_, folder)| {
-            partitions(folder).iter().map(|(_, partition)| folder_bytes(partition)).sum::<u64>()
-        })
-        .sum()
+    usages(directory).iter().map(|usage| usage.bytes).sum()
+}
+
+/// All partitions of such folders. A link, or a folder of another user, is neither counted nor deleted.
+pub(super) fn usages(directory: &Folder) -> Vec<PartitionUsage> {
+    let mut usages = Vec::new();
+    for (source, folder) in below(directory, is_fingerprint, |_| ()) {
+        for (partition, folder) in below(&folder, is_partition, |_| ()) {
+            usages.push(PartitionUsage::of(source.clone(), partition, folder));
+        }
+    }
+    usages
 }
 
 /// Delete the unused ones; return the bytes freed.
 pub(super) fn remove(directory: &Folder) -> u64 {
-    let mut freed = 0;
-    for (name, folder) in folders(directory) {
-        for (partition_name, partition) in partitions(&folder) {
-            freed += empty(&partition);
-            let _ = folder.remove_folder(&partition_name);
-        }
-        // Fails, as intended, while the folder is not empty.
-        let _ = directory.remove_folder(&name);
-    }
-    freed
+    usages(directory).iter().filter_map(|usage| remove_partition(directory, usage)).sum()
 }
 
-/// Delete the files of one partition unless a process uses it.
-fn empty(partition: &Folder) -> u64 {
+/// Delete one partition and its empty folders; return the bytes freed, or `None` if a process uses it.
+pub(super) fn remove_partition(directory: &Folder, usage: &PartitionUsage) -> Option<u64> {
+    let freed = empty(&usage.folder)?;
+    if let Ok(Some(parent)) = directory.enter(&usage.source) {
+        // Both fail, as intended, while a folder is not empty.
+        let _ = parent.remove_folder(&usage.partition);
+        let _ = directory.remove_folder(&usage.source);
+    }
+    Some(freed)
+}
+
+/// Delete the files of one partition; `None` if a process uses it.
+fn empty(partition: &Folder) -> Option<u64> {
     let lock = partition.open_file(LOCK, OFlags::RDWR).ok().flatten();
     if lock.as_ref().is_some_and(|lock| flock(lock, FlockOperation::NonBlockingLockExclusive).is_err()) {
-        return 0;
+        return None;
     }
     let names = partition.names().unwrap_or_default();
     let ours = |name: &&String| {
         segment_number(name).is_some() || [LOCK, MANIFEST, NEW_MANIFEST].contains(&name.as_str())
     };
-    names
-        .iter()
-        .filter(ours)
-        .map(|name| {
-            let bytes = file_bytes(partition, name);
-            if partition.remove_file(name).is_ok() { bytes } else { 0 }
-        })
-        .sum()
+    let remove = |name: &String| {
+        let bytes = file_bytes(partition, name);
+        if partition.remove_file(name).is_ok() { bytes } else { 0 }
+    };
+    Some(names.iter().filter(ours).map(remove).sum())
 }
 
-fn folders(directory: &Folder) -> Vec<(String, Folder)> {
-    let is_fingerprint =
-        |name: &str| name.len() == 32 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
-    below(directory, is_fingerprint)
+/// Whether `name` is the name of a data set's folder in version 1.
+pub(super) fn is_fingerprint(name: &str) -> bool {
+    name.len() == 32 && name.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
 }
 
-fn partitions(folder: &Folder) -> Vec<(String, Folder)> {
-    below(folder, |name| name.strip_prefix("lane-").is_some_and(|number| number.parse::<u32>().is_ok()))
-}
-
-fn below(folder: &Folder, is_wanted: impl Fn(&str) -> bool) -> Vec<(String, Folder)> {
-    let names = folder.names().unwrap_or_default().into_iter().filter(|name| is_wanted(name));
-    // A link, or a folder of another user, is neither counted nor deleted.
-    names.filter_map(|name| folder.enter(&name).ok().flatten().map(|found| (name, found))).collect()
+fn is_partition(name: &str) -> bool {
+    name.strip_prefix("lane-").is_some_and(|number| number.parse::<u32>().is_ok())
 }

@@ -18,6 +18,7 @@ __all__ = [
     "TIMELINE_KINDS",
     "Batch",
     "Cache",
+    "CacheDirectory",
     "GradientExchange",
     "GradientLeader",
     "GradientNode",
@@ -31,6 +32,7 @@ __all__ = [
     "Trial",
     "__version__",
     "gradient_packet_bytes",
+    "is_on_nfs",
     "jobs_simulate",
     "links_answer",
     "links_measure",
@@ -280,6 +282,55 @@ class Batch:
     def __len__(self) -> int: ...
 
 @final
+class CacheDirectory:
+    """An existing directory of a disk cache (``docs/formats/disk-cache.md``): lists, verifies and deletes partitions.
+
+    No link below the directory is followed, and files that the format does not know are never deleted.
+    """
+
+    def __new__(cls, path: str | PathLike[str]) -> CacheDirectory:
+        """Open ``path`` and create nothing.
+
+        Raises:
+            CacheError: it is missing or unreadable, or another user may have planted a folder in it.
+        """
+
+    def content(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """Return the partitions, and a message per link or folder of another user. Reads no segment.
+
+        A partition has ``source`` and ``partition`` (names of folders), ``version`` (2, or 1, which is never read),
+        ``disk_bytes``, ``last_used`` (seconds since 1970; 0: unknown), ``declared_bytes`` (capacity that its last
+        process declared, or None), ``entries`` and ``entry_bytes`` (None without a manifest: in use, after a crash, or
+        version 1), ``in_use``, and ``process`` (id, or None).
+
+        Raises:
+            CacheError: another process holds the directory's lock for more than 10 s.
+        """
+
+    def verify(
+        self, source: str, partition: str, *, progress: Callable[[int, int], object] | None = None
+    ) -> dict[str, Any]:
+        """Read and check each entry of a partition of version 2; change nothing.
+
+        ``progress``: called about every 100 ms with the entries and payload bytes read so far. Ctrl-C ends it. The
+        partition is locked meanwhile, so a process that starts uses another one.
+
+        Returns ``entries``, ``entry_bytes``, ``corrupt`` (segment, offset in bytes, size in bytes, and fault:
+        ``header``, ``payload`` or the system's error), ``in_use`` and ``process``; not verified if ``in_use``.
+
+        Raises:
+            CacheError: there is no such partition, or another user may have planted a file in it.
+        """
+
+    def remove(self, source: str, partition: str) -> dict[str, Any]:
+        """Delete a partition that no process uses; return ``freed_bytes``, ``in_use`` and ``process``.
+
+        Raises:
+            CacheError: a segment is a link or may belong to another user, and nothing was deleted; or another process
+                holds the directory's lock for more than 10 s.
+        """
+
+@final
 class Trial:
     """Measurement of memory, a disk or an origin in short repeats; see ``foresee.calibrate``."""
 
@@ -356,6 +407,9 @@ def links_measure(
 TIMELINE_KINDS: list[str]
 """Kinds of events of a timeline, by their numbers: ``pushed``, ``sent``, ``arrived``, ``summed``, ``landed``,
 ``waiting`` and ``resumed``."""
+
+def is_on_nfs(path: str | PathLike[str]) -> bool:
+    """Whether ``path``, or its nearest existing parent, is on NFS; False if the system does not tell."""
 
 def gradient_packet_bytes(bytes_per_s: int) -> int:
     """Return the packet size in bytes for a link, 1408 to 523,776.

@@ -144,6 +144,12 @@ class Cache:
                     cache = _native.Cache(ram_bytes=self.ram_bytes, disk_dir=disk, disk_bytes=self.disk_bytes)
                 except ValueError as error:
                     raise ConfigError(str(error)) from error
+                if disk is not None and not self._handle and _native.is_on_nfs(disk):
+                    _log.warning(
+                        "the cache directory %s is on NFS, where reads and locks go over the network; set disk= to a "
+                        "directory on a local disk",
+                        disk,
+                    )
                 self._handle[:] = [os.getpid(), cache]
             handle: _native.Cache = self._handle[1]
             return handle
@@ -154,6 +160,7 @@ class Cache:
 
 
 _handles = threading.Lock()
+_log = logging.getLogger("foresee")
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ use std::path::Path;
 use foresee_calibrate::CalibrateError;
 use foresee_data_index::IndexError;
 use foresee_data_loader::{IndexingError, LoaderError};
-use foresee_data_tier::OriginError;
+use foresee_data_tier::{DiskError, OriginError};
 use foresee_grad_exchange::{ExchangeError, LostPeer};
 use foresee_grad_queue::QueueError;
 use foresee_wire::{FaultCode, WireError};
@@ -36,12 +36,16 @@ pub(crate) fn of_loader(error: impl Borrow<LoaderError>) -> PyErr {
         LoaderError::Stopped(error) => of_loader(&**error),
         LoaderError::Config { faults } => classes::ConfigError::new_err(faults.clone()),
         LoaderError::Origin(error) => of_origin(error),
-        LoaderError::Disk(error) => classes::CacheError::new_err(error.to_string()),
+        LoaderError::Disk(error) => of_disk(error),
         LoaderError::Changed { .. } => classes::OriginChanged::new_err(error.to_string()),
         LoaderError::Closed => classes::Closed::new_err(error.to_string()),
         LoaderError::Timeout { .. } => classes::StallTimeout::new_err(error.to_string()),
         other => classes::ForeseeError::new_err(other.to_string()),
     }
+}
+
+pub(crate) fn of_disk(error: impl Borrow<DiskError>) -> PyErr {
+    classes::CacheError::new_err(error.borrow().to_string())
 }
 
 pub(crate) fn of_indexing(error: IndexingError) -> PyErr {

@@ -9,6 +9,7 @@
 mod arguments;
 mod batch;
 mod cache;
+mod cache_directory;
 mod calibrate;
 mod errors;
 mod fork_guard;
@@ -40,6 +41,7 @@ mod _native {
     use crate::{
         batch::Batch,
         cache::Cache,
+        cache_directory::{CacheDirectory, is_on_nfs},
         calibrate::{Trial, links_answer, links_measure},
         gradients::{GradientExchange, GradientServer, gradient_packet_bytes},
         index::Index,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turn unexpected skips into failures, because a skipped test proves nothing.
 
-Three markers allow a skip: ``gpu`` without CUDA, ``hosts`` without the right to make network namespaces, and ``loops``
-without the right to throttle a loop device. Any other skip (a missing package or server, a ``skipif``) fails the session,
+Four markers allow a skip: ``gpu`` without CUDA, ``hosts`` without the right to make network namespaces, ``loops``
+without the right to throttle a loop device, and ``systemd`` on a host without it. Any other skip (a missing package or server, a ``skipif``) fails the session,
 which lists it.
 """
 
@@ -40,8 +40,12 @@ def _no_loops() -> str | None:
     return loop.missing_requirement()
 
 
+def _no_systemd() -> str | None:
+    return None if shutil.which("systemd-analyze") else "no systemd-analyze"
+
+
 #: Markers that allow a skip. Each function returns the reason, or None if the tests can run.
-EXPECTED = {"gpu": _no_gpu, "hosts": _no_hosts, "loops": _no_loops}
+EXPECTED = {"gpu": _no_gpu, "hosts": _no_hosts, "loops": _no_loops, "systemd": _no_systemd}
 
 
 #: Exit status of a session with unexpected skips. pytest does not use it, so the test runner repeats no test.

@@ -10,12 +10,13 @@ mod read;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use foresee_data_fetch::{Action, AttemptId, ConsumerRate, Dispatch, End, Part, Request};
 use foresee_data_tier::{Dest, Done, Op, SampleKey, Ticket, Tier};
 use foresee_units::{Bytes, Nanos, ReadOutcome};
+use rustc_hash::FxHashMap;
 
 use attempt::{Attempt, AttemptStart, Submissions};
 pub(crate) use attempt::{AttemptSummary, ledger_operations};
@@ -60,15 +61,21 @@ pub(crate) struct OriginReads<M> {
     queue: Dispatch,
     /// The ticket of an attempt at its tier.
     ticket: fn(u64) -> Ticket,
-    reads: HashMap<u64, ReadState<M>>,
-    attempts: HashMap<u64, Attempt>,
+    reads: FxHashMap<u64, ReadState<M>>,
+    attempts: FxHashMap<u64, Attempt>,
     ended: VecDeque<OriginEnd<M>>,
 }
 
 impl<M: ReadMemory> OriginReads<M> {
     /// `ticket`: the ticket of an attempt, which differs from the tickets of all other operations of the origin.
     pub(crate) fn new(queue: Dispatch, ticket: fn(u64) -> Ticket) -> Self {
-        Self { queue, ticket, reads: HashMap::new(), attempts: HashMap::new(), ended: VecDeque::new() }
+        Self {
+            queue,
+            ticket,
+            reads: FxHashMap::default(),
+            attempts: FxHashMap::default(),
+            ended: VecDeque::new(),
+        }
     }
 
     /// The fetch queue, for its getters.

@@ -3,11 +3,11 @@
 //!
 //! A sample is read once for all batches of the staging buffer that want it: later ones wait for the first read.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use foresee_data_plan::TierSet;
 use foresee_units::SampleId;
+use rustc_hash::FxHashMap;
 
 use crate::buffer::{Buffer, BufferRange};
 
@@ -70,8 +70,8 @@ impl Read {
 /// All reads in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Reads {
-    by_ticket: HashMap<u64, Read>,
-    by_sample: HashMap<SampleId, u64>,
+    by_ticket: FxHashMap<u64, Read>,
+    by_sample: FxHashMap<SampleId, u64>,
     next: u64,
 }
 

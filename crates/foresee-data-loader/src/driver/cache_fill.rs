@@ -6,12 +6,13 @@
 //! cache. Copies for a slow disk have a budget of memory, and may borrow the idle capacity of the staging buffer,
 //! which is most of it if the origin is the bottleneck. Copies beyond that are dropped.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use foresee_data_plan::TierIndex;
 use foresee_data_tier::{Detail, DiskTier, Done, Op, Payload, Tier};
 use foresee_units::{Bytes, Nanos, ReadOutcome, SampleId, Source};
+use rustc_hash::FxHashMap;
 
 use super::Driver;
 use super::fetch::EntrySubject;
@@ -35,8 +36,8 @@ struct DiskCopy {
 /// All copies in flight, by the number of their write.
 #[derive(Debug, Default)]
 pub(super) struct DiskCopies {
-    in_flight: HashMap<u64, DiskCopy>,
-    by_sample: HashMap<SampleId, u64>,
+    in_flight: FxHashMap<u64, DiskCopy>,
+    by_sample: FxHashMap<SampleId, u64>,
     /// Copies that the busy disk tier refused, in order.
     pub(super) refused: VecDeque<u64>,
     /// Whether the disk tier has ended an operation since the last retry.

@@ -3,7 +3,8 @@
 //!
 //! A sample passes the modules in this order: `orders` draws its position in the run, `driver` obtains its source from
 //! the planner and moves it, `origin_reads` reads it from the origin, `staging` completes its batch, `batch_queue`
-//! delivers the batch to the consumer, and `buffer` reuses the memory. `indexing` lists a data set. Decisions that
+//! delivers the batch to the consumer, and `buffer` reuses the memory. A loader that shares the cache of its node requests
+//! whole batches from the host in `node` instead. `indexing` lists a data set. Decisions that
 //! another rank or the simulator must make in the same way are in `foresee-data-plan` and `foresee-data-fetch`.
 
 mod batch;

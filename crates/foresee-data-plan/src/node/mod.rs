@@ -237,6 +237,15 @@ impl NodePlanner {
         }
     }
 
+    /// No consumer is attached: write what only the memory holds to the disk, while that has free space. A host that is
+    /// started again finds it there. Without effect while a consumer is attached.
+    pub fn handle_idle(&mut self, now: Nanos) {
+        self.consumers.advance_to(now);
+        if self.consumers.attached() == 0 {
+            self.store_all();
+        }
+    }
+
     /// Change a tier's capacity. Entries that no longer fit are evicted by the next actions; pinned ones and those in
     /// flight later.
     pub fn handle_capacity(&mut self, tier: NodeTier, capacity: Bytes, now: Nanos) {

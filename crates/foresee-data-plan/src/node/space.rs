@@ -6,6 +6,7 @@ use foresee_units::Bytes;
 use super::NodePlanner;
 use super::action::{EntryId, NodeAction, NodeTier};
 use super::residents::{Pool, flag, pools_of};
+use crate::next_use::narrow;
 
 /// Whether bytes are free in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,6 +81,19 @@ impl NodePlanner {
                 }
             } else if !self.take_back_oldest() {
                 return FreeSpace::AfterRelease;
+            }
+        }
+    }
+
+    /// Write every entry that only the memory holds to the disk, in order of the entries, while that has free space.
+    pub(super) fn store_all(&mut self) {
+        for entry in 0..narrow(self.residents.len()) {
+            let is_unsaved = self.residents.is(entry, flag::IN_MEMORY)
+                && !self.residents.is(entry, flag::ON_DISK)
+                && !self.residents.is(entry, flag::STORING);
+            let disk = &self.residents.disk;
+            if is_unsaved && disk.limits.cost(self.residents.size(entry)) <= disk.free() {
+                self.store(entry);
             }
         }
     }

@@ -298,6 +298,22 @@ fn while_the_disk_has_free_space_the_farthest_copy_leaves_the_memory_first() {
 }
 
 #[test]
+fn without_consumers_the_memory_is_written_to_the_free_space_of_the_disk() {
+    let mut node = node(4, 2, &[1; 4], &[&[0, 1, 2, 3]]);
+    assert!(node.handle_held(EntryId(1)));
+    (0..3).for_each(|access| _ = consume(&mut node, A, access));
+    node.handle_idle(ms(0));
+    assert_eq!(actions(&mut node, 0), [], "a consumer is attached");
+    node.handle_detach(A, ms(0));
+    node.handle_idle(ms(0));
+    assert_eq!(actions(&mut node, 0), [store(0)]);
+    node.handle_stored(EntryId(0), ReadOutcome::Ok, ms(0));
+    assert!(node.holds(EntryId(0), NodeTier::Memory) && node.holds(EntryId(0), NodeTier::Disk));
+    node.handle_idle(ms(0));
+    assert_eq!(actions(&mut node, 0), [], "no space is left");
+}
+
+#[test]
 fn a_failed_write_evicts_the_victim_all_the_same() {
     let mut node = node(1, 1, &[1; 2], &[&[0, 1, 0]]);
     consume(&mut node, A, 0);

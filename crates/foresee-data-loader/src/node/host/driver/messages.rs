@@ -59,6 +59,9 @@ impl HostDriver {
         let Some(consumer) = self.consumers.remove(&number) else { return };
         self.planner.handle_detach(consumer.id, now());
         self.numbers[consumer.id.0 as usize] = None;
+        if self.consumers.is_empty() {
+            self.planner.handle_idle(now());
+        }
     }
 
     pub(super) fn handle_message(&mut self, number: u32, bytes: &[u8]) {

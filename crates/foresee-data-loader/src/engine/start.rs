@@ -57,7 +57,9 @@ impl Loader {
         let completions = Completions::new(move || waker.wake());
         let uri = Uri::parse(&config.uri).map_err(OriginError::from)?;
         let options = self.origin_options();
-        if !config.listed {
+        let node = self.join_node();
+        // The host has tried its origin already, once for all its consumers.
+        if !config.listed && node.is_none() {
             probe_origin(&uri, &options)?;
         }
         let origin = open_origin(&uri, &options, Arc::clone(&self.data) as _, completions.clone())?;
@@ -66,7 +68,6 @@ impl Loader {
         let staged = self.config.staging.saturating_add(tables).saturating_add(listing_memory(index));
         let (copies, within_ram) = self.copies_capacity(staged);
         let fixed = staged.saturating_add(within_ram);
-        let node = self.join_node();
         let (share, ram) = match &node {
             Some(_) => (Cache::none(), None),
             None => self.cache.join(index.total_bytes(), fixed, config.local_world.size())?,

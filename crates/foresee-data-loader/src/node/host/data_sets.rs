@@ -8,11 +8,11 @@ use std::os::unix::fs::MetadataExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use foresee_data_fetch::Dispatch;
+use foresee_data_fetch::{Dispatch, DispatchConfig};
 use foresee_data_index::Index;
 use foresee_data_node::DataSetDescription;
 use foresee_data_tier::{
-    CachedSample, Completions, DiskTier, OriginIdentity, OriginOptions, Tier, Uri, open_origin,
+    CachedSample, Completions, DiskTier, OriginIdentity, OriginOptions, Tier, Uri, open_origin, probe_origin,
 };
 use foresee_units::Bytes;
 
@@ -124,38 +124,54 @@ impl DataSetOpener {
         description: &DataSetDescription,
         index: Index,
     ) -> Result<(u32, OpenedDataSet), LoaderError> {
-        if index.file_fingerprint() != description.fingerprint {
-            let fault = "the index is of another data set than its description; install one version of Foresee everywhere";
-            return Err(LoaderError::Config { faults: vec![fault.to_owned()] });
-        }
+        self.check(&index, description)?;
         let (uri, options) = origin_of(description)?;
         let identity = OriginIdentity::new(&uri, &options)?;
-        let (queue, new_queue) = self.queue(&uri, &identity, &index);
+        probe_origin(&uri, &options)?;
         let data = Arc::new(DataSet::new(index, &description.uri));
-        let completions = self.queues[queue].1.clone();
-        let origin = open_origin(&uri, &options, Arc::clone(&data) as _, completions)?;
+        let key = queue_key(&uri, &identity);
+        let known_queue = self.queues.iter().position(|(other, _)| *other == key);
+        let waker = Arc::clone(&self.waker);
+        let new = || Completions::new(move || waker.wake());
+        let completions = known_queue.map_or_else(new, |queue| self.queues[queue].1.clone());
+        let origin = open_origin(&uri, &options, Arc::clone(&data) as _, completions.clone())?;
         let (disk, held) = self.open_disk(&data, &identity)?;
+        // Nothing fails from here on: the driver gets what is counted here.
+        let queue = known_queue.unwrap_or(self.queues.len());
+        let new_queue = known_queue.is_none().then(|| {
+            self.queues.push((key, completions.clone()));
+            (Dispatch::new(self.queue_config(&uri, data.index())), completions)
+        });
         let number = u32::try_from(self.known.len()).expect("data sets are numbered in 32 bits");
-        let uri = description.uri.clone();
-        self.known.push(KnownDataSet { data: Arc::clone(&data), identity, uri, options, queue });
-        let public_uri = description.public_uri();
+        let (location, public_uri) = (description.uri.clone(), description.public_uri());
+        self.known.push(KnownDataSet { data: Arc::clone(&data), identity, uri: location, options, queue });
         Ok((number, OpenedDataSet { data, public_uri, origin, queue, new_queue, disk, held }))
     }
 
-    /// The fetch queue of an origin.
-    fn queue(
-        &mut self,
-        uri: &Uri,
-        identity: &OriginIdentity,
-        index: &Index,
-    ) -> (usize, Option<(Dispatch, Completions)>) {
-        let key = queue_key(uri, identity);
-        if let Some(number) = self.queues.iter().position(|(other, _)| *other == key) {
-            return (number, None);
+    /// Check what the planner cannot represent.
+    fn check(&self, index: &Index, description: &DataSetDescription) -> Result<(), LoaderError> {
+        let mut faults = Vec::new();
+        if index.file_fingerprint() != description.fingerprint {
+            let fault = "the index is of another data set than its description; install one version of Foresee everywhere";
+            faults.push(fault.to_owned());
         }
-        let waker = Arc::clone(&self.waker);
-        let completions = Completions::new(move || waker.wake());
-        let dispatch = Dispatch::new(origin_queue_config(&OriginQueueInputs {
+        let (largest, most) = (index.max_size(), Bytes::new(u32::MAX.into()));
+        if largest > most {
+            faults.push(format!("a sample of {largest} is too large for a node's cache (at most {most})"));
+        }
+        let entries: u64 = self.known.iter().map(|known| known.data.index().len()).sum();
+        if entries.saturating_add(index.len()) >= u32::MAX.into() {
+            let (have, more) = (entries, index.len());
+            faults.push(format!(
+                "the node's cache has {have} samples, and {more} more are too many; start it again"
+            ));
+        }
+        if faults.is_empty() { Ok(()) } else { Err(LoaderError::Config { faults }) }
+    }
+
+    /// Settings of the fetch queue of an origin.
+    fn queue_config(&self, uri: &Uri, index: &Index) -> DispatchConfig {
+        origin_queue_config(&OriginQueueInputs {
             is_directory: uri.is_directory(),
             threads: None,
             mean_size: index.mean_size(),
@@ -163,9 +179,7 @@ impl DataSetOpener {
             objects: index.objects(),
             local_queues: 1,
             is_shared: self.is_shared,
-        }));
-        self.queues.push((key, completions.clone()));
-        (self.queues.len() - 1, Some((dispatch, completions)))
+        })
     }
 
     fn open_disk(

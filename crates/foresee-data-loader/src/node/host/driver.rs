@@ -224,16 +224,12 @@ impl HostDriver {
         }
         let first = self.entries();
         let index = data.index();
-        let mut added = 0;
-        for id in 0..index.len() {
-            if let Err(error) = self.planner.handle_entry(index.size(SampleId(id))) {
-                // The reception has checked the largest sample and the number of entries.
-                self.shared.log.add("entry refused", None, vec![("why", error.to_string())]);
-                break;
-            }
-            added += 1;
+        for id in (0..index.len()).map(SampleId) {
+            self.planner
+                .handle_entry(index.size(id))
+                .expect("sizes and number were checked when it was opened");
         }
-        self.slots.add_entries(added);
+        self.slots.add_entries(usize::try_from(index.len()).expect("entries are numbered in 32 bits"));
         self.data_sets.push(HostDataSet { data, public_uri, first, origin, queue, disk });
         self.update_disk_capacity();
         let new = &self.data_sets[self.data_sets.len() - 1];

@@ -33,6 +33,7 @@ struct Rig {
 }
 
 /// A consumer that does one step at a time.
+#[derive(Debug)]
 struct TestConsumer {
     connection: NodeConnection,
     rings: RingPair,
@@ -95,6 +96,10 @@ impl Rig {
     }
 
     fn attach(&self) -> TestConsumer {
+        self.attach_to(&self.data.path().display().to_string()).expect("the data set opens")
+    }
+
+    fn attach_to(&self, uri: &str) -> Result<TestConsumer, NodeError> {
         let hello = Hello {
             foresee: "test".into(),
             pid: std::process::id(),
@@ -105,17 +110,15 @@ impl Rig {
             answer_ring_bytes: RING_BYTES_MIN,
         };
         let options = ConnectOptions { allow_uids: Vec::new(), timeout: WATCHDOG };
-        let (connection, rings) =
-            NodeConnection::connect(&address(self.home.path()), &hello, &options).expect("a host");
+        let (connection, rings) = NodeConnection::connect(&address(self.home.path()), &hello, &options)?;
         let description = DataSetDescription {
-            uri: self.data.path().display().to_string(),
+            uri: uri.to_owned(),
             storage_options: StorageOptions(BTreeMap::new()),
             fingerprint: self.index.file_fingerprint(),
             samples: self.index.samples(),
         };
-        let index = || index_file(self.index.file());
-        let data_set = connection.open_data_set(description, index, WATCHDOG).expect("the data set opens");
-        TestConsumer { connection, rings, data_set }
+        let data_set = connection.open_data_set(description, || index_file(self.index.file()), WATCHDOG)?;
+        Ok(TestConsumer { connection, rings, data_set })
     }
 
     /// The status once it fulfils a condition.
@@ -351,6 +354,19 @@ fn wait_for_event(host: &NodeHost, name: &str) -> String {
             return format!("{next:?}");
         }
     }
+}
+
+#[test]
+fn a_data_set_that_cannot_be_opened_is_refused_with_the_reason_and_the_next_one_is_served() {
+    let rig = Rig::new(10, 1 << 20);
+    let absent = rig.data.path().join("absent").display().to_string();
+    let refused = rig.attach_to(&absent).expect_err("no such directory").to_string();
+    assert!(refused.contains("absent"), "{refused}");
+    let mut consumer = rig.attach();
+    assert_eq!(consumer.data_set, 0);
+    consumer.announce(&[1, 2]);
+    consumer.request(0, &[1, 2]);
+    consumer.copy(0, &[1, 2]);
 }
 
 #[test]

@@ -26,6 +26,8 @@ ROOT = pathlib.Path(__file__).resolve().parents[3]
 DEMO = ROOT / "examples" / "demo"
 
 SAMPLES, EPOCHS, RANKS, BATCH = 96, 2, 2, 8
+# Second attempts may have 5 % of the bytes, in whole samples.
+HEDGED = 1.1
 SMALL = ("--samples", str(SAMPLES), "--batch", str(BATCH), "--workers", "1", "--ranks", str(RANKS))
 QUICK = ("--requests-per-s", "0", "--bytes-per-s", "0", "--latency-ms", "1")
 
@@ -79,14 +81,13 @@ def test_both_loaders_train_alike_and_the_origin_counts_the_expected_reads(tmp_p
     assert counted == [{"requests": SAMPLES, "listings": 0, "bytes": sum(sizes)}] * EPOCHS
     assert stock[0]["listing"]["origin"] == {"requests": 1, "listings": 1, "bytes": 0}
 
-    needed = [samples_of(rank) for rank in range(RANKS)]
-    reads = sum(len(samples) for samples in needed)
-    total = sum(sizes[sample] for samples in needed for sample in samples)
-    queues = [rank["epochs"][-1]["stats"]["origin"] for rank in ours]
-    again = sum(queue["hedges"] + queue["retries"] for queue in queues)
+    # The ranks share the cache of their node, which reads each sample once; hedges read some twice.
+    needed = set().union(*(samples_of(rank) for rank in range(RANKS)))
+    total = sum(sizes[sample] for sample in needed)
     counted = [epoch["origin"] for epoch in ours[0]["epochs"]]
-    assert reads <= sum(count["requests"] - count["listings"] for count in counted) <= reads + again
-    assert total <= sum(count["bytes"] for count in counted) <= total + sum(q["hedged_bytes"] for q in queues)
+    reads = sum(count["requests"] - count["listings"] for count in counted)
+    assert len(needed) <= reads <= HEDGED * len(needed)
+    assert total <= sum(count["bytes"] for count in counted) <= HEDGED * total
     # No cache has samples of the first epoch yet.
     assert counted[0]["requests"] - counted[0]["listings"] >= SAMPLES
     assert ours[0]["listing"]["origin"]["requests"] == ours[0]["listing"]["origin"]["listings"]

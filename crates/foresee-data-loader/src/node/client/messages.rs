@@ -15,7 +15,7 @@ use foresee_data_node::ring::RingError;
 use foresee_units::SampleId;
 
 use super::batches::{Batches, invalid};
-use super::shared::Command;
+use super::shared::ClientCommand;
 
 /// An announcement takes at most this part of the ring, so that the host reads while the next part is written.
 const ANNOUNCEMENT_SHARE: usize = 4;
@@ -47,7 +47,7 @@ pub(super) struct Outgoing {
     message_max: usize,
     replies: VecDeque<Reply>,
     progress: Option<ConsumerProgress>,
-    pub(super) commands: VecDeque<Command>,
+    pub(super) commands: VecDeque<ClientCommand>,
     /// Samples of the first command that are announced already.
     announced: usize,
     /// The next message, unless it is empty.
@@ -156,9 +156,9 @@ impl Outgoing {
     }
 
     /// Encode the next message of a command; none if its batch has ended.
-    fn encode_command(&mut self, command: Command, batches: &mut Batches) -> Result<(), NodeError> {
+    fn encode_command(&mut self, command: ClientCommand, batches: &mut Batches) -> Result<(), NodeError> {
         match command {
-            Command::Announce(announcement) => {
+            ClientCommand::Announce(announcement) => {
                 let bytes = self.message_max / ANNOUNCEMENT_SHARE - Announcement::FIXED_BYTES;
                 let most = SAMPLES_MAX.min(bytes / SampleId::BYTES);
                 let (start, len) = (self.announced, announcement.samples.len());
@@ -174,10 +174,10 @@ impl Outgoing {
                 encode(&ConsumerMessage::Announce(part), &mut self.encoded)?;
                 self.announced = if is_last { 0 } else { end };
                 if !is_last {
-                    self.commands.push_front(Command::Announce(announcement));
+                    self.commands.push_front(ClientCommand::Announce(announcement));
                 }
             }
-            Command::Request(batch) => {
+            ClientCommand::Request(batch) => {
                 let request = BatchRequest {
                     batch: batch.number,
                     deadline: batch.deadline,
@@ -188,7 +188,7 @@ impl Outgoing {
                 self.sent = Sent::Request(batch.number);
                 batches.insert(batch);
             }
-            Command::Withdraw(batch) => {
+            ClientCommand::Withdraw(batch) => {
                 if batches.end(batch) {
                     encode(&end(batch), &mut self.encoded)?;
                 }

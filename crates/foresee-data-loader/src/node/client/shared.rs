@@ -14,7 +14,7 @@ use crate::waker::Waker;
 
 /// A command of the driver. The thread executes commands in their order.
 #[derive(Debug)]
-pub(super) enum Command {
+pub(super) enum ClientCommand {
     Announce(NodeAnnouncement),
     Request(QueuedBatch),
     /// End a batch that was requested before.
@@ -40,7 +40,7 @@ pub(super) struct Shared {
 
 #[derive(Debug, Default)]
 struct Queues {
-    commands: VecDeque<Command>,
+    commands: VecDeque<ClientCommand>,
     progress: Option<ConsumerProgress>,
     events: Vec<NodeEvent>,
     /// Of batches that are neither complete nor withdrawn.
@@ -66,7 +66,7 @@ impl Shared {
         let mut queues = self.lock();
         queues.is_epoch_wanted = false;
         if !queues.is_ended {
-            queues.commands.push_back(Command::Announce(announcement));
+            queues.commands.push_back(ClientCommand::Announce(announcement));
         }
     }
 
@@ -79,7 +79,7 @@ impl Shared {
             return false;
         }
         queues.memories.insert(batch.number, Arc::clone(&batch.memory));
-        queues.commands.push_back(Command::Request(batch));
+        queues.commands.push_back(ClientCommand::Request(batch));
         true
     }
 
@@ -87,7 +87,7 @@ impl Shared {
     pub(super) fn withdraw(&self, number: u64) -> Option<Arc<BatchMemory>> {
         let mut queues = self.lock();
         let memory = queues.memories.remove(&number)?;
-        queues.commands.push_back(Command::Withdraw(number));
+        queues.commands.push_back(ClientCommand::Withdraw(number));
         Some(memory)
     }
 
@@ -110,7 +110,7 @@ impl Shared {
     }
 
     /// Move all commands to the end of `commands`. Returns the latest progress, and whether the thread has to end.
-    pub(super) fn take(&self, commands: &mut VecDeque<Command>) -> (Option<ConsumerProgress>, bool) {
+    pub(super) fn take(&self, commands: &mut VecDeque<ClientCommand>) -> (Option<ConsumerProgress>, bool) {
         let mut queues = self.lock();
         commands.append(&mut queues.commands);
         (queues.progress.take(), queues.is_closed)
@@ -142,14 +142,14 @@ impl Shared {
         &self,
         why: NodeError,
         mut missing: Vec<(u64, Vec<u32>)>,
-        mut commands: VecDeque<Command>,
+        mut commands: VecDeque<ClientCommand>,
     ) {
         let mut queues = self.lock();
         queues.is_ended = true;
         queues.memories.clear();
         commands.append(&mut queues.commands);
         let requests = commands.iter().filter_map(|command| match command {
-            Command::Request(batch) if !batch.memory.is_withdrawn() => Some(batch),
+            ClientCommand::Request(batch) if !batch.memory.is_withdrawn() => Some(batch),
             _ => None,
         });
         missing.extend(

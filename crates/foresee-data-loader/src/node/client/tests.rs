@@ -10,7 +10,7 @@ use foresee_units::{Bytes, Nanos, SampleId};
 use super::batches::Batches;
 use super::copy::BatchMemory;
 use super::messages::Outgoing;
-use super::shared::{Command, QueuedBatch, Shared};
+use super::shared::{ClientCommand, QueuedBatch, Shared};
 use super::{NodeAnnouncement, NodeEvent};
 use crate::buffer::BufferPool;
 
@@ -117,8 +117,8 @@ fn answers_of_ended_batches_are_ignored_and_those_of_unknown_ones_are_faults() {
 fn replies_come_before_the_progress_and_commands_in_their_order() {
     let (mut outgoing, mut batches) = (Outgoing::new(DATA_SET, 4088), requested());
     let announcement = NodeAnnouncement { samples: vec![SampleId(1)], ..NodeAnnouncement::default() };
-    outgoing.commands.extend([Command::Announce(announcement), Command::Request(batch(8, 1))]);
-    outgoing.commands.extend([Command::Withdraw(8), Command::Withdraw(8)]);
+    outgoing.commands.extend([ClientCommand::Announce(announcement), ClientCommand::Request(batch(8, 1))]);
+    outgoing.commands.extend([ClientCommand::Withdraw(8), ClientCommand::Withdraw(8)]);
     outgoing.report(ConsumerProgress { accesses: 1, step_time: Nanos::ZERO });
     outgoing.report(ConsumerProgress { accesses: 2, step_time: Nanos::ZERO });
     outgoing.release(7, &[0, 2]);
@@ -141,7 +141,7 @@ fn long_lists_are_split_and_flags_are_those_of_the_first_or_the_last_part() {
     let samples: Vec<_> = (0..300).map(SampleId).collect();
     let announcement = NodeAnnouncement { samples, is_restart: true, is_epoch_end: true, is_end: true };
     let empty = NodeAnnouncement { is_epoch_end: true, ..NodeAnnouncement::default() };
-    outgoing.commands.extend([Command::Announce(announcement), Command::Announce(empty)]);
+    outgoing.commands.extend([ClientCommand::Announce(announcement), ClientCommand::Announce(empty)]);
     let expected =
         ["announce 125 restart", "announce 125", "announce 50 epoch end end", "announce 0 epoch end"];
     assert_eq!(kinds(&push(&mut outgoing, &mut batches, 9)), expected);
@@ -163,7 +163,7 @@ fn positions_that_no_one_fills_are_reported_at_the_end() {
     let withdrawn = batch(8, 2);
     withdrawn.memory.withdraw();
     batches.insert(withdrawn);
-    let taken = [Command::Request(batch(9, 1)), Command::Withdraw(8)].into();
+    let taken = [ClientCommand::Request(batch(9, 1)), ClientCommand::Withdraw(8)].into();
     assert!(shared.request(batch(10, 2)));
     shared.end(NodeError::Ended, batches.missing(), taken);
     let mut events = Vec::new();

@@ -46,7 +46,7 @@ pub(super) struct HostConsumer {
     pub(super) batch_len: u64,
     pub(super) served: ServedBySource,
     /// When it last sent a message.
-    pub(super) heard: Nanos,
+    pub(super) last_message: Nanos,
     batches: BTreeMap<u64, HostBatch>,
     /// The number of each batch by its first access.
     by_access: BTreeMap<u64, u64>,
@@ -89,7 +89,7 @@ impl HostConsumer {
             voided: 0,
             batch_len: 1,
             served: ServedBySource::default(),
-            heard: now,
+            last_message: now,
             batches: BTreeMap::new(),
             by_access: BTreeMap::new(),
             answered: Vec::new(),

@@ -67,7 +67,7 @@ impl HostDriver {
     pub(super) fn handle_message(&mut self, number: u32, bytes: &[u8]) {
         let Some(consumer) = self.consumers.get_mut(&number) else { return };
         consumer.session.note_handled();
-        consumer.heard = now();
+        consumer.last_message = now();
         let outcome =
             ConsumerMessage::decode(bytes).map_err(MessageFault::from).and_then(|message| match message {
                 ConsumerMessage::Announce(announcement) => self.announce(number, announcement),

@@ -18,7 +18,7 @@ impl HostDriver {
             data_set: consumer.data_set.map(|data_set| self.data_sets[data_set as usize].public_uri.clone()),
             served: consumer.served,
             waiting: consumer.waiting(),
-            silent_for: now.saturating_sub(consumer.heard),
+            silent_for: now.saturating_sub(consumer.last_message),
         });
         let status = HostStatus {
             memory_used: self.planner.used(NodeTier::Memory),

@@ -76,10 +76,20 @@ pub struct Loader {
     data: Arc<DataSet>,
     shared: Arc<Shared>,
     running: Mutex<Option<Running>>,
+    /// When the first attempt to open it was.
+    opening_since: Mutex<Option<Instant>>,
     /// When the present wait of the consumer began.
     waiting_since: Mutex<Option<Instant>>,
     /// The process that created it.
     process: u32,
+}
+
+/// When tiers and threads were opened.
+enum Opening {
+    Before,
+    Now,
+    /// Not yet: the host of the node's cache is not there.
+    Waiting,
 }
 
 #[derive(Debug)]
@@ -113,28 +123,31 @@ impl Loader {
             cache,
             shared: Arc::new(shared),
             running: Mutex::default(),
+            opening_since: Mutex::default(),
             waiting_since: Mutex::default(),
             process: std::process::id(),
         })
     }
 
     /// Open tiers and threads, and begin to stage. Idempotent; the first `next_batch` does it too.
-    pub fn start(&self) -> Result<(), LoaderError> {
-        self.open().map(drop)
+    ///
+    /// Returns `false` if the host of the node's cache did not come within `tick`: check for signals and call again.
+    pub fn start(&self, tick: Duration) -> Result<bool, LoaderError> {
+        Ok(!matches!(self.open(tick)?, Opening::Waiting))
     }
 
-    /// As `start`; return whether this call opened them.
-    fn open(&self) -> Result<bool, LoaderError> {
+    fn open(&self, tick: Duration) -> Result<Opening, LoaderError> {
         self.check_process()?;
         let mut running = lock(&self.running);
         if self.shared.batches.is_closed() {
             return Err(LoaderError::Closed);
         }
-        let is_first = running.is_none();
-        if is_first {
-            *running = Some(self.spawn()?);
+        if running.is_some() {
+            return Ok(Opening::Before);
         }
-        Ok(is_first)
+        let since = *lock(&self.opening_since).get_or_insert_with(Instant::now);
+        *running = self.spawn(since, tick)?;
+        Ok(if running.is_some() { Opening::Now } else { Opening::Waiting })
     }
 
     /// Continue at global `position` of `epoch`.
@@ -191,11 +204,20 @@ impl Loader {
     /// The wait is not recorded, because only the caller knows when its step begins: see [`Loader::record_wait`].
     pub fn next_batch(&self, tick: Duration) -> Result<Next, LoaderError> {
         let start = self.now();
-        if self.open()? {
-            self.shared.batches.begin_opening(start);
-        }
+        let tick = tick.min(TICK_MAX);
         let since = *lock(&self.waiting_since).get_or_insert_with(Instant::now);
-        let Some(entry) = self.shared.batches.take(tick.min(TICK_MAX), start)? else {
+        match self.open(tick).inspect_err(|_| *lock(&self.waiting_since) = None)? {
+            Opening::Before => {}
+            Opening::Now => {
+                let waited = Nanos::from(since.elapsed());
+                self.shared.batches.begin_opening(self.now().saturating_sub(waited));
+            }
+            Opening::Waiting => {
+                let what = Some("the lowest local rank to start the host of this node's cache".to_owned());
+                return Ok(Next::Waiting { waited: since.elapsed().into(), what });
+            }
+        }
+        let Some(entry) = self.shared.batches.take(tick, start)? else {
             let what = self.shared.batches.wait_text();
             return Ok(Next::Waiting { waited: since.elapsed().into(), what });
         };

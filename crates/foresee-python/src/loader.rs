@@ -79,7 +79,10 @@ impl Loader {
     }
 
     fn start(&self, py: Python<'_>) -> PyResult<()> {
-        py.detach(|| self.engine.start()).map_err(errors::of_loader)
+        while !py.detach(|| self.engine.start(TICK)).map_err(errors::of_loader)? {
+            py.check_signals()?;
+        }
+        Ok(())
     }
 
     #[pyo3(signature = (epoch, position, order=None))]

@@ -214,7 +214,8 @@ impl Driver {
                 NodeEvent::EpochWanted => node.is_epoch_wanted = true,
                 NodeEvent::Ended { why, missing } => {
                     let requests = std::mem::take(&mut node.requests);
-                    self.leave_node(&why.to_string());
+                    let is_needed = !(missing.is_empty() && self.schedule.is_over());
+                    self.leave_node(&why.to_string(), is_needed);
                     for (batch, positions) in missing {
                         if let Some(&NodeRequest { slot, first, .. }) = requests.get(&batch) {
                             self.read_alone(slot, positions.into_iter().map(|one| first + one as usize));
@@ -276,13 +277,15 @@ impl Driver {
         }
     }
 
-    /// Continue without the host: the plan is made here from now on.
-    fn leave_node(&mut self, why: &str) {
+    /// Continue without the host: the plan is made here from now on. `is_needed`: whether anything is left to read.
+    fn leave_node(&mut self, why: &str, is_needed: bool) {
         self.node = None;
-        self.shared.notices.add(format!(
-            "this node's cache is gone ({why}); this rank reads the origin alone from now on. Run `foresee node` for a \
-             cache that outlives its ranks"
-        ));
+        if is_needed {
+            self.shared.notices.add(format!(
+                "this node's cache is gone ({why}); this rank reads the origin alone from now on. Run `foresee node` \
+                 for a cache that outlives its ranks"
+            ));
+        }
         self.planner.handle_restart();
         self.schedule.announce_again(&mut self.planner);
     }

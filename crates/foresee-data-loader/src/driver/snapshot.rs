@@ -59,7 +59,11 @@ impl Driver {
         let (has_pending, is_planned) = (stage.pending > 0, stage.is_planned());
         let missing = self.fetches.reads.first_missing(slot).filter(|_| has_pending);
         let Some((number, read)) = missing else {
-            let text = if is_planned { "copies within memory" } else { "the plan of the batch" };
+            let text = match (is_planned, &self.node) {
+                (true, Some(_)) if has_pending => "samples requested from the host of this node's cache",
+                (true, _) => "copies within memory",
+                (false, _) => "the plan of the batch",
+            };
             let report = WaitReport { cause: Cause::Copy, read: None, text: text.to_owned() };
             return self.shared.batches.report_wait(report, now);
         };

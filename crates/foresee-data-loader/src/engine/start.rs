@@ -7,6 +7,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::Builder;
+use std::time::{Duration, Instant};
 
 use foresee_data_fetch::{Dispatch, DispatchConfig};
 use foresee_data_index::Index;
@@ -24,7 +25,7 @@ use crate::cache::{Cache, CacheShare};
 use crate::disk_cache::{DiskCacheRequest, open_disk_cache};
 use crate::driver::{Driver, DriverTiers, NodeLink};
 use crate::errors::LoaderError;
-use crate::node::{JoinRequest, Joined, join};
+use crate::node::{JoinRequest, Joined, join, leave};
 use crate::origin_queue::{OriginQueueInputs, origin_queue_config};
 
 /// Bytes of planner tables per sample, for all tiers: ids, next uses, copies.
@@ -48,7 +49,27 @@ struct OpenTiers {
 }
 
 impl Loader {
-    pub(super) fn spawn(&self) -> Result<Running, LoaderError> {
+    /// `None`: the host of the node's cache did not come within `tick`. `since`: the first attempt.
+    pub(super) fn spawn(&self, since: Instant, tick: Duration) -> Result<Option<Running>, LoaderError> {
+        let node = match self.join_node(since, tick) {
+            Joined::Waiting => return Ok(None),
+            Joined::Consumer(client) => Some(NodeLink::new(client)),
+            Joined::Alone(reason) => {
+                if let Some(reason) = reason {
+                    self.shared.notices.add(reason);
+                }
+                None
+            }
+        };
+        let is_consumer = node.is_some();
+        let running = self.spawn_joined(node);
+        if running.is_err() && is_consumer {
+            leave();
+        }
+        running.map(Some)
+    }
+
+    fn spawn_joined(&self, node: Option<NodeLink>) -> Result<Running, LoaderError> {
         let config = &self.config.options;
         if let Some(folder) = &config.run_dir {
             self.shared.recorder.write_to(folder)?;
@@ -124,10 +145,13 @@ impl Loader {
     }
 
     /// Attach to the cache of this node, if it has one.
-    fn join_node(&self) -> Option<NodeLink> {
+    fn join_node(&self, since: Instant, tick: Duration) -> Joined {
         let options = &self.config.options;
-        let joined = join(&JoinRequest {
-            identity: options.node.as_ref()?,
+        let Some(identity) = &options.node else { return Joined::Alone(None) };
+        join(&JoinRequest {
+            since,
+            tick,
+            identity,
             cache: &self.cache,
             world: options.world,
             local_world: options.local_world,
@@ -135,16 +159,7 @@ impl Loader {
             uri: &options.uri,
             storage: &options.storage,
             waker: &self.shared.waker,
-        });
-        match joined {
-            Joined::Consumer(client) => Some(NodeLink::new(client)),
-            Joined::Alone(reason) => {
-                if let Some(reason) = reason {
-                    self.shared.notices.add(reason);
-                }
-                None
-            }
-        }
+        })
     }
 
     /// Memory for copies in flight to the disk tier, and its part within `ram=`, of which `staged` is used.

@@ -190,10 +190,9 @@ impl NodeHost {
         self.reception.close_when_empty(true);
     }
 
-    /// Stay open although no consumer is left; `false` if the host has ended.
+    /// Stay open although no consumer is left; `false` if the host has ended, or does so now.
     pub(super) fn keep_open(&self) -> bool {
-        self.reception.close_when_empty(false);
-        !self.has_ended()
+        self.reception.close_when_empty(false) && !self.has_ended()
     }
 
     /// Whether it has closed itself.

@@ -7,8 +7,9 @@
 //! | several ranks of one launcher on this node | consumes from the host in the process of the lowest local rank |
 //! | neither, or no memory and no disk to share | uses its own caches |
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use foresee_data_node::{
     AddressValues, ConnectOptions, Hello, LauncherValues, NodeAddress, NodeDiscovery, NodeError,
@@ -40,9 +41,15 @@ pub struct NodeIdentity {
 
 /// Hosts in this process, by their addresses.
 static HOSTS: Mutex<Vec<NodeHost>> = Mutex::new(Vec::new());
+/// Whether a loader of this process waited for the host in vain.
+static IS_HOST_LATE: AtomicBool = AtomicBool::new(false);
 
 /// What a loader joins with.
 pub(crate) struct JoinRequest<'a> {
+    /// When its first attempt was.
+    pub(crate) since: Instant,
+    /// Maximum time of this attempt to wait for a host that is not there.
+    pub(crate) tick: Duration,
     pub(crate) identity: &'a NodeIdentity,
     pub(crate) cache: &'a Cache,
     pub(crate) world: World,
@@ -57,11 +64,14 @@ pub(crate) struct JoinRequest<'a> {
 #[derive(Debug)]
 pub(crate) enum Joined {
     Consumer(NodeClient),
+    /// The host is not there yet: the loader has to try again.
+    Waiting,
     /// The loader uses its own caches; with the reason, if the user expects otherwise.
     Alone(Option<String>),
 }
 
-/// Attach to the host of this node's cache, or become it.
+/// Attach to the host of this node's cache, or become it. Attempts are short, so that the caller can handle signals in
+/// between.
 pub(crate) fn join(request: &JoinRequest<'_>) -> Joined {
     let cache = request.cache;
     if cache.ram().is_zero() {
@@ -94,10 +104,35 @@ fn try_join(request: &JoinRequest<'_>) -> Result<Joined, NodeError> {
     };
     if request.local_world.rank().0 == 0 {
         become_host(request, &address)?;
-    } else {
-        address.wait_for_host(HOST_WAIT)?;
+        return attach(request, &address).map(Joined::Consumer);
     }
-    attach(request, &address).map(Joined::Consumer)
+    attach_when_ready(request, &address)
+}
+
+/// Attach to the host in the process of the lowest local rank, which may not have started it yet.
+fn attach_when_ready(request: &JoinRequest<'_>, address: &NodeAddress) -> Result<Joined, NodeError> {
+    // A loader that waited in vain is enough: the next ones of this process only look.
+    let most = if IS_HOST_LATE.load(Ordering::Relaxed) { Duration::ZERO } else { HOST_WAIT };
+    let left = most.saturating_sub(request.since.elapsed());
+    let tick = request.tick.min(left);
+    let is_stale = match address.wait_for_host(tick).and_then(|()| attach(request, address)) {
+        Err(NodeError::NoHost { .. }) => false,
+        // The host of an earlier run or loader has ended, and the next one does not have its place yet.
+        Err(NodeError::Stale { .. } | NodeError::Ended | NodeError::PeerEnded) => true,
+        outcome => return outcome.map(Joined::Consumer),
+    };
+    if left.is_zero() {
+        IS_HOST_LATE.store(true, Ordering::Relaxed);
+        return Ok(Joined::Alone(Some(format!(
+            "this rank does not share the cache of its node, and reads alone: local rank 0 has started no loader within \
+             {} s; start the loaders of all ranks together, run `foresee node`, or set FORESEE_NODE=off",
+            HOST_WAIT.as_secs()
+        ))));
+    }
+    if is_stale {
+        std::thread::park_timeout(tick);
+    }
+    Ok(Joined::Waiting)
 }
 
 fn attach(request: &JoinRequest<'_>, address: &NodeAddress) -> Result<NodeClient, NodeError> {

@@ -105,7 +105,7 @@ fn a_cache_directory_that_cannot_be_used_is_named_before_the_first_batch() {
     let file = dir.path().join("in-the-way");
     fs::write(&file, b"a file").expect("a file");
     let loader = set.loader(&cache(0, Some(&file), DISK), set.options());
-    let error = loader.start().expect_err("a file is no directory");
+    let error = loader.start(std::time::Duration::ZERO).expect_err("a file is no directory");
     assert!(matches!(error, LoaderError::Disk(_)), "{error}");
     assert!(error.to_string().contains("in-the-way"), "{error}");
 
@@ -115,7 +115,10 @@ fn a_cache_directory_that_cannot_be_used_is_named_before_the_first_batch() {
     if fs::write(locked.join("probe"), b"").is_ok() {
         return; // Root may write everywhere.
     }
-    let error = set.loader(&cache(0, Some(&locked), DISK), set.options()).start().expect_err("read-only");
+    let error = set
+        .loader(&cache(0, Some(&locked), DISK), set.options())
+        .start(std::time::Duration::ZERO)
+        .expect_err("read-only");
     assert!(error.to_string().contains("locked"), "{error}");
 }
 
@@ -126,7 +129,7 @@ fn a_start_that_failed_can_be_tried_again() {
     let file = dir.path().join("cache");
     fs::write(&file, b"a file").expect("a file");
     let loader = set.loader(&cache(0, Some(&file), DISK), set.options());
-    loader.start().expect_err("a file is no directory");
+    loader.start(std::time::Duration::ZERO).expect_err("a file is no directory");
     fs::remove_file(&file).expect("the file exists");
     assert_eq!(epoch(&set, &loader), expected(&set.options(), 0, 0));
 }
@@ -169,7 +172,7 @@ fn two_loaders_share_one_memory_and_never_hold_more_than_it() {
     let before = used(&trainer);
     assert!(before > Bytes::new(90 << 10), "alone it fills its share: {before}");
     let validator = valid.loader(&shared, second.clone());
-    validator.start().expect("both fit");
+    validator.start(std::time::Duration::ZERO).expect("both fit");
     for number in 2..6 {
         assert_eq!(epoch(&train, &trainer), expected(&first, number, 0));
         assert_eq!(epoch(&valid, &validator), expected(&second, number - 2, 0));

@@ -35,10 +35,10 @@ fn a_closed_loader_reports_it_and_can_be_closed_again() {
     loader.close();
     loader.close();
     assert!(matches!(next(&loader), Err(LoaderError::Closed)));
-    assert!(matches!(loader.start(), Err(LoaderError::Closed)));
+    assert!(matches!(loader.start(Duration::ZERO), Err(LoaderError::Closed)));
     let never_started = set.loader(&ram(0), set.options());
     never_started.close();
-    assert!(matches!(never_started.start(), Err(LoaderError::Closed)));
+    assert!(matches!(never_started.start(Duration::ZERO), Err(LoaderError::Closed)));
 }
 
 #[test]
@@ -90,7 +90,8 @@ fn a_run_folder_gets_a_ledger_and_an_unwritable_one_is_named() {
     let ledger = fs::read(dir.path().join("run/ledger/rank-0.arrow")).expect("a ledger");
     assert!(ledger.len() > 100 && loader.stats().ledger_failure.is_none());
     let blocked = LoaderOptions { run_dir: Some(set.path(0)), ..set.options() };
-    let error = set.loader(&ram(0), blocked).start().expect_err("a file is in the way");
+    let error =
+        set.loader(&ram(0), blocked).start(Duration::ZERO).expect_err("a file is in the way");
     assert!(
         matches!(error, LoaderError::RunFolder { .. }) && error.to_string().contains("000000"),
         "{error}"

@@ -361,7 +361,7 @@ fn no_batch_of_an_epoch_is_delivered_after_it_began_again_with_other_samples() {
     let loader = set.loader(&ram(set.ram_for(&mut options, set.bytes())), options);
     let first: Vec<u64> = (0..12).collect();
     let second: Vec<u64> = (12..22).rev().collect();
-    loader.start().expect("a folder");
+    loader.start(std::time::Duration::ZERO).expect("a folder");
     for taken in 0..=first.len() / 4 {
         begin(&loader, 1, 4, &first, None).expect("ids of the data set");
         for batch in first.chunks(4).take(taken) {
@@ -378,7 +378,7 @@ fn no_batch_of_an_epoch_is_delivered_after_it_began_again_with_other_samples() {
 fn duplicates_inside_one_staging_window_are_read_once() {
     let set = DataSet::files(&[1000; 4]);
     let loader = set.loader(&ram(0), LoaderOptions { order: None, ..set.options() });
-    loader.start().expect("a folder");
+    loader.start(std::time::Duration::ZERO).expect("a folder");
     begin(&loader, 0, 0, &[2, 2, 2, 2, 2, 1, 2, 1], None).expect("ids of the data set");
     assert_eq!(epoch(&set, &loader), [[2, 2, 2, 2], [2, 1, 2, 1]]);
 }

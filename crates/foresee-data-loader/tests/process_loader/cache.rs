@@ -18,7 +18,7 @@ const DISK: u64 = 64 << 20;
 
 /// Run all epochs, and take each batch only when it is ready: without a wait no copy is dropped.
 fn run_without_waits(set: &DataSet, loader: &Loader, options: &LoaderOptions) {
-    loader.start().expect("an origin and caches");
+    loader.start(std::time::Duration::ZERO).expect("an origin and caches");
     for number in 0..options.epochs.expect("a run that ends") {
         let batches = std::iter::from_fn(|| {
             wait_until("a batch is ready", || loader.stats().ready > 0);

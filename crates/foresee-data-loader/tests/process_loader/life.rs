@@ -76,7 +76,7 @@ fn no_thread_and_no_descriptor_is_left_after_close() {
             for _ in 0..stop_after {
                 next(&loader).expect("a batch or an end");
             }
-            loader.start().expect("a folder");
+            loader.start(std::time::Duration::ZERO).expect("a folder");
             wait_until("the driver has started", || has_thread("foresee-driver"));
             loader.close();
             wait_until("all threads are gone", || threads() == 0);

@@ -252,7 +252,7 @@ fn a_seek_while_reads_are_in_flight_changes_no_byte() {
     let mut options = LoaderOptions { epochs: Some(4), ..set.options() };
     let loader = set.loader(&ram(set.ram_for(&mut options, 60 * 3000)), options.clone());
     for (number, position) in [(0, 7), (2, 0), (1, 40), (1, 41), (3, 59), (0, 0), (2, 20)] {
-        loader.start().expect("an origin");
+        loader.start(std::time::Duration::ZERO).expect("an origin");
         wait_until("reads are in flight", || {
             loader.stats().driver.origin.in_flight > 0 || loader.stats().ready > 0
         });
@@ -287,7 +287,7 @@ fn dropping_the_loader_while_reads_are_in_flight_ends_every_request() {
     let set = testbed.data_set();
     for _ in 0..3 {
         let loader = set.loader(&ram(0), set.options());
-        loader.start().expect("an origin");
+        loader.start(std::time::Duration::ZERO).expect("an origin");
         wait_until("reads are in flight", || loader.stats().driver.origin.in_flight > 0);
     }
     wait_until("every request has ended", || testbed.counter("in_flight") == 0);
@@ -298,9 +298,10 @@ fn an_unreachable_origin_is_named_before_the_first_batch() {
     let set = DataSet::files(&[10; 4]);
     let uri = set.dir.path().join("gone").display().to_string();
     let loader = set.loader(&ram(0), LoaderOptions { uri: uri.clone(), ..set.options() });
-    let error = loader.start().expect_err("no such folder");
+    let error = loader.start(std::time::Duration::ZERO).expect_err("no such folder");
     assert!(matches!(error, LoaderError::Origin(_)) && error.to_string().contains("gone"), "{error}");
     let unreachable = LoaderOptions { uri: "http://127.0.0.1:9/data".to_owned(), ..set.options() };
-    let error = set.loader(&ram(0), unreachable).start().expect_err("no server listens");
+    let error =
+        set.loader(&ram(0), unreachable).start(std::time::Duration::ZERO).expect_err("no server listens");
     assert!(error.to_string().contains("127.0.0.1:9"), "{error}");
 }

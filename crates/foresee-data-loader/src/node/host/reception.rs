@@ -41,6 +41,8 @@ struct Wishes {
     is_closing: bool,
     /// Close when the last consumer leaves.
     is_closing_when_empty: bool,
+    /// The thread has ended, or is about to.
+    has_ended: bool,
 }
 
 /// See the module.
@@ -86,9 +88,21 @@ impl ReceptionHandle {
         self.change(|wishes| wishes.is_closing = true);
     }
 
-    /// Close when no consumer is left, or not any more.
-    pub(super) fn close_when_empty(&self, is_wanted: bool) {
-        self.change(|wishes| wishes.is_closing_when_empty = is_wanted);
+    /// Close when no consumer is left, or not any more; `false` if the thread ends in any case.
+    pub(super) fn close_when_empty(&self, is_wanted: bool) -> bool {
+        let mut has_ended = false;
+        self.change(|wishes| {
+            wishes.is_closing_when_empty = is_wanted;
+            has_ended = wishes.has_ended || wishes.is_closing;
+        });
+        !has_ended
+    }
+
+    /// Decide that the thread ends because no consumer is left, unless that is not wanted any more.
+    fn end_when_empty(&self) -> bool {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.has_ended |= state.is_closing_when_empty;
+        state.has_ended
     }
 
     fn change(&self, change: impl FnOnce(&mut Wishes)) {
@@ -140,7 +154,7 @@ impl Reception {
             if found.has_visitors {
                 self.receive_visitors(&mut attached, &mut next);
             }
-            if wishes.is_closing_when_empty && attached.is_empty() {
+            if attached.is_empty() && self.handle.end_when_empty() {
                 return self.inbox.push(HostEvent::Close);
             }
         }

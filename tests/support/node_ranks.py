@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Ranks of one launched job on this node, as torchrun starts them: processes that share the cache of their node."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import foresee
+from support.data import digest
+from support.processes import Child, child, print_json
+from support.waiting import wait_until
+
+#: A rank that prints a digest of each batch, and its statistics at the end; see `run_rank`.
+RANK = """
+    import json, sys
+    from support.node_ranks import run_rank
+    run_rank(**json.loads(sys.argv[1]))
+"""
+
+
+def launched(rank: int, world: int, job: pathlib.Path) -> dict[str, str]:
+    """Return the variables that torchrun sets for a rank of a job on one node. ``job``: its `job_folder`."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_RANK": str(rank),
+        "LOCAL_WORLD_SIZE": str(world),
+        "MASTER_ADDR": "localhost",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RUN_ID": "none",
+        "TORCHELASTIC_RESTART_COUNT": "0",
+        "XDG_RUNTIME_DIR": str(job),
+    }
+
+
+@contextlib.contextmanager
+def job_folder() -> Iterator[pathlib.Path]:
+    """Create a folder for the sockets and signals of a job. Its path is short, because those of sockets are limited."""
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="fs-"))
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder)
+
+
+@contextlib.contextmanager
+def ranks(
+    job: pathlib.Path,
+    plans: Sequence[Mapping[str, Any]],
+    *,
+    source: str = RANK,
+    env: Mapping[str, str] | None = None,
+    warm: bool = False,
+) -> Iterator[list[Child]]:
+    """Start one rank per plan, the argument of its program, with its `launched` variables and ``env``."""
+    with contextlib.ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                child(
+                    source,
+                    json.dumps({"job": str(job), **plan}),
+                    env={**launched(rank, len(plans), job), **(env or {})},
+                    warm=warm,
+                )
+            )
+            for rank, plan in enumerate(plans)
+        ]
+
+
+def outcomes(programs: Sequence[Child], *, fails: Sequence[int] = ()) -> list[tuple[list[Any], str]]:
+    """Return the remaining lines and the errors of each rank once it has ended. Only ranks in ``fails`` may fail."""
+    found = []
+    for rank, program in enumerate(programs):
+        status, output, errors = program.end()
+        assert status == 0 or rank in fails, f"rank {rank} ended with {status}:\n{output}\n{errors}"
+        found.append(([json.loads(line) for line in output.splitlines()], errors))
+    return found
+
+
+def digests(lines: Sequence[Any]) -> list[str]:
+    """Return the digests of the batches among the lines of a rank."""
+    return [line["batch"] for line in lines if "batch" in line]
+
+
+def expected(root: pathlib.Path, rank: int, world: int, epochs: int, **options: Any) -> list[str]:
+    """Return the digest of each batch of a rank that reads alone."""
+    loader = foresee.Loader(
+        root, **{**_DEFAULTS, **options}, rank=rank, world_size=world, cache=foresee.Cache(ram=0)
+    )
+    with loader:
+        return [_digest(batch) for _ in range(epochs) for batch in loader]
+
+
+def run_rank(
+    job: str,
+    root: str,
+    epochs: int = 1,
+    cache: Mapping[str, Any] | None = None,
+    hold_at: int | None = None,
+    **options: Any,
+) -> None:
+    """Read epochs and print a digest of each batch, then the statistics of the loader.
+
+    The rank waits for the others before it closes its loader, so that none of them loses its host.
+    ``hold_at``: number of batches after which it prints a line and waits for the file ``go`` in the job's folder.
+    """
+    memory = foresee.Cache(**(cache or {"ram": "64MB"}))
+    with foresee.Loader(root, **{**_DEFAULTS, **options}, cache=memory) as loader:
+        count = 0
+        for _ in range(epochs):
+            for batch in loader:
+                if count == hold_at:
+                    print_json(holds=True)
+                    wait_until((pathlib.Path(job) / "go").exists, what="the test's signal")
+                count += 1
+                print_json(batch=_digest(batch))
+        meet(job, "end")
+        print_json(stats=loader.stats(), ok=loader.audit()["ok"])
+
+
+def meet(job: str, name: str) -> None:
+    """Wait until all ranks of the job are here that have not been killed by the test."""
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    folder = pathlib.Path(job)
+    (folder / f"{name}-{rank}").touch()
+    there = [(folder / f"{name}-{other}", folder / f"killed-{other}") for other in range(world)]
+    wait_until(
+        lambda: all(arrived.exists() or killed.exists() for arrived, killed in there),
+        what="the arrival of all ranks",
+    )
+
+
+_DEFAULTS: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 3}
+
+
+def _digest(batch: foresee.Batch) -> str:
+    return digest([(int(batch.ids[place]), bytes(batch.sample(place))) for place in range(len(batch))])

@@ -90,8 +90,7 @@ fn a_run_folder_gets_a_ledger_and_an_unwritable_one_is_named() {
     let ledger = fs::read(dir.path().join("run/ledger/rank-0.arrow")).expect("a ledger");
     assert!(ledger.len() > 100 && loader.stats().ledger_failure.is_none());
     let blocked = LoaderOptions { run_dir: Some(set.path(0)), ..set.options() };
-    let error =
-        set.loader(&ram(0), blocked).start(Duration::ZERO).expect_err("a file is in the way");
+    let error = set.loader(&ram(0), blocked).start(Duration::ZERO).expect_err("a file is in the way");
     assert!(
         matches!(error, LoaderError::RunFolder { .. }) && error.to_string().contains("000000"),
         "{error}"

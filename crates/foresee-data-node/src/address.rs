@@ -6,6 +6,7 @@
 
 mod directory;
 mod launcher;
+mod owner;
 #[cfg(test)]
 mod tests;
 mod wait;
@@ -54,6 +55,19 @@ impl NodeAddress {
     /// Whether the user gave it. Otherwise its directory is private to one user, and both ends check that.
     pub fn is_explicit(&self) -> bool {
         self.is_explicit
+    }
+
+    /// Users beside the own one whose host a consumer may trust: the owner of the directory of an address that the user
+    /// gave. That owner can replace the socket anyway.
+    ///
+    /// Empty if other users can write to that directory or to one above it, or if a symbolic link leads there: they
+    /// could replace the directory by one of their own.
+    pub fn trusted_uids(&self) -> Vec<u32> {
+        if !self.is_explicit {
+            return Vec::new();
+        }
+        let ours = rustix::process::geteuid().as_raw();
+        owner::trusted_owner(self.directory(), ours).into_iter().collect()
     }
 
     pub(crate) fn directory(&self) -> &Path {

@@ -26,7 +26,7 @@ pub enum NodeError {
     SlabShape { slots: u64, data: Bytes },
     /// A slab larger than the memory that the host may use.
     #[error(
-        "a slab of {bytes} exceeds the {available} that this process may still use; lower `ram=`, or raise the memory limit of the job or container"
+        "a slab of {bytes} exceeds the {available} that this process may still use; lower `ram=` (`--ram` of a service), or raise the memory limit of the job or container"
     )]
     SlabTooLarge {
         bytes: Bytes,
@@ -35,7 +35,7 @@ pub enum NodeError {
     },
     /// The system refused memory that a slab or a ring needs.
     #[error(
-        "the system refused {bytes} of shared memory: {why}; lower `ram=`, or raise the memory limit of the job or container"
+        "the system refused {bytes} of shared memory: {why}; lower `ram=` (`--ram` of a service), or raise the memory limit of the job or container"
     )]
     NoMemory {
         bytes: Bytes,
@@ -95,7 +95,7 @@ pub enum NodeError {
         remedy: &'static str,
     },
     /// A socket path that the system cannot represent.
-    #[error("the socket path {path} has {} bytes, and at most {max} fit; set FORESEE_NODE to a shorter path", .path.as_os_str().len(), max = SOCKET_PATH_BYTES_MAX)]
+    #[error("the socket path {path} has {} bytes, and at most {max} fit; use a shorter path (`--socket`, FORESEE_NODE)", .path.as_os_str().len(), max = SOCKET_PATH_BYTES_MAX)]
     PathTooLong { path: PathBuf },
     /// A directory in which no socket may be created or used.
     #[error("the directory {path} is refused for the socket of the node's cache: {fault}")]
@@ -123,12 +123,12 @@ pub enum NodeError {
     },
     /// A live host, or one that is starting, has the path.
     #[error(
-        "another host of a node's cache has {path}; attach to it, stop it, or set FORESEE_NODE to another path"
+        "another host of a node's cache has {path}; attach to it, stop it, or use another path (`--socket`, FORESEE_NODE)"
     )]
     InUse { path: PathBuf },
     /// A file that is not a socket has the path.
     #[error(
-        "{path} exists and is no socket of a node's cache; remove it, or set FORESEE_NODE to another path"
+        "{path} exists and is no socket of a node's cache; remove it, or use another path (`--socket`, FORESEE_NODE)"
     )]
     NotASocket { path: PathBuf },
     /// The other end has another version of the protocol.

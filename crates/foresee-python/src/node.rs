@@ -85,7 +85,7 @@ impl NodeHost {
 #[pyfunction]
 pub(crate) fn node_status(py: Python<'_>, socket: Option<PathBuf>) -> PyResult<Bound<'_, PyDict>> {
     let address = address(socket)?;
-    let options = ConnectOptions { allow_uids: Vec::new(), timeout: STATUS_TIMEOUT };
+    let options = ConnectOptions { allow_uids: address.trusted_uids(), timeout: STATUS_TIMEOUT };
     let status = py.detach(|| NodeStatus::query(&address, &options)).map_err(|error| failed(&error))?;
     to_python(py, &status)
 }

@@ -145,7 +145,9 @@ fn attach(request: &JoinRequest<'_>, address: &NodeAddress) -> Result<NodeClient
         request_ring_bytes: REQUEST_RING,
         answer_ring_bytes: ANSWER_RING,
     };
-    let options = ConnectOptions { allow_uids: Vec::new(), timeout: CONNECT_TIMEOUT };
+    // A service for several users has a user of its own. Who owns the directory of the socket that FORESEE_NODE names can
+    // replace the socket, so trust in that socket is trust in this user.
+    let options = ConnectOptions { allow_uids: address.trusted_uids(), timeout: CONNECT_TIMEOUT };
     let data = NodeDataSet { index: request.data.index(), uri: request.uri, storage: request.storage };
     NodeClient::attach(address, &hello, &options, data, Arc::clone(request.waker))
 }

@@ -7,6 +7,7 @@ use std::{fs, iter};
 use tempfile::TempDir;
 
 use super::directory::is_network;
+use super::owner::{DirectoryOwner, owner_of, trusted_owner};
 use super::*;
 
 fn values() -> AddressValues {
@@ -228,4 +229,28 @@ fn nfs_is_recognised_by_its_number() {
     assert!(is_network(0x6969_i64));
     // tmpfs, ext4, and a number of the other half.
     assert!(iter::once(-1).chain([0x0102_1994, 0xEF53]).all(|system: i64| !is_network(system)));
+}
+
+#[test]
+fn the_owner_of_a_directory_is_trusted_unless_others_can_replace_it() {
+    let path = |found: &[(u32, u32)]| {
+        let all = found.iter().map(|&(uid, mode)| DirectoryOwner { uid, mode: 0o040_000 | mode });
+        owner_of(&all.collect::<Vec<_>>(), 1000)
+    };
+    assert_eq!(path(&[(7, 0o755), (0, 0o755), (0, 0o755)]), Some(7));
+    assert_eq!(path(&[(7, 0o755), (1000, 0o700), (0, 0o755)]), Some(7));
+    assert_eq!(path(&[(7, 0o775), (0, 0o755), (0, 0o755)]), None);
+    assert_eq!(path(&[(7, 0o755), (0, 0o1777), (0, 0o755)]), None);
+    assert_eq!(path(&[(7, 0o755), (8, 0o755), (0, 0o755)]), None);
+}
+
+#[test]
+fn no_other_user_is_trusted_at_an_address_that_nobody_gave_or_behind_a_link() {
+    assert_eq!(NodeAddress::new("/usr/node.sock".into(), false).unwrap().trusted_uids(), []);
+    let dir = TempDir::new().unwrap();
+    let link = dir.path().join("link");
+    symlink("/usr", &link).unwrap();
+    assert_eq!(trusted_owner(&link, 1000), None);
+    assert_eq!(trusted_owner(Path::new("/usr/../usr"), 1000), None);
+    assert_eq!(trusted_owner(&dir.path().join("absent"), 1000), None);
 }

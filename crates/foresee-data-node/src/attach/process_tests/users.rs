@@ -79,3 +79,32 @@ fn a_host_of_another_user_gets_nothing() {
     });
     host.kill();
 }
+
+#[test]
+fn a_host_of_the_owner_of_a_named_directory_is_trusted() {
+    if !is_root_alone("users::a_host_of_the_owner_of_a_named_directory_is_trusted") {
+        return;
+    }
+    // Everyone can create names in the usual directory of temporary files, but only root here.
+    let dir = tempfile::tempdir_in("/run").unwrap();
+    open_to_all(dir.path());
+    std::os::unix::fs::chown(dir.path(), Some(STRANGER), None).unwrap();
+    let address = NodeAddress::explicit(dir.path().join("node.sock")).unwrap();
+    let host = as_user(STRANGER, || {
+        let listening = ListenerOptions { allow_uids: vec![0], hello_timeout: WATCHDOG };
+        let mut listener = NodeListener::bind(&address, listening).unwrap();
+        let request = loop {
+            if let Some(Incoming::Attach(request)) = listener.accept(WATCHDOG).unwrap() {
+                break request;
+            }
+        };
+        request.accept(&slab(), facts(1)).unwrap();
+    });
+    foresee_testkit::wait_until("the host listens", || {
+        matches!(connect(&address), Err(NodeError::OtherUid { uid: STRANGER, ours: 0 }))
+    });
+    assert_eq!(address.trusted_uids(), [STRANGER]);
+    let connection = connect_trusting(&address, &address.trusted_uids()).unwrap();
+    assert_eq!(connection.welcome().consumer, 1);
+    host.join();
+}

@@ -7,6 +7,7 @@ Every call that may wait releases the interpreter.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -28,6 +29,7 @@ __all__ = [
     "Loader",
     "LoadingRun",
     "NetworkStep",
+    "NodeHost",
     "Recorder",
     "Trial",
     "__version__",
@@ -39,6 +41,7 @@ __all__ = [
     "network_goodput",
     "network_packet_delay",
     "network_servers",
+    "node_status",
     "order_audit_expected",
     "order_audit_sum",
     "order_distributed",
@@ -329,6 +332,65 @@ class CacheDirectory:
             CacheError: a segment is a link or may belong to another user, and nothing was deleted; or another process
                 holds the directory's lock for more than 10 s.
         """
+
+@final
+class NodeHost:
+    """The host of this node's cache as a service: it owns memory, disk cache and reads of the origin.
+
+    ``foresee node`` is the command. A forked child must not use it; there it has no effect.
+    """
+
+    def __new__(
+        cls,
+        *,
+        socket: str | PathLike[str] | None,
+        ram_bytes: int,
+        disk_dir: str | PathLike[str] | None,
+        disk_bytes: int,
+        allow_uids: Sequence[int],
+    ) -> NodeHost:
+        """Allocate the memory and listen. ``socket``: path, at most 107 bytes; None for that of the environment.
+
+        ``ram_bytes``: 1 MiB or more, with the tables of the plan. ``disk_dir``: None for no disk cache; created
+        when the first data set is opened. ``allow_uids``: users who may attach besides the own one, below 2**32.
+
+        Raises:
+            ValueError: the path is too long, or the environment forbids a cache of the node.
+            OSError: another host has the socket, its directory is refused, or the memory is not available.
+        """
+
+    @property
+    def socket(self) -> Path:
+        """Absolute path of the socket."""
+
+    def status(self) -> dict[str, Any]:
+        """Return the state, as :func:`node_status` does."""
+
+    def next_event(self) -> dict[str, Any] | None:
+        """Wait up to 100 ms for the next event, and handle signals; None if there was none.
+
+        An event has ``event`` (what happened), ``consumer`` (its number, or None) and further values as text.
+
+        Raises:
+            OSError: the host has ended, and all events were read.
+        """
+
+    def close(self) -> None:
+        """Detach all consumers, finish writes to the disk (2 s at most) and remove the socket. Idempotent."""
+
+def node_status(socket: str | PathLike[str] | None) -> dict[str, Any]:
+    """Return the state of the host at ``socket``, by default at the path of the environment.
+
+    ``foresee`` (version), ``pid``, ``uptime_seconds``; ``memory`` and ``disk`` with ``capacity_bytes`` and
+    ``used_bytes``; ``origin`` with ``requests`` and ``bytes`` since the start; ``omitted_consumers`` (a number), and
+    ``consumers``: each has ``number``, ``pid`` (None if it is not visible to the host), ``uid``, ``job``, ``rank``,
+    ``local_rank``, ``data_set`` (URI without credentials, or None), ``memory``, ``disk`` and ``origin`` with the
+    ``samples`` and ``bytes`` of its answers, ``waiting`` (samples) and ``idle_ns`` (since its last message).
+
+    Raises:
+        ValueError: the path is too long, or the environment forbids a cache of the node.
+        OSError: no host is there, it is another user's, or it does not answer within 10 s.
+    """
 
 @final
 class Trial:

@@ -10,6 +10,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any
 
+from foresee.cli._durations import read_seconds
 from foresee.cli.cache import directory
 from foresee.cli.cache.directory import Partition
 from foresee.errors import CacheError, ConfigError
@@ -50,7 +51,9 @@ def run(options: argparse.Namespace) -> int:
     words = list(options.words)
     is_directory = bool(words) and _SOURCE.fullmatch(words[0]) is None
     path = directory.choose(words.pop(0) if is_directory else None)
-    age_s = None if options.older_than is None else _seconds(options.older_than)
+    age_s = (
+        None if options.older_than is None else read_seconds("--older-than", options.older_than, zero=True)
+    )
     if not words and not options.all and age_s is None:
         raise ConfigError("nothing is chosen; name each SOURCE, or give --all or --older-than AGE")
     if words and options.all:
@@ -112,13 +115,3 @@ def _report(facts: dict[str, Any]) -> str:
     lines += [f"left out: {fault}" for fault in facts["faults"]]
     lines.append(f"{verb} {shown_bytes(facts['freed_bytes'])} in {facts['directory']}")
     return "\n".join(lines)
-
-
-def _seconds(age: str) -> float:
-    from foresee._schema.values import Refused, Time
-
-    kind = Time(zero=True)
-    try:
-        return kind.read(age)
-    except Refused as error:
-        raise ConfigError(f"--older-than {age!r}: {kind.expected}") from error

@@ -85,7 +85,8 @@ class Cache:
 
     _: KW_ONLY
     ram: int | str = _DEFAULT_RAM_BYTES
-    """Memory of this process for samples, staging and tables together: bytes, or "16GB". 0: staging only."""
+    """Memory of this process for samples, staging and tables together: bytes, or "16GB". 0: staging only.
+    Where several ranks share the cache of their node, it is the memory of the node, also by default."""
     disk: str | os.PathLike[str] | None = None
     """Directory on this node's fast disk; created with mode 0700 if missing. If other users can write to it, a private
     folder in it is used; if it is read-only, its entries are read. None: no disk tier."""

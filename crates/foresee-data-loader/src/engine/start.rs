@@ -78,7 +78,6 @@ impl Loader {
         let completions = Completions::new(move || waker.wake());
         let uri = Uri::parse(&config.uri).map_err(OriginError::from)?;
         let options = self.origin_options();
-        let node = self.join_node();
         // The host has tried its origin already, once for all its consumers.
         if !config.listed && node.is_none() {
             probe_origin(&uri, &options)?;

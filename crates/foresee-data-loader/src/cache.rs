@@ -41,6 +41,12 @@ pub(crate) struct CacheShare {
 }
 
 impl CacheShare {
+    /// The share of a loader that uses the cache of its node instead.
+    pub(crate) const fn empty() -> Self {
+        let capacity = AtomicU64::new(0);
+        Self { data: Bytes::ZERO, fixed: Bytes::ZERO, capacity, disk: Bytes::ZERO }
+    }
+
     /// This loader's present share of memory.
     pub(crate) fn capacity(&self) -> Bytes {
         Bytes::new(self.capacity.load(Ordering::Acquire))
@@ -114,12 +120,6 @@ impl Cache {
         members.shares.push(Arc::downgrade(&share));
         divide(self.ram, &members.shares);
         Ok((share, tier))
-    }
-
-    /// The share of a loader that uses the cache of its node instead.
-    pub(crate) fn none() -> Arc<CacheShare> {
-        let capacity = AtomicU64::new(0);
-        Arc::new(CacheShare { data: Bytes::ZERO, fixed: Bytes::ZERO, capacity, disk: Bytes::ZERO })
     }
 
     /// Remove a loader, and divide its share.

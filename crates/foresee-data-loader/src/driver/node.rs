@@ -9,8 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use foresee_data_plan::{HierarchyPlanner, TierSet};
-use foresee_ledger::{Entry, Op, Subject};
-use foresee_units::{Bytes, Nanos, ReadOutcome, SampleId, Source};
+use foresee_units::{Bytes, Nanos, SampleId, Source};
 
 use super::Driver;
 use super::schedule::EpochSink;
@@ -240,22 +239,9 @@ impl Driver {
         if count.samples == 0 {
             return;
         }
-        let (epoch, step) = self.delivery.step(request.slot);
-        self.shared.recorder.add(Entry {
-            start: request.begun,
-            duration: self.now().saturating_sub(request.begun),
-            rank: self.shared.recorder.rank(),
-            epoch,
-            step,
-            subject: Subject::Batch,
-            op: Op::Read,
-            source,
-            cause: None,
-            bytes: Bytes::new(count.bytes),
-            samples: u32::try_from(count.samples).unwrap_or(u32::MAX),
-            attempt: 1,
-            outcome: ReadOutcome::Ok,
-        });
+        let took = self.now().saturating_sub(request.begun);
+        let samples = u32::try_from(count.samples).unwrap_or(u32::MAX);
+        self.record_batch(request.slot, source, (request.begun, took), samples, Bytes::new(count.bytes));
     }
 
     /// Read positions of a batch, which the host will not answer, at the origin.

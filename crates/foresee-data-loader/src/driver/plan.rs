@@ -193,29 +193,41 @@ impl Driver {
 
     fn record_hits(&mut self, work: &mut Work, begun: Nanos) {
         let took = self.now().saturating_sub(begun);
-        let (epoch, step) = self.delivery.step(self.delivery.staging.newest());
+        let slot = self.delivery.staging.newest();
         // A sample that another read provides takes no time of its own.
         let groups = [(Source::Ram, &mut work.hits, took), (Source::Staging, &mut work.shared, Nanos::ZERO)];
         for (source, hits, duration) in groups {
             let Hits { samples, bytes } = std::mem::take(hits);
-            if samples == 0 {
-                continue;
+            if samples > 0 {
+                self.record_batch(slot, source, (begun, duration), samples, Bytes::new(bytes as u64));
             }
-            self.shared.recorder.add(Entry {
-                start: begun,
-                duration,
-                rank: self.shared.recorder.rank(),
-                epoch,
-                step,
-                subject: Subject::Batch,
-                op: Op::Read,
-                source,
-                cause: None,
-                bytes: Bytes::new(bytes as u64),
-                samples,
-                attempt: 1,
-                outcome: ReadOutcome::Ok,
-            });
         }
+    }
+
+    /// Add samples of a batch that were read together to the ledger, with start and duration.
+    pub(super) fn record_batch(
+        &mut self,
+        slot: u64,
+        source: Source,
+        (start, duration): (Nanos, Nanos),
+        samples: u32,
+        bytes: Bytes,
+    ) {
+        let (epoch, step) = self.delivery.step(slot);
+        self.shared.recorder.add(Entry {
+            start,
+            duration,
+            rank: self.shared.recorder.rank(),
+            epoch,
+            step,
+            subject: Subject::Batch,
+            op: Op::Read,
+            source,
+            cause: None,
+            bytes,
+            samples,
+            attempt: 1,
+            outcome: ReadOutcome::Ok,
+        });
     }
 }

@@ -21,7 +21,7 @@ use foresee_data_tier::{
 use foresee_units::{Bytes, SampleId};
 
 use super::{Loader, Running};
-use crate::cache::{Cache, CacheShare};
+use crate::cache::CacheShare;
 use crate::disk_cache::{DiskCacheRequest, open_disk_cache};
 use crate::driver::{Driver, DriverTiers, NodeLink};
 use crate::errors::LoaderError;
@@ -89,7 +89,7 @@ impl Loader {
         let (copies, within_ram) = self.copies_capacity(staged);
         let fixed = staged.saturating_add(within_ram);
         let (share, ram) = match &node {
-            Some(_) => (Cache::none(), None),
+            Some(_) => (Arc::new(CacheShare::empty()), None),
             None => self.cache.join(index.total_bytes(), fixed, config.local_world.size())?,
         };
         let tiers = OpenTiers { origin, ram, copies, tables };

@@ -49,7 +49,7 @@ use status::HostStatus;
 const CLOSE_GRACE: Nanos = Nanos::from_secs(2);
 /// Time for a peer that has connected to say who it is.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum memory for the planner's look-ahead. It is a twelfth of a billion accesses.
+/// Maximum memory for the planner's look-ahead: some 90 million accesses of 12 bytes.
 const LOOKAHEAD_MAX: Bytes = Bytes::new(1 << 30);
 /// Bytes of the slab for each slot of its table. Samples that are smaller on average use the memory only in part.
 const BYTES_PER_SLOT: u64 = 256;

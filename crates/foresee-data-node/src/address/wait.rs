@@ -26,7 +26,6 @@ impl NodeAddress {
         let failed = NodeError::io::<Errno>("waiting for the host of the node's cache");
         let watch =
             inotify::init(inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK).map_err(&failed)?;
-        // A host allows others after it has bound its socket; both change the directory.
         let changes = inotify::WatchFlags::CREATE | inotify::WatchFlags::MOVED_TO;
         inotify::add_watch(&watch, self.directory(), changes).map_err(&failed)?;
         let deadline = Instant::now().checked_add(timeout);

@@ -30,7 +30,7 @@ use crate::node::now;
 use crate::origin_reads::OriginReads;
 use crate::waker::Waker;
 
-/// Longest sleep; only expired measurements need it.
+/// Longest sleep: the status has times that pass while nothing happens.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 /// Turns between two updates of the status.
 const TURNS_PER_UPDATE: u32 = 64;

@@ -32,11 +32,11 @@ const FAILURE_PAUSE: Duration = Duration::from_millis(200);
 #[derive(Debug)]
 pub(super) struct ReceptionHandle {
     wake: OwnedFd,
-    state: Mutex<Wishes>,
+    state: Mutex<PendingRequests>,
 }
 
 #[derive(Debug, Default)]
-struct Wishes {
+struct PendingRequests {
     ended: Vec<(u32, String)>,
     is_closing: bool,
     /// Close when the last consumer leaves.
@@ -80,20 +80,20 @@ impl ReceptionHandle {
 
     /// End the attachment of a consumer.
     pub(super) fn end(&self, consumer: u32, why: String) {
-        self.change(|wishes| wishes.ended.push((consumer, why)));
+        self.change(|pending| pending.ended.push((consumer, why)));
     }
 
     /// End all attachments and the thread.
     pub(super) fn close(&self) {
-        self.change(|wishes| wishes.is_closing = true);
+        self.change(|pending| pending.is_closing = true);
     }
 
     /// Close when no consumer is left, or not any more; `false` if the thread ends in any case.
     pub(super) fn close_when_empty(&self, is_wanted: bool) -> bool {
         let mut has_ended = false;
-        self.change(|wishes| {
-            wishes.is_closing_when_empty = is_wanted;
-            has_ended = wishes.has_ended || wishes.is_closing;
+        self.change(|pending| {
+            pending.is_closing_when_empty = is_wanted;
+            has_ended = pending.has_ended || pending.is_closing;
         });
         !has_ended
     }
@@ -105,17 +105,17 @@ impl ReceptionHandle {
         state.has_ended
     }
 
-    fn change(&self, change: impl FnOnce(&mut Wishes)) {
+    fn change(&self, change: impl FnOnce(&mut PendingRequests)) {
         change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
         // Only a counter that is full refuses a write, and then the thread is being woken already.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 
-    fn take(&self) -> Wishes {
+    fn take(&self) -> PendingRequests {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.wake, &mut count);
-        let mut wishes = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        Wishes { ended: std::mem::take(&mut wishes.ended), ..*wishes }
+        let mut pending = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        PendingRequests { ended: std::mem::take(&mut pending.ended), ..*pending }
     }
 }
 
@@ -136,11 +136,11 @@ impl Reception {
         let mut next = 0;
         loop {
             let found = self.wait(&attached);
-            let wishes = self.handle.take();
-            if wishes.is_closing {
+            let pending = self.handle.take();
+            if pending.is_closing {
                 return;
             }
-            for (consumer, why) in wishes.ended {
+            for (consumer, why) in pending.ended {
                 self.detach(&mut attached, consumer, &why);
             }
             for consumer in found.ended {

@@ -33,6 +33,9 @@ pub struct NodePlannerConfig {
     /// Bound of the look-ahead: 12 bytes per announced access of any consumer. One epoch is always accepted. The
     /// tables by entry (16 bytes each) are additional, see [`table_bytes`](crate::NodePlanner::table_bytes).
     pub table_budget: Bytes,
+    /// Announced bytes that are read before they are requested, by all consumers together, in equal shares; at most the
+    /// last entry of a share exceeds it. 0 reads nothing ahead. They take space of the memory.
+    pub read_ahead: Bytes,
     /// Time per access of a consumer before its first progress; at least 1 ns.
     pub initial_interval: Nanos,
     /// Time without progress after which a consumer stands still. More than the longest regular step: until then its
@@ -55,7 +58,7 @@ pub enum NodeAction {
         entry: EntryId,
         /// [`Source::Disk`] or [`Source::Origin`].
         from: Source,
-        /// Earliest deadline of the requests for it.
+        /// Earliest deadline of the requests for it, or the predicted time of its use if none was made yet.
         deadline: Nanos,
     },
     /// A read in flight has a new, earlier deadline.
@@ -86,8 +89,8 @@ pub enum NodeAction {
         access: u64,
         /// Its entry.
         entry: EntryId,
-        /// The source of the read for one of the requests that waited for it; [`Source::Ram`] for the others, and for bytes
-        /// that were in memory.
+        /// The source of the read for one of the requests that waited for it, or for the first one after a read ahead;
+        /// [`Source::Ram`] for the others, and for bytes that were in memory.
         source: Source,
     },
     /// Answer a request with a failure; the request is over.

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One consumer: its progress and rate, from which the times of its accesses are predicted, and its requests.
 
-use std::collections::BTreeMap;
-
 use foresee_units::Nanos;
+
+use super::pending::PendingRequests;
+use super::read_ahead::ReadAhead;
 
 /// A new measurement counts a quarter, so that one slow step does not reorder the cache.
 const SMOOTHING: u64 = 4;
 /// A measurement changes the interval by at most this factor: a pause is no new rate.
 const CHANGE_MAX: u64 = 4;
+
+/// A later deadline counts as this far ahead, and one in the past as now. So no request is passed over by those made
+/// this much later, whatever their deadlines.
+pub(super) const DEADLINE_MAX: Nanos = Nanos::from_secs(60);
 
 /// A predicted time of use, relative to now, in nanoseconds. Exact for any interval and distance.
 pub(super) type TimeUntil = u128;
@@ -34,12 +39,12 @@ pub(super) struct ConsumerRequest {
 /// A consumer that is attached.
 #[derive(Debug)]
 pub(super) struct Consumer {
-    /// By access number.
-    pub(super) requests: BTreeMap<u64, ConsumerRequest>,
+    pub(super) requests: PendingRequests,
     /// Accesses of its latest epoch, which is the estimate for the next.
     pub(super) epoch_len: usize,
     /// Turn of its latest request.
     pub(super) turn: u64,
+    pub(super) read_ahead: ReadAhead,
     /// Accesses consumed, or skipped.
     position: u64,
     /// Time of the latest progress.
@@ -52,9 +57,10 @@ pub(super) struct Consumer {
 impl Consumer {
     pub(super) fn new(interval: Nanos, now: Nanos) -> Self {
         Self {
-            requests: BTreeMap::new(),
+            requests: PendingRequests::default(),
             epoch_len: 0,
             turn: 0,
+            read_ahead: ReadAhead::default(),
             position: 0,
             since: now,
             interval: interval.get().max(1),
@@ -90,6 +96,7 @@ impl Consumer {
         self.position = position;
         self.since = now;
         self.epoch_len = 0;
+        self.read_ahead.restart(position);
     }
 
     /// Time without progress beyond `grace`; 0 for a consumer that runs.
@@ -159,6 +166,12 @@ impl Consumers {
     /// Whether the consumer makes no progress.
     pub(super) fn stands_still(&self, index: usize) -> bool {
         self.get(index).is_some_and(|one| !one.idle(self.grace, self.now).is_zero())
+    }
+
+    /// The deadline of a use that is expected in `time`.
+    pub(super) fn deadline(&self, time: TimeUntil) -> Nanos {
+        let until = u64::try_from(time).map_or(DEADLINE_MAX, Nanos::new);
+        self.now + until.min(DEADLINE_MAX)
     }
 
     /// Predicted time until the consumer's access `number`.

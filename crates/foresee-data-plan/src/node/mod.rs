@@ -6,6 +6,8 @@
 //! |---|---|
 //! | `action` | identities, settings, actions, refusals |
 //! | `requests` | requests, answers, pins, and reports of reads |
+//! | `read_ahead` | reads of announced accesses before they are requested |
+//! | `pending` | the requests of one consumer by access number |
 //! | `space` | the next read, and the space for it in both tiers |
 //! | `residents` | copies in both tiers, and the order of their eviction |
 //! | `accesses` | announced accesses, linked by consumer and entry |
@@ -14,6 +16,8 @@
 mod accesses;
 mod action;
 mod consumer;
+mod pending;
+mod read_ahead;
 mod requests;
 mod residents;
 mod space;
@@ -46,6 +50,11 @@ const ENTRIES_MAX: usize = u32::MAX as usize;
 /// predicted time, which follows from each consumer's progress, and evicts the entry that every consumer uses latest.
 /// Equal inputs give equal actions.
 ///
+/// An entry is written to the disk when it leaves the memory. If the disk can hold all entries and keeps up, it is written
+/// as soon as it is read from the origin: then the disk has it even if the node fails.
+///
+/// While no request waits for a read, announced accesses are read ahead, in order of their predicted times.
+///
 /// A request needs memory before its read starts, and its entry is pinned from the answer to the release. Requests
 /// wait for memory in order of their deadlines, and in turns of the consumers between equal ones. Every wait ends: with
 /// a read or a write in flight, with a release, or at [`poll_timeout`](Self::poll_timeout), after which pins are taken
@@ -57,23 +66,35 @@ const ENTRIES_MAX: usize = u32::MAX as usize;
 pub struct NodePlanner {
     residents: Residents,
     consumers: Consumers,
-    /// By entry: entries with requests, pins or a read in flight.
+    /// By entry: entries that are waited for or being read.
     active: BTreeMap<u32, ActiveEntry>,
     /// Requests that wait for the start of a read.
     waiting: BTreeSet<WaitingRequest>,
     pins: Pins,
-    /// Entries being written to disk.
-    storing: BTreeSet<u32>,
+    /// Entries being written to disk, and whether they leave the memory then.
+    storing: BTreeMap<u32, bool>,
+    /// Bytes of those that stay in memory.
+    storing_early: Bytes,
+    /// Entries to write early when earlier ones are written; some may have left the memory.
+    unsaved: VecDeque<u32>,
     actions: VecDeque<NodeAction>,
     /// Turn of the request served last.
     turn: u64,
     /// Whether the first request waits for memory, after all that can be evicted was.
     is_blocked: bool,
-    /// Bytes of all entries in memory, if they fitted.
-    data_cost: Bytes,
+    /// Bytes of all entries in memory and on disk, if they fitted.
+    data_cost: TierBytes,
     affordable: u64,
+    read_ahead_bytes: Bytes,
     initial_interval: Nanos,
     pin_timeout: Nanos,
+}
+
+/// Bytes in each tier.
+#[derive(Clone, Copy, Debug, Default)]
+struct TierBytes {
+    memory: Bytes,
+    disk: Bytes,
 }
 
 impl NodePlanner {
@@ -86,12 +107,15 @@ impl NodePlanner {
             active: BTreeMap::new(),
             waiting: BTreeSet::new(),
             pins: Pins::default(),
-            storing: BTreeSet::new(),
+            storing: BTreeMap::new(),
+            storing_early: Bytes::ZERO,
+            unsaved: VecDeque::new(),
             actions: VecDeque::new(),
             turn: 0,
             is_blocked: false,
-            data_cost: Bytes::ZERO,
+            data_cost: TierBytes::default(),
             affordable: (config.table_budget.get() / BYTES_PER_ACCESS).min(accesses::ACCESSES_MAX as u64),
+            read_ahead_bytes: config.read_ahead,
             initial_interval: config.initial_interval,
             pin_timeout: config.pin_timeout,
         }
@@ -109,7 +133,8 @@ impl NodePlanner {
             return Err(NodePlanError::TooManyEntries { count });
         }
         self.residents.add_entry(bytes);
-        self.data_cost += self.residents.memory.limits.cost(size);
+        self.data_cost.memory += self.residents.memory.limits.cost(size);
+        self.data_cost.disk += self.residents.disk.limits.cost(size);
         Ok(EntryId(narrow(count)))
     }
 
@@ -310,7 +335,7 @@ impl NodePlanner {
     }
 
     fn fits_all(&self) -> bool {
-        self.data_cost <= self.residents.memory.limits.capacity + self.residents.disk.limits.capacity
+        self.data_cost.memory <= self.residents.memory.limits.capacity + self.residents.disk.limits.capacity
     }
 
     fn usage_mut(&mut self, tier: NodeTier) -> &mut TierUsage {

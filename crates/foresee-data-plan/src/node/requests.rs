@@ -7,20 +7,16 @@ use foresee_units::{Nanos, ReadOutcome, Source};
 
 use super::NodePlanner;
 use super::action::{ConsumerId, EntryId, NodeAction, NodePlanError, NodeTier};
-use super::consumer::{Consumer, ConsumerRequest, RequestState};
+use super::consumer::{Consumer, ConsumerRequest, DEADLINE_MAX, RequestState};
 use super::residents::flag;
 use crate::next_use::narrow;
 
-/// A later deadline counts as this far ahead, and one in the past as now. So no request is passed over by those made
-/// this much later, whatever their deadlines.
-const DEADLINE_MAX: Nanos = Nanos::from_secs(60);
 /// Notes of released pins beyond the number of pins that trigger no clean-up.
 const PINS_SLACK: usize = 1024;
 
-/// An entry with requests, pins or a read in flight.
+/// An entry that is waited for or being read.
 #[derive(Debug, Default)]
 pub(super) struct ActiveEntry {
-    pins: u32,
     /// Consumers and accesses that wait for it.
     waiters: Vec<(usize, u64)>,
     /// Source and deadline of the read in flight.
@@ -85,7 +81,8 @@ impl NodePlanner {
             }
         })?;
         if self.residents.is(entry, flag::IN_MEMORY) {
-            self.answer(index, access, entry, Source::Ram);
+            let source = self.residents.take_read_source(entry);
+            self.answer(index, access, entry, source);
             return Ok(());
         }
         let now = self.consumers.now();
@@ -115,7 +112,7 @@ impl NodePlanner {
     pub fn handle_release(&mut self, consumer: ConsumerId, access: u64) {
         let index = consumer.0 as usize;
         let Some(one) = self.consumers.get_mut(index) else { return };
-        if let Some(request) = one.requests.remove(&access) {
+        if let Some(request) = one.requests.remove(access) {
             self.end_request(index, access, request);
         }
     }
@@ -129,12 +126,20 @@ impl NodePlanner {
         let Some((source, _)) = active.read.take() else { return };
         let mut waiters = std::mem::take(&mut active.waiters);
         if outcome == ReadOutcome::Ok {
-            let pinned = if waiters.is_empty() { 0 } else { flag::PINNED };
-            self.residents.update(entry, flag::IN_MEMORY | pinned, flag::READING, &self.consumers);
+            let first = match source {
+                _ if !waiters.is_empty() => flag::PINNED,
+                Source::Disk => flag::AHEAD_FROM_DISK,
+                _ => flag::AHEAD_FROM_ORIGIN,
+            };
+            self.residents.update(entry, flag::IN_MEMORY | first, flag::READING, &self.consumers);
             waiters.sort_by_key(|&(consumer, access)| self.order_of(consumer, access));
             let sources = std::iter::once(source).chain(std::iter::repeat(Source::Ram));
             for ((consumer, access), source) in waiters.into_iter().zip(sources) {
                 self.answer(consumer, access, entry, source);
+            }
+            if source == Source::Origin {
+                self.unsaved.push_back(entry);
+                self.store_early();
             }
         } else {
             self.residents.memory.remove(self.residents.size(entry));
@@ -154,14 +159,20 @@ impl NodePlanner {
         self.settle(entry);
     }
 
-    /// A write to the disk has ended. A failed one evicts the entry from memory, unless it is in use. Ignored if none
-    /// is in flight.
+    /// A write to the disk has ended. A failed one of an entry that was to leave the memory evicts it there, unless it is in
+    /// use. Ignored if none is in flight.
     pub fn handle_stored(&mut self, entry: EntryId, outcome: ReadOutcome, now: Nanos) {
         self.consumers.advance_to(now);
         let EntryId(entry) = entry;
-        if !self.storing.remove(&entry) {
-            return;
+        let Some(leaves) = self.storing.remove(&entry) else { return };
+        if !leaves {
+            self.storing_early -= self.residents.size(entry);
         }
+        self.end_store(entry, outcome, leaves);
+        self.store_early();
+    }
+
+    fn end_store(&mut self, entry: u32, outcome: ReadOutcome, leaves: bool) {
         let is_suspect = self.residents.is(entry, flag::SUSPECT);
         if outcome == ReadOutcome::Ok && !is_suspect {
             self.residents.update(entry, flag::ON_DISK, flag::STORING, &self.consumers);
@@ -171,8 +182,8 @@ impl NodePlanner {
         self.residents.update(entry, 0, flag::STORING | flag::SUSPECT, &self.consumers);
         if is_suspect {
             self.actions.push_back(NodeAction::Evict { entry: EntryId(entry), tier: NodeTier::Disk });
-        } else if !self.residents.is(entry, flag::PINNED) {
-            // It was to leave the memory; a second write would fail like the first.
+        } else if leaves && !self.residents.is(entry, flag::PINNED) {
+            // A second write would fail like the first.
             self.evict(entry, NodeTier::Memory);
         }
     }
@@ -190,16 +201,16 @@ impl NodePlanner {
             return;
         }
         for consumer in 0..self.consumers.slots() {
-            let requests = self.consumers.get(consumer).into_iter().flat_map(|one| &one.requests);
+            let requests = self.consumers.get(consumer).into_iter().flat_map(|one| one.requests.iter());
             let pinned = requests
                 .filter(|(_, one)| one.entry == entry && matches!(one.state, RequestState::Pinned { .. }));
-            for access in pinned.map(|(&access, _)| access).collect::<Vec<_>>() {
+            for access in pinned.map(|(access, _)| access).collect::<Vec<_>>() {
                 self.take_back(consumer, access);
             }
         }
         let suspect = if self.residents.is(entry, flag::STORING) { flag::SUSPECT } else { 0 };
         self.residents.memory.remove(self.residents.size(entry));
-        self.residents.update(entry, suspect, flag::IN_MEMORY, &self.consumers);
+        self.residents.update(entry, suspect, flag::IN_MEMORY | flag::AHEAD, &self.consumers);
     }
 
     /// End the waiting requests of a consumer, and with `pinned` all requests.
@@ -207,10 +218,7 @@ impl NodePlanner {
         let Some(one) = self.consumers.get_mut(consumer) else { return };
         let ends =
             |request: &ConsumerRequest| pinned || matches!(request.state, RequestState::Waiting { .. });
-        let requests = std::mem::take(&mut one.requests).into_iter();
-        let (dropped, rest): (Vec<_>, Vec<_>) = requests.partition(|(_, request)| ends(request));
-        one.requests = rest.into_iter().collect();
-        for (access, request) in dropped {
+        for (access, request) in one.requests.remove_if(ends) {
             self.end_request(consumer, access, request);
         }
     }
@@ -218,14 +226,18 @@ impl NodePlanner {
     /// Start the read for the waiting requests of an entry; its memory is free.
     pub(super) fn start_read(&mut self, first: WaitingRequest, entry: u32) {
         self.turn = self.turn.max(first.turn);
+        self.leave_queue(entry);
+        self.begin_read(entry, first.deadline);
+    }
+
+    /// Read an entry that is not in memory; its memory is free.
+    pub(super) fn begin_read(&mut self, entry: u32, deadline: Nanos) {
         let is_on_disk = self.residents.is(entry, flag::ON_DISK);
         let from = if is_on_disk { Source::Disk } else { Source::Origin };
-        self.leave_queue(entry);
-        let active = self.active.entry(entry).or_default();
-        active.read = Some((from, first.deadline));
+        self.active.entry(entry).or_default().read = Some((from, deadline));
         self.residents.memory.add(self.residents.size(entry));
         self.residents.update(entry, flag::READING, 0, &self.consumers);
-        self.actions.push_back(NodeAction::Read { entry: EntryId(entry), from, deadline: first.deadline });
+        self.actions.push_back(NodeAction::Read { entry: EntryId(entry), from, deadline });
     }
 
     /// Fail the waiting requests of an entry that is larger than the memory.
@@ -250,13 +262,13 @@ impl NodePlanner {
     /// The entry of a request that waits.
     pub(super) fn entry_of(&self, request: WaitingRequest) -> Option<u32> {
         let requests = &self.consumers.get(request.consumer)?.requests;
-        requests.get(&request.access).map(|one| one.entry)
+        requests.get(request.access).map(|one| one.entry)
     }
 
     /// Consume the announced access, or one that was taken back; return its entry.
     fn take_access(&mut self, consumer: usize, access: u64) -> Option<u32> {
         let one = self.consumers.get_mut(consumer)?;
-        if let Some(request) = one.requests.get(&access) {
+        if let Some(request) = one.requests.get(access) {
             return (request.state == RequestState::TakenBack).then_some(request.entry);
         }
         if !self.announced(ConsumerId(narrow(consumer))).contains(&access) {
@@ -268,8 +280,16 @@ impl NodePlanner {
             // Pinned first, so that its place in the order is not computed twice.
             self.residents.update(entry, flag::PINNED, 0, &self.consumers);
         }
-        while self.residents.accesses.first(consumer) <= access {
-            self.residents.advance(consumer, &self.consumers);
+        loop {
+            let number = self.residents.accesses.first(consumer);
+            if number > access {
+                break;
+            }
+            let Some(passed) = self.residents.advance(consumer, &self.consumers) else { break };
+            let size = self.residents.size(passed);
+            if let Some(one) = self.consumers.get_mut(consumer) {
+                one.read_ahead.pass(number, size);
+            }
         }
         Some(entry)
     }
@@ -278,8 +298,7 @@ impl NodePlanner {
         let since = self.consumers.now();
         let Some(one) = self.consumers.get_mut(consumer) else { return };
         one.requests.insert(access, ConsumerRequest { entry, state: RequestState::Pinned { since } });
-        self.active.entry(entry).or_default().pins += 1;
-        self.residents.update(entry, flag::PINNED, 0, &self.consumers);
+        self.residents.pin(entry, &self.consumers);
         self.pins.count += 1;
         self.pins.notes.push_back(PinNote { since, consumer, access });
         if self.pins.notes.len() > 2 * self.pins.count + PINS_SLACK {
@@ -297,7 +316,7 @@ impl NodePlanner {
     fn fail(&mut self, entry: u32, waiters: Vec<(usize, u64)>, outcome: ReadOutcome) {
         for (consumer, access) in waiters {
             if let Some(one) = self.consumers.get_mut(consumer) {
-                one.requests.remove(&access);
+                one.requests.remove(access);
             }
             let consumer = ConsumerId(narrow(consumer));
             self.actions.push_back(NodeAction::Fail { consumer, access, entry: EntryId(entry), outcome });
@@ -320,7 +339,7 @@ impl NodePlanner {
     }
 
     fn take_back(&mut self, consumer: usize, access: u64) {
-        let Some(request) = self.consumers.get_mut(consumer).and_then(|one| one.requests.get_mut(&access))
+        let Some(request) = self.consumers.get_mut(consumer).and_then(|one| one.requests.get_mut(access))
         else {
             return;
         };
@@ -333,18 +352,12 @@ impl NodePlanner {
 
     fn unpin(&mut self, entry: u32) {
         self.pins.count -= 1;
-        let Some(active) = self.active.get_mut(&entry) else { return };
-        active.pins -= 1;
-        if active.pins == 0 {
-            self.residents.update(entry, 0, flag::PINNED, &self.consumers);
-            self.settle(entry);
-        }
+        self.residents.unpin(entry, &self.consumers);
     }
 
-    /// Forget that the entry is active, if it has no requests, pins or read.
+    /// Forget that the entry is active, if it is not waited for or being read.
     fn settle(&mut self, entry: u32) {
         if let Some(active) = self.active.get(&entry)
-            && active.pins == 0
             && active.waiters.is_empty()
             && active.read.is_none()
         {
@@ -371,7 +384,7 @@ impl NodePlanner {
 
     /// The place of a waiting request in the order of service.
     fn order_of(&self, consumer: usize, access: u64) -> Option<WaitingRequest> {
-        match self.consumers.get(consumer)?.requests.get(&access)?.state {
+        match self.consumers.get(consumer)?.requests.get(access)?.state {
             RequestState::Waiting { deadline, turn } => {
                 Some(WaitingRequest { deadline, turn, consumer, access })
             }
@@ -390,6 +403,6 @@ impl NodePlanner {
 
 /// Whether the answer of a note is still pinned.
 fn is_pinned(consumer: Option<&Consumer>, note: PinNote) -> bool {
-    let request = consumer.and_then(|one| one.requests.get(&note.access));
+    let request = consumer.and_then(|one| one.requests.get(note.access));
     request.is_some_and(|one| one.state == RequestState::Pinned { since: note.since })
 }

@@ -9,9 +9,9 @@
 //!
 //! Entries without an announced use are evicted before all others, the one unused for longest first.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use foresee_units::Bytes;
+use foresee_units::{Bytes, Source};
 
 use super::accesses::{Accesses, Use};
 use super::action::NodeTier;
@@ -58,6 +58,11 @@ pub(super) mod flag {
     pub(crate) const PINNED: u8 = 16;
     /// The bytes in memory were lost during the write, so the new copy on disk may be wrong.
     pub(crate) const SUSPECT: u8 = 32;
+    /// It was read ahead from the disk, and not requested since.
+    pub(crate) const AHEAD_FROM_DISK: u8 = 64;
+    /// It was read ahead from the origin, and not requested since.
+    pub(crate) const AHEAD_FROM_ORIGIN: u8 = 128;
+    pub(crate) const AHEAD: u8 = AHEAD_FROM_DISK | AHEAD_FROM_ORIGIN;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -69,6 +74,8 @@ struct Resident {
     /// Bits of the pools with this entry.
     pools: u8,
     is_known: bool,
+    /// Answers that pin it; those beyond the maximum are in `more_pins`.
+    pins: u8,
 }
 
 impl Resident {
@@ -105,6 +112,8 @@ pub(super) struct Residents {
     /// Entries without an announced use, in memory and on disk, in order of their last use.
     notes: [VecDeque<IdleNote>; 2],
     stamp: u32,
+    /// By entry: pins beyond those that it counts itself.
+    more_pins: BTreeMap<u32, usize>,
     pub(super) stalled_bytes_max: Bytes,
 }
 
@@ -118,6 +127,7 @@ impl Residents {
             owned: Vec::new(),
             notes: [VecDeque::new(), VecDeque::new()],
             stamp: 0,
+            more_pins: BTreeMap::new(),
             stalled_bytes_max,
         }
     }
@@ -128,7 +138,7 @@ impl Residents {
 
     pub(super) fn add_entry(&mut self, size: u32) {
         self.accesses.add_entry();
-        self.entries.push(Resident { size, owner: 0, flags: 0, pools: 0, is_known: false });
+        self.entries.push(Resident { size, owner: 0, flags: 0, pools: 0, is_known: false, pins: 0 });
     }
 
     pub(super) fn size(&self, entry: u32) -> Bytes {
@@ -137,6 +147,18 @@ impl Residents {
 
     pub(super) fn is(&self, entry: u32, flag: u8) -> bool {
         self.entries[entry as usize].flags & flag == flag
+    }
+
+    /// The source of an entry in memory: that of its read for the first request after a read ahead.
+    pub(super) fn take_read_source(&mut self, entry: u32) -> Source {
+        let flags = &mut self.entries[entry as usize].flags;
+        let ahead = *flags & flag::AHEAD;
+        *flags &= !flag::AHEAD;
+        match ahead {
+            flag::AHEAD_FROM_DISK => Source::Disk,
+            flag::AHEAD_FROM_ORIGIN => Source::Origin,
+            _ => Source::Ram,
+        }
     }
 
     pub(super) fn attach(&mut self, consumer: usize) {
@@ -164,6 +186,34 @@ impl Residents {
             pools |= Pool::Disk.bit();
         }
         self.set_pools(entry, pools, consumers);
+    }
+
+    /// An answer pins an entry.
+    pub(super) fn pin(&mut self, entry: u32, consumers: &Consumers) {
+        let resident = &mut self.entries[entry as usize];
+        match resident.pins.checked_add(1) {
+            Some(pins) => resident.pins = pins,
+            None => *self.more_pins.entry(entry).or_default() += 1,
+        }
+        if !self.is(entry, flag::PINNED) {
+            self.update(entry, flag::PINNED, 0, consumers);
+        }
+    }
+
+    /// An answer no longer pins an entry.
+    pub(super) fn unpin(&mut self, entry: u32, consumers: &Consumers) {
+        if let Some(more) = self.more_pins.get_mut(&entry) {
+            *more -= 1;
+            if *more == 0 {
+                self.more_pins.remove(&entry);
+            }
+            return;
+        }
+        let resident = &mut self.entries[entry as usize];
+        resident.pins -= 1;
+        if resident.pins == 0 {
+            self.update(entry, 0, flag::PINNED, consumers);
+        }
     }
 
     /// Append accesses of entries, which must exist.
@@ -265,17 +315,18 @@ impl Residents {
             .min_by_key(|(time, one)| (*time, one.consumer))
     }
 
-    /// The entry to evict first from the memory.
+    /// The entry to evict first from the memory, if it is used later than `after`.
     ///
     /// A copy that the disk has too costs no read of the origin. So it leaves first, unless another copy is used later
     /// and the disk has free space or unused copies, so that it will be written there.
-    pub(super) fn memory_victim(&mut self, consumers: &Consumers) -> Option<u32> {
+    pub(super) fn memory_victim(&mut self, after: Option<TimeUntil>, consumers: &Consumers) -> Option<u32> {
         let pools = pools_of(NodeTier::Memory);
         if let Some(entry) = self.unknown(MEMORY_POOLS).or_else(|| self.excess(pools, consumers)) {
             return Some(entry);
         }
-        let duplicate = self.farthest(Pool::Duplicate, consumers);
-        let only = self.farthest(Pool::MemoryOnly, consumers);
+        let is_later = |one: &(TimeUntil, u32)| after.is_none_or(|after| one.0 > after);
+        let duplicate = self.farthest(Pool::Duplicate, consumers).filter(is_later);
+        let only = self.farthest(Pool::MemoryOnly, consumers).filter(is_later);
         let (Some(duplicate), Some(only)) = (duplicate, only) else {
             return duplicate.or(only).map(|(_, entry)| entry);
         };

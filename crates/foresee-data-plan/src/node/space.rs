@@ -5,22 +5,26 @@ use foresee_units::Bytes;
 
 use super::NodePlanner;
 use super::action::{EntryId, NodeAction, NodeTier};
+use super::consumer::TimeUntil;
 use super::residents::{Pool, flag, pools_of};
 use crate::next_use::narrow;
 
+/// Share of the memory for entries that are written to disk before they leave it.
+const EARLY_SHARE: u64 = 8;
+
 /// Whether bytes are free in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FreeSpace {
+pub(super) enum FreeSpace {
     Ready,
     /// When the writes in flight have ended.
     AfterWrite,
-    /// When a read or a write in flight has ended, or a pin was released.
+    /// When a read or a write in flight has ended, a pin was released, or uses have moved away.
     AfterRelease,
 }
 
 impl NodePlanner {
-    /// Fit the tiers into their capacities, and start the read of the first request that waits; return whether that
-    /// changed anything.
+    /// Fit the tiers into their capacities, and start the read of the first request that waits, or one ahead of requests;
+    /// return whether that changed anything.
     ///
     /// Only the first may have space made for it. So a large entry waits no longer than a small one.
     pub(super) fn advance(&mut self) -> bool {
@@ -30,7 +34,7 @@ impl NodePlanner {
         {
             self.evict(victim, NodeTier::Disk);
         }
-        let mut space = self.make_space(Bytes::ZERO);
+        let mut space = self.make_space(Bytes::ZERO, None);
         if let Some(&first) = self.waiting.first()
             && let Some(entry) = self.entry_of(first)
         {
@@ -39,14 +43,14 @@ impl NodePlanner {
             if cost > memory.limits.capacity {
                 self.fail_waiting(entry);
             } else {
-                space = self.make_space(cost);
+                space = self.make_space(cost, None);
                 if space == FreeSpace::Ready {
                     self.start_read(first, entry);
                 }
             }
         }
         self.is_blocked = space == FreeSpace::AfterRelease;
-        self.actions.len() > before
+        self.actions.len() > before || (self.waiting.is_empty() && self.read_ahead())
     }
 
     /// Remove a copy that is in no use.
@@ -54,7 +58,7 @@ impl NodePlanner {
         let size = self.residents.size(entry);
         if tier == NodeTier::Memory {
             self.residents.memory.remove(size);
-            self.residents.update(entry, 0, flag::IN_MEMORY, &self.consumers);
+            self.residents.update(entry, 0, flag::IN_MEMORY | flag::AHEAD, &self.consumers);
         } else {
             self.residents.disk.remove(size);
             self.residents.update(entry, 0, flag::ON_DISK, &self.consumers);
@@ -62,8 +66,9 @@ impl NodePlanner {
         self.actions.push_back(NodeAction::Evict { entry: EntryId(entry), tier });
     }
 
-    /// Evict entries until `cost` bytes are free in memory, as far as that is possible now.
-    fn make_space(&mut self, cost: Bytes) -> FreeSpace {
+    /// Evict entries until `cost` bytes are free in memory, as far as that is possible now. With `after` only entries used
+    /// later leave, and no pin is taken back.
+    pub(super) fn make_space(&mut self, cost: Bytes, after: Option<TimeUntil>) -> FreeSpace {
         loop {
             let memory = &self.residents.memory;
             let capacity = memory.limits.capacity;
@@ -73,13 +78,13 @@ impl NodePlanner {
             if memory.used.saturating_sub(self.bytes_being_stored()) + cost <= capacity {
                 return FreeSpace::AfterWrite;
             }
-            if let Some(victim) = self.residents.memory_victim(&self.consumers) {
+            if let Some(victim) = self.residents.memory_victim(after, &self.consumers) {
                 if self.make_disk_space(victim) {
-                    self.store(victim);
+                    self.store(victim, true);
                 } else {
                     self.evict(victim, NodeTier::Memory);
                 }
-            } else if !self.take_back_oldest() {
+            } else if after.is_some() || !self.take_back_oldest() {
                 return FreeSpace::AfterRelease;
             }
         }
@@ -88,14 +93,37 @@ impl NodePlanner {
     /// Write every entry that only the memory holds to the disk, in order of the entries, while that has free space.
     pub(super) fn store_all(&mut self) {
         for entry in 0..narrow(self.residents.len()) {
-            let is_unsaved = self.residents.is(entry, flag::IN_MEMORY)
-                && !self.residents.is(entry, flag::ON_DISK)
-                && !self.residents.is(entry, flag::STORING);
             let disk = &self.residents.disk;
-            if is_unsaved && disk.limits.cost(self.residents.size(entry)) <= disk.free() {
-                self.store(entry);
+            if self.is_unsaved(entry) && disk.limits.cost(self.residents.size(entry)) <= disk.free() {
+                self.store(entry, false);
             }
         }
+    }
+
+    /// Write entries that were read from the origin to the disk while they stay in memory, if the disk can hold all entries.
+    /// Entries being written cannot leave the memory, so they wait for each other.
+    pub(super) fn store_early(&mut self) {
+        let most = Bytes::new(self.residents.memory.limits.capacity.get() / EARLY_SHARE);
+        while let Some(&entry) = self.unsaved.front() {
+            let disk = &self.residents.disk;
+            let size = self.residents.size(entry);
+            let can_hold_all = self.data_cost.disk <= disk.limits.capacity;
+            let is_unsaved = self.is_unsaved(entry) && disk.limits.cost(size) <= disk.free();
+            if can_hold_all && is_unsaved {
+                if self.storing_early + size > most {
+                    return;
+                }
+                self.store(entry, false);
+            }
+            self.unsaved.pop_front();
+        }
+    }
+
+    /// Whether only the memory holds an entry, and it is not being written.
+    fn is_unsaved(&self, entry: u32) -> bool {
+        self.residents.is(entry, flag::IN_MEMORY)
+            && !self.residents.is(entry, flag::ON_DISK)
+            && !self.residents.is(entry, flag::STORING)
     }
 
     /// Whether an attached consumer may announce more accesses.
@@ -106,15 +134,19 @@ impl NodePlanner {
 
     /// Bytes of memory that are free to leave when their writes end.
     fn bytes_being_stored(&self) -> Bytes {
-        let leaving = |entry: &&u32| {
-            self.residents.is(**entry, flag::IN_MEMORY) && !self.residents.is(**entry, flag::PINNED)
+        let is_leaving = |entry: u32, leaves: bool| {
+            leaves && self.residents.is(entry, flag::IN_MEMORY) && !self.residents.is(entry, flag::PINNED)
         };
-        let cost = |&entry: &u32| self.residents.memory.limits.cost(self.residents.size(entry));
-        self.storing.iter().filter(leaving).map(cost).sum()
+        let leaving = self.storing.iter().filter(|&(&entry, &leaves)| is_leaving(entry, leaves));
+        leaving.map(|(&entry, _)| self.residents.memory.limits.cost(self.residents.size(entry))).sum()
     }
 
-    fn store(&mut self, entry: u32) {
-        self.storing.insert(entry);
+    /// Write an entry to the disk. `leaves`: whether it leaves the memory then.
+    fn store(&mut self, entry: u32, leaves: bool) {
+        self.storing.insert(entry, leaves);
+        if !leaves {
+            self.storing_early += self.residents.size(entry);
+        }
         self.residents.disk.add(self.residents.size(entry));
         self.residents.update(entry, flag::STORING, 0, &self.consumers);
         self.actions.push_back(NodeAction::Store { entry: EntryId(entry) });

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Rules of the planner of a node, one per test, on nodes small enough to check by hand.
 
+mod early_store;
 mod model;
+mod read_ahead;
 
 use foresee_units::{ReadOutcome, Source};
 
@@ -26,6 +28,7 @@ fn planner(memory: u64, disk: u64, stalled_bytes_max: u64) -> NodePlanner {
         memory: tier(memory),
         disk: tier(disk),
         table_budget: Bytes::new(1 << 20),
+        read_ahead: Bytes::ZERO,
         initial_interval: ms(INTERVAL_MS),
         stall_grace: ms(GRACE_MS),
         stalled_bytes_max: Bytes::new(stalled_bytes_max),

@@ -109,15 +109,17 @@ fn one_consumer_alone_reads_as_much_as_the_planner_of_a_rank() {
         let entries = 1 + dice.below(60);
         let setup = Setup::one_job(dice, u32::try_from(entries).unwrap(), 1);
         let memory = 1 + dice.below(2 * entries) as u64;
-        Setup { memory, disk: 0, table_budget: 1 << 20, ..setup }
+        let read_ahead = dice.pick(&[0, 0, 1, memory / 4, memory]);
+        Setup { memory, disk: 0, table_budget: 1 << 20, read_ahead, ..setup }
     };
     every_seed(setup, |world| {
         let reads = usize::try_from(world.contents.origin_reads).unwrap();
         // Accesses requested together share a read, and their bytes are in the consumer's memory from then on.
         let consumer = &world.setup.consumers[0];
         let least = rank_reads(world, world.setup.memory + consumer.batch * consumer.depth);
-        // Pinned entries and those in flight take space that a rank's planner does not plan.
-        let most = rank_reads(world, world.setup.memory - world.contents.transit_max.get());
+        // Pinned entries, those in flight and those read ahead take space that a rank's planner does not plan.
+        let other = world.contents.transit_max.get() + world.setup.read_ahead;
+        let most = rank_reads(world, world.setup.memory.saturating_sub(other));
         assert!((least..=most).contains(&reads), "{reads} reads, not {least} to {most}");
     });
 }

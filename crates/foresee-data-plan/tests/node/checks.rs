@@ -27,6 +27,7 @@ pub(crate) struct Contents {
     /// Capacities of the memory and the disk.
     pub(crate) capacity: [Bytes; 2],
     stalled_bytes_max: Bytes,
+    read_ahead: Bytes,
     /// The entry whose copy in memory was lost in this event.
     pub(crate) lost: Option<u32>,
     /// The entry whose write has failed in this event.
@@ -53,6 +54,7 @@ impl Contents {
             waiting: BTreeMap::new(),
             capacity: [Bytes::new(setup.memory), Bytes::new(setup.disk)],
             stalled_bytes_max: Bytes::new(setup.stalled_bytes_max),
+            read_ahead: Bytes::new(setup.read_ahead),
             lost: None,
             failed_write: None,
             origin_reads: 0,
@@ -73,7 +75,8 @@ impl Contents {
                 );
                 let is_on_disk = self.disk.contains(&entry.0);
                 assert_eq!(from, if is_on_disk { Source::Disk } else { Source::Origin }, "another source");
-                assert!(self.waiting.values().any(|&one| one == entry.0), "nothing waits for it");
+                let is_requested = self.waiting.values().any(|&one| one == entry.0);
+                assert!(is_requested || self.is_ahead(entry.0, consumers), "nobody needs it");
                 self.reading.insert(entry.0, (from, deadline));
                 self.origin_reads += u64::from(from == Source::Origin);
                 assert!(self.memory_used() <= self.capacity[0], "no space in memory");
@@ -148,6 +151,17 @@ impl Contents {
         let starved = self.waiting.values().any(|entry| !self.reading.contains_key(entry));
         assert!(!starved || self.has_end(planner), "requests wait for nothing: {:?}", self.waiting);
         assert!(planner.poll_timeout().is_none_or(|at| at > now), "a timeout has passed without an action");
+    }
+
+    /// Whether a consumer is near the use of an entry: it may be read ahead of a request.
+    fn is_ahead(&self, entry: u32, consumers: &[SimConsumer]) -> bool {
+        let starved = self.waiting.values().any(|one| !self.reading.contains_key(one));
+        let is_near = |one: &SimConsumer| {
+            let before = one.announced().take_while(|&other| other != entry);
+            let bytes: Bytes = before.map(|other| self.sizes[other as usize]).sum();
+            one.is_attached && one.uses(entry) && bytes < self.read_ahead
+        };
+        !starved && consumers.iter().any(is_near)
     }
 
     /// Bytes in flight and pinned.

@@ -105,7 +105,12 @@ impl SimConsumer {
 
     /// Whether a use of the entry is announced and not requested.
     pub(crate) fn uses(&self, entry: u32) -> bool {
+        self.announced().any(|one| one == entry)
+    }
+
+    /// The entries announced and not requested, in order.
+    pub(crate) fn announced(&self) -> impl Iterator<Item = u32> {
         let next = usize::try_from(self.next).expect("it is small");
-        self.log[next.min(self.log.len())..].contains(&entry)
+        self.log[next.min(self.log.len())..].iter().copied()
     }
 }

@@ -60,6 +60,8 @@ pub(crate) struct Setup {
     pub(crate) align: u64,
     pub(crate) stalled_bytes_max: u64,
     pub(crate) table_budget: u64,
+    /// Announced bytes that are read before they are requested.
+    pub(crate) read_ahead: u64,
     pub(crate) consumers: Vec<ConsumerSetup>,
     /// Of so many reads of the origin, reads of the disk and writes one fails; none if 0.
     pub(crate) failures: usize,
@@ -80,6 +82,7 @@ impl Setup {
             align: dice.pick(&[1, 1, 4]),
             stalled_bytes_max: dice.pick(&[0, data / 8, u64::MAX]),
             table_budget: dice.pick(&[0, 12 * 50, 1 << 20]),
+            read_ahead: dice.pick(&[0, 1, data / 8, data]),
             sizes,
             consumers,
             failures: dice.pick(&[0, 0, 3, 20]),

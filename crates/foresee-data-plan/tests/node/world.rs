@@ -51,6 +51,7 @@ impl World {
             memory: tier(setup.memory),
             disk: tier(setup.disk),
             table_budget: Bytes::new(setup.table_budget),
+            read_ahead: Bytes::new(setup.read_ahead),
             initial_interval: Nanos::from_millis(5),
             stall_grace: STALL_GRACE,
             stalled_bytes_max: Bytes::new(setup.stalled_bytes_max),

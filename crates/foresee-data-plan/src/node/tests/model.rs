@@ -78,7 +78,11 @@ struct Model {
     memory: BTreeSet<u32>,
     disk: BTreeSet<u32>,
     reading: BTreeMap<u32, Source>,
-    storing: BTreeSet<u32>,
+    /// Entries being written, and whether they leave the memory then.
+    storing: BTreeMap<u32, bool>,
+    /// Entries that were read, in order, and are written before they leave the memory, and those that have to be now.
+    unsaved: VecDeque<u32>,
+    early: VecDeque<u32>,
     pins: Vec<(u32, u64, u32)>,
     /// Deadline, consumer, access, entry.
     waiting: Vec<(u64, u32, u64, u32)>,
@@ -101,7 +105,9 @@ impl Model {
             memory: BTreeSet::new(),
             disk: BTreeSet::new(),
             reading: BTreeMap::new(),
-            storing: BTreeSet::new(),
+            storing: BTreeMap::new(),
+            unsaved: VecDeque::new(),
+            early: VecDeque::new(),
             pins: Vec::new(),
             waiting: Vec::new(),
             failed_write: None,
@@ -125,7 +131,7 @@ impl Model {
 
     fn used(&self) -> [u64; 2] {
         let memory = self.size_of(&self.memory) + self.size_of(self.reading.keys());
-        [memory, self.size_of(&self.disk) + self.size_of(&self.storing)]
+        [memory, self.size_of(&self.disk) + self.size_of(self.storing.keys())]
     }
 
     fn is_pinned(&self, entry: u32) -> bool {
@@ -143,7 +149,7 @@ impl Model {
     fn victims(&self, tier: NodeTier) -> Vec<(bool, u64, u32)> {
         let mut victims: Vec<_> = match tier {
             NodeTier::Memory => {
-                let idle = |entry: &&u32| !self.is_pinned(**entry) && !self.storing.contains(*entry);
+                let idle = |entry: &&u32| !self.is_pinned(**entry) && !self.storing.contains_key(*entry);
                 self.memory
                     .iter()
                     .filter(idle)
@@ -189,6 +195,28 @@ impl Model {
         size <= self.capacity[1] && self.used()[1] + size <= self.capacity[1] + self.size_of(&later)
     }
 
+    /// Move entries to be written early to those that have to be now.
+    fn store_early(&mut self) {
+        let data = self.sizes.iter().sum::<u64>();
+        while let Some(&entry) = self.unsaved.front() {
+            let size = self.sizes[entry as usize];
+            let is_stored = self.disk.contains(&entry)
+                || self.storing.contains_key(&entry)
+                || self.early.contains(&entry)
+                || self.suspect.contains(&entry);
+            let planned = self.size_of(&self.early);
+            let has_space = self.used()[1] + planned + size <= self.capacity[1];
+            let early = self.storing.iter().filter(|(_, leaves)| !**leaves).map(|(entry, _)| entry);
+            if data <= self.capacity[1] && self.memory.contains(&entry) && !is_stored && has_space {
+                if self.size_of(early) + planned + size > self.capacity[0] / 8 {
+                    return;
+                }
+                self.early.push_back(entry);
+            }
+            self.unsaved.pop_front();
+        }
+    }
+
     fn drain(&mut self) {
         let mut leaving = Vec::new();
         while let Some(action) = self.planner.poll_action(ms(self.now)) {
@@ -202,20 +230,23 @@ impl Model {
                     assert!(self.used()[0] <= self.capacity[0]);
                 }
                 NodeAction::Store { entry: EntryId(entry) } => {
-                    self.check_victim(entry, NodeTier::Memory);
+                    let is_early = self.early.pop_front_if(|early| *early == entry).is_some();
+                    if !is_early {
+                        self.check_victim(entry, NodeTier::Memory);
+                    }
                     assert!(self.memory.contains(&entry) && !self.disk.contains(&entry));
                     assert!(
                         leaving.iter().all(|&(_, key)| key > self.key(entry)),
                         "a sooner use left the disk"
                     );
                     leaving.clear();
-                    self.storing.insert(entry);
+                    self.storing.insert(entry, !is_early);
                     assert!(self.used()[1] <= self.capacity[1]);
                 }
                 NodeAction::Evict { entry: EntryId(entry), tier: NodeTier::Memory } => {
                     if self.failed_write.take() != Some(entry) {
                         self.check_victim(entry, NodeTier::Memory);
-                        let is_held = self.disk.contains(&entry) || self.storing.contains(&entry);
+                        let is_held = self.disk.contains(&entry) || self.storing.contains_key(&entry);
                         assert!(is_held || !self.is_worth_storing(entry), "{entry} should be on disk");
                     }
                     assert!(self.memory.remove(&entry) && !self.is_pinned(entry));
@@ -244,6 +275,7 @@ impl Model {
             }
         }
         assert!(leaving.is_empty(), "copies left the disk for nothing: {leaving:?}");
+        assert_eq!(self.early, [], "they should be written before they leave the memory");
         let used = [NodeTier::Memory, NodeTier::Disk].map(|tier| self.planner.used(tier).get());
         assert_eq!(used, self.used());
     }
@@ -291,6 +323,8 @@ impl Model {
                 self.reading.remove(&entry);
                 if is_ok {
                     self.memory.insert(entry);
+                    self.unsaved.extend(Some(entry).filter(|_| from == Source::Origin));
+                    self.store_early();
                 } else if from == Source::Disk {
                     self.disk.remove(&entry);
                 }
@@ -298,20 +332,21 @@ impl Model {
                 self.planner.handle_read(EntryId(entry), outcome, now);
             }
             Fact::StoreDone { nth, is_ok } if !self.storing.is_empty() => {
-                let &entry = self.storing.iter().nth(nth.index(self.storing.len())).unwrap();
+                let (&entry, &leaves) = self.storing.iter().nth(nth.index(self.storing.len())).unwrap();
                 self.storing.remove(&entry);
                 if is_ok && !self.suspect.contains(&entry) {
                     self.disk.insert(entry);
                 } else if !self.suspect.contains(&entry) {
-                    self.failed_write = Some(entry).filter(|&entry| !self.is_pinned(entry));
+                    self.failed_write = Some(entry).filter(|&entry| leaves && !self.is_pinned(entry));
                 }
+                self.store_early();
                 let outcome = if is_ok { ReadOutcome::Ok } else { ReadOutcome::Failed };
                 self.planner.handle_stored(EntryId(entry), outcome, now);
             }
             Fact::Lose { entry, tier } => {
                 self.planner.handle_lost(EntryId(entry), tier, now);
                 let copies = if tier == NodeTier::Memory { &mut self.memory } else { &mut self.disk };
-                if copies.remove(&entry) && tier == NodeTier::Memory && self.storing.contains(&entry) {
+                if copies.remove(&entry) && tier == NodeTier::Memory && self.storing.contains_key(&entry) {
                     self.suspect.insert(entry);
                 }
             }
@@ -340,7 +375,7 @@ proptest! {
     #[test]
     fn every_decision_is_that_of_a_model_without_tables(
         memory in 0..20_u64,
-        disk in prop_oneof![Just(0), 0..20_u64],
+        disk in prop_oneof![Just(0), 0..20_u64, Just(60)],
         sizes in prop_oneof![
             Just(vec![1; ENTRIES as usize]),
             prop::collection::vec(0..5_u64, ENTRIES as usize),

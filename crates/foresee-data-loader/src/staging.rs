@@ -20,8 +20,22 @@ const SLOTS_MAX: usize = 1 << 12;
 /// Maximum number of batches held by the consumer that are tracked: the latest ones.
 const HELD_MAX: usize = 64;
 
-/// Maximum of staged bytes if all samples are in memory: less than a common last-level cache.
+/// Maximum of staged bytes of samples that are in memory: less than a common last-level cache.
 const IN_MEMORY_LIMIT: Bytes = Bytes::new(8 << 20);
+/// Maximum of staged bytes of samples that a host has, unless two batches are more: each process of the node stages its own.
+const NODE_LIMIT: Bytes = Bytes::new(4 << 20);
+
+/// Where the samples of the next batches are, which decides how many batches are staged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StagedFrom {
+    /// In memory of this process. There is no latency to hide: a few batches suffice, one if they are large, and their
+    /// reused memory stays in the processor's caches.
+    Memory,
+    /// At a host that reads ahead: few batches suffice, but one is requested while the one before is consumed.
+    Node,
+    /// Somewhere with latency.
+    Storage,
+}
 
 /// A batch that is not complete.
 #[derive(Debug)]
@@ -133,14 +147,14 @@ impl Staging {
     }
 
     /// Whether a slot of `bytes` may be opened now. One slot is always allowed.
-    ///
-    /// `in_memory`: all samples are in memory, so there is no latency to hide. Then a few batches suffice, one if they
-    /// are large, and their reused memory stays in the processor's caches.
-    pub(crate) fn has_capacity(&mut self, bytes: Bytes, in_memory: bool) -> bool {
-        let (used, limit) = if in_memory {
-            (self.used, self.limit.min(IN_MEMORY_LIMIT))
-        } else {
-            (self.used_capacity(), self.limit)
+    pub(crate) fn has_capacity(&mut self, bytes: Bytes, from: StagedFrom) -> bool {
+        let (used, limit) = match from {
+            StagedFrom::Memory => (self.used, self.limit.min(IN_MEMORY_LIMIT)),
+            StagedFrom::Node => {
+                let two = bytes.saturating_add(bytes);
+                (self.used, self.limit.min(NODE_LIMIT.max(two)))
+            }
+            StagedFrom::Storage => (self.used_capacity(), self.limit),
         };
         self.depth().0 < SLOTS_MAX && (self.used == Bytes::ZERO || used.saturating_add(bytes) <= limit)
     }
@@ -285,16 +299,16 @@ mod tests {
         let pool = Arc::new(BufferPool::new(Bytes::new(1 << 20), Arc::default()));
         let mut staging = Staging::new(Bytes::new(4 * BATCH as u64));
         let mut held: Vec<_> = (0..4).map(|_| open(&mut staging, &pool)).collect();
-        assert!(!staging.has_capacity(batch, false), "four batches are staged");
+        assert!(!staging.has_capacity(batch, StagedFrom::Storage), "four batches are staged");
         let mut ready = Vec::new();
         staging.take_ready(&mut ready);
         staging.note_taken(3);
         ready.clear();
-        assert!(staging.has_capacity(batch, false), "three held batches count as two");
+        assert!(staging.has_capacity(batch, StagedFrom::Storage), "three held batches count as two");
         held.push(open(&mut staging, &pool));
-        assert!(!staging.has_capacity(batch, false));
+        assert!(!staging.has_capacity(batch, StagedFrom::Storage));
         held.drain(..2);
-        assert!(staging.has_capacity(batch, false), "two were dropped");
+        assert!(staging.has_capacity(batch, StagedFrom::Storage), "two were dropped");
     }
 
     #[test]
@@ -305,17 +319,34 @@ mod tests {
         let _held = open(&mut staging, &pool);
         assert!(!staging.borrow_capacity(batch + batch), "one batch is staged");
         assert!(staging.borrow_capacity(batch));
-        assert!(!staging.has_capacity(batch, false));
+        assert!(!staging.has_capacity(batch, StagedFrom::Storage));
         assert!(staging.borrow_capacity(Bytes::ZERO));
-        assert!(staging.has_capacity(batch, false));
+        assert!(staging.has_capacity(batch, StagedFrom::Storage));
     }
 
     #[test]
     fn one_batch_may_always_be_opened() {
         let pool = Arc::new(BufferPool::new(Bytes::new(1 << 20), Arc::default()));
         let mut staging = Staging::new(Bytes::new(1));
-        assert!(staging.has_capacity(Bytes::new(BATCH as u64), false));
+        assert!(staging.has_capacity(Bytes::new(BATCH as u64), StagedFrom::Storage));
         let _held = open(&mut staging, &pool);
-        assert!(!staging.has_capacity(Bytes::ZERO, false));
+        assert!(!staging.has_capacity(Bytes::ZERO, StagedFrom::Storage));
+    }
+
+    #[test]
+    fn few_batches_are_staged_of_samples_in_memory() {
+        let (pool, mib) = (Arc::new(BufferPool::new(Bytes::new(64 << 20), Arc::default())), |count: u64| {
+            Bytes::new(count << 20)
+        });
+        let mut staging = Staging::new(mib(64));
+        let _held = open(&mut staging, &pool);
+        for (from, fitting) in [(StagedFrom::Memory, 7), (StagedFrom::Node, 3), (StagedFrom::Storage, 63)] {
+            assert!(
+                staging.has_capacity(mib(fitting), from) && !staging.has_capacity(mib(64), from),
+                "{from:?}"
+            );
+        }
+        assert!(!staging.has_capacity(mib(9), StagedFrom::Memory));
+        assert!(staging.has_capacity(mib(9), StagedFrom::Node), "two of them");
     }
 }

@@ -14,7 +14,7 @@ use crate::buffer::Buffer;
 use crate::errors::LoaderError;
 use crate::gather::Gather;
 use crate::reads::BatchPosition;
-use crate::staging::{Stage, Staging};
+use crate::staging::{Stage, StagedFrom, Staging};
 
 /// See the module.
 #[derive(Debug)]
@@ -75,13 +75,13 @@ impl Delivery {
     }
 
     /// Whether a batch of `bytes` may be opened. If not, the driver is woken when the consumer returns memory.
-    pub(super) fn has_capacity(&mut self, bytes: Bytes, in_memory: bool) -> bool {
-        if self.staging.has_capacity(bytes, in_memory) {
+    pub(super) fn has_capacity(&mut self, bytes: Bytes, from: StagedFrom) -> bool {
+        if self.staging.has_capacity(bytes, from) {
             return true;
         }
         // The second check finds memory that was returned before the request for a wake-up.
         self.shared.buffers.wake_when_returned();
-        self.staging.has_capacity(bytes, in_memory)
+        self.staging.has_capacity(bytes, from)
     }
 
     /// Copy samples from memory into the newest batch, together with the consumer if it waits. Return the bytes, and

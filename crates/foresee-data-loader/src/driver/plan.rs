@@ -11,7 +11,7 @@ use foresee_units::{Bytes, Nanos, ReadOutcome, Source};
 use super::{Driver, sink};
 use crate::gather::SHARED_MIN_LEN;
 use crate::reads::{BatchPosition, Read, ReadSource, ReadTarget};
-use crate::staging::Slot;
+use crate::staging::{Slot, StagedFrom};
 
 /// Bytes copied from memory per turn: some hundred microseconds, so that other events are handled in between.
 const COPY_PER_TURN: usize = 1 << 20;
@@ -89,7 +89,12 @@ impl Driver {
                 return false;
             }
         };
-        if !self.delivery.has_capacity(slot.bytes(), self.tiers.all_in_memory()) {
+        let from = match &self.node {
+            Some(_) => StagedFrom::Node,
+            None if self.tiers.all_in_memory() => StagedFrom::Memory,
+            None => StagedFrom::Storage,
+        };
+        if !self.delivery.has_capacity(slot.bytes(), from) {
             self.schedule.postpone(slot);
             return false;
         }

@@ -30,7 +30,7 @@ use foresee_data_node::{
 use foresee_units::{Nanos, SampleId, Source};
 
 use self::copy::BatchMemory;
-use self::shared::{QueuedBatch, Shared};
+use self::shared::{QueuedBatch, Shared, Wake};
 use self::thread::ClientThread;
 use crate::buffer::Buffer;
 use crate::waker::Waker;
@@ -162,8 +162,8 @@ impl NodeClient {
 
     /// Queue accesses, which the thread sends in messages of a suitable size.
     pub(crate) fn announce(&self, announcement: NodeAnnouncement) {
-        self.shared.announce(announcement);
-        self.wake();
+        let wake = self.shared.announce(announcement);
+        self.wake(wake);
     }
 
     /// Queue a request. Returns `false`, and takes nothing, once the attachment has ended.
@@ -181,25 +181,24 @@ impl NodeClient {
             let _ = unsafe { buffer.slice_mut(offset, len) };
         }
         let memory = Arc::new(BatchMemory::new(buffer));
-        let is_queued = self.shared.request(QueuedBatch { number, deadline, samples, spans, memory });
-        self.wake();
-        is_queued
+        let queued = self.shared.request(QueuedBatch { number, deadline, samples, spans, memory });
+        queued.inspect(|&wake| self.wake(wake)).is_some()
     }
 
     /// Withdraw a batch. When this returns, no byte of its memory is written any more, and the client has given it up:
     /// it waits for the copy of one sample at most. No effect if the batch is complete.
     pub(crate) fn withdraw(&self, number: u64) {
-        if let Some(memory) = self.shared.withdraw(number) {
+        if let Some((memory, wake)) = self.shared.withdraw(number) {
             memory.withdraw();
-            self.wake();
+            self.wake(wake);
         }
     }
 
     /// Report the accesses that the consumer has consumed since the attachment, and its time per step
     /// ([`Nanos::ZERO`] if it is not measured yet). Only the latest report is sent.
     pub(crate) fn progress(&self, accesses: u64, step_time: Nanos) {
-        self.shared.progress(ConsumerProgress { accesses, step_time });
-        self.wake();
+        let wake = self.shared.progress(ConsumerProgress { accesses, step_time });
+        self.wake(wake);
     }
 
     /// Move all events to the end of `into`.
@@ -207,9 +206,9 @@ impl NodeClient {
         self.shared.drain(into);
     }
 
-    fn wake(&self) {
+    fn wake(&self, wake: Wake) {
         // A forked child does not have the memory of the rings.
-        if self.connection.check_fork().is_ok() {
+        if wake == Wake::Needed && self.connection.check_fork().is_ok() {
             self.ring_waker.wake();
         }
     }

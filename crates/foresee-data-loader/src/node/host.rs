@@ -54,6 +54,10 @@ const LOOKAHEAD_MAX: Bytes = Bytes::new(1 << 30);
 /// Bytes of the slab for each slot of its table. Samples that are smaller on average use the memory only in part.
 const BYTES_PER_SLOT: u64 = 256;
 const SLOTS_MIN: u64 = 1024;
+/// Share of the memory for entries that are read before they are requested, and its maximum: as a loader with a cache
+/// of its own stages.
+const READ_AHEAD_SHARE: u64 = 4;
+const READ_AHEAD_MAX: Bytes = Bytes::new(2_000_000_000);
 /// Time per access of a consumer that has reported no progress.
 const INITIAL_INTERVAL: Nanos = Nanos::from_millis(1);
 /// Time without progress after which a consumer counts as standing still: longer than steps of training, also of those
@@ -240,6 +244,7 @@ fn planner_config(memory: Bytes, lookahead: Bytes) -> NodePlannerConfig {
         memory: TierCapacity { capacity: memory, align: GRANULE, overhead: Bytes::ZERO },
         disk: TierCapacity { capacity: Bytes::ZERO, align: 1, overhead },
         table_budget: lookahead,
+        read_ahead: Bytes::new(memory.get() / READ_AHEAD_SHARE).min(READ_AHEAD_MAX),
         initial_interval: INITIAL_INTERVAL,
         stall_grace: STALL_GRACE,
         stalled_bytes_max: Bytes::new(memory.get() / STALLED_SHARE),

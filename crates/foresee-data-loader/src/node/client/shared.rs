@@ -53,6 +53,28 @@ struct Queues {
     is_ended: bool,
 }
 
+/// Whether the thread has to be woken for a command: not if it was for an earlier one, which it takes together with this.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Wake {
+    Needed,
+    NotNeeded,
+}
+
+impl Queues {
+    fn command(&mut self, command: ClientCommand) -> Wake {
+        let wake = self.wake();
+        self.commands.push_back(command);
+        wake
+    }
+
+    /// Whether a command added now is the only one.
+    fn wake(&self) -> Wake {
+        let is_idle = self.commands.is_empty() && self.progress.is_none();
+        if is_idle { Wake::Needed } else { Wake::NotNeeded }
+    }
+}
+
 impl Shared {
     pub(super) fn new(waker: Arc<Waker>) -> Self {
         Self { queues: Mutex::default(), waker }
@@ -62,37 +84,39 @@ impl Shared {
         self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub(super) fn announce(&self, announcement: NodeAnnouncement) {
+    pub(super) fn announce(&self, announcement: NodeAnnouncement) -> Wake {
         let mut queues = self.lock();
         queues.is_epoch_wanted = false;
-        if !queues.is_ended {
-            queues.commands.push_back(ClientCommand::Announce(announcement));
+        if queues.is_ended {
+            return Wake::NotNeeded;
         }
+        queues.command(ClientCommand::Announce(announcement))
     }
 
-    /// Returns whether the thread has not ended.
-    pub(super) fn request(&self, batch: QueuedBatch) -> bool {
+    /// `None`: the thread has ended.
+    pub(super) fn request(&self, batch: QueuedBatch) -> Option<Wake> {
         let mut queues = self.lock();
         assert!(queues.last.is_none_or(|last| batch.number > last), "numbers of batches increase");
         queues.last = Some(batch.number);
         if queues.is_ended {
-            return false;
+            return None;
         }
         queues.memories.insert(batch.number, Arc::clone(&batch.memory));
-        queues.commands.push_back(ClientCommand::Request(batch));
-        true
+        Some(queues.command(ClientCommand::Request(batch)))
     }
 
     /// Returns the memory that the caller withdraws.
-    pub(super) fn withdraw(&self, number: u64) -> Option<Arc<BatchMemory>> {
+    pub(super) fn withdraw(&self, number: u64) -> Option<(Arc<BatchMemory>, Wake)> {
         let mut queues = self.lock();
         let memory = queues.memories.remove(&number)?;
-        queues.commands.push_back(ClientCommand::Withdraw(number));
-        Some(memory)
+        Some((memory, queues.command(ClientCommand::Withdraw(number))))
     }
 
-    pub(super) fn progress(&self, progress: ConsumerProgress) {
-        self.lock().progress = Some(progress);
+    pub(super) fn progress(&self, progress: ConsumerProgress) -> Wake {
+        let mut queues = self.lock();
+        let wake = queues.wake();
+        queues.progress = Some(progress);
+        wake
     }
 
     pub(super) fn drain(&self, into: &mut Vec<NodeEvent>) {

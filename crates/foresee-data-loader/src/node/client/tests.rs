@@ -10,7 +10,7 @@ use foresee_units::{Bytes, Nanos, SampleId};
 use super::batches::Batches;
 use super::copy::BatchMemory;
 use super::messages::Outgoing;
-use super::shared::{ClientCommand, QueuedBatch, Shared};
+use super::shared::{ClientCommand, QueuedBatch, Shared, Wake};
 use super::{NodeAnnouncement, NodeEvent};
 use crate::buffer::BufferPool;
 
@@ -164,13 +164,13 @@ fn positions_that_no_one_fills_are_reported_at_the_end() {
     withdrawn.memory.withdraw();
     batches.insert(withdrawn);
     let taken = [ClientCommand::Request(batch(9, 1)), ClientCommand::Withdraw(8)].into();
-    assert!(shared.request(batch(10, 2)));
+    assert_eq!(shared.request(batch(10, 2)), Some(Wake::Needed));
     shared.end(NodeError::Ended, batches.missing(), taken);
     let mut events = Vec::new();
     shared.drain(&mut events);
     let [NodeEvent::Ended { why: NodeError::Ended, missing }] = &events[..] else { panic!("{events:?}") };
     assert_eq!(missing[..], [(7, vec![0, 2]), (9, vec![0]), (10, vec![0, 1])]);
-    assert!(!shared.request(batch(11, 1)), "nothing is taken afterwards");
+    assert_eq!(shared.request(batch(11, 1)), None, "nothing is taken afterwards");
     assert!(shared.withdraw(10).is_none());
 }
 
@@ -185,6 +185,20 @@ fn an_epoch_is_wanted_once_until_the_next_announcement() {
         events.len()
     };
     assert_eq!((wanted(&shared), wanted(&shared)), (1, 0));
-    shared.announce(NodeAnnouncement::default());
+    assert_eq!(shared.announce(NodeAnnouncement::default()), Wake::Needed);
     assert_eq!(wanted(&shared), 1);
+}
+
+#[test]
+fn the_thread_is_woken_once_for_the_commands_that_it_takes_together() {
+    let shared = Shared::new(Arc::default());
+    assert_eq!(shared.request(batch(1, 1)), Some(Wake::Needed));
+    assert_eq!(shared.request(batch(2, 1)), Some(Wake::NotNeeded));
+    assert_eq!(shared.withdraw(1).map(|(_, wake)| wake), Some(Wake::NotNeeded));
+    let progress = ConsumerProgress { accesses: 1, step_time: Nanos::ZERO };
+    assert_eq!(shared.progress(progress.clone()), Wake::NotNeeded);
+    let mut commands = std::collections::VecDeque::new();
+    assert!(shared.take(&mut commands).0.is_some() && commands.len() == 3);
+    assert_eq!(shared.progress(progress), Wake::Needed);
+    assert_eq!(shared.request(batch(3, 1)), Some(Wake::NotNeeded), "the progress has woken it");
 }

@@ -50,6 +50,8 @@ pub(super) struct HostConsumer {
     batches: BTreeMap<u64, HostBatch>,
     /// The number of each batch by its first access.
     by_access: BTreeMap<u64, u64>,
+    /// The batch that was answered last, if it has not ended: the next answer is mostly of the same one.
+    latest: Option<(u64, BatchAccesses)>,
     /// Batches with replies that were not sent.
     answered: Vec<u64>,
     /// Samples requested and not released.
@@ -92,6 +94,7 @@ impl HostConsumer {
             last_message: now,
             batches: BTreeMap::new(),
             by_access: BTreeMap::new(),
+            latest: None,
             answered: Vec::new(),
             requested: 0,
             waiting: 0,
@@ -139,6 +142,7 @@ impl HostConsumer {
     pub(super) fn end(&mut self, batch: u64) -> Option<BatchAccesses> {
         let ended = self.batches.remove(&batch)?;
         self.by_access.remove(&ended.first);
+        self.latest = self.latest.filter(|&(latest, _)| latest != batch);
         self.requested -= u64::from(ended.len);
         self.waiting -= u64::from(ended.unanswered);
         Some(ended.accesses())
@@ -191,18 +195,36 @@ impl HostConsumer {
     }
 
     fn reply(&mut self, access: u64, add: impl FnOnce(&mut HostBatch, u32)) {
-        let Some((&first, &number)) = self.by_access.range(..=access).next_back() else { return };
+        // None if the batch has ended.
+        let Some((number, position)) = self.find(access) else { return };
         let Some(batch) = self.batches.get_mut(&number) else { return };
-        let Ok(position) = u32::try_from(access - first) else { return };
-        if position >= batch.len {
-            return; // of a batch that has ended
-        }
         if batch.ready.is_empty() && batch.failed.is_empty() {
             self.answered.push(number);
         }
         batch.unanswered -= 1;
         self.waiting -= 1;
         add(batch, position);
+    }
+
+    /// The batch of an access, and its position there.
+    fn find(&mut self, access: u64) -> Option<(u64, u32)> {
+        if let Some((number, accesses)) = &self.latest
+            && let Some(position) = accesses.position(access)
+        {
+            return Some((*number, position));
+        }
+        let (_, &number) = self.by_access.range(..=access).next_back()?;
+        let accesses = self.batches.get(&number)?.accesses();
+        let position = accesses.position(access)?;
+        self.latest = Some((number, accesses));
+        Some((number, position))
+    }
+}
+
+impl BatchAccesses {
+    fn position(&self, access: u64) -> Option<u32> {
+        let position = u32::try_from(access.checked_sub(self.first)?).ok()?;
+        (position < self.len).then_some(position)
     }
 }
 

@@ -414,6 +414,22 @@ fn a_disk_keeps_all_that_was_read_and_outlives_the_host() {
 }
 
 #[test]
+fn a_disk_that_can_hold_all_has_it_before_the_consumers_leave() {
+    let disk = private_dir();
+    let with_disk = |home: &Path| NodeHostOptions {
+        disk: Some((disk.path().to_owned(), Bytes::new(64 << 20))),
+        ..options(home, 4 << 20)
+    };
+    let rig = Rig::with(200, with_disk);
+    let mut consumer = rig.attach();
+    let order: Vec<_> = (0..200).collect();
+    consumer.announce(&order);
+    consumer.request(0, &order);
+    consumer.copy(0, &order);
+    rig.status(|status| status.disk.used >= 200 * SAMPLE as u64);
+}
+
+#[test]
 fn a_host_closes_with_its_consumers_attached_and_frees_its_path() {
     let rig = Rig::new(10, 1 << 20);
     let consumer = rig.attach();

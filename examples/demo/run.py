@@ -203,16 +203,7 @@ def train(loader: str, args: argparse.Namespace, origin: Bucket, folder: Path) -
     ]
     environment = {**origin.environment, "OMP_NUM_THREADS": "1", "FORESEE_TRACE": str(folder)}
     log(f"{loader}: {args.ranks} ranks under torchrun")
-    # A separate session: on Ctrl-C only this process signals the agent, which ends its ranks. If this process is
-    # killed, the kernel signals it.
-    agent = subprocess.Popen(
-        command,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=sys.stderr,
-        start_new_session=True,
-        preexec_fn=lambda: end_with_parent(signal.SIGTERM),  # noqa: PLW1509 - there are no threads
-    )
+    agent = start(command, environment)
     try:
         status = agent.wait()
     except BaseException:
@@ -221,6 +212,20 @@ def train(loader: str, args: argparse.Namespace, origin: Bucket, folder: Path) -
     if status != 0:
         raise Failed(f"training with {loader} ended with status {status}; its output is above", 1)
     return [json.loads((out / f"rank-{rank}.json").read_text()) for rank in range(args.ranks)]
+
+
+def start(command: list[str], environment: dict[str, str]) -> subprocess.Popen[bytes]:
+    """Start torchrun's agent."""
+    # A separate session: on Ctrl-C only this process signals the agent, which ends its ranks. If this process is
+    # killed, the kernel signals it.
+    return subprocess.Popen(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        start_new_session=True,
+        preexec_fn=lambda: end_with_parent(signal.SIGTERM),  # noqa: PLW1509 - there are no threads
+    )
 
 
 def end(agent: subprocess.Popen[bytes]) -> None:

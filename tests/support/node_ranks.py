@@ -8,12 +8,13 @@ import json
 import os
 import pathlib
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import foresee
-from support.data import digest
+from support.data import digest, epoch
 from support.processes import Child, child, print_json
 from support.waiting import wait_until
 
@@ -135,6 +136,23 @@ def meet(job: str, name: str) -> None:
         lambda: all(arrived.exists() or killed.exists() for arrived, killed in there),
         what="the arrival of all ranks",
     )
+
+
+def main() -> None:
+    """Run a rank under torchrun: read three epochs of a folder, and print the number of samples read at the origin."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo")
+    memory = foresee.Cache(ram="8MB")
+    with foresee.Loader(sys.argv[1], **_DEFAULTS, cache=memory) as loader:
+        for _ in range(3):
+            epoch(loader)
+        dist.barrier()
+        stats = loader.stats()
+        reads = stats["operations"]["origin"]["read"]["ok"]
+        print_json(rank=dist.get_rank(), tiers=stats["tiers"], read=reads["samples"] if reads else 0)
+        dist.barrier()
+    dist.destroy_process_group()
 
 
 _DEFAULTS: dict[str, Any] = {"batch_size": 8, "shuffle": True, "seed": 3}

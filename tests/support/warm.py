@@ -21,7 +21,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import IO, NoReturn
 
 #: Maximal bytes of a request; environments are some kilobytes.
@@ -127,17 +127,36 @@ def fork_ranks_of_torchrun() -> None:
     """
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    if os.fork() == 0:
-        ours.close()
-        _fork_programs(theirs)
-    theirs.close()
+    ours = _copy()
     source = "import importlib, sys; importlib.import_module(sys.argv.pop(1)).main()"
 
     def start(args: Sequence[str], env: Mapping[str, str], **_: object) -> Forked:
         return Forked(ours, source, args[args.index("-m") + 1 :], env, 1, 2)
 
     subprocess_handler.Popen = start  # type: ignore[assignment,misc]
+
+
+def torchrun_from_a_copy() -> Callable[[Sequence[str], Mapping[str, str]], Forked]:
+    """Copy this process, and return a function that starts torchrun there with arguments and an environment.
+
+    Its ranks are forked, as by `fork_ranks_of_torchrun`. Its output goes to the errors of this process.
+    """
+    ours = _copy()
+    source = (
+        "import sys; from support.warm import fork_ranks_of_torchrun; from torch.distributed.run import main\n"
+        "fork_ranks_of_torchrun(); main(sys.argv[1:])"
+    )
+    return lambda arguments, env: Forked(ours, source, arguments, env, 2, 2)
+
+
+def _copy() -> socket.socket:
+    """Start a copy of this process that forks programs, and return the socket for requests."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if os.fork() == 0:
+        ours.close()
+        _fork_programs(theirs)
+    theirs.close()
+    return ours
 
 
 @functools.cache

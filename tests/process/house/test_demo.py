@@ -19,6 +19,7 @@ from typing import Any
 import pyarrow.ipc
 import pytest
 import torch
+from support.processes import child
 from support.servers import ACCESS, SECRET, Bucket
 from support.waiting import WATCHDOG
 
@@ -32,24 +33,47 @@ SMALL = ("--samples", str(SAMPLES), "--batch", str(BATCH), "--workers", "1", "--
 QUICK = ("--requests-per-s", "0", "--bytes-per-s", "0", "--latency-ms", "1")
 
 
-def start(tmp_path: pathlib.Path, *arguments: str, **variables: str) -> subprocess.Popen[str]:
-    """Start the demo, with its images and run folders below ``tmp_path``."""
-    places = ("--data", str(tmp_path / "data"), "--runs", str(tmp_path / "runs"))
+def places(tmp_path: pathlib.Path) -> tuple[str, ...]:
+    """Return the options for images and run folders below ``tmp_path``."""
+    return ("--data", str(tmp_path / "data"), "--runs", str(tmp_path / "runs"))
+
+
+def start(tmp_path: pathlib.Path, *arguments: str) -> subprocess.Popen[str]:
+    """Start the demo as a user does."""
     return subprocess.Popen(
-        [sys.executable, str(DEMO / "run.py"), *SMALL, *places, *arguments],
+        [sys.executable, str(DEMO / "run.py"), *SMALL, *places(tmp_path), *arguments],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        env={**os.environ, **variables},
     )
+
+
+#: The demo with a torchrun whose processes are forked: each import of torch takes seconds of a core.
+WARM = f"""
+    import sys
+    from support.warm import torchrun_from_a_copy
+    sys.path.insert(0, {str(DEMO)!r})
+    import run
+    torchrun = torchrun_from_a_copy()
+    rank = run.HERE / "train.py"
+
+    def start(command, environment):
+        # Without the interpreter and torchrun's module, and with the rank as a module.
+        at = command.index(str(rank))
+        return torchrun([*command[3:at], "-m", "train", *command[at + 1 :]], environment)
+
+    run.start = start
+    sys.exit(run.main())
+"""
 
 
 def run(tmp_path: pathlib.Path, *arguments: str, **variables: str) -> dict[str, Any]:
     """Run the demo, which must succeed; returns its JSON."""
-    demo = start(tmp_path, "--json", *arguments, **variables)
-    out, err = demo.communicate(timeout=WATCHDOG)
-    assert demo.returncode == 0, err
+    words = (*SMALL, *places(tmp_path), "--json", *arguments)
+    with child(WARM, *words, env=variables, warm=True) as demo:
+        status, out, err = demo.end()
+    assert status == 0, err
     result: dict[str, Any] = json.loads(out)
     assert "expected duration" in err.splitlines()[0]
     assert "identical bit for bit" in err
@@ -168,8 +192,8 @@ def descendants(pid: int) -> list[int]:
     """Return all current descendants of ``pid``."""
     found: list[int] = []
     for task in pathlib.Path(f"/proc/{pid}/task").iterdir():
-        for child in map(int, (task / "children").read_text().split()):
-            found += [child, *descendants(child)]
+        for process in map(int, (task / "children").read_text().split()):
+            found += [process, *descendants(process)]
     return found
 
 

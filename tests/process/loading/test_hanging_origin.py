@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 import torch
 from support.data import assert_exact, epoch, make_folder
-from support.processes import child, engine_threads, group_members, left_in, run
+from support.gradients import under_torchrun
+from support.processes import Child, child, engine_threads, group_members, left_in, run
+from support.resuming_ranks import STEPS
 from support.servers import Testbed
 from support.waiting import WATCHDOG, pause, wait_until
 
@@ -243,49 +245,14 @@ def test_a_rank_that_leaves_early_does_not_stop_the_others(
 
 
 def test_torchrun_restarts_from_the_state_after_a_rank_dies(
-    folder: pathlib.Path, tmp_path: pathlib.Path
+    folder: pathlib.Path, tmp_path: pathlib.Path, started: Callable[[Child], Child]
 ) -> None:
-    script = tmp_path / "train.py"
-    script.write_text(
-        f"""
-import json, os, pathlib, signal
-import foresee.torch as ft
-from support.waiting import WATCHDOG, pause, wait_until
-here = {str(tmp_path)!r}
-rank, attempt = os.environ["RANK"], os.environ["TORCHELASTIC_RESTART_COUNT"]
-dataset = ft.FolderDataset({str(folder)!r}, decode=None)
-loader = ft.DataLoader(dataset, batch_size=4, shuffle=True, seed=0, epochs=1, timeout=60)
-if attempt != "0":
-    with open(f"{{here}}/state.json") as file:
-        loader.load_state_dict(json.load(file))
-with open(f"{{here}}/log-{{attempt}}-{{rank}}", "w") as log:
-    for step, (images, labels) in enumerate(loader):
-        print(*labels.tolist(), sep=" ", file=log, flush=True)
-        if attempt == "0" and step == 3:
-            if rank == "0":
-                with open(f"{{here}}/new", "w") as file:
-                    json.dump(loader.state_dict(), file)
-                os.replace(f"{{here}}/new", f"{{here}}/state.json")
-                other = pathlib.Path(f"{{here}}/log-0-1")
-                reached = lambda: other.exists() and other.read_text().count(chr(10)) == 4
-                wait_until(reached, what="the other rank's fourth step")
-                os.kill(os.getpid(), signal.SIGKILL)
-            signal.pause()
-loader.close()
-"""
-    )
-    run(
-        """
-        import sys
-        from torch.distributed.run import main
-        main(["--standalone", "--nproc-per-node=2", "--max-restarts=1", sys.argv[1]])
-        """,
-        str(script),
-        warm=True,
-    )
+    program = started(under_torchrun(2, "support.resuming_ranks", str(folder), str(tmp_path), restarts=1))
+    status, _, errors = program.end()
+    assert status == 0, errors
     logs = [
         (tmp_path / f"log-{attempt}-{rank}").read_text().splitlines() for attempt in (0, 1) for rank in (0, 1)
     ]
-    assert [len(log) for log in logs] == [4, 4, 8, 8]
+    assert [len(log) for log in logs] == [STEPS, STEPS, 8, 8]
     labels = [int(label) for log in logs for line in log for label in line.split()]
     assert sorted(labels) == sorted(ft.FolderDataset(folder, decode=None).targets)

@@ -3,19 +3,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pathlib
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from support.data import make_folder
-from support.environment import plain_environment
+from support.gradients import under_torchrun
 from support.node_ranks import digests, job_folder, outcomes, ranks
-from support.waiting import WATCHDOG
+from support.processes import Child
 
 SIZES = [2000 + 370 * (sample % 11) for sample in range(96)]
 
@@ -73,23 +70,6 @@ WORKERS = (
         planned.close()
 """
 )
-
-SMOKE = """
-import sys
-import torch.distributed as dist
-import foresee
-from support.data import digest, epoch
-from support.processes import print_json
-dist.init_process_group("gloo")
-with foresee.Loader(sys.argv[1], batch_size=8, shuffle=True, seed=3, cache=foresee.Cache(ram="8MB")) as loader:
-    found = [digest(epoch(loader)) for _ in range(3)]
-    dist.barrier()
-    stats = loader.stats()
-    reads = stats["operations"]["origin"]["read"]["ok"]
-    print_json(rank=dist.get_rank(), found=found, tiers=stats["tiers"], read=reads["samples"] if reads else 0)
-    dist.barrier()
-dist.destroy_process_group()
-"""
 
 
 @pytest.fixture
@@ -153,21 +133,11 @@ def test_the_end_of_a_host_is_noticed_while_its_worker_processes_live(
 
 
 def test_ranks_under_torchrun_read_each_sample_once(
-    job: pathlib.Path, root: pathlib.Path, tmp_path: pathlib.Path
+    job: pathlib.Path, root: pathlib.Path, started: Callable[[Child], Child]
 ) -> None:
-    script = tmp_path / "rank.py"
-    script.write_text(SMOKE)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    done = subprocess.run(
-        [*command, str(script), str(root)],
-        env=plain_environment({"XDG_RUNTIME_DIR": str(job)}),
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=WATCHDOG,
-    )
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    environment = {"XDG_RUNTIME_DIR": str(job)}
+    program = started(under_torchrun(2, "support.node_ranks", str(root), env=environment))
+    ((lines, _),) = outcomes([program])
     assert sorted(line["rank"] for line in lines) == [0, 1]
     assert all(line["tiers"] == [] for line in lines)
     assert sum(line["read"] for line in lines) == len(SIZES)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import pathlib
 import signal
-import subprocess
 import sys
 
-from support.processes import plain_environment, processes_of
+from support.processes import child, processes_of
 from support.stagger_runs import begun, ended, run, uncached_data
 from support.stagger_runs import write as write_sleeper
 from support.waiting import wait_until
@@ -97,8 +96,8 @@ def test_a_stock_loader_starts_after_a_foresee_loader_that_runs_already(
     steps = len(sizes) // BATCH
     jobs = [write(tmp_path, folder, "ours", 0.14, steps), write(tmp_path, folder, "stock", 0.04, steps)]
     steps_folder = tmp_path / "other" / "ours"
-    command = [sys.executable, str(tmp_path / "train.py"), str(folder), "ours", "0.14", "0.04"]
-    with subprocess.Popen(command, env=plain_environment({"FORESEE_STEPS": str(steps_folder)})) as leader:
+    env = {"FORESEE_STEPS": str(steps_folder)}
+    with child(TRAIN, str(folder), "ours", "0.14", "0.04", env=env, warm=True) as leader:
         wait_until((steps_folder / "rank-0.steps").exists, what="its loader")
         result, messages = run(tmp_path, *jobs, "--steps", str(steps_folder))
         assert leader.wait() == 0

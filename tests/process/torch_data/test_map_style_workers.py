@@ -10,8 +10,6 @@ import pytest
 import torch
 from support.waiting import wait_until
 from torch.utils.data import DataLoader, Subset, get_worker_info
-from torchvision.datasets import FakeData
-from torchvision.transforms.functional import to_tensor
 
 import foresee.torch as ft
 from foresee.errors import WorkerDied
@@ -144,6 +142,10 @@ def test_a_worker_that_exits_is_named() -> None:
 
 
 def test_a_dataset_of_torchvision_works_unchanged() -> None:
+    # Imported here, because each worker process that is not a fork imports this file.
+    from torchvision.datasets import FakeData
+    from torchvision.transforms.functional import to_tensor
+
     pictures = FakeData(12, image_size=(3, 8, 8), num_classes=5, transform=to_tensor)
     for workers in (0, 1):
         with ft.DataLoader(pictures, batch_size=5, num_workers=workers) as loader:
@@ -168,16 +170,18 @@ class Row:
         return row, self.seen[1:]
 
 
-@pytest.mark.parametrize("method", ["spawn", "fork"])
-def test_workers_see_the_subset_whose_bytes_the_engine_reads(tmp_path, method) -> None:
+@pytest.mark.parametrize(("method", "workers"), [("spawn", 1), ("fork", 2)])
+def test_workers_see_the_subset_whose_bytes_the_engine_reads(tmp_path, method, workers) -> None:
     np.save(tmp_path / "rows.npy", np.arange(20).reshape(10, 2))
     subset = Subset(ft.ArrayDataset(str(tmp_path), transform=Row()), [7, 2, 5])
     loader = ft.DataLoader(
         subset,
         batch_size=2,
-        num_workers=2,
+        num_workers=workers,
         multiprocessing_context=method,
         worker_init_fn=note_dataset,
+        # Otherwise a process that is not a fork is started for the next epoch.
+        epochs=1,
         collate_fn=list,
     )
     samples = [sample for batch in loader for sample in batch]

@@ -79,16 +79,18 @@ def prepare_build_tools() -> None:
     )
 
 
-def install_packages(venv: Path, *requirements: Path) -> None:
+def install_packages(venv: Path, *requirements: Path, compiles: bool = True) -> None:
     """Install pinned packages with uv; those of ``*-no-deps.txt`` without dependencies.
 
     Packages are linked from uv's cache, so each is downloaded and stored once for all environments of this host.
-    They are compiled at once; otherwise each process that imports torch compiles it where bytecode cannot be written.
+    With ``compiles`` they are compiled at once; otherwise each process that imports torch compiles it where bytecode
+    cannot be written.
     """
     for pinned in requirements:
         alone = ["--no-deps"] if pinned.stem.endswith("-no-deps") else []
-        pip: list[str | Path] = [BUILD_BIN / "uv", "pip", "install", "--quiet", "--compile-bytecode"]
-        run([*pip, "--python", venv / "bin" / "python", *alone, "-r", pinned], remedy=NO_INDEX)
+        pip: list[str | Path] = [BUILD_BIN / "uv", "pip", "install", "--quiet"]
+        bytecode = ["--compile-bytecode"] if compiles else []
+        run([*pip, *bytecode, "--python", venv / "bin" / "python", *alone, "-r", pinned], remedy=NO_INDEX)
 
 
 def make_venv(venv: Path) -> None:

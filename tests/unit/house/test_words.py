@@ -198,6 +198,8 @@ RETIRED = (
     Retired("away|toll", "disconnected, metering"),
 )
 
+#: One search for all of them, as most identifiers have none.
+_ANY_RETIRED = re.compile(rf"(?:^|_)(?:{'|'.join(each.word for each in RETIRED)})(?:_|$)")
 #: A name with this many underscores is the sentence of a test.
 _SENTENCE = 4
 _RUST_DEFINITION = re.compile(
@@ -239,7 +241,7 @@ def retired(name: str, text: str) -> list[str]:
     return [
         f"{name}: `{identifier}`; our word is {each.replacement}"
         for identifier in sorted(set(definitions(name, text)))
-        if identifier.count("_") < _SENTENCE
+        if identifier.count("_") < _SENTENCE and _ANY_RETIRED.search(snake(identifier))
         for each in RETIRED
         if re.search(rf"(?:^|_)(?:{each.word})(?:_|$)", snake(identifier))
         if identifier not in dict(each.exceptions)

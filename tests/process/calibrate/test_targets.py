@@ -17,7 +17,8 @@ from collections.abc import Callable
 
 import pytest
 from support.data import key
-from support.processes import plain_environment
+from support.gradients import under_torchrun
+from support.processes import Child, plain_environment
 from support.servers import ACCESS, SECRET, Bucket, Testbed
 from support.waiting import WATCHDOG, wait_until
 
@@ -183,28 +184,10 @@ def test_three_ranks_measure_their_links_and_rank_0_writes(tmp_path: pathlib.Pat
         assert "rank 0 to 2 others in turn" in figure.conditions
 
 
-def test_it_runs_under_torchrun(tmp_path: pathlib.Path) -> None:
-    launch = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--nproc-per-node=2",
-        f"--master-port={free_ports()}",
-    ]
-    command = [
-        *launch,
-        "-m",
-        "foresee",
-        *COMMAND[3:],
-        "--only",
-        "network,memcpy",
-        "-o",
-        str(tmp_path / "p.toml"),
-    ]
-    ended = subprocess.run(
-        command, capture_output=True, text=True, timeout=WATCHDOG, env=plain_environment(), check=False
-    )
-    assert ended.returncode == 0, ended.stderr
+def test_it_runs_under_torchrun(tmp_path: pathlib.Path, started: Callable[[Child], Child]) -> None:
+    arguments = [*COMMAND[3:], "--only", "network,memcpy", "-o", str(tmp_path / "p.toml")]
+    status, _, errors = started(under_torchrun(2, "foresee.cli", *arguments)).end()
+    assert status == 0, errors
     assert names(profile.read(tmp_path / "p.toml")) == {"network.rate", "network.latency", "memcpy.rate"}
 
 

@@ -41,6 +41,9 @@ pub use indexing::{
     IndexingError, TableOptions, WindowOptions, build_index, build_table, build_windows, open_index,
     save_index,
 };
-pub use node::{HostEnded, HostLogEntry, NodeHost, NodeHostOptions, NodeIdentity};
+pub use node::{
+    HostEnded, HostLogEntry, ListingTurn, NodeHost, NodeHostOptions, NodeIdentity, NodeListing,
+    leave_listings,
+};
 pub use orders::EpochSamples;
 pub use recorder::{ConsumerWait, Recorder};

@@ -1,14 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One cache per node: its host, the client of a loader that consumes from it, and how a loader finds its host.
+//! One cache per node: its host, the client of a loader that consumes from it, and how a loader finds its host. One
+//! listing per node: `listing`.
 
 mod client;
 mod host;
 mod join;
+mod listing;
 
 pub(crate) use client::{CopyCount, NodeAnnouncement, NodeBatch, NodeClient, NodeEvent};
 pub use host::{HostEnded, HostLogEntry, NodeHost, NodeHostOptions};
 pub use join::NodeIdentity;
 pub(crate) use join::{JoinRequest, Joined, join, leave};
+pub use listing::{ListingTurn, NodeListing, leave_listings};
 
 use foresee_units::Nanos;
 

@@ -134,11 +134,23 @@ impl AddressValues {
     /// # Errors
     /// As [`service`](Self::service).
     pub fn launched(&self, launcher: &LauncherValues) -> Result<Option<NodeAddress>, NodeError> {
+        self.of_run(launcher, "")
+    }
+
+    /// Locate the host of the listings that ranks of the job of `launcher` share; `None` as in [`launched`](Self::launched).
+    ///
+    /// # Errors
+    /// As [`service`](Self::service).
+    pub fn listings(&self, launcher: &LauncherValues) -> Result<Option<NodeAddress>, NodeError> {
+        self.of_run(launcher, "list-")
+    }
+
+    fn of_run(&self, launcher: &LauncherValues, prefix: &str) -> Result<Option<NodeAddress>, NodeError> {
         if self.is_off()? {
             return Ok(None);
         }
         let file = launcher.file_name(self.uid);
-        file.map(|file| NodeAddress::new(self.directory().join(file), false)).transpose()
+        file.map(|file| NodeAddress::new(self.directory().join(format!("{prefix}{file}")), false)).transpose()
     }
 
     fn is_off(&self) -> Result<bool, NodeError> {

@@ -8,6 +8,7 @@ mod attachment;
 mod connection;
 mod frame;
 mod listener;
+mod listing;
 mod message;
 #[cfg(test)]
 mod process_tests;
@@ -18,6 +19,7 @@ pub use attachment::{AttachRequest, Attachment, ReceivedRequest, WelcomeFacts};
 pub use connection::{ConnectOptions, NodeConnection};
 pub use frame::{HELLO_BYTES_MAX, MESSAGE_BYTES_MAX, PROTOCOL_VERSION};
 pub use listener::{Incoming, ListenerOptions, NodeListener, PENDING_MAX};
+pub use listing::{ListingConnection, ListingCounts, ListingKey, ListingPeer, ListingReply, ListingRequest};
 pub use message::{
     DataSetDescription, Hello, NodeReply, NodeRequest, Refusal, RefusalCode, StorageOptions, Welcome,
 };

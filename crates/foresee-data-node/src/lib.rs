@@ -16,13 +16,14 @@ pub use address::{
 };
 pub use attach::{
     AnswerCount, AttachRequest, Attachment, ConnectOptions, ConsumerStatus, DataSetDescription,
-    HELLO_BYTES_MAX, Hello, Incoming, ListenerOptions, MESSAGE_BYTES_MAX, NodeConnection, NodeListener,
-    NodeReply, NodeRequest, NodeStatus, OriginStatus, PENDING_MAX, PROTOCOL_VERSION, ReceivedRequest,
-    Refusal, RefusalCode, StatusRequest, StorageOptions, TierStatus, Welcome, WelcomeFacts,
+    HELLO_BYTES_MAX, Hello, Incoming, ListenerOptions, ListingConnection, ListingCounts, ListingKey,
+    ListingPeer, ListingReply, ListingRequest, MESSAGE_BYTES_MAX, NodeConnection, NodeListener, NodeReply,
+    NodeRequest, NodeStatus, OriginStatus, PENDING_MAX, PROTOCOL_VERSION, ReceivedRequest, Refusal,
+    RefusalCode, StatusRequest, StorageOptions, TierStatus, Welcome, WelcomeFacts,
 };
 pub use error::NodeError;
 pub use memory::{
     INDEX_BYTES_MAX, IndexFault, IndexMapping, RING_BYTES_MAX, RING_BYTES_MIN, SealFault, SlabMemory,
-    SlabOptions, SlabView, index_file, map_index,
+    SlabOptions, SlabView, check_sealed_index, index_file, map_index,
 };
 pub use peer::{OVERFLOW_UID, PeerCredentials, PeerProcess};

@@ -16,7 +16,7 @@ mod tests;
 mod view;
 
 pub use control::{RING_BYTES_MAX, RING_BYTES_MIN};
-pub use index::{INDEX_BYTES_MAX, IndexFault, IndexMapping, index_file, map_index};
+pub use index::{INDEX_BYTES_MAX, IndexFault, IndexMapping, check_sealed_index, index_file, map_index};
 pub use sealed::SealFault;
 pub use slab::{SlabMemory, SlabOptions};
 pub use view::SlabView;

@@ -26,7 +26,7 @@ use crate::{errors, interrupt};
 pub(crate) struct Index {
     pub(crate) index: core::Index,
     /// Files outside class folders; 0 for an opened index.
-    outside: u64,
+    pub(crate) outside: u64,
 }
 
 #[pymethods]

@@ -18,6 +18,8 @@ mod index;
 mod interrupt;
 mod jobs;
 mod ledger;
+#[cfg(target_os = "linux")]
+mod listing;
 mod loader;
 mod network;
 #[cfg(target_os = "linux")]
@@ -34,6 +36,9 @@ mod _native {
     #[cfg(target_os = "linux")]
     #[pymodule_export]
     use crate::gradients::{GradientLeader, GradientNode};
+    #[cfg(target_os = "linux")]
+    #[pymodule_export]
+    use crate::listing::{close_listings, share_listing};
     #[cfg(target_os = "linux")]
     #[pymodule_export]
     use crate::node::{NodeHost, node_status};

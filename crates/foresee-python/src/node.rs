@@ -43,6 +43,7 @@ impl NodeHost {
             allow_uids,
             version: env!("CARGO_PKG_VERSION").to_owned(),
             is_shared: true,
+            probes_listed: true,
             huge_pages: true,
         };
         let host = py.detach(|| core::NodeHost::start(options)).map_err(|error| failed(&error))?;

@@ -157,6 +157,7 @@ impl Loader {
             data: &self.data,
             uri: &options.uri,
             storage: &options.storage,
+            is_listed: options.listed,
             waker: &self.shared.waker,
         })
     }

@@ -43,6 +43,8 @@ pub(crate) struct NodeDataSet<'a> {
     pub(crate) uri: &'a str,
     /// Options of the origin. They may contain credentials.
     pub(crate) storage: &'a [(String, String)],
+    /// Whether a rank of this job has just listed the origin.
+    pub(crate) is_listed: bool,
 }
 
 /// Accesses that the loader will request, in their order; they may be a part of an epoch.
@@ -237,6 +239,7 @@ fn describe(data: NodeDataSet<'_>) -> Result<DataSetDescription, NodeError> {
         storage_options: StorageOptions(data.storage.iter().cloned().collect::<BTreeMap<_, _>>()),
         fingerprint: whole.fingerprint(),
         samples: whole.len(),
+        is_listed: data.is_listed,
     })
 }
 

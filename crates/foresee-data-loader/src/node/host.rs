@@ -85,6 +85,9 @@ pub struct NodeHostOptions {
     pub version: String,
     /// Whether ranks on other nodes read the same origins: then it yields to them as a single rank does.
     pub is_shared: bool,
+    /// Whether to try the origin of a data set also if a rank of the consumer's job has just listed it. A service may have
+    /// another network than its consumers.
+    pub probes_listed: bool,
     /// Whether to use huge pages if enough of them are reserved.
     pub huge_pages: bool,
 }
@@ -110,7 +113,8 @@ impl NodeHost {
     /// [`NodeError::InUse`]: another host is there. [`NodeError::SlabTooLarge`], [`NodeError::NoMemory`]: the memory is
     /// not there. [`NodeError::Directory`], [`NodeError::NotASocket`], [`NodeError::Io`].
     pub fn start(options: NodeHostOptions) -> Result<Self, NodeError> {
-        let NodeHostOptions { address, ram, disk, allow_uids, version, is_shared, huge_pages } = options;
+        let NodeHostOptions { address, ram, disk, allow_uids, version, is_shared, probes_listed, huge_pages } =
+            options;
         let listener =
             NodeListener::bind(&address, ListenerOptions { allow_uids, hello_timeout: HELLO_TIMEOUT })?;
         let lookahead = Bytes::new(ram.get() / 8).min(LOOKAHEAD_MAX);
@@ -124,7 +128,8 @@ impl NodeHost {
         let waker = Arc::new(Waker::default());
         let woken = Arc::clone(&waker);
         let disk_completions = Completions::new(move || woken.wake());
-        let opener = DataSetOpener::new(disk, is_shared, Arc::clone(&waker), disk_completions.clone());
+        let opener =
+            DataSetOpener::new(disk, is_shared, probes_listed, Arc::clone(&waker), disk_completions.clone());
         let inbox = Arc::new(Inbox::new(Arc::clone(&waker)));
         let handle = Arc::new(ReceptionHandle::new()?);
         let status = Arc::new(Mutex::new(HostStatus::default()));

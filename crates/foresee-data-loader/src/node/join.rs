@@ -57,6 +57,8 @@ pub(crate) struct JoinRequest<'a> {
     pub(crate) data: &'a Arc<DataSet>,
     pub(crate) uri: &'a str,
     pub(crate) storage: &'a [(String, String)],
+    /// Whether a rank of this job has just listed the origin.
+    pub(crate) is_listed: bool,
     pub(crate) waker: &'a Arc<Waker>,
 }
 
@@ -148,7 +150,12 @@ fn attach(request: &JoinRequest<'_>, address: &NodeAddress) -> Result<NodeClient
     // A service for several users has a user of its own. Who owns the directory of the socket that FORESEE_NODE names can
     // replace the socket, so trust in that socket is trust in this user.
     let options = ConnectOptions { allow_uids: address.trusted_uids(), timeout: CONNECT_TIMEOUT };
-    let data = NodeDataSet { index: request.data.index(), uri: request.uri, storage: request.storage };
+    let data = NodeDataSet {
+        index: request.data.index(),
+        uri: request.uri,
+        storage: request.storage,
+        is_listed: request.is_listed,
+    };
     NodeClient::attach(address, &hello, &options, data, Arc::clone(request.waker))
 }
 
@@ -168,6 +175,7 @@ fn become_host(request: &JoinRequest<'_>, address: &NodeAddress) -> Result<(), N
         allow_uids: Vec::new(),
         version: request.identity.version.clone(),
         is_shared: request.world.size() > request.local_world.size(),
+        probes_listed: false,
         huge_pages: true,
     })?);
     Ok(())

@@ -52,6 +52,10 @@ fn a_user_can_refuse_every_cache_of_the_node() {
             values.service().unwrap() == NodeDiscovery::Off,
             values.launched(&torchrun()).unwrap().is_none()
         );
+        assert_eq!(
+            values.launched(&torchrun()).unwrap().is_none(),
+            values.listings(&torchrun()).unwrap().is_none()
+        );
         values.service().unwrap() == NodeDiscovery::Off
     };
     assert!(is_off(Some("1"), None));
@@ -129,6 +133,9 @@ fn runs_restarts_nodes_and_users_have_different_names() {
     assert!(names.iter().all(|name| name.len() == 41), "{names:?}");
     let address = values().launched(&slurm()).unwrap().unwrap();
     assert!(address.path().starts_with("/tmp/foresee-1000") && !address.is_explicit());
+    let listings = values().listings(&slurm()).unwrap().unwrap();
+    let (host, listings) = (address.path().file_name().unwrap(), listings.path().file_name().unwrap());
+    assert_eq!(listings.to_str().unwrap(), format!("list-{}", host.to_str().unwrap()));
 }
 
 #[test]

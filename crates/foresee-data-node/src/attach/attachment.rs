@@ -153,8 +153,8 @@ impl Attachment {
             };
         let malformed = |why: &str| NodeError::Malformed { why: why.into() };
         let message = match frame::decode(&datagram.bytes)? {
-            NodeRequest::Hello(_) | NodeRequest::Status => {
-                return Err(malformed("it is a second first message"));
+            NodeRequest::Hello(_) | NodeRequest::Status | NodeRequest::Listing(_) => {
+                return Err(malformed("it is a first message, or of a peer that does not attach"));
             }
             message => message,
         };

@@ -129,15 +129,15 @@ impl NodeConnection {
         let datagram = self.socket.receive(MESSAGE_BYTES_MAX, false, timeout, "send a message")?;
         match frame::decode(&datagram.bytes)? {
             NodeReply::Refusal(refusal) => Err(refused(refusal)),
-            NodeReply::Welcome(_) | NodeReply::Status(_) => {
-                Err(unexpected("is the answer to a first message"))
+            NodeReply::Welcome(_) | NodeReply::Status(_) | NodeReply::Listing(_) => {
+                Err(unexpected("is no answer to an attached consumer"))
             }
             message => Ok(message),
         }
     }
 }
 
-fn unexpected(what: &str) -> NodeError {
+pub(super) fn unexpected(what: &str) -> NodeError {
     NodeError::Malformed { why: format!("it {what}") }
 }
 

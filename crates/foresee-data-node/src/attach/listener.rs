@@ -18,6 +18,7 @@ use rustix::net::SocketFlags;
 
 use super::attachment::AttachRequest;
 use super::frame::{self, HELLO_BYTES_MAX, MESSAGE_BYTES_MAX};
+use super::listing::{ListingPeer, ListingRequest};
 use super::message::{NodeReply, NodeRequest, Refusal, RefusalCode};
 use super::socket::{Deadline, MessageSocket};
 use super::status::StatusRequest;
@@ -66,6 +67,8 @@ pub enum Incoming {
     Attach(AttachRequest),
     /// A tool that wants the status.
     Status(StatusRequest),
+    /// A rank that shares a listing.
+    Listing(ListingPeer),
 }
 
 #[derive(Debug)]
@@ -202,8 +205,12 @@ impl NodeListener {
             Ok(NodeRequest::Status) => {
                 return Some(Incoming::Status(StatusRequest::new(socket, credentials)));
             }
+            Ok(NodeRequest::Listing(ListingRequest::Find { key })) => {
+                return Some(Incoming::Listing(ListingPeer::new(socket, key)));
+            }
             Ok(_) => {
-                let text = "the first message is neither a greeting nor a request of the status";
+                let text =
+                    "the first message is neither a greeting nor a request of the status or of a listing";
                 refuse(&socket, RefusalCode::Malformed, text.into());
                 return None;
             }

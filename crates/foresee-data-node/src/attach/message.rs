@@ -10,9 +10,10 @@ use std::fmt;
 use foresee_units::Bytes;
 use serde::{Deserialize, Serialize};
 
+use super::listing::{ListingReply, ListingRequest};
 use super::status::NodeStatus;
 
-/// A message of a peer. The first one is [`Hello`] or `Status`, and no later one is.
+/// A message of a peer. The first one is [`Hello`], `Status` or [`ListingRequest::Find`], and no later one is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum NodeRequest {
@@ -23,8 +24,10 @@ pub enum NodeRequest {
     OpenDataSet(DataSetDescription),
     /// The consumer leaves, and sends nothing more.
     Detach,
-    /// The only message of a peer that does not attach. Answered by [`NodeReply::Status`] or [`NodeReply::Refusal`].
+    /// The only message of a tool, which does not attach. Answered by [`NodeReply::Status`] or [`NodeReply::Refusal`].
     Status,
+    /// A message of a rank that shares a listing, which does not attach. See [`ListingRequest`].
+    Listing(ListingRequest),
 }
 
 /// A message of the host.
@@ -45,6 +48,8 @@ pub enum NodeReply {
     IndexNeeded,
     /// See [`NodeStatus`].
     Status(NodeStatus),
+    /// See [`ListingReply`]. The descriptor of the index comes with [`ListingReply::Built`].
+    Listing(ListingReply),
 }
 
 /// The identity and wishes of a consumer.
@@ -134,6 +139,8 @@ pub struct DataSetDescription {
     pub fingerprint: [u8; 16],
     /// Number of entries in the index. A sample of requests and announcements is an entry, numbered from 0.
     pub samples: u64,
+    /// Whether a rank of the consumer's job has just listed the origin.
+    pub is_listed: bool,
 }
 
 impl DataSetDescription {
@@ -150,6 +157,7 @@ impl fmt::Debug for DataSetDescription {
             .field("storage_options", &self.storage_options)
             .field("fingerprint", &self.fingerprint)
             .field("samples", &self.samples)
+            .field("is_listed", &self.is_listed)
             .finish()
     }
 }
@@ -189,6 +197,7 @@ mod tests {
             storage_options: StorageOptions(options.map(|(name, value)| (name.into(), value.into())).into()),
             fingerprint: [1; 16],
             samples: 10,
+            is_listed: false,
         };
         let message = format!("{:?}", NodeRequest::OpenDataSet(description));
         assert!(!message.contains("hush") && !message.contains("somewhere"), "{message}");

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Hosts and consumers over real sockets: the handshake and later messages. The folder has data sets and the status,
-//! hostile peers, paths, and ends of processes.
+//! listings, hostile peers, paths, and ends of processes.
 
 mod hostile_consumers;
 mod hostile_hosts;
 mod lifetime;
+mod listings;
 mod paths;
 mod queries;
 mod users;

@@ -40,6 +40,9 @@ pub enum IndexFault {
     /// Memory with holes, which would be allocated and charged to the host when it reads them.
     #[error("it has {found} of memory, and {allocated} of them are allocated")]
     Sparse { found: Bytes, allocated: Bytes },
+    /// A file that can change or become shorter, where only sealed memory is accepted.
+    #[error("it is not sealed against changes")]
+    Unsealed,
 }
 
 /// The bytes of an index file, mapped read-only. Nobody can change them.
@@ -81,22 +84,37 @@ pub fn index_file(bytes: &[u8]) -> Result<OwnedFd, NodeError> {
 /// becomes shorter meanwhile.
 pub fn map_index(file: OwnedFd) -> Result<IndexMapping, NodeError> {
     let file = File::from(file);
+    let (len, is_sealed) = inspect(&file)?;
+    if is_sealed { map(&file.into(), len) } else { map(&copy(&file, len as u64)?, len) }
+}
+
+/// Check that `file` is sealed memory with bytes that never change, so that any mapping of it can be read.
+///
+/// # Errors
+/// [`NodeError::Index`], [`NodeError::Io`].
+pub fn check_sealed_index(file: &File) -> Result<(), NodeError> {
+    let (_, is_sealed) = inspect(file)?;
+    if is_sealed { Ok(()) } else { Err(IndexFault::Unsealed.into()) }
+}
+
+/// The length of an index, and whether its bytes can never change.
+fn inspect(file: &File) -> Result<(usize, bool), NodeError> {
     let found = file.metadata().map_err(NodeError::io("reading the size of an index"))?;
     if !found.is_file() {
         return Err(IndexFault::Kind.into());
     }
     let len = check_size(found.len())?;
     // Other files than those of memory have no seals.
-    let seals = rustix::fs::fcntl_get_seals(&file).unwrap_or(SealFlags::empty());
+    let seals = rustix::fs::fcntl_get_seals(file).unwrap_or(SealFlags::empty());
     if !seals.contains(REQUIRED_SEALS) {
-        return map(&copy(&file, found.len())?, len);
+        return Ok((len, false));
     }
     let allocated = found.blocks().saturating_mul(BLOCK);
     if allocated < found.len() {
         let (found, allocated) = (Bytes::new(found.len()), Bytes::new(allocated));
         return Err(IndexFault::Sparse { found, allocated }.into());
     }
-    map(&file.into(), len)
+    Ok((len, true))
 }
 
 fn check_size(found: u64) -> Result<usize, NodeError> {
@@ -167,6 +185,17 @@ mod tests {
         assert!(other.write_at(b"x", 0).is_err() && other.set_len(1).is_err());
         let shared: std::sync::Arc<dyn AsRef<[u8]> + Send + Sync> = std::sync::Arc::new(mapping);
         assert_eq!((*shared).as_ref(), bytes);
+    }
+
+    #[test]
+    fn only_sealed_memory_may_be_mapped_by_its_receiver() {
+        check_sealed_index(&index_file(b"the index").unwrap().into()).unwrap();
+        let regular = tempfile::tempfile().unwrap();
+        regular.write_all_at(b"x", 0).unwrap();
+        for file in [regular, sealed_memory(5, SealFlags::WRITE).into()] {
+            let refused = check_sealed_index(&file).unwrap_err();
+            assert!(matches!(refused, NodeError::Index(IndexFault::Unsealed)), "{refused}");
+        }
     }
 
     #[test]

@@ -115,7 +115,8 @@ impl Rig {
         let (client, (attachment, rings)) = std::thread::scope(|scope| {
             let attaching = scope.spawn(|| {
                 let options = ConnectOptions { allow_uids: Vec::new(), timeout: WATCHDOG };
-                let data = NodeDataSet { index: &selected, uri: "s3://bucket", storage: &[] };
+                let data =
+                    NodeDataSet { index: &selected, uri: "s3://bucket", storage: &[], is_listed: false };
                 NodeClient::attach(&address, &hello(), &options, data, Arc::clone(&waker)).unwrap()
             });
             let accepted = accept(&mut listener, &slab, &whole);

@@ -65,6 +65,8 @@ pub(super) struct DataSetOpener {
     disk_used: Bytes,
     /// Whether ranks on other nodes read the same origins.
     is_shared: bool,
+    /// Whether to try an origin that a rank has just listed.
+    probes_listed: bool,
     waker: Arc<Waker>,
     /// For ends of operations at the disks.
     disk_completions: Completions,
@@ -85,11 +87,21 @@ impl DataSetOpener {
     pub(super) fn new(
         disk: Option<HostDisk>,
         is_shared: bool,
+        probes_listed: bool,
         waker: Arc<Waker>,
         disk_completions: Completions,
     ) -> Self {
         let (known, queues) = (Vec::new(), Vec::new());
-        Self { disk, disk_used: Bytes::ZERO, is_shared, waker, disk_completions, known, queues }
+        Self {
+            disk,
+            disk_used: Bytes::ZERO,
+            is_shared,
+            probes_listed,
+            waker,
+            disk_completions,
+            known,
+            queues,
+        }
     }
 
     /// Find the data set of a description.
@@ -127,7 +139,9 @@ impl DataSetOpener {
         self.check(&index, description)?;
         let (uri, options) = origin_of(description)?;
         let identity = OriginIdentity::new(&uri, &options)?;
-        probe_origin(&uri, &options)?;
+        if self.probes_listed || !description.is_listed {
+            probe_origin(&uri, &options)?;
+        }
         let data = Arc::new(DataSet::new(index, &description.uri));
         let key = queue_key(&uri, &identity);
         let known_queue = self.queues.iter().position(|(other, _)| *other == key);

@@ -71,6 +71,7 @@ fn options(home: &Path, ram: u64) -> NodeHostOptions {
         allow_uids: Vec::new(),
         version: "test".into(),
         is_shared: false,
+        probes_listed: true,
         huge_pages: false,
     }
 }
@@ -116,6 +117,7 @@ impl Rig {
             storage_options: StorageOptions(BTreeMap::new()),
             fingerprint: self.index.file_fingerprint(),
             samples: self.index.samples(),
+            is_listed: false,
         };
         let data_set = connection.open_data_set(description, || index_file(self.index.file()), WATCHDOG)?;
         Ok(TestConsumer { connection, rings, data_set })

@@ -197,6 +197,10 @@ impl Reception {
                     // A visitor that has left does not need the answer.
                     let _ = request.answer(status);
                 }
+                Ok(Some(Incoming::Listing(peer))) => {
+                    let text = "this is the host of a node's cache, which shares no listings; install one version of Foresee everywhere";
+                    peer.refuse(RefusalCode::Malformed, text);
+                }
                 Ok(Some(Incoming::Attach(request))) => {
                     if attached.len() >= CONSUMERS_MAX {
                         let text =

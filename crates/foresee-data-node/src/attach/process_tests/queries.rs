@@ -13,6 +13,7 @@ fn description() -> DataSetDescription {
         storage_options: StorageOptions([("region".into(), "x".into())].into()),
         fingerprint: [1; 16],
         samples: 1_281_167,
+        is_listed: true,
     }
 }
 

@@ -33,6 +33,7 @@ __all__ = [
     "Recorder",
     "Trial",
     "__version__",
+    "close_listings",
     "gradient_packet_bytes",
     "is_on_nfs",
     "jobs_simulate",
@@ -56,6 +57,7 @@ __all__ = [
     "reads_counted",
     "reads_drawn",
     "reads_expected",
+    "share_listing",
 ]
 
 __version__: str
@@ -332,6 +334,17 @@ class CacheDirectory:
             CacheError: a segment is a link or may belong to another user, and nothing was deleted; or another process
                 holds the directory's lock for more than 10 s.
         """
+
+def share_listing(key: bytes, build: Callable[[], tuple[Index, int, int]]) -> tuple[Index, int, int]:
+    """Return the index that one rank of this node builds for all of its job that pass ``key``.
+
+    ``key``: 16 bytes that identify the listing. ``build``: called if it is the turn of this rank, or where no rank can
+    be asked; returns the index, and the numbers of elements and files outside of all windows. A rank whose ``build``
+    raises gets the exception, and the ranks that wait build for themselves. Ctrl-C ends a wait.
+    """
+
+def close_listings() -> None:
+    """Leave all listings at the end of the process. Its indexes stay usable."""
 
 @final
 class NodeHost:

@@ -42,8 +42,8 @@ class Loader(BaseLoader):
     first ``iter()``, or ``start()``.
 
     Args:
-        data: URI or path of the data, or of their index (``.fidx``), or an open ``Index``. Without an index, every rank
-            lists the data at every start; an index is never listed again.
+        data: URI or path of the data, or of their index (``.fidx``), or an open ``Index``. Without an index, the
+            data are listed at every start, by one rank of each node; an index is never listed again.
         batch_size: samples of a batch and rank, 1 or more.
         shuffle: True for the order of torch's ``DistributedSampler`` with ``seed`` and ``set_epoch`` every
             epoch; False for 0, 1, 2, ...

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Resolution of a URI, a path or an index to an index and the place of its objects.
 
-The objects of a given index are never listed again. Without an index, every rank lists the data at every start; where
-that takes long, make an index with ``foresee index``.
+The objects of a given index are never listed again. Without an index, the data are listed at every start, by one rank
+of each node; where that takes long, make an index with ``foresee index``.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from foresee import _native
+from foresee._loading.node_listing import Listed, shared
 from foresee._schema.files import user_path
 from foresee.errors import ConfigError, NoSamples
 
@@ -142,17 +143,34 @@ def resolve(
         found, uri, file = opened
         return Source(found, uri if index is None else split(uri, layout)[0], store, file)
     uri = user_path(data, name)
-    built = build(
-        uri,
-        layout=layout,
-        or_flat=or_flat,
-        extensions=extensions,
-        allow_empty=allow_empty,
-        row_bytes=row_bytes,
-        exclude=exclude,
-        options=store,
+    known, patterns = _texts(extensions, "extensions", ".jpg"), _texts(exclude, "exclude", "*.tmp")
+
+    def listed() -> Listed:
+        built = build(
+            uri,
+            layout=layout,
+            or_flat=or_flat,
+            extensions=known,
+            allow_empty=allow_empty,
+            row_bytes=row_bytes,
+            exclude=patterns,
+            options=store,
+        )
+        return Listed(built)
+
+    place = absolute(uri)
+    arguments = (
+        "index",
+        place,
+        layout,
+        or_flat,
+        known,
+        allow_empty,
+        row_bytes,
+        patterns,
+        sorted(store.items()),
     )
-    return Source(built, split(uri, layout)[0], store, listed=True)
+    return Source(shared(arguments, listed).built, split(uri, layout)[0], store, listed=True)
 
 
 def _opened(
@@ -192,16 +210,26 @@ def table(
         OriginMissing: objects do not exist.
         OriginError: the origin does not answer.
     """
-    store = storage_options(options)
-    with _listing(f"{len(columns[0][1]):,} rows" if root is None else root) as progress:
-        index = _native.Index.table(
-            columns,
-            root=absolute(root or "."),
-            sizes=list(sizes),
-            allow_missing=allow_missing,
-            options=store,
-            progress=progress,
-        )
+    store, base = storage_options(options), absolute(root or ".")
+
+    def listed() -> Listed:
+        with _listing(f"{len(columns[0][1]):,} rows" if root is None else root) as progress:
+            built = _native.Index.table(
+                columns,
+                root=base,
+                sizes=list(sizes),
+                allow_missing=allow_missing,
+                options=store,
+                progress=progress,
+            )
+        return Listed(built)
+
+    if all(known is not None for known in sizes):
+        index = listed().built  # nothing is requested
+    else:
+        given = [None if known is None else known.tobytes() for known in sizes]
+        arguments = ("table", columns, base, given, allow_missing, sorted(store.items()))
+        index = shared(arguments, listed).built
     return Source(index, index.uri, store, listed=True)
 
 
@@ -232,20 +260,38 @@ def windows(
         place, files = (None, ("uri", [text])) if is_file else (text, None)
     else:
         files = ("uri", [user_path(one, f"uri[{i}]") for i, one in enumerate(uri)])
-    with _listing(place or "files") as progress:
-        index, elements, cut = _native.Index.windows(
-            place,
-            files,
-            root=absolute("."),
-            dtype="" if dtype is None else dtype.str,
-            item_bytes=1 if dtype is None else dtype.itemsize,
-            length=length,
-            stride=stride,
-            drop_tail=drop_tail,
-            exclude=None if patterns is None else [os.fsencode(pattern) for pattern in patterns],
-            options=store,
-            progress=progress,
-        )
+    base, kind = absolute("."), "" if dtype is None else dtype.str
+
+    def listed() -> Listed:
+        with _listing(place or "files") as progress:
+            built = _native.Index.windows(
+                place,
+                files,
+                root=base,
+                dtype=kind,
+                item_bytes=1 if dtype is None else dtype.itemsize,
+                length=length,
+                stride=stride,
+                drop_tail=drop_tail,
+                exclude=None if patterns is None else [os.fsencode(pattern) for pattern in patterns],
+                options=store,
+                progress=progress,
+            )
+        return Listed(*built)
+
+    arguments = (
+        "windows",
+        place,
+        files,
+        base,
+        kind,
+        length,
+        stride,
+        drop_tail,
+        patterns,
+        sorted(store.items()),
+    )
+    index, elements, cut = shared(arguments, listed)
     return Source(index, index.uri if place is None else place, store, listed=True), elements, cut
 
 

@@ -122,6 +122,14 @@ def detect(
     return first
 
 
+def has_local_peers(environ: Mapping[str, str] | None = None) -> bool:
+    """Whether the launcher has started several ranks on this node; False if its variables are wrong."""
+    try:
+        return _local_of_first(os.environ if environ is None else environ)[1] > 1
+    except ConfigError:
+        return False
+
+
 def _process_group() -> tuple[int, int] | None:
     """Return rank and size of the process group, None if there is none."""
     dist = sys.modules.get("torch.distributed")

@@ -15,6 +15,8 @@ from support.node_ranks import digests, expected, job_folder, launched, outcomes
 from support.processes import child
 from support.waiting import wait_until
 
+import foresee
+
 SIZES = [900 + 37 * (sample % 11) for sample in range(96)]
 
 
@@ -105,7 +107,10 @@ WAITS = """
 def test_ctrl_c_ends_the_wait_for_a_host_that_does_not_come(
     job: pathlib.Path, root: pathlib.Path, starts: bool
 ) -> None:
-    plan = json.dumps({"root": str(root), "starts": starts})
+    # An opened index: a listing would create the directory of the sockets before the wait.
+    index = str(job / "data.fidx")
+    foresee.Index.build(str(root), layout="folder").save(index)
+    plan = json.dumps({"root": index, "starts": starts})
     with child(WAITS, plan, env=launched(1, 2, job)) as program:
         program.line()
         wait_until((job / "foresee").exists, what="the wait for the host")

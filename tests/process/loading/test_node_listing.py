@@ -56,6 +56,22 @@ def test_four_ranks_request_exactly_the_listings_of_one(
     assert newer != found
 
 
+def test_two_jobs_of_a_node_list_once_each(bucket: Bucket, job: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    bucket.put_folder(make_folder(tmp_path / "data", SIZES))
+    alone, _ = lists_of(bucket, job, 1)
+    bucket.testbed.reset()
+    plan = {"root": bucket.uri, "storage_options": bucket.options}
+    with job_folder() as other:
+        sockets = {"XDG_RUNTIME_DIR": str(job)}
+        with (
+            ranks(job, [plan] * 2, env={**sockets, "TORCHELASTIC_RUN_ID": "first"}) as first,
+            ranks(other, [plan] * 2, env={**sockets, "TORCHELASTIC_RUN_ID": "second"}) as second,
+        ):
+            found = outcomes(first) + outcomes(second)
+    assert [errors for _, errors in found] == [""] * 4
+    assert bucket.testbed.counters()["lists"] == 2 * alone
+
+
 def test_without_access_each_rank_raises_the_error_of_its_own_listing(
     bucket: Bucket, job: pathlib.Path
 ) -> None:

@@ -395,7 +395,8 @@ def node_status(socket: str | PathLike[str] | None) -> dict[str, Any]:
     """Return the state of the host at ``socket``, by default at the path of the environment.
 
     ``foresee`` (version), ``pid``, ``uptime_seconds``; ``memory`` and ``disk`` with ``capacity_bytes`` and
-    ``used_bytes``; ``origin`` with ``requests`` and ``bytes`` since the start; ``omitted_consumers`` (a number), and
+    ``used_bytes``; ``origin`` since the start: ``requests`` and ``bytes``, ``retries`` (after faults), ``throttles``
+    (refused for its load) and ``hedges`` (second attempts of late reads); ``omitted_consumers`` (a number), and
     ``consumers``: each has ``number``, ``pid`` (None if it is not visible to the host), ``uid``, ``job``, ``rank``,
     ``local_rank``, ``data_set`` (URI without credentials, or None), ``memory``, ``disk`` and ``origin`` with the
     ``samples`` and ``bytes`` of its answers, ``waiting`` (samples) and ``idle_ns`` (since its last message).
@@ -963,6 +964,7 @@ class Loader:
     def stats(self) -> dict[str, Any]:
         """Return counters since ``start``: bytes and samples by source, waits by cause, queues, retries.
 
+        ``node`` is that of ``BaseLoader.stats``; with a host in another process the call waits up to seconds for it.
         Missing values are None, never 0.
         """
 

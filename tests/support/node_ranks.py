@@ -124,6 +124,7 @@ def run_rank(
                 print_json(batch=_digest(batch))
         meet(job, "end")
         print_json(stats=loader.stats(), ok=loader.audit()["ok"])
+        meet(job, "reported")
 
 
 def meet(job: str, name: str) -> None:

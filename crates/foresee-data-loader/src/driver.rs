@@ -9,6 +9,7 @@
 
 mod cache_fill;
 mod command;
+mod copies;
 mod delivery;
 mod fetch;
 mod node;
@@ -28,6 +29,7 @@ use foresee_data_tier::{Completions, DiskTier, Done, RamTier, Tier};
 use foresee_units::{Bytes, Nanos};
 
 pub(crate) use command::{Command, CommandQueue};
+use copies::NodeCopies;
 use delivery::Delivery;
 use fetch::Fetches;
 pub(crate) use node::NodeLink;
@@ -89,6 +91,8 @@ pub(crate) struct Driver {
     delivery: Delivery,
     /// The cache of the node, while this loader consumes from it.
     node: Option<NodeLink>,
+    /// What it has got from there, also after the end of the host.
+    copies: Option<NodeCopies>,
     done: Vec<Done>,
     is_closing: bool,
 }
@@ -104,6 +108,7 @@ impl Driver {
         node: Option<NodeLink>,
     ) -> Self {
         Self {
+            copies: node.as_ref().map(|node| NodeCopies::new(node.host().clone())),
             node,
             planner,
             access: HierarchyAccess::default(),

@@ -42,8 +42,8 @@ pub use indexing::{
     save_index,
 };
 pub use node::{
-    HostEnded, HostLogEntry, ListingTurn, NodeHost, NodeHostOptions, NodeIdentity, NodeListing,
-    leave_listings,
+    CopyCount, CopyCounts, HostEnded, HostLogEntry, ListingTurn, NodeHost, NodeHostFacts, NodeHostOptions,
+    NodeIdentity, NodeListing, NodeStats, leave_listings,
 };
 pub use orders::EpochSamples;
 pub use recorder::{ConsumerWait, Recorder};

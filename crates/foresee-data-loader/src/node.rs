@@ -6,12 +6,15 @@ mod client;
 mod host;
 mod join;
 mod listing;
+mod stats;
 
-pub(crate) use client::{CopyCount, NodeAnnouncement, NodeBatch, NodeClient, NodeEvent};
+pub use client::{CopyCount, CopyCounts};
+pub(crate) use client::{NodeAnnouncement, NodeBatch, NodeClient, NodeEvent};
 pub use host::{HostEnded, HostLogEntry, NodeHost, NodeHostOptions};
 pub use join::NodeIdentity;
 pub(crate) use join::{JoinRequest, Joined, join, leave};
 pub use listing::{ListingTurn, NodeListing, leave_listings};
+pub use stats::{NodeHostFacts, NodeStats};
 
 use foresee_units::Nanos;
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use foresee_ledger::{Cause, Entry, Op, Subject, Totals, divide_wait};
+use foresee_ledger::{Cause, Entry, NodeCache, Op, Subject, Totals, divide_wait};
 use foresee_ledger_file::{LedgerFile, LedgerFileError};
 use foresee_units::{Bytes, Epoch, Nanos, Rank, ReadOutcome, Source, Step};
 
@@ -48,15 +48,16 @@ impl Recorder {
         Self { began: Instant::now(), rank, totals: Mutex::default(), file: OnceLock::new(), process }
     }
 
-    /// Write entries to `<run_dir>/ledger/rank-K.arrow` from now on.
+    /// Write entries to `<run_dir>/ledger/rank-K.arrow` from now on, with the cache of the node through which the rank
+    /// reads, if any.
     ///
     /// # Errors
     /// [`LoaderError::RunFolder`] if the ledger cannot be created.
     ///
     /// # Panics
     /// If the recorder has a ledger already.
-    pub fn write_to(&self, run_dir: &Path) -> Result<(), LoaderError> {
-        let file = LedgerFile::create(run_dir, self.rank).map_err(|why| match why {
+    pub fn write_to(&self, run_dir: &Path, cache: Option<&NodeCache>) -> Result<(), LoaderError> {
+        let file = LedgerFile::create(run_dir, self.rank, cache).map_err(|why| match why {
             LedgerFileError::RunFolder { path, why } => {
                 LoaderError::RunFolder { path: path.display().to_string(), why }
             }

@@ -13,11 +13,13 @@ mod wait;
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 
 pub use directory::DirectoryFault;
 pub(crate) use directory::{Access, SocketDirectory};
 pub use launcher::LauncherValues;
+use xxhash_rust::xxh3::xxh3_128;
 
 use crate::error::NodeError;
 
@@ -55,6 +57,15 @@ impl NodeAddress {
     /// Whether the user gave it. Otherwise its directory is private to one user, and both ends check that.
     pub fn is_explicit(&self) -> bool {
         self.is_explicit
+    }
+
+    /// Identity of the host at this address: 32 hexadecimal digits, which depend on the node of boot `boot_id` and on the
+    /// file of the socket, and not on its path, because containers may mount its directory at different paths. Without that
+    /// file the path counts.
+    pub fn host_id(&self, boot_id: &str) -> String {
+        let file = self.path.metadata().map(|file| format!("{boot_id} {} {}", file.dev(), file.ino()));
+        let text = file.unwrap_or_else(|_| format!("{boot_id} {}", self.path.display()));
+        format!("{:032x}", xxh3_128(text.as_bytes()))
     }
 
     /// Users beside the own one whose host a consumer may trust: the owner of the directory of an address that the user

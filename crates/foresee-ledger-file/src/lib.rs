@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-use foresee_ledger::{Entry, LedgerError, LedgerWriter};
+use foresee_ledger::{Entry, LedgerError, LedgerWriter, NodeCache};
 use foresee_units::Rank;
 
 /// Maximum number of entries that wait for the file. If the disk is that far behind, callers wait: entries are
@@ -53,13 +53,14 @@ struct Open {
 }
 
 impl LedgerFile {
-    /// Create a file of `rank`: `rank-K.arrow`, or `rank-K.2.arrow` and so on if the rank has others.
+    /// Create a file of `rank`: `rank-K.arrow`, or `rank-K.2.arrow` and so on if the rank has others. `cache` is the
+    /// cache of its node through which the rank reads, if it has one.
     ///
     /// # Errors
     /// The folder is not writable, or there is no thread.
-    pub fn create(folder: &Path, rank: Rank) -> Result<Self, LedgerFileError> {
+    pub fn create(folder: &Path, rank: Rank, cache: Option<&NodeCache>) -> Result<Self, LedgerFileError> {
         let (path, file) = create_file(folder, rank)?;
-        let writer = LedgerWriter::new(BufWriter::new(file)).map_err(|why| fault(&path, &why))?;
+        let writer = LedgerWriter::new(BufWriter::new(file), cache).map_err(|why| fault(&path, &why))?;
         let (entries, queue) = sync_channel(QUEUE_MAX);
         let failure: Arc<Mutex<Option<String>>> = Arc::default();
         let reported = Arc::clone(&failure);
@@ -124,16 +125,22 @@ pub struct LedgerFiles {
 const ROWS_BUFFERED: usize = 1 << 18;
 
 impl LedgerFiles {
-    /// Create files of ranks 0 to `ranks - 1`.
+    /// Create files of ranks 0 to `ranks - 1`; `cache` gives the cache of the node of each rank, if it has one.
     ///
     /// # Errors
     /// The folder is not writable, or the process may not open that many files.
-    pub fn create(folder: &Path, ranks: u32) -> Result<Self, LedgerFileError> {
+    pub fn create(
+        folder: &Path,
+        ranks: u32,
+        cache: impl Fn(Rank) -> Option<NodeCache>,
+    ) -> Result<Self, LedgerFileError> {
         let rows = ROWS_BUFFERED / ranks.max(1) as usize;
         let writers = (0..ranks)
             .map(|rank| {
                 let (path, file) = create_file(folder, Rank(rank))?;
-                LedgerWriter::with_rows(BufWriter::new(file), rows).map_err(|why| fault(&path, &why))
+                let cache = cache(Rank(rank));
+                LedgerWriter::with_rows(BufWriter::new(file), cache.as_ref(), rows)
+                    .map_err(|why| fault(&path, &why))
             })
             .collect::<Result<_, _>>()?;
         Ok(Self { writers, failure: None })
@@ -229,7 +236,7 @@ mod tests {
     fn ledgers_of_one_rank_have_different_names() {
         let folder = tempfile::tempdir().unwrap();
         for _ in 0..2 {
-            let file = LedgerFile::create(folder.path(), Rank(3)).unwrap();
+            let file = LedgerFile::create(folder.path(), Rank(3), None).unwrap();
             file.add(entry());
             file.close();
             file.close();
@@ -244,7 +251,7 @@ mod tests {
     #[test]
     fn entries_of_many_ranks_go_to_their_files() {
         let folder = tempfile::tempdir().unwrap();
-        let mut files = LedgerFiles::create(folder.path(), 4).unwrap();
+        let mut files = LedgerFiles::create(folder.path(), 4, |_| None).unwrap();
         files.add(entry());
         files.finish().unwrap();
         let len = |rank| {
@@ -259,9 +266,9 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a file");
         std::fs::write(&file, "").unwrap();
-        let why = LedgerFile::create(&file, Rank(0)).unwrap_err();
+        let why = LedgerFile::create(&file, Rank(0), None).unwrap_err();
         assert!(why.to_string().contains("a file/ledger"), "{why}");
-        let why = LedgerFiles::create(&file, 2).unwrap_err();
+        let why = LedgerFiles::create(&file, 2, |_| None).unwrap_err();
         assert!(why.to_string().contains("a file/ledger"), "{why}");
     }
 }

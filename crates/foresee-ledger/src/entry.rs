@@ -53,6 +53,8 @@ named_enum! {
         Disk => "disk",
         /// Being read from another rank's tier.
         Peer => "peer",
+        /// Requested from the host of the node's cache, which has not answered.
+        Node => "node",
         /// Complete except for copies within memory and the delivery.
         Copy => "copy",
         /// Being decoded or transformed, or waiting for a thread to do so.

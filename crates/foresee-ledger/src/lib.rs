@@ -13,12 +13,14 @@
 
 mod entry;
 mod histogram;
+mod node_cache;
 mod table;
 mod totals;
 mod waits;
 
 pub use entry::{Cause, Entry, Op, Subject};
 pub use histogram::Histogram;
+pub use node_cache::{NodeCache, NodeCacheRole};
 pub use table::{LedgerError, LedgerWriter, schema};
 pub use totals::{Tally, Totals};
 pub use waits::divide_wait;

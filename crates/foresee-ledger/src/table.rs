@@ -13,6 +13,7 @@ use arrow_ipc::writer::StreamWriter;
 use arrow_schema::{ArrowError, Field, Schema};
 
 use crate::entry::Entry;
+use crate::node_cache::NodeCache;
 
 /// Maximum number of rows per write.
 const BATCH_ROWS_MAX: usize = 4096;
@@ -29,6 +30,7 @@ pub enum LedgerError {
 /// Writes entries to an Arrow IPC stream.
 pub struct LedgerWriter<W: Write> {
     stream: StreamWriter<W>,
+    schema: Arc<Schema>,
     rows: Vec<Entry>,
     rows_per_batch: usize,
 }
@@ -40,16 +42,18 @@ impl<W: Write> std::fmt::Debug for LedgerWriter<W> {
 }
 
 impl<W: Write> LedgerWriter<W> {
-    /// Begin a stream on `writer`, which gets large writes only.
-    pub fn new(writer: W) -> Result<Self, LedgerError> {
-        Self::with_rows(writer, BATCH_ROWS_MAX)
+    /// Begin a stream on `writer`, which gets large writes only; `cache` is the cache of the node through which the rank
+    /// reads, if it has one.
+    pub fn new(writer: W, cache: Option<&NodeCache>) -> Result<Self, LedgerError> {
+        Self::with_rows(writer, cache, BATCH_ROWS_MAX)
     }
 
     /// The same with `rows` rows per write, 1 or more, for callers with many writers.
-    pub fn with_rows(writer: W, rows: usize) -> Result<Self, LedgerError> {
-        let stream = StreamWriter::try_new(writer, &schema())?;
+    pub fn with_rows(writer: W, cache: Option<&NodeCache>, rows: usize) -> Result<Self, LedgerError> {
+        let schema = Arc::new(schema(cache));
+        let stream = StreamWriter::try_new(writer, &schema)?;
         let rows_per_batch = rows.clamp(1, BATCH_ROWS_MAX);
-        Ok(Self { stream, rows: Vec::with_capacity(rows_per_batch), rows_per_batch })
+        Ok(Self { stream, schema, rows: Vec::with_capacity(rows_per_batch), rows_per_batch })
     }
 
     /// Add one row; writes when enough rows are buffered.
@@ -61,7 +65,7 @@ impl<W: Write> LedgerWriter<W> {
     /// Write the buffered rows.
     pub fn flush(&mut self) -> Result<(), LedgerError> {
         if !self.rows.is_empty() {
-            self.stream.write(&to_batch(&self.rows)?)?;
+            self.stream.write(&to_batch(&self.schema, &self.rows)?)?;
             self.rows.clear();
         }
         Ok(self.stream.flush()?)
@@ -74,16 +78,19 @@ impl<W: Write> LedgerWriter<W> {
     }
 }
 
-/// The columns, version 1 (`docs/formats/ledger.md`).
-pub fn schema() -> Schema {
+/// The columns, version 1 (`docs/formats/ledger.md`), and the header of a rank that reads through `cache`.
+pub fn schema(cache: Option<&NodeCache>) -> Schema {
     let fields = columns(&[])
         .map(|(name, is_nullable, column)| Field::new(name, column.data_type().clone(), is_nullable));
-    Schema::new(fields.to_vec()).with_metadata([("foresee.ledger".to_owned(), "1".to_owned())])
+    let version = [("foresee.ledger".to_owned(), "1".to_owned())];
+    let mut schema = Schema::new(fields.to_vec()).with_metadata(version);
+    schema.metadata.extend(cache.into_iter().flat_map(NodeCache::metadata));
+    schema
 }
 
-fn to_batch(rows: &[Entry]) -> Result<RecordBatch, ArrowError> {
+fn to_batch(schema: &Arc<Schema>, rows: &[Entry]) -> Result<RecordBatch, ArrowError> {
     let columns = columns(rows).map(|(_, _, column)| column);
-    RecordBatch::try_new(Arc::new(schema()), columns.to_vec())
+    RecordBatch::try_new(Arc::clone(schema), columns.to_vec())
 }
 
 /// The name of each column, whether it is nullable, and its values.
@@ -122,6 +129,7 @@ fn name_column(rows: &[Entry], field: impl Fn(&Entry) -> Option<&'static str>) -
 mod tests {
     use super::*;
     use crate::entry::{Cause, Op, Subject};
+    use crate::node_cache::NodeCacheRole;
     use arrow_array::cast::AsArray;
     use arrow_array::types::UInt64Type;
     use arrow_ipc::reader::StreamReader;
@@ -148,7 +156,7 @@ mod tests {
     #[test]
     fn written_rows_are_read_back() {
         let mut bytes = Vec::new();
-        let mut writer = LedgerWriter::new(&mut bytes).expect("a Vec takes everything");
+        let mut writer = LedgerWriter::new(&mut bytes, None).expect("a Vec takes everything");
         for step in 0..5000 {
             writer.push(wait(step)).expect("a Vec takes everything");
         }
@@ -165,9 +173,31 @@ mod tests {
     }
 
     #[test]
+    fn the_header_names_the_cache_of_the_node() {
+        let cache = NodeCache {
+            id: "1f".to_owned(),
+            role: NodeCacheRole::RankConsumer,
+            ram: Bytes::new(2_000),
+            disk: Bytes::ZERO,
+        };
+        let mut bytes = Vec::new();
+        let mut writer = LedgerWriter::new(&mut bytes, Some(&cache)).expect("a Vec takes everything");
+        writer.push(wait(0)).expect("a Vec takes everything");
+        writer.finish().expect("a Vec takes everything");
+        let stream = StreamReader::try_new(bytes.as_slice(), None).expect("a stream");
+        let header = stream.schema();
+        let found = |key: &str| header.metadata().get(key).map(String::as_str);
+        assert_eq!((found("foresee.ledger"), found("foresee.node.id")), (Some("1"), Some("1f")));
+        assert_eq!(found("foresee.node.role"), Some("rank_consumer"));
+        assert_eq!(found("foresee.node.ram_bytes"), Some("2000"));
+        assert_eq!(found("foresee.node.disk_bytes"), Some("0"));
+        assert_eq!(stream.map(|batch| batch.expect("a whole batch").num_rows()).sum::<usize>(), 1);
+    }
+
+    #[test]
     fn a_truncated_stream_still_has_its_complete_batches() {
         let mut bytes = Vec::new();
-        let mut writer = LedgerWriter::new(&mut bytes).expect("a Vec takes everything");
+        let mut writer = LedgerWriter::new(&mut bytes, None).expect("a Vec takes everything");
         for step in 0..(2 * BATCH_ROWS_MAX as u64) {
             writer.push(wait(step)).expect("a Vec takes everything");
         }

@@ -22,10 +22,11 @@ pub(crate) struct LedgerFile {
 impl LedgerFile {
     #[staticmethod]
     fn create(folder: PathBuf, rank: u32) -> PyResult<Self> {
-        let file = foresee_ledger_file::LedgerFile::create(&folder, Rank(rank)).map_err(|why| match why {
-            LedgerFileError::RunFolder { .. } => config_error(format!("FORESEE_TRACE: {why}")),
-            other => PyOSError::new_err(other.to_string()),
-        })?;
+        let file =
+            foresee_ledger_file::LedgerFile::create(&folder, Rank(rank), None).map_err(|why| match why {
+                LedgerFileError::RunFolder { .. } => config_error(format!("FORESEE_TRACE: {why}")),
+                other => PyOSError::new_err(other.to_string()),
+            })?;
         Ok(Self { file, rank: Rank(rank) })
     }
 

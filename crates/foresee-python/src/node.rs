@@ -109,7 +109,7 @@ fn failed(error: &NodeError) -> PyErr {
     PyOSError::new_err(error.to_string())
 }
 
-fn to_python<'py>(py: Python<'py>, status: &NodeStatus) -> PyResult<Bound<'py, PyDict>> {
+pub(crate) fn to_python<'py>(py: Python<'py>, status: &NodeStatus) -> PyResult<Bound<'py, PyDict>> {
     let all = PyDict::new(py);
     all.set_item("foresee", &status.foresee)?;
     all.set_item("pid", status.pid)?;
@@ -123,6 +123,9 @@ fn to_python<'py>(py: Python<'py>, status: &NodeStatus) -> PyResult<Bound<'py, P
     let origin = PyDict::new(py);
     origin.set_item("requests", status.origin.requests)?;
     origin.set_item("bytes", status.origin.bytes)?;
+    origin.set_item("retries", status.origin.retries)?;
+    origin.set_item("throttles", status.origin.throttles)?;
+    origin.set_item("hedges", status.origin.hedges)?;
     all.set_item("origin", origin)?;
     let consumers = status.consumers.iter().map(|consumer| consumer_to_python(py, consumer));
     all.set_item("consumers", consumers.collect::<PyResult<Vec<_>>>()?)?;

@@ -25,7 +25,7 @@ impl Recorder {
     }
 
     fn write_to(&self, run_dir: PathBuf) -> PyResult<()> {
-        self.core.write_to(&run_dir).map_err(errors::of_loader)
+        self.core.write_to(&run_dir, None).map_err(errors::of_loader)
     }
 
     fn now(&self) -> u64 {

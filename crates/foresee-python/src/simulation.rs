@@ -123,7 +123,7 @@ impl LoadingRun {
     /// Write a ledger of each rank below `folder` from now on; `memory`: which tiers are memory.
     fn write_to(&self, py: Python<'_>, folder: PathBuf, memory: Vec<bool>) -> PyResult<()> {
         let files = py
-            .detach(|| LedgerFiles::create(&folder, self.ranks))
+            .detach(|| LedgerFiles::create(&folder, self.ranks, |_| None))
             .map_err(|why| PyOSError::new_err(why.to_string()))?;
         *lock(&self.files) = Some(files);
         let tiers: Vec<_> =

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The loader's counters as dictionaries. Missing values are None, never 0.
 
-use foresee_data_loader::{LoaderStats, Recorder};
+use foresee_data_loader::{CopyCount, LoaderStats, NodeStats, Recorder};
 use foresee_ledger::{Cause, Op, Tally, Totals};
 use foresee_units::Source;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
+
+use crate::node;
 
 pub(crate) fn to_python<'py>(py: Python<'py>, stats: &LoaderStats) -> PyResult<Bound<'py, PyDict>> {
     let out = PyDict::new(py);
@@ -27,6 +29,29 @@ pub(crate) fn to_python<'py>(py: Python<'py>, stats: &LoaderStats) -> PyResult<B
     plan.set_item("hash", format!("{:016x}", stats.driver.plan_hash))?;
     out.set_item("plan", plan)?;
     out.set_item("ledger_lost", stats.ledger_failure.as_deref())?;
+    out.set_item("node", stats.driver.node.as_ref().map(|node| node_cache(py, node)).transpose()?)?;
+    Ok(out)
+}
+
+/// The cache of the node; asks the host for its state.
+fn node_cache<'py>(py: Python<'py>, node: &NodeStats) -> PyResult<Bound<'py, PyDict>> {
+    let cache = &node.host.cache;
+    let out = PyDict::new(py);
+    out.set_item("role", cache.role.name())?;
+    out.set_item("socket", node.host.address.path().as_os_str())?;
+    out.set_item("attached", node.is_attached)?;
+    out.set_item("ram_bytes", cache.ram.get())?;
+    out.set_item("disk_bytes", cache.disk.get())?;
+    let sources = PyDict::new(py);
+    for (source, CopyCount { samples, bytes }) in node.copied.each() {
+        let count = PyDict::new(py);
+        count.set_item("samples", samples)?;
+        count.set_item("bytes", bytes)?;
+        sources.set_item(source.name(), count)?;
+    }
+    out.set_item("sources", sources)?;
+    let status = py.detach(|| node.status());
+    out.set_item("host", status.map(|status| node::to_python(py, &status)).transpose()?)?;
     Ok(out)
 }
 

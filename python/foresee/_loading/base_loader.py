@@ -124,14 +124,28 @@ class BaseLoader(ABC):
         """Return the sources of all bytes and the causes of all waits since ``start``; None: not measured.
 
         ``waits`` has the time inside ``next()`` by cause, each with ``seconds``: ``plan`` (start, order),
-        ``origin_queue``, ``origin_read``, ``origin_retry`` (after faults and throttling), ``disk``, ``copy`` (in
-        memory), ``transform`` (decoding too), ``collate``, ``workers``. Each instant has one cause, the stage of the
-        batch, so they add up to the time that the loop waited.
+        ``origin_queue``, ``origin_read``, ``origin_retry`` (after faults and throttling), ``disk``, ``node`` (the host
+        of the node's cache has not answered), ``copy`` (in memory), ``transform`` (decoding too), ``collate``,
+        ``workers``. Each instant has one cause, the stage of the batch, so they add up to the time that the loop
+        waited.
+
+        ``node`` is None for a loader with caches of its own. With a cache of the node it has
+
+        - ``role``: ``host`` (the host of the cache is in this process), ``rank_consumer`` (in that of another rank) or
+          ``service_consumer`` (``foresee node``);
+        - ``socket``: path of the host; ``attached``: False after its end, when the loader reads the origin itself;
+        - ``ram_bytes``, ``disk_bytes``: capacity of the whole node, 0 without a disk;
+        - ``sources``: ``samples`` and ``bytes`` that this loader got from the host, by their source there: ``ram``,
+          ``disk``, ``peer``, ``origin``. A read for several consumers is from the origin for one of them;
+        - ``host``: its state for all consumers, as ``foresee node status --json`` shows it (with ``origin``: requests,
+          bytes, retries); None if it does not answer within seconds.
+
+        ``tiers`` is then empty, because this process has no cache.
         """
         return self._session.stats()
 
     def report(self) -> str:
-        """Summarize ``stats()`` as a text: sources of the bytes, hits, waits by cause, and a hint."""
+        """Summarize ``stats()`` as a text: sources of the bytes, hits, caches, waits by cause, and a hint."""
         return summary.report(self.stats())
 
     def __repr__(self) -> str:

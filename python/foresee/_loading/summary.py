@@ -19,12 +19,18 @@ _SECRETS = re.compile(r"(?<=://)[^/@]*@|[?#].*")
 # Share of the time since start below which a wait has no hint.
 _WAIT_SHARE_MIN = 0.02
 _SOURCES = {"origin": "origin", "disk": "disk", "ram": "RAM", "staging": "shared in staging"}
+_ROLES = {
+    "host": "the host of the node's cache is in this process",
+    "rank_consumer": "the host of the node's cache is in another rank's process",
+    "service_consumer": "a service has the node's cache",
+}
 _HINTS = {
     "plan": "batches were requested while the loader still started: call start() while the model is built",
     "origin_queue": "more samples were due than the origin served: keep more, with Cache(ram=, disk=, disk_size=)",
     "origin_read": "the origin was slower than the loop: keep more samples, with Cache(ram=, disk=, disk_size=)",
     "origin_retry": "the origin failed or throttled: start fewer ranks at a time, or keep more samples with cache=",
     "disk": "the cache's disk is slower than the loop: give Cache a faster disk=, or more ram=",
+    "node": "the host of the node's cache still read the samples: give it more ram=, a disk=, or a faster one",
     "copy": "batches were ready: only returning them took time",
     "transform": "transforms are slower than the loop: raise num_workers=, or transform_threads= if they keep no state",
     "collate": "collating is slower than the loop: raise num_workers=",
@@ -90,16 +96,20 @@ def report(stats: Mapping[str, Any]) -> str:
     """Return a few lines on ``stats()`` of a loader."""
     waits = {cause: each["seconds"] for cause, each in stats["waits"].items() if each is not None}
     lines = ["plain reads, FORESEE_OFF=1"] if stats.get("off") else []
-    lines += _bytes(stats) + _tiers(stats) + _waits(waits, stats.get("elapsed_s"))
-    origin = stats.get("origin", {})
-    events = [f"{origin[name]:,} {name}" for name in ("retries", "throttles", "hedges") if origin.get(name)]
-    if events:
-        lines.append(f"origin    {', '.join(events)}")
+    lines += _bytes(stats) + _tiers(stats) + _node(stats.get("node")) + _waits(waits, stats.get("elapsed_s"))
+    if events := repeated_reads(stats.get("origin", {})):
+        lines.append(f"origin    {events}")
     counts = {**stats["on_error"], "avoided": stats["avoided"]}
     odd = [f"{count:,} {name}" for name, count in counts.items() if count]
     if odd:
         lines.append(f"samples   {', '.join(odd)}")
     return "\n".join(lines) if lines else "nothing was read yet"
+
+
+def repeated_reads(origin: Mapping[str, Any]) -> str:
+    """Return the counts of repeated reads of the origin, those above 0; empty without any."""
+    names = ("retries", "throttles", "hedges")
+    return ", ".join(f"{origin[name]:,} {name}" for name in names if origin.get(name))
 
 
 def _bytes(stats: Mapping[str, Any]) -> list[str]:
@@ -132,6 +142,25 @@ def _tiers(stats: Mapping[str, Any]) -> list[str]:
         for tier in stats.get("tiers", [])
     ]
     return [f"cache     {', '.join(tiers)}"] if tiers else []
+
+
+def _node(node: Mapping[str, Any] | None) -> list[str]:
+    """Return the cache of the node: its host and capacity, and what all its consumers got from it."""
+    if node is None:
+        return []
+    disk = f" and {shown_bytes(node['disk_bytes'])} of disk" if node["disk_bytes"] else ""
+    lost = "" if node["attached"] else "; its host has ended, this rank reads the origin itself"
+    lines = [f"node      {_ROLES[node['role']]}, {shown_bytes(node['ram_bytes'])} of RAM{disk}{lost}"]
+    host = node["host"]
+    if host is not None:
+        answers = [one[place] for one in host["consumers"] for place in ("memory", "disk", "origin")]
+        delivered, read = sum(each["bytes"] for each in answers), host["origin"]["bytes"]
+        repeated = repeated_reads(host["origin"])
+        lines.append(
+            f"          {shown_bytes(delivered)} delivered to its {_count(len(host['consumers']), 'consumer')}; "
+            f"{shown_bytes(read)} read from the origin{f' ({repeated})' if repeated else ''}"
+        )
+    return lines
 
 
 def _waits(waits: Mapping[str, float], elapsed: float | None) -> list[str]:

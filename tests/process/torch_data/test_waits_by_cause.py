@@ -216,6 +216,7 @@ def test_every_written_cause_is_a_key_of_the_statistics(
         "origin_read",
         "origin_retry",
         "disk",
+        "node",
         "copy",
         "transform",
         "collate",

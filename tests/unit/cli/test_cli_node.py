@@ -89,7 +89,7 @@ def test_the_status_has_a_row_per_consumer_and_the_totals() -> None:
             "uptime_seconds": 60,
             "memory": {"capacity_bytes": 64 * 10**9, "used_bytes": 10**9},
             "disk": {"capacity_bytes": 0, "used_bytes": 0},
-            "origin": {"requests": 1000, "bytes": 10**9},
+            "origin": {"requests": 1000, "bytes": 10**9, "retries": 3, "throttles": 0, "hedges": 12},
             "consumers": [consumer(), consumer(job="new\x1b[2J", hit_rate=None, data_set=None)],
             "omitted_consumers": 2,
         }
@@ -98,4 +98,7 @@ def test_the_status_has_a_row_per_consumer_and_the_totals() -> None:
     assert first == ["train", "3", "1,200", "75%", "3", "GB", "8", "1.5", "s", "s3://b/train"]
     assert "\x1b" not in text
     assert "and 2 more" in text
-    assert "memory    1 GB of 64 GB\ndisk      none\norigin    1 GB in 1,000 reads" in text
+    assert (
+        "memory    1 GB of 64 GB\ndisk      none\norigin    1 GB in 1,000 reads (3 retries, 12 hedges)"
+        in text
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from typing import Any
 
 import pytest
 
@@ -114,6 +115,34 @@ def test_the_longest_wait_has_a_hint(cause):
 
 def test_every_cause_of_waiting_has_a_hint(folder):
     assert set(make(folder).stats()["waits"]) == set(summary._HINTS)
+
+
+def node(**changes: Any) -> dict[str, Any]:
+    def count(size: int) -> dict[str, int]:
+        return {"samples": 1, "bytes": size}
+
+    consumer = {"memory": count(5_000), "disk": count(3_000), "origin": count(2_000)}
+    origin = {"requests": 2, "bytes": 4_000, "retries": 1, "throttles": 0, "hedges": 0}
+    host = {"consumers": [consumer, consumer], "origin": origin}
+    one = {"role": "rank_consumer", "attached": True, "ram_bytes": 10**9, "disk_bytes": 0, "host": host}
+    return one | changes
+
+
+def test_a_report_has_the_cache_of_the_node_and_all_that_it_delivered():
+    assert summary.report(stats({}, node=None)) == "nothing was read yet"
+    lines = summary.report(stats({}, node=node())).splitlines()
+    assert lines == [
+        "node      the host of the node's cache is in another rank's process, 1 GB of RAM",
+        "          20 kB delivered to its 2 consumers; 4 kB read from the origin (1 retries)",
+    ]
+
+
+def test_a_report_names_the_end_of_the_host_of_the_cache():
+    ended = node(role="service_consumer", attached=False, disk_bytes=2 * 10**12, host=None)
+    assert summary.report(stats({}, node=ended)) == (
+        "node      a service has the node's cache, 1 GB of RAM and 2 TB of disk; its host has ended, "
+        "this rank reads the origin itself"
+    )
 
 
 def test_a_loop_with_little_wait_has_no_hint_and_changed_samples_are_counted():

@@ -39,6 +39,7 @@ impl CommandQueue {
 impl Driver {
     /// Begin at the start of the run; an epoch that the consumer began already replaces it at once.
     pub(crate) fn begin(&mut self) {
+        self.publish_stats();
         self.draw_from(Epoch(0), 0);
     }
 

@@ -9,12 +9,12 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use foresee_data_plan::{HierarchyPlanner, TierSet};
-use foresee_units::{Bytes, Nanos, SampleId, Source};
+use foresee_units::{Bytes, Nanos, SampleId};
 
 use super::Driver;
 use super::schedule::EpochSink;
 use crate::batch_queue::ConsumerSnapshot;
-use crate::node::{CopyCount, NodeAnnouncement, NodeBatch, NodeClient, NodeEvent};
+use crate::node::{CopyCounts, NodeAnnouncement, NodeBatch, NodeClient, NodeEvent, NodeHostFacts};
 use crate::reads::{BatchPosition, ReadSource, ReadTarget};
 
 /// Batches that are requested per turn, so that other events are handled in between.
@@ -24,6 +24,7 @@ const BATCHES_PER_TURN: usize = 16;
 #[derive(Debug)]
 pub(crate) struct NodeLink {
     client: NodeClient,
+    host: NodeHostFacts,
     events: Vec<NodeEvent>,
     /// Whether the host asked for an epoch.
     is_epoch_wanted: bool,
@@ -50,9 +51,10 @@ struct NodeRequest {
 }
 
 impl NodeLink {
-    pub(crate) const fn new(client: NodeClient) -> Self {
+    pub(crate) const fn new(client: NodeClient, host: NodeHostFacts) -> Self {
         Self {
             client,
+            host,
             events: Vec::new(),
             is_epoch_wanted: false,
             is_restart: false,
@@ -62,6 +64,10 @@ impl NodeLink {
             accesses: 0,
             reported: 0,
         }
+    }
+
+    pub(crate) const fn host(&self) -> &NodeHostFacts {
+        &self.host
     }
 
     /// The consumer continues elsewhere: nothing more is written for the staged batches.
@@ -200,9 +206,7 @@ impl Driver {
                 NodeEvent::Copied { batch, positions, by_source } => {
                     if let Some(request) = node.note(batch, positions.len()) {
                         self.note_copied(request, positions.len());
-                        for (source, count) in by_source.each() {
-                            self.record_copied(request, source, count);
-                        }
+                        self.record_copied(request, by_source);
                     }
                 }
                 NodeEvent::Failed { batch, position } => {
@@ -235,13 +239,13 @@ impl Driver {
         }
     }
 
-    fn record_copied(&mut self, request: NodeRequest, source: Source, count: CopyCount) {
-        if count.samples == 0 {
-            return;
+    fn record_copied(&mut self, NodeRequest { slot, begun, .. }: NodeRequest, by_source: CopyCounts) {
+        let now = self.now();
+        let Some(copies) = &mut self.copies else { return };
+        for (source, count, time) in copies.record((begun, now), by_source) {
+            let samples = u32::try_from(count.samples).unwrap_or(u32::MAX);
+            self.record_batch(slot, source, time, samples, Bytes::new(count.bytes));
         }
-        let took = self.now().saturating_sub(request.begun);
-        let samples = u32::try_from(count.samples).unwrap_or(u32::MAX);
-        self.record_batch(request.slot, source, (request.begun, took), samples, Bytes::new(count.bytes));
     }
 
     /// Read positions of a batch, which the host will not answer, at the origin.

@@ -9,6 +9,7 @@ use foresee_units::Bytes;
 
 use super::Driver;
 use crate::batch_queue::WaitReport;
+use crate::node::NodeStats;
 use crate::reads::ReadSource;
 
 /// The driver's metrics.
@@ -26,6 +27,8 @@ pub struct DriverStats {
     pub tables: Bytes,
     /// Hash of every decision so far.
     pub plan_hash: u64,
+    /// The cache of the node; `None` for a loader with caches of its own.
+    pub node: Option<NodeStats>,
 }
 
 impl Driver {
@@ -40,6 +43,7 @@ impl Driver {
             staged: self.delivery.staging.depth(),
             tables: self.planner.table_bytes(),
             plan_hash: self.planner.plan_hash(),
+            node: self.copies.as_ref().map(|copies| copies.stats(self.node.is_some())),
         };
         *self.shared.stats.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = stats;
     }
@@ -59,12 +63,14 @@ impl Driver {
         let (has_pending, is_planned) = (stage.pending > 0, stage.is_planned());
         let missing = self.fetches.reads.first_missing(slot).filter(|_| has_pending);
         let Some((number, read)) = missing else {
-            let text = match (is_planned, &self.node) {
-                (true, Some(_)) if has_pending => "samples requested from the host of this node's cache",
-                (true, _) => "copies within memory",
-                (false, _) => "the plan of the batch",
+            let (cause, text) = match (is_planned, &self.node) {
+                (true, Some(_)) if has_pending => {
+                    (Cause::Node, "samples requested from the host of this node's cache")
+                }
+                (true, _) => (Cause::Copy, "copies within memory"),
+                (false, _) => (Cause::Copy, "the plan of the batch"),
             };
-            let report = WaitReport { cause: Cause::Copy, read: None, text: text.to_owned() };
+            let report = WaitReport { cause, read: None, text: text.to_owned() };
             return self.shared.batches.report_wait(report, now);
         };
         let status = self.fetches.origin_reads.status(number).unwrap_or_default();

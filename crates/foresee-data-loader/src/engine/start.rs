@@ -53,7 +53,7 @@ impl Loader {
     pub(super) fn spawn(&self, since: Instant, tick: Duration) -> Result<Option<Running>, LoaderError> {
         let node = match self.join_node(since, tick) {
             Joined::Waiting => return Ok(None),
-            Joined::Consumer(client) => Some(NodeLink::new(client)),
+            Joined::Consumer(client, host) => Some(NodeLink::new(client, host)),
             Joined::Alone(reason) => {
                 if let Some(reason) = reason {
                     self.shared.notices.add(reason);
@@ -72,7 +72,8 @@ impl Loader {
     fn spawn_joined(&self, node: Option<NodeLink>) -> Result<Running, LoaderError> {
         let config = &self.config.options;
         if let Some(folder) = &config.run_dir {
-            self.shared.recorder.write_to(folder)?;
+            let cache = node.as_ref().map(|node| &node.host().cache);
+            self.shared.recorder.write_to(folder, cache)?;
         }
         let waker = Arc::clone(&self.shared.waker);
         let completions = Completions::new(move || waker.wake());

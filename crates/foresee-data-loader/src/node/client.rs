@@ -27,7 +27,7 @@ use foresee_data_node::{
     ConnectOptions, DataSetDescription, Hello, NodeAddress, NodeConnection, NodeError, StorageOptions,
     index_file,
 };
-use foresee_units::{Nanos, SampleId, Source};
+use foresee_units::{Bytes, Nanos, SampleId, Source};
 
 use self::copy::BatchMemory;
 use self::shared::{QueuedBatch, Shared, Wake};
@@ -77,25 +77,41 @@ pub(crate) struct NodeBatch {
 
 /// Samples and bytes of one source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CopyCount {
-    pub(crate) samples: u64,
-    pub(crate) bytes: u64,
+pub struct CopyCount {
+    /// Number of samples.
+    pub samples: u64,
+    /// Their bytes.
+    pub bytes: u64,
 }
 
 /// Copied samples by the source from which the host had them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct CopyCounts {
-    pub(crate) memory: CopyCount,
-    pub(crate) disk: CopyCount,
-    pub(crate) peer: CopyCount,
-    pub(crate) origin: CopyCount,
+pub struct CopyCounts {
+    /// From its memory, with the samples that another consumer caused it to read.
+    pub memory: CopyCount,
+    /// From its disk.
+    pub disk: CopyCount,
+    /// From another node.
+    pub peer: CopyCount,
+    /// From the origin.
+    pub origin: CopyCount,
 }
 
 impl CopyCounts {
-    /// The counts, by source.
-    pub(crate) const fn each(self) -> [(Source, CopyCount); 4] {
+    /// The counts by source, the fastest source first.
+    pub const fn each(self) -> [(Source, CopyCount); 4] {
         let Self { memory, disk, peer, origin } = self;
         [(Source::Ram, memory), (Source::Disk, disk), (Source::Peer, peer), (Source::Origin, origin)]
+    }
+
+    /// Add other counts.
+    pub(crate) fn add(&mut self, other: Self) {
+        let Self { memory, disk, peer, origin } = self;
+        let counts = [memory, disk, peer, origin].into_iter().zip(other.each());
+        for (count, (_, more)) in counts {
+            count.samples += more.samples;
+            count.bytes += more.bytes;
+        }
     }
 
     fn record(&mut self, source: Source, bytes: u64) {
@@ -155,6 +171,12 @@ impl NodeClient {
         let thread =
             spawned.map_err(|why| NodeError::Io { doing: "starting a thread for the node's cache", why })?;
         Ok(Self { shared, connection, ring_waker, samples_max, thread: ManuallyDrop::new(thread) })
+    }
+
+    /// Memory and disk space of the host.
+    pub(crate) fn capacity(&self) -> (Bytes, Bytes) {
+        let welcome = self.connection.welcome();
+        (Bytes::new(welcome.ram_bytes), Bytes::new(welcome.disk_bytes))
     }
 
     /// The most samples of a batch: the ring of requests holds one message of so many.

@@ -14,10 +14,12 @@ use std::time::{Duration, Instant};
 use foresee_data_node::{
     AddressValues, ConnectOptions, Hello, LauncherValues, NodeAddress, NodeDiscovery, NodeError,
 };
+use foresee_ledger::{NodeCache, NodeCacheRole};
 use foresee_units::World;
 
 use super::client::{NodeClient, NodeDataSet};
 use super::host::{NodeHost, NodeHostOptions};
+use super::stats::NodeHostFacts;
 use crate::cache::Cache;
 use crate::data_set::DataSet;
 use crate::waker::Waker;
@@ -65,7 +67,7 @@ pub(crate) struct JoinRequest<'a> {
 /// The result of [`join`].
 #[derive(Debug)]
 pub(crate) enum Joined {
-    Consumer(NodeClient),
+    Consumer(NodeClient, NodeHostFacts),
     /// The host is not there yet: the loader has to try again.
     Waiting,
     /// The loader uses its own caches; with the reason, if the user expects otherwise.
@@ -90,13 +92,13 @@ pub(crate) fn join(request: &JoinRequest<'_>) -> Joined {
 fn try_join(request: &JoinRequest<'_>) -> Result<Joined, NodeError> {
     let values = AddressValues::from_environment();
     let NodeDiscovery::At(service) = values.service()? else { return Ok(Joined::Alone(None)) };
-    match attach(request, &service) {
+    match attach(request, &service, NodeCacheRole::ServiceConsumer) {
         // The user named it, and expects it to be there.
         Err(error @ (NodeError::NoHost { .. } | NodeError::Stale { .. })) if service.is_explicit() => {
             return Err(error);
         }
         Err(NodeError::NoHost { .. } | NodeError::Stale { .. }) => {}
-        outcome => return outcome.map(Joined::Consumer),
+        outcome => return outcome,
     }
     if request.local_world.size() == 1 {
         return Ok(Joined::Alone(None));
@@ -106,7 +108,7 @@ fn try_join(request: &JoinRequest<'_>) -> Result<Joined, NodeError> {
     };
     if request.local_world.rank().0 == 0 {
         become_host(request, &address)?;
-        return attach(request, &address).map(Joined::Consumer);
+        return attach(request, &address, NodeCacheRole::Host);
     }
     attach_when_ready(request, &address)
 }
@@ -117,11 +119,12 @@ fn attach_when_ready(request: &JoinRequest<'_>, address: &NodeAddress) -> Result
     let most = if IS_HOST_LATE.load(Ordering::Relaxed) { Duration::ZERO } else { HOST_WAIT };
     let left = most.saturating_sub(request.since.elapsed());
     let tick = request.tick.min(left);
-    let is_stale = match address.wait_for_host(tick).and_then(|()| attach(request, address)) {
+    let attached = address.wait_for_host(tick);
+    let is_stale = match attached.and_then(|()| attach(request, address, NodeCacheRole::RankConsumer)) {
         Err(NodeError::NoHost { .. }) => false,
         // The host of an earlier run or loader has ended, and the next one does not have its place yet.
         Err(NodeError::Stale { .. } | NodeError::Ended | NodeError::PeerEnded) => true,
-        outcome => return outcome.map(Joined::Consumer),
+        outcome => return outcome,
     };
     if left.is_zero() {
         IS_HOST_LATE.store(true, Ordering::Relaxed);
@@ -137,7 +140,11 @@ fn attach_when_ready(request: &JoinRequest<'_>, address: &NodeAddress) -> Result
     Ok(Joined::Waiting)
 }
 
-fn attach(request: &JoinRequest<'_>, address: &NodeAddress) -> Result<NodeClient, NodeError> {
+fn attach(
+    request: &JoinRequest<'_>,
+    address: &NodeAddress,
+    role: NodeCacheRole,
+) -> Result<Joined, NodeError> {
     let hello = Hello {
         foresee: request.identity.version.clone(),
         pid: std::process::id(),
@@ -156,7 +163,11 @@ fn attach(request: &JoinRequest<'_>, address: &NodeAddress) -> Result<NodeClient
         storage: request.storage,
         is_listed: request.is_listed,
     };
-    NodeClient::attach(address, &hello, &options, data, Arc::clone(request.waker))
+    let client = NodeClient::attach(address, &hello, &options, data, Arc::clone(request.waker))?;
+    let boot_id = LauncherValues::from_environment().boot_id.unwrap_or_default();
+    let (ram, disk) = client.capacity();
+    let cache = NodeCache { id: address.host_id(&boot_id), role, ram, disk };
+    Ok(Joined::Consumer(client, NodeHostFacts { cache, address: address.clone() }))
 }
 
 /// Start a host in this process, unless an earlier loader has.

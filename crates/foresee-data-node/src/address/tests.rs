@@ -139,6 +139,21 @@ fn runs_restarts_nodes_and_users_have_different_names() {
 }
 
 #[test]
+fn a_host_has_one_identity_at_all_paths_of_its_socket() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| NodeAddress::explicit(folder.path().join(name)).unwrap();
+    for name in ["a.sock", "b.sock"] {
+        fs::write(folder.path().join(name), "").unwrap();
+    }
+    fs::hard_link(folder.path().join("a.sock"), folder.path().join("mounted.sock")).unwrap();
+    let id = at("a.sock").host_id("boot");
+    assert_eq!((id.len(), &id), (32, &at("mounted.sock").host_id("boot")));
+    let others =
+        [at("b.sock").host_id("boot"), at("a.sock").host_id("another"), at("gone.sock").host_id("boot")];
+    assert!(others.iter().all(|other| *other != id), "{others:?}");
+}
+
+#[test]
 fn values_that_identify_no_run_have_no_name() {
     let none = LauncherValues { run_id: Some("none".into()), ..torchrun() };
     assert!(none.file_name(1000).is_some(), "the master's address identifies it");

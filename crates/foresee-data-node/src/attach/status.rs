@@ -54,6 +54,12 @@ pub struct OriginStatus {
     pub bytes: u64,
     /// Requests, with repeated ones.
     pub requests: u64,
+    /// Requests put back after a failed attempt.
+    pub retries: u64,
+    /// Attempts that the origin refused because of its load.
+    pub throttles: u64,
+    /// Second attempts of reads that were late.
+    pub hedges: u64,
 }
 
 /// One consumer of a host.

@@ -76,7 +76,7 @@ def _with_savings(consumer: dict[str, Any]) -> dict[str, Any]:
 
 def report(facts: dict[str, Any]) -> str:
     """Return the text of a status."""
-    from foresee._loading.summary import shown_bytes
+    from foresee._loading.summary import repeated_reads, shown_bytes
 
     def space(tier: dict[str, int]) -> str:
         return f"{shown_bytes(tier['used_bytes'])} of {shown_bytes(tier['capacity_bytes'])}"
@@ -99,13 +99,14 @@ def report(facts: dict[str, Any]) -> str:
         lines.append(f"and {facts['omitted_consumers']:,} more")
     disk = space(facts["disk"]) if facts["disk"]["capacity_bytes"] else "none"
     origin = facts["origin"]
+    repeated = f" ({events})" if (events := repeated_reads(origin)) else ""
     return "\n".join(
         [
             *lines,
             "",
             f"memory    {space(facts['memory'])}",
             f"disk      {disk}",
-            f"origin    {shown_bytes(origin['bytes'])} in {origin['requests']:,} reads",
+            f"origin    {shown_bytes(origin['bytes'])} in {origin['requests']:,} reads{repeated}",
             f"host      process {facts['pid']}, Foresee {facts['foresee']}, up {facts['uptime_seconds']:,} s",
         ]
     )

@@ -16,7 +16,17 @@ pub(super) struct HostStatus {
     pub(super) disk_used: Bytes,
     /// Reads of the origins that have ended.
     pub(super) origin: Served,
+    /// Repeated reads of the origins.
+    pub(super) repeated: RepeatedReads,
     pub(super) consumers: Vec<ConsumerState>,
+}
+
+/// Reads of the origins that were repeated.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RepeatedReads {
+    pub(super) retries: u64,
+    pub(super) throttles: u64,
+    pub(super) hedges: u64,
 }
 
 /// State of a consumer.
@@ -36,13 +46,15 @@ pub(super) struct ConsumerState {
 impl HostStatus {
     /// The same for a reader in another process.
     pub(super) fn to_message(&self, facts: &HostFacts) -> NodeStatus {
+        let RepeatedReads { retries, throttles, hedges } = self.repeated;
+        let (bytes, requests) = (self.origin.bytes.get(), self.origin.samples);
         NodeStatus {
             foresee: facts.foresee.clone(),
             pid: std::process::id(),
             uptime_seconds: facts.since.elapsed().as_secs(),
             memory: TierStatus { capacity: facts.ram.get(), used: self.memory_used.get() },
             disk: TierStatus { capacity: facts.disk.get(), used: self.disk_used.get() },
-            origin: OriginStatus { bytes: self.origin.bytes.get(), requests: self.origin.samples },
+            origin: OriginStatus { bytes, requests, retries, throttles, hedges },
             consumers: self.consumers.iter().map(ConsumerState::to_message).collect(),
             omitted_consumers: 0,
         }

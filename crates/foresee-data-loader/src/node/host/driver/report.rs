@@ -5,7 +5,7 @@ use std::sync::PoisonError;
 
 use foresee_data_plan::NodeTier;
 
-use super::super::status::{ConsumerState, HostStatus};
+use super::super::status::{ConsumerState, HostStatus, RepeatedReads};
 use super::HostDriver;
 use crate::node::now;
 
@@ -20,10 +20,17 @@ impl HostDriver {
             waiting: consumer.waiting(),
             silent_for: now.saturating_sub(consumer.last_message),
         });
+        let mut repeated = RepeatedReads::default();
+        for stats in self.queues.iter().map(|queue| queue.reads.queue().stats()) {
+            repeated.retries += stats.retries;
+            repeated.throttles += stats.throttles;
+            repeated.hedges += stats.hedges;
+        }
         let status = HostStatus {
             memory_used: self.planner.used(NodeTier::Memory),
             disk_used: self.planner.used(NodeTier::Disk),
             origin: self.origin,
+            repeated,
             consumers: consumers.collect(),
         };
         *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;

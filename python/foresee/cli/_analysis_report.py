@@ -7,6 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from foresee._loading.summary import shown_bytes
+
 _ROWS, _ROWS_AT_RATE = 10, 3
 #: From here on seconds have one decimal: four digits would be printed with an exponent.
 _PLAIN_FROM = 1000.0
@@ -30,6 +32,7 @@ def report(facts: dict[str, Any], *, has_rates: bool) -> str:
     for epoch in facts["epochs"] or ():
         lines.append(_slowest(f"slowest in epoch {epoch['epoch']}", epoch["slowest"], classes))
     lines += [line for waits in facts.get("waits", ()) for line in _waits(waits, several=several)]
+    lines += [_node_cache(cache, several=several) for cache in facts.get("node_caches", ())]
     if facts["best_rate"] is not None:
         lines.append(f"fastest at a cache rate of {facts['best_rate']:g}")
     if facts["goal"] is not None:
@@ -93,6 +96,22 @@ def _waits(waits: dict[str, Any], *, several: bool) -> list[str]:
     ]
     where = f" in {waits['path']}" if several else ""
     return [f"waited longest{where}: {rank}, {sum(causes.values()):,.4g} s ({', '.join(parts)})"]
+
+
+def _node_cache(cache: dict[str, Any], *, several: bool) -> str:
+    """Format a cache that ranks of one node shared, and the bytes that they did not read from the origin."""
+    where = f" in {cache['path']}" if several else ""
+    count = len(cache["ranks"])
+    host = "a service" if cache["is_service"] else "of the job"
+    if cache["host_rank"] is not None:
+        host = f"in rank {cache['host_rank']}"
+    delivered, origin, saved = (
+        shown_bytes(cache[f"{name}_bytes"]) for name in ("delivered", "origin", "saved")
+    )
+    return (
+        f"{count} rank{'' if count == 1 else 's'} shared one cache{where} (host: {host}): {delivered} delivered, "
+        f"{origin} read from the origin, {saved} saved"
+    )
 
 
 def _goal_lines(goal: dict[str, Any], *, has_rates: bool, has_changes: bool) -> list[str]:

@@ -91,6 +91,7 @@ def run(options: argparse.Namespace) -> int:
         **answers.answer(tables, question),
         "epochs": _epochs(options),
         "waits": _waits(options),
+        "node_caches": _node_caches(options),
     }
     has_rates = any(map(_INPUT.fullmatch, options.inputs)) or options.hit_rate is not None
     if any(path is not None for path in plots.values()):
@@ -177,6 +178,16 @@ def _waits(options: argparse.Namespace) -> list[dict[str, Any]]:
 
     paths = [path for _, path in map(_input, options.inputs) if os.path.isdir(path)]
     return [{"path": path, "ranks": waits.read(path, epoch=options.epoch)} for path in paths]
+
+
+def _node_caches(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """Return the caches that the ranks of run folders shared with others of their node."""
+    from foresee.storage.analysis import node_caches
+
+    paths = [path for _, path in map(_input, options.inputs) if os.path.isdir(path)]
+    return [
+        {"path": path, **cache} for path in paths for cache in node_caches.read(path, epoch=options.epoch)
+    ]
 
 
 def _folders(options: argparse.Namespace) -> dict[float, list[str]]:

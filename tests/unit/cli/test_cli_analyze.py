@@ -41,6 +41,10 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(analysis.ledger, "read_epochs", lambda path: epochs[Path(path).name])
     waited = {"a": {"rank 0": {"copy": 0.1}, "rank 1": {"transform": 4.0, "origin_read": 2.0, "copy": 0.001}}}
     monkeypatch.setattr(analysis.waits, "read", lambda path, *, epoch: waited.get(Path(path).name, {}))
+    cache = {"ranks": [0, 1], "is_service": False, "host_rank": 0, "delivered_bytes": 4 * 10**9}
+    cache |= {"origin_bytes": 10**9, "saved_bytes": 3 * 10**9}
+    shared = {"a": [cache], "b": [cache | {"ranks": [0], "is_service": True, "host_rank": None}]}
+    monkeypatch.setattr(analysis.node_caches, "read", lambda path, *, epoch: shared.get(Path(path).name, []))
     return tmp_path
 
 
@@ -334,6 +338,16 @@ def test_a_missing_package_has_exit_code_3(capsys, tmp_path: Path, monkeypatch) 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     assert main(["analyze", str(tmp_path / "a.darshan"), "--tier", "gfs=/"]) == 3
     assert "foresee[darshan]" in capsys.readouterr().err
+
+
+def test_shared_caches_are_shown_with_the_bytes_that_they_saved(capsys, folders: Path) -> None:
+    result = facts(capsys, str(folders / "a"), str(folders / "b"))
+    assert [each["saved_bytes"] for each in result["node_caches"]] == [3 * 10**9] * 2
+    assert main(["analyze", str(folders / "a")]) == 0
+    text = "2 ranks shared one cache (host: in rank 0): 4 GB delivered, 1 GB read from the origin, 3 GB saved"
+    assert text in capsys.readouterr().out
+    assert main(["analyze", f"0={folders / 'a'}", f"1={folders / 'b'}"]) == 0
+    assert f"1 rank shared one cache in {folders / 'b'} (host: a service): 4 GB" in capsys.readouterr().out
 
 
 def test_the_longest_wait_is_shown_by_cause(capsys, folders: Path) -> None:

@@ -19,7 +19,7 @@ import foresee
 from foresee import storage
 from foresee.errors import ConfigError, PackageMissing
 from foresee.storage import analysis
-from foresee.storage.analysis import IoTable, answers, darshan, epochs, ledger, offers
+from foresee.storage.analysis import IoTable, answers, darshan, epochs, ledger, node_caches, offers
 from foresee.storage.analysis.table import build
 from foresee.storage.purchases import Offer
 
@@ -171,6 +171,51 @@ def test_ranks_ops_and_tiers_become_rows_and_classes(tmp_path: Path) -> None:
     assert ledger.read(tmp_path, epoch=1).seconds.tolist() == [[0, 0, 3, 0], [0, 0, 0, 0]]
     epochs = ledger.read_epochs(tmp_path)
     assert [epochs[at].seconds.sum(axis=1).tolist() for at in (0, 1)] == [[3, 2], [3, 0]]
+
+
+def through_node(path: Path, host: str, role: str, rows: list[tuple[int, str, int]]) -> None:
+    """A ledger of a rank that reads through a node's cache: epoch, source and bytes of each read, 1 s long."""
+    words = pa.dictionary(pa.uint8(), pa.string())
+    node = {"foresee.node.id": host, "foresee.node.role": role, "foresee.node.ram_bytes": "4000"}
+    rank = int(path.stem.split("-")[1].split(".")[0])
+    columns = {
+        "rank": pa.array([rank] * len(rows), pa.uint32()),
+        "epoch": pa.array([epoch for epoch, _, _ in rows], pa.uint64()),
+        "op": pa.array(["read"] * len(rows), words),
+        "source": pa.array([source for _, source, _ in rows], words),
+        "outcome": pa.array(["ok"] * len(rows), words),
+        "duration_ns": pa.array([10**9] * len(rows), pa.uint64()),
+        "bytes": pa.array([size for _, _, size in rows], pa.uint64()),
+    }
+    table = pa.table(columns).replace_schema_metadata({"foresee.ledger": "1", **node})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with pyarrow.ipc.new_stream(str(path), table.schema) as stream:
+        stream.write_table(table)
+
+
+def test_ranks_of_a_node_share_one_cache_and_save_bytes(tmp_path: Path) -> None:
+    first, second = [(0, "origin", 600), (1, "ram", 500)], [(0, "origin", 400), (1, "disk", 500)]
+    through_node(tmp_path / "ledger" / "rank-0.arrow", "a", "host", first)
+    through_node(tmp_path / "ledger" / "rank-1.arrow", "a", "rank_consumer", second)
+    through_node(tmp_path / "ledger" / "rank-1.2.arrow", "a", "rank_consumer", [(0, "ram", 100)])
+    through_node(tmp_path / "ledger" / "rank-2.arrow", "b", "service_consumer", [(0, "ram", 50)])
+    written(tmp_path / "ledger" / "rank-3.arrow", [(3, 0, "read", "origin", 10**9)])
+    ours, service = node_caches.read(tmp_path)
+    assert (ours["ranks"], ours["host_rank"], ours["is_service"]) == ([0, 1], 0, False)
+    assert (ours["ram_bytes"], ours["disk_bytes"]) == (4000, 0)
+    assert (ours["delivered_bytes"], ours["origin_bytes"], ours["saved_bytes"]) == (2100, 1000, 1100)
+    assert (service["ranks"], service["host_rank"], service["is_service"]) == ([2], None, True)
+    assert node_caches.read(tmp_path, epoch=0)[0]["delivered_bytes"] == 1100
+    seconds = ledger.read(tmp_path)
+    reads = seconds.seconds[:, [seconds.column("GFS-READ"), seconds.column("LFS-READ")]].tolist()
+    assert reads == [[1, 0], [1, 1], [0, 0], [1, 0]]
+    assert [limit.split()[0] for limit in seconds.limits] == ["ranks", "seconds"]
+
+
+def test_runs_without_a_shared_cache_have_none(tmp_path: Path) -> None:
+    written(tmp_path / "ledger" / "rank-0.arrow", [(0, 0, "read", "origin", 10**9)])
+    assert node_caches.read(tmp_path) == []
+    assert ledger.read(tmp_path).limits == (ledger.AT_ONCE,)
 
 
 def test_an_epoch_lasts_as_long_as_its_slowest_rank(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 """A run folder's ledger as a table; ``docs/formats/ledger.md`` describes the format.
 
 The origin is ``GFS``, the disk tier ``LFS``, other ranks ``PEER``. Opening, listing, ``stat`` and closing are META.
-Memory, waits, transforms and gradients are no I/O and are left out.
+Memory, waits, transforms and gradients are no I/O and are left out. For a rank that reads through the cache of its
+node, disk and origin are those of the node, and its seconds are those for which it had requests there.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import os
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from foresee.errors import ConfigError, PackageMissing
@@ -19,7 +21,7 @@ from foresee.storage.analysis.table import ClassSeconds, IoTable, build
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["AT_ONCE", "batches", "columns", "epoch_seconds", "files", "read", "read_epochs"]
+__all__ = ["AT_ONCE", "batches", "columns", "epoch_seconds", "files", "header", "read", "read_epochs"]
 
 _VERSION = "1"
 _FILE = re.compile(r"rank-(\d+)(?:\.\d+)?\.arrow")
@@ -32,6 +34,10 @@ AT_ONCE = (
     "what memory answered is no I/O"
 )
 """Limit of every table of a run, except of readers without concurrent requests."""
+_THROUGH_NODE = (
+    "ranks that read through the cache of their node have the seconds for which they had requests there, each instant "
+    "once; what the memory of the node answered is no I/O"
+)
 
 
 def read(folder: str | os.PathLike[str], *, epoch: int | None = None) -> IoTable:
@@ -114,6 +120,27 @@ def batches(path: str) -> Iterator[Any]:
         PackageMissing: pyarrow is not installed.
         OSError: the file cannot be read.
     """
+    with _stream(path) as stream:
+        while True:
+            try:
+                batch = stream.read_next_batch()
+            except StopIteration:
+                return
+            except (ValueError, OSError):  # Arrow's ArrowInvalid is a ValueError
+                yield None
+                return
+            yield batch
+
+
+def header(path: str) -> dict[str, str]:
+    """Return the header of a ledger, ``foresee.node.id`` and the like; errors are those of :func:`batches`."""
+    with _stream(path) as stream:
+        return {key.decode(): value.decode(errors="replace") for key, value in stream.schema.metadata.items()}
+
+
+@contextmanager
+def _stream(path: str) -> Iterator[Any]:
+    """Open a ledger as Arrow's stream of this version; errors are those of :func:`batches`."""
     try:
         import pyarrow as pa
         import pyarrow.ipc
@@ -130,15 +157,7 @@ def batches(path: str) -> Iterator[Any]:
             raise ConfigError(
                 f"{path}: foresee.ledger is {found}; this program reads ledgers of version {_VERSION}"
             )
-        while True:
-            try:
-                batch = stream.read_next_batch()
-            except StopIteration:
-                return
-            except (pa.ArrowInvalid, OSError):
-                yield None
-                return
-            yield batch
+        yield stream
 
 
 def columns(batch: Any, *names: str) -> list[NDArray[Any]]:
@@ -149,10 +168,11 @@ def columns(batch: Any, *names: str) -> list[NDArray[Any]]:
 def _read(folder: str | os.PathLike[str]) -> tuple[dict[int, ClassSeconds], list[str], list[str]]:
     """Return the seconds by epoch, rank and class; the ranks; and the limits."""
     by_epoch: dict[int, ClassSeconds] = {}
-    limits = [AT_ONCE]
+    limits: list[str] = []
     ranks: set[int] = set()
     for path, rank in files(folder):
         ranks.add(rank)
+        limits.append(_THROUGH_NODE if "foresee.node.id" in header(path) else AT_ONCE)
         entries = 0
         for batch in batches(path):
             if batch is None:
@@ -162,7 +182,7 @@ def _read(folder: str | os.PathLike[str]) -> tuple[dict[int, ClassSeconds], list
             else:
                 entries += batch.num_rows
                 _add(batch, by_epoch, ranks)
-    return by_epoch, [f"rank {rank}" for rank in sorted(ranks)], limits
+    return by_epoch, [f"rank {rank}" for rank in sorted(ranks)], list(dict.fromkeys(limits))
 
 
 def _add(batch: Any, by_epoch: dict[int, ClassSeconds], ranks: set[int]) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +87,9 @@ def run(epochs: int = EPOCHS, slow: int = 0) -> dict[int, list[dict[str, Any]]]:
     return made
 
 
-def written(path: Path, entries: list[dict[str, Any]], cut: int = 0) -> None:
+def written(
+    path: Path, entries: list[dict[str, Any]], cut: int = 0, header: Mapping[str, str] | None = None
+) -> None:
     words = pa.dictionary(pa.uint8(), pa.string())
     types = {
         "start_ns": pa.uint64(),
@@ -104,7 +107,7 @@ def written(path: Path, entries: list[dict[str, Any]], cut: int = 0) -> None:
         "attempt": pa.uint32(),
         "outcome": words,
     }
-    schema = pa.schema(list(types.items()), {"foresee.ledger": "1"})
+    schema = pa.schema(list(types.items()), {"foresee.ledger": "1", **(header or {})})
     arrays = [pa.array([each[name] for each in entries], kind) for name, kind in types.items()]
     table = pa.table(dict(zip(types, arrays, strict=True)), schema=schema)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -114,7 +117,19 @@ def written(path: Path, entries: list[dict[str, Any]], cut: int = 0) -> None:
         path.write_bytes(path.read_bytes()[:-cut])
 
 
-def folder(tmp_path: Path, made: dict[int, list[dict[str, Any]]]) -> Path:
+def folder(
+    tmp_path: Path, made: dict[int, list[dict[str, Any]]], header: Mapping[str, str] | None = None
+) -> Path:
     for rank, entries in made.items():
-        written(tmp_path / "ledger" / f"rank-{rank}.arrow", entries)
+        written(tmp_path / "ledger" / f"rank-{rank}.arrow", entries, header=header)
     return tmp_path
+
+
+def through_node(entries_by_rank: dict[int, list[dict[str, Any]]]) -> dict[int, list[dict[str, Any]]]:
+    """The same run through the cache of a node, which answers by the batch: no row of a single sample."""
+    made = {}
+    for rank, entries in entries_by_rank.items():
+        waits = [each for each in entries if each["op"] == "wait"]
+        reads = [entry(rank, each["epoch"], each["step"], "read", bytes=BATCH * SIZE) for each in waits]
+        made[rank] = [*reads, *waits]
+    return made

@@ -8,13 +8,14 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use foresee_ledger::{NodeCache, NodeCacheRole};
 use foresee_ledger_file::LedgerFiles;
 use foresee_model::{AccessFrequency, ModelError, OriginCurve, Ratio, ThreadCurve};
 use foresee_sim::loading::{
     AccessOrder, Bucket, Cluster, DataSet, HandOver, Options, OriginReaders, Place, Policy, Progress,
     ReadCount, Reads, Report, Run, RunError, Scenario, Tier, Training, WriteCost, draw_reads,
 };
-use foresee_units::{Bytes, BytesPerSecond, Nanos, Source};
+use foresee_units::{Bytes, BytesPerSecond, Nanos, Rank, Source};
 use numpy::{IntoPyArray, PyArray1, PyReadonlyArray1};
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
@@ -82,6 +83,7 @@ struct ScenarioArguments<'py> {
     readers: String,
     write_cost: String,
     hand_over: String,
+    node_cache: Option<NonZeroU32>,
     bucket: Option<BucketArguments>,
 }
 
@@ -96,6 +98,8 @@ enum BeginResult {
 pub(crate) struct LoadingRun {
     run: Mutex<Box<Run>>,
     ranks: u32,
+    /// Ranks of each node that share one cache, and the memory and disk space of one rank.
+    node_cache: Option<(NonZeroU32, [u64; 2])>,
     /// The ledgers, until they end.
     files: Arc<Mutex<Option<LedgerFiles>>>,
 }
@@ -109,10 +113,13 @@ impl LoadingRun {
             .parse()
             .map_err(|why: foresee_sim::loading::UnknownPolicy| config_error(why.to_string()))?;
         let scenario = scenario_of(scenario)?;
+        let tier = |at: usize| scenario.cluster.tiers.get(at).map_or(0, |tier| tier.capacity.get());
+        let node_cache = scenario.options.node_cache.map(|ranks| (ranks, [tier(0), tier(1)]));
         match py.detach(|| Run::new(&scenario, policy)) {
             Ok(run) => Ok(BeginResult::Run(Self {
                 run: Mutex::new(Box::new(run)),
                 ranks: scenario.cluster.ranks,
+                node_cache,
                 files: Arc::default(),
             })),
             Err(RunError::Unsupported(why)) => Ok(BeginResult::Unsupported(why.reason)),
@@ -123,7 +130,7 @@ impl LoadingRun {
     /// Write a ledger of each rank below `folder` from now on; `memory`: which tiers are memory.
     fn write_to(&self, py: Python<'_>, folder: PathBuf, memory: Vec<bool>) -> PyResult<()> {
         let files = py
-            .detach(|| LedgerFiles::create(&folder, self.ranks, |_| None))
+            .detach(|| LedgerFiles::create(&folder, self.ranks, |rank| self.node_cache_of(rank)))
             .map_err(|why| PyOSError::new_err(why.to_string()))?;
         *lock(&self.files) = Some(files);
         let tiers: Vec<_> =
@@ -157,6 +164,18 @@ impl LoadingRun {
     fn report<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let report = py.detach(|| lock(&self.run).report());
         report_dict(py, &report)
+    }
+}
+
+impl LoadingRun {
+    /// The cache of the node of a rank, whose first rank is its host.
+    fn node_cache_of(&self, rank: Rank) -> Option<NodeCache> {
+        let (ranks, [ram, disk]) = self.node_cache?;
+        let first = rank.0 / ranks * ranks.get();
+        let sharing = u64::from(ranks.get().min(self.ranks - first));
+        let role = if rank.0 == first { NodeCacheRole::Host } else { NodeCacheRole::RankConsumer };
+        let [ram, disk] = [ram, disk].map(|bytes| Bytes::new(bytes.saturating_mul(sharing)));
+        Some(NodeCache { id: format!("{:032x}", rank.0 / ranks), role, ram, disk })
     }
 }
 
@@ -282,6 +301,7 @@ fn scenario_of(arguments: ScenarioArguments<'_>) -> PyResult<Scenario> {
             readers: OriginReaders::from_name(&arguments.readers).unwrap_or_default(),
             write_cost,
             hand_over: if arguments.hand_over == "batch" { HandOver::Batch } else { HandOver::Sample },
+            node_cache: arguments.node_cache,
         },
         bucket: arguments.bucket.map(bucket_of).transpose()?,
     })

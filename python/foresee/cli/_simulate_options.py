@@ -30,6 +30,12 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         help="a rank computes sample by sample, as published, or on whole batches, as loaders deliver them",
     )
     parser.add_argument(
+        "--node-cache",
+        action="store_true",
+        help="under the policy foresee, the ranks of a node (cluster.ranks_per_machine) share one cache: their tiers "
+        "are one",
+    )
+    parser.add_argument(
         "--threads", type=int, metavar="N", help="concurrent simulations (cores of this machine)"
     )
 

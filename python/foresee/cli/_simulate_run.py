@@ -111,6 +111,7 @@ def run(task: Task, options: argparse.Namespace, stop: threading.Event) -> None:
             compat=options.compat,
             order=options.order,
             hand_over=options.hand_over,
+            node_cache=options.node_cache,
             run_dir=task.run_dir,
         )
     except Unsupported as error:

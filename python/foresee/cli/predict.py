@@ -42,6 +42,11 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         metavar="X",
         help="a step computes X times as long on that machine",
     )
+    parser.add_argument(
+        "--node-cache",
+        action=argparse.BooleanOptionalAction,
+        help="whether the ranks of a node share one cache under the policy foresee (as traced)",
+    )
     parser.add_argument("--policies", nargs="+", metavar="P", help="loading policies (those of the job)")
     _plot_option.add_to(parser, "draw the time by cause as stacked bars")
 
@@ -61,7 +66,13 @@ def run(options: argparse.Namespace) -> int:
         )
     target = profile.read(options.profile)
     trace = predict.read(options.folder)
-    task = predict.task(trace, target, job_file=options.job, compute_factor=options.compute_factor)
+    task = predict.task(
+        trace,
+        target,
+        job_file=options.job,
+        compute_factor=options.compute_factor,
+        node_cache=options.node_cache,
+    )
     forecasts: list[predict.Forecast] = []
     policies = options.policies or predict.policies(task.job)
     progress = _Progress(len(policies), len(task.steps_s))
@@ -136,7 +147,9 @@ def _facts(
             "later_epoch_s": sum(later) / len(later) if later else None,
             "waits_s": dict(trace.waits),
             "limits": list(trace.limits),
+            "node_cache": trace.node_cache,
         },
+        "node_cache": task.node_cache,
         "compute_step_s": None if task.compute_s is None else asdict(task.compute_s),
         "untold": dict(task.untold),
         "policies": [asdict(each) for each in forecasts],

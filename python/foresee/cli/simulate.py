@@ -139,7 +139,12 @@ def _plan(options: argparse.Namespace) -> tuple[Job, _simulate_run.Simulations]:
     # An index that cannot be opened is no fault of the job, but is reported as early.
     first = simulations.tasks[0]
     simulation.scenario_of(
-        first.job, first.policy, compat=options.compat, order=options.order, hand_over=options.hand_over
+        first.job,
+        first.policy,
+        compat=options.compat,
+        order=options.order,
+        hand_over=options.hand_over,
+        node_cache=options.node_cache,
     )
     return job, simulations
 
@@ -217,6 +222,7 @@ def _facts(job: Job, simulations: _simulate_run.Simulations, options: argparse.N
         "compat": options.compat,
         "order": options.order,
         "hand_over": options.hand_over,
+        "node_cache": options.node_cache,
         "sweep": simulations.axes,
         "runs": runs,
         "interrupted": simulations.is_interrupted,

@@ -322,6 +322,7 @@ def _facts(search: _Search, points: Sequence[Values], dearest: Values) -> dict[s
         "compat": options.compat,
         "order": options.order,
         "hand_over": options.hand_over,
+        "node_cache": options.node_cache,
         "goal": {"within_s": options.within, "utilization": options.utilization},
         "keys": [
             {

@@ -133,6 +133,9 @@ class Run:
             ``distributed``: torch's ``DistributedSampler``; ``sequential``.
         hand_over: whether a rank computes ``sample`` by sample, as published, or on a whole ``batch``, as loaders
             deliver it (``physical`` only).
+        node_cache: whether the ranks of a node (``cluster.ranks_per_machine``) share one cache, as in a run with
+            several ranks per node: their tiers are one, each at the rate of one rank, planned by the code of the
+            cache's host. Only for the policy ``foresee``; ranks of the others have caches of their own in any case.
         sizes: bytes of each sample by id, instead of ``[data]``; shape (samples,), 1 or more each. Read only, copied.
         run_dir: a run folder without ledgers; one per rank is written, as in a real run, on the simulated clock. A tier
             named ``ram`` is memory there, any other a disk.
@@ -179,6 +182,7 @@ class Run:
         compat: Compat = "physical",
         order: Literal["shuffled", "distributed", "sequential"] = "shuffled",
         hand_over: HandOver = "sample",
+        node_cache: bool = False,
         sizes: NDArray[np.uint64] | None = None,
         run_dir: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -191,7 +195,9 @@ class Run:
         if hand_over not in get_args(HandOver):
             raise ConfigError(f"hand_over={hand_over!r}; one of {', '.join(get_args(HandOver))}")
         self._tiers = tuple(tier.name for tier in job.cluster.tiers) or ("ram",)
-        scenario = scenario_of(job, policy, compat=compat, order=order, hand_over=hand_over, sizes=sizes)
+        scenario = scenario_of(
+            job, policy, compat=compat, order=order, hand_over=hand_over, node_cache=node_cache, sizes=sizes
+        )
         run = _native.LoadingRun.begin(scenario, policy)
         if isinstance(run, str):
             raise Unsupported(policy, run)
@@ -320,6 +326,7 @@ def scenario_of(
     compat: Compat = "physical",
     order: str = "shuffled",
     hand_over: HandOver = "sample",
+    node_cache: bool = False,
     sizes: NDArray[np.uint64] | None = None,
 ) -> dict[str, Any]:
     """Return the simulator's scenario: whole bytes, rates in bytes per second, times in nanoseconds.
@@ -361,6 +368,7 @@ def scenario_of(
         "readers": origin.readers,
         "write_cost": job.cache.write_cost,
         "hand_over": hand_over,
+        "node_cache": cluster.ranks_per_machine if node_cache and policy == "foresee" else None,
         "bucket": bucket_window.times(job, policy, mean, compat) if window else None,
     }
 

@@ -51,9 +51,11 @@ class Trace:
     drop_last: bool
     """Whether a short last batch was left out."""
     ids: NDArray[np.int64]
-    """Shape (samples that were read individually,): their ids, ascending."""
+    """Shape (samples that were read individually,): their ids, ascending. Empty if all ranks read through the cache of
+    their node, which answers by the batch.
+    """
     sizes: NDArray[np.float64]
-    """Same shape: bytes of each."""
+    """Same shape: bytes of each; without ids the mean of all samples alone."""
     order: str
     """``sequential``, or ``distributed`` for any shuffled order."""
     compute: NDArray[np.float64]
@@ -70,6 +72,8 @@ class Trace:
     """Bytes per second that one thread decoded; None: the ledgers have no such entries."""
     limits: tuple[str, ...]
     """Facts that the ledgers do not have."""
+    node_cache: bool = False
+    """Whether ranks read through the cache of their node."""
 
 
 def read(folder: str | os.PathLike[str]) -> Trace:
@@ -97,6 +101,15 @@ def read(folder: str | os.PathLike[str]) -> Trace:
         )
     batch = max(int(each["samples"].max()) for each in waits.values())
     ids, sizes = _sizes(by_rank)
+    fetches = max(_max_in_flight(columns) for columns in by_rank.values())
+    is_sequential = _sequential(by_rank, ranks, batch)
+    node_cache = any("foresee.node.id" in ledger.header(path) for path, _ in ledger.files(shown))
+    if not len(ids) and node_cache:
+        sizes, fetches, is_sequential = _mean_size(by_rank), batch, False
+        limits.append(
+            "ranks read whole batches through the cache of their node: samples are assumed to have their mean size and "
+            f"a shuffled order, and each rank to request the {batch:,} samples of a batch at once"
+        )
     if not len(sizes):
         raise ConfigError(
             f"{shown}: no sample was read individually, all came from memory; trace a run from its start"
@@ -112,13 +125,14 @@ def read(folder: str | os.PathLike[str]) -> Trace:
         drop_last=drop_last,
         ids=ids,
         sizes=sizes,
-        order="sequential" if _sequential(by_rank, ranks, batch) else "distributed",
+        order="sequential" if is_sequential else "distributed",
         compute=compute,
         waits=_by_cause(by_rank),
         epoch_s=tuple(_epoch_s(waits, epoch, float(np.median(compute))) for epoch in whole),
-        fetches=max(_max_in_flight(columns) for columns in by_rank.values()),
+        fetches=fetches,
         preprocess_rate=_decoded(by_rank),
         limits=tuple(limits),
+        node_cache=node_cache,
     )
 
 
@@ -241,11 +255,21 @@ def _sizes(by_rank: Mapping[int, _Columns]) -> tuple[NDArray[Any], NDArray[np.fl
     return found, sizes[first].astype(np.float64)
 
 
+def _mean_size(by_rank: Mapping[int, _Columns]) -> NDArray[np.float64]:
+    """Return the mean bytes of all samples that were read, shape (1,); empty without any."""
+    nbytes = samples = 0
+    for columns in by_rank.values():
+        which = (columns["op"] == "read") & (columns["outcome"] == "ok")
+        nbytes += int(columns["bytes"][which].sum())
+        samples += int(columns["samples"][which].sum())
+    return np.array([nbytes / samples] if samples else [], np.float64)
+
+
 def _samples(
     waits: Mapping[int, _Columns], whole: list[int], ids: NDArray[Any], ranks: int, limits: list[str]
 ) -> tuple[int, bool]:
     """Return the number of samples of the data set, and whether an epoch leaves some out."""
-    highest = int(ids[-1]) + 1
+    highest = int(ids[-1]) + 1 if len(ids) else 0
     if not whole:
         limits.append(
             f"data.samples: no complete epoch was traced; assumed {highest:,}, from the highest id that was read"

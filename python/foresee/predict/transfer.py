@@ -78,6 +78,8 @@ class Task:
     """By concurrent requests of a rank, the origin's rates against ranks: for window policies, whose number of requests
     is not that of staging. Empty if the job file has the rates.
     """
+    node_cache: bool = False
+    """Whether the ranks of a node share one cache under the policy ``foresee``."""
 
     @property
     def steps_s(self) -> tuple[float | None, ...]:
@@ -110,6 +112,7 @@ def task(
     *,
     job_file: str | os.PathLike[str] | None = None,
     compute_factor: float = 1.0,
+    node_cache: bool | None = None,
 ) -> Task:
     """Return the job of a trace on the host of a profile.
 
@@ -118,6 +121,7 @@ def task(
         target: profile of the other host.
         job_file: keys that the trace lacks, or that override it.
         compute_factor: compute time of a step on the other host, as a multiple of the traced one; above 0.
+        node_cache: whether the ranks of a node share one cache under the policy ``foresee``; None: as traced.
 
     Raises:
         ConfigError: a wrong factor, or a job file with faults.
@@ -145,7 +149,11 @@ def task(
             "of them"
         )
     sizes = _sizes(trace, job)
-    return Task(job, order, compute, _assumptions(trace, job, sizes), sizes, _by_requests(target, job))
+    is_shared = trace.node_cache if node_cache is None else node_cache
+    assumptions = _assumptions(trace, job, sizes)
+    if node_cache is None and is_shared:
+        assumptions["cluster.tiers"] += "; under foresee the ranks of a node share theirs, as traced"
+    return Task(job, order, compute, assumptions, sizes, _by_requests(target, job), is_shared)
 
 
 def predict(
@@ -250,7 +258,10 @@ def _simulate(
         rates = task.by_requests.get(bucket_window.downloads(job, policy))
         if rates is not None:
             job = vary.with_value(job, "cluster.origin.read", dict(rates))
-    return simulation.Run(job, policy, order=task.order, hand_over="batch", sizes=task.sizes).finish(between)
+    run = simulation.Run(
+        job, policy, order=task.order, hand_over="batch", node_cache=task.node_cache, sizes=task.sizes
+    )
+    return run.finish(between)
 
 
 def _later(report: simulation.Report) -> float:
@@ -259,8 +270,10 @@ def _later(report: simulation.Report) -> float:
 
 
 def _sizes(trace: Trace, job: Job) -> NDArray[np.uint64] | None:
-    """Return the sizes of the trace if the job has its data."""
+    """Return the sizes of the trace if it has those of single samples and the job has its data."""
     data = job.data
+    if not len(trace.ids):
+        return None
     if data.index is not None or data.samples is None or (data.size, data.size_sigma) != _distribution(trace):
         return None
     return filled(data.samples, trace.ids, trace.sizes)

@@ -11,6 +11,9 @@ import pytest
 from support.data import make_folder
 from support.node_ranks import digests, expected, job_folder, outcomes, ranks
 
+from foresee import predict
+from foresee.storage.analysis import ledger, node_caches
+
 RANKS = 4
 SAMPLES = 203
 #: About 4 MB, which exceeds the memory of the tests that evict.
@@ -54,6 +57,47 @@ def test_four_ranks_read_each_sample_once_from_the_origin(job: pathlib.Path, tmp
         stats = one[-1]["stats"]
         assert stats["origin"]["in_flight"] == stats["origin"]["queued"] == 0
         assert read_by_source(one, "ram") + read_by_source(one, "origin") >= len(digests(one)) * 8 - 8
+
+
+def test_ranks_report_the_cache_of_their_node(job: pathlib.Path, tmp_path: pathlib.Path) -> None:
+    root = make_folder(tmp_path / "data", LARGE)
+    lines = assert_same(job, root, [{"cache": {"ram": "64MB"}}] * RANKS)
+    nodes = [one[-1]["stats"]["node"] for one in lines]
+    assert [node["role"] for node in nodes] == ["host", *["rank_consumer"] * (RANKS - 1)]
+    assert len({node["socket"] for node in nodes}) == 1
+    for one, node in zip(lines, nodes, strict=True):
+        assert (node["attached"], node["ram_bytes"], node["disk_bytes"]) == (True, 64_000_000, 0)
+        assert node["host"]["pid"] == nodes[0]["host"]["pid"]
+        for source in ("ram", "disk", "origin"):
+            assert node["sources"][source]["samples"] == read_by_source(one, source)
+    assert sum(node["sources"]["origin"]["bytes"] for node in nodes) == sum(LARGE)
+    assert max(node["host"]["origin"]["bytes"] for node in nodes) == sum(LARGE)
+    assert all(node["host"]["origin"]["retries"] == 0 for node in nodes)
+
+
+def test_ledgers_show_the_shared_cache_and_time_each_instant_once(
+    job: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    root, run = make_folder(tmp_path / "data", LARGE), tmp_path / "run"
+    with ranks(job, [{"root": str(root), "epochs": 2}] * 2, env={"FORESEE_TRACE": str(run)}) as programs:
+        outcomes(programs)
+    (cache,) = node_caches.read(run)
+    assert (cache["ranks"], cache["host_rank"], cache["is_service"]) == ([0, 1], 0, False)
+    assert (cache["ram_bytes"], cache["disk_bytes"]) == (64_000_000, 0)
+    assert cache["origin_bytes"] == sum(LARGE)
+    assert cache["delivered_bytes"] >= 2 * sum(LARGE)
+    assert cache["saved_bytes"] == cache["delivered_bytes"] - sum(LARGE)
+    for path, _ in ledger.files(run):
+        until = 0
+        for batch in ledger.batches(path):
+            op, begin, duration = ledger.columns(batch, "op", "start_ns", "duration_ns")
+            reads = sorted(zip(begin[op == "read"].tolist(), duration[op == "read"].tolist(), strict=True))
+            for start, took in reads:
+                assert start >= until or took == 0
+                until = max(until, start + took)
+        assert until > 0
+    trace = predict.read(run)
+    assert (trace.node_cache, trace.ranks, trace.epochs) == (True, 2, 2)
 
 
 def test_memory_smaller_than_the_data_returns_the_same_batches(

@@ -41,6 +41,27 @@ def test_one_object_and_nothing_else(file, capsys) -> None:
     assert not facts["interrupted"]
 
 
+def test_ranks_of_a_node_share_one_cache_and_their_ledgers_show_it(file, tmp_path, capsys) -> None:
+    job = tmp_path / "two.toml"
+    job.write_text(SMALL.replace("[cluster]\n", "[cluster]\nranks_per_machine = 2\n"))
+    run_dir = tmp_path / "run"
+    command = ["simulate", str(job), "--policies", "foresee", "--json"]
+    assert main([*command, "--node-cache", "--run-dir", str(run_dir)]) == 0
+    shared = json.loads(capsys.readouterr().out)
+    assert main(command) == 0
+    alone = json.loads(capsys.readouterr().out)
+    assert (shared["node_cache"], alone["node_cache"]) == (True, False)
+    (one,), (other,) = shared["runs"], alone["runs"]
+    assert one["origin_bytes"] <= other["origin_bytes"]
+    assert main(["analyze", str(run_dir), "--json"]) == 0
+    caches = json.loads(capsys.readouterr().out)["node_caches"]
+    assert caches[0]["ranks"] == [0, 1]
+    assert caches[0]["host_rank"] == 0
+    assert sum(cache["origin_bytes"] for cache in caches) == one["origin_bytes"]
+    assert main(["analyze", str(run_dir)]) == 0
+    assert "2 ranks shared one cache (host: in rank 0)" in capsys.readouterr().out
+
+
 def test_a_published_scenario_is_found_by_its_name(capsys) -> None:
     assert main(["simulate", "--list", "--json"]) == 0
     assert "thesis_1" in json.loads(capsys.readouterr().out)
@@ -265,7 +286,7 @@ def test_preparing_is_a_part_of_the_progress() -> None:
         shares.append(task.share)
         return False
 
-    options = SimpleNamespace(compat="physical", order="shuffled", hand_over="sample")
+    options = SimpleNamespace(compat="physical", order="shuffled", hand_over="sample", node_cache=False)
     _simulate_run.run(task, options, SimpleNamespace(is_set=count_polls))
     assert shares == sorted(shares)
     assert any(0 < share < 0.5 for share in shares)

@@ -26,6 +26,7 @@ from support.traced_runs import (
     entry,
     folder,
     run,
+    through_node,
     written,
 )
 
@@ -81,6 +82,35 @@ def test_missing_facts_of_ledgers_are_reported(tmp_path: Path) -> None:
     assert "rank-0.3.arrow ends early" in limits
     assert "rank-0.3.arrow: of a further loader" in limits
     assert "data.samples" in limits
+
+
+NODE = {"foresee.node.id": "a", "foresee.node.role": "rank_consumer"}
+
+
+def test_a_run_through_the_cache_of_a_node_has_mean_sizes(tmp_path: Path) -> None:
+    trace = predict.read(folder(tmp_path, through_node(run()), NODE))
+    assert (trace.node_cache, trace.samples, trace.order, trace.fetches) == (True, 40, "distributed", BATCH)
+    assert (trace.sizes.tolist(), trace.ids.tolist()) == ([SIZE], [])
+    assert "whole batches through the cache of their node" in "\n".join(trace.limits)
+    task = predict.task(trace, target_profile())
+    assert (task.node_cache, task.sizes, task.job.data.size) == (True, None, SIZE)
+    assert "the ranks of a node share theirs, as traced" in task.untold["cluster.tiers"]
+    assert not predict.task(trace, target_profile(), node_cache=False).node_cache
+
+
+def test_ranks_that_share_the_cache_of_a_node_read_the_origin_once(tmp_path: Path) -> None:
+    trace = predict.read(folder(tmp_path, run()))
+    assert not trace.node_cache
+    reports = {}
+    for node_cache in (None, True):
+        (forecast,) = predict.predict(
+            predict.task(trace, target_profile(), node_cache=node_cache), ["foresee"]
+        )
+        assert forecast.report is not None
+        reports[node_cache] = forecast.report
+    # 2 MB of memory in the node: 20 of 40 samples, for each rank 10 without sharing.
+    assert reports[True].epochs[0].origin_samples == 40
+    assert reports[True].origin_bytes < reports[None].origin_bytes
 
 
 def test_an_interrupted_run_gives_a_trace(tmp_path: Path) -> None:

@@ -2,9 +2,9 @@
 //! Loading under any policy in virtual time: ranks, tiers, an origin and a network.
 //!
 //! A [`Run`] simulates one [`Policy`] on one [`Scenario`], step by step, and reports times and bytes. Published
-//! loaders follow the rules of their papers; the runtime's planner is the runtime's crate itself. By default a
-//! shared source is shared. With `Compat::Paper` the published formulas hold, in which every staging thread has a
-//! rank's whole share of the origin.
+//! loaders follow the rules of their papers; the runtime's planners, of a rank and of a node's cache, are the
+//! runtime's crate itself. By default a shared source is shared. With `Compat::Paper` the published formulas hold, in
+//! which every staging thread has a rank's whole share of the origin.
 //!
 //! Small files are bound by opens per second and not by bytes. The origin accepts `Cluster::origin_requests` per
 //! second of all ranks together, which `foresee calibrate` measures. Without this value only bytes and latency

@@ -96,6 +96,10 @@ pub struct Options {
     pub write_cost: WriteCost,
     /// The samples that a rank needs before it computes.
     pub hand_over: HandOver,
+    /// Ranks of each node that share one cache, the last node may have fewer; its tiers are those of the ranks together,
+    /// each at the rate of one rank. `None`: each rank has a cache of its own. Of the policies with a cache,
+    /// [`Policy::Foresee`](super::Policy::Foresee) only.
+    pub node_cache: Option<NonZeroU32>,
 }
 
 impl Default for Options {
@@ -107,6 +111,7 @@ impl Default for Options {
             readers: OriginReaders::All,
             write_cost: WriteCost::Preprocess,
             hand_over: HandOver::Sample,
+            node_cache: None,
         }
     }
 }

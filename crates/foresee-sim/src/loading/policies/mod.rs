@@ -3,6 +3,7 @@
 
 mod by_read;
 mod lbann;
+mod node_planned;
 mod nopfs;
 mod planned;
 mod shards;
@@ -19,6 +20,7 @@ use super::scenario::OriginReaders;
 use super::serial::SerialDriver;
 
 use lbann::LbannDynamic;
+use node_planned::NodePlannedCache;
 use nopfs::{Fill, Nopfs};
 use planned::PlannedCache;
 use shards::{Reading, Shards};
@@ -29,6 +31,11 @@ use window::{Window, WindowDriver};
 pub(super) fn driver(policy: Policy, setup: &Setup, rates: Rates) -> Result<Box<dyn Driver>, String> {
     let prefetching =
         |caching: Result<Shards, String>, rates| caching.map(|caching| boxed(caching, rates, setup));
+    let node_cache = setup.scenario.options.node_cache;
+    let is_uncached = matches!(policy, Policy::Perfect | Policy::Naive | Policy::StagingBuffer);
+    if node_cache.is_some() && policy != Policy::Foresee && !is_uncached {
+        return Err("its ranks have caches of their own, and the scenario has one cache per node".to_owned());
+    }
     match policy {
         Policy::Perfect => Ok(Box::new(SerialDriver::perfect(rates))),
         Policy::Naive => Ok(Box::new(SerialDriver::naive(rates, setup))),
@@ -45,7 +52,10 @@ pub(super) fn driver(policy: Policy, setup: &Setup, rates: Rates) -> Result<Box<
         Policy::Nopfs => Ok(boxed(Nopfs::new(Fill::Threads, setup)?, rates, setup)),
         Policy::NopfsOnAccess => Ok(boxed(Nopfs::new(Fill::OnAccess, setup)?, rates, setup)),
         Policy::NopfsPrestaged => Ok(boxed(Nopfs::new(Fill::Before, setup)?, rates, setup)),
-        Policy::Foresee => Ok(boxed(PlannedCache::new(setup)?, rates, setup)),
+        Policy::Foresee => match node_cache {
+            None => Ok(boxed(PlannedCache::new(setup)?, rates, setup)),
+            Some(ranks) => Ok(boxed(NodePlannedCache::new(setup, ranks.get() as usize)?, rates, setup)),
+        },
         Policy::Direct => Ok(Box::new(WindowDriver::new(Window::Direct, setup, &rates)?)),
         Policy::Disk => Ok(Box::new(WindowDriver::new(Window::Disk, setup, &rates)?)),
         Policy::Cache => Ok(Box::new(WindowDriver::new(Window::Cache, setup, &rates)?)),

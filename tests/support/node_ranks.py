@@ -104,27 +104,35 @@ def run_rank(
     root: str,
     epochs: int = 1,
     cache: Mapping[str, Any] | None = None,
-    hold_at: int | None = None,
+    hold_at: Sequence[int] = (),
     **options: Any,
 ) -> None:
     """Read epochs and print a digest of each batch, then the statistics of the loader.
 
     The rank waits for the others before it closes its loader, so that none of them loses its host.
-    ``hold_at``: number of batches after which it prints a line and waits for the file ``go`` in the job's folder.
+    ``hold_at``: numbers of batches after which it prints a line and waits for the file ``go-NUMBER`` in the job's folder.
     """
     memory = foresee.Cache(**(cache or {"ram": "64MB"}))
     with foresee.Loader(root, **{**_DEFAULTS, **options}, cache=memory) as loader:
         count = 0
         for _ in range(epochs):
             for batch in loader:
-                if count == hold_at:
+                if count in hold_at:
                     print_json(holds=True)
-                    wait_until((pathlib.Path(job) / "go").exists, what="the test's signal")
+                    wait_until((pathlib.Path(job) / f"go-{count}").exists, what="the test's signal")
                 count += 1
                 print_json(batch=_digest(batch))
         meet(job, "end")
         print_json(stats=loader.stats(), ok=loader.audit()["ok"])
         meet(job, "reported")
+
+
+def read_until_hold(program: Child) -> list[Any]:
+    """Return the lines of a rank up to its next hold."""
+    lines = []
+    while "holds" not in (line := program.line()):
+        lines.append(line)
+    return lines
 
 
 def meet(job: str, name: str) -> None:

@@ -15,6 +15,7 @@ mod fetch;
 mod node;
 mod plan;
 mod rates;
+mod reattach;
 mod schedule;
 mod snapshot;
 pub(crate) mod tickets;
@@ -44,6 +45,7 @@ use crate::buffer::BufferPool;
 use crate::cache::CacheShare;
 use crate::config::LoaderConfig;
 use crate::data_set::DataSet;
+use crate::node::HostSearch;
 use crate::notices::Notices;
 use crate::recorder::Recorder;
 use crate::waker::Waker;
@@ -93,6 +95,8 @@ pub(crate) struct Driver {
     node: Option<NodeLink>,
     /// What it has got from there, also after the end of the host.
     copies: Option<NodeCopies>,
+    /// The search for a host after the last one has ended.
+    search: Option<HostSearch>,
     done: Vec<Done>,
     is_closing: bool,
 }
@@ -110,6 +114,7 @@ impl Driver {
         Self {
             copies: node.as_ref().map(|node| NodeCopies::new(node.host().clone())),
             node,
+            search: None,
             planner,
             access: HierarchyAccess::default(),
             schedule: EpochSchedule::new(config.run.clone()),
@@ -154,6 +159,7 @@ impl Driver {
         self.fetches.origin_reads.handle_consumer_rate(rate);
         self.update_budget();
         self.handle_node(consumer);
+        self.handle_search();
         let is_busy = if self.node.is_some() { self.request_turn(consumer) } else { self.plan_turn() };
         if consumer.is_waiting {
             self.prioritize_head();

@@ -1,19 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One cache per node: its host, the client of a loader that consumes from it, and how a loader finds its host. One
-//! listing per node: `listing`.
+//! One cache per node: its host, the client of a loader that consumes from it, and how a loader finds its host, also
+//! after that has ended. One listing per node: `listing`.
 
+mod backoff;
 mod client;
 mod host;
 mod join;
 mod listing;
+mod search;
 mod stats;
 
+pub(crate) use backoff::is_permanent;
 pub use client::{CopyCount, CopyCounts};
 pub(crate) use client::{NodeAnnouncement, NodeBatch, NodeClient, NodeEvent};
 pub use host::{HostEnded, HostLogEntry, NodeHost, NodeHostOptions};
 pub use join::NodeIdentity;
 pub(crate) use join::{JoinRequest, Joined, join, leave};
 pub use listing::{ListingTurn, NodeListing, leave_listings};
+pub(crate) use search::{AttachRetry, Attached, HostSearch};
 pub use stats::{NodeHostFacts, NodeStats};
 
 use foresee_units::Nanos;

@@ -10,14 +10,13 @@ from typing import Any
 
 import pytest
 from support.data import make_folder
-from support.node_ranks import digests, expected, job_folder, outcomes, ranks
-from support.processes import Child
+from support.node_ranks import digests, expected, job_folder, outcomes, ranks, read_until_hold
 
 RANKS = 3
 EPOCHS = 3
 #: About 4 MB, with a host of 3 MB.
 SIZES = [9000 + 1700 * (sample % 13) for sample in range(203)]
-PLAN: dict[str, Any] = {"epochs": EPOCHS, "cache": {"ram": "3MB"}, "hold_at": 5}
+PLAN: dict[str, Any] = {"epochs": EPOCHS, "cache": {"ram": "3MB"}, "hold_at": [5]}
 
 
 @pytest.fixture
@@ -33,14 +32,6 @@ def root(tmp_path: pathlib.Path) -> pathlib.Path:
     return make_folder(tmp_path / "data", SIZES)
 
 
-def read_until_hold(program: Child) -> list[Any]:
-    """Return the lines of a rank up to its hold."""
-    lines = []
-    while "holds" not in (line := program.line()):
-        lines.append(line)
-    return lines
-
-
 @pytest.mark.parametrize(("victim", "warnings"), [(2, 0), (0, 1)], ids=["a consumer", "the host"])
 def test_the_other_ranks_return_the_same_batches_after_a_kill(
     job: pathlib.Path, root: pathlib.Path, victim: int, warnings: int
@@ -50,7 +41,7 @@ def test_the_other_ranks_return_the_same_batches_after_a_kill(
         programs[victim].send(signal.SIGKILL)
         programs[victim].wait()
         (job / f"killed-{victim}").touch()
-        (job / "go").touch()
+        (job / "go-5").touch()
         found = outcomes(programs, fails=[victim])
     for rank, (lines, errors) in enumerate(found):
         if rank == victim:
@@ -65,7 +56,7 @@ def test_ranks_go_on_while_another_one_is_stopped(job: pathlib.Path, root: pathl
     with ranks(job, [{**PLAN, "root": str(root)}] * RANKS) as programs:
         begun = [read_until_hold(program) for program in programs]
         programs[stopped].send(signal.SIGSTOP)
-        (job / "go").touch()
+        (job / "go-5").touch()
         for rank, program in enumerate(programs):
             if rank != stopped:
                 count = len(expected(root, rank, RANKS, EPOCHS)) - len(begun[rank])

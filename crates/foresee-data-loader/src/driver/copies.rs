@@ -22,6 +22,11 @@ impl NodeCopies {
         Self { host, copied: CopyCounts::default(), until: Nanos::ZERO }
     }
 
+    /// The loader reads through another host from now on.
+    pub(super) fn handle_host(&mut self, host: NodeHostFacts) {
+        self.host = host;
+    }
+
     /// Count samples of one batch, requested at `begun` and copied at `now`.
     ///
     /// Returns each source that has some, with its count, start and duration. The slowest of them has all of the time

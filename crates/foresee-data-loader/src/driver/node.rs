@@ -14,7 +14,9 @@ use foresee_units::{Bytes, Nanos, SampleId};
 use super::Driver;
 use super::schedule::EpochSink;
 use crate::batch_queue::ConsumerSnapshot;
-use crate::node::{CopyCounts, NodeAnnouncement, NodeBatch, NodeClient, NodeEvent, NodeHostFacts};
+use crate::node::{
+    AttachRetry, Attached, CopyCounts, NodeAnnouncement, NodeBatch, NodeClient, NodeEvent, NodeHostFacts,
+};
 use crate::reads::{BatchPosition, ReadSource, ReadTarget};
 
 /// Batches that are requested per turn, so that other events are handled in between.
@@ -25,6 +27,7 @@ const BATCHES_PER_TURN: usize = 16;
 pub(crate) struct NodeLink {
     client: NodeClient,
     host: NodeHostFacts,
+    retry: AttachRetry,
     events: Vec<NodeEvent>,
     /// Whether the host asked for an epoch.
     is_epoch_wanted: bool,
@@ -51,10 +54,11 @@ struct NodeRequest {
 }
 
 impl NodeLink {
-    pub(crate) const fn new(client: NodeClient, host: NodeHostFacts) -> Self {
+    pub(crate) fn new(Attached { client, host, retry }: Attached) -> Self {
         Self {
             client,
             host,
+            retry,
             events: Vec::new(),
             is_epoch_wanted: false,
             is_restart: false,
@@ -68,6 +72,11 @@ impl NodeLink {
 
     pub(crate) const fn host(&self) -> &NodeHostFacts {
         &self.host
+    }
+
+    /// Detach, and return how to attach again.
+    pub(super) fn into_retry(self) -> AttachRetry {
+        self.retry
     }
 
     /// The consumer continues elsewhere: nothing more is written for the staged batches.
@@ -218,7 +227,7 @@ impl Driver {
                 NodeEvent::Ended { why, missing } => {
                     let requests = std::mem::take(&mut node.requests);
                     let is_needed = !(missing.is_empty() && self.schedule.is_over());
-                    self.leave_node(&why.to_string(), is_needed);
+                    self.leave_node(&why, is_needed);
                     for (batch, positions) in missing {
                         if let Some(&NodeRequest { slot, first, .. }) = requests.get(&batch) {
                             self.read_alone(slot, positions.into_iter().map(|one| first + one as usize));
@@ -249,7 +258,7 @@ impl Driver {
     }
 
     /// Read positions of a batch, which the host will not answer, at the origin.
-    fn read_alone(&mut self, slot: u64, positions: impl IntoIterator<Item = usize>) {
+    pub(super) fn read_alone(&mut self, slot: u64, positions: impl IntoIterator<Item = usize>) {
         for index in positions {
             let Some(stage) = self.delivery.staging.get(slot) else { return };
             let (offset, len) = stage.span(index);
@@ -265,18 +274,5 @@ impl Driver {
                 self.begin_read(target, ReadSource::Origin);
             }
         }
-    }
-
-    /// Continue without the host: the plan is made here from now on. `is_needed`: whether anything is left to read.
-    fn leave_node(&mut self, why: &str, is_needed: bool) {
-        self.node = None;
-        if is_needed {
-            self.shared.notices.add(format!(
-                "this node's cache is gone ({why}); this rank reads the origin alone from now on. Run `foresee node` \
-                 for a cache that outlives its ranks"
-            ));
-        }
-        self.planner.handle_restart();
-        self.schedule.announce_again(&mut self.planner);
     }
 }

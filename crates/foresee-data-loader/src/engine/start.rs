@@ -53,7 +53,7 @@ impl Loader {
     pub(super) fn spawn(&self, since: Instant, tick: Duration) -> Result<Option<Running>, LoaderError> {
         let node = match self.join_node(since, tick) {
             Joined::Waiting => return Ok(None),
-            Joined::Consumer(client, host) => Some(NodeLink::new(client, host)),
+            Joined::Consumer(attached) => Some(NodeLink::new(*attached)),
             Joined::Alone(reason) => {
                 if let Some(reason) = reason {
                     self.shared.notices.add(reason);

@@ -11,23 +11,18 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use foresee_data_node::{
-    AddressValues, ConnectOptions, Hello, LauncherValues, NodeAddress, NodeDiscovery, NodeError,
-};
-use foresee_ledger::{NodeCache, NodeCacheRole};
+use foresee_data_node::{AddressValues, Hello, LauncherValues, NodeAddress, NodeDiscovery, NodeError};
+use foresee_ledger::NodeCacheRole;
 use foresee_units::World;
 
-use super::client::{NodeClient, NodeDataSet};
 use super::host::{NodeHost, NodeHostOptions};
-use super::stats::NodeHostFacts;
+use super::search::{AttachTarget, Attached};
 use crate::cache::Cache;
 use crate::data_set::DataSet;
 use crate::waker::Waker;
 
 /// Time in which the lowest local rank has to become the host. The ranks of a job start together.
 const HOST_WAIT: Duration = Duration::from_secs(20);
-/// Time for each step of attaching.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Sizes of the rings: several batches of requests, and their answers.
 const REQUEST_RING: u32 = 2 << 20;
 const ANSWER_RING: u32 = 4 << 20;
@@ -67,11 +62,17 @@ pub(crate) struct JoinRequest<'a> {
 /// The result of [`join`].
 #[derive(Debug)]
 pub(crate) enum Joined {
-    Consumer(NodeClient, NodeHostFacts),
+    Consumer(Box<Attached>),
     /// The host is not there yet: the loader has to try again.
     Waiting,
     /// The loader uses its own caches; with the reason, if the user expects otherwise.
     Alone(Option<String>),
+}
+
+impl From<Attached> for Joined {
+    fn from(attached: Attached) -> Self {
+        Self::Consumer(Box::new(attached))
+    }
 }
 
 /// Attach to the host of this node's cache, or become it. Attempts are short, so that the caller can handle signals in
@@ -98,7 +99,7 @@ fn try_join(request: &JoinRequest<'_>) -> Result<Joined, NodeError> {
             return Err(error);
         }
         Err(NodeError::NoHost { .. } | NodeError::Stale { .. }) => {}
-        outcome => return outcome,
+        outcome => return outcome.map(Joined::from),
     }
     if request.local_world.size() == 1 {
         return Ok(Joined::Alone(None));
@@ -108,7 +109,7 @@ fn try_join(request: &JoinRequest<'_>) -> Result<Joined, NodeError> {
     };
     if request.local_world.rank().0 == 0 {
         become_host(request, &address)?;
-        return attach(request, &address, NodeCacheRole::Host);
+        return attach(request, &address, NodeCacheRole::Host).map(Joined::from);
     }
     attach_when_ready(request, &address)
 }
@@ -124,7 +125,7 @@ fn attach_when_ready(request: &JoinRequest<'_>, address: &NodeAddress) -> Result
         Err(NodeError::NoHost { .. }) => false,
         // The host of an earlier run or loader has ended, and the next one does not have its place yet.
         Err(NodeError::Stale { .. } | NodeError::Ended | NodeError::PeerEnded) => true,
-        outcome => return outcome,
+        outcome => return outcome.map(Joined::from),
     };
     if left.is_zero() {
         IS_HOST_LATE.store(true, Ordering::Relaxed);
@@ -144,7 +145,7 @@ fn attach(
     request: &JoinRequest<'_>,
     address: &NodeAddress,
     role: NodeCacheRole,
-) -> Result<Joined, NodeError> {
+) -> Result<Attached, NodeError> {
     let hello = Hello {
         foresee: request.identity.version.clone(),
         pid: std::process::id(),
@@ -154,20 +155,17 @@ fn attach(
         request_ring_bytes: REQUEST_RING,
         answer_ring_bytes: ANSWER_RING,
     };
-    // A service for several users has a user of its own. Who owns the directory of the socket that FORESEE_NODE names can
-    // replace the socket, so trust in that socket is trust in this user.
-    let options = ConnectOptions { allow_uids: address.trusted_uids(), timeout: CONNECT_TIMEOUT };
-    let data = NodeDataSet {
-        index: request.data.index(),
-        uri: request.uri,
-        storage: request.storage,
+    let target = AttachTarget {
+        address: address.clone(),
+        role,
+        hello,
+        data: Arc::clone(request.data),
+        uri: request.uri.to_owned(),
+        storage: request.storage.to_vec(),
         is_listed: request.is_listed,
+        waker: Arc::clone(request.waker),
     };
-    let client = NodeClient::attach(address, &hello, &options, data, Arc::clone(request.waker))?;
-    let boot_id = LauncherValues::from_environment().boot_id.unwrap_or_default();
-    let (ram, disk) = client.capacity();
-    let cache = NodeCache { id: address.host_id(&boot_id), role, ram, disk };
-    Ok(Joined::Consumer(client, NodeHostFacts { cache, address: address.clone() }))
+    target.attach()
 }
 
 /// Start a host in this process, unless an earlier loader has.

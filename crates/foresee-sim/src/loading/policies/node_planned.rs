@@ -242,6 +242,8 @@ fn planner_config(tiers: &[Tier], ranks: u64) -> NodePlannerConfig {
         memory: capacity(0),
         disk: capacity(1),
         table_budget: Bytes::MAX,
+        // Requests of the simulated ranks are ahead of their steps.
+        read_ahead: Bytes::ZERO,
         initial_interval: INTERVAL,
         stall_grace: NEVER,
         stalled_bytes_max: Bytes::ZERO,

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Searches for real hosts that end and come back at one address.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::sync::atomic::AtomicBool;
+
+use foresee_data_index::{Exclude, Index, LayoutOptions};
+use foresee_data_node::{Incoming, ListenerOptions, NodeListener, RING_BYTES_MIN, RefusalCode};
+use foresee_testkit::{WATCHDOG, wait_until};
+use foresee_units::{Bytes, SampleId};
+use tempfile::TempDir;
+
+use super::*;
+use crate::buffer::BufferPool;
+use crate::node::{NodeAnnouncement, NodeBatch, NodeEvent, NodeHost, NodeHostOptions};
+
+const FILES: [&str; 3] = ["one", "two", "three"];
+
+/// The address of hosts, and a data set.
+struct Rig {
+    index: Index,
+    data: TempDir,
+    home: TempDir,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let mode = || std::fs::Permissions::from_mode(0o700);
+        let private = || tempfile::Builder::new().permissions(mode()).tempdir().expect("a directory");
+        let (data, home) = (private(), private());
+        for (number, content) in FILES.iter().enumerate() {
+            std::fs::write(data.path().join(number.to_string()), content).expect("a file");
+        }
+        let (layout, uri) =
+            (LayoutOptions::Flat { extensions: Vec::new() }, data.path().display().to_string());
+        let (exclude, cancel) = (Exclude::default(), AtomicBool::new(false));
+        let built = crate::build_index(&uri, Vec::new(), layout, false, None, &exclude, &|_| {}, &cancel);
+        Self { index: built.expect("an index").0, data, home }
+    }
+
+    fn address(&self) -> NodeAddress {
+        NodeAddress::explicit(self.home.path().join("node.sock")).expect("a short path")
+    }
+
+    fn host(&self) -> NodeHost {
+        NodeHost::start(NodeHostOptions {
+            address: self.address(),
+            ram: Bytes::new(4 << 20),
+            disk: None,
+            allow_uids: Vec::new(),
+            version: "test".into(),
+            is_shared: false,
+            huge_pages: false,
+        })
+        .expect("a host")
+    }
+
+    fn target(&self) -> AttachTarget {
+        let uri = self.data.path().display().to_string();
+        AttachTarget {
+            address: self.address(),
+            role: NodeCacheRole::ServiceConsumer,
+            hello: Hello {
+                foresee: "test".into(),
+                pid: std::process::id(),
+                job: "job".into(),
+                rank: 0,
+                local_rank: 0,
+                request_ring_bytes: RING_BYTES_MIN,
+                answer_ring_bytes: RING_BYTES_MIN,
+            },
+            data: Arc::new(DataSet::new(self.index.clone(), &uri)),
+            uri,
+            storage: Vec::new(),
+            is_listed: false,
+            waker: Arc::default(),
+        }
+    }
+}
+
+/// Wait for the end of an attachment.
+fn wait_for_end(client: &NodeClient) {
+    let mut events = Vec::new();
+    wait_until("the end of the host", || {
+        client.drain(&mut events);
+        events.iter().any(|event| matches!(event, NodeEvent::Ended { .. }))
+    });
+}
+
+/// Wait for the outcome of a search, which wakes the driver.
+fn wait_for_outcome(search: &HostSearch, waker: &Waker) -> Result<Attached, NodeError> {
+    waker.wait(WATCHDOG);
+    search.poll().expect("an outcome")
+}
+
+/// Read all samples through a client.
+fn read(client: &NodeClient) {
+    let samples: Vec<_> = (0..FILES.len() as u64).map(SampleId).collect();
+    let (is_restart, is_epoch_end, is_end) = (false, true, true);
+    client.announce(NodeAnnouncement { samples: samples.clone(), is_restart, is_epoch_end, is_end });
+    let text = FILES.concat();
+    let buffer = Arc::new(BufferPool::new(Bytes::new(1 << 20), Arc::default())).lend(text.len());
+    buffer.ensure_mapped().expect("memory");
+    let mut offset = 0;
+    let spans = FILES.iter().map(|content| {
+        offset += content.len();
+        (offset - content.len(), content.len())
+    });
+    let (samples, spans, memory) = (samples.into(), spans.collect(), Arc::clone(&buffer));
+    assert!(client.request(NodeBatch { number: 0, deadline: Nanos::MAX, samples, spans, buffer: memory }));
+    let (mut events, mut copied) = (Vec::new(), 0);
+    wait_until("all samples", || {
+        client.drain(&mut events);
+        for event in events.drain(..) {
+            match event {
+                NodeEvent::Copied { positions, .. } => copied += positions.len(),
+                NodeEvent::EpochWanted => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        copied == FILES.len()
+    });
+    // SAFETY: all positions are reported.
+    assert_eq!(unsafe { buffer.payload(0, text.len()) }.as_slice(), text.as_bytes());
+}
+
+#[test]
+fn a_host_that_comes_back_is_used_again_each_time() {
+    let rig = Rig::new();
+    let mut host = rig.host();
+    let target = rig.target();
+    let waker = Arc::clone(&target.waker);
+    let mut attached = target.attach().expect("the first host");
+    for _ in 0..2 {
+        read(&attached.client);
+        host.close();
+        wait_for_end(&attached.client);
+        // The end has woken the driver.
+        waker.wait(WATCHDOG);
+        let Attached { client, retry } = attached;
+        drop(client);
+        let search = HostSearch::start(retry).expect("a thread");
+        assert!(search.poll().is_none(), "no host is there");
+        host = rig.host();
+        attached = wait_for_outcome(&search, &waker).expect("the next host");
+    }
+    read(&attached.client);
+}
+
+#[test]
+fn a_host_of_another_version_ends_the_search() {
+    let rig = Rig::new();
+    let host = rig.host();
+    let target = rig.target();
+    let waker = Arc::clone(&target.waker);
+    let Attached { client, retry } = target.attach().expect("a host");
+    host.close();
+    wait_for_end(&client);
+    waker.wait(WATCHDOG);
+    let options = ListenerOptions { allow_uids: Vec::new(), hello_timeout: WATCHDOG };
+    let mut other = NodeListener::bind(&rig.address(), options).expect("the path is free");
+    let search = HostSearch::start(retry).expect("a thread");
+    let Some(Incoming::Attach(request)) = other.accept(WATCHDOG).expect("a socket") else {
+        panic!("no consumer")
+    };
+    request.refuse(RefusalCode::Version, "install one version of Foresee");
+    let refused = wait_for_outcome(&search, &waker).expect_err("a refusal");
+    assert!(matches!(refused, NodeError::Refused { code: RefusalCode::Version, .. }), "{refused}");
+    let thread = search.thread.as_ref().expect("a thread");
+    wait_until("the end of the search", || thread.is_finished());
+}
+
+#[test]
+fn a_search_without_a_host_ends_with_its_loader() {
+    let rig = Rig::new();
+    let host = rig.host();
+    let Attached { client, retry } = rig.target().attach().expect("a host");
+    host.close();
+    wait_for_end(&client);
+    drop(HostSearch::start(retry).expect("a thread"));
+}

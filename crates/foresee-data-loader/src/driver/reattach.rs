@@ -56,11 +56,11 @@ impl Driver {
 
     /// Read the samples of the newest batch that have no source yet.
     fn read_rest_alone(&mut self) {
-        let slot = self.delivery.staging.newest();
         let Some(stage) = self.delivery.staging.planning() else { return };
         let (planned, count) = (stage.planned, stage.entries.len());
         stage.planned = count;
         stage.pending += count - planned;
+        let slot = self.delivery.staging.newest();
         self.read_alone(slot, planned..count);
     }
 }

@@ -196,7 +196,7 @@ fn the_thread_is_woken_once_for_the_commands_that_it_takes_together() {
     assert_eq!(shared.request(batch(2, 1)), Some(Wake::NotNeeded));
     assert_eq!(shared.withdraw(1).map(|(_, wake)| wake), Some(Wake::NotNeeded));
     let progress = ConsumerProgress { accesses: 1, step_time: Nanos::ZERO };
-    assert_eq!(shared.progress(progress.clone()), Wake::NotNeeded);
+    assert_eq!(shared.progress(progress), Wake::NotNeeded);
     let mut commands = std::collections::VecDeque::new();
     assert!(shared.take(&mut commands).0.is_some() && commands.len() == 3);
     assert_eq!(shared.progress(progress), Wake::Needed);

@@ -50,6 +50,7 @@ impl Rig {
             allow_uids: Vec::new(),
             version: "test".into(),
             is_shared: false,
+            probes_listed: true,
             huge_pages: false,
         })
         .expect("a host")
@@ -137,7 +138,7 @@ fn a_host_that_comes_back_is_used_again_each_time() {
         wait_for_end(&attached.client);
         // The end has woken the driver.
         waker.wait(WATCHDOG);
-        let Attached { client, retry } = attached;
+        let Attached { client, retry, .. } = attached;
         drop(client);
         let search = HostSearch::start(retry).expect("a thread");
         assert!(search.poll().is_none(), "no host is there");
@@ -153,7 +154,7 @@ fn a_host_of_another_version_ends_the_search() {
     let host = rig.host();
     let target = rig.target();
     let waker = Arc::clone(&target.waker);
-    let Attached { client, retry } = target.attach().expect("a host");
+    let Attached { client, retry, .. } = target.attach().expect("a host");
     host.close();
     wait_for_end(&client);
     waker.wait(WATCHDOG);
@@ -174,7 +175,7 @@ fn a_host_of_another_version_ends_the_search() {
 fn a_search_without_a_host_ends_with_its_loader() {
     let rig = Rig::new();
     let host = rig.host();
-    let Attached { client, retry } = rig.target().attach().expect("a host");
+    let Attached { client, retry, .. } = rig.target().attach().expect("a host");
     host.close();
     wait_for_end(&client);
     drop(HostSearch::start(retry).expect("a thread"));

@@ -210,6 +210,7 @@ impl Index {
 
     /// A sample's class, in a layout with classes.
     pub fn label(&self, sample: SampleId) -> Option<i64> {
+        self.columns().label?;
         self.entry(sample).ok().and_then(|entry| entry.label)
     }
 

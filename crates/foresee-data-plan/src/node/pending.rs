@@ -75,7 +75,12 @@ impl PendingRequests {
 
     /// The place of an access in the queue, or that at which it would be.
     fn find(&self, access: u64) -> Result<usize, usize> {
-        let Some(&(first, _)) = self.queue.front() else { return Err(0) };
+        let (Some(&(first, _)), Some(&(last, _))) = (self.queue.front(), self.queue.back()) else {
+            return Err(0);
+        };
+        if access > last {
+            return Err(self.queue.len());
+        }
         let distance = usize::try_from(access.saturating_sub(first)).unwrap_or(usize::MAX);
         if self.queue.get(distance).is_some_and(|&(found, _)| found == access) {
             return Ok(distance);

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use foresee_data_node::{NodeError, SlabMemory};
-use foresee_data_plan::EntryId;
+use foresee_data_plan::{EntryId, hint};
 use foresee_data_tier::{Dest, Extents, MemoryOwner, Payload};
 use foresee_units::Bytes;
 
@@ -28,10 +28,17 @@ pub(super) struct SlabSlots {
     vacant: Vec<u32>,
     fresh: u32,
     /// By entry.
-    slots: Vec<u32>,
-    /// By slot: the first byte of its entry.
-    offsets: Vec<u64>,
+    places: Vec<SlotAt>,
 }
+
+/// The slot of an entry, and its first byte.
+#[derive(Clone, Copy, Debug)]
+struct SlotAt {
+    slot: u32,
+    offset: u64,
+}
+
+const NO_PLACE: SlotAt = SlotAt { slot: NO_SLOT, offset: 0 };
 
 /// The bytes of an entry in the slab, which one reader of a source fills.
 #[derive(Clone, Debug)]
@@ -53,12 +60,12 @@ impl SlabSlots {
     pub(super) fn new(slab: Arc<SlabMemory>) -> Self {
         let mut extents = Extents::default();
         extents.release(0, slab.data_bytes().get() / GRANULE);
-        Self { slab, extents, vacant: Vec::new(), fresh: 0, slots: Vec::new(), offsets: Vec::new() }
+        Self { slab, extents, vacant: Vec::new(), fresh: 0, places: Vec::new() }
     }
 
     /// Add `count` entries without a place.
     pub(super) fn add_entries(&mut self, count: usize) {
-        self.slots.resize(self.slots.len() + count, NO_SLOT);
+        self.places.resize(self.places.len() + count, NO_PLACE);
     }
 
     /// Give `len` bytes to an entry that has no place; `None` while no free range is long enough, or no slot is free.
@@ -85,37 +92,40 @@ impl SlabSlots {
             return Err(error);
         }
         let slot = self.vacant.pop().unwrap_or_else(|| {
-            self.offsets.push(0);
             self.fresh += 1;
             self.fresh - 1
         });
-        self.offsets[slot as usize] = offset;
-        let place = &mut self.slots[entry.0 as usize];
-        assert_eq!(*place, NO_SLOT, "entry {} has a place already", entry.0);
-        *place = slot;
+        let place = &mut self.places[entry.0 as usize];
+        assert_eq!(place.slot, NO_SLOT, "entry {} has a place already", entry.0);
+        *place = SlotAt { slot, offset };
         Ok(Some(SlabRange { slab: Arc::clone(&self.slab), offset, len: len.get() }))
     }
 
     /// Take the place of an entry of `len` bytes back. Nothing may write to it any more.
     pub(super) fn release(&mut self, entry: EntryId, len: Bytes) {
-        let place = &mut self.slots[entry.0 as usize];
-        let slot = std::mem::replace(place, NO_SLOT);
+        let place = &mut self.places[entry.0 as usize];
+        let SlotAt { slot, offset } = std::mem::replace(place, NO_PLACE);
         if slot == NO_SLOT {
             return;
         }
         self.slab.invalidate(slot.into()).expect("the slot is in the slab of this process");
-        self.extents.release(self.offsets[slot as usize] / GRANULE, len.get().div_ceil(GRANULE));
+        self.extents.release(offset / GRANULE, len.get().div_ceil(GRANULE));
         self.vacant.push(slot);
+    }
+
+    /// [`place`](Self::place) follows soon.
+    pub(super) fn prefetch(&self, entry: EntryId) {
+        hint::prefetch(&self.places, entry.0 as usize);
     }
 
     /// The place of an entry, if it has one.
     pub(super) fn place(&self, entry: EntryId) -> Option<EntryPlace> {
-        let slot = self.slots[entry.0 as usize];
+        let SlotAt { slot, offset } = self.places[entry.0 as usize];
         if slot == NO_SLOT {
             return None;
         }
         let generation = self.slab.generation(slot.into()).expect("the slot is in the slab of this process");
-        Some(EntryPlace { slot, generation, offset: self.offsets[slot as usize] })
+        Some(EntryPlace { slot, generation, offset })
     }
 
     /// The bytes of an entry of `len` bytes that has a place and is complete, to be stored. They do not change while the

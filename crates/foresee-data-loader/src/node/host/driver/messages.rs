@@ -129,18 +129,20 @@ impl HostDriver {
             return Err(MessageFault::TooMany);
         }
         let (id, first) = (consumer.id, self.planner.announced(consumer.id).start);
+        let count = opened.data.index().len();
         for (position, (sample, access)) in request.samples.iter().zip(first..).enumerate() {
             let announced = self.planner.announced_entry(id, access);
-            let is_same = sample.0 < opened.data.index().len() && announced == Some(opened.entry(sample));
+            let is_same = sample.0 < count && announced == Some(opened.entry(sample));
             if !is_same {
                 let text = |EntryId(entry): EntryId| (u64::from(entry) - u64::from(opened.first)).to_string();
                 let announced = announced.map_or_else(|| "nothing".to_owned(), text);
                 let (batch, requested) = (request.batch, sample);
                 return Err(MessageFault::OtherSample { batch, position, requested, announced });
             }
+            self.slots.prefetch(opened.entry(sample));
         }
-        let count = u32::try_from(len).expect("a message has few samples");
-        if !consumer.begin(request.batch, first, count, request.deadline) {
+        let requested = u32::try_from(len).expect("a message has few samples");
+        if !consumer.begin(request.batch, first, requested, request.deadline) {
             return Err(MessageFault::BatchInUse(request.batch));
         }
         for access in first..first + len as u64 {

@@ -197,10 +197,7 @@ def as_tensor(memory: object, spec: TensorSpec) -> torch.Tensor:
     """Return the tensor of ``spec`` over ``memory`` without a copy; it keeps ``memory`` alive."""
     if spec.nbytes == 0:
         return torch.empty(spec.shape, dtype=spec.dtype)
-    flat = memory if isinstance(memory, torch.Tensor) else torch.frombuffer(memory, dtype=torch.uint8)
-    if flat.dtype != spec.dtype:
-        flat = flat.view(spec.dtype)
-    assert flat.numel() * flat.element_size() == spec.nbytes, (
-        f"{spec.name}: {flat.shape} is not {spec.nbytes} bytes"
-    )
+    dtype = spec.dtype
+    flat = memory.view(dtype) if isinstance(memory, torch.Tensor) else torch.frombuffer(memory, dtype=dtype)
+    assert flat.nbytes == spec.nbytes, f"{spec.name}: {flat.shape} is not {spec.nbytes} bytes"
     return flat.as_strided(spec.shape, spec.strides)

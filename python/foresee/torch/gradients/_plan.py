@@ -109,7 +109,7 @@ class Entry(TensorState):
         if gradient.layout != torch.strided or not has_plain_memory(gradient):
             what = str(gradient.layout) if gradient.layout != torch.strided else type(gradient).__name__
             raise _errors.no_memory(self.name, what)
-        if gradient.dtype != spec.dtype or tuple(gradient.shape) != spec.shape:
+        if gradient.dtype != spec.dtype or gradient.shape != spec.shape:
             planned = describe_form(spec.dtype, spec.shape)
             raise _errors.other_form(self.name, describe_form(gradient.dtype, gradient.shape), planned)
         sent = gradient.detach()
@@ -329,8 +329,13 @@ def _is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
 def has_planned_strides(gradient: torch.Tensor, spec: TensorSpec) -> bool:
     """Whether the gradient has the strides of the plan; those of dimensions of size 1 are ignored."""
     mine, planned = gradient.stride(), spec.strides
-    return gradient.numel() == 0 or all(
-        size == 1 or step == other for size, step, other in zip(spec.shape, mine, planned, strict=True)
+    # Nearly always equal, and this runs for each gradient.
+    return (
+        mine == planned
+        or gradient.numel() == 0
+        or all(
+            size == 1 or step == other for size, step, other in zip(spec.shape, mine, planned, strict=True)
+        )
     )
 
 

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from common.samples import ID_BYTES
 from support.task import Epoch, Result, Task
 
-import foresee
+from foresee import Batch, Cache, Loader
 
 PAGE_BYTES = 4096
 #: States after which a rank waits.
@@ -65,13 +65,13 @@ def run(task: Task, report: Report) -> None:
     listed: dict[str, Any] = (
         {} if task.data.endswith(".fidx") else {"layout": "folder", "extensions": [".bin"]}
     )
-    with foresee.Loader(
+    with Loader(
         task.data,
         batch_size=task.batch,
         shuffle=True,
         seed=task.seed,
         epochs=task.epochs + task.checks,
-        cache=foresee.Cache(ram=task.ram_bytes),
+        cache=Cache(ram=task.ram_bytes),
         **listed,
     ) as loader:
         for number in range(task.epochs):
@@ -85,7 +85,7 @@ def run(task: Task, report: Report) -> None:
         report("done", result.to_line())
 
 
-def _epoch(loader: foresee.Loader, task: Task, result: Result, report: Report, *, is_first: bool) -> Epoch:
+def _epoch(loader: Loader, task: Task, result: Result, report: Report, *, is_first: bool) -> Epoch:
     clock = time.monotonic
     epoch = Epoch(began=clock())
     requested = epoch.began
@@ -106,7 +106,7 @@ def _epoch(loader: foresee.Loader, task: Task, result: Result, report: Report, *
     return epoch
 
 
-def _count(batch: foresee.Batch, epoch: Epoch) -> None:
+def _count(batch: Batch, epoch: Epoch) -> None:
     """Add the samples' numbers, and touch every page: mapped memory that was never read does not count as delivered."""
     _ = int(batch.data[::PAGE_BYTES].sum())
     starts = batch.offsets[:-1]
@@ -116,7 +116,7 @@ def _count(batch: foresee.Batch, epoch: Epoch) -> None:
     epoch.ids += int(numbers.sum())
 
 
-def _samples(batch: foresee.Batch) -> list[Any]:
+def _samples(batch: Batch) -> list[Any]:
     """Return the bytes of each sample."""
     return [batch.data[begin:end] for begin, end in pairwise(batch.offsets)]
 

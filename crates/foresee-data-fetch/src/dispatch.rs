@@ -267,6 +267,12 @@ impl Dispatch {
         u32::try_from(self.attempts.len()).unwrap_or(u32::MAX)
     }
 
+    /// Whether further requests would only wait: as many as can be started next wait already.
+    pub fn is_saturated(&self) -> bool {
+        let parts = self.config.coalesce.map_or(1, |coalesce| coalesce.max_parts);
+        self.queue.len() >= self.limiter.limit() as usize * parts
+    }
+
     /// The current limit of concurrent attempts.
     pub const fn limit(&self) -> u32 {
         self.limiter.limit()

@@ -53,7 +53,8 @@ const ENTRIES_MAX: usize = u32::MAX as usize;
 /// An entry is written to the disk when it leaves the memory. If the disk can hold all entries and keeps up, it is written
 /// as soon as it is read from the origin: then the disk has it even if the node fails.
 ///
-/// While no request waits for a read, announced accesses are read ahead, in order of their predicted times.
+/// While no request waits for a read, announced accesses are [read ahead](Self::read_ahead), in order of their predicted
+/// times.
 ///
 /// A request needs memory before its read starts, and its entry is pinned from the answer to the release. Requests
 /// wait for memory in order of their deadlines, and in turns of the consumers between equal ones. Every wait ends: with

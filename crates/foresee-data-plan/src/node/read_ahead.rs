@@ -4,14 +4,14 @@
 //! Each consumer has a window of its next announced accesses, bounded in bytes. Each access in it is looked at once, so
 //! an entry that leaves the memory before its use is read by its request.
 
-use foresee_units::Bytes;
+use foresee_units::{Bytes, Nanos};
 
 use super::NodePlanner;
 use super::consumer::TimeUntil;
 use super::residents::flag;
 use super::space::FreeSpace;
 
-/// Accesses looked at per action, so that a long run of entries in memory delays no other fact. The next fact continues.
+/// Accesses looked at per call, so that a long run of entries in memory delays no other fact. The next fact continues.
 const LOOKS_MAX: usize = 1024;
 
 /// The window of one consumer.
@@ -53,13 +53,17 @@ impl ReadAhead {
 }
 
 impl NodePlanner {
-    /// Begin the next read ahead of requests, or make space for it; return whether that gave an action.
+    /// Begin the next read ahead of requests, or make space for it; return whether [`poll_action`](Self::poll_action) has
+    /// an action for that.
     ///
-    /// An entry leaves the memory only for one that is used sooner.
-    pub(super) fn read_ahead(&mut self) -> bool {
+    /// Call it when `poll_action` has returned `None` and the sources are not busy with reads begun before: what is read
+    /// next is decided as late as possible, because predicted times change. An entry leaves the memory only for one that is
+    /// used sooner.
+    pub fn read_ahead(&mut self, now: Nanos) -> bool {
+        self.consumers.advance_to(now);
         let before = self.actions.len();
         let has_all = self.residents.memory.copies == self.residents.len();
-        if self.read_ahead_bytes.is_zero() || has_all {
+        if self.read_ahead_bytes.is_zero() || has_all || !self.waiting.is_empty() {
             return false;
         }
         let share = Bytes::new(self.read_ahead_bytes.get() / self.consumers.attached().max(1) as u64);

@@ -23,8 +23,8 @@ pub(super) enum FreeSpace {
 }
 
 impl NodePlanner {
-    /// Fit the tiers into their capacities, and start the read of the first request that waits, or one ahead of requests;
-    /// return whether that changed anything.
+    /// Fit the tiers into their capacities, and start the read of the first request that waits; return whether that
+    /// changed anything.
     ///
     /// Only the first may have space made for it. So a large entry waits no longer than a small one.
     pub(super) fn advance(&mut self) -> bool {
@@ -50,7 +50,7 @@ impl NodePlanner {
             }
         }
         self.is_blocked = space == FreeSpace::AfterRelease;
-        self.actions.len() > before || (self.waiting.is_empty() && self.read_ahead())
+        self.actions.len() > before
     }
 
     /// Remove a copy that is in no use.

@@ -62,6 +62,8 @@ pub(crate) struct Setup {
     pub(crate) table_budget: u64,
     /// Announced bytes that are read before they are requested.
     pub(crate) read_ahead: u64,
+    /// Reads in flight from which on nothing is read ahead.
+    pub(crate) reads_max: usize,
     pub(crate) consumers: Vec<ConsumerSetup>,
     /// Of so many reads of the origin, reads of the disk and writes one fails; none if 0.
     pub(crate) failures: usize,
@@ -83,6 +85,7 @@ impl Setup {
             stalled_bytes_max: dice.pick(&[0, data / 8, u64::MAX]),
             table_budget: dice.pick(&[0, 12 * 50, 1 << 20]),
             read_ahead: dice.pick(&[0, 1, data / 8, data]),
+            reads_max: dice.pick(&[1, 4, usize::MAX]),
             sizes,
             consumers,
             failures: dice.pick(&[0, 0, 3, 20]),

@@ -99,14 +99,21 @@ impl World {
                 self.note(|| format!("{event:?}"));
                 self.handle(event);
             }
-            while let Some(action) = self.planner.poll_action(self.now) {
-                self.note(|| format!("    {action:?}"));
-                self.contents.apply(action, &self.consumers, self.now);
-                self.execute(action);
+            self.act();
+            while self.contents.reading.len() < self.setup.reads_max && self.planner.read_ahead(self.now) {
+                self.act();
             }
             self.contents.check(&self.planner, self.now);
         }
         panic!("the run does not end");
+    }
+
+    fn act(&mut self) {
+        while let Some(action) = self.planner.poll_action(self.now) {
+            self.note(|| format!("    {action:?}"));
+            self.contents.apply(action, &self.consumers, self.now);
+            self.execute(action);
+        }
     }
 
     fn check_end(&self) {
@@ -158,7 +165,7 @@ impl World {
                     Event::StepDone { position, .. } => self.step_done(consumer, position),
                     _ => {}
                 }
-                self.act(consumer);
+                self.act_of(consumer);
             }
             Event::Fault(fault) => self.fault(fault),
         }
@@ -203,11 +210,11 @@ impl World {
         let one = &mut self.consumers[consumer];
         one.is_attached = true;
         one.progress_at = self.now;
-        self.act(consumer);
+        self.act_of(consumer);
     }
 
     /// The consumer announces, requests, and starts a step, as far as it can.
-    fn act(&mut self, consumer: usize) {
+    fn act_of(&mut self, consumer: usize) {
         let one = &mut self.consumers[consumer];
         while self.planner.wants_epoch(id(consumer)) {
             if let Some(entries) = one.next_window() {
@@ -299,7 +306,7 @@ impl World {
                     self.planner.handle_release(id(consumer), access);
                 }
                 self.contents.pins.retain(|&(one, _), _| one != number);
-                self.act(consumer);
+                self.act_of(consumer);
             }
             Fault::Lose => self.lose(),
             Fault::Resize => {

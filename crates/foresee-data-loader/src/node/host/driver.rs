@@ -32,6 +32,8 @@ use crate::waker::Waker;
 
 /// Longest sleep: the status has times that pass while nothing happens.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
+/// Reads of the disk in flight from which on nothing is read ahead.
+const DISK_READS_MAX: usize = 64;
 /// Turns between two updates of the status.
 const TURNS_PER_UPDATE: u32 = 64;
 
@@ -78,6 +80,8 @@ pub(super) struct HostDriver {
     /// Numbers of the reads of origins in flight; the low 32 bits of a number are the entry.
     reads: BTreeMap<EntryId, u64>,
     reads_begun: u64,
+    /// Reads of the disk in flight.
+    disk_reads: usize,
     /// Reads that wait for contiguous bytes of the slab.
     unplaced: VecDeque<(EntryId, Source, Nanos)>,
     /// Writes that a busy disk refused.
@@ -109,6 +113,7 @@ impl HostDriver {
             disk_completions,
             reads: BTreeMap::new(),
             reads_begun: 0,
+            disk_reads: 0,
             unplaced: VecDeque::new(),
             refused: VecDeque::new(),
             consumers: BTreeMap::new(),
@@ -164,10 +169,16 @@ impl HostDriver {
             }
             let has_placed = self.place_waiting(now);
             let has_ended = self.start_reads(now);
-            if !has_placed && !has_ended {
+            if !has_placed && !has_ended && !(self.may_read_ahead() && self.planner.read_ahead(now)) {
                 return;
             }
         }
+    }
+
+    /// Whether further reads would not only wait behind others.
+    fn may_read_ahead(&self) -> bool {
+        let is_busy = self.disk_reads >= DISK_READS_MAX || !self.unplaced.is_empty();
+        !is_busy && !self.queues.iter().any(|queue| queue.reads.queue().is_saturated())
     }
 
     /// Handle ends of operations; return whether there were any.

@@ -97,10 +97,11 @@ impl HostDriver {
         if index.size(sample).is_zero() {
             return self.planner.handle_read(entry, ReadOutcome::Ok, now);
         }
-        if let (Source::Disk, Some(disk)) = (from, &data_set.disk) {
+        if let (Source::Disk, Some(disk)) = (from, data_set.disk.clone()) {
             // SAFETY: the place was just given to this entry, and nothing else accesses it before the read ends.
             let dest = unsafe { range.dest() };
             let ticket = TicketOwner::DiskRead.ticket(entry.0.into());
+            self.disk_reads += 1;
             return disk.submit(Op::Read { ticket, key, offset: 0, dest });
         }
         let bytes = index.range(sample);
@@ -185,7 +186,10 @@ impl HostDriver {
         let (owner, number) = TicketOwner::of(done.ticket);
         let entry = EntryId(u32::try_from(number).expect("the number of an entry"));
         match owner {
-            TicketOwner::DiskRead => self.end_read(entry, done.outcome),
+            TicketOwner::DiskRead => {
+                self.disk_reads -= 1;
+                self.end_read(entry, done.outcome);
+            }
             TicketOwner::DiskWrite if matches!(done.outcome, ReadOutcome::Throttled { .. }) => {
                 self.refused.push_back(entry);
             }

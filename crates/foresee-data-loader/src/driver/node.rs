@@ -40,8 +40,9 @@ pub(crate) struct NodeLink {
     slots: VecDeque<(u64, u64)>,
     /// Accesses of all requests.
     accesses: u64,
-    /// Accesses that the host knows as consumed.
+    /// Accesses that the host knows as consumed, and whether it knows that the consumer waits for the next.
     reported: u64,
+    is_wait_reported: bool,
 }
 
 /// A request in flight: samples of a batch from a position on.
@@ -67,6 +68,7 @@ impl NodeLink {
             slots: VecDeque::new(),
             accesses: 0,
             reported: 0,
+            is_wait_reported: false,
         }
     }
 
@@ -88,15 +90,16 @@ impl NodeLink {
         self.slots.clear();
     }
 
-    /// Report the accesses before slot `next` as consumed.
-    fn report_progress(&mut self, next: u64, step: Option<Nanos>) {
+    /// Report the accesses before slot `next` as consumed, and a wait for it once.
+    fn report_progress(&mut self, next: u64, consumer: ConsumerSnapshot) {
         while self.slots.front().is_some_and(|&(slot, _)| slot < next) {
             self.slots.pop_front();
         }
         let consumed = self.slots.front().map_or(self.accesses, |&(_, before)| before);
-        if consumed > self.reported {
-            self.reported = consumed;
-            self.client.progress(consumed, step.unwrap_or(Nanos::ZERO));
+        let is_waiting = consumer.is_waiting && self.slots.front().is_some_and(|&(slot, _)| slot == next);
+        if consumed > self.reported || (is_waiting && !self.is_wait_reported) {
+            (self.reported, self.is_wait_reported) = (consumed, is_waiting);
+            self.client.progress(consumed, consumer.step.unwrap_or(Nanos::ZERO), is_waiting);
         }
     }
 
@@ -208,7 +211,7 @@ impl Driver {
         let Some(node) = &mut self.node else { return };
         let mut events = std::mem::take(&mut node.events);
         node.client.drain(&mut events);
-        node.report_progress(self.delivery.staging.next(), consumer.step);
+        node.report_progress(self.delivery.staging.next(), consumer);
         for event in events.drain(..) {
             let Some(node) = &mut self.node else { return };
             match event {

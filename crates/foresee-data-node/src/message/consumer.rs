@@ -62,6 +62,8 @@ pub struct ConsumerProgress {
     pub accesses: u64,
     /// Time from one step to the next; [`Nanos::ZERO`] if it is not measured yet.
     pub step_time: Nanos,
+    /// Whether it waits for the batch of the next access, which it needs at once.
+    pub is_waiting: bool,
 }
 
 /// Announce accesses in their order. A consumer announces the next epoch at the latest when it requests from it.
@@ -95,7 +97,8 @@ impl BatchRelease<'_> {
 
 impl ConsumerProgress {
     const CODE: u8 = 3;
-    const SHAPE: Shape = Shape::without_list(Self::CODE, "progress", HEAD_BYTES + 16);
+    const WAITING: u8 = 1;
+    const SHAPE: Shape = Shape::without_list(Self::CODE, "progress", HEAD_BYTES + 16, Self::WAITING);
 }
 
 impl Announcement<'_> {
@@ -148,7 +151,8 @@ impl<'a> ConsumerMessage<'a> {
                 release.positions.encode_into(&shape, into)
             }
             Self::Progress(progress) => {
-                ConsumerProgress::SHAPE.begin(0, 0, into)?;
+                let flags = if progress.is_waiting { ConsumerProgress::WAITING } else { 0 };
+                ConsumerProgress::SHAPE.begin(flags, 0, into)?;
                 into.extend_from_slice(&progress.accesses.to_le_bytes());
                 into.extend_from_slice(&progress.step_time.get().to_le_bytes());
                 Ok(())
@@ -195,7 +199,8 @@ impl<'a> ConsumerMessage<'a> {
             }
             ConsumerProgress::CODE => {
                 let (accesses, step_time) = (fields.u64(), Nanos::new(fields.u64()));
-                Self::Progress(ConsumerProgress { accesses, step_time })
+                let is_waiting = flags & ConsumerProgress::WAITING != 0;
+                Self::Progress(ConsumerProgress { accesses, step_time, is_waiting })
             }
             Announcement::CODE => {
                 let data_set = fields.u32();

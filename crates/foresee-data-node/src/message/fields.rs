@@ -31,8 +31,8 @@ pub(super) struct Fields<'a>(pub(super) &'a [u8]);
 
 impl Shape {
     /// The shape of a message without samples.
-    pub(super) const fn without_list(code: u8, name: &'static str, fixed: usize) -> Self {
-        Self { code, name, fixed, element: 0, counts: (0, 0), flags: 0 }
+    pub(super) const fn without_list(code: u8, name: &'static str, fixed: usize, flags: u8) -> Self {
+        Self { code, name, fixed, element: 0, counts: (0, 0), flags }
     }
 
     /// The shape of a message with at least `least` samples, each of which is an element of type `T`.

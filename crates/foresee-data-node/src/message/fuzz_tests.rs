@@ -94,7 +94,8 @@ proptest! {
             check_consumer(ConsumerMessage::Repeat(RepeatRequest { batch, positions }));
         }
         check_consumer(ConsumerMessage::Release(BatchRelease { batch, positions }));
-        check_consumer(ConsumerMessage::Progress(ConsumerProgress { accesses: batch, step_time: deadline }));
+        let (accesses, step_time, is_waiting) = (batch, deadline, is_restart);
+        check_consumer(ConsumerMessage::Progress(ConsumerProgress { accesses, step_time, is_waiting }));
         let announcement = Announcement { data_set, is_restart, is_epoch_end, is_end, samples };
         check_consumer(ConsumerMessage::Announce(announcement));
     }
@@ -121,7 +122,7 @@ fn examples() -> Vec<Vec<u8>> {
     let failure = SampleFailure { position: 0, outcome: ReadOutcome::Throttled { retry_after: None } };
     let deadline = Nanos::MAX;
     let request = BatchRequest { batch, deadline, data_set, samples: samples[..].into() };
-    let progress = ConsumerProgress { accesses: 5, step_time: Nanos::ZERO };
+    let progress = ConsumerProgress { accesses: 5, step_time: Nanos::ZERO, is_waiting: true };
     let announcement = Announcement {
         data_set,
         is_restart: true,

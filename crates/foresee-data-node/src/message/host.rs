@@ -60,7 +60,7 @@ impl BatchFailure<'_> {
 
 impl EpochWanted {
     const CODE: u8 = 19;
-    const SHAPE: Shape = Shape::without_list(Self::CODE, "epoch wanted", HEAD_BYTES + 8);
+    const SHAPE: Shape = Shape::without_list(Self::CODE, "epoch wanted", HEAD_BYTES + 8, 0);
 }
 
 impl<'a> HostMessage<'a> {

@@ -49,6 +49,7 @@ fn messages_of_a_consumer_have_the_bytes_of_the_page() {
         ConsumerMessage::Release(BatchRelease { batch: 9, positions: [][..].into() }),
         "02 00 00 00 00 00 00 00 09 00 00 00 00 00 00 00",
     );
+    let progress = ConsumerProgress { accesses: 512, step_time: Nanos::new(1_000_000), is_waiting: false };
     let positions = &[1, 65_535][..];
     check_consumer(
         ConsumerMessage::Release(BatchRelease { batch: 9, positions: positions.into() }),
@@ -59,8 +60,12 @@ fn messages_of_a_consumer_have_the_bytes_of_the_page() {
         "05 00 00 00 01 00 00 00 09 00 00 00 00 00 00 00 01 00 00 00",
     );
     check_consumer(
-        ConsumerMessage::Progress(ConsumerProgress { accesses: 512, step_time: Nanos::new(1_000_000) }),
+        ConsumerMessage::Progress(progress),
         "03 00 00 00 00 00 00 00 00 02 00 00 00 00 00 00 40 42 0f 00 00 00 00 00",
+    );
+    check_consumer(
+        ConsumerMessage::Progress(ConsumerProgress { is_waiting: true, ..progress }),
+        "03 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 40 42 0f 00 00 00 00 00",
     );
     let announcement = Announcement {
         data_set: 3,

@@ -108,6 +108,31 @@ impl NodePlanner {
         Ok(())
     }
 
+    /// The consumer needs a requested access at `deadline`, sooner than it said. Without effect if it is answered already,
+    /// or if that is not sooner.
+    pub fn handle_deadline(&mut self, consumer: ConsumerId, access: u64, deadline: Nanos, now: Nanos) {
+        self.consumers.advance_to(now);
+        let deadline = deadline.max(self.consumers.now());
+        let index = consumer.0 as usize;
+        let Some(request) = self.consumers.get_mut(index).and_then(|one| one.requests.get_mut(access)) else {
+            return;
+        };
+        let RequestState::Waiting { deadline: before, turn } = request.state else { return };
+        if deadline >= before {
+            return;
+        }
+        request.state = RequestState::Waiting { deadline, turn };
+        let entry = request.entry;
+        if self.waiting.remove(&WaitingRequest { deadline: before, turn, consumer: index, access }) {
+            self.waiting.insert(WaitingRequest { deadline, turn, consumer: index, access });
+        } else if let Some(ActiveEntry { read: Some((_, earliest)), .. }) = self.active.get_mut(&entry)
+            && deadline < *earliest
+        {
+            *earliest = deadline;
+            self.actions.push_back(NodeAction::Prioritize { entry: EntryId(entry), deadline });
+        }
+    }
+
     /// The consumer no longer needs the answer of this access. A request that still waits is withdrawn.
     pub fn handle_release(&mut self, consumer: ConsumerId, access: u64) {
         let index = consumer.0 as usize;
@@ -139,8 +164,8 @@ impl NodePlanner {
             }
             if source == Source::Origin {
                 self.unsaved.push_back(entry);
-                self.store_early();
             }
+            self.store_early();
         } else {
             self.residents.memory.remove(self.residents.size(entry));
             self.residents.update(entry, 0, flag::READING, &self.consumers);

@@ -101,7 +101,7 @@ impl NodePlanner {
     }
 
     /// Write entries that were read from the origin to the disk while they stay in memory, if the disk can hold all entries.
-    /// Entries being written cannot leave the memory, so they wait for each other.
+    /// Entries being written cannot leave the memory, so they wait for each other; one is always written.
     pub(super) fn store_early(&mut self) {
         let most = Bytes::new(self.residents.memory.limits.capacity.get() / EARLY_SHARE);
         while let Some(&entry) = self.unsaved.front() {
@@ -110,7 +110,7 @@ impl NodePlanner {
             let can_hold_all = self.data_cost.disk <= disk.limits.capacity;
             let is_unsaved = self.is_unsaved(entry) && disk.limits.cost(size) <= disk.free();
             if can_hold_all && is_unsaved {
-                if self.storing_early + size > most {
+                if !self.storing_early.is_zero() && self.storing_early + size > most {
                     return;
                 }
                 self.store(entry, false);

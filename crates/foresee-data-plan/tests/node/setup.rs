@@ -62,6 +62,8 @@ pub(crate) struct Setup {
     pub(crate) table_budget: u64,
     /// Announced bytes that are read before they are requested.
     pub(crate) read_ahead: u64,
+    /// Whether consumers report that they wait.
+    pub(crate) hurries: bool,
     /// Reads in flight from which on nothing is read ahead.
     pub(crate) reads_max: usize,
     pub(crate) consumers: Vec<ConsumerSetup>,
@@ -85,6 +87,7 @@ impl Setup {
             stalled_bytes_max: dice.pick(&[0, data / 8, u64::MAX]),
             table_budget: dice.pick(&[0, 12 * 50, 1 << 20]),
             read_ahead: dice.pick(&[0, 1, data / 8, data]),
+            hurries: dice.one_in(2),
             reads_max: dice.pick(&[1, 4, usize::MAX]),
             sizes,
             consumers,

@@ -232,6 +232,11 @@ impl World {
             request(&mut self.planner, &mut self.contents, consumer, one, access, self.now + delay, self.now);
         }
         let batch = one.batch(one.position);
+        if self.setup.hurries && !one.is_stepping {
+            for access in batch.clone() {
+                self.planner.handle_deadline(id(consumer), access, self.now, self.now);
+            }
+        }
         let is_ready =
             |access| matches!(one.states.get(&access), Some(AccessState::Copied | AccessState::Done));
         if !one.is_stepping && !batch.is_empty() && batch.clone().all(is_ready) {

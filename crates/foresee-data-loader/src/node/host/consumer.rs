@@ -138,6 +138,12 @@ impl HostConsumer {
         self.batches.get(&batch).map(HostBatch::accesses)
     }
 
+    /// The batch with this access, if it has not ended.
+    pub(super) fn batch_of(&self, access: u64) -> Option<BatchAccesses> {
+        let (_, number) = self.by_access.range(..=access).next_back()?;
+        self.batch(*number).filter(|batch| batch.position(access).is_some())
+    }
+
     /// End a batch, whatever is missing.
     pub(super) fn end(&mut self, batch: u64) -> Option<BatchAccesses> {
         let ended = self.batches.remove(&batch)?;

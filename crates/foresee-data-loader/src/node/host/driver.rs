@@ -169,7 +169,10 @@ impl HostDriver {
             }
             let has_placed = self.place_waiting(now);
             let has_ended = self.start_reads(now);
-            if !has_placed && !has_ended && !(self.may_read_ahead() && self.planner.read_ahead(now)) {
+            if has_placed || has_ended {
+                continue;
+            }
+            if !self.may_read_ahead() || !self.planner.read_ahead(now) {
                 return;
             }
         }

@@ -17,6 +17,7 @@ enum Fact {
     Announce { consumer: u32, entries: Vec<u32> },
     Request { consumer: u32, skip: usize, deadline: u64 },
     Release { nth: prop::sample::Index },
+    Hurry { nth: prop::sample::Index, deadline: u64 },
     Progress { consumer: u32, by: u64, interval: u64 },
     ReadDone { nth: prop::sample::Index, is_ok: bool },
     StoreDone { nth: prop::sample::Index, is_ok: bool },
@@ -37,6 +38,7 @@ fn fact() -> impl Strategy<Value = Fact> {
         12 => (consumer.clone(), prop_oneof![9 => Just(0), 1 => 1..4_usize], 0..40_u64)
             .prop_map(|(consumer, skip, deadline)| Fact::Request { consumer, skip, deadline }),
         10 => nth().prop_map(|nth| Fact::Release { nth }),
+        2 => (nth(), 0..20_u64).prop_map(|(nth, deadline)| Fact::Hurry { nth, deadline }),
         4 => (consumer.clone(), 0..6_u64, 1..50_u64)
             .prop_map(|(consumer, by, interval)| Fact::Progress { consumer, by, interval }),
         10 => (nth(), prop::bool::weighted(0.9)).prop_map(|(nth, is_ok)| Fact::ReadDone { nth, is_ok }),
@@ -207,8 +209,10 @@ impl Model {
             let planned = self.size_of(&self.early);
             let has_space = self.used()[1] + planned + size <= self.capacity[1];
             let early = self.storing.iter().filter(|(_, leaves)| !**leaves).map(|(entry, _)| entry);
-            if data <= self.capacity[1] && self.memory.contains(&entry) && !is_stored && has_space {
-                if self.size_of(early) + planned + size > self.capacity[0] / 8 {
+            let is_lost = !self.memory.contains(&entry) || self.failed_write == Some(entry);
+            if data <= self.capacity[1] && !is_lost && !is_stored && has_space {
+                let early = self.size_of(early) + planned;
+                if early > 0 && early + size > self.capacity[0] / 8 {
                     return;
                 }
                 self.early.push_back(entry);
@@ -309,6 +313,14 @@ impl Model {
                 let (consumer, access, _) = self.pins.remove(nth.index(self.pins.len()));
                 self.planner.handle_release(ConsumerId(consumer), access);
             }
+            Fact::Hurry { nth, deadline } if !self.waiting.is_empty() => {
+                let nth = nth.index(self.waiting.len());
+                let (before, consumer, access, _) = self.waiting[nth];
+                // A deadline in the past counts as now, also one that was in the future before.
+                let deadline = self.now + deadline;
+                self.waiting[nth].0 = before.min(deadline);
+                self.planner.handle_deadline(ConsumerId(consumer), access, ms(deadline), now);
+            }
             Fact::Progress { consumer, by, interval } => {
                 let reader = &mut self.readers[consumer as usize];
                 let position = (reader.position + by).min(reader.first);
@@ -363,7 +375,7 @@ impl Model {
                 self.waiting.retain(|&(_, one, ..)| one != consumer);
             }
             Fact::Attach { consumer } => self.attach(consumer),
-            Fact::Release { .. } | Fact::ReadDone { .. } | Fact::StoreDone { .. } => {}
+            Fact::Release { .. } | Fact::Hurry { .. } | Fact::ReadDone { .. } | Fact::StoreDone { .. } => {}
         }
         self.drain();
     }

@@ -173,3 +173,23 @@ fn an_entry_larger_than_the_memory_is_left_to_its_request() {
     let mut node = node_ahead(100, 10, &[11, 1], &[&[0, 1]]);
     assert_eq!(reads(&actions_ahead(&mut node, 0)), [1]);
 }
+
+#[test]
+fn a_request_that_is_waited_for_has_a_sooner_deadline() {
+    let mut node = node(1, 0, &[1; 3], &[&[0, 1], &[2]]);
+    request(&mut node, A, 0, 50);
+    request(&mut node, A, 1, 60);
+    request(&mut node, B, 0, 70);
+    assert_eq!(reads(&actions(&mut node, 0)), [0], "the memory holds one");
+    node.handle_deadline(A, 0, ms(5), ms(0));
+    node.handle_deadline(B, 0, ms(0), ms(0));
+    node.handle_deadline(B, 0, ms(90), ms(0));
+    let sooner = NodeAction::Prioritize { entry: EntryId(0), deadline: ms(5) };
+    assert_eq!(actions(&mut node, 0), [sooner]);
+    done(&mut node, 0);
+    assert_eq!(reads(&actions(&mut node, 0)), [], "an answer is pinned until its release");
+    node.handle_release(A, 0);
+    assert_eq!(reads(&actions(&mut node, 0)), [2], "before the one of A");
+    node.handle_deadline(A, 0, ms(0), ms(0));
+    assert_eq!(actions(&mut node, 0), [], "it has ended");
+}

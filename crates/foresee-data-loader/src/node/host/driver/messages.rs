@@ -186,7 +186,14 @@ impl HostDriver {
         let position = progress.accesses.saturating_add(consumer.voided);
         let per_access = Nanos::new(progress.step_time.get() / consumer.batch_len.max(1));
         let interval = (progress.step_time != Nanos::ZERO).then_some(per_access);
-        self.planner.handle_progress(consumer.id, position, interval, now());
+        let (id, now) = (consumer.id, now());
+        let waited_for = consumer.batch_of(position).filter(|_| progress.is_waiting);
+        self.planner.handle_progress(id, position, interval, now);
+        if let Some(BatchAccesses { first, len, .. }) = waited_for {
+            for access in first..first + u64::from(len) {
+                self.planner.handle_deadline(id, access, now, now);
+            }
+        }
     }
 
     /// Send the replies of this turn, with the request for an epoch where the planner can use one.

@@ -61,7 +61,7 @@ pub enum NodeAction {
         /// Earliest deadline of the requests for it, or the predicted time of its use if none was made yet.
         deadline: Nanos,
     },
-    /// A read in flight has a new, earlier deadline.
+    /// A read in flight has an earlier deadline, or is late.
     Prioritize {
         /// The entry in flight.
         entry: EntryId,

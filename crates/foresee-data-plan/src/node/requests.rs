@@ -108,27 +108,25 @@ impl NodePlanner {
         Ok(())
     }
 
-    /// The consumer needs a requested access at `deadline`, sooner than it said. Without effect if it is answered already,
-    /// or if that is not sooner.
+    /// The consumer needs a requested access at `deadline`, which may be sooner than it said. Its read in flight is
+    /// prioritized if that is sooner than its deadline, or if that has passed. Without effect if it is answered already.
     pub fn handle_deadline(&mut self, consumer: ConsumerId, access: u64, deadline: Nanos, now: Nanos) {
         self.consumers.advance_to(now);
-        let deadline = deadline.max(self.consumers.now());
-        let index = consumer.0 as usize;
+        let (index, now) = (consumer.0 as usize, self.consumers.now());
         let Some(request) = self.consumers.get_mut(index).and_then(|one| one.requests.get_mut(access)) else {
             return;
         };
         let RequestState::Waiting { deadline: before, turn } = request.state else { return };
-        if deadline >= before {
-            return;
-        }
+        let deadline = deadline.max(now).min(before);
         request.state = RequestState::Waiting { deadline, turn };
         let entry = request.entry;
         if self.waiting.remove(&WaitingRequest { deadline: before, turn, consumer: index, access }) {
             self.waiting.insert(WaitingRequest { deadline, turn, consumer: index, access });
         } else if let Some(ActiveEntry { read: Some((_, earliest)), .. }) = self.active.get_mut(&entry)
-            && deadline < *earliest
+            && (deadline < *earliest || *earliest <= now)
         {
-            *earliest = deadline;
+            *earliest = deadline.min(*earliest);
+            let deadline = *earliest;
             self.actions.push_back(NodeAction::Prioritize { entry: EntryId(entry), deadline });
         }
     }

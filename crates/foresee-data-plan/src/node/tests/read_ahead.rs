@@ -193,3 +193,13 @@ fn a_request_that_is_waited_for_has_a_sooner_deadline() {
     node.handle_deadline(A, 0, ms(0), ms(0));
     assert_eq!(actions(&mut node, 0), [], "it has ended");
 }
+
+#[test]
+fn a_read_that_is_late_is_prioritized_when_its_consumer_waits() {
+    let mut node = node(1, 0, &[1], &[&[0]]);
+    request(&mut node, A, 0, 50);
+    assert_eq!(reads(&actions(&mut node, 0)), [0]);
+    node.handle_deadline(A, 0, ms(70), ms(70));
+    let late = NodeAction::Prioritize { entry: EntryId(0), deadline: ms(50) };
+    assert_eq!(actions(&mut node, 70), [late]);
+}

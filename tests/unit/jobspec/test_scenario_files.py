@@ -97,6 +97,7 @@ def expected_scenario(case: dict[str, Any]) -> dict[str, Any]:
         "write_cost": "preprocess",
         "hand_over": "sample",
         "bucket": None,
+        "node_cache": None,
     }
 
 

@@ -17,6 +17,7 @@
 
 mod fair_share;
 mod hedge;
+mod metrics;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -243,39 +244,6 @@ impl Dispatch {
         let ready = self.firsts().map(|first| self.yields_until(&first)).min();
         let resumed = self.queue.next_resume();
         [ready, resumed, hedge].into_iter().flatten().min().map(|at| at.max(paused))
-    }
-
-    /// Whether requests are paused because the source throttled or failed.
-    pub fn is_paused(&self, now: Nanos) -> bool {
-        now < self.limiter.paused_until()
-    }
-
-    /// The current metrics.
-    pub fn stats(&self) -> DispatchStats {
-        DispatchStats {
-            in_flight: self.in_flight(),
-            limit: self.limiter.limit(),
-            queued: self.queue.len(),
-            goodput: self.meter.rate(),
-            latency: self.latency.rows(),
-            ..self.counters.clone()
-        }
-    }
-
-    /// Attempts that were started and have not ended, including cancelled ones.
-    pub fn in_flight(&self) -> u32 {
-        u32::try_from(self.attempts.len()).unwrap_or(u32::MAX)
-    }
-
-    /// Whether further requests would only wait: as many as can be started next wait already.
-    pub fn is_saturated(&self) -> bool {
-        let parts = self.config.coalesce.map_or(1, |coalesce| coalesce.max_parts);
-        self.queue.len() >= self.limiter.limit() as usize * parts
-    }
-
-    /// The current limit of concurrent attempts.
-    pub const fn limit(&self) -> u32 {
-        self.limiter.limit()
     }
 
     fn is_full(&self) -> bool {

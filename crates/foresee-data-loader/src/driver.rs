@@ -33,7 +33,7 @@ pub(crate) use command::{Command, CommandQueue};
 use copies::NodeCopies;
 use delivery::Delivery;
 use fetch::Fetches;
-pub(crate) use node::NodeLink;
+use node::NodeLink;
 use rates::Rates;
 use schedule::{EpochSchedule, EpochSink};
 pub use snapshot::DriverStats;
@@ -45,7 +45,7 @@ use crate::buffer::BufferPool;
 use crate::cache::CacheShare;
 use crate::config::LoaderConfig;
 use crate::data_set::DataSet;
-use crate::node::HostSearch;
+use crate::node::{Attached, HostSearch};
 use crate::notices::Notices;
 use crate::recorder::Recorder;
 use crate::waker::Waker;
@@ -109,11 +109,11 @@ impl Driver {
         tiers: DriverTiers,
         planner: HierarchyPlanner,
         dispatch: Dispatch,
-        node: Option<NodeLink>,
+        attached: Option<Attached>,
     ) -> Self {
         Self {
-            copies: node.as_ref().map(|node| NodeCopies::new(node.host().clone())),
-            node,
+            copies: attached.as_ref().map(|attached| NodeCopies::new(attached.host.clone())),
+            node: attached.map(NodeLink::new),
             search: None,
             planner,
             access: HierarchyAccess::default(),

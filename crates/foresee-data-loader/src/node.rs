@@ -9,6 +9,8 @@ mod join;
 mod listing;
 mod search;
 mod stats;
+#[cfg(test)]
+mod test_support;
 
 pub(crate) use backoff::is_permanent;
 pub use client::{CopyCount, CopyCounts};

@@ -7,24 +7,17 @@ import json
 import pathlib
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from support.data import make_folder
-from support.node_ranks import digests, expected, job_folder, launched, outcomes, ranks
+from support.node_ranks import digests, expected, launched, outcomes, ranks
 from support.processes import child
 from support.waiting import wait_until
 
 import foresee
 
 SIZES = [900 + 37 * (sample % 11) for sample in range(96)]
-
-
-@pytest.fixture
-def job() -> Iterator[pathlib.Path]:
-    """The folder of a job."""
-    with job_folder() as folder:
-        yield folder
 
 
 @pytest.fixture

@@ -5,25 +5,17 @@ from __future__ import annotations
 
 import pathlib
 import signal
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from support.data import make_folder
-from support.node_ranks import digests, expected, job_folder, outcomes, ranks, read_until_hold
+from support.node_ranks import digests, expected, outcomes, ranks, read_until_hold
 
 RANKS = 3
 EPOCHS = 3
 #: About 4 MB, with a host of 3 MB.
 SIZES = [9000 + 1700 * (sample % 13) for sample in range(203)]
 PLAN: dict[str, Any] = {"epochs": EPOCHS, "cache": {"ram": "3MB"}, "hold_at": [5]}
-
-
-@pytest.fixture
-def job() -> Iterator[pathlib.Path]:
-    """The folder of a job."""
-    with job_folder() as folder:
-        yield folder
 
 
 @pytest.fixture

@@ -6,10 +6,8 @@ from __future__ import annotations
 import json
 import pathlib
 import signal
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from support.data import CLASSES, make_folder
 from support.node_ranks import digests, job_folder, launched, outcomes, ranks
 from support.processes import child
@@ -17,13 +15,6 @@ from support.servers import Bucket
 
 RANKS = 4
 SIZES = [900 + 37 * (sample % 11) for sample in range(96)]
-
-
-@pytest.fixture
-def job() -> Iterator[pathlib.Path]:
-    """The folder of a job."""
-    with job_folder() as folder:
-        yield folder
 
 
 def lists_of(bucket: Bucket, job: pathlib.Path, count: int, **env: str) -> tuple[int, list[list[str]]]:

@@ -4,12 +4,10 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
-import pytest
 from support.data import make_folder
-from support.node_ranks import digests, expected, job_folder, outcomes, ranks
+from support.node_ranks import digests, expected, outcomes, ranks
 
 from foresee import predict
 from foresee.storage.analysis import ledger, node_caches
@@ -18,13 +16,6 @@ RANKS = 4
 SAMPLES = 203
 #: About 4 MB, which exceeds the memory of the tests that evict.
 LARGE = [9000 + 1700 * (sample % 13) for sample in range(SAMPLES)]
-
-
-@pytest.fixture
-def job() -> Iterator[pathlib.Path]:
-    """The folder of a job."""
-    with job_folder() as folder:
-        yield folder
 
 
 def read_by_source(lines: list[Any], source: str) -> int:

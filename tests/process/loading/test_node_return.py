@@ -9,14 +9,12 @@ import pathlib
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import Any
 
-import pytest
 from support.data import make_folder
 from support.environment import plain_environment
-from support.node_ranks import digests, expected, job_folder, outcomes, ranks, read_until_hold
+from support.node_ranks import digests, expected, outcomes, ranks, read_until_hold
 from support.processes import Child, child
 from support.waiting import WATCHDOG, wait_until
 
@@ -30,13 +28,6 @@ SERVICE = """
     from foresee.cli import main
     sys.exit(main(["node", "--ram", "64MB", "--socket", sys.argv[1], "--json"]))
 """
-
-
-@pytest.fixture
-def job() -> Iterator[pathlib.Path]:
-    """The folder of a job."""
-    with job_folder() as folder:
-        yield folder
 
 
 def service(socket: pathlib.Path) -> AbstractContextManager[Child]:

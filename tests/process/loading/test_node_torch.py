@@ -6,12 +6,12 @@ from __future__ import annotations
 import os
 import pathlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 from support.data import make_folder
 from support.gradients import under_torchrun
-from support.node_ranks import digests, job_folder, outcomes, ranks
+from support.node_ranks import digests, outcomes, ranks
 from support.processes import Child
 
 SIZES = [2000 + 370 * (sample % 11) for sample in range(96)]
@@ -70,13 +70,6 @@ WORKERS = (
         planned.close()
 """
 )
-
-
-@pytest.fixture
-def job() -> Iterator[pathlib.Path]:
-    """The folder of a job."""
-    with job_folder() as folder:
-        yield folder
 
 
 @pytest.fixture

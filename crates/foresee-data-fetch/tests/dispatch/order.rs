@@ -306,3 +306,15 @@ fn a_withdrawn_part_leaves_the_read_to_the_others() {
     assert_eq!(dispatch.poll_action(NOW), None);
     assert_eq!(dispatch.handle_end(attempt, end(ReadOutcome::Ok), NOW), [1]);
 }
+
+#[test]
+fn a_queue_is_saturated_when_as_many_wait_as_can_be_started_next() {
+    let limit = LimitConfig { start: 2, min: 2, max: 2, ..DispatchConfig::adaptive().limit };
+    let mut dispatch = Dispatch::new(DispatchConfig { limit, ..DispatchConfig::adaptive() });
+    for ticket in 0..4 {
+        assert!(!dispatch.is_saturated(), "{ticket} requests");
+        dispatch.handle_request(request(ticket, Class::Staging, 2000), NOW);
+        while dispatch.poll_action(NOW).is_some() {}
+    }
+    assert!(dispatch.is_saturated(), "two are in flight and two wait");
+}

@@ -14,9 +14,7 @@ use foresee_units::{Bytes, Nanos, SampleId};
 use super::Driver;
 use super::schedule::EpochSink;
 use crate::batch_queue::ConsumerSnapshot;
-use crate::node::{
-    AttachRetry, Attached, CopyCounts, NodeAnnouncement, NodeBatch, NodeClient, NodeEvent, NodeHostFacts,
-};
+use crate::node::{AttachRetry, Attached, CopyCounts, NodeAnnouncement, NodeBatch, NodeClient, NodeEvent};
 use crate::reads::{BatchPosition, ReadSource, ReadTarget};
 
 /// Batches that are requested per turn, so that other events are handled in between.
@@ -24,9 +22,8 @@ const BATCHES_PER_TURN: usize = 16;
 
 /// The attachment of a loader.
 #[derive(Debug)]
-pub(crate) struct NodeLink {
+pub(super) struct NodeLink {
     client: NodeClient,
-    host: NodeHostFacts,
     retry: AttachRetry,
     events: Vec<NodeEvent>,
     /// Whether the host asked for an epoch.
@@ -55,10 +52,9 @@ struct NodeRequest {
 }
 
 impl NodeLink {
-    pub(crate) fn new(Attached { client, host, retry }: Attached) -> Self {
+    pub(super) fn new(Attached { client, retry, .. }: Attached) -> Self {
         Self {
             client,
-            host,
             retry,
             events: Vec::new(),
             is_epoch_wanted: false,
@@ -70,10 +66,6 @@ impl NodeLink {
             reported: 0,
             is_wait_reported: false,
         }
-    }
-
-    pub(crate) const fn host(&self) -> &NodeHostFacts {
-        &self.host
     }
 
     /// Detach, and return how to attach again.

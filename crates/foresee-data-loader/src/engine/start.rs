@@ -23,9 +23,9 @@ use foresee_units::{Bytes, SampleId};
 use super::{Loader, Running};
 use crate::cache::CacheShare;
 use crate::disk_cache::{DiskCacheRequest, open_disk_cache};
-use crate::driver::{Driver, DriverTiers, NodeLink};
+use crate::driver::{Driver, DriverTiers};
 use crate::errors::LoaderError;
-use crate::node::{JoinRequest, Joined, join, leave};
+use crate::node::{Attached, JoinRequest, Joined, join, leave};
 use crate::origin_queue::{OriginQueueInputs, origin_queue_config};
 
 /// Bytes of planner tables per sample, for all tiers: ids, next uses, copies.
@@ -51,9 +51,9 @@ struct OpenTiers {
 impl Loader {
     /// `None`: the host of the node's cache did not come within `tick`. `since`: the first attempt.
     pub(super) fn spawn(&self, since: Instant, tick: Duration) -> Result<Option<Running>, LoaderError> {
-        let node = match self.join_node(since, tick) {
+        let attached = match self.join_node(since, tick) {
             Joined::Waiting => return Ok(None),
-            Joined::Consumer(attached) => Some(NodeLink::new(*attached)),
+            Joined::Consumer(attached) => Some(*attached),
             Joined::Alone(reason) => {
                 if let Some(reason) = reason {
                     self.shared.notices.add(reason);
@@ -61,18 +61,18 @@ impl Loader {
                 None
             }
         };
-        let is_consumer = node.is_some();
-        let running = self.spawn_joined(node);
+        let is_consumer = attached.is_some();
+        let running = self.spawn_joined(attached);
         if running.is_err() && is_consumer {
             leave();
         }
         running.map(Some)
     }
 
-    fn spawn_joined(&self, node: Option<NodeLink>) -> Result<Running, LoaderError> {
+    fn spawn_joined(&self, attached: Option<Attached>) -> Result<Running, LoaderError> {
         let config = &self.config.options;
         if let Some(folder) = &config.run_dir {
-            let cache = node.as_ref().map(|node| &node.host().cache);
+            let cache = attached.as_ref().map(|attached| &attached.host.cache);
             self.shared.recorder.write_to(folder, cache)?;
         }
         let waker = Arc::clone(&self.shared.waker);
@@ -80,7 +80,7 @@ impl Loader {
         let uri = Uri::parse(&config.uri).map_err(OriginError::from)?;
         let options = self.origin_options();
         // The host has tried its origin already, once for all its consumers.
-        if !config.listed && node.is_none() {
+        if !config.listed && attached.is_none() {
             probe_origin(&uri, &options)?;
         }
         let origin = open_origin(&uri, &options, Arc::clone(&self.data) as _, completions.clone())?;
@@ -89,12 +89,12 @@ impl Loader {
         let staged = self.config.staging.saturating_add(tables).saturating_add(listing_memory(index));
         let (copies, within_ram) = self.copies_capacity(staged);
         let fixed = staged.saturating_add(within_ram);
-        let (share, ram) = match &node {
+        let (share, ram) = match &attached {
             Some(_) => (Arc::new(CacheShare::empty()), None),
             None => self.cache.join(index.total_bytes(), fixed, config.local_world.size())?,
         };
         let tiers = OpenTiers { origin, ram, copies, tables };
-        let running = self.start_driver(&uri, tiers, completions, &share, node);
+        let running = self.start_driver(&uri, tiers, completions, &share, attached);
         if running.is_err() {
             self.cache.leave(share);
         }
@@ -108,7 +108,7 @@ impl Loader {
         OpenTiers { origin, ram, copies, tables }: OpenTiers,
         completions: Completions,
         share: &Arc<CacheShare>,
-        node: Option<NodeLink>,
+        attached: Option<Attached>,
     ) -> Result<Running, LoaderError> {
         let (disk, held) = self.open_disk(uri, share, &completions)?;
         let planner = self.planner(share, ram.as_ref(), disk.as_ref(), &held, tables)?;
@@ -121,7 +121,7 @@ impl Loader {
             completions,
             share: Arc::clone(share),
         };
-        let is_consumer = node.is_some();
+        let is_consumer = attached.is_some();
         let mut driver = Driver::new(
             Arc::clone(&self.shared),
             &self.config,
@@ -129,7 +129,7 @@ impl Loader {
             tiers,
             planner,
             dispatch,
-            node,
+            attached,
         );
         driver.begin();
         let shared = Arc::clone(&self.shared);

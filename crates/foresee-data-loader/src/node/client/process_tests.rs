@@ -13,8 +13,8 @@ use foresee_data_node::message::{
 };
 use foresee_data_node::ring::RingPair;
 use foresee_data_node::{
-    Attachment, ConnectOptions, Hello, Incoming, ListenerOptions, NodeAddress, NodeListener, NodeReply,
-    NodeRequest, RING_BYTES_MIN, ReceivedRequest, SlabMemory, SlabOptions, WelcomeFacts, map_index,
+    Attachment, ConnectOptions, Incoming, ListenerOptions, NodeAddress, NodeListener, NodeReply, NodeRequest,
+    ReceivedRequest, SlabMemory, SlabOptions, WelcomeFacts, map_index,
 };
 use foresee_testkit::{WATCHDOG, wait_until};
 use foresee_units::{Bytes, Nanos, ReadOutcome, SampleId, Source};
@@ -22,6 +22,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::buffer::BufferPool;
+use crate::node::test_support::{hello, private_dir};
 
 const DATA_SET: u32 = 3;
 const SLAB_BYTES: u64 = 2 << 20;
@@ -53,18 +54,6 @@ fn index(dir: &Path) -> Index {
     let uri = format!("file://{}", dir.display());
     let (exclude, cancel) = (Exclude::default(), AtomicBool::new(false));
     crate::build_index(&uri, Vec::new(), layout, false, None, &exclude, &|_| {}, &cancel).unwrap().0
-}
-
-fn hello() -> Hello {
-    Hello {
-        foresee: "0.1.0".into(),
-        pid: std::process::id(),
-        job: "training".into(),
-        rank: 0,
-        local_rank: 0,
-        request_ring_bytes: RING_BYTES_MIN,
-        answer_ring_bytes: RING_BYTES_MIN,
-    }
 }
 
 /// Accept a client of the data set `index`, and require its index.
@@ -99,8 +88,7 @@ fn accept(listener: &mut NodeListener, slab: &SlabMemory, index: &Index) -> (Att
 
 impl Rig {
     fn new() -> Self {
-        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o700);
-        let dir = tempfile::Builder::new().permissions(mode).tempdir().unwrap();
+        let dir = private_dir();
         let address = NodeAddress::explicit(dir.path().join("node.sock")).unwrap();
         let options = ListenerOptions { allow_uids: Vec::new(), hello_timeout: WATCHDOG };
         let mut listener = NodeListener::bind(&address, options).unwrap();

@@ -2,7 +2,6 @@
 //! A host with real sockets, rings and files, and consumers that speak its protocol step by step.
 
 use std::collections::BTreeMap;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
 
@@ -12,7 +11,7 @@ use foresee_data_node::message::{
 };
 use foresee_data_node::ring::RingPair;
 use foresee_data_node::{
-    ConnectOptions, DataSetDescription, Hello, NodeConnection, RING_BYTES_MIN, StorageOptions, index_file,
+    ConnectOptions, DataSetDescription, Hello, NodeConnection, StorageOptions, index_file,
 };
 use foresee_testkit::{WATCHDOG, wait_until};
 use foresee_units::{ReadOutcome, SampleId};
@@ -20,6 +19,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::indexing::build_index;
+use crate::node::test_support::{hello, private_dir};
 
 const SAMPLE: usize = 1000;
 
@@ -50,13 +50,6 @@ enum Received {
 
 fn bytes_of(sample: u64) -> Vec<u8> {
     sample.to_le_bytes().repeat(SAMPLE / 8)
-}
-
-fn private_dir() -> TempDir {
-    tempfile::Builder::new()
-        .permissions(std::fs::Permissions::from_mode(0o700))
-        .tempdir()
-        .expect("a directory")
 }
 
 fn address(home: &Path) -> NodeAddress {
@@ -101,15 +94,7 @@ impl Rig {
     }
 
     fn attach_to(&self, uri: &str) -> Result<TestConsumer, NodeError> {
-        let hello = Hello {
-            foresee: "test".into(),
-            pid: std::process::id(),
-            job: "job".into(),
-            rank: 0,
-            local_rank: 0,
-            request_ring_bytes: 64 << 10,
-            answer_ring_bytes: RING_BYTES_MIN,
-        };
+        let hello = Hello { request_ring_bytes: 64 << 10, ..hello() };
         let options = ConnectOptions { allow_uids: Vec::new(), timeout: WATCHDOG };
         let (connection, rings) = NodeConnection::connect(&address(self.home.path()), &hello, &options)?;
         let description = DataSetDescription {

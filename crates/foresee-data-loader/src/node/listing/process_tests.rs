@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Ranks that share a listing over real sockets. Each is a connection of this process.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::sync::atomic::AtomicBool;
 
 use foresee_data_index::{Exclude, LayoutOptions};
-use foresee_data_node::{Hello, NodeConnection, NodeStatus, RING_BYTES_MIN, RefusalCode};
+use foresee_data_node::{NodeConnection, NodeStatus, RefusalCode};
 use foresee_testkit::{WATCHDOG, wait_until};
 use tempfile::TempDir;
 
 use super::*;
 use crate::indexing::build_index;
+use crate::node::test_support::{hello, private_dir};
 
 const KEY: ListingKey = ListingKey([1; 16]);
 const COUNTS: ListingCounts = ListingCounts { outside: 1, tail_elements: 2, tail_files: 3 };
@@ -22,8 +22,7 @@ struct Job {
 
 impl Job {
     fn new() -> Self {
-        let mode = std::fs::Permissions::from_mode(0o700);
-        Self { dir: tempfile::Builder::new().permissions(mode).tempdir().expect("a directory") }
+        Self { dir: private_dir() }
     }
 
     fn address(&self) -> NodeAddress {
@@ -150,17 +149,8 @@ fn another_rank_becomes_the_host_when_it_has_ended() {
 fn a_host_of_listings_is_no_host_of_a_cache() {
     let job = Job::new();
     let _host = ListingHost::start(&job.address()).expect("a host");
-    let hello = Hello {
-        foresee: "test".into(),
-        pid: std::process::id(),
-        job: "job".into(),
-        rank: 0,
-        local_rank: 0,
-        request_ring_bytes: RING_BYTES_MIN,
-        answer_ring_bytes: RING_BYTES_MIN,
-    };
     let options = ConnectOptions { allow_uids: Vec::new(), timeout: WATCHDOG };
-    let attached = NodeConnection::connect(&job.address(), &hello, &options).map(|_| ());
+    let attached = NodeConnection::connect(&job.address(), &hello(), &options).map(|_| ());
     let status = NodeStatus::query(&job.address(), &options).map(|_| ());
     for refused in [attached, status] {
         assert!(matches!(refused, Err(NodeError::Refused { code: RefusalCode::Malformed, .. })));

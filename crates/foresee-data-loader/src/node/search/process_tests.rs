@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Searches for real hosts that end and come back at one address.
 
-use std::os::unix::fs::PermissionsExt as _;
 use std::sync::atomic::AtomicBool;
 
 use foresee_data_index::{Exclude, Index, LayoutOptions};
-use foresee_data_node::{Incoming, ListenerOptions, NodeListener, RING_BYTES_MIN, RefusalCode};
+use foresee_data_node::{Incoming, ListenerOptions, NodeListener, RefusalCode};
 use foresee_testkit::{WATCHDOG, wait_until};
 use foresee_units::{Bytes, SampleId};
 use tempfile::TempDir;
 
 use super::*;
 use crate::buffer::BufferPool;
+use crate::node::test_support::{hello, private_dir};
 use crate::node::{NodeAnnouncement, NodeBatch, NodeEvent, NodeHost, NodeHostOptions};
 
 const FILES: [&str; 3] = ["one", "two", "three"];
@@ -25,9 +25,7 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let mode = || std::fs::Permissions::from_mode(0o700);
-        let private = || tempfile::Builder::new().permissions(mode()).tempdir().expect("a directory");
-        let (data, home) = (private(), private());
+        let (data, home) = (private_dir(), private_dir());
         for (number, content) in FILES.iter().enumerate() {
             std::fs::write(data.path().join(number.to_string()), content).expect("a file");
         }
@@ -61,15 +59,7 @@ impl Rig {
         AttachTarget {
             address: self.address(),
             role: NodeCacheRole::ServiceConsumer,
-            hello: Hello {
-                foresee: "test".into(),
-                pid: std::process::id(),
-                job: "job".into(),
-                rank: 0,
-                local_rank: 0,
-                request_ring_bytes: RING_BYTES_MIN,
-                answer_ring_bytes: RING_BYTES_MIN,
-            },
+            hello: hello(),
             data: Arc::new(DataSet::new(self.index.clone(), &uri)),
             uri,
             storage: Vec::new(),

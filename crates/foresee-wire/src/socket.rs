@@ -9,7 +9,7 @@
 //! | `TCP_QUICKACK` | after each read, by `tcp` | otherwise a small packet's end is acknowledged up to 40 ms late |
 //! | `TCP_CORK` | never | it holds a packet's tail back for up to 200 ms |
 //! | `SO_KEEPALIVE` | off | heartbeats on the control connection take seconds instead of hours |
-//! | `SO_RCVBUF` | 512 KiB | bounds unread bytes; set before connecting, as it bounds the window scale |
+//! | `SO_RCVBUF` | not set | a fixed size switches the system's tuning off, see [`LinkOptions::receive_buffer`] |
 //! | `TCP_USER_TIMEOUT` | timeout | control connections only, see [`set_user_timeout`] |
 //!
 //! Names are not resolved here: an address is an argument.
@@ -34,22 +34,18 @@ use crate::transport::Wait;
 const BACKLOG: i32 = 1024;
 
 /// Options of connections.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LinkOptions {
     /// Local address to dial from, which selects the interface; `None`: the system's choice.
     pub local: Option<IpAddr>,
-    /// Receive buffer in the system's units, 128 to 512 KiB, limited by the system's maximum. `None`: the
-    /// system's own tuning, which lets megabytes wait unread at a slow reader.
+    /// Receive buffer in bytes, limited by the system's maximum; Linux doubles it for its own bookkeeping.
+    /// `None`, the default: the system's own tuning, up to megabytes at a slow reader. A fixed 512 KiB bounds
+    /// them, but readers that share few cores with compute then announced 13 to 19 full buffers per training
+    /// step, with four ranks on two cores, and each of them stops a sender until the reader has run.
     pub receive_buffer: Option<Bytes>,
     /// Name of the congestion control; `None`: the system's default. Benchmarks set it, because the default
     /// differs.
     pub congestion: Option<String>,
-}
-
-impl Default for LinkOptions {
-    fn default() -> Self {
-        Self { local: None, receive_buffer: Some(Bytes::new(512 << 10)), congestion: None }
-    }
 }
 
 /// Connects to `peer`.
@@ -211,9 +207,9 @@ fn connected(fd: OwnedFd, peer: Option<SocketAddr>) -> Result<Tcp, WireError> {
 
 fn set_buffers(fd: &OwnedFd, options: &LinkOptions) {
     if let Some(size) = options.receive_buffer {
-        // Linux doubles it for its own bookkeeping. An error is ignored, because the connection works with
-        // another size.
-        let size = usize::try_from(size.min(sys::receive_buffer_max()).get()).unwrap_or(usize::MAX);
+        // Before connecting, because it bounds the window scale. An error is ignored, because the connection
+        // works with another size.
+        let size = usize::try_from(size.get()).unwrap_or(usize::MAX);
         let _ = sockopt::set_socket_recv_buffer_size(fd, size);
     }
 }

@@ -15,4 +15,4 @@ mod other;
 #[cfg(not(target_os = "linux"))]
 use other as system;
 
-pub(crate) use system::{congestions, queued, receive_buffer_max, send_buffer_max, tcp_info};
+pub(crate) use system::{congestions, queued, send_buffer_max, tcp_info};

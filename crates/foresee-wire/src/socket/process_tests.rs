@@ -23,8 +23,6 @@ fn both_ends_have_the_options_of_the_table() {
     for tcp in [&near, &far] {
         assert!(sockopt::tcp_nodelay(tcp).unwrap());
         assert!(!sockopt::socket_keepalive(tcp).unwrap());
-        let expected = (512 << 10).min(sys::receive_buffer_max().get());
-        assert!(sockopt::socket_recv_buffer_size(tcp).unwrap() as u64 >= expected);
         set_user_timeout(tcp, Role::Control, Nanos::from_secs(30));
         assert_eq!(sockopt::tcp_user_timeout(tcp).unwrap(), 30_000);
         set_user_timeout(tcp, Role::Data, Nanos::from_secs(30));

@@ -98,11 +98,6 @@ pub(crate) fn send_buffer_max() -> Bytes {
     limit("wmem_max")
 }
 
-/// The largest receive buffer that a process may request.
-pub(crate) fn receive_buffer_max() -> Bytes {
-    limit("rmem_max")
-}
-
 /// Names of the congestion controls that a process may choose.
 pub(crate) fn congestions() -> String {
     std::fs::read_to_string("/proc/sys/net/ipv4/tcp_allowed_congestion_control")

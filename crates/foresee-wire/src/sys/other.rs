@@ -23,10 +23,6 @@ pub(crate) fn send_buffer_max() -> Bytes {
     Bytes::new(64 << 10)
 }
 
-pub(crate) fn receive_buffer_max() -> Bytes {
-    Bytes::new(512 << 10)
-}
-
 pub(crate) fn congestions() -> String {
     "none: this system has one for all".into()
 }

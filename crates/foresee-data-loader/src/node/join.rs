@@ -23,9 +23,9 @@ use crate::waker::Waker;
 
 /// Time in which the lowest local rank has to become the host. The ranks of a job start together.
 const HOST_WAIT: Duration = Duration::from_secs(20);
-/// Sizes of the rings: several batches of requests, and their answers.
-const REQUEST_RING: u32 = 2 << 20;
-const ANSWER_RING: u32 = 4 << 20;
+/// Sizes of the rings: several batches of requests, and their answers. A batch of more samples takes several messages.
+const REQUEST_RING: u32 = 256 << 10;
+const ANSWER_RING: u32 = 512 << 10;
 
 /// Who a loader is, for the host.
 #[derive(Clone, Debug)]

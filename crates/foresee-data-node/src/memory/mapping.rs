@@ -2,6 +2,7 @@
 //! A shared mapping of a memfd, which forked children do not have.
 
 use std::io;
+use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
 
@@ -41,18 +42,25 @@ impl Mapping {
                 .map_err(refused)?;
         let start = NonNull::new(start.cast()).expect("the system maps nothing at 0");
         let mapping = Self { start, len, creator };
-        mapping.advise(Advice::LinuxDontFork).map_err(refused)?;
+        mapping.advise(0..len, Advice::LinuxDontFork).map_err(refused)?;
         Ok(mapping)
     }
 
     /// Ask for huge pages. Kernels that offer none for shared memory refuse or ignore it, and small pages remain.
     pub(super) fn prefer_huge_pages(&self) {
-        let _ = self.advise(Advice::LinuxHugepage);
+        let _ = self.advise(0..self.len, Advice::LinuxHugepage);
     }
 
-    fn advise(&self, advice: Advice) -> rustix::io::Result<()> {
-        // SAFETY: exactly this mapping; neither advice changes its bytes.
-        unsafe { rustix::mm::madvise(self.start.as_ptr().cast(), self.len, advice) }
+    /// Map the allocated pages of a `range` for writing, which takes less than half the time of a page fault for each.
+    /// Kernels before 5.14 refuse, and their pages fault.
+    pub(super) fn populate(&self, range: Range<usize>) {
+        let _ = self.advise(range, Advice::LinuxPopulateWrite);
+    }
+
+    fn advise(&self, range: Range<usize>, advice: Advice) -> rustix::io::Result<()> {
+        assert!(range.end <= self.len, "ranges are checked by the layout");
+        // SAFETY: within this mapping; no advice that is used here changes its bytes.
+        unsafe { rustix::mm::madvise(self.start.as_ptr().add(range.start).cast(), range.len(), advice) }
     }
 
     /// A pointer to the byte at `offset`, which is at most the length.

@@ -45,7 +45,7 @@ pub struct SlabMemory {
 }
 
 impl SlabMemory {
-    /// Create a slab. Its size is fixed; only the table of generations is allocated.
+    /// Create a slab. Its size is fixed, and nothing is allocated.
     ///
     /// # Errors
     /// [`NodeError::SlabShape`], [`NodeError::SlabTooLarge`], [`NodeError::NoMemory`].
@@ -61,9 +61,7 @@ impl SlabMemory {
         rustix::fs::fcntl_add_seals(file.get()?, SLAB_SEALS)
             .map_err(NodeError::io("sealing the memory of the node's cache (which needs Linux 5.1)"))?;
         let committed = (0..layout.len / CHUNK).map(|_| AtomicBool::new(false)).collect();
-        let slab = Self { mapping, file, layout, has_huge_pages, committed };
-        slab.allocate(&(0..layout.start))?;
-        Ok(slab)
+        Ok(Self { mapping, file, layout, has_huge_pages, committed })
     }
 
     fn map_small_pages(
@@ -101,7 +99,7 @@ impl SlabMemory {
         Bytes::new(self.layout.data)
     }
 
-    /// Allocated bytes, with the table of generations. They are charged to the host.
+    /// Allocated bytes, with those of the table of generations. They are charged to the host.
     pub fn committed_bytes(&self) -> Bytes {
         let chunks = self.committed.iter().filter(|chunk| chunk.load(Ordering::Relaxed)).count();
         Bytes::new(chunks as u64 * CHUNK)
@@ -127,13 +125,25 @@ impl SlabMemory {
         self.allocate(&self.mapped(&range)?)
     }
 
+    /// Allocate the page of the generation of `slot`, like [`commit`](Self::commit).
+    ///
+    /// # Errors
+    /// As [`commit`](Self::commit).
+    pub fn commit_slot(&self, slot: u64) -> Result<(), NodeError> {
+        self.layout.locate(slot, 0, 0)?;
+        let word = SlabLayout::word(slot) as u64;
+        self.allocate(&(word..word + 1))
+    }
+
     fn allocate(&self, mapped: &Range<u64>) -> Result<(), NodeError> {
         for chunk in SlabLayout::chunks(mapped) {
             let committed = &self.committed[SlabLayout::index(chunk)];
             if committed.load(Ordering::Acquire) {
                 continue;
             }
-            sealed::allocate(self.file.get()?, chunk * CHUNK, CHUNK)?;
+            let bytes = chunk * CHUNK..(chunk + 1) * CHUNK;
+            sealed::allocate(self.file.get()?, bytes.start, CHUNK)?;
+            self.mapping.populate(SlabLayout::index(bytes.start)..SlabLayout::index(bytes.end));
             committed.store(true, Ordering::Release);
         }
         Ok(())

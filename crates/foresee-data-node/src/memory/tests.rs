@@ -115,6 +115,7 @@ fn ranges_and_slots_outside_the_slab_are_refused_on_both_sides() {
     assert!(matches!(slab.generation(SLOTS), Err(NodeError::OutsideSlab { .. })));
     assert!(matches!(slab.invalidate(SLOTS), Err(NodeError::OutsideSlab { .. })));
     assert!(matches!(slab.commit(0..DATA + 1), Err(NodeError::OutsideSlab { .. })));
+    assert!(matches!(slab.commit_slot(SLOTS), Err(NodeError::OutsideSlab { .. })));
     assert!(matches!(slab.data(u64::MAX - 1..u64::MAX), Err(NodeError::OutsideSlab { .. })));
 }
 
@@ -122,18 +123,22 @@ fn ranges_and_slots_outside_the_slab_are_refused_on_both_sides() {
 fn pages_are_allocated_by_commit_and_used_only_afterwards() {
     let slab = slab();
     let allocated = || rustix::fs::fstat(slab.file().unwrap()).unwrap().st_blocks.cast_unsigned() * 512;
-    assert_eq!((slab.committed_bytes(), allocated()), (Bytes::new(CHUNK), CHUNK));
+    assert_eq!((slab.committed_bytes(), allocated()), (Bytes::ZERO, 0));
     let second = CHUNK..CHUNK + 1;
     assert!(matches!(slab.data(second.clone()), Err(NodeError::NotCommitted { .. })));
     // SAFETY: nothing else accesses the slab.
     let refused = unsafe { slab.write(0, CHUNK, b"x") }.unwrap_err();
     assert!(matches!(refused, NodeError::NotCommitted { .. }));
-    assert_eq!(slab.generation(0).unwrap(), 0);
     for _ in 0..2 {
         slab.commit(second.clone()).unwrap();
-        assert_eq!((slab.committed_bytes(), allocated()), (Bytes::new(2 * CHUNK), 2 * CHUNK));
+        assert_eq!((slab.committed_bytes(), allocated()), (Bytes::new(CHUNK), CHUNK));
     }
     assert_eq!(slab.data(second).unwrap().len(), 1);
+    for _ in 0..2 {
+        slab.commit_slot(SLOTS - 1).unwrap();
+        assert_eq!((slab.committed_bytes(), allocated()), (Bytes::new(2 * CHUNK), 2 * CHUNK));
+    }
+    assert_eq!(slab.generation(0).unwrap(), 0);
 }
 
 #[test]

@@ -87,7 +87,11 @@ impl SlabSlots {
             },
         };
         let offset = start * GRANULE;
-        if let Err(error) = self.slab.commit(offset..offset + len.get()) {
+        let committed = match self.vacant.last() {
+            Some(_) => Ok(()),
+            None => self.slab.commit_slot(self.fresh.into()),
+        };
+        if let Err(error) = committed.and_then(|()| self.slab.commit(offset..offset + len.get())) {
             self.extents.release(start, granules);
             return Err(error);
         }

@@ -131,6 +131,26 @@ pub struct DispatchStats {
     pub latency: Vec<LatencyRow>,
 }
 
+/// Numbers of attempts that repeated others, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Repeats {
+    /// Requests put back after a failed attempt.
+    pub retries: u64,
+    /// Throttled attempts.
+    pub throttles: u64,
+    /// Second attempts.
+    pub hedges: u64,
+}
+
+impl Repeats {
+    /// Add those of another queue.
+    pub const fn add(&mut self, other: Self) {
+        self.retries += other.retries;
+        self.throttles += other.throttles;
+        self.hedges += other.hedges;
+    }
+}
+
 /// Quantiles of attempt durations for spans of similar length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatencyRow {

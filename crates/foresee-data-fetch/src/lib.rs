@@ -38,7 +38,9 @@ mod retry;
 mod round;
 mod state;
 
-pub use config::{CoalesceConfig, DispatchConfig, DispatchStats, LatencyRow, LimitConfig, RetryConfig};
+pub use config::{
+    CoalesceConfig, DispatchConfig, DispatchStats, LatencyRow, LimitConfig, Repeats, RetryConfig,
+};
 pub use consumer_rate::ConsumerRate;
 pub use dispatch::Dispatch;
 pub use request::{Action, AttemptId, Class, End, Part, Request};

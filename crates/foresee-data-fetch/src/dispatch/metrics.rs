@@ -4,7 +4,7 @@
 use foresee_units::Nanos;
 
 use super::Dispatch;
-use crate::config::DispatchStats;
+use crate::config::{DispatchStats, Repeats};
 
 impl Dispatch {
     /// Whether requests are paused because the source throttled or failed.
@@ -22,6 +22,12 @@ impl Dispatch {
             latency: self.latency.rows(),
             ..self.counters.clone()
         }
+    }
+
+    /// The attempts so far that repeated others.
+    pub const fn repeats(&self) -> Repeats {
+        let DispatchStats { retries, throttles, hedges, .. } = self.counters;
+        Repeats { retries, throttles, hedges }
     }
 
     /// Attempts that were started and have not ended, including cancelled ones.

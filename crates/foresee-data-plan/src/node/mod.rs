@@ -294,6 +294,11 @@ impl NodePlanner {
         Some(since + self.pin_timeout)
     }
 
+    /// Whether requests wait for memory that is pinned. Valid after [`poll_action`](Self::poll_action) has returned `None`.
+    pub const fn is_blocked(&self) -> bool {
+        self.is_blocked
+    }
+
     /// Numbers of the consumer's announced accesses that it has not requested; empty if it is not attached.
     pub fn announced(&self, consumer: ConsumerId) -> std::ops::Range<u64> {
         let index = consumer.0 as usize;

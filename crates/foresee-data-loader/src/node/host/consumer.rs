@@ -69,6 +69,8 @@ struct HostBatch {
     deadline: Nanos,
     ready: Vec<SampleLocation>,
     failed: Vec<SampleFailure>,
+    /// Time of the first reply that was not sent; meaningful while there is one.
+    replied: Nanos,
 }
 
 /// Accesses of a batch, or of some of its positions.
@@ -125,7 +127,9 @@ impl HostConsumer {
             return false;
         }
         let (ready, failed) = (Vec::new(), Vec::new());
-        self.batches.insert(batch, HostBatch { first, len, unanswered: len, deadline, ready, failed });
+        let replied = Nanos::ZERO;
+        self.batches
+            .insert(batch, HostBatch { first, len, unanswered: len, deadline, ready, failed, replied });
         self.by_access.insert(first, batch);
         self.requested += u64::from(len);
         self.waiting += u64::from(len);
@@ -155,7 +159,7 @@ impl HostConsumer {
     }
 
     /// An access was answered: its bytes are at `place`.
-    pub(super) fn answer(&mut self, access: u64, place: EntryPlace, len: Bytes, source: Source) {
+    pub(super) fn answer(&mut self, access: u64, place: EntryPlace, len: Bytes, source: Source, now: Nanos) {
         let served = match source {
             Source::Disk => &mut self.served.disk,
             Source::Origin => &mut self.served.origin,
@@ -164,7 +168,7 @@ impl HostConsumer {
         served.samples += 1;
         served.bytes += len;
         let EntryPlace { slot, generation, offset } = place;
-        self.reply(access, |batch, position| {
+        self.reply(access, now, |batch, position| {
             batch.ready.push(SampleLocation {
                 position,
                 slot,
@@ -177,14 +181,19 @@ impl HostConsumer {
     }
 
     /// An access cannot be read.
-    pub(super) fn fail(&mut self, access: u64, outcome: ReadOutcome) {
-        self.reply(access, |batch, position| batch.failed.push(SampleFailure { position, outcome }));
+    pub(super) fn fail(&mut self, access: u64, outcome: ReadOutcome, now: Nanos) {
+        self.reply(access, now, |batch, position| batch.failed.push(SampleFailure { position, outcome }));
     }
 
-    /// Send the replies of this turn.
-    pub(super) fn send(&mut self, epoch_wanted: Option<u32>) {
+    /// Send the replies of batches that are complete, and of those with a reply from `until` or before.
+    ///
+    /// The consumer can use a batch only when it is complete, and each message wakes two threads.
+    pub(super) fn send(&mut self, epoch_wanted: Option<u32>, until: Nanos) {
         let batches = &mut self.batches;
-        let replies = self.answered.drain(..).flat_map(|batch| {
+        let is_due = |batch: &HostBatch| batch.unanswered == 0 || batch.replied <= until;
+        let due = self.answered.extract_if(.., |number| batches.get(number).is_none_or(is_due));
+        let due: Vec<_> = due.collect();
+        let replies = due.into_iter().flat_map(|batch| {
             let replied = batches.get_mut(&batch);
             let (ready, failed) = replied.map_or_else(Default::default, |replied| {
                 (std::mem::take(&mut replied.ready), std::mem::take(&mut replied.failed))
@@ -200,12 +209,18 @@ impl HostConsumer {
         }
     }
 
-    fn reply(&mut self, access: u64, add: impl FnOnce(&mut HostBatch, u32)) {
+    /// Time of the oldest reply that was not sent.
+    pub(super) fn unsent_since(&self) -> Option<Nanos> {
+        self.answered.iter().filter_map(|number| Some(self.batches.get(number)?.replied)).min()
+    }
+
+    fn reply(&mut self, access: u64, now: Nanos, add: impl FnOnce(&mut HostBatch, u32)) {
         // None if the batch has ended.
         let Some((number, position)) = self.find(access) else { return };
         let Some(batch) = self.batches.get_mut(&number) else { return };
         if batch.ready.is_empty() && batch.failed.is_empty() {
             self.answered.push(number);
+            batch.replied = now;
         }
         batch.unanswered -= 1;
         self.waiting -= 1;

@@ -34,6 +34,9 @@ use crate::waker::Waker;
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 /// Reads of the disk in flight from which on nothing is read ahead.
 const DISK_READS_MAX: usize = 64;
+/// Longest time for which the replies of an incomplete batch are held back: then the consumer copies what is there, while the
+/// rest is read.
+const UNSENT_MAX: Nanos = Nanos::from_millis(50);
 /// Turns between two updates of the status.
 const TURNS_PER_UPDATE: u32 = 64;
 
@@ -281,7 +284,9 @@ impl HostDriver {
 
     fn sleep_time(&self) -> Duration {
         let queues = self.queues.iter().filter_map(|queue| queue.reads.queue().poll_wakeup());
-        let next = queues.chain(self.planner.poll_timeout()).min();
+        let unsent = self.consumers.values().filter_map(HostConsumer::unsent_since);
+        let held = unsent.map(|since| since.saturating_add(UNSENT_MAX));
+        let next = queues.chain(self.planner.poll_timeout()).chain(held).min();
         next.map_or(SLEEP_MAX, |at| Duration::from(at.saturating_sub(now())).min(SLEEP_MAX))
     }
 }

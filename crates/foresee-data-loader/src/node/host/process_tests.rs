@@ -224,6 +224,26 @@ fn two_consumers_read_the_origin_once() {
 }
 
 #[test]
+fn a_batch_in_memory_is_one_answer() {
+    let rig = Rig::new(20, 4 << 20);
+    let mut consumer = rig.attach();
+    let samples: Vec<_> = (0..20).collect();
+    for batch in 0..2 {
+        consumer.announce(&samples);
+        consumer.request(batch, &samples);
+        let (mut answers, mut answered) = (0, 0);
+        while answered < samples.len() {
+            if let Received::Answer(_, locations) = consumer.receive() {
+                (answers, answered) = (answers + 1, answered + locations.len());
+            }
+        }
+        // Reads of the first batch may take longer than its answers are held back.
+        assert!(batch == 0 || answers == 1, "{answers} answers");
+        consumer.release(batch, &[]);
+    }
+}
+
+#[test]
 fn a_memory_smaller_than_the_data_serves_every_sample() {
     // Space for some 50 of 300 samples.
     let rig = Rig::new(300, 64 << 10);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The state of a host, for `foresee node status`, `stats()` and tests.
 
+use foresee_data_fetch::Repeats;
 use foresee_data_node::{AnswerCount, ConsumerStatus, NodeStatus, OriginStatus, TierStatus};
 use foresee_units::{Bytes, Nanos};
 
@@ -17,16 +18,8 @@ pub(super) struct HostStatus {
     /// Reads of the origins that have ended.
     pub(super) origin: Served,
     /// Repeated reads of the origins.
-    pub(super) repeated: RepeatedReads,
+    pub(super) repeats: Repeats,
     pub(super) consumers: Vec<ConsumerState>,
-}
-
-/// Reads of the origins that were repeated.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RepeatedReads {
-    pub(super) retries: u64,
-    pub(super) throttles: u64,
-    pub(super) hedges: u64,
 }
 
 /// State of a consumer.
@@ -46,7 +39,7 @@ pub(super) struct ConsumerState {
 impl HostStatus {
     /// The same for a reader in another process.
     pub(super) fn to_message(&self, facts: &HostFacts) -> NodeStatus {
-        let RepeatedReads { retries, throttles, hedges } = self.repeated;
+        let Repeats { retries, throttles, hedges } = self.repeats;
         let (bytes, requests) = (self.origin.bytes.get(), self.origin.samples);
         NodeStatus {
             foresee: facts.foresee.clone(),
@@ -62,6 +55,18 @@ impl HostStatus {
 }
 
 impl ConsumerState {
+    /// A consumer without a data set.
+    pub(super) fn new(number: u32, facts: ConsumerFacts) -> Self {
+        Self {
+            number,
+            facts,
+            data_set: None,
+            served: ServedBySource::default(),
+            waiting: 0,
+            silent_for: Nanos::ZERO,
+        }
+    }
+
     fn to_message(&self) -> ConsumerStatus {
         let count = |served: Served| AnswerCount { samples: served.samples, bytes: served.bytes.get() };
         ConsumerStatus {

@@ -37,12 +37,12 @@ impl HostDriver {
             NodeAction::Answer { consumer, access, entry, source } => {
                 let (place, len) = (self.slots.place(entry), self.size(entry));
                 if let (Some(place), Some(consumer)) = (place, self.consumer_of(consumer)) {
-                    consumer.answer(access, place, len, source);
+                    consumer.answer(access, place, len, source, now);
                 }
             }
             NodeAction::Fail { consumer, access, outcome, .. } => {
                 if let Some(consumer) = self.consumer_of(consumer) {
-                    consumer.fail(access, outcome);
+                    consumer.fail(access, outcome, now);
                 }
             }
             // The generation is raised when the entry leaves its place; until then the consumer copies valid bytes.

@@ -10,7 +10,7 @@ use foresee_units::{Nanos, SampleId};
 use super::super::consumer::{BatchAccesses, HostConsumer};
 use super::super::inbox::ConsumerFacts;
 use super::super::session::Session;
-use super::HostDriver;
+use super::{HostDriver, UNSENT_MAX};
 use crate::node::now;
 
 /// Samples that a consumer may have requested and not released.
@@ -196,13 +196,16 @@ impl HostDriver {
         }
     }
 
-    /// Send the replies of this turn, with the request for an epoch where the planner can use one.
+    /// Send the replies that are due, with the request for an epoch where the planner can use one. All are due if reads wait
+    /// for memory, which consumers give back after they have copied.
     pub(super) fn send_replies(&mut self) {
+        let is_short = self.planner.is_blocked() || !self.unplaced.is_empty();
+        let until = if is_short { Nanos::MAX } else { now().saturating_sub(UNSENT_MAX) };
         for consumer in self.consumers.values_mut() {
             let is_complete = consumer.announcing.is_empty() && !consumer.is_epoch_wanted;
             let data_set = consumer.data_set.filter(|_| is_complete && self.planner.wants_epoch(consumer.id));
             consumer.is_epoch_wanted |= data_set.is_some();
-            consumer.send(data_set);
+            consumer.send(data_set, until);
         }
     }
 }

@@ -3,36 +3,41 @@
 
 use std::sync::PoisonError;
 
+use foresee_data_fetch::Repeats;
 use foresee_data_plan::NodeTier;
 
-use super::super::status::{ConsumerState, HostStatus, RepeatedReads};
+use super::super::status::ConsumerState;
 use super::HostDriver;
 use crate::node::now;
 
 impl HostDriver {
     pub(super) fn publish_status(&self) {
         let now = now();
-        let consumers = self.consumers.iter().map(|(&number, consumer)| ConsumerState {
-            number,
-            facts: consumer.facts.clone(),
-            data_set: consumer.data_set.map(|data_set| self.data_sets[data_set as usize].public_uri.clone()),
-            served: consumer.served,
-            waiting: consumer.waiting(),
-            silent_for: now.saturating_sub(consumer.last_message),
-        });
-        let mut repeated = RepeatedReads::default();
-        for stats in self.queues.iter().map(|queue| queue.reads.queue().stats()) {
-            repeated.retries += stats.retries;
-            repeated.throttles += stats.throttles;
-            repeated.hedges += stats.hedges;
+        let mut repeats = Repeats::default();
+        for queue in &self.queues {
+            repeats.add(queue.reads.queue().repeats());
         }
-        let status = HostStatus {
-            memory_used: self.planner.used(NodeTier::Memory),
-            disk_used: self.planner.used(NodeTier::Disk),
-            origin: self.origin,
-            repeated,
-            consumers: consumers.collect(),
-        };
-        *self.shared.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+        let mut status = self.shared.status.lock().unwrap_or_else(PoisonError::into_inner);
+        status.memory_used = self.planner.used(NodeTier::Memory);
+        status.disk_used = self.planner.used(NodeTier::Disk);
+        status.origin = self.origin;
+        status.repeats = repeats;
+        // The texts of a consumer do not change, and this runs at every pause of the driver.
+        status.consumers.retain(|state| self.consumers.contains_key(&state.number));
+        for (&number, consumer) in &self.consumers {
+            let known = status.consumers.iter().position(|state| state.number == number);
+            let at = known.unwrap_or_else(|| {
+                status.consumers.push(ConsumerState::new(number, consumer.facts.clone()));
+                status.consumers.len() - 1
+            });
+            let state = &mut status.consumers[at];
+            if state.data_set.is_none() {
+                let data_set = consumer.data_set.map(|data_set| &self.data_sets[data_set as usize]);
+                state.data_set = data_set.map(|data_set| data_set.public_uri.clone());
+            }
+            state.served = consumer.served;
+            state.waiting = consumer.waiting();
+            state.silent_for = now.saturating_sub(consumer.last_message);
+        }
     }
 }

@@ -110,18 +110,21 @@ impl Dispatch {
         self.consumer_rate = rate;
     }
 
-    /// Prioritize `ticket`, for which the consumer waits: nothing goes before it, and its slack is zero. A ticket that
-    /// has ended is ignored.
+    /// Prioritize `ticket`, for which a consumer waits: its slack is zero, and inside its turn only tickets go before it
+    /// for which a consumer waits longer. So consumers that wait for one slow source take turns, whatever deadlines they
+    /// expected before. A ticket that has ended is ignored.
     pub fn handle_urgent(&mut self, ticket: u64, now: Nanos) {
         let Some(entry) = self.entries.get_mut(&ticket) else { return };
+        let mut request = entry.request;
+        if request.class != Class::Stalling {
+            (request.class, request.deadline) = (Class::Stalling, now);
+        }
         match entry.state {
             RequestState::Ready => {
                 self.queue.remove(&entry.request);
-                entry.request.class = Class::Stalling;
-                self.queue.insert(&entry.request, entry.is_single);
+                self.queue.insert(&request, entry.is_single);
             }
             RequestState::Pausing { until, failed } => {
-                entry.request.class = Class::Stalling;
                 let pause = retry::pause(&self.config.retry, ticket, entry.failures_in_a_row, Nanos::ZERO);
                 let sooner = until.min(failed.saturating_add(pause));
                 self.queue.resume(ticket, until);
@@ -129,13 +132,15 @@ impl Dispatch {
                 entry.state = RequestState::Pausing { until: sooner, failed };
             }
             RequestState::InFlight { span } => {
-                entry.request.class = Class::Stalling;
                 if let Some(span) = self.spans.get_mut(&span) {
                     span.deadline = Nanos::ZERO;
                 }
                 self.schedule_hedge(span, now);
             }
             RequestState::Failed { .. } => {}
+        }
+        if let Some(entry) = self.entries.get_mut(&ticket) {
+            entry.request = request;
         }
     }
 

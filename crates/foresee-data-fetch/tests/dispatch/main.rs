@@ -3,6 +3,7 @@
 
 mod bench;
 mod capacity;
+mod consumers;
 mod faults;
 mod order;
 mod properties;

@@ -216,15 +216,23 @@ impl Dispatch {
             return None;
         }
         if self.is_full() {
+            if self.queue.heads().next().is_some() {
+                self.limiter.note_full();
+            }
             return self.poll_replacement(now);
         }
-        if let Some(action) = self.poll_hedge(now) {
+        let is_rate_limited = now < self.limiter.starts().held_until();
+        if !is_rate_limited && let Some(action) = self.poll_hedge(now) {
             return Some(action);
         }
         let Some(ticket) = self.choose(now) else {
-            self.limiter.note_idle(now);
+            self.limiter.note_idle(self.in_flight(), now);
             return None;
         };
+        if is_rate_limited {
+            self.limiter.note_rate_limited(now);
+            return None;
+        }
         self.limiter.note_start(now);
         Some(self.start(ticket, now))
     }
@@ -247,8 +255,10 @@ impl Dispatch {
         }
         let hedge = hedge_at.map(|(at, _)| *at);
         let ready = self.firsts().map(|first| self.yields_until(&first)).min();
+        let held = self.limiter.starts().held_until();
+        let started = [ready, hedge].into_iter().flatten().min().map(|at| at.max(held));
         let resumed = self.queue.next_resume();
-        [ready, resumed, hedge].into_iter().flatten().min().map(|at| at.max(paused))
+        [started, resumed].into_iter().flatten().min().map(|at| at.max(paused))
     }
 
     fn is_full(&self) -> bool {
@@ -268,7 +278,7 @@ impl Dispatch {
             | ReadOutcome::Changed
             | ReadOutcome::Denied
             | ReadOutcome::Full
-            | ReadOutcome::Failed => self.limiter.handle_answer(),
+            | ReadOutcome::Failed => self.limiter.handle_answer(now),
             ReadOutcome::Throttled { retry_after } => {
                 self.counters.throttles += 1;
                 let bounded = retry_after.map(|wait| wait.min(self.config.retry.patience));
@@ -389,7 +399,8 @@ impl Dispatch {
     fn time_for(&self, class: Class, head: u64) -> Nanos {
         let usual = self.entries.get(&head).and_then(|entry| self.latency.p95(entry.request.len));
         let rounds = self.queue.ready(class) / u64::from(self.limiter.limit()) + 1;
-        usual.map_or(Nanos::MAX, |usual| Nanos::new(usual.get().saturating_mul(rounds)))
+        let usual = usual.map_or(Nanos::MAX, |usual| Nanos::new(usual.get().saturating_mul(rounds)));
+        usual.max(self.limiter.starts().time_for(self.queue.ready(class)))
     }
 
     /// Start to read `seed` and the ranges joined with it.

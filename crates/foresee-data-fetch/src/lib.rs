@@ -11,6 +11,7 @@
 //! | `dispatch` | the queue: which request starts next, when one is retried, hedged or failed |
 //! | `config` | settings and statistics |
 //! | `limit`, `round`, `min_latency` | the search for the concurrency limit |
+//! | `start_rate`, `answer_rate` | the rate of starts at a source that has throttled |
 //! | `coalesce` | which neighbours are read with a request |
 //! | `retry` | pauses between attempts |
 //! | `latency`, `rate_meter` | measured latencies and delivery rate |
@@ -23,6 +24,7 @@
     reason = "pure: time, files and randomness are arguments, and no result hangs on a hash table's order"
 )]
 
+mod answer_rate;
 mod coalesce;
 mod config;
 mod consumer_rate;
@@ -36,6 +38,7 @@ mod rate_meter;
 mod request;
 mod retry;
 mod round;
+mod start_rate;
 mod state;
 
 pub use config::{

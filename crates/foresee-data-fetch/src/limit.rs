@@ -14,9 +14,11 @@
 //! because a doubling takes capacity from other ranks, which looks like growth. Steps up remain, in case the
 //! fastest answer was an outlier.
 //!
-//! Throttling reduces the limit to 0.7 of it, once per round trip: only an attempt begun after the last cut can
-//! cause the next. A source without any answers is tried at growing intervals. An idle queue and single answers
-//! are never evidence (see `round`).
+//! Throttling reduces the limit to 0.7 of it, or the rate of starts if that was too high (see `start_rate`), once per
+//! round trip: only an attempt begun after the last cut can cause the next. A refusal after a hundred answers is no
+//! evidence, because some sources refuse a few requests at any rate. While requests wait for the rate of
+//! starts, the limit is not searched. A source without any answers is tried at growing intervals. An idle queue and
+//! single answers are never evidence (see `round`).
 
 use foresee_units::Nanos;
 
@@ -24,6 +26,7 @@ use crate::config::LimitConfig;
 use crate::float::as_f64;
 use crate::min_latency::MinLatency;
 use crate::round::{Goodput, Round, Until, Verdict};
+use crate::start_rate::StartRate;
 
 /// Growth by a doubling that justifies another one.
 const DOUBLING_GAIN: f64 = 1.2;
@@ -38,6 +41,8 @@ const PROBE_LONGEST: Nanos = Nanos::from_millis(250);
 const COLLAPSE: f64 = 0.85;
 /// The limit after throttling, in tenths of the limit before.
 const CUT_TENTHS: u32 = 7;
+/// Answers in a row after which a refusal cuts nothing.
+const RARE: u32 = 100;
 /// Standard error of a round: wide for doublings, narrow where 1 % counts.
 const COARSE: f64 = 0.05;
 const FINE: f64 = 0.01;
@@ -65,11 +70,12 @@ pub(crate) struct Limiter {
     /// Work per answer in the last round.
     per_answer: f64,
     min_latency: MinLatency,
+    starts: StartRate,
     round: Round,
     /// Attempts begun before this time are no evidence about the current limit.
     cut_at: Option<Nanos>,
-    /// The limit at the first throttling; cleared once the search reaches it again.
-    ceiling: Option<u32>,
+    /// Answers since the last refusal.
+    answers: u32,
     throttled_until: Nanos,
     paused_until: Nanos,
     faults_in_a_row: u32,
@@ -110,9 +116,10 @@ impl Limiter {
             plateau: 0.0,
             per_answer: f64::INFINITY,
             min_latency: MinLatency::default(),
+            starts: StartRate::default(),
             round: Round::new(Nanos::ZERO, limit),
             cut_at: None,
-            ceiling: None,
+            answers: 0,
             throttled_until: Nanos::ZERO,
             paused_until: Nanos::ZERO,
             faults_in_a_row: 0,
@@ -139,22 +146,50 @@ impl Limiter {
         self.paused_until
     }
 
+    /// The rate of starts.
+    pub(crate) const fn starts(&self) -> &StartRate {
+        &self.starts
+    }
+
     /// Whether the source has throttled recently.
     pub(crate) fn is_throttled(&self, now: Nanos) -> bool {
         now < self.throttled_until
     }
 
-    /// There are free slots and no requests.
-    pub(crate) fn note_idle(&mut self, now: Nanos) {
+    /// There are free slots and no requests; `in_flight` attempts have not ended.
+    pub(crate) fn note_idle(&mut self, in_flight: u32, now: Nanos) {
         self.round.note_idle(now);
+        if in_flight == 0 {
+            self.starts.note_idle(now);
+        }
+    }
+
+    /// There are free slots, and a request that waits for the rate of starts: the limit is high enough.
+    pub(crate) fn note_rate_limited(&mut self, now: Nanos) {
+        self.starts.note_waiting(true);
+        if self.mode != Mode::Survey {
+            self.enter(Mode::Survey, self.limit, now);
+        }
+        self.round.note_idle(now);
+    }
+
+    /// A request waits for a free slot.
+    pub(crate) fn note_full(&mut self) {
+        self.starts.note_waiting(false);
     }
 
     /// A request was started.
     pub(crate) fn note_start(&mut self, now: Nanos) {
         self.round.note_start(now);
+        self.starts.note_start(now);
         if self.mode == (Mode::Probe { until: None }) {
             self.mode = Mode::Probe { until: Some(now.saturating_add(PROBE_LONGEST)) };
         }
+    }
+
+    /// A second attempt was started.
+    pub(crate) fn note_hedge(&mut self, now: Nanos) {
+        self.starts.note_start(now);
     }
 
     /// When the wait for the first answer ends.
@@ -174,7 +209,7 @@ impl Limiter {
 
     /// Handle an attempt that delivered `bytes`.
     pub(crate) fn handle_success(&mut self, began: Nanos, bytes: u64, now: Nanos) {
-        self.handle_answer();
+        self.handle_answer(now);
         if self.bounds.min == self.bounds.max {
             return;
         }
@@ -199,7 +234,9 @@ impl Limiter {
     }
 
     /// Handle an answer without bytes: the source is alive.
-    pub(crate) fn handle_answer(&mut self) {
+    pub(crate) fn handle_answer(&mut self, now: Nanos) {
+        self.starts.handle_answer(now);
+        self.answers = self.answers.saturating_add(1);
         self.faults_in_a_row = 0;
         self.pauses = 0;
     }
@@ -208,11 +245,13 @@ impl Limiter {
     pub(crate) fn handle_throttled(&mut self, began: Nanos, retry_after: Option<Nanos>, now: Nanos) {
         self.throttled_until = now.saturating_add(retry_after.unwrap_or(THROTTLED_FOR).max(THROTTLED_FOR));
         self.handle_fault(began, now);
-        if self.cut_at.is_none_or(|cut| began >= cut) {
-            self.ceiling.get_or_insert(self.limit);
+        let is_rare = std::mem::take(&mut self.answers) >= RARE;
+        if !is_rare && self.cut_at.is_none_or(|cut| began >= cut) {
             self.cut_at = Some(now);
-            let cut = (self.limit * CUT_TENTHS / 10).max(self.bounds.min);
-            self.enter(Mode::Survey, cut, now);
+            if !self.starts.handle_refusal(now) {
+                let cut = (self.limit * CUT_TENTHS / 10).max(self.bounds.min);
+                self.enter(Mode::Survey, cut, now);
+            }
         }
         if let Some(wait) = retry_after {
             self.pause_until(now.saturating_add(wait));
@@ -298,15 +337,11 @@ impl Limiter {
         }
     }
 
-    /// Double, or step up if a doubling would approach the throttled limit or take capacity from others.
+    /// Double, or step up if a doubling would take capacity from others.
     fn grow_limit(&mut self, is_grown: bool, now: Nanos) {
         let from = self.limit;
         let doubled = from.saturating_mul(2);
-        let is_safe = self.ceiling.is_none_or(|ceiling| doubled <= ceiling * CUT_TENTHS / 10)
-            && !(self.shared && self.min_latency.is_queueing());
-        if self.ceiling.is_some_and(|ceiling| from >= ceiling) {
-            self.ceiling = None;
-        }
+        let is_safe = !(self.shared && self.min_latency.is_queueing());
         if is_safe && doubled <= self.bounds.max {
             self.enter(Mode::Double { from, is_grown }, doubled, now);
         } else {
@@ -326,9 +361,6 @@ impl Limiter {
     }
 
     fn step_up(&mut self, from: u32, hold: u32, now: Nanos) {
-        if self.ceiling.is_some_and(|ceiling| from >= ceiling) {
-            self.ceiling = None;
-        }
         let above = (from + step(from)).min(self.bounds.max);
         if above == from {
             self.hold(from, hold, true, now);
@@ -417,16 +449,16 @@ mod tests {
     }
 
     #[test]
-    fn below_a_throttled_limit_it_doubles_up_to_the_reduced_limit_and_steps_up_from_there() {
-        // Throttling at 40 leaves 28.
-        for (limit, next) in [(8, 16), (14, 28), (15, 16), (16, 18), (32, 36)] {
-            let mut limiter = Limiter { limit, ceiling: Some(40), ..limiter() };
-            limiter.grow_limit(false, Nanos::ZERO);
-            assert_eq!(limiter.limit(), next, "from {limit}");
+    fn a_refusal_after_a_hundred_answers_cuts_nothing_and_the_next_one_does() {
+        let mut limiter = limiter();
+        for now in 0..u64::from(RARE) {
+            limiter.handle_answer(Nanos::from_millis(now));
         }
-        let mut unbounded = Limiter { limit: 32, ceiling: None, ..limiter() };
-        unbounded.grow_limit(false, Nanos::ZERO);
-        assert_eq!(unbounded.limit(), 64);
+        let now = Nanos::from_secs(1);
+        limiter.handle_throttled(now, None, now);
+        assert_eq!(limiter.limit(), 16);
+        limiter.handle_throttled(now, None, now);
+        assert!(limiter.limit() < 16 && limiter.is_throttled(now));
     }
 
     #[test]

@@ -107,6 +107,7 @@ impl Dispatch {
         }
         let len = parts.iter().map(|part| part.offset_in_span + part.len).max()?;
         let attempt = self.launch(id, len, true, now);
+        self.limiter.note_hedge(now);
         self.count_hedge(len);
         self.spans.get_mut(&id)?.hedge = Some(attempt);
         Some(Action::Start { attempt, object, start, len, parts, tries, hedge: true })

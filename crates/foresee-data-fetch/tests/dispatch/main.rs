@@ -8,3 +8,4 @@ mod faults;
 mod order;
 mod properties;
 mod ranks;
+mod throttling;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A host with real sockets, rings and files, and consumers that speak its protocol step by step.
 
+mod slow_reads;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -69,6 +71,15 @@ fn options(home: &Path, ram: u64) -> NodeHostOptions {
     }
 }
 
+fn index_of(uri: &str, storage: &BTreeMap<String, String>) -> Index {
+    let storage = storage.clone().into_iter().collect();
+    let layout = LayoutOptions::Flat { extensions: Vec::new() };
+    let cancel = AtomicBool::new(false);
+    let (index, _) = build_index(uri, storage, layout, false, None, &Exclude::default(), &|_| {}, &cancel)
+        .expect("an index");
+    index
+}
+
 impl Rig {
     fn new(samples: u64, ram: u64) -> Self {
         Self::with(samples, |home| options(home, ram))
@@ -79,12 +90,7 @@ impl Rig {
         for sample in 0..samples {
             std::fs::write(data.path().join(format!("{sample:06}")), bytes_of(sample)).expect("a file");
         }
-        let layout = LayoutOptions::Flat { extensions: Vec::new() };
-        let uri = data.path().display().to_string();
-        let cancel = AtomicBool::new(false);
-        let (index, _) =
-            build_index(&uri, Vec::new(), layout, false, None, &Exclude::default(), &|_| {}, &cancel)
-                .expect("an index");
+        let index = index_of(&data.path().display().to_string(), &BTreeMap::new());
         let host = NodeHost::start(options(home.path())).expect("a host");
         Self { host, index, data, home }
     }
@@ -94,12 +100,16 @@ impl Rig {
     }
 
     fn attach_to(&self, uri: &str) -> Result<TestConsumer, NodeError> {
+        self.attach_with(uri, BTreeMap::new())
+    }
+
+    fn attach_with(&self, uri: &str, storage: BTreeMap<String, String>) -> Result<TestConsumer, NodeError> {
         let hello = Hello { request_ring_bytes: 64 << 10, ..hello() };
         let options = ConnectOptions { allow_uids: Vec::new(), timeout: WATCHDOG };
         let (connection, rings) = NodeConnection::connect(&address(self.home.path()), &hello, &options)?;
         let description = DataSetDescription {
             uri: uri.to_owned(),
-            storage_options: StorageOptions(BTreeMap::new()),
+            storage_options: StorageOptions(storage),
             fingerprint: self.index.file_fingerprint(),
             samples: self.index.samples(),
             is_listed: false,
@@ -142,11 +152,15 @@ impl TestConsumer {
     }
 
     fn request(&mut self, batch: u64, samples: &[u64]) {
+        self.request_until(batch, samples, Nanos::ZERO);
+    }
+
+    fn request_until(&mut self, batch: u64, samples: &[u64], deadline: Nanos) {
         let samples: Vec<_> = samples.iter().copied().map(SampleId).collect();
         let data_set = self.data_set;
         self.send(ConsumerMessage::Request(BatchRequest {
             batch,
-            deadline: Nanos::ZERO,
+            deadline,
             data_set,
             samples: samples.as_slice().into(),
         }));

@@ -74,6 +74,17 @@ pub(crate) struct DriverTiers {
     pub(crate) share: Arc<CacheShare>,
 }
 
+/// The cache of the node at the start of a loader.
+#[derive(Debug)]
+pub(crate) enum DriverNode {
+    /// The loader has caches of its own.
+    None,
+    /// It consumes from this host.
+    Attached(Box<Attached>),
+    /// It has no caches, and searches for a host that has not answered.
+    Searching(HostSearch),
+}
+
 /// Maximum sleep. Only a change of the memory budget needs it, and is noticed within this time.
 const SLEEP_MAX: Duration = Duration::from_millis(500);
 /// Turns between two updates of `stats`.
@@ -95,7 +106,7 @@ pub(crate) struct Driver {
     node: Option<NodeLink>,
     /// What it has got from there, also after the end of the host.
     copies: Option<NodeCopies>,
-    /// The search for a host after the last one has ended.
+    /// The search for a host after the last one has ended, or has not answered at the start.
     search: Option<HostSearch>,
     done: Vec<Done>,
     is_closing: bool,
@@ -109,12 +120,17 @@ impl Driver {
         tiers: DriverTiers,
         planner: HierarchyPlanner,
         dispatch: Dispatch,
-        attached: Option<Attached>,
+        node: DriverNode,
     ) -> Self {
+        let (attached, search) = match node {
+            DriverNode::None => (None, None),
+            DriverNode::Attached(attached) => (Some(*attached), None),
+            DriverNode::Searching(search) => (None, Some(search)),
+        };
         Self {
             copies: attached.as_ref().map(|attached| NodeCopies::new(attached.host.clone())),
             node: attached.map(NodeLink::new),
-            search: None,
+            search,
             planner,
             access: HierarchyAccess::default(),
             schedule: EpochSchedule::new(config.run.clone()),

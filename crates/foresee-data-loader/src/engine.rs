@@ -24,7 +24,7 @@ use crate::config::{LoaderConfig, LoaderOptions};
 use crate::data_set::DataSet;
 use crate::driver::{Command, CommandQueue, DriverStats, Shared};
 use crate::errors::LoaderError;
-use crate::node::leave;
+use crate::node::{JoinProgress, leave};
 use crate::notices::Notices;
 use crate::orders::{EpochSamples, RankEpoch};
 use crate::recorder::{ConsumerWait, Recorder};
@@ -76,8 +76,8 @@ pub struct Loader {
     data: Arc<DataSet>,
     shared: Arc<Shared>,
     running: Mutex<Option<Running>>,
-    /// When the first attempt to open it was.
-    opening_since: Mutex<Option<Instant>>,
+    /// How far it is on the way to the host of its node's cache, before it runs.
+    joining: Mutex<Option<JoinProgress>>,
     /// When the present wait of the consumer began.
     waiting_since: Mutex<Option<Instant>>,
     /// The process that created it.
@@ -88,7 +88,7 @@ pub struct Loader {
 enum Opening {
     Before,
     Now,
-    /// Not yet: the host of the node's cache is not there.
+    /// Not yet: the host of the node's cache is not there, or has not answered.
     Waiting,
 }
 
@@ -98,7 +98,7 @@ struct Running {
     origin: Arc<dyn Tier>,
     disk: Option<Arc<DiskTier>>,
     share: Arc<CacheShare>,
-    /// Whether it consumes from the cache of its node.
+    /// Whether it consumes from the cache of its node, or searches for its host.
     is_consumer: bool,
 }
 
@@ -123,7 +123,7 @@ impl Loader {
             cache,
             shared: Arc::new(shared),
             running: Mutex::default(),
-            opening_since: Mutex::default(),
+            joining: Mutex::default(),
             waiting_since: Mutex::default(),
             process: std::process::id(),
         })
@@ -131,7 +131,7 @@ impl Loader {
 
     /// Open tiers and threads, and begin to stage. Idempotent; the first `next_batch` does it too.
     ///
-    /// Returns `false` if the host of the node's cache did not come within `tick`: check for signals and call again.
+    /// Returns `false` if the host of the node's cache did not come or answer within `tick`: check for signals and call again.
     pub fn start(&self, tick: Duration) -> Result<bool, LoaderError> {
         Ok(!matches!(self.open(tick)?, Opening::Waiting))
     }
@@ -145,8 +145,11 @@ impl Loader {
         if running.is_some() {
             return Ok(Opening::Before);
         }
-        let since = *lock(&self.opening_since).get_or_insert_with(Instant::now);
-        *running = self.spawn(since, tick)?;
+        let mut joining = lock(&self.joining);
+        *running = self.spawn(joining.get_or_insert_with(JoinProgress::begin), tick)?;
+        if running.is_some() {
+            *joining = None;
+        }
         Ok(if running.is_some() { Opening::Now } else { Opening::Waiting })
     }
 
@@ -213,7 +216,7 @@ impl Loader {
                 self.shared.batches.begin_opening(self.now().saturating_sub(waited));
             }
             Opening::Waiting => {
-                let what = Some("the lowest local rank to start the host of this node's cache".to_owned());
+                let what = Some("the host of this node's cache".to_owned());
                 return Ok(Next::Waiting { waited: since.elapsed().into(), what });
             }
         }
@@ -307,6 +310,7 @@ impl Loader {
             return;
         }
         self.shared.batches.close();
+        *lock(&self.joining) = None;
         let Some(running) = lock(&self.running).take() else { return };
         self.send(Command::Close);
         // The panic of a driver was reported to the consumer already.

@@ -17,9 +17,9 @@ pub use client::{CopyCount, CopyCounts};
 pub(crate) use client::{NodeAnnouncement, NodeBatch, NodeClient, NodeEvent};
 pub use host::{HostEnded, HostLogEntry, NodeHost, NodeHostOptions};
 pub use join::NodeIdentity;
-pub(crate) use join::{JoinRequest, Joined, join, leave};
+pub(crate) use join::{JoinProgress, JoinRequest, Joined, join, leave};
 pub use listing::{ListingTurn, NodeListing, leave_listings};
-pub(crate) use search::{AttachRetry, Attached, HostSearch};
+pub(crate) use search::{AttachFailure, AttachRetry, Attached, HostSearch};
 pub use stats::{NodeHostFacts, NodeStats};
 
 use foresee_units::Nanos;

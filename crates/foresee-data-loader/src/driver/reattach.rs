@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A loader that loses the host of its node's cache, and returns to one.
+//! A loader that loses the host of its node's cache, or gets no answer at its start, and returns to one.
 //!
 //! In between it reads the origin without caches: an attached loader has no memory and no disk of its own, so nothing is
 //! left to free when it returns.
@@ -7,8 +7,9 @@
 use foresee_data_node::NodeError;
 
 use super::Driver;
+use super::copies::NodeCopies;
 use super::node::NodeLink;
-use crate::node::{Attached, HostSearch, is_permanent};
+use crate::node::{AttachFailure, Attached, HostSearch, is_permanent};
 
 impl Driver {
     /// Continue without the host: the plan is made here from now on. `is_needed`: whether anything is left to read.
@@ -36,8 +37,8 @@ impl Driver {
         self.search = None;
         match outcome {
             Ok(attached) => self.return_to_node(attached),
-            Err(why) => self.shared.notices.add(format!(
-                "this rank does not share the cache of its node any more, and reads alone from now on: {why}"
+            Err(AttachFailure { why, .. }) => self.shared.notices.add(format!(
+                "this rank does not share the cache of its node, and reads alone from now on: {why}"
             )),
         }
     }
@@ -46,12 +47,14 @@ impl Driver {
     fn return_to_node(&mut self, attached: Attached) {
         self.read_rest_alone();
         self.planner.handle_restart();
-        if let Some(copies) = &mut self.copies {
-            copies.handle_host(attached.host.clone());
+        let again = if self.copies.is_some() { " again" } else { "" };
+        match &mut self.copies {
+            Some(copies) => copies.handle_host(attached.host.clone()),
+            None => self.copies = Some(NodeCopies::new(attached.host.clone())),
         }
         let node = self.node.insert(NodeLink::new(attached));
         self.schedule.announce_again(node);
-        self.shared.notices.add("this rank reads through this node's cache again".to_owned());
+        self.shared.notices.add(format!("this rank reads through this node's cache{again}"));
     }
 
     /// Read the samples of the newest batch that have no source yet.

@@ -7,7 +7,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::Builder;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use foresee_data_fetch::{Dispatch, DispatchConfig};
 use foresee_data_index::Index;
@@ -23,9 +23,9 @@ use foresee_units::{Bytes, SampleId};
 use super::{Loader, Running};
 use crate::cache::CacheShare;
 use crate::disk_cache::{DiskCacheRequest, open_disk_cache};
-use crate::driver::{Driver, DriverTiers};
+use crate::driver::{Driver, DriverNode, DriverTiers};
 use crate::errors::LoaderError;
-use crate::node::{Attached, JoinRequest, Joined, join, leave};
+use crate::node::{HostSearch, JoinProgress, JoinRequest, Joined, join, leave};
 use crate::origin_queue::{OriginQueueInputs, origin_queue_config};
 
 /// Bytes of planner tables per sample, for all tiers: ids, next uses, copies.
@@ -49,30 +49,45 @@ struct OpenTiers {
 }
 
 impl Loader {
-    /// `None`: the host of the node's cache did not come within `tick`. `since`: the first attempt.
-    pub(super) fn spawn(&self, since: Instant, tick: Duration) -> Result<Option<Running>, LoaderError> {
-        let attached = match self.join_node(since, tick) {
+    /// `None`: the host of the node's cache did not come or answer within `tick`.
+    pub(super) fn spawn(
+        &self,
+        progress: &mut JoinProgress,
+        tick: Duration,
+    ) -> Result<Option<Running>, LoaderError> {
+        let node = match self.join_node(progress, tick) {
             Joined::Waiting => return Ok(None),
-            Joined::Consumer(attached) => Some(*attached),
+            Joined::Consumer(attached) => DriverNode::Attached(attached),
+            Joined::Lost(why, retry) => {
+                self.shared.notices.add(format!(
+                    "the host of this node's cache does not answer ({why}); this rank reads the origin alone until it does"
+                ));
+                // Without a thread for the search it stays alone.
+                HostSearch::start(*retry).map_or(DriverNode::None, DriverNode::Searching)
+            }
             Joined::Alone(reason) => {
                 if let Some(reason) = reason {
                     self.shared.notices.add(reason);
                 }
-                None
+                DriverNode::None
             }
         };
-        let is_consumer = attached.is_some();
-        let running = self.spawn_joined(attached);
-        if running.is_err() && is_consumer {
+        let has_own_caches = matches!(node, DriverNode::None);
+        let running = self.spawn_joined(node);
+        if running.is_err() && !has_own_caches {
             leave();
         }
         running.map(Some)
     }
 
-    fn spawn_joined(&self, attached: Option<Attached>) -> Result<Running, LoaderError> {
+    fn spawn_joined(&self, node: DriverNode) -> Result<Running, LoaderError> {
         let config = &self.config.options;
+        let attached = match &node {
+            DriverNode::Attached(attached) => Some(attached),
+            DriverNode::Searching(_) | DriverNode::None => None,
+        };
         if let Some(folder) = &config.run_dir {
-            let cache = attached.as_ref().map(|attached| &attached.host.cache);
+            let cache = attached.map(|attached| &attached.host.cache);
             self.shared.recorder.write_to(folder, cache)?;
         }
         let waker = Arc::clone(&self.shared.waker);
@@ -89,12 +104,12 @@ impl Loader {
         let staged = self.config.staging.saturating_add(tables).saturating_add(listing_memory(index));
         let (copies, within_ram) = self.copies_capacity(staged);
         let fixed = staged.saturating_add(within_ram);
-        let (share, ram) = match &attached {
-            Some(_) => (Arc::new(CacheShare::empty()), None),
-            None => self.cache.join(index.total_bytes(), fixed, config.local_world.size())?,
+        let (share, ram) = match &node {
+            DriverNode::Attached(_) | DriverNode::Searching(_) => (Arc::new(CacheShare::empty()), None),
+            DriverNode::None => self.cache.join(index.total_bytes(), fixed, config.local_world.size())?,
         };
         let tiers = OpenTiers { origin, ram, copies, tables };
-        let running = self.start_driver(&uri, tiers, completions, &share, attached);
+        let running = self.start_driver(&uri, tiers, completions, &share, node);
         if running.is_err() {
             self.cache.leave(share);
         }
@@ -108,7 +123,7 @@ impl Loader {
         OpenTiers { origin, ram, copies, tables }: OpenTiers,
         completions: Completions,
         share: &Arc<CacheShare>,
-        attached: Option<Attached>,
+        node: DriverNode,
     ) -> Result<Running, LoaderError> {
         let (disk, held) = self.open_disk(uri, share, &completions)?;
         let planner = self.planner(share, ram.as_ref(), disk.as_ref(), &held, tables)?;
@@ -121,7 +136,7 @@ impl Loader {
             completions,
             share: Arc::clone(share),
         };
-        let is_consumer = attached.is_some();
+        let is_consumer = !matches!(node, DriverNode::None);
         let mut driver = Driver::new(
             Arc::clone(&self.shared),
             &self.config,
@@ -129,7 +144,7 @@ impl Loader {
             tiers,
             planner,
             dispatch,
-            attached,
+            node,
         );
         driver.begin();
         let shared = Arc::clone(&self.shared);
@@ -145,11 +160,10 @@ impl Loader {
     }
 
     /// Attach to the cache of this node, if it has one.
-    fn join_node(&self, since: Instant, tick: Duration) -> Joined {
+    fn join_node(&self, progress: &mut JoinProgress, tick: Duration) -> Joined {
         let options = &self.config.options;
         let Some(identity) = &options.node else { return Joined::Alone(None) };
-        join(&JoinRequest {
-            since,
+        let request = JoinRequest {
             tick,
             identity,
             cache: &self.cache,
@@ -160,7 +174,8 @@ impl Loader {
             storage: &options.storage,
             is_listed: options.listed,
             waker: &self.shared.waker,
-        })
+        };
+        join(&request, progress)
     }
 
     /// Memory for copies in flight to the disk tier, and its part within `ram=`, of which `staged` is used.

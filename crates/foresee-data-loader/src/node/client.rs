@@ -152,17 +152,19 @@ pub(crate) struct NodeClient {
 
 impl NodeClient {
     /// Attach to the host at `address`, open the data set, and start the thread, which wakes `waker` with each event.
-    /// The index is sent if the host lacks it. Each step waits up to the timeout of `options`.
+    /// The index is sent if the host lacks it. The timeout of `options` is the maximum time without a message of the host;
+    /// while the host opens the data set, `is_wanted` returns whether to wait on.
     pub(crate) fn attach(
         address: &NodeAddress,
         hello: &Hello,
         options: &ConnectOptions,
         data: NodeDataSet<'_>,
         waker: Arc<Waker>,
+        is_wanted: impl Fn() -> bool,
     ) -> Result<Self, NodeError> {
         let (connection, rings) = NodeConnection::connect(address, hello, options)?;
         let index = || index_file(data.index.file());
-        let data_set = connection.open_data_set(describe(data)?, index, options.timeout)?;
+        let data_set = connection.open_data_set(describe(data)?, index, options.timeout, is_wanted)?;
         let samples_max = SAMPLES_MAX.min((rings.writer.message_max() - BatchRequest::FIXED_BYTES) / 8);
         let (connection, shared) = (Arc::new(connection), Arc::new(Shared::new(waker)));
         let ring_waker = rings.waiter.waker();

@@ -3,7 +3,8 @@
 //!
 //! | file | thread | work |
 //! |---|---|---|
-//! | `reception` | `foresee-reception` | accepts consumers, opens data sets (`data_sets`), notices when consumers leave |
+//! | `reception` | `foresee-reception` | accepts consumers, notices when they leave |
+//! | `opener` | `foresee-opener` | opens data sets (`data_sets`) |
 //! | `session` | `foresee-host-N` | the rings of consumer N |
 //! | `driver` | `foresee-host` | asks the planner, reads, evicts, answers (`consumer`, `slots`) |
 //!
@@ -15,6 +16,7 @@ mod data_sets;
 mod driver;
 mod inbox;
 mod log;
+mod opener;
 #[cfg(test)]
 mod process_tests;
 mod reception;
@@ -24,7 +26,7 @@ mod status;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -41,6 +43,7 @@ use driver::{HostDriver, HostShared};
 use inbox::{HostEvent, Inbox};
 pub use log::HostLogEntry;
 use log::HostLogReader;
+use opener::OpenerThread;
 use reception::{HostFacts, Reception, ReceptionHandle};
 use slots::{GRANULE, SlabSlots};
 use status::HostStatus;
@@ -146,11 +149,19 @@ impl NodeHost {
         let driver =
             HostDriver::new(shared, planner, SlabSlots::new(Arc::clone(&slab)), data, disk_completions);
         let path = listener.path().to_owned();
+        let (sender, requests) = mpsc::channel();
+        let opener = OpenerThread {
+            opener,
+            requests,
+            reception: Arc::clone(&handle),
+            inbox: Arc::clone(&inbox),
+            log: writer.clone(),
+        };
         let reception = Reception {
             listener,
             slab,
             facts: facts.clone(),
-            opener,
+            requests: sender,
             handle: Arc::clone(&handle),
             inbox: Arc::clone(&inbox),
             status: Arc::clone(&status),
@@ -172,6 +183,7 @@ impl NodeHost {
             let _ = catch_unwind(AssertUnwindSafe(|| driver.run()));
             ended.close();
         })?;
+        host.spawn("foresee-opener", move || opener.run())?;
         host.spawn("foresee-reception", move || reception.run())?;
         Ok(host)
     }

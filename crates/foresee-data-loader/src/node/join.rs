@@ -11,12 +11,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use foresee_data_node::{AddressValues, Hello, LauncherValues, NodeAddress, NodeDiscovery, NodeError};
+use foresee_data_node::{
+    AddressValues, Hello, LauncherValues, NodeAddress, NodeDiscovery, NodeError, RefusalCode,
+};
 use foresee_ledger::NodeCacheRole;
 use foresee_units::World;
 
 use super::host::{NodeHost, NodeHostOptions};
-use super::search::{AttachTarget, Attached};
+use super::search::{AttachFailure, AttachRetry, AttachTarget, Attached, HostSearch};
 use crate::cache::Cache;
 use crate::data_set::DataSet;
 use crate::waker::Waker;
@@ -41,11 +43,24 @@ static HOSTS: Mutex<Vec<NodeHost>> = Mutex::new(Vec::new());
 /// Whether a loader of this process waited for the host in vain.
 static IS_HOST_LATE: AtomicBool = AtomicBool::new(false);
 
+/// How far a loader is.
+#[derive(Debug)]
+pub(crate) struct JoinProgress {
+    /// When it has begun.
+    since: Instant,
+    /// The attempt to attach in progress.
+    attempt: Option<HostSearch>,
+}
+
+impl JoinProgress {
+    pub(crate) fn begin() -> Self {
+        Self { since: Instant::now(), attempt: None }
+    }
+}
+
 /// What a loader joins with.
 pub(crate) struct JoinRequest<'a> {
-    /// When its first attempt was.
-    pub(crate) since: Instant,
-    /// Maximum time of this attempt to wait for a host that is not there.
+    /// Maximum time of this call.
     pub(crate) tick: Duration,
     pub(crate) identity: &'a NodeIdentity,
     pub(crate) cache: &'a Cache,
@@ -63,26 +78,22 @@ pub(crate) struct JoinRequest<'a> {
 #[derive(Debug)]
 pub(crate) enum Joined {
     Consumer(Box<Attached>),
-    /// The host is not there yet: the loader has to try again.
+    /// The host is not there, or has not answered yet: the loader has to call again.
     Waiting,
+    /// The host has ended or does not answer, for this reason: the loader reads without caches, and searches for it.
+    Lost(NodeError, Box<AttachRetry>),
     /// The loader uses its own caches; with the reason, if the user expects otherwise.
     Alone(Option<String>),
 }
 
-impl From<Attached> for Joined {
-    fn from(attached: Attached) -> Self {
-        Self::Consumer(Box::new(attached))
-    }
-}
-
-/// Attach to the host of this node's cache, or become it. Attempts are short, so that the caller can handle signals in
+/// Attach to the host of this node's cache, or become it. Calls are short, so that the caller can handle signals in
 /// between.
-pub(crate) fn join(request: &JoinRequest<'_>) -> Joined {
+pub(crate) fn join(request: &JoinRequest<'_>, progress: &mut JoinProgress) -> Joined {
     let cache = request.cache;
     if cache.ram().is_zero() {
         return Joined::Alone(None);
     }
-    match try_join(request) {
+    match try_join(request, progress) {
         Ok(joined) => joined,
         Err(error) => Joined::Alone(Some(format!(
             "this rank does not share the cache of its node, and reads alone: {error}"
@@ -90,16 +101,20 @@ pub(crate) fn join(request: &JoinRequest<'_>) -> Joined {
     }
 }
 
-fn try_join(request: &JoinRequest<'_>) -> Result<Joined, NodeError> {
+fn try_join(request: &JoinRequest<'_>, progress: &mut JoinProgress) -> Result<Joined, NodeError> {
     let values = AddressValues::from_environment();
     let NodeDiscovery::At(service) = values.service()? else { return Ok(Joined::Alone(None)) };
-    match attach(request, &service, NodeCacheRole::ServiceConsumer) {
-        // The user named it, and expects it to be there.
-        Err(error @ (NodeError::NoHost { .. } | NodeError::Stale { .. })) if service.is_explicit() => {
-            return Err(error);
+    let is_at_rank =
+        progress.attempt.as_ref().is_some_and(|one| one.role() != NodeCacheRole::ServiceConsumer);
+    if !is_at_rank {
+        match attach(request, progress, &service, NodeCacheRole::ServiceConsumer) {
+            // The user named it, and expects it to be there.
+            Err(error @ (NodeError::NoHost { .. } | NodeError::Stale { .. })) if service.is_explicit() => {
+                return Err(error);
+            }
+            Err(NodeError::NoHost { .. } | NodeError::Stale { .. }) => {}
+            outcome => return outcome,
         }
-        Err(NodeError::NoHost { .. } | NodeError::Stale { .. }) => {}
-        outcome => return outcome.map(Joined::from),
     }
     if request.local_world.size() == 1 {
         return Ok(Joined::Alone(None));
@@ -109,23 +124,29 @@ fn try_join(request: &JoinRequest<'_>) -> Result<Joined, NodeError> {
     };
     if request.local_world.rank().0 == 0 {
         become_host(request, &address)?;
-        return attach(request, &address, NodeCacheRole::Host).map(Joined::from);
+        return attach(request, progress, &address, NodeCacheRole::Host);
     }
-    attach_when_ready(request, &address)
+    attach_when_ready(request, progress, &address)
 }
 
 /// Attach to the host in the process of the lowest local rank, which may not have started it yet.
-fn attach_when_ready(request: &JoinRequest<'_>, address: &NodeAddress) -> Result<Joined, NodeError> {
+fn attach_when_ready(
+    request: &JoinRequest<'_>,
+    progress: &mut JoinProgress,
+    address: &NodeAddress,
+) -> Result<Joined, NodeError> {
     // A loader that waited in vain is enough: the next ones of this process only look.
     let most = if IS_HOST_LATE.load(Ordering::Relaxed) { Duration::ZERO } else { HOST_WAIT };
-    let left = most.saturating_sub(request.since.elapsed());
+    let left = most.saturating_sub(progress.since.elapsed());
     let tick = request.tick.min(left);
-    let attached = address.wait_for_host(tick);
-    let is_stale = match attached.and_then(|()| attach(request, address, NodeCacheRole::RankConsumer)) {
+    let attached = address
+        .wait_for_host(tick)
+        .and_then(|()| attach(request, progress, address, NodeCacheRole::RankConsumer));
+    let is_stale = match attached {
         Err(NodeError::NoHost { .. }) => false,
         // The host of an earlier run or loader has ended, and the next one does not have its place yet.
-        Err(NodeError::Stale { .. } | NodeError::Ended | NodeError::PeerEnded) => true,
-        outcome => return outcome.map(Joined::from),
+        Err(NodeError::Stale { .. }) | Ok(Joined::Lost(NodeError::Ended | NodeError::PeerEnded, _)) => true,
+        outcome => return outcome,
     };
     if left.is_zero() {
         IS_HOST_LATE.store(true, Ordering::Relaxed);
@@ -141,11 +162,46 @@ fn attach_when_ready(request: &JoinRequest<'_>, address: &NodeAddress) -> Result
     Ok(Joined::Waiting)
 }
 
+/// Attach to the host at an address, or continue to.
 fn attach(
+    request: &JoinRequest<'_>,
+    progress: &mut JoinProgress,
+    address: &NodeAddress,
+    role: NodeCacheRole,
+) -> Result<Joined, NodeError> {
+    let attempt = match progress.attempt.take() {
+        Some(attempt) => attempt,
+        None => begin_attempt(request, address, role)?,
+    };
+    match attempt.wait(request.tick) {
+        None => {
+            progress.attempt = Some(attempt);
+            Ok(Joined::Waiting)
+        }
+        Some(Ok(attached)) => Ok(Joined::Consumer(Box::new(attached))),
+        Some(Err(AttachFailure { why, retry })) if is_loss(&why) => Ok(Joined::Lost(why, retry)),
+        Some(Err(AttachFailure { why, .. })) => Err(why),
+    }
+}
+
+/// Whether a host was there, and may be again.
+const fn is_loss(error: &NodeError) -> bool {
+    match error {
+        NodeError::Late { .. } | NodeError::Ended | NodeError::PeerEnded => true,
+        NodeError::Refused { code, .. } => matches!(code, RefusalCode::Closing),
+        _ => false,
+    }
+}
+
+fn begin_attempt(
     request: &JoinRequest<'_>,
     address: &NodeAddress,
     role: NodeCacheRole,
-) -> Result<Attached, NodeError> {
+) -> Result<HostSearch, NodeError> {
+    // Most loaders have no service, and need no thread to learn that.
+    if address.path().symlink_metadata().is_err() {
+        return Err(NodeError::NoHost { path: address.path().to_owned() });
+    }
     let hello = Hello {
         foresee: request.identity.version.clone(),
         pid: std::process::id(),
@@ -165,7 +221,7 @@ fn attach(
         is_listed: request.is_listed,
         waker: Arc::clone(request.waker),
     };
-    target.attach()
+    HostSearch::attempt(target)
 }
 
 /// Start a host in this process, unless an earlier loader has.

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The search of a loader for a host after its host has ended: at the same address, on a thread of its own.
+//! How a loader attaches to the host at an address, on a thread of its own: one attempt at its start, and a search after
+//! its host has ended or has not answered.
 //!
-//! The driver polls the outcome and never waits. There is one thread per loader at most, because a search begins only when
-//! an attachment has ended.
+//! The loader polls the outcome, so that a host that does not answer delays neither its driver nor a signal. There is one
+//! thread per loader at most: a search begins only when an attempt has failed or an attachment has ended.
 
 #[cfg(test)]
 mod process_tests;
@@ -23,11 +24,9 @@ use super::stats::NodeHostFacts;
 use crate::data_set::DataSet;
 use crate::waker::Waker;
 
-/// Time for each step of the first attachment, which may include the recovery of a disk cache.
-const FIRST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time for each step of a later one. A host that needs longer to open the data set has it open at the next attempt, and
-/// the end of the loader waits for this step at most.
-const SEARCH_TIMEOUT: Duration = Duration::from_secs(2);
+/// Maximum time of an attempt without a message of the host, which reports while it opens a data set. The end of the
+/// loader waits as long at most.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
 
 /// An address, and what a loader attaches with there.
 pub(crate) struct AttachTarget {
@@ -57,11 +56,21 @@ pub(crate) struct AttachRetry {
     backoff: AttachBackoff,
 }
 
-/// A search in progress. Dropping it ends its thread.
+/// Why an attempt has failed, and how its loader attaches later.
+#[derive(Debug)]
+pub(crate) struct AttachFailure {
+    pub(crate) why: NodeError,
+    pub(crate) retry: Box<AttachRetry>,
+}
+
+/// An attempt or a search in progress. Dropping it ends its thread.
 #[derive(Debug)]
 pub(crate) struct HostSearch {
+    role: NodeCacheRole,
     shared: Arc<SearchShared>,
     thread: Option<JoinHandle<()>>,
+    /// The process that created it: a forked child has no thread.
+    process: u32,
 }
 
 #[derive(Debug, Default)]
@@ -73,27 +82,17 @@ struct SearchShared {
 #[derive(Debug, Default)]
 struct SearchState {
     is_stopped: bool,
-    outcome: Option<Result<Attached, NodeError>>,
+    outcome: Option<Result<Attached, AttachFailure>>,
 }
 
 impl AttachTarget {
-    /// Attach for the first time.
-    ///
-    /// # Errors
-    /// As [`NodeClient::attach`].
-    pub(crate) fn attach(self) -> Result<Attached, NodeError> {
-        let (client, host) = self.connect(FIRST_TIMEOUT)?;
-        let retry = AttachRetry { target: self, backoff: AttachBackoff::new(now()) };
-        Ok(Attached { client, host, retry })
-    }
-
-    fn connect(&self, timeout: Duration) -> Result<(NodeClient, NodeHostFacts), NodeError> {
+    fn connect(&self, is_wanted: impl Fn() -> bool) -> Result<(NodeClient, NodeHostFacts), NodeError> {
         let Self { address, role, hello, data, uri, storage, is_listed, waker } = self;
         // A service for several users has a user of its own. Who owns the directory of the socket that FORESEE_NODE names
         // can replace the socket, so trust in that socket is trust in this user.
-        let options = ConnectOptions { allow_uids: address.trusted_uids(), timeout };
+        let options = ConnectOptions { allow_uids: address.trusted_uids(), timeout: SILENCE_MAX };
         let data = NodeDataSet { index: data.index(), uri, storage, is_listed: *is_listed };
-        let client = NodeClient::attach(address, hello, &options, data, Arc::clone(waker))?;
+        let client = NodeClient::attach(address, hello, &options, data, Arc::clone(waker), is_wanted)?;
         let boot_id = LauncherValues::from_environment().boot_id.unwrap_or_default();
         let (ram, disk) = client.capacity();
         let cache = NodeCache { id: address.host_id(&boot_id), role: *role, ram, disk };
@@ -109,29 +108,67 @@ impl fmt::Debug for AttachTarget {
 }
 
 impl HostSearch {
-    /// Start to search after the loss of a host.
+    /// Start the only attempt at the start of a loader.
     ///
     /// # Errors
     /// [`NodeError::Io`]: the system refuses a thread.
+    pub(crate) fn attempt(target: AttachTarget) -> Result<Self, NodeError> {
+        let retry = AttachRetry { target, backoff: AttachBackoff::new(now()) };
+        Self::spawn(retry, |retry, shared| {
+            let outcome = retry.attempt(shared);
+            shared.end(outcome);
+        })
+    }
+
+    /// Start to search, after the loss of a host or an attempt without an answer. The outcome wakes the driver.
+    ///
+    /// # Errors
+    /// As [`attempt`](Self::attempt).
     pub(crate) fn start(mut retry: AttachRetry) -> Result<Self, NodeError> {
         let first = retry.backoff.handle_loss(now());
-        let shared = Arc::new(SearchShared::default());
+        Self::spawn(retry, move |retry, shared| retry.search(first, shared))
+    }
+
+    fn spawn(
+        retry: AttachRetry,
+        run: impl FnOnce(AttachRetry, &SearchShared) + Send + 'static,
+    ) -> Result<Self, NodeError> {
+        let (role, shared) = (retry.target.role, Arc::new(SearchShared::default()));
         let searching = Arc::clone(&shared);
         let thread = Builder::new()
             .name("foresee-search".into())
-            .spawn(move || retry.run(first, &searching))
+            .spawn(move || run(retry, &searching))
             .map_err(|why| NodeError::Io { doing: "starting a thread for the node's cache", why })?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { role, shared, thread: Some(thread), process: std::process::id() })
     }
 
-    /// Take the outcome: a new attachment, or why there will be none. The search has ended then.
-    pub(crate) fn poll(&self) -> Option<Result<Attached, NodeError>> {
+    /// What the loader is at the host.
+    pub(crate) const fn role(&self) -> NodeCacheRole {
+        self.role
+    }
+
+    /// Take the outcome: a new attachment, or why there will be none. Its thread ends then.
+    pub(crate) fn poll(&self) -> Option<Result<Attached, AttachFailure>> {
         self.shared.lock().outcome.take()
+    }
+
+    /// Wait up to `timeout` for the outcome, and take it.
+    pub(crate) fn wait(&self, timeout: Duration) -> Option<Result<Attached, AttachFailure>> {
+        let has_thread_ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        let is_pending = |state: &mut SearchState| state.outcome.is_none();
+        let timeout = if has_thread_ended { Duration::ZERO } else { timeout };
+        let waited = self.shared.changed.wait_timeout_while(self.shared.lock(), timeout, is_pending);
+        let outcome = waited.unwrap_or_else(PoisonError::into_inner).0.outcome.take();
+        assert!(outcome.is_some() || !has_thread_ended, "the thread of an attempt ends with its outcome");
+        outcome
     }
 }
 
 impl Drop for HostSearch {
     fn drop(&mut self) {
+        if self.process != std::process::id() {
+            return;
+        }
         self.shared.lock().is_stopped = true;
         self.shared.changed.notify_one();
         if let Some(thread) = self.thread.take() {
@@ -146,6 +183,11 @@ impl SearchShared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn end(&self, outcome: Result<Attached, AttachFailure>) {
+        self.lock().outcome = Some(outcome);
+        self.changed.notify_one();
+    }
+
     /// Wait until `at`; return `false`, at once, when the search has to end.
     fn wait_until(&self, at: Nanos) -> bool {
         let left = Duration::from(at.saturating_sub(now()));
@@ -155,21 +197,25 @@ impl SearchShared {
 }
 
 impl AttachRetry {
-    fn run(mut self, first: Nanos, shared: &SearchShared) {
-        let mut at = first;
+    fn attempt(mut self, shared: &SearchShared) -> Result<Attached, AttachFailure> {
+        match self.target.connect(|| !shared.lock().is_stopped) {
+            Ok((client, host)) => {
+                self.backoff.handle_attached(now());
+                Ok(Attached { client, host, retry: self })
+            }
+            Err(why) => Err(AttachFailure { why, retry: Box::new(self) }),
+        }
+    }
+
+    fn search(mut self, first: Nanos, shared: &SearchShared) {
+        let (mut at, waker) = (first, Arc::clone(&self.target.waker));
         while shared.wait_until(at) {
-            let error = match self.target.connect(SEARCH_TIMEOUT) {
-                Ok((client, host)) => {
-                    self.backoff.handle_attached(now());
-                    let waker = Arc::clone(&self.target.waker);
-                    shared.lock().outcome = Some(Ok(Attached { client, host, retry: self }));
+            match self.attempt(shared) {
+                Err(AttachFailure { why, retry }) if !is_permanent(&why) => self = *retry,
+                outcome => {
+                    shared.end(outcome);
                     return waker.wake();
                 }
-                Err(error) => error,
-            };
-            if is_permanent(&error) {
-                shared.lock().outcome = Some(Err(error));
-                return self.target.waker.wake();
             }
             at = self.backoff.handle_failure(now());
         }

@@ -94,27 +94,37 @@ impl NodeConnection {
     }
 
     /// Open a data set, and return the number that the host gives it. `index` is called if the host lacks the index, and
-    /// returns the file that the host maps ([`index_file`](crate::index_file), or an index file opened for reading). Each
-    /// step waits up to `timeout`.
+    /// returns the file that the host maps ([`index_file`](crate::index_file), or an index file opened for reading).
+    /// `timeout` is the maximum time between two messages of the host, which reports while it opens the data set.
+    /// `is_wanted` is called with each report; `false` gives up.
     ///
     /// # Errors
-    /// As [`send`](Self::send) and [`receive`](Self::receive), and those of `index`. After all of them but
+    /// As [`send`](Self::send) and [`receive`](Self::receive), and those of `index`. [`NodeError::Late`] also if the data
+    /// set is not wanted any more. After all of them but
     /// [`NodeError::TooLong`] and [`NodeError::Refused`] the attachment must end: an answer may still come.
     pub fn open_data_set(
         &self,
         description: DataSetDescription,
         index: impl FnOnce() -> Result<OwnedFd, NodeError>,
         timeout: Duration,
+        is_wanted: impl Fn() -> bool,
     ) -> Result<u32, NodeError> {
+        let receive = || loop {
+            match self.receive(timeout)? {
+                NodeReply::Opening if is_wanted() => {}
+                NodeReply::Opening => return Err(NodeError::Late { what: "open the data set" }),
+                reply => return Ok(reply),
+            }
+        };
         let message = frame::encode(&NodeRequest::OpenDataSet(description), MESSAGE_BYTES_MAX)?;
         self.socket.send(&message, &[], timeout)?;
-        match self.receive(timeout)? {
+        match receive()? {
             NodeReply::DataSetOpened { data_set } => return Ok(data_set),
             NodeReply::IndexNeeded => {}
             _ => return Err(unexpected("does not answer a data set")),
         }
         self.socket.send(&message, &[index()?.as_fd()], timeout)?;
-        match self.receive(timeout)? {
+        match receive()? {
             NodeReply::DataSetOpened { data_set } => Ok(data_set),
             _ => Err(unexpected("does not answer a data set with its index")),
         }

@@ -20,7 +20,8 @@ pub enum NodeRequest {
     /// See [`Hello`].
     Hello(Hello),
     /// See [`DataSetDescription`]. A descriptor of the index file may come with it. Answered by
-    /// [`NodeReply::DataSetOpened`], [`NodeReply::IndexNeeded`] or [`NodeReply::Refusal`].
+    /// [`NodeReply::DataSetOpened`], [`NodeReply::IndexNeeded`] or [`NodeReply::Refusal`], after any number of
+    /// [`NodeReply::Opening`].
     OpenDataSet(DataSetDescription),
     /// The consumer leaves, and sends nothing more.
     Detach,
@@ -38,6 +39,8 @@ pub enum NodeReply {
     Refusal(Refusal),
     /// See [`Welcome`]. Two descriptors come with it: of the slab, then of the control memory.
     Welcome(Welcome),
+    /// The host still opens the data set. It is repeated, so that the consumer knows that the host is alive.
+    Opening,
     /// The data set is open.
     DataSetOpened {
         /// Its number in requests of this consumer.

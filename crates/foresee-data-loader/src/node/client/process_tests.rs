@@ -105,7 +105,7 @@ impl Rig {
                 let options = ConnectOptions { allow_uids: Vec::new(), timeout: WATCHDOG };
                 let data =
                     NodeDataSet { index: &selected, uri: "s3://bucket", storage: &[], is_listed: false };
-                NodeClient::attach(&address, &hello(), &options, data, Arc::clone(&waker)).unwrap()
+                NodeClient::attach(&address, &hello(), &options, data, Arc::clone(&waker), || true).unwrap()
             });
             let accepted = accept(&mut listener, &slab, &whole);
             (attaching.join().unwrap(), accepted)

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Opens data sets for consumers, on the thread that accepts them, because it takes time.
+//! Opens the origins and disk caches of data sets.
 //!
 //! A data set stays open until the host ends, so that a later consumer finds what is cached. Data sets in one bucket
 //! share a fetch queue, and so one limit of concurrent requests.

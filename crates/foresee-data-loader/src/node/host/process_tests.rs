@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A host with real sockets, rings and files, and consumers that speak its protocol step by step.
+//! A host with real sockets, rings and files, and consumers that speak its protocol step by step. The folder has origins
+//! that answer late.
+
+mod openings;
 
 mod slow_reads;
 
@@ -114,7 +117,8 @@ impl Rig {
             samples: self.index.samples(),
             is_listed: false,
         };
-        let data_set = connection.open_data_set(description, || index_file(self.index.file()), WATCHDOG)?;
+        let data_set =
+            connection.open_data_set(description, || index_file(self.index.file()), WATCHDOG, || true)?;
         Ok(TestConsumer { connection, rings, data_set })
     }
 

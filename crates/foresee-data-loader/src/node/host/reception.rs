@@ -1,25 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Accepts consumers, opens their data sets, and notices when they leave, on a thread of its own.
+//! Accepts consumers, passes their data sets to `opener`, and notices when they leave, on a thread of its own.
 //!
 //! A consumer has left when its socket or its process has ended, whichever is seen first. The thread waits for all
 //! sockets and processes at once, and never for one consumer.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use foresee_data_index::Index;
 use foresee_data_node::{
-    AttachRequest, Attachment, DataSetDescription, Incoming, NodeError, NodeListener, NodeReply, NodeRequest,
-    ReceivedRequest, Refusal, RefusalCode, SlabMemory, WelcomeFacts, map_index,
+    AttachRequest, Attachment, Incoming, NodeError, NodeListener, NodeReply, NodeRequest, ReceivedRequest,
+    RefusalCode, SlabMemory, WelcomeFacts,
 };
 use foresee_units::Bytes;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
-use super::data_sets::{DataSetOpener, Opening};
 use super::inbox::{ConsumerFacts, HostEvent, Inbox};
 use super::log::HostLog;
+use super::opener::OpenRequest;
 use super::session::Session;
 use super::status::HostStatus;
 
@@ -27,6 +27,8 @@ use super::status::HostStatus;
 const CONSUMERS_MAX: usize = 1024;
 /// Pause after a failure to accept, for example without descriptors.
 const FAILURE_PAUSE: Duration = Duration::from_millis(200);
+/// Time between two reports to a consumer whose data set is being opened: a quarter of the time that it waits for one.
+const OPENING_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Ends attachments and the thread, from other threads.
 #[derive(Debug)]
@@ -38,6 +40,8 @@ pub(super) struct ReceptionHandle {
 #[derive(Debug, Default)]
 struct PendingRequests {
     ended: Vec<(u32, String)>,
+    /// Answers to consumers that open a data set.
+    replies: Vec<(u32, NodeReply)>,
     is_closing: bool,
     /// Close when the last consumer leaves.
     is_closing_when_empty: bool,
@@ -51,7 +55,8 @@ pub(super) struct Reception {
     pub(super) listener: NodeListener,
     pub(super) slab: Arc<SlabMemory>,
     pub(super) facts: HostFacts,
-    pub(super) opener: DataSetOpener,
+    /// Data sets to open.
+    pub(super) requests: Sender<OpenRequest>,
     pub(super) handle: Arc<ReceptionHandle>,
     pub(super) inbox: Arc<Inbox>,
     pub(super) status: Arc<Mutex<HostStatus>>,
@@ -81,6 +86,17 @@ impl ReceptionHandle {
     /// End the attachment of a consumer.
     pub(super) fn end(&self, consumer: u32, why: String) {
         self.change(|pending| pending.ended.push((consumer, why)));
+    }
+
+    /// Answer a consumer that opens a data set.
+    pub(super) fn reply(&self, consumer: u32, reply: NodeReply) {
+        self.change(|pending| pending.replies.push((consumer, reply)));
+    }
+
+    /// Whether the thread has ended, or is about to.
+    pub(super) fn has_ended(&self) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.has_ended || state.is_closing
     }
 
     /// End all attachments and the thread.
@@ -115,8 +131,20 @@ impl ReceptionHandle {
         let mut count = [0; 8];
         let _ = rustix::io::read(&self.wake, &mut count);
         let mut pending = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        PendingRequests { ended: std::mem::take(&mut pending.ended), ..*pending }
+        PendingRequests {
+            ended: std::mem::take(&mut pending.ended),
+            replies: std::mem::take(&mut pending.replies),
+            ..*pending
+        }
     }
+}
+
+/// An attached consumer.
+#[derive(Debug)]
+struct AttachedConsumer {
+    attachment: Attachment,
+    /// When it gets the next report, while its data set is being opened.
+    next_report: Option<Instant>,
 }
 
 /// What poll has found.
@@ -132,7 +160,7 @@ struct Found {
 impl Reception {
     /// Run until the host closes.
     pub(super) fn run(mut self) {
-        let mut attached: BTreeMap<u32, Attachment> = BTreeMap::new();
+        let mut attached = BTreeMap::new();
         let mut next = 0;
         loop {
             let found = self.wait(&attached);
@@ -147,10 +175,16 @@ impl Reception {
                 self.detach(&mut attached, consumer, "its process has ended");
             }
             for consumer in found.readable {
-                if let Err(why) = self.read(&attached, consumer) {
+                if let Err(why) = self.read(&mut attached, consumer) {
                     self.detach(&mut attached, consumer, &why);
                 }
             }
+            for (consumer, reply) in pending.replies {
+                if let Err(why) = self.answer(&mut attached, consumer, &reply) {
+                    self.detach(&mut attached, consumer, &why.to_string());
+                }
+            }
+            self.report_openings(&mut attached);
             if found.has_visitors {
                 self.receive_visitors(&mut attached, &mut next);
             }
@@ -161,11 +195,11 @@ impl Reception {
     }
 
     /// Wait until something has happened.
-    fn wait(&self, attached: &BTreeMap<u32, Attachment>) -> Found {
+    fn wait(&self, attached: &BTreeMap<u32, AttachedConsumer>) -> Found {
         let mut polled =
             vec![PollFd::new(&self.handle.wake, PollFlags::IN), PollFd::new(&self.listener, PollFlags::IN)];
         let mut owners = Vec::with_capacity(2 * attached.len());
-        for (&number, attachment) in attached {
+        for (&number, AttachedConsumer { attachment, .. }) in attached {
             polled.push(PollFd::from_borrowed_fd(attachment.as_fd(), PollFlags::IN));
             owners.push((number, false));
             if let Some(process) = attachment.process() {
@@ -173,7 +207,9 @@ impl Reception {
                 owners.push((number, true));
             }
         }
-        let left = self.listener.next_deadline().map(|at| at.saturating_duration_since(Instant::now()));
+        let reports = attached.values().filter_map(|consumer| consumer.next_report);
+        let next = reports.chain(self.listener.next_deadline()).min();
+        let left = next.map(|at| at.saturating_duration_since(Instant::now()));
         let left = left.and_then(|left| Timespec::try_from(left).ok());
         // An interrupted wait finds nothing, and is repeated.
         let _ = rustix::event::poll(&mut polled, left.as_ref());
@@ -187,7 +223,7 @@ impl Reception {
         found
     }
 
-    fn receive_visitors(&mut self, attached: &mut BTreeMap<u32, Attachment>, next: &mut u32) {
+    fn receive_visitors(&mut self, attached: &mut BTreeMap<u32, AttachedConsumer>, next: &mut u32) {
         loop {
             match self.listener.accept(Duration::ZERO) {
                 Ok(None) => return,
@@ -211,7 +247,9 @@ impl Reception {
                     let number = *next;
                     *next = next.wrapping_add(1);
                     match self.attach(request, number) {
-                        Ok(attachment) => drop(attached.insert(number, attachment)),
+                        Ok(attachment) => {
+                            attached.insert(number, AttachedConsumer { attachment, next_report: None });
+                        }
                         Err(error) => {
                             self.log.add("refused", Some(number), vec![("why", error.to_string())]);
                         }
@@ -250,7 +288,7 @@ impl Reception {
         Ok(attachment)
     }
 
-    fn detach(&self, attached: &mut BTreeMap<u32, Attachment>, number: u32, why: &str) {
+    fn detach(&self, attached: &mut BTreeMap<u32, AttachedConsumer>, number: u32, why: &str) {
         if attached.remove(&number).is_some() {
             self.log.add("detached", Some(number), vec![("why", why.to_owned())]);
             self.inbox.push(HostEvent::Detached { consumer: number });
@@ -261,64 +299,58 @@ impl Reception {
     ///
     /// # Errors
     /// Why it is detached.
-    fn read(&mut self, attached: &BTreeMap<u32, Attachment>, number: u32) -> Result<(), String> {
-        let Some(attachment) = attached.get(&number) else { return Ok(()) };
+    fn read(&self, attached: &mut BTreeMap<u32, AttachedConsumer>, number: u32) -> Result<(), String> {
+        let Some(consumer) = attached.get_mut(&number) else { return Ok(()) };
         loop {
-            let message = attachment.receive().map_err(|error| match error {
+            let message = consumer.attachment.receive().map_err(|error| match error {
                 NodeError::Ended => "it has left".to_owned(),
                 other => other.to_string(),
             })?;
             let Some(ReceivedRequest { message, index }) = message else { return Ok(()) };
-            let reply = match message {
-                NodeRequest::OpenDataSet(description) => self.open(number, &description, index),
+            match message {
+                NodeRequest::OpenDataSet(_) if consumer.next_report.is_some() => {
+                    return Err("it opens a data set before the answer to the last one".to_owned());
+                }
+                NodeRequest::OpenDataSet(description) => {
+                    consumer.next_report = Instant::now().checked_add(OPENING_INTERVAL);
+                    let request = OpenRequest { consumer: number, description, index };
+                    // Without the thread that opens data sets the host is closing.
+                    self.requests.send(request).map_err(|_| "the host closes".to_owned())?;
+                }
                 NodeRequest::Detach => return Err("it has left".to_owned()),
                 _ => return Err("it sent a message that only begins a connection".to_owned()),
-            };
-            attachment.send(&reply).map_err(|error| error.to_string())?;
-        }
-    }
-
-    fn open(&mut self, number: u32, description: &DataSetDescription, index: Option<OwnedFd>) -> NodeReply {
-        match self.try_open(description, index) {
-            Ok(Some(data_set)) => {
-                self.inbox.push(HostEvent::DataSetChosen { consumer: number, data_set });
-                NodeReply::DataSetOpened { data_set }
-            }
-            Ok(None) => NodeReply::IndexNeeded,
-            Err(text) => {
-                self.log.add("data set refused", Some(number), vec![("why", text.clone())]);
-                NodeReply::Refusal(Refusal { code: RefusalCode::DataSet, text })
             }
         }
     }
 
-    /// Open a data set, or find it; `None` without its index.
-    fn try_open(
-        &mut self,
-        description: &DataSetDescription,
-        index: Option<OwnedFd>,
-    ) -> Result<Option<u32>, String> {
-        match (self.opener.find(description).map_err(|error| error.to_string())?, index) {
-            (Opening::Known(data_set), _) => Ok(Some(data_set)),
-            (Opening::Renewed(data_set, origin), _) => {
-                self.inbox.push(HostEvent::DataSetRenewed { data_set, origin });
-                Ok(Some(data_set))
+    /// Send the answer about a data set to the consumer that opens it.
+    fn answer(
+        &self,
+        attached: &mut BTreeMap<u32, AttachedConsumer>,
+        number: u32,
+        reply: &NodeReply,
+    ) -> Result<(), NodeError> {
+        // None if it has left.
+        let Some(consumer) = attached.get_mut(&number) else { return Ok(()) };
+        consumer.next_report = None;
+        if let &NodeReply::DataSetOpened { data_set } = reply {
+            self.inbox.push(HostEvent::DataSetChosen { consumer: number, data_set });
+        }
+        consumer.attachment.send(reply)
+    }
+
+    /// Report to consumers whose data set is being opened.
+    fn report_openings(&self, attached: &mut BTreeMap<u32, AttachedConsumer>) {
+        let now = Instant::now();
+        let mut failed = Vec::new();
+        for (&number, consumer) in &mut *attached {
+            if consumer.next_report.is_some_and(|at| at <= now) {
+                consumer.next_report = now.checked_add(OPENING_INTERVAL);
+                failed.extend(consumer.attachment.send(&NodeReply::Opening).err().map(|why| (number, why)));
             }
-            (Opening::IndexNeeded, None) => Ok(None),
-            (Opening::IndexNeeded, Some(file)) => {
-                let bytes = map_index(file).map_err(|error| error.to_string())?;
-                let index = Index::open_mapped(Arc::new(bytes)).map_err(|error| error.to_string())?;
-                let opened = self.opener.open(description, index);
-                let (number, data_set) = opened.map_err(|error| error.to_string())?;
-                let fields = vec![
-                    ("uri", description.public_uri()),
-                    ("samples", data_set.data.index().samples().to_string()),
-                    ("cached", data_set.held.len().to_string()),
-                ];
-                self.log.add("data set opened", None, fields);
-                self.inbox.push(HostEvent::DataSetOpened { data_set: Box::new(data_set) });
-                Ok(Some(number))
-            }
+        }
+        for (number, why) in failed {
+            self.detach(attached, number, &why.to_string());
         }
     }
 }

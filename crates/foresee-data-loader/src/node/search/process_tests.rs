@@ -4,7 +4,9 @@
 use std::sync::atomic::AtomicBool;
 
 use foresee_data_index::{Exclude, Index, LayoutOptions};
-use foresee_data_node::{Incoming, ListenerOptions, NodeListener, RefusalCode};
+use foresee_data_node::{
+    Incoming, ListenerOptions, NodeListener, NodeReply, RefusalCode, SlabMemory, SlabOptions, WelcomeFacts,
+};
 use foresee_testkit::{WATCHDOG, wait_until};
 use foresee_units::{Bytes, SampleId};
 use tempfile::TempDir;
@@ -81,7 +83,13 @@ fn wait_for_end(client: &NodeClient) {
 /// Wait for the outcome of a search, which wakes the driver.
 fn wait_for_outcome(search: &HostSearch, waker: &Waker) -> Result<Attached, NodeError> {
     waker.wait(WATCHDOG);
-    search.poll().expect("an outcome")
+    search.poll().expect("an outcome").map_err(|failure| failure.why)
+}
+
+/// Attach at the start of a loader.
+fn attach(target: AttachTarget) -> Result<Attached, NodeError> {
+    let attempt = HostSearch::attempt(target).expect("a thread");
+    attempt.wait(WATCHDOG).expect("an outcome").map_err(|failure| failure.why)
 }
 
 /// Read all samples through a client.
@@ -121,7 +129,7 @@ fn a_host_that_comes_back_is_used_again_each_time() {
     let mut host = rig.host();
     let target = rig.target();
     let waker = Arc::clone(&target.waker);
-    let mut attached = target.attach().expect("the first host");
+    let mut attached = attach(target).expect("the first host");
     for _ in 0..2 {
         read(&attached.client);
         host.close();
@@ -144,12 +152,11 @@ fn a_host_of_another_version_ends_the_search() {
     let host = rig.host();
     let target = rig.target();
     let waker = Arc::clone(&target.waker);
-    let Attached { client, retry, .. } = target.attach().expect("a host");
+    let Attached { client, retry, .. } = attach(target).expect("a host");
     host.close();
     wait_for_end(&client);
     waker.wait(WATCHDOG);
-    let options = ListenerOptions { allow_uids: Vec::new(), hello_timeout: WATCHDOG };
-    let mut other = NodeListener::bind(&rig.address(), options).expect("the path is free");
+    let mut other = listen(&rig);
     let search = HostSearch::start(retry).expect("a thread");
     let Some(Incoming::Attach(request)) = other.accept(WATCHDOG).expect("a socket") else {
         panic!("no consumer")
@@ -165,8 +172,48 @@ fn a_host_of_another_version_ends_the_search() {
 fn a_search_without_a_host_ends_with_its_loader() {
     let rig = Rig::new();
     let host = rig.host();
-    let Attached { client, retry, .. } = rig.target().attach().expect("a host");
+    let Attached { client, retry, .. } = attach(rig.target()).expect("a host");
     host.close();
     wait_for_end(&client);
     drop(HostSearch::start(retry).expect("a thread"));
+}
+
+/// A listening socket at the address of the rig, which nobody serves.
+fn listen(rig: &Rig) -> NodeListener {
+    let options = ListenerOptions { allow_uids: Vec::new(), hello_timeout: WATCHDOG };
+    NodeListener::bind(&rig.address(), options).expect("the path is free")
+}
+
+#[test]
+fn an_attempt_at_a_host_that_does_not_answer_ends_and_can_be_repeated() {
+    let rig = Rig::new();
+    let silent = listen(&rig);
+    let attempt = HostSearch::attempt(rig.target()).expect("a thread");
+    let AttachFailure { why, retry } = attempt.wait(WATCHDOG).expect("an outcome").expect_err("no answer");
+    assert!(matches!(why, NodeError::Late { .. }), "{why}");
+    drop(silent);
+    let _host = rig.host();
+    let waker = Arc::clone(&retry.target.waker);
+    let search = HostSearch::start(*retry).expect("a thread");
+    read(&wait_for_outcome(&search, &waker).expect("a host that answers").client);
+}
+
+#[test]
+fn an_attempt_ends_with_its_loader_although_the_host_opens_the_data_set() {
+    let rig = Rig::new();
+    let mut host = listen(&rig);
+    let attempt = HostSearch::attempt(rig.target()).expect("a thread");
+    let Some(Incoming::Attach(request)) = host.accept(WATCHDOG).expect("a socket") else {
+        panic!("no consumer")
+    };
+    let data = Bytes::new(1 << 20);
+    let slab = SlabMemory::create(&SlabOptions { slots: 1, data, available: None, huge_pages: false });
+    let facts = WelcomeFacts { foresee: "test".into(), consumer: 0, ram: data, disk: Bytes::ZERO };
+    let (attachment, _rings) = request.accept(&slab.expect("memory"), facts).expect("a consumer");
+    attachment.send(&NodeReply::Opening).expect("a consumer");
+    assert!(attempt.wait(Duration::ZERO).is_none());
+    std::thread::scope(|scope| {
+        scope.spawn(|| drop(attempt));
+        wait_until("the end of the consumer", || attachment.send(&NodeReply::Opening).is_err());
+    });
 }

@@ -36,7 +36,7 @@ fn open(
     let (attachment, consumer) = rig.attach(1);
     assert!(attachment.receive().unwrap().is_none());
     std::thread::scope(|scope| {
-        let opening = scope.spawn(|| consumer.open_data_set(description(), index, WATCHDOG));
+        let opening = scope.spawn(|| consumer.open_data_set(description(), index, WATCHDOG, || true));
         let mut last = None;
         for answer in answers {
             let ReceivedRequest { message, index } = receive(&attachment);
@@ -71,6 +71,21 @@ fn a_host_that_lacks_the_index_gets_its_bytes() {
     let (opened, index) = open(&mut rig, regular, &answers);
     assert_eq!(opened.unwrap(), 4);
     assert_eq!(map_index(index.unwrap()).unwrap().as_ref(), b"a file");
+}
+
+#[test]
+fn reports_of_a_host_that_opens_a_data_set_are_no_answers() {
+    let mut rig = Rig::new();
+    let (attachment, consumer) = rig.attach(1);
+    let answers = [NodeReply::Opening, NodeReply::Opening, NodeReply::DataSetOpened { data_set: 4 }];
+    for answer in &answers {
+        attachment.send(answer).unwrap();
+    }
+    let opened = consumer.open_data_set(description(), || index_file(b"x"), WATCHDOG, || true);
+    assert_eq!(opened.unwrap(), 4);
+    attachment.send(&answers[0]).unwrap();
+    let given_up = consumer.open_data_set(description(), || index_file(b"x"), WATCHDOG, || false);
+    assert!(matches!(given_up, Err(NodeError::Late { what: "open the data set" })));
 }
 
 #[test]
@@ -138,7 +153,7 @@ fn a_message_above_the_bound_is_not_sent() {
         storage_options: StorageOptions(options.into()),
         ..description()
     };
-    let refused = consumer.open_data_set(description, || index_file(b"x"), WATCHDOG).unwrap_err();
+    let refused = consumer.open_data_set(description, || index_file(b"x"), WATCHDOG, || true).unwrap_err();
     assert!(matches!(refused, NodeError::TooLong { max: MESSAGE_BYTES_MAX, .. }));
     assert!(!format!("{refused} {refused:?}").contains("hush"));
 }

@@ -53,8 +53,10 @@ def run(command: Iterable[str | Path], *, env: Mapping[str, str] | None = None, 
 
 
 def build_environment() -> dict[str, str]:
-    """Return the environment of builds, with the build tools last on PATH."""
+    """Return the environment of builds, with the build tools last on PATH, and the target folder of this checkout."""
     environment = {**os.environ, "PATH": f"{os.environ.get('PATH', '')}{os.pathsep}{BUILD_BIN}"}
+    # The steps take programs from there.
+    environment["CARGO_TARGET_DIR"] = str(ROOT / "target")
     # uv does not read PIP_ variables.
     if "PIP_INDEX_URL" in os.environ:
         environment.setdefault("UV_DEFAULT_INDEX", os.environ["PIP_INDEX_URL"])

@@ -6,10 +6,15 @@ from __future__ import annotations
 import pathlib
 from typing import Any
 
+import pytest
 from support.data import make_folder
 from support.node_ranks import digests, expected, outcomes, ranks
+from support.node_service import service
 
+import foresee
 from foresee import predict
+from foresee._loading.summary import shown_bytes
+from foresee.cli import main
 from foresee.storage.analysis import ledger, node_caches
 
 RANKS = 4
@@ -222,3 +227,19 @@ def test_training_and_validation_share_the_cache_of_the_node(
         assert digests(shared) == digests(alone)
         assert errors == ""
         assert shared[-1]["tiers"] == [[], []]
+
+
+def test_a_run_that_read_only_the_memory_of_a_service_is_analyzed(
+    job: pathlib.Path, tmp_path: pathlib.Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, run, socket = make_folder(tmp_path / "data", LARGE), tmp_path / "run", job / "node.sock"
+    # An index: the ledger has no listing.
+    index = str(tmp_path / "data.fidx")
+    foresee.Index.build(str(root), layout="folder").save(index)
+    with service(socket) as warm:
+        warm.line()
+        for trace in ({}, {"FORESEE_TRACE": str(run)}):
+            with ranks(job, [{"root": index}], env={"FORESEE_NODE": str(socket), **trace}) as programs:
+                outcomes(programs)
+    assert main(["analyze", str(run)]) == 0
+    assert f"{shown_bytes(0)} read from the origin" in capsys.readouterr().out

@@ -4,51 +4,19 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import pathlib
 import signal
-import subprocess
-import sys
-from contextlib import AbstractContextManager
-from typing import Any
 
 from support.data import make_folder
-from support.environment import plain_environment
 from support.node_ranks import digests, expected, outcomes, ranks, read_until_hold
-from support.processes import Child, child
-from support.waiting import WATCHDOG, wait_until
+from support.node_service import consumers, service
+from support.waiting import wait_until
 
 #: About 4 MB, of which a loader of 1 MB stages less than a fifth.
 SIZES = [9000 + 1700 * (sample % 13) for sample in range(203)]
 EPOCHS = 4
 #: Numbers of batches after which the rank waits, of 104.
 HOLDS = [5, 25, 90]
-SERVICE = """
-    import sys
-    from foresee.cli import main
-    sys.exit(main(["node", "--ram", "64MB", "--socket", sys.argv[1], "--json"]))
-"""
-
-
-def service(socket: pathlib.Path) -> AbstractContextManager[Child]:
-    """Start a service; the end of the block kills it."""
-    return child(SERVICE, str(socket))
-
-
-def consumers(socket: pathlib.Path) -> list[dict[str, Any]]:
-    """Return the consumers of a service; none if no service is there."""
-    ended = subprocess.run(
-        [sys.executable, "-m", "foresee", "node", "status", "--socket", str(socket), "--json"],
-        capture_output=True,
-        text=True,
-        timeout=WATCHDOG,
-        env=plain_environment({}),
-        check=False,
-    )
-    if ended.returncode != 0:
-        return []
-    found: list[dict[str, Any]] = json.loads(ended.stdout)["consumers"]
-    return found
 
 
 def test_a_loader_reads_alone_while_its_service_is_killed_and_returns_to_the_next_one(

@@ -267,6 +267,16 @@ def test_epochs_are_grouped_by_cache_rate(tmp_path: Path) -> None:
         epochs.read({0.0: [tmp_path / "d"]})
 
 
+def test_a_rank_whose_samples_were_all_in_the_memory_of_its_node_has_no_seconds(tmp_path: Path) -> None:
+    rows = [(epoch, "ram", 500) for epoch in range(2)]
+    through_node(tmp_path / "ledger" / "rank-0.arrow", "a", "service_consumer", rows)
+    result = ledger.read(tmp_path)
+    assert (result.processes, result.seconds.sum()) == (("rank 0",), 0)
+    assert list(ledger.read_epochs(tmp_path)) == [0, 1]
+    with pytest.raises(ConfigError, match="no I/O in epoch 2"):
+        ledger.read(tmp_path, epoch=2)
+
+
 def test_a_truncated_ledger_is_read_up_to_its_end(tmp_path: Path) -> None:
     path = tmp_path / "ledger" / "rank-0.arrow"
     written(path, [(0, 0, "read", "origin", 10**9)] * 3)

@@ -3,7 +3,8 @@
 
 The origin is ``GFS``, the disk tier ``LFS``, other ranks ``PEER``. Opening, listing, ``stat`` and closing are META.
 Memory, waits, transforms and gradients are no I/O and are left out. For a rank that reads through the cache of its
-node, disk and origin are those of the node, and its seconds are those for which it had requests there.
+node, disk and origin are those of the node, and its seconds are those for which it had requests there: none if the
+memory of the node had all samples.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ def read(folder: str | os.PathLike[str], *, epoch: int | None = None) -> IoTable
     for part in chosen:
         for key, seconds in part.items():
             spent[key] += seconds
-    if not spent:
+    if not chosen:
         where = "" if epoch is None else f" in epoch {epoch}"
         raise ConfigError(
             f"{os.fspath(folder)}: no I/O{where} in its ledgers; was the run traced (FORESEE_TRACE)?"
@@ -166,13 +167,17 @@ def columns(batch: Any, *names: str) -> list[NDArray[Any]]:
 
 
 def _read(folder: str | os.PathLike[str]) -> tuple[dict[int, ClassSeconds], list[str], list[str]]:
-    """Return the seconds by epoch, rank and class; the ranks; and the limits."""
+    """Return the seconds by epoch, rank and class; the ranks; and the limits.
+
+    Epochs that ranks read from the memory of their node alone have no seconds.
+    """
     by_epoch: dict[int, ClassSeconds] = {}
     limits: list[str] = []
     ranks: set[int] = set()
     for path, rank in files(folder):
         ranks.add(rank)
-        limits.append(_THROUGH_NODE if "foresee.node.id" in header(path) else AT_ONCE)
+        is_through_node = "foresee.node.id" in header(path)
+        limits.append(_THROUGH_NODE if is_through_node else AT_ONCE)
         entries = 0
         for batch in batches(path):
             if batch is None:
@@ -182,6 +187,10 @@ def _read(folder: str | os.PathLike[str]) -> tuple[dict[int, ClassSeconds], list
             else:
                 entries += batch.num_rows
                 _add(batch, by_epoch, ranks)
+                if is_through_node:
+                    op, source, epochs = columns(batch, "op", "source", "epoch")
+                    for epoch in set(epochs[(op == "read") & (source == "ram")].tolist()):
+                        by_epoch.setdefault(epoch, defaultdict(float))
     return by_epoch, [f"rank {rank}" for rank in sorted(ranks)], list(dict.fromkeys(limits))
 
 

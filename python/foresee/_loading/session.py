@@ -370,6 +370,11 @@ class Session:
             shuffled=order is None or order.shuffle,
             ram_bytes=self.cache.ram_bytes,
             disk_bytes=self.cache.disk_bytes,
+            node_ranks=self.world.local_size,
+            # Until the loader has started: what its ranks do if no service is there.
+            has_node_cache=self.world.local_size > 1
+            and self.cache.ram_bytes > 0
+            and os.environ.get("FORESEE_NODE") != "off",
             in_flight=engine.first_in_flight(),
             folder=local_path(index.uri) is not None,
         )
@@ -383,7 +388,10 @@ class Session:
                 if each is not None and cause not in PREPARING
             }
 
-        return live.LivePrediction(shape, settings.run_dir, settings.profile, settings.job, waits)
+        def node() -> dict[str, Any] | None:
+            return engine.stats()["node"]
+
+        return live.LivePrediction(shape, settings.run_dir, settings.profile, settings.job, waits, node)
 
 
 def _end(process: int, engine: Engine, live_job: LivePrediction | None) -> None:

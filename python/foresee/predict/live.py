@@ -44,6 +44,7 @@ class LivePrediction:
         profile_file: profile of this host.
         job_file: keys that the loader lacks, above all the compute time of a step; None: the first steps give it.
         waits: seconds of waiting since the start, by cause.
+        node: the cache of the node in the loader's statistics; None with own caches. It is called after the first batch.
         clock: seconds.
     """
 
@@ -54,6 +55,7 @@ class LivePrediction:
         profile_file: str,
         job_file: str | None,
         waits: Callable[[], Mapping[str, float]],
+        node: Callable[[], Mapping[str, Any] | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._shape = shape
@@ -61,6 +63,7 @@ class LivePrediction:
         self._profile_file = profile_file
         self._job_file = job_file
         self._waits = waits
+        self._node = node
         self._clock = clock
         self._process = os.getpid()
         self._stop = threading.Event()
@@ -138,6 +141,8 @@ class LivePrediction:
             self._epochs.append((now - began, sum(spent.values()), self._epoch_steps))
 
     def _start(self, step_s: float | None) -> None:
+        if step_s is not None:
+            self._shape = live_job.as_attached(self._shape, self._node())
         self._thread = threading.Thread(
             target=self._guard,
             args=(self._predict, step_s, 0 if step_s is None else self._steps - 1),

@@ -9,8 +9,9 @@ errors, above all that of the compute time per step.
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -20,7 +21,7 @@ from foresee.planning import simulation
 from foresee.predict.sizes import drawn
 from foresee.predict.transfer import ram_capacity, staging_bytes
 
-__all__ = ["POLICY", "Shape", "ends", "job_of", "simulated"]
+__all__ = ["POLICY", "Shape", "as_attached", "ends", "job_of", "simulated"]
 
 POLICY = "foresee"
 """The policy of the simulation, which is the loader's own."""
@@ -29,6 +30,10 @@ POLICY = "foresee"
 _EPOCHS = 3
 #: Limit of simulated reads: seconds of one core.
 _READS_MAX = 2**25
+#: Part of the memory of a node's cache for the tables of its plan.
+_PLAN_SHARE = 8
+#: Bytes, and batches, of which the larger one is the staging buffer of a rank that reads through such a cache.
+_NODE_STAGING, _NODE_STAGING_BATCHES = 4 * 2**20, 2
 #: Smallest share of a value at its slow end; a large spread does not make it 0.
 _LEAST_SHARE = 0.1
 
@@ -58,13 +63,25 @@ class Shape:
     shuffled: bool
     """Whether the order is shuffled; otherwise ids ascend."""
     ram_bytes: int
-    """Memory budget, including staging."""
+    """Memory budget: of the node's cache, or of each rank including staging."""
     disk_bytes: int
-    """Disk budget; 0: no disk tier."""
+    """Disk budget of the node; 0: no disk tier."""
+    node_ranks: int
+    """Ranks of this node."""
+    has_node_cache: bool
+    """Whether they share the cache of their node."""
     in_flight: int
     """Initial number of concurrent reads from the origin."""
     folder: bool
     """Whether the origin is a folder, whose device serves single reads; answers of a bucket share a link."""
+
+
+def as_attached(shape: Shape, node: Mapping[str, Any] | None) -> Shape:
+    """Return the facts of a run whose loader has started. ``node``: that of its statistics, None with own caches."""
+    if node is None:
+        return dataclasses.replace(shape, has_node_cache=False)
+    sizes = {"ram_bytes": node["ram_bytes"], "disk_bytes": node["disk_bytes"]}
+    return dataclasses.replace(shape, has_node_cache=True, **sizes)
 
 
 def job_of(
@@ -107,7 +124,9 @@ def simulated(shape: Shape, job: Job, stopped: Callable[[], bool]) -> list[simul
     sizes = None
     if is_unchanged and data.samples is not None and data.size and data.size_sigma:
         sizes = drawn(data.samples, data.size, data.size_sigma)
-    run = simulation.Run(job, POLICY, order=order, hand_over="batch", sizes=sizes)
+    run = simulation.Run(
+        job, POLICY, order=order, hand_over="batch", node_cache=shape.has_node_cache, sizes=sizes
+    )
     reports: list[simulation.Report] = []
     stage = ""
     while stage != "finished":
@@ -152,9 +171,14 @@ def _tables(shape: Shape, step_s: float | None) -> dict[str, dict[str, Any]]:
         raise ConfigError(
             f"{shape.samples:,} samples are too many to simulate during training; use `foresee simulate`"
         )
-    staging = staging_bytes(shape.batch, shape.mean_bytes, ram=shape.ram_bytes)
-    capacity = ram_capacity(shape.ram_bytes, staging, shape.samples, disk=shape.disk_bytes > 0)
-    tiers = [("ram", capacity), ("disk", shape.disk_bytes)]
+    if shape.has_node_cache:
+        staging = max(_NODE_STAGING, math.ceil(_NODE_STAGING_BATCHES * shape.batch * shape.mean_bytes))
+        # The simulation adds the equal parts of the ranks of a node.
+        capacity = (shape.ram_bytes - shape.ram_bytes // _PLAN_SHARE) // shape.node_ranks
+    else:
+        staging = staging_bytes(shape.batch, shape.mean_bytes, ram=shape.ram_bytes)
+        capacity = ram_capacity(shape.ram_bytes, staging, shape.samples, disk=shape.disk_bytes > 0)
+    tiers = [("ram", capacity), ("disk", shape.disk_bytes // shape.node_ranks)]
     train: dict[str, Any] = {
         "batch": shape.batch,
         "epochs": epochs,
@@ -168,6 +192,7 @@ def _tables(shape: Shape, step_s: float | None) -> dict[str, dict[str, Any]]:
         "train": train,
         "cluster": {
             "ranks": shape.ranks,
+            "ranks_per_machine": shape.node_ranks,
             "origin": {"readers": "queue" if shape.folder else "demand"},
             "staging": {"capacity": staging, "threads": shape.in_flight},
             "tiers": [{"name": name, "capacity": size} for name, size in tiers if size > 0],

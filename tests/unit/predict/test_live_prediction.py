@@ -45,6 +45,8 @@ SHAPE = Shape(
     shuffled=True,
     ram_bytes=10**8,
     disk_bytes=0,
+    node_ranks=1,
+    has_node_cache=False,
     in_flight=2,
     folder=False,
 )
@@ -102,6 +104,7 @@ def make_live(tmp_path: Path, clock: Clock) -> Callable[..., LivePrediction]:
 
     def make(shape: Shape = SHAPE, **other: Any) -> LivePrediction:
         given = {"folder": str(tmp_path / "run"), "profile_file": str(profile), "job_file": None} | other
+        given = {"node": lambda: None} | given
         return LivePrediction(shape, waits=clock.waits, clock=lambda: clock.now, **given)
 
     return make
@@ -144,6 +147,33 @@ def test_the_compute_time_of_a_step_comes_from_the_first_steps(
     assert document["error"]["wait"] < -0.9
     assert document["error"]["wait_origin"] == pytest.approx(document["error"]["wait"])
     assert document["error"]["wait_disk"] is None
+
+
+def later_origin_reads(shape: Shape, tmp_path: Path) -> int:
+    """Return the samples that a simulated run reads at the origin after its first epoch."""
+    profile = tmp_path / "profile.toml"
+    profile.write_text(PROFILE)
+    job = live_job.job_of(shape, 0.01, jobspec.profile.read(profile), None)
+    reports = live_job.simulated(shape, job, lambda: False)
+    assert reports is not None
+    first, last = ({each.source: each.samples for each in report.reads} for report in (reports[0], reports[-1]))
+    return last["origin"] - first["origin"]
+
+
+def test_the_memory_of_a_node_is_shared_by_its_ranks_and_own_memory_is_not(tmp_path: Path) -> None:
+    """2 MB of data: a node with 2 MB of memory holds 87% of them, and each of two ranks with 2 MB all that it reads."""
+    shape = dataclasses.replace(SHAPE, ranks=2, node_ranks=2, has_node_cache=True, ram_bytes=2_000_000)
+    own = live_job.as_attached(shape, None)
+    assert not own.has_node_cache
+    attached = live_job.as_attached(own, {"ram_bytes": 4_000_000, "disk_bytes": 0})
+    assert (attached.has_node_cache, attached.ram_bytes) == (True, 4_000_000)
+    capacities = [
+        live_job.job_of(one, 0.01, jobspec.profile.loads(PROFILE), None).cluster.tiers[0].capacity
+        for one in (shape, attached)
+    ]
+    assert capacities == [875_000, 1_750_000]
+    assert later_origin_reads(attached, tmp_path) == 0
+    assert later_origin_reads(shape, tmp_path) > 0
 
 
 def test_a_job_file_allows_a_prediction_before_the_first_step(

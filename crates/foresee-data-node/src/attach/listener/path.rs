@@ -49,6 +49,9 @@ impl BoundPath {
         let directory = SocketDirectory::create(address.directory(), uid, access)?;
         let Some(_lock) = lock(&directory)? else { return Err(NodeError::InUse { path }) };
         remove_stale(&path)?;
+        if access == Access::Private {
+            remove_all_stale(address.directory());
+        }
         let socket = MessageSocket::create()?;
         let failed = NodeError::io::<Errno>("binding the socket of the node's cache");
         let name = SocketAddrUnix::new(&path).map_err(&failed)?;
@@ -125,6 +128,17 @@ fn remove_stale(path: &Path) -> Result<(), NodeError> {
         Err(Errno::PROTOTYPE) => Err(NodeError::NotASocket { path: path.to_owned() }),
         // A full queue has a host too.
         Ok(()) | Err(_) => Err(NodeError::InUse { path: path.to_owned() }),
+    }
+}
+
+/// Remove the sockets that killed hosts of other runs have left in a directory of hosts alone. The caller has the lock.
+fn remove_all_stale(directory: &Path) {
+    let Ok(entries) = fs::read_dir(directory) else { return };
+    for path in entries.filter_map(|entry| Some(entry.ok()?.path())) {
+        if path.extension().is_some_and(|extension| extension == "sock") {
+            // A socket in use stays, and one that cannot be removed delays no host.
+            let _ = remove_stale(&path);
+        }
     }
 }
 

@@ -72,6 +72,25 @@ fn a_stale_socket_is_named_and_the_next_host_takes_its_path() {
 }
 
 #[test]
+fn a_host_removes_the_sockets_of_killed_hosts_of_other_runs() {
+    let dir = private_dir();
+    let address = default_address(&dir);
+    drop(bind(&address).unwrap());
+    let path = |name: &str| address.directory().join(name);
+    let [killed, live] = ["list-job-1.sock", "job-2.sock"].map(|name| {
+        let socket = raw_socket();
+        rustix::net::bind(&socket, &SocketAddrUnix::new(path(name)).unwrap()).unwrap();
+        socket
+    });
+    rustix::net::listen(&live, 1).unwrap();
+    drop(killed);
+    fs::write(path("file.sock"), "no socket").unwrap();
+    let _host = bind(&address).unwrap();
+    let exist = ["list-job-1.sock", "job-2.sock", "file.sock", "node.sock"].map(|name| path(name).exists());
+    assert_eq!(exist, [false, true, true, true]);
+}
+
+#[test]
 fn a_host_that_starts_keeps_others_from_the_path() {
     let dir = private_dir();
     let address = address(&dir);

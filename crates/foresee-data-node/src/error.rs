@@ -26,7 +26,7 @@ pub enum NodeError {
     SlabShape { slots: u64, data: Bytes },
     /// A slab larger than the memory that the host may use.
     #[error(
-        "a slab of {bytes} exceeds the {available} that this process may still use; lower `ram=` (`--ram` of a service), or raise the memory limit of the job or container"
+        "a node's cache of {bytes} exceeds the {available} that this process may still use; lower `ram=` (`--ram` of a service), or raise the memory limit of the job or container"
     )]
     SlabTooLarge {
         bytes: Bytes,

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from support.data import assert_exact, content, epoch, make_folder
+from support.memory_group import JOIN, memory_group
 from support.processes import run
 from support.waiting import WATCHDOG
 from torchvision.datasets import ImageFolder
@@ -277,34 +278,23 @@ def test_a_state_of_another_data_set_is_refused_by_both_loaders(
 
 
 def test_more_ram_than_the_control_group_allows_is_refused_before_the_run(folder: pathlib.Path) -> None:
-    group = pathlib.Path(
-        "/sys/fs/cgroup/memory" if os.path.isdir("/sys/fs/cgroup/memory") else "/sys/fs/cgroup"
-    )
-    group = group / f"foresee-test-{os.getpid()}"
-    group.mkdir()
-    try:
-        limit = "memory.limit_in_bytes" if (group / "memory.limit_in_bytes").exists() else "memory.max"
-        (group / limit).write_text(str(512 << 20))
+    with memory_group(512 << 20) as group:
         (facts,) = run(
-            """
-            import os, sys
-            folder, group = sys.argv[1:]
-            with open(f"{group}/cgroup.procs", "w") as file:
-                file.write(str(os.getpid()))
-            import foresee
-            from support.processes import print_json
-            try:
-                foresee.Loader(folder, batch_size=8, cache=foresee.Cache(ram="1GB"))
-            except foresee.ConfigError as error:
-                refused = str(error)
-            with foresee.Loader(folder, batch_size=8, cache=foresee.Cache(ram="100MB")) as loader:
-                print_json(refused=refused, batches=sum(1 for _ in loader))
-            """,
+            JOIN
+            + """
+    import foresee
+    from support.processes import print_json
+    folder = sys.argv[1]
+    try:
+        foresee.Loader(folder, batch_size=8, cache=foresee.Cache(ram="1GB"))
+    except foresee.ConfigError as error:
+        refused = str(error)
+    with foresee.Loader(folder, batch_size=8, cache=foresee.Cache(ram="100MB")) as loader:
+        print_json(refused=refused, batches=sum(1 for _ in loader))
+""",
             str(folder),
             str(group),
         )
-    finally:
-        group.rmdir()
     assert "ram=1.0 GB" in facts["refused"]
     assert "536.9 MB" in facts["refused"]
     assert facts["batches"] == 12

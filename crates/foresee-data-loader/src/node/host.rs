@@ -31,7 +31,8 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use foresee_data_node::{
-    ListenerOptions, NodeAddress, NodeError, NodeListener, NodeStatus, SlabMemory, SlabOptions,
+    ConnectOptions, ListenerOptions, NodeAddress, NodeError, NodeListener, NodeStatus, SlabMemory,
+    SlabOptions,
 };
 use foresee_data_plan::{NodePlanner, NodePlannerConfig, TierCapacity};
 use foresee_data_tier::{Completions, disk_footprint, memory_limit};
@@ -52,6 +53,8 @@ use status::HostStatus;
 const CLOSE_GRACE: Nanos = Nanos::from_secs(2);
 /// Time for a peer that has connected to say who it is.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// Time for another host at the address to answer.
+const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum memory for the planner's look-ahead: some 90 million accesses of 12 bytes.
 const LOOKAHEAD_MAX: Bytes = Bytes::new(1 << 30);
 /// Bytes of the slab for each slot of its table. Samples that are smaller on average use the memory only in part.
@@ -110,7 +113,7 @@ pub struct NodeHost {
 }
 
 impl NodeHost {
-    /// Bind the socket, allocate the memory, and serve consumers until [`close`](Self::close).
+    /// Allocate the memory, bind the socket, and serve consumers until [`close`](Self::close).
     ///
     /// # Errors
     /// [`NodeError::InUse`]: another host is there. [`NodeError::SlabTooLarge`], [`NodeError::NoMemory`]: the memory is
@@ -118,13 +121,24 @@ impl NodeHost {
     pub fn start(options: NodeHostOptions) -> Result<Self, NodeError> {
         let NodeHostOptions { address, ram, disk, allow_uids, version, is_shared, probes_listed, huge_pages } =
             options;
-        let listener =
-            NodeListener::bind(&address, ListenerOptions { allow_uids, hello_timeout: HELLO_TIMEOUT })?;
+        check_free(&address)?;
         let lookahead = Bytes::new(ram.get() / 8).min(LOOKAHEAD_MAX);
         let data = ram.saturating_sub(lookahead);
         let slots = (data.get() / BYTES_PER_SLOT).max(SLOTS_MIN);
-        let slab = SlabMemory::create(&SlabOptions { slots, data, available: memory_limit(), huge_pages })?;
+        // The tables of the plan need memory too.
+        let limit = memory_limit();
+        let available = limit.map(|limit| limit.saturating_sub(lookahead));
+        let slab = SlabMemory::create(&SlabOptions { slots, data, available, huge_pages });
+        let slab = slab.map_err(|error| match (error, limit) {
+            (NodeError::SlabTooLarge { .. }, Some(available)) => {
+                NodeError::SlabTooLarge { bytes: ram, available }
+            }
+            (error, _) => error,
+        })?;
         let slab = Arc::new(slab);
+        // Only now, because the tables of a large slab take seconds, in which no consumer would be answered.
+        let listener =
+            NodeListener::bind(&address, ListenerOptions { allow_uids, hello_timeout: HELLO_TIMEOUT })?;
         let disk = disk.map(|(dir, capacity)| HostDisk { dir, capacity });
         let disk_capacity = disk.as_ref().map_or(Bytes::ZERO, |disk| disk.capacity);
 
@@ -253,6 +267,15 @@ impl Drop for NodeHost {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the host of the node's cache has ended")]
 pub struct HostEnded;
+
+/// Check that no other host is at an address, before memory is allocated in vain. The bind decides.
+fn check_free(address: &NodeAddress) -> Result<(), NodeError> {
+    let options = ConnectOptions { allow_uids: Vec::new(), timeout: PROBE_TIMEOUT };
+    match NodeStatus::query(address, &options) {
+        Ok(_) | Err(NodeError::Late { .. }) => Err(NodeError::InUse { path: address.path().to_owned() }),
+        Err(_) => Ok(()),
+    }
+}
 
 /// The disk has no space before a data set is opened.
 fn planner_config(memory: Bytes, lookahead: Bytes) -> NodePlannerConfig {

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import json
 import pathlib
+import signal
 import socket
 import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import boto3
@@ -71,6 +72,15 @@ class Testbed:
     def faults(self, *rules: dict[str, Any]) -> None:
         """Replace the fault rules."""
         self._call("faults", json.dumps(rules).encode())
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Stop the process within the block; after it, the process answers what it has received meanwhile."""
+        self._process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         """End the process."""

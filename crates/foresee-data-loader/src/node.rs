@@ -10,7 +10,7 @@ mod listing;
 mod search;
 mod stats;
 #[cfg(test)]
-mod test_support;
+pub(crate) mod test_support;
 
 pub(crate) use backoff::is_permanent;
 pub use client::{CopyCount, CopyCounts};
@@ -19,6 +19,8 @@ pub use host::{HostEnded, HostLogEntry, NodeHost, NodeHostOptions};
 pub use join::NodeIdentity;
 pub(crate) use join::{JoinProgress, JoinRequest, Joined, join, leave};
 pub use listing::{ListingTurn, NodeListing, leave_listings};
+#[cfg(test)]
+pub(crate) use search::AttachTarget;
 pub(crate) use search::{AttachFailure, AttachRetry, Attached, HostSearch};
 pub use stats::{NodeHostFacts, NodeStats};
 

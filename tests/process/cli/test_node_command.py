@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import signal
+import socket as listening
 import subprocess
 import sys
 import tempfile
@@ -14,17 +15,15 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from support.processes import Child, plain_environment
+from support.memory_group import JOIN, memory_group
+from support.node_service import SERVICE, node_status
+from support.environment import plain_environment
+from support.processes import Child
 from support.servers import Bucket
 from support.waiting import WATCHDOG, wait_until
 
 import foresee
 
-SERVICE = """
-    import sys
-    from foresee.cli import main
-    sys.exit(main(["node", *sys.argv[1:]]))
-"""
 HOLDER = """
     import signal
     import sys
@@ -78,10 +77,9 @@ def node(*arguments: object, **environment: str) -> subprocess.CompletedProcess[
 
 
 def status(socket: pathlib.Path) -> dict[str, Any]:
-    """Return the object of `foresee node status --json`."""
-    ended = node("status", "--socket", socket, "--json")
-    assert ended.returncode == 0, ended.stderr
-    found: dict[str, Any] = json.loads(ended.stdout)
+    """Return the object of `foresee node status --json` of a service that runs."""
+    found = node_status(socket)
+    assert found is not None
     return found
 
 
@@ -226,3 +224,47 @@ def test_more_memory_than_there_is_is_refused_with_both_sizes(socket: pathlib.Pa
     assert "exceeds the" in ended.stderr
     assert "--ram" in ended.stderr
     assert not socket.exists()
+
+
+def test_more_memory_than_the_control_group_allows_is_refused_with_both_sizes(socket: pathlib.Path) -> None:
+    with memory_group(512 << 20) as group:
+        service = Child(JOIN + SERVICE, "--ram", "1GB", "--socket", str(socket), str(group))
+        code, _, errors = service.end()
+    assert code == 3
+    assert "1.0 GB" in errors
+    assert "536.9 MB" in errors
+    assert "--ram" in errors
+    assert not socket.exists()
+
+
+#: A loader that attaches to a service.
+ATTACHES = """
+    import sys
+    import foresee
+    index, endpoint = sys.argv[1:]
+    options = {"endpoint": endpoint, "region": "us-east-1", "skip_signature": "true"}
+    with foresee.Loader(index, batch_size=8, storage_options=options) as loader:
+        next(iter(loader))
+"""
+
+
+def test_a_second_interrupt_ends_a_service_whose_origin_hangs(
+    serve: Start, socket: pathlib.Path, place: pathlib.Path, bucket: Bucket, started: Callable[[Child], Child]
+) -> None:
+    bucket.put("a/0.jpg", b"0")
+    foresee.Loader(bucket.uri, batch_size=1, storage_options=bucket.options).index.save(place / "data.fidx")
+    service = serve()
+    with listening.socket() as origin:
+        origin.bind(("127.0.0.1", 0))
+        origin.listen()
+        endpoint = f"http://127.0.0.1:{origin.getsockname()[1]}"
+        env = {"FORESEE_NODE": str(socket)}
+        started(Child(ATTACHES, str(place / "data.fidx"), endpoint, env=env))
+        request, _ = origin.accept()
+        with request:
+            service.send(signal.SIGINT)
+            wait_until(lambda: not socket.exists(), what="the end of the socket")
+            assert service.process.poll() is None
+            service.send(signal.SIGINT)
+            code, _, _ = service.end()
+    assert code == -signal.SIGINT

@@ -10,6 +10,7 @@ from typing import Any
 
 from support.data import CLASSES, make_folder
 from support.node_ranks import digests, job_folder, launched, outcomes, ranks
+from support.node_service import node_status, service
 from support.processes import child
 from support.servers import Bucket
 
@@ -61,6 +62,29 @@ def test_two_jobs_of_a_node_list_once_each(bucket: Bucket, job: pathlib.Path, tm
             found = outcomes(first) + outcomes(second)
     assert [errors for _, errors in found] == [""] * 4
     assert bucket.testbed.counters()["lists"] == 2 * alone
+
+
+def test_two_jobs_of_a_service_list_once_each_and_read_the_origin_once(
+    bucket: Bucket, job: pathlib.Path, tmp_path: pathlib.Path
+) -> None:
+    """The second job may see other objects, so it lists too. The service only tries the origin, once."""
+    bucket.put_folder(make_folder(tmp_path / "data", SIZES))
+    alone, _ = lists_of(bucket, job, 1)
+    bucket.testbed.reset()
+    plan, socket = {"root": bucket.uri, "storage_options": bucket.options}, job / "node.sock"
+    with service(socket) as warm, job_folder() as other:
+        warm.line()
+        env = {"XDG_RUNTIME_DIR": str(job), "FORESEE_NODE": str(socket)}
+        with (
+            ranks(job, [plan] * 2, env={**env, "TORCHELASTIC_RUN_ID": "first"}) as first,
+            ranks(other, [plan] * 2, env={**env, "TORCHELASTIC_RUN_ID": "second"}) as second,
+        ):
+            found = outcomes(first) + outcomes(second)
+        status = node_status(socket)
+    assert [errors for _, errors in found] == [""] * 4
+    assert bucket.testbed.counters()["lists"] == 2 * alone + 1
+    assert status is not None
+    assert status["origin"]["bytes"] == sum(SIZES)
 
 
 def test_without_access_each_rank_raises_the_error_of_its_own_listing(

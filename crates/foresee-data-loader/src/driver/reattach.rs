@@ -4,6 +4,9 @@
 //! In between it reads the origin without caches: an attached loader has no memory and no disk of its own, so nothing is
 //! left to free when it returns.
 
+#[cfg(test)]
+mod process_tests;
+
 use foresee_data_node::NodeError;
 
 use super::Driver;

@@ -7,6 +7,9 @@
 //! | several ranks of one launcher on this node | consumes from the host in the process of the lowest local rank |
 //! | neither, or no memory and no disk to share | uses its own caches |
 
+#[cfg(test)]
+mod process_tests;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};

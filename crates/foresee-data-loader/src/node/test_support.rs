@@ -7,13 +7,13 @@ use foresee_data_node::{Hello, RING_BYTES_MIN};
 use tempfile::TempDir;
 
 /// A directory that the host of a cache accepts for its socket and its disk.
-pub(super) fn private_dir() -> TempDir {
+pub(crate) fn private_dir() -> TempDir {
     let permissions = std::fs::Permissions::from_mode(0o700);
     tempfile::Builder::new().permissions(permissions).tempdir().expect("a directory")
 }
 
 /// The greeting of a consumer with the smallest rings.
-pub(super) fn hello() -> Hello {
+pub(crate) fn hello() -> Hello {
     Hello {
         foresee: "test".into(),
         pid: std::process::id(),

@@ -4,7 +4,7 @@
 use std::sync::atomic::AtomicBool;
 
 use foresee_data_index::{Exclude, LayoutOptions};
-use foresee_data_node::{NodeConnection, NodeStatus, RefusalCode};
+use foresee_data_node::{ListenerOptions, NodeConnection, NodeListener, NodeStatus, RefusalCode};
 use foresee_testkit::{WATCHDOG, wait_until};
 use tempfile::TempDir;
 
@@ -127,6 +127,17 @@ fn a_rank_that_lists_is_reported_to_those_that_wait() {
     waits(&mut second);
     drop(first);
     lists(&mut second);
+}
+
+#[test]
+fn a_rank_lists_alone_after_half_a_minute_without_a_message() {
+    let job = Job::new();
+    let options = ListenerOptions { allow_uids: Vec::new(), hello_timeout: WATCHDOG };
+    let _silent = NodeListener::bind(&job.address(), options).expect("the path is free");
+    let mut rank = job.rank();
+    assert!(matches!(rank.poll(Duration::ZERO), Ok(ListingTurn::Waiting)));
+    rank.last_message = Instant::now().checked_sub(SILENCE_MAX).expect("a clock that has run for so long");
+    assert!(matches!(rank.poll(Duration::ZERO), Err(NodeError::Late { .. })));
 }
 
 #[test]

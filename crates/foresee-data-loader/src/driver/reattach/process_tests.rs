@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A driver without its thread that returns to a host between two turns.
+
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use foresee_data_fetch::Dispatch;
+use foresee_data_index::{Exclude, LayoutOptions};
+use foresee_data_node::NodeAddress;
+use foresee_data_order::Order;
+use foresee_data_plan::{HierarchyPlanner, PlannerConfig, PolicyChoice, SlowestTier};
+use foresee_data_tier::{Completions, OriginOptions, Uri, open_origin};
+use foresee_ledger::NodeCacheRole;
+use foresee_testkit::wait_until;
+use foresee_units::{Bytes, Nanos, World};
+
+use super::*;
+use crate::batch_queue::{BatchQueue, QueueEntry};
+use crate::buffer::BufferPool;
+use crate::cache::CacheShare;
+use crate::config::{LoaderConfig, LoaderOptions};
+use crate::data_set::DataSet;
+use crate::driver::{CommandQueue, DriverNode, DriverTiers, Shared};
+use crate::node::test_support::{hello, private_dir};
+use crate::node::{AttachTarget, NodeHost, NodeHostOptions};
+use crate::notices::Notices;
+use crate::origin_queue::{OriginQueueInputs, origin_queue_config};
+use crate::recorder::Recorder;
+use crate::waker::Waker;
+
+/// More than a turn plans.
+const SAMPLES: u64 = 1500;
+
+/// A driver of one batch without caches, as after the loss of its host.
+fn driver(data: &Arc<DataSet>, uri: &str) -> Driver {
+    let options = LoaderOptions {
+        uri: uri.to_owned(),
+        storage: Vec::new(),
+        batch_size: SAMPLES,
+        drop_last: false,
+        order: Some(Order::Sequential { n: SAMPLES, drop_last: false }),
+        avoid: Vec::new(),
+        epochs: Some(1),
+        world: World::ALONE,
+        local_world: World::ALONE,
+        staging: None,
+        threads: Some(2),
+        run_dir: None,
+        node: None,
+        listed: false,
+    };
+    let config = LoaderConfig::check(options, data.index(), Bytes::ZERO).expect("a configuration that fits");
+    let waker = Arc::new(Waker::default());
+    let woken = Arc::clone(&waker);
+    let completions = Completions::new(move || woken.wake());
+    let shared = Shared {
+        commands: CommandQueue::default(),
+        batches: BatchQueue::new(Arc::clone(&waker)),
+        recorder: Recorder::new(World::ALONE.rank()),
+        buffers: Arc::new(BufferPool::new(config.staging, Arc::clone(&waker))),
+        stats: Mutex::default(),
+        notices: Notices::default(),
+        waker,
+    };
+    let location = Uri::parse(uri).expect("a directory");
+    let origin =
+        open_origin(&location, &OriginOptions::default(), Arc::clone(data) as _, completions.clone());
+    let tiers = DriverTiers {
+        origin: origin.expect("a directory"),
+        ram: None,
+        disk: None,
+        copies: Bytes::ZERO,
+        completions,
+        share: Arc::new(CacheShare::empty()),
+    };
+    let plan =
+        PlannerConfig { tiers: Vec::new(), policy: PolicyChoice::Auto, table_budget: Bytes::new(1 << 20) };
+    let planner = HierarchyPlanner::new(plan, SlowestTier::OfThisRun, Arc::clone(data) as _).expect("a plan");
+    let queue = origin_queue_config(&OriginQueueInputs {
+        is_directory: true,
+        threads: Some(2),
+        mean_size: data.index().mean_size(),
+        samples: SAMPLES,
+        objects: SAMPLES,
+        local_queues: 1,
+        is_shared: false,
+    });
+    let dispatch = Dispatch::new(queue);
+    let mut driver =
+        Driver::new(Arc::new(shared), &config, Arc::clone(data), tiers, planner, dispatch, DriverNode::None);
+    driver.begin();
+    driver
+}
+
+fn attempt(address: &NodeAddress, data: &Arc<DataSet>, uri: &str, waker: &Arc<Waker>) -> HostSearch {
+    let target = AttachTarget {
+        address: address.clone(),
+        role: NodeCacheRole::ServiceConsumer,
+        hello: hello(),
+        data: Arc::clone(data),
+        uri: uri.to_owned(),
+        storage: Vec::new(),
+        is_listed: false,
+        waker: Arc::clone(waker),
+    };
+    HostSearch::attempt(target).expect("a thread")
+}
+
+#[test]
+fn the_rest_of_a_batch_that_is_half_planned_is_read_alone() {
+    let (folder, home) = (private_dir(), private_dir());
+    let content: Vec<u8> = (0..SAMPLES).flat_map(u64::to_le_bytes).collect();
+    for (sample, bytes) in content.chunks(8).enumerate() {
+        std::fs::write(folder.path().join(format!("{sample:06}")), bytes).expect("a file");
+    }
+    let uri = folder.path().display().to_string();
+    let (layout, exclude) = (LayoutOptions::Flat { extensions: Vec::new() }, Exclude::default());
+    let cancel = AtomicBool::new(false);
+    let built = crate::build_index(&uri, Vec::new(), layout, false, None, &exclude, &|_| {}, &cancel);
+    let data = Arc::new(DataSet::new(built.expect("an index").0, &uri));
+    let address = NodeAddress::explicit(home.path().join("node.sock")).expect("a short path");
+    let host = NodeHost::start(NodeHostOptions {
+        address: address.clone(),
+        ram: Bytes::new(1 << 20),
+        disk: None,
+        allow_uids: Vec::new(),
+        version: "test".into(),
+        is_shared: false,
+        probes_listed: true,
+        huge_pages: false,
+    });
+    let _host = host.expect("a host");
+    let mut driver = driver(&data, &uri);
+    wait_until("a batch is half planned", || {
+        driver.turn();
+        driver.delivery.staging.planning().is_some_and(|stage| stage.planned > 0)
+    });
+    driver.search = Some(attempt(&address, &data, &uri, &driver.shared.waker));
+    wait_until("the attachment", || {
+        driver.handle_search();
+        driver.node.is_some()
+    });
+    assert!(driver.delivery.staging.planning().is_none(), "the whole batch has a source");
+    let mut taken = None;
+    wait_until("the batch", || {
+        driver.turn();
+        taken = driver.shared.batches.take(Duration::ZERO, Nanos::ZERO).expect("no error");
+        taken.is_some()
+    });
+    let Some(QueueEntry::Batch(batch)) = taken else { panic!("a batch comes before the end of its epoch") };
+    assert!(batch.faults.is_empty());
+    assert_eq!(batch.bytes(), content);
+}

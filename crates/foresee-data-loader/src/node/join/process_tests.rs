@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Ranks whose local rank 0 starts no host.
+
+use foresee_data_index::{Exclude, LayoutOptions};
+use foresee_units::Bytes;
+
+use super::*;
+use crate::node::test_support::private_dir;
+
+/// The reason why a rank that began to wait at `since` is alone; `None` while it waits.
+fn reason(since: Instant, tick: Duration, address: &NodeAddress, data: &Arc<DataSet>) -> Option<String> {
+    let cache = Cache::new(Bytes::new(1 << 20), None, Bytes::ZERO).expect("below the limit");
+    let world = World::new(1, 2).expect("a rank of two");
+    let request = JoinRequest {
+        tick,
+        identity: &NodeIdentity { job: "job".into(), version: "test".into() },
+        cache: &cache,
+        world,
+        local_world: world,
+        data,
+        uri: "/data",
+        storage: &[],
+        is_listed: false,
+        waker: &Arc::default(),
+    };
+    let mut progress = JoinProgress { since, attempt: None };
+    match attach_when_ready(&request, &mut progress, address).expect("a directory") {
+        Joined::Waiting => None,
+        Joined::Alone(reason) => Some(reason.expect("the user expects a host")),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_first_loader_of_a_rank_waits_for_the_host_and_the_next_ones_only_look() {
+    let (home, folder) = (private_dir(), private_dir());
+    let address = NodeAddress::explicit(home.path().join("node.sock")).expect("a short path");
+    std::fs::write(folder.path().join("0"), "0").expect("a file");
+    let uri = folder.path().display().to_string();
+    let (layout, exclude) = (LayoutOptions::Flat { extensions: Vec::new() }, Exclude::default());
+    let cancel = AtomicBool::new(false);
+    let built = crate::build_index(&uri, Vec::new(), layout, false, None, &exclude, &|_| {}, &cancel);
+    let data = Arc::new(DataSet::new(built.expect("an index").0, &uri));
+    let now = Instant::now();
+    assert_eq!(reason(now, Duration::ZERO, &address, &data), None);
+    let long_ago = now.checked_sub(HOST_WAIT).expect("a clock that has run for so long");
+    let alone = reason(long_ago, Duration::MAX, &address, &data).expect("the wait is over");
+    assert!(alone.contains("local rank 0 has started no loader within 20 s"), "{alone}");
+    assert!(reason(Instant::now(), Duration::MAX, &address, &data).is_some(), "no second wait");
+}

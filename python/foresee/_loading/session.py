@@ -389,7 +389,8 @@ class Session:
             }
 
         def node() -> dict[str, Any] | None:
-            return engine.stats()["node"]
+            found: dict[str, Any] | None = engine.stats()["node"]
+            return found
 
         return live.LivePrediction(shape, settings.run_dir, settings.profile, settings.job, waits, node)
 

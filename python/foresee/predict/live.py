@@ -44,7 +44,7 @@ class LivePrediction:
         profile_file: profile of this host.
         job_file: keys that the loader lacks, above all the compute time of a step; None: the first steps give it.
         waits: seconds of waiting since the start, by cause.
-        node: the cache of the node in the loader's statistics; None with own caches. It is called after the first batch.
+        node: the node's cache in the loader's statistics; None with own caches. It is called after the first batch.
         clock: seconds.
     """
 

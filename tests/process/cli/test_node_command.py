@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from support.environment import plain_environment
 from support.memory_group import JOIN, memory_group
 from support.node_service import SERVICE, node_status
-from support.environment import plain_environment
 from support.processes import Child
 from support.servers import Bucket
 from support.waiting import WATCHDOG, wait_until

@@ -156,7 +156,9 @@ def later_origin_reads(shape: Shape, tmp_path: Path) -> int:
     job = live_job.job_of(shape, 0.01, jobspec.profile.read(profile), None)
     reports = live_job.simulated(shape, job, lambda: False)
     assert reports is not None
-    first, last = ({each.source: each.samples for each in report.reads} for report in (reports[0], reports[-1]))
+    first, last = (
+        {each.source: each.samples for each in report.reads} for report in (reports[0], reports[-1])
+    )
     return last["origin"] - first["origin"]
 
 

@@ -75,7 +75,7 @@ def test_a_consumer_gets_its_own_bytes_although_its_memory_was_taken_back(
         with bucket.testbed.stopped():
             (job / "go-0").touch()
             wait_until(
-                lambda: consumers(socket)[0]["waiting"] >= 80, what="requests for more than the memory"
+                lambda: consumers(socket)[0]["waiting"] >= 60, what="requests for more than the memory"
             )
             stopped.send(signal.SIGSTOP)
         (other,) = stack.enter_context(ranks(job, [plan], env=env))

@@ -49,9 +49,9 @@ impl OriginIdentity {
                 let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
                 (fields(&[b"file"]), real.into_os_string().into_encoded_bytes())
             }
-            UriParts::Bucket { name, prefix } => {
-                let endpoint = store_endpoint(uri, options)?;
-                let store = fields(&[b"s3", endpoint.as_bytes(), name.as_bytes()]);
+            UriParts::Bucket { kind, name, prefix } => {
+                let endpoint = store_endpoint(*kind, uri, options)?;
+                let store = fields(&[kind.scheme().as_bytes(), endpoint.as_bytes(), name.as_bytes()]);
                 (store, prefix.clone().into_bytes())
             }
             UriParts::Web { base, .. } => (fields(&[b"http"]), base.clone().into_bytes()),

@@ -2,7 +2,7 @@
 //! The slowest tier: the directory or bucket that contains the data set.
 //!
 //! One read of a sample is one request, and a failure is classified. [`PosixOrigin`] reads mounted file systems,
-//! [`StoreOrigin`] S3 and plain HTTP. An origin never writes, deletes or retries.
+//! [`StoreOrigin`] S3, Google Cloud Storage and plain HTTP. An origin never writes, deletes or retries.
 
 mod client;
 mod fault;
@@ -10,8 +10,8 @@ mod list_page;
 mod pages;
 mod pending;
 mod posix;
-mod profiles;
 mod store;
+mod stores;
 mod tag;
 
 use std::borrow::Cow;
@@ -20,12 +20,13 @@ use std::sync::Arc;
 
 use foresee_units::{Nanos, ReadOutcome, SampleId};
 
-pub(crate) use client::{Client, Failure, Store, store_endpoint};
+pub(crate) use client::{Client, Failure, Store};
 pub(crate) use list_page::{ListPage, PageObject};
 pub use pages::CachedPages;
 pub use posix::PosixOrigin;
 pub(crate) use posix::{safe_key, tag_of, wants_inode};
 pub use store::StoreOrigin;
+pub(crate) use stores::store_endpoint;
 pub(crate) use tag::object_tag;
 pub use tag::posix_tag;
 
@@ -58,7 +59,7 @@ pub struct Location<'a> {
 #[derive(Clone)]
 pub struct OriginOptions {
     /// Settings of the store with the names of `object_store` (`access_key_id`, `endpoint_url`, `region`,
-    /// `skip_signature`, ...); they override the environment's `AWS_*`. For a directory: `file_tag`, `mtime`
+    /// `skip_signature`, ...); they override the environment's `AWS_*` or `GOOGLE_*`. For a directory: `file_tag`, `mtime`
     /// (default) or `inode`, which identifies a version of a file together with its size.
     pub storage: BTreeMap<String, String>,
     /// Reader threads for a directory, 1 or more; default 64, for a deep queue at a disk or network file system.
@@ -218,15 +219,14 @@ pub enum OriginError {
         cause: String,
     },
     /// No credentials could be found or refreshed.
-    #[error(
-        "{uri}: no usable credentials ({cause}); set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or \
-         skip_signature=true in storage_options= (--option skip_signature=true) for a public bucket"
-    )]
+    #[error("{uri}: no usable credentials ({cause}); {remedy}")]
     NoCredentials {
         /// The requested URI.
         uri: String,
         /// The attempts.
         cause: String,
+        /// The variables to set.
+        remedy: &'static str,
     },
     /// The bucket is in another region.
     #[error(
@@ -254,15 +254,15 @@ pub enum OriginError {
     },
     /// The endpoint is not a store.
     #[error(
-        "{uri} is not served by a store ({cause}); name the address of the S3 API, not of its web console, as endpoint \
-         in storage_options= (--option endpoint=...) or as AWS_ENDPOINT_URL, and look for a proxy or login page in \
-         between"
+        "{uri} is not served by a store ({cause}); {remedy}, and look for a proxy or login page in between"
     )]
     NoStore {
         /// The requested URI.
         uri: String,
         /// A description of the answer.
         cause: String,
+        /// How to set the address.
+        remedy: &'static str,
     },
     /// No answer.
     #[error("{uri} cannot be reached ({cause}); check the endpoint, the network and proxy settings")]

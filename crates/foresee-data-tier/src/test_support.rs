@@ -115,6 +115,22 @@ pub(crate) fn serve() -> MemoryServer {
     server
 }
 
+/// A bucket of [`serve`] through the interface of each kind of store.
+pub(crate) const BUCKETS: [&str; 2] = ["s3://bucket", "gs://bucket"];
+
+/// Settings of the store at `server` for `uri`: one of [`BUCKETS`], a prefix in it, or a web server.
+pub(crate) fn store_options(server: &MemoryServer, uri: &str) -> OriginOptions {
+    if uri.starts_with("s3:") {
+        return s3_options(server);
+    }
+    let mut options = OriginOptions::default();
+    if uri.starts_with("gs:") {
+        options.storage.insert("base_url".to_owned(), format!("http://{}", server.address()));
+        options.storage.insert("bearer_token".to_owned(), "hush".to_owned());
+    }
+    options
+}
+
 /// Settings of the S3 store at `server`.
 pub(crate) fn s3_options(server: &MemoryServer) -> OriginOptions {
     let mut options = OriginOptions::default();

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The URI of a data set: a path, `file://`, `s3://bucket/prefix`, `http(s)://host/path`.
+//! The URI of a data set: a path, `file://`, `s3://bucket/prefix`, `gs://bucket/prefix`, `http(s)://host/path`.
 //!
 //! User names, passwords and query strings (presigned parts) are sent to the origin and never shown.
 
@@ -43,10 +43,44 @@ pub struct Uri {
 pub(crate) enum UriParts {
     /// A directory of a mounted file system.
     Directory(PathBuf),
-    /// An S3 bucket, and the prefix without leading and trailing slashes.
-    Bucket { name: String, prefix: String },
+    /// A bucket, and the prefix without leading and trailing slashes.
+    Bucket { kind: BucketKind, name: String, prefix: String },
     /// A plain web server. `base` has no query and no trailing slash; the query is secret.
     Web { base: String, query: Option<String> },
+}
+
+/// The interface of a bucket's store.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BucketKind {
+    S3,
+    /// Google Cloud Storage.
+    Gcs,
+}
+
+impl BucketKind {
+    /// The kind of a scheme in lower case.
+    fn of_scheme(scheme: &str) -> Option<Self> {
+        match scheme {
+            "s3" | "s3a" => Some(Self::S3),
+            "gs" | "gcs" => Some(Self::Gcs),
+            _ => None,
+        }
+    }
+
+    /// The scheme in messages and in an index, and the name of the store in identities.
+    pub(crate) const fn scheme(self) -> &'static str {
+        match self {
+            Self::S3 => "s3",
+            Self::Gcs => "gs",
+        }
+    }
+
+    const fn no_bucket(self) -> &'static str {
+        match self {
+            Self::S3 => "the bucket is missing, write s3://bucket/prefix",
+            Self::Gcs => "the bucket is missing, write gs://bucket/prefix",
+        }
+    }
 }
 
 impl Uri {
@@ -59,20 +93,21 @@ impl Uri {
             return Self::directory(text.as_bytes());
         };
         let bad = |cause| UriError::Malformed { uri: redact(text), cause };
-        match scheme.to_ascii_lowercase().as_str() {
+        let lower_case = scheme.to_ascii_lowercase();
+        if let Some(kind) = BucketKind::of_scheme(&lower_case) {
+            let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
+            if name.is_empty() {
+                return Err(bad(kind.no_bucket()));
+            }
+            let (name, prefix) = (name.to_owned(), prefix.trim_matches('/').to_owned());
+            return Ok(Self { parts: UriParts::Bucket { kind, name, prefix } });
+        }
+        match lower_case.as_str() {
             "file" => {
                 if !rest.starts_with('/') {
                     return Err(bad("write file:///absolute/path (three slashes)"));
                 }
                 Self::directory(&percent_decode(rest.as_bytes()).collect::<Vec<u8>>())
-            }
-            "s3" | "s3a" => {
-                let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
-                if name.is_empty() {
-                    return Err(bad("the bucket is missing, write s3://bucket/prefix"));
-                }
-                let (name, prefix) = (name.to_owned(), prefix.trim_matches('/').to_owned());
-                Ok(Self { parts: UriParts::Bucket { name, prefix } })
             }
             scheme @ ("http" | "https") => {
                 let rest = rest.split_once('#').map_or(rest, |(before, _)| before);
@@ -148,10 +183,6 @@ impl Uri {
 /// The alternative to an unsupported scheme.
 fn remedy_for(scheme: &str) -> &'static str {
     match scheme {
-        "gs" | "gcs" => {
-            "use Google's S3 API: s3://bucket/prefix with endpoint https://storage.googleapis.com and an HMAC key in \
-             storage_options= (--option) or the AWS_ variables, or mount the bucket with gcsfuse"
-        }
         "az" | "azure" | "abfs" | "abfss" | "adl" | "wasb" | "wasbs" => {
             "Azure has no S3 API: mount the container with blobfuse2 and give the directory, or list the blobs for \
              `foresee index https://ACCOUNT.blob.core.windows.net/CONTAINER?SAS --keys FILE -o NAME.fidx`"
@@ -167,7 +198,7 @@ fn remedy_for(scheme: &str) -> &'static str {
         "hdfs" | "webhdfs" | "dbfs" | "nfs" | "smb" | "ssh" | "sftp" | "ftp" | "ftps" | "gdrive" => {
             "mount the file system and give the directory"
         }
-        _ => "use a path, file://, s3://, http:// or https://",
+        _ => "use a path, file://, s3://, gs://, http:// or https://",
     }
 }
 
@@ -175,8 +206,10 @@ impl fmt::Display for Uri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.parts {
             UriParts::Directory(path) => write!(f, "{}", path.display()),
-            UriParts::Bucket { name, prefix } if prefix.is_empty() => write!(f, "s3://{name}"),
-            UriParts::Bucket { name, prefix } => write!(f, "s3://{name}/{prefix}"),
+            UriParts::Bucket { kind, name, prefix } if prefix.is_empty() => {
+                write!(f, "{}://{name}", kind.scheme())
+            }
+            UriParts::Bucket { kind, name, prefix } => write!(f, "{}://{name}/{prefix}", kind.scheme()),
             UriParts::Web { base, .. } => write!(f, "{base}"),
         }
     }
@@ -229,6 +262,7 @@ mod tests {
         assert_eq!(display("file:///data/a%20b"), "/data/a b");
         assert_eq!(display("s3://bucket"), "s3://bucket");
         assert_eq!(display("s3://bucket/a/b/"), "s3://bucket/a/b");
+        assert_eq!(display("gcs://bucket/a"), "gs://bucket/a");
         assert_eq!(display("HTTP://host:80/a/"), "http://host:80/a");
     }
 
@@ -249,7 +283,6 @@ mod tests {
     #[test]
     fn an_unsupported_scheme_is_reported_with_a_remedy() {
         for (uri, remedy) in [
-            ("gs://bucket/x", "https://storage.googleapis.com"),
             ("az://container/x", "blobfuse2"),
             ("abfss://container@account.dfs.core.windows.net/x", "blobfuse2"),
             ("hf://datasets/me/set", "hf download"),
@@ -266,7 +299,10 @@ mod tests {
             );
             assert!(!text.contains("secret"), "{text}");
         }
-        assert!(Uri::parse("s3:///x").is_err());
+        for uri in ["s3:///x", "gs://"] {
+            let text = Uri::parse(uri).expect_err(uri).to_string();
+            assert!(text.contains("write ") && text.contains("://bucket/prefix"), "{text}");
+        }
         assert!(Uri::parse("http:///x").is_err());
         assert!(Uri::parse("file://x").is_err());
         assert!(Uri::parse("").is_err());

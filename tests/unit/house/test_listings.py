@@ -256,7 +256,6 @@ def test_a_missing_directory_is_named_with_the_existing_folders(tree: pathlib.Pa
     [
         ("az://c/x", "blobfuse2"),
         ("hf://datasets/a/b", "hf download"),
-        ("gs://b/x", "storage.googleapis.com"),
         ("gopher://h", "s3://"),
     ],
 )

@@ -86,7 +86,8 @@ impl TableObjects {
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum StoreKind {
     Local,
-    Bucket(String),
+    /// Scheme and name.
+    Bucket(&'static str, String),
     Web(String),
 }
 
@@ -94,7 +95,7 @@ impl StoreKind {
     fn prefix(&self) -> String {
         match self {
             Self::Local => String::new(),
-            Self::Bucket(name) => format!("s3://{name}/"),
+            Self::Bucket(scheme, name) => format!("{scheme}://{name}/"),
             Self::Web(server) => format!("{server}/"),
         }
     }
@@ -161,17 +162,26 @@ fn locate_row(
     if name.contains('@') {
         return Err("it carries a user name; list plain URIs and pass credentials as storage_options=");
     }
-    if scheme.eq_ignore_ascii_case(b"s3") || scheme.eq_ignore_ascii_case(b"s3a") {
-        return Ok((StoreKind::Bucket(name), path.to_vec()));
+    if let Some(scheme) = bucket_scheme(scheme) {
+        return Ok((StoreKind::Bucket(scheme, name), path.to_vec()));
     }
     if !(scheme.eq_ignore_ascii_case(b"http") || scheme.eq_ignore_ascii_case(b"https")) {
-        return Err("its scheme is not supported; use a path, file://, s3://, http:// or https://");
+        return Err("its scheme is not supported; use a path, file://, s3://, gs://, http:// or https://");
     }
     if path.contains(&b'?') || name.contains('?') {
         return Err("it carries a query, and an index stores no presigned parts; list plain URIs");
     }
     let scheme = if scheme.len() == 5 { "https" } else { "http" };
     Ok((StoreKind::Web(format!("{scheme}://{name}")), path.to_vec()))
+}
+
+/// The scheme of a bucket as an index stores it, or `None` for other schemes.
+fn bucket_scheme(scheme: &[u8]) -> Option<&'static str> {
+    match scheme.to_ascii_lowercase().as_slice() {
+        b"s3" | b"s3a" => Some("s3"),
+        b"gs" | b"gcs" => Some("gs"),
+        _ => None,
+    }
 }
 
 /// Scheme and rest of a URI; `None` for a path.
@@ -294,6 +304,8 @@ mod tests {
         assert!(objects("s3://bucket/csv", &["../../a"]).is_err());
         let (base, keys, _) = objects_of("s3://bucket/train", &["a//1.jpg", "S3A://bucket/val/2.jpg"]);
         assert_eq!((base.as_str(), keys.concat().as_str()), ("s3://bucket/", "train/a//1.jpgval/2.jpg"));
+        let (base, keys, _) = objects_of("gcs://bucket/train", &["1.jpg", "gs://bucket/val/2.jpg"]);
+        assert_eq!((base.as_str(), keys.concat().as_str()), ("gs://bucket/", "train/1.jpgval/2.jpg"));
     }
 
     #[test]
@@ -320,7 +332,8 @@ mod tests {
             ("..", "folder"),
             ("s3://bucket", "no object"),
             ("https://h/a?sig=secret", "query"),
-            ("gs://b/a", "scheme"),
+            ("ftp://b/a", "scheme"),
+            ("gs://b/a", "one store"),
             ("s3://b/a", "one store"),
         ] {
             let error = objects("/data/csv", &["x", row]).expect_err(row).to_string();

@@ -70,10 +70,10 @@ async fn empty_prefix_error(store: &Store) -> OriginError {
             .map(|folder| folder.trim_end_matches('/').to_owned())
             .collect();
         if !folders.is_empty() || !page.objects.is_empty() {
-            let UriParts::Bucket { name: bucket, .. } = store.uri().parts() else {
+            let UriParts::Bucket { kind, name: bucket, .. } = store.uri().parts() else {
                 unreachable!("only buckets are listed")
             };
-            let place = format!("s3://{bucket}/{above}");
+            let place = format!("{}://{bucket}/{above}", kind.scheme());
             break format!(
                 "{} has {}",
                 place.trim_end_matches('/'),

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The store client: the store of a URI, its settings, and its runtime.
+//! Requests to the store of a URI, and their runtime.
 //!
-//! Listings and reads of file headers use the same client as the tier. The client's own retries are off, because only
-//! the caller knows the deadline. Unknown settings are refused, so that a misspelt key does not cause anonymous
-//! access.
+//! Listings and reads of file headers use the same client as the tier.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,31 +10,22 @@ use std::time::Duration;
 
 use foresee_units::{Nanos, ReadOutcome};
 use futures_util::StreamExt;
-use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
-use object_store::http::HttpBuilder;
 use object_store::list::{PaginatedListOptions, PaginatedListStore};
 use object_store::path::{Path, PathPart};
-use object_store::{
-    ClientConfigKey, ClientOptions, GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore, RetryConfig,
-};
+use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore};
 use tokio::runtime::Runtime;
 
+use super::fault::Attempt;
 pub(crate) use super::fault::Failure;
-use super::fault::{Attempt, ObservedConnector};
 use super::list_page::ListPage;
-use super::{OriginError, OriginOptions, profiles};
-use crate::uri::{Uri, UriParts, redact};
+use super::stores::{Remedies, StoreClient};
+use super::{OriginError, OriginOptions};
+use crate::uri::{Uri, UriParts};
 
 /// Threads that run requests: one GET takes less than 100 us of CPU time, so two threads carry 20,000 per second.
 const RUNTIME_THREADS: usize = 2;
-/// Idle connections in the pool: as many as a driver has requests in flight.
-const IDLE_CONNECTIONS: usize = 256;
 /// Maximum wait for tasks that do not yield at shutdown.
 const SHUTDOWN: Duration = Duration::from_secs(1);
-
-/// Message about an unknown setting of an S3 store, with the settings that most users need.
-const NO_SETTING: &str = "no such setting of an S3 store: it has access_key_id, secret_access_key, session_token, region, \
-                          endpoint, skip_signature and more";
 
 /// A store and the runtime of its requests.
 #[derive(Debug)]
@@ -53,8 +42,7 @@ pub(crate) struct Store {
     /// Precedes each key, and ends with a slash; empty for plain HTTP, whose base is the URL.
     prefix: String,
     read_timeout: Nanos,
-    /// Hint for errors about credentials.
-    hint: String,
+    remedies: Remedies,
     /// Whether it answered a GET after it had refused a HEAD.
     refuses_head: AtomicBool,
 }
@@ -157,23 +145,13 @@ impl Drop for Client {
 
 impl Store {
     fn new(uri: &Uri, options: &OriginOptions) -> Result<Self, OriginError> {
-        let read_timeout = options.read_timeout;
-        let uri = uri.clone();
-        match uri.parts() {
-            UriParts::Bucket { name, prefix } => {
-                let store = Arc::new(s3(&uri, name, options)?);
-                let prefix = if prefix.is_empty() { String::new() } else { format!("{prefix}/") };
-                let pages = Some(Arc::clone(&store) as Arc<dyn PaginatedListStore>);
-                let (hint, refuses_head) = (profiles::hint(&options.storage), AtomicBool::new(false));
-                Ok(Self { objects: store, pages, uri, prefix, read_timeout, hint, refuses_head })
-            }
-            UriParts::Web { base, query } => {
-                let objects = web(&uri, base, query.as_deref(), options)?;
-                let (pages, prefix, refuses_head) = (None, String::new(), AtomicBool::new(false));
-                Ok(Self { objects, pages, uri, prefix, read_timeout, hint: String::new(), refuses_head })
-            }
-            UriParts::Directory(_) => unreachable!("directories are opened as PosixOrigin"),
-        }
+        let StoreClient { objects, pages, remedies } = StoreClient::new(uri, options)?;
+        let prefix = match uri.parts() {
+            UriParts::Bucket { prefix, .. } if !prefix.is_empty() => format!("{prefix}/"),
+            UriParts::Bucket { .. } | UriParts::Web { .. } | UriParts::Directory(_) => String::new(),
+        };
+        let (uri, read_timeout) = (uri.clone(), options.read_timeout);
+        Ok(Self { objects, pages, uri, prefix, read_timeout, remedies, refuses_head: AtomicBool::new(false) })
     }
 
     pub(crate) const fn uri(&self) -> &Uri {
@@ -206,7 +184,7 @@ impl Store {
 
     /// The error of a call outside of a tier.
     pub(crate) fn error(&self, failure: Failure, uri: String) -> OriginError {
-        failure.into_error(uri, &self.hint)
+        failure.into_error(uri, &self.remedies)
     }
 
     pub(crate) fn bad_key(&self, key: &[u8], cause: &'static str) -> OriginError {
@@ -297,117 +275,4 @@ impl std::fmt::Debug for Store {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Store").field("uri", &self.uri).finish_non_exhaustive()
     }
-}
-
-/// The endpoint of a bucket's store from settings and environment; empty for Amazon's own.
-pub(crate) fn store_endpoint(uri: &Uri, options: &OriginOptions) -> Result<String, OriginError> {
-    let endpoint = endpoint_of(&s3_settings(uri, options)?).unwrap_or_default();
-    Ok(endpoint.trim_end_matches('/').to_ascii_lowercase())
-}
-
-fn endpoint_of(builder: &AmazonS3Builder) -> Option<String> {
-    let set = |key| builder.get_config_value(&key);
-    set(AmazonS3ConfigKey::S3Endpoint).or_else(|| set(AmazonS3ConfigKey::Endpoint))
-}
-
-/// The builder of a bucket's store, with settings of the environment, overridden by `options`.
-fn s3_settings(uri: &Uri, options: &OriginOptions) -> Result<AmazonS3Builder, OriginError> {
-    let bad = |name: &str, cause: String| OriginError::BadOption {
-        uri: uri.to_string(),
-        name: name.to_owned(),
-        cause,
-    };
-    let mut builder = AmazonS3Builder::new().with_client_options(without_request_timeout());
-    // Like the client's own `from_env`, which would also set its timeout on a whole request.
-    for (name, value) in std::env::vars_os() {
-        let (Some(name), Some(value)) = (name.to_str(), value.to_str()) else { continue };
-        if name.starts_with("AWS_")
-            && let Ok(key) = name.to_ascii_lowercase().parse::<AmazonS3ConfigKey>()
-        {
-            builder = builder.with_config(key, value);
-        }
-    }
-    for (name, value) in &options.storage {
-        let key: AmazonS3ConfigKey =
-            name.to_ascii_lowercase().parse().map_err(|_| bad(name, NO_SETTING.to_owned()))?;
-        builder = builder.with_config(key, value.as_str());
-    }
-    Ok(builder)
-}
-
-fn s3(uri: &Uri, bucket: &str, options: &OriginOptions) -> Result<AmazonS3, OriginError> {
-    let bad = |name: &str, cause: String| OriginError::BadOption {
-        uri: uri.to_string(),
-        name: name.to_owned(),
-        cause,
-    };
-    let mut builder = s3_settings(uri, options)?;
-    let plain =
-        endpoint_of(&builder).is_some_and(|endpoint| endpoint.to_ascii_lowercase().starts_with("http://"));
-    for (name, value) in connection_settings(options, plain) {
-        builder = builder.with_config(AmazonS3ConfigKey::Client(name), value);
-    }
-    builder
-        .with_bucket_name(bucket)
-        .with_retry(no_retries())
-        .with_http_connector(ObservedConnector)
-        .build()
-        .map_err(|error| bad("s3", redact(&error.to_string())))
-}
-
-fn web(
-    uri: &Uri,
-    base: &str,
-    query: Option<&str>,
-    options: &OriginOptions,
-) -> Result<Arc<dyn ObjectStore>, OriginError> {
-    let bad = |name: &str, cause: String| OriginError::BadOption {
-        uri: uri.to_string(),
-        name: name.to_owned(),
-        cause,
-    };
-    let mut settings = without_request_timeout();
-    for (name, value) in &options.storage {
-        let key: ClientConfigKey = name
-            .to_ascii_lowercase()
-            .parse()
-            .map_err(|_| bad(name, "no such setting of a plain HTTP store".to_owned()))?;
-        settings = settings.with_config(key, value.as_str());
-    }
-    for (name, value) in connection_settings(options, base.starts_with("http://")) {
-        settings = settings.with_config(name, value);
-    }
-    let url = query.map_or_else(|| base.to_owned(), |query| format!("{base}?{query}"));
-    let store = HttpBuilder::new()
-        .with_url(url)
-        .with_client_options(settings)
-        .with_retry(no_retries())
-        .with_http_connector(ObservedConnector)
-        .build()
-        .map_err(|error| bad("http", redact(&error.to_string())))?;
-    Ok(Arc::new(store))
-}
-
-/// No timeout on a whole request: a large object over a slow link is valid.
-fn without_request_timeout() -> ClientOptions {
-    ClientOptions::new().with_timeout_disabled()
-}
-
-/// Settings that users cannot change: timeouts, the pool, and HTTP/1.1 (a store's throughput comes from many
-/// connections).
-fn connection_settings(options: &OriginOptions, plain: bool) -> Vec<(ClientConfigKey, String)> {
-    let connect = Duration::from(options.connect_timeout);
-    let mut settings = vec![
-        (ClientConfigKey::ConnectTimeout, format!("{}ms", connect.as_millis().max(1))),
-        (ClientConfigKey::PoolMaxIdlePerHost, IDLE_CONNECTIONS.to_string()),
-        (ClientConfigKey::Http1Only, "true".to_owned()),
-    ];
-    if plain {
-        settings.push((ClientConfigKey::AllowHttp, "true".to_owned()));
-    }
-    settings
-}
-
-fn no_retries() -> RetryConfig {
-    RetryConfig { max_retries: 0, retry_timeout: Duration::ZERO, ..RetryConfig::default() }
 }

@@ -20,6 +20,7 @@ use object_store::client::{
 
 use super::OriginError;
 use super::list_page::{self, ListPage, NoPage};
+use super::stores::Remedies;
 use crate::uri::redact;
 
 /// Maximum length of an error's body that is parsed; S3's error documents are below 1 KB.
@@ -133,14 +134,17 @@ impl Failure {
         })
     }
 
-    /// Convert to the error of a call outside of a tier. `hint`: a hint if credentials are at fault.
-    pub(crate) fn into_error(self, uri: String, hint: &str) -> OriginError {
+    /// Convert to the error of a call outside of a tier, with the store's `remedies`.
+    pub(crate) fn into_error(self, uri: String, remedies: &Remedies) -> OriginError {
+        let Remedies { credentials, endpoint, hint } = remedies;
         let cause = self.cause;
         match (self.kind, self.outcome) {
             (Kind::Region(region), _) => OriginError::WrongRegion { uri, cause, region },
             (Kind::Clock { .. }, _) => OriginError::ClockDiffers { uri, cause },
-            (Kind::NoStore, _) => OriginError::NoStore { uri, cause },
-            (Kind::Unsigned, _) => OriginError::NoCredentials { uri, cause: cause + hint },
+            (Kind::NoStore, _) => OriginError::NoStore { uri, cause, remedy: endpoint },
+            (Kind::Unsigned, _) => {
+                OriginError::NoCredentials { uri, cause: cause + hint, remedy: credentials }
+            }
             (Kind::Transport, _) => OriginError::Unreachable { uri, cause },
             (Kind::Answer, ReadOutcome::Absent) => OriginError::Missing { uri, cause },
             (Kind::Answer, ReadOutcome::Denied) => OriginError::Denied { uri, cause: cause + hint },

@@ -6,15 +6,11 @@ use std::sync::atomic::AtomicBool;
 
 use foresee_testbed::{Fault, FaultRule, MemoryServer};
 
-use crate::test_support::{PAGE_KEYS, refuse_head, s3_options, serve, status};
-use crate::{Listing, OriginError, OriginObject, OriginOptions, Selection, Uri, list, read_whole};
-
-fn options(server: &MemoryServer, uri: &str) -> OriginOptions {
-    if uri.starts_with("s3") { s3_options(server) } else { OriginOptions::default() }
-}
+use crate::test_support::{BUCKETS, PAGE_KEYS, refuse_head, serve, status, store_options};
+use crate::{Listing, OriginError, OriginObject, Selection, Uri, list, read_whole};
 
 fn select(server: &MemoryServer, uri: &str, selection: Selection<'_>) -> Result<Listing, OriginError> {
-    list(&Uri::parse(uri)?, &options(server, uri), selection, &|_| {}, &AtomicBool::new(false))
+    list(&Uri::parse(uri)?, &store_options(server, uri), selection, &|_| {}, &AtomicBool::new(false))
 }
 
 fn list_objects(
@@ -42,7 +38,10 @@ fn check(server: &MemoryServer, names: &[String]) {
     server.put("bucket", "other/x", b"outside");
     server.put("bucket", "settle", b"outside");
     expected.sort_by(|a, b| a.key.cmp(&b.key));
-    assert_eq!(list_objects(server, "s3://bucket/set/", None).expect("a listing"), expected);
+    for bucket in BUCKETS {
+        let listed = list_objects(server, &format!("{bucket}/set/"), None).expect("a listing");
+        assert_eq!(listed, expected, "{bucket}");
+    }
 }
 
 #[test]
@@ -50,7 +49,8 @@ fn a_flat_prefix_is_listed_in_parallel_spans() {
     let server = serve();
     let names: Vec<_> = (0..997).map(|id| format!("{:06}.jpg", id * 37)).collect();
     check(&server, &names);
-    assert!(server.requests().len() <= 3 * names.len() / PAGE_KEYS, "{}", server.requests().len());
+    let most = 3 * BUCKETS.len() * names.len() / PAGE_KEYS;
+    assert!(server.requests().len() <= most, "{}", server.requests().len());
     let cuts = server.requests().iter().filter(|line| line.contains("start-after=")).count();
     assert!(cuts >= 8, "it is cut into spans: {cuts}");
 }
@@ -93,13 +93,19 @@ fn unusual_keys_are_listed_and_read_and_keys_that_no_request_can_name_are_report
     {
         server.put("bucket", &format!("set/{key}"), key.as_bytes());
     }
-    let listing = select(&server, "s3://bucket/set", Selection::default()).expect("a listing");
-    let keys: Vec<_> = listing.objects.iter().map(|one| String::from_utf8_lossy(&one.key)).collect();
-    assert_eq!(keys, [" spaced ", "/x", "a///b", "cat//x.png", "cat/1.png"]);
-    for one in &listing.objects {
-        let uri = Uri::parse("s3://bucket/set").expect("a URI");
-        assert_eq!(read_whole(&uri, &options(&server, "s3://"), &one.key, None).expect("its bytes"), one.key);
+    let mut last = Listing::default();
+    for bucket in BUCKETS {
+        let uri = Uri::parse(&format!("{bucket}/set")).expect("a URI");
+        let listing = select(&server, &uri.to_string(), Selection::default()).expect("a listing");
+        let keys: Vec<_> = listing.objects.iter().map(|one| String::from_utf8_lossy(&one.key)).collect();
+        assert_eq!(keys, [" spaced ", "/x", "a///b", "cat//x.png", "cat/1.png"], "{bucket}");
+        for one in &listing.objects {
+            let found = read_whole(&uri, &store_options(&server, bucket), &one.key, None);
+            assert_eq!(found.expect("its bytes"), one.key, "{bucket}");
+        }
+        last = listing;
     }
+    let listing = last;
     let unreadable: Vec<_> = listing.unreadable.iter().map(|one| String::from_utf8_lossy(&one.key)).collect();
     assert_eq!(unreadable, ["../x.png", "cat/./x.png", "cat/a\nb.png"]);
     for one in &listing.unreadable {
@@ -116,22 +122,25 @@ fn unusual_keys_are_listed_and_read_and_keys_that_no_request_can_name_are_report
 
 #[test]
 fn an_empty_prefix_suggests_its_neighbours_and_a_refusal_is_reported() {
-    let server = serve();
-    let empty = |uri: &str| list_objects(&server, uri, None).expect_err("nothing is there").to_string();
-    assert_eq!(empty("s3://bucket"), "nothing is stored at s3://bucket; the bucket has no objects");
-    assert_eq!(empty("s3://bucket/a/b"), "nothing is stored at s3://bucket/a/b; the bucket has no objects");
-    for key in ["data/train/1", "data/val/2"] {
-        server.put("bucket", key, b"");
+    for bucket in BUCKETS {
+        let server = serve();
+        let empty = |below: &str| {
+            let uri = format!("{bucket}{below}");
+            list_objects(&server, &uri, None).expect_err("nothing is there").to_string()
+        };
+        assert_eq!(empty(""), format!("nothing is stored at {bucket}; the bucket has no objects"));
+        assert_eq!(empty("/a/b"), format!("nothing is stored at {bucket}/a/b; the bucket has no objects"));
+        for key in ["data/train/1", "data/val/2"] {
+            server.put("bucket", key, b"");
+        }
+        let neighbours = format!("{bucket}/data has the prefixes \"train\", \"val\"");
+        assert_eq!(empty("/data/trains"), format!("nothing is stored at {bucket}/data/trains; {neighbours}"));
+        assert!(empty("/x/y").ends_with(&format!("{bucket} has the prefixes \"data\"")));
+        server.set_faults(status(403, "AccessDenied"));
+        let error = list_objects(&server, &format!("{bucket}/x"), None).expect_err("denied").to_string();
+        let expected = format!("{bucket}/x: access denied (HTTP 403 AccessDenied: ");
+        assert!(error.contains(&expected), "{error}");
     }
-    let neighbours = "s3://bucket/data has the prefixes \"train\", \"val\"";
-    assert_eq!(
-        empty("s3://bucket/data/trains"),
-        format!("nothing is stored at s3://bucket/data/trains; {neighbours}")
-    );
-    assert!(empty("s3://bucket/x/y").ends_with("s3://bucket has the prefixes \"data\""));
-    server.set_faults(status(403, "AccessDenied"));
-    let error = list_objects(&server, "s3://bucket/x", None).expect_err("denied").to_string();
-    assert!(error.contains("s3://bucket/x: access denied (HTTP 403 AccessDenied: "), "{error}");
 }
 
 fn answer(status: u16, body: &str, headers: &[(&str, &str)]) -> Vec<FaultRule> {

@@ -46,7 +46,7 @@ fn a_clock_difference_is_reported_with_both_times() {
         server_time: Some("2026-01-02T03:24:05Z".to_owned()),
         ..ResponseFacts::default()
     });
-    let error = Failure::classify(&attempt, &nothing()).into_error("s3://b".to_owned(), "");
+    let error = Failure::classify(&attempt, &nothing()).into_error("s3://b".to_owned(), &Remedies::default());
     let text = error.to_string();
     assert!(matches!(error, OriginError::ClockDiffers { .. }), "{text}");
     for part in ["2026-01-02T03:04:05Z here", "2026-01-02T03:24:05Z at the store", "set this host's clock"] {
@@ -65,7 +65,9 @@ fn the_region_of_an_answer_is_in_the_remedy() {
             region: region.map(str::to_owned),
             ..ResponseFacts::default()
         });
-        Failure::classify(&attempt, &nothing()).into_error("s3://b".to_owned(), "").to_string()
+        Failure::classify(&attempt, &nothing())
+            .into_error("s3://b".to_owned(), &Remedies::default())
+            .to_string()
     };
     for (status, code) in
         [(301, "PermanentRedirect"), (301, ""), (400, "AuthorizationHeaderMalformed"), (400, "")]

@@ -9,7 +9,8 @@ use foresee_units::{Nanos, ReadOutcome};
 use super::StoreOrigin;
 use crate::conformance::{self, FilledTier};
 use crate::test_support::{
-    MemoryIndex, Queue, key, keys, read, refuse_head, s3_options, serve, status, with_queue,
+    BUCKETS, MemoryIndex, Queue, key, keys, read, refuse_head, s3_options, serve, status, store_options,
+    with_queue,
 };
 use crate::{Completions, Dest, Done, Op, OriginError, OriginOptions, Ticket, Tier, Uri};
 
@@ -39,43 +40,52 @@ fn read_under(
     rules: Vec<FaultRule>,
     change: impl FnOnce(&mut OriginOptions),
 ) -> (Done, Vec<u8>, MemoryServer) {
+    read_from("s3://bucket", rules, change)
+}
+
+/// One object of ten bytes, read from `bucket` under these rules.
+fn read_from(
+    bucket: &str,
+    rules: Vec<FaultRule>,
+    change: impl FnOnce(&mut OriginOptions),
+) -> (Done, Vec<u8>, MemoryServer) {
     let server = serve();
     let index = fill(&server, &[vec![7; 10]]);
-    let mut options = s3_options(&server);
+    let uri = Uri::parse(&format!("{bucket}/set")).expect("a URI");
+    let mut options = store_options(&server, bucket);
     change(&mut options);
     let (origin, queue) = with_queue(|completions| {
-        StoreOrigin::new(&s3(), &options, Arc::new(index), completions).expect("an origin")
+        StoreOrigin::new(&uri, &options, Arc::new(index), completions).expect("an origin")
     });
     server.set_faults(rules);
     let (done, bytes) = read(&origin, &queue, 0, 10);
     (done, bytes, server)
 }
 
-/// An origin with `samples`, whose server has the given rules.
+/// An origin with `samples`, whose server has the given rules; without `bucket` a plain web server.
 fn open_filled(
     completions: Completions,
     samples: &[Vec<u8>],
-    web: bool,
+    bucket: Option<&str>,
     rules: Vec<FaultRule>,
 ) -> FilledTier {
     let server = serve();
     let mut index = fill(&server, samples);
     server.set_faults(rules);
-    let (uri, options) = if web {
-        let uri = Uri::parse(&format!("http://{}/bucket/set", server.address()));
-        (uri.expect("a URI"), OriginOptions::default())
-    } else {
-        (s3(), s3_options(&server))
-    };
+    let bucket = bucket.map_or_else(|| format!("http://{}/bucket", server.address()), str::to_owned);
+    let uri = Uri::parse(&format!("{bucket}/set")).expect("a URI");
+    let options = store_options(&server, &bucket);
     index.own(server);
     let origin = StoreOrigin::new(&uri, &options, Arc::new(index), completions).expect("an origin");
     FilledTier { tier: Arc::new(origin), keys: keys(samples.len()), absent: key(samples.len()) }
 }
 
 #[test]
-fn a_bucket_and_a_web_server_have_the_guarantees_of_reads() {
-    for web in [false, true] {
-        conformance::check_reads(|completions, samples| open_filled(completions, samples, web, Vec::new()));
+fn buckets_and_a_web_server_have_the_guarantees_of_reads() {
+    for bucket in BUCKETS.map(Some).into_iter().chain([None]) {
+        conformance::check_reads(|completions, samples| {
+            open_filled(completions, samples, bucket, Vec::new())
+        });
     }
 }
 
@@ -87,19 +97,23 @@ fn every_ticket_ends_once_while_a_server_fails() {
         percent(Fault::ShortBody, 2),
         percent(status(503, "")[0].fault.clone(), 3),
     ];
-    conformance::check_faults(|completions, samples| {
-        open_filled(completions, samples, false, faults.to_vec())
-    });
+    for bucket in BUCKETS {
+        conformance::check_faults(|completions, samples| {
+            open_filled(completions, samples, Some(bucket), faults.to_vec())
+        });
+    }
 }
 
 #[test]
 fn a_whole_sample_is_one_conditional_get_without_a_range() {
-    let (done, bytes, server) = read_under(Vec::new(), |_| {});
-    assert_eq!((done.outcome, bytes), (ReadOutcome::Ok, vec![7; 10]), "{done:?}");
-    assert_eq!(done.detail.status, Some(200));
-    assert!(done.detail.first_byte.is_some_and(|first| first <= done.service));
-    let tag = server.put("bucket", "same", &[7; 10]);
-    assert_eq!(server.requests(), [format!("GET /bucket/set/class 0/0+é.bin range=- if-match={tag}")]);
+    for bucket in BUCKETS {
+        let (done, bytes, server) = read_from(bucket, Vec::new(), |_| {});
+        assert_eq!((done.outcome, bytes), (ReadOutcome::Ok, vec![7; 10]), "{done:?}");
+        assert_eq!(done.detail.status, Some(200));
+        assert!(done.detail.first_byte.is_some_and(|first| first <= done.service));
+        let tag = server.put("bucket", "same", &[7; 10]);
+        assert_eq!(server.requests(), [format!("GET /bucket/set/class 0/0+é.bin range=- if-match={tag}")]);
+    }
 }
 
 #[test]
@@ -126,12 +140,14 @@ fn each_answer_has_its_outcome_without_a_retry_or_a_secret() {
         (status(400, "InvalidRequest"), ReadOutcome::Failed),
         (vec![Fault::ShortBody.into()], ReadOutcome::Retryable),
     ] {
-        let (done, _, server) = read_under(rules.clone(), |_| {});
-        assert_eq!(done.outcome, outcome, "{rules:?}: {done:?}");
-        assert_eq!(server.requests().len(), 1, "{rules:?}: only the caller retries");
-        let message = done.detail.message.expect("a failure has a message");
-        assert!(message.starts_with("s3://bucket/set/class 0/0+é.bin: "), "{message}");
-        assert!(!message.contains("AKIAKEY") && !message.contains("hush"), "{message}");
+        for bucket in BUCKETS {
+            let (done, _, server) = read_from(bucket, rules.clone(), |_| {});
+            assert_eq!(done.outcome, outcome, "{bucket} {rules:?}: {done:?}");
+            assert_eq!(server.requests().len(), 1, "{rules:?}: only the caller retries");
+            let message = done.detail.message.expect("a failure has a message");
+            assert!(message.starts_with(&format!("{bucket}/set/class 0/0+é.bin: ")), "{message}");
+            assert!(!message.contains("AKIAKEY") && !message.contains("hush"), "{message}");
+        }
     }
 }
 
@@ -205,14 +221,19 @@ fn an_address_without_a_server_is_retryable_and_fails_a_probe() {
 
 #[test]
 fn a_probe_distinguishes_wrong_keys_from_a_wrong_bucket() {
-    let server = serve();
-    let probe = |uri: &str| crate::probe_origin(&Uri::parse(uri).expect("a URI"), &s3_options(&server));
-    probe("s3://bucket/set").expect("it answers");
-    let missing = probe("s3://nothere").expect_err("no such bucket").to_string();
-    assert!(missing.contains("s3://nothere does not exist") && missing.contains("NoSuchBucket"), "{missing}");
-    server.set_faults(status(403, "SignatureDoesNotMatch"));
-    let denied = probe("s3://bucket").expect_err("wrong keys").to_string();
-    assert!(denied.contains("access denied") && denied.contains("SignatureDoesNotMatch"), "{denied}");
+    for bucket in BUCKETS {
+        let server = serve();
+        let probe = |uri: &str| {
+            crate::probe_origin(&Uri::parse(uri).expect("a URI"), &store_options(&server, bucket))
+        };
+        probe(&format!("{bucket}/set")).expect("it answers");
+        let nowhere = bucket.replace("bucket", "nowhere");
+        let missing = probe(&nowhere).expect_err("no such bucket").to_string();
+        assert!(missing.contains(&format!("{nowhere} does not exist (HTTP 404 NoSuchBucket")), "{missing}");
+        server.set_faults(status(403, "SignatureDoesNotMatch"));
+        let denied = probe(bucket).expect_err("wrong keys").to_string();
+        assert!(denied.contains("access denied (HTTP 403 SignatureDoesNotMatch"), "{denied}");
+    }
 }
 
 #[test]
@@ -237,11 +258,14 @@ fn a_web_server_that_only_serves_get_passes_the_probe_and_is_read() {
 
 #[test]
 fn an_unknown_setting_is_refused_without_its_value() {
-    let mut options = s3_options(&serve());
-    options.storage.insert("acces_key".to_owned(), "hush".to_owned());
-    let error = crate::probe_origin(&s3(), &options).expect_err("misspelt").to_string();
-    assert!(error.contains("acces_key") && !error.contains("hush"), "{error}");
-    assert!(!format!("{options:?}").contains("hush"));
+    for bucket in BUCKETS {
+        let mut options = store_options(&serve(), bucket);
+        options.storage.insert("acces_key".to_owned(), "hush".to_owned());
+        let uri = Uri::parse(bucket).expect("a URI");
+        let error = crate::probe_origin(&uri, &options).expect_err("misspelt").to_string();
+        assert!(error.contains("acces_key") && !error.contains("hush"), "{error}");
+        assert!(!format!("{options:?}").contains("hush"));
+    }
 }
 
 #[test]

@@ -2,7 +2,7 @@
 //! The slowest tier: the directory or bucket that contains the data set.
 //!
 //! One read of a sample is one request, and a failure is classified. [`PosixOrigin`] reads mounted file systems,
-//! [`StoreOrigin`] S3, Google Cloud Storage and plain HTTP. An origin never writes, deletes or retries.
+//! [`StoreOrigin`] S3, Google Cloud Storage, Azure and plain HTTP. An origin never writes, deletes or retries.
 
 mod client;
 mod fault;
@@ -59,7 +59,7 @@ pub struct Location<'a> {
 #[derive(Clone)]
 pub struct OriginOptions {
     /// Settings of the store with the names of `object_store` (`access_key_id`, `endpoint_url`, `region`,
-    /// `skip_signature`, ...); they override the environment's `AWS_*` or `GOOGLE_*`. For a directory: `file_tag`, `mtime`
+    /// `skip_signature`, ...); they override the environment's `AWS_*`, `GOOGLE_*` or `AZURE_*`. For a directory: `file_tag`, `mtime`
     /// (default) or `inode`, which identifies a version of a file together with its size.
     pub storage: BTreeMap<String, String>,
     /// Reader threads for a directory, 1 or more; default 64, for a deep queue at a disk or network file system.

@@ -116,7 +116,7 @@ pub(crate) fn serve() -> MemoryServer {
 }
 
 /// A bucket of [`serve`] through the interface of each kind of store.
-pub(crate) const BUCKETS: [&str; 2] = ["s3://bucket", "gs://bucket"];
+pub(crate) const BUCKETS: [&str; 3] = ["s3://bucket", "gs://bucket", "az://bucket"];
 
 /// Settings of the store at `server` for `uri`: one of [`BUCKETS`], a prefix in it, or a web server.
 pub(crate) fn store_options(server: &MemoryServer, uri: &str) -> OriginOptions {
@@ -124,9 +124,15 @@ pub(crate) fn store_options(server: &MemoryServer, uri: &str) -> OriginOptions {
         return s3_options(server);
     }
     let mut options = OriginOptions::default();
+    let mut set = |name: &str, value: &str| options.storage.insert(name.to_owned(), value.to_owned());
+    let address = format!("http://{}", server.address());
     if uri.starts_with("gs:") {
-        options.storage.insert("base_url".to_owned(), format!("http://{}", server.address()));
-        options.storage.insert("bearer_token".to_owned(), "hush".to_owned());
+        set("base_url", &address);
+        set("bearer_token", "hush");
+    } else if uri.starts_with("az:") {
+        set("endpoint", &address);
+        set("account_name", "me");
+        set("account_key", "aHVzaA==");
     }
     options
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The URI of a data set: a path, `file://`, `s3://bucket/prefix`, `gs://bucket/prefix`, `http(s)://host/path`.
+//! The URI of a data set: a path, `file://`, `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`,
+//! `http(s)://host/path`.
 //!
 //! User names, passwords and query strings (presigned parts) are sent to the origin and never shown.
 
@@ -55,6 +56,8 @@ pub(crate) enum BucketKind {
     S3,
     /// Google Cloud Storage.
     Gcs,
+    /// Azure Blob Storage.
+    Azure,
 }
 
 impl BucketKind {
@@ -63,6 +66,7 @@ impl BucketKind {
         match scheme {
             "s3" | "s3a" => Some(Self::S3),
             "gs" | "gcs" => Some(Self::Gcs),
+            "az" | "azure" | "abfs" | "abfss" | "adl" | "wasb" | "wasbs" => Some(Self::Azure),
             _ => None,
         }
     }
@@ -72,6 +76,7 @@ impl BucketKind {
         match self {
             Self::S3 => "s3",
             Self::Gcs => "gs",
+            Self::Azure => "az",
         }
     }
 
@@ -79,6 +84,7 @@ impl BucketKind {
         match self {
             Self::S3 => "the bucket is missing, write s3://bucket/prefix",
             Self::Gcs => "the bucket is missing, write gs://bucket/prefix",
+            Self::Azure => "the container is missing, write az://container/prefix",
         }
     }
 }
@@ -98,6 +104,12 @@ impl Uri {
             let (name, prefix) = rest.split_once('/').unwrap_or((rest, ""));
             if name.is_empty() {
                 return Err(bad(kind.no_bucket()));
+            }
+            if kind == BucketKind::Azure && name.contains('@') {
+                return Err(bad(
+                    "write az://container/prefix, and name the account as AZURE_STORAGE_ACCOUNT_NAME or as \
+                     account_name in storage_options= (--option)",
+                ));
             }
             let (name, prefix) = (name.to_owned(), prefix.trim_matches('/').to_owned());
             return Ok(Self { parts: UriParts::Bucket { kind, name, prefix } });
@@ -183,10 +195,6 @@ impl Uri {
 /// The alternative to an unsupported scheme.
 fn remedy_for(scheme: &str) -> &'static str {
     match scheme {
-        "az" | "azure" | "abfs" | "abfss" | "adl" | "wasb" | "wasbs" => {
-            "Azure has no S3 API: mount the container with blobfuse2 and give the directory, or list the blobs for \
-             `foresee index https://ACCOUNT.blob.core.windows.net/CONTAINER?SAS --keys FILE -o NAME.fidx`"
-        }
         "hf" => {
             "download the data set with `hf download REPOSITORY --repo-type dataset --local-dir DIRECTORY` and give the \
              directory"
@@ -198,7 +206,7 @@ fn remedy_for(scheme: &str) -> &'static str {
         "hdfs" | "webhdfs" | "dbfs" | "nfs" | "smb" | "ssh" | "sftp" | "ftp" | "ftps" | "gdrive" => {
             "mount the file system and give the directory"
         }
-        _ => "use a path, file://, s3://, gs://, http:// or https://",
+        _ => "use a path, file://, s3://, gs://, az://, http:// or https://",
     }
 }
 
@@ -263,6 +271,7 @@ mod tests {
         assert_eq!(display("s3://bucket"), "s3://bucket");
         assert_eq!(display("s3://bucket/a/b/"), "s3://bucket/a/b");
         assert_eq!(display("gcs://bucket/a"), "gs://bucket/a");
+        assert_eq!(display("abfss://container/a"), "az://container/a");
         assert_eq!(display("HTTP://host:80/a/"), "http://host:80/a");
     }
 
@@ -283,8 +292,6 @@ mod tests {
     #[test]
     fn an_unsupported_scheme_is_reported_with_a_remedy() {
         for (uri, remedy) in [
-            ("az://container/x", "blobfuse2"),
-            ("abfss://container@account.dfs.core.windows.net/x", "blobfuse2"),
             ("hf://datasets/me/set", "hf download"),
             ("R2://bucket/x", "AWS_ENDPOINT_URL"),
             ("hdfs://host/x", "mount"),
@@ -299,9 +306,9 @@ mod tests {
             );
             assert!(!text.contains("secret"), "{text}");
         }
-        for uri in ["s3:///x", "gs://"] {
+        for uri in ["s3:///x", "gs://", "az:///x", "abfss://container@account.dfs.core.windows.net/x"] {
             let text = Uri::parse(uri).expect_err(uri).to_string();
-            assert!(text.contains("write ") && text.contains("://bucket/prefix"), "{text}");
+            assert!(text.contains("write ") && text.contains("/prefix"), "{text}");
         }
         assert!(Uri::parse("http:///x").is_err());
         assert!(Uri::parse("file://x").is_err());

@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! `ListObjectsV2` over a folder tree: keys in byte order, in pages.
+//! `ListObjectsV2`, and `List Blobs` of Azure, over a folder tree: keys in byte order, in pages.
 //!
 //! Folders are only traversed as far as a page needs. A folder's sorted names are cached while its modification
 //! time is unchanged, because a flat folder of a million files is listed in a thousand pages.
+
+mod azure;
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -310,22 +312,33 @@ pub(crate) fn answer(
     if head.method == Method::HEAD {
         return Answer::of_bytes(StatusCode::OK, "application/xml", Bytes::new());
     }
-    let mut query = match Query::parse(head.uri.query().unwrap_or("")) {
+    let text = head.uri.query().unwrap_or("");
+    let is_azure = azure::is_azure(text);
+    let mut query = match if is_azure { azure::parse(text) } else { Query::parse(text) } {
         Ok(query) => query,
         Err(reason) => return refusal(StatusCode::NOT_IMPLEMENTED, "NotImplemented", &reason),
     };
     query.max_keys = query.max_keys.min(page_keys);
     match list(&query) {
         Ok(page) => {
-            let xml = page.to_xml(&String::from_utf8_lossy(bucket), &query);
+            let bucket = String::from_utf8_lossy(bucket);
+            let xml = if is_azure { azure::to_xml(&page, &bucket) } else { page.to_xml(&bucket, &query) };
             Answer::of_bytes(StatusCode::OK, "application/xml", xml)
         }
         Err(error) => internal(&error),
     }
 }
 
+/// Whether a query string requests a page of a listing.
+pub(crate) fn is_list(query: &str) -> bool {
+    query.contains("list-type=") || azure::is_azure(query)
+}
+
 /// A page without keys whose token leads to the page that `query` requests; `None` if `query` has such a token.
 pub(crate) fn empty_page(query: &str) -> Option<String> {
+    if azure::is_azure(query) {
+        return azure::empty_page(query);
+    }
     let value = |name| {
         let (_, value) =
             query.split('&').filter_map(|pair| pair.split_once('=')).find(|(key, _)| *key == name)?;

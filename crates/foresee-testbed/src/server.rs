@@ -241,7 +241,7 @@ impl Connection {
             self.origin.counters.faulted();
         }
         let method = request.method().clone();
-        let is_list = request.uri().query().is_some_and(|query| query.contains("list-type="));
+        let is_list = request.uri().query().is_some_and(listing::is_list);
         let answer = match &fault {
             None if is_refused => slow_down(),
             Some(Fault::Reset) => {

@@ -43,7 +43,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="a folder on a disk to measure, and the name of its tier (disk)",
     )
     parser.add_argument(
-        "--origin", metavar="URI", help="directory, s3://, gs:// or http(s):// prefix, .npy file, or an index of one"
+        "--origin",
+        metavar="URI",
+        help="directory, s3://, gs://, az:// or http(s):// prefix, .npy file, or an index of one",
     )
     parser.add_argument("--index", metavar="FILE", help="index of the origin, which is then not listed")
     _listing_options.add_to(parser, layout="of the origin, where it is listed")

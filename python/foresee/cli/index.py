@@ -20,7 +20,9 @@ _SHOWN = 10
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
     parser.add_argument(
-        "uri", metavar="URI", help="directory, s3://, gs:// or http(s):// prefix, .npy file; with --dump an index"
+        "uri",
+        metavar="URI",
+        help="directory, s3://, gs://, az:// or http(s):// prefix, .npy file; with --dump an index",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="index file to write, by convention NAME.fidx")
     _listing_options.add_to(

@@ -254,7 +254,6 @@ def test_a_missing_directory_is_named_with_the_existing_folders(tree: pathlib.Pa
 @pytest.mark.parametrize(
     ("uri", "remedy"),
     [
-        ("az://c/x", "blobfuse2"),
         ("hf://datasets/a/b", "hf download"),
         ("gopher://h", "s3://"),
     ],

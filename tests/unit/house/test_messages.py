@@ -27,9 +27,12 @@ RUST_TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 
 # Names in messages that are no arguments of this package, with their meaning.
 OTHER_ARGUMENTS = {
-    "endpoint": "a storage option of S3",
+    "account_name": "a storage option of Azure",
+    "base_url": "a storage option of Google Cloud Storage",
+    "endpoint": "a storage option of S3 and Azure",
     "region": "a storage option of S3",
-    "skip_signature": "a storage option of S3",
+    "skip_signature": "a storage option of every bucket",
+    "use_azure_cli": "a storage option of Azure",
     "debug": "of torch.utils.checkpoint",
     "use_reentrant": "of torch.utils.checkpoint",
     "differentiable": "of torch's optimizers",

@@ -166,7 +166,9 @@ fn locate_row(
         return Ok((StoreKind::Bucket(scheme, name), path.to_vec()));
     }
     if !(scheme.eq_ignore_ascii_case(b"http") || scheme.eq_ignore_ascii_case(b"https")) {
-        return Err("its scheme is not supported; use a path, file://, s3://, gs://, http:// or https://");
+        return Err(
+            "its scheme is not supported; use a path, file://, s3://, gs://, az://, http:// or https://",
+        );
     }
     if path.contains(&b'?') || name.contains('?') {
         return Err("it carries a query, and an index stores no presigned parts; list plain URIs");
@@ -180,6 +182,7 @@ fn bucket_scheme(scheme: &[u8]) -> Option<&'static str> {
     match scheme.to_ascii_lowercase().as_slice() {
         b"s3" | b"s3a" => Some("s3"),
         b"gs" | b"gcs" => Some("gs"),
+        b"az" | b"azure" | b"abfs" | b"abfss" | b"adl" | b"wasb" | b"wasbs" => Some("az"),
         _ => None,
     }
 }

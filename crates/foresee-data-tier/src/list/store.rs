@@ -3,7 +3,8 @@
 //!
 //! A bucket returns 1000 keys at a time and only in order, so the key space is divided into spans that are listed in
 //! parallel: first at its top folders; then, whenever a request slot is free, half way between the current key of a
-//! span and its end. Order and size of an answer are checked.
+//! span and its end. Order and size of an answer are checked. A store that accepts no start key is divided at its top
+//! folders only.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use object_store::list::PaginatedListOptions;
 use super::split::midpoint_key;
 use super::{ListContext, ListTotals, Listing, OriginObject, Unreadable, suggest};
 use crate::origin::{Client, Failure, ListPage, OriginError, PageObject, Store, object_tag};
-use crate::uri::UriParts;
+use crate::uri::{BucketKind, UriParts};
 
 /// Concurrent requests: S3 accepts thousands per second and prefix, and an answer takes about 0.1 s.
 const WIDTH: usize = 32;
@@ -88,10 +89,23 @@ async fn empty_prefix_error(store: &Store) -> OriginError {
 /// The keys after `after`, up to and including `until`.
 #[derive(Debug, Default)]
 struct Span {
+    level: Level,
     after: Option<String>,
     until: Option<String>,
     /// Continuation token of the server, which is ahead of `after` after an empty page.
     token: Option<String>,
+}
+
+/// The keys of a span that are listed.
+#[derive(Debug, Default)]
+enum Level {
+    /// All keys of the store.
+    #[default]
+    All,
+    /// Those without a folder, and the folders.
+    Top,
+    /// Those with the prefix of this folder.
+    Folder(String),
 }
 
 /// List all spans; return whether there is no key at all.
@@ -100,9 +114,8 @@ async fn list_spans(
     context: &ListContext<'_>,
     listing: &mut Listing,
 ) -> Result<bool, OriginError> {
-    // Directory buckets (S3 Express) list in no order and accept no start: one span.
-    let ordered = !store.uri().to_string().contains("--x-s3");
-    let mut ready = vec![Span::default()];
+    let ordered = accepts_start(store);
+    let mut ready = vec![Span { level: Level::Top, ..Span::default() }];
     let mut is_empty = true;
     if ordered {
         (ready, is_empty) = first_spans(store, context, listing).await?;
@@ -119,11 +132,18 @@ async fn list_spans(
         let mut last = None;
         let first = listing.objects.len();
         let mut passed_end = false;
-        is_empty &= page.objects.is_empty();
+        is_empty &= page.objects.is_empty() && page.folders.is_empty();
+        ready.extend(
+            page.folders.into_iter().map(|name| Span { level: Level::Folder(name), ..Span::default() }),
+        );
         for object in &page.objects {
             let key = object.key.as_str();
             if span.until.as_deref().is_some_and(|until| key > until) {
                 passed_end = true;
+                continue;
+            }
+            // Some servers ignore the start, and would list an object in several spans.
+            if ordered && span.after.as_deref().is_some_and(|after| key <= after) {
                 continue;
             }
             last = last.max(Some(key.to_owned()));
@@ -148,12 +168,24 @@ async fn list_spans(
                 ready.push(Span {
                     after: Some(middle.clone()),
                     until: span.until.replace(middle),
-                    token: None,
+                    ..Span::default()
                 });
             }
             span.after = Some(last);
         }
         ready.push(span);
+    }
+}
+
+/// Whether the store lists in order, from any key on.
+fn accepts_start(store: &Store) -> bool {
+    match store.uri().parts() {
+        // Directory buckets (S3 Express) list in no order.
+        UriParts::Bucket { kind: BucketKind::S3, name, .. } => !name.contains("--x-s3"),
+        UriParts::Bucket { kind: BucketKind::Gcs, .. } => true,
+        // Not every version of Azure's interface and not every kind of account has `startFrom`.
+        UriParts::Bucket { kind: BucketKind::Azure, .. } => false,
+        UriParts::Web { .. } | UriParts::Directory(_) => false,
     }
 }
 
@@ -186,7 +218,7 @@ async fn first_spans(
     let mut spans = Vec::new();
     let mut after = None;
     for folder in cuts.into_iter().step_by(every) {
-        spans.push(Span { after: after.replace(folder.clone()), until: Some(folder), token: None });
+        spans.push(Span { after: after.replace(folder.clone()), until: Some(folder), ..Span::default() });
     }
     spans.push(Span { after, ..Span::default() });
     Ok((spans, false))
@@ -194,12 +226,18 @@ async fn first_spans(
 
 async fn next_page(store: &Store, span: Span) -> Result<(Span, ListPage), OriginError> {
     let page = with_retries(store, || {
-        store.page(PaginatedListOptions {
+        let options = PaginatedListOptions {
+            delimiter: matches!(span.level, Level::Top).then(|| "/".into()),
             // A server would ignore a start next to a token.
             offset: span.after.clone().filter(|_| span.token.is_none()),
             page_token: span.token.clone(),
             ..PaginatedListOptions::default()
-        })
+        };
+        let prefix = match &span.level {
+            Level::Folder(prefix) => prefix,
+            Level::All | Level::Top => store.prefix(),
+        };
+        store.page_of(prefix, options)
     })
     .await?;
     Ok((span, page))

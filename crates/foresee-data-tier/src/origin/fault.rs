@@ -91,9 +91,9 @@ impl Failure {
             (429 | 503, _) => ReadOutcome::Throttled { retry_after: facts.retry_after },
             (408 | 500.., _) => ReadOutcome::Retryable,
             (404 | 410, _) => ReadOutcome::Absent,
-            (401 | 403, _) | (400, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired") => {
-                ReadOutcome::Denied
-            }
+            (401 | 403, _)
+            | (400, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired")
+            | (409, "PublicAccessNotPermitted") => ReadOutcome::Denied,
             (412, _) => ReadOutcome::Changed,
             _ => ReadOutcome::Failed,
         };
@@ -319,7 +319,8 @@ async fn record_refusal(
     }
     text.truncate(ERROR_BODY_MAX);
     let text = String::from_utf8_lossy(&text);
-    facts.code = element(&text, "Code");
+    // Azure names the code of an answer without a body in a header.
+    facts.code = element(&text, "Code").or_else(|| header("x-ms-error-code").map(str::to_owned));
     facts.message = element(&text, "Message").map(|message| redact(&message));
     facts.region = facts.region.or_else(|| element(&text, "Region"));
     facts.client_time = element(&text, "RequestTime").or(facts.client_time);

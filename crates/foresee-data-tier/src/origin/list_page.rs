@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-//! One page of a bucket's listing, parsed from the store's XML.
+//! One page of a bucket's listing, parsed from the store's XML: S3's, which Google has too, or Azure's.
 //!
 //! The store client would refuse a whole page for one key with an empty part or a control character, drop the slash
 //! of a folder placeholder, and accept any other document as an empty list.
 
 use object_store::ObjectMeta;
 use object_store::path::Path;
-use quick_xml::events::Event;
+use percent_encoding::percent_decode_str;
+use quick_xml::events::{BytesStart, Event};
 
 use super::tag::object_tag;
 
-/// The body that the client receives in place of a page that is parsed here: an empty list.
-pub(super) const NO_OBJECTS: &[u8] = b"<ListBucketResult></ListBucketResult>";
+/// The body that the client receives in place of a page that is parsed here: an empty list. The clients ignore the
+/// name of the root; Azure's needs the element in it.
+pub(super) const NO_OBJECTS: &[u8] = b"<ListBucketResult><Blobs></Blobs></ListBucketResult>";
 
 /// The elements that are parsed.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 19] = [
     "ListBucketResult",
     "Contents",
     "Key",
@@ -24,6 +26,16 @@ const NAMES: [&str; 9] = [
     "CommonPrefixes",
     "Prefix",
     "NextContinuationToken",
+    "EnumerationResults",
+    "Blobs",
+    "Blob",
+    "BlobPrefix",
+    "Name",
+    "Properties",
+    "Etag",
+    "Content-Length",
+    "ResourceType",
+    "NextMarker",
 ];
 
 /// Maximum length of an unknown document that is searched for a title.
@@ -69,7 +81,7 @@ pub(super) fn read(document: &[u8]) -> Result<ListPage, NoPage> {
     let mut reader = quick_xml::Reader::from_str(text);
     let (mut path, mut value) = (Vec::<&'static str>::new(), String::new());
     let (mut page, mut object) = (ListPage::default(), Fields::default());
-    let mut is_list = false;
+    let (mut is_list, mut is_encoded) = (false, false);
     loop {
         match reader.read_event().map_err(|error| broken(&error))? {
             Event::Start(tag) => {
@@ -77,23 +89,34 @@ pub(super) fn read(document: &[u8]) -> Result<ListPage, NoPage> {
                 path.push(
                     NAMES.iter().find(|known| known.as_bytes() == name.as_ref()).map_or("", |known| known),
                 );
-                is_list |= path == ["ListBucketResult"];
+                is_list |= path == ["ListBucketResult"] || path == ["EnumerationResults"];
+                is_encoded = is_percent_encoded(&tag);
                 value.clear();
             }
             Event::Text(part) => value.push_str(&part.decode().map_err(|error| broken(&error))?),
             Event::CData(part) => value.push_str(&part.decode().map_err(|error| broken(&error))?),
             Event::GeneralRef(name) => value.push(letter(&name).map_err(|error| broken(&error))?),
             Event::End(_) => {
+                if std::mem::take(&mut is_encoded) {
+                    value = percent_decode_str(&value).decode_utf8_lossy().into_owned();
+                }
                 match path[..] {
-                    ["ListBucketResult", "Contents"] => {
+                    ["ListBucketResult", "Contents"] | ["EnumerationResults", "Blobs", "Blob"] => {
                         page.objects
                             .push(std::mem::take(&mut object).object().map_err(|what| broken(&what))?);
                     }
-                    ["ListBucketResult", "Contents", field] => object.set(field, std::mem::take(&mut value)),
-                    ["ListBucketResult", "CommonPrefixes", "Prefix"] => {
+                    ["ListBucketResult", "Contents", field]
+                    | ["EnumerationResults", "Blobs", "Blob", field]
+                    | ["EnumerationResults", "Blobs", "Blob", "Properties", field] => {
+                        object.set(field, std::mem::take(&mut value));
+                    }
+                    ["ListBucketResult", "CommonPrefixes", "Prefix"]
+                    | ["EnumerationResults", "Blobs", "BlobPrefix", "Name"] => {
                         page.folders.push(std::mem::take(&mut value));
                     }
-                    ["ListBucketResult", "NextContinuationToken"] if !value.is_empty() => {
+                    ["ListBucketResult", "NextContinuationToken"] | ["EnumerationResults", "NextMarker"]
+                        if !value.is_empty() =>
+                    {
                         page.token = Some(std::mem::take(&mut value));
                     }
                     _ => {}
@@ -108,21 +131,32 @@ pub(super) fn read(document: &[u8]) -> Result<ListPage, NoPage> {
     }
 }
 
-/// The fields of a `Contents` element.
+/// Whether Azure has percent-encoded a name with characters that XML does not allow.
+fn is_percent_encoded(tag: &BytesStart<'_>) -> bool {
+    matches!(tag.try_get_attribute("Encoded"), Ok(Some(encoded)) if encoded.value.as_ref() == b"true")
+}
+
+/// The fields of an object's element.
 #[derive(Default)]
 struct Fields {
     key: Option<String>,
     size: Option<String>,
     etag: Option<String>,
     modified: Option<String>,
+    is_directory: bool,
 }
 
 impl Fields {
     fn set(&mut self, name: &str, value: String) {
         let field = match name {
-            "Key" => &mut self.key,
-            "Size" => &mut self.size,
-            "ETag" => &mut self.etag,
+            "Key" | "Name" => &mut self.key,
+            "Size" | "Content-Length" => &mut self.size,
+            "ETag" | "Etag" => &mut self.etag,
+            // Directories of Data Lake accounts are listed among the objects.
+            "ResourceType" => {
+                self.is_directory = value == "directory";
+                return;
+            }
             "LastModified" => &mut self.modified,
             _ => return,
         };
@@ -130,7 +164,10 @@ impl Fields {
     }
 
     fn object(self) -> Result<PageObject, &'static str> {
-        let key = self.key.ok_or("an object has no key")?;
+        let mut key = self.key.ok_or("an object has no key")?;
+        if self.is_directory {
+            key.push('/');
+        }
         let size = self.size.and_then(|size| size.trim().parse().ok()).ok_or("an object has no size")?;
         let meta = ObjectMeta {
             location: Path::ROOT,
@@ -222,6 +259,34 @@ mod tests {
         );
         assert_eq!((found.folders, found.token), (vec!["p/b/".to_owned()], Some("on".to_owned())));
         assert_eq!(page(""), Ok(ListPage::default()));
+    }
+
+    #[test]
+    fn a_page_of_azure_has_the_tags_of_its_headers_and_marks_directories() {
+        let blob = |name: &str, kind: &str| {
+            format!(
+                "<Blob><Name{name}</Name><Properties><Etag>0x1</Etag>{kind}<Content-Length>5</Content-Length>\
+                 </Properties></Blob>"
+            )
+        };
+        let inside = [
+            blob(">a/1", ""),
+            blob(" Encoded=\"true\">a%EF%BF%BF", ""),
+            blob(">a", "<ResourceType>directory</ResourceType>"),
+            "<BlobPrefix><Name>b/</Name></BlobPrefix>".to_owned(),
+        ];
+        let found = read(
+            format!(
+                "<EnumerationResults><Blobs>{}</Blobs><NextMarker>on</NextMarker></EnumerationResults>",
+                inside.concat()
+            )
+            .as_bytes(),
+        )
+        .expect("a page");
+        let object = |key: &str| PageObject { key: key.to_owned(), size: 5, tag: b"\"0x1\"".to_vec() };
+        assert_eq!(found.objects, [object("a/1"), object("a\u{ffff}"), object("a/")]);
+        assert_eq!((found.folders, found.token), (vec!["b/".to_owned()], Some("on".to_owned())));
+        assert_eq!(read(b"<EnumerationResults><NextMarker/></EnumerationResults>"), Ok(ListPage::default()));
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! Settings of the caller override the environment. Unknown ones of the caller are refused, so that a misspelt key
 //! does not cause anonymous access. The client's own retries are off, because only the caller knows the deadline.
 
+mod azure;
 mod gcs;
 mod profiles;
 mod s3;
@@ -49,6 +50,7 @@ impl StoreClient {
         match uri.parts() {
             UriParts::Bucket { kind: BucketKind::S3, name, .. } => s3::client(uri, name, options),
             UriParts::Bucket { kind: BucketKind::Gcs, name, .. } => gcs::client(uri, name, options),
+            UriParts::Bucket { kind: BucketKind::Azure, name, .. } => azure::client(uri, name, options),
             UriParts::Web { base, query } => web::client(uri, base, query.as_deref(), options),
             UriParts::Directory(_) => unreachable!("directories are opened as PosixOrigin"),
         }
@@ -69,6 +71,7 @@ pub(crate) fn store_endpoint(
     let endpoint = match kind {
         BucketKind::S3 => s3::endpoint(uri, options)?,
         BucketKind::Gcs => gcs::endpoint(uri, options)?,
+        BucketKind::Azure => azure::endpoint(uri, options)?,
     };
     Ok(endpoint.trim_end_matches('/').to_ascii_lowercase())
 }

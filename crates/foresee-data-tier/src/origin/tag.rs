@@ -29,10 +29,14 @@ pub fn posix_tag(size: u64, mtime_ns: i64, inode: Option<u64>) -> Vec<u8> {
 pub(super) const WITH_INODE: usize = 24;
 
 /// The tag of an object in a store: its `ETag`; otherwise its `Last-Modified` in whole seconds, as
-/// `last-modified:SECONDS`; otherwise empty.
+/// `last-modified:SECONDS`; otherwise empty. Listings of Azure and of some other servers omit the quotes of an `ETag`
+/// that its header has.
 pub(crate) fn object_tag(meta: &object_store::ObjectMeta) -> Vec<u8> {
     match meta.e_tag.as_deref() {
-        Some(etag) if !etag.trim_matches('"').is_empty() => etag.as_bytes().to_vec(),
+        Some(etag) if !etag.trim_matches('"').is_empty() => {
+            let has_quotes = etag.starts_with('"') || etag.starts_with("W/");
+            if has_quotes { etag.as_bytes().to_vec() } else { format!("\"{etag}\"").into_bytes() }
+        }
         _ if meta.last_modified.timestamp() > 0 => {
             format!("{LAST_MODIFIED}{}", meta.last_modified.timestamp()).into_bytes()
         }

@@ -22,6 +22,7 @@ fn every_status_has_its_meaning() {
         (401, None, ReadOutcome::Denied),
         (403, Some("AccessDenied"), ReadOutcome::Denied),
         (400, Some("ExpiredToken"), ReadOutcome::Denied),
+        (409, Some("PublicAccessNotPermitted"), ReadOutcome::Denied),
         (412, None, ReadOutcome::Changed),
         (429, None, throttled),
         (503, Some("SlowDown"), throttled),

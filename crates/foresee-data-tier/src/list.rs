@@ -112,8 +112,10 @@ pub fn list(
         (UriParts::Directory(root), Some(keys)) => {
             posix::look_up_each(root, &keys, wants_inode(uri, options)?, &context)?
         }
-        (UriParts::Bucket { .. }, None) => store::list_bucket(&Client::new(uri, options)?, &context)?,
-        (UriParts::Bucket { .. } | UriParts::Web { .. }, Some(keys)) => {
+        (UriParts::Bucket { .. } | UriParts::Repository(_), None) => {
+            store::list_bucket(&Client::new(uri, options)?, &context)?
+        }
+        (UriParts::Bucket { .. } | UriParts::Repository(_) | UriParts::Web { .. }, Some(keys)) => {
             store::look_up_each(&Client::new(uri, options)?, &keys, &context)?
         }
         (UriParts::Web { .. }, None) => return Err(OriginError::NoListing { uri: uri.to_string() }),

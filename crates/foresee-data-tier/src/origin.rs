@@ -2,7 +2,7 @@
 //! The slowest tier: the directory or bucket that contains the data set.
 //!
 //! One read of a sample is one request, and a failure is classified. [`PosixOrigin`] reads mounted file systems,
-//! [`StoreOrigin`] S3, Google Cloud Storage, Azure and plain HTTP. An origin never writes, deletes or retries.
+//! [`StoreOrigin`] buckets, the Hugging Face hub and plain HTTP. An origin never writes, deletes or retries.
 
 mod client;
 mod fault;
@@ -59,7 +59,7 @@ pub struct Location<'a> {
 #[derive(Clone)]
 pub struct OriginOptions {
     /// Settings of the store with the names of `object_store` (`access_key_id`, `endpoint_url`, `region`,
-    /// `skip_signature`, ...); they override the environment's `AWS_*`, `GOOGLE_*` or `AZURE_*`. For a directory: `file_tag`, `mtime`
+    /// `skip_signature`, ...); they override the environment's `AWS_*`, `GOOGLE_*`, `AZURE_*` or `HF_*`. For a directory: `file_tag`, `mtime`
     /// (default) or `inode`, which identifies a version of a file together with its size.
     pub storage: BTreeMap<String, String>,
     /// Reader threads for a directory, 1 or more; default 64, for a deep queue at a disk or network file system.
@@ -109,7 +109,7 @@ pub fn open_origin(
         UriParts::Directory(root) => {
             Ok(Arc::new(PosixOrigin::new(root, locate, completions, options.threads)?))
         }
-        UriParts::Bucket { .. } | UriParts::Web { .. } => {
+        UriParts::Bucket { .. } | UriParts::Repository(_) | UriParts::Web { .. } => {
             Ok(Arc::new(StoreOrigin::new(uri, options, locate, completions)?))
         }
     }
@@ -125,7 +125,9 @@ pub fn open_origin(
 pub fn probe_origin(uri: &Uri, options: &OriginOptions) -> Result<(), OriginError> {
     match uri.parts() {
         UriParts::Directory(root) => posix::open_root(root).map(drop),
-        UriParts::Bucket { .. } | UriParts::Web { .. } => Client::new(uri, options)?.probe(),
+        UriParts::Bucket { .. } | UriParts::Repository(_) | UriParts::Web { .. } => {
+            Client::new(uri, options)?.probe()
+        }
     }
 }
 
@@ -143,7 +145,9 @@ pub fn read_whole(
 ) -> Result<Vec<u8>, OriginError> {
     match uri.parts() {
         UriParts::Directory(root) => posix::read_whole(uri, root, key, range),
-        UriParts::Bucket { .. } | UriParts::Web { .. } => Client::new(uri, options)?.read_whole(key, range),
+        UriParts::Bucket { .. } | UriParts::Repository(_) | UriParts::Web { .. } => {
+            Client::new(uri, options)?.read_whole(key, range)
+        }
     }
 }
 

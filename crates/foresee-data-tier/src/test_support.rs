@@ -118,7 +118,10 @@ pub(crate) fn serve() -> MemoryServer {
 /// A bucket of [`serve`] through the interface of each kind of store.
 pub(crate) const BUCKETS: [&str; 3] = ["s3://bucket", "gs://bucket", "az://bucket"];
 
-/// Settings of the store at `server` for `uri`: one of [`BUCKETS`], a prefix in it, or a web server.
+/// The same bucket as a repository of the hub.
+pub(crate) const REPOSITORY: &str = "hf://datasets/me/bucket";
+
+/// Settings of the store at `server` for `uri`: one of [`BUCKETS`], [`REPOSITORY`], a prefix in it, or a web server.
 pub(crate) fn store_options(server: &MemoryServer, uri: &str) -> OriginOptions {
     if uri.starts_with("s3:") {
         return s3_options(server);
@@ -133,6 +136,9 @@ pub(crate) fn store_options(server: &MemoryServer, uri: &str) -> OriginOptions {
         set("endpoint", &address);
         set("account_name", "me");
         set("account_key", "aHVzaA==");
+    } else if uri.starts_with("hf:") {
+        set("endpoint", &address);
+        set("token", "hush");
     }
     options
 }

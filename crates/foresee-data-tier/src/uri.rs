@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The URI of a data set: a path, `file://`, `s3://bucket/prefix`, `gs://bucket/prefix`, `az://container/prefix`,
-//! `http(s)://host/path`.
+//! `hf://datasets/owner/name/prefix`, `http(s)://host/path`.
 //!
 //! User names, passwords and query strings (presigned parts) are sent to the origin and never shown.
+
+mod hugging_face;
 
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
 use percent_encoding::percent_decode;
+
+pub(crate) use self::hugging_face::RepositoryPath;
 
 /// Why a text is not the URI of an origin, and what to write instead.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -46,6 +50,8 @@ pub(crate) enum UriParts {
     Directory(PathBuf),
     /// A bucket, and the prefix without leading and trailing slashes.
     Bucket { kind: BucketKind, name: String, prefix: String },
+    /// A repository of the Hugging Face hub.
+    Repository(RepositoryPath),
     /// A plain web server. `base` has no query and no trailing slash; the query is secret.
     Web { base: String, query: Option<String> },
 }
@@ -115,6 +121,10 @@ impl Uri {
             return Ok(Self { parts: UriParts::Bucket { kind, name, prefix } });
         }
         match lower_case.as_str() {
+            "hf" => {
+                let path = RepositoryPath::parse(rest).map_err(bad)?;
+                Ok(Self { parts: UriParts::Repository(path) })
+            }
             "file" => {
                 if !rest.starts_with('/') {
                     return Err(bad("write file:///absolute/path (three slashes)"));
@@ -173,7 +183,7 @@ impl Uri {
     pub fn directory_path(&self) -> Option<&Path> {
         match &self.parts {
             UriParts::Directory(path) => Some(path),
-            UriParts::Bucket { .. } | UriParts::Web { .. } => None,
+            UriParts::Bucket { .. } | UriParts::Repository(_) | UriParts::Web { .. } => None,
         }
     }
 
@@ -181,12 +191,35 @@ impl Uri {
         &self.parts
     }
 
+    /// The URI of a bucket or repository without its prefix, for messages; other URIs as they are.
+    pub(crate) fn root(&self) -> String {
+        let mut root = self.clone();
+        if let UriParts::Bucket { prefix, .. } | UriParts::Repository(RepositoryPath { prefix, .. }) =
+            &mut root.parts
+        {
+            prefix.clear();
+        }
+        root.to_string()
+    }
+
+    /// What precedes each key in a store: empty, or with a slash at its end.
+    pub(crate) fn key_prefix(&self) -> String {
+        match &self.parts {
+            UriParts::Bucket { prefix, .. } | UriParts::Repository(RepositoryPath { prefix, .. })
+                if !prefix.is_empty() =>
+            {
+                format!("{prefix}/")
+            }
+            _ => String::new(),
+        }
+    }
+
     /// The URI of one object for messages: invalid UTF-8 is replaced, secrets are omitted.
     pub fn join(&self, key: &[u8]) -> String {
         let key = String::from_utf8_lossy(key);
         let key = match &self.parts {
             UriParts::Web { .. } => key.split('?').next().unwrap_or_default(),
-            UriParts::Directory(_) | UriParts::Bucket { .. } => &key,
+            UriParts::Directory(_) | UriParts::Bucket { .. } | UriParts::Repository(_) => &key,
         };
         format!("{}/{key}", self.to_string().trim_end_matches('/'))
     }
@@ -195,10 +228,6 @@ impl Uri {
 /// The alternative to an unsupported scheme.
 fn remedy_for(scheme: &str) -> &'static str {
     match scheme {
-        "hf" => {
-            "download the data set with `hf download REPOSITORY --repo-type dataset --local-dir DIRECTORY` and give the \
-             directory"
-        }
         "r2" | "b2" | "oss" | "cos" | "obs" | "minio" | "swift" | "oci" | "cos-n" | "cosn" | "s3n" => {
             "use the store's S3 API: s3://bucket/prefix, and its address as endpoint in storage_options= (--option) or \
              as AWS_ENDPOINT_URL"
@@ -206,7 +235,7 @@ fn remedy_for(scheme: &str) -> &'static str {
         "hdfs" | "webhdfs" | "dbfs" | "nfs" | "smb" | "ssh" | "sftp" | "ftp" | "ftps" | "gdrive" => {
             "mount the file system and give the directory"
         }
-        _ => "use a path, file://, s3://, gs://, az://, http:// or https://",
+        _ => "use a path, file://, s3://, gs://, az://, hf://, http:// or https://",
     }
 }
 
@@ -218,6 +247,7 @@ impl fmt::Display for Uri {
                 write!(f, "{}://{name}", kind.scheme())
             }
             UriParts::Bucket { kind, name, prefix } => write!(f, "{}://{name}/{prefix}", kind.scheme()),
+            UriParts::Repository(path) => write!(f, "{path}"),
             UriParts::Web { base, .. } => write!(f, "{base}"),
         }
     }
@@ -272,6 +302,7 @@ mod tests {
         assert_eq!(display("s3://bucket/a/b/"), "s3://bucket/a/b");
         assert_eq!(display("gcs://bucket/a"), "gs://bucket/a");
         assert_eq!(display("abfss://container/a"), "az://container/a");
+        assert_eq!(display("hf://datasets/me/set@v1/a/"), "hf://datasets/me/set@v1/a");
         assert_eq!(display("HTTP://host:80/a/"), "http://host:80/a");
     }
 
@@ -292,7 +323,6 @@ mod tests {
     #[test]
     fn an_unsupported_scheme_is_reported_with_a_remedy() {
         for (uri, remedy) in [
-            ("hf://datasets/me/set", "hf download"),
             ("R2://bucket/x", "AWS_ENDPOINT_URL"),
             ("hdfs://host/x", "mount"),
             ("ftp://u:secret@h/x", "mount"),
@@ -306,7 +336,7 @@ mod tests {
             );
             assert!(!text.contains("secret"), "{text}");
         }
-        for uri in ["s3:///x", "gs://", "az:///x", "abfss://container@account.dfs.core.windows.net/x"] {
+        for uri in ["s3:///x", "gs://", "az:///x", "abfss://c@account.dfs.core.windows.net/x", "hf://x"] {
             let text = Uri::parse(uri).expect_err(uri).to_string();
             assert!(text.contains("write ") && text.contains("/prefix"), "{text}");
         }

@@ -4,7 +4,8 @@
 //!
 //! One process stands between a loader and its data, so that two loaders use the same slow origin, and their
 //! traffic is counted independently of them. It serves a folder or buckets in memory, or is a proxy for a real S3
-//! server.
+//! server. Buckets are also served in the forms of Google Cloud Storage and Azure, and those in memory as repositories of
+//! a fake of the Hugging Face hub.
 //!
 //! It is a testbed: **signatures are not checked** unless it is a proxy, one process holds every limit, and no
 //! part of it is in the wheel. A folder is read-only, and buckets in memory accept `PUT`. Other methods only reach a
@@ -22,6 +23,7 @@ mod faults;
 mod folder;
 mod forward;
 pub mod hosts;
+mod hugging_face;
 mod listing;
 mod memory;
 mod memory_server;

@@ -79,6 +79,11 @@ pub(crate) struct Listings {
 type Names = Arc<[Vec<u8>]>;
 
 impl Query {
+    /// A page below `prefix`, whose maximum length is that of S3.
+    pub(crate) fn of_tree(prefix: Vec<u8>, delimited: bool, after: After) -> Self {
+        Self { prefix, delimited, after, max_keys: PAGE_KEYS_MAX, url_encoded: false }
+    }
+
     /// Parse a query string; an unsupported parameter is named in the error.
     pub(crate) fn parse(query: &str) -> Result<Self, String> {
         let mut parsed = Self { max_keys: PAGE_KEYS_MAX, ..Self::default() };
@@ -115,7 +120,7 @@ impl Query {
 }
 
 impl After {
-    fn from_token(token: &[u8]) -> Result<Self, String> {
+    pub(crate) fn from_token(token: &[u8]) -> Result<Self, String> {
         let token: Vec<u8> =
             percent_decode(token.strip_prefix(AFTER_EMPTY.as_bytes()).unwrap_or(token)).collect();
         match token.split_first() {
@@ -293,7 +298,7 @@ impl Page {
 
 impl Found {
     /// A token of the position after this one; letters and digits only, so that no client changes it.
-    fn token(&self) -> String {
+    pub(crate) fn token(&self) -> String {
         let (kind, key) = match self {
             Self::Object(key, _) => ('k', key),
             Self::Prefix(key) => ('p', key),

@@ -17,6 +17,7 @@ use percent_encoding::percent_decode_str;
 
 use crate::body::Source;
 use crate::folder::{Facts, header, header_value, no_such_bucket, no_such_key, respond};
+use crate::hugging_face;
 use crate::listing::{self, Found, Page, Query};
 use crate::server::Answer;
 
@@ -94,7 +95,7 @@ impl MemoryBuckets {
             }
             return answer;
         }
-        let mut answer = self.read(bucket, key, head);
+        let mut answer = hugging_face::answer(self, head).unwrap_or_else(|| self.read(bucket, key, head));
         if head.method == Method::HEAD {
             answer.source = Source::Memory(Bytes::new());
             answer.length = None;
@@ -102,7 +103,8 @@ impl MemoryBuckets {
         answer
     }
 
-    fn read(&self, bucket: &[u8], key: &[u8], head: &Parts) -> Answer {
+    /// The answer to a `GET` or `HEAD` of S3.
+    pub(crate) fn read(&self, bucket: &[u8], key: &[u8], head: &Parts) -> Answer {
         let buckets = self.buckets();
         let Some(objects) = buckets.get(bucket) else { return no_such_bucket() };
         if key.is_empty() {
@@ -114,6 +116,17 @@ impl MemoryBuckets {
             Ok(Source::Memory(bytes.slice(at(range.start)..at(range.end))))
         };
         respond(head, facts, part).expect("memory is always readable")
+    }
+
+    /// The page of `bucket` for `query`, with at most the server's number of keys.
+    pub(crate) fn page(&self, bucket: &[u8], mut query: Query) -> Option<Page> {
+        query.max_keys = query.max_keys.min(self.page_keys);
+        self.buckets().get(bucket).map(|objects| page(objects, &query))
+    }
+
+    /// Tag and size of an object.
+    pub(crate) fn facts(&self, bucket: &[u8], key: &[u8]) -> Option<Facts> {
+        self.buckets().get(bucket)?.get(key).map(|object| object.facts.clone())
     }
 
     fn buckets(&self) -> MutexGuard<'_, BTreeMap<Vec<u8>, Bucket>> {

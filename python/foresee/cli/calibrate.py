@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--origin",
         metavar="URI",
-        help="directory, s3://, gs://, az:// or http(s):// prefix, .npy file, or an index of one",
+        help="directory, s3://, gs://, az://, hf:// or http(s):// prefix, .npy file, or an index of one",
     )
     parser.add_argument("--index", metavar="FILE", help="index of the origin, which is then not listed")
     _listing_options.add_to(parser, layout="of the origin, where it is listed")

@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "uri",
         metavar="URI",
-        help="directory, s3://, gs://, az:// or http(s):// prefix, .npy file; with --dump an index",
+        help="directory, s3://, gs://, az://, hf:// or http(s):// prefix, .npy file; with --dump an index",
     )
     parser.add_argument("-o", "--output", metavar="FILE", help="index file to write, by convention NAME.fidx")
     _listing_options.add_to(

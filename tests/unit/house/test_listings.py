@@ -254,7 +254,7 @@ def test_a_missing_directory_is_named_with_the_existing_folders(tree: pathlib.Pa
 @pytest.mark.parametrize(
     ("uri", "remedy"),
     [
-        ("hf://datasets/a/b", "hf download"),
+        ("hdfs://h/x", "mount the file system"),
         ("gopher://h", "s3://"),
     ],
 )

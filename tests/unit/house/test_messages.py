@@ -29,7 +29,7 @@ RUST_TEXT = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 OTHER_ARGUMENTS = {
     "account_name": "a storage option of Azure",
     "base_url": "a storage option of Google Cloud Storage",
-    "endpoint": "a storage option of S3 and Azure",
+    "endpoint": "a storage option of S3, Azure and the Hugging Face hub",
     "region": "a storage option of S3",
     "skip_signature": "a storage option of every bucket",
     "use_azure_cli": "a storage option of Azure",
@@ -49,8 +49,6 @@ OTHER_ARGUMENTS = {
 OTHER_OPTIONS = {
     "--format": "of `aws configure export-credentials`",
     "--profile": "of `aws configure export-credentials`",
-    "--repo-type": "of `hf download`",
-    "--local-dir": "of `hf download`",
     "--no-deps": "of pip",
     "--direct": "of fio",
     "--output-format": "of fio",

@@ -153,13 +153,14 @@ fn locate_row(
     if scheme.eq_ignore_ascii_case(b"file") {
         return Ok((StoreKind::Local, local(&percent_decode(rest).collect::<Vec<u8>>(), resolve)?));
     }
-    let name_end = rest.iter().position(|&byte| byte == b'/').unwrap_or(rest.len());
+    let slashes = rest.iter().enumerate().filter(|&(_, &byte)| byte == b'/');
+    let name_end = slashes.map(|(at, _)| at).nth(parts_of_name(scheme, rest) - 1).unwrap_or(rest.len());
     let name = String::from_utf8(rest[..name_end].to_vec()).map_err(|_| "its bucket or host is no text")?;
     let path = rest.get(name_end + 1..).unwrap_or_default();
     if name.is_empty() || path.is_empty() || path.ends_with(b"/") {
         return Err("it names no object; write a URI such as s3://bucket/folder/name");
     }
-    if name.contains('@') {
+    if name.split('/').next().is_some_and(|first| first.contains('@')) {
         return Err("it carries a user name; list plain URIs and pass credentials as storage_options=");
     }
     if let Some(scheme) = bucket_scheme(scheme) {
@@ -167,7 +168,7 @@ fn locate_row(
     }
     if !(scheme.eq_ignore_ascii_case(b"http") || scheme.eq_ignore_ascii_case(b"https")) {
         return Err(
-            "its scheme is not supported; use a path, file://, s3://, gs://, az://, http:// or https://",
+            "its scheme is not supported; use a path, file://, s3://, gs://, az://, hf://, http:// or https://",
         );
     }
     if path.contains(&b'?') || name.contains('?') {
@@ -182,8 +183,19 @@ fn bucket_scheme(scheme: &[u8]) -> Option<&'static str> {
     match scheme.to_ascii_lowercase().as_slice() {
         b"s3" | b"s3a" => Some("s3"),
         b"gs" | b"gcs" => Some("gs"),
+        b"hf" => Some("hf"),
         b"az" | b"azure" | b"abfs" | b"abfss" | b"adl" | b"wasb" | b"wasbs" => Some("az"),
         _ => None,
+    }
+}
+
+/// Number of parts of a bucket's, a host's or a repository's name.
+fn parts_of_name(scheme: &[u8], rest: &[u8]) -> usize {
+    let has_kind = [&b"datasets/"[..], b"models/", b"spaces/"].iter().any(|kind| rest.starts_with(kind));
+    match scheme.eq_ignore_ascii_case(b"hf") {
+        false => 1,
+        true if has_kind => 3,
+        true => 2,
     }
 }
 
@@ -309,6 +321,8 @@ mod tests {
         assert_eq!((base.as_str(), keys.concat().as_str()), ("s3://bucket/", "train/a//1.jpgval/2.jpg"));
         let (base, keys, _) = objects_of("gcs://bucket/train", &["1.jpg", "gs://bucket/val/2.jpg"]);
         assert_eq!((base.as_str(), keys.concat().as_str()), ("gs://bucket/", "train/1.jpgval/2.jpg"));
+        let (base, keys, _) = objects_of("hf://datasets/me/set@v1", &["a/1.jpg", "b/2.jpg"]);
+        assert_eq!((base.as_str(), keys.concat().as_str()), ("hf://datasets/me/set@v1/", "a/1.jpgb/2.jpg"));
     }
 
     #[test]

@@ -71,10 +71,7 @@ async fn empty_prefix_error(store: &Store) -> OriginError {
             .map(|folder| folder.trim_end_matches('/').to_owned())
             .collect();
         if !folders.is_empty() || !page.objects.is_empty() {
-            let UriParts::Bucket { kind, name: bucket, .. } = store.uri().parts() else {
-                unreachable!("only buckets are listed")
-            };
-            let place = format!("{}://{bucket}/{above}", kind.scheme());
+            let place = format!("{}/{above}", store.uri().root());
             break format!(
                 "{} has {}",
                 place.trim_end_matches('/'),
@@ -183,9 +180,11 @@ fn accepts_start(store: &Store) -> bool {
         // Directory buckets (S3 Express) list in no order.
         UriParts::Bucket { kind: BucketKind::S3, name, .. } => !name.contains("--x-s3"),
         UriParts::Bucket { kind: BucketKind::Gcs, .. } => true,
-        // Not every version of Azure's interface and not every kind of account has `startFrom`.
-        UriParts::Bucket { kind: BucketKind::Azure, .. } => false,
-        UriParts::Web { .. } | UriParts::Directory(_) => false,
+        // Not every version of Azure's interface and not every kind of account has `startFrom`; the hub has none.
+        UriParts::Bucket { kind: BucketKind::Azure, .. }
+        | UriParts::Repository(_)
+        | UriParts::Web { .. }
+        | UriParts::Directory(_) => false,
     }
 }
 
@@ -278,7 +277,7 @@ pub(super) fn look_up_each(
     let store = client.store();
     client.block_on(async {
         let mut listing = Listing::default();
-        let is_bucket = matches!(store.uri().parts(), UriParts::Bucket { .. });
+        let is_bucket = matches!(store.uri().parts(), UriParts::Bucket { .. } | UriParts::Repository(_));
         if is_bucket && keys.len() >= LIST_FROM {
             list_until_costly(store, keys, context, &mut listing).await?;
         }

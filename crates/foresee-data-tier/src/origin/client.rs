@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use foresee_units::{Nanos, ReadOutcome};
 use futures_util::StreamExt;
-use object_store::list::{PaginatedListOptions, PaginatedListStore};
+use object_store::list::PaginatedListOptions;
 use object_store::path::{Path, PathPart};
 use object_store::{GetOptions, GetRange, GetResult, ObjectMeta, ObjectStore};
 use tokio::runtime::Runtime;
@@ -18,9 +18,9 @@ use tokio::runtime::Runtime;
 use super::fault::Attempt;
 pub(crate) use super::fault::Failure;
 use super::list_page::ListPage;
-use super::stores::{Remedies, StoreClient};
+use super::stores::{Pages, Remedies, StoreClient};
 use super::{OriginError, OriginOptions};
-use crate::uri::{Uri, UriParts};
+use crate::uri::Uri;
 
 /// Threads that run requests: one GET takes less than 100 us of CPU time, so two threads carry 20,000 per second.
 const RUNTIME_THREADS: usize = 2;
@@ -37,7 +37,7 @@ pub(crate) struct Client {
 /// The store, shared by tasks.
 pub(crate) struct Store {
     objects: Arc<dyn ObjectStore>,
-    pages: Option<Arc<dyn PaginatedListStore>>,
+    pages: Option<Pages>,
     uri: Uri,
     /// Precedes each key, and ends with a slash; empty for plain HTTP, whose base is the URL.
     prefix: String,
@@ -92,7 +92,8 @@ impl Client {
         let store = &self.store;
         let answer = self.block_on(async {
             if store.pages.is_some() {
-                let page = PaginatedListOptions { max_keys: Some(1), ..PaginatedListOptions::default() };
+                let (delimiter, max_keys) = (Some("/".into()), Some(1));
+                let page = PaginatedListOptions { delimiter, max_keys, ..PaginatedListOptions::default() };
                 return store.page(page).await.map(drop);
             }
             match store.request_head(&Path::ROOT, HeadRequest::Head, &Arc::default()).await {
@@ -146,11 +147,7 @@ impl Drop for Client {
 impl Store {
     fn new(uri: &Uri, options: &OriginOptions) -> Result<Self, OriginError> {
         let StoreClient { objects, pages, remedies } = StoreClient::new(uri, options)?;
-        let prefix = match uri.parts() {
-            UriParts::Bucket { prefix, .. } if !prefix.is_empty() => format!("{prefix}/"),
-            UriParts::Bucket { .. } | UriParts::Web { .. } | UriParts::Directory(_) => String::new(),
-        };
-        let (uri, read_timeout) = (uri.clone(), options.read_timeout);
+        let (uri, prefix, read_timeout) = (uri.clone(), uri.key_prefix(), options.read_timeout);
         Ok(Self { objects, pages, uri, prefix, read_timeout, remedies, refuses_head: AtomicBool::new(false) })
     }
 
@@ -257,6 +254,13 @@ impl Store {
     ) -> Result<ListPage, Failure> {
         let Some(pages) = &self.pages else { unreachable!("plain HTTP is never listed") };
         let attempt = Arc::new(Attempt::for_page());
+        let pages = match pages {
+            Pages::Bucket(pages) => pages,
+            Pages::Repository(tree) => {
+                let (is_top, token) = (options.delimiter.is_some(), options.page_token.as_deref());
+                return self.with_timeout(tree.page(prefix, is_top, token, &attempt)).await?;
+            }
+        };
         options.extensions.insert(Arc::clone(&attempt));
         let prefix = (!prefix.is_empty()).then_some(prefix);
         let answer = self.with_timeout(pages.list_paginated(prefix, options)).await?;

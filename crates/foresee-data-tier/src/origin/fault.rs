@@ -87,13 +87,13 @@ impl Failure {
         };
         let code = facts.code.as_deref().unwrap_or_default();
         let outcome = match (status, code) {
-            (_, "RequestTimeTooSkewed") => ReadOutcome::Denied,
+            (_, "RequestTimeTooSkewed")
+            | (401 | 403, _)
+            | (400, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired")
+            | (409, "PublicAccessNotPermitted") => ReadOutcome::Denied,
             (429 | 503, _) => ReadOutcome::Throttled { retry_after: facts.retry_after },
             (408 | 500.., _) => ReadOutcome::Retryable,
             (404 | 410, _) => ReadOutcome::Absent,
-            (401 | 403, _)
-            | (400, "ExpiredToken" | "InvalidToken" | "TokenRefreshRequired")
-            | (409, "PublicAccessNotPermitted") => ReadOutcome::Denied,
             (412, _) => ReadOutcome::Changed,
             _ => ReadOutcome::Failed,
         };
@@ -122,10 +122,24 @@ impl Failure {
         Self { outcome, status: Some(status), cause, kind }
     }
 
+    /// Classify a request that was sent without the store client, with the response that the hook saw.
+    pub(super) fn of_attempt(attempt: &Attempt) -> Self {
+        let source = "it did not answer".into();
+        Self::classify(attempt, &object_store::Error::Generic { store: "hub", source })
+    }
+
     /// Parse a page of a listing from the body in `attempt`.
     pub(crate) fn parse_page(attempt: &Attempt) -> Result<ListPage, Self> {
+        Self::parse_page_by(attempt, list_page::read)
+    }
+
+    /// Parse a page of a listing from the body in `attempt` with `read`.
+    pub(super) fn parse_page_by(
+        attempt: &Attempt,
+        read: impl FnOnce(&[u8]) -> Result<ListPage, NoPage>,
+    ) -> Result<ListPage, Self> {
         let (status, document) = (attempt.status(), attempt.take_body());
-        list_page::read(&document).map_err(|no_page| match no_page {
+        read(&document).map_err(|no_page| match no_page {
             NoPage::Html(title) => {
                 let title = title.map(|title| format!(" with the title {title:?}")).unwrap_or_default();
                 Self::no_store(status, format!("a web page came instead of the list{title}"))
@@ -238,9 +252,13 @@ pub(crate) struct ObservedConnector;
 
 impl HttpConnector for ObservedConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let inner = ReqwestConnector::default().connect(options)?;
-        Ok(HttpClient::new(Observed { inner }))
+        Ok(observed(ReqwestConnector::default().connect(options)?))
     }
+}
+
+/// `inner` with the hook around it.
+pub(super) fn observed(inner: HttpClient) -> HttpClient {
+    HttpClient::new(Observed { inner })
 }
 
 #[derive(Debug)]
@@ -299,10 +317,9 @@ async fn record_refusal(
 ) -> HttpResponse {
     let (parts, body) = response.into_parts();
     let header = |name: &str| parts.headers.get(name).and_then(|value| value.to_str().ok());
-    let retry_after = header("retry-after");
     let mut facts = ResponseFacts {
         status: Some(parts.status.as_u16()),
-        retry_after: retry_after.and_then(|text| text.trim().parse().ok()).map(Nanos::from_secs),
+        retry_after: retry_after(header("retry-after"), header("ratelimit")).map(Nanos::from_secs),
         region: header("x-amz-bucket-region").map(str::to_owned),
         client_time,
         server_time: header("date").map(str::to_owned),
@@ -319,16 +336,24 @@ async fn record_refusal(
     }
     text.truncate(ERROR_BODY_MAX);
     let text = String::from_utf8_lossy(&text);
-    // Azure names the code of an answer without a body in a header.
-    facts.code = element(&text, "Code").or_else(|| header("x-ms-error-code").map(str::to_owned));
+    // Azure names the code of an answer without a body in a header, the Hugging Face hub that of each answer.
+    let code = || header("x-ms-error-code").or_else(|| header("x-error-code")).map(str::to_owned);
+    facts.code = element(&text, "Code").or_else(code);
     // Azure's has several lines.
-    let message = element(&text, "Message");
+    let message = element(&text, "Message").or_else(|| header("x-error-message").map(str::to_owned));
     facts.message = message.map(|lines| redact(&lines.split_whitespace().collect::<Vec<_>>().join(" ")));
     facts.region = facts.region.or_else(|| element(&text, "Region"));
     facts.client_time = element(&text, "RequestTime").or(facts.client_time);
     facts.server_time = element(&text, "ServerTime").or(facts.server_time);
     attempt.record(facts);
     HttpResponse::from_parts(parts, HttpResponseBody::from(Vec::new()))
+}
+
+/// The seconds after which a server wants to be asked again: of `Retry-After`, or the end of the window in which
+/// `RateLimit` counts requests, such as `"api";r=0;t=42`.
+fn retry_after(retry_after: Option<&str>, rate_limit: Option<&str>) -> Option<u64> {
+    let window = || rate_limit?.split(';').find_map(|part| part.trim().strip_prefix("t="))?.parse().ok();
+    retry_after.and_then(|text| text.trim().parse().ok()).or_else(window)
 }
 
 /// The text of the first `<name>` of an XML document.

@@ -69,6 +69,16 @@ pub(super) enum NoPage {
     Other(String),
 }
 
+impl NoPage {
+    /// The reason for a document that is not valid JSON.
+    pub(super) fn of_json(document: &[u8], error: &dyn std::fmt::Display) -> Self {
+        match str::from_utf8(document).ok().filter(|text| is_html(text)) {
+            Some(html) => Self::Html(title(html)),
+            None => Self::Other(format!("the list is broken: {error}")),
+        }
+    }
+}
+
 /// Parse a page.
 pub(super) fn read(document: &[u8]) -> Result<ListPage, NoPage> {
     let Ok(text) = str::from_utf8(document) else {

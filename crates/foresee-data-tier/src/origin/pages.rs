@@ -26,7 +26,7 @@ impl CachedPages {
     pub fn open(uri: &Uri) -> Result<Option<Self>, OriginError> {
         match uri.parts() {
             UriParts::Directory(root) => Ok(Some(Self { root: open_root(root)? })),
-            UriParts::Bucket { .. } | UriParts::Web { .. } => Ok(None),
+            UriParts::Bucket { .. } | UriParts::Repository(_) | UriParts::Web { .. } => Ok(None),
         }
     }
 

@@ -6,6 +6,7 @@
 
 mod azure;
 mod gcs;
+mod hugging_face;
 mod profiles;
 mod s3;
 mod web;
@@ -16,6 +17,7 @@ use std::time::Duration;
 use object_store::list::PaginatedListStore;
 use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
 
+use self::hugging_face::RepositoryTree;
 use super::{OriginError, OriginOptions};
 use crate::uri::{BucketKind, Uri, UriParts};
 
@@ -26,8 +28,15 @@ const IDLE_CONNECTIONS: usize = 256;
 pub(super) struct StoreClient {
     pub(super) objects: Arc<dyn ObjectStore>,
     /// Its listing; plain HTTP has none.
-    pub(super) pages: Option<Arc<dyn PaginatedListStore>>,
+    pub(super) pages: Option<Pages>,
     pub(super) remedies: Remedies,
+}
+
+/// The listing of a store.
+pub(super) enum Pages {
+    /// Pages that the client requests, in XML.
+    Bucket(Arc<dyn PaginatedListStore>),
+    Repository(RepositoryTree),
 }
 
 /// Remedies of one store for errors about its settings.
@@ -51,6 +60,7 @@ impl StoreClient {
             UriParts::Bucket { kind: BucketKind::S3, name, .. } => s3::client(uri, name, options),
             UriParts::Bucket { kind: BucketKind::Gcs, name, .. } => gcs::client(uri, name, options),
             UriParts::Bucket { kind: BucketKind::Azure, name, .. } => azure::client(uri, name, options),
+            UriParts::Repository(path) => hugging_face::client(uri, path, options),
             UriParts::Web { base, query } => web::client(uri, base, query.as_deref(), options),
             UriParts::Directory(_) => unreachable!("directories are opened as PosixOrigin"),
         }
@@ -58,20 +68,23 @@ impl StoreClient {
 
     fn of_bucket<S: ObjectStore + PaginatedListStore>(store: S, remedies: Remedies) -> Self {
         let store = Arc::new(store);
-        Self { objects: Arc::clone(&store) as Arc<dyn ObjectStore>, pages: Some(store), remedies }
+        Self {
+            objects: Arc::clone(&store) as Arc<dyn ObjectStore>,
+            pages: Some(Pages::Bucket(store)),
+            remedies,
+        }
     }
 }
 
-/// The endpoint of a bucket's store from settings and environment; empty for the provider's own.
-pub(crate) fn store_endpoint(
-    kind: BucketKind,
-    uri: &Uri,
-    options: &OriginOptions,
-) -> Result<String, OriginError> {
-    let endpoint = match kind {
-        BucketKind::S3 => s3::endpoint(uri, options)?,
-        BucketKind::Gcs => gcs::endpoint(uri, options)?,
-        BucketKind::Azure => azure::endpoint(uri, options)?,
+/// The endpoint of a bucket's or repository's store from settings and environment; empty for the provider's own, and
+/// for other origins.
+pub(crate) fn store_endpoint(uri: &Uri, options: &OriginOptions) -> Result<String, OriginError> {
+    let endpoint = match uri.parts() {
+        UriParts::Bucket { kind: BucketKind::S3, .. } => s3::endpoint(uri, options)?,
+        UriParts::Bucket { kind: BucketKind::Gcs, .. } => gcs::endpoint(uri, options)?,
+        UriParts::Bucket { kind: BucketKind::Azure, .. } => azure::endpoint(uri, options)?,
+        UriParts::Repository(_) => hugging_face::endpoint(uri, options)?,
+        UriParts::Web { .. } | UriParts::Directory(_) => String::new(),
     };
     Ok(endpoint.trim_end_matches('/').to_ascii_lowercase())
 }

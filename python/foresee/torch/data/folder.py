@@ -43,8 +43,8 @@ class FolderDataset(OriginDataset):
     names. Files next to class folders are no samples; a warning has their number.
 
     Args:
-        uri: directory, or ``s3://``, ``gs://``, ``az://`` or ``http(s)://`` prefix, or an index of it (``.fidx``).
-            Without an index it is listed at every start.
+        uri: directory, or ``s3://``, ``gs://``, ``az://``, ``hf://`` or ``http(s)://`` prefix, or an index of it
+            (``.fidx``). Without an index it is listed at every start.
         transform: from a decoded sample to what the model takes. Random ones: see ``DataLoader``.
         target_transform: from a label to a target.
         decode: decoder of the bytes. ``None``: a uint8 tensor of the bytes. ``pil``: an RGB image, exactly as

@@ -82,6 +82,13 @@ fn the_region_of_an_answer_is_in_the_remedy() {
 }
 
 #[test]
+fn the_pause_that_a_server_asks_for_is_found_in_two_headers() {
+    assert_eq!(retry_after(Some(" 7 "), Some("\"api\";r=0;t=42")), Some(7));
+    assert_eq!(retry_after(None, Some("\"api\";r=0;t=42")), Some(42));
+    assert_eq!(retry_after(Some("Wed, 21 Oct 2026 07:28:00 GMT"), None), None);
+}
+
+#[test]
 fn the_code_of_an_error_document_is_found() {
     let text = "<Error><Code>SlowDown</Code><Message> wait </Message></Error>";
     assert_eq!(element(text, "Code").as_deref(), Some("SlowDown"));

@@ -9,8 +9,8 @@ use foresee_units::{Nanos, ReadOutcome};
 use super::StoreOrigin;
 use crate::conformance::{self, FilledTier};
 use crate::test_support::{
-    BUCKETS, MemoryIndex, Queue, key, keys, read, refuse_head, s3_options, serve, status, store_options,
-    with_queue,
+    BUCKETS, MemoryIndex, Queue, REPOSITORY, key, keys, read, refuse_head, s3_options, serve, status,
+    store_options, with_queue,
 };
 use crate::{Completions, Dest, Done, Op, OriginError, OriginOptions, Ticket, Tier, Uri};
 
@@ -82,7 +82,7 @@ fn open_filled(
 
 #[test]
 fn buckets_and_a_web_server_have_the_guarantees_of_reads() {
-    for bucket in BUCKETS.map(Some).into_iter().chain([None]) {
+    for bucket in BUCKETS.map(Some).into_iter().chain([Some(REPOSITORY), None]) {
         conformance::check_reads(|completions, samples| {
             open_filled(completions, samples, bucket, Vec::new())
         });
@@ -97,7 +97,7 @@ fn every_ticket_ends_once_while_a_server_fails() {
         percent(Fault::ShortBody, 2),
         percent(status(503, "")[0].fault.clone(), 3),
     ];
-    for bucket in BUCKETS {
+    for bucket in BUCKETS.into_iter().chain([REPOSITORY]) {
         conformance::check_faults(|completions, samples| {
             open_filled(completions, samples, Some(bucket), faults.to_vec())
         });

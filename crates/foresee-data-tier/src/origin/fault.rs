@@ -150,7 +150,7 @@ impl Failure {
 
     /// Convert to the error of a call outside of a tier, with the store's `remedies`.
     pub(crate) fn into_error(self, uri: String, remedies: &Remedies) -> OriginError {
-        let Remedies { credentials, endpoint, hint } = remedies;
+        let Remedies { credentials, endpoint, sources, hint } = remedies;
         let cause = self.cause;
         match (self.kind, self.outcome) {
             (Kind::Region(region), _) => OriginError::WrongRegion { uri, cause, region },
@@ -161,7 +161,7 @@ impl Failure {
             }
             (Kind::Transport, _) => OriginError::Unreachable { uri, cause },
             (Kind::Answer, ReadOutcome::Absent) => OriginError::Missing { uri, cause },
-            (Kind::Answer, ReadOutcome::Denied) => OriginError::Denied { uri, cause: cause + hint },
+            (Kind::Answer, ReadOutcome::Denied) => OriginError::Denied { uri, cause: cause + sources + hint },
             (Kind::Answer, _) => OriginError::Failed { uri, cause },
         }
     }

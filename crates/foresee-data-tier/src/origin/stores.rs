@@ -46,7 +46,9 @@ pub(crate) struct Remedies {
     pub(crate) credentials: &'static str,
     /// How to set the address.
     pub(crate) endpoint: &'static str,
-    /// Text for the end of a cause that is about credentials; may be empty.
+    /// Text for the end of a refusal's cause: where credentials come from.
+    pub(crate) sources: &'static str,
+    /// Text for the end of a cause that is about credentials, if this host has some that are not read.
     pub(crate) hint: String,
 }
 

@@ -24,7 +24,7 @@ const CREDENTIALS: &str = "set AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKE
 const ENDPOINT: &str = "name the address of the blob service as endpoint in storage_options= (--option endpoint=...) or as \
                         AZURE_STORAGE_ENDPOINT";
 
-const HINT: &str = "; credentials come from storage_options= and the environment: AZURE_STORAGE_ACCOUNT_KEY, \
+const SOURCES: &str = "; credentials come from storage_options= and the environment: AZURE_STORAGE_ACCOUNT_KEY, \
                     AZURE_STORAGE_SAS_TOKEN, AZURE_STORAGE_CONNECTION_STRING, AZURE_CLIENT_ID and AZURE_CLIENT_SECRET with \
                     AZURE_TENANT_ID, or the managed identity";
 
@@ -51,7 +51,8 @@ pub(super) fn client(
         .with_http_connector(ObservedConnector)
         .build()
         .map_err(|error| bad_option(uri, "azure", redact(&error.to_string())))?;
-    let remedies = Remedies { credentials: CREDENTIALS, endpoint: ENDPOINT, hint: HINT.to_owned() };
+    let remedies =
+        Remedies { credentials: CREDENTIALS, endpoint: ENDPOINT, sources: SOURCES, hint: String::new() };
     Ok(StoreClient::of_bucket(store, remedies))
 }
 
@@ -183,6 +184,6 @@ mod tests {
         ] {
             assert_eq!(key_of(name), Some(key));
         }
-        assert_eq!(key_of("azure_storage_acount"), None);
+        assert_eq!(key_of("azure_storage_mistake"), None);
     }
 }

@@ -27,7 +27,7 @@ const CREDENTIALS: &str = "set GOOGLE_APPLICATION_CREDENTIALS to a key file, run
 const ENDPOINT: &str = "name the address of the XML API as base_url in storage_options= (--option base_url=...), or unset \
                         STORAGE_EMULATOR_HOST";
 
-const HINT: &str = "; credentials come from storage_options=, GOOGLE_APPLICATION_CREDENTIALS, `gcloud auth \
+const SOURCES: &str = "; credentials come from storage_options=, GOOGLE_APPLICATION_CREDENTIALS, `gcloud auth \
                     application-default login` or the instance, in this order";
 
 pub(super) fn client(uri: &Uri, bucket: &str, options: &OriginOptions) -> Result<StoreClient, OriginError> {
@@ -42,7 +42,8 @@ pub(super) fn client(uri: &Uri, bucket: &str, options: &OriginOptions) -> Result
         .with_http_connector(ObservedConnector)
         .build()
         .map_err(|error| bad_option(uri, "credentials", redact(&error.to_string())))?;
-    let remedies = Remedies { credentials: CREDENTIALS, endpoint: ENDPOINT, hint: HINT.to_owned() };
+    let remedies =
+        Remedies { credentials: CREDENTIALS, endpoint: ENDPOINT, sources: SOURCES, hint: String::new() };
     Ok(StoreClient::of_bucket(store, remedies))
 }
 
@@ -61,7 +62,7 @@ fn settings(uri: &Uri, options: &OriginOptions) -> Result<GoogleCloudStorageBuil
     if let Some(file) = gcloud_credentials(variable("CLOUDSDK_CONFIG").as_deref()) {
         builder = builder.with_application_credentials(file);
     }
-    for (name, value) in environment("GOOGLE_").chain(environment("SERVICE_ACCOUNT")) {
+    for (name, value) in environment("GOOGLE_") {
         if let Ok(key) = name.parse::<GoogleConfigKey>() {
             builder = builder.with_config(key, value);
         }

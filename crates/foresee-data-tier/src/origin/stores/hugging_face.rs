@@ -41,7 +41,7 @@ const NO_SETTING: &str = "no such setting of the Hugging Face hub: it has token 
 const ENDPOINT: &str =
     "name the hub's address as endpoint in storage_options= (--option endpoint=...) or as HF_ENDPOINT";
 
-const HINT: &str = "; a private or gated repository needs a token that may read it: as HF_TOKEN, by `hf auth login`, or as \
+const SOURCES: &str = "; a private or gated repository needs a token that may read it: as HF_TOKEN, by `hf auth login`, or as \
                     token in storage_options=";
 
 const PUBLIC: &str = "https://huggingface.co";
@@ -98,7 +98,8 @@ pub(super) fn client(
         .map_err(|error| bad("hf", &error))?;
     let tree =
         format!("{}/api/{}/{}/tree/{revision}", settings.endpoint, path.kind.plural(), path.repository);
-    let remedies = Remedies { credentials: "set HF_TOKEN", endpoint: ENDPOINT, hint: HINT.to_owned() };
+    let remedies =
+        Remedies { credentials: "set HF_TOKEN", endpoint: ENDPOINT, sources: SOURCES, hint: String::new() };
     Ok(StoreClient {
         objects: Arc::new(objects),
         pages: Some(Pages::Repository(RepositoryTree::new(http, tree))),

@@ -34,7 +34,10 @@ pub(super) fn client(uri: &Uri, bucket: &str, options: &OriginOptions) -> Result
         .build()
         .map_err(|error| bad_option(uri, "s3", redact(&error.to_string())))?;
     let hint = profiles::hint(&options.storage);
-    Ok(StoreClient::of_bucket(store, Remedies { credentials: CREDENTIALS, endpoint: ENDPOINT, hint }))
+    Ok(StoreClient::of_bucket(
+        store,
+        Remedies { credentials: CREDENTIALS, endpoint: ENDPOINT, sources: "", hint },
+    ))
 }
 
 /// The endpoint from settings and environment; empty for Amazon's own.

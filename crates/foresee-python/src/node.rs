@@ -42,6 +42,7 @@ impl NodeHost {
             disk: disk_dir.map(|dir| (dir, Bytes::new(disk_bytes))),
             allow_uids,
             version: env!("CARGO_PKG_VERSION").to_owned(),
+            ranks: 1,
             is_shared: true,
             probes_listed: true,
             huge_pages: true,

@@ -39,7 +39,7 @@ use foresee_data_tier::{Completions, disk_footprint, memory_limit};
 use foresee_units::{Bytes, Nanos};
 
 use crate::waker::Waker;
-use data_sets::{DataSetOpener, HostDisk};
+use data_sets::{DataSetOpener, HostDisk, OpenerSettings};
 use driver::{HostDriver, HostShared};
 use inbox::{HostEvent, Inbox};
 pub use log::HostLogEntry;
@@ -89,6 +89,9 @@ pub struct NodeHostOptions {
     pub allow_uids: Vec<u32>,
     /// Version of the Foresee package, which consumers are told.
     pub version: String,
+    /// Ranks that will attach, 1 or more: a bucket gets as many requests at the start as from loaders of their own. 1 if
+    /// it is not known.
+    pub ranks: u32,
     /// Whether ranks on other nodes read the same origins: then it yields to them as a single rank does.
     pub is_shared: bool,
     /// Whether to try the origin of a data set also if a rank of the consumer's job has just listed it. A service may have
@@ -119,8 +122,17 @@ impl NodeHost {
     /// [`NodeError::InUse`]: another host is there. [`NodeError::SlabTooLarge`], [`NodeError::NoMemory`]: the memory is
     /// not there. [`NodeError::Directory`], [`NodeError::NotASocket`], [`NodeError::Io`].
     pub fn start(options: NodeHostOptions) -> Result<Self, NodeError> {
-        let NodeHostOptions { address, ram, disk, allow_uids, version, is_shared, probes_listed, huge_pages } =
-            options;
+        let NodeHostOptions {
+            address,
+            ram,
+            disk,
+            allow_uids,
+            version,
+            ranks,
+            is_shared,
+            probes_listed,
+            huge_pages,
+        } = options;
         check_free(&address)?;
         let lookahead = Bytes::new(ram.get() / 8).min(LOOKAHEAD_MAX);
         let data = ram.saturating_sub(lookahead);
@@ -136,7 +148,7 @@ impl NodeHost {
             (error, _) => error,
         })?;
         let slab = Arc::new(slab);
-        // Only now, because the tables of a large slab take seconds, in which no consumer would be answered.
+        // Only now: a host without memory has no socket.
         let listener =
             NodeListener::bind(&address, ListenerOptions { allow_uids, hello_timeout: HELLO_TIMEOUT })?;
         let disk = disk.map(|(dir, capacity)| HostDisk { dir, capacity });
@@ -145,8 +157,8 @@ impl NodeHost {
         let waker = Arc::new(Waker::default());
         let woken = Arc::clone(&waker);
         let disk_completions = Completions::new(move || woken.wake());
-        let opener =
-            DataSetOpener::new(disk, is_shared, probes_listed, Arc::clone(&waker), disk_completions.clone());
+        let settings = OpenerSettings { disk, ranks, is_shared, probes_listed };
+        let opener = DataSetOpener::new(settings, Arc::clone(&waker), disk_completions.clone());
         let inbox = Arc::new(Inbox::new(Arc::clone(&waker)));
         let handle = Arc::new(ReceptionHandle::new()?);
         let status = Arc::new(Mutex::new(HostStatus::default()));

@@ -242,6 +242,7 @@ fn become_host(request: &JoinRequest<'_>, address: &NodeAddress) -> Result<(), N
         disk,
         allow_uids: Vec::new(),
         version: request.identity.version.clone(),
+        ranks: request.local_world.size(),
         is_shared: request.world.size() > request.local_world.size(),
         probes_listed: false,
         huge_pages: true,

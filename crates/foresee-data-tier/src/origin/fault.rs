@@ -7,8 +7,9 @@
 
 use std::error::Error;
 use std::future::Future;
+use std::io;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use foresee_units::{Nanos, ReadOutcome};
 use futures_util::StreamExt;
@@ -252,7 +253,34 @@ pub(crate) struct ObservedConnector;
 
 impl HttpConnector for ObservedConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(observed(ReqwestConnector::default().connect(options)?))
+        Ok(observed(HttpClient::new(Deferred { options: options.clone(), client: OnceLock::new() })))
+    }
+}
+
+/// An HTTP client that is built for its first request. It reads the system's certificates, some 5 ms of CPU time, and a rank
+/// that uses the cache of its node sends no request.
+#[derive(Debug)]
+struct Deferred {
+    options: ClientOptions,
+    client: OnceLock<Result<HttpClient, String>>,
+}
+
+impl HttpService for Deferred {
+    fn call<'service, 'call>(
+        &'service self,
+        request: HttpRequest,
+    ) -> Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send + 'call>>
+    where
+        'service: 'call,
+        Self: 'call,
+    {
+        Box::pin(async move {
+            let build = || ReqwestConnector::default().connect(&self.options).map_err(|why| chain(&why));
+            match self.client.get_or_init(build) {
+                Ok(client) => client.execute(request).await,
+                Err(why) => Err(HttpError::new(HttpErrorKind::Unknown, io::Error::other(why.clone()))),
+            }
+        })
     }
 }
 

@@ -84,6 +84,7 @@ fn driver(data: &Arc<DataSet>, uri: &str) -> Driver {
         samples: SAMPLES,
         objects: SAMPLES,
         local_queues: 1,
+        ranks: 1,
         is_shared: false,
     });
     let dispatch = Dispatch::new(queue);
@@ -126,6 +127,7 @@ fn the_rest_of_a_batch_that_is_half_planned_is_read_alone() {
         disk: None,
         allow_uids: Vec::new(),
         version: "test".into(),
+        ranks: 1,
         is_shared: false,
         probes_listed: true,
         huge_pages: false,

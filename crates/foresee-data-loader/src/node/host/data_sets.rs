@@ -57,16 +57,24 @@ pub(super) struct HostDisk {
     pub(super) capacity: Bytes,
 }
 
+/// How data sets are opened.
+#[derive(Clone, Debug)]
+pub(super) struct OpenerSettings {
+    pub(super) disk: Option<HostDisk>,
+    /// Ranks that will attach, 1 or more.
+    pub(super) ranks: u32,
+    /// Whether ranks on other nodes read the same origins.
+    pub(super) is_shared: bool,
+    /// Whether to try an origin that a rank has just listed.
+    pub(super) probes_listed: bool,
+}
+
 /// Opens data sets, and remembers them.
 #[derive(Debug)]
 pub(super) struct DataSetOpener {
-    disk: Option<HostDisk>,
+    settings: OpenerSettings,
     /// Disk space of opened data sets.
     disk_used: Bytes,
-    /// Whether ranks on other nodes read the same origins.
-    is_shared: bool,
-    /// Whether to try an origin that a rank has just listed.
-    probes_listed: bool,
     waker: Arc<Waker>,
     /// For ends of operations at the disks.
     disk_completions: Completions,
@@ -84,24 +92,9 @@ struct KnownDataSet {
 }
 
 impl DataSetOpener {
-    pub(super) fn new(
-        disk: Option<HostDisk>,
-        is_shared: bool,
-        probes_listed: bool,
-        waker: Arc<Waker>,
-        disk_completions: Completions,
-    ) -> Self {
+    pub(super) fn new(settings: OpenerSettings, waker: Arc<Waker>, disk_completions: Completions) -> Self {
         let (known, queues) = (Vec::new(), Vec::new());
-        Self {
-            disk,
-            disk_used: Bytes::ZERO,
-            is_shared,
-            probes_listed,
-            waker,
-            disk_completions,
-            known,
-            queues,
-        }
+        Self { settings, disk_used: Bytes::ZERO, waker, disk_completions, known, queues }
     }
 
     /// Find the data set of a description.
@@ -139,7 +132,7 @@ impl DataSetOpener {
         self.check(&index, description)?;
         let (uri, options) = origin_of(description)?;
         let identity = OriginIdentity::new(&uri, &options)?;
-        if self.probes_listed || !description.is_listed {
+        if self.settings.probes_listed || !description.is_listed {
             probe_origin(&uri, &options)?;
         }
         let data = Arc::new(DataSet::new(index, &description.uri));
@@ -192,7 +185,8 @@ impl DataSetOpener {
             samples: index.len(),
             objects: index.objects(),
             local_queues: 1,
-            is_shared: self.is_shared,
+            ranks: self.settings.ranks,
+            is_shared: self.settings.is_shared,
         })
     }
 
@@ -201,7 +195,7 @@ impl DataSetOpener {
         data: &Arc<DataSet>,
         identity: &OriginIdentity,
     ) -> Result<(Option<Arc<DiskTier>>, Vec<CachedSample>), LoaderError> {
-        let Some(disk) = &self.disk else { return Ok((None, Vec::new())) };
+        let Some(disk) = &self.settings.disk else { return Ok((None, Vec::new())) };
         let free = disk.capacity.saturating_sub(self.disk_used);
         let capacity = disk_need(data.index().total_bytes()).min(free);
         let opened = open_disk_cache(DiskCacheRequest {

@@ -68,6 +68,7 @@ fn options(home: &Path, ram: u64) -> NodeHostOptions {
         disk: None,
         allow_uids: Vec::new(),
         version: "test".into(),
+        ranks: 1,
         is_shared: false,
         probes_listed: true,
         huge_pages: false,

@@ -49,6 +49,7 @@ impl Rig {
             disk: None,
             allow_uids: Vec::new(),
             version: "test".into(),
+            ranks: 1,
             is_shared: false,
             probes_listed: true,
             huge_pages: false,

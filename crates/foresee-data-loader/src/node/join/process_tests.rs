@@ -7,8 +7,8 @@ use foresee_units::Bytes;
 use super::*;
 use crate::node::test_support::private_dir;
 
-/// The reason why a rank that began to wait at `since` is alone; `None` while it waits.
-fn reason(since: Instant, tick: Duration, address: &NodeAddress, data: &Arc<DataSet>) -> Option<String> {
+/// The reason why a rank that has waited for some time is alone; `None` while it waits.
+fn reason(waited: Duration, tick: Duration, address: &NodeAddress, data: &Arc<DataSet>) -> Option<String> {
     let cache = Cache::new(Bytes::new(1 << 20), None, Bytes::ZERO).expect("below the limit");
     let world = World::new(1, 2).expect("a rank of two");
     let request = JoinRequest {
@@ -23,7 +23,8 @@ fn reason(since: Instant, tick: Duration, address: &NodeAddress, data: &Arc<Data
         is_listed: false,
         waker: &Arc::default(),
     };
-    let mut progress = JoinProgress { since, attempt: None };
+    let mut progress = JoinProgress::begin();
+    progress.since = progress.since.checked_sub(waited).expect("a clock that has run for so long");
     match attach_when_ready(&request, &mut progress, address).expect("a directory") {
         Joined::Waiting => None,
         Joined::Alone(reason) => Some(reason.expect("the user expects a host")),
@@ -41,10 +42,8 @@ fn the_first_loader_of_a_rank_waits_for_the_host_and_the_next_ones_only_look() {
     let cancel = AtomicBool::new(false);
     let built = crate::build_index(&uri, Vec::new(), layout, false, None, &exclude, &|_| {}, &cancel);
     let data = Arc::new(DataSet::new(built.expect("an index").0, &uri));
-    let now = Instant::now();
-    assert_eq!(reason(now, Duration::ZERO, &address, &data), None);
-    let long_ago = now.checked_sub(HOST_WAIT).expect("a clock that has run for so long");
-    let alone = reason(long_ago, Duration::MAX, &address, &data).expect("the wait is over");
+    assert_eq!(reason(Duration::ZERO, Duration::ZERO, &address, &data), None);
+    let alone = reason(HOST_WAIT, Duration::MAX, &address, &data).expect("the wait is over");
     assert!(alone.contains("local rank 0 has started no loader within 20 s"), "{alone}");
-    assert!(reason(Instant::now(), Duration::MAX, &address, &data).is_some(), "no second wait");
+    assert!(reason(Duration::ZERO, Duration::MAX, &address, &data).is_some(), "no second wait");
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Messages to the host in their order: replies to its answers, then the progress, then the driver's commands.
+//! Messages to the host in their order: replies to its answers, then the driver's commands, then the progress. A report
+//! that the consumer waits for a batch is without effect before the request for that batch.
 //!
 //! A message that finds no space in the ring stays encoded until it does. Replies are bounded by the positions of the
 //! batches, and commands by the staging buffer of the driver.
@@ -128,12 +129,15 @@ impl Outgoing {
         }
         if let Some(reply) = self.replies.pop_front() {
             self.encode_reply(reply)?;
-        } else if let Some(progress) = self.progress.take() {
-            encode(&ConsumerMessage::Progress(progress), &mut self.encoded)?;
-        } else {
-            while self.encoded.is_empty() {
-                let Some(command) = self.commands.pop_front() else { return Ok(false) };
+            return Ok(true);
+        }
+        while self.encoded.is_empty() {
+            if let Some(command) = self.commands.pop_front() {
                 self.encode_command(command, batches)?;
+            } else if let Some(progress) = self.progress.take() {
+                encode(&ConsumerMessage::Progress(progress), &mut self.encoded)?;
+            } else {
+                return Ok(false);
             }
         }
         Ok(true)

@@ -114,7 +114,7 @@ fn answers_of_ended_batches_are_ignored_and_those_of_unknown_ones_are_faults() {
 }
 
 #[test]
-fn replies_come_before_the_progress_and_commands_in_their_order() {
+fn replies_come_first_and_the_progress_after_the_commands_in_their_order() {
     let (mut outgoing, mut batches) = (Outgoing::new(DATA_SET, 4088), requested());
     let announcement = NodeAnnouncement { samples: vec![SampleId(1)], ..NodeAnnouncement::default() };
     outgoing.commands.extend([ClientCommand::Announce(announcement), ClientCommand::Request(batch(8, 1))]);
@@ -123,14 +123,14 @@ fn replies_come_before_the_progress_and_commands_in_their_order() {
     outgoing.report(ConsumerProgress { accesses: 2, step_time: Nanos::ZERO, is_waiting: false });
     outgoing.release(7, &[0, 2]);
     outgoing.end(7);
-    let first = push(&mut outgoing, &mut batches, 4);
-    assert_eq!(kinds(&first), ["release 7 [0, 2]", "release 7 []", "progress 2", "announce 1"]);
+    let first = push(&mut outgoing, &mut batches, 3);
+    assert_eq!(kinds(&first), ["release 7 [0, 2]", "release 7 []", "announce 1"]);
     // The request waits for space, so it is not sent.
     assert!(outgoing.waiting_bytes().is_some());
     assert!(batches.answered(8).unwrap().unwrap().check(0).is_err());
     outgoing.release(7, &[1]);
     let second = push(&mut outgoing, &mut batches, 9);
-    assert_eq!(kinds(&second), ["request 8", "release 7 [1]", "release 8 []"]);
+    assert_eq!(kinds(&second), ["request 8", "release 7 [1]", "release 8 []", "progress 2"]);
     assert_eq!(outgoing.waiting_bytes(), None);
     assert!(batches.answered(8).unwrap().is_none());
 }

@@ -12,9 +12,9 @@ const COALESCE_PARTS: usize = 256;
 /// Initial concurrency at a bucket. With a latency of tens of milliseconds and a thousand requests per second, it keeps
 /// the bucket busy from the first round trip on.
 const STORE_IN_FLIGHT_FIRST: u32 = 32;
-/// The same for ranks that read through one queue: with the concurrency of one, their first batches take a round trip more
-/// per rank.
-const STORE_IN_FLIGHT_FIRST_MAX: u32 = 128;
+/// The same for several ranks that read through one queue, whose first batches would take more round trips. More did
+/// not help eight ranks on two cores.
+const STORE_IN_FLIGHT_FIRST_MAX: u32 = 64;
 /// Initial concurrency at a directory, of all queues of a node together; its latency is lower.
 const DIRECTORY_IN_FLIGHT_FIRST: u32 = 16;
 /// Maximum concurrency at a directory.
@@ -112,7 +112,7 @@ mod tests {
         let of = |is_directory, ranks| {
             origin_queue_config(&OriginQueueInputs { ranks, ..inputs(is_directory, 1000, 1) }).limit.start
         };
-        assert_eq!([1, 2, 4, 8, u32::MAX].map(|ranks| of(false, ranks)), [32, 64, 128, 128, 128]);
+        assert_eq!([1, 2, 4, 8, u32::MAX].map(|ranks| of(false, ranks)), [32, 64, 64, 64, 64]);
         assert_eq!([1, 8].map(|ranks| of(true, ranks)), [16; 2]);
     }
 

@@ -136,11 +136,11 @@ impl NodeHost {
         check_free(&address)?;
         let lookahead = Bytes::new(ram.get() / 8).min(LOOKAHEAD_MAX);
         let data = ram.saturating_sub(lookahead);
-        let slots = (data.get() / BYTES_PER_SLOT).max(SLOTS_MIN);
+        let slot_count = (data.get() / BYTES_PER_SLOT).max(SLOTS_MIN);
         // The tables of the plan need memory too.
         let limit = memory_limit();
         let available = limit.map(|limit| limit.saturating_sub(lookahead));
-        let slab = SlabMemory::create(&SlabOptions { slots, data, available, huge_pages });
+        let slab = SlabMemory::create(&SlabOptions { slots: slot_count, data, available, huge_pages });
         let slab = slab.map_err(|error| match (error, limit) {
             (NodeError::SlabTooLarge { .. }, Some(available)) => {
                 NodeError::SlabTooLarge { bytes: ram, available }
@@ -172,8 +172,8 @@ impl NodeHost {
             status: Arc::clone(&status),
             log: writer.clone(),
         };
-        let driver =
-            HostDriver::new(shared, planner, SlabSlots::new(Arc::clone(&slab)), data, disk_completions);
+        let slots = SlabSlots::new(Arc::clone(&slab));
+        let driver = HostDriver::new(shared, planner, slots, data, ranks, disk_completions);
         let path = listener.path().to_owned();
         let (sender, requests) = mpsc::channel();
         let opener = OpenerThread {

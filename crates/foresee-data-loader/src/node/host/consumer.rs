@@ -45,8 +45,11 @@ pub(super) struct HostConsumer {
     /// Accesses of the latest request.
     pub(super) batch_len: u64,
     pub(super) served: ServedBySource,
-    /// When it last sent a message.
+    /// When it attached, and when it last sent a message.
+    pub(super) attached: Nanos,
     pub(super) last_message: Nanos,
+    /// Whether it has had a batch.
+    pub(super) has_batch: bool,
     batches: BTreeMap<u64, HostBatch>,
     /// The number of each batch by its first access.
     by_access: BTreeMap<u64, u64>,
@@ -93,7 +96,9 @@ impl HostConsumer {
             voided: 0,
             batch_len: 1,
             served: ServedBySource::default(),
+            attached: now,
             last_message: now,
+            has_batch: false,
             batches: BTreeMap::new(),
             by_access: BTreeMap::new(),
             latest: None,
@@ -151,6 +156,7 @@ impl HostConsumer {
     /// End a batch, whatever is missing.
     pub(super) fn end(&mut self, batch: u64) -> Option<BatchAccesses> {
         let ended = self.batches.remove(&batch)?;
+        self.has_batch = true;
         self.by_access.remove(&ended.first);
         self.latest = self.latest.filter(|&(latest, _)| latest != batch);
         self.requested -= u64::from(ended.len);

@@ -8,6 +8,7 @@
 mod actions;
 mod messages;
 mod report;
+mod start;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
@@ -17,6 +18,7 @@ use foresee_data_plan::{ConsumerId, EntryId, NodePlanner};
 use foresee_data_tier::{Completions, DiskTier, Done, SampleKey, Tier};
 use foresee_units::{Bytes, Nanos, SampleId, Source};
 
+use self::start::ConsumerStart;
 use super::consumer::{HostConsumer, Served};
 use super::data_sets::OpenedDataSet;
 use super::inbox::{HostEvent, Inbox};
@@ -90,6 +92,7 @@ pub(super) struct HostDriver {
     /// Writes that a busy disk refused.
     refused: VecDeque<EntryId>,
     consumers: BTreeMap<u32, HostConsumer>,
+    start: ConsumerStart,
     /// Numbers of consumers by their numbers in the planner.
     numbers: Vec<Option<u32>>,
     /// Bytes read from the origins.
@@ -98,12 +101,13 @@ pub(super) struct HostDriver {
 }
 
 impl HostDriver {
-    /// `memory`: bytes of the slab that the planner may use.
+    /// `memory`: bytes of the slab that the planner may use. `ranks`: those that will attach, as far as known.
     pub(super) fn new(
         shared: HostShared,
         planner: NodePlanner,
         slots: SlabSlots,
         memory: Bytes,
+        ranks: u32,
         disk_completions: Completions,
     ) -> Self {
         Self {
@@ -120,6 +124,7 @@ impl HostDriver {
             unplaced: VecDeque::new(),
             refused: VecDeque::new(),
             consumers: BTreeMap::new(),
+            start: ConsumerStart::new(ranks),
             numbers: Vec::new(),
             origin: Served::default(),
             is_closing: false,
@@ -175,16 +180,18 @@ impl HostDriver {
             if has_placed || has_ended {
                 continue;
             }
-            if !self.may_read_ahead() || !self.planner.read_ahead(now) {
+            if !self.may_read_ahead(now) || !self.planner.read_ahead(now) {
                 return;
             }
         }
     }
 
-    /// Whether further reads would not only wait behind others.
-    fn may_read_ahead(&self) -> bool {
+    /// Whether further reads would neither wait behind others nor delay the first batch of a consumer.
+    fn may_read_ahead(&self, now: Nanos) -> bool {
+        let without_batch = self.consumers.values().filter(|one| !one.has_batch).map(|one| one.attached);
+        let is_starting = self.start.is_going_on(without_batch, now);
         let is_busy = self.disk_reads >= DISK_READS_MAX || !self.unplaced.is_empty();
-        !is_busy && !self.queues.iter().any(|queue| queue.reads.queue().is_saturated())
+        !is_busy && !is_starting && !self.queues.iter().any(|queue| queue.reads.queue().is_saturated())
     }
 
     /// Handle ends of operations; return whether there were any.

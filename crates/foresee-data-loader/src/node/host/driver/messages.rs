@@ -51,8 +51,10 @@ impl HostDriver {
         }
         self.numbers[free] = Some(number);
         let id = ConsumerId(u32::try_from(free).expect("consumers are few"));
-        self.planner.handle_attach(id, now());
-        self.consumers.insert(number, HostConsumer::new(id, facts, session, now()));
+        let now = now();
+        self.start.note_attached(now);
+        self.planner.handle_attach(id, now);
+        self.consumers.insert(number, HostConsumer::new(id, facts, session, now));
     }
 
     pub(super) fn detach(&mut self, number: u32) {

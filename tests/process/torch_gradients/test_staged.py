@@ -109,7 +109,8 @@ def test_only_changed_buffers_are_sent(copies) -> None:
 
 def test_an_error_on_the_thread_is_raised_where_the_loop_waits(copies) -> None:
     def body(exchange):
-        model = nn.Linear(3, 3)
+        # One gradient: a second one would raise the error of the first in backward if the thread was fast.
+        model = nn.Linear(3, 3, bias=False)
         model, optimizer = ft.synchronize(
             model, torch.optim.SGD(model.parameters(), lr=0.1), servers=exchange
         )

@@ -253,45 +253,38 @@ pub(crate) struct ObservedConnector;
 
 impl HttpConnector for ObservedConnector {
     fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        Ok(observed(HttpClient::new(Deferred { options: options.clone(), client: OnceLock::new() })))
-    }
-}
-
-/// An HTTP client that is built for its first request. It reads the system's certificates, some 5 ms of CPU time, and a rank
-/// that uses the cache of its node sends no request.
-#[derive(Debug)]
-struct Deferred {
-    options: ClientOptions,
-    client: OnceLock<Result<HttpClient, String>>,
-}
-
-impl HttpService for Deferred {
-    fn call<'service, 'call>(
-        &'service self,
-        request: HttpRequest,
-    ) -> Pin<Box<dyn Future<Output = Result<HttpResponse, HttpError>> + Send + 'call>>
-    where
-        'service: 'call,
-        Self: 'call,
-    {
-        Box::pin(async move {
-            let build = || ReqwestConnector::default().connect(&self.options).map_err(|why| chain(&why));
-            match self.client.get_or_init(build) {
-                Ok(client) => client.execute(request).await,
-                Err(why) => Err(HttpError::new(HttpErrorKind::Unknown, io::Error::other(why.clone()))),
-            }
-        })
+        let inner = DeferredClient { options: options.clone(), client: OnceLock::new() };
+        Ok(HttpClient::new(Observed { inner }))
     }
 }
 
 /// `inner` with the hook around it.
 pub(super) fn observed(inner: HttpClient) -> HttpClient {
+    let inner = DeferredClient { options: ClientOptions::new(), client: OnceLock::from(Ok(inner)) };
     HttpClient::new(Observed { inner })
+}
+
+/// An HTTP client that is built for its first request. It reads the system's certificates, some 5 ms of CPU time, and a rank
+/// that uses the cache of its node sends no request.
+#[derive(Debug)]
+struct DeferredClient {
+    options: ClientOptions,
+    client: OnceLock<Result<HttpClient, String>>,
+}
+
+impl DeferredClient {
+    async fn execute(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let build = || ReqwestConnector::default().connect(&self.options).map_err(|why| chain(&why));
+        match self.client.get_or_init(build) {
+            Ok(client) => client.execute(request).await,
+            Err(why) => Err(HttpError::new(HttpErrorKind::Unknown, io::Error::other(why.clone()))),
+        }
+    }
 }
 
 #[derive(Debug)]
 struct Observed {
-    inner: HttpClient,
+    inner: DeferredClient,
 }
 
 impl HttpService for Observed {

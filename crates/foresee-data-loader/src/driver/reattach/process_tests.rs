@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A driver without its thread that returns to a host between two turns.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use foresee_data_fetch::Dispatch;
-use foresee_data_index::{Exclude, LayoutOptions};
 use foresee_data_node::NodeAddress;
 use foresee_data_order::Order;
 use foresee_data_plan::{HierarchyPlanner, PlannerConfig, PolicyChoice, SlowestTier};
@@ -22,8 +20,8 @@ use crate::cache::CacheShare;
 use crate::config::{LoaderConfig, LoaderOptions};
 use crate::data_set::DataSet;
 use crate::driver::{CommandQueue, DriverNode, DriverTiers, Shared};
-use crate::node::test_support::{hello, private_dir};
-use crate::node::{AttachTarget, NodeHost, NodeHostOptions};
+use crate::node::test_support::{address, flat_index, hello, host_options, private_dir};
+use crate::node::{AttachTarget, NodeHost};
 use crate::notices::Notices;
 use crate::origin_queue::{OriginQueueInputs, origin_queue_config};
 use crate::recorder::Recorder;
@@ -116,22 +114,9 @@ fn the_rest_of_a_batch_that_is_half_planned_is_read_alone() {
         std::fs::write(folder.path().join(format!("{sample:06}")), bytes).expect("a file");
     }
     let uri = folder.path().display().to_string();
-    let (layout, exclude) = (LayoutOptions::Flat { extensions: Vec::new() }, Exclude::default());
-    let cancel = AtomicBool::new(false);
-    let built = crate::build_index(&uri, Vec::new(), layout, false, None, &exclude, &|_| {}, &cancel);
-    let data = Arc::new(DataSet::new(built.expect("an index").0, &uri));
-    let address = NodeAddress::explicit(home.path().join("node.sock")).expect("a short path");
-    let host = NodeHost::start(NodeHostOptions {
-        address: address.clone(),
-        ram: Bytes::new(1 << 20),
-        disk: None,
-        allow_uids: Vec::new(),
-        version: "test".into(),
-        ranks: 1,
-        is_shared: false,
-        probes_listed: true,
-        huge_pages: false,
-    });
+    let data = Arc::new(DataSet::new(flat_index(&uri, Vec::new()), &uri));
+    let address = address(home.path());
+    let host = NodeHost::start(host_options(home.path(), 1 << 20));
     let _host = host.expect("a host");
     let mut driver = driver(&data, &uri);
     wait_until("a batch is half planned", || {

@@ -5,9 +5,8 @@ mod faulty_hosts;
 
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
-use foresee_data_index::{Exclude, Index, LayoutOptions};
+use foresee_data_index::Index;
 use foresee_data_node::message::{
     BatchAnswer, BatchFailure, ConsumerMessage, EpochWanted, HostMessage, SampleFailure, SampleLocation,
 };
@@ -22,7 +21,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::buffer::BufferPool;
-use crate::node::test_support::{hello, private_dir};
+use crate::node::test_support::{flat_index, hello, private_dir};
 
 const DATA_SET: u32 = 3;
 const SLAB_BYTES: u64 = 2 << 20;
@@ -50,10 +49,7 @@ fn index(dir: &Path) -> Index {
     for name in ["a", "b"] {
         std::fs::write(dir.join(name), name).unwrap();
     }
-    let layout = LayoutOptions::Flat { extensions: Vec::new() };
-    let uri = format!("file://{}", dir.display());
-    let (exclude, cancel) = (Exclude::default(), AtomicBool::new(false));
-    crate::build_index(&uri, Vec::new(), layout, false, None, &exclude, &|_| {}, &cancel).unwrap().0
+    flat_index(&format!("file://{}", dir.display()), Vec::new())
 }
 
 /// Accept a client of the data set `index`, and require its index.

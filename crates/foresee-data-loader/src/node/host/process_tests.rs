@@ -3,14 +3,12 @@
 //! that answer late.
 
 mod openings;
-
 mod slow_reads;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 
-use foresee_data_index::{Exclude, Index, LayoutOptions};
+use foresee_data_index::Index;
 use foresee_data_node::message::{
     Announcement, BatchRelease, BatchRequest, ConsumerMessage, HostMessage, RepeatRequest, SampleLocation,
 };
@@ -23,8 +21,7 @@ use foresee_units::{ReadOutcome, SampleId};
 use tempfile::TempDir;
 
 use super::*;
-use crate::indexing::build_index;
-use crate::node::test_support::{hello, private_dir};
+use crate::node::test_support::{address, flat_index, hello, host_options, private_dir};
 
 const SAMPLE: usize = 1000;
 
@@ -57,36 +54,9 @@ fn bytes_of(sample: u64) -> Vec<u8> {
     sample.to_le_bytes().repeat(SAMPLE / 8)
 }
 
-fn address(home: &Path) -> NodeAddress {
-    NodeAddress::explicit(home.join("node.sock")).expect("a short path")
-}
-
-fn options(home: &Path, ram: u64) -> NodeHostOptions {
-    NodeHostOptions {
-        address: address(home),
-        ram: Bytes::new(ram),
-        disk: None,
-        allow_uids: Vec::new(),
-        version: "test".into(),
-        ranks: 1,
-        is_shared: false,
-        probes_listed: true,
-        huge_pages: false,
-    }
-}
-
-fn index_of(uri: &str, storage: &BTreeMap<String, String>) -> Index {
-    let storage = storage.clone().into_iter().collect();
-    let layout = LayoutOptions::Flat { extensions: Vec::new() };
-    let cancel = AtomicBool::new(false);
-    let (index, _) = build_index(uri, storage, layout, false, None, &Exclude::default(), &|_| {}, &cancel)
-        .expect("an index");
-    index
-}
-
 impl Rig {
     fn new(samples: u64, ram: u64) -> Self {
-        Self::with(samples, |home| options(home, ram))
+        Self::with(samples, |home| host_options(home, ram))
     }
 
     fn with(samples: u64, options: impl FnOnce(&Path) -> NodeHostOptions) -> Self {
@@ -94,7 +64,7 @@ impl Rig {
         for sample in 0..samples {
             std::fs::write(data.path().join(format!("{sample:06}")), bytes_of(sample)).expect("a file");
         }
-        let index = index_of(&data.path().display().to_string(), &BTreeMap::new());
+        let index = flat_index(&data.path().display().to_string(), Vec::new());
         let host = NodeHost::start(options(home.path())).expect("a host");
         Self { host, index, data, home }
     }
@@ -415,7 +385,7 @@ fn a_disk_keeps_all_that_was_read_and_outlives_the_host() {
     let disk = private_dir();
     let with_disk = |home: &Path| NodeHostOptions {
         disk: Some((disk.path().to_owned(), Bytes::new(64 << 20))),
-        ..options(home, 64 << 10)
+        ..host_options(home, 64 << 10)
     };
     let mut rig = Rig::with(200, with_disk);
     let order: Vec<_> = (0..200).collect();
@@ -444,7 +414,7 @@ fn a_disk_that_can_hold_all_has_it_before_the_consumers_leave() {
     let disk = private_dir();
     let with_disk = |home: &Path| NodeHostOptions {
         disk: Some((disk.path().to_owned(), Bytes::new(64 << 20))),
-        ..options(home, 4 << 20)
+        ..host_options(home, 4 << 20)
     };
     let rig = Rig::with(200, with_disk);
     let mut consumer = rig.attach();

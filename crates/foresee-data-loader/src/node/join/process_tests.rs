@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Ranks whose local rank 0 starts no host.
 
-use foresee_data_index::{Exclude, LayoutOptions};
 use foresee_units::Bytes;
 
 use super::*;
-use crate::node::test_support::private_dir;
+use crate::node::test_support::{address, flat_index, private_dir};
 
 /// The reason why a rank that has waited for some time is alone; `None` while it waits.
 fn reason(waited: Duration, tick: Duration, address: &NodeAddress, data: &Arc<DataSet>) -> Option<String> {
@@ -35,13 +34,10 @@ fn reason(waited: Duration, tick: Duration, address: &NodeAddress, data: &Arc<Da
 #[test]
 fn the_first_loader_of_a_rank_waits_for_the_host_and_the_next_ones_only_look() {
     let (home, folder) = (private_dir(), private_dir());
-    let address = NodeAddress::explicit(home.path().join("node.sock")).expect("a short path");
+    let address = address(home.path());
     std::fs::write(folder.path().join("0"), "0").expect("a file");
     let uri = folder.path().display().to_string();
-    let (layout, exclude) = (LayoutOptions::Flat { extensions: Vec::new() }, Exclude::default());
-    let cancel = AtomicBool::new(false);
-    let built = crate::build_index(&uri, Vec::new(), layout, false, None, &exclude, &|_| {}, &cancel);
-    let data = Arc::new(DataSet::new(built.expect("an index").0, &uri));
+    let data = Arc::new(DataSet::new(flat_index(&uri, Vec::new()), &uri));
     assert_eq!(reason(Duration::ZERO, Duration::ZERO, &address, &data), None);
     let alone = reason(HOST_WAIT, Duration::MAX, &address, &data).expect("the wait is over");
     assert!(alone.contains("local rank 0 has started no loader within 20 s"), "{alone}");

@@ -1,16 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Ranks that share a listing over real sockets. Each is a connection of this process.
 
-use std::sync::atomic::AtomicBool;
-
-use foresee_data_index::{Exclude, LayoutOptions};
 use foresee_data_node::{ListenerOptions, NodeConnection, NodeListener, NodeStatus, RefusalCode};
 use foresee_testkit::{WATCHDOG, wait_until};
 use tempfile::TempDir;
 
 use super::*;
-use crate::indexing::build_index;
-use crate::node::test_support::{hello, private_dir};
+use crate::node::test_support::{flat_index, hello, private_dir};
 
 const KEY: ListingKey = ListingKey([1; 16]);
 const COUNTS: ListingCounts = ListingCounts { outside: 1, tail_elements: 2, tail_files: 3 };
@@ -43,11 +39,7 @@ fn index() -> Index {
     for sample in 0..20 {
         std::fs::write(data.path().join(format!("{sample:06}")), [sample]).expect("a file");
     }
-    let uri = data.path().display().to_string();
-    let layout = LayoutOptions::Flat { extensions: Vec::new() };
-    let cancel = AtomicBool::new(false);
-    let built = build_index(&uri, Vec::new(), layout, false, None, &Exclude::default(), &|_| {}, &cancel);
-    built.expect("an index").0
+    flat_index(&data.path().display().to_string(), Vec::new())
 }
 
 /// Wait until it is a rank's turn, or its index is there.

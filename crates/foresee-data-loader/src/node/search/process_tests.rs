@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Searches for real hosts that end and come back at one address.
 
-use std::sync::atomic::AtomicBool;
-
-use foresee_data_index::{Exclude, Index, LayoutOptions};
+use foresee_data_index::Index;
 use foresee_data_node::{
     Incoming, ListenerOptions, NodeListener, NodeReply, RefusalCode, SlabMemory, SlabOptions, WelcomeFacts,
 };
@@ -13,8 +11,8 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::buffer::BufferPool;
-use crate::node::test_support::{hello, private_dir};
-use crate::node::{NodeAnnouncement, NodeBatch, NodeEvent, NodeHost, NodeHostOptions};
+use crate::node::test_support::{address, flat_index, hello, host_options, private_dir};
+use crate::node::{NodeAnnouncement, NodeBatch, NodeEvent, NodeHost};
 
 const FILES: [&str; 3] = ["one", "two", "three"];
 
@@ -31,30 +29,16 @@ impl Rig {
         for (number, content) in FILES.iter().enumerate() {
             std::fs::write(data.path().join(number.to_string()), content).expect("a file");
         }
-        let (layout, uri) =
-            (LayoutOptions::Flat { extensions: Vec::new() }, data.path().display().to_string());
-        let (exclude, cancel) = (Exclude::default(), AtomicBool::new(false));
-        let built = crate::build_index(&uri, Vec::new(), layout, false, None, &exclude, &|_| {}, &cancel);
-        Self { index: built.expect("an index").0, data, home }
+        let index = flat_index(&data.path().display().to_string(), Vec::new());
+        Self { index, data, home }
     }
 
     fn address(&self) -> NodeAddress {
-        NodeAddress::explicit(self.home.path().join("node.sock")).expect("a short path")
+        address(self.home.path())
     }
 
     fn host(&self) -> NodeHost {
-        NodeHost::start(NodeHostOptions {
-            address: self.address(),
-            ram: Bytes::new(4 << 20),
-            disk: None,
-            allow_uids: Vec::new(),
-            version: "test".into(),
-            ranks: 1,
-            is_shared: false,
-            probes_listed: true,
-            huge_pages: false,
-        })
-        .expect("a host")
+        NodeHost::start(host_options(self.home.path(), 4 << 20)).expect("a host")
     }
 
     fn target(&self) -> AttachTarget {

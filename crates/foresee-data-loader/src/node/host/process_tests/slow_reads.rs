@@ -42,7 +42,7 @@ fn a_read_that_never_ends_is_made_once_more_when_a_consumer_waits_for_it() {
         server.put("bucket", &key(sample), &bytes_of(sample));
     }
     let (uri, storage) = ("s3://bucket/train/", storage(&server));
-    let rig = Rig { index: index_of(uri, &storage), ..Rig::new(1, 4 << 20) };
+    let rig = Rig { index: flat_index(uri, storage.clone().into_iter().collect()), ..Rig::new(1, 4 << 20) };
     server.set_faults(stalls());
     let mut consumer = rig.attach_with(uri, storage).expect("the bucket opens");
     for batch in 0..BATCHES {

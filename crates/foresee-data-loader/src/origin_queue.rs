@@ -12,9 +12,6 @@ const COALESCE_PARTS: usize = 256;
 /// Initial concurrency at a bucket. With a latency of tens of milliseconds and a thousand requests per second, it keeps
 /// the bucket busy from the first round trip on.
 const STORE_IN_FLIGHT_FIRST: u32 = 32;
-/// The same for several ranks that read through one queue, whose first batches would take more round trips. More did
-/// not help eight ranks on two cores.
-const STORE_IN_FLIGHT_FIRST_MAX: u32 = 64;
 /// Initial concurrency at a directory, of all queues of a node together; its latency is lower.
 const DIRECTORY_IN_FLIGHT_FIRST: u32 = 16;
 /// Maximum concurrency at a directory.
@@ -38,8 +35,6 @@ pub(crate) struct OriginQueueInputs {
     pub(crate) objects: u64,
     /// Queues of this node for the same origin.
     pub(crate) local_queues: u32,
-    /// Ranks that read through this queue, 1 or more.
-    pub(crate) ranks: u32,
     /// Whether there is any other queue of the job for the same origin, on this node or another.
     pub(crate) is_shared: bool,
 }
@@ -64,7 +59,7 @@ pub(crate) fn origin_queue_config(inputs: &OriginQueueInputs) -> DispatchConfig 
 /// Initial concurrency of one queue.
 fn first_in_flight(inputs: &OriginQueueInputs) -> u32 {
     if !inputs.is_directory {
-        return STORE_IN_FLIGHT_FIRST.saturating_mul(inputs.ranks).min(STORE_IN_FLIGHT_FIRST_MAX);
+        return STORE_IN_FLIGHT_FIRST;
     }
     let fitting = DIRECTORY_BYTES_FIRST / inputs.mean_size.get().max(1);
     let fitting = u32::try_from(fitting).unwrap_or(u32::MAX);
@@ -83,7 +78,6 @@ mod tests {
             samples: 1000,
             objects: 1000,
             local_queues,
-            ranks: 1,
             is_shared: local_queues > 1,
         }
     }
@@ -105,15 +99,6 @@ mod tests {
         assert_eq!([1, 2, 4, 8, 100].map(|queues| of(true, queues)), [16, 8, 4, 2, 2]);
         assert_eq!([1, 8].map(|queues| of(false, queues)), [32; 2]);
         assert_eq!(start(true, 4 << 20, 2), 4);
-    }
-
-    #[test]
-    fn a_queue_of_several_ranks_begins_at_a_bucket_as_their_own_would_up_to_a_bound() {
-        let of = |is_directory, ranks| {
-            origin_queue_config(&OriginQueueInputs { ranks, ..inputs(is_directory, 1000, 1) }).limit.start
-        };
-        assert_eq!([1, 2, 4, 8, u32::MAX].map(|ranks| of(false, ranks)), [32, 64, 64, 64, 64]);
-        assert_eq!([1, 8].map(|ranks| of(true, ranks)), [16; 2]);
     }
 
     #[test]

@@ -286,7 +286,6 @@ impl Loader {
             samples: index.len(),
             objects: index.objects(),
             local_queues: options.local_world.size(),
-            ranks: 1,
             is_shared: options.world.size() > 1,
         })
     }

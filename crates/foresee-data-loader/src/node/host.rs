@@ -89,8 +89,7 @@ pub struct NodeHostOptions {
     pub allow_uids: Vec<u32>,
     /// Version of the Foresee package, which consumers are told.
     pub version: String,
-    /// Ranks that will attach, 1 or more: a bucket gets as many requests at the start as from loaders of their own. 1 if
-    /// it is not known.
+    /// Ranks that will attach, 1 or more: nothing is read ahead before each of them has had a batch. 1 if it is not known.
     pub ranks: u32,
     /// Whether ranks on other nodes read the same origins: then it yields to them as a single rank does.
     pub is_shared: bool,
@@ -157,7 +156,7 @@ impl NodeHost {
         let waker = Arc::new(Waker::default());
         let woken = Arc::clone(&waker);
         let disk_completions = Completions::new(move || woken.wake());
-        let settings = OpenerSettings { disk, ranks, is_shared, probes_listed };
+        let settings = OpenerSettings { disk, is_shared, probes_listed };
         let opener = DataSetOpener::new(settings, Arc::clone(&waker), disk_completions.clone());
         let inbox = Arc::new(Inbox::new(Arc::clone(&waker)));
         let handle = Arc::new(ReceptionHandle::new()?);

@@ -82,7 +82,6 @@ fn driver(data: &Arc<DataSet>, uri: &str) -> Driver {
         samples: SAMPLES,
         objects: SAMPLES,
         local_queues: 1,
-        ranks: 1,
         is_shared: false,
     });
     let dispatch = Dispatch::new(queue);

@@ -61,8 +61,6 @@ pub(super) struct HostDisk {
 #[derive(Clone, Debug)]
 pub(super) struct OpenerSettings {
     pub(super) disk: Option<HostDisk>,
-    /// Ranks that will attach, 1 or more.
-    pub(super) ranks: u32,
     /// Whether ranks on other nodes read the same origins.
     pub(super) is_shared: bool,
     /// Whether to try an origin that a rank has just listed.
@@ -185,7 +183,6 @@ impl DataSetOpener {
             samples: index.len(),
             objects: index.objects(),
             local_queues: 1,
-            ranks: self.settings.ranks,
             is_shared: self.settings.is_shared,
         })
     }

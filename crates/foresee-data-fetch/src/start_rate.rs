@@ -1,20 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The rate of request starts at a source that has throttled.
 //!
-//! Concurrency alone cannot use a source that refuses requests above a rate: with four in flight at 200 requests per
-//! second, one more is 25 % too many. So the first refusal also limits the rate of starts. From then on it follows the
-//! time since the latest cut, as the window of TCP CUBIC does (RFC 9438):
-//!
-//! ```text
-//! rate(t) = maximum * (1 + 0.05 * (t / 2.5 s - 1)^3)
-//! ```
-//!
-//! It begins at 0.95 of the maximum, which is the rate at the refusal, stays near it for some seconds, and then grows
-//! faster and faster: a source that allows twice as much is found after ten seconds. Only time in which the rate was
-//! used up counts, because an unused rate is no evidence that the source allows it.
-//!
-//! A refusal shortly after another one cuts to the rate of the answers since, if that is lower. A source that counts the
-//! requests of each second refuses none in the first part of a second, whatever their rate is.
+//! The limit of concurrency alone cannot use a source that refuses requests above a rate: with four in flight at 200
+//! requests per second, one more is 25 % too many. So the first refusal also limits the rate at which requests start.
 
 use foresee_units::Nanos;
 
@@ -43,7 +31,15 @@ pub(crate) struct StartRate {
     curve: Option<Curve>,
 }
 
-/// The rate since the latest cut.
+/// The rate since the latest cut, which follows the time as the window of TCP CUBIC does (RFC 9438):
+/// `maximum * (1 + 0.05 * (t / recovery - 1)^3)`.
+///
+/// It begins at 0.95 of the maximum, which is the rate at the refusal, stays near it for some seconds, and then grows
+/// faster and faster: a source that allows twice as much is found after ten seconds. Only time in which the rate was
+/// used up counts, because an unused rate is no evidence that the source allows it.
+///
+/// A refusal shortly after another one cuts to the rate of the answers since, if that is lower. A source that counts the
+/// requests of each second refuses none in the first part of a second, whatever their rate is.
 #[derive(Clone, Debug)]
 struct Curve {
     /// Starts per nanosecond after `recovery`.

@@ -14,6 +14,7 @@ mod delivery;
 mod fetch;
 mod node;
 mod plan;
+mod progress;
 mod rates;
 mod reattach;
 mod schedule;
@@ -194,7 +195,8 @@ impl Driver {
     }
 
     fn sleep_time(&self) -> Duration {
-        let wakeup = self.fetches.origin_reads.queue().poll_wakeup();
+        let fetches = self.fetches.origin_reads.queue().poll_wakeup();
+        let wakeup = fetches.into_iter().chain(self.node.as_ref().and_then(NodeLink::poll_wakeup)).min();
         wakeup.map_or(SLEEP_MAX, |at| Duration::from(at.saturating_sub(self.now())).min(SLEEP_MAX))
     }
 

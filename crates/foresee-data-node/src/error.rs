@@ -19,11 +19,9 @@ use crate::ring::RingError;
 #[expect(missing_docs, reason = "the messages show the fields by their names")]
 #[non_exhaustive]
 pub enum NodeError {
-    /// A slab without slots or data, or one that does not fit into the address space.
-    #[error(
-        "a slab of {slots} slots and {data} of data is impossible; use at least one slot and one byte, and less than the address space"
-    )]
-    SlabShape { slots: u64, data: Bytes },
+    /// A slab without data, or one that does not fit into the address space.
+    #[error("a slab of {data} is impossible; use at least one byte, and less than the address space")]
+    SlabShape { data: Bytes },
     /// A slab larger than the memory that the host may use.
     #[error(
         "a node's cache of {bytes} exceeds the {available} that this process may still use; lower `ram=` (`--ram` of a service), or raise the memory limit of the job or container"
@@ -49,11 +47,14 @@ pub enum NodeError {
         /// The end of the range, exclusive.
         end: u64,
     },
-    /// A slot or a range outside of the slab.
+    /// A range outside of the slab.
     #[error(
-        "slot {slot}, bytes {offset} + {length} lie outside the slab of {slots} slots and {data}; install one version of Foresee on both ends"
+        "bytes {offset} + {length} lie outside the slab of {data}; install one version of Foresee on both ends"
     )]
-    OutsideSlab { slot: u64, offset: u64, length: u64, slots: u64, data: Bytes },
+    OutsideSlab { offset: u64, length: u64, data: Bytes },
+    /// A sample that the data set does not have.
+    #[error("sample {sample} is not one of the {samples} of the data set; report this defect")]
+    NoSample { sample: u64, samples: u64 },
     /// A descriptor that is not the expected sealed memory.
     #[error(
         "the descriptor of the {what} is refused: {fault}; is the host of the cache a Foresee process of the same version?"

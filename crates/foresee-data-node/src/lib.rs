@@ -23,7 +23,8 @@ pub use attach::{
 };
 pub use error::NodeError;
 pub use memory::{
-    INDEX_BYTES_MAX, IndexFault, IndexMapping, RING_BYTES_MAX, RING_BYTES_MIN, SealFault, SlabMemory,
-    SlabOptions, SlabView, check_sealed_index, index_file, map_index,
+    INDEX_BYTES_MAX, IndexFault, IndexMapping, LocationTable, LocationView, RING_BYTES_MAX, RING_BYTES_MIN,
+    SAMPLE_ALIGN, SealFault, SlabLocation, SlabMemory, SlabOptions, SlabView, check_sealed_index, index_file,
+    map_index,
 };
 pub use peer::{OVERFLOW_UID, PeerCredentials, PeerProcess};

@@ -2,23 +2,29 @@
 //! A loader that is attached to the cache of its node: whole batches are requested from its host.
 //!
 //! While it is attached, nothing is planned here: the host plans for all its consumers. The loader announces its epochs
-//! and reports its progress. What the host cannot read, and what it has not answered when it ends, the loader reads at
-//! the origin itself.
+//! and reports its progress. A batch that is in the host's memory is copied from there at once, others are requested. What
+//! the host cannot read, and what it has not answered when it ends, the loader reads at the origin itself.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foresee_data_plan::{HierarchyPlanner, TierSet};
 use foresee_units::{Bytes, Nanos, SampleId};
 
 use super::Driver;
+use super::progress::{Progress, ProgressReport};
 use super::schedule::EpochSink;
 use crate::batch_queue::ConsumerSnapshot;
-use crate::node::{AttachRetry, Attached, CopyCounts, NodeAnnouncement, NodeBatch, NodeClient, NodeEvent};
+use crate::buffer::Buffer;
+use crate::node::{
+    AttachRetry, Attached, CopyCount, CopyCounts, NodeAnnouncement, NodeBatch, NodeClient, NodeEvent,
+};
 use crate::reads::{BatchPosition, ReadSource, ReadTarget};
 
 /// Batches that are requested per turn, so that other events are handled in between.
 const BATCHES_PER_TURN: usize = 16;
+/// Bytes copied from the host's memory per turn, for the same reason.
+const COPY_PER_TURN: u64 = 1 << 20;
 
 /// The attachment of a loader.
 #[derive(Debug)]
@@ -33,13 +39,7 @@ pub(super) struct NodeLink {
     /// Requests in flight by their numbers: a large batch needs several.
     requests: BTreeMap<u64, NodeRequest>,
     next: u64,
-    /// Each slot that the consumer has not passed, with the number of accesses before it.
-    slots: VecDeque<(u64, u64)>,
-    /// Accesses of all requests.
-    accesses: u64,
-    /// Accesses that the host knows as consumed, and whether it knows that the consumer waits for the next.
-    reported: u64,
-    is_wait_reported: bool,
+    progress: Progress,
 }
 
 /// A request in flight: samples of a batch from a position on.
@@ -61,10 +61,7 @@ impl NodeLink {
             is_restart: false,
             requests: BTreeMap::new(),
             next: 0,
-            slots: VecDeque::new(),
-            accesses: 0,
-            reported: 0,
-            is_wait_reported: false,
+            progress: Progress::default(),
         }
     }
 
@@ -79,20 +76,21 @@ impl NodeLink {
             self.client.withdraw(number);
         }
         self.is_restart = true;
-        self.slots.clear();
+        self.progress.restart();
     }
 
-    /// Report the accesses before slot `next` as consumed, and a wait for it once.
-    fn report_progress(&mut self, next: u64, consumer: ConsumerSnapshot) {
-        while self.slots.front().is_some_and(|&(slot, _)| slot < next) {
-            self.slots.pop_front();
-        }
-        let consumed = self.slots.front().map_or(self.accesses, |&(_, before)| before);
-        let is_waiting = consumer.is_waiting && self.slots.front().is_some_and(|&(slot, _)| slot == next);
-        if consumed > self.reported || (is_waiting && !self.is_wait_reported) {
-            (self.reported, self.is_wait_reported) = (consumed, is_waiting);
+    /// Report the consumer's progress when that is due. Its next batch is that of slot `next`.
+    fn report_progress(&mut self, next: u64, consumer: ConsumerSnapshot, now: Nanos) {
+        let is_waiting = consumer.is_waiting && self.requests.values().any(|request| request.slot == next);
+        let report = self.progress.poll_report(next, is_waiting, !self.requests.is_empty(), now);
+        if let Some(ProgressReport { consumed, is_waiting }) = report {
             self.client.progress(consumed, consumer.step.unwrap_or(Nanos::ZERO), is_waiting);
         }
+    }
+
+    /// When a report that was held back is due.
+    pub(super) fn poll_wakeup(&self) -> Option<Nanos> {
+        self.progress.poll_wakeup()
     }
 
     /// The request of an event, and whether it is complete with `samples` more.
@@ -142,40 +140,73 @@ impl EpochSink for HierarchyPlanner {
 }
 
 impl Driver {
-    /// Request batches while the staging buffer has capacity; return whether there is more to do.
+    /// Copy or request batches while the staging buffer has capacity; return whether there is more to do.
     pub(super) fn request_turn(&mut self, consumer: ConsumerSnapshot) -> bool {
+        let mut copied = 0;
         for _ in 0..BATCHES_PER_TURN {
+            if copied >= COPY_PER_TURN {
+                break;
+            }
             if !self.open_batch() {
                 return false;
             }
-            self.request_batch(consumer);
+            copied += self.obtain_batch(consumer);
         }
         true
     }
 
-    /// Request the batch that was opened last.
-    fn request_batch(&mut self, consumer: ConsumerSnapshot) {
+    /// Copy the batch that was opened last from the host's memory, or request it. Returns the copied bytes.
+    fn obtain_batch(&mut self, consumer: ConsumerSnapshot) -> u64 {
         let slot = self.delivery.staging.newest();
-        let (deadline, begun) = (self.deadline(slot, consumer), self.now());
-        let Some(stage) = self.delivery.staging.planning() else { return };
+        let begun = self.now();
+        let Some(stage) = self.delivery.staging.planning() else { return 0 };
         let count = stage.entries.len();
         stage.planned = count;
         stage.pending = count;
         let spans: Vec<_> = (0..count).map(|index| stage.span(index)).collect();
         let (samples, buffer) = (stage.entries.clone(), Arc::clone(&stage.batch.buffer));
         if !self.delivery.ensure_mapped(&buffer) {
-            return;
+            return 0;
         }
+        let Some(node) = &mut self.node else { return 0 };
+        node.progress.open(slot, count);
+        // SAFETY: each span belongs to its sample alone, and no read of it has begun.
+        if unsafe { node.client.copy_hits(&samples, &buffer, &spans) } {
+            let bytes = spans.iter().map(|&(_, len)| len as u64).sum();
+            let memory = CopyCount { samples: count as u64, bytes };
+            let request = NodeRequest { slot, first: 0, missing: 0, begun };
+            self.note_copied(request, count);
+            self.record_copied(request, CopyCounts { memory, ..CopyCounts::default() });
+            return bytes;
+        }
+        self.request_batch(
+            NodeRequest { slot, first: 0, missing: count, begun },
+            &samples,
+            &spans,
+            &buffer,
+            consumer,
+        );
+        0
+    }
+
+    /// Request a batch from the host.
+    fn request_batch(
+        &mut self,
+        NodeRequest { slot, missing: count, begun, .. }: NodeRequest,
+        samples: &[SampleId],
+        spans: &[(usize, usize)],
+        buffer: &Arc<Buffer>,
+        consumer: ConsumerSnapshot,
+    ) {
+        let deadline = self.deadline(slot, consumer);
         let Some(node) = &mut self.node else { return };
-        node.slots.push_back((slot, node.accesses));
-        node.accesses += count as u64;
         let most = node.client.samples_max();
         let mut refused = None;
         for (nth, (samples, spans)) in samples.chunks(most).zip(spans.chunks(most)).enumerate() {
             let (number, first) = (node.next, nth * most);
             node.next += 1;
             node.requests.insert(number, NodeRequest { slot, first, missing: samples.len(), begun });
-            let buffer = Arc::clone(&buffer);
+            let buffer = Arc::clone(buffer);
             let batch = NodeBatch { number, deadline, samples: samples.into(), spans: spans.into(), buffer };
             if !node.client.request(batch) {
                 node.requests.remove(&number);
@@ -200,10 +231,11 @@ impl Driver {
 
     /// Handle what the host has sent, and report the consumer's progress to it.
     pub(super) fn handle_node(&mut self, consumer: ConsumerSnapshot) {
+        let now = self.now();
         let Some(node) = &mut self.node else { return };
         let mut events = std::mem::take(&mut node.events);
         node.client.drain(&mut events);
-        node.report_progress(self.delivery.staging.next(), consumer);
+        node.report_progress(self.delivery.staging.next(), consumer, now);
         for event in events.drain(..) {
             let Some(node) = &mut self.node else { return };
             match event {

@@ -29,7 +29,7 @@ use foresee_data_node::{
 };
 use foresee_units::{Bytes, Nanos, SampleId, Source};
 
-use self::copy::BatchMemory;
+use self::copy::{BatchMemory, SharedSamples};
 use self::shared::{QueuedBatch, Shared, Wake};
 use self::thread::ClientThread;
 use crate::buffer::Buffer;
@@ -145,6 +145,7 @@ pub(crate) enum NodeEvent {
 pub(crate) struct NodeClient {
     shared: Arc<Shared>,
     connection: Arc<NodeConnection>,
+    samples: Arc<SharedSamples>,
     ring_waker: RingWaker,
     samples_max: usize,
     thread: ManuallyDrop<JoinHandle<()>>,
@@ -164,15 +165,23 @@ impl NodeClient {
     ) -> Result<Self, NodeError> {
         let (connection, rings) = NodeConnection::connect(address, hello, options)?;
         let index = || index_file(data.index.file());
-        let data_set = connection.open_data_set(describe(data)?, index, options.timeout, is_wanted)?;
+        let (data_set, locations) =
+            connection.open_data_set(describe(data)?, index, options.timeout, is_wanted)?;
         let samples_max = SAMPLES_MAX.min((rings.writer.message_max() - BatchRequest::FIXED_BYTES) / 8);
+        let samples = Arc::new(SharedSamples { slab: Arc::clone(connection.slab()), locations });
         let (connection, shared) = (Arc::new(connection), Arc::new(Shared::new(waker)));
         let ring_waker = rings.waiter.waker();
-        let thread = ClientThread::new(Arc::clone(&shared), Arc::clone(&connection), rings, data_set);
+        let thread = ClientThread::new(
+            Arc::clone(&shared),
+            Arc::clone(&connection),
+            rings,
+            Arc::clone(&samples),
+            data_set,
+        );
         let spawned = Builder::new().name("foresee-node".into()).spawn(move || thread.run());
         let thread =
             spawned.map_err(|why| NodeError::Io { doing: "starting a thread for the node's cache", why })?;
-        Ok(Self { shared, connection, ring_waker, samples_max, thread: ManuallyDrop::new(thread) })
+        Ok(Self { shared, connection, samples, ring_waker, samples_max, thread: ManuallyDrop::new(thread) })
     }
 
     /// Memory and disk space of the host.
@@ -209,6 +218,23 @@ impl NodeClient {
         let memory = Arc::new(BatchMemory::new(buffer));
         let queued = self.shared.request(QueuedBatch { number, deadline, samples, spans, memory });
         queued.inspect(|&wake| self.wake(wake)).is_some()
+    }
+
+    /// Copy the next announced accesses from the host's memory without a request, if all of them are there and the attachment
+    /// has not ended. The host learns of it with the next message. On `false` the bytes of the spans are undefined.
+    ///
+    /// # Safety
+    /// Nothing else accesses the spans, which are mapped.
+    pub(crate) unsafe fn copy_hits(
+        &self,
+        samples: &[SampleId],
+        buffer: &Buffer,
+        spans: &[(usize, usize)],
+    ) -> bool {
+        // A request finds out what is wrong with an invalid table.
+        // SAFETY: as the caller promises.
+        let are_copied = unsafe { self.samples.copy_all(samples, buffer, spans) }.unwrap_or(false);
+        are_copied && self.shared.count_hits(samples.len() as u64)
     }
 
     /// Withdraw a batch. When this returns, no byte of its memory is written any more, and the client has given it up:

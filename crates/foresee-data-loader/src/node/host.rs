@@ -6,7 +6,7 @@
 //! | `reception` | `foresee-reception` | accepts consumers, notices when they leave |
 //! | `opener` | `foresee-opener` | opens data sets (`data_sets`) |
 //! | `session` | `foresee-host-N` | the rings of consumer N |
-//! | `driver` | `foresee-host` | asks the planner, reads, evicts, answers (`consumer`, `slots`) |
+//! | `driver` | `foresee-host` | asks the planner, reads, evicts, answers (`consumer`, `places`) |
 //!
 //! Events go to the driver through `inbox`, and replies to the session of their consumer. `status` and `log` are for the
 //! operator.
@@ -17,11 +17,11 @@ mod driver;
 mod inbox;
 mod log;
 mod opener;
+mod places;
 #[cfg(test)]
 mod process_tests;
 mod reception;
 mod session;
-mod slots;
 mod status;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -31,8 +31,8 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use foresee_data_node::{
-    ConnectOptions, ListenerOptions, NodeAddress, NodeError, NodeListener, NodeStatus, SlabMemory,
-    SlabOptions,
+    ConnectOptions, ListenerOptions, NodeAddress, NodeError, NodeListener, NodeStatus, SAMPLE_ALIGN,
+    SlabMemory, SlabOptions,
 };
 use foresee_data_plan::{NodePlanner, NodePlannerConfig, TierCapacity};
 use foresee_data_tier::{Completions, disk_footprint, memory_limit};
@@ -45,8 +45,8 @@ use inbox::{HostEvent, Inbox};
 pub use log::HostLogEntry;
 use log::HostLogReader;
 use opener::OpenerThread;
+use places::SlabPlaces;
 use reception::{HostFacts, Reception, ReceptionHandle};
-use slots::{GRANULE, SlabSlots};
 use status::HostStatus;
 
 /// Time for a disk cache to finish its operations when the host closes.
@@ -57,9 +57,6 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
 const PROBE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum memory for the planner's look-ahead: some 90 million accesses of 12 bytes.
 const LOOKAHEAD_MAX: Bytes = Bytes::new(1 << 30);
-/// Bytes of the slab for each slot of its table. Samples that are smaller on average use the memory only in part.
-const BYTES_PER_SLOT: u64 = 256;
-const SLOTS_MIN: u64 = 1024;
 /// Share of the memory for entries that are read before they are requested, and its maximum: as a loader with a cache
 /// of its own stages.
 const READ_AHEAD_SHARE: u64 = 4;
@@ -135,11 +132,10 @@ impl NodeHost {
         check_free(&address)?;
         let lookahead = Bytes::new(ram.get() / 8).min(LOOKAHEAD_MAX);
         let data = ram.saturating_sub(lookahead);
-        let slot_count = (data.get() / BYTES_PER_SLOT).max(SLOTS_MIN);
         // The tables of the plan need memory too.
         let limit = memory_limit();
         let available = limit.map(|limit| limit.saturating_sub(lookahead));
-        let slab = SlabMemory::create(&SlabOptions { slots: slot_count, data, available, huge_pages });
+        let slab = SlabMemory::create(&SlabOptions { data, available, huge_pages });
         let slab = slab.map_err(|error| match (error, limit) {
             (NodeError::SlabTooLarge { .. }, Some(available)) => {
                 NodeError::SlabTooLarge { bytes: ram, available }
@@ -171,8 +167,8 @@ impl NodeHost {
             status: Arc::clone(&status),
             log: writer.clone(),
         };
-        let slots = SlabSlots::new(Arc::clone(&slab));
-        let driver = HostDriver::new(shared, planner, slots, data, ranks, disk_completions);
+        let places = SlabPlaces::new(Arc::clone(&slab));
+        let driver = HostDriver::new(shared, planner, places, data, ranks, disk_completions);
         let path = listener.path().to_owned();
         let (sender, requests) = mpsc::channel();
         let opener = OpenerThread {
@@ -292,7 +288,7 @@ fn check_free(address: &NodeAddress) -> Result<(), NodeError> {
 fn planner_config(memory: Bytes, lookahead: Bytes) -> NodePlannerConfig {
     let overhead = disk_footprint(USUAL_SAMPLE).saturating_sub(USUAL_SAMPLE);
     NodePlannerConfig {
-        memory: TierCapacity { capacity: memory, align: GRANULE, overhead: Bytes::ZERO },
+        memory: TierCapacity { capacity: memory, align: SAMPLE_ALIGN, overhead: Bytes::ZERO },
         disk: TierCapacity { capacity: Bytes::ZERO, align: 1, overhead },
         table_budget: lookahead,
         read_ahead: Bytes::new(memory.get() / READ_AHEAD_SHARE).min(READ_AHEAD_MAX),

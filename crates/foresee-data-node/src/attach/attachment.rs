@@ -11,7 +11,7 @@ use super::listener::refuse;
 use super::message::{Hello, NodeReply, NodeRequest, RefusalCode, Welcome};
 use super::socket::MessageSocket;
 use crate::error::NodeError;
-use crate::memory::{SlabMemory, control};
+use crate::memory::{LocationTable, SlabMemory, control};
 use crate::peer::{PeerCredentials, PeerProcess};
 use crate::ring::RingPair;
 
@@ -79,7 +79,6 @@ impl AttachRequest {
         let welcome = NodeReply::Welcome(Welcome {
             foresee: facts.foresee,
             consumer: facts.consumer,
-            slots: slab.slots(),
             slab_bytes: slab.data_bytes().get(),
             ram_bytes: facts.ram.get(),
             disk_bytes: facts.disk.get(),
@@ -171,7 +170,19 @@ impl Attachment {
     /// # Errors
     /// [`NodeError::Late`]: the consumer does not read, and the attachment should end. [`NodeError::Ended`].
     pub fn send(&self, message: &NodeReply) -> Result<(), NodeError> {
-        self.socket.send(&frame::encode(message, MESSAGE_BYTES_MAX)?, &[], Duration::ZERO)
+        self.send_with(message, &[])
+    }
+
+    /// Answer that a data set is open under this number, and send the locations of its samples.
+    ///
+    /// # Errors
+    /// As [`send`](Self::send).
+    pub fn send_opened(&self, data_set: u32, locations: &LocationTable) -> Result<(), NodeError> {
+        self.send_with(&NodeReply::DataSetOpened { data_set }, &[locations.file()?])
+    }
+
+    fn send_with(&self, message: &NodeReply, descriptors: &[BorrowedFd<'_>]) -> Result<(), NodeError> {
+        self.socket.send(&frame::encode(message, MESSAGE_BYTES_MAX)?, descriptors, Duration::ZERO)
     }
 }
 

@@ -16,7 +16,7 @@ use super::message::{DataSetDescription, Hello, NodeReply, NodeRequest, Refusal,
 use super::socket::{Datagram, Deadline, MessageSocket};
 use crate::address::{Access, NodeAddress, SocketDirectory};
 use crate::error::NodeError;
-use crate::memory::{SlabView, control};
+use crate::memory::{LocationView, SlabView, control};
 use crate::peer::{PeerCredentials, PeerProcess};
 use crate::ring::RingPair;
 
@@ -93,14 +93,14 @@ impl NodeConnection {
         self.socket.send(&frame::encode(message, MESSAGE_BYTES_MAX)?, &[], timeout)
     }
 
-    /// Open a data set, and return the number that the host gives it. `index` is called if the host lacks the index, and
-    /// returns the file that the host maps ([`index_file`](crate::index_file), or an index file opened for reading).
-    /// `timeout` is the maximum time between two messages of the host, which reports while it opens the data set.
-    /// `is_wanted` is called with each report; `false` gives up.
+    /// Open a data set, and return the number that the host gives it, with the locations of its samples. `index` is called
+    /// if the host lacks the index, and returns the file that the host maps ([`index_file`](crate::index_file), or an index
+    /// file opened for reading). `timeout` is the maximum time between two messages of the host, which reports while it opens
+    /// the data set. `is_wanted` is called with each report; `false` gives up.
     ///
     /// # Errors
     /// As [`send`](Self::send) and [`receive`](Self::receive), and those of `index`. [`NodeError::Late`] also if the data
-    /// set is not wanted any more. After all of them but
+    /// set is not wanted any more. [`NodeError::NotSealed`]: the table of locations is none. After all of them but
     /// [`NodeError::TooLong`] and [`NodeError::Refused`] the attachment must end: an answer may still come.
     pub fn open_data_set(
         &self,
@@ -108,26 +108,23 @@ impl NodeConnection {
         index: impl FnOnce() -> Result<OwnedFd, NodeError>,
         timeout: Duration,
         is_wanted: impl Fn() -> bool,
-    ) -> Result<u32, NodeError> {
+    ) -> Result<(u32, LocationView), NodeError> {
         let receive = || loop {
-            match self.receive(timeout)? {
-                NodeReply::Opening if is_wanted() => {}
-                NodeReply::Opening => return Err(NodeError::Late { what: "open the data set" }),
+            match self.receive_with(true, timeout)? {
+                (NodeReply::Opening, _) if is_wanted() => {}
+                (NodeReply::Opening, _) => return Err(NodeError::Late { what: "open the data set" }),
                 reply => return Ok(reply),
             }
         };
+        let samples = description.samples;
         let message = frame::encode(&NodeRequest::OpenDataSet(description), MESSAGE_BYTES_MAX)?;
         self.socket.send(&message, &[], timeout)?;
         match receive()? {
-            NodeReply::DataSetOpened { data_set } => return Ok(data_set),
-            NodeReply::IndexNeeded => {}
-            _ => return Err(unexpected("does not answer a data set")),
+            (NodeReply::IndexNeeded, _) => {}
+            reply => return open_locations(reply, samples),
         }
         self.socket.send(&message, &[index()?.as_fd()], timeout)?;
-        match receive()? {
-            NodeReply::DataSetOpened { data_set } => Ok(data_set),
-            _ => Err(unexpected("does not answer a data set with its index")),
-        }
+        open_locations(receive()?, samples)
     }
 
     /// Wait up to `timeout` for the host's next message.
@@ -136,15 +133,38 @@ impl NodeConnection {
     /// [`NodeError::Late`]; [`NodeError::Refused`] with its reason; [`NodeError::Ended`]: the host has ended;
     /// [`NodeError::Malformed`]; [`NodeError::Forked`].
     pub fn receive(&self, timeout: Duration) -> Result<NodeReply, NodeError> {
-        let datagram = self.socket.receive(MESSAGE_BYTES_MAX, false, timeout, "send a message")?;
-        match frame::decode(&datagram.bytes)? {
+        self.receive_with(false, timeout).map(|(message, _)| message)
+    }
+
+    fn receive_with(
+        &self,
+        takes_descriptors: bool,
+        timeout: Duration,
+    ) -> Result<(NodeReply, Vec<OwnedFd>), NodeError> {
+        let Datagram { bytes, descriptors } =
+            self.socket.receive(MESSAGE_BYTES_MAX, takes_descriptors, timeout, "send a message")?;
+        match frame::decode(&bytes)? {
             NodeReply::Refusal(refusal) => Err(refused(refusal)),
             NodeReply::Welcome(_) | NodeReply::Status(_) | NodeReply::Listing(_) => {
                 Err(unexpected("is no answer to an attached consumer"))
             }
-            message => Ok(message),
+            message => Ok((message, descriptors)),
         }
     }
+}
+
+/// The answer about a data set of `samples` samples.
+fn open_locations(
+    (message, descriptors): (NodeReply, Vec<OwnedFd>),
+    samples: u64,
+) -> Result<(u32, LocationView), NodeError> {
+    let NodeReply::DataSetOpened { data_set } = message else {
+        return Err(unexpected("does not answer a data set"));
+    };
+    let [file] = <[_; 1]>::try_from(descriptors).map_err(|found| NodeError::Malformed {
+        why: format!("an open data set with {} descriptors instead of 1", found.len()),
+    })?;
+    Ok((data_set, LocationView::open(file.as_fd(), samples)?))
 }
 
 pub(super) fn unexpected(what: &str) -> NodeError {
@@ -228,7 +248,7 @@ fn open_memory(answer: Datagram) -> Result<(Welcome, SlabView, RingPair), NodeEr
     let [slab, memory] = <[_; 2]>::try_from(answer.descriptors).map_err(|found| NodeError::Malformed {
         why: format!("a welcome with {} descriptors instead of 2", found.len()),
     })?;
-    let slab = SlabView::open(slab.as_fd(), welcome.slots, welcome.slab())?;
+    let slab = SlabView::open(slab.as_fd(), welcome.slab())?;
     let rings = control::open(memory.as_fd(), welcome.request_ring_bytes, welcome.answer_ring_bytes)?;
     Ok((welcome, slab, rings))
 }

@@ -41,7 +41,7 @@ pub enum NodeReply {
     Welcome(Welcome),
     /// The host still opens the data set. It is repeated, so that the consumer knows that the host is alive.
     Opening,
-    /// The data set is open.
+    /// The data set is open. The descriptor of the table of its locations comes with it.
     DataSetOpened {
         /// Its number in requests of this consumer.
         data_set: u32,
@@ -81,8 +81,6 @@ pub struct Welcome {
     pub foresee: String,
     /// The number of this consumer, unique in the life of the host.
     pub consumer: u32,
-    /// Slots of the slab.
-    pub slots: u64,
     /// Bytes of data in the slab.
     pub slab_bytes: u64,
     /// Memory of the node's cache, in bytes; it replaces the consumer's `ram=`.

@@ -25,7 +25,6 @@ use crate::memory::{RING_BYTES_MAX, RING_BYTES_MIN, SlabMemory, SlabOptions};
 use crate::ring::RingPair;
 use crate::{NodeAddress, NodeError};
 
-const SLOTS: u64 = 100;
 const DATA: u64 = 1 << 20;
 
 /// A listening host in a directory of its own.
@@ -95,7 +94,7 @@ fn open_to_all(dir: &Path) {
 
 fn slab() -> SlabMemory {
     let data = Bytes::new(DATA);
-    SlabMemory::create(&SlabOptions { slots: SLOTS, data, available: None, huge_pages: false }).unwrap()
+    SlabMemory::create(&SlabOptions { data, available: None, huge_pages: false }).unwrap()
 }
 
 fn options() -> ListenerOptions {
@@ -170,19 +169,14 @@ fn a_consumer_gets_the_slab_and_its_control_memory() {
     let mut rig = Rig::new();
     let ((attachment, mut host_rings), (consumer, mut rings)) = rig.attach_with_rings(5);
     let welcome = consumer.welcome();
-    assert_eq!((welcome.consumer, welcome.slots, welcome.slab_bytes), (5, SLOTS, DATA));
+    assert_eq!((welcome.consumer, welcome.slab_bytes), (5, DATA));
     assert_eq!((welcome.ram_bytes, welcome.disk_bytes), (DATA, 7));
     assert_eq!((attachment.hello(), attachment.consumer()), (&hello(), 5));
     assert_eq!(attachment.credentials().pid, Some(std::process::id()));
     assert!(attachment.process().unwrap().is_alive().unwrap());
     assert!(consumer.process().unwrap().is_alive().unwrap());
 
-    rig.slab.commit(0..6).unwrap();
-    // SAFETY: only this thread accesses the slab.
-    let generation = unsafe { rig.slab.write(9, 0, b"sample") }.unwrap();
-    let mut dest = [0; 6];
-    assert!(consumer.slab().copy(9, generation, 0, &mut dest).unwrap());
-    assert_eq!(&dest, b"sample");
+    assert_eq!(consumer.slab().data_bytes(), Bytes::new(DATA));
     assert!(rings.writer.try_push(b"request").unwrap());
     assert_eq!(host_rings.reader.try_pop().unwrap(), Some(&b"request"[..]));
     assert!(host_rings.writer.has_space(RING_BYTES_MIN as usize).unwrap(), "the ring of answers is larger");

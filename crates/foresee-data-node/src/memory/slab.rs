@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The slab as its host sees it: allocation, generations, and the bytes of samples.
+//! The slab as its host sees it: allocation, and the bytes of samples.
 //!
-//! A slot is a number with a generation. The host chooses which bytes a slot describes, and raises the generation
-//! before it overwrites them. Memory is never returned to the system before the slab ends: the seal that keeps
-//! consumers from writing also forbids punching holes.
+//! Memory is never returned to the system before the slab ends: the seal that keeps consumers from writing also forbids
+//! punching holes.
 
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use foresee_units::Bytes;
 use rustix::fs::MemfdFlags;
@@ -22,8 +21,6 @@ use crate::fork::Descriptor;
 /// Size and kind of a slab.
 #[derive(Clone, Copy, Debug)]
 pub struct SlabOptions {
-    /// Slots, 1 or more; each takes 8 bytes.
-    pub slots: u64,
     /// Bytes of samples, 1 or more.
     pub data: Bytes,
     /// Memory that the host may still use: the limit of its control group less the group's usage. `None` is unlimited.
@@ -50,7 +47,7 @@ impl SlabMemory {
     /// # Errors
     /// [`NodeError::SlabShape`], [`NodeError::SlabTooLarge`], [`NodeError::NoMemory`].
     pub fn create(options: &SlabOptions) -> Result<Self, NodeError> {
-        let layout = SlabLayout::new(options.slots, options.data)?;
+        let layout = SlabLayout::new(options.data)?;
         let huge = if options.huge_pages { Self::map(layout, true).ok() } else { None };
         let has_huge_pages = huge.is_some();
         // Without them: too few reserved pages, or a kernel that has none.
@@ -89,17 +86,12 @@ impl SlabMemory {
         Ok((file, mapping))
     }
 
-    /// Number of slots.
-    pub fn slots(&self) -> u64 {
-        self.layout.slots
-    }
-
     /// Bytes of data, allocated or not.
     pub fn data_bytes(&self) -> Bytes {
         Bytes::new(self.layout.data)
     }
 
-    /// Allocated bytes, with those of the table of generations. They are charged to the host.
+    /// Allocated bytes, which are charged to the host.
     pub fn committed_bytes(&self) -> Bytes {
         let chunks = self.committed.iter().filter(|chunk| chunk.load(Ordering::Relaxed)).count();
         Bytes::new(chunks as u64 * CHUNK)
@@ -122,21 +114,8 @@ impl SlabMemory {
     /// # Errors
     /// [`NodeError::OutsideSlab`]; [`NodeError::NoMemory`], after which a part of the range may be allocated.
     pub fn commit(&self, range: Range<u64>) -> Result<(), NodeError> {
-        self.allocate(&self.mapped(&range)?)
-    }
-
-    /// Allocate the page of the generation of `slot`, like [`commit`](Self::commit).
-    ///
-    /// # Errors
-    /// As [`commit`](Self::commit).
-    pub fn commit_slot(&self, slot: u64) -> Result<(), NodeError> {
-        self.layout.locate(slot, 0, 0)?;
-        let word = SlabLayout::word(slot) as u64;
-        self.allocate(&(word..word + 1))
-    }
-
-    fn allocate(&self, mapped: &Range<u64>) -> Result<(), NodeError> {
-        for chunk in SlabLayout::chunks(mapped) {
+        self.check(&range)?;
+        for chunk in SlabLayout::chunks(&range) {
             let committed = &self.committed[SlabLayout::index(chunk)];
             if committed.load(Ordering::Acquire) {
                 continue;
@@ -149,69 +128,25 @@ impl SlabMemory {
         Ok(())
     }
 
-    /// The range of the mapping for a `range` of the data.
-    fn mapped(&self, range: &Range<u64>) -> Result<Range<u64>, NodeError> {
-        let length = range.end.saturating_sub(range.start);
-        let start = self.layout.locate(0, range.start, length)? as u64;
-        Ok(start..start + length)
+    /// Check that a `range` lies in the data, and return its start in the mapping.
+    fn check(&self, range: &Range<u64>) -> Result<usize, NodeError> {
+        self.layout.locate(range.start, range.end.saturating_sub(range.start))
     }
 
     /// Return the memory of a committed `range` of the data, to read an object or a file into it.
     ///
-    /// Consumers that hold an older generation may read these bytes at any time, and discard them. The caller gives a
-    /// range to one writer at a time, and calls [`invalidate`](Self::invalidate) first.
+    /// Consumers that know an older location may read these bytes at any time, and discard them. The caller gives a range to
+    /// one writer at a time, and [withdraws](super::LocationTable::withdraw) the sample that was there first.
     ///
     /// # Errors
     /// [`NodeError::OutsideSlab`], [`NodeError::NotCommitted`], [`NodeError::Forked`].
     pub fn data(&self, range: Range<u64>) -> Result<NonNull<[u8]>, NodeError> {
-        let mapped = self.mapped(&range)?;
+        let start = self.check(&range)?;
         let is_committed = |chunk| self.committed[SlabLayout::index(chunk)].load(Ordering::Acquire);
-        if !SlabLayout::chunks(&mapped).all(is_committed) {
+        if !SlabLayout::chunks(&range).all(is_committed) {
             return Err(NodeError::NotCommitted { offset: range.start, end: range.end });
         }
-        let start = self.mapping.at(SlabLayout::index(mapped.start))?;
-        Ok(NonNull::slice_from_raw_parts(start, SlabLayout::index(mapped.end - mapped.start)))
-    }
-
-    /// The generation of `slot`, 0 at the start.
-    ///
-    /// # Errors
-    /// [`NodeError::OutsideSlab`], [`NodeError::Forked`].
-    pub fn generation(&self, slot: u64) -> Result<u64, NodeError> {
-        Ok(self.word(slot)?.load(Ordering::Relaxed))
-    }
-
-    /// Raise the generation of `slot` and return it. Afterwards its bytes may be overwritten: no reader accepts them
-    /// under an older generation.
-    ///
-    /// # Errors
-    /// [`NodeError::OutsideSlab`], [`NodeError::Forked`].
-    pub fn invalidate(&self, slot: u64) -> Result<u64, NodeError> {
-        let before = self.word(slot)?.fetch_add(1, Ordering::Relaxed);
-        // A reader that sees one of the later bytes also sees the generation.
-        fence(Ordering::Release);
-        Ok(before.wrapping_add(1))
-    }
-
-    /// Invalidate `slot`, copy `bytes` to `offset` of the data, and return the generation under which to publish them.
-    ///
-    /// # Errors
-    /// [`NodeError::OutsideSlab`], [`NodeError::NotCommitted`], [`NodeError::Forked`]; the slot keeps its generation.
-    ///
-    /// # Safety
-    /// No other thread of this process accesses that range of the data during the call.
-    pub unsafe fn write(&self, slot: u64, offset: u64, bytes: &[u8]) -> Result<u64, NodeError> {
-        let to = self.data(offset..offset.saturating_add(bytes.len() as u64))?;
-        let generation = self.invalidate(slot)?;
-        // SAFETY: within the mapping; the caller excludes other writers, and `bytes` are no part of it.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast().as_ptr(), bytes.len()) };
-        Ok(generation)
-    }
-
-    fn word(&self, slot: u64) -> Result<&AtomicU64, NodeError> {
-        self.layout.locate(slot, 0, 0)?;
-        let place = self.mapping.at(SlabLayout::word(slot))?;
-        // SAFETY: in the table, aligned, and accessed only through atomics.
-        Ok(unsafe { place.cast::<AtomicU64>().as_ref() })
+        let len = SlabLayout::index(range.end.saturating_sub(range.start));
+        Ok(NonNull::slice_from_raw_parts(self.mapping.at(start)?, len))
     }
 }

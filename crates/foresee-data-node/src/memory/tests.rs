@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Tests of shared memory: what each side can do, what it cannot, and copies of slots that are reused meanwhile.
+//! Tests of shared memory: what each side can do, what it cannot, and copies of samples that are withdrawn meanwhile.
 
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use foresee_units::Bytes;
+use foresee_units::{Bytes, SampleId};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
@@ -13,12 +13,12 @@ use super::*;
 use crate::error::NodeError;
 use crate::ring::{ControlLayout, RingError};
 
-const SLOTS: u64 = 1000;
+const SAMPLES: u64 = 1000;
 const DATA: u64 = 5 << 20;
 const CHUNK: u64 = 2 << 20;
 
 fn options() -> SlabOptions {
-    SlabOptions { slots: SLOTS, data: Bytes::new(DATA), available: None, huge_pages: false }
+    SlabOptions { data: Bytes::new(DATA), available: None, huge_pages: false }
 }
 
 fn slab() -> SlabMemory {
@@ -30,74 +30,122 @@ fn received(slab: &SlabMemory) -> OwnedFd {
 }
 
 fn open(file: &OwnedFd) -> Result<SlabView, NodeError> {
-    SlabView::open(file.as_fd(), SLOTS, Bytes::new(DATA))
+    SlabView::open(file.as_fd(), Bytes::new(DATA))
 }
 
-fn both() -> (SlabMemory, SlabView) {
+/// Both sides of a slab, and of the locations of a data set.
+struct Both {
+    slab: SlabMemory,
+    table: LocationTable,
+    view: SlabView,
+    locations: LocationView,
+}
+
+fn both() -> Both {
     let slab = slab();
     let view = open(&received(&slab)).unwrap();
-    (slab, view)
+    let table = LocationTable::create(SAMPLES).unwrap();
+    let locations = LocationView::open(table.file().unwrap(), SAMPLES).unwrap();
+    Both { slab, table, view, locations }
 }
 
-fn write(slab: &SlabMemory, slot: u64, offset: u64, bytes: &[u8]) -> u64 {
+fn write(slab: &SlabMemory, offset: u64, bytes: &[u8]) {
     slab.commit(offset..offset + bytes.len() as u64).unwrap();
-    // SAFETY: only this thread accesses the slab.
-    unsafe { slab.write(slot, offset, bytes) }.unwrap()
+    let to = slab.data(offset..offset + bytes.len() as u64).unwrap();
+    // SAFETY: within the slab, and only this thread writes.
+    unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast().as_ptr(), bytes.len()) };
+}
+
+impl Both {
+    /// Replace a sample.
+    fn publish(&self, sample: u64, offset: u64, bytes: &[u8]) -> SlabLocation {
+        self.table.withdraw(SampleId(sample)).unwrap();
+        write(&self.slab, offset, bytes);
+        self.table.publish(SampleId(sample), offset).unwrap()
+    }
+
+    fn copy(&self, sample: u64, at: SlabLocation, dest: &mut [u8]) -> Result<bool, NodeError> {
+        self.locations.copy(&self.view, SampleId(sample), at, dest)
+    }
 }
 
 #[test]
-fn a_consumer_reads_what_the_host_wrote() {
-    let (slab, view) = both();
-    let last = DATA - 3;
-    let (first, end) = (write(&slab, 0, 0, b"sample"), write(&slab, SLOTS - 1, last, b"end"));
+fn a_consumer_finds_and_reads_what_the_host_published() {
+    let both = both();
+    let last = (DATA - 3) / SAMPLE_ALIGN * SAMPLE_ALIGN;
+    let (first, end) = (both.publish(0, 0, b"sample"), both.publish(SAMPLES - 1, last, b"end"));
+    assert_eq!((first.offset(), end.offset()), (0, last));
+    for (sample, expected) in [(0, first), (1, SlabLocation::default()), (SAMPLES - 1, end)] {
+        assert_eq!(both.locations.get(SampleId(sample)).unwrap(), expected);
+        assert_eq!(expected.is_valid(), sample != 1);
+    }
     let mut dest = [0; 6];
-    assert!(view.copy(0, first, 0, &mut dest).unwrap());
+    assert!(both.copy(0, first, &mut dest).unwrap());
     assert_eq!(&dest, b"sample");
-    assert!(view.copy(SLOTS - 1, end, last, &mut dest[..3]).unwrap());
+    assert!(both.copy(SAMPLES - 1, end, &mut dest[..3]).unwrap());
     assert_eq!(&dest, b"endple");
-    assert!(view.copy(0, first, 0, &mut []).unwrap());
-    assert_eq!((view.slots(), view.data_bytes()), (SLOTS, Bytes::new(DATA)));
+    assert!(both.copy(0, first, &mut []).unwrap());
+    assert_eq!(both.view.data_bytes(), Bytes::new(DATA));
 }
 
 #[test]
-fn a_reused_slot_is_detected() {
-    let (slab, view) = both();
-    let old = write(&slab, 7, 100, b"old");
+fn a_withdrawn_sample_is_not_accepted() {
+    let both = both();
+    let old = both.publish(7, 128, b"old");
     let mut dest = [0; 3];
-    assert!(view.copy(7, old, 100, &mut dest).unwrap());
-    assert_eq!(slab.invalidate(7).unwrap(), old + 1);
-    assert!(!view.copy(7, old, 100, &mut dest).unwrap());
-    let new = write(&slab, 7, 100, b"new");
-    assert_eq!((new, slab.generation(7).unwrap()), (old + 2, old + 2));
-    assert!(!view.copy(7, old, 100, &mut dest).unwrap());
-    assert!(view.copy(7, new, 100, &mut dest).unwrap());
+    assert!(both.copy(7, old, &mut dest).unwrap());
+    both.table.withdraw(SampleId(7)).unwrap();
+    let absent = both.table.get(SampleId(7)).unwrap();
+    assert!(!absent.is_valid() && absent != old);
+    both.table.withdraw(SampleId(7)).unwrap();
+    assert_eq!(both.table.get(SampleId(7)).unwrap(), absent, "it is not withdrawn twice");
+    for at in [old, absent] {
+        assert!(!both.copy(7, at, &mut dest).unwrap());
+    }
+    let new = both.publish(7, 128, b"new");
+    assert!(new != old && new.offset() == old.offset());
+    assert!(!both.copy(7, old, &mut dest).unwrap());
+    assert!(both.copy(7, new, &mut dest).unwrap());
     assert_eq!(&dest, b"new");
-    assert_eq!(slab.generation(6).unwrap(), 0, "its neighbour is untouched");
+    assert!(!both.copy(6, new, &mut dest).unwrap(), "it is another sample");
 }
 
 #[test]
-fn an_accepted_copy_has_the_bytes_of_its_generation() {
+fn a_location_keeps_its_parity_when_the_sequence_number_starts_again() {
+    let both = both();
+    let first = both.publish(2, 64, b"x");
+    for _ in 1..1 << 23 {
+        both.table.withdraw(SampleId(2)).unwrap();
+        let location = both.table.publish(SampleId(2), 64).unwrap();
+        assert!(location.is_valid() && location.offset() == 64 && location != first);
+    }
+    both.table.withdraw(SampleId(2)).unwrap();
+    assert_eq!(both.table.publish(SampleId(2), 64).unwrap(), first);
+}
+
+#[test]
+fn an_accepted_copy_has_the_bytes_of_its_location() {
     const LEN: usize = 4096;
     const ROUNDS: u64 = 20_000;
-    let value = |generation: u64| u8::try_from(generation % 251).unwrap();
-    let (slab, view) = both();
-    slab.commit(0..DATA).unwrap();
+    let value = |round: u64| u8::try_from(round % 251).unwrap();
+    let both = both();
+    both.slab.commit(0..DATA).unwrap();
     let published = AtomicU64::new(0);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             for round in 1..=ROUNDS {
-                // SAFETY: only this thread writes.
-                let generation = unsafe { slab.write(3, 0, &[value(round); LEN]) }.unwrap();
-                assert_eq!(generation, round);
-                published.store(generation, Ordering::Release);
+                let location = both.publish(3, 0, &[value(round); LEN]);
+                assert_eq!(location.bits() & 0xFF_FFFF, 2 * round - 1);
+                published.store(location.bits(), Ordering::Release);
             }
         });
         let mut dest = [0; LEN];
-        let mut seen = 0;
-        while seen < ROUNDS {
-            seen = published.load(Ordering::Acquire);
-            if seen > 0 && view.copy(3, seen, 0, &mut dest).unwrap() {
-                assert!(dest.iter().all(|byte| *byte == value(seen)), "generation {seen} is mixed");
+        let mut seen = SlabLocation::default();
+        let round = |location: SlabLocation| (location.bits() & 0xFF_FFFF).div_ceil(2);
+        while round(seen) < ROUNDS {
+            seen = SlabLocation::from_bits(published.load(Ordering::Acquire));
+            if both.copy(3, seen, &mut dest).unwrap() {
+                assert!(dest.iter().all(|byte| *byte == value(round(seen))), "{seen:?} is mixed");
             }
         }
         assert_eq!(dest, [value(ROUNDS); LEN], "the last write is accepted");
@@ -105,17 +153,26 @@ fn an_accepted_copy_has_the_bytes_of_its_generation() {
 }
 
 #[test]
-fn ranges_and_slots_outside_the_slab_are_refused_on_both_sides() {
-    let (slab, view) = both();
-    let mut dest = [0; 8];
-    for (slot, offset) in [(SLOTS, 0), (0, DATA - 7), (0, u64::MAX), (u64::MAX, u64::MAX)] {
-        let refused = view.copy(slot, 0, offset, &mut dest).unwrap_err();
+fn ranges_and_samples_that_do_not_exist_are_refused_on_both_sides() {
+    let Both { slab, table, view, locations } = both();
+    let mut dest = [0; 128];
+    let last = SlabLocation::from_bits((DATA / SAMPLE_ALIGN - 1) << 24 | 1);
+    for location in [last, SlabLocation::from_bits(u64::MAX)] {
+        let refused = locations.copy(&view, SampleId(0), location, &mut dest).unwrap_err();
         assert!(matches!(refused, NodeError::OutsideSlab { .. }), "{refused}");
     }
-    assert!(matches!(slab.generation(SLOTS), Err(NodeError::OutsideSlab { .. })));
-    assert!(matches!(slab.invalidate(SLOTS), Err(NodeError::OutsideSlab { .. })));
+    let none = SampleId(SAMPLES);
+    let refusals = [
+        locations.copy(&view, none, SlabLocation::default(), &mut dest).unwrap_err(),
+        locations.get(none).unwrap_err(),
+        table.get(none).unwrap_err(),
+        table.publish(none, 0).unwrap_err(),
+        table.withdraw(none).unwrap_err(),
+    ];
+    for refused in refusals {
+        assert!(matches!(refused, NodeError::NoSample { sample: SAMPLES, samples: SAMPLES }), "{refused}");
+    }
     assert!(matches!(slab.commit(0..DATA + 1), Err(NodeError::OutsideSlab { .. })));
-    assert!(matches!(slab.commit_slot(SLOTS), Err(NodeError::OutsideSlab { .. })));
     assert!(matches!(slab.data(u64::MAX - 1..u64::MAX), Err(NodeError::OutsideSlab { .. })));
 }
 
@@ -126,25 +183,17 @@ fn pages_are_allocated_by_commit_and_used_only_afterwards() {
     assert_eq!((slab.committed_bytes(), allocated()), (Bytes::ZERO, 0));
     let second = CHUNK..CHUNK + 1;
     assert!(matches!(slab.data(second.clone()), Err(NodeError::NotCommitted { .. })));
-    // SAFETY: nothing else accesses the slab.
-    let refused = unsafe { slab.write(0, CHUNK, b"x") }.unwrap_err();
-    assert!(matches!(refused, NodeError::NotCommitted { .. }));
     for _ in 0..2 {
         slab.commit(second.clone()).unwrap();
         assert_eq!((slab.committed_bytes(), allocated()), (Bytes::new(CHUNK), CHUNK));
     }
     assert_eq!(slab.data(second).unwrap().len(), 1);
-    for _ in 0..2 {
-        slab.commit_slot(SLOTS - 1).unwrap();
-        assert_eq!((slab.committed_bytes(), allocated()), (Bytes::new(2 * CHUNK), 2 * CHUNK));
-    }
-    assert_eq!(slab.generation(0).unwrap(), 0);
 }
 
 #[test]
 fn an_impossible_slab_is_refused() {
-    for (slots, data) in [(0, 1), (1, 0), (u64::MAX, 1), (1, u64::MAX), (1, 1 << 63)] {
-        let options = SlabOptions { slots, data: Bytes::new(data), ..options() };
+    for data in [0, 1 << 47, 1 << 63, u64::MAX] {
+        let options = SlabOptions { data: Bytes::new(data), ..options() };
         assert!(matches!(SlabMemory::create(&options), Err(NodeError::SlabShape { .. })));
     }
 }
@@ -153,7 +202,7 @@ fn an_impossible_slab_is_refused() {
 fn a_slab_above_the_memory_limit_is_refused_with_a_remedy() {
     let with =
         |available| SlabMemory::create(&SlabOptions { available: Some(Bytes::new(available)), ..options() });
-    // The table and 5 MiB of data take three units of 2 MiB.
+    // 5 MiB of data take three units of 2 MiB.
     let refused = with(3 * CHUNK - 1).unwrap_err();
     assert!(matches!(refused, NodeError::SlabTooLarge { bytes, .. } if bytes.get() == 3 * CHUNK));
     assert!(refused.to_string().contains("lower `ram=`"), "{refused}");
@@ -164,22 +213,33 @@ fn a_slab_above_the_memory_limit_is_refused_with_a_remedy() {
 fn a_slab_works_with_huge_pages_or_without_reserved_ones() {
     let slab = SlabMemory::create(&SlabOptions { huge_pages: true, ..options() }).unwrap();
     let view = open(&received(&slab)).unwrap();
-    let generation = write(&slab, 1, DATA - 4, b"huge");
-    let mut dest = [0; 4];
-    assert!(view.copy(1, generation, DATA - 4, &mut dest).unwrap());
+    let table = LocationTable::create(1).unwrap();
+    let locations = LocationView::open(table.file().unwrap(), 1).unwrap();
+    write(&slab, CHUNK, b"huge");
+    let (location, mut dest) = (table.publish(SampleId(0), CHUNK).unwrap(), [0; 4]);
+    assert!(locations.copy(&view, SampleId(0), location, &mut dest).unwrap());
     assert_eq!(&dest, b"huge");
 }
 
 #[test]
 fn a_consumer_cannot_write_or_change_the_slab() {
-    let (slab, view) = both();
-    let generation = write(&slab, 0, 0, b"sample");
-    let file = received(&slab);
-    let len = rustix::fs::fstat(&file).unwrap().st_size.cast_unsigned();
+    let both = both();
+    let location = both.publish(0, 0, b"sample");
+    for file in [received(&both.slab), both.table.file().unwrap().try_clone_to_owned().unwrap()] {
+        check_read_only(&file);
+    }
+    let mut dest = [0; 6];
+    assert!(both.copy(0, location, &mut dest).unwrap());
+    assert_eq!(&dest, b"sample");
+}
+
+/// Check that a receiver of `file` cannot write or change it.
+fn check_read_only(file: &OwnedFd) {
+    let len = rustix::fs::fstat(file).unwrap().st_size.cast_unsigned();
     let map = |protection| {
         let bytes = usize::try_from(len).unwrap();
         // SAFETY: a new mapping at an address that the system chooses.
-        unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, &file, 0) }
+        unsafe { rustix::mm::mmap(std::ptr::null_mut(), bytes, protection, MapFlags::SHARED, file, 0) }
     };
     assert_eq!(map(ProtFlags::READ | ProtFlags::WRITE).unwrap_err(), Errno::PERM);
     let read_only = map(ProtFlags::READ).unwrap();
@@ -190,19 +250,16 @@ fn a_consumer_cannot_write_or_change_the_slab() {
     // SAFETY: the mapping above, which nothing uses.
     unsafe { rustix::mm::munmap(read_only, usize::try_from(len).unwrap()) }.unwrap();
     for changed in [0, len - 1, len + 1] {
-        assert_eq!(rustix::fs::ftruncate(&file, changed).unwrap_err(), Errno::PERM);
+        assert_eq!(rustix::fs::ftruncate(file, changed).unwrap_err(), Errno::PERM);
     }
-    assert_eq!(rustix::io::pwrite(&file, b"x", 4096 * 2).unwrap_err(), Errno::PERM);
+    assert_eq!(rustix::io::pwrite(file, b"x", 4096).unwrap_err(), Errno::PERM);
     let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-    assert_eq!(rustix::fs::fallocate(&file, hole, 0, 4096).unwrap_err(), Errno::PERM);
-    assert_eq!(rustix::fs::fcntl_add_seals(&file, SealFlags::WRITE).unwrap_err(), Errno::PERM);
+    assert_eq!(rustix::fs::fallocate(file, hole, 0, 4096).unwrap_err(), Errno::PERM);
+    assert_eq!(rustix::fs::fcntl_add_seals(file, SealFlags::WRITE).unwrap_err(), Errno::PERM);
     // The same file by name, with a new description.
-    let name = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&file));
+    let name = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(file));
     let other = std::fs::OpenOptions::new().read(true).write(true).open(name).unwrap();
     assert_eq!(other.set_len(0).unwrap_err().raw_os_error(), Some(Errno::PERM.raw_os_error()));
-    let mut dest = [0; 6];
-    assert!(view.copy(0, generation, 0, &mut dest).unwrap());
-    assert_eq!(&dest, b"sample");
 }
 
 fn sealed(len: u64, seals: SealFlags) -> OwnedFd {
@@ -236,6 +293,12 @@ fn a_consumer_refuses_every_descriptor_that_is_no_sealed_slab_of_the_announced_s
         assert!(matches!(fault(sealed(other, sealed::SLAB_SEALS)), SealFault::Size { .. }));
     }
     assert!(open(&sealed(len, sealed::SLAB_SEALS)).is_ok());
+    let locations = |file: OwnedFd| LocationView::open(file.as_fd(), SAMPLES).map(|_| ());
+    for (len, seals) in [(4096, sealed::SLAB_SEALS), (8192, sealed::CONTROL_SEALS)] {
+        let refused = locations(sealed(len, seals)).unwrap_err();
+        assert!(matches!(refused, NodeError::NotSealed { what: "table of locations", .. }), "{refused}");
+    }
+    assert!(locations(sealed(8192, sealed::SLAB_SEALS)).is_ok());
 }
 
 #[test]

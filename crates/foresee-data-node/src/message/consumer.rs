@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Messages of a consumer: it announces accesses, requests them in batches, and releases what it has copied.
+//! Messages of a consumer: it announces accesses, requests in batches those that it does not find in the slab, and releases
+//! what it has copied.
 
 use foresee_units::{Nanos, SampleId};
 
@@ -21,9 +22,12 @@ pub enum ConsumerMessage<'a> {
     Announce(Announcement<'a>),
     /// Read samples of a batch again.
     Repeat(RepeatRequest<'a>),
+    /// Accesses without a request.
+    Hits(MemoryHits),
 }
 
-/// Request the samples of a batch, which are the next accesses that the consumer has announced.
+/// Request the samples of a batch, which are the next accesses that the consumer has announced, after those counted as
+/// [`MemoryHits`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchRequest<'a> {
     /// Number of the batch, chosen by the consumer; unique until the batch ends.
@@ -36,7 +40,14 @@ pub struct BatchRequest<'a> {
     pub samples: MessageList<'a, SampleId>,
 }
 
-/// Release slots of a batch.
+/// Count accesses that needed no request: the consumer found the samples in the slab.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryHits {
+    /// Number of accesses, the next ones that the consumer has announced.
+    pub accesses: u64,
+}
+
+/// Release samples of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchRelease<'a> {
     /// Number of the batch.
@@ -46,7 +57,7 @@ pub struct BatchRelease<'a> {
     pub positions: MessageList<'a, u32>,
 }
 
-/// Request samples of a batch again whose slots the host took back before they were copied.
+/// Request samples of a batch again that the host withdrew before they were copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RepeatRequest<'a> {
     /// Number of the batch, which has not ended.
@@ -129,6 +140,11 @@ impl RepeatRequest<'_> {
     const SHAPE: Shape = Shape::with_list::<u32>(Self::CODE, "repeat", Self::FIXED_BYTES, 1, 0);
 }
 
+impl MemoryHits {
+    const CODE: u8 = 6;
+    const SHAPE: Shape = Shape::without_list(Self::CODE, "hits", HEAD_BYTES + 8, 0);
+}
+
 impl<'a> ConsumerMessage<'a> {
     /// Append the encoded message to `into`, which is unchanged after an error.
     ///
@@ -169,6 +185,11 @@ impl<'a> ConsumerMessage<'a> {
                 into.extend_from_slice(&repeat.batch.to_le_bytes());
                 repeat.positions.encode_into(&shape, into)
             }
+            Self::Hits(hits) => {
+                MemoryHits::SHAPE.begin(0, 0, into)?;
+                into.extend_from_slice(&hits.accesses.to_le_bytes());
+                Ok(())
+            }
         })
     }
 
@@ -183,6 +204,7 @@ impl<'a> ConsumerMessage<'a> {
             &ConsumerProgress::SHAPE,
             &Announcement::SHAPE,
             &RepeatRequest::SHAPE,
+            &MemoryHits::SHAPE,
         ];
         let (shape, flags, mut fields) = Shape::open(&shapes, "consumer", bytes)?;
         Ok(match shape.code {
@@ -213,6 +235,7 @@ impl<'a> ConsumerMessage<'a> {
                     samples: MessageList::decode(shape, fields.0)?,
                 })
             }
+            MemoryHits::CODE => Self::Hits(MemoryHits { accesses: fields.u64() }),
             _ => {
                 let batch = fields.u64();
                 Self::Repeat(RepeatRequest { batch, positions: MessageList::decode(shape, fields.0)? })

@@ -7,21 +7,17 @@ use proptest::prelude::*;
 
 use super::{
     Announcement, BatchAnswer, BatchFailure, BatchRelease, BatchRequest, ConsumerMessage, ConsumerProgress,
-    EpochWanted, HostMessage, MessageList, RepeatRequest, SampleFailure, SampleLocation,
+    EpochWanted, HostMessage, MemoryHits, MessageList, RepeatRequest, SampleFailure, SampleLocation,
 };
+use crate::SlabLocation;
 
 fn location() -> impl Strategy<Value = SampleLocation> {
     let source = prop::sample::select(&[Source::Ram, Source::Disk, Source::Peer, Source::Origin]);
-    (0_u32..65_536, any::<u32>(), any::<[u64; 3]>(), source).prop_map(
-        |(position, slot, [generation, offset, length], source)| SampleLocation {
-            position,
-            slot,
-            generation,
-            offset,
-            length,
-            source,
-        },
-    )
+    (0_u32..65_536, any::<u64>(), source).prop_map(|(position, bits, source)| SampleLocation {
+        position,
+        location: SlabLocation::from_bits(bits),
+        source,
+    })
 }
 
 fn failure() -> impl Strategy<Value = SampleFailure> {
@@ -96,6 +92,7 @@ proptest! {
         check_consumer(ConsumerMessage::Release(BatchRelease { batch, positions }));
         let (accesses, step_time, is_waiting) = (batch, deadline, is_restart);
         check_consumer(ConsumerMessage::Progress(ConsumerProgress { accesses, step_time, is_waiting }));
+        check_consumer(ConsumerMessage::Hits(MemoryHits { accesses }));
         let announcement = Announcement { data_set, is_restart, is_epoch_end, is_end, samples };
         check_consumer(ConsumerMessage::Announce(announcement));
     }
@@ -117,8 +114,7 @@ proptest! {
 fn examples() -> Vec<Vec<u8>> {
     let (batch, data_set) = (1, 2);
     let samples = [SampleId(3), SampleId(4)];
-    let location =
-        SampleLocation { position: 0, slot: 1, generation: 2, offset: 3, length: 4, source: Source::Ram };
+    let location = SampleLocation { position: 0, location: SlabLocation::from_bits(1), source: Source::Ram };
     let failure = SampleFailure { position: 0, outcome: ReadOutcome::Throttled { retry_after: None } };
     let deadline = Nanos::MAX;
     let request = BatchRequest { batch, deadline, data_set, samples: samples[..].into() };
@@ -137,6 +133,7 @@ fn examples() -> Vec<Vec<u8>> {
         check_consumer(ConsumerMessage::Progress(progress)),
         check_consumer(ConsumerMessage::Announce(announcement)),
         check_consumer(ConsumerMessage::Repeat(RepeatRequest { batch, positions })),
+        check_consumer(ConsumerMessage::Hits(MemoryHits { accesses: 5 })),
         check_host(HostMessage::Answer(BatchAnswer { batch, samples: [location; 2][..].into() })),
         check_host(HostMessage::Failure(BatchFailure { batch, samples: [failure; 3][..].into() })),
         check_host(HostMessage::EpochWanted(EpochWanted { data_set })),
@@ -162,8 +159,20 @@ fn random_and_mutated_bytes_are_refused_or_are_the_only_encoding_of_a_message() 
                 let within = if dice.one_in(2) { bytes.len().min(8) } else { bytes.len() };
                 if within > 0 {
                     let at = dice.below(within);
-                    bytes[at] =
-                        dice.pick(&[0, 1, 2, 3, 4, 5, 17, 18, 19, 255, dice.clone().bits().to_le_bytes()[0]]);
+                    bytes[at] = dice.pick(&[
+                        0,
+                        1,
+                        2,
+                        3,
+                        4,
+                        5,
+                        6,
+                        17,
+                        18,
+                        19,
+                        255,
+                        dice.clone().bits().to_le_bytes()[0],
+                    ]);
                 }
             }
             if check_bytes(&bytes) {

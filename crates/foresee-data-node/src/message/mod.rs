@@ -17,7 +17,7 @@ mod fuzz_tests;
 mod tests;
 
 pub use consumer::{
-    Announcement, BatchRelease, BatchRequest, ConsumerMessage, ConsumerProgress, RepeatRequest,
+    Announcement, BatchRelease, BatchRequest, ConsumerMessage, ConsumerProgress, MemoryHits, RepeatRequest,
 };
 pub use error::{InvalidField, MessageError};
 pub use host::{BatchAnswer, BatchFailure, EpochWanted, HostMessage};

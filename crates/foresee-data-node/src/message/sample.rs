@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The elements of the lists: a sample's number, its position in a batch, its place in the slab, and its failure.
+//! The elements of the lists: a sample's number, its position in a batch, its location in the slab, and its failure.
 
 use foresee_units::{Nanos, ReadOutcome, SampleId, Source};
 
@@ -7,24 +7,18 @@ use super::SAMPLES_MAX;
 use super::error::InvalidField;
 use super::fields::Fields;
 use super::list::ListElement;
+use crate::memory::SlabLocation;
 
-/// The place of a sample's bytes in the slab.
+/// Where a sample of a batch is in the slab.
 ///
-/// The host pins the slot until the position or the batch is released, and may take it back from a consumer that stands
-/// still. So the consumer checks offset and length against the slab, copies, and then compares the generation of the
-/// slot.
+/// The host keeps it there until the position or the batch is released, and may withdraw it from a consumer that stands
+/// still. [`LocationView::copy`](crate::LocationView::copy) detects that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleLocation {
     /// Position in the batch, 0 to [`SAMPLES_MAX`] - 1.
     pub position: u32,
-    /// The slot, which is an index into the slab's table of generations.
-    pub slot: u32,
-    /// The generation of the slot while it holds this sample.
-    pub generation: u64,
-    /// The first byte, from the start of the slab.
-    pub offset: u64,
-    /// Bytes of the sample.
-    pub length: u64,
+    /// Its word in the table of the data set.
+    pub location: SlabLocation,
     /// The source from which the host read it: [`Source::Ram`], [`Source::Disk`], [`Source::Peer`] or
     /// [`Source::Origin`].
     pub source: Source,
@@ -67,26 +61,20 @@ impl ListElement for u32 {
 }
 
 impl ListElement for SampleLocation {
-    const BYTES: usize = 33;
+    const BYTES: usize = 13;
 
     fn encode(self, into: &mut [u8]) -> Result<(), InvalidField> {
-        check_position(self.position)?;
-        into[..4].copy_from_slice(&self.position.to_le_bytes());
-        into[4..8].copy_from_slice(&self.slot.to_le_bytes());
-        into[8..16].copy_from_slice(&self.generation.to_le_bytes());
-        into[16..24].copy_from_slice(&self.offset.to_le_bytes());
-        into[24..32].copy_from_slice(&self.length.to_le_bytes());
-        into[32] = source_code(self.source)?;
+        into[..4].copy_from_slice(&check_position(self.position)?.to_le_bytes());
+        into[4..12].copy_from_slice(&self.location.bits().to_le_bytes());
+        into[12] = source_code(self.source)?;
         Ok(())
     }
 
     fn decode(bytes: &[u8]) -> Result<Self, InvalidField> {
         let mut fields = Fields(bytes);
         let position = check_position(fields.u32())?;
-        let slot = fields.u32();
-        let [generation, offset, length] = [fields.u64(), fields.u64(), fields.u64()];
-        let source = source(fields.u8())?;
-        Ok(Self { position, slot, generation, offset, length, source })
+        let location = SlabLocation::from_bits(fields.u64());
+        Ok(Self { position, location, source: source(fields.u8())? })
     }
 }
 

@@ -5,12 +5,17 @@ use foresee_units::{Nanos, ReadOutcome, SampleId, Source};
 
 use super::{
     Announcement, BatchAnswer, BatchFailure, BatchRelease, BatchRequest, ConsumerMessage, ConsumerProgress,
-    EpochWanted, HostMessage, InvalidField, ListElement as _, MessageError, RepeatRequest, SAMPLES_MAX,
-    SampleFailure, SampleLocation,
+    EpochWanted, HostMessage, InvalidField, ListElement as _, MemoryHits, MessageError, RepeatRequest,
+    SAMPLES_MAX, SampleFailure, SampleLocation,
 };
+use crate::SlabLocation;
 
-const LOCATION: SampleLocation =
-    SampleLocation { position: 1, slot: 2, generation: 3, offset: 0x4000, length: 5, source: Source::Disk };
+/// Offset 0x4000, sequence number 3.
+const LOCATION: SampleLocation = SampleLocation {
+    position: 1,
+    location: SlabLocation::from_bits(((0x4000 / 64) << 24) | 3),
+    source: Source::Disk,
+};
 
 fn hex(text: &str) -> Vec<u8> {
     text.split_whitespace().map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect()
@@ -67,6 +72,10 @@ fn messages_of_a_consumer_have_the_bytes_of_the_page() {
         ConsumerMessage::Progress(ConsumerProgress { is_waiting: true, ..progress }),
         "03 01 00 00 00 00 00 00 00 02 00 00 00 00 00 00 40 42 0f 00 00 00 00 00",
     );
+    check_consumer(
+        ConsumerMessage::Hits(MemoryHits { accesses: 512 }),
+        "06 00 00 00 00 00 00 00 00 02 00 00 00 00 00 00",
+    );
     let announcement = Announcement {
         data_set: 3,
         is_restart: false,
@@ -94,8 +103,8 @@ fn messages_of_the_host_have_the_bytes_of_the_page() {
     check_host(
         HostMessage::Answer(BatchAnswer { batch: 9, samples: [LOCATION, other][..].into() }),
         "11 00 00 00 02 00 00 00 09 00 00 00 00 00 00 00
-         01 00 00 00 02 00 00 00 03 00 00 00 00 00 00 00 00 40 00 00 00 00 00 00 05 00 00 00 00 00 00 00 02
-         ff ff 00 00 02 00 00 00 03 00 00 00 00 00 00 00 00 40 00 00 00 00 00 00 05 00 00 00 00 00 00 00 01",
+         01 00 00 00 03 00 00 00 01 00 00 00 02
+         ff ff 00 00 03 00 00 00 01 00 00 00 01",
     );
     let retry_after = Some(Nanos::new(256));
     let failures = [
@@ -124,7 +133,7 @@ fn every_source_of_a_sample_and_every_failure_has_a_code_of_its_own() {
         let location = SampleLocation { source, ..LOCATION };
         let Some(bytes) = encoded(&|into| location.encode(into)) else { continue };
         assert_eq!(SampleLocation::decode(&bytes), Ok(location));
-        codes.push(bytes[32]);
+        codes.push(bytes[12]);
     }
     assert_eq!(codes, [1, 2, 3, 4]);
     let outcomes = [

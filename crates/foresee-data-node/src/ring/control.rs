@@ -12,7 +12,7 @@ use super::queue::{DATA, HEAD, RingReader, RingWriter, TAIL};
 use super::wake::RingWaiter;
 
 /// Version of the control memory and of the messages in it.
-pub const RING_VERSION: u8 = 1;
+pub const RING_VERSION: u8 = 2;
 
 /// The smallest ring holds any message without samples.
 pub(super) const CAPACITY_MIN: u64 = 64;

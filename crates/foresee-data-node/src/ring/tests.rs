@@ -61,15 +61,15 @@ fn the_layout_is_the_one_of_the_page() {
     assert_eq!(host.reader.try_pop().unwrap(), Some(&b"request"[..]));
     assert!(host.writer.try_push(b"").unwrap());
     let bytes = bytes_of(&owner);
-    assert_eq!(bytes[128..144], *b"4rng\x01\x01\0\0\x40\0\0\0\0\0\0\0");
-    assert_eq!(RING_VERSION, 1);
+    assert_eq!(bytes[128..144], *b"4rng\x02\x01\0\0\x40\0\0\0\0\0\0\0");
+    assert_eq!(RING_VERSION, 2);
     // Tail and head of the requests, then the data.
     assert_eq!((bytes[128 + 64], bytes[128 + 128]), (40, 16));
     let mut data = *b"\x07\0\0\0\0\0\0\0request\0\x09\0\0\0\0\0\0\0........\xab\0\0\0\0\0\0\0";
     data[24..32].fill(0xab);
     assert_eq!(bytes[320..360], data);
     let answers = 320 + 64;
-    assert_eq!(bytes[answers..answers + 6], *b"4rng\x01\x02");
+    assert_eq!(bytes[answers..answers + 6], *b"4rng\x02\x02");
     assert_eq!((bytes[answers + 64], bytes[answers + 128]), (8, 0));
 }
 

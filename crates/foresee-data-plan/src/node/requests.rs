@@ -3,7 +3,7 @@
 
 use std::collections::VecDeque;
 
-use foresee_units::{Nanos, ReadOutcome, Source};
+use foresee_units::{Bytes, Nanos, ReadOutcome, Source};
 
 use super::NodePlanner;
 use super::action::{ConsumerId, EntryId, NodeAction, NodePlanError, NodeTier};
@@ -106,6 +106,36 @@ impl NodePlanner {
             Some(_) => {}
         }
         Ok(())
+    }
+
+    /// The consumer has copied the entries of its next `count` announced accesses from memory without requests. Returns
+    /// their bytes.
+    ///
+    /// # Errors
+    /// [`NodePlanError::NotAnnounced`] without any effect.
+    pub fn handle_hits(
+        &mut self,
+        consumer: ConsumerId,
+        count: u64,
+        now: Nanos,
+    ) -> Result<Bytes, NodePlanError> {
+        self.consumers.advance_to(now);
+        let index = consumer.0 as usize;
+        if self.consumers.get(index).is_none() {
+            return Ok(Bytes::ZERO);
+        }
+        let announced = self.announced(consumer);
+        if count > announced.end - announced.start {
+            let access = announced.start.saturating_add(count - 1);
+            let (consumer, first, end) = (consumer.0, announced.start, announced.end);
+            return Err(NodePlanError::NotAnnounced { consumer, access, first, end });
+        }
+        let mut bytes = Bytes::ZERO;
+        for access in announced.start..announced.start + count {
+            self.residents.prefetch_after(index, access);
+            bytes += self.pass_next(index).unwrap_or(Bytes::ZERO);
+        }
+        Ok(bytes)
     }
 
     /// The consumer needs a requested access at `deadline`, which may be sooner than it said. Its read in flight is
@@ -303,18 +333,23 @@ impl NodePlanner {
             // Pinned first, so that its place in the order is not computed twice.
             self.residents.update(entry, flag::PINNED, 0, &self.consumers);
         }
-        loop {
-            let number = self.residents.accesses.first(consumer);
-            if number > access {
+        while self.residents.accesses.first(consumer) <= access {
+            if self.pass_next(consumer).is_none() {
                 break;
-            }
-            let Some(passed) = self.residents.advance(consumer, &self.consumers) else { break };
-            let size = self.residents.size(passed);
-            if let Some(one) = self.consumers.get_mut(consumer) {
-                one.read_ahead.pass(number, size);
             }
         }
         Some(entry)
+    }
+
+    /// Remove the consumer's first announced access; return the size of its entry.
+    fn pass_next(&mut self, consumer: usize) -> Option<Bytes> {
+        let number = self.residents.accesses.first(consumer);
+        let passed = self.residents.advance(consumer, &self.consumers)?;
+        let size = self.residents.size(passed);
+        if let Some(one) = self.consumers.get_mut(consumer) {
+            one.read_ahead.pass(number, size);
+        }
+        Some(size)
     }
 
     fn answer(&mut self, consumer: usize, access: u64, entry: u32, source: Source) {

@@ -406,6 +406,19 @@ fn skipped_accesses_are_not_used() {
 }
 
 #[test]
+fn hits_pass_accesses_without_a_pin_and_give_their_entries_a_later_use() {
+    let mut node = node(2, 0, &[1; 4], &[&[0, 1, 0, 2, 0, 1]]);
+    (0..2).for_each(|access| _ = consume(&mut node, A, access));
+    assert_eq!(node.handle_hits(A, 1, ms(0)), Ok(Bytes::new(1)));
+    assert_eq!(node.announced(A), 3..6);
+    // Entry 0 is used at access 4 now, and entry 1 at access 5.
+    assert_eq!(consume(&mut node, A, 3)[0], evict(1, NodeTier::Memory));
+    let refused = node.handle_hits(A, 3, ms(0)).unwrap_err();
+    assert!(refused.to_string().contains("access 6, but its announced accesses are 4 to 6"), "{refused}");
+    assert_eq!((node.announced(A), node.handle_hits(B, 3, ms(0))), (4..6, Ok(Bytes::ZERO)));
+}
+
+#[test]
 fn a_restart_drops_what_waits_and_continues_the_numbers() {
     let mut node = node(1, 0, &[1; 3], &[&[0, 1, 2]]);
     request(&mut node, A, 0, 0);

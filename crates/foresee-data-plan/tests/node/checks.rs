@@ -15,6 +15,8 @@ pub(crate) struct Contents {
     sizes: Vec<Bytes>,
     align: u64,
     pub(crate) memory: BTreeSet<u32>,
+    /// Those in memory that were answered once, which consumers find without a request.
+    pub(crate) published: BTreeSet<u32>,
     pub(crate) disk: BTreeSet<u32>,
     pub(crate) reading: BTreeMap<u32, (Source, Nanos)>,
     pub(crate) storing: BTreeSet<u32>,
@@ -46,6 +48,7 @@ impl Contents {
             sizes: setup.sizes.iter().copied().map(Bytes::new).collect(),
             align: setup.align,
             memory: BTreeSet::new(),
+            published: BTreeSet::new(),
             disk: BTreeSet::new(),
             reading: BTreeMap::new(),
             storing: BTreeSet::new(),
@@ -96,6 +99,7 @@ impl Contents {
                     self.check_order(entry.0, consumers, now);
                 }
                 assert!(self.memory.remove(&entry.0), "not in memory");
+                self.published.remove(&entry.0);
                 assert!(!self.is_pinned(entry.0), "an answered entry is evicted");
                 assert!(!self.storing.contains(&entry.0), "evicted during its write");
             }
@@ -109,6 +113,7 @@ impl Contents {
                 assert!(self.memory.contains(&entry.0), "there are no bytes to answer with");
                 self.end_wait(consumer.0, access, entry.0);
                 self.pins.insert((consumer.0, access), (entry.0, now));
+                self.published.insert(entry.0);
                 self.answers += 1;
             }
             NodeAction::Fail { consumer, access, entry, outcome } => {

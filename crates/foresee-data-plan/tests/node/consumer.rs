@@ -91,10 +91,10 @@ impl SimConsumer {
         self.life += 1;
     }
 
-    /// The accesses of the batch that contains `access`, as far as they are announced.
+    /// The accesses of the batch that contains `access`, as far as they are announced and not consumed.
     pub(crate) fn batch(&self, access: u64) -> std::ops::Range<u64> {
         let first = access - (access - self.base) % self.setup.batch;
-        first..(first + self.setup.batch).min(self.log.len() as u64)
+        first.max(self.position)..(first + self.setup.batch).min(self.log.len() as u64)
     }
 
     /// Whether it has consumed all of its accesses.

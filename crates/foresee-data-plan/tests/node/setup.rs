@@ -66,6 +66,8 @@ pub(crate) struct Setup {
     pub(crate) hurries: bool,
     /// Reads in flight from which on nothing is read ahead.
     pub(crate) reads_max: usize,
+    /// Whether consumers copy what was answered once without a request.
+    pub(crate) finds: bool,
     pub(crate) consumers: Vec<ConsumerSetup>,
     /// Of so many reads of the origin, reads of the disk and writes one fails; none if 0.
     pub(crate) failures: usize,
@@ -92,6 +94,7 @@ impl Setup {
             sizes,
             consumers,
             failures: dice.pick(&[0, 0, 3, 20]),
+            finds: dice.one_in(2),
             faults: Vec::new(),
         }
     }

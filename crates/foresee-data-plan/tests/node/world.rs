@@ -215,22 +215,12 @@ impl World {
 
     /// The consumer announces, requests, and starts a step, as far as it can.
     fn act_of(&mut self, consumer: usize) {
+        let mut is_done = false;
+        while !is_done {
+            self.announce_of(consumer);
+            is_done = !self.find_or_request(consumer);
+        }
         let one = &mut self.consumers[consumer];
-        while self.planner.wants_epoch(id(consumer)) {
-            if let Some(entries) = one.next_window() {
-                one.log.extend(&entries);
-                self.planner.handle_epoch(id(consumer), &mut entries.into_iter().map(EntryId), self.now);
-            } else {
-                self.planner.handle_end(id(consumer));
-            }
-        }
-        let ahead = one.position + one.setup.batch * one.setup.depth;
-        while one.next < ahead.min(one.log.len() as u64) {
-            let access = one.next;
-            one.next += 1;
-            let delay = Nanos::new(one.setup.interval.get() * (access - one.position));
-            request(&mut self.planner, &mut self.contents, consumer, one, access, self.now + delay, self.now);
-        }
         let batch = one.batch(one.position);
         if self.setup.hurries && !one.is_stepping {
             for access in batch.clone() {
@@ -245,6 +235,40 @@ impl World {
             let (life, position) = (one.life, batch.end);
             self.after(delay, Event::StepDone { consumer, life, position });
         }
+    }
+
+    fn announce_of(&mut self, consumer: usize) {
+        let one = &mut self.consumers[consumer];
+        while self.planner.wants_epoch(id(consumer)) {
+            if let Some(entries) = one.next_window() {
+                one.log.extend(&entries);
+                self.planner.handle_epoch(id(consumer), &mut entries.into_iter().map(EntryId), self.now);
+            } else {
+                self.planner.handle_end(id(consumer));
+            }
+        }
+    }
+
+    /// Obtain the announced accesses ahead of the consumer; return whether it has found one without a request.
+    fn find_or_request(&mut self, consumer: usize) -> bool {
+        let one = &mut self.consumers[consumer];
+        let ahead = one.position + one.setup.batch * one.setup.depth;
+        let mut has_found = false;
+        while one.next < ahead.min(one.log.len() as u64) {
+            let access = one.next;
+            one.next += 1;
+            let entry = one.log[usize::try_from(access).expect("it is small")];
+            if self.setup.finds && self.contents.published.contains(&entry) {
+                let bytes = self.planner.handle_hits(id(consumer), 1, self.now).expect("it is announced");
+                assert_eq!(bytes, Bytes::new(self.setup.sizes[entry as usize]));
+                one.states.insert(access, AccessState::Done);
+                has_found = true;
+                continue;
+            }
+            let delay = Nanos::new(one.setup.interval.get() * (access - one.position));
+            request(&mut self.planner, &mut self.contents, consumer, one, access, self.now + delay, self.now);
+        }
+        has_found
     }
 
     fn copied(&mut self, consumer: usize, access: u64) {

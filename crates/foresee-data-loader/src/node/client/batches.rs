@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use foresee_data_node::NodeError;
+use foresee_units::SampleId;
 
 use super::copy::BatchMemory;
 use super::shared::QueuedBatch;
@@ -22,6 +23,7 @@ pub(super) struct Batches {
 #[derive(Debug)]
 pub(super) struct ActiveBatch {
     number: u64,
+    samples: Box<[SampleId]>,
     spans: Box<[(usize, usize)]>,
     states: Box<[PositionState]>,
     /// Positions that are not done.
@@ -42,11 +44,11 @@ enum PositionState {
 impl Batches {
     /// Add a batch whose request is not sent yet.
     pub(super) fn insert(&mut self, batch: QueuedBatch) {
-        let QueuedBatch { number, spans, memory, .. } = batch;
+        let QueuedBatch { number, samples, spans, memory, .. } = batch;
         let states = vec![PositionState::Unsent; spans.len()].into_boxed_slice();
         let missing = spans.len();
         self.last = Some(number);
-        self.active.insert(number, ActiveBatch { number, spans, states, missing, memory });
+        self.active.insert(number, ActiveBatch { number, samples, spans, states, missing, memory });
     }
 
     /// The batch of an answer; `None` if it has ended: the host may answer before it reads the end.
@@ -93,27 +95,20 @@ impl Batches {
 }
 
 impl ActiveBatch {
-    /// The span of a position that the host may answer, with this length.
+    /// The sample and the span of a position that the host may answer.
     ///
     /// # Errors
-    /// The position is outside of the batch, or not to be answered now; or its sample has another length.
-    pub(super) fn span(&self, position: u32, length: u64) -> Result<(usize, usize), NodeError> {
+    /// The position is outside of the batch, or not to be answered now.
+    pub(super) fn place(&self, position: u32) -> Result<(SampleId, (usize, usize)), NodeError> {
         self.check(position)?;
-        let span = self.spans[position as usize];
-        if span.1 as u64 != length {
-            let Self { number, .. } = self;
-            let expected = span.1;
-            let why =
-                format!("position {position} of batch {number} has {length} bytes instead of {expected}");
-            return Err(invalid(why));
-        }
-        Ok(span)
+        let index = position as usize;
+        Ok((self.samples[index], self.spans[index]))
     }
 
     /// Check that the host may answer a position.
     ///
     /// # Errors
-    /// As [`span`](Self::span).
+    /// As [`place`](Self::place).
     pub(super) fn check(&self, position: u32) -> Result<(), NodeError> {
         let Self { number, states, .. } = self;
         let fault = match states.get(position as usize) {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The memory of a batch, which the thread fills and the driver may withdraw at any time.
+//! Copies from the host's memory into that of a batch, which the thread fills and the driver may withdraw at any time.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use foresee_data_node::message::SampleLocation;
-use foresee_data_node::{NodeError, SlabView};
+use foresee_data_node::{LocationView, NodeError, SlabLocation, SlabView};
+use foresee_units::SampleId;
 
 use crate::buffer::Buffer;
 
@@ -16,7 +16,7 @@ pub(super) struct BatchMemory(Mutex<Option<Arc<Buffer>>>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum CopyOutcome {
     Copied,
-    /// The host took the slot back; the bytes of the span are undefined.
+    /// The host withdrew the sample; the bytes of the span are undefined.
     TakenBack,
     /// The batch has no memory any more; nothing was written.
     Withdrawn,
@@ -43,18 +43,71 @@ impl BatchMemory {
     /// [`NodeError::OutsideSlab`]: the answer is invalid.
     pub(super) fn copy(
         &self,
-        slab: &SlabView,
-        from: &SampleLocation,
-        (offset, len): (usize, usize),
+        shared: &SharedSamples,
+        (sample, from): (SampleId, SlabLocation),
+        span: (usize, usize),
     ) -> Result<CopyOutcome, NodeError> {
         let buffer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(buffer) = &*buffer else { return Ok(CopyOutcome::Withdrawn) };
-        if len == 0 {
-            return Ok(CopyOutcome::Copied);
-        }
         // SAFETY: the driver does not access the span before it is reported or withdrawn, which the lock excludes.
-        let dest = unsafe { buffer.slice_mut(offset, len) };
-        let is_copied = slab.copy(from.slot.into(), from.generation, from.offset, dest)?;
+        let is_copied = unsafe { shared.copy(sample, from, buffer, span) }?;
         Ok(if is_copied { CopyOutcome::Copied } else { CopyOutcome::TakenBack })
+    }
+}
+
+/// The samples of the host that this process can read.
+#[derive(Debug)]
+pub(super) struct SharedSamples {
+    pub(super) slab: Arc<SlabView>,
+    pub(super) locations: LocationView,
+}
+
+impl SharedSamples {
+    /// Copy all of these samples to their spans, if each is in the slab. On `false` the bytes of the spans are undefined.
+    ///
+    /// # Errors
+    /// The table of locations is invalid, or this is a forked child.
+    ///
+    /// # Safety
+    /// Nothing else accesses the spans.
+    pub(super) unsafe fn copy_all(
+        &self,
+        samples: &[SampleId],
+        buffer: &Buffer,
+        spans: &[(usize, usize)],
+    ) -> Result<bool, NodeError> {
+        let needed = || samples.iter().zip(spans).filter(|(_, (_, len))| *len > 0);
+        // A batch that is not there as a whole is requested as a whole: most of the first epoch.
+        for (&sample, _) in needed() {
+            if !self.locations.get(sample)?.is_valid() {
+                return Ok(false);
+            }
+        }
+        for (&sample, &span) in needed() {
+            // SAFETY: as the caller promises.
+            if !unsafe { self.copy(sample, self.locations.get(sample)?, buffer, span) }? {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Copy a sample to its span of a buffer; `false` if it is not there any more.
+    ///
+    /// # Safety
+    /// Nothing else accesses the span.
+    unsafe fn copy(
+        &self,
+        sample: SampleId,
+        from: SlabLocation,
+        buffer: &Buffer,
+        (offset, len): (usize, usize),
+    ) -> Result<bool, NodeError> {
+        if len == 0 {
+            return Ok(true);
+        }
+        // SAFETY: as the caller promises.
+        let dest = unsafe { buffer.slice_mut(offset, len) };
+        self.locations.copy(&self.slab, sample, from, dest)
     }
 }

@@ -10,7 +10,7 @@ use std::collections::VecDeque;
 use foresee_data_node::NodeError;
 use foresee_data_node::message::{
     Announcement, BatchRelease, BatchRequest, ConsumerMessage, ConsumerProgress, ListElement as _,
-    RepeatRequest, SAMPLES_MAX,
+    MemoryHits, RepeatRequest, SAMPLES_MAX,
 };
 use foresee_data_node::ring::RingError;
 use foresee_units::SampleId;
@@ -191,6 +191,9 @@ impl Outgoing {
                 encode(&ConsumerMessage::Request(request), &mut self.encoded)?;
                 self.sent = Sent::Request(batch.number);
                 batches.insert(batch);
+            }
+            ClientCommand::Hits(accesses) => {
+                encode(&ConsumerMessage::Hits(MemoryHits { accesses }), &mut self.encoded)?;
             }
             ClientCommand::Withdraw(batch) => {
                 if batches.end(batch) {

@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use foresee_data_index::Index;
 use foresee_data_node::message::{
-    BatchAnswer, BatchFailure, ConsumerMessage, EpochWanted, HostMessage, SampleFailure, SampleLocation,
+    BatchAnswer, BatchFailure, ConsumerMessage, EpochWanted, HostMessage, MemoryHits, SampleFailure,
+    SampleLocation,
 };
 use foresee_data_node::ring::RingPair;
 use foresee_data_node::{
-    Attachment, ConnectOptions, Incoming, ListenerOptions, NodeAddress, NodeListener, NodeReply, NodeRequest,
-    ReceivedRequest, SlabMemory, SlabOptions, WelcomeFacts, map_index,
+    Attachment, ConnectOptions, Incoming, ListenerOptions, LocationTable, NodeAddress, NodeListener,
+    NodeReply, NodeRequest, ReceivedRequest, SlabMemory, SlabOptions, WelcomeFacts, map_index,
 };
 use foresee_testkit::{WATCHDOG, wait_until};
 use foresee_units::{Bytes, Nanos, ReadOutcome, SampleId, Source};
@@ -25,12 +26,14 @@ use crate::node::test_support::{flat_index, hello, private_dir};
 
 const DATA_SET: u32 = 3;
 const SLAB_BYTES: u64 = 2 << 20;
+const SAMPLES: u32 = 10;
 
 /// The host's side of one attached client.
 struct TestHost {
     attachment: Attachment,
     rings: RingPair,
     slab: SlabMemory,
+    locations: LocationTable,
     _listener: NodeListener,
     _dir: TempDir,
 }
@@ -44,16 +47,20 @@ struct Rig {
     host: TestHost,
 }
 
-/// The index of two plain files in `dir`.
+/// The index of ten plain files in `dir`.
 fn index(dir: &Path) -> Index {
-    for name in ["a", "b"] {
-        std::fs::write(dir.join(name), name).unwrap();
+    for number in 0..SAMPLES {
+        std::fs::write(dir.join(number.to_string()), [0]).unwrap();
     }
     flat_index(&format!("file://{}", dir.display()), Vec::new())
 }
 
 /// Accept a client of the data set `index`, and require its index.
-fn accept(listener: &mut NodeListener, slab: &SlabMemory, index: &Index) -> (Attachment, RingPair) {
+fn accept(
+    listener: &mut NodeListener,
+    slab: &SlabMemory,
+    index: &Index,
+) -> (Attachment, RingPair, LocationTable) {
     let Some(Incoming::Attach(request)) = listener.accept(WATCHDOG).unwrap() else { panic!("no consumer") };
     let (memory, disk) = (Bytes::new(SLAB_BYTES), Bytes::ZERO);
     let facts = WelcomeFacts { foresee: "0.1.0".into(), consumer: 1, ram: memory, disk };
@@ -78,8 +85,9 @@ fn accept(listener: &mut NodeListener, slab: &SlabMemory, index: &Index) -> (Att
     assert!(is_expected(&message), "{message:?}");
     let opened = Index::open_mapped(Arc::new(map_index(index.unwrap()).unwrap())).unwrap();
     assert_eq!((opened.fingerprint(), opened.len()), expected);
-    attachment.send(&NodeReply::DataSetOpened { data_set: DATA_SET }).unwrap();
-    (attachment, rings)
+    let locations = LocationTable::create(opened.len()).unwrap();
+    attachment.send_opened(DATA_SET, &locations).unwrap();
+    (attachment, rings, locations)
 }
 
 impl Rig {
@@ -89,14 +97,14 @@ impl Rig {
         let options = ListenerOptions { allow_uids: Vec::new(), hello_timeout: WATCHDOG };
         let mut listener = NodeListener::bind(&address, options).unwrap();
         let data = Bytes::new(SLAB_BYTES);
-        let slab = SlabOptions { slots: 10, data, available: None, huge_pages: false };
+        let slab = SlabOptions { data, available: None, huge_pages: false };
         let slab = SlabMemory::create(&slab).unwrap();
         slab.commit(0..SLAB_BYTES).unwrap();
         let files = tempfile::tempdir().unwrap();
         let (whole, waker) = (index(files.path()), Arc::new(Waker::default()));
         // Accesses are entries of the whole file, whatever is selected.
         let selected = whole.select(&[1]).unwrap();
-        let (client, (attachment, rings)) = std::thread::scope(|scope| {
+        let (client, (attachment, rings, locations)) = std::thread::scope(|scope| {
             let attaching = scope.spawn(|| {
                 let options = ConnectOptions { allow_uids: Vec::new(), timeout: WATCHDOG };
                 let data =
@@ -106,7 +114,7 @@ impl Rig {
             let accepted = accept(&mut listener, &slab, &whole);
             (attaching.join().unwrap(), accepted)
         });
-        let host = TestHost { attachment, rings, slab, _listener: listener, _dir: dir };
+        let host = TestHost { attachment, rings, slab, locations, _listener: listener, _dir: dir };
         Self { client, waker, events: Vec::new(), host }
     }
 
@@ -172,12 +180,15 @@ impl TestHost {
         self.send(HostMessage::Answer(BatchAnswer { batch, samples: samples.into() }));
     }
 
-    /// Write a sample into a slot, and return its place.
-    fn write(&self, position: u32, slot: u32, offset: u64, bytes: &[u8]) -> SampleLocation {
-        // SAFETY: only this thread accesses the slab.
-        let generation = unsafe { self.slab.write(slot.into(), offset, bytes) }.unwrap();
-        let length = bytes.len() as u64;
-        SampleLocation { position, slot, generation, offset, length, source: Source::Ram }
+    /// Replace the sample of a position, and return its place.
+    fn write(&self, position: u32, offset: u64, bytes: &[u8]) -> SampleLocation {
+        let sample = SampleId(position.into());
+        self.locations.withdraw(sample).unwrap();
+        let to = self.slab.data(offset..offset + bytes.len() as u64).unwrap();
+        // SAFETY: within the slab, to which only this thread writes.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to.cast().as_ptr(), bytes.len()) };
+        let location = self.locations.publish(sample, offset).unwrap();
+        SampleLocation { position, location, source: Source::Ram }
     }
 }
 
@@ -213,14 +224,14 @@ fn bytes_of(buffer: &Arc<Buffer>, len: usize) -> Vec<u8> {
 fn a_batch_is_filled_by_partial_answers_in_any_order_and_released() {
     let mut rig = Rig::new();
     let buffer = rig.request(1, &[3, 0, 5]);
-    let last = rig.host.write(2, 0, 100, b"third");
+    let last = rig.host.write(2, 128, b"third");
     rig.host.answer(1, &[SampleLocation { source: Source::Origin, ..last }]);
     let event = rig.event();
     let NodeEvent::Copied { batch: 1, positions, by_source } = event else { panic!("{event:?}") };
     let expected = CopyCounts { origin: CopyCount { samples: 1, bytes: 5 }, ..CopyCounts::default() };
     assert_eq!((&positions[..], by_source), (&[2][..], expected));
     rig.host.expect_release(1, &[2]);
-    let (first, empty) = (rig.host.write(0, 1, 0, b"one"), rig.host.write(1, 2, 0, b""));
+    let (first, empty) = (rig.host.write(0, 0, b"one"), rig.host.write(1, 0, b""));
     rig.host.answer(1, &[SampleLocation { source: Source::Disk, ..empty }, first]);
     let event = rig.event();
     let NodeEvent::Copied { positions, by_source, .. } = event else { panic!("{event:?}") };
@@ -232,18 +243,18 @@ fn a_batch_is_filled_by_partial_answers_in_any_order_and_released() {
 }
 
 #[test]
-fn a_sample_whose_slot_was_taken_back_is_requested_again() {
+fn a_sample_that_was_taken_back_is_requested_again() {
     let mut rig = Rig::new();
     let buffer = rig.request(1, &[3, 3]);
-    let (old, other) = (rig.host.write(0, 0, 0, b"old"), rig.host.write(1, 1, 10, b"two"));
-    rig.host.slab.invalidate(0).unwrap();
+    let (old, other) = (rig.host.write(0, 0, b"old"), rig.host.write(1, 64, b"two"));
+    rig.host.locations.withdraw(SampleId(0)).unwrap();
     rig.host.answer(1, &[old, other]);
     rig.host.expect_release(1, &[1]);
     rig.host.next(|message| {
         let ConsumerMessage::Repeat(repeat) = message else { panic!("{message:?}") };
         assert_eq!((repeat.batch, repeat.positions), (1, [0][..].into()));
     });
-    let new = rig.host.write(0, 0, 0, b"new");
+    let new = rig.host.write(0, 0, b"new");
     rig.host.answer(1, &[new]);
     rig.host.expect_release(1, &[]);
     for expected in [1, 0] {
@@ -251,6 +262,27 @@ fn a_sample_whose_slot_was_taken_back_is_requested_again() {
         assert!(matches!(&event, NodeEvent::Copied { positions, .. } if positions[..] == [expected]));
     }
     assert_eq!(bytes_of(&buffer, 6), b"newtwo");
+}
+
+#[test]
+fn samples_in_memory_are_copied_without_a_request_or_not_at_all() {
+    let mut rig = Rig::new();
+    let (samples, spans) = ([0, 2, 1, 0].map(SampleId), [(0, 3), (3, 0), (3, 2), (5, 3)]);
+    let buffer = buffer(8);
+    // SAFETY: nothing else accesses the spans.
+    let copy = |rig: &Rig| unsafe { rig.client.copy_hits(&samples, &buffer, &spans) };
+    rig.host.write(0, 64, b"one");
+    assert!(!copy(&rig), "sample 1 is missing");
+    rig.host.write(1, 0, b"to");
+    assert!(copy(&rig) && copy(&rig), "sample 2 is empty");
+    assert_eq!(bytes_of(&buffer, 8), b"onetoone");
+    rig.host.locations.withdraw(SampleId(0)).unwrap();
+    assert!(!copy(&rig));
+    rig.client.progress(8, Nanos::ZERO, false);
+    rig.host.next(|message| assert_eq!(message, ConsumerMessage::Hits(MemoryHits { accesses: 8 })));
+    rig.host.next(|message| assert!(matches!(message, ConsumerMessage::Progress(_)), "{message:?}"));
+    rig.host.locations.publish(SampleId(0), 1 << 40).unwrap();
+    assert!(!copy(&rig), "it is not in the slab");
 }
 
 #[test]
@@ -311,12 +343,13 @@ fn progress_wishes_and_the_end_reach_the_other_side() {
 #[test]
 fn a_batch_that_is_withdrawn_during_its_copies_is_not_written_afterwards() {
     const LEN: usize = 1 << 20;
-    const COUNT: u32 = 10;
+    const COUNT: u32 = SAMPLES;
     let mut rig = Rig::new();
     for number in 1..=30 {
         let buffer = rig.request(number, &[LEN; COUNT as usize]);
-        let sample = rig.host.write(0, 0, 0, &vec![7; LEN]);
-        let samples: Vec<_> = (0..COUNT).map(|position| SampleLocation { position, ..sample }).collect();
+        // All of them are the same bytes.
+        let bytes = vec![7; LEN];
+        let samples: Vec<_> = (0..COUNT).map(|position| rig.host.write(position, 0, &bytes)).collect();
         let (first, rest) = samples.split_at(1);
         rig.host.answer(number, first);
         rig.host.expect_release(number, &[0]);

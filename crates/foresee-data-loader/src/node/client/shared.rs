@@ -19,6 +19,8 @@ pub(super) enum ClientCommand {
     Request(QueuedBatch),
     /// End a batch that was requested before.
     Withdraw(u64),
+    /// Count this many accesses as copied without a request.
+    Hits(u64),
 }
 
 /// A batch whose memory can be withdrawn.
@@ -49,8 +51,20 @@ struct Queues {
     last: Option<u64>,
     /// Whether the driver knows that an epoch is wanted.
     is_epoch_wanted: bool,
+    thread: ThreadState,
     is_closed: bool,
-    is_ended: bool,
+}
+
+/// What the driver knows about the thread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum ThreadState {
+    /// It has taken all that it was woken for.
+    #[default]
+    Idle,
+    /// It was woken for a command that it has not taken.
+    Woken,
+    /// It takes nothing any more.
+    Ended,
 }
 
 /// Whether the thread has to be woken for a command: not if it was for an earlier one, which it takes together with this.
@@ -68,10 +82,12 @@ impl Queues {
         wake
     }
 
-    /// Whether a command added now is the only one.
-    fn wake(&self) -> Wake {
-        let is_idle = self.commands.is_empty() && self.progress.is_none();
-        if is_idle { Wake::Needed } else { Wake::NotNeeded }
+    fn wake(&mut self) -> Wake {
+        if self.thread == ThreadState::Idle {
+            self.thread = ThreadState::Woken;
+            return Wake::Needed;
+        }
+        Wake::NotNeeded
     }
 }
 
@@ -87,7 +103,7 @@ impl Shared {
     pub(super) fn announce(&self, announcement: NodeAnnouncement) -> Wake {
         let mut queues = self.lock();
         queues.is_epoch_wanted = false;
-        if queues.is_ended {
+        if queues.thread == ThreadState::Ended {
             return Wake::NotNeeded;
         }
         queues.command(ClientCommand::Announce(announcement))
@@ -98,11 +114,25 @@ impl Shared {
         let mut queues = self.lock();
         assert!(queues.last.is_none_or(|last| batch.number > last), "numbers of batches increase");
         queues.last = Some(batch.number);
-        if queues.is_ended {
+        if queues.thread == ThreadState::Ended {
             return None;
         }
         queues.memories.insert(batch.number, Arc::clone(&batch.memory));
         Some(queues.command(ClientCommand::Request(batch)))
+    }
+
+    /// Count accesses that were copied without a request. The thread is not woken: the next command takes the count along.
+    /// Returns `false`, and counts nothing, once the thread has ended.
+    pub(super) fn count_hits(&self, accesses: u64) -> bool {
+        let mut queues = self.lock();
+        if queues.thread == ThreadState::Ended {
+            return false;
+        }
+        match queues.commands.back_mut() {
+            Some(ClientCommand::Hits(count)) => *count += accesses,
+            _ => queues.commands.push_back(ClientCommand::Hits(accesses)),
+        }
+        true
     }
 
     /// Returns the memory that the caller withdraws.
@@ -130,13 +160,14 @@ impl Shared {
     /// Whether the thread has to wake for the driver.
     pub(super) fn has_work(&self) -> bool {
         let queues = self.lock();
-        queues.is_closed || queues.progress.is_some() || !queues.commands.is_empty()
+        queues.is_closed || queues.thread == ThreadState::Woken
     }
 
     /// Move all commands to the end of `commands`. Returns the latest progress, and whether the thread has to end.
     pub(super) fn take(&self, commands: &mut VecDeque<ClientCommand>) -> (Option<ConsumerProgress>, bool) {
         let mut queues = self.lock();
         commands.append(&mut queues.commands);
+        queues.thread = ThreadState::Idle;
         (queues.progress.take(), queues.is_closed)
     }
 
@@ -169,7 +200,7 @@ impl Shared {
         mut commands: VecDeque<ClientCommand>,
     ) {
         let mut queues = self.lock();
-        queues.is_ended = true;
+        queues.thread = ThreadState::Ended;
         queues.memories.clear();
         commands.append(&mut queues.commands);
         let requests = commands.iter().filter_map(|command| match command {

@@ -67,21 +67,20 @@ fn kinds(messages: &[Vec<u8>]) -> Vec<String> {
             if part.is_epoch_end { " epoch end" } else { "" },
             if part.is_end { " end" } else { "" },
         ),
+        ConsumerMessage::Hits(hits) => format!("hits {}", hits.accesses),
         other => panic!("{other:?}"),
     };
     messages.iter().map(kind).collect()
 }
 
 #[test]
-fn a_position_is_answered_once_with_its_length() {
+fn a_position_is_answered_once() {
     let mut batches = requested();
     let batch = batches.answered(7).unwrap().unwrap();
-    assert_eq!(batch.span(2, 10).unwrap(), (20, 10));
+    assert_eq!(batch.place(2).unwrap(), (SampleId(2), (20, 10)));
     batch.on_done(2);
-    for (position, length, why) in
-        [(2, 10, "answered before"), (3, 10, "does not exist"), (0, 9, "has 9 bytes instead of 10")]
-    {
-        let fault = batch.span(position, length).unwrap_err();
+    for (position, why) in [(2, "answered before"), (3, "does not exist")] {
+        let fault = batch.place(position).unwrap_err();
         assert!(matches!(fault, NodeError::Malformed { .. }));
         assert!(fault.to_string().contains(why), "{fault}");
     }
@@ -187,6 +186,20 @@ fn an_epoch_is_wanted_once_until_the_next_announcement() {
     assert_eq!((wanted(&shared), wanted(&shared)), (1, 0));
     assert_eq!(shared.announce(NodeAnnouncement::default()), Wake::Needed);
     assert_eq!(wanted(&shared), 1);
+}
+
+#[test]
+fn hits_are_counted_together_and_sent_with_the_next_command() {
+    let shared = Shared::new(Arc::default());
+    assert!(shared.count_hits(3) && shared.count_hits(4));
+    assert!(!shared.has_work(), "they do not wake the thread");
+    assert_eq!(shared.request(batch(1, 1)), Some(Wake::Needed));
+    assert!(shared.count_hits(5) && shared.has_work());
+    let (mut outgoing, mut batches) = (Outgoing::new(DATA_SET, 4088), Batches::default());
+    shared.take(&mut outgoing.commands);
+    assert_eq!(kinds(&push(&mut outgoing, &mut batches, 9)), ["hits 7", "request 1", "hits 5"]);
+    shared.end(NodeError::Ended, Vec::new(), [].into());
+    assert!(!shared.count_hits(1), "nobody counts them any more");
 }
 
 #[test]

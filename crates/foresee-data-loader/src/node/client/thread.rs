@@ -6,12 +6,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use foresee_data_node::message::{BatchAnswer, BatchFailure, HostMessage};
+use foresee_data_node::message::{BatchAnswer, BatchFailure, HostMessage, SampleLocation};
 use foresee_data_node::ring::RingPair;
-use foresee_data_node::{NodeConnection, NodeError, NodeRequest, SlabView};
+use foresee_data_node::{NodeConnection, NodeError, NodeRequest};
 
 use super::batches::{ActiveBatch, Batches, invalid};
-use super::copy::CopyOutcome;
+use super::copy::{CopyOutcome, SharedSamples};
 use super::messages::Outgoing;
 use super::shared::Shared;
 use super::{CopyCounts, NodeEvent};
@@ -27,7 +27,7 @@ pub(super) struct ClientThread {
     shared: Arc<Shared>,
     connection: Arc<NodeConnection>,
     rings: RingPair,
-    slab: Arc<SlabView>,
+    samples: Arc<SharedSamples>,
     data_set: u32,
     batches: Batches,
     outgoing: Outgoing,
@@ -46,11 +46,11 @@ impl ClientThread {
         shared: Arc<Shared>,
         connection: Arc<NodeConnection>,
         rings: RingPair,
+        samples: Arc<SharedSamples>,
         data_set: u32,
     ) -> Self {
-        let slab = Arc::clone(connection.slab());
         let outgoing = Outgoing::new(data_set, rings.writer.message_max());
-        Self { shared, connection, rings, slab, data_set, batches: Batches::default(), outgoing }
+        Self { shared, connection, rings, samples, data_set, batches: Batches::default(), outgoing }
     }
 
     /// Run until the driver closes the client, or the attachment ends, which is reported.
@@ -121,11 +121,11 @@ impl ClientThread {
 
     /// Handle some messages of the host. Returns whether there were any.
     fn handle_answers(&mut self) -> Result<bool, NodeError> {
-        let Self { shared, rings, slab, data_set, batches, outgoing, .. } = self;
+        let Self { shared, rings, samples, data_set, batches, outgoing, .. } = self;
         for handled in 0..ANSWERS_PER_TURN {
             let Some(bytes) = rings.reader.try_pop()? else { return Ok(handled > 0) };
             match HostMessage::decode(bytes).map_err(|fault| invalid(fault.to_string()))? {
-                HostMessage::Answer(answer) => handle_answer(answer, slab, shared, batches, outgoing)?,
+                HostMessage::Answer(answer) => handle_answer(answer, samples, shared, batches, outgoing)?,
                 HostMessage::Failure(failure) => handle_failure(failure, shared, batches, outgoing)?,
                 HostMessage::EpochWanted(wanted) if wanted.data_set == *data_set => {
                     shared.report_epoch_wanted();
@@ -139,7 +139,7 @@ impl ClientThread {
 
 fn handle_answer(
     answer: BatchAnswer<'_>,
-    slab: &SlabView,
+    samples: &SharedSamples,
     shared: &Shared,
     batches: &mut Batches,
     outgoing: &mut Outgoing,
@@ -147,7 +147,7 @@ fn handle_answer(
     let number = answer.batch;
     let Some(batch) = batches.answered(number)? else { return Ok(()) };
     let mut copied = CopiedSamples::default();
-    let outcome = copied.copy(answer, slab, batch);
+    let outcome = copied.copy(answer, samples, batch);
     let is_complete = batch.is_complete();
     if is_complete {
         batches.end(number);
@@ -197,20 +197,20 @@ impl CopiedSamples {
     fn copy(
         &mut self,
         answer: BatchAnswer<'_>,
-        slab: &SlabView,
+        samples: &SharedSamples,
         batch: &mut ActiveBatch,
     ) -> Result<(), NodeError> {
-        for location in answer.samples {
-            let span = batch.span(location.position, location.length)?;
-            match batch.memory.copy(slab, &location, span)? {
+        for SampleLocation { position, location, source } in answer.samples {
+            let (sample, span) = batch.place(position)?;
+            match batch.memory.copy(samples, (sample, location), span)? {
                 CopyOutcome::Copied => {
-                    batch.on_done(location.position);
-                    self.positions.push(location.position);
-                    self.by_source.record(location.source, location.length);
+                    batch.on_done(position);
+                    self.positions.push(position);
+                    self.by_source.record(source, span.1 as u64);
                 }
                 CopyOutcome::TakenBack => {
-                    batch.on_taken_back(location.position);
-                    self.taken_back.push(location.position);
+                    batch.on_taken_back(position);
+                    self.taken_back.push(position);
                 }
                 // The driver's command to end it follows.
                 CopyOutcome::Withdrawn => break,

@@ -5,13 +5,13 @@
 
 use std::collections::BTreeMap;
 
+use foresee_data_node::SlabLocation;
 use foresee_data_node::message::{SampleFailure, SampleLocation};
 use foresee_data_plan::{ConsumerId, EntryId};
 use foresee_units::{Bytes, Nanos, ReadOutcome, Source};
 
 use super::inbox::ConsumerFacts;
 use super::session::{Reply, Session};
-use super::slots::EntryPlace;
 
 /// Samples and bytes from one source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -164,8 +164,15 @@ impl HostConsumer {
         Some(ended.accesses())
     }
 
-    /// An access was answered: its bytes are at `place`.
-    pub(super) fn answer(&mut self, access: u64, place: EntryPlace, len: Bytes, source: Source, now: Nanos) {
+    /// An access was answered: its `len` bytes are at `location`.
+    pub(super) fn answer(
+        &mut self,
+        access: u64,
+        location: SlabLocation,
+        len: Bytes,
+        source: Source,
+        now: Nanos,
+    ) {
         let served = match source {
             Source::Disk => &mut self.served.disk,
             Source::Origin => &mut self.served.origin,
@@ -173,17 +180,16 @@ impl HostConsumer {
         };
         served.samples += 1;
         served.bytes += len;
-        let EntryPlace { slot, generation, offset } = place;
         self.reply(access, now, |batch, position| {
-            batch.ready.push(SampleLocation {
-                position,
-                slot,
-                generation,
-                offset,
-                length: len.get(),
-                source,
-            });
+            batch.ready.push(SampleLocation { position, location, source });
         });
+    }
+
+    /// It has copied `samples` samples of `bytes` in all without a request.
+    pub(super) fn note_hits(&mut self, samples: u64, bytes: Bytes) {
+        self.served.memory.samples += samples;
+        self.served.memory.bytes += bytes;
+        self.has_batch = true;
     }
 
     /// An access cannot be read.

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use foresee_data_fetch::{Dispatch, DispatchConfig};
 use foresee_data_index::Index;
-use foresee_data_node::DataSetDescription;
+use foresee_data_node::{DataSetDescription, LocationTable};
 use foresee_data_tier::{
     CachedSample, Completions, DiskTier, OriginIdentity, OriginOptions, Tier, Uri, open_origin, probe_origin,
 };
@@ -29,6 +29,7 @@ pub(super) struct OpenedDataSet {
     pub(super) data: Arc<DataSet>,
     /// Its URI without credentials.
     pub(super) public_uri: String,
+    pub(super) locations: Arc<LocationTable>,
     pub(super) origin: Arc<dyn Tier>,
     /// The number of its fetch queue.
     pub(super) queue: usize,
@@ -83,6 +84,7 @@ pub(super) struct DataSetOpener {
 #[derive(Debug)]
 struct KnownDataSet {
     data: Arc<DataSet>,
+    locations: Arc<LocationTable>,
     identity: OriginIdentity,
     uri: String,
     options: OriginOptions,
@@ -118,7 +120,7 @@ impl DataSetOpener {
         Ok(Opening::Renewed(number, origin))
     }
 
-    /// Open a data set that [`find`](Self::find) did not find, with its index.
+    /// Open a data set that [`find`](Self::find) did not find, with its index and the table of its locations.
     ///
     /// # Errors
     /// Its origin or its disk cache cannot be opened, or the index is of another data set.
@@ -126,6 +128,7 @@ impl DataSetOpener {
         &mut self,
         description: &DataSetDescription,
         index: Index,
+        locations: Arc<LocationTable>,
     ) -> Result<(u32, OpenedDataSet), LoaderError> {
         self.check(&index, description)?;
         let (uri, options) = origin_of(description)?;
@@ -149,8 +152,20 @@ impl DataSetOpener {
         });
         let number = u32::try_from(self.known.len()).expect("data sets are numbered in 32 bits");
         let (location, public_uri) = (description.uri.clone(), description.public_uri());
-        self.known.push(KnownDataSet { data: Arc::clone(&data), identity, uri: location, options, queue });
-        Ok((number, OpenedDataSet { data, public_uri, origin, queue, new_queue, disk, held }))
+        self.known.push(KnownDataSet {
+            data: Arc::clone(&data),
+            locations: Arc::clone(&locations),
+            identity,
+            uri: location,
+            options,
+            queue,
+        });
+        Ok((number, OpenedDataSet { data, public_uri, locations, origin, queue, new_queue, disk, held }))
+    }
+
+    /// The locations of an open data set.
+    pub(super) fn locations(&self, data_set: u32) -> &Arc<LocationTable> {
+        &self.known[data_set as usize].locations
     }
 
     /// Check what the planner cannot represent.

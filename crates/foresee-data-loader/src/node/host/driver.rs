@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The loop that executes the plan of a node's cache.
 //!
-//! One thread owns the planner, the slab's places, the reads and the consumers, so none of them needs a lock. A turn
+//! One thread owns the planner, the places in the slab, the reads and the consumers, so none of them needs a lock. A turn
 //! takes events and ends of operations, executes the planner's actions, and sends the answers. The bytes of samples do
 //! not pass this thread: sources write to the slab, and consumers copy from it.
 
@@ -14,6 +14,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use foresee_data_node::LocationTable;
 use foresee_data_plan::{ConsumerId, EntryId, NodePlanner};
 use foresee_data_tier::{Completions, DiskTier, Done, SampleKey, Tier};
 use foresee_units::{Bytes, Nanos, SampleId, Source};
@@ -23,8 +24,8 @@ use super::consumer::{HostConsumer, Served};
 use super::data_sets::OpenedDataSet;
 use super::inbox::{HostEvent, Inbox};
 use super::log::HostLog;
+use super::places::{SlabPlaces, SlabRange};
 use super::reception::ReceptionHandle;
-use super::slots::{SlabRange, SlabSlots};
 use super::status::HostStatus;
 use crate::data_set::DataSet;
 use crate::driver::TicketOwner;
@@ -59,6 +60,7 @@ struct HostDataSet {
     public_uri: String,
     /// The number of its first entry.
     first: u32,
+    locations: Arc<LocationTable>,
     origin: Arc<dyn Tier>,
     queue: usize,
     disk: Option<Arc<DiskTier>>,
@@ -76,7 +78,7 @@ struct OriginQueue {
 pub(super) struct HostDriver {
     shared: HostShared,
     planner: NodePlanner,
-    slots: SlabSlots,
+    places: SlabPlaces,
     /// Memory for entries, which the planner may use when no entry waits for contiguous bytes.
     memory: Bytes,
     data_sets: Vec<HostDataSet>,
@@ -105,7 +107,7 @@ impl HostDriver {
     pub(super) fn new(
         shared: HostShared,
         planner: NodePlanner,
-        slots: SlabSlots,
+        places: SlabPlaces,
         memory: Bytes,
         ranks: u32,
         disk_completions: Completions,
@@ -113,7 +115,7 @@ impl HostDriver {
         Self {
             shared,
             planner,
-            slots,
+            places,
             memory,
             data_sets: Vec::new(),
             queues: Vec::new(),
@@ -239,7 +241,7 @@ impl HostDriver {
     }
 
     fn add_data_set(&mut self, opened: OpenedDataSet) {
-        let OpenedDataSet { data, public_uri, origin, queue, new_queue, disk, held } = opened;
+        let OpenedDataSet { data, public_uri, locations, origin, queue, new_queue, disk, held } = opened;
         if let Some((dispatch, completions)) = new_queue {
             self.queues.push(OriginQueue {
                 reads: OriginReads::new(dispatch, |attempt| TicketOwner::OriginRead.ticket(attempt)),
@@ -253,8 +255,8 @@ impl HostDriver {
                 .handle_entry(index.size(id))
                 .expect("sizes and number were checked when it was opened");
         }
-        self.slots.add_entries(usize::try_from(index.len()).expect("entries are numbered in 32 bits"));
-        self.data_sets.push(HostDataSet { data, public_uri, first, origin, queue, disk });
+        self.places.add_entries(usize::try_from(index.len()).expect("entries are numbered in 32 bits"));
+        self.data_sets.push(HostDataSet { data, public_uri, first, locations, origin, queue, disk });
         self.update_disk_capacity();
         let new = &self.data_sets[self.data_sets.len() - 1];
         for copy in held {
@@ -274,8 +276,7 @@ impl HostDriver {
 
     /// The data set of an entry.
     fn data_set_of(&self, entry: EntryId) -> &HostDataSet {
-        let after = self.data_sets.partition_point(|one| one.first <= entry.0);
-        &self.data_sets[after - 1]
+        HostDataSet::of(&self.data_sets, entry)
     }
 
     fn size(&self, entry: EntryId) -> Bytes {
@@ -299,6 +300,12 @@ impl HostDriver {
 }
 
 impl HostDataSet {
+    /// The data set of an entry, among those in use.
+    fn of(data_sets: &[Self], entry: EntryId) -> &Self {
+        let after = data_sets.partition_point(|one| one.first <= entry.0);
+        &data_sets[after - 1]
+    }
+
     fn sample(&self, entry: EntryId) -> SampleId {
         SampleId(u64::from(entry.0 - self.first))
     }

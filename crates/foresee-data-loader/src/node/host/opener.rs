@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 use foresee_data_index::Index;
-use foresee_data_node::{DataSetDescription, NodeReply, Refusal, RefusalCode, map_index};
+use foresee_data_node::{DataSetDescription, LocationTable, map_index};
 
 use super::data_sets::{DataSetOpener, Opening};
 use super::inbox::{HostEvent, Inbox};
@@ -22,6 +22,16 @@ pub(super) struct OpenRequest {
     pub(super) description: DataSetDescription,
     /// The file of the index, if the host has asked for it.
     pub(super) index: Option<OwnedFd>,
+}
+
+/// The answer to such a request.
+#[derive(Debug)]
+pub(super) enum OpenReply {
+    /// The data set is open under this number.
+    Opened(u32, Arc<LocationTable>),
+    IndexNeeded,
+    /// It cannot be opened, with the reason.
+    Refused(String),
 }
 
 /// The state of the thread. It ends when the reception has dropped its end of `requests`.
@@ -43,11 +53,13 @@ impl OpenerThread {
             let opened = catch_unwind(AssertUnwindSafe(|| self.open(&description, index)));
             let reply =
                 match opened.unwrap_or_else(|_| Err("opening it panicked; report this defect".to_owned())) {
-                    Ok(Some(data_set)) => NodeReply::DataSetOpened { data_set },
-                    Ok(None) => NodeReply::IndexNeeded,
+                    Ok(Some(data_set)) => {
+                        OpenReply::Opened(data_set, Arc::clone(self.opener.locations(data_set)))
+                    }
+                    Ok(None) => OpenReply::IndexNeeded,
                     Err(text) => {
                         self.log.add("data set refused", Some(consumer), vec![("why", text.clone())]);
-                        NodeReply::Refusal(Refusal { code: RefusalCode::DataSet, text })
+                        OpenReply::Refused(text)
                     }
                 };
             self.reception.reply(consumer, reply);
@@ -70,7 +82,8 @@ impl OpenerThread {
             (Opening::IndexNeeded, Some(file)) => {
                 let bytes = map_index(file).map_err(|error| error.to_string())?;
                 let index = Index::open_mapped(Arc::new(bytes)).map_err(|error| error.to_string())?;
-                let opened = self.opener.open(description, index);
+                let locations = LocationTable::create(index.len()).map_err(|error| error.to_string())?;
+                let opened = self.opener.open(description, index, Arc::new(locations));
                 let (number, data_set) = opened.map_err(|error| error.to_string())?;
                 let fields = vec![
                     ("uri", description.public_uri()),

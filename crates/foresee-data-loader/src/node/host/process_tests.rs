@@ -10,11 +10,13 @@ use std::path::Path;
 
 use foresee_data_index::Index;
 use foresee_data_node::message::{
-    Announcement, BatchRelease, BatchRequest, ConsumerMessage, HostMessage, RepeatRequest, SampleLocation,
+    Announcement, BatchRelease, BatchRequest, ConsumerMessage, HostMessage, MemoryHits, RepeatRequest,
+    SampleLocation,
 };
 use foresee_data_node::ring::RingPair;
 use foresee_data_node::{
-    ConnectOptions, DataSetDescription, Hello, NodeConnection, StorageOptions, index_file,
+    ConnectOptions, DataSetDescription, Hello, LocationView, NodeConnection, SlabLocation, StorageOptions,
+    index_file,
 };
 use foresee_testkit::{WATCHDOG, wait_until};
 use foresee_units::{ReadOutcome, SampleId};
@@ -38,6 +40,7 @@ struct Rig {
 #[derive(Debug)]
 struct TestConsumer {
     connection: NodeConnection,
+    locations: LocationView,
     rings: RingPair,
     data_set: u32,
 }
@@ -88,9 +91,9 @@ impl Rig {
             samples: self.index.samples(),
             is_listed: false,
         };
-        let data_set =
-            connection.open_data_set(description, || index_file(self.index.file()), WATCHDOG, || true)?;
-        Ok(TestConsumer { connection, rings, data_set })
+        let index = || index_file(self.index.file());
+        let (data_set, locations) = connection.open_data_set(description, index, WATCHDOG, || true)?;
+        Ok(TestConsumer { connection, locations, rings, data_set })
     }
 
     /// The status once it fulfils a condition.
@@ -169,9 +172,9 @@ impl TestConsumer {
                 Received::Answer(answered, locations) => {
                     assert_eq!(answered, batch);
                     for location in &locations {
-                        let mut bytes = vec![0; SAMPLE];
-                        assert!(self.copy_one(location, &mut bytes), "nothing was taken back");
-                        assert_eq!(bytes, bytes_of(samples[location.position as usize]));
+                        let sample = samples[location.position as usize];
+                        let bytes = self.copy_one(sample, location.location);
+                        assert_eq!(bytes, Some(bytes_of(sample)), "nothing was taken back");
                     }
                     all.extend(locations);
                 }
@@ -182,10 +185,17 @@ impl TestConsumer {
         all
     }
 
-    fn copy_one(&self, location: &SampleLocation, bytes: &mut [u8]) -> bool {
-        assert_eq!(location.length, bytes.len() as u64);
-        let slab = self.connection.slab();
-        slab.copy(location.slot.into(), location.generation, location.offset, bytes).expect("inside the slab")
+    /// Copy a sample; `None` if it was withdrawn.
+    fn copy_one(&self, sample: u64, location: SlabLocation) -> Option<Vec<u8>> {
+        let (sample, mut bytes) = (SampleId(sample), vec![0; SAMPLE]);
+        let is_copied = self.locations.copy(self.connection.slab(), sample, location, &mut bytes);
+        is_copied.expect("inside the slab").then_some(bytes)
+    }
+
+    /// Copy a sample that the host has published, without a request.
+    fn find(&self, sample: u64) -> Option<Vec<u8>> {
+        let location = self.locations.get(SampleId(sample)).expect("a sample of the data set");
+        self.copy_one(sample, location)
     }
 }
 
@@ -210,6 +220,39 @@ fn two_consumers_read_the_origin_once() {
     assert_eq!(status.origin.bytes, 100 * SAMPLE as u64);
     assert_eq!(status.consumers.len(), 2);
     assert!(status.consumers.iter().all(|one| one.waiting == 0));
+}
+
+#[test]
+fn samples_that_were_answered_once_are_found_without_a_request() {
+    let rig = Rig::new(20, 4 << 20);
+    let (mut first, mut second) = (rig.attach(), rig.attach());
+    let samples: Vec<_> = (0..20).collect();
+    for consumer in [&mut first, &mut second] {
+        consumer.announce(&samples);
+    }
+    first.request(0, &samples[..10]);
+    first.copy(0, &samples[..10]);
+    for sample in 0..10 {
+        assert_eq!(second.find(sample), Some(bytes_of(sample)));
+    }
+    second.send(ConsumerMessage::Hits(MemoryHits { accesses: 10 }));
+    // What was read ahead counts for the consumer that requests it first.
+    second.request(0, &samples[10..]);
+    second.copy(0, &samples[10..]);
+    let status = rig.status(|status| status.consumers.iter().all(|one| one.waiting == 0));
+    let served: Vec<_> =
+        status.consumers.iter().map(|one| (one.memory.samples, one.origin.samples)).collect();
+    assert_eq!(served, [(0, 10), (10, 10)]);
+    assert_eq!(status.consumers[1].memory.bytes, 10 * SAMPLE as u64);
+}
+
+#[test]
+fn hits_beyond_what_is_announced_end_the_attachment() {
+    let rig = Rig::new(20, 4 << 20);
+    let mut consumer = rig.attach();
+    consumer.announce(&[0, 1]);
+    consumer.send(ConsumerMessage::Hits(MemoryHits { accesses: 3 }));
+    assert!(matches!(consumer.connection.receive(WATCHDOG), Err(NodeError::Ended)));
 }
 
 #[test]
@@ -272,7 +315,7 @@ fn samples_of_a_batch_that_exceeds_the_memory_come_in_parts() {
 }
 
 #[test]
-fn slots_of_a_consumer_that_stands_still_are_taken_back_and_requested_again() {
+fn samples_of_a_consumer_that_stands_still_are_taken_back_and_requested_again() {
     let rig = Rig::new(100, 32 << 10);
     let (mut stopped, mut running) = (rig.attach(), rig.attach());
     let order: Vec<_> = (0..100).collect();
@@ -285,8 +328,8 @@ fn slots_of_a_consumer_that_stands_still_are_taken_back_and_requested_again() {
         running.copy(batch, samples);
         running.release(batch, &[]);
     }
-    let mut bytes = vec![0; SAMPLE];
-    let lost: Vec<_> = held.iter().filter(|location| !stopped.copy_one(location, &mut bytes)).collect();
+    let is_lost = |one: &&SampleLocation| stopped.copy_one(one.position.into(), one.location).is_none();
+    let lost: Vec<_> = held.iter().filter(is_lost).collect();
     assert!(!lost.is_empty(), "the running consumer needed the memory");
     let positions: Vec<_> = lost.iter().map(|location| location.position).collect();
     stopped.send(ConsumerMessage::Repeat(RepeatRequest { batch: 0, positions: positions.as_slice().into() }));

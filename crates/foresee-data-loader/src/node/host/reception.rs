@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use foresee_data_node::{
     AttachRequest, Attachment, Incoming, NodeError, NodeListener, NodeReply, NodeRequest, ReceivedRequest,
-    RefusalCode, SlabMemory, WelcomeFacts,
+    Refusal, RefusalCode, SlabMemory, WelcomeFacts,
 };
 use foresee_units::Bytes;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd};
 
 use super::inbox::{ConsumerFacts, HostEvent, Inbox};
 use super::log::HostLog;
-use super::opener::OpenRequest;
+use super::opener::{OpenReply, OpenRequest};
 use super::session::Session;
 use super::status::HostStatus;
 
@@ -41,7 +41,7 @@ pub(super) struct ReceptionHandle {
 struct PendingRequests {
     ended: Vec<(u32, String)>,
     /// Answers to consumers that open a data set.
-    replies: Vec<(u32, NodeReply)>,
+    replies: Vec<(u32, OpenReply)>,
     is_closing: bool,
     /// Close when the last consumer leaves.
     is_closing_when_empty: bool,
@@ -89,7 +89,7 @@ impl ReceptionHandle {
     }
 
     /// Answer a consumer that opens a data set.
-    pub(super) fn reply(&self, consumer: u32, reply: NodeReply) {
+    pub(super) fn reply(&self, consumer: u32, reply: OpenReply) {
         self.change(|pending| pending.replies.push((consumer, reply)));
     }
 
@@ -180,7 +180,7 @@ impl Reception {
                 }
             }
             for (consumer, reply) in pending.replies {
-                if let Err(why) = self.answer(&mut attached, consumer, &reply) {
+                if let Err(why) = self.answer(&mut attached, consumer, reply) {
                     self.detach(&mut attached, consumer, &why.to_string());
                 }
             }
@@ -328,15 +328,21 @@ impl Reception {
         &self,
         attached: &mut BTreeMap<u32, AttachedConsumer>,
         number: u32,
-        reply: &NodeReply,
+        reply: OpenReply,
     ) -> Result<(), NodeError> {
         // None if it has left.
         let Some(consumer) = attached.get_mut(&number) else { return Ok(()) };
         consumer.next_report = None;
-        if let &NodeReply::DataSetOpened { data_set } = reply {
-            self.inbox.push(HostEvent::DataSetChosen { consumer: number, data_set });
+        match reply {
+            OpenReply::Opened(data_set, locations) => {
+                self.inbox.push(HostEvent::DataSetChosen { consumer: number, data_set });
+                consumer.attachment.send_opened(data_set, &locations)
+            }
+            OpenReply::IndexNeeded => consumer.attachment.send(&NodeReply::IndexNeeded),
+            OpenReply::Refused(text) => {
+                consumer.attachment.send(&NodeReply::Refusal(Refusal { code: RefusalCode::DataSet, text }))
+            }
         }
-        consumer.attachment.send(reply)
     }
 
     /// Report to consumers whose data set is being opened.

@@ -192,7 +192,7 @@ fn an_attempt_ends_with_its_loader_although_the_host_opens_the_data_set() {
         panic!("no consumer")
     };
     let data = Bytes::new(1 << 20);
-    let slab = SlabMemory::create(&SlabOptions { slots: 1, data, available: None, huge_pages: false });
+    let slab = SlabMemory::create(&SlabOptions { data, available: None, huge_pages: false });
     let facts = WelcomeFacts { foresee: "test".into(), consumer: 0, ram: data, disk: Bytes::ZERO };
     let (attachment, _rings) = request.accept(&slab.expect("memory"), facts).expect("a consumer");
     attachment.send(&NodeReply::Opening).expect("a consumer");

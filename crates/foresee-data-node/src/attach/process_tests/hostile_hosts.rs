@@ -32,7 +32,6 @@ fn welcome() -> Vec<u8> {
     let welcome = Welcome {
         foresee: "0.1.0".into(),
         consumer: 1,
-        slots: SLOTS,
         slab_bytes: DATA,
         ram_bytes: DATA,
         disk_bytes: 0,
@@ -78,7 +77,7 @@ fn a_host_of_another_version_is_named() {
     bytes[4..6].copy_from_slice(&7_u16.to_le_bytes());
     let fault = connect_to(Some(&bytes), &[]);
     assert!(matches!(fault, NodeError::OtherVersion { theirs: 7 }));
-    assert!(fault.to_string().contains("version 7 of the node protocol, and this build has version 2"));
+    assert!(fault.to_string().contains("version 7 of the node protocol, and this build has version 3"));
     let refusal = Refusal { code: RefusalCode::Version, text: "no".into() };
     let bytes = frame::encode(&NodeReply::Refusal(refusal), MESSAGE_BYTES_MAX).unwrap();
     let fault = connect_to(Some(&bytes), &[]);

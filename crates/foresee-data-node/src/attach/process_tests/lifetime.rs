@@ -8,9 +8,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::{Child, Stdio};
 
 use foresee_testkit::wait_until;
+use foresee_units::SampleId;
 use rustix::process::{Pid, Signal, WaitOptions};
 
 use super::*;
+use crate::memory::{LocationTable, LocationView, SlabLocation};
 
 const READY: &str = "ready";
 
@@ -145,10 +147,20 @@ fn a_killed_host_is_seen_and_the_next_one_takes_its_path() {
     assert!(matches!(consumer.receive(WATCHDOG), Err(NodeError::Ended)));
     wait_until("the process ends", || !consumer.process().unwrap().is_alive().unwrap());
     host.wait().unwrap();
-    let mut dest = [0; 4];
-    assert!(consumer.slab().copy(0, 0, 0, &mut dest).unwrap(), "the memory outlives its host");
+    let (table, locations) = locations();
+    let (first, mut dest) = (SampleId(0), [0; 4]);
+    let place = table.publish(first, 0).unwrap();
+    let is_copied = locations.copy(consumer.slab(), first, place, &mut dest).unwrap();
+    assert!(is_copied, "the memory outlives its host");
     assert!(matches!(connect(&address), Err(NodeError::Stale { .. })));
     NodeListener::bind(&address, options()).unwrap();
+}
+
+/// Both sides of the locations of a data set with one sample.
+fn locations() -> (LocationTable, LocationView) {
+    let table = LocationTable::create(1).unwrap();
+    let view = LocationView::open(table.file().unwrap(), 1).unwrap();
+    (table, view)
 }
 
 /// Open descriptors of this process without that of the count, and its mappings of shared memory.
@@ -185,36 +197,39 @@ fn a_forked_child_has_no_descriptor_and_no_mapping_of_its_parent() {
     let before = resources();
     let mut rig = Rig::new();
     let ((attachment, host_rings), (consumer, rings)) = rig.attach_with_rings(1);
+    let (table, locations) = locations();
     let (near, far) = std::os::unix::net::UnixStream::pair().unwrap();
     let sockets = [attachment.as_fd().as_raw_fd(), consumer.as_fd().as_raw_fd()];
-    let (mut parts, mut near) = (Some((rig, attachment, consumer, [host_rings, rings])), Some(near));
+    let (mut parts, mut near) =
+        (Some((rig, attachment, consumer, [host_rings, rings], table, locations)), Some(near));
     let child = Forked::start(|| {
         drop(near.take());
-        let (rig, attachment, consumer, rings) = parts.take().unwrap();
+        let (rig, attachment, consumer, rings, table, locations) = parts.take().unwrap();
         // Both ends of the pair are no descriptors of this crate.
         assert_eq!(resources(), (before.0 + 1, before.1));
         let is_forked = |fault: NodeError| matches!(fault, NodeError::Forked);
         assert!(is_forked(attachment.receive().unwrap_err()));
         assert!(is_forked(consumer.send(&NodeRequest::Detach, WATCHDOG).unwrap_err()));
-        assert!(is_forked(consumer.slab().copy(0, 0, 0, &mut [0]).unwrap_err()));
-        assert!(is_forked(rig.slab.generation(0).unwrap_err()));
+        let (place, first) = (SlabLocation::from_bits(1), SampleId(0));
+        assert!(is_forked(locations.copy(consumer.slab(), first, place, &mut [0]).unwrap_err()));
+        assert!(is_forked(locations.get(first).unwrap_err()) && is_forked(table.get(first).unwrap_err()));
         assert!(is_forked(consumer.check_fork().unwrap_err()));
         assert!(is_forked(attachment.process().unwrap().is_alive().unwrap_err()));
         // Files with the numbers of closed descriptors survive the drop of what had those numbers.
         let files: Vec<_> = (0..20).map(|_| tempfile::tempfile().unwrap()).collect();
         assert!(sockets.iter().all(|socket| files.iter().any(|file| file.as_raw_fd() == *socket)));
         let (path, dir) = (rig.address.path().to_owned(), rig.dir);
-        drop((attachment, consumer, rings, rig.listener, rig.slab));
+        drop((attachment, consumer, rings, table, locations, rig.listener, rig.slab));
         assert!(files.iter().all(|file| file.metadata().is_ok()));
         assert!(path.exists(), "the path belongs to the parent");
         std::mem::forget(dir);
         // A child may attach anew.
         let again = connect(&NodeAddress::explicit(path).unwrap()).unwrap();
-        assert!(again.slab().copy(0, 0, 0, &mut [0]).unwrap());
+        assert!(again.check_fork().is_ok());
         (&far).read_to_end(&mut Vec::new()).unwrap();
     });
     drop(far);
-    let (mut rig, attachment, consumer, _rings) = parts.take().unwrap();
+    let (mut rig, attachment, consumer, ..) = parts.take().unwrap();
     let of_the_child = rig.accept(2);
     assert_ne!(of_the_child.credentials().pid, attachment.credentials().pid);
     // The child lives, and does not keep this connection open.

@@ -4,8 +4,10 @@
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
 
+use foresee_units::SampleId;
+
 use super::*;
-use crate::memory::{index_file, map_index};
+use crate::memory::{LocationTable, index_file, map_index};
 
 fn description() -> DataSetDescription {
     DataSetDescription {
@@ -42,10 +44,21 @@ fn open(
             let ReceivedRequest { message, index } = receive(&attachment);
             assert_eq!(message, NodeRequest::OpenDataSet(description()));
             last = index;
-            attachment.send(answer).unwrap();
+            answer_with(&attachment, answer);
         }
-        (opening.join().unwrap(), last)
+        (opening.join().unwrap().map(|(data_set, _)| data_set), last)
     })
+}
+
+/// Send an answer about the data set, with the locations of its samples if it is open.
+fn answer_with(attachment: &Attachment, answer: &NodeReply) {
+    match answer {
+        NodeReply::DataSetOpened { data_set } => {
+            let locations = LocationTable::create(description().samples).unwrap();
+            attachment.send_opened(*data_set, &locations).unwrap();
+        }
+        other => attachment.send(other).unwrap(),
+    }
 }
 
 #[test]
@@ -79,10 +92,10 @@ fn reports_of_a_host_that_opens_a_data_set_are_no_answers() {
     let (attachment, consumer) = rig.attach(1);
     let answers = [NodeReply::Opening, NodeReply::Opening, NodeReply::DataSetOpened { data_set: 4 }];
     for answer in &answers {
-        attachment.send(answer).unwrap();
+        answer_with(&attachment, answer);
     }
     let opened = consumer.open_data_set(description(), || index_file(b"x"), WATCHDOG, || true);
-    assert_eq!(opened.unwrap(), 4);
+    assert_eq!(opened.unwrap().0, 4);
     attachment.send(&answers[0]).unwrap();
     let given_up = consumer.open_data_set(description(), || index_file(b"x"), WATCHDOG, || false);
     assert!(matches!(given_up, Err(NodeError::Late { what: "open the data set" })));
@@ -100,6 +113,22 @@ fn a_data_set_that_is_refused_has_a_reason() {
     );
     let (opened, _) = open(&mut rig, || index_file(b""), &answers[..1]);
     assert!(matches!(opened, Err(NodeError::Index(_))), "the consumer has no index");
+}
+
+#[test]
+fn the_locations_of_a_data_set_come_with_the_answer_that_it_is_open() {
+    let mut rig = Rig::new();
+    let (attachment, consumer) = rig.attach(1);
+    let open = || consumer.open_data_set(description(), || index_file(b"x"), WATCHDOG, || true);
+    let table = LocationTable::create(description().samples).unwrap();
+    attachment.send_opened(4, &table).unwrap();
+    let (_, locations) = open().unwrap();
+    let published = table.publish(SampleId(1), 128).unwrap();
+    assert_eq!(locations.get(SampleId(1)).unwrap(), published);
+    attachment.send(&NodeReply::DataSetOpened { data_set: 4 }).unwrap();
+    assert!(matches!(open(), Err(NodeError::Malformed { .. })), "it has no locations");
+    attachment.send_opened(4, &LocationTable::create(1 << 20).unwrap()).unwrap();
+    assert!(matches!(open(), Err(NodeError::NotSealed { what: "table of locations", .. })));
 }
 
 #[test]

@@ -16,6 +16,7 @@ const ENTRIES: u32 = 14;
 enum Fact {
     Announce { consumer: u32, entries: Vec<u32> },
     Request { consumer: u32, skip: usize, deadline: u64 },
+    Hits { consumer: u32, count: usize },
     Release { nth: prop::sample::Index },
     Hurry { nth: prop::sample::Index, deadline: u64 },
     Progress { consumer: u32, by: u64, interval: u64 },
@@ -37,6 +38,7 @@ fn fact() -> impl Strategy<Value = Fact> {
         4 => (consumer.clone(), entries).prop_map(|(consumer, entries)| Fact::Announce { consumer, entries }),
         12 => (consumer.clone(), prop_oneof![9 => Just(0), 1 => 1..4_usize], 0..40_u64)
             .prop_map(|(consumer, skip, deadline)| Fact::Request { consumer, skip, deadline }),
+        3 => (consumer.clone(), 0..6_usize).prop_map(|(consumer, count)| Fact::Hits { consumer, count }),
         10 => nth().prop_map(|nth| Fact::Release { nth }),
         2 => (nth(), 0..20_u64).prop_map(|(nth, deadline)| Fact::Hurry { nth, deadline }),
         4 => (consumer.clone(), 0..6_u64, 1..50_u64)
@@ -307,6 +309,16 @@ impl Model {
                     let entry = reader.ahead.drain(..=skip).next_back().unwrap();
                     reader.first = access + 1;
                     self.waiting.push((deadline, consumer, access, entry));
+                }
+            }
+            Fact::Hits { consumer, count } => {
+                let reader = &mut self.readers[consumer as usize];
+                let result = self.planner.handle_hits(ConsumerId(consumer), count as u64, now);
+                assert_eq!(result.is_ok(), count <= reader.ahead.len());
+                if let Ok(bytes) = result {
+                    let passed: Vec<u32> = reader.ahead.drain(..count).collect();
+                    reader.first += count as u64;
+                    assert_eq!(bytes.get(), self.size_of(&passed));
                 }
             }
             Fact::Release { nth } if !self.pins.is_empty() => {

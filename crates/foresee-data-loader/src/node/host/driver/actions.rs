@@ -13,7 +13,7 @@ use crate::driver::TicketOwner;
 use crate::node::now;
 use crate::origin_reads::{OriginEnd, OriginRead, OriginResult, ReadFailure, ReadMemory as _};
 
-use super::super::slots::SlabRange;
+use super::super::places::{PublicEntry, SlabRange};
 
 impl HostDriver {
     pub(super) fn execute(&mut self, action: NodeAction, now: Nanos) {
@@ -29,15 +29,16 @@ impl HostDriver {
             }
             NodeAction::Store { entry } => self.store(entry),
             NodeAction::Evict { entry, tier: NodeTier::Memory } => {
-                self.slots.release(entry, self.size(entry));
+                self.release(entry);
             }
             NodeAction::Evict { entry, tier: NodeTier::Disk } => {
                 self.data_set_of(entry).drop_from_disk(entry);
             }
             NodeAction::Answer { consumer, access, entry, source } => {
-                let (place, len) = (self.slots.place(entry), self.size(entry));
-                if let (Some(place), Some(consumer)) = (place, self.consumer_of(consumer)) {
-                    consumer.answer(access, place, len, source, now);
+                let location = self.places.publish(entry, self.data_set_of(entry).public(entry));
+                let len = self.size(entry);
+                if let (Some(location), Some(consumer)) = (location, self.consumer_of(consumer)) {
+                    consumer.answer(access, location, len, source, now);
                 }
             }
             NodeAction::Fail { consumer, access, outcome, .. } => {
@@ -45,7 +46,7 @@ impl HostDriver {
                     consumer.fail(access, outcome, now);
                 }
             }
-            // The generation is raised when the entry leaves its place; until then the consumer copies valid bytes.
+            // The entry is withdrawn when it leaves its place; until then the consumer copies valid bytes.
             NodeAction::TakeBack { .. } => {}
         }
     }
@@ -54,12 +55,12 @@ impl HostDriver {
 
     /// Begin a read, or let it wait for a place in the slab.
     fn read(&mut self, entry: EntryId, from: Source, deadline: Nanos, now: Nanos) {
-        match self.slots.allocate(entry, self.size(entry)) {
+        match self.places.allocate(entry, self.size(entry)) {
             Ok(Some(range)) => self.read_into(entry, range, from, deadline, now),
             Ok(None) => self.unplaced.push_back((entry, from, deadline)),
             Err(error) => {
                 // What the slab has already is what it will have.
-                self.memory = self.memory.min(self.slots.committed());
+                self.memory = self.memory.min(self.places.committed());
                 self.planner.handle_capacity(NodeTier::Memory, self.memory, now);
                 self.shared.log.add("memory refused", None, vec![("why", error.to_string())]);
                 self.unplaced.push_back((entry, from, deadline));
@@ -71,7 +72,7 @@ impl HostDriver {
     /// planner evicts until a range is long enough. Returns whether a read has begun or an entry can be evicted.
     pub(super) fn place_waiting(&mut self, now: Nanos) -> bool {
         let Some(&(entry, from, deadline)) = self.unplaced.front() else { return false };
-        if let Ok(Some(range)) = self.slots.allocate(entry, self.size(entry)) {
+        if let Ok(Some(range)) = self.places.allocate(entry, self.size(entry)) {
             self.unplaced.pop_front();
             if self.unplaced.is_empty() {
                 self.planner.handle_capacity(NodeTier::Memory, self.memory, now);
@@ -162,16 +163,22 @@ impl HostDriver {
 
     fn end_read(&mut self, entry: EntryId, outcome: ReadOutcome) {
         if outcome != ReadOutcome::Ok {
-            self.slots.release(entry, self.size(entry));
+            self.release(entry);
         }
         self.planner.handle_read(entry, outcome, now());
+    }
+
+    /// Take the place of an entry in the slab back.
+    fn release(&mut self, entry: EntryId) {
+        let size = self.size(entry);
+        self.places.release(entry, HostDataSet::of(&self.data_sets, entry).public(entry), size);
     }
 
     // ---- disk
 
     /// Write an entry from the slab to its disk cache.
     pub(super) fn store(&mut self, entry: EntryId) {
-        let payload = self.slots.payload(entry, self.size(entry));
+        let payload = self.places.payload(entry, self.size(entry));
         let data_set = self.data_set_of(entry);
         match (payload, &data_set.disk) {
             (Some(payload), Some(disk)) => {
@@ -212,6 +219,10 @@ impl HostDriver {
 }
 
 impl HostDataSet {
+    fn public(&self, entry: EntryId) -> PublicEntry<'_> {
+        PublicEntry { table: &self.locations, sample: self.sample(entry) }
+    }
+
     pub(super) fn drop_from_disk(&self, entry: EntryId) {
         if let Some(disk) = &self.disk {
             let ticket = TicketOwner::Removal.ticket(entry.0.into());

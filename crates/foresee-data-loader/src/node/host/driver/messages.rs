@@ -2,7 +2,8 @@
 //! Consumers and their messages. A message that contradicts what the consumer announced ends its attachment.
 
 use foresee_data_node::message::{
-    Announcement, BatchRelease, BatchRequest, ConsumerMessage, ConsumerProgress, MessageError, RepeatRequest,
+    Announcement, BatchRelease, BatchRequest, ConsumerMessage, ConsumerProgress, MemoryHits, MessageError,
+    RepeatRequest,
 };
 use foresee_data_plan::{ConsumerId, EntryId, NodePlanError};
 use foresee_units::{Nanos, SampleId};
@@ -75,7 +76,8 @@ impl HostDriver {
                 ConsumerMessage::Announce(announcement) => self.announce(number, announcement),
                 ConsumerMessage::Request(request) => self.request(number, request),
                 ConsumerMessage::Repeat(request) => self.repeat(number, request),
-                ConsumerMessage::Release(release) => self.release(number, release),
+                ConsumerMessage::Release(release) => self.release_batch(number, release),
+                ConsumerMessage::Hits(hits) => self.count_hits(number, hits),
                 ConsumerMessage::Progress(progress) => {
                     self.progress(number, progress);
                     Ok(())
@@ -141,7 +143,7 @@ impl HostDriver {
                 let (batch, requested) = (request.batch, sample);
                 return Err(MessageFault::OtherSample { batch, position, requested, announced });
             }
-            self.slots.prefetch(opened.entry(sample));
+            self.places.prefetch(opened.entry(sample));
         }
         let requested = u32::try_from(len).expect("a message has few samples");
         if !consumer.begin(request.batch, first, requested, request.deadline) {
@@ -153,7 +155,7 @@ impl HostDriver {
         Ok(())
     }
 
-    /// Request samples of a batch again, whose slots were taken back.
+    /// Request samples of a batch again that were withdrawn.
     fn repeat(&mut self, number: u32, request: RepeatRequest<'_>) -> Result<(), MessageFault> {
         let Some(consumer) = self.consumers.get_mut(&number) else { return Ok(()) };
         let Some(batch) = consumer.batch(request.batch) else { return Ok(()) };
@@ -165,7 +167,7 @@ impl HostDriver {
         Ok(())
     }
 
-    fn release(&mut self, number: u32, release: BatchRelease<'_>) -> Result<(), MessageFault> {
+    fn release_batch(&mut self, number: u32, release: BatchRelease<'_>) -> Result<(), MessageFault> {
         let Some(consumer) = self.consumers.get_mut(&number) else { return Ok(()) };
         let id = consumer.id;
         if release.positions.is_empty() {
@@ -180,6 +182,14 @@ impl HostDriver {
         for position in release.positions {
             self.planner.handle_release(id, access_of(release.batch, batch, position)?);
         }
+        Ok(())
+    }
+
+    /// Count accesses that the consumer has copied without a request.
+    fn count_hits(&mut self, number: u32, MemoryHits { accesses }: MemoryHits) -> Result<(), MessageFault> {
+        let Some(consumer) = self.consumers.get_mut(&number) else { return Ok(()) };
+        let bytes = self.planner.handle_hits(consumer.id, accesses, now())?;
+        consumer.note_hits(accesses, bytes);
         Ok(())
     }
 

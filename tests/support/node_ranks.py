@@ -113,7 +113,8 @@ def run_rank(
     ``hold_at``: numbers of batches after which it prints a line and waits for the file ``go-NUMBER`` in the job's folder.
     """
     memory = foresee.Cache(**(cache or {"ram": "64MB"}))
-    with foresee.Loader(root, **{**_DEFAULTS, **options}, cache=memory) as loader:
+    # Nothing is read for epochs that nobody consumes, so the statistics are complete at the end.
+    with foresee.Loader(root, **{**_DEFAULTS, **options}, cache=memory, epochs=epochs) as loader:
         count = 0
         for _ in range(epochs):
             for batch in loader:

@@ -10,7 +10,7 @@ use foresee_units::Bytes;
 
 use crate::address::{DirectoryFault, SOCKET_PATH_BYTES_MAX};
 use crate::attach::{PROTOCOL_VERSION, RefusalCode};
-use crate::memory::{IndexFault, RING_BYTES_MAX, RING_BYTES_MIN, SealFault};
+use crate::memory::{IndexFault, RING_BYTES_MAX, RING_BYTES_MIN, SLAB_BYTES_MAX, SealFault};
 use crate::peer::OVERFLOW_UID;
 use crate::ring::RingError;
 
@@ -19,8 +19,11 @@ use crate::ring::RingError;
 #[expect(missing_docs, reason = "the messages show the fields by their names")]
 #[non_exhaustive]
 pub enum NodeError {
-    /// A slab without data, or one that does not fit into the address space.
-    #[error("a slab of {data} is impossible; use at least one byte, and less than the address space")]
+    /// A slab without data, or one with more than a location can address.
+    #[error(
+        "a node's cache of {data} is impossible; use 1 byte to {max} (`ram=`, `--ram` of a service)",
+        max = Bytes::new(SLAB_BYTES_MAX)
+    )]
     SlabShape { data: Bytes },
     /// A slab larger than the memory that the host may use.
     #[error(

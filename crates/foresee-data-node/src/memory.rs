@@ -18,6 +18,7 @@ mod view;
 
 pub use control::{RING_BYTES_MAX, RING_BYTES_MIN};
 pub use index::{INDEX_BYTES_MAX, IndexFault, IndexMapping, check_sealed_index, index_file, map_index};
+pub(crate) use locations::SLAB_BYTES_MAX;
 pub use locations::{LocationTable, LocationView, SAMPLE_ALIGN, SlabLocation};
 pub use sealed::SealFault;
 pub use slab::{SlabMemory, SlabOptions};

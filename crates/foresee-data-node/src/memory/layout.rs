@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use foresee_units::Bytes;
 
-use super::locations::DATA_BYTES_MAX;
+use super::locations::SLAB_BYTES_MAX;
 use crate::error::NodeError;
 
 /// Unit of allocation, and of the size of a slab: a huge page of x86-64 and of arm64 with pages of 4 KiB.
@@ -22,7 +22,7 @@ pub(super) struct SlabLayout {
 
 impl SlabLayout {
     pub(super) fn new(data: Bytes) -> Result<Self, NodeError> {
-        let fits = (1..=DATA_BYTES_MAX).contains(&data.get());
+        let fits = (1..=SLAB_BYTES_MAX).contains(&data.get());
         let len =
             data.get().checked_next_multiple_of(CHUNK).filter(|&len| fits && isize::try_from(len).is_ok());
         Ok(Self { data: data.get(), len: len.ok_or(NodeError::SlabShape { data })? })

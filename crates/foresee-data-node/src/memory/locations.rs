@@ -22,7 +22,7 @@ pub const SAMPLE_ALIGN: u64 = 64;
 /// Bits of the sequence number.
 const SEQUENCE_BITS: u32 = 24;
 /// Bytes of data that a word can address: 64 TiB.
-pub(super) const DATA_BYTES_MAX: u64 = SAMPLE_ALIGN << (u64::BITS - SEQUENCE_BITS);
+pub(crate) const SLAB_BYTES_MAX: u64 = SAMPLE_ALIGN << (u64::BITS - SEQUENCE_BITS);
 const WORD: u64 = size_of::<u64>() as u64;
 const PAGE: u64 = 4096;
 
@@ -119,7 +119,7 @@ impl LocationTable {
     /// # Errors
     /// [`NodeError::NoSample`], [`NodeError::Forked`].
     pub fn publish(&self, sample: SampleId, offset: u64) -> Result<SlabLocation, NodeError> {
-        debug_assert!(offset.is_multiple_of(SAMPLE_ALIGN) && offset < DATA_BYTES_MAX, "a place in a slab");
+        debug_assert!(offset.is_multiple_of(SAMPLE_ALIGN) && offset < SLAB_BYTES_MAX, "a place in a slab");
         let word = self.words.word(sample)?;
         let before = SlabLocation(word.load(Ordering::Relaxed));
         debug_assert!(!before.is_valid(), "a sample is withdrawn before it is published again");

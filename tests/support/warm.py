@@ -128,7 +128,7 @@ def fork_ranks_of_torchrun() -> None:
     from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
     ours = _copy()
-    source = "import importlib, sys; importlib.import_module(sys.argv.pop(1)).main()"
+    source = "import importlib, sys; sys.exit(importlib.import_module(sys.argv.pop(1)).main())"
 
     def start(args: Sequence[str], env: Mapping[str, str], **_: object) -> Forked:
         return Forked(ours, source, args[args.index("-m") + 1 :], env, 1, 2)

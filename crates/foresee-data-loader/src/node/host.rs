@@ -204,7 +204,8 @@ impl NodeHost {
             let _ = catch_unwind(AssertUnwindSafe(|| driver.run()));
             ended.close();
         })?;
-        host.spawn("foresee-opener", move || opener.run())?;
+        // Nobody waits for it: an origin that does not answer would delay the end of the host.
+        drop(start_thread("foresee-opener", move || opener.run())?);
         host.spawn("foresee-reception", move || reception.run())?;
         Ok(host)
     }
@@ -257,8 +258,7 @@ impl NodeHost {
     }
 
     fn spawn(&self, name: &str, run: impl FnOnce() + Send + 'static) -> Result<(), NodeError> {
-        let thread = Builder::new().name(name.to_owned()).spawn(run);
-        let thread = thread.map_err(|why| NodeError::Io { doing: "starting a thread of the host", why })?;
+        let thread = start_thread(name, run)?;
         self.threads.lock().unwrap_or_else(PoisonError::into_inner).push(thread);
         Ok(())
     }
@@ -268,6 +268,11 @@ impl Drop for NodeHost {
     fn drop(&mut self) {
         self.close();
     }
+}
+
+fn start_thread(name: &str, run: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, NodeError> {
+    let thread = Builder::new().name(name.to_owned()).spawn(run);
+    thread.map_err(|why| NodeError::Io { doing: "starting a thread of the host", why })
 }
 
 /// The host has ended.

@@ -7,9 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 
-#[test]
-fn a_host_reports_to_a_consumer_whose_origin_hangs_and_greets_others() {
-    let rig = Rig::new(10, 1 << 20);
+/// A bucket at a server that accepts connections and answers nothing, and its description.
+fn silent_bucket(rig: &Rig) -> (TcpListener, DataSetDescription) {
     let origin = TcpListener::bind("127.0.0.1:0").expect("a port");
     let endpoint = format!("http://{}", origin.local_addr().expect("its address"));
     let settings = [("endpoint", endpoint.as_str()), ("region", "us-east-1"), ("skip_signature", "true")];
@@ -20,10 +19,19 @@ fn a_host_reports_to_a_consumer_whose_origin_hangs_and_greets_others() {
         samples: rig.index.samples(),
         is_listed: false,
     };
+    (origin, description)
+}
+
+fn connect(rig: &Rig) -> NodeConnection {
     let options = ConnectOptions { allow_uids: Vec::new(), timeout: WATCHDOG };
-    let connect =
-        || NodeConnection::connect(&address(rig.home.path()), &hello(), &options).expect("a host").0;
-    let (slow, reports) = (connect(), AtomicU64::new(0));
+    NodeConnection::connect(&address(rig.home.path()), &hello(), &options).expect("a host").0
+}
+
+#[test]
+fn a_host_reports_to_a_consumer_whose_origin_hangs_and_greets_others() {
+    let rig = Rig::new(10, 1 << 20);
+    let (origin, description) = silent_bucket(&rig);
+    let (slow, reports) = (connect(&rig), AtomicU64::new(0));
     std::thread::scope(|scope| {
         let opening = scope.spawn(|| {
             let index = || index_file(rig.index.file());
@@ -33,7 +41,7 @@ fn a_host_reports_to_a_consumer_whose_origin_hangs_and_greets_others() {
             })
         });
         let (mut request, _) = origin.accept().expect("a request of the host");
-        drop(connect());
+        drop(connect(&rig));
         wait_until("a report", || reports.load(Ordering::Relaxed) > 0);
         let _ = request.read(&mut [0; 4096]).expect("a request");
         request
@@ -41,5 +49,26 @@ fn a_host_reports_to_a_consumer_whose_origin_hangs_and_greets_others() {
             .expect("open");
         let refused = opening.join().expect("no panic").expect_err("the origin refuses");
         assert!(matches!(refused, NodeError::Refused { .. }), "{refused}");
+    });
+}
+
+#[test]
+fn a_host_closes_although_an_origin_hangs() {
+    let rig = Rig::new(10, 1 << 20);
+    let (origin, description) = silent_bucket(&rig);
+    let slow = connect(&rig);
+    std::thread::scope(|scope| {
+        let opening = scope.spawn(|| {
+            let index = || index_file(rig.index.file());
+            slow.open_data_set(description, index, WATCHDOG, || true)
+        });
+        let (mut request, _) = origin.accept().expect("a request of the host");
+        let _ = request.read(&mut [0; 4096]).expect("a request");
+        rig.host.close();
+        let ended = opening.join().expect("no panic").expect_err("the host has closed");
+        assert!(matches!(ended, NodeError::Ended), "{ended}");
+        request.set_nonblocking(true).expect("a socket");
+        let unanswered = request.read(&mut [0]).expect_err("its request still waits");
+        assert_eq!(unanswered.kind(), std::io::ErrorKind::WouldBlock);
     });
 }

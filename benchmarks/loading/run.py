@@ -27,7 +27,6 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-import any_dataset  # noqa: E402 - needs the path above
 from common import machine, verdicts  # noqa: E402 - needs the path above
 from common.disk_origin import Unavailable  # noqa: E402
 from common.report import print_report, results_file, show  # noqa: E402
@@ -340,6 +339,9 @@ def main() -> int:
     found = Runs(session.runs)
     lines = judge(found)
     if args.quick and not args.workloads:
+        # Only here: its import takes seconds, which a table does not need.
+        import any_dataset
+
         lines += any_dataset.lines(any_dataset.measure(QUICK_REPEATS))
     print_report(
         "loading",

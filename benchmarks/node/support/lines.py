@@ -32,6 +32,7 @@ def judge(runs: Runs) -> list[Line]:
         _at_least(runs, "raised_cap_used_share", 0.95, "cap", "raised_used_share"),
         _at_most(runs, "start_listings_over_one", 1.0, "start", "listings", "one"),
         _at_most(runs, "start_first_batch_over_one", 1.2, "start", "first_batch_s", "one"),
+        _at_most(runs, "start_first_batch_over_large", 1.2, "start", "first_batch_s", "large"),
     ]
 
 

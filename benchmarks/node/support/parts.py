@@ -6,6 +6,7 @@ The functions of jobs return several arms: ``warm`` uses the service of ``node``
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Mapping
 
@@ -29,14 +30,17 @@ def arms_of(part: str, *, quick: bool) -> tuple[str, ...]:
     """Return the arms that a part runs one after the other; ``node`` of ``jobs`` includes ``warm``."""
     if part == "cap":
         return ("node",) if quick else ("separate", "node")
-    return {"jobs": ("alone", "node", "separate"), "first_epoch": ("node", "separate")}.get(
-        part, ("one", "separate", "node")
-    )
+    arms = {
+        "jobs": ("alone", "node", "separate"),
+        "first_epoch": ("node", "separate"),
+        "start": ("one", "large", "separate", "node"),
+    }
+    return arms.get(part, ("one", "separate", "node"))
 
 
 def ranks_of(part: str, arm: str) -> int:
     """Return the number of ranks of all jobs of an arm."""
-    if arm in ("one", "alone", "warm"):
+    if arm in ("one", "large", "alone", "warm"):
         return 1
     return 2 if part in ("jobs", "first_epoch") else RANKS
 
@@ -98,6 +102,8 @@ def task_of(size: Size, origin: Origin, seed: int) -> Task:
 def ranks(size: Size, arm: str, origin: Origin, seed: int, launch: Launch) -> dict[str, Values]:
     """Run the ranks of one job: parts ``ranks``, ``small`` and ``start``."""
     task = task_of(size, origin, seed)
+    if arm == "large":
+        task = dataclasses.replace(task, batch=RANKS * size.batch)
     started = launch.job(ranks_of(size.part, arm), task)
     memory = PeakMemory(launch)
     # Reading the memory of a process stops its allocations, which matters where epochs take milliseconds.

@@ -7,6 +7,7 @@
 //! [`Planner::plan_hash`] shows.
 //!
 //! [`NodePlanner`] plans the cache of a node, for several consumers whose accesses are merged by predicted time.
+//! [`ItemPlanner`] plans a cache of samples whose sizes are unknown before they are read.
 //!
 //! The planner moves no bytes. The copies held are those of the plan, minus the lost ones that the engine
 //! reports.
@@ -24,6 +25,7 @@
 //! | [`hint`] | prefetch hints for the tables |
 //! | `capacity` | capacities, and the cost of a sample in a tier |
 //! | `node` | the plan of a node's cache, which several consumers share |
+//! | `items` | the plan of a cache whose samples have unknown sizes |
 
 #![deny(
     clippy::disallowed_methods,
@@ -37,6 +39,7 @@ mod error;
 mod farthest;
 mod hierarchy;
 pub mod hint;
+mod items;
 mod next_use;
 mod node;
 mod planner;
@@ -47,6 +50,7 @@ mod victims;
 pub use capacity::{SampleSizes, TierCapacity, TierIndex};
 pub use error::PlanError;
 pub use hierarchy::{HierarchyAccess, HierarchyPlanner, SlowestTier, TierSet};
+pub use items::{ItemLookup, ItemPlanner, ItemPlannerConfig, ReaderId};
 pub use next_use::NextUse;
 pub use node::{ConsumerId, EntryId, NodeAction, NodePlanError, NodePlanner, NodePlannerConfig, NodeTier};
 pub use planner::{Access, PlannedSource, Planner, PlannerConfig};

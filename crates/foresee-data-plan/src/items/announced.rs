@@ -145,10 +145,14 @@ impl Announced {
         None
     }
 
-    /// Accesses handed out and not requested.
-    pub(super) fn outstanding(&self) -> u64 {
-        let handed_out = self.accesses.iter().take(self.offset(self.handed_out));
-        handed_out.filter(|access| !access.is_requested).count() as u64
+    /// Whether announced accesses may have to be fetched.
+    pub(super) fn has_unfetched(&self) -> bool {
+        self.fetched.max(self.first) < self.end
+    }
+
+    /// Accesses handed out, and neither requested nor passed over.
+    pub(super) const fn outstanding(&self) -> u64 {
+        self.handed_out - self.progress
     }
 
     /// Accesses handed out that were passed over.
@@ -156,9 +160,9 @@ impl Announced {
         self.skipped
     }
 
-    /// The samples of all accesses.
-    pub(super) fn samples(&self) -> Vec<u32> {
-        self.accesses.iter().map(|access| access.sample).collect()
+    /// The samples of the announced accesses.
+    pub(super) fn announced_samples(&self) -> Vec<u32> {
+        self.accesses.iter().take(self.offset(self.end)).map(|access| access.sample).collect()
     }
 
     fn access(&self, at: u64) -> Option<AnnouncedAccess> {

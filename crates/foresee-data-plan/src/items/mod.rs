@@ -108,7 +108,7 @@ impl ItemPlanner {
     pub fn handle_detach(&mut self, consumer: ConsumerId, now: Nanos) {
         self.advance_to(now);
         if let Some(gone) = self.consumers.remove(&consumer.0) {
-            self.rank_again(gone.announced.samples());
+            self.rank_again(gone.announced.announced_samples());
         }
     }
 
@@ -133,13 +133,10 @@ impl ItemPlanner {
     /// Further accesses that the consumer is expected to make, after its announced and expected ones. They only guide the
     /// eviction, so they may be wrong.
     pub fn handle_expect(&mut self, consumer: ConsumerId, samples: &mut dyn Iterator<Item = SampleId>) {
-        let Some(one) = self.consumers.get_mut(&consumer.0) else { return };
-        let mut changed = Vec::new();
-        for sample in samples.map(number) {
-            one.announced.expect(sample);
-            changed.push(sample);
+        if let Some(one) = self.consumers.get_mut(&consumer.0) {
+            // Cached samples are ranked by these uses when they could leave, since there may be a million of them.
+            samples.map(number).for_each(|sample| one.announced.expect(sample));
         }
-        self.rank_again(changed);
     }
 
     /// The consumer's first `count` announced accesses, of all so far, were handed out and are about to be requested.
@@ -167,7 +164,6 @@ impl ItemPlanner {
                 break;
             }
         }
-        passed.push(index);
         self.rank_again(passed);
         self.look_up(index, reader)
     }
@@ -188,6 +184,7 @@ impl ItemPlanner {
         let next = self.next_access(index);
         if self.residents.used() + size > self.residents.capacity() {
             self.release_stalled();
+            self.release_outdated();
         }
         loop {
             match self.residents.victims_for(size, next) {
@@ -244,6 +241,13 @@ impl ItemPlanner {
         Some(SampleId(index.into()))
     }
 
+    /// Whether [`poll_fetch`](Self::poll_fetch) may return a sample now. It is cheap: callers wake readers by it.
+    pub fn can_fetch(&self) -> bool {
+        let is_behind = |one: &ItemConsumer| one.is_reading && one.announced.has_unfetched();
+        let needed = self.residents.announced_bytes() + self.flights.expected_bytes();
+        needed <= self.residents.capacity() && self.consumers.values().any(is_behind)
+    }
+
     /// The next sample to remove from the cache.
     pub fn poll_eviction(&mut self) -> Option<SampleId> {
         self.evictions.pop_front()
@@ -277,7 +281,8 @@ impl ItemPlanner {
     }
 
     fn look_up(&mut self, index: u32, reader: ReaderId) -> ItemLookup {
-        if self.residents.touch(index) {
+        if self.residents.contains(index) {
+            self.residents.touch(index, self.next_access(index));
             ItemLookup::Hit
         } else if self.flights.contains(index) {
             ItemLookup::Join
@@ -321,6 +326,15 @@ impl ItemPlanner {
             if self.residents.contains(index) {
                 self.residents.rank(index, self.next_access(index));
             }
+        }
+    }
+
+    /// Rank samples again whose expected use is in the past: their consumer has ended or left them out.
+    fn release_outdated(&mut self) {
+        while let Some(index) = self.residents.expected_before(self.accesses)
+            && self.is_outdated(index)
+        {
+            self.rank_again(vec![index]);
         }
     }
 

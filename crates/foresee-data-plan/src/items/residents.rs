@@ -78,12 +78,10 @@ impl Residents {
         self.samples.get(&sample).map(|one| one.rank.0)
     }
 
-    /// Note a request of the sample; return whether it is cached.
-    pub(super) fn touch(&mut self, sample: u32) -> bool {
+    /// Note a request of a cached sample, and rank it by its next use.
+    pub(super) fn touch(&mut self, sample: u32, next: NextAccess) {
         self.touches += 1;
-        let Some(next) = self.next(sample) else { return false };
         self.set_rank(sample, (next, self.touches));
-        true
     }
 
     /// Rank a cached sample by its next use.
@@ -137,6 +135,13 @@ impl Residents {
                 self.announced -= one.size;
             }
         }
+    }
+
+    /// The sample with the nearest expected use, if that is before `time`.
+    pub(super) fn expected_before(&self, time: u64) -> Option<u32> {
+        let first = ((NextAccess::Expected { at: 0 }, 0), 0);
+        let end = ((NextAccess::Expected { at: time }, 0), 0);
+        self.order.range(first..end).next().map(|&(_, sample)| sample)
     }
 
     /// The announced samples.

@@ -33,11 +33,14 @@ fn evictions(planner: &mut ItemPlanner) -> Vec<u64> {
 fn announced_samples_are_fetched_in_order_as_far_as_they_fit() {
     let mut planner = planner(2, 1);
     announce(&mut planner, 0, &[5]);
+    assert!(planner.can_fetch());
     assert_eq!(fetches(&mut planner, NOW), [5]);
     assert!(insert(&mut planner, 5));
+    assert!(!planner.can_fetch());
     announce(&mut planner, 0, &[3, 4]);
     assert_eq!(fetches(&mut planner, NOW), [3]);
     assert!(insert(&mut planner, 3));
+    assert!(!planner.can_fetch(), "the announced samples fill the cache");
     assert_eq!(fetches(&mut planner, NOW), [] as [u64; 0]);
     planner.handle_handed_out(ConsumerId(0), 1, NOW);
     assert_eq!(planner.handle_request(SampleId(5), READER, NOW), ItemLookup::Hit);
@@ -97,6 +100,25 @@ fn an_access_that_is_never_requested_keeps_its_sample_only_until_later_ones_were
     planner.handle_handed_out(ConsumerId(0), 4, NOW);
     planner.handle_request(SampleId(4), READER, NOW);
     assert_eq!(planner.outstanding(ConsumerId(0)), Some((1, 1)));
+}
+
+#[test]
+fn samples_of_an_ended_consumer_leave_before_those_that_are_expected() {
+    let mut planner = planner(2, 2);
+    planner.handle_expect(ConsumerId(0), &mut [1].into_iter().map(SampleId));
+    planner.handle_expect(ConsumerId(1), &mut [2, 3, 4, 2, 3].into_iter().map(SampleId));
+    for sample in [1, 2] {
+        assert_eq!(planner.handle_request(SampleId(sample), READER, NOW), ItemLookup::Read);
+        assert!(insert(&mut planner, sample));
+    }
+    planner.handle_detach(ConsumerId(0), NOW);
+    announce(&mut planner, 1, &[2, 3, 4]);
+    planner.handle_handed_out(ConsumerId(1), 3, NOW);
+    for (sample, answer) in [(2, ItemLookup::Hit), (3, ItemLookup::Read)] {
+        assert_eq!(planner.handle_request(SampleId(sample), READER, NOW), answer);
+    }
+    assert!(insert(&mut planner, 3));
+    assert_eq!(evictions(&mut planner), [1]);
 }
 
 #[test]

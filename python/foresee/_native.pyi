@@ -31,6 +31,7 @@ __all__ = [
     "NetworkStep",
     "NodeHost",
     "Recorder",
+    "SampleCache",
     "Trial",
     "__version__",
     "close_listings",
@@ -518,6 +519,58 @@ class Recorder:
 
     def close(self) -> None:
         """End the ledger file. Idempotent."""
+
+@final
+class SampleCache:
+    """Encoded samples of a Python dataset, in the memory of its process. The dataset is read by its callers.
+
+    In a forked child every method but ``close`` raises ``ForeseeError``.
+    """
+
+    def __new__(cls, *, capacity_bytes: int) -> SampleCache: ...
+    @property
+    def capacity_bytes(self) -> int: ...
+    def attach(self, consumer: int, *, is_reading: bool) -> None:
+        """Attach a consumer without accesses; ``is_reading``: whether it is known to request its samples here."""
+
+    def detach(self, consumer: int) -> None:
+        """End a consumer and its announcements."""
+
+    def announce(self, consumer: int, samples: Sequence[int]) -> None:
+        """Announce the next accesses of a consumer."""
+
+    def expect(self, consumer: int, samples: NDArray[np.uint64]) -> None:
+        """Further accesses that the consumer is expected to make."""
+
+    def hand_out(self, consumer: int, count: int) -> None:
+        """The consumer's first ``count`` announced accesses of all so far were handed out."""
+
+    def request(self, sample: int) -> bytearray | None:
+        """Return a copy of a sample's bytes, after a wait if it is being read.
+
+        None: the caller reads it, and then calls ``insert`` or ``fail``.
+        """
+
+    def insert(self, sample: int, data: bytes) -> None:
+        """Cache a copy of the bytes of a sample that was read, if there is space for it."""
+
+    def fail(self, sample: int) -> None:
+        """The read of a sample has failed."""
+
+    def next_fetch(self) -> int | None:
+        """Wait for the next sample to read ahead; None after ``close``."""
+
+    def outstanding(self, consumer: int) -> tuple[int, int] | None:
+        """Accesses of a consumer that were handed out and not requested, and those passed over for good."""
+
+    def mean_size(self) -> int | None:
+        """Mean bytes of the samples read so far; None before the first."""
+
+    def stats(self) -> dict[str, int]:
+        """Counts since the start; ``ft.CachedDataset.stats`` has their meaning."""
+
+    def close(self) -> None:
+        """End the waits of ``next_fetch``. Requests are still answered."""
 
 @final
 class LedgerFile:

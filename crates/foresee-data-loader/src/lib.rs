@@ -4,7 +4,7 @@
 //! A sample passes the modules in this order: `orders` draws its position in the run, `driver` obtains its source from
 //! the planner and moves it, `origin_reads` reads it from the origin, `staging` completes its batch, `batch_queue`
 //! delivers the batch to the consumer, and `buffer` reuses the memory. A loader that shares the cache of its node requests
-//! whole batches from the host in `node` instead. `indexing` lists a data set. Decisions that
+//! whole batches from the host in `node` instead. `indexing` lists a data set, and `sample_cache` serves datasets of the user. Decisions that
 //! another rank or the simulator must make in the same way are in `foresee-data-plan` and `foresee-data-fetch`.
 
 mod batch;
@@ -26,6 +26,7 @@ mod origin_queue;
 mod origin_reads;
 mod reads;
 mod recorder;
+mod sample_cache;
 mod staging;
 mod wait_causes;
 mod waker;
@@ -37,6 +38,7 @@ pub use data_set::DataSet;
 pub use driver::DriverStats;
 pub use engine::{Loader, LoaderStats, Next};
 pub use errors::LoaderError;
+pub use foresee_data_plan::ConsumerId;
 pub use indexing::{
     IndexingError, TableOptions, WindowOptions, build_index, build_table, build_windows, open_index,
     save_index,
@@ -47,3 +49,4 @@ pub use node::{
 };
 pub use orders::EpochSamples;
 pub use recorder::{ConsumerWait, Recorder};
+pub use sample_cache::{SampleAnswer, SampleCache, SampleCacheCounts, SharedOutcome, SharedRead};

@@ -26,6 +26,7 @@ mod network;
 mod node;
 mod order;
 mod recorder;
+mod sample_cache;
 mod simulation;
 mod stats;
 
@@ -59,6 +60,7 @@ mod _native {
             order_loader, order_random, order_randperm, order_seedable_shard, order_substitutes,
         },
         recorder::Recorder,
+        sample_cache::SampleCache,
         simulation::{LoadingRun, reads_above, reads_counted, reads_drawn, reads_expected},
     };
 

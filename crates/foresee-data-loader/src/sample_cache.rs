@@ -1,0 +1,330 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Memory for the samples of a dataset that the user wrote, in the process that reads it.
+//!
+//! The dataset is code of the user, so the caller's threads read it: this module only says which sample is next, keeps
+//! its bytes, and lets requests of one sample share a read. `foresee-data-plan` decides what is read and what leaves.
+
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use foresee_data_plan::{ConsumerId, ItemLookup, ItemPlanner, ItemPlannerConfig, ReaderId};
+use foresee_units::{Bytes, Nanos, SampleId};
+use rustc_hash::FxHashMap;
+
+/// Time after which the announced samples of a consumer that does nothing may leave. A pause for a validation or a
+/// checkpoint is mostly shorter; a longer one costs reads, no error.
+const STALL_GRACE: Nanos = Nanos::from_secs(60);
+/// The readers of one process are threads, which are not lost one by one.
+const READER: ReaderId = ReaderId(0);
+
+/// A cache of encoded samples, shared by threads.
+#[derive(Debug)]
+pub struct SampleCache {
+    state: Mutex<CacheState>,
+    /// A read may have become possible, or the cache is closed.
+    fetchable: Condvar,
+    /// A read has ended.
+    ended: Condvar,
+    capacity: Bytes,
+    start: Instant,
+}
+
+#[derive(Debug)]
+struct CacheState {
+    planner: ItemPlanner,
+    samples: FxHashMap<SampleId, Arc<[u8]>>,
+    /// Reads in flight that requests have joined.
+    joined: FxHashMap<SampleId, Arc<SharedRead>>,
+    counts: SampleCacheCounts,
+    is_closed: bool,
+}
+
+/// A read that several requests wait for.
+#[derive(Debug, Default)]
+pub struct SharedRead {
+    outcome: Mutex<SharedOutcome>,
+}
+
+/// State of a shared read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum SharedOutcome {
+    /// The sample is being read.
+    #[default]
+    InFlight,
+    /// The bytes of the sample.
+    Read(Arc<[u8]>),
+    /// The read has failed: [`request`](SampleCache::request) the sample again.
+    Failed,
+}
+
+/// Answer to a request.
+#[derive(Debug)]
+pub enum SampleAnswer {
+    /// The bytes of the sample.
+    Bytes(Arc<[u8]>),
+    /// Another thread reads the sample: [`wait`](SampleCache::wait) for it.
+    Join(Arc<SharedRead>),
+    /// The caller reads the sample, then calls [`insert`](SampleCache::insert) or [`fail`](SampleCache::fail).
+    Read,
+}
+
+/// Numbers of requests and samples since the start.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SampleCacheCounts {
+    /// Requests answered from memory.
+    pub hits: u64,
+    /// Requests that waited for a read in flight.
+    pub joins: u64,
+    /// Requests that read the sample themselves.
+    pub misses: u64,
+    /// Samples read ahead.
+    pub fetches: u64,
+    /// Samples evicted.
+    pub evictions: u64,
+    /// Samples read that did not enter the cache.
+    pub bypasses: u64,
+    /// Cached samples, and their bytes.
+    pub samples: u64,
+    /// Bytes of the cached samples.
+    pub bytes: Bytes,
+}
+
+impl SampleCache {
+    /// Create an empty cache of `capacity` bytes. Nothing is allocated before samples enter.
+    pub fn new(capacity: Bytes) -> Self {
+        let planner = ItemPlanner::new(ItemPlannerConfig { capacity, stall_grace: STALL_GRACE });
+        let state = CacheState {
+            planner,
+            samples: FxHashMap::default(),
+            joined: FxHashMap::default(),
+            counts: SampleCacheCounts::default(),
+            is_closed: false,
+        };
+        Self {
+            state: Mutex::new(state),
+            fetchable: Condvar::new(),
+            ended: Condvar::new(),
+            capacity,
+            start: Instant::now(),
+        }
+    }
+
+    /// Capacity in bytes.
+    pub const fn capacity(&self) -> Bytes {
+        self.capacity
+    }
+
+    /// Attach a consumer; see [`ItemPlanner::handle_attach`].
+    pub fn attach(&self, consumer: ConsumerId, is_reading: bool) {
+        self.lock().planner.handle_attach(consumer, is_reading, self.now());
+    }
+
+    /// End a consumer; its announcements end with it.
+    pub fn detach(&self, consumer: ConsumerId) {
+        let mut state = self.lock();
+        state.planner.handle_detach(consumer, self.now());
+        self.wake_readers(&state);
+    }
+
+    /// Announce the next accesses of a consumer.
+    pub fn announce(&self, consumer: ConsumerId, samples: &mut dyn Iterator<Item = SampleId>) {
+        let mut state = self.lock();
+        state.planner.handle_announce(consumer, samples, self.now());
+        self.wake_readers(&state);
+    }
+
+    /// Further accesses that the consumer is expected to make.
+    pub fn expect(&self, consumer: ConsumerId, samples: &mut dyn Iterator<Item = SampleId>) {
+        self.lock().planner.handle_expect(consumer, samples);
+    }
+
+    /// The consumer's first `count` announced accesses of all so far were handed out.
+    pub fn hand_out(&self, consumer: ConsumerId, count: u64) {
+        self.lock().planner.handle_handed_out(consumer, count, self.now());
+    }
+
+    /// Request a sample, or with `is_retry` request it again after the read that it joined has failed.
+    pub fn request(&self, sample: SampleId, is_retry: bool) -> SampleAnswer {
+        let now = self.now();
+        let mut state = self.lock();
+        let lookup = if is_retry {
+            state.planner.handle_retry(sample, READER, now)
+        } else {
+            state.planner.handle_request(sample, READER, now)
+        };
+        let answer = match lookup {
+            ItemLookup::Hit => {
+                state.counts.hits += 1;
+                SampleAnswer::Bytes(Arc::clone(&state.samples[&sample]))
+            }
+            ItemLookup::Join => {
+                state.counts.joins += 1;
+                SampleAnswer::Join(Arc::clone(state.joined.entry(sample).or_default()))
+            }
+            ItemLookup::Read => {
+                state.counts.misses += 1;
+                SampleAnswer::Read
+            }
+        };
+        // The sample may leave now, and its consumer is known to read here.
+        self.wake_readers(&state);
+        answer
+    }
+
+    /// Wait up to `timeout` for a shared read.
+    pub fn wait(&self, read: &SharedRead, timeout: Duration) -> SharedOutcome {
+        let state = self.lock();
+        let in_flight = |_: &mut CacheState| read.get() == SharedOutcome::InFlight;
+        drop(
+            self.ended.wait_timeout_while(state, timeout, in_flight).unwrap_or_else(PoisonError::into_inner),
+        );
+        read.get()
+    }
+
+    /// A sample was read. It enters the cache if the planner says so; requests that joined get it in any case.
+    pub fn insert(&self, sample: SampleId, bytes: &[u8]) {
+        let bytes: Arc<[u8]> = bytes.into();
+        let mut state = self.lock();
+        let enters = state.planner.handle_read(sample, Bytes::new(bytes.len() as u64));
+        while let Some(victim) = state.planner.poll_eviction() {
+            state.samples.remove(&victim);
+            state.counts.evictions += 1;
+        }
+        if enters {
+            state.samples.insert(sample, Arc::clone(&bytes));
+        } else {
+            state.counts.bypasses += 1;
+        }
+        self.end_read(state, sample, SharedOutcome::Read(bytes));
+    }
+
+    /// The read of a sample has failed.
+    pub fn fail(&self, sample: SampleId) {
+        let mut state = self.lock();
+        state.planner.handle_failed(sample);
+        self.end_read(state, sample, SharedOutcome::Failed);
+    }
+
+    /// Wait for the next sample to read ahead; `None` after [`close`](Self::close).
+    pub fn next_fetch(&self) -> Option<SampleId> {
+        let mut state = self.lock();
+        loop {
+            if state.is_closed {
+                return None;
+            }
+            if let Some(sample) = state.planner.poll_fetch(READER, self.now()) {
+                state.counts.fetches += 1;
+                return Some(sample);
+            }
+            state = self.fetchable.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    /// End the waits of [`next_fetch`](Self::next_fetch). Requests are still answered.
+    pub fn close(&self) {
+        self.lock().is_closed = true;
+        self.fetchable.notify_all();
+    }
+
+    /// Accesses of a consumer that were handed out and not requested, and those passed over for good.
+    pub fn outstanding(&self, consumer: ConsumerId) -> Option<(u64, u64)> {
+        self.lock().planner.outstanding(consumer)
+    }
+
+    /// Mean size of the samples read so far; `None` before the first.
+    pub fn mean_size(&self) -> Option<Bytes> {
+        self.lock().planner.mean_size()
+    }
+
+    /// Counts since the start.
+    pub fn counts(&self) -> SampleCacheCounts {
+        let state = self.lock();
+        let (samples, bytes) = (state.planner.len() as u64, state.planner.used());
+        SampleCacheCounts { samples, bytes, ..state.counts }
+    }
+
+    fn end_read(&self, mut state: MutexGuard<'_, CacheState>, sample: SampleId, outcome: SharedOutcome) {
+        if let Some(read) = state.joined.remove(&sample) {
+            *read.outcome.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
+        }
+        self.wake_readers(&state);
+        drop(state);
+        self.ended.notify_all();
+    }
+
+    /// Wake the threads in [`next_fetch`](Self::next_fetch) if there may be a sample for them.
+    fn wake_readers(&self, state: &CacheState) {
+        if state.planner.can_fetch() {
+            self.fetchable.notify_all();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, CacheState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos::new(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl SharedRead {
+    fn get(&self) -> SharedOutcome {
+        self.outcome.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SAMPLE: SampleId = SampleId(3);
+
+    #[test]
+    fn a_sample_is_read_once_and_then_answered_from_memory() {
+        let cache = SampleCache::new(Bytes::new(10));
+        assert!(matches!(cache.request(SAMPLE, false), SampleAnswer::Read));
+        cache.insert(SAMPLE, b"bytes");
+        let SampleAnswer::Bytes(bytes) = cache.request(SAMPLE, false) else { panic!("it is cached") };
+        assert_eq!(&*bytes, b"bytes");
+        let counts = cache.counts();
+        assert_eq!((counts.hits, counts.misses, counts.samples, counts.bytes), (1, 1, 1, Bytes::new(5)));
+    }
+
+    #[test]
+    fn requests_that_join_a_read_get_its_bytes_also_if_they_do_not_fit() {
+        let cache = SampleCache::new(Bytes::new(4));
+        assert!(matches!(cache.request(SAMPLE, false), SampleAnswer::Read));
+        let SampleAnswer::Join(read) = cache.request(SAMPLE, false) else { panic!("it is read") };
+        assert_eq!(cache.wait(&read, Duration::ZERO), SharedOutcome::InFlight);
+        cache.insert(SAMPLE, b"bytes");
+        let SharedOutcome::Read(bytes) = cache.wait(&read, Duration::ZERO) else { panic!("it was read") };
+        assert_eq!((&*bytes, cache.counts().bypasses), (&b"bytes"[..], 1));
+    }
+
+    #[test]
+    fn after_a_failed_read_the_first_request_that_joined_reads() {
+        let cache = SampleCache::new(Bytes::new(10));
+        assert!(matches!(cache.request(SAMPLE, false), SampleAnswer::Read));
+        let SampleAnswer::Join(read) = cache.request(SAMPLE, false) else { panic!("it is read") };
+        cache.fail(SAMPLE);
+        assert_eq!(cache.wait(&read, Duration::ZERO), SharedOutcome::Failed);
+        assert!(matches!(cache.request(SAMPLE, true), SampleAnswer::Read));
+        assert!(matches!(cache.request(SAMPLE, true), SampleAnswer::Join(_)));
+    }
+
+    #[test]
+    fn announced_samples_are_fetched_until_the_cache_is_closed() {
+        let cache = SampleCache::new(Bytes::new(10));
+        cache.attach(ConsumerId(0), true);
+        cache.announce(ConsumerId(0), &mut [SAMPLE].into_iter());
+        assert_eq!(cache.next_fetch(), Some(SAMPLE));
+        cache.insert(SAMPLE, b"bytes");
+        cache.hand_out(ConsumerId(0), 1);
+        assert_eq!(cache.outstanding(ConsumerId(0)), Some((1, 0)));
+        assert!(matches!(cache.request(SAMPLE, false), SampleAnswer::Bytes(_)));
+        assert_eq!(cache.outstanding(ConsumerId(0)), Some((0, 0)));
+        cache.close();
+        assert_eq!(cache.next_fetch(), None);
+    }
+}

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Class `SampleCache`: encoded samples of a Python dataset, in the memory of its process.
+
+use std::sync::Arc;
+
+use foresee_data_loader::{ConsumerId, SampleAnswer, SampleCache as Core, SharedOutcome};
+use foresee_units::{Bytes, SampleId};
+use numpy::PyReadonlyArray1;
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyDict};
+
+use crate::errors;
+use crate::fork_guard::ForkGuard;
+use crate::interrupt::TICK;
+
+#[pyclass(frozen, module = "foresee._native")]
+pub(crate) struct SampleCache {
+    // A forked child cannot use the lock, which a thread of the parent may have held.
+    core: ForkGuard<Arc<Core>>,
+}
+
+#[pymethods]
+impl SampleCache {
+    #[new]
+    #[pyo3(signature = (*, capacity_bytes))]
+    fn new(capacity_bytes: u64) -> Self {
+        Self { core: ForkGuard::new(Arc::new(Core::new(Bytes::new(capacity_bytes)))) }
+    }
+
+    #[getter]
+    fn capacity_bytes(&self) -> PyResult<u64> {
+        Ok(self.core()?.capacity().get())
+    }
+
+    /// Attach a consumer without accesses; `is_reading`: whether it is known to request its samples here.
+    #[pyo3(signature = (consumer, *, is_reading))]
+    fn attach(&self, py: Python<'_>, consumer: u32, is_reading: bool) -> PyResult<()> {
+        let core = self.core()?;
+        py.detach(|| core.attach(ConsumerId(consumer), is_reading));
+        Ok(())
+    }
+
+    /// End a consumer and its announcements.
+    fn detach(&self, py: Python<'_>, consumer: u32) -> PyResult<()> {
+        let core = self.core()?;
+        py.detach(|| core.detach(ConsumerId(consumer)));
+        Ok(())
+    }
+
+    /// Announce the next accesses of a consumer.
+    fn announce(&self, py: Python<'_>, consumer: u32, samples: Vec<u64>) -> PyResult<()> {
+        let core = self.core()?;
+        py.detach(|| core.announce(ConsumerId(consumer), &mut samples.into_iter().map(SampleId)));
+        Ok(())
+    }
+
+    /// Further accesses that the consumer is expected to make.
+    fn expect(&self, py: Python<'_>, consumer: u32, samples: PyReadonlyArray1<'_, u64>) -> PyResult<()> {
+        let (core, samples) = (self.core()?, samples.as_slice()?);
+        py.detach(|| core.expect(ConsumerId(consumer), &mut samples.iter().copied().map(SampleId)));
+        Ok(())
+    }
+
+    /// The consumer's first `count` announced accesses of all so far were handed out.
+    fn hand_out(&self, py: Python<'_>, consumer: u32, count: u64) -> PyResult<()> {
+        let core = self.core()?;
+        py.detach(|| core.hand_out(ConsumerId(consumer), count));
+        Ok(())
+    }
+
+    /// Return a copy of a sample's bytes, after a wait if it is being read; None: the caller reads it, and then calls
+    /// `insert` or `fail`.
+    fn request<'py>(&self, py: Python<'py>, sample: u64) -> PyResult<Option<Bound<'py, PyByteArray>>> {
+        let (core, sample) = (self.core()?, SampleId(sample));
+        let mut answer = py.detach(|| core.request(sample, false));
+        loop {
+            match answer {
+                SampleAnswer::Bytes(bytes) => return Ok(Some(PyByteArray::new(py, &bytes))),
+                SampleAnswer::Read => return Ok(None),
+                SampleAnswer::Join(read) => {
+                    answer = loop {
+                        match py.detach(|| core.wait(&read, TICK)) {
+                            SharedOutcome::Read(bytes) => break SampleAnswer::Bytes(bytes),
+                            SharedOutcome::Failed => break py.detach(|| core.request(sample, true)),
+                            SharedOutcome::InFlight => py.check_signals()?,
+                        }
+                    };
+                }
+            }
+        }
+    }
+
+    /// A sample was read: cache a copy of its bytes, if there is space for it.
+    fn insert(&self, py: Python<'_>, sample: u64, data: &[u8]) -> PyResult<()> {
+        let core = self.core()?;
+        py.detach(|| core.insert(SampleId(sample), data));
+        Ok(())
+    }
+
+    /// The read of a sample has failed.
+    fn fail(&self, py: Python<'_>, sample: u64) -> PyResult<()> {
+        let core = self.core()?;
+        py.detach(|| core.fail(SampleId(sample)));
+        Ok(())
+    }
+
+    /// Wait for the next sample to read ahead; None after `close`.
+    fn next_fetch(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        let core = self.core()?;
+        Ok(py.detach(|| core.next_fetch()).map(|sample| sample.0))
+    }
+
+    /// Accesses of a consumer that were handed out and not requested, and those passed over for good.
+    fn outstanding(&self, consumer: u32) -> PyResult<Option<(u64, u64)>> {
+        Ok(self.core()?.outstanding(ConsumerId(consumer)))
+    }
+
+    /// Mean bytes of the samples read so far; None before the first.
+    fn mean_size(&self) -> PyResult<Option<u64>> {
+        Ok(self.core()?.mean_size().map(Bytes::get))
+    }
+
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let core = self.core()?;
+        let counts = py.detach(|| core.counts());
+        let out = PyDict::new(py);
+        for (name, value) in [
+            ("hits", counts.hits),
+            ("joins", counts.joins),
+            ("misses", counts.misses),
+            ("fetches", counts.fetches),
+            ("evictions", counts.evictions),
+            ("bypasses", counts.bypasses),
+            ("samples", counts.samples),
+            ("bytes", counts.bytes.get()),
+            ("capacity_bytes", core.capacity().get()),
+        ] {
+            out.set_item(name, value)?;
+        }
+        Ok(out)
+    }
+
+    /// End the waits of `next_fetch`; without effect in a forked child.
+    fn close(&self, py: Python<'_>) {
+        if let Some(core) = self.core.get_in_owner() {
+            py.detach(|| core.close());
+        }
+    }
+}
+
+impl SampleCache {
+    fn core(&self) -> PyResult<Arc<Core>> {
+        let core = self.core.get_in_owner();
+        core.map(Arc::clone)
+            .ok_or_else(|| errors::defect("a forked child used the sample cache of its parent"))
+    }
+}

@@ -129,6 +129,11 @@ class Cache:
         """``disk_size`` in bytes, 0 without a disk tier."""
         return 0 if self.disk_size is None else parse_size(self.disk_size, "disk_size")
 
+    @property
+    def is_open(self) -> bool:
+        """Whether a loader of this process uses it or has used it."""
+        return bool(self._handle) and self._handle[0] == os.getpid()
+
     def native(self) -> _native.Cache:
         """Return the native cache of this object in this process; a forked child gets a new, empty one.
 

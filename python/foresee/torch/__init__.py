@@ -12,6 +12,8 @@ except ModuleNotFoundError as error:
         "foresee.Loader works without it"
     ) from error
 
+from foresee.torch.cached.dataset import CachedDataset
+from foresee.torch.cached.sampler import PrefetchSampler
 from foresee.torch.data.array import ArrayDataset
 from foresee.torch.data.audit import audit
 from foresee.torch.data.files import FileDataset
@@ -24,11 +26,13 @@ from foresee.torch.gradients import DdpState, GradientMisuse, ddp_hook, synchron
 __all__ = [
     "ArrayDataset",
     "Cache",
+    "CachedDataset",
     "DataLoader",
     "DdpState",
     "FileDataset",
     "FolderDataset",
     "GradientMisuse",
+    "PrefetchSampler",
     "TokenDataset",
     "audit",
     "ddp_hook",

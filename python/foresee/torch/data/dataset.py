@@ -90,6 +90,10 @@ class OriginDataset(Dataset[Any]):
             for sample, data in zip(samples, self._reader.read_all(samples), strict=True)
         ]
 
+    def read_bytes(self, i: int) -> bytes | Bytes:
+        """Read the bytes of sample ``i``, 0 to ``len - 1``, from the origin; any number of threads may do so."""
+        return self._reader.read(self._checked(i))
+
     @property
     def is_overridden(self) -> bool:
         """Whether a subclass overrides ``__getitem__`` or ``__getitems__``."""

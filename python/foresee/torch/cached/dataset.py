@@ -1,0 +1,309 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``CachedDataset``: any map-style dataset, with its samples in memory."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import os
+import random
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
+
+from foresee.config import Cache, Settings
+from foresee.errors import ConfigError
+from foresee.torch.cached.encode import decode, encode
+from foresee.torch.cached.process_cache import ProcessCache
+from foresee.torch.data.dataset import OriginDataset, check_callables
+from foresee.torch.data.selected import SelectedDataset, is_selection
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_log = logging.getLogger("foresee")
+# Foresee's own datasets wait for the origin, and allow calls from any number of threads.
+_THREADS_OF_OUR_DATASETS = 16
+# First requests of a process, for which it is checked whether the dataset draws random numbers.
+_CHECKED = 2
+_SEEDS = (0x5EED, 0xF00D)
+_used: weakref.WeakKeyDictionary[Cache, weakref.ref[CachedDataset]] = weakref.WeakKeyDictionary()
+
+
+class CachedDataset(Dataset[Any]):
+    """Any map-style dataset, with its samples in memory, for torch's ``DataLoader`` and ``foresee.torch.DataLoader``.
+
+    A sample is read once and then copied from memory as long as it is there. With a ``PrefetchSampler`` samples are
+    also read ahead. Attributes of ``dataset`` are available here.
+
+    Samples must not be random: what is cached does not change. Random transforms belong in ``transform``, which runs at
+    every access, in the process and thread of the access. Samples may be tensors of the CPU, arrays, images of PIL,
+    numbers, bytes, str, None, and tuples, lists and dicts of them. They come back equal, and may be changed without an
+    effect on the cache. Of Foresee's own datasets the bytes are cached, before they are decoded and transformed.
+
+    Each process has a cache of its own. A worker process of a loader has an equal share of ``cache``, for the samples
+    that it reads, and keeps it with ``persistent_workers=True``. With ``num_workers=0`` all samples share the whole.
+
+    Args:
+        dataset: anything with ``__getitem__`` and ``__len__``.
+        cache: memory to use, its ``ram``; ``disk`` is refused in this version. Default: the environment's size. One
+            ``Cache`` is for one dataset.
+        transform: called with each sample.
+        threads: threads that read ahead. Default: 16 for Foresee's datasets. Otherwise 1: then no two calls of
+            ``dataset`` run at a time. Pass more for a dataset whose ``__getitem__`` may run in several threads at once.
+        cache_after_transform: cache the result of ``transform``, which must not be random. This is checked with the
+            first two samples.
+        allow_pickle: cache values of other types too, with pickle.
+
+    Raises:
+        ConfigError: arguments are wrong; all faults at once.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        *,
+        cache: Cache | None = None,
+        transform: Callable[[Any], Any] | None = None,
+        threads: int | None = None,
+        cache_after_transform: bool = False,
+        allow_pickle: bool = False,
+    ) -> None:
+        check_callables(transform=transform)
+        faults = _faults(dataset, cache, threads)
+        if cache_after_transform and transform is None:
+            faults.append(
+                "cache_after_transform=True without transform=; pass the transform, or leave it out"
+            )
+        if faults:
+            raise ConfigError(faults)
+        settings = Settings.read()
+        self._dataset = dataset
+        self._cache = cache
+        self._capacity = (settings.cache() if cache is None else cache).ram_bytes
+        self.is_off: bool = settings.off
+        """Whether ``FORESEE_OFF`` was set: the dataset is then read without a cache."""
+        self.transform = transform
+        self._after = cache_after_transform
+        self._allow_pickle = allow_pickle
+        self._ours: OriginDataset | None = None
+        if not cache_after_transform and isinstance(dataset, OriginDataset):
+            self._ours = dataset
+        elif not cache_after_transform and is_selection(dataset):
+            self._ours = SelectedDataset(dataset)
+        is_ours = isinstance(dataset, OriginDataset) or is_selection(dataset)
+        self._threads = threads or (_THREADS_OF_OUR_DATASETS if is_ours else 1)
+        self._reset()
+        if cache is not None:
+            _used[cache] = weakref.ref(self)
+
+    @property
+    def wrapped(self) -> Any:
+        """The dataset whose samples are cached."""
+        return self._dataset
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def __getitem__(self, i: int) -> Any:
+        """Return sample ``i``, from memory if it is there.
+
+        Raises:
+            TypeError: ``i`` is no whole number.
+            ConfigError: the sample has a value of another type.
+            Exception: whatever the dataset or the transform raises.
+        """
+        sample = operator.index(i)
+        if self.is_off:
+            return self._transformed(self._dataset[i])
+        cache = self.process_cache()
+        if not 0 <= sample < cache.count:
+            # An index that the dataset counts from its end, or does not have.
+            return self._transformed(cache.call(lambda: self._dataset[i]))
+        is_checked = self._checked >= _CHECKED
+        if not is_checked:
+            self._checked += 1
+            if self._after:
+                cache.call(lambda: self._check_transform(sample))
+            before = _random_states()
+        data = cache.get(sample)
+        if not is_checked and _random_states() != before:
+            self._warn_about_random(sample)
+        if self._ours is not None:
+            with self._ours.supplied({sample: np.frombuffer(data, np.uint8)}):
+                return self._transformed(self._ours[sample])
+        value = decode(data)
+        return value if self._after else self._transformed(value)
+
+    def stats(self) -> dict[str, int]:
+        """Return the counts of this process.
+
+        ``hits``, ``joins`` (waited for a read in flight) and ``misses`` of requests; ``fetches`` (read ahead),
+        ``bypasses`` (read, but not cached) and ``evictions`` of samples; ``samples`` and ``bytes`` that are cached; and
+        ``capacity_bytes``.
+        """
+        return self.process_cache().stats()
+
+    def process_cache(self) -> ProcessCache:
+        """Return the cache of this process; a new one in another process, or if the dataset has another length."""
+        count = len(self._dataset)
+        cache = self._opened
+        if cache is None or cache.process != os.getpid() or cache.count != count:
+            cache = self._open(count)
+        return cache
+
+    def __getattr__(self, name: str) -> Any:
+        # torch's loader would call __getitems__ of the dataset, past the cache.
+        if name.startswith("__") or name == "_dataset":
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._dataset, name)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._dataset!r}, {self._capacity} bytes)"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Omit what belongs to one process."""
+        state = self.__dict__.copy()
+        for name in ("_opened", "_checked", "_opening"):
+            state.pop(name, None)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._reset()
+
+    def _reset(self) -> None:
+        self._opened: ProcessCache | None = None
+        self._checked = 0
+        self._opening = (os.getpid(), threading.Lock())
+
+    def _open(self, count: int) -> ProcessCache:
+        if self._opening[0] != os.getpid():
+            # A thread of the parent may have held the lock.
+            self._opening = (os.getpid(), threading.Lock())
+            self._checked = 0
+        with self._opening[1]:
+            before = self._opened
+            if before is not None and before.process == os.getpid():
+                if before.count == count:
+                    return before
+                _log.warning(
+                    "the dataset had %s samples and has %s now, so its samples may be others: the cache is emptied; "
+                    "make changes between runs, or a new CachedDataset",
+                    before.count,
+                    count,
+                )
+                before.close()
+            worker = get_worker_info()
+            share = self._capacity // (1 if worker is None else worker.num_workers)
+            transform = self.transform if self._after else None
+            # It refers to the dataset alone, so that the threads end with this object.
+            read = _Source(self._dataset, self._ours, transform, allow_pickle=self._allow_pickle)
+            cache = ProcessCache(read, share, self._threads, count)
+            weakref.finalize(self, cache.close)
+            self._opened = cache
+            return cache
+
+    def _transformed(self, value: Any) -> Any:
+        return value if self.transform is None else self.transform(value)
+
+    def _check_transform(self, sample: int) -> None:
+        assert self.transform is not None, "see __init__"
+        results = []
+        states = _random_states(), torch.random.get_rng_state()
+        try:
+            for seed in _SEEDS:
+                random.seed(seed)
+                np.random.seed(seed)  # noqa: NPY002 - the generator that transforms draw from
+                torch.default_generator.manual_seed(seed)
+                results.append(encode(self.transform(self._dataset[sample]), allow_pickle=self._allow_pickle))
+        finally:
+            random.setstate(states[0][0])
+            np.random.set_state(states[0][1])  # noqa: NPY002 - as above
+            torch.random.set_rng_state(states[1])
+        if results[0] != results[1]:
+            raise ConfigError(
+                f"cache_after_transform=True, but sample {sample} is not the same under two seeds: dataset or "
+                "transform are random; leave it out, so that samples are cached before the transform"
+            )
+
+    def _warn_about_random(self, sample: int) -> None:
+        _log.warning(
+            "the dataset drew random numbers when it read sample %s: a cached sample never changes, so its random part "
+            "is drawn once; move random transforms to transform= of CachedDataset",
+            sample,
+        )
+
+
+class _Source:
+    """Reads the bytes to cache."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        ours: OriginDataset | None,
+        transform: Callable[[Any], Any] | None,
+        *,
+        allow_pickle: bool,
+    ) -> None:
+        self._dataset, self._ours, self._transform = dataset, ours, transform
+        self._allow_pickle = allow_pickle
+
+    def __call__(self, sample: int) -> bytes:
+        if self._ours is not None:
+            return bytes(self._ours.read_bytes(sample))
+        value = self._dataset[sample]
+        if self._transform is not None:
+            value = self._transform(value)
+        return encode(value, allow_pickle=self._allow_pickle)
+
+
+def _random_states() -> tuple[Any, ...]:
+    """States of the global generators, comparable."""
+    numbers = np.random.get_state()  # noqa: NPY002 - the generator that datasets draw from
+    return random.getstate(), _Numbers(numbers), torch.random.get_rng_state().numpy().tobytes()
+
+
+class _Numbers(tuple[Any, ...]):
+    """State of NumPy's generator, which has an array."""
+
+    __slots__ = ()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Numbers) and all(map(np.array_equal, self, other))
+
+    def __hash__(self) -> int:
+        return 0
+
+
+def _faults(dataset: Any, cache: Any, threads: Any) -> list[str]:
+    faults: list[str] = []
+    name = type(dataset).__name__
+    if isinstance(dataset, IterableDataset):
+        faults.append(
+            f"dataset={name}: an IterableDataset has no indices to cache by; use a map-style dataset"
+        )
+    elif not hasattr(type(dataset), "__getitem__"):
+        faults.append(f"dataset={name} has no __getitem__; use a map-style dataset")
+    elif not hasattr(type(dataset), "__len__"):
+        faults.append(f"dataset={name} has no __len__; add it, so that an index outside is known")
+    elif isinstance(dataset, CachedDataset):
+        faults.append("dataset= is a CachedDataset already; pass it as it is")
+    if cache is not None and not isinstance(cache, Cache):
+        faults.append(f'cache={cache!r}; a Cache expected, such as Cache(ram="8GB")')
+    elif cache is not None:
+        if cache.disk is not None:
+            faults.append(
+                f"disk={str(cache.disk)!r} of the cache: samples of a CachedDataset are only in memory in this "
+                "version; leave it out"
+            )
+        owner = _used.get(cache)
+        if cache.is_open or (owner is not None and owner() is not None):
+            faults.append("the Cache is in use by another dataset or loader; pass a Cache of its own")
+    if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+        faults.append(f"threads={threads!r}; a whole number of 1 or more, or leave it out")
+    return faults

@@ -1,0 +1,161 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The cache of one process: encoded samples in memory of the core, and threads that read ahead.
+
+A forked child must not use it: a thread of the parent may have held its lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+from typing import TYPE_CHECKING, Any
+
+from foresee import _native
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from numpy.typing import NDArray
+
+
+class ProcessCache:
+    """Samples that ``read`` returns as bytes.
+
+    Args:
+        read: returns the bytes of a sample, or raises what the dataset raises.
+        capacity: bytes of all cached samples together; 0 or more.
+        threads: threads that read ahead, 1 or more. With one of them, ``read`` never runs twice at a time.
+        count: samples of the dataset when the cache was opened.
+    """
+
+    def __init__(self, read: Callable[[int], bytes], capacity: int, threads: int, count: int) -> None:
+        self.process = os.getpid()
+        self.count = count
+        self._read = _Reader(read, is_serial=threads == 1)
+        self._native = _native.SampleCache(capacity_bytes=capacity)
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._is_started = False
+        self._consumers: set[int] = set()
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of all cached samples together."""
+        return self._native.capacity_bytes
+
+    @property
+    def mean_size(self) -> int | None:
+        """Mean bytes of the samples read so far; None before the first."""
+        return self._native.mean_size()
+
+    def get(self, sample: int) -> bytearray:
+        """Return a copy of the sample's bytes; reads it, or waits for the thread that does.
+
+        Raises:
+            Exception: whatever the dataset raises.
+        """
+        data = self._native.request(sample)
+        if data is None:
+            try:
+                found = self._read(sample)
+            except BaseException:
+                self._native.fail(sample)
+                raise
+            self._native.insert(sample, found)
+            data = bytearray(found)
+        if self._consumers and not self._is_started:
+            self._start()
+        return data
+
+    def call(self, function: Callable[[], Any]) -> Any:
+        """Call the dataset past the cache, as ``read`` would: with one thread not while it is read."""
+        with self._read.turn:
+            return function()
+
+    def attach(self, *, is_reading: bool) -> int:
+        """Return the number of a new consumer. ``is_reading``: whether its samples are known to be requested here."""
+        with self._lock:
+            consumer = next(
+                number for number in range(len(self._consumers) + 1) if number not in self._consumers
+            )
+            self._consumers.add(consumer)
+        self._native.attach(consumer, is_reading=is_reading)
+        if is_reading:
+            self._start()
+        return consumer
+
+    def detach(self, consumer: int) -> None:
+        """End a consumer and its announcements; without effect in a forked child."""
+        if os.getpid() == self.process:
+            self._native.detach(consumer)
+            with self._lock:
+                self._consumers.discard(consumer)
+
+    def announce(self, consumer: int, samples: list[int]) -> None:
+        """Announce the next samples of a consumer: they are read ahead, once it is known to request them here."""
+        self._native.announce(consumer, samples)
+
+    def expect(self, consumer: int, samples: NDArray[Any]) -> None:
+        """Say which samples are expected after those: they are not read, but determine what leaves the cache."""
+        self._native.expect(consumer, samples)
+
+    def hand_out(self, consumer: int, count: int) -> None:
+        """The consumer's first ``count`` announced samples are about to be requested."""
+        self._native.hand_out(consumer, count)
+
+    def outstanding(self, consumer: int) -> tuple[int, int]:
+        """Return how many samples were handed out and not requested, and how many never will be."""
+        return self._native.outstanding(consumer) or (0, 0)
+
+    def stats(self) -> dict[str, int]:
+        """Counts of requests and samples."""
+        return self._native.stats()
+
+    def close(self) -> None:
+        """End the threads. Requests are still answered. Without effect in a forked child."""
+        self._native.close()
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._is_started:
+                return
+            self._is_started = True
+        for number in range(self._threads):
+            # The threads do not refer to this object, so they do not keep the dataset alive.
+            threading.Thread(
+                target=_read_ahead,
+                args=(self._native, self._read),
+                name=f"foresee-cached-{number}",
+                daemon=True,
+            ).start()
+
+
+class _Reader:
+    """Calls of ``read``, one at a time if ``is_serial``."""
+
+    def __init__(self, read: Callable[[int], bytes], *, is_serial: bool) -> None:
+        self._read = read
+        self.turn: contextlib.AbstractContextManager[Any] = (
+            threading.RLock() if is_serial else contextlib.nullcontext()
+        )
+        """Held during calls of the dataset."""
+
+    def __call__(self, sample: int) -> bytes:
+        with self.turn:
+            return self._read(sample)
+
+
+def _read_ahead(native: _native.SampleCache, read: Callable[[int], bytes]) -> None:
+    while (sample := native.next_fetch()) is not None:
+        try:
+            data = read(sample)
+        except BaseException:  # noqa: BLE001 - the request of this sample reads it again, and gets the error
+            native.fail(sample)
+        else:
+            native.insert(sample, data)
+
+
+def in_range(samples: Iterable[int], count: int) -> list[int]:
+    """Return the samples that a cache can have: 0 to ``count - 1``."""
+    return [sample for sample in samples if 0 <= sample < count]

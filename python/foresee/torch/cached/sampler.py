@@ -1,0 +1,247 @@
+# SPDX-License-Identifier: Apache-2.0
+"""``PrefetchSampler``: a sampler that announces its samples to a ``CachedDataset`` before it hands them out."""
+
+from __future__ import annotations
+
+import logging
+import operator
+import os
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from torch.utils.data import Sampler
+
+from foresee.errors import ConfigError
+from foresee.torch.cached.dataset import CachedDataset
+from foresee.torch.cached.expected import ExpectedEpochs
+from foresee.torch.cached.process_cache import in_range
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from foresee.torch.cached.process_cache import ProcessCache
+
+_log = logging.getLogger("foresee")
+# Before the first sample was read, its size is unknown. The cache bounds the bytes in any case.
+_FIRST_WINDOW = 256
+# Taking so many entries from a sampler takes some 20 ms.
+_WINDOW_MAX = 1 << 14
+# Accesses of an epoch from which on it is judged whether the loader requests them.
+_JUDGED = 64
+
+
+class PrefetchSampler(Sampler[Any]):
+    """A sampler or batch sampler in the same order, whose samples are read ahead into the cache of ``dataset``.
+
+    It takes ``fetch_size`` samples from ``sampler`` at a time and announces them, whenever at most ``threshold``
+    announced samples are not yet requested by the loader. It never waits for a read. Announced samples stay in the
+    cache until they are requested. Next use determines which others stay: over this epoch and the next for a
+    ``DistributedSampler`` or ``SequentialSampler``, else as if the samples requested last were used latest.
+
+    Samples are read ahead in the process that iterates. With worker processes nothing is read ahead; each worker has
+    its share of the cache.
+
+    Args:
+        sampler: yields indices, or lists of them. ``set_epoch`` and other attributes are passed on.
+        dataset: the ``CachedDataset`` of the loader.
+        fetch_size: samples announced at a time, 1 or more. Default: half of the samples that the cache holds, by their
+            mean size, at most 16,384.
+        threshold: samples that are announced and not requested, 0 or more, at which the next are announced. Default: as
+            ``fetch_size``.
+
+    Raises:
+        ConfigError: arguments are wrong; all faults at once.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler[Any] | Iterable[Any],
+        dataset: Any,
+        *,
+        fetch_size: int | None = None,
+        threshold: int | None = None,
+    ) -> None:
+        faults: list[str] = []
+        if not hasattr(sampler, "__iter__"):
+            faults.append(f"sampler={sampler!r}; a sampler or batch sampler expected")
+        if not isinstance(dataset, CachedDataset):
+            faults.append(
+                f"dataset={type(dataset).__name__}; pass the CachedDataset itself, which may have a Subset inside"
+            )
+        for name, value, least in (("fetch_size", fetch_size, 1), ("threshold", threshold, 0)):
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+                faults.append(f"{name}={value!r}; a whole number of {least} or more, or leave it out")
+        if faults:
+            raise ConfigError(faults)
+        self._sampler: Any = sampler
+        self._dataset: CachedDataset = dataset
+        self._fetch_size, self._threshold = fetch_size, threshold
+        self._expected = ExpectedEpochs(sampler)
+        self._has_warned = False
+        # Process in which the samples of the last epoch were requested.
+        self._reading: int | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over ``sampler`` once, in its order."""
+        # When torch's loader begins an epoch, samplers draw from generators here, or at the first `next`.
+        source: Iterator[Any] = iter(self._sampler)
+        if self._dataset.is_off:
+            return source
+        return self._hand_out(source)
+
+    def __len__(self) -> int:
+        return len(self._sampler)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the epoch of ``sampler``, or of the sampler inside of a batch sampler, if it has one."""
+        for sampler in (self._sampler, getattr(self._sampler, "sampler", None)):
+            if callable(set_epoch := getattr(sampler, "set_epoch", None)):
+                set_epoch(epoch)
+                return
+
+    def __getattr__(self, name: str) -> Any:
+        # The state of the sampler is ahead of what was handed out.
+        if name.startswith("__") or name in ("_sampler", "state_dict", "load_state_dict"):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        return getattr(self._sampler, name)
+
+    def _hand_out(self, source: Iterator[Any]) -> Iterator[Any]:
+        cache = self._dataset.process_cache()
+        consumer = cache.attach(is_reading=self._reading == os.getpid())
+        window = _Window(source, self._length(), cache, consumer, self._fetch_size, self._threshold)
+        try:
+            for samples in self._expected.epochs():
+                cache.expect(consumer, samples)
+            for entry in window:
+                if not self._has_warned and window.exceeds_cache():
+                    self._warn(
+                        "fetch_size + threshold of the PrefetchSampler are more samples than the cache holds, by "
+                        "their mean size: what does not fit is read when it is requested; make them smaller, or the "
+                        "cache larger"
+                    )
+                yield entry
+            if not self._has_warned and window.is_mostly_unrequested():
+                self._warn(
+                    "less than half of the samples that the PrefetchSampler handed out were requested, so too much is "
+                    "read: it has to be the outermost sampler; if another one shares its samples among ranks, as "
+                    "Accelerate's prepare() does, wrap that one"
+                )
+        finally:
+            if os.getpid() == cache.process:
+                self._reading = cache.process if window.requested else None
+                cache.detach(consumer)
+
+    def _length(self) -> int | None:
+        try:
+            return len(self._sampler)
+        except (TypeError, NotImplementedError):
+            return None
+
+    def _warn(self, text: str) -> None:
+        self._has_warned = True
+        _log.warning(text)
+
+
+class _Window:
+    """Entries of a sampler, announced in groups and handed out one by one."""
+
+    def __init__(
+        self,
+        source: Iterator[Any],
+        length: int | None,
+        cache: ProcessCache,
+        consumer: int,
+        fetch_size: int | None,
+        threshold: int | None,
+    ) -> None:
+        self._source, self._cache, self._consumer = source, cache, consumer
+        self._fetch_size, self._threshold = fetch_size, threshold
+        # Samplers draw from generators when they end, so their end is not requested ahead.
+        self._left = length
+        # Entries with the number of their samples that were announced.
+        self._queue: deque[tuple[Any, int]] = deque()
+        self._queued = self._handed_out = self._refill_at = 0
+        # Handed out before the first request: of a resumed epoch, or by workers.
+        self._before_first: int | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        while True:
+            if not self._queue or self._queued + self._outstanding() <= self._refill_at:
+                self._fill()
+            if not self._queue:
+                return
+            entry, count = self._queue.popleft()
+            self._queued -= count
+            self._handed_out += count
+            self._cache.hand_out(self._consumer, self._handed_out)
+            yield entry
+
+    @property
+    def requested(self) -> int:
+        """Samples that were requested in this process."""
+        return self._handed_out - sum(self._cache.outstanding(self._consumer))
+
+    def exceeds_cache(self) -> bool:
+        """Whether the samples of a full window are larger than the cache, by the sizes given."""
+        if self._fetch_size is None and self._threshold is None:
+            return False
+        mean = self._cache.mean_size
+        return mean is not None and sum(self._limits()) * mean > self._cache.capacity
+
+    def is_mostly_unrequested(self) -> bool:
+        """Whether this process requests samples, but less than half of those handed out since its first request."""
+        if self._before_first is None:
+            return False
+        judged = self._handed_out - self._before_first
+        return judged >= _JUDGED and self.requested < judged // 2
+
+    def _outstanding(self) -> int:
+        """Samples handed out and not requested, as far as this process requests them."""
+        outstanding, skipped = self._cache.outstanding(self._consumer)
+        if outstanding + skipped == self._handed_out:
+            return 0
+        if self._before_first is None:
+            self._before_first = outstanding + skipped
+        return outstanding
+
+    def _limits(self) -> tuple[int, int]:
+        """Return ``fetch_size`` and ``threshold``."""
+        mean = self._cache.mean_size
+        half = _FIRST_WINDOW if mean is None else self._cache.capacity // (2 * max(mean, 1))
+        half = min(max(half, 1), _WINDOW_MAX)
+        return (
+            half if self._fetch_size is None else self._fetch_size,
+            half if self._threshold is None else self._threshold,
+        )
+
+    def _fill(self) -> None:
+        """Take the next entries, and announce their samples."""
+        size, self._refill_at = self._limits()
+        announced = 0
+        samples: list[int] = []
+        while announced < size and (self._left is None or self._left > 0 or not self._queue):
+            entry = next(self._source, _END)
+            if entry is _END:
+                break
+            if self._left is not None:
+                self._left -= 1
+            ids = in_range(_ids(entry), self._cache.count)
+            samples += ids
+            announced += max(len(ids), 1)
+            self._queue.append((entry, len(ids)))
+            self._queued += len(ids)
+        self._cache.announce(self._consumer, samples)
+
+
+_END = object()
+
+
+def _ids(entry: Any) -> Iterable[int]:
+    """Return the indices of an entry, which is an index or a batch of them; those of other kinds are left out."""
+    ids = []
+    for each in entry if isinstance(entry, list | tuple) or getattr(entry, "ndim", False) else (entry,):
+        try:
+            ids.append(operator.index(each))
+        except TypeError:
+            continue
+    return ids

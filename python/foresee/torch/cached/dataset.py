@@ -232,9 +232,10 @@ class CachedDataset(Dataset[Any]):
             )
 
     def _warn_about_random(self, sample: int) -> None:
+        self._checked = _CHECKED
         _log.warning(
-            "the dataset drew random numbers when it read sample %s: a cached sample never changes, so its random part "
-            "is drawn once; move random transforms to transform= of CachedDataset",
+            "random numbers were drawn while sample %s was read: a cached sample never changes, so what the dataset "
+            "draws is drawn once; move random transforms to transform= of CachedDataset",
             sample,
         )
 

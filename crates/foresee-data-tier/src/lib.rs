@@ -9,6 +9,7 @@
 mod completion;
 #[cfg(test)]
 mod conformance;
+mod credentials;
 mod direct_file;
 mod disk;
 mod identity;
@@ -23,6 +24,10 @@ mod test_support;
 mod uri;
 
 pub use completion::Completions;
+pub use credentials::{
+    CredentialReply, CredentialRequest, CredentialResult, CredentialSource, Credentials, ObtainedCredentials,
+    set_credential_source,
+};
 pub use direct_file::{AlignedBuffer, DirectFile};
 pub use disk::{
     CacheContent, CacheDirectory, CachedSample, CorruptEntry, DiskConfig, DiskError, DiskTier, Entries,

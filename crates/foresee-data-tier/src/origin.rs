@@ -32,6 +32,7 @@ pub use tag::posix_tag;
 
 use crate::Tier;
 use crate::completion::Completions;
+use crate::credentials::{Credentials, process_credentials};
 use crate::uri::{Uri, UriError, UriParts};
 
 /// Maps each sample to its bytes in the origin, from the index.
@@ -62,6 +63,8 @@ pub struct OriginOptions {
     /// `skip_signature`, ...); they override the environment's `AWS_*`, `GOOGLE_*`, `AZURE_*` or `HF_*`. For a directory: `file_tag`, `mtime`
     /// (default) or `inode`, which identifies a version of a file together with its size.
     pub storage: BTreeMap<String, String>,
+    /// Obtains credentials that `storage` or the environment name; by default that of the process, if it has one.
+    pub credentials: Option<Arc<Credentials>>,
     /// Reader threads for a directory, 1 or more; default 64, for a deep queue at a disk or network file system.
     /// Threads are only started while reads are slow.
     pub threads: usize,
@@ -76,6 +79,7 @@ impl Default for OriginOptions {
     fn default() -> Self {
         Self {
             storage: BTreeMap::new(),
+            credentials: process_credentials(),
             threads: 64,
             connect_timeout: Nanos::from_secs(5),
             read_timeout: Nanos::from_secs(30),
@@ -88,6 +92,7 @@ impl std::fmt::Debug for OriginOptions {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("OriginOptions")
             .field("storage", &self.storage.keys().collect::<Vec<_>>())
+            .field("credentials", &self.credentials)
             .field("threads", &self.threads)
             .field("connect_timeout", &self.connect_timeout)
             .field("read_timeout", &self.read_timeout)

@@ -20,6 +20,7 @@ pub(crate) use super::fault::Failure;
 use super::list_page::ListPage;
 use super::stores::{Pages, Remedies, StoreClient};
 use super::{OriginError, OriginOptions};
+use crate::credentials::SharedCredentials;
 use crate::uri::Uri;
 
 /// Threads that run requests: one GET takes less than 100 us of CPU time, so two threads carry 20,000 per second.
@@ -43,6 +44,7 @@ pub(crate) struct Store {
     prefix: String,
     read_timeout: Nanos,
     remedies: Remedies,
+    credentials: Option<Arc<SharedCredentials>>,
     /// Whether it answered a GET after it had refused a HEAD.
     refuses_head: AtomicBool,
 }
@@ -146,9 +148,17 @@ impl Drop for Client {
 
 impl Store {
     fn new(uri: &Uri, options: &OriginOptions) -> Result<Self, OriginError> {
-        let StoreClient { objects, pages, remedies } = StoreClient::new(uri, options)?;
-        let (uri, prefix, read_timeout) = (uri.clone(), uri.key_prefix(), options.read_timeout);
-        Ok(Self { objects, pages, uri, prefix, read_timeout, remedies, refuses_head: AtomicBool::new(false) })
+        let StoreClient { objects, pages, remedies, credentials } = StoreClient::new(uri, options)?;
+        Ok(Self {
+            objects,
+            pages,
+            uri: uri.clone(),
+            prefix: uri.key_prefix(),
+            read_timeout: options.read_timeout,
+            remedies,
+            credentials,
+            refuses_head: AtomicBool::new(false),
+        })
     }
 
     pub(crate) const fn uri(&self) -> &Uri {
@@ -197,8 +207,9 @@ impl Store {
         attempt: &Arc<Attempt>,
     ) -> Result<GetResult, Failure> {
         options.extensions.insert(Arc::clone(attempt));
+        let began = self.credential_time();
         let answer = self.with_timeout(self.objects.get_opts(path, options)).await?;
-        answer.map_err(|error| Failure::classify(attempt, &error))
+        answer.map_err(|error| self.classify(attempt, &error, began))
     }
 
     /// Size and tag of one object, by a HEAD. A web server may refuse it, because a URL that is presigned for GET is
@@ -263,9 +274,26 @@ impl Store {
         };
         options.extensions.insert(Arc::clone(&attempt));
         let prefix = (!prefix.is_empty()).then_some(prefix);
+        let began = self.credential_time();
         let answer = self.with_timeout(pages.list_paginated(prefix, options)).await?;
-        answer.map_err(|error| Failure::classify(&attempt, &error))?;
+        answer.map_err(|error| self.classify(&attempt, &error, began))?;
         Failure::parse_page(&attempt)
+    }
+
+    /// The time on the clock of the credentials, if they are renewed.
+    fn credential_time(&self) -> Nanos {
+        self.credentials.as_ref().map_or(Nanos::ZERO, |credentials| credentials.now())
+    }
+
+    /// Classify `error` of a request that began at `began`, and renew credentials that the store refused.
+    fn classify(&self, attempt: &Attempt, error: &object_store::Error, began: Nanos) -> Failure {
+        let failure = Failure::classify(attempt, error);
+        match &self.credentials {
+            Some(credentials) if failure.refuses_credentials() && credentials.refuse(began) => {
+                failure.retryable()
+            }
+            _ => failure,
+        }
     }
 
     /// The result of `work`, or a failure after the read timeout.

@@ -49,6 +49,8 @@ enum Kind {
     Region(Option<String>),
     /// The clocks differ by more than the store allows; both times, as far as known.
     Clock { client: String, server: String },
+    /// The credentials have expired or are unknown.
+    Credentials,
     /// The endpoint is not a store.
     NoStore,
 }
@@ -111,6 +113,7 @@ impl Failure {
                 Kind::Clock { client, server: facts.server_time.clone().unwrap_or_else(unknown) }
             }
             _ if is_wrong_region(status, code, facts.region.is_some()) => Kind::Region(facts.region.clone()),
+            _ if outcome == ReadOutcome::Denied && is_about_credentials(status, code) => Kind::Credentials,
             _ => Kind::Answer,
         };
         let cause = match &kind {
@@ -121,6 +124,16 @@ impl Failure {
             _ => cause,
         };
         Self { outcome, status: Some(status), cause, kind }
+    }
+
+    /// Whether the store refused the credentials themselves, so that newer ones may be accepted.
+    pub(super) fn refuses_credentials(&self) -> bool {
+        self.kind == Kind::Credentials
+    }
+
+    /// The same failure, which another request may not have.
+    pub(super) fn retryable(self) -> Self {
+        Self { outcome: ReadOutcome::Retryable, ..self }
     }
 
     /// Classify a request that was sent without the store client, with the response that the hook saw.
@@ -162,7 +175,9 @@ impl Failure {
             }
             (Kind::Transport, _) => OriginError::Unreachable { uri, cause },
             (Kind::Answer, ReadOutcome::Absent) => OriginError::Missing { uri, cause },
-            (Kind::Answer, ReadOutcome::Denied) => OriginError::Denied { uri, cause: cause + sources + hint },
+            (Kind::Credentials, _) | (Kind::Answer, ReadOutcome::Denied) => {
+                OriginError::Denied { uri, cause: cause + sources + hint }
+            }
             (Kind::Answer, _) => OriginError::Failed { uri, cause },
         }
     }
@@ -176,6 +191,19 @@ fn is_wrong_region(status: u16, code: &str, names_region: bool) -> bool {
         "" => matches!(status, 301 | 307 | 400) && names_region,
         _ => false,
     }
+}
+
+/// Whether a refusal is about the credentials, and not about what they permit.
+fn is_about_credentials(status: u16, code: &str) -> bool {
+    const CODES: [&str; 6] = [
+        "AuthenticationFailed",
+        "ExpiredToken",
+        "InvalidAccessKeyId",
+        "InvalidToken",
+        "SignatureDoesNotMatch",
+        "TokenRefreshRequired",
+    ];
+    status == 401 || CODES.contains(&code)
 }
 
 /// Format a request's `20260102T030405Z` as `2026-01-02T03:04:05Z`; other times stay unchanged.

@@ -8,6 +8,7 @@ mod azure;
 mod gcs;
 mod hugging_face;
 mod profiles;
+mod provided;
 mod s3;
 mod web;
 
@@ -19,6 +20,7 @@ use object_store::{ClientConfigKey, ClientOptions, ObjectStore, RetryConfig};
 
 use self::hugging_face::RepositoryTree;
 use super::{OriginError, OriginOptions};
+use crate::credentials::SharedCredentials;
 use crate::uri::{BucketKind, Uri, UriParts};
 
 /// Idle connections in the pool: as many as a driver has requests in flight.
@@ -30,6 +32,8 @@ pub(super) struct StoreClient {
     /// Its listing; plain HTTP has none.
     pub(super) pages: Option<Pages>,
     pub(super) remedies: Remedies,
+    /// Its credentials, if the process obtains them.
+    pub(super) credentials: Option<Arc<SharedCredentials>>,
 }
 
 /// The listing of a store.
@@ -68,12 +72,17 @@ impl StoreClient {
         }
     }
 
-    fn of_bucket<S: ObjectStore + PaginatedListStore>(store: S, remedies: Remedies) -> Self {
+    fn of_bucket<S: ObjectStore + PaginatedListStore>(
+        store: S,
+        remedies: Remedies,
+        credentials: Option<Arc<SharedCredentials>>,
+    ) -> Self {
         let store = Arc::new(store);
         Self {
             objects: Arc::clone(&store) as Arc<dyn ObjectStore>,
             pages: Some(Pages::Bucket(store)),
             remedies,
+            credentials,
         }
     }
 }

@@ -3,11 +3,15 @@
 //!
 //! The client renews tokens of service principals, workload identities and managed identities during a run.
 
-use object_store::azure::{AzureConfigKey, MicrosoftAzureBuilder};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use object_store::azure::{AzureAccessKey, AzureConfigKey, AzureCredential, MicrosoftAzureBuilder};
+use reqwest::Url;
 
 use super::{
-    Remedies, StoreClient, bad_option, connection_settings, environment, is_plain, no_retries, variable,
-    without_request_timeout,
+    Remedies, StoreClient, bad_option, connection_settings, environment, is_plain, no_retries, provided,
+    variable, without_request_timeout,
 };
 use crate::origin::fault::ObservedConnector;
 use crate::origin::{OriginError, OriginOptions};
@@ -45,6 +49,11 @@ pub(super) fn client(
     for (name, value) in connection_settings(options, plain) {
         builder = builder.with_config(AzureConfigKey::Client(name), value);
     }
+    provided::check_bucket(uri, options, &AzureConfigKey::ContainerName, container)?;
+    let credentials = provided::provider(uri, options, credential)?;
+    if let Some(credentials) = &credentials {
+        builder = builder.with_credentials(Arc::clone(credentials) as _);
+    }
     let store = builder
         .with_container_name(container)
         .with_retry(no_retries())
@@ -53,7 +62,22 @@ pub(super) fn client(
         .map_err(|error| bad_option(uri, "azure", redact(&error.to_string())))?;
     let remedies =
         Remedies { credentials: CREDENTIALS, endpoint: ENDPOINT, sources: SOURCES, hint: String::new() };
-    Ok(StoreClient::of_bucket(store, remedies))
+    Ok(StoreClient::of_bucket(store, remedies, credentials.map(|one| Arc::clone(&one.shared))))
+}
+
+/// A credential from the values of a provider.
+fn credential(values: &BTreeMap<String, String>) -> Result<AzureCredential, String> {
+    if let Some(key) = provided::value(values, "access_key") {
+        let key = AzureAccessKey::try_new(key).map_err(|_| "access_key is not a key of Azure".to_owned())?;
+        return Ok(AzureCredential::AccessKey(key));
+    }
+    if let Some(token) = provided::value(values, "sas_token") {
+        let url = Url::parse(&format!("http://azure?{}", token.trim_start_matches('?')));
+        let url = url.map_err(|_| "sas_token is not a shared access signature".to_owned())?;
+        return Ok(AzureCredential::SASToken(url.query_pairs().into_owned().collect()));
+    }
+    let token = provided::required(values, "token", "Azure, or access_key or sas_token,")?;
+    Ok(AzureCredential::BearerToken(token.to_owned()))
 }
 
 /// The endpoint or the account from settings and environment; empty if there is none.
@@ -82,13 +106,14 @@ fn settings(uri: &Uri, options: &OriginOptions) -> Result<MicrosoftAzureBuilder,
             builder = builder.with_config(key, value);
         }
     }
-    let is_connection = |name: &str| name.to_ascii_lowercase().ends_with("connection_string");
-    for (name, value) in options.storage.iter().filter(|(name, _)| is_connection(name)) {
-        builder = with_connection_string(builder, value).map_err(|cause| bad_option(uri, name, cause))?;
+    let (strings, others): (Vec<_>, Vec<_>) =
+        provided::client_settings(options).partition(|(name, _)| name.ends_with("connection_string"));
+    for (name, value) in strings {
+        builder = with_connection_string(builder, value).map_err(|cause| bad_option(uri, &name, cause))?;
     }
-    for (name, value) in options.storage.iter().filter(|(name, _)| !is_connection(name)) {
-        let key = key_of(&name.to_ascii_lowercase()).ok_or_else(|| bad_option(uri, name, NO_SETTING))?;
-        builder = builder.with_config(key, value.as_str());
+    for (name, value) in others {
+        let key = key_of(&name).ok_or_else(|| bad_option(uri, &name, NO_SETTING))?;
+        builder = builder.with_config(key, value);
     }
     Ok(builder)
 }

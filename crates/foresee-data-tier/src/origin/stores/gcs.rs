@@ -5,12 +5,13 @@
 //! renews its tokens during a run. An emulator (`STORAGE_EMULATOR_HOST`) is used without credentials.
 
 use std::path::Path;
+use std::sync::Arc;
 
-use object_store::gcp::{GoogleCloudStorageBuilder, GoogleConfigKey};
+use object_store::gcp::{GcpCredential, GoogleCloudStorageBuilder, GoogleConfigKey};
 use reqwest::header::{ACCEPT_ENCODING, HeaderMap, HeaderValue};
 
 use super::{
-    Remedies, StoreClient, bad_option, connection_settings, environment, no_retries, variable,
+    Remedies, StoreClient, bad_option, connection_settings, environment, no_retries, provided, variable,
     without_request_timeout,
 };
 use crate::origin::fault::ObservedConnector;
@@ -36,6 +37,14 @@ pub(super) fn client(uri: &Uri, bucket: &str, options: &OriginOptions) -> Result
     for (name, value) in connection_settings(options, true) {
         builder = builder.with_config(GoogleConfigKey::Client(name), value);
     }
+    provided::check_bucket(uri, options, &GoogleConfigKey::Bucket, bucket)?;
+    let credentials = provided::provider(uri, options, |values| {
+        let bearer = provided::required(values, "token", "Google Cloud Storage")?.to_owned();
+        Ok(GcpCredential { bearer })
+    })?;
+    if let Some(credentials) = &credentials {
+        builder = builder.with_credentials(Arc::clone(credentials) as _);
+    }
     let store = builder
         .with_bucket_name(bucket)
         .with_retry(no_retries())
@@ -44,7 +53,7 @@ pub(super) fn client(uri: &Uri, bucket: &str, options: &OriginOptions) -> Result
         .map_err(|error| bad_option(uri, "credentials", redact(&error.to_string())))?;
     let remedies =
         Remedies { credentials: CREDENTIALS, endpoint: ENDPOINT, sources: SOURCES, hint: String::new() };
-    Ok(StoreClient::of_bucket(store, remedies))
+    Ok(StoreClient::of_bucket(store, remedies, credentials.map(|one| Arc::clone(&one.shared))))
 }
 
 /// The base URL from settings and environment; empty for Google's own.
@@ -70,10 +79,9 @@ fn settings(uri: &Uri, options: &OriginOptions) -> Result<GoogleCloudStorageBuil
     if let Some(host) = variable("STORAGE_EMULATOR_HOST") {
         builder = builder.with_base_url(&emulator_url(&host)).with_skip_signature(true);
     }
-    for (name, value) in &options.storage {
-        let key: GoogleConfigKey =
-            name.to_ascii_lowercase().parse().map_err(|_| bad_option(uri, name, NO_SETTING))?;
-        builder = builder.with_config(key, value.as_str());
+    for (name, value) in provided::client_settings(options) {
+        let key: GoogleConfigKey = name.parse().map_err(|_| bad_option(uri, &name, NO_SETTING))?;
+        builder = builder.with_config(key, value);
     }
     Ok(builder)
 }

@@ -104,6 +104,7 @@ pub(super) fn client(
         objects: Arc::new(objects),
         pages: Some(Pages::Repository(RepositoryTree::new(http, tree))),
         remedies,
+        credentials: None,
     })
 }
 

@@ -39,5 +39,5 @@ pub(super) fn client(
         .build()
         .map_err(|error| bad_option(uri, "http", redact(&error.to_string())))?;
     let remedies = Remedies { endpoint: "correct the host in the URI", ..Remedies::default() };
-    Ok(StoreClient { objects: Arc::new(store), pages: None, remedies })
+    Ok(StoreClient { objects: Arc::new(store), pages: None, remedies, credentials: None })
 }

@@ -20,6 +20,7 @@ __all__ = [
     "Batch",
     "Cache",
     "CacheDirectory",
+    "CredentialReply",
     "GradientExchange",
     "GradientLeader",
     "GradientNode",
@@ -406,6 +407,16 @@ def node_status(socket: str | PathLike[str] | None) -> dict[str, Any]:
         ValueError: the path is too long, or the environment forbids a cache of the node.
         OSError: no host is there, it is another user's, or it does not answer within 10 s.
     """
+
+@final
+class CredentialReply:
+    """Takes the first result of a request for credentials; see ``foresee._loading.credentials``."""
+
+    def send(self, values: dict[str, str], expires: float | None) -> None:
+        """Credentials by name, and the end of their validity in seconds since 1970."""
+
+    def fail(self, cause: str) -> None:
+        """Why there are none, with the remedy."""
 
 @final
 class Trial:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from foresee._loading.data_source import PathLike
     from foresee._loading.on_error import OnError
     from foresee._loading.progress import Place, Progress
+    from foresee._loading.store_options import StorageOptions
     from foresee._runtime.ranks import World
     from foresee._runtime.step_times import StepTimer
 
@@ -56,7 +57,7 @@ class Loader(BaseLoader):
         rank: of this process among those that share the data. Default: that of the process group of
             ``torch.distributed``, if one is initialized before the first ``iter()``, else the launcher's.
         world_size: number of these ranks.
-        storage_options: of the origin, such as ``endpoint`` or ``region``; never stored.
+        storage_options: of the origin, such as ``endpoint`` or ``region``, or a store of obstore; never stored.
         on_error: what to do with a sample that is missing or damaged: ``raise``, ``replace``, ``skip``, or a
             callable that gets the ``SampleFault`` and returns the id of another sample. The number of
             batches stays the same.
@@ -89,7 +90,7 @@ class Loader(BaseLoader):
         cache: Cache | None = None,
         rank: int | None = None,
         world_size: int | None = None,
-        storage_options: Mapping[str, str] | None = None,
+        storage_options: StorageOptions | None = None,
         on_error: OnError = "raise",
         layout: str = "auto",
         row_bytes: int | None = None,

@@ -7,6 +7,7 @@ import json
 import pathlib
 import subprocess
 import sys
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -22,9 +23,11 @@ SERVICE = """
 """
 
 
-def service(socket: pathlib.Path, *, ram: str = "64MB") -> AbstractContextManager[Child]:
+def service(
+    socket: pathlib.Path, *, ram: str = "64MB", env: Mapping[str, str] | None = None
+) -> AbstractContextManager[Child]:
     """Start a service, whose first line shows that it listens; the end of the block kills it."""
-    return child(SERVICE, "--ram", ram, "--socket", str(socket), "--json")
+    return child(SERVICE, "--ram", ram, "--socket", str(socket), "--json", env=env)
 
 
 def node_status(socket: pathlib.Path) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ mod batch;
 mod cache;
 mod cache_directory;
 mod calibrate;
+mod credentials;
 mod errors;
 mod fork_guard;
 mod gradients;
@@ -49,6 +50,7 @@ mod _native {
         cache::Cache,
         cache_directory::{CacheDirectory, is_on_nfs},
         calibrate::{Trial, links_answer, links_measure},
+        credentials::Reply,
         gradients::{GradientExchange, GradientServer, gradient_packet_bytes},
         index::Index,
         jobs::jobs_simulate,
@@ -66,6 +68,7 @@ mod _native {
 
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        crate::credentials::install();
         module.add("__version__", env!("CARGO_PKG_VERSION"))?;
         module.add("IS_CHECKED", cfg!(debug_assertions))?;
         module.add("TIMELINE_KINDS", foresee_grad_exchange::EventKind::NAMES)?;

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from foresee import _native
 from foresee._loading.node_listing import Listed, shared
+from foresee._loading.store_options import StorageOptions, storage_options
 from foresee._schema.files import user_path
 from foresee.errors import ConfigError, NoSamples
 
@@ -119,7 +120,7 @@ def resolve(
     allow_empty: bool = False,
     row_bytes: int | None = None,
     exclude: str | Iterable[str] | None = None,
-    options: Mapping[str, str] | None = None,
+    options: StorageOptions | None = None,
     name: str = "data",
 ) -> Source:
     """Return the source of ``data``, whose index is ``data`` or its file, ``index``, or a new listing.
@@ -201,7 +202,7 @@ def table(
     root: str | None,
     sizes: Sequence[NDArray[np.int64] | None],
     allow_missing: bool,
-    options: Mapping[str, str] | None,
+    options: StorageOptions | None,
 ) -> Source:
     """Return the source of the objects in ``columns``; relative ones are below ``root`` (None: working directory).
 
@@ -241,7 +242,7 @@ def windows(
     stride: int,
     drop_tail: bool,
     exclude: str | Iterable[str] | None,
-    options: Mapping[str, str] | None,
+    options: StorageOptions | None,
 ) -> tuple[Source, int, int]:
     """Return windows over one or several files, a directory or a prefix, with the numbers of unused elements and files.
 
@@ -301,7 +302,7 @@ def absolute(place: str) -> str:
     return place if path is None else os.path.abspath(path)
 
 
-def read_file(uri: str, options: Mapping[str, str] | None = None) -> bytes:
+def read_file(uri: str, options: StorageOptions | None = None) -> bytes:
     """Read one object, such as a table in a bucket.
 
     Raises:
@@ -334,33 +335,6 @@ def plain_loader(source: Source) -> _native.Loader:
     )
 
 
-def storage_options(options: object) -> dict[str, str]:
-    """Return storage options as texts; numbers, True and False in the store's spelling.
-
-    Raises:
-        ConfigError: no mapping, or a value that is no text; the message omits the value, which may be secret.
-    """
-    if options is None:
-        return {}
-    example = 'storage_options={"region": "eu-1"}'
-    if not isinstance(options, Mapping):
-        raise ConfigError(
-            f"storage_options is a {type(options).__name__}; texts by name expected, such as {example}"
-        )
-    faults: list[str] = []
-    texts: dict[str, str] = {}
-    for name, value in options.items():
-        if not isinstance(name, str) or not isinstance(value, str | bool | int | float):
-            faults.append(
-                f"storage_options has a {type(value).__name__} as {name!r}; a text expected, such as {example}"
-            )
-        else:
-            texts[name] = str(value).lower() if isinstance(value, bool) else str(value)
-    if faults:
-        raise ConfigError(faults)
-    return texts
-
-
 def split(uri: str, layout: str) -> tuple[str, str | None]:
     """Return the directory or prefix of the data, and the name of the file if ``uri`` is a single array."""
     path = local_path(uri)
@@ -385,7 +359,7 @@ def build(
     row_bytes: int | None = None,
     keys: Iterable[bytes] | None = None,
     exclude: str | Iterable[str] | None = None,
-    options: Mapping[str, str] | None = None,
+    options: StorageOptions | None = None,
     note: Callable[[str], None] | None = None,
 ) -> _native.Index:
     """List ``uri``, with progress on stderr if that is a terminal.

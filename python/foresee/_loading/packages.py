@@ -21,6 +21,13 @@ def pyarrow(module: str) -> Any:
     )
 
 
+def botocore(module: str) -> Any:
+    """Return the module ``botocore.<module>``, such as ``session``."""
+    return _imported(
+        f"botocore.{module}", "AWS profiles are read with botocore; install botocore, or foresee[aws]"
+    )
+
+
 def cloudpickle() -> Any:
     """Return the module ``cloudpickle``."""
     return _imported(

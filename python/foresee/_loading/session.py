@@ -28,6 +28,7 @@ from foresee._loading.on_error import FaultHandler, OnError
 from foresee._loading.orders import EpochSamples, RunOrder, positions
 from foresee._loading.plain import PlainEngine
 from foresee._loading.progress import Place, Progress
+from foresee._loading.store_options import StoreOptions
 from foresee._runtime.waits import PREPARING, Waits
 from foresee.errors import ConfigError, ForeseeError
 
@@ -127,7 +128,7 @@ class Session:
                 run_dir=settings.run_dir,
                 listed=source.listed,
                 avoid=list(self._avoid),
-                node=(_job_name(), _native.__version__),
+                node=(_job_name(), _native.__version__) if _shares_node(source, world) else None,
             )
         except ConfigError:
             raise
@@ -373,6 +374,7 @@ class Session:
             node_ranks=self.world.local_size,
             # Until the loader has started: what its ranks do if no service is there.
             has_node_cache=self.world.local_size > 1
+            and not isinstance(self.source.options, StoreOptions)
             and self.cache.ram_bytes > 0
             and os.environ.get("FORESEE_NODE") != "off",
             in_flight=engine.first_in_flight(),
@@ -420,6 +422,20 @@ class _ReturnedPrefix:
             steps, samples = steps + 1, samples + count
         self.reached = (steps, samples)
         return steps, samples, self._finished
+
+
+def _shares_node(source: Source, world: World) -> bool:
+    """Return whether the host of a node's cache could read the source; it cannot call a function of this process."""
+    if not isinstance(source.options, StoreOptions):
+        return True
+    if world.local_size > 1 and os.environ.get("FORESEE_NODE") != "off":
+        _log.warning(
+            "each of the %d ranks of this node reads %s itself: the function for credentials of an obstore store stays "
+            "in its process; give the keys or an AWS profile as storage_options= to share a cache",
+            world.local_size,
+            source.uri,
+        )
+    return False
 
 
 def _job_name() -> str:

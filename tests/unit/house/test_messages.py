@@ -177,6 +177,7 @@ def test_an_unknown_name_is_found() -> None:
 
 EXTRAS = {
     "PIL": "pictures",
+    "botocore": "aws",
     "cloudpickle": "workers",
     "torch": "torch",
     "pyarrow": "ledger",

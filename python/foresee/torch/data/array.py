@@ -22,12 +22,13 @@ from foresee.torch.data.dataset import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import DTypeLike
 
     from foresee._loading.batch import Bytes, Ints
     from foresee._loading.data_source import PathLike
+    from foresee._loading.store_options import StorageOptions
 
 __all__ = ["ArrayDataset"]
 
@@ -45,7 +46,7 @@ class ArrayDataset(OriginDataset):
         transform: from the tensor of a row to what the model takes.
         exclude: patterns of files and folders to omit, as in ``FolderDataset``.
         index: index of the data, if there is one.
-        storage_options: of the origin.
+        storage_options: of the origin, or a store of obstore.
 
     Raises:
         ConfigError: ``dtype`` or ``shape`` is missing, superfluous, or torch has no such dtype.
@@ -62,7 +63,7 @@ class ArrayDataset(OriginDataset):
         transform: Callable[..., Any] | None = None,
         exclude: str | Iterable[str] | None = None,
         index: str | PathLike | _native.Index | None = None,
-        storage_options: Mapping[str, str] | None = None,
+        storage_options: StorageOptions | None = None,
     ) -> None:
         check_callables(transform=transform)
         if (dtype is None) != (shape is None):

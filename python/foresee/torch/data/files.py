@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from foresee._loading.batch import Bytes, Ints
     from foresee._loading.data_source import PathLike
+    from foresee._loading.store_options import StorageOptions
 
 __all__ = ["FileDataset"]
 
@@ -70,7 +71,7 @@ class FileDataset(OriginDataset):
         allow_missing: accept rows without an object: reading one is a fault, which ``on_error`` handles. Without it
         they
             are an error. The number of samples is that of the rows in both cases.
-        storage_options: of the origin, such as ``endpoint`` or ``region``.
+        storage_options: of the origin, such as ``endpoint`` or ``region``, or a store of obstore.
 
     Raises:
         ConfigError: an argument or a row is wrong; the message has the row's number and value.
@@ -93,7 +94,7 @@ class FileDataset(OriginDataset):
         name: str = "data",
         sizes: object = None,
         allow_missing: bool = False,
-        storage_options: Mapping[str, str] | None = None,
+        storage_options: StorageOptions | None = None,
     ) -> None:
         check_callables(transform=transform, target_transform=target_transform)
         further = _further(extra)

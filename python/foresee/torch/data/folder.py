@@ -25,10 +25,11 @@ from foresee.torch.data.dataset import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from foresee._loading.batch import Bytes, Ints
     from foresee._loading.data_source import PathLike
+    from foresee._loading.store_options import StorageOptions
 
 __all__ = ["FolderDataset"]
 
@@ -57,7 +58,7 @@ class FolderDataset(OriginDataset):
             ``["train/old/", "lost+found"]``: one without ``/`` matches a name on any level, one with ``/`` the path
             below ``uri``, in which ``**`` stands for any folders. Letter case counts.
         index: index of the data, if there is one; then nothing is listed.
-        storage_options: of the origin, such as ``endpoint`` or ``region``.
+        storage_options: of the origin, such as ``endpoint`` or ``region``, or a store of obstore.
 
     Raises:
         ConfigError: an argument is wrong.
@@ -77,7 +78,7 @@ class FolderDataset(OriginDataset):
         allow_empty: bool = False,
         exclude: str | Iterable[str] | None = None,
         index: str | PathLike | _native.Index | None = None,
-        storage_options: Mapping[str, str] | None = None,
+        storage_options: StorageOptions | None = None,
     ) -> None:
         check_callables(transform=transform, target_transform=target_transform)
         check_decode(decode)

@@ -11,17 +11,16 @@ import numpy as np
 import torch
 
 from foresee import _native
-from foresee._loading import data_source
+from foresee._loading import data_source, store_options
 from foresee.errors import ConfigError
 from foresee.torch.data.dataset import OriginDataset, check_dtype, numpy_dtype
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import DTypeLike
 
     from foresee._loading.batch import Bytes, Ints
     from foresee._loading.data_source import PathLike
+    from foresee._loading.store_options import StorageOptions
 
 __all__ = ["TokenDataset"]
 
@@ -47,7 +46,7 @@ class TokenDataset(OriginDataset):
         cast: dtype of the batches, which are copies then; None keeps the stored type, and batches are views of the
             loader's memory.
         exclude: patterns of files and folders to omit, as in ``FolderDataset``.
-        storage_options: of the origin.
+        storage_options: of the origin, or a store of obstore.
 
     Raises:
         ConfigError: an argument is wrong, or ``dtype`` is missing.
@@ -66,7 +65,7 @@ class TokenDataset(OriginDataset):
         drop_tail: bool = True,
         cast: torch.dtype | None = torch.int64,
         exclude: str | Iterable[str] | None = None,
-        storage_options: Mapping[str, str] | None = None,
+        storage_options: StorageOptions | None = None,
     ) -> None:
         stride = window if stride is None else stride
         faults = [
@@ -110,7 +109,7 @@ class TokenDataset(OriginDataset):
                 )
         else:
             source = data_source.Source(
-                opened, opened.uri, data_source.storage_options(storage_options), str(uri)
+                opened, opened.uri, store_options.storage_options(storage_options), str(uri)
             )
             _check(opened, length, int(stride), drop_tail=drop_tail)
         super().__init__(source)

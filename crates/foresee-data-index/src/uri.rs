@@ -34,6 +34,7 @@ pub fn redact_uri(uri: &str) -> String {
     loop {
         let authority = &rest[..rest.find(['/', '?', '#']).unwrap_or(rest.len())];
         let user_end = match authority.rfind('@') {
+            _ if names_container(scheme, authority) => None,
             None if !has_port(authority) => rest.rfind('@'),
             user_end => user_end,
         };
@@ -44,6 +45,17 @@ pub fn redact_uri(uri: &str) -> String {
     }
     let end = rest.find(['?', '#']).unwrap_or(rest.len());
     format!("{scheme}://{}", &rest[..end])
+}
+
+/// Whether the part before the `@` is a container of Azure, as in `abfss://container@account.dfs.core.windows.net`.
+fn names_container(scheme: &str, authority: &str) -> bool {
+    let is_azure = ["abfs", "abfss", "wasb", "wasbs"].iter().any(|name| scheme.eq_ignore_ascii_case(name));
+    let is_container =
+        |name: &str| name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-$".contains(&byte));
+    let parts = authority.split_once('@').filter(|_| is_azure);
+    parts.is_some_and(|(name, host)| {
+        is_container(name) && host.ends_with(".core.windows.net") && !host.contains('@')
+    })
 }
 
 fn is_scheme(text: &str) -> bool {
@@ -140,6 +152,9 @@ mod tests {
             ("s3://AKIA123:wJalr@bucket/train", "s3://bucket/train"),
             ("https://host:8080/a?sig=abc&se=1", "https://host:8080/a"),
             ("https://host?token=1", "https://host"),
+            ("abfss://c-1@me.dfs.core.windows.net/a?sig=1", "abfss://c-1@me.dfs.core.windows.net/a"),
+            ("abfss://me:secret@host.core.windows.net/a", "abfss://host.core.windows.net/a"),
+            ("abfss://secret@host/a", "abfss://host/a"),
             ("https://host/a#access_token=1", "https://host/a"),
             ("https://me:p@ss@host/@team/a", "https://host/@team/a"),
             ("http://[::1]:9000/a@b", "http://[::1]:9000/a@b"),

@@ -56,7 +56,7 @@ impl OriginIdentity {
                 let store = fields(&[b"hf", endpoint.as_bytes(), repository.as_bytes()]);
                 (store, path.prefix.clone().into_bytes())
             }
-            UriParts::Bucket { kind, name, prefix } => {
+            UriParts::Bucket { kind, name, prefix, .. } => {
                 let endpoint = store_endpoint(uri, options)?;
                 let store = fields(&[kind.scheme().as_bytes(), endpoint.as_bytes(), name.as_bytes()]);
                 (store, prefix.clone().into_bytes())

@@ -48,8 +48,8 @@ pub struct Uri {
 pub(crate) enum UriParts {
     /// A directory of a mounted file system.
     Directory(PathBuf),
-    /// A bucket, and the prefix without leading and trailing slashes.
-    Bucket { kind: BucketKind, name: String, prefix: String },
+    /// A bucket, and the prefix without leading and trailing slashes. `account` is that of Azure, if the URI names it.
+    Bucket { kind: BucketKind, name: String, account: Option<String>, prefix: String },
     /// A repository of the Hugging Face hub.
     Repository(RepositoryPath),
     /// A plain web server. `base` has no query and no trailing slash; the query is secret.
@@ -95,6 +95,21 @@ impl BucketKind {
     }
 }
 
+/// Message about the host of an account that is not one of Azure's public cloud.
+const NO_ACCOUNT: &str = "the host after the container is not ACCOUNT.dfs.core.windows.net or ACCOUNT.blob.core.windows.net; \
+                          write az://container/prefix, and name the account as account_name and its address as endpoint in \
+                          storage_options= (--option)";
+
+/// The account of a host of Azure's public cloud.
+fn account_of_host(host: &str) -> Option<String> {
+    let host = host.to_ascii_lowercase();
+    let account = ["dfs", "blob"].into_iter().find_map(|service| {
+        host.strip_suffix(".core.windows.net")?.strip_suffix(service)?.strip_suffix('.')
+    })?;
+    let is_name = !account.is_empty() && account.bytes().all(|byte| byte.is_ascii_alphanumeric());
+    is_name.then(|| account.to_owned())
+}
+
 impl Uri {
     /// Parse a URI; text without `scheme://` is a path.
     ///
@@ -111,14 +126,15 @@ impl Uri {
             if name.is_empty() {
                 return Err(bad(kind.no_bucket()));
             }
-            if kind == BucketKind::Azure && name.contains('@') {
-                return Err(bad(
-                    "write az://container/prefix, and name the account as AZURE_STORAGE_ACCOUNT_NAME or as \
-                     account_name in storage_options= (--option)",
-                ));
-            }
+            let (name, account) = match name.split_once('@') {
+                Some((container, host)) if kind == BucketKind::Azure && !container.is_empty() => {
+                    (container, Some(account_of_host(host).ok_or_else(|| bad(NO_ACCOUNT))?))
+                }
+                Some(_) if kind == BucketKind::Azure => return Err(bad(kind.no_bucket())),
+                _ => (name, None),
+            };
             let (name, prefix) = (name.to_owned(), prefix.trim_matches('/').to_owned());
-            return Ok(Self { parts: UriParts::Bucket { kind, name, prefix } });
+            return Ok(Self { parts: UriParts::Bucket { kind, name, account, prefix } });
         }
         match lower_case.as_str() {
             "hf" => {
@@ -243,10 +259,13 @@ impl fmt::Display for Uri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.parts {
             UriParts::Directory(path) => write!(f, "{}", path.display()),
-            UriParts::Bucket { kind, name, prefix } if prefix.is_empty() => {
-                write!(f, "{}://{name}", kind.scheme())
+            UriParts::Bucket { kind, name, account, prefix } => {
+                match account {
+                    Some(account) => write!(f, "abfss://{name}@{account}.dfs.core.windows.net")?,
+                    None => write!(f, "{}://{name}", kind.scheme())?,
+                }
+                if prefix.is_empty() { Ok(()) } else { write!(f, "/{prefix}") }
             }
-            UriParts::Bucket { kind, name, prefix } => write!(f, "{}://{name}/{prefix}", kind.scheme()),
             UriParts::Repository(path) => write!(f, "{path}"),
             UriParts::Web { base, .. } => write!(f, "{base}"),
         }
@@ -272,7 +291,10 @@ pub(crate) fn redact(text: &str) -> String {
         };
         let address = rest.split(['?', '#']).next().unwrap_or_default();
         let authority = address.split('/').next().unwrap_or_default();
-        let hidden = authority.rfind('@').map_or(0, |at| at + 1);
+        // A container of Azure is no user name.
+        let is_container =
+            scheme.ends_with("abfss") && authority.ends_with(".core.windows.net") && !authority.contains(':');
+        let hidden = if is_container { 0 } else { authority.rfind('@').map_or(0, |at| at + 1) };
         shown.push_str(scheme);
         shown.push_str("://");
         shown.push_str(&address[hidden..]);
@@ -302,6 +324,11 @@ mod tests {
         assert_eq!(display("s3://bucket/a/b/"), "s3://bucket/a/b");
         assert_eq!(display("gcs://bucket/a"), "gs://bucket/a");
         assert_eq!(display("abfss://container/a"), "az://container/a");
+        for host in ["dfs", "blob"].map(|service| format!("me.{service}.core.windows.net")) {
+            let shown = display(&format!("wasbs://container@{host}/a/"));
+            assert_eq!(shown, "abfss://container@me.dfs.core.windows.net/a");
+            assert_eq!(display(&shown), shown);
+        }
         assert_eq!(display("hf://datasets/me/set@v1/a/"), "hf://datasets/me/set@v1/a");
         assert_eq!(display("HTTP://host:80/a/"), "http://host:80/a");
     }
@@ -318,6 +345,9 @@ mod tests {
             redact("GET http://u:p@h/x?sig=1 failed (https://h/y?t=2) twice"),
             "GET http://h/x failed (https://h/y) twice"
         );
+        let azure = "abfss://c@me.dfs.core.windows.net/x";
+        assert_eq!(redact(azure), azure);
+        assert_eq!(redact("abfss://me:pw@me.dfs.core.windows.net/x"), "abfss://me.dfs.core.windows.net/x");
     }
 
     #[test]
@@ -336,7 +366,9 @@ mod tests {
             );
             assert!(!text.contains("secret"), "{text}");
         }
-        for uri in ["s3:///x", "gs://", "az:///x", "abfss://c@account.dfs.core.windows.net/x", "hf://x"] {
+        for uri in
+            ["s3:///x", "gs://", "az:///x", "abfss://c@host/x", "abfss://c@.dfs.core.windows.net", "hf://x"]
+        {
             let text = Uri::parse(uri).expect_err(uri).to_string();
             assert!(text.contains("write ") && text.contains("/prefix"), "{text}");
         }

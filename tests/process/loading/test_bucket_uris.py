@@ -22,6 +22,7 @@ SETTINGS = {
         "AZURE_STORAGE_KEY": "aHVzaA==",
         "AZURE_STORAGE_ENDPOINT": "{url}",
     },
+    "abfss://b@me.dfs.core.windows.net": {"AZURE_STORAGE_KEY": "aHVzaA==", "AZURE_STORAGE_ENDPOINT": "{url}"},
     "hf://datasets/me/b": {"HF_TOKEN": "hush", "HF_ENDPOINT": "{url}/"},
 }
 SECRETS = ("aHVzaA", "hush")
@@ -84,11 +85,11 @@ def test_settings_that_are_missing_or_wrong_are_named(
     with pytest.raises(OriginError, match="set AZURE_STORAGE_ACCOUNT_NAME"):
         ft.FolderDataset("az://b/train")
     with pytest.raises(OriginError, match="az://container/prefix, and name the account"):
-        ft.FolderDataset("abfss://b@me.dfs.core.windows.net/train")
+        ft.FolderDataset("abfss://b@onelake.example.com/train")
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
     with pytest.raises(OriginError, match=r"gs://b/train: .*none\.json"):
         ft.FolderDataset("gs://b/train")
-    with pytest.raises(OriginError, match="it has token and endpoint"):
+    with pytest.raises(OriginError, match="it has token, endpoint, proxy_url"):
         ft.FolderDataset("hf://datasets/me/b/train", storage_options={"region": "x"})
 
 

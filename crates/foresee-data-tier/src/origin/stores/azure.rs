@@ -15,7 +15,7 @@ use super::{
 };
 use crate::origin::fault::ObservedConnector;
 use crate::origin::{OriginError, OriginOptions};
-use crate::uri::{Uri, redact};
+use crate::uri::{Uri, UriParts, redact};
 
 /// Message about an unknown setting, with the settings that most users need.
 const NO_SETTING: &str = "no such setting of Azure: it has account_name, account_key, sas_token, connection_string, \
@@ -33,7 +33,7 @@ const SOURCES: &str = "; credentials come from storage_options= and the environm
                     AZURE_TENANT_ID, or the managed identity";
 
 const NO_ACCOUNT: &str = "the account is missing; set AZURE_STORAGE_ACCOUNT_NAME, or account_name in storage_options= \
-                          (--option account_name=...)";
+                          (--option account_name=...), or write abfss://container@ACCOUNT.dfs.core.windows.net/prefix";
 
 pub(super) fn client(
     uri: &Uri,
@@ -94,7 +94,7 @@ fn uses_emulator(builder: &MicrosoftAzureBuilder) -> bool {
     builder.get_config_value(&AzureConfigKey::UseEmulator).is_some_and(|value| value == "true")
 }
 
-/// The builder with settings of the environment, overridden by `options`.
+/// The builder with settings of the environment, overridden by the account of the URI and by `options`.
 fn settings(uri: &Uri, options: &OriginOptions) -> Result<MicrosoftAzureBuilder, OriginError> {
     let mut builder = MicrosoftAzureBuilder::new().with_client_options(without_request_timeout());
     if let Some(text) = variable("AZURE_STORAGE_CONNECTION_STRING") {
@@ -105,6 +105,9 @@ fn settings(uri: &Uri, options: &OriginOptions) -> Result<MicrosoftAzureBuilder,
         if let Some(key) = key_of(&name) {
             builder = builder.with_config(key, value);
         }
+    }
+    if let UriParts::Bucket { account: Some(account), .. } = uri.parts() {
+        builder = builder.with_account(account);
     }
     let (strings, others): (Vec<_>, Vec<_>) =
         provided::client_settings(options).partition(|(name, _)| name.ends_with("connection_string"));
@@ -198,6 +201,15 @@ mod tests {
         let emulator = with_connection_string(MicrosoftAzureBuilder::new(), "UseDevelopmentStorage=true");
         assert!(uses_emulator(&emulator.expect("valid")));
         assert!(with_connection_string(MicrosoftAzureBuilder::new(), "hush").is_err());
+    }
+
+    #[test]
+    fn the_account_of_the_uri_is_used_unless_the_options_have_another() {
+        let uri = Uri::parse("abfss://c@me.dfs.core.windows.net/x").expect("a URI");
+        let mut options = OriginOptions::default();
+        assert_eq!(endpoint(&uri, &options).expect("an account"), "me");
+        options.storage.insert("account_name".to_owned(), "other".to_owned());
+        assert_eq!(endpoint(&uri, &options).expect("an account"), "other");
     }
 
     #[test]

@@ -109,6 +109,10 @@ class MemoryBucket(AbstractContextManager["MemoryBucket"]):
             "region": "us-east-1",
         }
 
+    def faults(self, *rules: dict[str, Any]) -> None:
+        """Replace the testbed's faults."""
+        self._testbed.faults(*rules)
+
     def __exit__(self, *error: object) -> None:
         self._testbed.close()
 

@@ -165,6 +165,10 @@ impl Store {
         &self.uri
     }
 
+    pub(crate) const fn remedies(&self) -> &Remedies {
+        &self.remedies
+    }
+
     /// Precedes each key.
     pub(crate) fn prefix(&self) -> &str {
         &self.prefix

@@ -162,6 +162,16 @@ impl Failure {
         })
     }
 
+    /// The message of a failed read, with the remedies of its store if it is about credentials.
+    pub(super) fn message(self, remedies: &Remedies) -> String {
+        let Remedies { credentials, sources, hint, .. } = remedies;
+        match (self.kind, self.outcome) {
+            (Kind::Unsigned, _) => format!("{}{hint}; {credentials}", self.cause),
+            (Kind::Credentials, _) | (Kind::Answer, ReadOutcome::Denied) => self.cause + sources + hint,
+            _ => self.cause,
+        }
+    }
+
     /// Convert to the error of a call outside of a tier, with the store's `remedies`.
     pub(crate) fn into_error(self, uri: String, remedies: &Remedies) -> OriginError {
         let Remedies { credentials, endpoint, sources, hint } = remedies;

@@ -161,11 +161,12 @@ impl Requests {
         self.running().remove(&pending.ticket());
         match answer {
             Ok(()) => pending.finish(ReadOutcome::Ok),
-            Err(Failure { outcome, cause, status, .. }) => {
-                pending.detail.status = status.or(pending.detail.status);
+            Err(failure) => {
+                pending.detail.status = failure.status.or(pending.detail.status);
+                let outcome = failure.outcome;
                 let name = self.locate.locate(key.id).map(|location| self.store.uri().join(&location.key));
                 let name = name.unwrap_or_else(|| self.store.uri().to_string());
-                pending.fail(outcome, format!("{name}: {cause}"));
+                pending.fail(outcome, format!("{name}: {}", failure.message(self.store.remedies())));
             }
         }
     }

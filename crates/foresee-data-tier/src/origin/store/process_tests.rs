@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Guarantees of a bucket or a web server as an origin, and the meaning of its answers.
 
+mod refusals;
+
 use std::sync::Arc;
 
 use foresee_testbed::{Fault, FaultRule, MemoryServer};

@@ -25,6 +25,9 @@ const NO_SETTING: &str = "no such setting of Google Cloud Storage: it has applic
 const CREDENTIALS: &str = "set GOOGLE_APPLICATION_CREDENTIALS to a key file, run `gcloud auth application-default login`, or \
                            set skip_signature=true in storage_options= (--option skip_signature=true) for a public bucket";
 
+const NO_FEDERATION: &str = "files of workload identity federation are not read; use a key file, a store of obstore with \
+                             GoogleCredentialProvider, or a token of `gcloud auth print-access-token` as bearer_token";
+
 const ENDPOINT: &str = "name the address of the XML API as base_url in storage_options= (--option base_url=...), or unset \
                         STORAGE_EMULATOR_HOST";
 
@@ -50,10 +53,16 @@ pub(super) fn client(uri: &Uri, bucket: &str, options: &OriginOptions) -> Result
         .with_retry(no_retries())
         .with_http_connector(ObservedConnector)
         .build()
-        .map_err(|error| bad_option(uri, "credentials", redact(&error.to_string())))?;
+        .map_err(|error| bad_option(uri, "credentials", cause_of(&error)))?;
     let remedies =
         Remedies { credentials: CREDENTIALS, endpoint: ENDPOINT, sources: SOURCES, hint: String::new() };
     Ok(StoreClient::of_bucket(store, remedies, credentials.map(|one| Arc::clone(&one.shared))))
+}
+
+/// Why no client could be built. A file for workload identity federation has a remedy of its own.
+fn cause_of(error: &object_store::Error) -> String {
+    let cause = redact(&error.to_string());
+    if cause.contains("external_account") { format!("{cause}; {NO_FEDERATION}") } else { cause }
 }
 
 /// The base URL from settings and environment; empty for Google's own.
@@ -106,6 +115,19 @@ mod tests {
     fn the_address_of_an_emulator_needs_no_scheme() {
         assert_eq!(emulator_url("localhost:4443"), "http://localhost:4443");
         assert_eq!(emulator_url("https://localhost:4443/"), "https://localhost:4443");
+    }
+
+    #[test]
+    fn a_file_of_workload_identity_federation_is_refused_with_the_remedy() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let file = folder.path().join("federation.json");
+        std::fs::write(&file, r#"{"type": "external_account", "audience": "here"}"#).expect("a file");
+        let mut options = OriginOptions::default();
+        let path = file.to_str().expect("UTF-8").to_owned();
+        options.storage.insert("application_credentials".to_owned(), path);
+        let uri = Uri::parse("gs://bucket").expect("a URI");
+        let refused = client(&uri, "bucket", &options).err().expect("no such credentials").to_string();
+        assert!(refused.contains("external_account") && refused.contains("bearer_token"), "{refused}");
     }
 
     #[test]

@@ -27,7 +27,7 @@ use reqwest::header::{
     LOCATION,
 };
 use reqwest::redirect::Policy;
-use reqwest::{Method, Url};
+use reqwest::{Method, NoProxy, Proxy, Url};
 
 use self::locations::{Location, Locations};
 pub(crate) use self::tree::RepositoryTree;
@@ -36,7 +36,8 @@ use crate::origin::fault::observed;
 use crate::origin::{OriginError, OriginOptions};
 use crate::uri::{RepositoryPath, Uri, redact};
 
-const NO_SETTING: &str = "no such setting of the Hugging Face hub: it has token and endpoint";
+const NO_SETTING: &str =
+    "no such setting of the Hugging Face hub: it has token, endpoint, proxy_url and proxy_excludes";
 
 const ENDPOINT: &str =
     "name the hub's address as endpoint in storage_options= (--option endpoint=...) or as HF_ENDPOINT";
@@ -64,15 +65,19 @@ pub(super) fn client(
     let settings = Settings::new(uri, options)?;
     let bad = |name: &str, cause: &dyn std::error::Error| bad_option(uri, name, redact(&cause.to_string()));
     let base = Url::parse(&settings.endpoint).map_err(|error| bad("endpoint", &error))?;
-    let http = reqwest::Client::builder()
+    let mut http = reqwest::Client::builder()
         .redirect(Policy::none())
         .https_only(!is_plain(&settings.endpoint))
         .http1_only()
         .connect_timeout(Duration::from(options.connect_timeout))
         .pool_max_idle_per_host(IDLE_CONNECTIONS)
-        .user_agent(concat!("foresee/", env!("CARGO_PKG_VERSION")))
-        .build()
-        .map_err(|error| bad("hf", &error))?;
+        .user_agent(concat!("foresee/", env!("CARGO_PKG_VERSION")));
+    if let Some(address) = &settings.proxy_url {
+        let proxy = Proxy::all(address).map_err(|error| bad("proxy_url", &error))?;
+        let excludes = settings.proxy_excludes.as_deref().and_then(NoProxy::from_string);
+        http = http.proxy(proxy.no_proxy(excludes));
+    }
+    let http = http.build().map_err(|error| bad("hf", &error))?;
     let mut authorization = None;
     if let Some(token) = &settings.token {
         let mut value = HeaderValue::from_str(&format!("Bearer {token}"))
@@ -117,6 +122,10 @@ pub(crate) fn endpoint(uri: &Uri, options: &OriginOptions) -> Result<String, Ori
 struct Settings {
     endpoint: String,
     token: Option<String>,
+    /// Replaces the proxies of the environment.
+    proxy_url: Option<String>,
+    /// Hosts without `proxy_url`, separated by commas.
+    proxy_excludes: Option<String>,
 }
 
 impl Settings {
@@ -124,16 +133,19 @@ impl Settings {
         let mut endpoint = variable("HF_ENDPOINT");
         let mut token =
             variable("HF_TOKEN").or_else(|| variable("HUGGING_FACE_HUB_TOKEN")).or_else(saved_token);
+        let (mut proxy_url, mut proxy_excludes) = (None, None);
         for (name, value) in &options.storage {
             match name.to_ascii_lowercase().as_str() {
                 "token" | "hf_token" => token = Some(value.clone()),
                 "endpoint" | "hf_endpoint" => endpoint = Some(value.clone()),
+                "proxy_url" => proxy_url = Some(value.clone()),
+                "proxy_excludes" => proxy_excludes = Some(value.clone()),
                 _ => return Err(bad_option(uri, name, NO_SETTING)),
             }
         }
         let endpoint = endpoint.unwrap_or_else(|| PUBLIC.to_owned());
         let token = token.map(|token| token.trim().to_owned()).filter(|token| !token.is_empty());
-        Ok(Self { endpoint: endpoint.trim_end_matches('/').to_owned(), token })
+        Ok(Self { endpoint: endpoint.trim_end_matches('/').to_owned(), token, proxy_url, proxy_excludes })
     }
 }
 

@@ -26,6 +26,9 @@ const NO_PROFILES: &str = "this process reads no AWS profiles; open the data set
 const CREDENTIALS: &str = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or skip_signature=true in \
                            storage_options= (--option skip_signature=true) for a public bucket";
 
+const SOURCES: &str = "; credentials come from storage_options=, AWS_ACCESS_KEY_ID with AWS_SESSION_TOKEN (never renewed), \
+                    AWS_PROFILE or a role, in this order";
+
 const ENDPOINT: &str = "name the address of the S3 API, not of its web console, as endpoint in storage_options= (--option \
                         endpoint=...) or as AWS_ENDPOINT_URL";
 
@@ -52,7 +55,7 @@ pub(super) fn client(uri: &Uri, bucket: &str, options: &OriginOptions) -> Result
         .with_http_connector(ObservedConnector)
         .build()
         .map_err(|error| bad_option(uri, "s3", redact(&error.to_string())))?;
-    let remedies = Remedies { credentials: CREDENTIALS, endpoint: ENDPOINT, sources: "", hint };
+    let remedies = Remedies { credentials: CREDENTIALS, endpoint: ENDPOINT, sources: SOURCES, hint };
     Ok(StoreClient::of_bucket(store, remedies, credentials.map(|one| Arc::clone(&one.shared))))
 }
 

@@ -148,7 +148,7 @@ fn an_endless_redirect_and_an_unknown_setting_are_errors() {
     options.storage.insert("tokn".to_owned(), "hush".to_owned());
     let error = probe_origin(&uri(REPOSITORY), &options).expect_err("misspelt").to_string();
     assert!(
-        error.contains("tokn") && error.contains("token and endpoint") && !error.contains("hush"),
+        error.contains("tokn") && error.contains("token, endpoint") && !error.contains("hush"),
         "{error}"
     );
 }

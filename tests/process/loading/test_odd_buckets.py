@@ -10,6 +10,7 @@ from support.servers import MemoryBucket
 
 import foresee
 import foresee.torch as ft
+from foresee._loading import credentials
 from foresee.errors import IndexInvalid, OriginDenied, OriginError, OriginMissing
 
 PLAIN = {"train/cat/1.png": b"one", "train/dog/1.png": b"two"}
@@ -145,16 +146,20 @@ def test_each_answer_of_an_endpoint_has_the_remedy_of_its_cause(
         assert remedy in str(caught.value)
 
 
-def test_a_profile_that_is_not_read_is_named_where_credentials_are_refused(
+def test_a_profile_that_is_not_read_without_botocore_is_named_where_credentials_are_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     denied = {"kind": "status", "status": 403, "code": "AccessDenied"}
+    monkeypatch.setattr(credentials, "reads_profiles", lambda: False)
     monkeypatch.setenv("AWS_PROFILE", "lab")
     monkeypatch.delenv("AWS_ACCESS_KEY_ID", raising=False)
     with MemoryBucket(PLAIN, denied) as bucket:
         given = bucket.options
-        without_keys = {"endpoint": given["endpoint"], "skip_signature": "true"}
+        # No instance answers there.
+        without_keys = {"endpoint": given["endpoint"], "metadata_endpoint": "http://127.0.0.1:1"}
         for options, is_named in ((given, False), (without_keys, True)):
-            with pytest.raises(OriginDenied) as caught:
+            with pytest.raises(OriginError) as caught:
                 foresee.Loader("s3://b/train", batch_size=1, storage_options=options)
-            assert ("aws configure export-credentials --profile lab" in str(caught.value)) is is_named
+            text = str(caught.value)
+            assert ("pip install botocore" in text) is is_named
+            assert ("aws configure export-credentials --profile lab" in text) is is_named

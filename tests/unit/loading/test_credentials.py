@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime, timezone
 from typing import Any
 
 import pytest
 
 from foresee._loading import credentials
+from foresee.errors import PackageMissing
 
 
 def test_a_function_returns_credentials_and_their_end() -> None:
@@ -35,3 +37,9 @@ def test_a_function_without_a_mapping_or_of_another_process_is_an_error() -> Non
         credentials.from_function(credentials.register(lambda: "secret"))
     with pytest.raises(LookupError, match="FORESEE_NODE=off"):
         credentials.from_function("none")
+
+
+def test_a_profile_without_botocore_is_an_error_that_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "botocore.exceptions", None)
+    with pytest.raises(PackageMissing, match=r"install botocore, or foresee\[aws\]"):
+        credentials.profile_settings("lab")

@@ -32,12 +32,21 @@ impl Extent {
         self.end - self.start
     }
 
-    /// Return this extent with `start..end` added, if the limits allow it. Ranges are offered outwards, nearest
-    /// first, so no request wants the bytes between the extent and a range beyond it.
-    pub(crate) fn with(self, start: u64, end: u64, config: &CoalesceConfig) -> Option<Self> {
-        let gap = start.saturating_sub(self.end).max(self.start.saturating_sub(end));
+    /// Return this extent with `start..end` added. Ranges are offered outwards, nearest first, so no request wants the
+    /// bytes between the extent and a range beyond it.
+    pub(crate) fn around(self, start: u64, end: u64) -> Self {
+        let gap = self.gap(start, end);
         let grown = Self { start: self.start.min(start), end: self.end.max(end), wanted: 0 };
-        let grown = Self { wanted: self.wanted + (grown.len() - self.len() - gap), ..grown };
+        Self { wanted: self.wanted + (grown.len() - self.len() - gap), ..grown }
+    }
+
+    fn gap(self, start: u64, end: u64) -> u64 {
+        start.saturating_sub(self.end).max(self.start.saturating_sub(end))
+    }
+
+    /// As [`Self::around`], if the limits allow it.
+    pub(crate) fn with(self, start: u64, end: u64, config: &CoalesceConfig) -> Option<Self> {
+        let (gap, grown) = (self.gap(start, end), self.around(start, end));
         let unwanted = grown.len() - grown.wanted;
         let fits = gap <= config.gap.get()
             && (grown.len() <= config.target.get() || grown.len() == self.len())

@@ -98,7 +98,7 @@ pub struct CoalesceConfig {
     pub gap: Bytes,
     /// Maximum size of a span.
     pub target: Bytes,
-    /// Maximum number of tickets in a span, at least 1.
+    /// Maximum number of tickets in a span, at least 1; the size of a group is the caller's choice.
     pub max_parts: usize,
 }
 

@@ -15,6 +15,7 @@
 //! Attempts in flight, including cancelled ones, never exceed the limit that held when they started. Memory is a
 //! few hundred bytes per request that has not ended; each operation takes O(log n) of these.
 
+mod failures;
 mod fair_share;
 mod hedge;
 mod metrics;
@@ -142,6 +143,21 @@ impl Dispatch {
         if let Some(entry) = self.entries.get_mut(&ticket) {
             entry.request = request;
         }
+    }
+
+    /// A batch wants `ticket`, which only filled a cache until now, in its `turn` and by its `deadline`: see [`Request`].
+    /// Other tickets, and one that has ended, are ignored.
+    pub fn handle_wanted(&mut self, ticket: u64, turn: u64, deadline: Nanos) {
+        let Some(entry) = self.entries.get_mut(&ticket) else { return };
+        if entry.request.class != Class::Fill {
+            return;
+        }
+        let request = Request { class: Class::Staging, turn, deadline, ..entry.request };
+        if matches!(entry.state, RequestState::Ready) {
+            self.queue.remove(&entry.request);
+            self.queue.insert(&request, entry.is_single);
+        }
+        entry.request = request;
     }
 
     /// End `ticket`, which is no longer wanted. A read for it alone is cancelled. A ticket that has ended is
@@ -299,55 +315,6 @@ impl Dispatch {
         parts.into_iter().map(|part| part.ticket).collect()
     }
 
-    /// Handle a permanent fault. If one part may have caused it for all, each is tried once more by itself.
-    fn fail_span(&mut self, id: u64, outcome: ReadOutcome, now: Nanos) {
-        let parts = self.close_span(id);
-        let is_shared = parts.len() > 1 && !concerns_object(outcome);
-        for part in parts {
-            let Some(entry) = self.entries.get_mut(&part.ticket) else { continue };
-            if is_shared {
-                self.counters.retries += 1;
-                entry.is_single = true;
-                self.make_ready(part.ticket);
-            } else {
-                Self::fail(entry, &mut self.failures, outcome, now);
-            }
-        }
-    }
-
-    /// Handle a transient fault or throttling: every ticket is retried after a pause, or fails.
-    fn retry_span(&mut self, id: u64, outcome: ReadOutcome, pause_min: Nanos, now: Nanos) {
-        let parts = self.close_span(id);
-        // One pause for all, so that parts of one read are retried together.
-        let first = parts.first().map_or(id, |part| part.ticket);
-        for part in parts {
-            let Some(entry) = self.entries.get_mut(&part.ticket) else { continue };
-            entry.failures_in_a_row += 1;
-            entry.faults += u32::from(!matches!(outcome, ReadOutcome::Throttled { .. }));
-            let is_exhausted = entry.faults >= self.config.retry.max_tries.max(1);
-            let slack = if entry.request.class == Class::Stalling {
-                Nanos::ZERO
-            } else {
-                deadline_of(&entry.request, self.consumer_rate).saturating_sub(now)
-            };
-            let pause =
-                retry::pause(&self.config.retry, first, entry.failures_in_a_row, slack).max(pause_min);
-            let until = now.saturating_add(pause);
-            if is_exhausted || until > entry.arrived.saturating_add(self.config.retry.patience) {
-                Self::fail(entry, &mut self.failures, outcome, now);
-                continue;
-            }
-            self.counters.retries += 1;
-            entry.state = RequestState::Pausing { until, failed: now };
-            self.queue.pause(part.ticket, until);
-        }
-    }
-
-    fn fail(entry: &mut Entry, failures: &mut VecDeque<u64>, outcome: ReadOutcome, now: Nanos) {
-        entry.state = RequestState::Failed { outcome, elapsed: now.saturating_sub(entry.arrived) };
-        failures.push_back(entry.request.ticket);
-    }
-
     fn make_ready(&mut self, ticket: u64) {
         if let Some(entry) = self.entries.get_mut(&ticket) {
             entry.state = RequestState::Ready;
@@ -478,9 +445,4 @@ fn deadline_of(request: &Request, rate: Option<ConsumerRate>) -> Nanos {
         Some(rate) if request.class <= Class::Staging => rate.wanted(request.turn),
         _ => request.deadline,
     }
-}
-
-/// Whether the outcome holds for the whole object, for any range of it.
-const fn concerns_object(outcome: ReadOutcome) -> bool {
-    matches!(outcome, ReadOutcome::Absent | ReadOutcome::Changed | ReadOutcome::Denied)
 }

@@ -92,7 +92,8 @@ impl Queue {
 
     /// Grow a span around `seed` over ready neighbours of its object; `lookup` returns a ticket's request.
     ///
-    /// A read that a consumer waits for is not extended: a stalling seed is joined only with stalling neighbours.
+    /// A group is joined as a whole. Outside of groups, a read that a consumer waits for is not extended: a stalling seed is
+    /// joined only with stalling neighbours.
     /// The seed's own ticket comes first, the others in the order in which they were joined.
     pub(crate) fn grow<'a>(
         &self,
@@ -111,7 +112,16 @@ impl Queue {
         }
         let mut join = |range: &RangeKey| {
             let request = lookup(range.2);
+            if seed.group.is_some() {
+                if request.group == seed.group {
+                    extent = extent.around(request.start, request.end());
+                    tickets.push(request.ticket);
+                }
+                // Members of a group may be behind others.
+                return request.start <= extent.end.saturating_add(config.gap.get());
+            }
             if tickets.len() >= config.max_parts
+                || request.group.is_some()
                 || (seed.class == Class::Stalling && request.class != Class::Stalling)
             {
                 return false;

@@ -39,6 +39,9 @@ pub struct Request {
     /// When it is wanted, on the clock of every `now`; `Nanos::MAX` if unknown. For a batch that is being staged,
     /// the [`ConsumerRate`](crate::ConsumerRate) takes precedence once it is known.
     pub deadline: Nanos,
+    /// Requests with one number are joined into one read, whatever their classes, and with no others; `None` for a request
+    /// that is joined by class. They are near each other in one object.
+    pub group: Option<u64>,
 }
 
 impl Request {

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use foresee_data_index::Index;
-use foresee_data_plan::SampleSizes;
+use foresee_data_plan::{GROUPED_SIZE_MAX, ObjectRange, SampleSizes};
 use foresee_data_tier::{
     Entries, EntryKey, Fingerprint, Locate, Location, OriginIdentity, SampleKey, TagHash,
 };
@@ -19,13 +19,16 @@ pub struct DataSet {
     /// The present location of its objects.
     base: String,
     fingerprint: Fingerprint,
+    /// Whether neighbours in an object are read together: they are small, and objects have several.
+    is_grouped: bool,
 }
 
 impl DataSet {
     /// Create the data set of `index`, whose objects are below the URI `base`.
     pub fn new(index: Index, base: &str) -> Self {
         let fingerprint = Fingerprint(index.fingerprint());
-        Self { index, base: base.to_owned(), fingerprint }
+        let is_grouped = index.objects() < index.len() && index.mean_size() <= GROUPED_SIZE_MAX;
+        Self { index, base: base.to_owned(), fingerprint, is_grouped }
     }
 
     /// The URI of a sample's object, for messages.
@@ -60,6 +63,14 @@ impl SampleSizes for DataSet {
 
     fn uniform(&self) -> Option<Bytes> {
         self.index.uniform_size()
+    }
+
+    fn grouped_range(&self, id: SampleId) -> Option<ObjectRange> {
+        if !self.is_grouped || id.0 >= self.index.len() {
+            return None;
+        }
+        let range = self.index.range(id);
+        Some(ObjectRange { object: self.index.object(id), start: range.start, len: range.len })
     }
 }
 

@@ -16,6 +16,7 @@ mod node;
 mod plan;
 mod progress;
 mod rates;
+mod read_ahead;
 mod reattach;
 mod schedule;
 mod snapshot;

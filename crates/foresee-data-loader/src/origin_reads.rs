@@ -126,6 +126,11 @@ impl<M: ReadMemory> OriginReads<M> {
         self.queue.handle_urgent(number, now);
     }
 
+    /// A batch wants a read that only filled a cache until now; see [`Dispatch::handle_wanted`].
+    pub(crate) fn handle_wanted(&mut self, number: u64, turn: u64, deadline: Nanos) {
+        self.queue.handle_wanted(number, turn, deadline);
+    }
+
     /// Withdraw a read. An attempt for it alone is cancelled by the next [`OriginReads::start_attempts`], and if it
     /// writes to the memory of the read, the read ends with the attempt. A read that has ended is ignored.
     pub(crate) fn handle_withdraw(&mut self, number: u64, now: Nanos) {
@@ -229,8 +234,12 @@ impl<M: ReadMemory> OriginReads<M> {
             Some(scratch) => {
                 let bytes =
                     scratch.into_bytes().expect("a tier drops a destination before it reports the end");
-                for part in attempt.parts.iter().filter(|part| completed.contains(&part.ticket)) {
-                    self.complete_part(part, &bytes);
+                // Both are by position in the span, and there may be thousands.
+                let mut completed = completed.into_iter().peekable();
+                for part in &attempt.parts {
+                    if completed.next_if_eq(&part.ticket).is_some() {
+                        self.complete_part(part, &bytes);
+                    }
                 }
             }
         }

@@ -11,6 +11,12 @@ use rustc_hash::FxHashMap;
 
 use crate::buffer::{Buffer, BufferRange};
 
+/// Bytes that are read only to fill caches from which on no further sample is planned: enough for a bucket at hundreds of
+/// megabytes per second.
+const AHEAD_BYTES_MAX: usize = 32 << 20;
+/// Number of such reads, each with some hundred bytes of tables.
+const AHEAD_MAX: usize = 1 << 16;
+
 /// The position of a sample in a staged batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct BatchPosition {
@@ -47,12 +53,17 @@ pub(crate) struct Read {
     pub(crate) source: ReadSource,
     /// Other positions of the sample.
     pub(crate) waiters: Vec<BatchPosition>,
+    /// Whether it only fills caches: its memory is not that of a batch, and `target.position` belongs to the read with which
+    /// it began.
+    pub(crate) is_ahead: bool,
+    /// The reads with which it is joined.
+    pub(crate) group: Option<u64>,
 }
 
 impl Read {
     /// A read for one batch.
     pub(crate) const fn new(target: ReadTarget, source: ReadSource, buffer: Arc<Buffer>) -> Self {
-        Self { target, buffer, source, waiters: Vec::new() }
+        Self { target, buffer, source, waiters: Vec::new(), is_ahead: false, group: None }
     }
 
     /// The memory that it fills.
@@ -63,7 +74,8 @@ impl Read {
 
     /// All positions that wait for it.
     pub(crate) fn positions(&self) -> impl Iterator<Item = BatchPosition> {
-        std::iter::once(self.target.position).chain(self.waiters.iter().copied())
+        let own = (!self.is_ahead).then_some(self.target.position);
+        own.into_iter().chain(self.waiters.iter().copied())
     }
 }
 
@@ -73,6 +85,9 @@ pub(crate) struct Reads {
     by_ticket: FxHashMap<u64, Read>,
     by_sample: FxHashMap<SampleId, u64>,
     next: u64,
+    /// Number and bytes of the reads that only fill caches.
+    ahead: usize,
+    ahead_bytes: usize,
 }
 
 impl Reads {
@@ -80,25 +95,45 @@ impl Reads {
         let ticket = self.next;
         self.next += 1;
         self.by_sample.insert(read.target.sample, ticket);
+        if read.is_ahead {
+            self.ahead += 1;
+            self.ahead_bytes += read.target.len;
+        }
         self.by_ticket.insert(ticket, read);
         ticket
+    }
+
+    /// The ticket of the next read that begins.
+    pub(crate) const fn next_ticket(&self) -> u64 {
+        self.next
+    }
+
+    /// Whether further reads that only fill caches have to wait for earlier ones: of their memory, and of the queue.
+    pub(crate) const fn is_full_ahead(&self) -> bool {
+        self.ahead >= AHEAD_MAX || self.ahead_bytes >= AHEAD_BYTES_MAX
     }
 
     pub(crate) fn get(&mut self, ticket: u64) -> Option<&mut Read> {
         self.by_ticket.get_mut(&ticket)
     }
 
-    pub(crate) fn of_sample(&mut self, sample: SampleId) -> Option<&mut Read> {
+    /// The read of a sample, with its ticket.
+    pub(crate) fn of_sample(&mut self, sample: SampleId) -> Option<(u64, &mut Read)> {
         // Nearly every sample of a warm epoch comes from memory, without any read in flight.
         if self.by_sample.is_empty() {
             return None;
         }
-        self.by_ticket.get_mut(self.by_sample.get(&sample)?)
+        let ticket = *self.by_sample.get(&sample)?;
+        Some((ticket, self.by_ticket.get_mut(&ticket)?))
     }
 
     pub(crate) fn end(&mut self, ticket: u64) -> Option<Read> {
         let read = self.by_ticket.remove(&ticket)?;
         self.by_sample.remove(&read.target.sample);
+        if read.is_ahead {
+            self.ahead -= 1;
+            self.ahead_bytes -= read.target.len;
+        }
         Some(read)
     }
 

@@ -11,9 +11,11 @@ use std::sync::Arc;
 use foresee_units::{Bytes, SampleId};
 
 use crate::capacity::{SampleSizes, Sizes, TierIndex, TierUsage};
+use crate::hierarchy::TierSet;
 use crate::hint;
 use crate::next_use::{NONE, WINDOW_MAX, Window, narrow};
 use crate::policy::Policy;
+use crate::read_group::neighbours;
 use crate::victims::{Copies, NO_TIER, Scope, Victim, Victims};
 
 /// Notes beyond twice the copies of a tier that trigger no clean-up, so that small tiers are not cleaned at every
@@ -33,6 +35,18 @@ pub(crate) struct AccessPlanner {
     tracked: bool,
     /// Victims of the current tier, and of the best tier so far; reused memory.
     scratch: [Vec<Victim>; 2],
+}
+
+/// Storage below the tiers that serves misses.
+pub(crate) trait StorageBelow {
+    /// Whether it takes copies.
+    fn is_writable(&self) -> bool;
+
+    /// Whether it holds a sample.
+    fn holds(&self, id: SampleId) -> bool;
+
+    /// Plan a copy of a sample that it does not hold; return its tier, or the empty set if it takes none.
+    fn store(&mut self, id: SampleId) -> TierSet;
 }
 
 /// The source of an access, and the tier that caches its bytes: a tier, or `NOWHERE`.
@@ -85,6 +99,45 @@ impl AccessPlanner {
             self.note(id, fill, next);
         }
         Decision { source: NO_TIER, fill }
+    }
+
+    /// Append the samples to read from the origin with sample `id`, and the tiers that cache each.
+    ///
+    /// These are neighbours that no tier holds, with an announced use and free space. Nothing is evicted for them: once
+    /// space has run out in all tiers, only storage below takes more.
+    pub(crate) fn read_ahead(
+        &mut self,
+        id: SampleId,
+        below: &mut dyn StorageBelow,
+        out: &mut Vec<(SampleId, TierSet)>,
+    ) {
+        let Self { window, sizes, tier_of, usage, tracked, .. } = self;
+        let index = |id: u64| usize::try_from(id).expect("an id of the data set");
+        let size = sizes.of(narrow(index(id.0)));
+        if !below.is_writable()
+            && (*tracked || usage.iter().all(|usage| usage.limits.cost(size) > usage.free()))
+        {
+            return;
+        }
+        let is_wanted = |other: u64| {
+            let is_missing = tier_of[index(other)] == NO_TIER && !below.holds(SampleId(other));
+            is_missing && window.is_announced(narrow(index(other)))
+        };
+        for (other, range) in neighbours(id.0, |other| sizes.grouped_range(other), is_wanted) {
+            let size = Bytes::new(range.len);
+            let has_space = |usage: &TierUsage| usage.limits.cost(size) <= usage.free();
+            let free = (0_u8..).zip(&mut *usage).find(|(_, usage)| has_space(usage)).filter(|_| !*tracked);
+            let mut fills = below.store(SampleId(other));
+            if let Some((tier, usage)) = free {
+                usage.add(size);
+                tier_of[index(other)] = tier;
+                fills.add(TierSet::of(TierIndex(tier)));
+            }
+            if fills.is_empty() {
+                return;
+            }
+            out.push((SampleId(other), fills));
+        }
     }
 
     /// Prefetch the data for the decision of the access at `offset`, if there is one.

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use foresee_units::{Bytes, SampleId};
 
+use crate::read_group::ObjectRange;
+
 /// A local tier, by its index in [`PlannerConfig::tiers`](crate::PlannerConfig::tiers): 0 is the fastest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TierIndex(pub u8);
@@ -42,6 +44,13 @@ pub trait SampleSizes: Send + Sync {
 
     /// The size of every sample, if they are all equal; saves a look-up per origin read.
     fn uniform(&self) -> Option<Bytes>;
+
+    /// The bytes of a sample that the origin can send with those of its neighbours, which have the next and the previous
+    /// ids; `None` for one that is read alone, and beyond the last id.
+    fn grouped_range(&self, id: SampleId) -> Option<ObjectRange> {
+        let _ = id;
+        None
+    }
 }
 
 /// Sizes by the planner's ids of 32 bits.
@@ -60,6 +69,11 @@ impl Sizes {
         if self.uniform.is_none() {
             self.each.prefetch(SampleId(u64::from(id)));
         }
+    }
+
+    /// As [`SampleSizes::grouped_range`].
+    pub(crate) fn grouped_range(&self, id: u64) -> Option<ObjectRange> {
+        self.each.grouped_range(SampleId(id))
     }
 
     /// Bytes of a sample.

@@ -13,9 +13,11 @@ use std::sync::Arc;
 
 use foresee_units::{Bytes, SampleId};
 
+use crate::access_planner::StorageBelow;
 use crate::capacity::{SampleSizes, TierCapacity, TierIndex, TierUsage, all_fit};
 use crate::error::PlanError;
 use crate::planner::{Access, PlannedSource, Planner, PlannerConfig};
+use crate::read_group::GroupStart;
 
 /// A set of local tiers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,6 +71,9 @@ pub struct HierarchyAccess {
     pub fills: TierSet,
     /// Copies to evict before the new ones are written; never the sample itself.
     pub evict: Vec<(SampleId, TierIndex)>,
+    /// Small neighbours to read from the origin together with the sample, and the tiers that cache them; after that they are
+    /// held. Empty unless the source is the origin.
+    pub ahead: Vec<(SampleId, TierSet)>,
 }
 
 /// The lifetime of the slowest tier.
@@ -89,6 +94,8 @@ pub struct HierarchyPlanner {
     access: Access,
     /// The slowest tier, if it is planned without evictions.
     backing: Option<BackingTier>,
+    samples: u64,
+    group_start: GroupStart,
 }
 
 impl HierarchyPlanner {
@@ -113,7 +120,15 @@ impl HierarchyPlanner {
         };
         let is_read_only = slowest == SlowestTier::ReadOnly;
         let backing = backing.map(|limits| BackingTier::new(last, limits, is_read_only, Arc::clone(&sizes)));
-        Ok(Self { planner: Planner::new(config, sizes)?, access: Access::default(), backing })
+        let samples = sizes.count();
+        let planner = Planner::new(config, sizes)?;
+        Ok(Self {
+            planner,
+            access: Access::default(),
+            backing,
+            samples,
+            group_start: GroupStart::new(samples),
+        })
     }
 
     /// As [`Planner::handle_held`].
@@ -164,6 +179,13 @@ impl HierarchyPlanner {
                 out.fills.add(TierSet::of(backing.tier));
             }
         }
+        out.ahead.clear();
+        if out.source == PlannedSource::Origin && self.group_start.is_grouped() {
+            self.planner.read_ahead(out.sample, &mut self.backing, &mut out.ahead);
+            if !out.ahead.is_empty() {
+                self.group_start.handle_group();
+            }
+        }
         true
     }
 
@@ -191,6 +213,7 @@ impl HierarchyPlanner {
     /// As [`Planner::handle_restart`].
     pub fn handle_restart(&mut self) {
         self.planner.handle_restart();
+        self.group_start = GroupStart::new(self.samples);
     }
 
     /// Whether `tier` holds the sample, as of the last polled access.
@@ -283,6 +306,24 @@ impl BackingTier {
 
     fn table_bytes(&self) -> Bytes {
         Bytes::new(8 * self.held.capacity() as u64)
+    }
+}
+
+impl StorageBelow for Option<BackingTier> {
+    fn is_writable(&self) -> bool {
+        self.as_ref().is_some_and(|backing| !backing.is_read_only)
+    }
+
+    fn holds(&self, id: SampleId) -> bool {
+        self.as_ref().is_some_and(|backing| backing.holds(id))
+    }
+
+    fn store(&mut self, id: SampleId) -> TierSet {
+        let is_writable = self.is_writable();
+        let backing = self.as_mut().filter(|_| is_writable);
+        backing
+            .and_then(|backing| backing.store(id).then_some(backing.tier))
+            .map_or_else(TierSet::default, TierSet::of)
     }
 }
 

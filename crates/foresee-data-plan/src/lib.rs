@@ -24,6 +24,7 @@
 //! | `farthest` | the farthest next use, in a few word operations |
 //! | [`hint`] | prefetch hints for the tables |
 //! | `capacity` | capacities, and the cost of a sample in a tier |
+//! | `read_group` | small samples that one large read of the origin includes |
 //! | `node` | the plan of a node's cache, which several consumers share |
 //! | `items` | the plan of a cache whose samples have unknown sizes |
 
@@ -44,6 +45,7 @@ mod next_use;
 mod node;
 mod planner;
 mod policy;
+mod read_group;
 mod sampling;
 mod victims;
 
@@ -55,3 +57,4 @@ pub use next_use::NextUse;
 pub use node::{ConsumerId, EntryId, NodeAction, NodePlanError, NodePlanner, NodePlannerConfig, NodeTier};
 pub use planner::{Access, PlannedSource, Planner, PlannerConfig};
 pub use policy::{Policy, PolicyChoice};
+pub use read_group::{GROUPED_SIZE_MAX, ObjectRange, READ_BLOCK};

@@ -8,9 +8,10 @@ use std::sync::Arc;
 
 use foresee_units::{Bytes, GAMMA, SampleId};
 
-use crate::access_planner::AccessPlanner;
+use crate::access_planner::{AccessPlanner, StorageBelow};
 use crate::capacity::{SampleSizes, TierCapacity, TierIndex, TierUsage, cost_of_all};
 use crate::error::PlanError;
+use crate::hierarchy::TierSet;
 use crate::hint;
 use crate::next_use::{BYTES_PER_ACCESS, NONE, NextUse, WINDOW_MAX, narrow};
 use crate::policy::{Policy, PolicyChoice};
@@ -18,8 +19,8 @@ use crate::victims::NO_TIER;
 
 /// A window can hold an epoch of a single rank; the tables then take 17 GB.
 const SAMPLES_MAX: u64 = WINDOW_MAX;
-/// Of a tier byte, 255 means "no tier" and 254 marks an eviction in the hash.
-const TIERS_MAX: usize = 254;
+/// Of a tier byte, 255 means "no tier"; 254 marks an eviction in the hash, and 253 a read ahead.
+const TIERS_MAX: usize = 253;
 /// Look-ahead for next uses, in accesses per sample of the data set. A rank of N reads each sample once in N
 /// epochs on average: once per as many accesses as there are samples, for any N. After four times as many, e^-4 =
 /// 2 % of the samples have not occurred, and those sort last in any case.
@@ -215,6 +216,23 @@ impl Planner {
         true
     }
 
+    /// Append the samples to read from the origin with the sample of the last polled access, which is not held, and the
+    /// tiers that cache them from now on.
+    pub(crate) fn read_ahead(
+        &mut self,
+        id: SampleId,
+        below: &mut dyn StorageBelow,
+        out: &mut Vec<(SampleId, TierSet)>,
+    ) {
+        let first = out.len();
+        self.accesses.read_ahead(id, below, out);
+        for &(SampleId(id), fills) in &out[first..] {
+            for TierIndex(tier) in fills.iter() {
+                self.fold(id << 16 | u64::from(tier) << 8 | READ_AHEAD);
+            }
+        }
+    }
+
     /// Report a lost copy: a write failed, a copy was corrupt, or was evicted under pressure. Without effect if
     /// the plan does not rely on that copy.
     pub fn handle_lost(&mut self, id: SampleId, tier: TierIndex) {
@@ -323,6 +341,8 @@ impl fmt::Debug for Planner {
 const HASH_SEED: u64 = 0x666f_7265_7365_6521;
 /// Distinguishes an eviction from an access in the hash; no tier has this number.
 const EVICTED: u64 = 0xfe;
+/// Distinguishes a read ahead in the same way.
+const READ_AHEAD: u64 = 0xfd;
 
 fn tier(byte: u8) -> Option<TierIndex> {
     (byte != NO_TIER).then_some(TierIndex(byte))

@@ -112,7 +112,8 @@ impl<S: Source> Bench<S> {
 
     /// Request an object of its own.
     pub(crate) fn request(&mut self, ticket: u64, len: u64, class: Class, deadline: Nanos) {
-        let request = Request { ticket, object: ticket, start: 0, len, class, turn: 0, deadline };
+        let request =
+            Request { ticket, object: ticket, start: 0, len, class, turn: 0, deadline, group: None };
         self.dispatch.handle_request(request, self.now);
     }
 

@@ -17,7 +17,7 @@ fn end(outcome: ReadOutcome) -> End {
 
 fn request(ticket: u64, class: Class, deadline_ms: u64) -> Request {
     let deadline = Nanos::from_millis(deadline_ms);
-    Request { ticket, object: ticket, start: 0, len: 1000, class, turn: 0, deadline }
+    Request { ticket, object: ticket, start: 0, len: 1000, class, turn: 0, deadline, group: None }
 }
 
 /// Start all requests that may start and end each attempt at once; return the tickets in their order.
@@ -241,7 +241,16 @@ fn joining() -> DispatchConfig {
 }
 
 fn range(ticket: u64, start: u64, class: Class) -> Request {
-    Request { ticket, object: 7, start, len: 1000, class, turn: 0, deadline: NOW + Nanos::new(ticket) }
+    Request {
+        ticket,
+        object: 7,
+        start,
+        len: 1000,
+        class,
+        turn: 0,
+        deadline: NOW + Nanos::new(ticket),
+        group: None,
+    }
 }
 
 #[test]
@@ -317,4 +326,60 @@ fn a_queue_is_saturated_when_as_many_wait_as_can_be_started_next() {
         while dispatch.poll_action(NOW).is_some() {}
     }
     assert!(dispatch.is_saturated(), "two are in flight and two wait");
+}
+
+/// A member of group 5.
+fn member(ticket: u64, start: u64, class: Class) -> Request {
+    Request { group: Some(5), ..range(ticket, start, class) }
+}
+
+#[test]
+fn a_group_is_one_read_whatever_its_classes() {
+    let mut dispatch = Dispatch::new(joining());
+    for ticket in 0..12 {
+        let class = if ticket == 3 { Class::Stalling } else { Class::Fill };
+        dispatch.handle_request(Request { len: 100, ..member(ticket, ticket * 100, class) }, NOW);
+    }
+    dispatch.handle_request(range(20, 1200, Class::Stalling), NOW);
+    dispatch.handle_request(Request { len: 10, ..range(21, 550, Class::Staging) }, NOW);
+    let (attempt, start_at, len, tickets) = start(&mut dispatch, NOW);
+    assert_eq!((start_at, len, tickets), (0, 1200, (0..12).collect()), "more than `max_parts`");
+    dispatch.handle_end(attempt, end(ReadOutcome::Ok), NOW);
+    assert_eq!(run_in_order(&mut dispatch, NOW), [20, 21], "others are read as without a group");
+}
+
+#[test]
+fn a_fault_of_a_group_is_tried_again_only_for_what_a_batch_wants() {
+    let mut dispatch = Dispatch::new(joining());
+    for ticket in 0..4 {
+        let class = if ticket == 0 { Class::Staging } else { Class::Fill };
+        dispatch.handle_request(member(ticket, ticket * 1000, class), NOW);
+    }
+    dispatch.handle_wanted(2, 1, Nanos::MAX);
+    let (together, ..) = start(&mut dispatch, NOW);
+    dispatch.handle_wanted(3, 1, Nanos::MAX);
+    dispatch.handle_end(together, end(ReadOutcome::Corrupt), NOW);
+    let outcome = ReadOutcome::Corrupt;
+    let failed = Action::Fail { ticket: 1, outcome, tries: 1, elapsed: Nanos::ZERO };
+    assert_eq!(dispatch.poll_action(NOW), Some(failed));
+    let mut alone = Vec::new();
+    while let Some(Action::Start { attempt, parts, .. }) = dispatch.poll_action(NOW) {
+        alone.push(parts.iter().map(|part| part.ticket).collect::<Vec<_>>());
+        dispatch.handle_end(attempt, end(ReadOutcome::Ok), NOW);
+    }
+    assert_eq!(alone, [[0], [2], [3]]);
+}
+
+#[test]
+fn a_range_that_a_batch_wants_is_read_in_its_turn() {
+    let mut dispatch = experienced(DispatchConfig::fixed(1));
+    for (ticket, turn) in [(1, 1), (2, 3)] {
+        dispatch.handle_request(Request { turn, ..request(ticket, Class::Staging, 0) }, NOW);
+    }
+    for ticket in [3, 4] {
+        dispatch.handle_request(Request { deadline: Nanos::MAX, ..request(ticket, Class::Fill, 0) }, NOW);
+    }
+    dispatch.handle_wanted(4, 2, Nanos::ZERO);
+    dispatch.handle_wanted(1, 9, Nanos::MAX);
+    assert_eq!(run_in_order(&mut dispatch, NOW), [1, 4, 2, 3]);
 }

@@ -129,7 +129,8 @@ impl Model {
             Event::Request { class, object, start, len, slack_ms } => {
                 let (ticket, class) = (self.next, Class::ALL[class]);
                 let deadline = self.now + Nanos::from_millis(slack_ms);
-                let request = Request { ticket, object, start, len, class, turn: object % 2, deadline };
+                let request =
+                    Request { ticket, object, start, len, class, turn: object % 2, deadline, group: None };
                 self.next += 1;
                 self.live.insert(ticket, request);
                 self.dispatch.handle_request(request, self.now);
@@ -216,7 +217,7 @@ proptest! {
         for (ticket, deadline) in (0..).zip(&deadlines) {
             let deadline = Nanos::from_millis(*deadline);
             dispatch.handle_request(
-                Request { ticket, object: ticket, start: 0, len: 10, class: Class::Fill, turn: 0, deadline },
+                Request { ticket, object: ticket, start: 0, len: 10, class: Class::Fill, turn: 0, deadline, group: None },
                 Nanos::ZERO,
             );
         }

@@ -122,6 +122,7 @@ impl Rank {
                     class: Class::Staging,
                     turn,
                     deadline: Nanos::MAX,
+                    group: None,
                 };
                 self.bench.dispatch.handle_request(request, self.bench.now);
             }

@@ -239,7 +239,7 @@ impl Driver {
 
     /// Remove a copy that the plan evicts: a stored one, or one in flight.
     pub(super) fn evict(&mut self, sample: SampleId, tier: TierIndex) {
-        if self.fetches.reads.of_sample(sample).is_some_and(|read| read.target.fills.remove(tier)) {
+        if self.fetches.reads.of_sample(sample).is_some_and(|(_, read)| read.target.fills.remove(tier)) {
             return;
         }
         if let Some(ram) = self.tiers.ram_at(tier) {

@@ -74,16 +74,18 @@ impl Driver {
         let now = self.now();
         let Some(read) = self.fetches.reads.get(number) else { return };
         read.source = ReadSource::Origin;
-        let ReadTarget { sample, position, .. } = read.target;
+        let (ReadTarget { sample, position, .. }, group) = (read.target, read.group);
+        let class = if read.is_ahead { Class::Fill } else { Class::Staging };
         let range = self.data.index().range(sample);
         let request = Request {
             ticket: number,
             object: self.data.index().object(sample),
             start: range.start,
             len: range.len,
-            class: Class::Staging,
+            class,
             turn: position.slot,
             deadline: Nanos::MAX,
+            group,
         };
         let (origin, key) = (Arc::clone(&self.fetches.origin), self.data.key(sample));
         let read = OriginRead { origin, key, request, memory: read.memory() };
@@ -192,7 +194,9 @@ impl Driver {
         for tier in fills.iter() {
             self.fill_cache(&read, tier);
         }
-        if let Some(stage) = self.delivery.staging.get(position.slot) {
+        if !read.is_ahead
+            && let Some(stage) = self.delivery.staging.get(position.slot)
+        {
             stage.pending -= 1;
         }
     }

@@ -291,14 +291,13 @@ impl Driver {
             let (offset, len) = stage.span(index);
             let sample = stage.entries[index];
             let position = BatchPosition { slot, index };
-            if len == 0 {
-                stage.pending -= 1;
-            } else if let Some(read) = self.fetches.reads.of_sample(sample) {
-                read.waiters.push(position);
-            } else {
-                stage.pending -= 1;
+            if len > 0 && self.wait_for_read(sample, position, TierSet::default()) {
+                continue;
+            }
+            self.delivery.stage(position).pending -= 1;
+            if len > 0 {
                 let target = ReadTarget { sample, position, offset, len, fills: TierSet::default() };
-                self.begin_read(target, ReadSource::Origin);
+                self.begin_read(target, ReadSource::Origin, None);
             }
         }
     }

@@ -58,6 +58,9 @@ impl Driver {
         }
         let mut work = Work::default();
         while !work.is_enough() {
+            if self.fetches.reads.is_full_ahead() {
+                return false;
+            }
             if self.delivery.staging.planning().is_none() && !self.open_batch() {
                 return false;
             }
@@ -107,8 +110,11 @@ impl Driver {
         is_mapped
     }
 
-    /// Assign a source to the next sample of the open batch; `false` if none is left.
+    /// Assign a source to the next sample of the open batch; `false` if none is left, or it has to wait.
     fn plan_sample(&mut self, work: &mut Work) -> bool {
+        if self.fetches.reads.is_full_ahead() {
+            return false;
+        }
         let Some(stage) = self.delivery.staging.planning() else { return false };
         let index = stage.planned;
         let sample = stage.entries[index];
@@ -121,17 +127,16 @@ impl Driver {
         for (victim, tier) in access.evict.drain(..) {
             self.evict(victim, tier);
         }
-        let (source, fills) = (access.source, access.fills);
+        let (source, fills, ahead) = (access.source, access.fills, std::mem::take(&mut access.ahead));
         self.access = access;
         if len == 0 {
             return true;
         }
         let position = BatchPosition { slot: self.delivery.staging.newest(), index };
-        if let Some(read) = self.fetches.reads.of_sample(sample) {
-            read.waiters.push(position);
+        if self.wait_for_read(sample, position, fills) {
             work.shared.add(len);
-            read.target.fills.add(fills);
             self.delivery.stage(position).pending += 1;
+            self.read_ahead(&ahead, None, position);
             return true;
         }
         let target = ReadTarget { sample, position, offset, len, fills };
@@ -142,7 +147,9 @@ impl Driver {
             },
             PlannedSource::Origin => ReadSource::Origin,
         };
-        self.begin_read(target, source);
+        let group = (!ahead.is_empty()).then(|| self.fetches.reads.next_ticket());
+        self.begin_read(target, source, group);
+        self.read_ahead(&ahead, group, position);
         true
     }
 
@@ -185,10 +192,10 @@ impl Driver {
         Some(if on_disk { self.disk_or_origin(position.slot, len) } else { ReadSource::Origin })
     }
 
-    pub(super) fn begin_read(&mut self, target: ReadTarget, source: ReadSource) {
+    pub(super) fn begin_read(&mut self, target: ReadTarget, source: ReadSource, group: Option<u64>) {
         let stage = self.delivery.stage(target.position);
         stage.pending += 1;
-        let read = Read::new(target, source, Arc::clone(&stage.batch.buffer));
+        let read = Read { group, ..Read::new(target, source, Arc::clone(&stage.batch.buffer)) };
         let ticket = self.fetches.reads.begin(read);
         match source {
             ReadSource::Disk => self.read_disk(ticket),

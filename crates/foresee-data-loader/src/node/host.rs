@@ -159,7 +159,10 @@ impl NodeHost {
         let status = Arc::new(Mutex::new(HostStatus::default()));
         let (writer, log) = log::log();
         let facts = HostFacts { foresee: version, ram, disk: disk_capacity, since: Instant::now() };
-        let planner = NodePlanner::new(&planner_config(data, lookahead));
+        let mut planner = NodePlanner::new(&planner_config(data, lookahead));
+        if !is_shared {
+            planner.handle_expected(ranks);
+        }
         let shared = HostShared {
             inbox: Arc::clone(&inbox),
             waker,

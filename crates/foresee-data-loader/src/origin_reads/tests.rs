@@ -86,6 +86,7 @@ impl Scene {
             class: Class::Staging,
             turn: 0,
             deadline: Nanos::MAX,
+            group: None,
         };
         // Memory that a test cannot map has no address.
         let address = memory.ensure_mapped().map_or(std::ptr::null(), |()| memory.buffer.start().as_ptr());

@@ -58,8 +58,12 @@ pub enum NodeAction {
         entry: EntryId,
         /// [`Source::Disk`] or [`Source::Origin`].
         from: Source,
-        /// Earliest deadline of the requests for it, or the predicted time of its use if none was made yet.
+        /// Earliest deadline of the requests for it, or the predicted time of its use if none was made yet; [`Nanos::MAX`] if
+        /// it is only read because others of its group are.
         deadline: Nanos,
+        /// The entry with which it is read: one read of the origin includes all entries with this number. `None` if it is read
+        /// alone.
+        group: Option<EntryId>,
     },
     /// A read in flight has an earlier deadline, or is late.
     Prioritize {

@@ -7,6 +7,7 @@
 //! | `action` | identities, settings, actions, refusals |
 //! | `requests` | requests, answers, pins, and reports of reads |
 //! | `read_ahead` | reads of announced accesses before they are requested |
+//! | `groups` | small neighbours that one read of the origin includes |
 //! | `pending` | the requests of one consumer by access number |
 //! | `space` | the next read, and the space for it in both tiers |
 //! | `residents` | copies in both tiers, and the order of their eviction |
@@ -16,6 +17,7 @@
 mod accesses;
 mod action;
 mod consumer;
+mod groups;
 mod pending;
 mod read_ahead;
 mod requests;
@@ -31,6 +33,7 @@ use foresee_units::{Bytes, Nanos};
 
 pub use self::action::{ConsumerId, EntryId, NodeAction, NodePlanError, NodePlannerConfig, NodeTier};
 use self::consumer::{Consumer, Consumers};
+use self::groups::Groups;
 use self::requests::{ActiveEntry, Pins, WaitingRequest};
 use self::residents::{Residents, flag};
 use crate::capacity::TierUsage;
@@ -78,6 +81,7 @@ pub struct NodePlanner {
     storing_early: Bytes,
     /// Entries to write early when earlier ones are written; some may have left the memory.
     unsaved: VecDeque<u32>,
+    groups: Groups,
     actions: VecDeque<NodeAction>,
     /// Turn of the request served last.
     turn: u64,
@@ -111,6 +115,7 @@ impl NodePlanner {
             storing: BTreeMap::new(),
             storing_early: Bytes::ZERO,
             unsaved: VecDeque::new(),
+            groups: Groups::default(),
             actions: VecDeque::new(),
             turn: 0,
             is_blocked: false,
@@ -218,6 +223,9 @@ impl NodePlanner {
         self.residents.accesses.resume(index);
         let epoch_len = self.residents.accesses.len(index) - before;
         if let Some(one) = self.consumers.get_mut(index) {
+            if one.epoch_len == 0 && epoch_len > 0 {
+                self.groups.note_announced();
+            }
             one.epoch_len = epoch_len;
         }
     }

@@ -283,14 +283,37 @@ impl NodePlanner {
         self.begin_read(entry, first.deadline);
     }
 
-    /// Read an entry that is not in memory; its memory is free.
+    /// Read an entry that is not in memory, and its group with it; its memory is free.
     pub(super) fn begin_read(&mut self, entry: u32, deadline: Nanos) {
         let is_on_disk = self.residents.is(entry, flag::ON_DISK);
         let from = if is_on_disk { Source::Disk } else { Source::Origin };
+        self.note_read(entry, from, deadline);
+        let others = if is_on_disk { Vec::new() } else { self.begin_group(entry) };
+        let group = (!others.is_empty()).then_some(EntryId(entry));
+        self.actions.push_back(NodeAction::Read { entry: EntryId(entry), from, deadline, group });
+        self.actions.extend(others.into_iter().map(|(other, deadline)| NodeAction::Read {
+            entry: EntryId(other),
+            from,
+            deadline,
+            group,
+        }));
+    }
+
+    /// The requests for an entry wait for the start of its read no longer. Returns the earliest of their deadlines;
+    /// [`Nanos::MAX`] without any.
+    pub(super) fn start_waiting(&mut self, entry: u32) -> Nanos {
+        let waiters = self.active.get(&entry).into_iter().flat_map(|active| &active.waiters);
+        let deadlines = waiters.filter_map(|&(consumer, access)| self.order_of(consumer, access));
+        let earliest = deadlines.map(|request| request.deadline).min();
+        self.leave_queue(entry);
+        earliest.unwrap_or(Nanos::MAX)
+    }
+
+    /// An entry is being read, for the requests that wait for it.
+    pub(super) fn note_read(&mut self, entry: u32, from: Source, deadline: Nanos) {
         self.active.entry(entry).or_default().read = Some((from, deadline));
         self.residents.memory.add(self.residents.size(entry));
         self.residents.update(entry, flag::READING, 0, &self.consumers);
-        self.actions.push_back(NodeAction::Read { entry: EntryId(entry), from, deadline });
     }
 
     /// Fail the waiting requests of an entry that is larger than the memory.

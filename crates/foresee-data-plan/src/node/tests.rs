@@ -2,6 +2,7 @@
 //! Rules of the planner of a node, one per test, on nodes small enough to check by hand.
 
 mod early_store;
+mod groups;
 mod model;
 mod read_ahead;
 
@@ -82,7 +83,7 @@ fn consume(node: &mut NodePlanner, consumer: ConsumerId, access: u64) -> Vec<Nod
 }
 
 fn read(entry: u32, from: Source, deadline: u64) -> NodeAction {
-    NodeAction::Read { entry: EntryId(entry), from, deadline: ms(deadline) }
+    NodeAction::Read { entry: EntryId(entry), from, deadline: ms(deadline), group: None }
 }
 
 fn answer(consumer: ConsumerId, access: u64, entry: u32, source: Source) -> NodeAction {

@@ -71,7 +71,7 @@ impl Contents {
     /// Check an action against the contents, and apply it.
     pub(crate) fn apply(&mut self, action: NodeAction, consumers: &[SimConsumer], now: Nanos) {
         match action {
-            NodeAction::Read { entry, from, deadline } => {
+            NodeAction::Read { entry, from, deadline, .. } => {
                 assert!(
                     !self.memory.contains(&entry.0) && !self.reading.contains_key(&entry.0),
                     "read twice"

@@ -66,6 +66,15 @@ struct HostDataSet {
     disk: Option<Arc<DiskTier>>,
 }
 
+/// A read that the planner has begun.
+#[derive(Clone, Copy, Debug)]
+struct PlannedRead {
+    entry: EntryId,
+    from: Source,
+    deadline: Nanos,
+    group: Option<EntryId>,
+}
+
 /// The reads of one bucket or file system.
 #[derive(Debug)]
 struct OriginQueue {
@@ -90,7 +99,7 @@ pub(super) struct HostDriver {
     /// Reads of the disk in flight.
     disk_reads: usize,
     /// Reads that wait for contiguous bytes of the slab.
-    unplaced: VecDeque<(EntryId, Source, Nanos)>,
+    unplaced: VecDeque<PlannedRead>,
     /// Writes that a busy disk refused.
     refused: VecDeque<EntryId>,
     consumers: BTreeMap<u32, HostConsumer>,
@@ -255,6 +264,7 @@ impl HostDriver {
                 .handle_entry(index.size(id))
                 .expect("sizes and number were checked when it was opened");
         }
+        self.planner.handle_data_set(EntryId(first), Arc::clone(&data) as _);
         self.places.add_entries(usize::try_from(index.len()).expect("entries are numbered in 32 bits"));
         self.data_sets.push(HostDataSet { data, public_uri, first, locations, origin, queue, disk });
         self.update_disk_capacity();

@@ -227,7 +227,7 @@ impl Model {
         let mut leaving = Vec::new();
         while let Some(action) = self.planner.poll_action(ms(self.now)) {
             match action {
-                NodeAction::Read { entry: EntryId(entry), from, deadline } => {
+                NodeAction::Read { entry: EntryId(entry), from, deadline, .. } => {
                     let requests = self.waiting.iter().filter(|one| !self.reading.contains_key(&one.3));
                     let first = requests.map(|one| one.0).min().unwrap();
                     assert_eq!(deadline, ms(first), "not the first deadline");

@@ -8,7 +8,7 @@ use foresee_data_plan::{EntryId, NodeAction, NodeTier};
 use foresee_data_tier::{Done, Op, Tier as _};
 use foresee_units::{Bytes, Nanos, ReadOutcome, Source};
 
-use super::{HostDataSet, HostDriver};
+use super::{HostDataSet, HostDriver, PlannedRead};
 use crate::driver::TicketOwner;
 use crate::node::now;
 use crate::origin_reads::{OriginEnd, OriginRead, OriginResult, ReadFailure, ReadMemory as _};
@@ -18,13 +18,16 @@ use super::super::places::{PublicEntry, SlabRange};
 impl HostDriver {
     pub(super) fn execute(&mut self, action: NodeAction, now: Nanos) {
         match action {
-            NodeAction::Read { entry, from, deadline } => self.read(entry, from, deadline, now),
+            NodeAction::Read { entry, from, deadline, group } => {
+                self.read(PlannedRead { entry, from, deadline, group }, now);
+            }
             NodeAction::Prioritize { entry, deadline } => {
+                let queue = self.data_set_of(entry).queue;
+                let Some(&number) = self.reads.get(&entry) else { return };
                 if deadline <= now {
-                    let queue = self.data_set_of(entry).queue;
-                    if let Some(&number) = self.reads.get(&entry) {
-                        self.queues[queue].reads.handle_urgent(number, now);
-                    }
+                    self.queues[queue].reads.handle_urgent(number, now);
+                } else {
+                    self.queues[queue].reads.handle_wanted(number, 0, deadline);
                 }
             }
             NodeAction::Store { entry } => self.store(entry),
@@ -54,16 +57,16 @@ impl HostDriver {
     // ---- reads
 
     /// Begin a read, or let it wait for a place in the slab.
-    fn read(&mut self, entry: EntryId, from: Source, deadline: Nanos, now: Nanos) {
-        match self.places.allocate(entry, self.size(entry)) {
-            Ok(Some(range)) => self.read_into(entry, range, from, deadline, now),
-            Ok(None) => self.unplaced.push_back((entry, from, deadline)),
+    fn read(&mut self, read: PlannedRead, now: Nanos) {
+        match self.places.allocate(read.entry, self.size(read.entry)) {
+            Ok(Some(range)) => self.read_into(read, range, now),
+            Ok(None) => self.unplaced.push_back(read),
             Err(error) => {
                 // What the slab has already is what it will have.
                 self.memory = self.memory.min(self.places.committed());
                 self.planner.handle_capacity(NodeTier::Memory, self.memory, now);
                 self.shared.log.add("memory refused", None, vec![("why", error.to_string())]);
-                self.unplaced.push_back((entry, from, deadline));
+                self.unplaced.push_back(read);
             }
         }
     }
@@ -71,13 +74,13 @@ impl HostDriver {
     /// Place the reads that wait for contiguous bytes. Free bytes are scattered if samples differ in size; then the
     /// planner evicts until a range is long enough. Returns whether a read has begun or an entry can be evicted.
     pub(super) fn place_waiting(&mut self, now: Nanos) -> bool {
-        let Some(&(entry, from, deadline)) = self.unplaced.front() else { return false };
-        if let Ok(Some(range)) = self.places.allocate(entry, self.size(entry)) {
+        let Some(&read) = self.unplaced.front() else { return false };
+        if let Ok(Some(range)) = self.places.allocate(read.entry, self.size(read.entry)) {
             self.unplaced.pop_front();
             if self.unplaced.is_empty() {
                 self.planner.handle_capacity(NodeTier::Memory, self.memory, now);
             }
-            self.read_into(entry, range, from, deadline, now);
+            self.read_into(read, range, now);
             return true;
         }
         let used = self.planner.used(NodeTier::Memory);
@@ -90,7 +93,8 @@ impl HostDriver {
         has_evicted
     }
 
-    fn read_into(&mut self, entry: EntryId, range: SlabRange, from: Source, deadline: Nanos, now: Nanos) {
+    fn read_into(&mut self, read: PlannedRead, range: SlabRange, now: Nanos) {
+        let PlannedRead { entry, from, deadline, group } = read;
         self.reads_begun += 1;
         let data_set = self.data_set_of(entry);
         let (sample, key) = (data_set.sample(entry), data_set.key(entry));
@@ -112,9 +116,14 @@ impl HostDriver {
             object: u64::from(data_set.first) << 32 | index.object(sample),
             start: bytes.start,
             len: bytes.len,
-            class: if deadline <= now { Class::Stalling } else { Class::Staging },
+            class: match deadline {
+                Nanos::MAX => Class::Fill,
+                deadline if deadline <= now => Class::Stalling,
+                _ => Class::Staging,
+            },
             turn: 0,
             deadline,
+            group: group.map(|EntryId(first)| first.into()),
         };
         let read = OriginRead { origin: Arc::clone(&data_set.origin), key, request, memory: range };
         let queue = data_set.queue;

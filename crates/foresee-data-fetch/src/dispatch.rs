@@ -17,6 +17,7 @@
 
 mod failures;
 mod fair_share;
+mod first_batch;
 mod hedge;
 mod metrics;
 
@@ -24,6 +25,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use foresee_units::{Bytes, Nanos, ReadOutcome};
 
+use self::first_batch::FirstBatch;
 use crate::coalesce::Extent;
 use crate::config::{DispatchConfig, DispatchStats};
 use crate::consumer_rate::ConsumerRate;
@@ -53,6 +55,7 @@ pub struct Dispatch {
     cancels: VecDeque<AttemptId>,
     failures: VecDeque<u64>,
     next_attempt: u64,
+    first_batch: FirstBatch,
     /// Counters; the other metrics are set by `stats`.
     counters: DispatchStats,
 }
@@ -81,6 +84,7 @@ impl Dispatch {
             cancels: VecDeque::new(),
             failures: VecDeque::new(),
             next_attempt: 0,
+            first_batch: FirstBatch::Waiting,
             counters: DispatchStats::default(),
             config,
         }
@@ -183,6 +187,9 @@ impl Dispatch {
     pub fn handle_end(&mut self, id: AttemptId, end: End, now: Nanos) -> Vec<u64> {
         let Some(attempt) = self.attempts.remove(&id) else { return Vec::new() };
         self.counters.moved += end.bytes;
+        if end.outcome != ReadOutcome::Cancelled {
+            self.first_batch.handle_end(end.outcome == ReadOutcome::Ok, now);
+        }
         self.update_statistics(&attempt, &end, now);
         let Some(id) = attempt.span else { return Vec::new() };
         let Some(span) = self.spans.get_mut(&id) else { return Vec::new() };
@@ -228,6 +235,7 @@ impl Dispatch {
             self.make_ready(ticket);
         }
         self.limiter.handle_time(now);
+        self.update_first_batch(now);
         if now < self.limiter.paused_until() {
             return None;
         }
@@ -250,6 +258,7 @@ impl Dispatch {
             return None;
         }
         self.limiter.note_start(now);
+        self.begin_first_batch(ticket, now);
         Some(self.start(ticket, now))
     }
 
@@ -270,7 +279,8 @@ impl Dispatch {
                 .map(|at| at.max(paused));
         }
         let hedge = hedge_at.map(|(at, _)| *at);
-        let ready = self.firsts().map(|first| self.yields_until(&first)).min();
+        let may_start = |first: First| self.yields_until(&first).max(self.held_until(&first));
+        let ready = self.firsts().map(may_start).filter(|&at| at < Nanos::MAX).min();
         let held = self.limiter.starts().held_until();
         let started = [ready, hedge].into_iter().flatten().min().map(|at| at.max(held));
         let resumed = self.queue.next_resume();
@@ -348,7 +358,8 @@ impl Dispatch {
     /// The next ticket to start, by the order in the file's header.
     fn choose(&self, now: Nanos) -> Option<u64> {
         let mut earliest: Option<First> = None;
-        for first in self.firsts().filter(|first| self.yields_until(first) <= now) {
+        for first in self.firsts().filter(|first| self.yields_until(first).max(self.held_until(first)) <= now)
+        {
             let time = self.time_for(first.class, first.ticket);
             if earliest.is_none_or(|before| first.deadline < before.deadline) {
                 earliest = Some(first);

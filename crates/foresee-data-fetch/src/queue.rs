@@ -42,6 +42,12 @@ impl Queue {
         self.ready[class as usize].len() as u64
     }
 
+    /// Number of tickets of `class` that could be started now, of turns up to `turn` if there is one; at most `most`.
+    pub(crate) fn count_until(&self, class: Class, turn: Option<u64>, most: usize) -> usize {
+        let in_turn = |&&(own, ..): &&ClassKey| turn.is_none_or(|turn| own <= turn);
+        self.ready[class as usize].iter().take_while(in_turn).take(most).count()
+    }
+
     /// Add `request`; `is_single` prevents that it is joined with others.
     pub(crate) fn insert(&mut self, request: &Request, is_single: bool) {
         self.ready[request.class as usize].insert(class_key(request));

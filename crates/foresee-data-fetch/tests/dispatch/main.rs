@@ -5,6 +5,7 @@ mod bench;
 mod capacity;
 mod consumers;
 mod faults;
+mod first_batch;
 mod order;
 mod properties;
 mod ranks;

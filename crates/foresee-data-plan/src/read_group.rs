@@ -22,7 +22,7 @@ const OVER_READ: u64 = 8;
 
 /// Samples after a start that are read alone, besides those of one group: a first batch of about as many does not wait for the
 /// transfer of as many blocks.
-const FIRST_ALONE: u64 = 60;
+const FIRST_ALONE: u64 = 40;
 /// Samples of the data set for each of them: of few samples, those that are read alone would be wide gaps in the groups.
 const SAMPLES_PER_ALONE: u64 = 64;
 

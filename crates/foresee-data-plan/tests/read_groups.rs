@@ -136,8 +136,8 @@ fn the_first_rows_of_a_large_array_are_read_alone_except_for_one_group() {
             groups.push(!access.ahead.is_empty());
         }
     }
-    assert!(groups[0] && groups[1..=60].iter().all(|&is_group| !is_group));
-    assert!(groups.len() < 60 + 2 * 39 && groups[61..].iter().filter(|&&is_group| is_group).count() >= 38);
+    assert!(groups[0] && groups[1..=40].iter().all(|&is_group| !is_group));
+    assert!(groups.len() < 40 + 2 * 39 && groups[41..].iter().filter(|&&is_group| is_group).count() >= 38);
 }
 
 #[test]

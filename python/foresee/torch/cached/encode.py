@@ -277,7 +277,7 @@ _SIMPLE: dict[str, Decoder] = {
 }
 
 
-def _array_decoder(descr: Any, dimensions: int, axes: tuple[int, ...] | None, is_writeable: bool) -> Decoder:
+def _array_decoder(descr: Any, dimensions: int, axes: tuple[int, ...] | None, is_writable: bool) -> Decoder:
     read = _flat_decoder(np.lib.format.descr_to_dtype(descr), dimensions)
     inverse = None if axes is None else np.argsort(axes)
 
@@ -285,7 +285,7 @@ def _array_decoder(descr: Any, dimensions: int, axes: tuple[int, ...] | None, is
         value = read(data, take)
         if inverse is not None:
             value = value.transpose(inverse)
-        if not is_writeable:
+        if not is_writable:
             value.flags.writeable = False
         return value
 

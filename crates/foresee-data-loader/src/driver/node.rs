@@ -84,7 +84,8 @@ impl NodeLink {
         let is_waiting = consumer.is_waiting && self.requests.values().any(|request| request.slot == next);
         let report = self.progress.poll_report(next, is_waiting, !self.requests.is_empty(), now);
         if let Some(ProgressReport { consumed, is_waiting }) = report {
-            self.client.progress(consumed, consumer.step.unwrap_or(Nanos::ZERO), is_waiting);
+            let interval = self.progress.interval(consumer.step.unwrap_or(Nanos::ZERO));
+            self.client.progress(consumed, interval, is_waiting);
         }
     }
 

@@ -18,6 +18,8 @@ pub(super) struct Progress {
     slots: VecDeque<(u64, u64)>,
     /// Accesses that were requested or copied.
     accesses: u64,
+    /// Accesses of the newest batch that has any.
+    batch: u64,
     reported: ProgressReport,
     reported_at: Nanos,
     is_due: bool,
@@ -37,6 +39,9 @@ impl Progress {
     pub(super) fn open(&mut self, slot: u64, count: usize) {
         self.slots.push_back((slot, self.accesses));
         self.accesses += count as u64;
+        if count > 0 {
+            self.batch = count as u64;
+        }
     }
 
     /// The consumer continues elsewhere: it never passes the open slots.
@@ -65,6 +70,11 @@ impl Progress {
         self.reported = ProgressReport { consumed, is_waiting };
         (self.reported_at, self.is_due) = (now, false);
         Some(self.reported)
+    }
+
+    /// Time per access of a consumer that takes `step` per batch.
+    pub(super) fn interval(&self, step: Nanos) -> Nanos {
+        Nanos::new(step.get() / self.batch.max(1))
     }
 
     /// When a report that was held back is due.
@@ -117,6 +127,15 @@ mod tests {
             Some(report(40, false)),
             "one is requested"
         );
+    }
+
+    #[test]
+    fn the_time_per_access_follows_from_the_newest_batch() {
+        let mut progress = Progress::default();
+        assert_eq!(progress.interval(ms(1)), ms(1));
+        progress.open(0, 10);
+        progress.open(1, 0);
+        assert_eq!(progress.interval(ms(1)), Nanos::new(100_000));
     }
 
     #[test]

@@ -246,11 +246,11 @@ impl NodeClient {
         }
     }
 
-    /// Report the accesses that the consumer has consumed since the attachment, and its time per step
-    /// ([`Nanos::ZERO`] if it is not measured yet). `is_waiting`: it waits for the batch of its next access. Only the latest
+    /// Report the accesses that the consumer has consumed since the attachment, and its time per
+    /// access ([`Nanos::ZERO`] if it is not measured yet). `is_waiting`: it waits for the batch of its next access. Only the latest
     /// report is sent.
-    pub(crate) fn progress(&self, accesses: u64, step_time: Nanos, is_waiting: bool) {
-        let wake = self.shared.progress(ConsumerProgress { accesses, step_time, is_waiting });
+    pub(crate) fn progress(&self, accesses: u64, interval: Nanos, is_waiting: bool) {
+        let wake = self.shared.progress(ConsumerProgress { accesses, interval, is_waiting });
         self.wake(wake);
     }
 

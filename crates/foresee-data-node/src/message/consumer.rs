@@ -71,8 +71,8 @@ pub struct RepeatRequest<'a> {
 pub struct ConsumerProgress {
     /// Accesses that the consumer has consumed since its attachment.
     pub accesses: u64,
-    /// Time from one step to the next; [`Nanos::ZERO`] if it is not measured yet.
-    pub step_time: Nanos,
+    /// Time from one access to the next; [`Nanos::ZERO`] if it is not measured yet.
+    pub interval: Nanos,
     /// Whether it waits for the batch of the next access, which it needs at once.
     pub is_waiting: bool,
 }
@@ -170,7 +170,7 @@ impl<'a> ConsumerMessage<'a> {
                 let flags = if progress.is_waiting { ConsumerProgress::WAITING } else { 0 };
                 ConsumerProgress::SHAPE.begin(flags, 0, into)?;
                 into.extend_from_slice(&progress.accesses.to_le_bytes());
-                into.extend_from_slice(&progress.step_time.get().to_le_bytes());
+                into.extend_from_slice(&progress.interval.get().to_le_bytes());
                 Ok(())
             }
             Self::Announce(announcement) => {
@@ -220,9 +220,9 @@ impl<'a> ConsumerMessage<'a> {
                 Self::Release(BatchRelease { batch, positions: MessageList::decode(shape, fields.0)? })
             }
             ConsumerProgress::CODE => {
-                let (accesses, step_time) = (fields.u64(), Nanos::new(fields.u64()));
+                let (accesses, interval) = (fields.u64(), Nanos::new(fields.u64()));
                 let is_waiting = flags & ConsumerProgress::WAITING != 0;
-                Self::Progress(ConsumerProgress { accesses, step_time, is_waiting })
+                Self::Progress(ConsumerProgress { accesses, interval, is_waiting })
             }
             Announcement::CODE => {
                 let data_set = fields.u32();

@@ -90,8 +90,8 @@ proptest! {
             check_consumer(ConsumerMessage::Repeat(RepeatRequest { batch, positions }));
         }
         check_consumer(ConsumerMessage::Release(BatchRelease { batch, positions }));
-        let (accesses, step_time, is_waiting) = (batch, deadline, is_restart);
-        check_consumer(ConsumerMessage::Progress(ConsumerProgress { accesses, step_time, is_waiting }));
+        let (accesses, interval, is_waiting) = (batch, deadline, is_restart);
+        check_consumer(ConsumerMessage::Progress(ConsumerProgress { accesses, interval, is_waiting }));
         check_consumer(ConsumerMessage::Hits(MemoryHits { accesses }));
         let announcement = Announcement { data_set, is_restart, is_epoch_end, is_end, samples };
         check_consumer(ConsumerMessage::Announce(announcement));
@@ -118,7 +118,7 @@ fn examples() -> Vec<Vec<u8>> {
     let failure = SampleFailure { position: 0, outcome: ReadOutcome::Throttled { retry_after: None } };
     let deadline = Nanos::MAX;
     let request = BatchRequest { batch, deadline, data_set, samples: samples[..].into() };
-    let progress = ConsumerProgress { accesses: 5, step_time: Nanos::ZERO, is_waiting: true };
+    let progress = ConsumerProgress { accesses: 5, interval: Nanos::ZERO, is_waiting: true };
     let announcement = Announcement {
         data_set,
         is_restart: true,

@@ -54,7 +54,7 @@ fn messages_of_a_consumer_have_the_bytes_of_the_page() {
         ConsumerMessage::Release(BatchRelease { batch: 9, positions: [][..].into() }),
         "02 00 00 00 00 00 00 00 09 00 00 00 00 00 00 00",
     );
-    let progress = ConsumerProgress { accesses: 512, step_time: Nanos::new(1_000_000), is_waiting: false };
+    let progress = ConsumerProgress { accesses: 512, interval: Nanos::new(1_000_000), is_waiting: false };
     let positions = &[1, 65_535][..];
     check_consumer(
         ConsumerMessage::Release(BatchRelease { batch: 9, positions: positions.into() }),

@@ -327,7 +327,7 @@ fn progress_wishes_and_the_end_reach_the_other_side() {
     let mut rig = Rig::new();
     rig.client.progress(5, Nanos::new(7), true);
     rig.host.next(|message| {
-        let expected = ConsumerProgress { accesses: 5, step_time: Nanos::new(7), is_waiting: true };
+        let expected = ConsumerProgress { accesses: 5, interval: Nanos::new(7), is_waiting: true };
         assert_eq!(message, ConsumerMessage::Progress(expected));
     });
     rig.host.send(HostMessage::EpochWanted(EpochWanted { data_set: DATA_SET }));

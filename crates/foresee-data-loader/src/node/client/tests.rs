@@ -118,8 +118,8 @@ fn replies_come_first_and_the_progress_after_the_commands_in_their_order() {
     let announcement = NodeAnnouncement { samples: vec![SampleId(1)], ..NodeAnnouncement::default() };
     outgoing.commands.extend([ClientCommand::Announce(announcement), ClientCommand::Request(batch(8, 1))]);
     outgoing.commands.extend([ClientCommand::Withdraw(8), ClientCommand::Withdraw(8)]);
-    outgoing.report(ConsumerProgress { accesses: 1, step_time: Nanos::ZERO, is_waiting: false });
-    outgoing.report(ConsumerProgress { accesses: 2, step_time: Nanos::ZERO, is_waiting: false });
+    outgoing.report(ConsumerProgress { accesses: 1, interval: Nanos::ZERO, is_waiting: false });
+    outgoing.report(ConsumerProgress { accesses: 2, interval: Nanos::ZERO, is_waiting: false });
     outgoing.release(7, &[0, 2]);
     outgoing.end(7);
     let first = push(&mut outgoing, &mut batches, 3);
@@ -208,7 +208,7 @@ fn the_thread_is_woken_once_for_the_commands_that_it_takes_together() {
     assert_eq!(shared.request(batch(1, 1)), Some(Wake::Needed));
     assert_eq!(shared.request(batch(2, 1)), Some(Wake::NotNeeded));
     assert_eq!(shared.withdraw(1).map(|(_, wake)| wake), Some(Wake::NotNeeded));
-    let progress = ConsumerProgress { accesses: 1, step_time: Nanos::ZERO, is_waiting: false };
+    let progress = ConsumerProgress { accesses: 1, interval: Nanos::ZERO, is_waiting: false };
     assert_eq!(shared.progress(progress), Wake::NotNeeded);
     let mut commands = std::collections::VecDeque::new();
     assert!(shared.take(&mut commands).0.is_some() && commands.len() == 3);

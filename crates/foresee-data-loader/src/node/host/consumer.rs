@@ -42,8 +42,6 @@ pub(super) struct HostConsumer {
     pub(super) is_epoch_wanted: bool,
     /// Announced accesses that a restart made void: the planner counts them, the consumer does not.
     pub(super) voided: u64,
-    /// Accesses of the latest request.
-    pub(super) batch_len: u64,
     pub(super) served: ServedBySource,
     /// When it attached, and when it last sent a message.
     pub(super) attached: Nanos,
@@ -94,7 +92,6 @@ impl HostConsumer {
             announcing: Vec::new(),
             is_epoch_wanted: false,
             voided: 0,
-            batch_len: 1,
             served: ServedBySource::default(),
             attached: now,
             last_message: now,
@@ -138,7 +135,6 @@ impl HostConsumer {
         self.by_access.insert(first, batch);
         self.requested += u64::from(len);
         self.waiting += u64::from(len);
-        self.batch_len = u64::from(len);
         true
     }
 

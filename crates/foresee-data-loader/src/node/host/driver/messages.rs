@@ -196,8 +196,7 @@ impl HostDriver {
     fn progress(&mut self, number: u32, progress: ConsumerProgress) {
         let Some(consumer) = self.consumers.get(&number) else { return };
         let position = progress.accesses.saturating_add(consumer.voided);
-        let per_access = Nanos::new(progress.step_time.get() / consumer.batch_len.max(1));
-        let interval = (progress.step_time != Nanos::ZERO).then_some(per_access);
+        let interval = (progress.interval != Nanos::ZERO).then_some(progress.interval);
         let (id, now) = (consumer.id, now());
         let waited_for = consumer.batch_of(position).filter(|_| progress.is_waiting);
         self.planner.handle_progress(id, position, interval, now);

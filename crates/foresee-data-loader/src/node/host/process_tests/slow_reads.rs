@@ -56,7 +56,7 @@ fn a_read_that_never_ends_is_made_once_more_when_a_consumer_waits_for_it() {
         if is_expected_later {
             consumer.send(ConsumerMessage::Progress(ConsumerProgress {
                 accesses: first,
-                step_time: Nanos::ZERO,
+                interval: Nanos::ZERO,
                 is_waiting: true,
             }));
         }

@@ -61,6 +61,8 @@ WORKERS = (
         if plan["holds"]:
             print_json(holds=True)
             wait_until((pathlib.Path(plan["job"]) / "go").exists, what="the test's signal")
+            # What the host has read is found in its memory, also after its end.
+            wait_until(lambda: not planned.stats()["node"]["attached"], what="the end of the host")
         print_json(batch=digest(list(workers)))
         print_json(batch=digest(list(iterator)))
         print_json(batch=digest(list(planned)))

@@ -23,10 +23,9 @@ mod metrics;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use foresee_units::{Bytes, Nanos, ReadOutcome};
+use foresee_units::{Bytes, Extent, Nanos, ReadOutcome};
 
 use self::first_batch::FirstBatch;
-use crate::coalesce::Extent;
 use crate::config::{DispatchConfig, DispatchStats};
 use crate::consumer_rate::ConsumerRate;
 use crate::latency::Latency;

@@ -7,9 +7,9 @@
 
 use std::collections::BTreeSet;
 
-use foresee_units::Nanos;
+use foresee_units::{Extent, Nanos};
 
-use crate::coalesce::Extent;
+use crate::coalesce;
 use crate::config::CoalesceConfig;
 use crate::request::{Class, Request};
 
@@ -120,7 +120,7 @@ impl Queue {
             let request = lookup(range.2);
             if seed.group.is_some() {
                 if request.group == seed.group {
-                    extent = extent.around(request.start, request.end());
+                    extent = extent.with(request.start, request.end());
                     tickets.push(request.ticket);
                 }
                 // Members of a group may be behind others.
@@ -132,7 +132,7 @@ impl Queue {
             {
                 return false;
             }
-            let Some(grown) = extent.with(request.start, request.end(), config) else {
+            let Some(grown) = coalesce::join(extent, request.start, request.end(), config) else {
                 return false;
             };
             extent = grown;

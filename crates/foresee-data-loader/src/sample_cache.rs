@@ -4,10 +4,10 @@
 //! The dataset is code of the user, so the caller's threads read it: this module only says which sample is next, keeps
 //! its bytes, and lets requests of one sample share a read. `foresee-data-plan` decides what is read and what leaves.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use foresee_data_plan::{ConsumerId, ItemLookup, ItemPlanner, ItemPlannerConfig, ReaderId};
+use foresee_data_plan::{ConsumerId, ReaderId, SampleCacheConfig, SampleCachePlanner, SampleLookup};
 use foresee_units::{Bytes, Nanos, SampleId};
 use rustc_hash::FxHashMap;
 
@@ -31,7 +31,7 @@ pub struct SampleCache {
 
 #[derive(Debug)]
 struct CacheState {
-    planner: ItemPlanner,
+    planner: SampleCachePlanner,
     samples: FxHashMap<SampleId, Arc<[u8]>>,
     /// Reads in flight that requests have joined.
     joined: FxHashMap<SampleId, Arc<SharedRead>>,
@@ -39,17 +39,14 @@ struct CacheState {
     is_closed: bool,
 }
 
-/// A read that several requests wait for.
+/// A read that several requests wait for: the bytes of the sample, or `None` if it has failed, once it has ended.
 #[derive(Debug, Default)]
-pub struct SharedRead {
-    outcome: Mutex<SharedOutcome>,
-}
+pub struct SharedRead(OnceLock<Option<Arc<[u8]>>>);
 
 /// State of a shared read.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SharedOutcome {
     /// The sample is being read.
-    #[default]
     InFlight,
     /// The bytes of the sample.
     Read(Arc<[u8]>),
@@ -92,7 +89,7 @@ pub struct SampleCacheCounts {
 impl SampleCache {
     /// Create an empty cache of `capacity` bytes. Nothing is allocated before samples enter.
     pub fn new(capacity: Bytes) -> Self {
-        let planner = ItemPlanner::new(ItemPlannerConfig { capacity, stall_grace: STALL_GRACE });
+        let planner = SampleCachePlanner::new(SampleCacheConfig { capacity, stall_grace: STALL_GRACE });
         let state = CacheState {
             planner,
             samples: FxHashMap::default(),
@@ -114,7 +111,7 @@ impl SampleCache {
         self.capacity
     }
 
-    /// Attach a consumer; see [`ItemPlanner::handle_attach`].
+    /// Attach a consumer; see [`SampleCachePlanner::handle_attach`].
     pub fn attach(&self, consumer: ConsumerId, is_reading: bool) {
         self.lock().planner.handle_attach(consumer, is_reading, self.now());
     }
@@ -153,15 +150,15 @@ impl SampleCache {
             state.planner.handle_request(sample, READER, now)
         };
         let answer = match lookup {
-            ItemLookup::Hit => {
+            SampleLookup::Hit => {
                 state.counts.hits += 1;
                 SampleAnswer::Bytes(Arc::clone(&state.samples[&sample]))
             }
-            ItemLookup::Join => {
+            SampleLookup::Join => {
                 state.counts.joins += 1;
                 SampleAnswer::Join(Arc::clone(state.joined.entry(sample).or_default()))
             }
-            ItemLookup::Read => {
+            SampleLookup::Read => {
                 state.counts.misses += 1;
                 SampleAnswer::Read
             }
@@ -195,14 +192,14 @@ impl SampleCache {
         } else {
             state.counts.bypasses += 1;
         }
-        self.end_read(state, sample, SharedOutcome::Read(bytes));
+        self.end_read(state, sample, Some(bytes));
     }
 
     /// The read of a sample has failed.
     pub fn fail(&self, sample: SampleId) {
         let mut state = self.lock();
         state.planner.handle_failed(sample);
-        self.end_read(state, sample, SharedOutcome::Failed);
+        self.end_read(state, sample, None);
     }
 
     /// Wait for the next sample to read ahead; `None` after [`close`](Self::close).
@@ -243,9 +240,9 @@ impl SampleCache {
         SampleCacheCounts { samples, bytes, ..state.counts }
     }
 
-    fn end_read(&self, mut state: MutexGuard<'_, CacheState>, sample: SampleId, outcome: SharedOutcome) {
+    fn end_read(&self, mut state: MutexGuard<'_, CacheState>, sample: SampleId, bytes: Option<Arc<[u8]>>) {
         if let Some(read) = state.joined.remove(&sample) {
-            *read.outcome.lock().unwrap_or_else(PoisonError::into_inner) = outcome;
+            read.0.set(bytes).expect("a read ends once");
         }
         self.wake_readers(&state);
         drop(state);
@@ -270,7 +267,11 @@ impl SampleCache {
 
 impl SharedRead {
     fn get(&self) -> SharedOutcome {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        match self.0.get() {
+            None => SharedOutcome::InFlight,
+            Some(None) => SharedOutcome::Failed,
+            Some(Some(bytes)) => SharedOutcome::Read(Arc::clone(bytes)),
+        }
     }
 }
 

@@ -94,7 +94,6 @@ pub struct HierarchyPlanner {
     access: Access,
     /// The slowest tier, if it is planned without evictions.
     backing: Option<BackingTier>,
-    samples: u64,
     group_start: GroupStart,
 }
 
@@ -120,15 +119,8 @@ impl HierarchyPlanner {
         };
         let is_read_only = slowest == SlowestTier::ReadOnly;
         let backing = backing.map(|limits| BackingTier::new(last, limits, is_read_only, Arc::clone(&sizes)));
-        let samples = sizes.count();
-        let planner = Planner::new(config, sizes)?;
-        Ok(Self {
-            planner,
-            access: Access::default(),
-            backing,
-            samples,
-            group_start: GroupStart::new(samples),
-        })
+        let group_start = GroupStart::new(sizes.count());
+        Ok(Self { planner: Planner::new(config, sizes)?, access: Access::default(), backing, group_start })
     }
 
     /// As [`Planner::handle_held`].
@@ -213,7 +205,7 @@ impl HierarchyPlanner {
     /// As [`Planner::handle_restart`].
     pub fn handle_restart(&mut self) {
         self.planner.handle_restart();
-        self.group_start = GroupStart::new(self.samples);
+        self.group_start.restart();
     }
 
     /// Whether `tier` holds the sample, as of the last polled access.

@@ -7,7 +7,7 @@
 //! [`Planner::plan_hash`] shows.
 //!
 //! [`NodePlanner`] plans the cache of a node, for several consumers whose accesses are merged by predicted time.
-//! [`ItemPlanner`] plans a cache of samples whose sizes are unknown before they are read.
+//! [`SampleCachePlanner`] plans a cache of samples whose sizes are unknown before they are read.
 //!
 //! The planner moves no bytes. The copies held are those of the plan, minus the lost ones that the engine
 //! reports.
@@ -26,7 +26,7 @@
 //! | `capacity` | capacities, and the cost of a sample in a tier |
 //! | `read_group` | small samples that one large read of the origin includes |
 //! | `node` | the plan of a node's cache, which several consumers share |
-//! | `items` | the plan of a cache whose samples have unknown sizes |
+//! | `sample_cache` | the plan of a cache whose samples have unknown sizes |
 
 #![deny(
     clippy::disallowed_methods,
@@ -40,21 +40,21 @@ mod error;
 mod farthest;
 mod hierarchy;
 pub mod hint;
-mod items;
 mod next_use;
 mod node;
 mod planner;
 mod policy;
 mod read_group;
+mod sample_cache;
 mod sampling;
 mod victims;
 
 pub use capacity::{SampleSizes, TierCapacity, TierIndex};
 pub use error::PlanError;
 pub use hierarchy::{HierarchyAccess, HierarchyPlanner, SlowestTier, TierSet};
-pub use items::{ItemLookup, ItemPlanner, ItemPlannerConfig, ReaderId};
 pub use next_use::NextUse;
 pub use node::{ConsumerId, EntryId, NodeAction, NodePlanError, NodePlanner, NodePlannerConfig, NodeTier};
 pub use planner::{Access, PlannedSource, Planner, PlannerConfig};
 pub use policy::{Policy, PolicyChoice};
 pub use read_group::{GROUPED_SIZE_MAX, ObjectRange, READ_BLOCK};
+pub use sample_cache::{ReaderId, SampleCacheConfig, SampleCachePlanner, SampleLookup};

@@ -4,7 +4,7 @@
 //! An object is divided into aligned blocks. The samples that start in one block are a group, so that every access to
 //! any of them finds the same one.
 
-use foresee_units::Bytes;
+use foresee_units::{Bytes, Extent};
 
 /// Size of a block: the transfer of a whole one costs a few round trips at most, and a bucket serves its data sets in
 /// few requests.
@@ -29,7 +29,8 @@ const SAMPLES_PER_ALONE: u64 = 64;
 /// Whether samples are read in groups yet.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GroupStart {
-    /// Samples to read alone.
+    /// Samples to read alone after a start, and those of them that are left.
+    most: u64,
     alone: u64,
     has_group: bool,
 }
@@ -38,7 +39,13 @@ impl GroupStart {
     /// The start of a data set of `samples`.
     pub(crate) const fn new(samples: u64) -> Self {
         let most = samples / SAMPLES_PER_ALONE;
-        Self { alone: if most < FIRST_ALONE { most } else { FIRST_ALONE }, has_group: false }
+        let most = if most < FIRST_ALONE { most } else { FIRST_ALONE };
+        Self { most, alone: most, has_group: false }
+    }
+
+    /// Start again.
+    pub(crate) const fn restart(&mut self) {
+        *self = Self { most: self.most, alone: self.most, has_group: false };
     }
 
     /// Whether the next sample that is read from the origin is read with its group.
@@ -105,44 +112,26 @@ pub(crate) fn neighbours(
     };
     walk(&mut (id..).skip(1));
     walk(&mut (0..id).rev());
-    let extent = Extent { start: seed.start, end: seed.end(), wanted: seed.len };
-    let whole = all.iter().fold(extent, |extent, &(_, range)| extent.with(range));
-    if whole.is_dense() {
+    let extent = Extent::new(seed.start, seed.end());
+    let whole = all.iter().fold(extent, |extent, &(_, range)| extent.with(range.start, range.end()));
+    if is_dense(whole) {
         return all;
     }
     // Those from which it is separated by too much are left to their own reads.
     let mut extent = extent;
     let is_near = |&(_, range): &(u64, ObjectRange)| {
-        let grown = extent.with(range);
-        if grown.is_dense() {
+        let grown = extent.with(range.start, range.end());
+        if is_dense(grown) {
             extent = grown;
         }
-        grown.is_dense()
+        is_dense(grown)
     };
     all.into_iter().filter(is_near).collect()
 }
 
-/// Bytes from first to last of a group, and those of them that its samples want.
-#[derive(Clone, Copy, Debug)]
-struct Extent {
-    start: u64,
-    end: u64,
-    wanted: u64,
-}
-
-impl Extent {
-    /// This extent and `range`, which no member is beyond.
-    fn with(self, range: ObjectRange) -> Self {
-        let gap = range.start.saturating_sub(self.end).max(self.start.saturating_sub(range.end()));
-        let (start, end) = (self.start.min(range.start), self.end.max(range.end()));
-        Self { start, end, wanted: self.wanted + (end - start) - (self.end - self.start) - gap }
-    }
-
-    /// Whether few of its bytes are unwanted.
-    const fn is_dense(self) -> bool {
-        let len = self.end - self.start;
-        len - self.wanted <= len / OVER_READ
-    }
+/// Whether few of the bytes of an extent are unwanted.
+const fn is_dense(extent: Extent) -> bool {
+    extent.unwanted() <= extent.len() / OVER_READ
 }
 
 #[cfg(test)]

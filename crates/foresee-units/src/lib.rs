@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Types that all crates share: amounts, identities, outcomes of reads, and SplitMix64.
+//! Types that all crates share: amounts, identities, extents and outcomes of reads, and SplitMix64.
 //!
 //! Amounts have checked arithmetic, so that bytes are never added to nanoseconds and a rank is never mistaken for a
 //! sample. The crate has no formula, no policy and no clock.
@@ -12,6 +12,7 @@
 
 mod amount;
 mod dtype;
+mod extent;
 mod identity;
 mod named_enum;
 mod read;
@@ -19,6 +20,7 @@ mod splitmix;
 
 pub use amount::{Bytes, BytesPerSecond, Nanos};
 pub use dtype::Dtype;
+pub use extent::Extent;
 pub use identity::{Epoch, Rank, SampleId, Step, World, WorldError};
 pub use read::{ReadOutcome, Source};
 pub use splitmix::{GAMMA, SplitMix64, mix};

@@ -15,7 +15,6 @@ use super::Driver;
 use super::progress::{Progress, ProgressReport};
 use super::schedule::EpochSink;
 use crate::batch_queue::ConsumerSnapshot;
-use crate::buffer::Buffer;
 use crate::node::{
     AttachRetry, Attached, CopyCount, CopyCounts, NodeAnnouncement, NodeBatch, NodeClient, NodeEvent,
 };
@@ -175,35 +174,27 @@ impl Driver {
         if unsafe { node.client.copy_hits(&samples, &buffer, &spans) } {
             let bytes = spans.iter().map(|&(_, len)| len as u64).sum();
             let memory = CopyCount { samples: count as u64, bytes };
-            let request = NodeRequest { slot, first: 0, missing: 0, begun };
-            self.note_copied(request, count);
-            self.record_copied(request, CopyCounts { memory, ..CopyCounts::default() });
+            self.note_copied(slot, begun, count, CopyCounts { memory, ..CopyCounts::default() });
             return bytes;
         }
-        self.request_batch(
-            NodeRequest { slot, first: 0, missing: count, begun },
-            &samples,
-            &spans,
-            &buffer,
-            consumer,
-        );
+        self.request_batch(slot, begun, &spans, consumer);
         0
     }
 
-    /// Request a batch from the host.
+    /// Request the batch of `slot` from the host.
     fn request_batch(
         &mut self,
-        NodeRequest { slot, missing: count, begun, .. }: NodeRequest,
-        samples: &[SampleId],
+        slot: u64,
+        begun: Nanos,
         spans: &[(usize, usize)],
-        buffer: &Arc<Buffer>,
         consumer: ConsumerSnapshot,
     ) {
         let deadline = self.deadline(slot, consumer);
-        let Some(node) = &mut self.node else { return };
+        let (Some(stage), Some(node)) = (self.delivery.staging.get(slot), &mut self.node) else { return };
+        let buffer = &stage.batch.buffer;
         let most = node.client.samples_max();
         let mut refused = None;
-        for (nth, (samples, spans)) in samples.chunks(most).zip(spans.chunks(most)).enumerate() {
+        for (nth, (samples, spans)) in stage.entries.chunks(most).zip(spans.chunks(most)).enumerate() {
             let (number, first) = (node.next, nth * most);
             node.next += 1;
             node.requests.insert(number, NodeRequest { slot, first, missing: samples.len(), begun });
@@ -216,7 +207,7 @@ impl Driver {
         }
         // The host has ended, which its last event will say.
         if let Some(first) = refused {
-            self.read_alone(slot, first..count);
+            self.read_alone(slot, first..spans.len());
         }
     }
 
@@ -241,9 +232,8 @@ impl Driver {
             let Some(node) = &mut self.node else { return };
             match event {
                 NodeEvent::Copied { batch, positions, by_source } => {
-                    if let Some(request) = node.note(batch, positions.len()) {
-                        self.note_copied(request, positions.len());
-                        self.record_copied(request, by_source);
+                    if let Some(NodeRequest { slot, begun, .. }) = node.note(batch, positions.len()) {
+                        self.note_copied(slot, begun, positions.len(), by_source);
                     }
                 }
                 NodeEvent::Failed { batch, position } => {
@@ -269,14 +259,11 @@ impl Driver {
         }
     }
 
-    /// Samples of a batch are in its memory.
-    fn note_copied(&mut self, request: NodeRequest, samples: usize) {
-        if let Some(stage) = self.delivery.staging.get(request.slot) {
+    /// Samples of a batch are in its memory, which was requested at `begun`.
+    fn note_copied(&mut self, slot: u64, begun: Nanos, samples: usize, by_source: CopyCounts) {
+        if let Some(stage) = self.delivery.staging.get(slot) {
             stage.pending -= samples;
         }
-    }
-
-    fn record_copied(&mut self, NodeRequest { slot, begun, .. }: NodeRequest, by_source: CopyCounts) {
         let now = self.now();
         let Some(copies) = &mut self.copies else { return };
         for (source, count, time) in copies.record((begun, now), by_source) {

@@ -86,7 +86,7 @@ impl LocationTable {
     /// # Errors
     /// [`NodeError::NoMemory`], [`NodeError::TooManyDescriptors`], [`NodeError::Io`].
     pub fn create(samples: u64) -> Result<Self, NodeError> {
-        let len = table_bytes(samples)?;
+        let len = table_bytes(samples);
         let refused =
             |why: rustix::io::Errno| NodeError::NoMemory { bytes: Bytes::new(len), why: why.into() };
         let file = sealed::create("foresee-locations", MemfdFlags::empty()).map_err(refused)?;
@@ -151,7 +151,7 @@ impl LocationView {
     /// # Errors
     /// [`NodeError::NotSealed`] if it is another file, has other seals, or another size; [`NodeError::NoMemory`].
     pub(crate) fn open(file: BorrowedFd<'_>, samples: u64) -> Result<Self, NodeError> {
-        let len = table_bytes(samples)?;
+        let len = table_bytes(samples);
         sealed::verify(file, len, SLAB_SEALS, "table of locations")?;
         Ok(Self(Words { mapping: Mapping::new(file, index(len), false)?, samples }))
     }
@@ -203,11 +203,9 @@ impl Words {
     }
 }
 
-/// Bytes of the table of `samples` samples.
-fn table_bytes(samples: u64) -> Result<u64, NodeError> {
-    let bytes = samples.max(1).checked_mul(WORD).and_then(|bytes| bytes.checked_next_multiple_of(PAGE));
-    let bytes = bytes.filter(|&bytes| isize::try_from(bytes).is_ok());
-    bytes.ok_or(NodeError::NoSample { sample: u64::MAX, samples })
+/// Bytes of the table of `samples` samples. The system has no memory for numbers that do not fit.
+fn table_bytes(samples: u64) -> u64 {
+    samples.max(1).saturating_mul(WORD).checked_next_multiple_of(PAGE).unwrap_or(u64::MAX)
 }
 
 fn index(number: u64) -> usize {

@@ -5,18 +5,18 @@ use std::collections::BTreeSet;
 
 use foresee_testkit::Dice;
 
-use crate::setup::ItemSetup;
-use crate::world::ItemWorld;
+use crate::setup::CacheSetup;
+use crate::world::CacheWorld;
 
-/// Announced samples of [`ItemSetup::alone`] with the one that is read, which take the place of others.
+/// Announced samples of [`CacheSetup::alone`] with the one that is read, which take the place of others.
 const ANNOUNCED: u64 = 3;
 
 /// Run a case with all its seeds. Every run checks its invariants, and that every request ends.
-fn every_seed<S: Fn(&mut Dice) -> ItemSetup>(setup: S, check: impl Fn(&ItemWorld)) {
+fn every_seed<S: Fn(&mut Dice) -> CacheSetup>(setup: S, check: impl Fn(&CacheWorld)) {
     foresee_testkit::every_seed::<S, _>(
         "-p foresee-data-plan --test sample_cache",
         &[],
-        |seed| ItemWorld::new(Dice::new(seed), &setup),
+        |seed| CacheWorld::new(Dice::new(seed), &setup),
         |world| {
             world.run();
             check(world);
@@ -25,13 +25,13 @@ fn every_seed<S: Fn(&mut Dice) -> ItemSetup>(setup: S, check: impl Fn(&ItemWorld
 }
 
 /// The samples that any consumer requests.
-fn requested(world: &ItemWorld) -> BTreeSet<u32> {
+fn requested(world: &CacheWorld) -> BTreeSet<u32> {
     world.setup.consumers.iter().flat_map(|one| one.epochs.iter().flatten().copied()).collect()
 }
 
 #[test]
 fn without_faults_every_consumer_reaches_its_end() {
-    every_seed(ItemSetup::draw, |world| {
+    every_seed(CacheSetup::draw, |world| {
         let accesses: usize = world.setup.consumers.iter().flat_map(|one| &one.epochs).map(Vec::len).sum();
         let requests: u64 = world.consumers.iter().map(|one| one.requests).sum();
         assert_eq!(requests, accesses as u64);
@@ -43,9 +43,9 @@ fn without_faults_every_consumer_reaches_its_end() {
 #[test]
 fn failed_reads_and_lost_readers_hold_no_request_up() {
     let setup = |dice: &mut Dice| {
-        let setup = ItemSetup::draw(dice);
+        let setup = CacheSetup::draw(dice);
         let (failures, lost_readers) = (dice.pick(&[2, 5, 20]), dice.pick(&[0, 3, 10]));
-        ItemSetup { failures, lost_readers, ..setup }
+        CacheSetup { failures, lost_readers, ..setup }
     };
     every_seed(setup, |_| {});
 }
@@ -53,7 +53,7 @@ fn failed_reads_and_lost_readers_hold_no_request_up() {
 #[test]
 fn accesses_that_are_never_requested_and_pauses_hold_no_consumer_up() {
     let setup = |dice: &mut Dice| {
-        let mut setup = ItemSetup::draw(dice);
+        let mut setup = CacheSetup::draw(dice);
         for one in &mut setup.consumers {
             one.left_out = dice.pick(&[0, 2, 5]);
             one.pause = dice.pick(&[0, 0, 5_000]);
@@ -66,8 +66,8 @@ fn accesses_that_are_never_requested_and_pauses_hold_no_consumer_up() {
 #[test]
 fn a_cache_for_all_samples_reads_each_of_them_once() {
     let setup = |dice: &mut Dice| {
-        let setup = ItemSetup::draw(dice);
-        ItemSetup { capacity: setup.sizes.iter().sum(), ..setup }
+        let setup = CacheSetup::draw(dice);
+        CacheSetup { capacity: setup.sizes.iter().sum(), ..setup }
     };
     every_seed(setup, |world| assert_eq!(world.reads, requested(world).len() as u64));
 }
@@ -75,7 +75,7 @@ fn a_cache_for_all_samples_reads_each_of_them_once() {
 #[test]
 fn with_an_expected_order_and_equal_sizes_reads_are_the_fewest_possible() {
     let setup = |dice: &mut Dice| {
-        let mut setup = ItemSetup::alone(dice);
+        let mut setup = CacheSetup::alone(dice);
         setup.consumers[0].expects = Some(true);
         setup
     };
@@ -92,7 +92,7 @@ fn with_an_expected_order_and_equal_sizes_reads_are_the_fewest_possible() {
 #[test]
 fn without_an_expected_order_a_permutation_hits_the_whole_cache_in_each_later_epoch() {
     let setup = |dice: &mut Dice| {
-        let mut setup = ItemSetup::alone(dice);
+        let mut setup = CacheSetup::alone(dice);
         let order: Vec<u32> = (0..u32::try_from(setup.sizes.len()).expect("it is small")).collect();
         let one = &mut setup.consumers[0];
         (one.epochs, one.expects) = (vec![order; 3], None);
@@ -111,7 +111,7 @@ fn without_an_expected_order_a_permutation_hits_the_whole_cache_in_each_later_ep
 #[test]
 fn one_seed_gives_one_trace() {
     let trace = |seed| {
-        let mut world = ItemWorld::new(Dice::new(seed), ItemSetup::draw);
+        let mut world = CacheWorld::new(Dice::new(seed), CacheSetup::draw);
         world.trace = Some(Vec::new());
         world.run();
         world.trace

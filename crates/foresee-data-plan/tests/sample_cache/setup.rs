@@ -5,7 +5,7 @@ use foresee_testkit::Dice;
 
 /// A consumer's order and loader.
 #[derive(Clone, Debug)]
-pub(crate) struct ItemConsumerSetup {
+pub(crate) struct ConsumerSetup {
     pub(crate) epochs: Vec<Vec<u32>>,
     /// Accesses announced at a time, and announced accesses left at which the next ones are announced.
     pub(crate) fetch_size: usize,
@@ -24,23 +24,23 @@ pub(crate) struct ItemConsumerSetup {
 
 /// The setup of a run.
 #[derive(Clone, Debug)]
-pub(crate) struct ItemSetup {
+pub(crate) struct CacheSetup {
     pub(crate) sizes: Vec<u64>,
     pub(crate) capacity: u64,
     pub(crate) readers: usize,
-    pub(crate) consumers: Vec<ItemConsumerSetup>,
+    pub(crate) consumers: Vec<ConsumerSetup>,
     /// Of so many reads one fails, and of so many one is ended with its reader; 0: none.
     pub(crate) failures: usize,
     pub(crate) lost_readers: usize,
 }
 
-impl ItemSetup {
+impl CacheSetup {
     pub(crate) fn draw(dice: &mut Dice) -> Self {
         let count = 1 + dice.below(40);
         let largest = dice.pick(&[1, 1, 8]);
         let sizes: Vec<u64> = (0..count).map(|_| 1 + dice.below(largest) as u64).collect();
         let data: u64 = sizes.iter().sum();
-        let consumers = (0..=dice.below(3)).map(|_| ItemConsumerSetup::draw(dice, count)).collect();
+        let consumers = (0..=dice.below(3)).map(|_| ConsumerSetup::draw(dice, count)).collect();
         Self {
             capacity: dice.pick(&[0, 1, data / 8, data / 2, data, 2 * data]),
             readers: 1 + dice.below(4),
@@ -64,7 +64,7 @@ impl ItemSetup {
     }
 }
 
-impl ItemConsumerSetup {
+impl ConsumerSetup {
     fn draw(dice: &mut Dice, count: usize) -> Self {
         let draws_again = dice.one_in(4);
         let epoch = |dice: &mut Dice| -> Vec<u32> {

@@ -3,11 +3,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use foresee_data_plan::{ConsumerId, ItemLookup, ItemPlanner, ItemPlannerConfig, ReaderId};
+use foresee_data_plan::{ConsumerId, ReaderId, SampleCacheConfig, SampleCachePlanner, SampleLookup};
 use foresee_testkit::{Dice, SimulatedRun};
 use foresee_units::{Bytes, Nanos, SampleId};
 
-use crate::setup::{ItemConsumerSetup, ItemSetup};
+use crate::setup::{CacheSetup, ConsumerSetup};
 
 /// Events without activity after which a consumer stands still.
 const GRACE: u64 = 200;
@@ -17,7 +17,7 @@ const EVENTS_MAX: u32 = 200_000;
 /// A consumer of the run.
 #[derive(Debug)]
 pub(crate) struct SimItemConsumer {
-    setup: ItemConsumerSetup,
+    setup: ConsumerSetup,
     epoch: usize,
     /// Accesses of the epoch that are not announced, and announced ones that are not handed out.
     pending: VecDeque<u32>,
@@ -35,10 +35,10 @@ pub(crate) struct SimItemConsumer {
 
 /// A cache with its planner.
 #[derive(Debug)]
-pub(crate) struct ItemWorld {
-    pub(crate) setup: ItemSetup,
+pub(crate) struct CacheWorld {
+    pub(crate) setup: CacheSetup,
     dice: Dice,
-    planner: ItemPlanner,
+    planner: SampleCachePlanner,
     pub(crate) consumers: Vec<SimItemConsumer>,
     cached: BTreeSet<u32>,
     /// By sample being read: its reader.
@@ -49,11 +49,12 @@ pub(crate) struct ItemWorld {
     pub(crate) trace: Option<Vec<String>>,
 }
 
-impl ItemWorld {
-    pub(crate) fn new(mut dice: Dice, make: impl Fn(&mut Dice) -> ItemSetup) -> Self {
+impl CacheWorld {
+    pub(crate) fn new(mut dice: Dice, make: impl Fn(&mut Dice) -> CacheSetup) -> Self {
         let setup = make(&mut dice);
         let capacity = Bytes::new(setup.capacity);
-        let mut planner = ItemPlanner::new(ItemPlannerConfig { capacity, stall_grace: Nanos::new(GRACE) });
+        let mut planner =
+            SampleCachePlanner::new(SampleCacheConfig { capacity, stall_grace: Nanos::new(GRACE) });
         let consumers: Vec<_> = setup.consumers.iter().cloned().map(SimItemConsumer::new).collect();
         for (index, one) in (0..).zip(&consumers) {
             planner.handle_attach(ConsumerId(index), false, Nanos::ZERO);
@@ -124,17 +125,17 @@ impl ItemWorld {
         self.on_answer(party, sample, answer);
     }
 
-    fn on_answer(&mut self, party: usize, sample: u32, answer: ItemLookup) {
+    fn on_answer(&mut self, party: usize, sample: u32, answer: SampleLookup) {
         match answer {
-            ItemLookup::Hit => {
+            SampleLookup::Hit => {
                 assert!(self.cached.contains(&sample), "a hit without bytes");
                 self.hits += 1;
             }
-            ItemLookup::Join => {
+            SampleLookup::Join => {
                 assert!(self.reading.contains_key(&sample), "joined no read");
                 self.consumers[party].waits_for = Some(sample);
             }
-            ItemLookup::Read => {
+            SampleLookup::Read => {
                 self.start(sample, u32::try_from(party).expect("it is small"));
                 self.consumers[party].waits_for = Some(sample);
             }
@@ -240,7 +241,7 @@ impl ItemWorld {
 }
 
 impl SimItemConsumer {
-    fn new(setup: ItemConsumerSetup) -> Self {
+    fn new(setup: ConsumerSetup) -> Self {
         Self {
             pending: setup.epochs[0].iter().copied().collect(),
             setup,
@@ -256,7 +257,7 @@ impl SimItemConsumer {
         }
     }
 
-    fn expect(&self, planner: &mut ItemPlanner, index: u32) {
+    fn expect(&self, planner: &mut SampleCachePlanner, index: u32) {
         let Some(is_right) = self.setup.expects else { return };
         let mut all: Vec<u32> = self.setup.epochs.iter().flatten().copied().collect();
         if !is_right {
@@ -287,7 +288,7 @@ impl SimItemConsumer {
     }
 }
 
-impl SimulatedRun for ItemWorld {
+impl SimulatedRun for CacheWorld {
     fn start_trace(&mut self) {
         self.trace = Some(Vec::new());
     }

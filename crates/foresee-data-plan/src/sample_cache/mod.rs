@@ -25,9 +25,9 @@ use self::residents::{NextAccess, Residents};
 use crate::next_use::narrow;
 use crate::node::ConsumerId;
 
-/// Settings of an [`ItemPlanner`].
+/// Settings of an [`SampleCachePlanner`].
 #[derive(Clone, Copy, Debug)]
-pub struct ItemPlannerConfig {
+pub struct SampleCacheConfig {
     /// Bytes of all cached samples together.
     pub capacity: Bytes,
     /// Time without a request, announcement or hand-out after which a consumer stands still: its announced samples may
@@ -37,13 +37,13 @@ pub struct ItemPlannerConfig {
 
 /// Where the bytes of a requested sample come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ItemLookup {
+pub enum SampleLookup {
     /// The cache has the sample.
     Hit,
     /// The sample is being read: wait for the end of that read.
     Join,
-    /// Read the sample now, and report [`handle_read`](ItemPlanner::handle_read) or
-    /// [`handle_failed`](ItemPlanner::handle_failed).
+    /// Read the sample now, and report [`handle_read`](SampleCachePlanner::handle_read) or
+    /// [`handle_failed`](SampleCachePlanner::handle_failed).
     Read,
 }
 
@@ -63,9 +63,9 @@ pub enum ItemLookup {
 /// The caller's obligations: it reports the end of every read once, and executes the evictions of
 /// [`poll_eviction`](Self::poll_eviction) after each fact. `now` is monotonic.
 #[derive(Debug)]
-pub struct ItemPlanner {
+pub struct SampleCachePlanner {
     residents: Residents,
-    consumers: BTreeMap<u32, ItemConsumer>,
+    consumers: BTreeMap<u32, CacheConsumer>,
     flights: Flights,
     evictions: VecDeque<SampleId>,
     stall_grace: Nanos,
@@ -75,16 +75,16 @@ pub struct ItemPlanner {
 }
 
 #[derive(Debug)]
-struct ItemConsumer {
+struct CacheConsumer {
     announced: Announced,
     /// Whether it has requested an announced sample from this cache.
     is_reading: bool,
     active_at: Nanos,
 }
 
-impl ItemPlanner {
+impl SampleCachePlanner {
     /// Create the planner of an empty cache.
-    pub fn new(config: ItemPlannerConfig) -> Self {
+    pub fn new(config: SampleCacheConfig) -> Self {
         Self {
             residents: Residents::new(config.capacity),
             consumers: BTreeMap::new(),
@@ -100,7 +100,7 @@ impl ItemPlanner {
     /// Otherwise nothing is fetched for it before its first request: it may read elsewhere, such as in other processes.
     pub fn handle_attach(&mut self, consumer: ConsumerId, is_reading: bool, now: Nanos) {
         self.handle_detach(consumer, now);
-        let new = ItemConsumer { announced: Announced::default(), is_reading, active_at: self.now };
+        let new = CacheConsumer { announced: Announced::default(), is_reading, active_at: self.now };
         self.consumers.insert(consumer.0, new);
     }
 
@@ -150,8 +150,8 @@ impl ItemPlanner {
     }
 
     /// A sample is requested. It counts as the next access of one consumer to which it was handed out, if there is one.
-    /// For [`ItemLookup::Read`], `reader` reads the sample.
-    pub fn handle_request(&mut self, sample: SampleId, reader: ReaderId, now: Nanos) -> ItemLookup {
+    /// For [`SampleLookup::Read`], `reader` reads the sample.
+    pub fn handle_request(&mut self, sample: SampleId, reader: ReaderId, now: Nanos) -> SampleLookup {
         self.advance_to(now);
         let index = number(sample);
         let mut passed = Vec::new();
@@ -169,7 +169,7 @@ impl ItemPlanner {
     }
 
     /// A request is made again after the read that it joined has failed. It counts as no further access.
-    pub fn handle_retry(&mut self, sample: SampleId, reader: ReaderId, now: Nanos) -> ItemLookup {
+    pub fn handle_retry(&mut self, sample: SampleId, reader: ReaderId, now: Nanos) -> SampleLookup {
         self.advance_to(now);
         self.look_up(number(sample), reader)
     }
@@ -232,7 +232,7 @@ impl ItemPlanner {
             }
         }
         let (residents, flights) = (&self.residents, &self.flights);
-        let next = |one: &mut ItemConsumer| {
+        let next = |one: &mut CacheConsumer| {
             one.announced.next_fetch(|sample| residents.contains(sample) || flights.contains(sample))
         };
         let running = self.consumers.values_mut().filter(|one| one.is_reading);
@@ -243,7 +243,7 @@ impl ItemPlanner {
 
     /// Whether [`poll_fetch`](Self::poll_fetch) may return a sample now. It is cheap: callers wake readers by it.
     pub fn can_fetch(&self) -> bool {
-        let is_behind = |one: &ItemConsumer| one.is_reading && one.announced.has_unfetched();
+        let is_behind = |one: &CacheConsumer| one.is_reading && one.announced.has_unfetched();
         let needed = self.residents.announced_bytes() + self.flights.expected_bytes();
         needed <= self.residents.capacity() && self.consumers.values().any(is_behind)
     }
@@ -280,15 +280,15 @@ impl ItemPlanner {
         Some((announced.outstanding(), announced.skipped()))
     }
 
-    fn look_up(&mut self, index: u32, reader: ReaderId) -> ItemLookup {
+    fn look_up(&mut self, index: u32, reader: ReaderId) -> SampleLookup {
         if self.residents.contains(index) {
             self.residents.touch(index, self.next_access(index));
-            ItemLookup::Hit
+            SampleLookup::Hit
         } else if self.flights.contains(index) {
-            ItemLookup::Join
+            SampleLookup::Join
         } else {
             self.flights.start(index, reader);
-            ItemLookup::Read
+            SampleLookup::Read
         }
     }
 
@@ -303,7 +303,7 @@ impl ItemPlanner {
 
     /// The nearest use of a sample by any consumer.
     fn next_access(&self, index: u32) -> NextAccess {
-        let of_consumer = |one: &ItemConsumer| {
+        let of_consumer = |one: &CacheConsumer| {
             let (position, is_announced) = one.announced.next_use(index)?;
             // Constant while only this consumer moves.
             let at = self.accesses - one.announced.progress() + position;
@@ -338,7 +338,7 @@ impl ItemPlanner {
         }
     }
 
-    fn stands_still(&self, consumer: &ItemConsumer) -> bool {
+    fn stands_still(&self, consumer: &CacheConsumer) -> bool {
         self.now.saturating_sub(consumer.active_at) > self.stall_grace
     }
 

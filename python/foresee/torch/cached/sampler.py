@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger("foresee")
 # Before the first sample was read, its size is unknown. The cache bounds the bytes in any case.
 _FIRST_WINDOW = 256
-# Taking so many entries from a sampler takes some 20 ms.
+# The loader waits while entries are taken from the sampler.
 _WINDOW_MAX = 1 << 14
 # Accesses of an epoch from which on it is judged whether the loader requests them.
 _JUDGED = 64

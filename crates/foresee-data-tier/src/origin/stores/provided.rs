@@ -11,7 +11,7 @@ use crate::origin::{OriginError, OriginOptions};
 use crate::uri::Uri;
 
 /// Names a function that this process has registered for credentials.
-const PROVIDER: &str = "credential_provider";
+pub(super) const PROVIDER: &str = "credential_provider";
 /// Names an AWS profile.
 pub(super) const PROFILE: [&str; 2] = ["profile", "aws_profile"];
 

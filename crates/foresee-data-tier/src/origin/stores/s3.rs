@@ -7,7 +7,7 @@ use std::sync::Arc;
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey, AwsCredential};
 
 use super::profiles::Profile;
-use super::provided::PROFILE;
+use super::provided::{PROFILE, PROVIDER};
 use super::{
     Remedies, StoreClient, bad_option, connection_settings, environment, is_plain, no_retries, profiles,
     provided, without_request_timeout,
@@ -103,10 +103,8 @@ fn credential(values: &BTreeMap<String, String>) -> Result<AwsCredential, String
 fn settings(uri: &Uri, options: &OriginOptions) -> Result<(AmazonS3Builder, Profile), OriginError> {
     let mut builder = AmazonS3Builder::new().with_client_options(without_request_timeout());
     let given: BTreeMap<String, &str> = provided::client_settings(options).collect();
-    let mut profile = profiles::profile(&given);
-    if options.storage.contains_key("credential_provider") {
-        profile = Profile::None;
-    }
+    let has_provider = options.storage.contains_key(PROVIDER);
+    let profile = if has_provider { Profile::None } else { profiles::profile(&given) };
     let named = option_of(options);
     if let Some((credentials, name)) = read_profile(&profile, options) {
         let found = credentials.source().profile_settings(name.as_deref());

@@ -152,20 +152,18 @@ impl SampleCachePlanner {
     /// A sample is requested. It counts as the next access of one consumer to which it was handed out, if there is one.
     /// For [`SampleLookup::Read`], `reader` reads the sample.
     pub fn handle_request(&mut self, sample: SampleId, reader: ReaderId, now: Nanos) -> SampleLookup {
-        self.advance_to(now);
         let index = number(sample);
-        let mut passed = Vec::new();
-        for one in self.consumers.values_mut() {
-            let before = one.announced.progress();
-            if one.announced.request(index, &mut passed) {
-                one.is_reading = true;
-                one.active_at = self.now;
-                self.accesses += one.announced.progress() - before;
-                break;
-            }
-        }
-        self.rank_again(passed);
+        self.count_access(index, now);
         self.look_up(index, reader)
+    }
+
+    /// A sample was copied from the cache without a request. It counts as an access like a request, and may have left since.
+    pub fn handle_hit(&mut self, sample: SampleId, now: Nanos) {
+        let index = number(sample);
+        self.count_access(index, now);
+        if self.residents.contains(index) {
+            self.residents.touch(index, self.next_access(index));
+        }
     }
 
     /// A request is made again after the read that it joined has failed. It counts as no further access.
@@ -202,6 +200,28 @@ impl SampleCachePlanner {
                 }
             }
         }
+    }
+
+    /// A sample that [entered](Self::handle_read) finds no contiguous place: another one that is used later leaves, and
+    /// [`poll_eviction`](Self::poll_eviction) returns it. Without one the sample itself leaves, and `false` is returned.
+    pub fn handle_no_place(&mut self, sample: SampleId) -> bool {
+        let index = number(sample);
+        while let Some(victim) = self.residents.used_after(index) {
+            // A stored rank may be older than the last accesses.
+            if self.is_outdated(victim) {
+                self.rank_again(vec![victim]);
+            } else {
+                self.evict(victim);
+                return true;
+            }
+        }
+        self.residents.remove(index);
+        false
+    }
+
+    /// A sample that [entered](Self::handle_read) is not kept.
+    pub fn handle_dropped(&mut self, sample: SampleId) {
+        self.residents.remove(number(sample));
     }
 
     /// The read of a sample has failed. Requests that joined it [are made again](Self::handle_retry): the first of them
@@ -278,6 +298,22 @@ impl SampleCachePlanner {
     pub fn outstanding(&self, consumer: ConsumerId) -> Option<(u64, u64)> {
         let announced = &self.consumers.get(&consumer.0)?.announced;
         Some((announced.outstanding(), announced.skipped()))
+    }
+
+    /// Count an access of the consumer to which the sample was handed out.
+    fn count_access(&mut self, index: u32, now: Nanos) {
+        self.advance_to(now);
+        let mut passed = Vec::new();
+        for one in self.consumers.values_mut() {
+            let before = one.announced.progress();
+            if one.announced.request(index, &mut passed) {
+                one.is_reading = true;
+                one.active_at = self.now;
+                self.accesses += one.announced.progress() - before;
+                break;
+            }
+        }
+        self.rank_again(passed);
     }
 
     fn look_up(&mut self, index: u32, reader: ReaderId) -> SampleLookup {

@@ -114,6 +114,13 @@ impl Residents {
         (free >= size).then_some(victims)
     }
 
+    /// The cached sample that is used latest, if that is later than the cached sample `index` and it may leave.
+    pub(super) fn used_after(&self, index: u32) -> Option<u32> {
+        let next = self.next(index)?;
+        let &((last, _), victim) = self.order.iter().rev().find(|&&(_, sample)| sample != index)?;
+        (last > next && !matches!(last, NextAccess::Announced { .. })).then_some(victim)
+    }
+
     /// Insert a sample that is not cached and fits.
     pub(super) fn insert(&mut self, sample: u32, size: Bytes, next: NextAccess) {
         self.touches += 1;

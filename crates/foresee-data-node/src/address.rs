@@ -156,6 +156,14 @@ impl AddressValues {
         self.of_run(launcher, "list-")
     }
 
+    /// Locate the `number`th cache of samples that process `pid` shares with its worker processes.
+    ///
+    /// # Errors
+    /// [`NodeError::PathTooLong`].
+    pub fn samples(&self, pid: u32, number: u32) -> Result<NodeAddress, NodeError> {
+        NodeAddress::new(self.directory().join(format!("samples-{pid}-{number}.sock")), false)
+    }
+
     fn of_run(&self, launcher: &LauncherValues, prefix: &str) -> Result<Option<NodeAddress>, NodeError> {
         if self.is_off()? {
             return Ok(None);

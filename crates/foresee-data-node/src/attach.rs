@@ -12,6 +12,7 @@ mod listing;
 mod message;
 #[cfg(test)]
 mod process_tests;
+mod sample_cache;
 mod socket;
 mod status;
 
@@ -22,5 +23,9 @@ pub use listener::{Incoming, ListenerOptions, NodeListener, PENDING_MAX};
 pub use listing::{ListingConnection, ListingCounts, ListingKey, ListingPeer, ListingReply, ListingRequest};
 pub use message::{
     DataSetDescription, Hello, NodeReply, NodeRequest, Refusal, RefusalCode, StorageOptions, Welcome,
+};
+pub use sample_cache::{
+    SampleCacheConnection, SampleCacheCounts, SampleCacheMemory, SampleCachePeer, SampleCacheReply,
+    SampleCacheRequest, SentBytes,
 };
 pub use status::{AnswerCount, ConsumerStatus, NodeStatus, OriginStatus, StatusRequest, TierStatus};

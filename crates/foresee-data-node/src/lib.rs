@@ -19,12 +19,14 @@ pub use attach::{
     HELLO_BYTES_MAX, Hello, Incoming, ListenerOptions, ListingConnection, ListingCounts, ListingKey,
     ListingPeer, ListingReply, ListingRequest, MESSAGE_BYTES_MAX, NodeConnection, NodeListener, NodeReply,
     NodeRequest, NodeStatus, OriginStatus, PENDING_MAX, PROTOCOL_VERSION, ReceivedRequest, Refusal,
-    RefusalCode, StatusRequest, StorageOptions, TierStatus, Welcome, WelcomeFacts,
+    RefusalCode, SampleCacheConnection, SampleCacheCounts, SampleCacheMemory, SampleCachePeer,
+    SampleCacheReply, SampleCacheRequest, SentBytes, StatusRequest, StorageOptions, TierStatus, Welcome,
+    WelcomeFacts,
 };
 pub use error::NodeError;
 pub use memory::{
-    INDEX_BYTES_MAX, IndexFault, IndexMapping, LocationTable, LocationView, RING_BYTES_MAX, RING_BYTES_MIN,
-    SAMPLE_ALIGN, SealFault, SlabLocation, SlabMemory, SlabOptions, SlabView, check_sealed_index, index_file,
-    map_index,
+    INDEX_BYTES_MAX, IndexFault, IndexMapping, LENGTH_BYTES, LocationTable, LocationView, RING_BYTES_MAX,
+    RING_BYTES_MIN, SAMPLE_ALIGN, SealFault, SlabLocation, SlabMemory, SlabOptions, SlabView,
+    check_sealed_index, index_file, map_index,
 };
 pub use peer::{OVERFLOW_UID, PeerCredentials, PeerProcess};

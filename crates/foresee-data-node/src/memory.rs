@@ -10,7 +10,7 @@ mod index;
 mod layout;
 mod locations;
 mod mapping;
-mod sealed;
+pub(crate) mod sealed;
 mod slab;
 #[cfg(test)]
 mod tests;
@@ -19,7 +19,7 @@ mod view;
 pub use control::{RING_BYTES_MAX, RING_BYTES_MIN};
 pub use index::{INDEX_BYTES_MAX, IndexFault, IndexMapping, check_sealed_index, index_file, map_index};
 pub(crate) use locations::SLAB_BYTES_MAX;
-pub use locations::{LocationTable, LocationView, SAMPLE_ALIGN, SlabLocation};
+pub use locations::{LENGTH_BYTES, LocationTable, LocationView, SAMPLE_ALIGN, SlabLocation};
 pub use sealed::SealFault;
 pub use slab::{SlabMemory, SlabOptions};
 pub use view::SlabView;

@@ -152,7 +152,10 @@ impl Attachment {
             };
         let malformed = |why: &str| NodeError::Malformed { why: why.into() };
         let message = match frame::decode(&datagram.bytes)? {
-            NodeRequest::Hello(_) | NodeRequest::Status | NodeRequest::Listing(_) => {
+            NodeRequest::Hello(_)
+            | NodeRequest::Status
+            | NodeRequest::Listing(_)
+            | NodeRequest::SampleCache(_) => {
                 return Err(malformed("it is a first message, or of a peer that does not attach"));
             }
             message => message,

@@ -145,9 +145,10 @@ impl NodeConnection {
             self.socket.receive(MESSAGE_BYTES_MAX, takes_descriptors, timeout, "send a message")?;
         match frame::decode(&bytes)? {
             NodeReply::Refusal(refusal) => Err(refused(refusal)),
-            NodeReply::Welcome(_) | NodeReply::Status(_) | NodeReply::Listing(_) => {
-                Err(unexpected("is no answer to an attached consumer"))
-            }
+            NodeReply::Welcome(_)
+            | NodeReply::Status(_)
+            | NodeReply::Listing(_)
+            | NodeReply::SampleCache(_) => Err(unexpected("is no answer to an attached consumer")),
             message => Ok((message, descriptors)),
         }
     }

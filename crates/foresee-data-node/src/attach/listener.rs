@@ -20,6 +20,7 @@ use super::attachment::AttachRequest;
 use super::frame::{self, HELLO_BYTES_MAX, MESSAGE_BYTES_MAX};
 use super::listing::{ListingPeer, ListingRequest};
 use super::message::{NodeReply, NodeRequest, Refusal, RefusalCode};
+use super::sample_cache::{SampleCachePeer, SampleCacheRequest};
 use super::socket::{Deadline, MessageSocket};
 use super::status::StatusRequest;
 use crate::address::NodeAddress;
@@ -69,6 +70,8 @@ pub enum Incoming {
     Status(StatusRequest),
     /// A rank that shares a listing.
     Listing(ListingPeer),
+    /// A worker process that shares a cache of samples.
+    SampleCache(SampleCachePeer),
 }
 
 #[derive(Debug)]
@@ -208,9 +211,11 @@ impl NodeListener {
             Ok(NodeRequest::Listing(ListingRequest::Find { key })) => {
                 return Some(Incoming::Listing(ListingPeer::new(socket, key)));
             }
+            Ok(NodeRequest::SampleCache(SampleCacheRequest::Open { samples })) => {
+                return Some(Incoming::SampleCache(SampleCachePeer::new(socket, samples)));
+            }
             Ok(_) => {
-                let text =
-                    "the first message is neither a greeting nor a request of the status or of a listing";
+                let text = "the message is none that begins a connection";
                 refuse(&socket, RefusalCode::Malformed, text.into());
                 return None;
             }

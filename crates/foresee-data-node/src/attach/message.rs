@@ -11,9 +11,11 @@ use foresee_units::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::listing::{ListingReply, ListingRequest};
+use super::sample_cache::{SampleCacheReply, SampleCacheRequest};
 use super::status::NodeStatus;
 
-/// A message of a peer. The first one is [`Hello`], `Status` or [`ListingRequest::Find`], and no later one is.
+/// A message of a peer. The first one is [`Hello`], `Status`, [`ListingRequest::Find`] or [`SampleCacheRequest::Open`], and no
+/// later one is.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum NodeRequest {
@@ -29,6 +31,8 @@ pub enum NodeRequest {
     Status,
     /// A message of a rank that shares a listing, which does not attach. See [`ListingRequest`].
     Listing(ListingRequest),
+    /// A message of a worker process that shares a cache of samples, which does not attach. See [`SampleCacheRequest`].
+    SampleCache(SampleCacheRequest),
 }
 
 /// A message of the host.
@@ -53,6 +57,8 @@ pub enum NodeReply {
     Status(NodeStatus),
     /// See [`ListingReply`]. The descriptor of the index comes with [`ListingReply::Built`].
     Listing(ListingReply),
+    /// See [`SampleCacheReply`]. Two descriptors come with [`SampleCacheReply::Opened`].
+    SampleCache(SampleCacheReply),
 }
 
 /// The identity and wishes of a consumer.

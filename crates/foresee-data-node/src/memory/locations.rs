@@ -19,6 +19,8 @@ use crate::fork::Descriptor;
 
 /// Alignment of samples in the slab: a cache line.
 pub const SAMPLE_ALIGN: u64 = 64;
+/// Bytes of the length, a little-endian number, that is before the bytes of a sample where the slab alone knows it.
+pub const LENGTH_BYTES: usize = size_of::<u64>();
 /// Bits of the sequence number.
 const SEQUENCE_BITS: u32 = 24;
 /// Bytes of data that a word can address: 64 TiB.
@@ -178,7 +180,40 @@ impl LocationView {
         location: SlabLocation,
         dest: &mut [u8],
     ) -> Result<bool, NodeError> {
-        let from = slab.data(location.offset(), dest.len() as u64)?;
+        self.copy_at(slab, sample, location, location.offset(), dest)
+    }
+
+    /// Copy a sample that follows its length in the slab ([`LENGTH_BYTES`]); `None` if it is not there.
+    ///
+    /// # Errors
+    /// As [`copy`](Self::copy).
+    pub(crate) fn copy_with_length(
+        &self,
+        slab: &SlabView,
+        sample: SampleId,
+    ) -> Result<Option<Vec<u8>>, NodeError> {
+        let location = self.get(sample)?;
+        let mut length = [0; LENGTH_BYTES];
+        if !self.copy(slab, sample, location, &mut length)? {
+            return Ok(None);
+        }
+        let (length, first) = (u64::from_le_bytes(length), location.offset() + LENGTH_BYTES as u64);
+        // Before the memory for the copy is allocated.
+        slab.data(first, length)?;
+        let mut bytes = vec![0; index(length)];
+        Ok(self.copy_at(slab, sample, location, first, &mut bytes)?.then_some(bytes))
+    }
+
+    /// Copy the bytes from `offset` of the data, if the sample is at `location` before and afterwards.
+    fn copy_at(
+        &self,
+        slab: &SlabView,
+        sample: SampleId,
+        location: SlabLocation,
+        offset: u64,
+        dest: &mut [u8],
+    ) -> Result<bool, NodeError> {
+        let from = slab.data(offset, dest.len() as u64)?;
         let word = self.0.word(sample)?;
         if !location.is_valid() || word.load(Ordering::Acquire) != location.0 {
             return Ok(false);

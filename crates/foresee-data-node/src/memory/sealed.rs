@@ -36,7 +36,7 @@ pub(super) const CONTROL_SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::G
 pub(super) const SLAB_SEALS: SealFlags = CONTROL_SEALS.union(SealFlags::FUTURE_WRITE);
 
 /// Create an unsealed, empty memory file. `extra` selects the kind of pages.
-pub(super) fn create(name: &str, extra: MemfdFlags) -> rustix::io::Result<OwnedFd> {
+pub(crate) fn create(name: &str, extra: MemfdFlags) -> rustix::io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | extra;
     // Kernels before 6.3 do not know the flag; later ones may be set to require it (`vm.memfd_noexec`).
     match rustix::fs::memfd_create(name, flags | MemfdFlags::NOEXEC_SEAL) {

@@ -33,6 +33,7 @@ __all__ = [
     "NodeHost",
     "Recorder",
     "SampleCache",
+    "SampleCacheClient",
     "Trial",
     "__version__",
     "close_listings",
@@ -578,10 +579,55 @@ class SampleCache:
         """Mean bytes of the samples read so far; None before the first."""
 
     def stats(self) -> dict[str, int]:
-        """Counts since the start; ``ft.CachedDataset.stats`` has their meaning."""
+        """Counts since the start, over all processes; ``ft.CachedDataset.stats`` has their meaning."""
+
+    def share(self, samples: int) -> Path:
+        """Let worker processes use the cache, for a dataset of ``samples`` samples; return the path of its socket.
+
+        A further call returns the same path. While worker processes are connected, they read ahead.
+
+        Raises:
+            OSError: the system refuses memory, a socket or a thread. The cache stays that of this process.
+        """
 
     def close(self) -> None:
-        """End the waits of ``next_fetch``. Requests are still answered."""
+        """End the waits of ``next_fetch``, and the use by worker processes. Requests are still answered."""
+
+@final
+class SampleCacheClient:
+    """The cache of another process, as a worker process uses it. After an error it behaves as an empty cache.
+
+    In a forked child every method but ``close`` raises ``ForeseeError``.
+
+    Raises:
+        OSError: it cannot be used, for example because the dataset has another number of samples there.
+    """
+
+    def __new__(cls, path: str | PathLike[str], *, samples: int) -> SampleCacheClient: ...
+    @property
+    def fault(self) -> str | None:
+        """Why the cache is of no use any more; None while it is."""
+
+    def request(self, sample: int) -> bytearray | None:
+        """Return a copy of a sample's bytes, after a wait if it is being read.
+
+        None: the caller reads it, and then calls ``insert`` or ``fail``.
+        """
+
+    def insert(self, sample: int, data: bytes) -> None:
+        """Cache a copy of the bytes of a sample that was read, if there is space for it."""
+
+    def fail(self, sample: int) -> None:
+        """The read of a sample has failed."""
+
+    def next_fetch(self) -> int | None:
+        """Wait for the next sample to read ahead; None after ``close``, or without a host."""
+
+    def stats(self) -> dict[str, int]:
+        """Counts since the start, over all processes; zeros without a host."""
+
+    def close(self) -> None:
+        """End the waits of ``next_fetch``."""
 
 @final
 class LedgerFile:

@@ -38,6 +38,7 @@ pub use data_set::DataSet;
 pub use driver::DriverStats;
 pub use engine::{Loader, LoaderStats, Next};
 pub use errors::LoaderError;
+pub use foresee_data_node::SampleCacheCounts;
 pub use foresee_data_plan::ConsumerId;
 pub use indexing::{
     IndexingError, TableOptions, WindowOptions, build_index, build_table, build_windows, open_index,
@@ -49,4 +50,6 @@ pub use node::{
 };
 pub use orders::EpochSamples;
 pub use recorder::{ConsumerWait, Recorder};
-pub use sample_cache::{SampleAnswer, SampleCache, SampleCacheCounts, SharedOutcome, SharedRead};
+pub use sample_cache::{
+    PendingRequest, RemoteAnswer, SampleAnswer, SampleCache, SampleCacheClient, SharedOutcome, SharedRead,
+};

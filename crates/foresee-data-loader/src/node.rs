@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! One cache per node: its host, the client of a loader that consumes from it, and how a loader finds its host, also
-//! after that has ended. One listing per node: `listing`.
+//! after that has ended. One listing per node: `listing`. The host's memory: `places`.
 
 mod backoff;
 mod client;
 mod host;
 mod join;
 mod listing;
+mod places;
 mod search;
 mod stats;
 #[cfg(test)]
@@ -19,6 +20,7 @@ pub use host::{HostEnded, HostLogEntry, NodeHost, NodeHostOptions};
 pub use join::NodeIdentity;
 pub(crate) use join::{JoinProgress, JoinRequest, Joined, join, leave};
 pub use listing::{ListingTurn, NodeListing, leave_listings};
+pub(crate) use places::{PublicEntry, SlabPlaces};
 #[cfg(test)]
 pub(crate) use search::AttachTarget;
 pub(crate) use search::{AttachFailure, AttachRetry, Attached, HostSearch};

@@ -63,6 +63,7 @@ mod _native {
         },
         recorder::Recorder,
         sample_cache::SampleCache,
+        sample_cache::SampleCacheClient,
         simulation::{LoadingRun, reads_above, reads_counted, reads_drawn, reads_expected},
     };
 

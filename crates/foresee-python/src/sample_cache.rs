@@ -1,11 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Class `SampleCache`: encoded samples of a Python dataset, in the memory of its process.
+//! Class `SampleCache`: encoded samples of a Python dataset, in the memory of its process. Class `SampleCacheClient`: the same
+//! cache in a worker process.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use foresee_data_loader::{ConsumerId, SampleAnswer, SampleCache as Core, SharedOutcome};
+use foresee_data_loader::{
+    ConsumerId, RemoteAnswer, SampleAnswer, SampleCache as Core, SampleCacheClient as Client,
+    SampleCacheCounts, SharedOutcome,
+};
 use foresee_units::{Bytes, SampleId};
 use numpy::PyReadonlyArray1;
+use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyDict};
 
@@ -123,21 +129,13 @@ impl SampleCache {
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let core = self.core()?;
         let counts = py.detach(|| core.counts());
-        let out = PyDict::new(py);
-        for (name, value) in [
-            ("hits", counts.hits),
-            ("joins", counts.joins),
-            ("misses", counts.misses),
-            ("fetches", counts.fetches),
-            ("evictions", counts.evictions),
-            ("bypasses", counts.bypasses),
-            ("samples", counts.samples),
-            ("bytes", counts.bytes.get()),
-            ("capacity_bytes", core.capacity().get()),
-        ] {
-            out.set_item(name, value)?;
-        }
-        Ok(out)
+        stats(py, &counts)
+    }
+
+    /// Let worker processes use the cache, for a dataset of `samples` samples; return the path of its socket.
+    fn share(&self, py: Python<'_>, samples: u64) -> PyResult<PathBuf> {
+        let core = self.core()?;
+        py.detach(|| core.share(samples)).map_err(|error| PyOSError::new_err(error.to_string()))
     }
 
     /// End the waits of `next_fetch`; without effect in a forked child.
@@ -154,4 +152,95 @@ impl SampleCache {
         core.map(Arc::clone)
             .ok_or_else(|| errors::defect("a forked child used the sample cache of its parent"))
     }
+}
+
+#[pyclass(frozen, module = "foresee._native")]
+pub(crate) struct SampleCacheClient {
+    client: ForkGuard<Client>,
+}
+
+#[pymethods]
+impl SampleCacheClient {
+    #[new]
+    #[pyo3(signature = (path, *, samples))]
+    #[expect(clippy::needless_pass_by_value, reason = "an argument of Python")]
+    fn new(py: Python<'_>, path: PathBuf, samples: u64) -> PyResult<Self> {
+        let client = py.detach(|| Client::connect(&path, samples));
+        let client = client.map_err(|error| PyOSError::new_err(error.to_string()))?;
+        Ok(Self { client: ForkGuard::new(client) })
+    }
+
+    /// Why the cache is of no use any more; None while it is.
+    #[getter]
+    fn fault(&self) -> PyResult<Option<String>> {
+        Ok(self.client.get()?.fault())
+    }
+
+    /// Return a copy of a sample's bytes, after a wait if it is being read; None: the caller reads it, and then calls
+    /// `insert` or `fail`.
+    fn request<'py>(&self, py: Python<'py>, sample: u64) -> PyResult<Option<Bound<'py, PyByteArray>>> {
+        let (client, sample) = (self.client.get()?, SampleId(sample));
+        if let Some(bytes) = py.detach(|| client.copy(sample)) {
+            return Ok(Some(PyByteArray::new(py, &bytes)));
+        }
+        let Some(request) = py.detach(|| client.request(sample)) else { return Ok(None) };
+        loop {
+            match py.detach(|| client.wait(&request, TICK)) {
+                Some(RemoteAnswer::Bytes(bytes)) => return Ok(Some(PyByteArray::new(py, &bytes))),
+                Some(RemoteAnswer::Read) => return Ok(None),
+                None => py.check_signals()?,
+            }
+        }
+    }
+
+    /// A sample was read: cache a copy of its bytes, if there is space for it.
+    fn insert(&self, py: Python<'_>, sample: u64, data: &[u8]) -> PyResult<()> {
+        let client = self.client.get()?;
+        py.detach(|| client.insert(SampleId(sample), data));
+        Ok(())
+    }
+
+    /// The read of a sample has failed.
+    fn fail(&self, py: Python<'_>, sample: u64) -> PyResult<()> {
+        let client = self.client.get()?;
+        py.detach(|| client.fail(SampleId(sample)));
+        Ok(())
+    }
+
+    /// Wait for the next sample to read ahead; None after `close`, or without a host.
+    fn next_fetch(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+        let client = self.client.get()?;
+        Ok(py.detach(|| client.next_fetch()).map(|sample| sample.0))
+    }
+
+    /// Counts over all processes that share the cache.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let client = self.client.get()?;
+        stats(py, &py.detach(|| client.counts()).unwrap_or_default())
+    }
+
+    /// End the waits of `next_fetch`; without effect in a forked child.
+    fn close(&self, py: Python<'_>) {
+        if let Some(client) = self.client.get_in_owner() {
+            py.detach(|| client.close());
+        }
+    }
+}
+
+fn stats<'py>(py: Python<'py>, counts: &SampleCacheCounts) -> PyResult<Bound<'py, PyDict>> {
+    let out = PyDict::new(py);
+    for (name, value) in [
+        ("hits", counts.hits),
+        ("joins", counts.joins),
+        ("misses", counts.misses),
+        ("fetches", counts.fetches),
+        ("evictions", counts.evictions),
+        ("bypasses", counts.bypasses),
+        ("samples", counts.samples),
+        ("bytes", counts.bytes),
+        ("capacity_bytes", counts.capacity),
+    ] {
+        out.set_item(name, value)?;
+    }
+    Ok(out)
 }

@@ -6,7 +6,7 @@
 //! | `reception` | `foresee-reception` | accepts consumers, notices when they leave |
 //! | `opener` | `foresee-opener` | opens data sets (`data_sets`) |
 //! | `session` | `foresee-host-N` | the rings of consumer N |
-//! | `driver` | `foresee-host` | asks the planner, reads, evicts, answers (`consumer`, `places`) |
+//! | `driver` | `foresee-host` | asks the planner, reads, evicts, answers (`consumer`, `super::places`) |
 //!
 //! Events go to the driver through `inbox`, and replies to the session of their consumer. `status` and `log` are for the
 //! operator.
@@ -17,7 +17,6 @@ mod driver;
 mod inbox;
 mod log;
 mod opener;
-mod places;
 #[cfg(test)]
 mod process_tests;
 mod reception;
@@ -38,6 +37,7 @@ use foresee_data_plan::{NodePlanner, NodePlannerConfig, TierCapacity};
 use foresee_data_tier::{Completions, disk_footprint, memory_limit};
 use foresee_units::{Bytes, Nanos};
 
+use super::places::SlabPlaces;
 use crate::waker::Waker;
 use data_sets::{DataSetOpener, HostDisk, OpenerSettings};
 use driver::{HostDriver, HostShared};
@@ -45,7 +45,6 @@ use inbox::{HostEvent, Inbox};
 pub use log::HostLogEntry;
 use log::HostLogReader;
 use opener::OpenerThread;
-use places::SlabPlaces;
 use reception::{HostFacts, Reception, ReceptionHandle};
 use status::HostStatus;
 

@@ -20,7 +20,7 @@ const NO_PLACE: u64 = u64::MAX;
 
 /// Entries in the slab.
 #[derive(Debug)]
-pub(super) struct SlabPlaces {
+pub(crate) struct SlabPlaces {
     slab: Arc<SlabMemory>,
     /// Free units of [`SAMPLE_ALIGN`] bytes.
     extents: Extents,
@@ -30,7 +30,7 @@ pub(super) struct SlabPlaces {
 
 /// The bytes of an entry in the slab, which one reader of a source fills.
 #[derive(Clone, Debug)]
-pub(super) struct SlabRange {
+pub(crate) struct SlabRange {
     slab: Arc<SlabMemory>,
     offset: u64,
     len: u64,
@@ -38,20 +38,20 @@ pub(super) struct SlabRange {
 
 /// An entry as its consumers know it: a sample of a data set.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct PublicEntry<'a> {
-    pub(super) table: &'a LocationTable,
-    pub(super) sample: SampleId,
+pub(crate) struct PublicEntry<'a> {
+    pub(crate) table: &'a LocationTable,
+    pub(crate) sample: SampleId,
 }
 
 impl SlabPlaces {
-    pub(super) fn new(slab: Arc<SlabMemory>) -> Self {
+    pub(crate) fn new(slab: Arc<SlabMemory>) -> Self {
         let mut extents = Extents::default();
         extents.release(0, slab.data_bytes().get() / SAMPLE_ALIGN);
         Self { slab, extents, offsets: Vec::new() }
     }
 
     /// Add `count` entries without a place.
-    pub(super) fn add_entries(&mut self, count: usize) {
+    pub(crate) fn add_entries(&mut self, count: usize) {
         self.offsets.resize(self.offsets.len() + count, NO_PLACE);
     }
 
@@ -59,7 +59,7 @@ impl SlabPlaces {
     ///
     /// # Errors
     /// [`NodeError::NoMemory`]: the system refuses memory that was never used before. Nothing has changed.
-    pub(super) fn allocate(&mut self, entry: EntryId, len: Bytes) -> Result<Option<SlabRange>, NodeError> {
+    pub(crate) fn allocate(&mut self, entry: EntryId, len: Bytes) -> Result<Option<SlabRange>, NodeError> {
         let units = len.get().div_ceil(SAMPLE_ALIGN);
         let start = match units {
             0 => 0,
@@ -80,7 +80,7 @@ impl SlabPlaces {
     }
 
     /// Take the place of an entry of `len` bytes back. Nothing may write to it any more.
-    pub(super) fn release(&mut self, entry: EntryId, public: PublicEntry<'_>, len: Bytes) {
+    pub(crate) fn release(&mut self, entry: EntryId, public: PublicEntry<'_>, len: Bytes) {
         let offset = std::mem::replace(&mut self.offsets[entry.0 as usize], NO_PLACE);
         if offset == NO_PLACE {
             return;
@@ -90,12 +90,12 @@ impl SlabPlaces {
     }
 
     /// [`publish`](Self::publish) follows soon.
-    pub(super) fn prefetch(&self, entry: EntryId) {
+    pub(crate) fn prefetch(&self, entry: EntryId) {
         hint::prefetch(&self.offsets, entry.0 as usize);
     }
 
     /// Let consumers find an entry that is complete, and return its location; `None` if it has no place.
-    pub(super) fn publish(&self, entry: EntryId, public: PublicEntry<'_>) -> Option<SlabLocation> {
+    pub(crate) fn publish(&self, entry: EntryId, public: PublicEntry<'_>) -> Option<SlabLocation> {
         let PublicEntry { table, sample } = public;
         let offset = self.offsets[entry.0 as usize];
         if offset == NO_PLACE {
@@ -108,7 +108,7 @@ impl SlabPlaces {
 
     /// The bytes of an entry of `len` bytes that has a place and is complete, to be stored. They do not change while the
     /// entry keeps its place.
-    pub(super) fn payload(&self, entry: EntryId, len: Bytes) -> Option<Payload> {
+    pub(crate) fn payload(&self, entry: EntryId, len: Bytes) -> Option<Payload> {
         let offset = self.offsets[entry.0 as usize];
         if offset == NO_PLACE {
             return None;
@@ -121,7 +121,7 @@ impl SlabPlaces {
     }
 
     /// Bytes of memory that the slab has taken from the system.
-    pub(super) fn committed(&self) -> Bytes {
+    pub(crate) fn committed(&self) -> Bytes {
         self.slab.committed_bytes()
     }
 }

@@ -1,25 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Memory for the samples of a dataset that the user wrote, in the process that reads it.
-//!
-//! The dataset is code of the user, so the caller's threads read it: this module only says which sample is next, keeps
-//! its bytes, and lets requests of one sample share a read. `foresee-data-plan` decides what is read and what leaves.
+//! The state of a cache of samples: its plan, the bytes, and the requests that wait for reads.
 
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
+use foresee_data_node::{NodeError, SampleCacheCounts, SampleCachePeer};
 use foresee_data_plan::{ConsumerId, ReaderId, SampleCacheConfig, SampleCachePlanner, SampleLookup};
 use foresee_units::{Bytes, Nanos, SampleId};
 use rustc_hash::FxHashMap;
 
+use super::store::{SampleStore, footprint};
+
 /// Time after which the announced samples of a consumer that does nothing may leave. A pause for a validation or a
 /// checkpoint is mostly shorter; a longer one costs reads, no error.
 const STALL_GRACE: Nanos = Nanos::from_secs(60);
-/// The readers of one process are threads, which are not lost one by one.
+/// The readers of this process are threads, which are not lost one by one. Connections of worker processes follow.
 const READER: ReaderId = ReaderId(0);
+/// Number of the first connection.
+pub(super) const FIRST_PEER: u32 = 1;
+/// Samples that leave at most so that one finds a contiguous place.
+const PLACE_TRIES: usize = 64;
 
-/// A cache of encoded samples, shared by threads.
+/// The state of a cache, shared by threads.
 #[derive(Debug)]
-pub struct SampleCache {
+pub(super) struct CacheCore {
     state: Mutex<CacheState>,
     /// A read may have become possible, or the cache is closed.
     fetchable: Condvar,
@@ -32,11 +38,39 @@ pub struct SampleCache {
 #[derive(Debug)]
 struct CacheState {
     planner: SampleCachePlanner,
-    samples: FxHashMap<SampleId, Arc<[u8]>>,
-    /// Reads in flight that requests have joined.
+    store: SampleStore,
+    /// Reads in flight that requests of this process have joined.
     joined: FxHashMap<SampleId, Arc<SharedRead>>,
+    peers: Peers,
     counts: SampleCacheCounts,
     is_closed: bool,
+}
+
+/// Connections of worker processes, by their numbers.
+#[derive(Debug, Default)]
+struct Peers {
+    count: usize,
+    /// Those that wait for a read in flight.
+    joined: FxHashMap<SampleId, Vec<u32>>,
+    /// Those that wait for a sample to read ahead.
+    fetchers: VecDeque<u32>,
+    /// Answers that the host's thread has to send.
+    answers: Vec<(u32, PeerAnswer)>,
+    /// Wakes that thread.
+    wake: Option<Arc<OwnedFd>>,
+}
+
+/// The answer to a connection of a worker process.
+#[derive(Debug)]
+pub(super) enum PeerAnswer {
+    /// The bytes of the requested sample.
+    Bytes(Arc<[u8]>),
+    /// The worker reads the requested sample.
+    Read,
+    /// The read that the request joined has ended.
+    Again,
+    /// The worker reads this sample ahead.
+    Fetch(SampleId),
 }
 
 /// A read that several requests wait for: the bytes of the sample, or `None` if it has failed, once it has ended.
@@ -50,7 +84,7 @@ pub enum SharedOutcome {
     InFlight,
     /// The bytes of the sample.
     Read(Arc<[u8]>),
-    /// The read has failed: [`request`](SampleCache::request) the sample again.
+    /// The read has failed: [`request`](super::SampleCache::request) the sample again.
     Failed,
 }
 
@@ -59,41 +93,20 @@ pub enum SharedOutcome {
 pub enum SampleAnswer {
     /// The bytes of the sample.
     Bytes(Arc<[u8]>),
-    /// Another thread reads the sample: [`wait`](SampleCache::wait) for it.
+    /// Another thread reads the sample: [`wait`](super::SampleCache::wait) for it.
     Join(Arc<SharedRead>),
-    /// The caller reads the sample, then calls [`insert`](SampleCache::insert) or [`fail`](SampleCache::fail).
+    /// The caller reads the sample, then calls [`insert`](super::SampleCache::insert) or [`fail`](SampleCache::fail).
     Read,
 }
 
-/// Numbers of requests and samples since the start.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SampleCacheCounts {
-    /// Requests answered from memory.
-    pub hits: u64,
-    /// Requests that waited for a read in flight.
-    pub joins: u64,
-    /// Requests that read the sample themselves.
-    pub misses: u64,
-    /// Samples read ahead.
-    pub fetches: u64,
-    /// Samples evicted.
-    pub evictions: u64,
-    /// Samples read that did not enter the cache.
-    pub bypasses: u64,
-    /// Cached samples, and their bytes.
-    pub samples: u64,
-    /// Bytes of the cached samples.
-    pub bytes: Bytes,
-}
-
-impl SampleCache {
-    /// Create an empty cache of `capacity` bytes. Nothing is allocated before samples enter.
-    pub fn new(capacity: Bytes) -> Self {
+impl CacheCore {
+    pub(super) fn new(capacity: Bytes) -> Self {
         let planner = SampleCachePlanner::new(SampleCacheConfig { capacity, stall_grace: STALL_GRACE });
         let state = CacheState {
             planner,
-            samples: FxHashMap::default(),
+            store: SampleStore::Private(FxHashMap::default()),
             joined: FxHashMap::default(),
+            peers: Peers::default(),
             counts: SampleCacheCounts::default(),
             is_closed: false,
         };
@@ -107,61 +120,45 @@ impl SampleCache {
     }
 
     /// Capacity in bytes.
-    pub const fn capacity(&self) -> Bytes {
+    pub(super) const fn capacity(&self) -> Bytes {
         self.capacity
     }
 
     /// Attach a consumer; see [`SampleCachePlanner::handle_attach`].
-    pub fn attach(&self, consumer: ConsumerId, is_reading: bool) {
+    pub(super) fn attach(&self, consumer: ConsumerId, is_reading: bool) {
         self.lock().planner.handle_attach(consumer, is_reading, self.now());
     }
 
     /// End a consumer; its announcements end with it.
-    pub fn detach(&self, consumer: ConsumerId) {
+    pub(super) fn detach(&self, consumer: ConsumerId) {
         let mut state = self.lock();
         state.planner.handle_detach(consumer, self.now());
         self.wake_readers(&state);
     }
 
     /// Announce the next accesses of a consumer.
-    pub fn announce(&self, consumer: ConsumerId, samples: &mut dyn Iterator<Item = SampleId>) {
+    pub(super) fn announce(&self, consumer: ConsumerId, samples: &mut dyn Iterator<Item = SampleId>) {
         let mut state = self.lock();
         state.planner.handle_announce(consumer, samples, self.now());
         self.wake_readers(&state);
     }
 
     /// Further accesses that the consumer is expected to make.
-    pub fn expect(&self, consumer: ConsumerId, samples: &mut dyn Iterator<Item = SampleId>) {
+    pub(super) fn expect(&self, consumer: ConsumerId, samples: &mut dyn Iterator<Item = SampleId>) {
         self.lock().planner.handle_expect(consumer, samples);
     }
 
     /// The consumer's first `count` announced accesses of all so far were handed out.
-    pub fn hand_out(&self, consumer: ConsumerId, count: u64) {
+    pub(super) fn hand_out(&self, consumer: ConsumerId, count: u64) {
         self.lock().planner.handle_handed_out(consumer, count, self.now());
     }
 
-    /// Request a sample, or with `is_retry` request it again after the read that it joined has failed.
-    pub fn request(&self, sample: SampleId, is_retry: bool) -> SampleAnswer {
-        let now = self.now();
+    pub(super) fn request(&self, sample: SampleId, is_retry: bool) -> SampleAnswer {
         let mut state = self.lock();
-        let lookup = if is_retry {
-            state.planner.handle_retry(sample, READER, now)
-        } else {
-            state.planner.handle_request(sample, READER, now)
-        };
-        let answer = match lookup {
-            SampleLookup::Hit => {
-                state.counts.hits += 1;
-                SampleAnswer::Bytes(Arc::clone(&state.samples[&sample]))
-            }
-            SampleLookup::Join => {
-                state.counts.joins += 1;
-                SampleAnswer::Join(Arc::clone(state.joined.entry(sample).or_default()))
-            }
-            SampleLookup::Read => {
-                state.counts.misses += 1;
-                SampleAnswer::Read
-            }
+        let answer = match self.look_up(&mut state, sample, READER, is_retry) {
+            SampleLookup::Hit => SampleAnswer::Bytes(state.cached(sample)),
+            SampleLookup::Join => SampleAnswer::Join(Arc::clone(state.joined.entry(sample).or_default())),
+            SampleLookup::Read => SampleAnswer::Read,
         };
         // The sample may leave now, and its consumer is known to read here.
         self.wake_readers(&state);
@@ -169,7 +166,7 @@ impl SampleCache {
     }
 
     /// Wait up to `timeout` for a shared read.
-    pub fn wait(&self, read: &SharedRead, timeout: Duration) -> SharedOutcome {
+    pub(super) fn wait(&self, read: &SharedRead, timeout: Duration) -> SharedOutcome {
         let state = self.lock();
         let in_flight = |_: &mut CacheState| read.get() == SharedOutcome::InFlight;
         drop(
@@ -178,38 +175,33 @@ impl SampleCache {
         read.get()
     }
 
-    /// A sample was read. It enters the cache if the planner says so; requests that joined get it in any case.
-    pub fn insert(&self, sample: SampleId, bytes: &[u8]) {
-        let bytes: Arc<[u8]> = bytes.into();
+    pub(super) fn insert(&self, sample: SampleId, bytes: &[u8]) {
         let mut state = self.lock();
-        let enters = state.planner.handle_read(sample, Bytes::new(bytes.len() as u64));
-        while let Some(victim) = state.planner.poll_eviction() {
-            state.samples.remove(&victim);
-            state.counts.evictions += 1;
-        }
-        if enters {
-            state.samples.insert(sample, Arc::clone(&bytes));
-        } else {
+        let has_entered = state.insert(sample, bytes);
+        if !has_entered {
             state.counts.bypasses += 1;
         }
-        self.end_read(state, sample, Some(bytes));
+        self.end_read(state, sample, Some((bytes, has_entered)));
     }
 
     /// The read of a sample has failed.
-    pub fn fail(&self, sample: SampleId) {
+    pub(super) fn fail(&self, sample: SampleId) {
         let mut state = self.lock();
         state.planner.handle_failed(sample);
         self.end_read(state, sample, None);
     }
 
     /// Wait for the next sample to read ahead; `None` after [`close`](Self::close).
-    pub fn next_fetch(&self) -> Option<SampleId> {
+    pub(super) fn next_fetch(&self) -> Option<SampleId> {
         let mut state = self.lock();
         loop {
             if state.is_closed {
                 return None;
             }
-            if let Some(sample) = state.planner.poll_fetch(READER, self.now()) {
+            // Worker processes read ahead: what a thread holds at a fork would stay held in the child.
+            if state.peers.count == 0
+                && let Some(sample) = state.planner.poll_fetch(READER, self.now())
+            {
                 state.counts.fetches += 1;
                 return Some(sample);
             }
@@ -218,41 +210,162 @@ impl SampleCache {
     }
 
     /// End the waits of [`next_fetch`](Self::next_fetch). Requests are still answered.
-    pub fn close(&self) {
+    pub(super) fn close(&self) {
         self.lock().is_closed = true;
         self.fetchable.notify_all();
     }
 
     /// Accesses of a consumer that were handed out and not requested, and those passed over for good.
-    pub fn outstanding(&self, consumer: ConsumerId) -> Option<(u64, u64)> {
+    pub(super) fn outstanding(&self, consumer: ConsumerId) -> Option<(u64, u64)> {
         self.lock().planner.outstanding(consumer)
     }
 
     /// Mean size of the samples read so far; `None` before the first.
-    pub fn mean_size(&self) -> Option<Bytes> {
+    pub(super) fn mean_size(&self) -> Option<Bytes> {
         self.lock().planner.mean_size()
     }
 
     /// Counts since the start.
-    pub fn counts(&self) -> SampleCacheCounts {
+    pub(super) fn counts(&self) -> SampleCacheCounts {
         let state = self.lock();
-        let (samples, bytes) = (state.planner.len() as u64, state.planner.used());
-        SampleCacheCounts { samples, bytes, ..state.counts }
+        let (samples, bytes) = (state.planner.len() as u64, state.planner.used().get());
+        SampleCacheCounts { samples, bytes, capacity: self.capacity.get(), ..state.counts }
     }
 
-    fn end_read(&self, mut state: MutexGuard<'_, CacheState>, sample: SampleId, bytes: Option<Arc<[u8]>>) {
-        if let Some(read) = state.joined.remove(&sample) {
-            read.0.set(bytes).expect("a read ends once");
+    /// Move the samples into memory that worker processes can map.
+    pub(super) fn share(&self, samples: u64) -> Result<(), NodeError> {
+        self.lock().store.share(samples, self.capacity)
+    }
+
+    /// Wake the thread of the host by `wake` from now on.
+    pub(super) fn begin_hosting(&self, wake: Arc<OwnedFd>) {
+        self.lock().peers.wake = Some(wake);
+    }
+
+    /// The host has ended, with all connections.
+    pub(super) fn end_hosting(&self) {
+        self.lock().peers.wake = None;
+    }
+
+    /// Let a worker process map the memory, and count its connection.
+    pub(super) fn accept(&self, peer: &SampleCachePeer) -> Result<(), NodeError> {
+        let mut state = self.lock();
+        state.store.accept(peer)?;
+        state.peers.count += 1;
+        Ok(())
+    }
+
+    /// A connection has ended: its reads have failed.
+    pub(super) fn lose(&self, peer: u32) {
+        let mut state = self.lock();
+        state.peers.count -= 1;
+        state.peers.fetchers.retain(|&other| other != peer);
+        for waiting in state.peers.joined.values_mut() {
+            waiting.retain(|&other| other != peer);
+        }
+        let lost = state.planner.handle_reader_lost(ReaderId(peer));
+        if state.peers.count == 0 {
+            self.fetchable.notify_all();
+        }
+        drop(state);
+        for sample in lost {
+            self.end_read(self.lock(), sample, None);
+        }
+    }
+
+    /// A worker process requests a sample; `None` if it has to wait, and gets an answer later.
+    pub(super) fn request_of(&self, peer: u32, sample: SampleId, is_retry: bool) -> Option<PeerAnswer> {
+        let mut state = self.lock();
+        let answer = match self.look_up(&mut state, sample, ReaderId(peer), is_retry) {
+            SampleLookup::Hit => Some(PeerAnswer::Bytes(state.cached(sample))),
+            SampleLookup::Read => Some(PeerAnswer::Read),
+            SampleLookup::Join => {
+                state.peers.joined.entry(sample).or_default().push(peer);
+                None
+            }
+        };
+        self.wake_readers(&state);
+        answer
+    }
+
+    /// A worker process has copied these samples.
+    pub(super) fn note_hits(&self, samples: &[u64]) {
+        let (mut state, now) = (self.lock(), self.now());
+        for &sample in samples {
+            state.planner.handle_hit(SampleId(sample), now);
+        }
+        state.counts.hits += samples.len() as u64;
+        self.wake_readers(&state);
+    }
+
+    /// A worker process can read ahead: it gets an answer later.
+    pub(super) fn note_fetcher(&self, peer: u32) {
+        self.lock().peers.fetchers.push_back(peer);
+    }
+
+    /// The answers that are due.
+    pub(super) fn take_answers(&self) -> Vec<(u32, PeerAnswer)> {
+        let (mut state, now) = (self.lock(), self.now());
+        while let Some(&peer) = state.peers.fetchers.front()
+            && let Some(sample) = state.planner.poll_fetch(ReaderId(peer), now)
+        {
+            state.peers.fetchers.pop_front();
+            state.counts.fetches += 1;
+            state.peers.answers.push((peer, PeerAnswer::Fetch(sample)));
+        }
+        std::mem::take(&mut state.peers.answers)
+    }
+
+    /// Look a sample up for a request, and count that.
+    fn look_up(
+        &self,
+        state: &mut CacheState,
+        sample: SampleId,
+        reader: ReaderId,
+        is_retry: bool,
+    ) -> SampleLookup {
+        let now = self.now();
+        let lookup = if is_retry {
+            state.planner.handle_retry(sample, reader, now)
+        } else {
+            state.planner.handle_request(sample, reader, now)
+        };
+        match lookup {
+            SampleLookup::Hit if is_retry => {}
+            SampleLookup::Hit => state.counts.hits += 1,
+            SampleLookup::Join => state.counts.joins += 1,
+            SampleLookup::Read => state.counts.misses += 1,
+        }
+        lookup
+    }
+
+    /// A read has ended, with the bytes and whether they are cached, or without.
+    fn end_read(&self, mut state: MutexGuard<'_, CacheState>, sample: SampleId, read: Option<(&[u8], bool)>) {
+        if let Some(joined) = state.joined.remove(&sample) {
+            joined.0.set(read.map(|(bytes, _)| bytes.into())).expect("a read ends once");
+        }
+        if let Some(waiting) = state.peers.joined.remove(&sample) {
+            // A sample that did not enter would be read again for each of them.
+            let bytes: Option<Arc<[u8]>> =
+                read.filter(|(_, is_cached)| !is_cached).map(|(bytes, _)| bytes.into());
+            let answer = || bytes.clone().map_or(PeerAnswer::Again, PeerAnswer::Bytes);
+            state.peers.answers.extend(waiting.into_iter().map(|peer| (peer, answer())));
+            state.peers.wake_host();
         }
         self.wake_readers(&state);
         drop(state);
         self.ended.notify_all();
     }
 
-    /// Wake the threads in [`next_fetch`](Self::next_fetch) if there may be a sample for them.
+    /// Wake those that wait for a sample to read ahead, if there may be one: worker processes, or else threads.
     fn wake_readers(&self, state: &CacheState) {
-        if state.planner.can_fetch() {
+        if !state.planner.can_fetch() {
+            return;
+        }
+        if state.peers.count == 0 {
             self.fetchable.notify_all();
+        } else if !state.peers.fetchers.is_empty() {
+            state.peers.wake_host();
         }
     }
 
@@ -262,6 +375,48 @@ impl SampleCache {
 
     fn now(&self) -> Nanos {
         Nanos::new(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+impl CacheState {
+    /// A copy of a sample that is cached.
+    fn cached(&self, sample: SampleId) -> Arc<[u8]> {
+        self.store.get(sample).expect("the plan and the memory have the same samples")
+    }
+
+    /// Insert a sample that was read; `false` if it does not enter.
+    fn insert(&mut self, sample: SampleId, bytes: &[u8]) -> bool {
+        if !self.planner.handle_read(sample, footprint(bytes.len())) {
+            return false;
+        }
+        self.evict();
+        for _ in 0..PLACE_TRIES {
+            if self.store.insert(sample, bytes) {
+                return true;
+            }
+            if !self.planner.handle_no_place(sample) {
+                return false;
+            }
+            self.evict();
+        }
+        self.planner.handle_dropped(sample);
+        false
+    }
+
+    fn evict(&mut self) {
+        while let Some(victim) = self.planner.poll_eviction() {
+            self.store.remove(victim);
+            self.counts.evictions += 1;
+        }
+    }
+}
+
+impl Peers {
+    fn wake_host(&self) {
+        if let Some(wake) = &self.wake {
+            // The counter is full only if the thread has yet to wake up.
+            let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
+        }
     }
 }
 
@@ -283,18 +438,18 @@ mod tests {
 
     #[test]
     fn a_sample_is_read_once_and_then_answered_from_memory() {
-        let cache = SampleCache::new(Bytes::new(10));
+        let cache = CacheCore::new(Bytes::new(64));
         assert!(matches!(cache.request(SAMPLE, false), SampleAnswer::Read));
         cache.insert(SAMPLE, b"bytes");
         let SampleAnswer::Bytes(bytes) = cache.request(SAMPLE, false) else { panic!("it is cached") };
         assert_eq!(&*bytes, b"bytes");
         let counts = cache.counts();
-        assert_eq!((counts.hits, counts.misses, counts.samples, counts.bytes), (1, 1, 1, Bytes::new(5)));
+        assert_eq!((counts.hits, counts.misses, counts.samples, counts.bytes), (1, 1, 1, 64));
     }
 
     #[test]
     fn requests_that_join_a_read_get_its_bytes_also_if_they_do_not_fit() {
-        let cache = SampleCache::new(Bytes::new(4));
+        let cache = CacheCore::new(Bytes::new(4));
         assert!(matches!(cache.request(SAMPLE, false), SampleAnswer::Read));
         let SampleAnswer::Join(read) = cache.request(SAMPLE, false) else { panic!("it is read") };
         assert_eq!(cache.wait(&read, Duration::ZERO), SharedOutcome::InFlight);
@@ -305,7 +460,7 @@ mod tests {
 
     #[test]
     fn after_a_failed_read_the_first_request_that_joined_reads() {
-        let cache = SampleCache::new(Bytes::new(10));
+        let cache = CacheCore::new(Bytes::new(64));
         assert!(matches!(cache.request(SAMPLE, false), SampleAnswer::Read));
         let SampleAnswer::Join(read) = cache.request(SAMPLE, false) else { panic!("it is read") };
         cache.fail(SAMPLE);
@@ -316,7 +471,7 @@ mod tests {
 
     #[test]
     fn announced_samples_are_fetched_until_the_cache_is_closed() {
-        let cache = SampleCache::new(Bytes::new(10));
+        let cache = CacheCore::new(Bytes::new(64));
         cache.attach(ConsumerId(0), true);
         cache.announce(ConsumerId(0), &mut [SAMPLE].into_iter());
         assert_eq!(cache.next_fetch(), Some(SAMPLE));

@@ -24,12 +24,12 @@ use super::consumer::{HostConsumer, Served};
 use super::data_sets::OpenedDataSet;
 use super::inbox::{HostEvent, Inbox};
 use super::log::HostLog;
-use super::places::{SlabPlaces, SlabRange};
 use super::reception::ReceptionHandle;
 use super::status::HostStatus;
 use crate::data_set::DataSet;
 use crate::driver::TicketOwner;
 use crate::node::now;
+use crate::node::places::{SlabPlaces, SlabRange};
 use crate::origin_reads::OriginReads;
 use crate::waker::Waker;
 

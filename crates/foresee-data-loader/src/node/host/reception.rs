@@ -237,6 +237,10 @@ impl Reception {
                     let text = "this is the host of a node's cache, which shares no listings; install one version of Foresee everywhere";
                     peer.refuse(RefusalCode::Malformed, text);
                 }
+                Ok(Some(Incoming::SampleCache(peer))) => {
+                    let text = "this is the host of a node's cache, which has no samples of a worker process's dataset";
+                    peer.refuse(RefusalCode::Malformed, text);
+                }
                 Ok(Some(Incoming::Attach(request))) => {
                     if attached.len() >= CONSUMERS_MAX {
                         let text =

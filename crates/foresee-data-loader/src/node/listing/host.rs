@@ -120,6 +120,7 @@ impl ListingReception {
                 }
                 Ok(Some(Incoming::Attach(request))) => request.refuse(RefusalCode::Malformed, NO_CACHE),
                 Ok(Some(Incoming::Status(request))) => request.refuse(RefusalCode::Malformed, NO_CACHE),
+                Ok(Some(Incoming::SampleCache(peer))) => peer.refuse(RefusalCode::Malformed, NO_CACHE),
                 Err(_) => {
                     std::thread::park_timeout(FAILURE_PAUSE);
                     return;

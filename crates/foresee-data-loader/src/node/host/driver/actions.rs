@@ -13,7 +13,7 @@ use crate::driver::TicketOwner;
 use crate::node::now;
 use crate::origin_reads::{OriginEnd, OriginRead, OriginResult, ReadFailure, ReadMemory as _};
 
-use super::super::places::{PublicEntry, SlabRange};
+use crate::node::places::{PublicEntry, SlabRange};
 
 impl HostDriver {
     pub(super) fn execute(&mut self, action: NodeAction, now: Nanos) {

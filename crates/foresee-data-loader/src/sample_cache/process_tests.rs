@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+//! A shared cache and its clients, over real sockets and shared memory. Clients are in this process: what they do does not
+//! depend on it.
+
+use std::time::Duration;
+
+use foresee_data_node::NodeError;
+use foresee_data_plan::ConsumerId;
+use foresee_testkit::wait_until;
+use foresee_units::{Bytes, SampleId};
+
+use super::*;
+
+const SAMPLES: u64 = 10;
+const ONE: SampleId = SampleId(1);
+const TWO: SampleId = SampleId(2);
+const CONSUMER: ConsumerId = ConsumerId(0);
+const TICK: Duration = Duration::from_millis(10);
+
+fn shared(capacity: u64) -> (SampleCache, PathBuf) {
+    let cache = SampleCache::new(Bytes::new(capacity));
+    let path = cache.share(SAMPLES).expect("a socket");
+    (cache, path)
+}
+
+fn connect(path: &std::path::Path) -> SampleCacheClient {
+    SampleCacheClient::connect(path, SAMPLES).expect("a host")
+}
+
+/// The answer to a request that comes soon.
+fn answer(client: &SampleCacheClient, request: &PendingRequest) -> RemoteAnswer {
+    let mut answer = None;
+    wait_until("an answer", || {
+        answer = client.wait(request, TICK);
+        answer.is_some()
+    });
+    answer.expect("as awaited")
+}
+
+/// Request a sample that nobody reads.
+fn read(client: &SampleCacheClient, sample: SampleId, bytes: &[u8]) {
+    let request = client.request(sample).expect("a host");
+    assert_eq!(answer(client, &request), RemoteAnswer::Read);
+    client.insert(sample, bytes);
+}
+
+#[test]
+fn what_one_process_has_read_another_copies_from_memory() {
+    let (cache, path) = shared(1 << 20);
+    let (first, second) = (connect(&path), connect(&path));
+    for (sample, len) in [(ONE, 100), (TWO, 100_000), (SampleId(3), 0)] {
+        let bytes = vec![7; len];
+        read(&first, sample, &bytes);
+        let mut copy = None;
+        wait_until("the sample", || {
+            copy = second.copy(sample);
+            copy.is_some()
+        });
+        assert_eq!(copy.expect("as awaited"), bytes);
+        let SampleAnswer::Bytes(own) = cache.request(sample, false) else { panic!("it is cached") };
+        assert_eq!(*own, bytes);
+    }
+    let counts = second.counts().expect("a host");
+    assert_eq!((counts.hits, counts.misses, counts.samples), (6, 3, 3));
+    assert_eq!(counts, cache.counts());
+}
+
+#[test]
+fn samples_cached_before_the_cache_is_shared_stay() {
+    let cache = SampleCache::new(Bytes::new(1000));
+    assert!(matches!(cache.request(ONE, false), SampleAnswer::Read));
+    cache.insert(ONE, b"bytes");
+    let path = cache.share(SAMPLES).expect("a socket");
+    assert_eq!(cache.share(SAMPLES).expect("the same socket"), path);
+    assert_eq!(connect(&path).copy(ONE).expect("it is cached"), b"bytes");
+}
+
+#[test]
+fn requests_of_all_processes_join_one_read() {
+    let (cache, path) = shared(1 << 20);
+    let (first, second) = (connect(&path), connect(&path));
+    let reading = first.request(ONE).expect("a host");
+    assert_eq!(answer(&first, &reading), RemoteAnswer::Read);
+    let joined = second.request(ONE).expect("a host");
+    wait_until("the request", || cache.counts().joins == 1);
+    let SampleAnswer::Join(own) = cache.request(ONE, false) else { panic!("it is being read") };
+    assert_eq!(second.wait(&joined, Duration::ZERO), None);
+    first.insert(ONE, b"bytes");
+    assert_eq!(answer(&second, &joined), RemoteAnswer::Bytes(b"bytes".to_vec()));
+    assert_eq!(cache.wait(&own, TICK), SharedOutcome::Read(b"bytes"[..].into()));
+}
+
+#[test]
+fn a_sample_that_does_not_fit_still_reaches_those_who_wait_for_it() {
+    let (cache, path) = shared(64);
+    let (first, second) = (connect(&path), connect(&path));
+    let reading = first.request(ONE).expect("a host");
+    assert_eq!(answer(&first, &reading), RemoteAnswer::Read);
+    let joined = second.request(ONE).expect("a host");
+    wait_until("the request", || cache.counts().joins == 1);
+    first.insert(ONE, &[3; 5000]);
+    assert_eq!(answer(&second, &joined), RemoteAnswer::Bytes(vec![3; 5000]));
+    assert_eq!((cache.counts().bypasses, cache.counts().samples), (1, 0));
+}
+
+#[test]
+fn another_process_reads_what_a_lost_one_has_not() {
+    let (cache, path) = shared(1 << 20);
+    let (first, second) = (connect(&path), connect(&path));
+    let reading = first.request(ONE).expect("a host");
+    assert_eq!(answer(&first, &reading), RemoteAnswer::Read);
+    let joined = second.request(ONE).expect("a host");
+    wait_until("the request", || cache.counts().joins == 1);
+    drop((reading, first));
+    assert_eq!(answer(&second, &joined), RemoteAnswer::Read);
+    second.insert(ONE, b"bytes");
+    wait_until("the sample", || second.copy(ONE).is_some());
+}
+
+#[test]
+fn announced_samples_are_read_ahead_by_worker_processes_while_there_are_any() {
+    let (cache, path) = shared(1 << 20);
+    let client = connect(&path);
+    cache.attach(CONSUMER, true);
+    cache.announce(CONSUMER, &mut [ONE, TWO].into_iter());
+    assert_eq!(client.next_fetch(), Some(ONE));
+    client.insert(ONE, b"one");
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| cache.next_fetch());
+        drop(client);
+        assert_eq!(waiting.join().expect("no panic"), Some(TWO));
+    });
+}
+
+#[test]
+fn a_wait_for_a_sample_to_read_ahead_ends_when_the_client_closes() {
+    let (cache, path) = shared(1 << 20);
+    let client = connect(&path);
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| client.next_fetch());
+        client.close();
+        assert_eq!(waiting.join().expect("no panic"), None);
+    });
+    assert_eq!(client.next_fetch(), None);
+    assert_eq!((client.fault(), cache.counts().fetches), (None, 0));
+}
+
+#[test]
+fn hits_count_as_accesses_of_their_consumer() {
+    let (cache, path) = shared(1 << 20);
+    let client = connect(&path);
+    cache.attach(CONSUMER, true);
+    cache.announce(CONSUMER, &mut [ONE].into_iter());
+    cache.hand_out(CONSUMER, 1);
+    assert_eq!(client.next_fetch(), Some(ONE));
+    client.insert(ONE, b"one");
+    wait_until("the sample", || client.copy(ONE).is_some());
+    client.counts().expect("a host");
+    assert_eq!(cache.outstanding(CONSUMER), Some((0, 0)));
+}
+
+#[test]
+fn without_its_host_a_client_behaves_as_an_empty_cache() {
+    let (cache, path) = shared(1 << 20);
+    let client = connect(&path);
+    read(&client, ONE, b"one");
+    let reading = client.request(TWO).expect("a host");
+    assert_eq!(answer(&client, &reading), RemoteAnswer::Read);
+    cache.close();
+    client.insert(TWO, b"two");
+    assert!(client.request(SampleId(3)).is_none());
+    assert!(
+        client.fault().is_some_and(|fault| fault.contains("closed the connection")),
+        "{:?}",
+        client.fault()
+    );
+    assert_eq!((client.copy(ONE), client.next_fetch(), client.counts()), (None, None, None));
+    assert!(!path.exists());
+    let again = SampleCacheClient::connect(&path, SAMPLES);
+    assert!(matches!(again, Err(NodeError::NoHost { .. })), "{again:?}");
+}
+
+#[test]
+fn a_dataset_of_another_length_is_refused() {
+    let (_cache, path) = shared(1 << 20);
+    let refused = SampleCacheClient::connect(&path, SAMPLES + 1).expect_err("another length").to_string();
+    assert!(refused.contains("11 samples in the worker process and 10 in the process"), "{refused}");
+}
+
+#[test]
+fn a_sample_without_a_contiguous_place_takes_that_of_one_used_later() {
+    let (cache, _path) = shared(4 * 128);
+    let (small, large) = ([1; 100], [2; 200]);
+    for sample in 0..4 {
+        assert!(matches!(cache.request(SampleId(sample), false), SampleAnswer::Read));
+        cache.insert(SampleId(sample), &small);
+    }
+    cache.attach(CONSUMER, true);
+    // Samples 1 and 3 leave for the large one, and their places do not touch.
+    cache.expect(CONSUMER, &mut [8, 0, 2].into_iter().map(SampleId));
+    assert!(matches!(cache.request(SampleId(8), false), SampleAnswer::Read));
+    cache.insert(SampleId(8), &large);
+    let SampleAnswer::Bytes(bytes) = cache.request(SampleId(8), false) else { panic!("it has a place") };
+    assert_eq!(*bytes, large);
+    assert_eq!(cache.counts().evictions, 3);
+}

@@ -183,3 +183,30 @@ def test_orders_that_are_no_function_of_a_seed_are_not_expected():
         assert list(ExpectedEpochs(sampler).epochs()) == []
     (first, second) = ExpectedEpochs(SequentialSampler(numbers())).epochs()
     assert first.tolist() == second.tolist() == list(range(N))
+
+
+def epoch(expected: ExpectedEpochs, samples: list[int], *, is_whole: bool = True) -> list[list[int]]:
+    """Return what is expected before an epoch of these samples, two at a time."""
+    orders = [order.tolist() for order in expected.epochs()]
+    for place in range(0, len(samples), 2):
+        expected.note(samples[place : place + 2])
+    if is_whole:
+        expected.note_end()
+    return orders
+
+
+def test_an_order_without_a_seed_is_expected_again_while_it_repeats():
+    expected, order = ExpectedEpochs([3, 1, 2, 1, 0]), [3, 1, 2, 1, 0]
+    assert epoch(expected, order[:2], is_whole=False) == []
+    assert epoch(expected, order) == []
+    assert epoch(expected, order) == [order, order]
+    assert epoch(expected, order[:3], is_whole=False) == [order, order]
+    assert epoch(expected, order) == [order, order]
+
+
+@pytest.mark.parametrize("other", [[3, 1, 2, 0, 1], [3, 1, 2, 1], [3, 1, 2, 1, 0, 0]])
+def test_an_order_that_does_not_repeat_is_not_expected(other):
+    expected, order = ExpectedEpochs([3, 1, 2, 1, 0]), [3, 1, 2, 1, 0]
+    epoch(expected, order)
+    assert epoch(expected, other) == [order, order]
+    assert epoch(expected, order) == epoch(expected, order) == []

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import multiprocessing.context
 import operator
 import os
 import random
@@ -18,12 +19,14 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from foresee.config import Cache, Settings
 from foresee.errors import ConfigError
 from foresee.torch.cached.encode import decode, encode
-from foresee.torch.cached.process_cache import ProcessCache
+from foresee.torch.cached.process_cache import OwnedCache, WorkerCache
 from foresee.torch.data.dataset import OriginDataset, check_callables
 from foresee.torch.data.selected import SelectedDataset, is_selection
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from foresee.torch.cached.process_cache import ProcessCache
 
 _log = logging.getLogger("foresee")
 # Foresee's own datasets wait for the origin, and allow calls from any number of threads.
@@ -32,6 +35,7 @@ _THREADS_OF_OUR_DATASETS = 16
 _CHECKED = 2
 _SEEDS = (0x5EED, 0xF00D)
 _used: weakref.WeakKeyDictionary[Cache, weakref.ref[CachedDataset]] = weakref.WeakKeyDictionary()
+_datasets: weakref.WeakSet[CachedDataset] = weakref.WeakSet()
 
 
 class CachedDataset(Dataset[Any]):
@@ -45,16 +49,17 @@ class CachedDataset(Dataset[Any]):
     numbers, bytes, str, None, and tuples, lists and dicts of them. They come back equal, and may be changed without an
     effect on the cache. Of Foresee's own datasets the bytes are cached, before they are decoded and transformed.
 
-    Each process has a cache of its own. A worker process of a loader has an equal share of ``cache``, for the samples
-    that it reads, and keeps it with ``persistent_workers=True``. With ``num_workers=0`` all samples share the whole.
+    Worker processes of a loader share the cache of the process that starts them, and read ahead for it. Other processes,
+    such as ranks, have caches of their own.
 
     Args:
         dataset: anything with ``__getitem__`` and ``__len__``.
         cache: memory to use, its ``ram``; ``disk`` is refused in this version. Default: the environment's size. One
             ``Cache`` is for one dataset.
         transform: called with each sample.
-        threads: threads that read ahead. Default: 16 for Foresee's datasets. Otherwise 1: then no two calls of
-            ``dataset`` run at a time. Pass more for a dataset whose ``__getitem__`` may run in several threads at once.
+        threads: threads that read ahead in each process that reads. Default: 16 for Foresee's datasets. Otherwise 1: then
+            no two calls of ``dataset`` run at a time in a process. Pass more for a dataset whose ``__getitem__`` may run in
+            several threads at once.
         cache_after_transform: cache the result of ``transform``, which must not be random. This is checked with the
             first two samples.
         allow_pickle: cache values of other types too, with pickle.
@@ -97,6 +102,8 @@ class CachedDataset(Dataset[Any]):
             self._ours = SelectedDataset(dataset)
         is_ours = isinstance(dataset, OriginDataset) or is_selection(dataset)
         self._threads = threads or (_THREADS_OF_OUR_DATASETS if is_ours else 1)
+        # Socket of the cache that worker processes share.
+        self._socket: str | None = None
         self._reset()
         if cache is not None:
             _used[cache] = weakref.ref(self)
@@ -140,7 +147,7 @@ class CachedDataset(Dataset[Any]):
         return value if self._after else self._transformed(value)
 
     def stats(self) -> dict[str, int]:
-        """Return the counts of this process.
+        """Return the counts of the cache, over all processes that share it.
 
         ``hits``, ``joins`` (waited for a read in flight) and ``misses`` of requests; ``fetches`` (read ahead),
         ``bypasses`` (read, but not cached) and ``evictions`` of samples; ``samples`` and ``bytes`` that are cached; and
@@ -149,12 +156,26 @@ class CachedDataset(Dataset[Any]):
         return self.process_cache().stats()
 
     def process_cache(self) -> ProcessCache:
-        """Return the cache of this process; a new one in another process, or if the dataset has another length."""
+        """Return the cache as this process uses it; a new one if the dataset has another length."""
         count = len(self._dataset)
         cache = self._opened
         if cache is None or cache.process != os.getpid() or cache.count != count:
             cache = self._open(count)
         return cache
+
+    def share(self) -> None:
+        """Prepare the cache for worker processes that are about to start."""
+        if self.is_off or get_worker_info() is not None:
+            return
+        cache = self.process_cache()
+        assert isinstance(cache, OwnedCache), "only worker processes have another one"
+        try:
+            self._socket = cache.share()
+        except OSError as error:
+            self._socket = None
+            _log.warning(
+                "worker processes do not share the cache of this process, and have one each: %s", error
+            )
 
     def __getattr__(self, name: str) -> Any:
         # torch's loader would call __getitems__ of the dataset, past the cache.
@@ -167,6 +188,8 @@ class CachedDataset(Dataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Omit what belongs to one process."""
+        if multiprocessing.context.get_spawning_popen() is not None:
+            self.share()
         state = self.__dict__.copy()
         for name in ("_opened", "_checked", "_opening"):
             state.pop(name, None)
@@ -177,6 +200,7 @@ class CachedDataset(Dataset[Any]):
         self._reset()
 
     def _reset(self) -> None:
+        _datasets.add(self)
         self._opened: ProcessCache | None = None
         self._checked = 0
         self._opening = (os.getpid(), threading.Lock())
@@ -198,15 +222,27 @@ class CachedDataset(Dataset[Any]):
                     count,
                 )
                 before.close()
-            worker = get_worker_info()
-            share = self._capacity // (1 if worker is None else worker.num_workers)
             transform = self.transform if self._after else None
             # It refers to the dataset alone, so that the threads end with this object.
             read = _Source(self._dataset, self._ours, transform, allow_pickle=self._allow_pickle)
-            cache = ProcessCache(read, share, self._threads, count)
+            cache = self._make(read, count)
             weakref.finalize(self, cache.close)
             self._opened = cache
             return cache
+
+    def _make(self, read: _Source, count: int) -> ProcessCache:
+        worker = get_worker_info()
+        if worker is None:
+            self._socket = None
+            return OwnedCache(read, self._capacity, self._threads, count)
+        if self._socket is not None:
+            try:
+                return WorkerCache(read, self._socket, self._threads, count)
+            except OSError as error:
+                _log.warning(
+                    "this worker process has a cache of its own, with a share of the memory: %s", error
+                )
+        return OwnedCache(read, self._capacity // worker.num_workers, self._threads, count)
 
     def _transformed(self, value: Any) -> Any:
         return value if self.transform is None else self.transform(value)
@@ -238,6 +274,18 @@ class CachedDataset(Dataset[Any]):
             "draws is drawn once; move random transforms to transform= of CachedDataset",
             sample,
         )
+
+
+def _share_all() -> None:
+    """Share the caches of this process before a fork: the child may be a worker process."""
+    for dataset in list(_datasets):
+        try:
+            dataset.share()
+        except Exception:  # noqa: BLE001 - of its `__len__`, which its next use raises again
+            continue
+
+
+os.register_at_fork(before=_share_all)
 
 
 class _Source:

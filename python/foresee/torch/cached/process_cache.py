@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cache of one process: encoded samples in memory of the core, and threads that read ahead.
+"""The cache of encoded samples as one process uses it, and its threads that read ahead.
 
-A forked child must not use it: a thread of the parent may have held its lock.
+The memory is that of the process, or in a worker process that of its parent. A forked child must not use it: a thread of
+the parent may have held its lock.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 from typing import TYPE_CHECKING, Any
@@ -18,39 +20,36 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+_log = logging.getLogger("foresee")
+
 
 class ProcessCache:
     """Samples that ``read`` returns as bytes.
 
     Args:
         read: returns the bytes of a sample, or raises what the dataset raises.
-        capacity: bytes of all cached samples together; 0 or more.
+        native: the cached samples.
         threads: threads that read ahead, 1 or more. With one of them, ``read`` never runs twice at a time.
         count: samples of the dataset when the cache was opened.
     """
 
-    def __init__(self, read: Callable[[int], bytes], capacity: int, threads: int, count: int) -> None:
+    def __init__(
+        self,
+        read: Callable[[int], bytes],
+        native: _native.SampleCache | _native.SampleCacheClient,
+        threads: int,
+        count: int,
+    ) -> None:
         self.process = os.getpid()
         self.count = count
         self._read = _Reader(read, is_serial=threads == 1)
-        self._native = _native.SampleCache(capacity_bytes=capacity)
+        self._native = native
         self._threads = threads
         self._lock = threading.Lock()
         self._is_started = False
-        self._consumers: set[int] = set()
-
-    @property
-    def capacity(self) -> int:
-        """Bytes of all cached samples together."""
-        return self._native.capacity_bytes
-
-    @property
-    def mean_size(self) -> int | None:
-        """Mean bytes of the samples read so far; None before the first."""
-        return self._native.mean_size()
 
     def get(self, sample: int) -> bytearray:
-        """Return a copy of the sample's bytes; reads it, or waits for the thread that does.
+        """Return a copy of the sample's bytes; reads it, or waits for who does.
 
         Raises:
             Exception: whatever the dataset raises.
@@ -64,7 +63,7 @@ class ProcessCache:
                 raise
             self._native.insert(sample, found)
             data = bytearray(found)
-        if self._consumers and not self._is_started:
+        if not self._is_started and self._reads_ahead():
             self._start()
         return data
 
@@ -73,48 +72,17 @@ class ProcessCache:
         with self._read.turn:
             return function()
 
-    def attach(self, *, is_reading: bool) -> int:
-        """Return the number of a new consumer. ``is_reading``: whether its samples are known to be requested here."""
-        with self._lock:
-            consumer = next(
-                number for number in range(len(self._consumers) + 1) if number not in self._consumers
-            )
-            self._consumers.add(consumer)
-        self._native.attach(consumer, is_reading=is_reading)
-        if is_reading:
-            self._start()
-        return consumer
-
-    def detach(self, consumer: int) -> None:
-        """End a consumer and its announcements; without effect in a forked child."""
-        if os.getpid() == self.process:
-            self._native.detach(consumer)
-            with self._lock:
-                self._consumers.discard(consumer)
-
-    def announce(self, consumer: int, samples: list[int]) -> None:
-        """Announce the next samples of a consumer: they are read ahead, once it is known to request them here."""
-        self._native.announce(consumer, samples)
-
-    def expect(self, consumer: int, samples: NDArray[Any]) -> None:
-        """Say which samples are expected after those: they are not read, but determine what leaves the cache."""
-        self._native.expect(consumer, samples)
-
-    def hand_out(self, consumer: int, count: int) -> None:
-        """The consumer's first ``count`` announced samples are about to be requested."""
-        self._native.hand_out(consumer, count)
-
-    def outstanding(self, consumer: int) -> tuple[int, int]:
-        """Return how many samples were handed out and not requested, and how many never will be."""
-        return self._native.outstanding(consumer) or (0, 0)
-
     def stats(self) -> dict[str, int]:
-        """Counts of requests and samples."""
+        """Counts of requests and samples, over all processes that share the cache."""
         return self._native.stats()
 
     def close(self) -> None:
         """End the threads. Requests are still answered. Without effect in a forked child."""
         self._native.close()
+
+    def _reads_ahead(self) -> bool:
+        """Whether samples may be announced."""
+        return True
 
     def _start(self) -> None:
         with self._lock:
@@ -129,6 +97,103 @@ class ProcessCache:
                 name=f"foresee-cached-{number}",
                 daemon=True,
             ).start()
+
+
+class OwnedCache(ProcessCache):
+    """A cache in the memory of this process, in which consumers announce their samples.
+
+    Args:
+        read: as for ``ProcessCache``.
+        capacity: bytes of all cached samples together; 0 or more.
+        threads: as for ``ProcessCache``.
+        count: as for ``ProcessCache``.
+    """
+
+    def __init__(self, read: Callable[[int], bytes], capacity: int, threads: int, count: int) -> None:
+        self._owned = _native.SampleCache(capacity_bytes=capacity)
+        super().__init__(read, self._owned, threads, count)
+        self._consumers: set[int] = set()
+
+    @property
+    def capacity(self) -> int:
+        """Bytes of all cached samples together."""
+        return self._owned.capacity_bytes
+
+    @property
+    def mean_size(self) -> int | None:
+        """Mean bytes of the samples read so far; None before the first."""
+        return self._owned.mean_size()
+
+    def attach(self, *, is_reading: bool) -> int:
+        """Return the number of a new consumer. ``is_reading``: whether its samples are known to be requested here."""
+        with self._lock:
+            consumer = next(
+                number for number in range(len(self._consumers) + 1) if number not in self._consumers
+            )
+            self._consumers.add(consumer)
+        self._owned.attach(consumer, is_reading=is_reading)
+        return consumer
+
+    def detach(self, consumer: int) -> None:
+        """End a consumer and its announcements; without effect in a forked child."""
+        if os.getpid() == self.process:
+            self._owned.detach(consumer)
+            with self._lock:
+                self._consumers.discard(consumer)
+
+    def announce(self, consumer: int, samples: list[int]) -> None:
+        """Announce the next samples of a consumer: they are read ahead, once it is known to request them here."""
+        self._owned.announce(consumer, samples)
+
+    def expect(self, consumer: int, samples: NDArray[Any]) -> None:
+        """Say which samples are expected after those: they are not read, but determine what leaves the cache."""
+        self._owned.expect(consumer, samples)
+
+    def hand_out(self, consumer: int, count: int) -> None:
+        """The consumer's first ``count`` announced samples are about to be requested."""
+        self._owned.hand_out(consumer, count)
+
+    def outstanding(self, consumer: int) -> tuple[int, int]:
+        """Return how many samples were handed out and not requested, and how many never will be."""
+        return self._owned.outstanding(consumer) or (0, 0)
+
+    def share(self) -> str:
+        """Let worker processes use the cache, and return the path of its socket.
+
+        Raises:
+            OSError: the system refuses memory, a socket or a thread.
+        """
+        return str(self._owned.share(self.count))
+
+    def _reads_ahead(self) -> bool:
+        return bool(self._consumers)
+
+
+class WorkerCache(ProcessCache):
+    """The cache of the parent process, in a worker process of a loader.
+
+    Args:
+        read: as for ``ProcessCache``.
+        path: socket of the cache.
+        threads: as for ``ProcessCache``.
+        count: as for ``ProcessCache``.
+
+    Raises:
+        OSError: the cache cannot be used.
+    """
+
+    def __init__(self, read: Callable[[int], bytes], path: str, threads: int, count: int) -> None:
+        self._client = _native.SampleCacheClient(path, samples=count)
+        super().__init__(read, self._client, threads, count)
+        self._has_fault = False
+
+    def get(self, sample: int) -> bytearray:
+        """Return a copy of the sample's bytes, as ``ProcessCache.get`` does; without the parent's cache it reads them."""
+        data = super().get(sample)
+        if not self._has_fault and (fault := self._client.fault) is not None:
+            self._has_fault = True
+            _log.warning("this worker process reads without the cache of its parent from now on: %s", fault)
+        return data
 
 
 class _Reader:
@@ -146,7 +211,9 @@ class _Reader:
             return self._read(sample)
 
 
-def _read_ahead(native: _native.SampleCache, read: Callable[[int], bytes]) -> None:
+def _read_ahead(
+    native: _native.SampleCache | _native.SampleCacheClient, read: Callable[[int], bytes]
+) -> None:
     while (sample := native.next_fetch()) is not None:
         try:
             data = read(sample)

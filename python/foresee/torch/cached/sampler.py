@@ -14,12 +14,10 @@ from torch.utils.data import Sampler
 from foresee.errors import ConfigError
 from foresee.torch.cached.dataset import CachedDataset
 from foresee.torch.cached.expected import ExpectedEpochs
-from foresee.torch.cached.process_cache import in_range
+from foresee.torch.cached.process_cache import OwnedCache, in_range
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-
-    from foresee.torch.cached.process_cache import ProcessCache
 
 _log = logging.getLogger("foresee")
 # Before the first sample was read, its size is unknown. The cache bounds the bytes in any case.
@@ -36,10 +34,10 @@ class PrefetchSampler(Sampler[Any]):
     It takes ``fetch_size`` samples from ``sampler`` at a time and announces them, whenever at most ``threshold``
     announced samples are not yet requested by the loader. It never waits for a read. Announced samples stay in the
     cache until they are requested. Next use determines which others stay: over this epoch and the next for a
-    ``DistributedSampler`` or ``SequentialSampler``, else as if the samples requested last were used latest.
+    ``DistributedSampler``, a ``SequentialSampler``, and a sampler that repeats its first epoch, else as if the samples requested last
+    were used latest.
 
-    Samples are read ahead in the process that iterates. With worker processes nothing is read ahead; each worker has
-    its share of the cache.
+    Samples are read ahead by the processes that request them: that of the loop, or the worker processes.
 
     Args:
         sampler: yields indices, or lists of them. ``set_epoch`` and other attributes are passed on.
@@ -85,9 +83,9 @@ class PrefetchSampler(Sampler[Any]):
         """Iterate over ``sampler`` once, in its order."""
         # When torch's loader begins an epoch, samplers draw from generators here, or at the first `next`.
         source: Iterator[Any] = iter(self._sampler)
-        if self._dataset.is_off:
-            return source
-        return self._hand_out(source)
+        # In a worker process the cache is that of its parent, where the samplers are.
+        cache = None if self._dataset.is_off else self._dataset.process_cache()
+        return self._hand_out(source, cache) if isinstance(cache, OwnedCache) else source
 
     def __len__(self) -> int:
         return len(self._sampler)
@@ -105,10 +103,11 @@ class PrefetchSampler(Sampler[Any]):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._sampler, name)
 
-    def _hand_out(self, source: Iterator[Any]) -> Iterator[Any]:
-        cache = self._dataset.process_cache()
+    def _hand_out(self, source: Iterator[Any], cache: OwnedCache) -> Iterator[Any]:
         consumer = cache.attach(is_reading=self._reading == os.getpid())
-        window = _Window(source, self._length(), cache, consumer, self._fetch_size, self._threshold)
+        window = _Window(
+            source, self._length(), cache, consumer, self._expected, self._fetch_size, self._threshold
+        )
         try:
             for samples in self._expected.epochs():
                 cache.expect(consumer, samples)
@@ -120,6 +119,7 @@ class PrefetchSampler(Sampler[Any]):
                         "cache larger"
                     )
                 yield entry
+            self._expected.note_end()
             if not self._has_warned and window.is_mostly_unrequested():
                 self._warn(
                     "less than half of the samples that the PrefetchSampler handed out were requested, so too much is "
@@ -149,12 +149,14 @@ class _Window:
         self,
         source: Iterator[Any],
         length: int | None,
-        cache: ProcessCache,
+        cache: OwnedCache,
         consumer: int,
+        expected: ExpectedEpochs,
         fetch_size: int | None,
         threshold: int | None,
     ) -> None:
         self._source, self._cache, self._consumer = source, cache, consumer
+        self._expected = expected
         self._fetch_size, self._threshold = fetch_size, threshold
         # Samplers draw from generators when they end, so their end is not requested ahead.
         self._left = length
@@ -230,6 +232,7 @@ class _Window:
             announced += max(len(ids), 1)
             self._queue.append((entry, len(ids)))
             self._queued += len(ids)
+        self._expected.note(samples)
         self._cache.announce(self._consumer, samples)
 
 

@@ -95,3 +95,36 @@ def test_calls_of_accelerate_accept_the_loader_unchanged(tmp_path: pathlib.Path,
     assert printed.count("accelerate.skip_first_batches() reads the rest of this epoch") == RANKS
     assert "Accelerate cannot tell" not in printed
     assert "end" in printed
+
+
+def test_a_prefetch_sampler_is_the_outermost_batch_sampler_inside_of_the_sharding(
+    tmp_path: pathlib.Path,
+) -> None:
+    program = """
+        from accelerate import Accelerator
+        from accelerate.data_loader import BatchSamplerShard
+        from torch.utils.data import BatchSampler, DataLoader, SequentialSampler
+        import foresee.torch as ft
+
+        accelerator = Accelerator()
+        rank, ranks = accelerator.process_index, accelerator.num_processes
+        rows = [float(i) for i in range(800)]
+
+        def shard():
+            return BatchSamplerShard(BatchSampler(SequentialSampler(rows), 4, False), ranks, rank)
+
+        expected = [rows[i] for batch in shard() for i in batch]
+        dataset = ft.CachedDataset(rows)
+        outermost = DataLoader(dataset, batch_sampler=ft.PrefetchSampler(shard(), dataset))
+        assert [value for batch in outermost for value in batch.tolist()] == expected
+        assert dataset.stats()["misses"] + dataset.stats()["fetches"] == 400
+
+        # `prepare` shards outside of it: right, but each rank reads for all.
+        dataset = ft.CachedDataset(rows)
+        sampler = ft.PrefetchSampler(BatchSampler(SequentialSampler(rows), 4, False), dataset)
+        prepared = accelerator.prepare(DataLoader(dataset, batch_sampler=sampler))
+        assert [value for batch in prepared for value in batch.tolist()] == expected
+        accelerator.end_training()
+    """
+    printed = runs.run_text(program, tmp_path, launcher=runs.torchrun(RANKS))
+    assert printed.count("it has to be the outermost sampler") == RANKS

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loader is a ``Stateful`` of torchdata, and a distributed checkpoint stores it together with torchdata's own."""
+"""The loader is a ``Stateful`` of torchdata, and a distributed checkpoint stores it together with torchdata's own, whose samples
+``CachedDataset`` may cache."""
 
 from __future__ import annotations
 
@@ -47,3 +48,53 @@ def test_a_distributed_checkpoint_resumes_both_loaders_at_the_same_batch(
 ) -> None:
     rows = write_rows(tmp_path / "rows.npy", 51)
     runs.run_text(PROGRAM, tmp_path, rows, tmp_path / "saved")
+
+
+# States at the end of an epoch, in its middle, and of a loader that was resumed there.
+CACHED = """
+    from itertools import islice
+    from torch.utils.data import DistributedSampler
+    from torchdata.stateful_dataloader import StatefulDataLoader
+    import foresee.torch as ft
+
+    ROWS = [(i, f"row {i}") for i in range(51)]
+
+    class Run:
+        def __init__(self, cached, workers, state=None):
+            dataset = ft.CachedDataset(ROWS) if cached else ROWS
+            order = DistributedSampler(range(51), 1, 0, seed=0)
+            if cached:
+                order = ft.PrefetchSampler(order, dataset, fetch_size=10, threshold=10)
+            self.order = order
+            self.loader = StatefulDataLoader(
+                dataset, batch_size=8, sampler=order, collate_fn=list, num_workers=workers,
+                persistent_workers=workers > 0,
+            )
+            if state is not None:
+                self.loader.load_state_dict(state)
+
+        def epoch(self, number, most=None):
+            self.order.set_epoch(number)
+            return list(islice(self.loader, most)), self.loader.state_dict()
+
+    def run(cached, workers):
+        first = Run(cached, workers)
+        whole, at_end = first.epoch(0)
+        half, in_epoch = first.epoch(1, 3)
+        yield whole
+        yield half
+        for _ in range(2):
+            yield Run(cached, workers, at_end).epoch(1)[0]
+            rest, again = Run(cached, workers, in_epoch).epoch(1, 2)
+            yield rest
+            yield Run(cached, workers, again).epoch(1)[0]
+
+    for workers in (0, 2):
+        ours, theirs = (list(run(cached, workers)) for cached in (True, False))
+        assert ours == theirs, (ours, theirs)
+        assert len(theirs[0]) == 7, theirs
+"""
+
+
+def test_a_stateful_loader_resumes_a_cached_dataset_as_any_other(tmp_path: pathlib.Path) -> None:
+    runs.run_text(CACHED, tmp_path)

@@ -1,6 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loader is a ``Stateful`` of torchdata, and a distributed checkpoint stores it together with torchdata's own, whose samples
-``CachedDataset`` may cache."""
+"""Resume with torchdata: a checkpoint has its loader beside ours, and its loader may have a ``CachedDataset``."""
 
 from __future__ import annotations
 

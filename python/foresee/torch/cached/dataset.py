@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import multiprocessing.context
 import operator
@@ -49,17 +50,17 @@ class CachedDataset(Dataset[Any]):
     numbers, bytes, str, None, and tuples, lists and dicts of them. They come back equal, and may be changed without an
     effect on the cache. Of Foresee's own datasets the bytes are cached, before they are decoded and transformed.
 
-    Worker processes of a loader share the cache of the process that starts them, and read ahead for it. Other processes,
-    such as ranks, have caches of their own.
+    Worker processes of a loader share the cache of the process that starts them, and read ahead for it. Other
+    processes, such as ranks, have caches of their own.
 
     Args:
         dataset: anything with ``__getitem__`` and ``__len__``.
         cache: memory to use, its ``ram``; ``disk`` is refused in this version. Default: the environment's size. One
             ``Cache`` is for one dataset.
         transform: called with each sample.
-        threads: threads that read ahead in each process that reads. Default: 16 for Foresee's datasets. Otherwise 1: then
-            no two calls of ``dataset`` run at a time in a process. Pass more for a dataset whose ``__getitem__`` may run in
-            several threads at once.
+        threads: threads that read ahead in each process that reads. Default: 16 for Foresee's datasets. Otherwise 1:
+            then no two calls of ``dataset`` run at a time in a process. Pass more for a dataset whose ``__getitem__``
+            may run in several threads at once.
         cache_after_transform: cache the result of ``transform``, which must not be random. This is checked with the
             first two samples.
         allow_pickle: cache values of other types too, with pickle.
@@ -279,10 +280,9 @@ class CachedDataset(Dataset[Any]):
 def _share_all() -> None:
     """Share the caches of this process before a fork: the child may be a worker process."""
     for dataset in list(_datasets):
-        try:
+        # An error of its `__len__`, which its next use raises again.
+        with contextlib.suppress(Exception):
             dataset.share()
-        except Exception:  # noqa: BLE001 - of its `__len__`, which its next use raises again
-            continue
 
 
 os.register_at_fork(before=_share_all)

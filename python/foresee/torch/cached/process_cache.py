@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The cache of encoded samples as one process uses it, and its threads that read ahead.
 
-The memory is that of the process, or in a worker process that of its parent. A forked child must not use it: a thread of
-the parent may have held its lock.
+The memory is that of the process, or in a worker process that of its parent. A forked child must not use it: a thread
+of the parent may have held its lock.
 """
 
 from __future__ import annotations
@@ -188,7 +188,7 @@ class WorkerCache(ProcessCache):
         self._has_fault = False
 
     def get(self, sample: int) -> bytearray:
-        """Return a copy of the sample's bytes, as ``ProcessCache.get`` does; without the parent's cache it reads them."""
+        """Return a copy of the sample's bytes, as ``ProcessCache.get`` does; without the parent's cache it is read."""
         data = super().get(sample)
         if not self._has_fault and (fault := self._client.fault) is not None:
             self._has_fault = True

@@ -34,8 +34,8 @@ class PrefetchSampler(Sampler[Any]):
     It takes ``fetch_size`` samples from ``sampler`` at a time and announces them, whenever at most ``threshold``
     announced samples are not yet requested by the loader. It never waits for a read. Announced samples stay in the
     cache until they are requested. Next use determines which others stay: over this epoch and the next for a
-    ``DistributedSampler``, a ``SequentialSampler``, and a sampler that repeats its first epoch, else as if the samples requested last
-    were used latest.
+    ``DistributedSampler``, a ``SequentialSampler``, and a sampler that repeats its first epoch, else as if the samples
+    requested last were used latest.
 
     Samples are read ahead by the processes that request them: that of the loop, or the worker processes.
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Hosts and consumers over real sockets: the handshake and later messages. The folder has data sets and the status,
-//! listings, hostile peers, paths, and ends of processes.
+//! listings, caches of samples, hostile peers, paths, and ends of processes.
 
 mod hostile_consumers;
 mod hostile_hosts;
@@ -8,6 +8,7 @@ mod lifetime;
 mod listings;
 mod paths;
 mod queries;
+mod sample_caches;
 mod users;
 
 use std::os::fd::OwnedFd;

@@ -111,6 +111,23 @@ fn a_withdrawn_sample_is_not_accepted() {
 }
 
 #[test]
+fn a_sample_that_follows_its_length_is_copied_as_a_whole() {
+    let both = both();
+    let stored = |bytes: &[u8]| [&(bytes.len() as u64).to_le_bytes()[..], bytes].concat();
+    both.publish(3, 64, &stored(b"a sample"));
+    both.publish(4, 128, &stored(b""));
+    let copy = |sample| both.locations.copy_with_length(&both.view, SampleId(sample));
+    assert_eq!(copy(3).unwrap().unwrap(), b"a sample");
+    assert_eq!(copy(4).unwrap().unwrap(), b"");
+    assert!(copy(5).unwrap().is_none());
+    both.table.withdraw(SampleId(3)).unwrap();
+    assert!(copy(3).unwrap().is_none());
+    both.publish(3, 64, &u64::MAX.to_le_bytes());
+    assert!(matches!(copy(3), Err(NodeError::OutsideSlab { .. })), "no memory is allocated for it");
+    assert!(matches!(copy(SAMPLES), Err(NodeError::NoSample { .. })));
+}
+
+#[test]
 fn a_location_keeps_its_parity_when_the_sequence_number_starts_again() {
     let both = both();
     let first = both.publish(2, 64, b"x");

@@ -51,5 +51,6 @@ pub use node::{
 pub use orders::EpochSamples;
 pub use recorder::{ConsumerWait, Recorder};
 pub use sample_cache::{
-    PendingRequest, RemoteAnswer, SampleAnswer, SampleCache, SampleCacheClient, SharedOutcome, SharedRead,
+    PendingRequest, RemoteAnswer, SampleAnswer, SampleCache, SampleCacheClient, SampleCacheHost,
+    SharedOutcome, SharedRead,
 };

@@ -3,11 +3,11 @@
 //! cache in a worker process.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use foresee_data_loader::{
     ConsumerId, RemoteAnswer, SampleAnswer, SampleCache as Core, SampleCacheClient as Client,
-    SampleCacheCounts, SharedOutcome,
+    SampleCacheCounts, SampleCacheHost, SharedOutcome,
 };
 use foresee_units::{Bytes, SampleId};
 use numpy::PyReadonlyArray1;
@@ -23,6 +23,7 @@ use crate::interrupt::TICK;
 pub(crate) struct SampleCache {
     // A forked child cannot use the lock, which a thread of the parent may have held.
     core: ForkGuard<Arc<Core>>,
+    host: ForkGuard<Mutex<Option<SampleCacheHost>>>,
 }
 
 #[pymethods]
@@ -30,7 +31,8 @@ impl SampleCache {
     #[new]
     #[pyo3(signature = (*, capacity_bytes))]
     fn new(capacity_bytes: u64) -> Self {
-        Self { core: ForkGuard::new(Arc::new(Core::new(Bytes::new(capacity_bytes)))) }
+        let core = Arc::new(Core::new(Bytes::new(capacity_bytes)));
+        Self { core: ForkGuard::new(core), host: ForkGuard::new(Mutex::new(None)) }
     }
 
     #[getter]
@@ -134,14 +136,24 @@ impl SampleCache {
 
     /// Let worker processes use the cache, for a dataset of `samples` samples; return the path of its socket.
     fn share(&self, py: Python<'_>, samples: u64) -> PyResult<PathBuf> {
-        let core = self.core()?;
-        py.detach(|| core.share(samples)).map_err(|error| PyOSError::new_err(error.to_string()))
+        let (core, host) = (self.core()?, self.host.get()?);
+        py.detach(|| {
+            let mut host = host.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(host) = &*host {
+                return Ok(host.path().to_owned());
+            }
+            SampleCacheHost::start(core, samples).map(|started| host.insert(started).path().to_owned())
+        })
+        .map_err(|error| PyOSError::new_err(error.to_string()))
     }
 
-    /// End the waits of `next_fetch`; without effect in a forked child.
+    /// End the waits of `next_fetch`, and the use by worker processes; without effect in a forked child.
     fn close(&self, py: Python<'_>) {
-        if let Some(core) = self.core.get_in_owner() {
-            py.detach(|| core.close());
+        if let (Some(core), Some(host)) = (self.core.get_in_owner(), self.host.get_in_owner()) {
+            py.detach(|| {
+                core.close();
+                drop(host.lock().unwrap_or_else(PoisonError::into_inner).take());
+            });
         }
     }
 }

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The state of a cache of samples: its plan, the bytes, and the requests that wait for reads.
+//! The cache in the process that has it: its plan, the bytes, and the requests that wait for reads.
 
-use std::collections::VecDeque;
-use std::os::fd::OwnedFd;
+mod peers;
+
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-use foresee_data_node::{NodeError, SampleCacheCounts, SampleCachePeer};
+use foresee_data_node::{NodeError, SampleCacheCounts};
 use foresee_data_plan::{ConsumerId, ReaderId, SampleCacheConfig, SampleCachePlanner, SampleLookup};
 use foresee_units::{Bytes, Nanos, SampleId};
 use rustc_hash::FxHashMap;
 
+use self::peers::Peers;
+pub(super) use self::peers::{FIRST_PEER, PeerAnswer};
 use super::store::{SampleStore, footprint};
 
 /// Time after which the announced samples of a consumer that does nothing may leave. A pause for a validation or a
@@ -18,14 +20,15 @@ use super::store::{SampleStore, footprint};
 const STALL_GRACE: Nanos = Nanos::from_secs(60);
 /// The readers of this process are threads, which are not lost one by one. Connections of worker processes follow.
 const READER: ReaderId = ReaderId(0);
-/// Number of the first connection.
-pub(super) const FIRST_PEER: u32 = 1;
 /// Samples that leave at most so that one finds a contiguous place.
 const PLACE_TRIES: usize = 64;
 
-/// The state of a cache, shared by threads.
+/// A cache of encoded samples, shared by threads, and by worker processes while it has a
+/// [host](super::SampleCacheHost).
+///
+/// A forked child must not use it, and must not drop it.
 #[derive(Debug)]
-pub(super) struct CacheCore {
+pub struct SampleCache {
     state: Mutex<CacheState>,
     /// A read may have become possible, or the cache is closed.
     fetchable: Condvar,
@@ -46,33 +49,6 @@ struct CacheState {
     is_closed: bool,
 }
 
-/// Connections of worker processes, by their numbers.
-#[derive(Debug, Default)]
-struct Peers {
-    count: usize,
-    /// Those that wait for a read in flight.
-    joined: FxHashMap<SampleId, Vec<u32>>,
-    /// Those that wait for a sample to read ahead.
-    fetchers: VecDeque<u32>,
-    /// Answers that the host's thread has to send.
-    answers: Vec<(u32, PeerAnswer)>,
-    /// Wakes that thread.
-    wake: Option<Arc<OwnedFd>>,
-}
-
-/// The answer to a connection of a worker process.
-#[derive(Debug)]
-pub(super) enum PeerAnswer {
-    /// The bytes of the requested sample.
-    Bytes(Arc<[u8]>),
-    /// The worker reads the requested sample.
-    Read,
-    /// The read that the request joined has ended.
-    Again,
-    /// The worker reads this sample ahead.
-    Fetch(SampleId),
-}
-
 /// A read that several requests wait for: the bytes of the sample, or `None` if it has failed, once it has ended.
 #[derive(Debug, Default)]
 pub struct SharedRead(OnceLock<Option<Arc<[u8]>>>);
@@ -84,7 +60,7 @@ pub enum SharedOutcome {
     InFlight,
     /// The bytes of the sample.
     Read(Arc<[u8]>),
-    /// The read has failed: [`request`](super::SampleCache::request) the sample again.
+    /// The read has failed: [`request`](SampleCache::request) the sample again.
     Failed,
 }
 
@@ -93,14 +69,16 @@ pub enum SharedOutcome {
 pub enum SampleAnswer {
     /// The bytes of the sample.
     Bytes(Arc<[u8]>),
-    /// Another thread reads the sample: [`wait`](super::SampleCache::wait) for it.
+    /// Another thread reads the sample: [`wait`](SampleCache::wait) for it.
     Join(Arc<SharedRead>),
-    /// The caller reads the sample, then calls [`insert`](super::SampleCache::insert) or [`fail`](SampleCache::fail).
+    /// The caller reads the sample, then calls [`insert`](SampleCache::insert) or [`fail`](SampleCache::fail).
     Read,
 }
 
-impl CacheCore {
-    pub(super) fn new(capacity: Bytes) -> Self {
+impl SampleCache {
+    /// Create an empty cache of `capacity` bytes. Nothing is allocated before samples enter. A sample takes its bytes and
+    /// at most 71 more.
+    pub fn new(capacity: Bytes) -> Self {
         let planner = SampleCachePlanner::new(SampleCacheConfig { capacity, stall_grace: STALL_GRACE });
         let state = CacheState {
             planner,
@@ -120,40 +98,41 @@ impl CacheCore {
     }
 
     /// Capacity in bytes.
-    pub(super) const fn capacity(&self) -> Bytes {
+    pub const fn capacity(&self) -> Bytes {
         self.capacity
     }
 
     /// Attach a consumer; see [`SampleCachePlanner::handle_attach`].
-    pub(super) fn attach(&self, consumer: ConsumerId, is_reading: bool) {
+    pub fn attach(&self, consumer: ConsumerId, is_reading: bool) {
         self.lock().planner.handle_attach(consumer, is_reading, self.now());
     }
 
     /// End a consumer; its announcements end with it.
-    pub(super) fn detach(&self, consumer: ConsumerId) {
+    pub fn detach(&self, consumer: ConsumerId) {
         let mut state = self.lock();
         state.planner.handle_detach(consumer, self.now());
         self.wake_readers(&state);
     }
 
     /// Announce the next accesses of a consumer.
-    pub(super) fn announce(&self, consumer: ConsumerId, samples: &mut dyn Iterator<Item = SampleId>) {
+    pub fn announce(&self, consumer: ConsumerId, samples: &mut dyn Iterator<Item = SampleId>) {
         let mut state = self.lock();
         state.planner.handle_announce(consumer, samples, self.now());
         self.wake_readers(&state);
     }
 
     /// Further accesses that the consumer is expected to make.
-    pub(super) fn expect(&self, consumer: ConsumerId, samples: &mut dyn Iterator<Item = SampleId>) {
+    pub fn expect(&self, consumer: ConsumerId, samples: &mut dyn Iterator<Item = SampleId>) {
         self.lock().planner.handle_expect(consumer, samples);
     }
 
     /// The consumer's first `count` announced accesses of all so far were handed out.
-    pub(super) fn hand_out(&self, consumer: ConsumerId, count: u64) {
+    pub fn hand_out(&self, consumer: ConsumerId, count: u64) {
         self.lock().planner.handle_handed_out(consumer, count, self.now());
     }
 
-    pub(super) fn request(&self, sample: SampleId, is_retry: bool) -> SampleAnswer {
+    /// Request a sample, or with `is_retry` request it again after the read that it joined has failed.
+    pub fn request(&self, sample: SampleId, is_retry: bool) -> SampleAnswer {
         let mut state = self.lock();
         let answer = match self.look_up(&mut state, sample, READER, is_retry) {
             SampleLookup::Hit => SampleAnswer::Bytes(state.cached(sample)),
@@ -166,7 +145,7 @@ impl CacheCore {
     }
 
     /// Wait up to `timeout` for a shared read.
-    pub(super) fn wait(&self, read: &SharedRead, timeout: Duration) -> SharedOutcome {
+    pub fn wait(&self, read: &SharedRead, timeout: Duration) -> SharedOutcome {
         let state = self.lock();
         let in_flight = |_: &mut CacheState| read.get() == SharedOutcome::InFlight;
         drop(
@@ -175,7 +154,8 @@ impl CacheCore {
         read.get()
     }
 
-    pub(super) fn insert(&self, sample: SampleId, bytes: &[u8]) {
+    /// A sample was read. It enters the cache if the planner says so; requests that joined get it in any case.
+    pub fn insert(&self, sample: SampleId, bytes: &[u8]) {
         let mut state = self.lock();
         let has_entered = state.insert(sample, bytes);
         if !has_entered {
@@ -185,14 +165,14 @@ impl CacheCore {
     }
 
     /// The read of a sample has failed.
-    pub(super) fn fail(&self, sample: SampleId) {
+    pub fn fail(&self, sample: SampleId) {
         let mut state = self.lock();
         state.planner.handle_failed(sample);
         self.end_read(state, sample, None);
     }
 
-    /// Wait for the next sample to read ahead; `None` after [`close`](Self::close).
-    pub(super) fn next_fetch(&self) -> Option<SampleId> {
+    /// Wait for the next sample to read ahead, while no worker process is connected; `None` after [`close`](Self::close).
+    pub fn next_fetch(&self) -> Option<SampleId> {
         let mut state = self.lock();
         loop {
             if state.is_closed {
@@ -210,23 +190,23 @@ impl CacheCore {
     }
 
     /// End the waits of [`next_fetch`](Self::next_fetch). Requests are still answered.
-    pub(super) fn close(&self) {
+    pub fn close(&self) {
         self.lock().is_closed = true;
         self.fetchable.notify_all();
     }
 
     /// Accesses of a consumer that were handed out and not requested, and those passed over for good.
-    pub(super) fn outstanding(&self, consumer: ConsumerId) -> Option<(u64, u64)> {
+    pub fn outstanding(&self, consumer: ConsumerId) -> Option<(u64, u64)> {
         self.lock().planner.outstanding(consumer)
     }
 
     /// Mean size of the samples read so far; `None` before the first.
-    pub(super) fn mean_size(&self) -> Option<Bytes> {
+    pub fn mean_size(&self) -> Option<Bytes> {
         self.lock().planner.mean_size()
     }
 
     /// Counts since the start.
-    pub(super) fn counts(&self) -> SampleCacheCounts {
+    pub fn counts(&self) -> SampleCacheCounts {
         let state = self.lock();
         let (samples, bytes) = (state.planner.len() as u64, state.planner.used().get());
         SampleCacheCounts { samples, bytes, capacity: self.capacity.get(), ..state.counts }
@@ -235,85 +215,6 @@ impl CacheCore {
     /// Move the samples into memory that worker processes can map.
     pub(super) fn share(&self, samples: u64) -> Result<(), NodeError> {
         self.lock().store.share(samples, self.capacity)
-    }
-
-    /// Wake the thread of the host by `wake` from now on.
-    pub(super) fn begin_hosting(&self, wake: Arc<OwnedFd>) {
-        self.lock().peers.wake = Some(wake);
-    }
-
-    /// The host has ended, with all connections.
-    pub(super) fn end_hosting(&self) {
-        self.lock().peers.wake = None;
-    }
-
-    /// Let a worker process map the memory, and count its connection.
-    pub(super) fn accept(&self, peer: &SampleCachePeer) -> Result<(), NodeError> {
-        let mut state = self.lock();
-        state.store.accept(peer)?;
-        state.peers.count += 1;
-        Ok(())
-    }
-
-    /// A connection has ended: its reads have failed.
-    pub(super) fn lose(&self, peer: u32) {
-        let mut state = self.lock();
-        state.peers.count -= 1;
-        state.peers.fetchers.retain(|&other| other != peer);
-        for waiting in state.peers.joined.values_mut() {
-            waiting.retain(|&other| other != peer);
-        }
-        let lost = state.planner.handle_reader_lost(ReaderId(peer));
-        if state.peers.count == 0 {
-            self.fetchable.notify_all();
-        }
-        drop(state);
-        for sample in lost {
-            self.end_read(self.lock(), sample, None);
-        }
-    }
-
-    /// A worker process requests a sample; `None` if it has to wait, and gets an answer later.
-    pub(super) fn request_of(&self, peer: u32, sample: SampleId, is_retry: bool) -> Option<PeerAnswer> {
-        let mut state = self.lock();
-        let answer = match self.look_up(&mut state, sample, ReaderId(peer), is_retry) {
-            SampleLookup::Hit => Some(PeerAnswer::Bytes(state.cached(sample))),
-            SampleLookup::Read => Some(PeerAnswer::Read),
-            SampleLookup::Join => {
-                state.peers.joined.entry(sample).or_default().push(peer);
-                None
-            }
-        };
-        self.wake_readers(&state);
-        answer
-    }
-
-    /// A worker process has copied these samples.
-    pub(super) fn note_hits(&self, samples: &[u64]) {
-        let (mut state, now) = (self.lock(), self.now());
-        for &sample in samples {
-            state.planner.handle_hit(SampleId(sample), now);
-        }
-        state.counts.hits += samples.len() as u64;
-        self.wake_readers(&state);
-    }
-
-    /// A worker process can read ahead: it gets an answer later.
-    pub(super) fn note_fetcher(&self, peer: u32) {
-        self.lock().peers.fetchers.push_back(peer);
-    }
-
-    /// The answers that are due.
-    pub(super) fn take_answers(&self) -> Vec<(u32, PeerAnswer)> {
-        let (mut state, now) = (self.lock(), self.now());
-        while let Some(&peer) = state.peers.fetchers.front()
-            && let Some(sample) = state.planner.poll_fetch(ReaderId(peer), now)
-        {
-            state.peers.fetchers.pop_front();
-            state.counts.fetches += 1;
-            state.peers.answers.push((peer, PeerAnswer::Fetch(sample)));
-        }
-        std::mem::take(&mut state.peers.answers)
     }
 
     /// Look a sample up for a request, and count that.
@@ -411,15 +312,6 @@ impl CacheState {
     }
 }
 
-impl Peers {
-    fn wake_host(&self) {
-        if let Some(wake) = &self.wake {
-            // The counter is full only if the thread has yet to wake up.
-            let _ = rustix::io::write(wake, &1_u64.to_ne_bytes());
-        }
-    }
-}
-
 impl SharedRead {
     fn get(&self) -> SharedOutcome {
         match self.0.get() {
@@ -438,7 +330,7 @@ mod tests {
 
     #[test]
     fn a_sample_is_read_once_and_then_answered_from_memory() {
-        let cache = CacheCore::new(Bytes::new(64));
+        let cache = SampleCache::new(Bytes::new(64));
         assert!(matches!(cache.request(SAMPLE, false), SampleAnswer::Read));
         cache.insert(SAMPLE, b"bytes");
         let SampleAnswer::Bytes(bytes) = cache.request(SAMPLE, false) else { panic!("it is cached") };
@@ -449,7 +341,7 @@ mod tests {
 
     #[test]
     fn requests_that_join_a_read_get_its_bytes_also_if_they_do_not_fit() {
-        let cache = CacheCore::new(Bytes::new(4));
+        let cache = SampleCache::new(Bytes::new(4));
         assert!(matches!(cache.request(SAMPLE, false), SampleAnswer::Read));
         let SampleAnswer::Join(read) = cache.request(SAMPLE, false) else { panic!("it is read") };
         assert_eq!(cache.wait(&read, Duration::ZERO), SharedOutcome::InFlight);
@@ -460,7 +352,7 @@ mod tests {
 
     #[test]
     fn after_a_failed_read_the_first_request_that_joined_reads() {
-        let cache = CacheCore::new(Bytes::new(64));
+        let cache = SampleCache::new(Bytes::new(64));
         assert!(matches!(cache.request(SAMPLE, false), SampleAnswer::Read));
         let SampleAnswer::Join(read) = cache.request(SAMPLE, false) else { panic!("it is read") };
         cache.fail(SAMPLE);
@@ -471,7 +363,7 @@ mod tests {
 
     #[test]
     fn announced_samples_are_fetched_until_the_cache_is_closed() {
-        let cache = CacheCore::new(Bytes::new(64));
+        let cache = SampleCache::new(Bytes::new(64));
         cache.attach(ConsumerId(0), true);
         cache.announce(ConsumerId(0), &mut [SAMPLE].into_iter());
         assert_eq!(cache.next_fetch(), Some(SAMPLE));

@@ -18,7 +18,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 use rustix::io::Errno;
 
-use super::core::{CacheCore, FIRST_PEER, PeerAnswer};
+use super::cache::{FIRST_PEER, PeerAnswer, SampleCache};
 
 /// Time for a worker process that has connected to send its first message.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,10 +36,12 @@ const LISTENER: u64 = WAKE + 1;
 /// Caches that this process has shared so far.
 static NUMBER: AtomicU32 = AtomicU32::new(0);
 
-/// A running host. Dropping it closes all connections.
+/// Lets worker processes use a cache. Dropping it closes their connections.
+///
+/// A forked child must not drop it.
 #[derive(Debug)]
-pub(super) struct SampleCacheHost {
-    core: Arc<CacheCore>,
+pub struct SampleCacheHost {
+    cache: Arc<SampleCache>,
     path: PathBuf,
     wake: Arc<OwnedFd>,
     is_closing: Arc<AtomicBool>,
@@ -49,7 +51,7 @@ pub(super) struct SampleCacheHost {
 /// The thread of a host.
 #[derive(Debug)]
 struct Reception {
-    core: Arc<CacheCore>,
+    cache: Arc<SampleCache>,
     /// Samples of the dataset.
     samples: u64,
     listener: NodeListener,
@@ -61,11 +63,14 @@ struct Reception {
 }
 
 impl SampleCacheHost {
-    /// Bind a socket, and answer worker processes until it is dropped.
+    /// Bind a socket, and answer the worker processes of a dataset of `samples` samples. The memory of the cache is shared from
+    /// now on. While worker processes are connected, they read ahead, and this process does not.
     ///
     /// # Errors
-    /// [`NodeError::Directory`], [`NodeError::PathTooLong`], [`NodeError::InUse`], [`NodeError::Io`].
-    pub(super) fn start(core: Arc<CacheCore>, samples: u64) -> Result<Self, NodeError> {
+    /// [`NodeError::NoMemory`], [`NodeError::Directory`], [`NodeError::PathTooLong`], [`NodeError::InUse`],
+    /// [`NodeError::Io`]: the cache stays that of this process.
+    pub fn start(cache: Arc<SampleCache>, samples: u64) -> Result<Self, NodeError> {
+        cache.share(samples)?;
         let listener = bind()?;
         let path = listener.path().to_owned();
         let failed = |doing| move |why: Errno| NodeError::Io { doing, why: why.into() };
@@ -77,9 +82,9 @@ impl SampleCacheHost {
             watch(&epoll, file, key)?;
         }
         let is_closing = Arc::new(AtomicBool::new(false));
-        core.begin_hosting(Arc::clone(&wake));
+        cache.begin_hosting(Arc::clone(&wake));
         let reception = Reception {
-            core: Arc::clone(&core),
+            cache: Arc::clone(&cache),
             samples,
             listener,
             wake: Arc::clone(&wake),
@@ -91,11 +96,11 @@ impl SampleCacheHost {
         let thread = Builder::new().name("foresee-samples".into()).spawn(move || reception.run());
         let thread =
             thread.map_err(|why| NodeError::Io { doing: "starting a thread for worker processes", why })?;
-        Ok(Self { core, path, wake, is_closing, thread: Some(thread) })
+        Ok(Self { cache, path, wake, is_closing, thread: Some(thread) })
     }
 
     /// The path of the socket.
-    pub(super) fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         &self.path
     }
 }
@@ -108,7 +113,7 @@ impl Drop for SampleCacheHost {
             // After a panic of the thread its workers have lost their host, and read for themselves.
             let _ = thread.join();
         }
-        self.core.end_hosting();
+        self.cache.end_hosting();
     }
 }
 
@@ -125,7 +130,7 @@ impl Reception {
             self.send_answers();
         }
         for &peer in self.peers.keys() {
-            self.core.lose(peer);
+            self.cache.lose(peer);
         }
     }
 
@@ -170,7 +175,7 @@ impl Reception {
             return peer.refuse(RefusalCode::DataSet, text);
         }
         let number = self.next;
-        if watch(&self.epoll, peer.as_fd(), number.into()).is_err() || self.core.accept(&peer).is_err() {
+        if watch(&self.epoll, peer.as_fd(), number.into()).is_err() || self.cache.accept(&peer).is_err() {
             return;
         }
         self.next += 1;
@@ -193,27 +198,27 @@ impl Reception {
         let is_valid = |&sample: &u64| sample < self.samples;
         match message {
             SampleCacheRequest::Request { sample, is_retry } if is_valid(&sample) => {
-                let answer = self.core.request_of(number, SampleId(sample), is_retry);
+                let answer = self.cache.request_of(number, SampleId(sample), is_retry);
                 answer.is_none_or(|answer| self.send(number, answer))
             }
             SampleCacheRequest::Hits(samples) if samples.iter().all(is_valid) => {
-                self.core.note_hits(&samples);
+                self.cache.note_hits(&samples);
                 true
             }
             SampleCacheRequest::Insert { sample, .. } if is_valid(&sample) => {
-                self.core.insert(SampleId(sample), bytes);
+                self.cache.insert(SampleId(sample), bytes);
                 true
             }
             SampleCacheRequest::Fail { sample } if is_valid(&sample) => {
-                self.core.fail(SampleId(sample));
+                self.cache.fail(SampleId(sample));
                 true
             }
             SampleCacheRequest::NextFetch => {
-                self.core.note_fetcher(number);
+                self.cache.note_fetcher(number);
                 true
             }
             SampleCacheRequest::Counts => {
-                let reply = SampleCacheReply::Counts(self.core.counts());
+                let reply = SampleCacheReply::Counts(self.cache.counts());
                 self.peers.get(&number).is_some_and(|peer| peer.send(reply).is_ok())
             }
             _ => false,
@@ -222,7 +227,7 @@ impl Reception {
 
     fn send_answers(&mut self) {
         loop {
-            let answers = self.core.take_answers();
+            let answers = self.cache.take_answers();
             if answers.is_empty() {
                 return;
             }
@@ -250,7 +255,7 @@ impl Reception {
         if let Some(peer) = self.peers.remove(&number) {
             // Closing the socket would do it, unless a child that is just being forked still has it.
             let _ = epoll::delete(&self.epoll, peer.as_fd());
-            self.core.lose(number);
+            self.cache.lose(number);
         }
     }
 }

@@ -2,11 +2,12 @@
 //! A shared cache and its clients, over real sockets and shared memory. Clients are in this process: what they do does not
 //! depend on it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use foresee_data_node::NodeError;
+use foresee_data_node::{ConnectOptions, NodeAddress, NodeError, SampleCacheConnection, SampleCacheRequest};
 use foresee_data_plan::ConsumerId;
-use foresee_testkit::wait_until;
+use foresee_testkit::{WATCHDOG, wait_until};
 use foresee_units::{Bytes, SampleId};
 
 use super::*;
@@ -17,14 +18,14 @@ const TWO: SampleId = SampleId(2);
 const CONSUMER: ConsumerId = ConsumerId(0);
 const TICK: Duration = Duration::from_millis(10);
 
-fn shared(capacity: u64) -> (SampleCache, PathBuf) {
-    let cache = SampleCache::new(Bytes::new(capacity));
-    let path = cache.share(SAMPLES).expect("a socket");
-    (cache, path)
+fn shared(capacity: u64) -> (Arc<SampleCache>, SampleCacheHost) {
+    let cache = Arc::new(SampleCache::new(Bytes::new(capacity)));
+    let host = SampleCacheHost::start(Arc::clone(&cache), SAMPLES).expect("a socket");
+    (cache, host)
 }
 
-fn connect(path: &std::path::Path) -> SampleCacheClient {
-    SampleCacheClient::connect(path, SAMPLES).expect("a host")
+fn connect(host: &SampleCacheHost) -> SampleCacheClient {
+    SampleCacheClient::connect(host.path(), SAMPLES).expect("a host")
 }
 
 /// The answer to a request that comes soon.
@@ -46,8 +47,8 @@ fn read(client: &SampleCacheClient, sample: SampleId, bytes: &[u8]) {
 
 #[test]
 fn what_one_process_has_read_another_copies_from_memory() {
-    let (cache, path) = shared(1 << 20);
-    let (first, second) = (connect(&path), connect(&path));
+    let (cache, host) = shared(1 << 20);
+    let (first, second) = (connect(&host), connect(&host));
     for (sample, len) in [(ONE, 100), (TWO, 100_000), (SampleId(3), 0)] {
         let bytes = vec![7; len];
         read(&first, sample, &bytes);
@@ -67,18 +68,17 @@ fn what_one_process_has_read_another_copies_from_memory() {
 
 #[test]
 fn samples_cached_before_the_cache_is_shared_stay() {
-    let cache = SampleCache::new(Bytes::new(1000));
+    let cache = Arc::new(SampleCache::new(Bytes::new(1000)));
     assert!(matches!(cache.request(ONE, false), SampleAnswer::Read));
     cache.insert(ONE, b"bytes");
-    let path = cache.share(SAMPLES).expect("a socket");
-    assert_eq!(cache.share(SAMPLES).expect("the same socket"), path);
-    assert_eq!(connect(&path).copy(ONE).expect("it is cached"), b"bytes");
+    let host = SampleCacheHost::start(cache, SAMPLES).expect("a socket");
+    assert_eq!(connect(&host).copy(ONE).expect("it is cached"), b"bytes");
 }
 
 #[test]
 fn requests_of_all_processes_join_one_read() {
-    let (cache, path) = shared(1 << 20);
-    let (first, second) = (connect(&path), connect(&path));
+    let (cache, host) = shared(1 << 20);
+    let (first, second) = (connect(&host), connect(&host));
     let reading = first.request(ONE).expect("a host");
     assert_eq!(answer(&first, &reading), RemoteAnswer::Read);
     let joined = second.request(ONE).expect("a host");
@@ -92,8 +92,8 @@ fn requests_of_all_processes_join_one_read() {
 
 #[test]
 fn a_sample_that_does_not_fit_still_reaches_those_who_wait_for_it() {
-    let (cache, path) = shared(64);
-    let (first, second) = (connect(&path), connect(&path));
+    let (cache, host) = shared(64);
+    let (first, second) = (connect(&host), connect(&host));
     let reading = first.request(ONE).expect("a host");
     assert_eq!(answer(&first, &reading), RemoteAnswer::Read);
     let joined = second.request(ONE).expect("a host");
@@ -105,8 +105,8 @@ fn a_sample_that_does_not_fit_still_reaches_those_who_wait_for_it() {
 
 #[test]
 fn another_process_reads_what_a_lost_one_has_not() {
-    let (cache, path) = shared(1 << 20);
-    let (first, second) = (connect(&path), connect(&path));
+    let (cache, host) = shared(1 << 20);
+    let (first, second) = (connect(&host), connect(&host));
     let reading = first.request(ONE).expect("a host");
     assert_eq!(answer(&first, &reading), RemoteAnswer::Read);
     let joined = second.request(ONE).expect("a host");
@@ -119,8 +119,8 @@ fn another_process_reads_what_a_lost_one_has_not() {
 
 #[test]
 fn announced_samples_are_read_ahead_by_worker_processes_while_there_are_any() {
-    let (cache, path) = shared(1 << 20);
-    let client = connect(&path);
+    let (cache, host) = shared(1 << 20);
+    let client = connect(&host);
     cache.attach(CONSUMER, true);
     cache.announce(CONSUMER, &mut [ONE, TWO].into_iter());
     assert_eq!(client.next_fetch(), Some(ONE));
@@ -134,8 +134,8 @@ fn announced_samples_are_read_ahead_by_worker_processes_while_there_are_any() {
 
 #[test]
 fn a_wait_for_a_sample_to_read_ahead_ends_when_the_client_closes() {
-    let (cache, path) = shared(1 << 20);
-    let client = connect(&path);
+    let (cache, host) = shared(1 << 20);
+    let client = connect(&host);
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| client.next_fetch());
         client.close();
@@ -147,8 +147,8 @@ fn a_wait_for_a_sample_to_read_ahead_ends_when_the_client_closes() {
 
 #[test]
 fn hits_count_as_accesses_of_their_consumer() {
-    let (cache, path) = shared(1 << 20);
-    let client = connect(&path);
+    let (cache, host) = shared(1 << 20);
+    let client = connect(&host);
     cache.attach(CONSUMER, true);
     cache.announce(CONSUMER, &mut [ONE].into_iter());
     cache.hand_out(CONSUMER, 1);
@@ -161,12 +161,13 @@ fn hits_count_as_accesses_of_their_consumer() {
 
 #[test]
 fn without_its_host_a_client_behaves_as_an_empty_cache() {
-    let (cache, path) = shared(1 << 20);
-    let client = connect(&path);
+    let (_cache, host) = shared(1 << 20);
+    let client = connect(&host);
     read(&client, ONE, b"one");
     let reading = client.request(TWO).expect("a host");
     assert_eq!(answer(&client, &reading), RemoteAnswer::Read);
-    cache.close();
+    let path = host.path().to_owned();
+    drop(host);
     client.insert(TWO, b"two");
     assert!(client.request(SampleId(3)).is_none());
     assert!(
@@ -182,14 +183,34 @@ fn without_its_host_a_client_behaves_as_an_empty_cache() {
 
 #[test]
 fn a_dataset_of_another_length_is_refused() {
-    let (_cache, path) = shared(1 << 20);
-    let refused = SampleCacheClient::connect(&path, SAMPLES + 1).expect_err("another length").to_string();
+    let (_cache, host) = shared(1 << 20);
+    let refused =
+        SampleCacheClient::connect(host.path(), SAMPLES + 1).expect_err("another length").to_string();
     assert!(refused.contains("11 samples in the worker process and 10 in the process"), "{refused}");
 }
 
 #[test]
+fn a_connection_that_names_a_sample_outside_of_the_dataset_ends() {
+    let (cache, host) = shared(1 << 20);
+    let address = NodeAddress::explicit(host.path()).expect("a path");
+    let options = ConnectOptions { allow_uids: Vec::new(), timeout: WATCHDOG };
+    let outside = [
+        SampleCacheRequest::Request { sample: SAMPLES, is_retry: false },
+        SampleCacheRequest::Hits(vec![0, SAMPLES]),
+        SampleCacheRequest::Fail { sample: u64::MAX },
+    ];
+    for message in outside {
+        let (connection, _) = SampleCacheConnection::open(&address, SAMPLES, &options).expect("a host");
+        connection.send(message, WATCHDOG).expect("a host");
+        assert!(matches!(connection.receive(WATCHDOG), Err(NodeError::Ended)));
+    }
+    assert_eq!((cache.counts().hits, cache.counts().misses), (0, 0));
+    read(&connect(&host), ONE, b"one");
+}
+
+#[test]
 fn a_sample_without_a_contiguous_place_takes_that_of_one_used_later() {
-    let (cache, _path) = shared(4 * 128);
+    let (cache, _host) = shared(4 * 128);
     let (small, large) = ([1; 100], [2; 200]);
     for sample in 0..4 {
         assert!(matches!(cache.request(SampleId(sample), false), SampleAnswer::Read));

@@ -197,6 +197,26 @@ def test_a_loader_of_foresee_takes_a_cached_dataset():
     assert dataset.stats()["misses"] == N
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_loader_of_foresee_takes_a_prefetch_sampler(workers):
+    def values(cached):
+        dataset = ft.CachedDataset(Rows(), transform=without_none) if cached else Plain(Rows(), without_none)
+        sampler = order = DistributedSampler(dataset, 2, 1, seed=3)
+        if cached:
+            sampler = ft.PrefetchSampler(order, dataset, fetch_size=7, threshold=5)
+        loader = ft.DataLoader(dataset, 4, sampler=sampler, num_workers=workers)
+        batches = []
+        for epoch in range(2):
+            loader.set_epoch(epoch)
+            batches += [batch["pair"][0].tolist() for batch in loader]
+        return batches, dataset
+
+    (ours, dataset), (torchs, _) = values(cached=True), values(cached=False)
+    assert ours == torchs
+    assert_read_once(dataset)
+    assert dataset.stats()["fetches"] > 0
+
+
 def test_foresee_off_reads_the_dataset_itself(monkeypatch):
     monkeypatch.setenv("FORESEE_OFF", "1")
     ours, _, dataset = epochs_of(distributed, add_noise, cached=True)

@@ -76,6 +76,8 @@ class PrefetchSampler(Sampler[Any]):
         self._fetch_size, self._threshold = fetch_size, threshold
         self._expected = ExpectedEpochs(sampler)
         self._has_warned = False
+        # The last epoch that was handed out to its end: its last samples are still to be requested.
+        self._ending: _Window | None = None
         # Process in which the samples of the last epoch were requested.
         self._reading: int | None = None
 
@@ -103,7 +105,12 @@ class PrefetchSampler(Sampler[Any]):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._sampler, name)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Omit what belongs to one process."""
+        return {**self.__dict__, "_ending": None}
+
     def _hand_out(self, source: Iterator[Any], cache: OwnedCache) -> Iterator[Any]:
+        self._end_last()
         consumer = cache.attach(is_reading=self._reading == os.getpid())
         window = _Window(
             source, self._length(), cache, consumer, self._expected, self._fetch_size, self._threshold
@@ -119,17 +126,29 @@ class PrefetchSampler(Sampler[Any]):
                         "cache larger"
                     )
                 yield entry
-            self._expected.note_end()
-            if not self._has_warned and window.is_mostly_unrequested():
-                self._warn(
-                    "less than half of the samples that the PrefetchSampler handed out were requested, so too much is "
-                    "read: it has to be the outermost sampler; if another one shares its samples among ranks, as "
-                    "Accelerate's prepare() does, wrap that one"
-                )
-        finally:
-            if os.getpid() == cache.process:
-                self._reading = cache.process if window.requested else None
-                cache.detach(consumer)
+        except BaseException:
+            # The loop has left the epoch, or the sampler has failed.
+            self._end(window)
+            raise
+        self._ending = window
+        self._expected.note_end()
+        if not self._has_warned and window.is_mostly_unrequested():
+            self._warn(
+                "less than half of the samples that the PrefetchSampler handed out were requested, so too much is "
+                "read: it has to be the outermost sampler; if another one shares its samples among ranks, as "
+                "Accelerate's prepare() does, wrap that one"
+            )
+
+    def _end_last(self) -> None:
+        """End the last epoch, if that has not been left early."""
+        window, self._ending = self._ending, None
+        if window is not None:
+            self._end(window)
+
+    def _end(self, window: _Window) -> None:
+        if os.getpid() == window.process:
+            self._reading = window.process if window.requested else None
+            window.end()
 
     def _length(self) -> int | None:
         try:
@@ -179,8 +198,17 @@ class _Window:
             yield entry
 
     @property
+    def process(self) -> int:
+        """The process that has the cache."""
+        return self._cache.process
+
+    def end(self) -> None:
+        """Withdraw what is announced and not requested."""
+        self._cache.detach(self._consumer)
+
+    @property
     def requested(self) -> int:
-        """Samples that were requested in this process."""
+        """Samples that were requested of the cache."""
         return self._handed_out - sum(self._cache.outstanding(self._consumer))
 
     def exceeds_cache(self) -> bool:

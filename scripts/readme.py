@@ -70,6 +70,7 @@ TABLES = (
     Table("loading", PAGES / "loading.md"),
     Table("gradients", PAGES / "gradients.md"),
     Table("stagger", PAGES / "stagger.md"),
+    Table("node", PAGES / "node.md"),
     Summary("summary", README),
 )
 

@@ -198,16 +198,17 @@ def test_a_window_larger_than_the_cache_is_reported_once_and_still_right(caplog)
     assert "more samples than the cache holds" in caplog.text
 
 
-def test_a_prefetch_sampler_inside_of_the_sharding_among_ranks_is_reported(caplog):
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_a_prefetch_sampler_inside_of_the_sharding_among_ranks_is_reported(caplog, ranks):
     class Sharded:
         def __init__(self, batches):
             self.batches = batches
 
         def __iter__(self):
-            return itertools.islice(self.batches, 0, None, 4)
+            return itertools.islice(self.batches, 0, None, ranks)
 
         def __len__(self):
-            return len(self.batches) // 4
+            return len(self.batches) // ranks
 
     inner = Counted(200)
     dataset = ft.CachedDataset(inner)

@@ -132,10 +132,10 @@ class PrefetchSampler(Sampler[Any]):
             raise
         self._ending = window
         self._expected.note_end()
-        if not self._has_warned and window.is_mostly_unrequested():
+        if not self._has_warned and window.leaves_many_out():
             self._warn(
-                "less than half of the samples that the PrefetchSampler handed out were requested, so too much is "
-                "read: it has to be the outermost sampler; if another one shares its samples among ranks, as "
+                "more than a quarter of the samples that the PrefetchSampler handed out were not requested, so too "
+                "much is read: it has to be the outermost sampler; if another one shares its samples among ranks, as "
                 "Accelerate's prepare() does, wrap that one"
             )
 
@@ -218,12 +218,13 @@ class _Window:
         mean = self._cache.mean_size
         return mean is not None and sum(self._limits()) * mean > self._cache.capacity
 
-    def is_mostly_unrequested(self) -> bool:
-        """Whether this process requests samples, but less than half of those handed out since its first request."""
+    def leaves_many_out(self) -> bool:
+        """Whether more than a quarter of the samples handed out since the first request were passed over."""
         if self._before_first is None:
             return False
         judged = self._handed_out - self._before_first
-        return judged >= _JUDGED and self.requested < judged // 2
+        passed_over = self._cache.outstanding(self._consumer)[1] - self._before_first
+        return judged >= _JUDGED and passed_over > judged // 4
 
     def _outstanding(self) -> int:
         """Samples handed out and not requested, as far as this process requests them."""

@@ -45,6 +45,19 @@ fn read(client: &SampleCacheClient, sample: SampleId, bytes: &[u8]) {
     client.insert(sample, bytes);
 }
 
+/// One process reads [`ONE`], and another one waits for it.
+fn read_and_join(
+    cache: &SampleCache,
+    reader: &SampleCacheClient,
+    waiting: &SampleCacheClient,
+) -> PendingRequest {
+    let reading = reader.request(ONE).expect("a host");
+    assert_eq!(answer(reader, &reading), RemoteAnswer::Read);
+    let joined = waiting.request(ONE).expect("a host");
+    wait_until("the request", || cache.counts().joins == 1);
+    joined
+}
+
 #[test]
 fn what_one_process_has_read_another_copies_from_memory() {
     let (cache, host) = shared(1 << 20);
@@ -79,10 +92,7 @@ fn samples_cached_before_the_cache_is_shared_stay() {
 fn requests_of_all_processes_join_one_read() {
     let (cache, host) = shared(1 << 20);
     let (first, second) = (connect(&host), connect(&host));
-    let reading = first.request(ONE).expect("a host");
-    assert_eq!(answer(&first, &reading), RemoteAnswer::Read);
-    let joined = second.request(ONE).expect("a host");
-    wait_until("the request", || cache.counts().joins == 1);
+    let joined = read_and_join(&cache, &first, &second);
     let SampleAnswer::Join(own) = cache.request(ONE, false) else { panic!("it is being read") };
     assert_eq!(second.wait(&joined, Duration::ZERO), None);
     first.insert(ONE, b"bytes");
@@ -94,10 +104,7 @@ fn requests_of_all_processes_join_one_read() {
 fn a_sample_that_does_not_fit_still_reaches_those_who_wait_for_it() {
     let (cache, host) = shared(64);
     let (first, second) = (connect(&host), connect(&host));
-    let reading = first.request(ONE).expect("a host");
-    assert_eq!(answer(&first, &reading), RemoteAnswer::Read);
-    let joined = second.request(ONE).expect("a host");
-    wait_until("the request", || cache.counts().joins == 1);
+    let joined = read_and_join(&cache, &first, &second);
     first.insert(ONE, &[3; 5000]);
     assert_eq!(answer(&second, &joined), RemoteAnswer::Bytes(vec![3; 5000]));
     assert_eq!((cache.counts().bypasses, cache.counts().samples), (1, 0));
@@ -107,11 +114,8 @@ fn a_sample_that_does_not_fit_still_reaches_those_who_wait_for_it() {
 fn another_process_reads_what_a_lost_one_has_not() {
     let (cache, host) = shared(1 << 20);
     let (first, second) = (connect(&host), connect(&host));
-    let reading = first.request(ONE).expect("a host");
-    assert_eq!(answer(&first, &reading), RemoteAnswer::Read);
-    let joined = second.request(ONE).expect("a host");
-    wait_until("the request", || cache.counts().joins == 1);
-    drop((reading, first));
+    let joined = read_and_join(&cache, &first, &second);
+    drop(first);
     assert_eq!(answer(&second, &joined), RemoteAnswer::Read);
     second.insert(ONE, b"bytes");
     wait_until("the sample", || second.copy(ONE).is_some());

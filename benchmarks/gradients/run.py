@@ -24,9 +24,9 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from common import machine, verdicts  # noqa: E402 - needs the path above
+from common.hosts import CONGESTION, Unavailable  # noqa: E402
 from common.report import draw, print_report, results_file, show  # noqa: E402
 from support import parts, table  # noqa: E402
-from support.cluster import CONGESTION, Unavailable  # noqa: E402
 from support.lines import judge  # noqa: E402
 from support.parts import FULL, QUICK, QUICK_RATE, SLEEPS  # noqa: E402
 from support.runs import Runs, read  # noqa: E402

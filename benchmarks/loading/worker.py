@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import resource
 import sys
 import time
 import traceback
@@ -26,9 +25,9 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from arms.base import Arm, Batch
+from common.process_tree import cpu_s
 from common.samples import ID_BYTES
 from support.job import Epoch, Job, Result
-from support.process import family
 
 PAGE_BYTES = 4096
 
@@ -63,10 +62,10 @@ def run(job: Job) -> Result:
         result.prepare_s = clock() - began
         return result
     Path(job.scratch).mkdir(parents=True, exist_ok=True)
-    cpu_before = _cpu_s()
+    cpu_before = cpu_s()
     with contextlib.closing(arm.open(job)) as loader:
         opened_s = clock() - began
-        result.open_cpu_s = _cpu_s() - cpu_before
+        result.open_cpu_s = cpu_s() - cpu_before
         for number in range(job.epochs):
             result.epochs.append(_epoch(loader.epoch(number), job, verify=job.verify, is_first=number == 0))
         result.start_s = opened_s + result.epochs[0].first_s
@@ -78,7 +77,7 @@ def run(job: Job) -> Result:
 def _epoch(batches: Any, job: Job, *, verify: bool, is_first: bool) -> Epoch:
     epoch = Epoch(verified=verify)
     clock = time.perf_counter
-    cpu_before = _cpu_s()
+    cpu_before = cpu_s()
     began = requested = clock()
     for at, batch in enumerate(batches):
         got = clock()
@@ -93,7 +92,7 @@ def _epoch(batches: Any, job: Job, *, verify: bool, is_first: bool) -> Epoch:
     ended = clock()
     epoch.waited_s += ended - requested
     epoch.seconds = ended - began
-    epoch.cpu_s = _cpu_s() - cpu_before
+    epoch.cpu_s = cpu_s() - cpu_before
     epoch.checksum %= 2**64
     return epoch
 
@@ -118,22 +117,6 @@ def _take(batch: Batch, epoch: Epoch, *, verify: bool) -> None:
             epoch.ids += int.from_bytes(view[:ID_BYTES], "little")
         else:
             _ = int(np.frombuffer(view, np.uint8)[::PAGE_BYTES].sum())
-
-
-def _cpu_s() -> float:
-    """Return the CPU time of this process, of its reaped children, and of its live descendants."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    ended = sum(one.ru_utime + one.ru_stime for one in used)
-    return ended + sum(_lived_s(pid) for pid in family(os.getpid())[1:])
-
-
-def _lived_s(pid: int) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    # utime, stime and those of waited-for children: fields 14 to 17 of proc(5), two before the bracket.
-    return sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

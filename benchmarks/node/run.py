@@ -22,13 +22,13 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from common import machine, verdicts  # noqa: E402 - needs the path above
+from common import machine, runs, verdicts  # noqa: E402 - needs the path above
 from common.report import print_report, results_file, show  # noqa: E402
-from support import parts, runs, table  # noqa: E402
+from common.runs import Run, Runs  # noqa: E402
+from support import parts, table  # noqa: E402
 from support.lines import judge  # noqa: E402
 from support.origins import Origin, origin_of  # noqa: E402
 from support.processes import ProcessFailed  # noqa: E402
-from support.runs import Run, Runs  # noqa: E402
 from support.sizes import FULL, MB, QUICK, Size  # noqa: E402
 
 HOME = HERE.parents[1] / ".tools" / "bench-data"

@@ -15,11 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from common.hosts import Cluster, Process, ProcessFailed, cluster
 from common.report import show
 
 from foresee import network
 
-from .cluster import Cluster, Process, ProcessFailed, cluster
 from .runs import Run, Runs, remove_lines, write
 from .workloads import UNSHAPED, bytes_per_s, packet_bytes
 
@@ -30,6 +30,8 @@ IN_MODEL: dict[str, network.Policy] = {
     "fifo_tensor": "fifo_tensor",
     "barrier": "barrier",
 }
+#: Folder with the programs of the hosts.
+PROGRAMS = Path(__file__).resolve().parents[1]
 #: Seconds of each rate, if the links change.
 STRETCH_S = 5.0
 
@@ -277,5 +279,6 @@ def hosts_of(session: Session, name: str, rate: str, ranks: int, servers: int) -
     """Create hosts for ranks and dedicated servers."""
     rank_names = [f"r{at}" for at in range(ranks)]
     server_names = [f"s{at}" for at in range(servers)]
-    with cluster([*rank_names, *server_names], "" if rate == UNSHAPED else rate, session.logs) as made:
+    shaped = "" if rate == UNSHAPED else rate
+    with cluster([*rank_names, *server_names], shaped, session.logs, PROGRAMS) as made:
         yield Hosts(name, rate, made, rank_names, server_names)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A loading process that runs one job after another, and the memory of all its descendants."""
+"""A loading process that runs one job after another."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
+
+from common.process_tree import pss_bytes
 
 from .job import Job, Result
 
@@ -91,31 +93,3 @@ class Loading:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def pss_bytes(root: int) -> int:
-    """Return the proportional set size (PSS) of a process and all its descendants."""
-    total = 0
-    for pid in family(root):
-        try:
-            rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-        except OSError:
-            continue
-        for line in rollup.splitlines():
-            if line.startswith("Pss:"):
-                total += int(line.split()[1]) * 1024
-    return total
-
-
-def family(root: int) -> list[int]:
-    """Return a process and its live descendants, the process first."""
-    found, left = [], [root]
-    while left:
-        pid = left.pop()
-        found.append(pid)
-        try:
-            for task in Path(f"/proc/{pid}/task").iterdir():
-                left.extend(int(child) for child in (task / "children").read_text().split())
-        except OSError:
-            continue
-    return found

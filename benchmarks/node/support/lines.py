@@ -3,12 +3,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import statistics
-
+from common.runs import Runs, median_line
 from common.verdicts import Line, judged
-
-from .runs import Runs
 
 ELSEWHERE = "benchmarks/loading measures it, before and after the node's cache"
 
@@ -54,18 +50,5 @@ def _line(
     """Return the line of the median of all repeats, with their spread."""
     arm, other = arms
     found = runs.ratios(part, arm, other, value) if other else runs.each(part, arm, value)
-    if not found:
-        why = _why_missing(runs, part, value, arms)
-        return judged(name, "ratio", limit, below=below, value=why)
-    line = judged(name, "ratio", limit, below=below, value=statistics.median(found))
-    spread = f"{min(found):.4g} to {max(found):.4g} in {len(found)} repeats"
-    return dataclasses.replace(line, why=f"{line.why}; {spread}") if len(found) > 1 else line
-
-
-def _why_missing(runs: Runs, part: str, value: str, arms: tuple[str, str]) -> str:
-    for arm in filter(None, arms):
-        if void := runs.why_void(part, arm):
-            return f"{arm}: {void}"
-        if not runs.of(part, arm):
-            return f"{arm} was not run in part {part}; the full run does"
-    return f"no repeat of part {part} has {value} of {' and '.join(filter(None, arms))}"
+    missing = runs.why_missing(part, value, *filter(None, arms))
+    return median_line(name, "ratio", limit, found, missing, below=below)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 
-from .runs import Run, Runs
+from common.runs import Run, Runs
 
 HEAD = (
     "| part | arm | ranks | seconds, median (min to max) | x bound | samples/s | CPU us per sample | memory, MB "

@@ -2,7 +2,8 @@
 """Hosts in network namespaces, with processes that run one job per line of JSON.
 
 Processes are reused across jobs, so that imports happen once. A failure raises ``ProcessFailed`` with the last output.
-The hosts are removed when this program ends, even if it is killed.
+The hosts are removed when this program ends, even if it is killed. ``without_namespaces`` has the same processes on this
+host, for a measurement that can do without separate networks.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-HERE = Path(__file__).resolve().parents[1]
-ROOT = HERE.parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 TESTBED = ROOT / ".tools" / "bin" / "foresee-testbed"
 #: Queue of a link before it drops packets: long enough that none is lost, as the model assumes.
 QUEUE = "1s"
@@ -92,19 +93,41 @@ class Cluster:
     """Hosts with shaped links."""
 
     addresses: dict[str, str]
+    #: Empty if the hosts have none.
     namespaces: dict[str, str]
+    #: Folder with the programs that hosts run.
+    programs: Path
     logs: Path
-    _hosts: Process
+    #: None without namespaces.
+    _hosts: Process | None
     _processes: dict[tuple[str, str, int], Process] = field(default_factory=dict)
 
-    def process(self, host: str, program: str, number: int = 0) -> Process:
-        """Return process ``number`` of ``program`` on ``host``; start it if there is none."""
+    def process(
+        self,
+        host: str,
+        program: str,
+        number: int = 0,
+        *,
+        python: str = sys.executable,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> Process:
+        """Return process ``number`` of ``program`` on ``host``; start it if there is none.
+
+        Args:
+            host: one of the cluster.
+            program: its file, below ``programs``.
+            number: of the processes of this program on this host.
+            python: interpreter of a process that starts.
+            environment: variables of a process that starts, beside those of this one.
+        """
         key = (host, program, number)
         if key not in self._processes:
+            entry = ["ip", "netns", "exec", self.namespaces[host]] if self.namespaces else []
             self._processes[key] = _start(
                 f"{program} on {host}",
-                ["ip", "netns", "exec", self.namespaces[host], sys.executable, str(HERE / program)],
+                [*entry, python, str(self.programs / program)],
                 self.logs / f"{host}-{number}-{program}.log",
+                environment,
             )
         return self._processes[key]
 
@@ -114,15 +137,16 @@ class Cluster:
         process.process.kill()
         process.close()
 
-    def drop(self) -> None:
-        """Kill all processes: after a failure the others wait for the failed one."""
-        for process in self._processes.values():
+    def drop(self, program: str = "") -> None:
+        """Kill all processes, or those of one program: after a failure the others wait for the failed one."""
+        for key in [key for key in self._processes if program in ("", key[1])]:
+            process = self._processes.pop(key)
             process.process.kill()
             process.close()
-        self._processes.clear()
 
     def shape(self, rates: Mapping[str, str]) -> None:
         """Set the rates of links, in the notation of ``tc``."""
+        assert self._hosts is not None, "only links between namespaces are shaped"
         for host, rate in rates.items():
             _configure(self._hosts, f"rate {host} {rate}")
 
@@ -136,22 +160,30 @@ def _configure(hosts: Process, line: str) -> None:
         raise ProcessFailed(f"hosts: {answer.get('error')}")
 
 
-def _start(name: str, command: Sequence[str], log: Path) -> Process:
+def _start(
+    name: str, command: Sequence[str], log: Path, environment: Mapping[str, str] = MappingProxyType({})
+) -> Process:
     with log.open("wb") as errors:
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=errors,
-            env={**os.environ, **PINNED},
+            env={**os.environ, **PINNED, **environment},
             start_new_session=True,
         )
     return Process(name, process, log)
 
 
 @contextlib.contextmanager
-def cluster(hosts: Sequence[str], rate: str, logs: Path) -> Iterator[Cluster]:
-    """Create hosts behind one switch; each link has ``rate`` in the notation of ``tc``, or is unshaped if it is empty.
+def cluster(hosts: Sequence[str], rate: str, logs: Path, programs: Path) -> Iterator[Cluster]:
+    """Create hosts behind one switch.
+
+    Args:
+        hosts: their names.
+        rate: of each link, in the notation of ``tc``; empty: not shaped.
+        logs: folder for the output of the processes.
+        programs: folder with the programs that hosts run.
 
     Raises:
         Unavailable: this program does not run as root, or the testbed or iproute2 is missing.
@@ -172,6 +204,7 @@ def cluster(hosts: Sequence[str], rate: str, logs: Path) -> Iterator[Cluster]:
         made = Cluster(
             {name: about["address"] for name, about in created.items()},
             {name: about["namespace"] for name, about in created.items()},
+            programs,
             logs,
             testbed,
         )
@@ -180,6 +213,17 @@ def cluster(hosts: Sequence[str], rate: str, logs: Path) -> Iterator[Cluster]:
         if made is not None:
             made.drop()
         testbed.close()
+
+
+@contextlib.contextmanager
+def without_namespaces(hosts: Sequence[str], logs: Path, programs: Path) -> Iterator[Cluster]:
+    """Create the same processes without networks: all hosts have the loopback address. Arguments as in ``cluster``."""
+    logs.mkdir(parents=True, exist_ok=True)
+    made = Cluster(dict.fromkeys(hosts, "127.0.0.1"), {}, programs, logs, None)
+    try:
+        yield made
+    finally:
+        made.drop()
 
 
 def _created_hosts(testbed: Process) -> dict[str, dict[str, str]]:

@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of one run as the raw lines store it, and collections of runs."""
+"""The result of one run as the raw lines store it, collections of runs, and lines of their medians."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from collections.abc import Iterable
+import statistics
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from common import report
+from common.verdicts import Line, judged
 
 
 @dataclass
@@ -22,7 +25,7 @@ class Run:
     #: Ranks of all jobs together.
     ranks: int
     data_bytes: int
-    #: The closed form of PROTOCOL.md; 0 without one.
+    #: The closed form of the benchmark's protocol; 0 without one.
     bound_s: float = 0.0
     #: Values by name: seconds, CPU seconds, delivered samples, bytes and requests at the origin, those of the part.
     values: dict[str, float] = field(default_factory=dict)
@@ -42,6 +45,15 @@ class Runs:
     def of(self, part: str, arm: str) -> list[Run]:
         """Return the valid runs of an arm."""
         return [run for run in self.valid if (run.part, run.arm) == (part, arm)]
+
+    def why_missing(self, part: str, value: str, *arms: str) -> str:
+        """Return why no repeat has a value of ``arms``."""
+        for arm in arms:
+            if void := self.why_void(part, arm):
+                return f"{arm}: {void}"
+            if not self.of(part, arm):
+                return f"{arm} was not run in part {part}; the full run does"
+        return f"no repeat of part {part} has {value} of {' and '.join(arms)}"
 
     def arms(self) -> list[tuple[str, str]]:
         """Return the distinct parts and arms of valid runs."""
@@ -63,6 +75,17 @@ class Runs:
             for run in self.of(part, arm)
             if value in run.values and run.repeat in divisors
         ]
+
+
+def median_line(
+    name: str, unit: str, limit: float, found: Sequence[float], missing: str, *, below: bool
+) -> Line:
+    """Return the line of the median of all repeats, with their spread; ``missing`` is the reason if there are none."""
+    if not found:
+        return judged(name, unit, limit, below=below, value=missing)
+    line = judged(name, unit, limit, below=below, value=statistics.median(found))
+    spread = f"{min(found):.4g} to {max(found):.4g} in {len(found)} repeats"
+    return dataclasses.replace(line, why=f"{line.why}; {spread}") if len(found) > 1 else line
 
 
 def write(path: Path, run: Run) -> None:

@@ -36,7 +36,7 @@ check-python: setup ## format, lints, types, stubs, layers and spelling
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	for part in tests/types scripts benchmarks/loading benchmarks/gradients benchmarks/node benchmarks/predict benchmarks/stagger examples/*/; do $(BIN)/mypy $$part || exit; done
+	for part in tests/types scripts benchmarks/loading benchmarks/gradients benchmarks/node benchmarks/predict benchmarks/stagger benchmarks/bucket examples/*/; do $(BIN)/mypy $$part || exit; done
 	$(BIN)/python -m mypy.stubtest foresee._native
 	$(BIN)/lint-imports
 	$(BIN)/typos

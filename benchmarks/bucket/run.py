@@ -1,0 +1,157 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Measure training straight from a bucket as PROTOCOL.md defines.
+
+``--quick`` measures at least half of the acceptance lines within 3 minutes, on small data and once. The full run repeats
+each arm three times, which takes an hour. Run ``make setup`` and ``make bench-setup`` first: this program builds and
+downloads nothing. As root it creates hosts in network namespaces.
+
+Exit status: 0 measured (whether or not the lines hold), 2 bad arguments, 3 the environment lacks something (named).
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from common import machine, runs, verdicts  # noqa: E402 - needs the path above
+from common.hosts import ProcessFailed  # noqa: E402
+from common.report import print_report, results_file, show  # noqa: E402
+from common.runs import Runs  # noqa: E402
+from support import table  # noqa: E402
+from support.lines import judge  # noqa: E402
+from support.sizes import FULL, QUICK, THEMES, Size  # noqa: E402
+
+HOME = HERE.parents[1] / ".tools" / "bench-data" / "buckets"
+
+
+def parse() -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(
+        description="Measure training straight from a bucket as PROTOCOL.md defines."
+    )
+    parser.add_argument("--quick", action="store_true", help="small data, one repeat, under 3 minutes")
+    parser.add_argument("--json", action="store_true", help="print one object with all acceptance lines")
+    parser.add_argument(
+        "--seed", type=int, default=20_000, help="seed of data and order (default %(default)s)"
+    )
+    parser.add_argument("--repeats", type=int, help="repeats of each arm, instead of 3 (quick run: 1)")
+    parser.add_argument(
+        "--parts", nargs="*", choices=THEMES, default=THEMES, help="measure only these parts (default: all)"
+    )
+    parser.add_argument(
+        "--latency-ms", type=float, nargs="*", help="measure only these latencies of parts that have several"
+    )
+    parser.add_argument("--samples", type=int, help="samples of every part, instead of its own number")
+    parser.add_argument(
+        "--direct-samples", type=int, help="samples of each epoch that `direct` and `threads` read; 0: all"
+    )
+    parser.add_argument(
+        "--timeout", type=float, default=3600, help="limit of one run, seconds (default %(default)s)"
+    )
+    parser.add_argument("--save", type=Path, help="append raw lines here (full run: results/bucket_*.jsonl)")
+    parser.add_argument("--table", type=Path, help="print the table of these raw lines and exit")
+    args = parser.parse_args()
+    for name in ("repeats", "samples", "timeout"):
+        value = getattr(args, name)
+        if value is not None and not value > 0:
+            parser.error(f"--{name} {value}: above 0 expected")
+    if args.direct_samples is not None and args.direct_samples < 0:
+        parser.error(f"--direct-samples {args.direct_samples}: 0 or more expected")
+    for size in chosen_sizes(args):
+        # A sampler would otherwise repeat samples.
+        if size.samples % size.ranks:
+            parser.error(f"--samples {size.samples}: a multiple of {size.ranks} expected for {size.theme}")
+    return args
+
+
+def chosen_sizes(args: argparse.Namespace) -> list[Size]:
+    """Return the sizes of the selected parts, with the changes of the command line."""
+    chosen = []
+    for size in QUICK if args.quick else FULL:
+        is_chosen = args.latency_ms is None or not size.has_latencies or size.latency_ms in args.latency_ms
+        if size.theme in args.parts and is_chosen:
+            samples = args.samples or size.samples
+            direct = size.direct_samples if args.direct_samples is None else args.direct_samples
+            native = min(size.native_samples, samples)
+            chosen.append(
+                dataclasses.replace(size, samples=samples, direct_samples=direct, native_samples=native)
+            )
+    return chosen
+
+
+def measure(args: argparse.Namespace, about: dict[str, object], save: Path | None) -> Runs:
+    """Measure all selected parts."""
+    # Only here: it imports torch, which a table does not need.
+    from support import parts
+    from support.session import Session, hosts
+
+    sizes = chosen_sizes(args)
+    # An own setting of the user must not change what is measured.
+    for name in [name for name in os.environ if name.startswith("FORESEE_")]:
+        del os.environ[name]
+    with (
+        tempfile.TemporaryDirectory(prefix="foresee-") as sockets,
+        hosts(max(size.ranks for size in sizes), HERE / "results" / "logs") as (cluster, kind),
+    ):
+        show(f"hosts: {kind}")
+        session = Session(
+            seed=args.seed,
+            timeout_s=args.timeout,
+            about={**about, "hosts": kind},
+            save=save,
+            home=HOME,
+            cluster=cluster,
+            sockets=Path(sockets),
+        )
+        session.serve()
+        try:
+            for size in sizes:
+                if save:
+                    runs.remove_lines(save, size.part)
+                parts.measure(session, size, args.repeats or (1 if args.quick else 3), quick=args.quick)
+        finally:
+            session.close()
+    return Runs(session.runs)
+
+
+def main() -> int:
+    """Measure, and print the verdicts."""
+    args = parse()
+    if args.table:
+        found = runs.read(args.table)
+        print(verdicts.markdown(judge(found)), table.markdown(found), sep="\n", end="")
+        return 0
+    began = time.monotonic()
+    HOME.mkdir(parents=True, exist_ok=True)
+    about = {**machine.describe(), "seed": args.seed}
+    save = args.save
+    if save is None and not args.quick:
+        save = results_file(HERE / "results", "bucket", about)
+    try:
+        found = measure(args, about, save)
+    except (FileNotFoundError, ProcessFailed) as missing:
+        show(f"run.py: {missing}")
+        return 3
+    print_report(
+        "bucket",
+        judge(found),
+        table.markdown(found),
+        as_json=args.json,
+        began=began,
+        seed=args.seed,
+        machine=about,
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

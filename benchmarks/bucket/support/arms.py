@@ -114,7 +114,8 @@ class Arrays(Dataset[NDArray[np.uint8]]):
         return len(self._rows)
 
     def __getitem__(self, sample: int) -> NDArray[np.uint8]:
-        return self._rows[sample].copy()
+        row: NDArray[np.uint8] = self._rows[sample].copy()
+        return row
 
 
 def open_arm(task: Task) -> Opened:
@@ -141,7 +142,9 @@ def cached(task: Task, dataset: Any, collate: Callable[[list[Any]], Any] | None 
     )
     window = task.window or None
     sampler = ft.PrefetchSampler(order_of(task, samples), samples, fetch_size=window, threshold=window)
-    return Opened(_loader(task, samples, sampler, collate), sampler, samples)
+    # With worker processes the counts are theirs.
+    counted = None if task.settings.get("workers") else samples
+    return Opened(_loader(task, samples, sampler, collate), sampler, counted)
 
 
 def order_of(task: Task, dataset: Dataset[Any]) -> DistributedSampler[Any]:

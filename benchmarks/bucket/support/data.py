@@ -16,7 +16,7 @@ from .sizes import MNIST_BYTES, Size
 from .task import Place
 
 #: Pictures of Debian's package `dataset-fashion-mnist`.
-PICTURES = Path("/usr/share/dataset-fashion-mnist/train-images-idx3-ubyte.gz")
+PICTURES = Path("/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz")
 #: Bytes of the header of an IDX file with three dimensions.
 _IDX_HEADER = 16
 

@@ -52,12 +52,15 @@ def _over_disk(runs: Runs, part: str) -> Line:
 def _over_best_peer(runs: Runs, epoch: str) -> Line:
     value = f"{epoch}_epoch_s"
     peers = [arm for arm in ARMS["peers"] if arm != "ours"]
-    found = []
-    for run in runs.of("peers", "ours"):
-        of_repeat = [
-            peer.values[value] for arm in peers for peer in runs.of("peers", arm) if peer.repeat == run.repeat
-        ]
-        if of_repeat:
-            found.append(run.values[value] / min(of_repeat))
+    by_repeat: dict[int, list[float]] = {}
+    for arm in peers:
+        for run in runs.of("peers", arm):
+            if value in run.values:
+                by_repeat.setdefault(run.repeat, []).append(run.values[value])
+    found = [
+        run.values[value] / min(by_repeat[run.repeat])
+        for run in runs.of("peers", "ours")
+        if value in run.values and run.repeat in by_repeat
+    ]
     missing = runs.why_missing("peers", value, "ours", *peers)
     return median_line(f"peers_{epoch}_epoch_over_best", "ratio", 1.0, found, missing, below=True)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import statistics
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,10 +36,10 @@ def values_of(
         values[f"{name}_epoch_s"] = scale * max(each[number].seconds for each in epochs)
     if size.theme == "recipe":
         values["step_s"] = step_s(results[0])
-    cached: Counter[str] = Counter()
     for result in results:
-        cached.update(result.values)
-    return values | cached
+        for name, count in result.values.items():
+            values[name] = values.get(name, 0) + count
+    return values
 
 
 def step_s(result: Result) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import os
 import sys
 import tempfile
@@ -31,6 +32,8 @@ RANK, ORIGIN = "rank.py", "origin.py"
 #: The host of the bucket; ranks have one each.
 BUCKET_HOST = "bucket"
 PEERS_PYTHON = ROOT / ".bench-venv" / "bin" / "python"
+#: Numbers of the processes of arms with worker processes; all other arms share process 0.
+NUMBERS = {arm: 1 + at for at, arm in enumerate(dict.fromkeys(itertools.chain(*ARMS.values())))}
 
 
 @dataclasses.dataclass
@@ -143,7 +146,7 @@ class Session:
 
     def _run(self, size: Size, tasks: Sequence[Task]) -> tuple[list[Result], dict[str, Any]]:
         """Run the ranks of one run; return their results, and the counters of the proxy."""
-        ranks = [self._rank(size, task) for task in tasks]
+        ranks = [self._rank(task) for task in tasks]
         for process, task in zip(ranks, tasks, strict=True):
             process.send({"do": "open", "task": task.to_json()})
         self._answers(ranks)
@@ -153,7 +156,7 @@ class Session:
         results = [Result.from_json(answer) for answer in self._answers(ranks)]
         return results, self._origin({"do": "counters"})
 
-    def _rank(self, size: Size, task: Task) -> Process:
+    def _rank(self, task: Task) -> Process:
         """Return the process of a rank. Arms with worker processes have their own, as threads must not cross a fork."""
         has_workers = task.settings.get("workers", 0) > 0 or task.arm in PEERS
         if task.arm in PEERS and not PEERS_PYTHON.exists():
@@ -164,7 +167,7 @@ class Session:
         return self.cluster.process(
             host,
             RANK,
-            1 + ARMS[size.theme].index(task.arm) if has_workers else 0,
+            NUMBERS[task.arm] if has_workers else 0,
             python=str(PEERS_PYTHON) if task.arm in PEERS else sys.executable,
             environment={"XDG_RUNTIME_DIR": str(sockets)},
         )

@@ -104,8 +104,8 @@ FULL = [
 
 #: Fewer samples and one latency, so that the quick run takes less than 3 minutes.
 QUICK = [
-    Size("deli_mnist", 20.0, 3, 1_536, MNIST_BYTES, 64, 2, 128, 256, 1536),
-    Size("deli_cifar", 20.0, 3, 1_536, CIFAR_BYTES, 64, 2, 128, 256, 1536),
+    Size("deli_mnist", 20.0, 3, 1_536, MNIST_BYTES, 64, 2, 128, 128, 1536),
+    Size("deli_cifar", 20.0, 3, 1_536, CIFAR_BYTES, 64, 2, 128, 128, 1536),
     Size("recipe", 20.0, 1, 512, 110_000, 64, 1),
     Size("hit", 0.0, 1, 1_024, 1_000, 256, 1),
     Size("peers", 20.0, 1, 512, 1_000, 64, 2),

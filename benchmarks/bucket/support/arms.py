@@ -88,6 +88,31 @@ class ObjectsInThreads(Objects):
         return list(self._pool[1].map(self.__getitem__, samples))
 
 
+class ObjectsOfStore(Dataset[torch.Tensor]):
+    """One GET with obstore per sample: a native client, with its own pool of connections."""
+
+    def __init__(self, task: Task) -> None:
+        from obstore.store import S3Store
+
+        self._place, self._samples = task.place, task.samples
+        self._store = S3Store(
+            task.place.bucket,
+            endpoint=task.place.endpoint,
+            access_key_id=s3.ACCESS,
+            secret_access_key=s3.SECRET,
+            region=REGION,
+            client_options={"allow_http": True},
+        )
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getitem__(self, sample: int) -> torch.Tensor:
+        import obstore
+
+        return as_tensor(obstore.get(self._store, self._place.prefix + key(sample)).bytes())
+
+
 class Files(Dataset[torch.Tensor]):
     """One local file per sample."""
 
@@ -129,6 +154,7 @@ def open_arm(task: Task) -> Opened:
         "boto3_threads": lambda task: _stock(task, ObjectsInThreads(task)),
         "ours": lambda task: cached(task, _objects_of_ours(task)),
         "ours_boto3": lambda task: cached(task, Objects(task)),
+        "ours_obstore": lambda task: cached(task, ObjectsOfStore(task)),
         "s3torchconnector": lambda task: _stock(task, _connector(task)),
         "litdata_raw": lambda task: _stock(task, _litdata_raw(task), _collate_bytes),
     }
@@ -163,8 +189,8 @@ def storage_options(place: Place) -> dict[str, str]:
     }
 
 
-def as_tensor(content: bytes) -> torch.Tensor:
-    """Return bytes as a uint8 tensor that may be changed."""
+def as_tensor(content: Any) -> torch.Tensor:
+    """Return bytes, or any buffer of them, as a uint8 tensor that may be changed."""
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
 
 

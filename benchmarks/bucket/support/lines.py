@@ -51,7 +51,7 @@ def _over_disk(runs: Runs, part: str) -> Line:
 
 def _over_best_peer(runs: Runs, epoch: str) -> Line:
     value = f"{epoch}_epoch_s"
-    peers = [arm for arm in ARMS["peers"] if arm != "ours"]
+    peers = [arm for arm in ARMS["peers"] if not arm.startswith("ours")]
     by_repeat: dict[int, list[float]] = {}
     for arm in peers:
         for run in runs.of("peers", arm):

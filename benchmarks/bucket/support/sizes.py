@@ -117,11 +117,11 @@ Settings = dict[str, int]
 
 #: The arms of each theme, in the order of a repeat.
 ARMS: dict[str, tuple[str, ...]] = {
-    "deli_mnist": ("direct", "threads", "ours", "disk"),
-    "deli_cifar": ("direct", "threads", "ours", "disk"),
+    "deli_mnist": ("direct", "threads", "ours", "ours_obstore", "disk"),
+    "deli_cifar": ("direct", "threads", "ours", "ours_obstore", "disk"),
     "recipe": ("plain", "ours_boto3"),
     "hit": ("hit",),
-    "peers": ("ours", "boto3", "boto3_threads", "s3torchconnector", "litdata_raw"),
+    "peers": ("ours", "ours_obstore", "boto3", "boto3_threads", "s3torchconnector", "litdata_raw"),
 }
 
 #: Arms whose packages are in the environment of the peers.
@@ -139,6 +139,7 @@ def grid(theme: str, arm: str, *, quick: bool) -> list[Settings]:
     workers = (4,) if quick else (4, 8)
     grids: dict[str, list[Settings]] = {
         "ours": [{"threads": 64}],
+        "ours_obstore": [{"threads": 64}],
         "threads": [{"threads": count} for count in ((16,) if quick else (8, 16, 32))],
         "boto3": [{"workers": count, **_PREFETCH} for count in workers],
         "boto3_threads": [{"workers": count, "threads": 16, **_PREFETCH} for count in workers],

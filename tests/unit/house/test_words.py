@@ -44,12 +44,13 @@ WORDS = (
     Word("items?", "sample (or entry, member)"),
     Word("iterations?", "step"),
     Word("data ?points?", "sample"),
+    # Worker processes are those of torch's DataLoader.
     Word(
-        "workers?",
+        "workers?(?! process)",
         "rank",
         where="crates/",
         exceptions=(
-            ("crates/foresee-data-order/src/sampler.rs", "torch's DataLoader has worker processes"),
+            ("crates/foresee-data-order/src/sampler.rs", "the same"),
             ("crates/foresee-data-loader/src/errors.rs", "the same, in the advice about fork"),
         ),
     ),
@@ -148,6 +149,7 @@ def test_a_retired_word_is_found(name: str, text: str) -> None:
         ("python/a.py", "for key, value in items.items(): record = key\n"),
         ("python/a.py", 'print(f"loss {loss.item():.3f} after all")\n'),
         ("python/foresee/torch/a.py", "# one of the loader's workers\n"),
+        ("crates/a/src/lib.rs", "// One of four worker processes.\n"),
         ("python/a.py", '"""Record the waits of a rank, as the ledger records them."""\n'),
         ("README.md", "`TensorFlow`'s TFRecord\n```\nfor item in items: ...\n```\n"),
     ],

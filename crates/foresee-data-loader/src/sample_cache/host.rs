@@ -110,7 +110,7 @@ impl Drop for SampleCacheHost {
         self.is_closing.store(true, Ordering::Release);
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
         if let Some(thread) = self.thread.take() {
-            // After a panic of the thread its workers have lost their host, and read for themselves.
+            // After a panic of the thread its worker processes have lost their host, and read for themselves.
             let _ = thread.join();
         }
         self.cache.end_hosting();

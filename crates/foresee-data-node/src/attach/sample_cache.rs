@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The cache of samples that a process shares with its worker processes.
 //!
-//! A worker copies samples that are cached from shared memory, and reports that later. For the others it sends a request
-//! and waits for the answer, so a connection has at most one answer on its way. Large samples travel in memory files.
+//! A worker process copies samples that are cached from shared memory, and reports that later. For the others it sends a
+//! request and waits for the answer, so a connection has at most one answer on its way. Large samples travel in memory files.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -35,28 +35,28 @@ pub enum SampleCacheRequest {
         /// Samples are numbered from 0.
         samples: u64,
     },
-    /// The worker needs a sample. Answered by `Bytes`, `Read` or `Again`.
+    /// The worker process needs a sample. Answered by `Bytes`, `Read` or `Again`.
     Request {
         /// The sample.
         sample: u64,
         /// Whether it was requested before, and `Again` was the answer.
         is_retry: bool,
     },
-    /// The worker has copied these samples from shared memory.
+    /// The worker process has copied these samples from shared memory.
     Hits(Vec<u64>),
-    /// The worker has read a sample.
+    /// The worker process has read a sample.
     Insert {
         /// The sample.
         sample: u64,
         /// Its bytes.
         bytes: SentBytes,
     },
-    /// The worker cannot read a sample.
+    /// The worker process cannot read a sample.
     Fail {
         /// The sample.
         sample: u64,
     },
-    /// The worker can read ahead. Answered by `Fetch` when there is a sample to read.
+    /// The worker process can read ahead. Answered by `Fetch` when there is a sample to read.
     NextFetch,
     /// Answered by `Counts`.
     Counts,
@@ -73,11 +73,11 @@ pub enum SampleCacheReply {
     },
     /// The bytes of the requested sample.
     Bytes(SentBytes),
-    /// The worker reads the requested sample, and sends `Insert` or `Fail`.
+    /// The worker process reads the requested sample, and sends `Insert` or `Fail`.
     Read,
     /// The requested sample was being read, and that has ended: look for it again.
     Again,
-    /// The worker reads this sample ahead, and sends `Insert` or `Fail`.
+    /// The worker process reads this sample ahead, and sends `Insert` or `Fail`.
     Fetch {
         /// The sample.
         sample: u64,
@@ -128,13 +128,13 @@ pub struct SampleCachePeer {
     samples: u64,
 }
 
-/// A worker's connection to a cache. Dropping it tells the host that what it reads will not come.
+/// A worker process's connection to a cache. Dropping it tells the host that what it reads will not come.
 #[derive(Debug)]
 pub struct SampleCacheConnection {
     socket: MessageSocket,
 }
 
-/// The memory of a cache as a worker sees it: read-only.
+/// The memory of a cache as a worker process sees it: read-only.
 #[derive(Debug)]
 pub struct SampleCacheMemory {
     slab: SlabView,
@@ -183,12 +183,12 @@ impl SampleCachePeer {
         Self { socket, samples }
     }
 
-    /// The number of samples that the dataset has in the worker.
+    /// The number of samples that the dataset has in the worker process.
     pub fn samples(&self) -> u64 {
         self.samples
     }
 
-    /// Accept the worker.
+    /// Accept the worker process.
     ///
     /// # Errors
     /// [`NodeError::Late`], [`NodeError::Ended`]: the connection should end.
@@ -200,7 +200,7 @@ impl SampleCachePeer {
     /// Return the next message if there is one, and the bytes that come with [`SampleCacheRequest::Insert`].
     ///
     /// # Errors
-    /// [`NodeError::Ended`]: the worker has ended. [`NodeError::Malformed`]: the connection must end.
+    /// [`NodeError::Ended`]: the worker process has ended. [`NodeError::Malformed`]: the connection must end.
     pub fn receive(&self) -> Result<Option<(SampleCacheRequest, Vec<u8>)>, NodeError> {
         let datagram = match self.socket.receive(MESSAGE_BYTES_MAX, true, Duration::ZERO, "send a message") {
             Ok(datagram) => datagram,
@@ -223,7 +223,7 @@ impl SampleCachePeer {
     /// Send a message without waiting.
     ///
     /// # Errors
-    /// [`NodeError::Late`]: the worker does not read, and the connection should end. [`NodeError::Ended`].
+    /// [`NodeError::Late`]: the worker process does not read, and the connection should end. [`NodeError::Ended`].
     pub fn send(&self, message: SampleCacheReply) -> Result<(), NodeError> {
         self.send_with(message, &[])
     }
@@ -238,7 +238,7 @@ impl SampleCachePeer {
         self.send_with(SampleCacheReply::Bytes(bytes), &descriptors)
     }
 
-    /// Refuse the worker with a reason for users.
+    /// Refuse the worker process with a reason for users.
     pub fn refuse(self, code: RefusalCode, text: impl Into<String>) {
         refuse(&self.socket, code, text.into());
     }

@@ -34,11 +34,11 @@ pub(super) struct Peers {
 pub(in crate::sample_cache) enum PeerAnswer {
     /// The bytes of the requested sample.
     Bytes(Arc<[u8]>),
-    /// The worker reads the requested sample.
+    /// The worker process reads the requested sample.
     Read,
     /// The read that the request joined has ended.
     Again,
-    /// The worker reads this sample ahead.
+    /// The worker process reads this sample ahead.
     Fetch(SampleId),
 }
 

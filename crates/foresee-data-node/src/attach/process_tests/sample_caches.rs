@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Workers that share a cache of samples, its host, and messages of either that break the protocol.
+//! Worker processes that share a cache of samples, its host, and messages of either that break the protocol.
 
 use std::os::fd::AsFd as _;
 
@@ -23,7 +23,7 @@ fn accept(rig: &mut Rig) -> SampleCachePeer {
     }
 }
 
-/// A worker whose cache is open, and its host's end.
+/// A worker process whose cache is open, and its host's end.
 fn open(rig: &mut Rig) -> (SampleCacheConnection, SampleCacheMemory, SampleCachePeer) {
     let (address, table) = (rig.address.clone(), LocationTable::create(SAMPLES).unwrap());
     std::thread::scope(|scope| {
@@ -35,7 +35,7 @@ fn open(rig: &mut Rig) -> (SampleCacheConnection, SampleCacheMemory, SampleCache
     })
 }
 
-/// The next message of a worker.
+/// The next message of a worker process.
 fn receive(peer: &SampleCachePeer) -> Result<(SampleCacheRequest, Vec<u8>), NodeError> {
     let mut received = None;
     wait_until("a message comes", || {

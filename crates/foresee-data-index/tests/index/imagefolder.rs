@@ -9,7 +9,7 @@ use foresee_data_index::{FolderOptions, Index, IndexBuilder, IndexError, IndexPl
 use foresee_units::SampleId;
 use serde_json::Value;
 
-const ANSWER: &str = include_str!("../../../testdata/index/imagefolder.json");
+const ANSWER: &str = include_str!("../../../../testdata/index/imagefolder.json");
 
 /// The bytes of percent-encoded text.
 fn decoded(value: &Value) -> Vec<u8> {

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Shared helpers of the tests: orders, data sets, and the optimum of any cache.
 
-#![allow(dead_code, reason = "each test file is a crate of its own and uses a part of this")]
-
 pub(crate) mod hits;
 
 use std::sync::Arc;

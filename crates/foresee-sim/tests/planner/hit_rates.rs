@@ -3,12 +3,11 @@
 
 #![expect(clippy::print_stdout, reason = "the values are for people to read")]
 
-mod support;
-
 use foresee_data_plan::PolicyChoice;
 use foresee_units::{Bytes, SampleId};
-use support::hits::{PolicyKind, simulate};
-use support::{equal, shuffled_epochs, total};
+
+use crate::support::hits::{PolicyKind, simulate};
+use crate::support::{equal, shuffled_epochs, total};
 
 const SAMPLES: u64 = 20_000;
 const EPOCHS: usize = 10;

@@ -6,8 +6,6 @@
 
 #![expect(clippy::unwrap_used, reason = "a transcript that cannot be read fails its test")]
 
-mod support;
-
 use std::fmt::Write as _;
 use std::path::Path;
 
@@ -15,7 +13,8 @@ use foresee_data_plan::{
     Access, NextUse, PlannedSource, Planner, PlannerConfig, Policy, PolicyChoice, TierCapacity, TierIndex,
 };
 use foresee_units::{Bytes, SampleId};
-use support::unequal;
+
+use crate::support::unequal;
 
 #[test]
 fn every_golden_plan_is_unchanged() {

@@ -2,8 +2,6 @@
 //! Invariants of every plan, for any reports of the engine in between: a second, naive implementation follows and
 //! checks each access.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -14,7 +12,8 @@ use foresee_data_plan::{
 use foresee_testkit::property;
 use foresee_units::{Bytes, SampleId};
 use proptest::prelude::*;
-use support::unequal;
+
+use crate::support::unequal;
 
 /// An operation of the engine on a planner.
 #[derive(Clone, Debug)]

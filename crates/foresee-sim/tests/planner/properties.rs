@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Guarantees of the planner, over thousands of small runs and against the other policies.
 
-mod support;
-
 use foresee_data_plan::PolicyChoice;
 use foresee_testkit::{property, seeds};
 use foresee_units::{Bytes, SampleId, SplitMix64};
 use proptest::prelude::*;
-use support::hits::{PolicyKind, simulate};
-use support::{equal, fewest_origin_bytes, shuffled_epochs, total, unequal};
+
+use crate::support::hits::{PolicyKind, simulate};
+use crate::support::{equal, fewest_origin_bytes, shuffled_epochs, total, unequal};
 
 const NEXT_USE: PolicyKind = PolicyKind::Planner { choice: PolicyChoice::NextUse, ahead: usize::MAX };
 const PIN: PolicyKind = PolicyKind::Planner { choice: PolicyChoice::Pin, ahead: usize::MAX };

@@ -27,7 +27,8 @@ test-systems: setup ## tests against other programs: DLIO, Ray, frameworks, emul
 	@$(PYTHON) scripts/setup.py --systems
 	@$(PYTHON) scripts/systems.py
 	$(BIN)/pytest -m systems tests/systems
-check: check-rust check-python msrv ## everything else that CI asks for: form, lints, types, layers
+check: setup ## everything else that CI asks for: form, lints, types, layers
+	@$(MAKE) --no-print-directory --jobs=3 --output-sync=target check-rust check-python msrv
 check-rust: ## format, lints and documents of the crates
 	cargo fmt --all --check
 	$(PYTHON) scripts/crates.py target/check cargo clippy --target-dir target/check --workspace --all-targets --all-features --locked --quiet -- -D warnings
@@ -36,7 +37,8 @@ check-python: setup ## format, lints, types, stubs, layers and spelling
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
-	for part in tests/types scripts benchmarks/loading benchmarks/gradients benchmarks/node benchmarks/predict benchmarks/stagger benchmarks/bucket examples/*/; do $(BIN)/mypy $$part || exit; done
+	for part in tests/types scripts benchmarks/loading benchmarks/gradients benchmarks/node benchmarks/predict benchmarks/stagger benchmarks/bucket examples/demo; do $(BIN)/mypy $$part || exit; done
+	$(BIN)/mypy --explicit-package-bases $(filter-out examples/demo/%,$(wildcard examples/*/*.py))
 	$(BIN)/python -m mypy.stubtest foresee._native
 	$(BIN)/lint-imports
 	$(BIN)/typos

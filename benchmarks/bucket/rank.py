@@ -45,7 +45,9 @@ def main() -> int:
         except Exception as error:
             traceback.print_exc()
             run = None
-            answer = {"error": f"{type(error).__name__}: {error}".splitlines()[0]}
+            # The error of a worker contains a traceback, which belongs in the log.
+            lines = f"{type(error).__name__}: {error}".strip().splitlines()
+            answer = {"error": " ... ".join(dict.fromkeys((lines[0], lines[-1])))}
         answers.write(json.dumps(answer) + "\n")
     return 0
 

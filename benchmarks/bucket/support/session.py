@@ -34,6 +34,8 @@ BUCKET_HOST = "bucket"
 PEERS_PYTHON = ROOT / ".bench-venv" / "bin" / "python"
 #: Numbers of the processes of arms with worker processes; all other arms share process 0.
 NUMBERS = {arm: 1 + at for at, arm in enumerate(dict.fromkeys(itertools.chain(*ARMS.values())))}
+#: Number of the process of peers' settings without worker processes, which have the peers' environment.
+NO_WORKERS_OF_PEERS = 1 + len(NUMBERS)
 
 
 @dataclasses.dataclass
@@ -158,16 +160,18 @@ class Session:
 
     def _rank(self, task: Task) -> Process:
         """Return the process of a rank. Arms with worker processes have their own, as threads must not cross a fork."""
-        has_workers = task.settings.get("workers", 0) > 0 or task.arm in PEERS
+        number = NUMBERS[task.arm] if task.settings.get("workers") else 0
         if task.arm in PEERS and not PEERS_PYTHON.exists():
             raise ProcessFailed(f"{PEERS_PYTHON.relative_to(ROOT)} is missing: run `make bench-setup`")
+        if task.arm in PEERS and not number:
+            number = NO_WORKERS_OF_PEERS
         host = f"r{task.rank}"
         sockets = self.sockets / host
         sockets.mkdir(exist_ok=True)
         return self.cluster.process(
             host,
             RANK,
-            NUMBERS[task.arm] if has_workers else 0,
+            number,
             python=str(PEERS_PYTHON) if task.arm in PEERS else sys.executable,
             environment={"XDG_RUNTIME_DIR": str(sockets)},
         )

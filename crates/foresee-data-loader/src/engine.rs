@@ -6,13 +6,13 @@
 
 mod start;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use foresee_data_index::Index;
 use foresee_data_order::OrderError;
-use foresee_data_tier::{DiskTier, OriginError, Tier, Uri, read_whole};
+use foresee_data_tier::{DiskTier, ObjectReader, OriginError, Tier, Uri};
 use foresee_ledger::{Cause, Totals};
 use foresee_units::{Bytes, Epoch, Nanos, SampleId};
 
@@ -76,6 +76,8 @@ pub struct Loader {
     data: Arc<DataSet>,
     shared: Arc<Shared>,
     running: Mutex<Option<Running>>,
+    /// Of reads without plan and caches.
+    reader: OnceLock<ObjectReader>,
     /// How far it is on the way to the host of its node's cache, before it runs.
     joining: Mutex<Option<JoinProgress>>,
     /// When the present wait of the consumer began.
@@ -123,6 +125,7 @@ impl Loader {
             cache,
             shared: Arc::new(shared),
             running: Mutex::default(),
+            reader: OnceLock::new(),
             joining: Mutex::default(),
             waiting_since: Mutex::default(),
             process: std::process::id(),
@@ -255,15 +258,14 @@ impl Loader {
                 index.samples()
             )));
         }
-        let uri = Uri::parse(&self.config.options.uri).map_err(OriginError::from)?;
-        let options = self.origin_options();
+        let reader = self.reader()?;
         let mut whole = Vec::new();
         for entry in (0..index.parts()).map(|part| index.entry_of(sample, part)) {
             let range = index.range(entry);
             // A whole object is read without a range, to detect one that has grown.
             let part = (range.len != index.object_size(entry).get())
                 .then(|| range.start..range.start.saturating_add(range.len));
-            let bytes = read_whole(&uri, &options, index.key(entry), part)?;
+            let bytes = reader.read(index.key(entry), part)?;
             if bytes.len() as u64 != range.len {
                 return Err(LoaderError::Changed {
                     sample,
@@ -275,6 +277,15 @@ impl Loader {
             whole = if whole.is_empty() { bytes } else { [whole, bytes].concat() };
         }
         Ok(whole)
+    }
+
+    fn reader(&self) -> Result<&ObjectReader, LoaderError> {
+        if self.reader.get().is_none() {
+            let uri = Uri::parse(&self.config.options.uri).map_err(OriginError::from)?;
+            // Another thread may open one at the same time, and its connections are then used.
+            let _ = self.reader.set(ObjectReader::open(&uri, &self.origin_options())?);
+        }
+        Ok(self.reader.get().expect("as set"))
     }
 
     /// Steps of this rank in an epoch that begins at global `position`; `None` for a run without an order.

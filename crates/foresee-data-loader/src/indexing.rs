@@ -13,7 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use foresee_data_index::{
     Exclude, FolderOptions, HeadRequest, Index, IndexBuilder, IndexError, LayoutOptions, Listed, Summary,
 };
-use foresee_data_tier::{ListProgress, OriginError, OriginOptions, Selection, Uri, list, read_whole};
+use foresee_data_tier::{ListProgress, ObjectReader, OriginError, OriginOptions, Selection, Uri, list};
 
 pub use named::{TableOptions, WindowOptions, build_table, build_windows};
 
@@ -115,7 +115,8 @@ fn read_heads(builder: &mut IndexBuilder, place: &Uri, options: &OriginOptions) 
         if wanted.is_empty() {
             return Ok(());
         }
-        let read = |wanted: &HeadRequest| read_whole(place, options, &wanted.key, Some(0..wanted.bytes));
+        let reader = ObjectReader::open(place, options)?;
+        let read = |wanted: &HeadRequest| reader.read(&wanted.key, Some(0..wanted.bytes));
         let heads: Vec<_> = std::thread::scope(|scope| {
             let threads: Vec<_> = wanted.iter().map(|wanted| scope.spawn(|| read(wanted))).collect();
             threads

@@ -39,8 +39,8 @@ pub use list::{ListProgress, Listing, OriginObject, Selection, Unreadable, list}
 pub use memory::{Dest, MemoryOwner, Payload, Scratch};
 pub use op::{Detail, Done, Fingerprint, Op, SampleKey, TagHash, Ticket};
 pub use origin::{
-    CachedPages, Locate, Location, OriginError, OriginOptions, PosixOrigin, StoreOrigin, open_origin,
-    posix_tag, probe_origin, read_whole,
+    CachedPages, Locate, Location, ObjectReader, OriginError, OriginOptions, PosixOrigin, StoreOrigin,
+    open_origin, posix_tag, probe_origin,
 };
 pub use ram::{RamError, RamPin, RamTier, memory_limit};
 pub use slab::Extents;

@@ -16,6 +16,7 @@ mod tag;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use foresee_units::{Nanos, ReadOutcome, SampleId};
@@ -136,22 +137,43 @@ pub fn probe_origin(uri: &Uri, options: &OriginOptions) -> Result<(), OriginErro
     }
 }
 
-/// Read one object, or `range` of it, on this thread: file headers during indexing, never samples.
-///
-/// A range past the object's end is cut there.
-///
-/// # Errors
-/// [`OriginError::Missing`] and any other error of the origin.
-pub fn read_whole(
-    uri: &Uri,
-    options: &OriginOptions,
-    key: &[u8],
-    range: Option<std::ops::Range<u64>>,
-) -> Result<Vec<u8>, OriginError> {
-    match uri.parts() {
-        UriParts::Directory(root) => posix::read_whole(uri, root, key, range),
-        UriParts::Bucket { .. } | UriParts::Repository(_) | UriParts::Web { .. } => {
-            Client::new(uri, options)?.read_whole(key, range)
+/// Reads objects on the caller's thread: file headers during indexing, and samples without a plan. Any number of threads
+/// may read at a time. It keeps its connections.
+#[derive(Debug)]
+pub struct ObjectReader {
+    uri: Uri,
+    place: ReadPlace,
+}
+
+#[derive(Debug)]
+enum ReadPlace {
+    Directory(PathBuf),
+    Store(Client),
+}
+
+impl ObjectReader {
+    /// Prepare to read objects of `uri`. Nothing is requested.
+    ///
+    /// # Errors
+    /// A setting is unknown or invalid, or the system refuses threads for requests.
+    pub fn open(uri: &Uri, options: &OriginOptions) -> Result<Self, OriginError> {
+        let place = match uri.parts() {
+            UriParts::Directory(root) => ReadPlace::Directory(root.to_owned()),
+            UriParts::Bucket { .. } | UriParts::Repository(_) | UriParts::Web { .. } => {
+                ReadPlace::Store(Client::new(uri, options)?)
+            }
+        };
+        Ok(Self { uri: uri.clone(), place })
+    }
+
+    /// Read one object, or `range` of it. A range past the object's end is cut there.
+    ///
+    /// # Errors
+    /// [`OriginError::Missing`] and any other error of the origin.
+    pub fn read(&self, key: &[u8], range: Option<std::ops::Range<u64>>) -> Result<Vec<u8>, OriginError> {
+        match &self.place {
+            ReadPlace::Directory(root) => posix::read_whole(&self.uri, root, key, range),
+            ReadPlace::Store(client) => client.read_whole(key, range),
         }
     }
 }

@@ -233,6 +233,19 @@ def test_an_object_that_changed_since_it_was_indexed_is_an_error_and_versions_ne
     assert "foresee index --update" in str(error)
 
 
+def test_plain_reads_of_a_dataset_share_connections(
+    bucket: Bucket, folder: pathlib.Path, sizes: list[int]
+) -> None:
+    bucket.put_folder(folder)
+    dataset = ft.FolderDataset(bucket.uri, decode=len, storage_options=bucket.options)
+    bucket.testbed.reset()
+    assert sorted(dataset[i][0] for i in range(len(dataset))) == sorted(sizes)
+    counters = bucket.testbed.counters()
+    assert sum(counters["requests"]["GET"].values()) == len(sizes)
+    # A connection may not be free again when the next read begins.
+    assert counters["connections"] <= len(sizes) // 4
+
+
 def test_a_storm_of_refusals_slows_the_epoch_and_costs_no_sample(
     bucket: Bucket, folder: pathlib.Path, sizes: list[int]
 ) -> None:

@@ -14,8 +14,8 @@ use foresee_data_index::{
     TableColumn, TableObjects, Windows,
 };
 use foresee_data_tier::{
-    ListProgress, Listing, OriginError, OriginObject, OriginOptions, Selection, Unreadable, Uri, list,
-    read_whole,
+    ListProgress, Listing, ObjectReader, OriginError, OriginObject, OriginOptions, Selection, Unreadable,
+    Uri, list,
 };
 
 use super::{IndexingError, finish, now, read_heads};
@@ -219,8 +219,9 @@ fn type_of(
         let (uri, layout) = (place.to_string(), "windows (.npy .bin)".to_owned());
         return Err(IndexError::Empty { uri, ignored: 0, layout }.into());
     };
+    let reader = ObjectReader::open(place, origin)?;
     let head = |bytes: u64| -> Result<NpyHead, IndexingError> {
-        let head = read_whole(place, origin, &first.key, Some(0..bytes.min(first.size)))?;
+        let head = reader.read(&first.key, Some(0..bytes.min(first.size)))?;
         let found = NpyHeader::read(&head);
         Ok(found.map_err(|reason| IndexError::Npy { uri: place.join(&first.key), reason })?)
     };

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 use foresee_testbed::{Fault, FaultRule, MemoryServer};
 
 use crate::test_support::{BUCKETS, PAGE_KEYS, REPOSITORY, refuse_head, serve, status, store_options};
-use crate::{Listing, OriginError, OriginObject, Selection, Uri, list, read_whole};
+use crate::{Listing, ObjectReader, OriginError, OriginObject, Selection, Uri, list};
 
 fn select(server: &MemoryServer, uri: &str, selection: Selection<'_>) -> Result<Listing, OriginError> {
     list(&Uri::parse(uri)?, &store_options(server, uri), selection, &|_| {}, &AtomicBool::new(false))
@@ -100,7 +100,8 @@ fn unusual_keys_are_listed_and_read_and_keys_that_no_request_can_name_are_report
         let keys: Vec<_> = listing.objects.iter().map(|one| String::from_utf8_lossy(&one.key)).collect();
         assert_eq!(keys, [" spaced ", "/x", "a///b", "cat//x.png", "cat/1.png"], "{bucket}");
         for one in &listing.objects {
-            let found = read_whole(&uri, &store_options(&server, bucket), &one.key, None);
+            let reader = ObjectReader::open(&uri, &store_options(&server, bucket)).expect("settings");
+            let found = reader.read(&one.key, None);
             assert_eq!(found.expect("its bytes"), one.key, "{bucket}");
         }
         last = listing;

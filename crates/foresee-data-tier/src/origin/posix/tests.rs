@@ -134,7 +134,8 @@ fn header_reads_are_cut_at_the_end_of_the_file() {
     std::fs::write(root.path().join("a"), b"abcdef").expect("a file");
     let uri = Uri::from_path(root.path()).expect("a path");
     let options = OriginOptions::default();
-    let read = |key: &[u8], range| crate::read_whole(&uri, &options, key, range);
+    let reader = crate::ObjectReader::open(&uri, &options).expect("settings");
+    let read = |key: &[u8], range| reader.read(key, range);
     assert_eq!(read(b"a", None).expect("a file"), b"abcdef");
     assert_eq!(read(b"a", Some(4..100)).expect("a file"), b"ef");
     assert_eq!(read(b"a", Some(50..100)).expect("a file"), b"");

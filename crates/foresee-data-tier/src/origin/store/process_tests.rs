@@ -274,7 +274,8 @@ fn an_unknown_setting_is_refused_without_its_value() {
 fn a_range_of_an_object_is_read_directly() {
     let server = serve();
     server.put("bucket", "set/a.npy", b"0123456789");
-    let read = |key: &[u8], range| crate::read_whole(&s3(), &s3_options(&server), key, range);
+    let reader = crate::ObjectReader::open(&s3(), &s3_options(&server)).expect("settings");
+    let read = |key: &[u8], range| reader.read(key, range);
     assert_eq!(read(b"a.npy", None).expect("an object"), b"0123456789");
     assert_eq!(read(b"a.npy", Some(2..5)).expect("an object"), b"234");
     assert_eq!(read(b"a.npy", Some(8..50)).expect("an object"), b"89");

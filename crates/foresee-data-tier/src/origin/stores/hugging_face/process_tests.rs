@@ -7,7 +7,7 @@ use foresee_testbed::{Fault, FaultRule, MemoryServer};
 use foresee_units::{Nanos, ReadOutcome};
 
 use crate::test_support::{MemoryIndex, REPOSITORY, read, serve, status, store_options, with_queue};
-use crate::{OriginError, Selection, StoreOrigin, Uri, list, probe_origin, read_whole};
+use crate::{ObjectReader, OriginError, Selection, StoreOrigin, Uri, list, probe_origin};
 
 const SMALL: &[u8] = b"small";
 const LARGE: &[u8] = b"0123456789";
@@ -117,7 +117,7 @@ fn a_missing_repository_revision_or_folder_is_named_with_the_hubs_message() {
     let folder = refusal(&server, "hf://datasets/me/bucket/none");
     assert!(folder.contains("bucket/none does not exist (HTTP 404 EntryNotFound"), "{folder}");
     let options = store_options(&server, REPOSITORY);
-    let file = read_whole(&uri(REPOSITORY), &options, b"none", None);
+    let file = ObjectReader::open(&uri(REPOSITORY), &options).expect("settings").read(b"none", None);
     assert!(matches!(file, Err(OriginError::Missing { .. })), "{file:?}");
 }
 
@@ -142,7 +142,8 @@ fn an_endless_redirect_and_an_unknown_setting_are_errors() {
     let headers = [("Location".to_owned(), "/datasets/me/bucket/resolve/main/a".to_owned())].into();
     server.set_faults(vec![Fault::Answer { status: 307, headers, body: String::new() }.into()]);
     let options = store_options(&server, REPOSITORY);
-    let error = read_whole(&uri(REPOSITORY), &options, b"a", None).expect_err("no end").to_string();
+    let reader = ObjectReader::open(&uri(REPOSITORY), &options).expect("settings");
+    let error = reader.read(b"a", None).expect_err("no end").to_string();
     assert!(error.contains("redirects without end"), "{error}");
     let mut options = options;
     options.storage.insert("tokn".to_owned(), "hush".to_owned());

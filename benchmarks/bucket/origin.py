@@ -5,40 +5,37 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from common.commands import answer_commands
 from common.s3 import Server
 from common.testbed import Testbed
 
 
 def main() -> int:
-    """Answer each line with a line: ``serve`` first, then ``begin`` with limits, and ``counters``."""
+    """Answer ``serve`` first, then ``begin`` with limits, and ``counters``."""
     with contextlib.ExitStack() as stack:
         proxy: Testbed | None = None
-        for line in sys.stdin:
-            command = json.loads(line)
-            try:
-                answer: dict[str, Any] = {}
-                if command["do"] == "serve":
-                    server = stack.enter_context(Server(Path(command["folder"])))
-                    address = f"{command['address']}:0"
-                    proxy = stack.enter_context(Testbed("proxy", server.url, "--listen", address))
-                    answer = {"url": proxy.url}
-                elif command["do"] == "begin":
-                    assert proxy is not None
-                    proxy.limit(latency_ms=command["latency_ms"])
-                    proxy.reset()
-                else:
-                    assert proxy is not None
-                    answer = proxy.counters()
-            except Exception as error:
-                answer = {"error": f"{type(error).__name__}: {error}"}
-            print(json.dumps(answer), flush=True)
+
+        def act(command: dict[str, Any]) -> dict[str, Any]:
+            nonlocal proxy
+            if command["do"] == "serve":
+                server = stack.enter_context(Server(Path(command["folder"])))
+                address = f"{command['address']}:0"
+                proxy = stack.enter_context(Testbed("proxy", server.url, "--listen", address))
+                return {"url": proxy.url}
+            assert proxy is not None
+            if command["do"] == "begin":
+                proxy.limit(latency_ms=command["latency_ms"])
+                proxy.reset()
+                return {}
+            return proxy.counters()
+
+        answer_commands(act)
     return 0
 
 

@@ -24,7 +24,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from common import machine, runs, verdicts  # noqa: E402 - needs the path above
 from common.hosts import ProcessFailed  # noqa: E402
-from common.report import print_report, results_file, show  # noqa: E402
+from common.report import add_options, print_report, raw_lines, remove_part, show  # noqa: E402
 from common.runs import Runs  # noqa: E402
 from support import table  # noqa: E402
 from support.lines import judge  # noqa: E402
@@ -38,11 +38,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Measure training straight from a bucket as PROTOCOL.md defines."
     )
-    parser.add_argument("--quick", action="store_true", help="small data, one repeat, under 3 minutes")
-    parser.add_argument("--json", action="store_true", help="print one object with all acceptance lines")
-    parser.add_argument(
-        "--seed", type=int, default=20_000, help="seed of data and order (default %(default)s)"
-    )
+    add_options(parser, "small data, one repeat, under 3 minutes")
     parser.add_argument("--repeats", type=int, help="repeats of each arm, instead of 3 (quick run: 1)")
     parser.add_argument(
         "--parts", nargs="*", choices=THEMES, default=THEMES, help="measure only these parts (default: all)"
@@ -116,7 +112,7 @@ def measure(args: argparse.Namespace, about: dict[str, object], save: Path | Non
         try:
             for size in sizes:
                 if save:
-                    runs.remove_lines(save, size.part)
+                    remove_part(save, size.part)
                 parts.measure(session, size, args.repeats or (1 if args.quick else 3), quick=args.quick)
         finally:
             session.close()
@@ -133,23 +129,13 @@ def main() -> int:
     began = time.monotonic()
     HOME.mkdir(parents=True, exist_ok=True)
     about = {**machine.describe(), "seed": args.seed}
-    save = args.save
-    if save is None and not args.quick:
-        save = results_file(HERE / "results", "bucket", about)
+    save = raw_lines(args, HERE, "bucket", about)
     try:
         found = measure(args, about, save)
     except (FileNotFoundError, ProcessFailed) as missing:
         show(f"run.py: {missing}")
         return 3
-    print_report(
-        "bucket",
-        judge(found),
-        table.markdown(found),
-        as_json=args.json,
-        began=began,
-        seed=args.seed,
-        machine=about,
-    )
+    print_report("bucket", judge(found), table.markdown(found), args, began=began, machine=about)
     return 0
 
 

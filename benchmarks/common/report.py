@@ -7,7 +7,8 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -20,10 +21,30 @@ def show(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def add_options(parser: ArgumentParser, quick: str, seed: str = "seed of data and order") -> None:
+    """Add the options of every benchmark: ``--quick``, with what that measures, ``--json`` and ``--seed``."""
+    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument("--json", action="store_true", help="print one object with all acceptance lines")
+    parser.add_argument("--seed", type=int, default=20_000, help=f"{seed} (default %(default)s)")
+
+
+def raw_lines(options: Namespace, folder: Path, theme: str, machine: Mapping[str, Any]) -> Path | None:
+    """Return the file for raw lines: that of ``--save``, or of the full run; None for a quick run without one."""
+    if options.save is not None or options.quick:
+        save: Path | None = options.save
+        return save
+    return results_file(folder / "results", theme, machine)
+
+
 def results_file(folder: Path, theme: str, machine: Mapping[str, Any]) -> Path:
     """Return the file for raw lines: one per kind of host and month."""
     hardware = f"{machine['cores']}core-{machine['memory_bytes'] >> 30}gib"
     return folder / f"{theme}_{hardware}_{time.strftime('%Y%m')}.jsonl"
+
+
+def read(path: Path) -> Iterator[dict[str, Any]]:
+    """Read raw lines."""
+    return map(json.loads, path.read_text(encoding="utf-8").splitlines())
 
 
 def append(path: Path, line: Mapping[str, Any]) -> None:
@@ -38,6 +59,11 @@ def remove_lines(path: Path, is_old: Callable[[Mapping[str, Any]], bool]) -> Non
     if path.exists():
         lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
         path.write_text("".join(line for line in lines if not is_old(json.loads(line))), encoding="utf-8")
+
+
+def remove_part(path: Path, part: str) -> None:
+    """Remove the lines of a part that is measured again."""
+    remove_lines(path, lambda line: bool(line["part"] == part))
 
 
 def draw(folder: Path) -> None:
@@ -55,17 +81,16 @@ def print_report(
     theme: str,
     lines: Sequence[Line],
     details: str,
+    options: Namespace,
     *,
-    as_json: bool,
     began: float,
-    seed: int,
     machine: Mapping[str, Any],
 ) -> None:
-    """Print the acceptance lines and the ``details``, or with ``as_json`` one object with the lines.
+    """Print the acceptance lines and the ``details``, or with ``--json`` one object with the lines.
 
-    ``began`` is the start of the benchmark on the monotonic clock.
+    ``began`` is the start of the benchmark on the monotonic clock, and ``options`` are those of the command line.
     """
-    if not as_json:
+    if not options.json:
         print(markdown(lines), details, sep="\n", end="")
         return
     document = {
@@ -73,7 +98,7 @@ def print_report(
         "lines": [asdict(line) for line in lines],
         "measured": sum(line.value is not None for line in lines),
         "seconds": round(time.monotonic() - began, 1),
-        "seed": seed,
+        "seed": options.seed,
         "machine": machine,
     }
     print(json.dumps(document))

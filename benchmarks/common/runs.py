@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The result of one run as the raw lines store it, collections of runs, and lines of their medians."""
+"""The result of one run as the raw lines store it, collections of runs, and their lines and tables."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -88,16 +87,24 @@ def median_line(
     return dataclasses.replace(line, why=f"{line.why}; {spread}") if len(found) > 1 else line
 
 
+def cell(found: Iterable[Run], value: str, form: str, factor: float = 1.0) -> str:
+    """Return the median of a value for a table; empty where no run has it."""
+    values = [run.values[value] for run in found if value in run.values]
+    return f"{factor * statistics.median(values):{form}}" if values else ""
+
+
+def table(head: str, runs: Runs, row: Callable[[list[Run]], str]) -> str:
+    """Return a table of one row per part and arm, and void runs with the reason."""
+    rows = "".join(row(runs.of(part, arm)) for part, arm in runs.arms())
+    void = sorted({f"- {run.part}, {run.arm}: {run.void}" for run in runs.all if run.void})
+    return head + rows + ("\nNot counted:\n" + "\n".join(void) + "\n" if void else "")
+
+
 def write(path: Path, run: Run) -> None:
     """Append a run as one line."""
     report.append(path, asdict(run))
 
 
-def remove_lines(path: Path, part: str) -> None:
-    """Remove the lines of a part that is measured again."""
-    report.remove_lines(path, lambda line: bool(line["part"] == part))
-
-
 def read(path: Path) -> Runs:
     """Read runs from raw lines."""
-    return Runs(Run(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines())
+    return Runs(Run(**line) for line in report.read(path))

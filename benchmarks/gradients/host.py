@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import os
 import resource
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from common.commands import answer_commands
 
 from foresee._native import (
     TIMELINE_KINDS,
@@ -324,13 +328,7 @@ def main() -> int:
         "train": functools.partial(train, server, node),
         "bulk": functools.partial(bulk, server, node),
     }
-    for line in sys.stdin:
-        job = json.loads(line)
-        try:
-            answer = actions[job["do"]](job)
-        except Exception as error:
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), flush=True)
+    answer_commands(lambda job: actions[job["do"]](job))
     return 0
 
 

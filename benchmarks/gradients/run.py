@@ -25,7 +25,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from common import machine, verdicts  # noqa: E402 - needs the path above
 from common.hosts import CONGESTION, Unavailable  # noqa: E402
-from common.report import draw, print_report, results_file, show  # noqa: E402
+from common.report import add_options, draw, print_report, raw_lines, show  # noqa: E402
 from support import parts, table  # noqa: E402
 from support.lines import judge  # noqa: E402
 from support.parts import FULL, QUICK, QUICK_RATE, SLEEPS  # noqa: E402
@@ -55,11 +55,7 @@ def instead(name: str, factor: float = 1) -> str:
 def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description="Measure the exchange of gradients as PROTOCOL.md defines.")
-    parser.add_argument("--quick", action="store_true", help="few arms, small models, under two minutes")
-    parser.add_argument("--json", action="store_true", help="print one object with all acceptance lines")
-    parser.add_argument(
-        "--seed", type=int, default=20_000, help="seed of checks and link changes (default %(default)s)"
-    )
+    add_options(parser, "few arms, small models, under two minutes", "seed of checks and link changes")
     parser.add_argument("--repeats", type=int, help=f"repeats, {instead('repeats')}")
     parser.add_argument("--rounds", type=int, help=f"measured rounds of a run, {instead('rounds')}")
     parser.add_argument(
@@ -126,9 +122,7 @@ def main() -> int:
     began = time.monotonic()
     # The setting of the simulated hosts, not of this host.
     about = {**machine.describe(), "congestion_control": CONGESTION, "sum_rates": sum_rates()}
-    save = args.save
-    if save is None and not args.quick:
-        save = results_file(HERE / "results", "gradients", about)
+    save = raw_lines(args, HERE, "gradients", about)
     with tempfile.TemporaryDirectory(prefix="foresee-bench-") as logs:
         plan = chosen_plan(args, QUICK if args.quick else FULL)
         session = Session(args.seed, args.timeout, plan, about, save, Path(logs))
@@ -145,15 +139,7 @@ def main() -> int:
     found = Runs(session.runs)
     if save and save.parent == HERE / "results":
         draw(HERE)
-    print_report(
-        "gradients",
-        judge(found),
-        table.markdown(found),
-        as_json=args.json,
-        began=began,
-        seed=args.seed,
-        machine=about,
-    )
+    print_report("gradients", judge(found), table.markdown(found), args, began=began, machine=about)
     return 0
 
 

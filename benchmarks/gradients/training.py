@@ -6,21 +6,25 @@ Like `host.py` it runs one job per line of standard input, so that torch is impo
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from host import SECRET, cpu_s, result_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from common.commands import answer_commands
+from host import SECRET, cpu_s, result_of
 
 import foresee.torch as ft
 from foresee.network import trace
@@ -223,13 +227,8 @@ def main() -> int:
         "colocated": over_colocated_servers,
         "ddp": all_reduce,
     }
-    for line in sys.stdin:
-        job = json.loads(line)
-        try:
-            answer = actions[job["do"]](job)
-        except Exception as error:  # any error makes the run void, with the reason
-            answer = {"error": f"{type(error).__name__}: {error}"}
-        print(json.dumps(answer), flush=True)
+    # Any error makes the run void, with the reason.
+    answer_commands(lambda job: actions[job["do"]](job))
     return 0
 
 

@@ -29,7 +29,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from common import machine, verdicts  # noqa: E402 - needs the path above
 from common.disk_origin import Unavailable  # noqa: E402
-from common.report import print_report, results_file, show  # noqa: E402
+from common.report import add_options, print_report, raw_lines, show  # noqa: E402
 from support import table  # noqa: E402
 from support.job import Job, Result  # noqa: E402
 from support.lines import Run, Runs, judge  # noqa: E402
@@ -251,11 +251,7 @@ def usable(workload: Workload, seed: int) -> Iterator[Any]:
 def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description="Measure loaders as PROTOCOL.md defines.")
-    parser.add_argument("--quick", action="store_true", help="small data, few arms, under three minutes")
-    parser.add_argument("--json", action="store_true", help="print one object with all acceptance lines")
-    parser.add_argument(
-        "--seed", type=int, default=20_000, help="seed of data and order (default %(default)s)"
-    )
+    add_options(parser, "small data, few arms, under three minutes")
     parser.add_argument(
         "--repeats", type=int, default=5, help="repeats of the full run (default %(default)s)"
     )
@@ -324,9 +320,7 @@ def main() -> int:
     HOME.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
         about = {**machine.describe(), "memcpy_bytes_per_s": machine.memcpy_bytes_per_s(110_000)}
-        save = args.save
-        if save is None and not args.quick:
-            save = results_file(HERE / "results", "loading", about)
+        save = raw_lines(args, HERE, "loading", about)
         session = Session(args.seed, args.timeout, began + args.seconds, args.quick, about, stack, save)
         try:
             if args.quick:
@@ -347,9 +341,8 @@ def main() -> int:
         "loading",
         lines,
         table.markdown(found),
-        as_json=args.json,
+        args,
         began=began,
-        seed=session.seed,
         machine=session.machine,
     )
     return 0

@@ -23,7 +23,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from common import machine, runs, verdicts  # noqa: E402 - needs the path above
-from common.report import print_report, results_file, show  # noqa: E402
+from common.report import add_options, print_report, raw_lines, remove_part, show  # noqa: E402
 from common.runs import Run, Runs  # noqa: E402
 from support import parts, table  # noqa: E402
 from support.lines import judge  # noqa: E402
@@ -79,11 +79,7 @@ class Session:
 def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description="Measure one cache per node as PROTOCOL.md defines.")
-    parser.add_argument("--quick", action="store_true", help="small data, one repeat, under 3 minutes")
-    parser.add_argument("--json", action="store_true", help="print one object with all acceptance lines")
-    parser.add_argument(
-        "--seed", type=int, default=20_000, help="seed of data and order (default %(default)s)"
-    )
+    add_options(parser, "small data, one repeat, under 3 minutes")
     parser.add_argument("--repeats", type=int, help="repeats of each arm, instead of 5 (quick run: 1)")
     parser.add_argument(
         "--parts", nargs="*", choices=PARTS, default=PARTS, help="measure only these parts (default: all)"
@@ -140,15 +136,13 @@ def main() -> int:
         "memcpy_small_bytes_per_s": machine.memcpy_bytes_per_s(1_000),
         "seed": args.seed,
     }
-    save = args.save
-    if save is None and not args.quick:
-        save = results_file(HERE / "results", "node", about)
+    save = raw_lines(args, HERE, "node", about)
     session = Session(args.seed, args.timeout, about, save)
     repeats = args.repeats or (1 if args.quick else 5)
     try:
         for size in chosen_sizes(args):
             if save:
-                runs.remove_lines(save, size.part)
+                remove_part(save, size.part)
             with origin_of(size, HOME, args.seed) as origin:
                 for repeat in range(repeats):
                     for arm in parts.arms_of(size.part, quick=args.quick):
@@ -157,15 +151,7 @@ def main() -> int:
         show(f"run.py: {missing}")
         return 3
     found = Runs(session.runs)
-    print_report(
-        "node",
-        judge(found),
-        table.markdown(found),
-        as_json=args.json,
-        began=began,
-        seed=args.seed,
-        machine=about,
-    )
+    print_report("node", judge(found), table.markdown(found), args, began=began, machine=about)
     return 0
 
 

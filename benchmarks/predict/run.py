@@ -89,9 +89,8 @@ def main() -> int:
         "predict",
         lines.judge(found, len(TEN)),
         lines.table(found),
-        as_json=options.json,
+        options,
         began=began,
-        seed=options.seed,
         machine=about,
     )
     return 0
@@ -99,7 +98,7 @@ def main() -> int:
 
 def _read(path: Path) -> list[dict[str, Any]]:
     """Read raw lines, sorted by set-up."""
-    raw = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    raw = list(report.read(path))
     raw.sort(key=lambda line: list(BY_NAME).index(line["setup"]["name"]))
     return raw
 
@@ -269,11 +268,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description="Measure how far predictions are from runs, as PROTOCOL.md defines."
     )
-    parser.add_argument("--quick", action="store_true", help="three set-ups, smaller, once: under a minute")
-    parser.add_argument("--json", action="store_true", help="print one object with all acceptance lines")
-    parser.add_argument(
-        "--seed", type=int, default=20_000, help="seed of data and order (default %(default)s)"
-    )
+    report.add_options(parser, "three set-ups, smaller, once: under a minute")
     parser.add_argument("--repeats", type=int, help="repeats of each policy, instead of 5 (quick run: 1)")
     parser.add_argument(
         "--set-ups",

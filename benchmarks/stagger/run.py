@@ -22,7 +22,7 @@ sys.path.insert(0, str(HERE.parent))
 
 from common import machine, verdicts  # noqa: E402 - needs the path above
 from common.disk_origin import Unavailable  # noqa: E402
-from common.report import draw, print_report, results_file, show  # noqa: E402
+from common.report import add_options, draw, print_report, raw_lines, show  # noqa: E402
 from support import parts, runs, table  # noqa: E402
 from support.gluster import Gluster  # noqa: E402
 from support.lines import judge  # noqa: E402
@@ -42,11 +42,7 @@ HOME = HERE.parents[1] / ".tools" / "bench-data"
 def parse() -> argparse.Namespace:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description="Measure staggered jobs as PROTOCOL.md defines.")
-    parser.add_argument("--quick", action="store_true", help="one pair, three jobs, under a minute")
-    parser.add_argument("--json", action="store_true", help="print one object with all acceptance lines")
-    parser.add_argument(
-        "--seed", type=int, default=20_000, help="seed of data and order (default %(default)s)"
-    )
+    add_options(parser, "one pair, three jobs, under a minute")
     parser.add_argument(
         "--repeats", type=int, default=3, help="repeats of the full run (default %(default)s)"
     )
@@ -106,9 +102,7 @@ def main() -> int:
     began = time.monotonic()
     step_ms = args.step_ms or (50.0 if args.quick else 20.0)
     about = {**machine.describe(), "step_ms": step_ms, "epochs": args.epochs, "seed": args.seed}
-    save = args.save
-    if save is None and not args.quick:
-        save = results_file(HERE / "results", "stagger", about)
+    save = raw_lines(args, HERE, "stagger", about)
     steps = args.steps or (72 if args.quick else 1500)
     size = Size(steps=steps, step_s=step_ms / 1e3, epochs=args.epochs, seed=args.seed)
     try:
@@ -128,15 +122,7 @@ def main() -> int:
     found = Runs(session.runs)
     if save and save.parent == HERE / "results":
         draw(HERE)
-    print_report(
-        "stagger",
-        judge(found),
-        table.markdown(found),
-        as_json=args.json,
-        began=began,
-        seed=args.seed,
-        machine=about,
-    )
+    print_report("stagger", judge(found), table.markdown(found), args, began=began, machine=about)
     return 0
 
 

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import statistics
 from collections.abc import Callable, Iterable
@@ -129,11 +128,6 @@ def write(path: Path, run: Run) -> None:
     report.append(path, asdict(run))
 
 
-def remove_lines(path: Path, part: str) -> None:
-    """Remove the lines of a part that is measured again."""
-    report.remove_lines(path, lambda line: bool(line["part"] == part))
-
-
 def read(path: Path) -> Runs:
     """Read runs from raw lines."""
-    return Runs(Run(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines())
+    return Runs(Run(**line) for line in report.read(path))

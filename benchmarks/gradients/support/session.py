@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from common.hosts import Cluster, Process, ProcessFailed, cluster
-from common.report import show
+from common.report import remove_part, show
 
 from foresee import network
 
-from .runs import Run, Runs, remove_lines, write
+from .runs import Run, Runs, write
 from .workloads import UNSHAPED, bytes_per_s, packet_bytes
 
 #: The model's schedule of each arm.
@@ -66,7 +66,7 @@ class Session:
         """Start a part, and remove its old lines."""
         self.part = part
         if self.save:
-            remove_lines(self.save, part)
+            remove_part(self.save, part)
 
     @contextlib.contextmanager
     def planned(self, plan: Plan) -> Iterator[None]:

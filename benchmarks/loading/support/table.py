@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from dataclasses import asdict
 from pathlib import Path
@@ -44,8 +43,7 @@ def remove_lines(path: Path, workload: str) -> None:
 def read(path: Path) -> Runs:
     """Read runs from raw lines."""
     runs = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        given = json.loads(line)
+    for given in report.read(path):
         result = given.pop("result")
         result["epochs"] = [Epoch(**epoch) for epoch in result["epochs"]]
         runs.append(Run(result=Result(**result), **given))

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 
-from common.runs import Run, Runs
+from common.runs import Run, Runs, cell, table
 
 HEAD = (
     "| part | arm | ranks | seconds, median (min to max) | x bound | samples/s | CPU us per sample | memory, MB "
@@ -24,9 +24,7 @@ OTHERS = {
 
 def markdown(runs: Runs) -> str:
     """Return one row per part and arm, and void runs with the reason."""
-    rows = "".join(_row(runs.of(part, arm)) for part, arm in runs.arms())
-    void = sorted({f"- {run.part}, {run.arm}: {run.void}" for run in runs.all if run.void})
-    return HEAD + rows + ("\nNot counted:\n" + "\n".join(void) + "\n" if void else "")
+    return table(HEAD, runs, _row)
 
 
 def _row(found: list[Run]) -> str:
@@ -39,20 +37,14 @@ def _row(found: list[Run]) -> str:
         str(first.ranks),
         f"{statistics.median(seconds):.2f} ({min(seconds):.2f} to {max(seconds):.2f})",
         "" if over is None else f"{over:.2f}",
-        _cell(found, "samples_per_s", ".0f"),
-        _cell(found, "cpu_s_per_sample", ".1f", 1e6),
-        _cell(found, "memory_bytes", ".0f", 1e-6),
-        _cell(found, "origin_over_data", ".3f"),
-        _cell(found, "requests", ".0f"),
-        _cell(found, "listings", ".0f"),
-        _cell(found, "refused", ".0f"),
-        _cell(found, "first_batch_s", ".2f"),
-        ", ".join(f"{label} {cell}" for name, label in OTHERS.items() if (cell := _cell(found, name, ".3f"))),
+        cell(found, "samples_per_s", ".0f"),
+        cell(found, "cpu_s_per_sample", ".1f", 1e6),
+        cell(found, "memory_bytes", ".0f", 1e-6),
+        cell(found, "origin_over_data", ".3f"),
+        cell(found, "requests", ".0f"),
+        cell(found, "listings", ".0f"),
+        cell(found, "refused", ".0f"),
+        cell(found, "first_batch_s", ".2f"),
+        ", ".join(f"{label} {text}" for name, label in OTHERS.items() if (text := cell(found, name, ".3f"))),
     ]
     return "| " + " | ".join(cells) + " |\n"
-
-
-def _cell(found: list[Run], value: str, form: str, factor: float = 1.0) -> str:
-    """Return the median of a value, empty where no run has it."""
-    values = [run.values[value] for run in found if value in run.values]
-    return f"{factor * statistics.median(values):{form}}" if values else ""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 import statistics
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field
@@ -116,4 +115,4 @@ def remove_lines(
 
 def read(path: Path) -> Runs:
     """Read runs from raw lines."""
-    return Runs(Run(**json.loads(line)) for line in path.read_text(encoding="utf-8").splitlines())
+    return Runs(Run(**line) for line in report.read(path))

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use foresee_data_node::{
     ConnectOptions, NodeAddress, NodeError, SampleCacheConnection, SampleCacheCounts, SampleCacheMemory,
-    SampleCacheReply, SampleCacheRequest,
+    SampleCacheReply, SampleCacheRequest, SentBytes,
 };
 use foresee_units::SampleId;
 
@@ -113,7 +113,7 @@ impl SampleCacheClient {
         let receive = || match request.connection.receive(timeout) {
             Err(NodeError::Late { .. }) => Ok(None),
             Err(fault) => Err(fault),
-            Ok((SampleCacheReply::Again, _)) => {
+            Ok(SampleCacheReply::Again) => {
                 if let Some(bytes) = self.memory.copy(request.sample)? {
                     self.put_back(&request.connection);
                     return Ok(Some(RemoteAnswer::Bytes(bytes)));
@@ -122,10 +122,10 @@ impl SampleCacheClient {
                 request.connection.send(again, TIMEOUT)?;
                 Ok(None)
             }
-            Ok((reply, bytes)) => {
+            Ok(reply) => {
                 self.put_back(&request.connection);
                 match reply {
-                    SampleCacheReply::Bytes(_) => Ok(Some(RemoteAnswer::Bytes(bytes))),
+                    SampleCacheReply::Bytes(SentBytes::Inline(bytes)) => Ok(Some(RemoteAnswer::Bytes(bytes))),
                     SampleCacheReply::Read => Ok(Some(RemoteAnswer::Read)),
                     _ => Err(NodeError::Malformed { why: "it answers no request of a sample".into() }),
                 }
@@ -162,7 +162,7 @@ impl SampleCacheClient {
             state.fetching.retain(|other| !Arc::ptr_eq(other, &connection));
             match received {
                 _ if state.is_closed => Ok(None),
-                Ok((SampleCacheReply::Fetch { sample }, _)) => {
+                Ok(SampleCacheReply::Fetch { sample }) => {
                     state.idle.push(connection);
                     Ok(Some(SampleId(sample)))
                 }
@@ -180,7 +180,7 @@ impl SampleCacheClient {
             let connection = self.take()?;
             connection.send(SampleCacheRequest::Counts, TIMEOUT)?;
             match connection.receive(TIMEOUT)? {
-                (SampleCacheReply::Counts(counts), _) => {
+                SampleCacheReply::Counts(counts) => {
                     self.put_back(&connection);
                     Ok(Some(counts))
                 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use foresee_data_node::{
     AddressValues, Incoming, ListenerOptions, NodeError, NodeListener, RefusalCode, SampleCachePeer,
-    SampleCacheReply, SampleCacheRequest,
+    SampleCacheReply, SampleCacheRequest, SentBytes,
 };
 use foresee_units::SampleId;
 use rustix::buffer::spare_capacity;
@@ -186,15 +186,15 @@ impl Reception {
     fn read(&mut self, number: u32) {
         while let Some(peer) = self.peers.get(&number) {
             let Ok(message) = peer.receive() else { return self.remove(number) };
-            let Some((message, bytes)) = message else { return };
-            if !self.handle(number, message, &bytes) {
+            let Some(message) = message else { return };
+            if !self.handle(number, message) {
                 return self.remove(number);
             }
         }
     }
 
     /// Handle a message; `false` if it is invalid, or cannot be answered.
-    fn handle(&self, number: u32, message: SampleCacheRequest, bytes: &[u8]) -> bool {
+    fn handle(&self, number: u32, message: SampleCacheRequest) -> bool {
         let is_valid = |&sample: &u64| sample < self.samples;
         match message {
             SampleCacheRequest::Request { sample, is_retry } if is_valid(&sample) => {
@@ -205,8 +205,8 @@ impl Reception {
                 self.cache.note_hits(&samples);
                 true
             }
-            SampleCacheRequest::Insert { sample, .. } if is_valid(&sample) => {
-                self.cache.insert(SampleId(sample), bytes);
+            SampleCacheRequest::Insert { sample, bytes: SentBytes::Inline(bytes) } if is_valid(&sample) => {
+                self.cache.insert(SampleId(sample), &bytes);
                 true
             }
             SampleCacheRequest::Fail { sample } if is_valid(&sample) => {

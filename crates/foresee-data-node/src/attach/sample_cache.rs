@@ -109,7 +109,7 @@ pub struct SampleCacheCounts {
     pub capacity: u64,
 }
 
-/// The bytes of a sample in a message.
+/// The bytes of a sample in a message. A received message always has them `Inline`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum SentBytes {
     /// They are here.
@@ -159,19 +159,20 @@ impl SentBytes {
         Ok((Self::File { len }, Some(file.into())))
     }
 
-    /// The bytes of a received message. They are copied, because their sender could still change the file.
+    /// The bytes of a received message, `Inline`. They are copied, because their sender could still change the file.
     ///
     /// # Errors
     /// [`NodeError::Malformed`]: the descriptor is missing, or the file is shorter.
-    fn unpack(self, descriptors: Vec<OwnedFd>) -> Result<Vec<u8>, NodeError> {
+    fn unpack(self, descriptors: Vec<OwnedFd>) -> Result<Self, NodeError> {
         match (self, <[_; 1]>::try_from(descriptors)) {
-            (Self::Inline(bytes), Err(none)) if none.is_empty() => Ok(bytes),
+            (Self::Inline(bytes), Err(none)) if none.is_empty() => Ok(Self::Inline(bytes)),
             (Self::File { len }, Ok([file])) => {
                 let file = File::from(file);
                 let has_bytes = file.metadata().is_ok_and(|found| found.is_file() && found.len() >= len);
                 let mut bytes = vec![0; if has_bytes { usize::try_from(len).unwrap_or(0) } else { 0 }];
                 let is_read = has_bytes && file.read_exact_at(&mut bytes, 0).is_ok();
-                if is_read { Ok(bytes) } else { Err(unexpected("has no file with the bytes of its sample")) }
+                let lacks = || unexpected("has no file with the bytes of its sample");
+                is_read.then_some(Self::Inline(bytes)).ok_or_else(lacks)
             }
             _ => Err(unexpected("has other descriptors than its sample needs")),
         }
@@ -197,11 +198,11 @@ impl SampleCachePeer {
         self.send_with(reply, &[slab.file()?, locations.file()?])
     }
 
-    /// Return the next message if there is one, and the bytes that come with [`SampleCacheRequest::Insert`].
+    /// Return the next message if there is one.
     ///
     /// # Errors
     /// [`NodeError::Ended`]: the worker process has ended. [`NodeError::Malformed`]: the connection must end.
-    pub fn receive(&self) -> Result<Option<(SampleCacheRequest, Vec<u8>)>, NodeError> {
+    pub fn receive(&self) -> Result<Option<SampleCacheRequest>, NodeError> {
         let datagram = match self.socket.receive(MESSAGE_BYTES_MAX, true, Duration::ZERO, "send a message") {
             Ok(datagram) => datagram,
             Err(NodeError::Late { .. }) => return Ok(None),
@@ -213,9 +214,9 @@ impl SampleCachePeer {
             }
             NodeRequest::SampleCache(SampleCacheRequest::Insert { sample, bytes }) => {
                 let bytes = bytes.unpack(datagram.descriptors)?;
-                Ok(Some((SampleCacheRequest::Insert { sample, bytes: SentBytes::Inline(Vec::new()) }, bytes)))
+                Ok(Some(SampleCacheRequest::Insert { sample, bytes }))
             }
-            NodeRequest::SampleCache(message) => Ok(Some((message, Vec::new()))),
+            NodeRequest::SampleCache(message) => Ok(Some(message)),
             _ => Err(unexpected("is not about a cache of samples")),
         }
     }
@@ -304,18 +305,17 @@ impl SampleCacheConnection {
         self.socket.send(&frame::encode(&message, MESSAGE_BYTES_MAX)?, &descriptors, timeout)
     }
 
-    /// Wait up to `timeout` for the host's next message, and the bytes that come with [`SampleCacheReply::Bytes`].
+    /// Wait up to `timeout` for the host's next message.
     ///
     /// # Errors
     /// [`NodeError::Late`]; [`NodeError::Refused`] with its reason; [`NodeError::Ended`]: the host has ended;
     /// [`NodeError::Malformed`]; [`NodeError::Forked`].
-    pub fn receive(&self, timeout: Duration) -> Result<(SampleCacheReply, Vec<u8>), NodeError> {
+    pub fn receive(&self, timeout: Duration) -> Result<SampleCacheReply, NodeError> {
         match self.receive_with(timeout)? {
             (SampleCacheReply::Bytes(bytes), descriptors) => {
-                let bytes = bytes.unpack(descriptors)?;
-                Ok((SampleCacheReply::Bytes(SentBytes::Inline(Vec::new())), bytes))
+                Ok(SampleCacheReply::Bytes(bytes.unpack(descriptors)?))
             }
-            (message, _) => Ok((message, Vec::new())),
+            (message, _) => Ok(message),
         }
     }
 

@@ -3,7 +3,7 @@
 """Measure training straight from a bucket as PROTOCOL.md defines.
 
 ``--quick`` measures at least half of the acceptance lines within 3 minutes, on small data and once. The full run repeats
-each arm three times, which takes an hour and a half. Run ``make setup`` and ``make bench-setup`` first: this program builds and
+each arm three times, an hour and a half by estimate. Run ``make setup`` and ``make bench-setup`` first: this program builds and
 downloads nothing. As root it creates hosts in network namespaces.
 
 Exit status: 0 measured (whether or not the lines hold), 2 bad arguments, 3 the environment lacks something (named).

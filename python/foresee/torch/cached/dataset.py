@@ -55,8 +55,8 @@ class CachedDataset(Dataset[Any]):
 
     Args:
         dataset: anything with ``__getitem__`` and ``__len__``.
-        cache: memory to use, its ``ram``; ``disk`` is refused in this version. Default: the environment's size. One
-            ``Cache`` is for one dataset.
+        cache: memory to use, its ``ram``, of which a sample takes its bytes and at most 71 more; ``disk`` is refused in
+            this version. Default: the environment's size. One ``Cache`` is for one dataset.
         transform: called with each sample.
         threads: threads that read ahead in each process that reads. Default: 16 for Foresee's datasets. Otherwise 1:
             then no two calls of ``dataset`` run at a time in a process. Pass more for a dataset whose ``__getitem__``

@@ -128,3 +128,27 @@ def test_a_prefetch_sampler_is_the_outermost_batch_sampler_inside_of_the_shardin
     """
     printed = runs.run_text(program, tmp_path, launcher=runs.torchrun(RANKS))
     assert printed.count("it has to be the outermost sampler") == RANKS
+
+
+def test_the_orders_of_shuffled_shards_are_known_before_they_are_drawn(tmp_path: pathlib.Path) -> None:
+    program = """
+        import itertools
+        from accelerate import Accelerator
+        from accelerate.data_loader import BatchSamplerShard, SeedableRandomSampler
+        from torch.utils.data import BatchSampler
+        from foresee.torch.cached.expected import ExpectedEpochs
+
+        accelerator = Accelerator()
+        rank, ranks = accelerator.process_index, accelerator.num_processes
+        for drops_last, splits in itertools.product((False, True), repeat=2):
+            sampler = SeedableRandomSampler(range(79), data_seed=5)
+            shard = BatchSamplerShard(BatchSampler(sampler, 4, drops_last), ranks, rank, split_batches=splits)
+            expected = ExpectedEpochs(shard)
+            later = None
+            for _ in range(2):
+                this, following = (order.tolist() for order in expected.epochs())
+                assert this == list(itertools.chain(*shard)) and later in (None, this)
+                later = following
+        accelerator.end_training()
+    """
+    runs.run_text(program, tmp_path, launcher=runs.torchrun(RANKS))

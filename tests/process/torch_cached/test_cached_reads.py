@@ -116,6 +116,21 @@ def test_announced_samples_are_read_before_they_are_requested():
     assert max(inner.reads) < 16
 
 
+def test_the_first_samples_of_the_next_epoch_are_read_when_this_one_ends():
+    inner = Counted(6 * N)
+    dataset = ft.CachedDataset(inner, cache=ft.Cache(ram=20 * (SIZE + 100)))
+    sampler = DistributedSampler(dataset, 6, 0, seed=4)
+    loader = loader_of(dataset, sampler, fetch_size=8, threshold=8)
+    assert list(itertools.chain(*ids(loader))) == list(sampler)
+    sampler.set_epoch(1)
+    order = list(sampler)
+    wait_until(lambda: set(order[:8]) <= set(inner.reads), what="reading of the next epoch's first samples")
+    misses = dataset.stats()["misses"]
+    batches = iter(loader)
+    assert next(batches)[:, 0].tolist() + next(batches)[:, 0].tolist() == order[:8]
+    assert dataset.stats()["misses"] == misses
+
+
 def test_an_iterator_that_is_left_withdraws_its_announcements():
     inner = Counted()
     dataset = ft.CachedDataset(inner)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import itertools
 import pickle
 
 import pytest
@@ -12,16 +11,13 @@ from torch.utils.data import (
     BatchSampler,
     DistributedSampler,
     IterableDataset,
-    RandomSampler,
     SequentialSampler,
     Subset,
-    SubsetRandomSampler,
     TensorDataset,
 )
 
 import foresee.torch as ft
 from foresee.errors import ConfigError
-from foresee.torch.cached.expected import ExpectedEpochs
 
 N = 23
 
@@ -146,67 +142,3 @@ def test_a_sampler_passes_on_its_length_its_epoch_and_its_attributes_but_no_stat
     assert (inner.epoch, len(batches), batches.batch_size) == (4, 3, 5)
     with pytest.raises(TypeError):
         len(ft.PrefetchSampler(iter([1]), dataset))
-
-
-@pytest.mark.parametrize("world", [1, 3])
-@pytest.mark.parametrize("shuffle", [True, False])
-@pytest.mark.parametrize("drop_last", [True, False])
-def test_the_expected_epochs_of_a_distributed_sampler_are_those_that_it_yields(world, shuffle, drop_last):
-    dataset = numbers()
-    for rank in range(world):
-        sampler = DistributedSampler(dataset, world, rank, shuffle=shuffle, seed=5, drop_last=drop_last)
-        batches = BatchSampler(sampler, 4, drop_last)
-        expected, of_batches = ExpectedEpochs(sampler), ExpectedEpochs(batches)
-        for epoch in range(3):
-            sampler.set_epoch(epoch + 1)
-            later = [(list(sampler), list(itertools.chain(*batches)))]
-            sampler.set_epoch(epoch)
-            now = [(list(sampler), list(itertools.chain(*batches)))]
-            ours = zip(expected.epochs(), of_batches.epochs(), strict=True)
-            assert [(one.tolist(), other.tolist()) for one, other in ours] == now + later
-
-
-def test_without_set_epoch_the_same_epoch_is_expected_again():
-    sampler = DistributedSampler(numbers(), 1, 0)
-    expected = ExpectedEpochs(sampler)
-    list(expected.epochs())
-    first, second = expected.epochs()
-    assert first.tolist() == second.tolist() == list(sampler)
-
-
-def test_orders_that_are_no_function_of_a_seed_are_not_expected():
-    class Reversed(SequentialSampler):
-        def __iter__(self):
-            return iter(range(N))[::-1]
-
-    for sampler in (RandomSampler(numbers()), SubsetRandomSampler(range(N)), Reversed(numbers()), [3, 1]):
-        assert list(ExpectedEpochs(sampler).epochs()) == []
-    (first, second) = ExpectedEpochs(SequentialSampler(numbers())).epochs()
-    assert first.tolist() == second.tolist() == list(range(N))
-
-
-def epoch(expected: ExpectedEpochs, samples: list[int], *, is_whole: bool = True) -> list[list[int]]:
-    """Return what is expected before an epoch of these samples, two at a time."""
-    orders = [order.tolist() for order in expected.epochs()]
-    for place in range(0, len(samples), 2):
-        expected.note(samples[place : place + 2])
-    if is_whole:
-        expected.note_end()
-    return orders
-
-
-def test_an_order_without_a_seed_is_expected_again_while_it_repeats():
-    expected, order = ExpectedEpochs([3, 1, 2, 1, 0]), [3, 1, 2, 1, 0]
-    assert epoch(expected, order[:2], is_whole=False) == []
-    assert epoch(expected, order) == []
-    assert epoch(expected, order) == [order, order]
-    assert epoch(expected, order[:3], is_whole=False) == [order, order]
-    assert epoch(expected, order) == [order, order]
-
-
-@pytest.mark.parametrize("other", [[3, 1, 2, 0, 1], [3, 1, 2, 1], [3, 1, 2, 1, 0, 0]])
-def test_an_order_that_does_not_repeat_is_not_expected(other):
-    expected, order = ExpectedEpochs([3, 1, 2, 1, 0]), [3, 1, 2, 1, 0]
-    epoch(expected, order)
-    assert epoch(expected, other) == [order, order]
-    assert epoch(expected, order) == epoch(expected, order) == []

@@ -1,24 +1,36 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Orders of epochs that a sampler has not drawn yet: functions of its seed, or what it has yielded before.
+"""Orders of epochs that a sampler has not drawn yet: functions of its seed or generator, or what it has yielded before.
 
-An expectation only guides what leaves the cache. The planner compares it with what the sampler yields, and drops it
-where they differ.
+An expectation guides what leaves the cache, and which samples are read before the next epoch begins. It is compared
+with what the sampler yields, and dropped where they differ.
 """
 
 from __future__ import annotations
 
+import copy
+import itertools
 from array import array
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch.utils.data import BatchSampler, DistributedSampler, SequentialSampler
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from foresee import _native
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
+
+# Samplers that draw all of an epoch from their generator.
+_DRAWING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+_NOTHING: NDArray[np.uint64] = np.empty(0, np.uint64)
 
 
 class ExpectedEpochs:
@@ -26,104 +38,157 @@ class ExpectedEpochs:
 
     def __init__(self, sampler: object) -> None:
         self._sampler = sampler
-        self._last: int | None = None
+        self._last_epoch: int | None = None
         # A loop that never calls `set_epoch` repeats its first epoch.
         self._step = 1
-        # Of a sampler whose order is no function of a seed.
-        self._recorded: _RecordedOrder | None = None
+        # Expected of this epoch and of the next one; None where they are unknown.
+        self._this: NDArray[np.uint64] | None = None
+        self._next: NDArray[np.uint64] | None = None
+        # Samples yielded in this epoch.
+        self._position = 0
+        self._is_as_expected = False
+        # Whether the last epoch whose order was expected before it began had that order.
+        self._came_true = True
+        # Of a sampler whose order is no function of a seed: its first whole epoch, as long as each epoch repeats it.
+        self._recording: array[int] | None = None
+        self._recorded: NDArray[np.uint64] | None = None
+        self._may_repeat = True
 
-    def epochs(self) -> Iterator[NDArray[np.uint64]]:
-        """Return the order of the epoch that begins and of the one after it; nothing where they are unknown.
+    def epochs(self) -> list[NDArray[np.uint64]]:
+        """Return the order of the epoch that begins and of the one after it, as far as they are known.
 
-        Call it once when an epoch begins.
+        Call it once when an epoch begins, before the sampler draws.
         """
-        base, batches = _base(self._sampler)
-        epoch = getattr(base, "epoch", 0)
-        if self._last is not None:
-            self._step = epoch - self._last
-        self._last = epoch
-        for number in (epoch, epoch + self._step):
-            order = _order(base, number)
-            if order is None:
-                self._recorded = self._recorded or _RecordedOrder()
-                yield from self._recorded.epochs()
-                return
-            if batches is not None and batches.drop_last:
-                order = order[: len(order) // batches.batch_size * batches.batch_size]
-            yield np.ascontiguousarray(order, np.uint64)
+        orders = self._seeded()
+        is_seeded = orders is not None
+        if orders is None:
+            orders = [] if self._recorded is None else [self._recorded, self._recorded]
+        before = self._next
+        self._this, self._next = (*orders, None, None)[:2]
+        if before is not None and self._this is not None:
+            self._came_true = np.array_equal(before, self._this)
+        self._position = 0
+        self._is_as_expected = self._this is not None
+        # What was recorded of an epoch that was left early is dropped.
+        records = not is_seeded and self._may_repeat and self._recorded is None
+        self._recording = array("Q") if records else None
+        return orders
 
     def note(self, samples: list[int]) -> None:
         """The sampler has yielded these next samples of the epoch."""
-        if self._recorded is not None:
-            self._recorded.note(samples)
+        begin, self._position = self._position, self._position + len(samples)
+        if self._recording is not None:
+            self._recording.extend(samples)
+        elif self._this is not None and not np.array_equal(self._this[begin : self._position], samples):
+            self._note_other()
 
     def note_end(self) -> None:
         """The sampler has ended."""
+        if self._recording is not None:
+            self._recorded = np.array(self._recording, np.uint64)
+        elif self._this is not None and self._position != len(self._this):
+            self._note_other()
+
+    def next_samples(self, count: int) -> NDArray[np.uint64]:
+        """Return the first samples of the next epoch, at most ``count``; none if expectations were wrong."""
+        if self._next is None or not (self._is_as_expected and self._came_true):
+            return _NOTHING
+        return self._next[:count]
+
+    def _note_other(self) -> None:
+        self._is_as_expected = False
         if self._recorded is not None:
-            self._recorded.note_end()
+            self._recorded, self._may_repeat = None, False
+
+    def _seeded(self) -> list[NDArray[np.uint64]] | None:
+        """Return one or two orders of a sampler whose order is known before it is drawn; None for others."""
+        base = _base(self._sampler)
+        epoch = getattr(base, "epoch", 0)
+        if self._last_epoch is not None:
+            self._step = epoch - self._last_epoch
+        self._last_epoch = epoch
+        orders = _orders(base, epoch, epoch + self._step)
+        return None if orders is None else [_in_batches(self._sampler, order) for order in orders]
 
 
-class _RecordedOrder:
-    """What a sampler without a seed has yielded in its first whole epoch, as long as each epoch repeats it."""
-
-    def __init__(self) -> None:
-        self._samples = array("Q")
-        self._position = 0
-        self._is_whole = self._differs = False
-
-    def epochs(self) -> Iterator[NDArray[np.uint64]]:
-        """Begin an epoch, and return the orders that are expected of it and of the next."""
-        self._position = 0
-        if self._is_whole:
-            order = np.array(self._samples, np.uint64)
-            yield order
-            yield order
-        else:
-            # The last epoch was left early.
-            del self._samples[:]
-
-    def note(self, samples: list[int]) -> None:
-        """Record the next samples, or compare them with the recorded ones."""
-        if self._differs:
-            return
-        if not self._is_whole:
-            self._samples.extend(samples)
-            return
-        begin, self._position = self._position, self._position + len(samples)
-        if self._samples[begin : self._position] != array("Q", samples):
-            self._forget()
-
-    def note_end(self) -> None:
-        """End an epoch."""
-        if self._is_whole and self._position != len(self._samples):
-            self._forget()
-        self._is_whole = not self._differs
-
-    def _forget(self) -> None:
-        self._differs, self._is_whole = True, False
-        self._samples = array("Q")
+def _base(sampler: Any) -> Any:
+    """Return the sampler of indices inside of batch samplers."""
+    if _is_batch_sampler(sampler):
+        return _base(sampler.sampler)
+    return _base(sampler.batch_sampler) if _is_shard(sampler) else sampler
 
 
-def _base(sampler: object) -> tuple[Any, BatchSampler | None]:
-    """Return the sampler of indices, and the batch sampler around it."""
-    if isinstance(sampler, BatchSampler) and type(sampler).__iter__ is BatchSampler.__iter__:
-        return sampler.sampler, sampler
-    return sampler, None
+def _in_batches(sampler: Any, order: NDArray[Any]) -> NDArray[np.uint64]:
+    """Return the indices that a sampler yields if the sampler of indices in it yields ``order``."""
+    if _is_batch_sampler(sampler) and sampler.drop_last:
+        order = order[: len(order) // sampler.batch_size * sampler.batch_size]
+    elif _is_shard(sampler):
+        batches = sampler.batch_sampler
+        shard = copy.copy(sampler)
+        shard.batch_sampler = BatchSampler(order.tolist(), batches.batch_size, batches.drop_last)
+        order = np.fromiter(itertools.chain.from_iterable(shard), np.uint64)
+    return np.ascontiguousarray(order, np.uint64)
 
 
-def _order(sampler: Any, epoch: int) -> NDArray[Any] | None:
-    """Return the order of an epoch; None if it is no function of a seed, or if a subclass may have another one."""
+def _orders(sampler: Any, *epochs: int) -> list[NDArray[Any]] | None:
+    """Return the orders of two epochs, or of the first alone; None if a subclass may have another one."""
     iterates = getattr(type(sampler), "__iter__", None)
     if iterates is SequentialSampler.__iter__:
-        return np.arange(len(sampler))
-    if iterates is DistributedSampler.__iter__ and epoch >= 0:
-        return _native.order_distributed(
-            len(sampler.dataset),
-            sampler.num_replicas,
-            sampler.rank,
-            seed=sampler.seed,
-            epoch=epoch,
-            shuffle=sampler.shuffle,
-            drop_last=sampler.drop_last,
-        )
-    return None
+        return [np.arange(len(sampler))] * 2
+    if iterates is DistributedSampler.__iter__ and min(epochs) >= 0:
+        return [
+            _native.order_distributed(
+                len(sampler.dataset),
+                sampler.num_replicas,
+                sampler.rank,
+                seed=sampler.seed,
+                epoch=epoch,
+                shuffle=sampler.shuffle,
+                drop_last=sampler.drop_last,
+            )
+            for epoch in epochs
+        ]
+    if _is_of_accelerate(sampler, "SeedableRandomSampler"):
+        # It seeds its generator in each epoch, and counts them.
+        sampler = copy.copy(sampler)
+        sampler.generator = torch.Generator()
+        return [_drawn(sampler), _drawn(sampler)]
+    if not any(iterates is kind.__iter__ for kind in _DRAWING):
+        return None
+    generator = _copy(sampler.generator or torch.default_generator)
+    if generator is None:
+        return None
+    is_own = sampler.generator is not None
+    if not is_own and iterates is RandomSampler.__iter__:
+        generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_(generator=generator)))
+    sampler = copy.copy(sampler)
+    sampler.generator = generator
+    # Everything draws from the generator of the process, so the second epoch is unknown.
+    return [_drawn(sampler), _drawn(sampler)] if is_own else [_drawn(sampler)]
+
+
+def _drawn(sampler: Any) -> NDArray[np.uint64]:
+    return np.fromiter(sampler, np.uint64)
+
+
+def _copy(generator: torch.Generator) -> torch.Generator | None:
+    """Return a generator with the same state; None for one of a device, where this would wait for its work."""
+    if generator.device.type != "cpu":
+        return None
+    made = torch.Generator()
+    made.set_state(generator.get_state())
+    return made
+
+
+def _is_batch_sampler(sampler: object) -> bool:
+    return isinstance(sampler, BatchSampler) and type(sampler).__iter__ is BatchSampler.__iter__
+
+
+def _is_shard(sampler: Any) -> bool:
+    """Whether a batch sampler of Accelerate shares the batches of one of torch's among ranks."""
+    return _is_of_accelerate(sampler, "BatchSamplerShard") and _is_batch_sampler(sampler.batch_sampler)
+
+
+def _is_of_accelerate(sampler: object, name: str) -> bool:
+    kind = type(sampler)
+    return (kind.__module__, kind.__qualname__) == ("accelerate.data_loader", name)

@@ -33,9 +33,13 @@ class PrefetchSampler(Sampler[Any]):
 
     It takes ``fetch_size`` samples from ``sampler`` at a time and announces them, whenever at most ``threshold``
     announced samples are not yet requested by the loader. It never waits for a read. Announced samples stay in the
-    cache until they are requested. Next use determines which others stay: over this epoch and the next for a
-    ``DistributedSampler``, a ``SequentialSampler``, and a sampler that repeats its first epoch, else as if the samples
-    requested last were used latest.
+    cache until they are requested. Next use determines which others stay, over this epoch and the next for samplers of
+    torch and Accelerate with a seed or a generator, and for one that repeats its first epoch. Of a shuffled sampler
+    without a generator only the epoch that runs is known. Otherwise samples stay as if those requested last were used
+    latest.
+
+    At the end of an epoch the first ``fetch_size`` samples of the next one are announced, where it is known. After the
+    last epoch they are read in vain.
 
     Samples are read ahead by the processes that request them: that of the loop, or the worker processes.
 
@@ -110,7 +114,8 @@ class PrefetchSampler(Sampler[Any]):
         return {**self.__dict__, "_ending": None}
 
     def _hand_out(self, source: Iterator[Any], cache: OwnedCache) -> Iterator[Any]:
-        self._end_last()
+        if self._ending is not None:
+            self._note_reading(self._ending)
         consumer = cache.attach(is_reading=self._reading == os.getpid())
         window = _Window(
             source, self._length(), cache, consumer, self._expected, self._fetch_size, self._threshold
@@ -118,6 +123,9 @@ class PrefetchSampler(Sampler[Any]):
         try:
             for samples in self._expected.epochs():
                 cache.expect(consumer, samples)
+            window.fill()
+            # Only now, so that what the last epoch has announced of this one stays.
+            self._end_last()
             for entry in window:
                 if not self._has_warned and window.exceeds_cache():
                     self._warn(
@@ -128,7 +136,9 @@ class PrefetchSampler(Sampler[Any]):
                 yield entry
         except BaseException:
             # The loop has left the epoch, or the sampler has failed.
-            self._end(window)
+            self._end_last()
+            self._note_reading(window)
+            window.end()
             raise
         self._ending = window
         self._expected.note_end()
@@ -143,12 +153,11 @@ class PrefetchSampler(Sampler[Any]):
         """End the last epoch, if that has not been left early."""
         window, self._ending = self._ending, None
         if window is not None:
-            self._end(window)
+            window.end()
 
-    def _end(self, window: _Window) -> None:
+    def _note_reading(self, window: _Window) -> None:
         if os.getpid() == window.process:
             self._reading = window.process if window.requested else None
-            window.end()
 
     def _length(self) -> int | None:
         try:
@@ -179,6 +188,9 @@ class _Window:
         self._fetch_size, self._threshold = fetch_size, threshold
         # Samplers draw from generators when they end, so their end is not requested ahead.
         self._left = length
+        self._has_ended = False
+        # Samples of the next epoch that were announced.
+        self._next_epoch = 0
         # Entries with the number of their samples that were announced.
         self._queue: deque[tuple[Any, int]] = deque()
         self._queued = self._handed_out = self._refill_at = 0
@@ -187,8 +199,8 @@ class _Window:
 
     def __iter__(self) -> Iterator[Any]:
         while True:
-            if not self._queue or self._queued + self._outstanding() <= self._refill_at:
-                self._fill()
+            if not self._queue or self._queued + self._next_epoch + self._outstanding() <= self._refill_at:
+                self.fill()
             if not self._queue:
                 return
             entry, count = self._queue.popleft()
@@ -245,14 +257,15 @@ class _Window:
             half if self._threshold is None else self._threshold,
         )
 
-    def _fill(self) -> None:
-        """Take the next entries, and announce their samples."""
+    def fill(self) -> None:
+        """Take the next entries and announce their samples; at the end of the epoch, announce the first of the next."""
         size, self._refill_at = self._limits()
         announced = 0
         samples: list[int] = []
         while announced < size and (self._left is None or self._left > 0 or not self._queue):
             entry = next(self._source, _END)
             if entry is _END:
+                self._has_ended = True
                 break
             if self._left is not None:
                 self._left -= 1
@@ -263,6 +276,13 @@ class _Window:
             self._queued += len(ids)
         self._expected.note(samples)
         self._cache.announce(self._consumer, samples)
+        if announced < size and (self._has_ended or self._left == 0):
+            self._announce_next_epoch(size - announced, size)
+
+    def _announce_next_epoch(self, count: int, limit: int) -> None:
+        before, self._next_epoch = self._next_epoch, min(self._next_epoch + count, limit)
+        samples = self._expected.next_samples(self._next_epoch)[before:]
+        self._cache.announce(self._consumer, in_range(samples.tolist(), self._cache.count))
 
 
 _END = object()

@@ -21,6 +21,8 @@ from foresee.config import Cache, Settings
 from foresee.errors import ConfigError
 from foresee.torch.cached.encode import decode, encode
 from foresee.torch.cached.process_cache import OwnedCache, WorkerCache
+from foresee.torch.cached.substitutes import OnError, Substitutes
+from foresee.torch.cached.substitutes import checked as on_error_faults
 from foresee.torch.data.dataset import OriginDataset, check_callables
 from foresee.torch.data.selected import SelectedDataset, is_selection
 
@@ -64,6 +66,9 @@ class CachedDataset(Dataset[Any]):
         cache_after_transform: cache the result of ``transform``, which must not be random. This is checked with the
             first two samples.
         allow_pickle: cache values of other types too, with pickle.
+        on_error: what to do with a sample for which the dataset or the transform raises: ``raise``, ``replace`` by
+            another sample, or a callable that gets the ``SampleFault`` and returns the index of another one. So batches
+            keep their length, and ranks their number of batches. The substitute is a function of the index.
 
     Raises:
         ConfigError: arguments are wrong; all faults at once.
@@ -78,9 +83,10 @@ class CachedDataset(Dataset[Any]):
         threads: int | None = None,
         cache_after_transform: bool = False,
         allow_pickle: bool = False,
+        on_error: OnError = "raise",
     ) -> None:
         check_callables(transform=transform)
-        faults = _faults(dataset, cache, threads)
+        faults = _faults(dataset, cache, threads) + on_error_faults(on_error)
         if cache_after_transform and transform is None:
             faults.append(
                 "cache_after_transform=True without transform=; pass the transform, or leave it out"
@@ -96,6 +102,7 @@ class CachedDataset(Dataset[Any]):
         self.transform = transform
         self._after = cache_after_transform
         self._allow_pickle = allow_pickle
+        self._substitutes = None if on_error == "raise" else Substitutes(on_error, type(dataset).__name__)
         self._ours: OriginDataset | None = None
         if not cache_after_transform and isinstance(dataset, OriginDataset):
             self._ours = dataset
@@ -123,8 +130,16 @@ class CachedDataset(Dataset[Any]):
         Raises:
             TypeError: ``i`` is no whole number.
             ConfigError: the sample has a value of another type.
-            Exception: whatever the dataset or the transform raises.
+            Exception: whatever the dataset or the transform raises, unless ``on_error`` replaces the sample.
         """
+        try:
+            return self._get(i)
+        except Exception as error:
+            if self._substitutes is None:
+                raise
+            return self._substitutes.value(operator.index(i), len(self._dataset), self._get, error)
+
+    def _get(self, i: int) -> Any:
         sample = operator.index(i)
         if self.is_off:
             return self._transformed(self._dataset[i])

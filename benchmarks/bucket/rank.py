@@ -54,7 +54,11 @@ def main() -> int:
 
 def opened(task: Task) -> Callable[[], Result]:
     """Open what a task needs, and return the function that runs its loop."""
-    alone: dict[str, Callable[[Task], Result]] = {"hit": loops.hits, "native": loops.native}
+    alone: dict[str, Callable[[Task], Result]] = {
+        "hit": loops.hits,
+        "native": loops.native,
+        "reads": loops.reads,
+    }
     if task.arm in alone:
         return partial(alone[task.arm], task)
     return partial(loops.train, open_arm(task), task)

@@ -3,7 +3,7 @@
 """Measure training straight from a bucket as PROTOCOL.md defines.
 
 ``--quick`` measures at least half of the acceptance lines within 3 minutes, on small data and once. The full run repeats
-each arm three times, an hour and a half by estimate. Run ``make setup`` and ``make bench-setup`` first: this program builds and
+each arm three times, an hour and a half by estimate; the paper's figures run once, some nine minutes. Run ``make setup`` and ``make bench-setup`` first: this program builds and
 downloads nothing. As root it creates hosts in network namespaces.
 
 Exit status: 0 measured (whether or not the lines hold), 2 bad arguments, 3 the environment lacks something (named).
@@ -24,11 +24,11 @@ sys.path.insert(0, str(HERE.parent))
 
 from common import machine, runs, verdicts  # noqa: E402 - needs the path above
 from common.hosts import ProcessFailed  # noqa: E402
-from common.report import add_options, print_report, raw_lines, remove_part, show  # noqa: E402
+from common.report import add_options, draw, print_report, raw_lines, remove_part, show  # noqa: E402
 from common.runs import Runs  # noqa: E402
-from support import table  # noqa: E402
+from support import figure_table, table  # noqa: E402
 from support.lines import judge  # noqa: E402
-from support.sizes import FULL, QUICK, THEMES, Size  # noqa: E402
+from support.sizes import THEMES, Size, sizes_of  # noqa: E402
 
 HOME = HERE.parents[1] / ".tools" / "bench-data" / "buckets"
 
@@ -41,7 +41,10 @@ def parse() -> argparse.Namespace:
     add_options(parser, "small data, one repeat, under 3 minutes")
     parser.add_argument("--repeats", type=int, help="repeats of each arm, instead of 3 (quick run: 1)")
     parser.add_argument(
-        "--parts", nargs="*", choices=THEMES, default=THEMES, help="measure only these parts (default: all)"
+        "--parts",
+        nargs="*",
+        choices=THEMES,
+        help="measure only these parts (default: all; in the quick run all but the figures)",
     )
     parser.add_argument(
         "--latency-ms", type=float, nargs="*", help="measure only these latencies of parts that have several"
@@ -72,9 +75,9 @@ def parse() -> argparse.Namespace:
 def chosen_sizes(args: argparse.Namespace) -> list[Size]:
     """Return the sizes of the selected parts, with the changes of the command line."""
     chosen = []
-    for size in QUICK if args.quick else FULL:
+    for size in sizes_of(args.parts, quick=args.quick):
         is_chosen = args.latency_ms is None or not size.has_latencies or size.latency_ms in args.latency_ms
-        if size.theme in args.parts and is_chosen:
+        if is_chosen:
             samples = args.samples or size.samples
             direct = size.direct_samples if args.direct_samples is None else args.direct_samples
             native = min(size.native_samples, samples)
@@ -96,7 +99,7 @@ def measure(args: argparse.Namespace, about: dict[str, object], save: Path | Non
         del os.environ[name]
     with (
         tempfile.TemporaryDirectory(prefix="foresee-") as sockets,
-        hosts(max(size.ranks for size in sizes), HERE / "results" / "logs") as (cluster, kind),
+        hosts(max(size.hosts for size in sizes), HERE / "results" / "logs") as (cluster, kind),
     ):
         show(f"hosts: {kind}")
         session = Session(
@@ -113,10 +116,17 @@ def measure(args: argparse.Namespace, about: dict[str, object], save: Path | Non
             for size in sizes:
                 if save:
                     remove_part(save, size.part)
-                parts.measure(session, size, args.repeats or (1 if args.quick else 3), quick=args.quick)
+                repeats = args.repeats or (1 if args.quick or size.is_figures else 3)
+                parts.measure(session, size, repeats, quick=args.quick)
         finally:
             session.close()
     return Runs(session.runs)
+
+
+def details(found: Runs) -> str:
+    """Return the tables of the arms and of the paper's figures."""
+    text = table.markdown(figure_table.without_figures(found))
+    return f"{text}\n{figure_table.markdown(found)}" if figure_table.has_figures(found) else text
 
 
 def main() -> int:
@@ -124,7 +134,7 @@ def main() -> int:
     args = parse()
     if args.table:
         found = runs.read(args.table)
-        print(verdicts.markdown(judge(found)), table.markdown(found), sep="\n", end="")
+        print(verdicts.markdown(judge(found)), details(found), sep="\n", end="")
         return 0
     began = time.monotonic()
     HOME.mkdir(parents=True, exist_ok=True)
@@ -135,7 +145,9 @@ def main() -> int:
     except (FileNotFoundError, ProcessFailed) as missing:
         show(f"run.py: {missing}")
         return 3
-    print_report("bucket", judge(found), table.markdown(found), args, began=began, machine=about)
+    if save and save.parent == HERE / "results" and figure_table.has_figures(found):
+        draw(HERE)
+    print_report("bucket", judge(found), details(found), args, began=began, machine=about)
     return 0
 
 

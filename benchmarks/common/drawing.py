@@ -56,11 +56,12 @@ GREY = "#777777"
 _Lines = TypeVar("_Lines")
 
 
-def sheet(columns: int = 1, *, title: str, share: bool = False) -> tuple[Figure, list[Axes]]:
-    """Create a row of plots under one title."""
-    figure, axes = plt.subplots(1, columns, figsize=(3.2 + 3.4 * columns, 3.8), sharey=share, squeeze=False)
+def sheet(columns: int = 1, rows: int = 1, *, title: str, share: bool = False) -> tuple[Figure, list[Axes]]:
+    """Create rows of plots under one title; the plots come row by row."""
+    size = (3.2 + 3.4 * columns, 3.8 * rows)
+    figure, axes = plt.subplots(rows, columns, figsize=size, sharey=share, squeeze=False)
     figure.suptitle(title, fontsize=11)
-    return figure, list(axes[0])
+    return figure, list(axes.flat)
 
 
 def spread(values: Sequence[float]) -> tuple[float, list[list[float]]]:

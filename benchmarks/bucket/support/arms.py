@@ -155,6 +155,9 @@ def open_arm(task: Task) -> Opened:
         "ours": lambda task: cached(task, _objects_of_ours(task)),
         "ours_boto3": lambda task: cached(task, Objects(task)),
         "ours_obstore": lambda task: cached(task, ObjectsOfStore(task)),
+        "direct_obstore": lambda task: _stock(task, ObjectsOfStore(task)),
+        "cache": swept,
+        "window": swept,
         "s3torchconnector": lambda task: _stock(task, _connector(task)),
         "litdata_raw": lambda task: _stock(task, _litdata_raw(task), _collate_bytes),
     }
@@ -171,6 +174,25 @@ def cached(task: Task, dataset: Any, collate: Callable[[list[Any]], Any] | None 
     # With worker processes the counts are theirs.
     counted = None if task.settings.get("workers") else samples
     return Opened(_loader(task, samples, sampler, collate), sampler, counted)
+
+
+def swept(task: Task) -> Opened:
+    """Open the loader of a sweep: the settings have the cache and the window, both in samples.
+
+    Without ``fetch`` nothing is read ahead.
+    """
+    settings = task.settings
+    capacity = (settings["cache"] or task.samples) * _cached_bytes(task.sample_bytes)
+    samples = ft.CachedDataset(
+        ObjectsOfStore(task), cache=ft.Cache(ram=capacity), threads=settings["threads"]
+    )
+    order: DistributedSampler[Any] = order_of(task, samples)
+    if not settings["fetch"]:
+        return Opened(_loader(task, samples, order, None), order, samples)
+    sampler = ft.PrefetchSampler(
+        order, samples, fetch_size=settings["fetch"], threshold=settings["threshold"]
+    )
+    return Opened(_loader(task, samples, sampler, None), sampler, samples)
 
 
 def order_of(task: Task, dataset: Dataset[Any]) -> DistributedSampler[Any]:
@@ -192,6 +214,13 @@ def storage_options(place: Place) -> dict[str, str]:
 def as_tensor(content: Any) -> torch.Tensor:
     """Return bytes, or any buffer of them, as a uint8 tensor that may be changed."""
     return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+
+
+def _cached_bytes(sample_bytes: int) -> int:
+    """Return the bytes of the cache that a sample takes."""
+    one = ft.CachedDataset([as_tensor(bytes(sample_bytes))], cache=ft.Cache(ram=1 << 20))
+    _ = one[0]
+    return one.stats()["bytes"]
 
 
 def _stock(task: Task, dataset: Dataset[Any], collate: Callable[[list[Any]], Any] | None = None) -> Opened:

@@ -6,7 +6,8 @@ from __future__ import annotations
 import statistics
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -17,8 +18,9 @@ from numpy.typing import NDArray
 from torch.utils.data import get_worker_info
 
 import foresee
+import foresee.torch as ft
 
-from .arms import Arrays, Opened, cached, storage_options
+from .arms import Arrays, Files, ObjectsOfStore, Opened, cached, storage_options
 from .proof import order_checksum
 from .task import Epoch, Result, Task
 
@@ -34,6 +36,7 @@ def train(opened: Opened, task: Task) -> Result:
     cpu_before = cpu_s()
     for number in range(task.epochs):
         result.epochs.append(_epoch(opened, task, number))
+        result.epochs[-1].counts = opened.counts()
     result.cpu_s = cpu_s() - cpu_before
     result.values = opened.counts()
     return result
@@ -111,6 +114,32 @@ def _time_hits(samples: list[NDArray[np.uint8]]) -> dict[str, Any]:
             of_hits.append(found - began)
     misses = dataset.stats()["misses"] - misses
     return {"ns": torch.tensor([of_hits, of_look_ups]), "misses": misses, "wrong": wrong}
+
+
+def reads(task: Task) -> Result:
+    """Measure what the model of a window needs: seconds of a read alone, of one of several, of a hit, and of a local file."""
+    samples, threads = range(task.read), task.settings["threads"]
+    objects, files = ObjectsOfStore(task), Files(task)
+    held = ft.CachedDataset(files)
+    values = {"read_s": _seconds_each(objects.__getitem__, samples)}
+    with ThreadPoolExecutor(threads) as pool:
+        # Each of them opens a connection at first.
+        list(pool.map(objects.__getitem__, samples[:threads]))
+        began = time.monotonic()
+        list(pool.map(objects.__getitem__, samples))
+        values["download_s"] = threads * (time.monotonic() - began) / len(samples)
+    # The first pass reads the files.
+    _seconds_each(held.__getitem__, samples)
+    values["hit_s"] = _seconds_each(held.__getitem__, samples)
+    values["file_s"] = _seconds_each(files.__getitem__, samples)
+    return Result(values=values)
+
+
+def _seconds_each(read: Callable[[int], Any], samples: Iterable[int]) -> float:
+    """Return the mean seconds of a call."""
+    began = time.monotonic()
+    count = sum(read(sample) is not None for sample in samples)
+    return (time.monotonic() - began) / count
 
 
 def native(task: Task) -> Result:

@@ -10,6 +10,9 @@ from typing import Any
 from .sizes import Size
 from .task import Result
 
+#: Counts of the requests of a cache, by their outcome.
+REQUESTS = ("cache_hits", "cache_joins", "cache_misses")
+
 
 def values_of(
     size: Size, results: Sequence[Result], counted: Mapping[str, Any], read: int
@@ -34,11 +37,32 @@ def values_of(
     }
     for number, name in enumerate(("first", "second")[: size.epochs]):
         values[f"{name}_epoch_s"] = scale * max(each[number].seconds for each in epochs)
+        values[f"{name}_waited_s"] = scale * statistics.mean(sum(each[number].waits_s) for each in epochs)
+    if size.is_figures:
+        values |= miss_rates(results[0])
     if size.theme == "recipe":
         values["step_s"] = step_s(results[0])
     for result in results:
         for name, count in result.values.items():
             values[name] = values.get(name, 0) + count
+    return values
+
+
+def miss_rates(result: Result) -> dict[str, float]:
+    """Return the shares of each epoch's requests that a rank's cache did not have, and that joined a read in flight.
+
+    A request that joins is a miss of the paper's cache, so it is part of the miss rate.
+    """
+    values = {}
+    before = dict.fromkeys(REQUESTS, 0.0)
+    for name, epoch in zip(("first", "second"), result.epochs, strict=False):
+        if not epoch.counts:
+            continue
+        counts = {each: epoch.counts[each] - before[each] for each in REQUESTS}
+        requests = sum(counts.values())
+        values[f"{name}_miss_rate"] = (counts["cache_misses"] + counts["cache_joins"]) / requests
+        values[f"{name}_join_rate"] = counts["cache_joins"] / requests
+        before = epoch.counts
     return values
 
 

@@ -7,7 +7,7 @@ import dataclasses
 
 from common.report import show
 
-from . import data
+from . import data, sweeps
 from .session import Session
 from .sizes import ARMS, Settings, Size, grid
 
@@ -17,6 +17,9 @@ GRID_DIVISOR = 4
 
 def measure(session: Session, size: Size, repeats: int, *, quick: bool) -> None:
     """Measure all arms of a part."""
+    if size.is_figures:
+        sweeps.measure(session, size, repeats, quick=quick)
+        return
     samples = data.make(size, session.home, session.seed)
     gets_per_s = 0.0
     if size.is_deli:

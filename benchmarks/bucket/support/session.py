@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -34,6 +35,8 @@ BUCKET_HOST = "bucket"
 PEERS_PYTHON = ROOT / ".bench-venv" / "bin" / "python"
 #: Numbers of the processes of arms with worker processes; all other arms share process 0.
 NUMBERS = {arm: 1 + at for at, arm in enumerate(dict.fromkeys(itertools.chain(*ARMS.values())))}
+#: Arms that one rank runs, and that deliver no epochs.
+ALONE = ("native", "reads")
 #: Number of the process of peers' settings without worker processes, which have the peers' environment.
 NO_WORKERS_OF_PEERS = 1 + len(NUMBERS)
 
@@ -76,28 +79,30 @@ class Session:
         *,
         compute_s: float = 0.0,
         is_trial: bool = False,
+        known: Mapping[str, float] = MappingProxyType({}),
     ) -> Run:
         """Run one arm once; a failure makes the run void, with the reason.
 
         Args:
             size: the part.
             data: its samples.
-            arm: one of the part, or `native`.
+            arm: one of the part, or one of `ALONE`.
             settings: of the arm.
             repeat: number of the repeat.
             compute_s: seconds of compute per sample.
             is_trial: a run of the grid, with another seed; it is not recorded.
+            known: values of the run that are known before it, such as predictions.
         """
-        run = Run(size.part, arm, repeat, size.ranks, size.data_bytes)
+        run = Run(size.part, arm, repeat, size.hosts, size.data_bytes)
         seed = self.seed + is_trial
         try:
             with tempfile.TemporaryDirectory(prefix="foresee-bench-", dir=self.home.parent) as scratch:
                 tasks = [
                     self._task(size, data, arm, settings, compute_s, seed, rank, scratch)
-                    for rank in range(1 if arm == "native" else size.ranks)
+                    for rank in range(1 if arm in ALONE else size.hosts)
                 ]
                 results, counted = self._run(size, tasks)
-            run.values = {f"{SETTING}{name}": n for name, n in settings.items()}
+            run.values = {**known, **{f"{SETTING}{name}": n for name, n in settings.items()}}
             if results[0].epochs:
                 run.values |= measures.values_of(size, results, counted, tasks[0].read) | {
                     "compute_s": compute_s
@@ -127,7 +132,6 @@ class Session:
         rank: int,
         scratch: str,
     ) -> Task:
-        is_native = arm == "native"
         return Task(
             arm=arm,
             place=data.place(self.endpoint),
@@ -141,7 +145,7 @@ class Session:
             compute_s=compute_s,
             cache_bytes=size.cache_bytes,
             window=size.window,
-            read=size.native_samples if is_native else size.read_of_epoch(arm),
+            read=size.native_samples if arm in ALONE else size.read_of_epoch(arm),
             scratch=scratch,
             settings=settings,
         )
@@ -190,7 +194,7 @@ class Session:
             self.runs.append(run)
             if self.save:
                 runs.write(self.save, run)
-        shown = ("gets_per_s", "waited_s", "step_s", "seconds", "hit_over_dict_us")
+        shown = ("gets_per_s", "read_s", "waited_s", "step_s", "seconds", "hit_over_dict_us")
         settings = " ".join(
             f"{name.removeprefix(SETTING)}={n:g}"
             for name, n in run.values.items()

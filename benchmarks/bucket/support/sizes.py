@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection
 from dataclasses import dataclass
 
 from common.samples import ID_BYTES, Shape
@@ -12,6 +13,9 @@ from common.samples import ID_BYTES, Shape
 MNIST_BYTES, CIFAR_BYTES = ID_BYTES + 28 * 28, ID_BYTES + 32 * 32 * 3
 #: Share of the native client's GET rate that all ranks together need.
 NEEDED_SHARE = 0.6
+#: Compute of the paper's models per sample, in times of one read from its bucket: 14.7 s and 147.2 s per epoch of 14,000 and
+#: 11,667 samples, whose direct reads take 55.2 ms each.
+COMPUTE_PER_READ = {"figures_mnist": 0.0190, "figures_cifar": 0.2286}
 #: Seconds of compute per step in part `recipe`.
 RECIPE_STEP_S = 1.0
 #: Memory of a cache that holds all data, over the data.
@@ -22,7 +26,7 @@ ROOM = 1.25
 class Size:
     """Data and rates of one part at one latency."""
 
-    #: `deli_mnist`, `deli_cifar`, `recipe`, `hit` or `peers`.
+    #: `deli_mnist`, `deli_cifar`, `recipe`, `hit`, `peers`, `figures_mnist` or `figures_cifar`.
     theme: str
     latency_ms: float
     ranks: int
@@ -35,7 +39,7 @@ class Size:
     cache_samples: int = 0
     #: Samples of each epoch that `direct` and `threads` read; 0: all.
     direct_samples: int = 0
-    #: Samples that the native client reads.
+    #: Samples that the native client reads, or that `reads` does.
     native_samples: int = 0
 
     @property
@@ -52,6 +56,21 @@ class Size:
     def is_deli(self) -> bool:
         """Whether three hosts read as in the paper."""
         return self.theme.startswith("deli")
+
+    @property
+    def is_figures(self) -> bool:
+        """Whether the theme has the sweeps of the paper's figures."""
+        return self.theme in COMPUTE_PER_READ
+
+    @property
+    def hosts(self) -> int:
+        """Ranks that run. The order is always that of all ranks."""
+        return 1 if self.is_figures else self.ranks
+
+    @property
+    def partition(self) -> int:
+        """Samples of an epoch of a rank."""
+        return self.samples // self.ranks
 
     @property
     def data_bytes(self) -> int:
@@ -76,16 +95,18 @@ class Size:
         """Return the seconds of compute per sample of a rank.
 
         Args:
-            gets_per_s: rate that a native client reaches.
+            gets_per_s: rate that a native client reaches; for the figures, that of one read after the other.
         """
+        if self.is_figures:
+            return COMPUTE_PER_READ[self.theme] / gets_per_s
         if self.is_deli:
             return self.ranks / (NEEDED_SHARE * gets_per_s)
         return RECIPE_STEP_S / self.batch if self.theme == "recipe" else 0.0
 
     def read_of_epoch(self, arm: str) -> int:
         """Return how many samples of an epoch a rank reads in an arm."""
-        whole = self.samples // self.ranks
-        limit = self.direct_samples if arm in ("direct", "threads") else 0
+        whole = self.partition
+        limit = self.direct_samples if arm in ("direct", "direct_obstore", "threads") else 0
         # Whole batches are read.
         return min(whole, -(-limit // self.batch) * self.batch) if limit else whole
 
@@ -100,6 +121,9 @@ FULL = [
     *_both(Size("recipe", 20.0, 1, 1_280, 110_000, 64, 2)),
     Size("hit", 0.0, 1, 1_024, 1_000, 256, 1),
     Size("peers", 20.0, 1, 14_000, 1_000, 64, 2),
+    # A sixteenth of the paper's samples, cache, fetch size and batch.
+    Size("figures_mnist", 20.0, 3, 2_625, MNIST_BYTES, 32, 2, 128, 256, 128),
+    Size("figures_cifar", 20.0, 3, 2_187, CIFAR_BYTES, 32, 2, 128, 256, 128),
 ]
 
 #: Fewer samples and one latency, so that the quick run takes less than 3 minutes.
@@ -111,7 +135,21 @@ QUICK = [
     Size("peers", 20.0, 1, 512, 1_000, 64, 2),
 ]
 
+#: The quick run has these parts only by name: they show that the sweeps work, with a few points each.
+QUICK_FIGURES = [
+    Size("figures_mnist", 5.0, 3, 192, MNIST_BYTES, 8, 2, 32, 16, 24),
+    Size("figures_cifar", 5.0, 3, 192, CIFAR_BYTES, 8, 2, 32, 16, 24),
+]
+
+#: All parts, in the order of a run.
 THEMES = list(dict.fromkeys(size.theme for size in FULL))
+
+
+def sizes_of(themes: Collection[str] | None, *, quick: bool) -> list[Size]:
+    """Return the sizes of these themes; None: of all, of which the quick run leaves out the figures."""
+    sizes = [*QUICK, *(QUICK_FIGURES if themes else ())] if quick else FULL
+    return [size for size in sizes if themes is None or size.theme in themes]
+
 
 Settings = dict[str, int]
 
@@ -122,6 +160,7 @@ ARMS: dict[str, tuple[str, ...]] = {
     "recipe": ("plain", "ours_boto3"),
     "hit": ("hit",),
     "peers": ("ours", "ours_obstore", "boto3", "boto3_threads", "s3torchconnector", "litdata_raw"),
+    **dict.fromkeys(COMPUTE_PER_READ, ("direct_obstore", "disk", "cache", "window")),
 }
 
 #: Arms whose packages are in the environment of the peers.

@@ -70,6 +70,8 @@ class Epoch:
     order: int = 0
     #: Sum of the CRC-32 of each sample, modulo 2^64.
     checksum: int = 0
+    #: Counts of the cache since its start, at the end of the epoch; empty without a cache in this process.
+    counts: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass

@@ -5,39 +5,12 @@ from __future__ import annotations
 
 import dataclasses
 import gzip
-import importlib
-import importlib.util
-import sys
 import zlib
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
-from support.house import ROOT
-
-sys.path.insert(0, str(ROOT / "benchmarks"))
-
-from common.runs import Run, Runs
-from common.samples import key
-
-BUCKET = ROOT / "benchmarks" / "bucket"
-
-
-def module(name: str) -> ModuleType:
-    """Import a module of the benchmark's `support`, under a name apart from that of the tests' own `support`."""
-    package = "bucket_support"
-    if package not in sys.modules:
-        folder = BUCKET / "support"
-        spec = importlib.util.spec_from_file_location(
-            package, folder / "__init__.py", submodule_search_locations=[str(folder)]
-        )
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[package] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[package])
-    return importlib.import_module(f"{package}.{name}")
-
+from support.bucket_benchmark import Run, Runs, key, module, run
 
 data, lines, measures, proof, sizes, table, task = (
     module(name) for name in ("data", "lines", "measures", "proof", "sizes", "table", "task")
@@ -50,10 +23,6 @@ def epoch(**changes: object) -> object:
     """An epoch of 4 samples of 8 bytes, delivered in the order of ``IDS``."""
     whole = task.Epoch(samples=4, bytes=32, order=proof.order_checksum(IDS), checksum=100)
     return dataclasses.replace(whole, **changes)
-
-
-def run(part: str, arm: str, repeat: int = 0, **values: float) -> Run:
-    return Run(part, arm, repeat, 1, 1, values=values)
 
 
 def line_of(found: list[Run], name: str) -> object:

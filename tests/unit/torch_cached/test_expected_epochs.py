@@ -44,10 +44,26 @@ def test_the_expected_epochs_of_a_distributed_sampler_are_those_that_it_yields(w
             assert [(one.tolist(), other.tolist()) for one, other in ours] == now + later
 
 
+def test_further_epochs_are_expected_until_they_have_as_many_samples_as_wanted():
+    sampler = DistributedSampler(numbers(), 4, 1, seed=5)
+    later = []
+    for epoch in range(40):
+        sampler.set_epoch(epoch)
+        later.append(list(sampler))
+    sampler.set_epoch(0)
+    for wanted in (0, 6, 7, 15, N, 2 * N):
+        orders = [order.tolist() for order in ExpectedEpochs(sampler).epochs(wanted)]
+        assert orders == later[: len(orders)]
+        found = [len(set(itertools.chain(*orders[1:end]))) for end in range(2, len(orders) + 1)]
+        assert found[-1] >= min(wanted, N) or (len(found) > 1 and found[-1] == found[-2])
+        assert len(found) == 1 or found[-2] < wanted
+    assert len(ExpectedEpochs(SequentialSampler(numbers())).epochs(2 * N)) == 3
+
+
 def test_without_set_epoch_the_same_epoch_is_expected_again():
     sampler = DistributedSampler(numbers(), 1, 0)
     expected = ExpectedEpochs(sampler)
-    list(expected.epochs())
+    expected.epochs()
     first, second = expected.epochs()
     assert first.tolist() == second.tolist() == list(sampler)
 

@@ -26,15 +26,19 @@ from torch.utils.data import (
 from foresee import _native
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
 # Samplers that draw all of an epoch from their generator.
 _DRAWING = (RandomSampler, SubsetRandomSampler, WeightedRandomSampler)
+# Further epochs are known as well, but hardly change what leaves the cache.
+_EPOCHS_MAX = 32
 _NOTHING: NDArray[np.uint64] = np.empty(0, np.uint64)
 
 
 class ExpectedEpochs:
-    """The epochs of ``sampler``: the one that begins, and the next."""
+    """The epochs of ``sampler``: the one that begins, and those after it."""
 
     def __init__(self, sampler: object) -> None:
         self._sampler = sampler
@@ -54,12 +58,14 @@ class ExpectedEpochs:
         self._recorded: NDArray[np.uint64] | None = None
         self._may_repeat = True
 
-    def epochs(self) -> list[NDArray[np.uint64]]:
+    def epochs(self, samples: int = 0) -> list[NDArray[np.uint64]]:
         """Return the order of the epoch that begins and of the one after it, as far as they are known.
 
-        Call it once when an epoch begins, before the sampler draws.
+        Further ones follow until those after this one have ``samples`` different samples, the number that the cache
+        holds: of ranks that share the samples, each has few of them in one epoch. Call it once when an epoch begins,
+        before the sampler draws.
         """
-        orders = self._seeded()
+        orders = self._seeded(samples)
         is_seeded = orders is not None
         if orders is None:
             orders = [] if self._recorded is None else [self._recorded, self._recorded]
@@ -100,15 +106,27 @@ class ExpectedEpochs:
         if self._recorded is not None:
             self._recorded, self._may_repeat = None, False
 
-    def _seeded(self) -> list[NDArray[np.uint64]] | None:
-        """Return one or two orders of a sampler whose order is known before it is drawn; None for others."""
+    def _seeded(self, samples: int) -> list[NDArray[np.uint64]] | None:
+        """Return the orders of a sampler that are known before it is drawn, one or more; None if there are none."""
         base = _base(self._sampler)
         epoch = getattr(base, "epoch", 0)
         if self._last_epoch is not None:
             self._step = epoch - self._last_epoch
         self._last_epoch = epoch
-        orders = _orders(base, epoch, epoch + self._step)
-        return None if orders is None else [_in_batches(self._sampler, order) for order in orders]
+        drawn = _orders(base, epoch, self._step)
+        if drawn is None:
+            return None
+        orders = [_in_batches(self._sampler, order) for order in itertools.islice(drawn, 2)]
+        found = np.unique(orders[-1])
+        while 1 < len(orders) < _EPOCHS_MAX and len(found) < samples:
+            order = next(drawn, None)
+            if order is None:
+                break
+            orders.append(_in_batches(self._sampler, order))
+            before, found = found, np.union1d(found, orders[-1])
+            if len(found) == len(before):
+                break
+        return orders
 
 
 def _base(sampler: Any) -> Any:
@@ -130,29 +148,18 @@ def _in_batches(sampler: Any, order: NDArray[Any]) -> NDArray[np.uint64]:
     return np.ascontiguousarray(order, np.uint64)
 
 
-def _orders(sampler: Any, *epochs: int) -> list[NDArray[Any]] | None:
-    """Return the orders of two epochs, or of the first alone; None if a subclass may have another one."""
+def _orders(sampler: Any, epoch: int, step: int) -> Iterator[NDArray[Any]] | None:
+    """Return the orders of an epoch and of those after it; None if a subclass may have other ones."""
     iterates = getattr(type(sampler), "__iter__", None)
     if iterates is SequentialSampler.__iter__:
-        return [np.arange(len(sampler))] * 2
-    if iterates is DistributedSampler.__iter__ and min(epochs) >= 0:
-        return [
-            _native.order_distributed(
-                len(sampler.dataset),
-                sampler.num_replicas,
-                sampler.rank,
-                seed=sampler.seed,
-                epoch=epoch,
-                shuffle=sampler.shuffle,
-                drop_last=sampler.drop_last,
-            )
-            for epoch in epochs
-        ]
+        return itertools.repeat(np.arange(len(sampler)))
+    if iterates is DistributedSampler.__iter__:
+        return _distributed(sampler, epoch, step)
     if _is_of_accelerate(sampler, "SeedableRandomSampler"):
         # It seeds its generator in each epoch, and counts them.
         sampler = copy.copy(sampler)
         sampler.generator = torch.Generator()
-        return [_drawn(sampler), _drawn(sampler)]
+        return _drawn(sampler)
     if not any(iterates is kind.__iter__ for kind in _DRAWING):
         return None
     generator = _copy(sampler.generator or torch.default_generator)
@@ -163,12 +170,28 @@ def _orders(sampler: Any, *epochs: int) -> list[NDArray[Any]] | None:
         generator.manual_seed(int(torch.empty((), dtype=torch.int64).random_(generator=generator)))
     sampler = copy.copy(sampler)
     sampler.generator = generator
-    # Everything draws from the generator of the process, so the second epoch is unknown.
-    return [_drawn(sampler), _drawn(sampler)] if is_own else [_drawn(sampler)]
+    # Everything draws from the generator of the process, so its later epochs are unknown.
+    return _drawn(sampler) if is_own else itertools.islice(_drawn(sampler), 1)
 
 
-def _drawn(sampler: Any) -> NDArray[np.uint64]:
-    return np.fromiter(sampler, np.uint64)
+def _distributed(sampler: DistributedSampler[Any], epoch: int, step: int) -> Iterator[NDArray[Any]]:
+    for number in itertools.count(epoch, step):
+        if number < 0:
+            return
+        yield _native.order_distributed(
+            len(sampler.dataset),  # type: ignore[arg-type]
+            sampler.num_replicas,
+            sampler.rank,
+            seed=sampler.seed,
+            epoch=number,
+            shuffle=sampler.shuffle,
+            drop_last=sampler.drop_last,
+        )
+
+
+def _drawn(sampler: Any) -> Iterator[NDArray[np.uint64]]:
+    while True:
+        yield np.fromiter(sampler, np.uint64)
 
 
 def _copy(generator: torch.Generator) -> torch.Generator | None:

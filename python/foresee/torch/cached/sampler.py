@@ -33,8 +33,8 @@ class PrefetchSampler(Sampler[Any]):
 
     It takes ``fetch_size`` samples from ``sampler`` at a time and announces them, whenever at most ``threshold``
     announced samples are not yet requested by the loader. It never waits for a read. Announced samples stay in the
-    cache until they are requested. Next use determines which others stay, over this epoch and the next for samplers of
-    torch and Accelerate with a seed or a generator, and for one that repeats its first epoch. Of a shuffled sampler
+    cache until they are requested. Next use determines which others stay: over this epoch and later ones for samplers
+    of torch and Accelerate with a seed or a generator, and for one that repeats its first epoch. Of a shuffled sampler
     without a generator only the epoch that runs is known. Otherwise samples stay as if those requested last were used
     latest.
 
@@ -121,7 +121,7 @@ class PrefetchSampler(Sampler[Any]):
             source, self._length(), cache, consumer, self._expected, self._fetch_size, self._threshold
         )
         try:
-            for samples in self._expected.epochs():
+            for samples in self._expected.epochs(cache.capacity // max(cache.mean_size or cache.capacity, 1)):
                 cache.expect(consumer, samples)
             window.fill()
             # Only now, so that what the last epoch has announced of this one stays.

@@ -56,5 +56,7 @@ pub use next_use::NextUse;
 pub use node::{ConsumerId, EntryId, NodeAction, NodePlanError, NodePlanner, NodePlannerConfig, NodeTier};
 pub use planner::{Access, PlannedSource, Planner, PlannerConfig};
 pub use policy::{Policy, PolicyChoice};
-pub use read_group::{GROUPED_SIZE_MAX, ObjectRange, READ_BLOCK};
-pub use sample_cache::{ReaderId, SampleCacheConfig, SampleCachePlanner, SampleLookup};
+pub use read_group::{GROUPED_SIZE_MAX, ObjectRange, READ_BLOCK, read_together};
+pub use sample_cache::{
+    FetchGrouping, NeighbourGroups, ReaderId, SampleCacheConfig, SampleCachePlanner, SampleLookup,
+};

@@ -129,6 +129,31 @@ pub(crate) fn neighbours(
     all.into_iter().filter(is_near).collect()
 }
 
+/// Divide ranges into those that are worth one read each, by their places in `ranges`: small ones in a block of their object
+/// with few unwanted bytes between them. Every range is in one group.
+pub fn read_together(ranges: &[ObjectRange]) -> Vec<Vec<usize>> {
+    let mut places: Vec<usize> = (0..ranges.len()).collect();
+    places.sort_by_key(|&place| (ranges[place].object, ranges[place].start));
+    let mut groups: Vec<Vec<usize>> = Vec::new();
+    let mut last: Option<(ObjectRange, Extent)> = None;
+    for place in places {
+        let range = ranges[place];
+        let small = |one: ObjectRange| one.len <= GROUPED_SIZE_MAX.get();
+        let grown = last.filter(|(first, _)| first.block() == range.block() && small(*first) && small(range));
+        let grown = grown.map(|(first, extent)| (first, extent.with(range.start, range.end())));
+        if let Some((first, extent)) = grown.filter(|(_, extent)| is_dense(*extent))
+            && let Some(group) = groups.last_mut()
+        {
+            group.push(place);
+            last = Some((first, extent));
+        } else {
+            groups.push(vec![place]);
+            last = Some((range, Extent::new(range.start, range.end())));
+        }
+    }
+    groups
+}
+
 /// Whether few of the bytes of an extent are unwanted.
 const fn is_dense(extent: Extent) -> bool {
     extent.unwanted() <= extent.len() / OVER_READ
@@ -192,6 +217,24 @@ mod tests {
             (1..50).filter(|id| id % 20 != 13).collect::<Vec<_>>()
         );
         assert_eq!(group(0, &rows, |id| id % 2 == 0), [0; 0]);
+    }
+
+    #[test]
+    fn small_ranges_with_few_bytes_between_them_are_one_read() {
+        let range = |object, start, len| ObjectRange { object, start, len };
+        let ranges = [
+            range(0, 300, 100),
+            range(0, 100, 100),
+            range(1, 200, 100),
+            range(0, 205, 95),
+            range(0, 600, 100),
+            range(0, READ_BLOCK.get(), 100),
+            range(0, 200, 0),
+        ];
+        assert_eq!(read_together(&ranges), [vec![1, 6, 3, 0], vec![4], vec![5], vec![2]]);
+        let large = GROUPED_SIZE_MAX.get() + 1;
+        assert_eq!(read_together(&[range(0, 0, large), range(0, large, large)]), [[0], [1]]);
+        assert_eq!(read_together(&[]), [[0; 0]; 0]);
     }
 
     #[test]

@@ -150,6 +150,11 @@ impl Announced {
         self.fetched.max(self.first) < self.end
     }
 
+    /// Whether accesses are expected after the announced ones.
+    pub(super) fn has_expected(&self) -> bool {
+        self.offset(self.end) < self.accesses.len()
+    }
+
     /// Accesses handed out, and neither requested nor passed over.
     pub(super) const fn outstanding(&self) -> u64 {
         self.handed_out - self.progress

@@ -7,9 +7,11 @@
 //! | `announced` | the announced and expected accesses of one consumer |
 //! | `residents` | samples in the cache, and the order of their eviction |
 //! | `flights` | reads in flight, and the bytes that they will need |
+//! | `groups` | samples that are read together |
 
 mod announced;
 mod flights;
+mod groups;
 mod residents;
 #[cfg(test)]
 mod tests;
@@ -21,6 +23,7 @@ use foresee_units::{Bytes, Nanos, SampleId};
 use self::announced::Announced;
 use self::flights::Flights;
 pub use self::flights::ReaderId;
+pub use self::groups::{FetchGrouping, NeighbourGroups};
 use self::residents::{NextAccess, Residents};
 use crate::next_use::narrow;
 use crate::node::ConsumerId;
@@ -241,8 +244,13 @@ impl SampleCachePlanner {
     }
 
     /// The next announced sample to read, for `reader`; `None` while all are cached or in flight, or while the samples
-    /// announced before them fill the capacity.
+    /// announced before them fill the capacity. [`poll_fetch_group`](Self::poll_fetch_group) returns several.
     pub fn poll_fetch(&mut self, reader: ReaderId, now: Nanos) -> Option<SampleId> {
+        self.start_next(reader, now).map(|(_, index)| SampleId(index.into()))
+    }
+
+    /// Start the read of the next announced sample; return its distance and number.
+    fn start_next(&mut self, reader: ReaderId, now: Nanos) -> Option<(u64, u32)> {
         self.advance_to(now);
         let expected = self.flights.expected_bytes();
         if self.residents.announced_bytes() + expected > self.residents.capacity() {
@@ -256,9 +264,9 @@ impl SampleCachePlanner {
             one.announced.next_fetch(|sample| residents.contains(sample) || flights.contains(sample))
         };
         let running = self.consumers.values_mut().filter(|one| one.is_reading);
-        let (_, index) = running.filter_map(next).min()?;
+        let (distance, index) = running.filter_map(next).min()?;
         self.flights.start(index, reader);
-        Some(SampleId(index.into()))
+        Some((distance, index))
     }
 
     /// Whether [`poll_fetch`](Self::poll_fetch) may return a sample now. It is cheap: callers wake readers by it.

@@ -49,6 +49,93 @@ fn announced_samples_are_fetched_in_order_as_far_as_they_fit() {
     assert_eq!(evictions(&mut planner), [5]);
 }
 
+fn group(planner: &mut SampleCachePlanner, grouping: FetchGrouping<'_>) -> Vec<u64> {
+    planner.poll_fetch_group(READER, grouping, NOW).into_iter().map(|sample| sample.0).collect()
+}
+
+/// Rows of `len` bytes in one object.
+fn with_rows<T>(len: u64, holds_all: bool, has_peers: bool, plan: impl FnOnce(FetchGrouping<'_>) -> T) -> T {
+    let range_of = move |SampleId(id): SampleId| {
+        Some(crate::ObjectRange { object: 0, start: id * len, len }).filter(|_| id < 20_000)
+    };
+    plan(FetchGrouping::Neighbours(NeighbourGroups { range_of: &range_of, holds_all, has_peers }))
+}
+
+#[test]
+fn a_group_in_order_has_as_many_samples_as_its_consumer_has_before_it() {
+    let mut planner = planner(10_000, 1);
+    announce(&mut planner, 0, &(0..200).collect::<Vec<_>>());
+    assert_eq!(group(&mut planner, FetchGrouping::InOrder), [0], "no size is known");
+    assert!(insert(&mut planner, 0));
+    for (first, end) in [(1, 9), (9, 18), (18, 36), (36, 72), (72, 136), (136, 200)] {
+        assert_eq!(group(&mut planner, FetchGrouping::InOrder), (first..end).collect::<Vec<_>>());
+    }
+    assert_eq!(group(&mut planner, FetchGrouping::InOrder), [0; 0]);
+}
+
+#[test]
+fn a_group_in_order_has_at_most_an_eighth_of_the_capacity() {
+    let mut planner = planner(32, 1);
+    announce(&mut planner, 0, &(0..40).collect::<Vec<_>>());
+    assert_eq!(group(&mut planner, FetchGrouping::InOrder), [0]);
+    assert!(insert(&mut planner, 0));
+    let sizes: Vec<usize> = (0..9).map(|_| group(&mut planner, FetchGrouping::InOrder).len()).collect();
+    assert_eq!(sizes, [4, 4, 4, 4, 4, 4, 4, 3, 0], "the announced samples fill the cache");
+}
+
+#[test]
+fn a_cache_for_all_samples_reads_neighbours_without_a_known_use_unless_they_are_left_to_others() {
+    for (has_peers, expected) in [(false, (0..4096).collect::<Vec<u64>>()), (true, vec![0])] {
+        let mut planner = planner(1 << 30, 1);
+        announce(&mut planner, 0, &[0, 10_000]);
+        assert_eq!(with_rows(35, true, has_peers, |grouping| group(&mut planner, grouping)), expected);
+    }
+    let mut planner = planner(1 << 30, 1);
+    announce(&mut planner, 0, &[0, 10_000]);
+    planner.handle_expect(ConsumerId(0), &mut (1..50).map(SampleId));
+    let whole = with_rows(35, true, false, |grouping| group(&mut planner, grouping));
+    assert_eq!(whole, (0..50).collect::<Vec<_>>(), "the order is known");
+}
+
+#[test]
+fn a_smaller_cache_reads_announced_neighbours_up_to_half_of_it() {
+    let mut planner = planner(64, 1);
+    announce(&mut planner, 0, &[7]);
+    assert_eq!(with_rows(35, false, false, |grouping| group(&mut planner, grouping)), [7]);
+    assert!(insert(&mut planner, 7));
+    let order: Vec<u64> = (0..100).rev().filter(|id| *id != 7).collect();
+    announce(&mut planner, 0, &order);
+    let members = with_rows(35, false, false, |grouping| group(&mut planner, grouping));
+    assert_eq!((members[0], members.len()), (99, 31));
+}
+
+#[test]
+fn a_batch_that_misses_many_samples_of_a_block_reads_it_and_another_one_reads_only_these() {
+    let claim = |planner: &mut SampleCachePlanner, samples: &[u64], len| {
+        let samples: Vec<SampleId> = samples.iter().copied().map(SampleId).collect();
+        with_rows(len, true, false, |grouping| planner.handle_claim(&samples, READER, grouping, NOW))
+    };
+    let mut small = planner(1 << 30, 0);
+    assert_eq!(claim(&mut small, &[5, 9000, 300, 5], 35).len(), 3, "a block of 700 KB is worth 22 requests");
+    let batch: Vec<u64> = (0..40).map(|place| 100 + place * 50).collect();
+    let claimed = claim(&mut small, &batch, 35);
+    assert_eq!((claimed.len(), claimed[0]), (4096, SampleId(100)));
+    assert_eq!(claim(&mut small, &batch, 35), [], "all are in flight");
+}
+
+#[test]
+fn claimed_samples_count_as_requests() {
+    let mut planner = planner(100, 0);
+    planner.handle_attach(ConsumerId(0), false, NOW);
+    announce(&mut planner, 0, &[1, 2, 3, 4]);
+    planner.handle_handed_out(ConsumerId(0), 3, NOW);
+    let samples = [1, 2].map(SampleId);
+    assert_eq!(planner.handle_claim(&samples, READER, FetchGrouping::InOrder, NOW), samples);
+    assert_eq!(planner.outstanding(ConsumerId(0)), Some((1, 0)));
+    assert_eq!(planner.handle_request(SampleId(2), READER, NOW), SampleLookup::Join);
+    assert_eq!(fetches(&mut planner, NOW), [3, 4]);
+}
+
 #[test]
 fn a_request_joins_the_read_in_flight_and_reads_itself_after_its_failure() {
     let mut planner = planner(2, 1);

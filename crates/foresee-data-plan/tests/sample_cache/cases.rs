@@ -73,6 +73,28 @@ fn a_cache_for_all_samples_reads_each_of_them_once() {
 }
 
 #[test]
+fn groups_hold_no_consumer_up() {
+    let setup = |dice: &mut Dice| {
+        let setup = CacheSetup::grouped(dice);
+        let (failures, lost_readers) = (dice.pick(&[0, 5, 20]), dice.pick(&[0, 0, 10]));
+        CacheSetup { failures, lost_readers, ..setup }
+    };
+    every_seed(setup, |_| {});
+}
+
+#[test]
+fn a_cache_for_all_samples_reads_each_of_them_once_in_groups_too() {
+    let setup = |dice: &mut Dice| {
+        let setup = CacheSetup::grouped(dice);
+        CacheSetup { capacity: setup.sizes.iter().sum(), ..setup }
+    };
+    every_seed(setup, |world| {
+        let (least, most) = (requested(world).len(), world.setup.sizes.len());
+        assert!((least as u64..=most as u64).contains(&world.reads), "{} reads", world.reads);
+    });
+}
+
+#[test]
 fn with_an_expected_order_and_equal_sizes_reads_are_the_fewest_possible() {
     let setup = |dice: &mut Dice| {
         let mut setup = CacheSetup::alone(dice);

@@ -22,12 +22,26 @@ pub(crate) struct ConsumerSetup {
     pub(crate) pause: u32,
 }
 
+/// Which samples are read together.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Grouping {
+    Single,
+    InOrder,
+    /// All samples are neighbours in one object.
+    Neighbours {
+        has_peers: bool,
+    },
+}
+
 /// The setup of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct CacheSetup {
     pub(crate) sizes: Vec<u64>,
     pub(crate) capacity: u64,
     pub(crate) readers: usize,
+    pub(crate) grouping: Grouping,
+    /// Whether consumers claim samples before they request them.
+    pub(crate) claims: bool,
     pub(crate) consumers: Vec<ConsumerSetup>,
     /// Of so many reads one fails, and of so many one is ended with its reader; 0: none.
     pub(crate) failures: usize,
@@ -45,10 +59,19 @@ impl CacheSetup {
             capacity: dice.pick(&[0, 1, data / 8, data / 2, data, 2 * data]),
             readers: 1 + dice.below(4),
             sizes,
+            grouping: Grouping::Single,
+            claims: false,
             consumers,
             failures: 0,
             lost_readers: 0,
         }
+    }
+
+    /// Samples are read in groups.
+    pub(crate) fn grouped(dice: &mut Dice) -> Self {
+        let setup = Self::draw(dice);
+        let neighbours = Grouping::Neighbours { has_peers: dice.one_in(2) };
+        Self { grouping: dice.pick(&[Grouping::InOrder, neighbours]), claims: dice.one_in(2), ..setup }
     }
 
     /// One consumer that requests in order, up to two announced accesses, one reader, and samples of one byte.

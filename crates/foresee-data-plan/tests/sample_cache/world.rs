@@ -3,11 +3,14 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use foresee_data_plan::{ConsumerId, ReaderId, SampleCacheConfig, SampleCachePlanner, SampleLookup};
+use foresee_data_plan::{
+    ConsumerId, FetchGrouping, NeighbourGroups, ObjectRange, ReaderId, SampleCacheConfig, SampleCachePlanner,
+    SampleLookup,
+};
 use foresee_testkit::{Dice, SimulatedRun};
 use foresee_units::{Bytes, Nanos, SampleId};
 
-use crate::setup::{CacheSetup, ConsumerSetup};
+use crate::setup::{CacheSetup, ConsumerSetup, Grouping};
 
 /// Events without activity after which a consumer stands still.
 const GRACE: u64 = 200;
@@ -120,9 +123,32 @@ impl CacheWorld {
 
     fn request(&mut self, party: usize, sample: u32) {
         let reader = ReaderId(u32::try_from(party).expect("it is small"));
+        if self.setup.claims && self.claim(party, sample) {
+            return;
+        }
         let answer = self.planner.handle_request(SampleId(sample.into()), reader, Nanos::new(self.now));
         self.log(|| format!("{party} requests {sample}: {answer:?}"));
         self.on_answer(party, sample, answer);
+    }
+
+    /// Claim a sample; whether the consumer reads it now.
+    fn claim(&mut self, party: usize, sample: u32) -> bool {
+        let reader = u32::try_from(party).expect("it is small");
+        let now = Nanos::new(self.now);
+        let claimed = with_grouping(&self.setup, |grouping| {
+            self.planner.handle_claim(&[SampleId(sample.into())], ReaderId(reader), grouping, now)
+        });
+        self.log(|| format!("{party} claims {sample}: {claimed:?}"));
+        let is_available = self.cached.contains(&sample) || self.reading.contains_key(&sample);
+        assert_eq!(claimed.first(), (!is_available).then_some(&SampleId(sample.into())));
+        if is_available {
+            return false;
+        }
+        for SampleId(one) in claimed {
+            self.start(u32::try_from(one).expect("it is small"), reader);
+        }
+        self.consumers[party].waits_for = Some(sample);
+        true
     }
 
     fn on_answer(&mut self, party: usize, sample: u32, answer: SampleLookup) {
@@ -156,14 +182,21 @@ impl CacheWorld {
                 self.end(sample);
             }
         }
-        if !self.reading.values().any(|&one| one == reader)
-            && let Some(SampleId(sample)) = self.planner.poll_fetch(ReaderId(reader), Nanos::new(self.now))
-        {
+        if self.reading.values().any(|&one| one == reader) {
+            return;
+        }
+        let now = Nanos::new(self.now);
+        let group = with_grouping(&self.setup, |grouping| {
+            self.planner.poll_fetch_group(ReaderId(reader), grouping, now)
+        });
+        self.log(|| format!("reader {reader} fetches {group:?}"));
+        for (place, SampleId(sample)) in group.into_iter().enumerate() {
             let sample = u32::try_from(sample).expect("it is small");
             let is_announced = self.consumers.iter().any(|one| one.announces(sample));
             let leaves_out = self.setup.consumers.iter().any(|one| one.left_out > 0);
-            assert!(is_announced || leaves_out, "{sample} is fetched, but not announced");
-            self.log(|| format!("reader {reader} fetches {sample}"));
+            let is_neighbour = place > 0 && matches!(self.setup.grouping, Grouping::Neighbours { .. });
+            let may_be_unannounced = leaves_out || is_neighbour && holds_all(&self.setup);
+            assert!(is_announced || may_be_unannounced, "{sample} is fetched, but not announced");
             self.start(sample, reader);
         }
     }
@@ -238,6 +271,26 @@ impl CacheWorld {
             trace.push(format!("{now}: {}", line()));
         }
     }
+}
+
+/// Whether the cache can hold all samples.
+fn holds_all(setup: &CacheSetup) -> bool {
+    setup.sizes.iter().sum::<u64>() <= setup.capacity
+}
+
+fn with_grouping<T>(setup: &CacheSetup, plan: impl FnOnce(FetchGrouping<'_>) -> T) -> T {
+    let has_peers = match setup.grouping {
+        Grouping::Single => return plan(FetchGrouping::Single),
+        Grouping::InOrder => return plan(FetchGrouping::InOrder),
+        Grouping::Neighbours { has_peers } => has_peers,
+    };
+    let range_of = |SampleId(sample): SampleId| {
+        let before = setup.sizes.get(..usize::try_from(sample).ok()?)?;
+        let len = *setup.sizes.get(before.len())?;
+        Some(ObjectRange { object: 0, start: before.iter().sum(), len })
+    };
+    let groups = NeighbourGroups { range_of: &range_of, holds_all: holds_all(setup), has_peers };
+    plan(FetchGrouping::Neighbours(groups))
 }
 
 impl SimItemConsumer {

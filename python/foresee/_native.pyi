@@ -539,7 +539,20 @@ class SampleCache:
     In a forked child every method but ``close`` raises ``ForeseeError``.
     """
 
-    def __new__(cls, *, capacity_bytes: int) -> SampleCache: ...
+    def __new__(
+        cls,
+        *,
+        capacity_bytes: int,
+        reads_batches: bool = False,
+        index: Index | None = None,
+        has_peers: bool = False,
+    ) -> SampleCache:
+        """Create an empty cache.
+
+        ``reads_batches``: announced samples are read together, in their order. ``index``: small neighbours in an object
+        of this data set are read together instead; ``has_peers``: other processes read other samples of it.
+        """
+
     @property
     def capacity_bytes(self) -> int: ...
     def attach(self, consumer: int, *, is_reading: bool) -> None:
@@ -563,14 +576,25 @@ class SampleCache:
         None: the caller reads it, and then calls ``insert`` or ``fail``.
         """
 
+    def request_all(self, samples: Sequence[int]) -> tuple[list[bytearray | None], list[int]]:
+        """Request several samples: return copies of those that are cached, and the samples that the caller reads.
+
+        A copy is None for the others. The caller reads the samples of the second list, which may have neighbours of the
+        requested ones, then calls ``insert_all``, or ``fail`` for each. After that it requests those that are in
+        neither list: only then do they count as requests.
+        """
+
+    def insert_all(self, samples: Sequence[int], data: Sequence[bytes]) -> None:
+        """Cache copies of the bytes of several samples that were read, as far as there is space."""
+
     def insert(self, sample: int, data: bytes) -> None:
         """Cache a copy of the bytes of a sample that was read, if there is space for it."""
 
     def fail(self, sample: int) -> None:
         """The read of a sample has failed."""
 
-    def next_fetch(self) -> int | None:
-        """Wait for the next sample to read ahead; None after ``close``."""
+    def next_fetch(self) -> list[int]:
+        """Wait for the next samples to read ahead together; none after ``close``."""
 
     def outstanding(self, consumer: int) -> tuple[int, int] | None:
         """Accesses of a consumer that were handed out and not requested, and those passed over for good."""
@@ -614,14 +638,25 @@ class SampleCacheClient:
         None: the caller reads it, and then calls ``insert`` or ``fail``.
         """
 
+    def request_all(self, samples: Sequence[int]) -> tuple[list[bytearray | None], list[int]]:
+        """Request several samples: return copies of those that are cached, and the samples that the caller reads.
+
+        A copy is None for the others. The caller reads the samples of the second list, which may have neighbours of the
+        requested ones, then calls ``insert_all``, or ``fail`` for each. After that it requests those that are in
+        neither list: only then do they count as requests.
+        """
+
+    def insert_all(self, samples: Sequence[int], data: Sequence[bytes]) -> None:
+        """Cache copies of the bytes of several samples that were read, as far as there is space."""
+
     def insert(self, sample: int, data: bytes) -> None:
         """Cache a copy of the bytes of a sample that was read, if there is space for it."""
 
     def fail(self, sample: int) -> None:
         """The read of a sample has failed."""
 
-    def next_fetch(self) -> int | None:
-        """Wait for the next sample to read ahead; None after ``close``, or without a host."""
+    def next_fetch(self) -> list[int]:
+        """Wait for the next samples to read ahead together; none after ``close``, or without a host."""
 
     def stats(self) -> dict[str, int]:
         """Counts since the start, over all processes; zeros without a host."""
@@ -1064,6 +1099,12 @@ class Loader:
 
     def read(self, sample: int) -> bytes:
         """Read one sample from the origin, without plan and caches; waits."""
+
+    def read_groups(self, samples: Sequence[int]) -> list[list[int]]:
+        """Divide samples into those that are worth one read each, for ``read_all``: small neighbours in an object."""
+
+    def read_all(self, samples: Sequence[int]) -> list[bytes]:
+        """Read the samples of one of ``read_groups`` with one request, without plan and caches; waits."""
 
     def steps(self, position: int) -> int:
         """Return the remaining steps of this rank in an epoch resumed at ``position`` (run orders only)."""

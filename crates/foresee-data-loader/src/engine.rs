@@ -4,6 +4,7 @@
 //! Nothing starts before the first request, every wait ends by a batch, an error or `close`, and a forked child
 //! accesses no shared state.
 
+mod plain_reads;
 mod start;
 
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -12,9 +13,9 @@ use std::time::{Duration, Instant};
 
 use foresee_data_index::Index;
 use foresee_data_order::OrderError;
-use foresee_data_tier::{DiskTier, ObjectReader, OriginError, Tier, Uri};
+use foresee_data_tier::{DiskTier, ObjectReader, Tier};
 use foresee_ledger::{Cause, Totals};
-use foresee_units::{Bytes, Epoch, Nanos, SampleId};
+use foresee_units::{Bytes, Epoch, Nanos};
 
 use crate::batch::Batch;
 use crate::batch_queue::{BatchQueue, QueueEntry};
@@ -245,47 +246,6 @@ impl Loader {
             return Vec::new();
         }
         self.shared.batches.wait_stages()
-    }
-
-    /// Read one sample from the origin, without plan and caches, on the caller's thread; for a table, its objects in
-    /// order.
-    pub fn read(&self, sample: SampleId) -> Result<Vec<u8>, LoaderError> {
-        self.check_process()?;
-        let index = self.data.index();
-        if sample.0 >= index.samples() {
-            return Err(fault(&format!(
-                "sample {sample} is outside the data set of {} samples",
-                index.samples()
-            )));
-        }
-        let reader = self.reader()?;
-        let mut whole = Vec::new();
-        for entry in (0..index.parts()).map(|part| index.entry_of(sample, part)) {
-            let range = index.range(entry);
-            // A whole object is read without a range, to detect one that has grown.
-            let part = (range.len != index.object_size(entry).get())
-                .then(|| range.start..range.start.saturating_add(range.len));
-            let bytes = reader.read(index.key(entry), part)?;
-            if bytes.len() as u64 != range.len {
-                return Err(LoaderError::Changed {
-                    sample,
-                    uri: self.data.uri(entry),
-                    found: Bytes::new(bytes.len() as u64),
-                    indexed: Bytes::new(range.len),
-                });
-            }
-            whole = if whole.is_empty() { bytes } else { [whole, bytes].concat() };
-        }
-        Ok(whole)
-    }
-
-    fn reader(&self) -> Result<&ObjectReader, LoaderError> {
-        if self.reader.get().is_none() {
-            let uri = Uri::parse(&self.config.options.uri).map_err(OriginError::from)?;
-            // Another thread may open one at the same time, and its connections are then used.
-            let _ = self.reader.set(ObjectReader::open(&uri, &self.origin_options())?);
-        }
-        Ok(self.reader.get().expect("as set"))
     }
 
     /// Steps of this rank in an epoch that begins at global `position`; `None` for a run without an order.

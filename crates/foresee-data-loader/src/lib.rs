@@ -52,5 +52,5 @@ pub use orders::EpochSamples;
 pub use recorder::{ConsumerWait, Recorder};
 pub use sample_cache::{
     PendingRequest, RemoteAnswer, SampleAnswer, SampleCache, SampleCacheClient, SampleCacheHost,
-    SharedOutcome, SharedRead,
+    SampleGrouping, SharedOutcome, SharedRead,
 };

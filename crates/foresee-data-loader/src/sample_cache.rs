@@ -7,12 +7,14 @@
 //! | file | content |
 //! |---|---|
 //! | `cache` | plan, bytes, requests that wait |
+//! | `grouping` | which samples are read together |
 //! | `store` | the bytes, in private memory or in a slab |
 //! | `host` | the thread that answers worker processes |
 //! | `client` | the cache as a worker process sees it |
 
 mod cache;
 mod client;
+mod grouping;
 mod host;
 #[cfg(test)]
 mod process_tests;
@@ -20,4 +22,5 @@ mod store;
 
 pub use self::cache::{SampleAnswer, SampleCache, SharedOutcome, SharedRead};
 pub use self::client::{PendingRequest, RemoteAnswer, SampleCacheClient};
+pub use self::grouping::SampleGrouping;
 pub use self::host::SampleCacheHost;

@@ -155,6 +155,20 @@ impl Loader {
         Ok(PyBytes::new(py, &bytes))
     }
 
+    /// Divide samples into those that are worth one read each.
+    fn read_groups(&self, py: Python<'_>, samples: Vec<u64>) -> PyResult<Vec<Vec<u64>>> {
+        let samples: Vec<SampleId> = samples.into_iter().map(SampleId).collect();
+        let groups = py.detach(|| self.engine.read_groups(&samples)).map_err(errors::of_loader)?;
+        Ok(groups.into_iter().map(|group| group.into_iter().map(|sample| sample.0).collect()).collect())
+    }
+
+    /// Read the samples of a group with one request.
+    fn read_all<'py>(&self, py: Python<'py>, samples: Vec<u64>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let samples: Vec<SampleId> = samples.into_iter().map(SampleId).collect();
+        let read = py.detach(|| self.engine.read_all(&samples)).map_err(errors::of_loader)?;
+        Ok(read.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
+    }
+
     fn steps(&self, position: u64) -> PyResult<u64> {
         let steps = self.engine.steps(position).map_err(errors::of_loader)?;
         steps.ok_or_else(|| {

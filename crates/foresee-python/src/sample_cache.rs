@@ -6,18 +6,23 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use foresee_data_loader::{
-    ConsumerId, RemoteAnswer, SampleAnswer, SampleCache as Core, SampleCacheClient as Client,
-    SampleCacheCounts, SampleCacheHost, SharedOutcome,
+    ConsumerId, DataSet, RemoteAnswer, SampleAnswer, SampleCache as Core, SampleCacheClient as Client,
+    SampleCacheCounts, SampleCacheHost, SampleGrouping, SharedOutcome,
 };
 use foresee_units::{Bytes, SampleId};
 use numpy::PyReadonlyArray1;
 use pyo3::exceptions::PyOSError;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyByteArray, PyDict};
 
 use crate::errors;
 use crate::fork_guard::ForkGuard;
+use crate::index::Index;
 use crate::interrupt::TICK;
+
+/// Bytes of those samples that are cached, and the samples that the caller reads.
+type SeveralAnswers<'py> = (Vec<Option<Bound<'py, PyByteArray>>>, Vec<u64>);
 
 #[pyclass(frozen, module = "foresee._native")]
 pub(crate) struct SampleCache {
@@ -29,9 +34,17 @@ pub(crate) struct SampleCache {
 #[pymethods]
 impl SampleCache {
     #[new]
-    #[pyo3(signature = (*, capacity_bytes))]
-    fn new(capacity_bytes: u64) -> Self {
-        let core = Arc::new(Core::new(Bytes::new(capacity_bytes)));
+    #[pyo3(signature = (*, capacity_bytes, reads_batches = false, index = None, has_peers = false))]
+    fn new(capacity_bytes: u64, reads_batches: bool, index: Option<&Index>, has_peers: bool) -> Self {
+        let grouping = match index {
+            Some(index) => {
+                let data = Box::new(DataSet::new(index.index.clone(), ""));
+                SampleGrouping::Neighbours { data, has_peers }
+            }
+            None if reads_batches => SampleGrouping::InOrder,
+            None => SampleGrouping::Single,
+        };
+        let core = Arc::new(Core::with_grouping(Bytes::new(capacity_bytes), grouping));
         Self { core: ForkGuard::new(core), host: ForkGuard::new(Mutex::new(None)) }
     }
 
@@ -98,6 +111,31 @@ impl SampleCache {
         }
     }
 
+    /// Request several samples: return those that are cached, with None for the others, and those that the caller reads.
+    fn request_all<'py>(&self, py: Python<'py>, samples: Vec<u64>) -> PyResult<SeveralAnswers<'py>> {
+        let core = self.core()?;
+        let samples: Vec<SampleId> = samples.into_iter().map(SampleId).collect();
+        let (copies, claimed) = py.detach(|| {
+            let copies: Vec<_> = samples.iter().map(|&sample| core.copy(sample)).collect();
+            let is_missing = |(copy, &sample): (&Option<_>, _)| copy.is_none().then_some(sample);
+            let missing: Vec<SampleId> = copies.iter().zip(&samples).filter_map(is_missing).collect();
+            let claimed = if missing.is_empty() { Vec::new() } else { core.claim(&missing) };
+            (copies, claimed)
+        });
+        let to_python = |copy: Option<_>| copy.map(|bytes: Arc<[u8]>| PyByteArray::new(py, &bytes));
+        let found = copies.into_iter().map(to_python).collect();
+        Ok((found, claimed.into_iter().map(|sample| sample.0).collect()))
+    }
+
+    /// Several samples were read: cache copies of their bytes, as far as there is space.
+    fn insert_all(&self, py: Python<'_>, samples: Vec<u64>, data: Vec<PyBackedBytes>) -> PyResult<()> {
+        let core = self.core()?;
+        let reads: Vec<(SampleId, &[u8])> =
+            samples.into_iter().map(SampleId).zip(data.iter().map(|bytes| &**bytes)).collect();
+        py.detach(|| core.insert_all(&reads));
+        Ok(())
+    }
+
     /// A sample was read: cache a copy of its bytes, if there is space for it.
     fn insert(&self, py: Python<'_>, sample: u64, data: &[u8]) -> PyResult<()> {
         let core = self.core()?;
@@ -112,10 +150,10 @@ impl SampleCache {
         Ok(())
     }
 
-    /// Wait for the next sample to read ahead; None after `close`.
-    fn next_fetch(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+    /// Wait for the next samples to read ahead together; none after `close`.
+    fn next_fetch(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
         let core = self.core()?;
-        Ok(py.detach(|| core.next_fetch()).map(|sample| sample.0))
+        Ok(py.detach(|| core.next_fetch()).into_iter().map(|sample| sample.0).collect())
     }
 
     /// Accesses of a consumer that were handed out and not requested, and those passed over for good.
@@ -205,6 +243,31 @@ impl SampleCacheClient {
         }
     }
 
+    /// Request several samples: return those that are cached, with None for the others, and those that the caller reads.
+    fn request_all<'py>(&self, py: Python<'py>, samples: Vec<u64>) -> PyResult<SeveralAnswers<'py>> {
+        let client = self.client.get()?;
+        let samples: Vec<SampleId> = samples.into_iter().map(SampleId).collect();
+        let (copies, claimed) = py.detach(|| {
+            let copies: Vec<_> = samples.iter().map(|&sample| client.copy(sample)).collect();
+            let is_missing = |(copy, &sample): (&Option<_>, _)| copy.is_none().then_some(sample);
+            let missing: Vec<SampleId> = copies.iter().zip(&samples).filter_map(is_missing).collect();
+            let claimed = if missing.is_empty() { Vec::new() } else { client.claim(&missing) };
+            (copies, claimed)
+        });
+        let to_python = |copy: Option<_>| copy.map(|bytes: Vec<u8>| PyByteArray::new(py, &bytes));
+        let found = copies.into_iter().map(to_python).collect();
+        Ok((found, claimed.into_iter().map(|sample| sample.0).collect()))
+    }
+
+    /// Several samples were read: cache copies of their bytes, as far as there is space.
+    fn insert_all(&self, py: Python<'_>, samples: Vec<u64>, data: Vec<PyBackedBytes>) -> PyResult<()> {
+        let client = self.client.get()?;
+        let reads: Vec<(SampleId, &[u8])> =
+            samples.into_iter().map(SampleId).zip(data.iter().map(|bytes| &**bytes)).collect();
+        py.detach(|| client.insert_all(&reads));
+        Ok(())
+    }
+
     /// A sample was read: cache a copy of its bytes, if there is space for it.
     fn insert(&self, py: Python<'_>, sample: u64, data: &[u8]) -> PyResult<()> {
         let client = self.client.get()?;
@@ -219,10 +282,10 @@ impl SampleCacheClient {
         Ok(())
     }
 
-    /// Wait for the next sample to read ahead; None after `close`, or without a host.
-    fn next_fetch(&self, py: Python<'_>) -> PyResult<Option<u64>> {
+    /// Wait for the next samples to read ahead together; none after `close`, or without a host.
+    fn next_fetch(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
         let client = self.client.get()?;
-        Ok(py.detach(|| client.next_fetch()).map(|sample| sample.0))
+        Ok(py.detach(|| client.next_fetch()).into_iter().map(|sample| sample.0).collect())
     }
 
     /// Counts over all processes that share the cache.

@@ -57,6 +57,16 @@ def test_bad_samples_are_replaced_and_all_ranks_have_equally_many_batches(worker
     assert {sample: int(again[sample]) for sample in BAD} == substitutes
 
 
+def test_bad_samples_of_a_dataset_that_reads_batches_are_replaced():
+    class Batches(Rows):
+        def __getitems__(self, indices):
+            return [self[i] for i in indices]
+
+    replaced = ft.CachedDataset(Batches(), on_error="replace")
+    alone = ft.CachedDataset(Rows(), on_error="replace")
+    assert epoch(replaced)[0] == epoch(alone)[0]
+
+
 def test_a_replaced_sample_is_reported_once_with_its_error(caplog):
     dataset = ft.CachedDataset(Rows(), on_error="replace")
     with caplog.at_level(logging.WARNING, "foresee"):

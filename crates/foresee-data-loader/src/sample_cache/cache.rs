@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 use foresee_data_node::{NodeError, SampleCacheCounts};
 use foresee_data_plan::{ConsumerId, ReaderId, SampleCacheConfig, SampleCachePlanner, SampleLookup};
 use foresee_units::{Bytes, Nanos, SampleId};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 
 use self::peers::Peers;
 pub(super) use self::peers::{FIRST_PEER, PeerAnswer};
+use super::grouping::SampleGrouping;
 use super::store::{SampleStore, footprint};
 
 /// Time after which the announced samples of a consumer that does nothing may leave. A pause for a validation or a
@@ -35,6 +36,7 @@ pub struct SampleCache {
     /// A read has ended.
     ended: Condvar,
     capacity: Bytes,
+    grouping: SampleGrouping,
     start: Instant,
 }
 
@@ -79,6 +81,11 @@ impl SampleCache {
     /// Create an empty cache of `capacity` bytes. Nothing is allocated before samples enter. A sample takes its bytes and
     /// at most 71 more.
     pub fn new(capacity: Bytes) -> Self {
+        Self::with_grouping(capacity, SampleGrouping::Single)
+    }
+
+    /// Create an empty cache as [`new`](Self::new) does, whose samples are read together as `grouping` says.
+    pub fn with_grouping(capacity: Bytes, grouping: SampleGrouping) -> Self {
         let planner = SampleCachePlanner::new(SampleCacheConfig { capacity, stall_grace: STALL_GRACE });
         let state = CacheState {
             planner,
@@ -93,6 +100,7 @@ impl SampleCache {
             fetchable: Condvar::new(),
             ended: Condvar::new(),
             capacity,
+            grouping,
             start: Instant::now(),
         }
     }
@@ -154,36 +162,64 @@ impl SampleCache {
         read.get()
     }
 
+    /// Request a sample that is cached; `None` if it is not, which does not count as a request.
+    pub fn copy(&self, sample: SampleId) -> Option<Arc<[u8]>> {
+        let mut state = self.lock();
+        let bytes = state.store.get(sample)?;
+        let lookup = self.look_up(&mut state, sample, READER, false);
+        debug_assert_eq!(lookup, SampleLookup::Hit, "the plan and the memory have the same samples");
+        self.wake_readers(&state);
+        Some(bytes)
+    }
+
+    /// Request several samples at once. Those returned are neither cached nor in flight: the caller reads them, then calls
+    /// [`insert_all`](Self::insert_all), or [`fail`](Self::fail) for each. Neighbours that are read with them are among them.
+    /// Only those returned count as requests: the caller requests all others after these reads.
+    pub fn claim(&self, samples: &[SampleId]) -> Vec<SampleId> {
+        let mut state = self.lock();
+        let claimed = self.claim_for(&mut state, samples, READER);
+        self.wake_readers(&state);
+        claimed
+    }
+
     /// A sample was read. It enters the cache if the planner says so; requests that joined get it in any case.
     pub fn insert(&self, sample: SampleId, bytes: &[u8]) {
+        self.insert_all(&[(sample, bytes)]);
+    }
+
+    /// Several samples were read; as [`insert`](Self::insert).
+    pub fn insert_all(&self, reads: &[(SampleId, &[u8])]) {
         let mut state = self.lock();
-        let has_entered = state.insert(sample, bytes);
-        if !has_entered {
-            state.counts.bypasses += 1;
+        for &(sample, bytes) in reads {
+            let has_entered = state.insert(sample, bytes);
+            state.counts.bypasses += u64::from(!has_entered);
+            state.end_read(sample, Some((bytes, has_entered)));
         }
-        self.end_read(state, sample, Some((bytes, has_entered)));
+        self.notify_ends(state);
     }
 
     /// The read of a sample has failed.
     pub fn fail(&self, sample: SampleId) {
         let mut state = self.lock();
         state.planner.handle_failed(sample);
-        self.end_read(state, sample, None);
+        state.end_read(sample, None);
+        self.notify_ends(state);
     }
 
-    /// Wait for the next sample to read ahead, while no worker process is connected; `None` after [`close`](Self::close).
-    pub fn next_fetch(&self) -> Option<SampleId> {
+    /// Wait for the next samples to read ahead together, while no worker process is connected; none after
+    /// [`close`](Self::close).
+    pub fn next_fetch(&self) -> Vec<SampleId> {
         let mut state = self.lock();
         loop {
             if state.is_closed {
-                return None;
+                return Vec::new();
             }
             // Worker processes read ahead: what a thread holds at a fork would stay held in the child.
-            if state.peers.count == 0
-                && let Some(sample) = state.planner.poll_fetch(READER, self.now())
-            {
-                state.counts.fetches += 1;
-                return Some(sample);
+            if state.peers.count == 0 {
+                let group = self.fetch_for(&mut state, READER);
+                if !group.is_empty() {
+                    return group;
+                }
             }
             state = self.fetchable.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
@@ -240,19 +276,30 @@ impl SampleCache {
         lookup
     }
 
-    /// A read has ended, with the bytes and whether they are cached, or without.
-    fn end_read(&self, mut state: MutexGuard<'_, CacheState>, sample: SampleId, read: Option<(&[u8], bool)>) {
-        if let Some(joined) = state.joined.remove(&sample) {
-            joined.0.set(read.map(|(bytes, _)| bytes.into())).expect("a read ends once");
-        }
-        if let Some(waiting) = state.peers.joined.remove(&sample) {
-            // A sample that did not enter would be read again for each of them.
-            let bytes: Option<Arc<[u8]>> =
-                read.filter(|(_, is_cached)| !is_cached).map(|(bytes, _)| bytes.into());
-            let answer = || bytes.clone().map_or(PeerAnswer::Again, PeerAnswer::Bytes);
-            state.peers.answers.extend(waiting.into_iter().map(|peer| (peer, answer())));
-            state.peers.wake_host();
-        }
+    /// The samples that a reader reads ahead together next; none if there are none now.
+    fn fetch_for(&self, state: &mut CacheState, reader: ReaderId) -> Vec<SampleId> {
+        let now = self.now();
+        let group = self
+            .grouping
+            .with(self.capacity, |grouping| state.planner.poll_fetch_group(reader, grouping, now));
+        state.counts.fetches += group.len() as u64;
+        group
+    }
+
+    fn claim_for(&self, state: &mut CacheState, samples: &[SampleId], reader: ReaderId) -> Vec<SampleId> {
+        let now = self.now();
+        let claimed = self
+            .grouping
+            .with(self.capacity, |grouping| state.planner.handle_claim(samples, reader, grouping, now));
+        let requested: FxHashSet<SampleId> = samples.iter().copied().collect();
+        let misses = claimed.iter().filter(|sample| requested.contains(sample)).count();
+        state.counts.misses += misses as u64;
+        state.counts.fetches += (claimed.len() - misses) as u64;
+        claimed
+    }
+
+    /// Reads have ended: wake those that wait for them, or for samples to read ahead.
+    fn notify_ends(&self, state: MutexGuard<'_, CacheState>) {
         self.wake_readers(&state);
         drop(state);
         self.ended.notify_all();
@@ -302,6 +349,21 @@ impl CacheState {
         }
         self.planner.handle_dropped(sample);
         false
+    }
+
+    /// A read has ended, with the bytes and whether they are cached, or without.
+    fn end_read(&mut self, sample: SampleId, read: Option<(&[u8], bool)>) {
+        if let Some(joined) = self.joined.remove(&sample) {
+            joined.0.set(read.map(|(bytes, _)| bytes.into())).expect("a read ends once");
+        }
+        if let Some(waiting) = self.peers.joined.remove(&sample) {
+            // A sample that did not enter would be read again for each of them.
+            let bytes: Option<Arc<[u8]>> =
+                read.filter(|(_, is_cached)| !is_cached).map(|(bytes, _)| bytes.into());
+            let answer = || bytes.clone().map_or(PeerAnswer::Again, PeerAnswer::Bytes);
+            self.peers.answers.extend(waiting.into_iter().map(|peer| (peer, answer())));
+            self.peers.wake_host();
+        }
     }
 
     fn evict(&mut self) {
@@ -366,13 +428,13 @@ mod tests {
         let cache = SampleCache::new(Bytes::new(64));
         cache.attach(ConsumerId(0), true);
         cache.announce(ConsumerId(0), &mut [SAMPLE].into_iter());
-        assert_eq!(cache.next_fetch(), Some(SAMPLE));
+        assert_eq!(cache.next_fetch(), [SAMPLE]);
         cache.insert(SAMPLE, b"bytes");
         cache.hand_out(ConsumerId(0), 1);
         assert_eq!(cache.outstanding(ConsumerId(0)), Some((1, 0)));
         assert!(matches!(cache.request(SAMPLE, false), SampleAnswer::Bytes(_)));
         assert_eq!(cache.outstanding(ConsumerId(0)), Some((0, 0)));
         cache.close();
-        assert_eq!(cache.next_fetch(), None);
+        assert_eq!(cache.next_fetch(), []);
     }
 }

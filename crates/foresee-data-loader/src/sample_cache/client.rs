@@ -15,6 +15,10 @@ use foresee_units::SampleId;
 const TIMEOUT: Duration = Duration::from_secs(10);
 /// No limit: the end of the host ends the wait.
 const UNLIMITED: Duration = Duration::MAX;
+/// Bytes of several samples from which on each is sent alone: one message would copy all of them again.
+const TOGETHER_MAX: usize = 1 << 20;
+/// Samples of one message.
+const SAMPLES_MAX: usize = 1 << 12;
 /// Hits are reported when there are as many, or when the last report is as old.
 const HITS_MAX: usize = 32;
 const HITS_INTERVAL: Duration = Duration::from_millis(1);
@@ -134,6 +138,38 @@ impl SampleCacheClient {
         self.try_or_else(receive, Some(RemoteAnswer::Read))
     }
 
+    /// Request several samples that are not cached; see [`SampleCache::claim`](super::SampleCache::claim). Samples above a number of
+    /// 4096 are not claimed.
+    pub fn claim(&self, samples: &[SampleId]) -> Vec<SampleId> {
+        self.report_hits();
+        let samples = &samples[..samples.len().min(SAMPLES_MAX)];
+        let query = || {
+            let connection = self.take()?;
+            let wanted = samples.iter().map(|sample| sample.0).collect();
+            connection.send(SampleCacheRequest::Claim { samples: wanted }, TIMEOUT)?;
+            match connection.receive(TIMEOUT)? {
+                SampleCacheReply::Claimed { samples } => {
+                    self.put_back(&connection);
+                    Ok(samples.into_iter().map(SampleId).collect())
+                }
+                _ => Err(NodeError::Malformed { why: "it does not answer with claimed samples".into() }),
+            }
+        };
+        self.try_or_else(query, samples.to_vec())
+    }
+
+    /// Several samples were read: they may enter the cache.
+    pub fn insert_all(&self, reads: &[(SampleId, &[u8])]) {
+        let bytes: usize = reads.iter().map(|(_, bytes)| bytes.len()).sum();
+        if reads.len() <= SAMPLES_MAX && bytes <= TOGETHER_MAX {
+            self.send(|connection| connection.insert_all(reads, TIMEOUT));
+        } else {
+            for &(sample, bytes) in reads {
+                self.insert(sample, bytes);
+            }
+        }
+    }
+
     /// A sample was read: it may enter the cache.
     pub fn insert(&self, sample: SampleId, bytes: &[u8]) {
         self.send(|connection| connection.insert(sample, bytes, TIMEOUT));
@@ -144,14 +180,14 @@ impl SampleCacheClient {
         self.send(|connection| connection.send(SampleCacheRequest::Fail { sample: sample.0 }, TIMEOUT));
     }
 
-    /// Wait for the next sample to read ahead; `None` after [`close`](Self::close), or without a host.
-    pub fn next_fetch(&self) -> Option<SampleId> {
+    /// Wait for the next samples to read ahead together; none after [`close`](Self::close), or without a host.
+    pub fn next_fetch(&self) -> Vec<SampleId> {
         let wait = || {
             let connection = self.take()?;
             {
                 let mut state = self.lock();
                 if state.is_closed {
-                    return Ok(None);
+                    return Ok(Vec::new());
                 }
                 state.fetching.push(Arc::clone(&connection));
             }
@@ -161,16 +197,16 @@ impl SampleCacheClient {
             let mut state = self.lock();
             state.fetching.retain(|other| !Arc::ptr_eq(other, &connection));
             match received {
-                _ if state.is_closed => Ok(None),
-                Ok(SampleCacheReply::Fetch { sample }) => {
+                _ if state.is_closed => Ok(Vec::new()),
+                Ok(SampleCacheReply::Fetch { samples }) => {
                     state.idle.push(connection);
-                    Ok(Some(SampleId(sample)))
+                    Ok(samples.into_iter().map(SampleId).collect())
                 }
-                Ok(_) => Err(NodeError::Malformed { why: "it names no sample to read ahead".into() }),
+                Ok(_) => Err(NodeError::Malformed { why: "it names no samples to read ahead".into() }),
                 Err(fault) => Err(fault),
             }
         };
-        self.try_or_else(wait, None)
+        self.try_or_else(wait, Vec::new())
     }
 
     /// Counts over all processes that share the cache; `None` without a host.

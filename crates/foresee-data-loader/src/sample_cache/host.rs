@@ -217,6 +217,18 @@ impl Reception {
                 self.cache.note_fetcher(number);
                 true
             }
+            SampleCacheRequest::InsertAll { samples, lens, bytes: SentBytes::Inline(bytes) }
+                if samples.iter().all(is_valid) =>
+            {
+                let Some(reads) = divide(&samples, &lens, &bytes) else { return false };
+                self.cache.insert_all(&reads);
+                true
+            }
+            SampleCacheRequest::Claim { samples } if samples.iter().all(is_valid) => {
+                let samples = numbers(self.cache.claim_of(number, &samples));
+                let reply = SampleCacheReply::Claimed { samples };
+                self.peers.get(&number).is_some_and(|peer| peer.send(reply).is_ok())
+            }
             SampleCacheRequest::Counts => {
                 let reply = SampleCacheReply::Counts(self.cache.counts());
                 self.peers.get(&number).is_some_and(|peer| peer.send(reply).is_ok())
@@ -246,7 +258,7 @@ impl Reception {
             PeerAnswer::Bytes(bytes) => peer.send_bytes(&bytes),
             PeerAnswer::Read => peer.send(SampleCacheReply::Read),
             PeerAnswer::Again => peer.send(SampleCacheReply::Again),
-            PeerAnswer::Fetch(sample) => peer.send(SampleCacheReply::Fetch { sample: sample.0 }),
+            PeerAnswer::Fetch(group) => peer.send(SampleCacheReply::Fetch { samples: numbers(group) }),
         };
         sent.is_ok()
     }
@@ -258,6 +270,21 @@ impl Reception {
             self.cache.lose(number);
         }
     }
+}
+
+fn numbers(samples: Vec<SampleId>) -> Vec<u64> {
+    samples.into_iter().map(|sample| sample.0).collect()
+}
+
+/// Divide the bytes of several samples; `None` if the lengths are those of other bytes or samples.
+fn divide<'a>(samples: &[u64], lens: &[u64], mut bytes: &'a [u8]) -> Option<Vec<(SampleId, &'a [u8])>> {
+    let mut reads = Vec::with_capacity(samples.len());
+    for (&sample, &len) in samples.iter().zip(lens) {
+        let (data, rest) = bytes.split_at_checked(usize::try_from(len).ok()?)?;
+        reads.push((SampleId(sample), data));
+        bytes = rest;
+    }
+    (samples.len() == lens.len() && bytes.is_empty()).then_some(reads)
 }
 
 /// Bind a socket of this process.

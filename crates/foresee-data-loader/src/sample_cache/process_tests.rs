@@ -5,7 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use foresee_data_node::{ConnectOptions, NodeAddress, NodeError, SampleCacheConnection, SampleCacheRequest};
+use foresee_data_node::{
+    ConnectOptions, NodeAddress, NodeError, SampleCacheConnection, SampleCacheRequest, SentBytes,
+};
 use foresee_data_plan::ConsumerId;
 use foresee_testkit::{WATCHDOG, wait_until};
 use foresee_units::{Bytes, SampleId};
@@ -43,6 +45,11 @@ fn read(client: &SampleCacheClient, sample: SampleId, bytes: &[u8]) {
     let request = client.request(sample).expect("a host");
     assert_eq!(answer(client, &request), RemoteAnswer::Read);
     client.insert(sample, bytes);
+}
+
+/// A message with samples of one byte in all.
+fn insert_all(samples: Vec<u64>, lens: Vec<u64>) -> SampleCacheRequest {
+    SampleCacheRequest::InsertAll { samples, lens, bytes: SentBytes::Inline(vec![7]) }
 }
 
 /// One process reads [`ONE`], and another one waits for it.
@@ -127,12 +134,12 @@ fn announced_samples_are_read_ahead_by_worker_processes_while_there_are_any() {
     let client = connect(&host);
     cache.attach(CONSUMER, true);
     cache.announce(CONSUMER, &mut [ONE, TWO].into_iter());
-    assert_eq!(client.next_fetch(), Some(ONE));
+    assert_eq!(client.next_fetch(), [ONE]);
     client.insert(ONE, b"one");
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| cache.next_fetch());
         drop(client);
-        assert_eq!(waiting.join().expect("no panic"), Some(TWO));
+        assert_eq!(waiting.join().expect("no panic"), [TWO]);
     });
 }
 
@@ -143,9 +150,9 @@ fn a_wait_for_a_sample_to_read_ahead_ends_when_the_client_closes() {
     std::thread::scope(|scope| {
         let waiting = scope.spawn(|| client.next_fetch());
         client.close();
-        assert_eq!(waiting.join().expect("no panic"), None);
+        assert_eq!(waiting.join().expect("no panic"), []);
     });
-    assert_eq!(client.next_fetch(), None);
+    assert_eq!(client.next_fetch(), []);
     assert_eq!((client.fault(), cache.counts().fetches), (None, 0));
 }
 
@@ -156,7 +163,7 @@ fn hits_count_as_accesses_of_their_consumer() {
     cache.attach(CONSUMER, true);
     cache.announce(CONSUMER, &mut [ONE].into_iter());
     cache.hand_out(CONSUMER, 1);
-    assert_eq!(client.next_fetch(), Some(ONE));
+    assert_eq!(client.next_fetch(), [ONE]);
     client.insert(ONE, b"one");
     wait_until("the sample", || client.copy(ONE).is_some());
     client.counts().expect("a host");
@@ -179,7 +186,8 @@ fn without_its_host_a_client_behaves_as_an_empty_cache() {
         "{:?}",
         client.fault()
     );
-    assert_eq!((client.copy(ONE), client.next_fetch(), client.counts()), (None, None, None));
+    assert_eq!((client.copy(ONE), client.next_fetch(), client.counts()), (None, Vec::new(), None));
+    assert_eq!(client.claim(&[ONE, TWO]), [ONE, TWO]);
     assert!(!path.exists());
     let again = SampleCacheClient::connect(&path, SAMPLES);
     assert!(matches!(again, Err(NodeError::NoHost { .. })), "{again:?}");
@@ -202,6 +210,11 @@ fn a_connection_that_names_a_sample_outside_of_the_dataset_ends() {
         SampleCacheRequest::Request { sample: SAMPLES, is_retry: false },
         SampleCacheRequest::Hits(vec![0, SAMPLES]),
         SampleCacheRequest::Fail { sample: u64::MAX },
+        SampleCacheRequest::Claim { samples: vec![0, SAMPLES] },
+        insert_all(vec![SAMPLES], vec![1]),
+        insert_all(vec![1, 2], vec![1]),
+        insert_all(vec![1], vec![2]),
+        insert_all(vec![1, 2], vec![0, 0]),
     ];
     for message in outside {
         let (connection, _) = SampleCacheConnection::open(&address, SAMPLES, &options).expect("a host");
@@ -210,6 +223,40 @@ fn a_connection_that_names_a_sample_outside_of_the_dataset_ends() {
     }
     assert_eq!((cache.counts().hits, cache.counts().misses), (0, 0));
     read(&connect(&host), ONE, b"one");
+}
+
+#[test]
+fn several_samples_are_claimed_and_inserted_at_once() {
+    let (cache, host) = shared(1 << 20);
+    let (first, second) = (connect(&host), connect(&host));
+    assert_eq!(first.claim(&[ONE, TWO]), [ONE, TWO]);
+    assert_eq!(second.claim(&[TWO, SampleId(3)]), [SampleId(3)]);
+    let joined = second.request(TWO).expect("a host");
+    let large = vec![2; 2 << 20];
+    first.insert_all(&[(ONE, b"one"), (TWO, b"two")]);
+    assert_eq!(answer(&second, &joined), RemoteAnswer::Bytes(b"two".to_vec()));
+    assert_eq!(second.copy(ONE).expect("it is cached"), b"one");
+    second.insert_all(&[(SampleId(3), &large)]);
+    wait_until("the end of the read", || cache.counts().bypasses == 1);
+    assert_eq!((cache.counts().misses, cache.counts().joins), (3, 1));
+}
+
+#[test]
+fn announced_samples_of_a_dataset_that_reads_batches_are_read_ahead_together() {
+    let capacity = Bytes::new(1 << 20);
+    let cache = Arc::new(SampleCache::with_grouping(capacity, SampleGrouping::InOrder));
+    let host = SampleCacheHost::start(Arc::clone(&cache), SAMPLES).expect("a socket");
+    let client = connect(&host);
+    cache.attach(CONSUMER, true);
+    cache.announce(CONSUMER, &mut (0..SAMPLES).map(SampleId));
+    assert_eq!(client.next_fetch(), [SampleId(0)], "no size is known");
+    client.insert(SampleId(0), b"zero");
+    let group = client.next_fetch();
+    assert_eq!(group, (1..9).map(SampleId).collect::<Vec<_>>());
+    let reads: Vec<(SampleId, &[u8])> = group.iter().map(|&sample| (sample, &b"data"[..])).collect();
+    client.insert_all(&reads);
+    wait_until("the samples", || cache.counts().samples == 9);
+    assert_eq!((client.next_fetch(), cache.counts().fetches), (vec![SampleId(9)], 10));
 }
 
 #[test]

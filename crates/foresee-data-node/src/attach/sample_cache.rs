@@ -56,10 +56,24 @@ pub enum SampleCacheRequest {
         /// The sample.
         sample: u64,
     },
-    /// The worker process can read ahead. Answered by `Fetch` when there is a sample to read.
+    /// The worker process can read ahead. Answered by `Fetch` when there are samples to read.
     NextFetch,
     /// Answered by `Counts`.
     Counts,
+    /// The worker process needs several samples. Answered by `Claimed`.
+    Claim {
+        /// The samples.
+        samples: Vec<u64>,
+    },
+    /// The worker process has read several samples.
+    InsertAll {
+        /// The samples.
+        samples: Vec<u64>,
+        /// The number of bytes of each.
+        lens: Vec<u64>,
+        /// The bytes of all of them, one after another.
+        bytes: SentBytes,
+    },
 }
 
 /// A message of the host.
@@ -77,13 +91,18 @@ pub enum SampleCacheReply {
     Read,
     /// The requested sample was being read, and that has ended: look for it again.
     Again,
-    /// The worker process reads this sample ahead, and sends `Insert` or `Fail`.
+    /// The worker process reads these samples ahead, and sends `Insert`, `InsertAll` or `Fail` for each.
     Fetch {
-        /// The sample.
-        sample: u64,
+        /// The samples.
+        samples: Vec<u64>,
     },
     /// See [`SampleCacheCounts`].
     Counts(SampleCacheCounts),
+    /// The worker process reads these samples, as for `Fetch`. It requests those that it has claimed in vain.
+    Claimed {
+        /// The samples.
+        samples: Vec<u64>,
+    },
 }
 
 /// Numbers of requests and samples of a cache since its start.
@@ -216,6 +235,10 @@ impl SampleCachePeer {
                 let bytes = bytes.unpack(datagram.descriptors)?;
                 Ok(Some(SampleCacheRequest::Insert { sample, bytes }))
             }
+            NodeRequest::SampleCache(SampleCacheRequest::InsertAll { samples, lens, bytes }) => {
+                let bytes = bytes.unpack(datagram.descriptors)?;
+                Ok(Some(SampleCacheRequest::InsertAll { samples, lens, bytes }))
+            }
             NodeRequest::SampleCache(message) => Ok(Some(message)),
             _ => Err(unexpected("is not about a cache of samples")),
         }
@@ -300,8 +323,29 @@ impl SampleCacheConnection {
     /// As [`send`](Self::send); [`NodeError::NoMemory`].
     pub fn insert(&self, sample: SampleId, bytes: &[u8], timeout: Duration) -> Result<(), NodeError> {
         let (bytes, file) = SentBytes::pack(bytes)?;
-        let message = NodeRequest::SampleCache(SampleCacheRequest::Insert { sample: sample.0, bytes });
-        let descriptors: Vec<_> = file.iter().map(AsFd::as_fd).collect();
+        self.send_bytes(SampleCacheRequest::Insert { sample: sample.0, bytes }, file.as_ref(), timeout)
+    }
+
+    /// Send the bytes of several samples in one message, as [`send`](Self::send) does.
+    ///
+    /// # Errors
+    /// As [`insert`](Self::insert); [`NodeError::TooLong`] for ten thousands of samples.
+    pub fn insert_all(&self, reads: &[(SampleId, &[u8])], timeout: Duration) -> Result<(), NodeError> {
+        let whole: Vec<u8> = reads.iter().flat_map(|(_, bytes)| bytes.iter().copied()).collect();
+        let (bytes, file) = SentBytes::pack(&whole)?;
+        let samples = reads.iter().map(|(sample, _)| sample.0).collect();
+        let lens = reads.iter().map(|(_, bytes)| bytes.len() as u64).collect();
+        self.send_bytes(SampleCacheRequest::InsertAll { samples, lens, bytes }, file.as_ref(), timeout)
+    }
+
+    fn send_bytes(
+        &self,
+        message: SampleCacheRequest,
+        file: Option<&OwnedFd>,
+        timeout: Duration,
+    ) -> Result<(), NodeError> {
+        let message = NodeRequest::SampleCache(message);
+        let descriptors: Vec<_> = file.into_iter().map(AsFd::as_fd).collect();
         self.socket.send(&frame::encode(&message, MESSAGE_BYTES_MAX)?, &descriptors, timeout)
     }
 

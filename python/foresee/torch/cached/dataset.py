@@ -20,14 +20,15 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from foresee.config import Cache, Settings
 from foresee.errors import ConfigError
 from foresee.torch.cached.encode import decode, encode
-from foresee.torch.cached.process_cache import OwnedCache, WorkerCache
+from foresee.torch.cached.process_cache import InvalidBatchError, OwnedCache, WorkerCache
+from foresee.torch.cached.source import SampleSource, read_batch, reads_batches
 from foresee.torch.cached.substitutes import OnError, Substitutes
 from foresee.torch.cached.substitutes import checked as on_error_faults
 from foresee.torch.data.dataset import OriginDataset, check_callables
 from foresee.torch.data.selected import SelectedDataset, is_selection
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from foresee.torch.cached.process_cache import ProcessCache
 
@@ -51,6 +52,9 @@ class CachedDataset(Dataset[Any]):
     every access, in the process and thread of the access. Samples may be tensors of the CPU, arrays, images of PIL,
     numbers, bytes, str, None, and tuples, lists and dicts of them. They come back equal, and may be changed without an
     effect on the cache. Of Foresee's own datasets the bytes are cached, before they are decoded and transformed.
+
+    A dataset with ``__getitems__`` is called with several samples at once. Small neighbours in an object of Foresee's
+    own datasets are read together.
 
     Worker processes of a loader share the cache of the process that starts them, and read ahead for it. Other
     processes, such as ranks, have caches of their own.
@@ -110,6 +114,7 @@ class CachedDataset(Dataset[Any]):
             self._ours = SelectedDataset(dataset)
         is_ours = isinstance(dataset, OriginDataset) or is_selection(dataset)
         self._threads = threads or (_THREADS_OF_OUR_DATASETS if is_ours else 1)
+        self._reads_batches = self._ours is not None or reads_batches(dataset)
         # Socket of the cache that worker processes share.
         self._socket: str | None = None
         self._reset()
@@ -162,6 +167,16 @@ class CachedDataset(Dataset[Any]):
         value = decode(data)
         return value if self._after else self._transformed(value)
 
+    @property
+    def __getitems__(self) -> Callable[[Sequence[int]], list[Any]] | None:
+        """Method that returns several samples, as torch's loader calls it; None if ``dataset`` has none.
+
+        Samples that are neither in memory nor being read are read by one call of ``dataset.__getitems__``. The method
+        raises what that call raises, unless ``on_error`` replaces samples, and ``ConfigError`` if it returns no list with
+        one sample for each index.
+        """
+        return self._get_all if self._reads_batches else None
+
     def stats(self) -> dict[str, int]:
         """Return the counts of the cache, over all processes that share it.
 
@@ -194,7 +209,7 @@ class CachedDataset(Dataset[Any]):
             )
 
     def __getattr__(self, name: str) -> Any:
-        # torch's loader would call __getitems__ of the dataset, past the cache.
+        # torch's loader would call methods of the dataset, past the cache.
         if name.startswith("__") or name == "_dataset":
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._dataset, name)
@@ -240,13 +255,13 @@ class CachedDataset(Dataset[Any]):
                 before.close()
             transform = self.transform if self._after else None
             # It refers to the dataset alone, so that the threads end with this object.
-            read = _Source(self._dataset, self._ours, transform, allow_pickle=self._allow_pickle)
+            read = SampleSource(self._dataset, self._ours, transform, allow_pickle=self._allow_pickle)
             cache = self._make(read, count)
             weakref.finalize(self, cache.close)
             self._opened = cache
             return cache
 
-    def _make(self, read: _Source, count: int) -> ProcessCache:
+    def _make(self, read: SampleSource, count: int) -> ProcessCache:
         worker = get_worker_info()
         if worker is None:
             self._socket = None
@@ -259,6 +274,45 @@ class CachedDataset(Dataset[Any]):
                     "this worker process has a cache of its own, with a share of the memory: %s", error
                 )
         return OwnedCache(read, self._capacity // worker.num_workers, self._threads, count)
+
+    def _get_all(self, indices: Sequence[int]) -> list[Any]:
+        try:
+            return self._get_batch(indices)
+        except Exception as error:
+            if self._substitutes is None or isinstance(error, InvalidBatchError):
+                raise
+            # One by one, to replace those that fail.
+            return [self[i] for i in indices]
+
+    def _get_batch(self, indices: Sequence[int]) -> list[Any]:
+        if self.is_off:
+            return [self._transformed(value) for value in read_batch(self._dataset, indices)]
+        samples = [operator.index(i) for i in indices]
+        alone = max(_CHECKED - self._checked, 0)
+        if self._ours is not None and len(set(samples)) < len(samples):
+            # Each has memory of its own.
+            alone = len(samples)
+        return [self[i] for i in samples[:alone]] + self._get_checked(samples[alone:])
+
+    def _get_checked(self, samples: list[int]) -> list[Any]:
+        cache = self.process_cache()
+        inside = [sample for sample in samples if 0 <= sample < cache.count]
+        data = cache.get_all(inside)
+        if self._ours is not None:
+            views = (np.frombuffer(each, np.uint8) for each in data)
+            with self._ours.supplied(dict(zip(inside, views, strict=True))):
+                return [self._transformed(value) for value in self._ours.__getitems__(samples)]
+        outside = [sample for sample in samples if not 0 <= sample < cache.count]
+        others = iter(cache.call(lambda: read_batch(self._dataset, outside)) if outside else ())
+        cached = iter(data)
+        values = []
+        for sample in samples:
+            if 0 <= sample < cache.count:
+                value = decode(next(cached))
+                values.append(value if self._after else self._transformed(value))
+            else:
+                values.append(self._transformed(next(others)))
+        return values
 
     def _transformed(self, value: Any) -> Any:
         return value if self.transform is None else self.transform(value)
@@ -301,29 +355,6 @@ def _share_all() -> None:
 
 
 os.register_at_fork(before=_share_all)
-
-
-class _Source:
-    """Reads the bytes to cache."""
-
-    def __init__(
-        self,
-        dataset: Any,
-        ours: OriginDataset | None,
-        transform: Callable[[Any], Any] | None,
-        *,
-        allow_pickle: bool,
-    ) -> None:
-        self._dataset, self._ours, self._transform = dataset, ours, transform
-        self._allow_pickle = allow_pickle
-
-    def __call__(self, sample: int) -> bytes:
-        if self._ours is not None:
-            return bytes(self._ours.read_bytes(sample))
-        value = self._dataset[sample]
-        if self._transform is not None:
-            value = self._transform(value)
-        return encode(value, allow_pickle=self._allow_pickle)
 
 
 def _random_states() -> tuple[Any, ...]:

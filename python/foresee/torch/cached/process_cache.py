@@ -11,23 +11,54 @@ import contextlib
 import logging
 import os
 import threading
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 from foresee import _native
+from foresee.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
 _log = logging.getLogger("foresee")
 
 
+class InvalidBatchError(ConfigError):
+    """A dataset returned no list with one sample for each index. Reading the samples alone would hide it."""
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """Which samples are read together."""
+
+    reads_batches: bool
+    """Whether several can be read in one call."""
+    index: _native.Index | None
+    """Index of the samples, for reads of neighbours; None: they are read in the order in which they are announced."""
+    has_peers: bool
+    """Whether other processes read other samples of the index."""
+
+
+class Source(Protocol):
+    """Reads samples as bytes, or raises what the dataset raises."""
+
+    def __call__(self, sample: int) -> bytes:
+        """Read one sample."""
+
+    def read_all(self, samples: list[int]) -> list[bytes]:
+        """Read several samples."""
+
+    def grouping(self) -> Grouping:
+        """Return which samples are read together."""
+
+
 class ProcessCache:
     """Samples that ``read`` returns as bytes.
 
     Args:
-        read: returns the bytes of a sample, or raises what the dataset raises.
+        read: reads the samples that are not cached.
         native: the cached samples.
         threads: threads that read ahead, 1 or more. With one of them, ``read`` never runs twice at a time.
         count: samples of the dataset when the cache was opened.
@@ -35,7 +66,7 @@ class ProcessCache:
 
     def __init__(
         self,
-        read: Callable[[int], bytes],
+        read: Source,
         native: _native.SampleCache | _native.SampleCacheClient,
         threads: int,
         count: int,
@@ -65,6 +96,37 @@ class ProcessCache:
             data = bytearray(found)
         if not self._is_started and self._reads_ahead():
             self._start()
+        return data
+
+    def get_all(self, samples: Sequence[int]) -> list[bytearray]:
+        """Return copies of the bytes of several samples; those that are neither cached nor being read are read at once.
+
+        Raises:
+            Exception: whatever the dataset raises.
+            InvalidBatchError: see ``SampleSource.read_all``.
+        """
+        found: dict[int, bytearray] = {}
+        missing = list(dict.fromkeys(samples))
+        while missing:
+            copies, claimed = self._native.request_all(missing)
+            found.update((i, copy) for i, copy in zip(missing, copies, strict=True) if copy is not None)
+            if not claimed:
+                break
+            requested = set(missing)
+            read = zip(claimed, self._read_claimed(claimed), strict=True)
+            found.update((i, bytearray(data)) for i, data in read if i in requested)
+            missing = [i for i in missing if i not in found]
+        # The others are being read elsewhere, or are requested twice.
+        return [data if (data := found.pop(i, None)) is not None else self.get(i) for i in samples]
+
+    def _read_claimed(self, samples: list[int]) -> list[bytes]:
+        try:
+            data = self._read.read_all(samples)
+        except BaseException:
+            for sample in samples:
+                self._native.fail(sample)
+            raise
+        self._native.insert_all(samples, data)
         return data
 
     def call(self, function: Callable[[], Any]) -> Any:
@@ -109,8 +171,14 @@ class OwnedCache(ProcessCache):
         count: as for ``ProcessCache``.
     """
 
-    def __init__(self, read: Callable[[int], bytes], capacity: int, threads: int, count: int) -> None:
-        self._owned = _native.SampleCache(capacity_bytes=capacity)
+    def __init__(self, read: Source, capacity: int, threads: int, count: int) -> None:
+        grouping = read.grouping()
+        self._owned = _native.SampleCache(
+            capacity_bytes=capacity,
+            reads_batches=grouping.reads_batches,
+            index=grouping.index,
+            has_peers=grouping.has_peers,
+        )
         super().__init__(read, self._owned, threads, count)
         self._consumers: set[int] = set()
 
@@ -182,7 +250,7 @@ class WorkerCache(ProcessCache):
         OSError: the cache cannot be used.
     """
 
-    def __init__(self, read: Callable[[int], bytes], path: str, threads: int, count: int) -> None:
+    def __init__(self, read: Source, path: str, threads: int, count: int) -> None:
         self._client = _native.SampleCacheClient(path, samples=count)
         super().__init__(read, self._client, threads, count)
         self._has_fault = False
@@ -190,16 +258,25 @@ class WorkerCache(ProcessCache):
     def get(self, sample: int) -> bytearray:
         """Return a copy of the sample's bytes, as ``ProcessCache.get`` does; without the parent's cache it is read."""
         data = super().get(sample)
+        self._report_fault()
+        return data
+
+    def get_all(self, samples: Sequence[int]) -> list[bytearray]:
+        """Return copies of the bytes of several samples, as ``ProcessCache.get_all`` does; see ``get``."""
+        data = super().get_all(samples)
+        self._report_fault()
+        return data
+
+    def _report_fault(self) -> None:
         if not self._has_fault and (fault := self._client.fault) is not None:
             self._has_fault = True
             _log.warning("this worker process reads without the cache of its parent from now on: %s", fault)
-        return data
 
 
 class _Reader:
-    """Calls of ``read``, one at a time if ``is_serial``."""
+    """Calls of ``read``, one at a time if ``is_serial``: of one sample, or of several."""
 
-    def __init__(self, read: Callable[[int], bytes], *, is_serial: bool) -> None:
+    def __init__(self, read: Source, *, is_serial: bool) -> None:
         self._read = read
         self.turn: contextlib.AbstractContextManager[Any] = (
             threading.RLock() if is_serial else contextlib.nullcontext()
@@ -210,17 +287,32 @@ class _Reader:
         with self.turn:
             return self._read(sample)
 
+    def read_all(self, samples: list[int]) -> list[bytes]:
+        with self.turn:
+            return self._read.read_all(samples)
 
-def _read_ahead(
-    native: _native.SampleCache | _native.SampleCacheClient, read: Callable[[int], bytes]
-) -> None:
-    while (sample := native.next_fetch()) is not None:
-        try:
-            data = read(sample)
-        except BaseException:  # noqa: BLE001 - the request of this sample reads it again, and gets the error
-            native.fail(sample)
-        else:
-            native.insert(sample, data)
+
+def _read_ahead(native: _native.SampleCache | _native.SampleCacheClient, read: _Reader) -> None:
+    while samples := native.next_fetch():
+        if len(samples) > 1:
+            try:
+                native.insert_all(samples, read.read_all(samples))
+            except InvalidBatchError:
+                # Their requests read them again, and get the error.
+                for sample in samples:
+                    native.fail(sample)
+                continue
+            except BaseException:  # noqa: BLE001, S110 - each sample is read alone, so that only the bad one fails
+                pass
+            else:
+                continue
+        for sample in samples:
+            try:
+                data = read(sample)
+            except BaseException:  # noqa: BLE001 - the request of this sample reads it again, and gets the error
+                native.fail(sample)
+            else:
+                native.insert(sample, data)
 
 
 def in_range(samples: Iterable[int], count: int) -> list[int]:

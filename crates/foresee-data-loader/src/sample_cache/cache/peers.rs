@@ -38,8 +38,8 @@ pub(in crate::sample_cache) enum PeerAnswer {
     Read,
     /// The read that the request joined has ended.
     Again,
-    /// The worker process reads this sample ahead.
-    Fetch(SampleId),
+    /// The worker process reads these samples ahead.
+    Fetch(Vec<SampleId>),
 }
 
 impl SampleCache {
@@ -69,14 +69,13 @@ impl SampleCache {
         for waiting in state.peers.joined.values_mut() {
             waiting.retain(|&other| other != peer);
         }
-        let lost = state.planner.handle_reader_lost(ReaderId(peer));
+        for sample in state.planner.handle_reader_lost(ReaderId(peer)) {
+            state.end_read(sample, None);
+        }
         if state.peers.count == 0 {
             self.fetchable.notify_all();
         }
-        drop(state);
-        for sample in lost {
-            self.end_read(self.lock(), sample, None);
-        }
+        self.notify_ends(state);
     }
 
     /// A worker process requests a sample; `None` if it has to wait, and gets an answer later.
@@ -99,6 +98,15 @@ impl SampleCache {
         answer
     }
 
+    /// A worker process requests several samples; see [`SampleCache::claim`].
+    pub(in crate::sample_cache) fn claim_of(&self, peer: u32, samples: &[u64]) -> Vec<SampleId> {
+        let mut state = self.lock();
+        let samples: Vec<SampleId> = samples.iter().copied().map(SampleId).collect();
+        let claimed = self.claim_for(&mut state, &samples, ReaderId(peer));
+        self.wake_readers(&state);
+        claimed
+    }
+
     /// A worker process has copied these samples.
     pub(in crate::sample_cache) fn note_hits(&self, samples: &[u64]) {
         let (mut state, now) = (self.lock(), self.now());
@@ -116,13 +124,14 @@ impl SampleCache {
 
     /// The answers that are due.
     pub(in crate::sample_cache) fn take_answers(&self) -> Vec<(u32, PeerAnswer)> {
-        let (mut state, now) = (self.lock(), self.now());
-        while let Some(&peer) = state.peers.fetchers.front()
-            && let Some(sample) = state.planner.poll_fetch(ReaderId(peer), now)
-        {
+        let mut state = self.lock();
+        while let Some(&peer) = state.peers.fetchers.front() {
+            let group = self.fetch_for(&mut state, ReaderId(peer));
+            if group.is_empty() {
+                break;
+            }
             state.peers.fetchers.pop_front();
-            state.counts.fetches += 1;
-            state.peers.answers.push((peer, PeerAnswer::Fetch(sample)));
+            state.peers.answers.push((peer, PeerAnswer::Fetch(group)));
         }
         std::mem::take(&mut state.peers.answers)
     }

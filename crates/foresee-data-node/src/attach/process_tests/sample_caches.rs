@@ -60,6 +60,16 @@ fn bytes_of_any_length_pass_in_both_directions() {
         peer.send_bytes(&bytes).unwrap();
         assert_eq!(worker.receive(WATCHDOG).unwrap(), SampleCacheReply::Bytes(sent));
     }
+    for len in [0, 10_000] {
+        let (first, second) = (vec![1; len], vec![2; 3]);
+        worker.insert_all(&[(SampleId(4), &first), (ONE, &second)], WATCHDOG).unwrap();
+        let inserted = SampleCacheRequest::InsertAll {
+            samples: vec![4, 1],
+            lens: vec![len as u64, 3],
+            bytes: SentBytes::Inline([first, second].concat()),
+        };
+        assert_eq!(receive(&peer).unwrap(), inserted);
+    }
 }
 
 #[test]

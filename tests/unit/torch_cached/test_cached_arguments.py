@@ -94,7 +94,9 @@ def test_attributes_pass_through_but_not_the_way_past_the_cache():
 
     dataset = ft.CachedDataset(Named(torch.arange(N)))
     assert (dataset.classes, len(dataset)) == (("a", "b"), N)
-    assert not hasattr(dataset, "__getitems__")
+    first = [dataset[i] for i in range(3)]
+    assert dataset.__getitems__([0, 1, 2]) == first, "from memory"
+    assert ft.CachedDataset(numbers()).__getitems__ is None
     with pytest.raises(AttributeError, match="absent"):
         _ = dataset.absent
 

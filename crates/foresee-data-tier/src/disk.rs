@@ -14,6 +14,7 @@
 //!          cache_root, folder: no links, no files of others
 //! tools: inspect, verify
 //! ```
+//! `sample_files` has samples under a key of the user, which several processes append to one partition.
 
 mod cache_root;
 mod directory;
@@ -26,6 +27,7 @@ mod lock_holder;
 mod manifest;
 mod partition;
 mod recover;
+mod sample_files;
 mod segment;
 mod state;
 mod storage;
@@ -54,6 +56,7 @@ pub use file_system::is_on_nfs;
 pub use inspect::{CacheContent, CacheDirectory, PartitionFacts, PartitionUser, Removal};
 use manifest::{ENTRY_BYTES, Manifest, ManifestEntry, SegmentList};
 use partition::Partition;
+pub use sample_files::{SampleFiles, SampleFilesConfig};
 use segment::Segment;
 use state::{DiskState, ReadState, WriteState};
 use storage::{Kernel, Storage};

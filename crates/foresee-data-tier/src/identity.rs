@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 
+use foresee_units::SampleId;
 use xxhash_rust::xxh3::xxh3_128;
 
 use crate::origin::{OriginError, OriginOptions, store_endpoint};
@@ -15,7 +16,7 @@ use crate::uri::{Uri, UriParts};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EntryKey(pub [u8; 16]);
 
-/// Location of a data set's objects: kind of store, endpoint, bucket and prefix; or a directory.
+/// Location of a data set's objects: kind of store, endpoint, bucket and prefix; or a directory; or a key of the user.
 ///
 /// ```
 /// use foresee_data_tier::{OriginIdentity, OriginOptions, Uri};
@@ -34,7 +35,7 @@ pub struct OriginIdentity {
     folder: String,
 }
 
-/// Characters of the URI in a folder's name.
+/// Characters of the URI or of the user's key in a folder's name.
 const READABLE: usize = 40;
 
 impl OriginIdentity {
@@ -67,8 +68,16 @@ impl OriginIdentity {
         if !prefix.is_empty() && !prefix.ends_with(b"/") {
             prefix.push(b'/');
         }
-        let folder = folder_name(uri, &fields(&[&store, &prefix]));
+        let folder = folder_name(&uri.to_string(), &fields(&[&store, &prefix]));
         Ok(Self { store, prefix, folder })
+    }
+
+    /// The identity of samples that the user names by `key`. `variant` has everything else that has to be equal where
+    /// their bytes are.
+    pub fn of_key(key: &str, variant: &str) -> Self {
+        let (store, prefix) = (fields(&[b"key", key.as_bytes()]), fields(&[variant.as_bytes()]));
+        let folder = folder_name(&format!("key {key}"), &fields(&[&store, &prefix]));
+        Self { store, prefix, folder }
     }
 
     /// Key of `len` bytes from `start` of the object `key` in the version `tag`.
@@ -82,6 +91,11 @@ impl OriginIdentity {
         bytes.extend_from_slice(&start.to_le_bytes());
         bytes.extend_from_slice(&len.to_le_bytes());
         EntryKey(xxh3_128(&bytes).to_be_bytes())
+    }
+
+    /// Key of a sample that the user numbers, and whose length is not known before it is read.
+    pub fn numbered_entry(&self, sample: SampleId) -> EntryKey {
+        self.entry(&sample.0.to_le_bytes(), &[], 0, 0)
     }
 
     /// Identity of the store: kind, endpoint and bucket; the kind alone for a directory and for a web server.
@@ -109,8 +123,7 @@ fn push_field(bytes: &mut Vec<u8>, field: &[u8]) {
     bytes.extend_from_slice(field);
 }
 
-fn folder_name(uri: &Uri, identity: &[u8]) -> String {
-    let shown = uri.to_string();
+fn folder_name(shown: &str, identity: &[u8]) -> String {
     let words = shown.split(|c: char| !c.is_ascii_alphanumeric()).filter(|word| !word.is_empty());
     let plain = words.collect::<Vec<_>>().join("-");
     let mut name = plain[plain.len().saturating_sub(READABLE)..].trim_start_matches('-').to_owned();
@@ -160,6 +173,25 @@ mod tests {
     fn keys_stay_the_same_from_version_to_version() {
         let key = identity("http://host/data", &[]).entry(b"cat/1.jpg", b"\"etag\"", 0, 100);
         assert_eq!(format!("{:032x}", u128::from_be_bytes(key.0)), "c63fcea032a58b67b7fd165dc7b370e8");
+    }
+
+    #[test]
+    fn samples_under_another_key_variant_or_number_have_another_key() {
+        let entry = |key: &str, variant: &str, sample| {
+            OriginIdentity::of_key(key, variant).numbered_entry(SampleId(sample))
+        };
+        let others = [entry("b", "5", 1), entry("a", "6", 1), entry("a", "5", 2), entry("a5", "", 1)];
+        assert!(others.iter().all(|other| *other != entry("a", "5", 1)), "{others:?}");
+        let folders = [("a", "5"), ("b", "5"), ("a", "6")]
+            .map(|(key, variant)| OriginIdentity::of_key(key, variant).folder().to_owned());
+        assert!(folders[0].starts_with("key-a-") && folders[0] != folders[2], "{folders:?}");
+        assert!(folders.iter().all(|folder| is_origin_folder(folder)), "{folders:?}");
+    }
+
+    #[test]
+    fn the_key_of_a_numbered_sample_stays_the_same_from_version_to_version() {
+        let key = OriginIdentity::of_key("pictures-1", "5 samples").numbered_entry(SampleId(3));
+        assert_eq!(format!("{:032x}", u128::from_be_bytes(key.0)), "2aeb8081ccb5c5b01212aa8b2030c65c");
     }
 
     #[test]

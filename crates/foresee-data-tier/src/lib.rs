@@ -31,8 +31,8 @@ pub use credentials::{
 pub use direct_file::{AlignedBuffer, DirectFile};
 pub use disk::{
     CacheContent, CacheDirectory, CachedSample, CorruptEntry, DiskConfig, DiskError, DiskTier, Entries,
-    EntryFault, PartitionFacts, PartitionUser, Removal, Verification, disk_footprint, is_on_nfs,
-    sample_checksum,
+    EntryFault, PartitionFacts, PartitionUser, Removal, SampleFiles, SampleFilesConfig, Verification,
+    disk_footprint, is_on_nfs, sample_checksum,
 };
 pub use identity::{EntryKey, OriginIdentity};
 pub use list::{ListProgress, Listing, OriginObject, Selection, Unreadable, list};

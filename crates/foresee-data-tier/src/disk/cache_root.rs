@@ -12,7 +12,9 @@ use rustix::io::Errno;
 
 use super::error::DiskError;
 use super::folder::{Folder, allocated};
-use super::partition::{LOCK, MANIFEST, NEW_MANIFEST, Partition, partition_number, segment_name, segments};
+use super::partition::{
+    APPEND, LOCK, MANIFEST, NEW_MANIFEST, Partition, partition_number, segment_name, segments,
+};
 use crate::identity::is_origin_folder;
 
 /// A holder of the lock lists and deletes files; a stopped process must not block all others.
@@ -134,7 +136,7 @@ impl CacheRoot {
         }
         if left == 0 {
             // Partitions are claimed under the directory's lock, so no process locks the file that is removed.
-            for file in [MANIFEST, NEW_MANIFEST, LOCK] {
+            for file in [MANIFEST, NEW_MANIFEST, APPEND, LOCK] {
                 freed += file_bytes(folder, file);
                 let _ = folder.remove_file(file);
             }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The list of a partition's entries, written at an orderly end so that the next start need not scan for them.
 //!
-//! It exists only while its partition is closed: opening a partition removes it. So there is none after a crash, and
+//! It exists only while its partition is closed: opening a partition removes it, unless its entries are only appended. So there is none after a crash, and
 //! none that lists overwritten entries. It is only a hint: its content is checked against the files, and each entry
 //! is verified when it is read.
 

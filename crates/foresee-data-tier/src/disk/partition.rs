@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Partitions of the cache, `<source>/partition-<k>/`, each used by one process at a time, and their files.
+//! Partitions of the cache, `<source>/partition-<k>/`, each used by one process at a time, and their files. Samples under a key
+//! of the user are in a partition that processes share.
 //!
 //! A partition belongs to the process that holds the lock of its file `lock`. The kernel releases the lock when that
 //! process ends, so no stale lock exists. This file never reads the content of a segment.
@@ -19,6 +20,8 @@ pub(super) const LOCK: &str = "lock";
 pub(super) const MANIFEST: &str = "manifest";
 /// A manifest that is being written.
 pub(super) const NEW_MANIFEST: &str = "manifest.tmp";
+/// Locked while a process appends entries to a partition that several processes share; only such a partition has it.
+pub(super) const APPEND: &str = "append";
 const PREFIX: &str = "partition-";
 const SEGMENT: &str = ".seg";
 /// Far more than the ranks of any node: more partitions mean that locks fail for another reason.
@@ -47,6 +50,16 @@ impl Partition {
             }
         }
         Err(DiskError::NoPartition { path: source.path().to_owned(), partitions: PARTITIONS })
+    }
+
+    /// Use the one partition of a source whose processes share it. The directory's lock must be held.
+    ///
+    /// # Errors
+    /// A process is deleting the partition, which it does only while it holds the directory's lock.
+    pub(super) fn join(source: &Folder) -> Result<Self, DiskError> {
+        let folder = source.make(&partition_name(0))?;
+        let joined = Self::try_lock_as(folder, OFlags::RDWR, FlockOperation::NonBlockingLockShared)?;
+        joined.ok_or_else(|| DiskError::NoPartition { path: source.path().to_owned(), partitions: 1 })
     }
 
     /// Claim the unused, filled partitions that no rank of this run will claim (number `ranks` and above).
@@ -111,7 +124,13 @@ pub(super) fn last_declared(folder: &Folder) -> Option<u64> {
 /// The declared capacity of a partition in use; `None` if no process uses it.
 pub(super) fn declared_by_user(folder: &Folder) -> Option<u64> {
     let lock = folder.open_file(LOCK, OFlags::RDONLY).ok()??;
-    match flock(&lock, FlockOperation::NonBlockingLockShared) {
+    // Processes that share a partition hold a shared lock.
+    let how = if is_shared(folder) {
+        FlockOperation::NonBlockingLockExclusive
+    } else {
+        FlockOperation::NonBlockingLockShared
+    };
+    match flock(&lock, how) {
         Err(Errno::WOULDBLOCK) => Some(last_declared(folder).unwrap_or(0)),
         locked => {
             if locked.is_ok() {
@@ -120,6 +139,11 @@ pub(super) fn declared_by_user(folder: &Folder) -> Option<u64> {
             None
         }
     }
+}
+
+/// Whether several processes may append to a partition at a time.
+pub(super) fn is_shared(folder: &Folder) -> bool {
+    matches!(folder.stat(APPEND), Ok(Some(_)))
 }
 
 /// Numbers and sizes in bytes of a partition's segments, by number. Anything but a regular file with one name is

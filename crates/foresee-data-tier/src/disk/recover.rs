@@ -19,7 +19,9 @@ use super::entry::{Entry, GRANULE, HEADER, LARGE, layout};
 use super::error::DiskError;
 use super::folder::Folder;
 use super::manifest::Manifest;
-use super::partition::{Partition, filled_partitions, open_segment, partition_name, segment_name, segments};
+use super::partition::{
+    Partition, filled_partitions, is_shared, open_segment, partition_name, segment_name, segments,
+};
 use super::segment::Segment;
 use crate::identity::EntryKey;
 use crate::op::SampleKey;
@@ -92,7 +94,7 @@ pub(super) fn recover(
                 renamed.map_err(|error| DiskError::at(&source.path().join(segment_name(number)), error))?;
                 recovered.next_number += 1;
             }
-            content.add(recovered.adopt(file, new, len), number, manifest.as_ref());
+            content.add(recovered.adopt(file, new, len), number, manifest.as_ref(), false);
         }
         recovered.sequence = recovered.sequence.max(manifest.map_or(1, |manifest| manifest.sequence));
     }
@@ -110,27 +112,36 @@ pub(super) fn recover_read_only(
     for number in filled_partitions(source)? {
         folders.extend(source.enter(&partition_name(number))?);
     }
-    read_partitions(&folders, entries, threads)
+    read_partitions(&folders, entries, threads, true)
 }
 
-/// Read one partition without changing anything: all of its entries are [`Recovered::others`].
-pub(super) fn read_partition(folder: &Folder, threads: usize) -> Result<Recovered, DiskError> {
-    read_partitions(std::slice::from_ref(folder), &NoSamples, threads)
+/// Read one partition without changing anything: all of its entries are [`Recovered::others`]. Its segments can be written
+/// later unless `read_only`.
+pub(super) fn read_partition(
+    folder: &Folder,
+    threads: usize,
+    read_only: bool,
+) -> Result<Recovered, DiskError> {
+    read_partitions(std::slice::from_ref(folder), &NoSamples, threads, read_only)
 }
 
 fn read_partitions(
     folders: &[Folder],
     entries: &dyn Entries,
     threads: usize,
+    read_only: bool,
 ) -> Result<Recovered, DiskError> {
     let mut recovered = Recovered::new(0);
     let mut content = FoundContent::default();
     for folder in folders {
         let manifest = Manifest::read(folder);
+        recovered.sequence =
+            recovered.sequence.max(manifest.as_ref().map_or(1, |manifest| manifest.sequence));
+        let is_shared = is_shared(folder);
         for (number, len) in segments(folder)?.into_iter().filter(|&(_, len)| len >= GRANULE) {
-            let file = open_segment(folder, number, true)?;
+            let file = open_segment(folder, number, read_only)?;
             let segment = recovered.adopt(file, number, len);
-            content.add(segment, number, manifest.as_ref());
+            content.add(segment, number, manifest.as_ref(), is_shared);
         }
     }
     recovered.enter(content.all(threads), entries);
@@ -209,7 +220,7 @@ impl Recovered {
 
 /// A key is a hash already, so its first bytes are the hash of the tables.
 #[derive(Default)]
-struct KeyHasher(u64);
+pub(super) struct KeyHasher(u64);
 
 impl Hasher for KeyHasher {
     fn write(&mut self, bytes: &[u8]) {
@@ -246,22 +257,27 @@ fn samples_of(found: &[FoundEntry], entries: &dyn Entries) -> Samples {
 #[derive(Default)]
 struct FoundContent {
     found: Vec<FoundEntry>,
-    unlisted: Vec<Arc<Segment>>,
+    /// Segments, each with its first granule that the manifest does not list.
+    unlisted: Vec<(Arc<Segment>, u64)>,
 }
 
 impl FoundContent {
-    /// Add a segment that had `number` when `manifest` was written.
-    fn add(&mut self, segment: Arc<Segment>, number: u64, manifest: Option<&Manifest>) {
+    /// Add a segment that had `number` when `manifest` was written. Where entries are only appended (`is_shared`), there
+    /// may be later ones than those of the manifest.
+    fn add(&mut self, segment: Arc<Segment>, number: u64, manifest: Option<&Manifest>, is_shared: bool) {
         let lists = manifest.into_iter().flat_map(|manifest| &manifest.segments);
-        match lists.into_iter().find(|list| list.number == number) {
-            Some(list) => self.found.extend(list.entries().map(|entry| FoundEntry {
-                key: entry.key,
-                at: segment.base() + entry.at,
-                len: entry.len,
-                sequence: 0,
-                unused_runs: entry.unused_runs,
-            })),
-            None => self.unlisted.push(segment),
+        let Some(list) = lists.into_iter().find(|list| list.number == number) else {
+            return self.unlisted.push((segment, 0));
+        };
+        let mut end = 0;
+        for entry in list.entries() {
+            end = entry.at.saturating_add(layout(entry.len).0);
+            let at = segment.base() + entry.at;
+            let (key, len, unused_runs) = (entry.key, entry.len, entry.unused_runs);
+            self.found.push(FoundEntry { key, at, len, sequence: 0, unused_runs });
+        }
+        if is_shared {
+            self.unlisted.push((segment, end));
         }
     }
 
@@ -273,8 +289,8 @@ impl FoundContent {
         std::thread::scope(|scope| {
             for _ in 0..threads.min(unlisted.len()) {
                 scope.spawn(|| {
-                    while let Some(segment) = unlisted.get(next.fetch_add(1, Ordering::Relaxed)) {
-                        let found = scan(segment);
+                    while let Some((segment, from)) = unlisted.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        let found = scan(segment, *from);
                         searched.lock().unwrap_or_else(PoisonError::into_inner).extend(found);
                     }
                 });
@@ -285,12 +301,12 @@ impl FoundContent {
     }
 }
 
-/// Scan a segment from header to header. Between entries there may be freed or unused bytes, which the scan skips
+/// Scan a segment from granule `from` on, header to header. Between entries there may be freed or unused bytes, which the scan skips
 /// granule by granule.
-fn scan(segment: &Segment) -> Vec<FoundEntry> {
+fn scan(segment: &Segment, from: u64) -> Vec<FoundEntry> {
     const WINDOW: usize = 1 << 20;
     let end = segment.granules();
-    let (mut found, mut at, mut window) = (Vec::new(), 0, HEADER);
+    let (mut found, mut at, mut window) = (Vec::new(), from, HEADER);
     let mut bytes = Vec::new();
     while let Some(start) = next_data(segment.file(), at).filter(|start| *start < end) {
         at = start;

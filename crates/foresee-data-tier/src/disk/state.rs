@@ -298,14 +298,7 @@ impl DiskState {
     /// Bytes of the next segment for entries of this many granules, or `None` if it does not fit. Many equal entries
     /// fill it without a remainder.
     pub(super) fn next_segment_bytes(&self, granules: u64) -> Option<u64> {
-        let need = granules.checked_mul(GRANULE)?.checked_next_multiple_of(PAGE)?;
-        let free = (self.limit - self.allocated) / PAGE * PAGE;
-        if need > free {
-            return None;
-        }
-        let target = segment_target(self.limit);
-        let whole = if need >= target / 64 { (target / need).max(1) * need } else { target };
-        Some(whole.min(free))
+        segment_bytes(self.limit, self.allocated, granules)
     }
 
     /// Add the new segment of `len` bytes.
@@ -421,6 +414,18 @@ impl Chunk {
     fn free_granules(&self) -> u64 {
         self.capacity - self.bytes.len() as u64 / GRANULE
     }
+}
+
+/// As [`DiskState::next_segment_bytes`], where `allocated` of `limit` bytes are segments.
+pub(super) fn segment_bytes(limit: u64, allocated: u64, granules: u64) -> Option<u64> {
+    let need = granules.checked_mul(GRANULE)?.checked_next_multiple_of(PAGE)?;
+    let free = limit.saturating_sub(allocated) / PAGE * PAGE;
+    if need > free {
+        return None;
+    }
+    let target = segment_target(limit);
+    let whole = if need >= target / 64 { (target / need).max(1) * need } else { target };
+    Some(whole.min(free))
 }
 
 /// 128 MiB, so that a file's end wastes little even for samples of many megabytes; 1/8 of a small tier; 1/64, up to 1

@@ -69,7 +69,7 @@ pub(super) fn verify_partition(
     on_progress: &dyn Fn(u64, u64),
     cancel: &AtomicBool,
 ) -> Result<Verification, DiskError> {
-    let mut recovered = read_partition(&partition.folder, THREADS)?;
+    let mut recovered = read_partition(&partition.folder, THREADS, true)?;
     recovered.others.sort_unstable_by_key(|entry| entry.at);
     let (mut entries, mut bytes, mut corrupt) = (0, 0_u64, Vec::new());
     let mut window = Vec::new();

@@ -590,6 +590,9 @@ class SampleCache:
     def insert(self, sample: int, data: bytes) -> None:
         """Cache a copy of the bytes of a sample that was read, if there is space for it."""
 
+    def note_disk_hit(self) -> None:
+        """The sample that is inserted next was on the disk."""
+
     def fail(self, sample: int) -> None:
         """The read of a sample has failed."""
 
@@ -652,6 +655,9 @@ class SampleCacheClient:
     def insert(self, sample: int, data: bytes) -> None:
         """Cache a copy of the bytes of a sample that was read, if there is space for it."""
 
+    def note_disk_hit(self) -> None:
+        """The sample that is inserted next was on the disk."""
+
     def fail(self, sample: int) -> None:
         """The read of a sample has failed."""
 
@@ -663,6 +669,43 @@ class SampleCacheClient:
 
     def close(self) -> None:
         """End the waits of ``next_fetch``."""
+
+@final
+class SampleFiles:
+    """Encoded samples of a Python dataset under a key of the user, in a cache directory that processes share.
+
+    In a forked child every method but ``close`` raises ``ForeseeError``.
+
+    Args:
+        directory: the cache directory, created if it is missing.
+        capacity_bytes: maximum bytes of the directory, 1 MiB or more.
+        key: the user's name of the data.
+        variant: what has to be equal besides the key where bytes of samples are equal.
+        samples: their number.
+
+    Raises:
+        CacheError: the directory or the capacity cannot be used.
+    """
+
+    def __new__(
+        cls, directory: str | PathLike[str], *, capacity_bytes: int, key: str, variant: str, samples: int
+    ) -> SampleFiles: ...
+    @property
+    def is_read_only(self) -> bool:
+        """Whether the directory is read-only: nothing is added."""
+
+    @property
+    def fault(self) -> str | None:
+        """The error after which nothing is added any more; None without one."""
+
+    def get(self, sample: int) -> bytes | None:
+        """Return the bytes of a sample; None if it is not there."""
+
+    def insert(self, sample: int, data: bytes) -> None:
+        """Add a sample that is not there, if there is space for it."""
+
+    def close(self) -> None:
+        """End the use of the files. From now on there are no samples, and none are added."""
 
 @final
 class LedgerFile:

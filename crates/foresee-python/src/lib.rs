@@ -28,6 +28,7 @@ mod node;
 mod order;
 mod recorder;
 mod sample_cache;
+mod sample_files;
 mod simulation;
 mod stats;
 
@@ -64,6 +65,7 @@ mod _native {
         recorder::Recorder,
         sample_cache::SampleCache,
         sample_cache::SampleCacheClient,
+        sample_files::SampleFiles,
         simulation::{LoadingRun, reads_above, reads_counted, reads_drawn, reads_expected},
     };
 

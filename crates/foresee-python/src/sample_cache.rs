@@ -143,6 +143,12 @@ impl SampleCache {
         Ok(())
     }
 
+    /// The sample that is inserted next was on the disk.
+    fn note_disk_hit(&self) -> PyResult<()> {
+        self.core()?.note_disk_hit();
+        Ok(())
+    }
+
     /// The read of a sample has failed.
     fn fail(&self, py: Python<'_>, sample: u64) -> PyResult<()> {
         let core = self.core()?;
@@ -275,6 +281,13 @@ impl SampleCacheClient {
         Ok(())
     }
 
+    /// The sample that is inserted next was on the disk.
+    fn note_disk_hit(&self, py: Python<'_>) -> PyResult<()> {
+        let client = self.client.get()?;
+        py.detach(|| client.note_disk_hit());
+        Ok(())
+    }
+
     /// The read of a sample has failed.
     fn fail(&self, py: Python<'_>, sample: u64) -> PyResult<()> {
         let client = self.client.get()?;
@@ -311,6 +324,7 @@ fn stats<'py>(py: Python<'py>, counts: &SampleCacheCounts) -> PyResult<Bound<'py
         ("fetches", counts.fetches),
         ("evictions", counts.evictions),
         ("bypasses", counts.bypasses),
+        ("disk_hits", counts.disk_hits),
         ("samples", counts.samples),
         ("bytes", counts.bytes),
         ("capacity_bytes", counts.capacity),

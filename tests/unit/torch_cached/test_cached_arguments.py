@@ -58,7 +58,19 @@ def test_a_dataset_is_not_cached_twice():
     ("arguments", "words"),
     [
         ({"cache": "8GB"}, r'such as Cache\(ram="8GB"\)'),
-        ({"cache": ft.Cache(disk="/nvme", disk_size="1GB")}, "only in memory in this version"),
+        ({"cache": ft.Cache(disk="/nvme", disk_size="1GB")}, r"disk='/nvme' of the cache without key="),
+        (
+            {"cache": ft.Cache(disk="/nvme", disk_size="1KB"), "key": "a"},
+            "disk_size='1KB' of the cache; 1MiB",
+        ),
+        (
+            {"cache": ft.Cache(), "key": "a"},
+            r"key='a' without a disk: .*; pass cache=Cache\(disk=, disk_size=\)",
+        ),
+        ({"key": "a"}, "key='a' without a disk: .*FORESEE_CACHE_DIR"),
+        ({"key": ""}, "key=''; a name of the data expected"),
+        ({"key": " "}, "key=' '; a name"),
+        ({"key": 3}, "key=3; a name"),
         ({"threads": 0}, "threads=0; a whole number of 1 or more"),
         ({"threads": True}, "threads=True"),
         ({"transform": 3}, "transform=3; a callable"),
@@ -74,6 +86,23 @@ def test_all_faults_are_reported_at_once():
     with pytest.raises(ConfigError) as caught:
         ft.CachedDataset(object(), cache=3, threads=-1)
     assert len(caught.value.faults) == 3
+
+
+def test_the_disk_of_the_environment_needs_a_key(monkeypatch, tmp_path):
+    monkeypatch.setenv("FORESEE_CACHE_DIR", str(tmp_path / "disk"))
+    monkeypatch.setenv("FORESEE_DISK_SIZE", "16MB")
+    assert ft.CachedDataset(numbers())[3] == (torch.tensor(3),)
+    assert not (tmp_path / "disk").exists()
+    assert ft.CachedDataset(numbers(), key="numbers")[3] == (torch.tensor(3),)
+    again = ft.CachedDataset(numbers(), key="numbers")
+    assert (again[3], again.stats()["disk_hits"]) == ((torch.tensor(3),), 1)
+
+
+def test_a_disk_of_no_bytes_is_none(tmp_path):
+    for arguments in ({}, {"key": "numbers"}):
+        cache = ft.Cache(disk=tmp_path / "disk", disk_size=0)
+        assert ft.CachedDataset(numbers(), cache=cache, **arguments)[3] == (torch.tensor(3),)
+    assert not (tmp_path / "disk").exists()
 
 
 def test_one_cache_is_for_one_dataset():

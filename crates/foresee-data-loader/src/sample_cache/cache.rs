@@ -198,6 +198,11 @@ impl SampleCache {
         self.notify_ends(state);
     }
 
+    /// A sample that is inserted was on the disk.
+    pub fn note_disk_hit(&self) {
+        self.lock().counts.disk_hits += 1;
+    }
+
     /// The read of a sample has failed.
     pub fn fail(&self, sample: SampleId) {
         let mut state = self.lock();

@@ -175,6 +175,11 @@ impl SampleCacheClient {
         self.send(|connection| connection.insert(sample, bytes, TIMEOUT));
     }
 
+    /// The sample that is inserted next was on the disk.
+    pub fn note_disk_hit(&self) {
+        self.send(|connection| connection.send(SampleCacheRequest::DiskHit, TIMEOUT));
+    }
+
     /// The read of a sample has failed.
     pub fn fail(&self, sample: SampleId) {
         self.send(|connection| connection.send(SampleCacheRequest::Fail { sample: sample.0 }, TIMEOUT));

@@ -213,6 +213,10 @@ impl Reception {
                 self.cache.fail(SampleId(sample));
                 true
             }
+            SampleCacheRequest::DiskHit => {
+                self.cache.note_disk_hit();
+                true
+            }
             SampleCacheRequest::NextFetch => {
                 self.cache.note_fetcher(number);
                 true

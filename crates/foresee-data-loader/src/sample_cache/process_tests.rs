@@ -81,8 +81,9 @@ fn what_one_process_has_read_another_copies_from_memory() {
         let SampleAnswer::Bytes(own) = cache.request(sample, false) else { panic!("it is cached") };
         assert_eq!(*own, bytes);
     }
+    second.note_disk_hit();
     let counts = second.counts().expect("a host");
-    assert_eq!((counts.hits, counts.misses, counts.samples), (6, 3, 3));
+    assert_eq!((counts.hits, counts.misses, counts.disk_hits, counts.samples), (6, 3, 1, 3));
     assert_eq!(counts, cache.counts());
 }
 

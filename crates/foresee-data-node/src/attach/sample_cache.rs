@@ -74,6 +74,8 @@ pub enum SampleCacheRequest {
         /// The bytes of all of them, one after another.
         bytes: SentBytes,
     },
+    /// The worker process has found a sample on the disk, and sends `Insert`.
+    DiskHit,
 }
 
 /// A message of the host.
@@ -120,6 +122,8 @@ pub struct SampleCacheCounts {
     pub evictions: u64,
     /// Samples read that did not enter the cache.
     pub bypasses: u64,
+    /// Samples, of those read for a request or ahead, that were on the disk.
+    pub disk_hits: u64,
     /// Cached samples.
     pub samples: u64,
     /// Bytes that they occupy.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``CachedDataset``: any map-style dataset, with its samples in memory."""
+"""``CachedDataset``: any map-style dataset, with its samples in memory and on the disk."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from foresee.config import Cache, Settings
 from foresee.errors import ConfigError
-from foresee.torch.cached.encode import decode, encode
+from foresee.torch.cached.encode import ENCODING, decode, encode
 from foresee.torch.cached.process_cache import InvalidBatchError, OwnedCache, WorkerCache
+from foresee.torch.cached.sample_disk import disk_faults, disk_place, without_disk
 from foresee.torch.cached.source import SampleSource, read_batch, reads_batches
 from foresee.torch.cached.substitutes import OnError, Substitutes
 from foresee.torch.cached.substitutes import checked as on_error_faults
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from foresee.torch.cached.process_cache import ProcessCache
+    from foresee.torch.cached.sample_disk import SampleDisk
 
 _log = logging.getLogger("foresee")
 # Foresee's own datasets wait for the origin, and allow calls from any number of threads.
@@ -43,7 +45,7 @@ _datasets: weakref.WeakSet[CachedDataset] = weakref.WeakSet()
 
 
 class CachedDataset(Dataset[Any]):
-    """Any map-style dataset, with its samples in memory, for torch's ``DataLoader`` and ``foresee.torch.DataLoader``.
+    """Any map-style dataset, with its samples in memory and on disk, for the ``DataLoader`` of torch or of Foresee.
 
     A sample is read once and then copied from memory as long as it is there. With a ``PrefetchSampler`` samples are
     also read ahead. Attributes of ``dataset`` are available here.
@@ -57,12 +59,15 @@ class CachedDataset(Dataset[Any]):
     own datasets are read together.
 
     Worker processes of a loader share the cache of the process that starts them, and read ahead for it. Other
-    processes, such as ranks, have caches of their own.
+    processes, such as ranks, have caches of their own in memory. On the disk, all processes of the node that pass the
+    same ``key`` share the samples, also in later runs.
 
     Args:
         dataset: anything with ``__getitem__`` and ``__len__``.
-        cache: memory to use, its ``ram``, of which a sample takes its bytes and at most 71 more; ``disk`` is refused in
-            this version. Default: the environment's size. One ``Cache`` is for one dataset.
+        cache: memory to use, its ``ram``, of which a sample takes its bytes and at most 71 more, and a directory of
+            the disk, which needs ``key``. Default: that of the environment. One ``Cache`` is for one dataset.
+        key: name of the data for the disk, not empty. Pass another one whenever the dataset would return other samples
+            under the same indices, and whenever a cached ``transform`` changes.
         transform: called with each sample.
         threads: threads that read ahead in each process that reads. Default: 16 for Foresee's datasets. Otherwise 1:
             then no two calls of ``dataset`` run at a time in a process. Pass more for a dataset whose ``__getitem__``
@@ -83,6 +88,7 @@ class CachedDataset(Dataset[Any]):
         dataset: Any,
         *,
         cache: Cache | None = None,
+        key: str | None = None,
         transform: Callable[[Any], Any] | None = None,
         threads: int | None = None,
         cache_after_transform: bool = False,
@@ -90,7 +96,7 @@ class CachedDataset(Dataset[Any]):
         on_error: OnError = "raise",
     ) -> None:
         check_callables(transform=transform)
-        faults = _faults(dataset, cache, threads) + on_error_faults(on_error)
+        faults = _faults(dataset, cache, threads) + disk_faults(cache, key) + on_error_faults(on_error)
         if cache_after_transform and transform is None:
             faults.append(
                 "cache_after_transform=True without transform=; pass the transform, or leave it out"
@@ -100,7 +106,11 @@ class CachedDataset(Dataset[Any]):
         settings = Settings.read()
         self._dataset = dataset
         self._cache = cache
-        self._capacity = (settings.cache() if cache is None else cache).ram_bytes
+        chosen = settings.cache() if cache is None else cache
+        if key is not None and chosen.disk is None:
+            raise ConfigError(without_disk(key))
+        self._capacity = chosen.ram_bytes
+        self._disk = disk_place(chosen, key)
         self.is_off: bool = settings.off
         """Whether ``FORESEE_OFF`` was set: the dataset is then read without a cache."""
         self.transform = transform
@@ -181,8 +191,8 @@ class CachedDataset(Dataset[Any]):
         """Return the counts of the cache, over all processes that share it.
 
         ``hits``, ``joins`` (waited for a read in flight) and ``misses`` of requests; ``fetches`` (read ahead),
-        ``bypasses`` (read, but not cached) and ``evictions`` of samples; ``samples`` and ``bytes`` that are cached; and
-        ``capacity_bytes``.
+        ``disk_hits`` (of the misses and fetches those that were on the disk), ``bypasses`` (read, but not cached in
+        memory) and ``evictions`` of samples; ``samples`` and ``bytes`` that are cached in memory; ``capacity_bytes``.
         """
         return self.process_cache().stats()
 
@@ -262,18 +272,26 @@ class CachedDataset(Dataset[Any]):
             return cache
 
     def _make(self, read: SampleSource, count: int) -> ProcessCache:
-        worker = get_worker_info()
+        worker, disk = get_worker_info(), self._open_disk(count)
         if worker is None:
             self._socket = None
-            return OwnedCache(read, self._capacity, self._threads, count)
+            return OwnedCache(read, self._capacity, self._threads, count, disk)
         if self._socket is not None:
             try:
-                return WorkerCache(read, self._socket, self._threads, count)
+                return WorkerCache(read, self._socket, self._threads, count, disk)
             except OSError as error:
                 _log.warning(
                     "this worker process has a cache of its own, with a share of the memory: %s", error
                 )
-        return OwnedCache(read, self._capacity // worker.num_workers, self._threads, count)
+        return OwnedCache(read, self._capacity // worker.num_workers, self._threads, count, disk)
+
+    def _open_disk(self, count: int) -> SampleDisk | None:
+        if self._disk is None:
+            return None
+        content = f"encoding {ENCODING}" if self._ours is None else "bytes"
+        place = "after" if self._after else "before"
+        pickled = "with" if self._allow_pickle else "without"
+        return self._disk.open(f"{count} samples {place} the transform, {content}, {pickled} pickle", count)
 
     def _get_all(self, indices: Sequence[int]) -> list[Any]:
         try:
@@ -391,11 +409,6 @@ def _faults(dataset: Any, cache: Any, threads: Any) -> list[str]:
     if cache is not None and not isinstance(cache, Cache):
         faults.append(f'cache={cache!r}; a Cache expected, such as Cache(ram="8GB")')
     elif cache is not None:
-        if cache.disk is not None:
-            faults.append(
-                f"disk={str(cache.disk)!r} of the cache: samples of a CachedDataset are only in memory in this "
-                "version; leave it out"
-            )
         owner = _used.get(cache)
         if cache.is_open or (owner is not None and owner() is not None):
             faults.append("the Cache is in use by another dataset or loader; pass a Cache of its own")

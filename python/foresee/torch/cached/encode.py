@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     Take = Callable[[], int]
     Decoder = Callable[[bytearray, Take], Any]
 
+ENCODING = 1
+"""Version of the layout. Samples on the disk that have another one are not read."""
 _HEADER = struct.Struct("<II")
 _DOUBLE = struct.Struct("<d")
 _WORD = struct.Struct("<q")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The cache of encoded samples as one process uses it, and its threads that read ahead.
+"""The cache of encoded samples as one process uses it, and its threads that read ahead: from the disk, or the dataset.
 
 The memory is that of the process, or in a worker process that of its parent. A forked child must not use it: a thread
 of the parent may have held its lock.
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from numpy.typing import NDArray
+
+    from foresee.torch.cached.sample_disk import SampleDisk
 
 _log = logging.getLogger("foresee")
 
@@ -62,6 +64,7 @@ class ProcessCache:
         native: the cached samples.
         threads: threads that read ahead, 1 or more. With one of them, ``read`` never runs twice at a time.
         count: samples of the dataset when the cache was opened.
+        disk: samples on the disk, which are not read from the dataset.
     """
 
     def __init__(
@@ -70,10 +73,12 @@ class ProcessCache:
         native: _native.SampleCache | _native.SampleCacheClient,
         threads: int,
         count: int,
+        disk: SampleDisk | None = None,
     ) -> None:
         self.process = os.getpid()
         self.count = count
-        self._read = _Reader(read, is_serial=threads == 1)
+        self._read = _Reader(read, native, disk, is_serial=threads == 1)
+        self._disk = disk
         self._native = native
         self._threads = threads
         self._lock = threading.Lock()
@@ -141,6 +146,8 @@ class ProcessCache:
     def close(self) -> None:
         """End the threads. Requests are still answered. Without effect in a forked child."""
         self._native.close()
+        if self._disk is not None:
+            self._disk.close()
 
     def _reads_ahead(self) -> bool:
         """Whether samples may be announced."""
@@ -169,9 +176,12 @@ class OwnedCache(ProcessCache):
         capacity: bytes of all cached samples together; 0 or more.
         threads: as for ``ProcessCache``.
         count: as for ``ProcessCache``.
+        disk: as for ``ProcessCache``.
     """
 
-    def __init__(self, read: Source, capacity: int, threads: int, count: int) -> None:
+    def __init__(
+        self, read: Source, capacity: int, threads: int, count: int, disk: SampleDisk | None = None
+    ) -> None:
         grouping = read.grouping()
         self._owned = _native.SampleCache(
             capacity_bytes=capacity,
@@ -179,7 +189,7 @@ class OwnedCache(ProcessCache):
             index=grouping.index,
             has_peers=grouping.has_peers,
         )
-        super().__init__(read, self._owned, threads, count)
+        super().__init__(read, self._owned, threads, count, disk)
         self._consumers: set[int] = set()
 
     @property
@@ -245,14 +255,17 @@ class WorkerCache(ProcessCache):
         path: socket of the cache.
         threads: as for ``ProcessCache``.
         count: as for ``ProcessCache``.
+        disk: as for ``ProcessCache``.
 
     Raises:
         OSError: the cache cannot be used.
     """
 
-    def __init__(self, read: Source, path: str, threads: int, count: int) -> None:
+    def __init__(
+        self, read: Source, path: str, threads: int, count: int, disk: SampleDisk | None = None
+    ) -> None:
         self._client = _native.SampleCacheClient(path, samples=count)
-        super().__init__(read, self._client, threads, count)
+        super().__init__(read, self._client, threads, count, disk)
         self._has_fault = False
 
     def get(self, sample: int) -> bytearray:
@@ -274,22 +287,48 @@ class WorkerCache(ProcessCache):
 
 
 class _Reader:
-    """Calls of ``read``, one at a time if ``is_serial``: of one sample, or of several."""
+    """Reads samples from ``disk``, or else by calls of ``read``, one call at a time if ``is_serial``."""
 
-    def __init__(self, read: Source, *, is_serial: bool) -> None:
-        self._read = read
+    def __init__(
+        self,
+        read: Source,
+        native: _native.SampleCache | _native.SampleCacheClient,
+        disk: SampleDisk | None,
+        *,
+        is_serial: bool,
+    ) -> None:
+        self._read, self._native, self._disk = read, native, disk
         self.turn: contextlib.AbstractContextManager[Any] = (
             threading.RLock() if is_serial else contextlib.nullcontext()
         )
         """Held during calls of the dataset."""
 
     def __call__(self, sample: int) -> bytes:
+        if self._disk is not None and (found := self._disk.get(sample)) is not None:
+            self._native.note_disk_hit()
+            return found
         with self.turn:
-            return self._read(sample)
+            data = self._read(sample)
+        if self._disk is not None:
+            self._disk.insert(sample, data)
+        return data
 
     def read_all(self, samples: list[int]) -> list[bytes]:
-        with self.turn:
-            return self._read.read_all(samples)
+        found: dict[int, bytes] = {}
+        if self._disk is not None:
+            for sample in samples:
+                if (data := self._disk.get(sample)) is not None:
+                    self._native.note_disk_hit()
+                    found[sample] = data
+        missing = [sample for sample in samples if sample not in found]
+        if missing:
+            with self.turn:
+                read = self._read.read_all(missing)
+            for sample, data in zip(missing, read, strict=True):
+                found[sample] = data
+                if self._disk is not None:
+                    self._disk.insert(sample, data)
+        return [found[sample] for sample in samples]
 
 
 def _read_ahead(native: _native.SampleCache | _native.SampleCacheClient, read: _Reader) -> None:

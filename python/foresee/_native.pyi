@@ -34,6 +34,7 @@ __all__ = [
     "Recorder",
     "SampleCache",
     "SampleCacheClient",
+    "SampleFiles",
     "Trial",
     "__version__",
     "close_listings",

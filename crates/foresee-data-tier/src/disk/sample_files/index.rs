@@ -175,7 +175,7 @@ fn entry_at(segment: &Segment, at: u64) -> Option<Entry> {
     segment.file().read_exact_at(&mut header, segment.offset(at)).ok()?;
     let entry = Entry::decode(&header)?;
     let (granules, align) = layout(entry.len);
-    (granules <= space && at % align == 0).then_some(entry)
+    (granules <= space && at.is_multiple_of(align)).then_some(entry)
 }
 
 /// The address after a segment.

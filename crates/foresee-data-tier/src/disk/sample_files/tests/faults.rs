@@ -14,18 +14,18 @@ struct FailingDisk {
 }
 
 impl FailingDisk {
-    fn after(allocations: u64, writes: u64, reads: u64) -> Box<Self> {
+    fn after(allocations: u64, writes: u64, reads: u64) -> Self {
         let left = AtomicU64::new;
-        Box::new(Self {
+        Self {
             is_writable: true,
             allocations_left: left(allocations),
             writes_left: left(writes),
             reads_left: left(reads),
-        })
+        }
     }
 
-    fn read_only() -> Box<Self> {
-        Box::new(Self { is_writable: false, ..*Self::after(0, 0, u64::MAX) })
+    fn read_only() -> Self {
+        Self { is_writable: false, ..Self::after(0, 0, u64::MAX) }
     }
 
     fn spend(left: &AtomicU64, errno: rustix::io::Errno) -> io::Result<()> {
@@ -59,8 +59,8 @@ impl Storage for FailingDisk {
     }
 }
 
-fn open_over(dir: &Path, storage: Box<FailingDisk>) -> SampleFiles {
-    SampleFiles::open_with(&config_of(dir, "pictures", 8 << 20), storage).unwrap()
+fn open_over(dir: &Path, storage: FailingDisk) -> SampleFiles {
+    SampleFiles::open_with(&config_of(dir, "pictures", 8 << 20), Box::new(storage)).unwrap()
 }
 
 #[test]
@@ -103,7 +103,7 @@ fn a_read_only_directory_is_read_and_not_changed() {
     let dir = TempDir::new().unwrap();
     let open_read_only = || {
         let config = config_of(dir.path(), "pictures", 8 << 20);
-        SampleFiles::open_with(&config, FailingDisk::read_only())
+        SampleFiles::open_with(&config, Box::new(FailingDisk::read_only()))
     };
     assert!(matches!(open_read_only(), Err(DiskError::ReadOnly { .. })));
     let writer = open(dir.path());

@@ -91,8 +91,8 @@ enum FolderAccess {
 struct AppendState {
     /// Whether to wait for the lock: not after a wait in vain, until it is found free.
     is_patient: bool,
-    /// Whether the budget had space for the last segment.
-    can_grow: bool,
+    /// Granules of the smallest entry for which the budget had no space. A smaller one may still fit.
+    refused: u64,
 }
 
 /// The right to append: no other thread or process does.
@@ -132,7 +132,7 @@ impl SampleFiles {
             samples: *samples,
             storage,
             index: Mutex::new(index),
-            turn: Mutex::new(AppendState { is_patient: true, can_grow: true }),
+            turn: Mutex::new(AppendState { is_patient: true, refused: u64::MAX }),
             fault: OnceLock::new(),
         })
     }
@@ -191,14 +191,19 @@ impl SampleFiles {
             }
             index.next_place(len)
         };
-        let place = match place {
-            Some(place) => place,
-            None if turn.state.can_grow => {
-                turn.state.can_grow = self.grow(layout(len).0)?;
-                let Some(place) = self.index().next_place(len) else { return Ok(()) };
-                place
+        let place = if let Some(place) = place {
+            place
+        } else {
+            let granules = layout(len).0;
+            if granules >= turn.state.refused {
+                return Ok(());
             }
-            None => return Ok(()),
+            if !self.grow(granules)? {
+                turn.state.refused = granules;
+                return Ok(());
+            }
+            let Some(place) = self.index().next_place(len) else { return Ok(()) };
+            place
         };
         let entry = Entry { key, len, sequence: place.sequence, payload_crc: crc32c::crc32c(bytes) };
         let (file, at) = (place.segment.file(), place.segment.offset(place.at));

@@ -121,7 +121,9 @@ class PrefetchSampler(Sampler[Any]):
             source, self._length(), cache, consumer, self._expected, self._fetch_size, self._threshold
         )
         try:
-            for samples in self._expected.epochs(cache.capacity // max(cache.mean_size or cache.capacity, 1)):
+            held = cache.capacity // max(cache.mean_size or cache.capacity, 1)
+            # Nothing leaves a cache that holds all samples.
+            for samples in self._expected.epochs(held if held < cache.count else 0):
                 cache.expect(consumer, samples)
             window.fill()
             # Only now, so that what the last epoch has announced of this one stays.

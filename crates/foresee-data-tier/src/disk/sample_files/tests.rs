@@ -171,6 +171,16 @@ fn a_full_budget_keeps_what_is_there() {
 }
 
 #[test]
+fn a_sample_that_is_larger_than_the_budget_leaves_space_to_others() {
+    let dir = TempDir::new().unwrap();
+    let files = open(dir.path());
+    files.insert(SampleId(0), &vec![1; 9 << 20]);
+    assert_eq!((files.get(SampleId(0)), files.fault()), (None, None));
+    insert(&files, 0..30);
+    assert_eq!(found(&files).len(), 30);
+}
+
+#[test]
 fn the_budget_counts_all_keys_and_unused_ones_leave_first() {
     let dir = TempDir::new().unwrap();
     let of = |key| SampleFiles::open(&config_of(dir.path(), key, 2 << 20)).unwrap();

@@ -32,6 +32,8 @@ pub(super) struct Announced {
     depth: u64,
     progress: u64,
     skipped: u64,
+    /// Whether expected accesses were given and have come true so far.
+    knows_order: bool,
     /// By sample: positions of its first access that was not requested, and of its last access.
     by_sample: Vec<Span>,
 }
@@ -62,6 +64,7 @@ impl Announced {
 
     /// Append an expected access.
     pub(super) fn expect(&mut self, sample: u32) {
+        self.knows_order = true;
         self.push(sample);
     }
 
@@ -71,6 +74,7 @@ impl Announced {
         if announced == self.accesses.len() {
             return Vec::new();
         }
+        self.knows_order = false;
         let dropped: Vec<u32> = self.accesses.drain(announced..).map(|access| access.sample).collect();
         for &sample in &dropped {
             self.by_sample[sample as usize] = EMPTY;
@@ -150,9 +154,9 @@ impl Announced {
         self.fetched.max(self.first) < self.end
     }
 
-    /// Whether accesses are expected after the announced ones.
-    pub(super) fn has_expected(&self) -> bool {
-        self.offset(self.end) < self.accesses.len()
+    /// Whether the accesses after the announced ones were expected: those that are not known then are far away.
+    pub(super) const fn knows_order(&self) -> bool {
+        self.knows_order
     }
 
     /// Accesses handed out, and neither requested nor passed over.

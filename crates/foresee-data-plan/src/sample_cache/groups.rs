@@ -126,7 +126,7 @@ impl SampleCachePlanner {
 
     /// The neighbours to read with a sample, with their bytes.
     fn neighbours_of(&self, index: u32, groups: NeighbourGroups<'_>) -> Vec<(u32, u64)> {
-        let knows_order = self.consumers.values().any(|one| one.announced.has_expected());
+        let knows_order = self.consumers.values().any(|one| one.announced.knows_order());
         let is_wanted = |id: u64| {
             let other = number(SampleId(id));
             let uses = self.consumers.values().filter_map(|one| one.announced.next_use(other));

@@ -182,8 +182,8 @@ class CachedDataset(Dataset[Any]):
         """Method that returns several samples, as torch's loader calls it; None if ``dataset`` has none.
 
         Samples that are neither in memory nor being read are read by one call of ``dataset.__getitems__``. The method
-        raises what that call raises, unless ``on_error`` replaces samples, and ``ConfigError`` if it returns no list with
-        one sample for each index.
+        raises what that call raises, unless ``on_error`` replaces samples, and ``ConfigError`` if it returns no list
+        with one sample for each index.
         """
         return self._get_all if self._reads_batches else None
 

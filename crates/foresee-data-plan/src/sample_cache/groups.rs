@@ -7,7 +7,7 @@ use std::fmt;
 
 use foresee_units::{Bytes, Nanos, SampleId};
 
-use super::{ReaderId, SampleCachePlanner, number};
+use super::{CacheConsumer, ReaderId, SampleCachePlanner, number};
 use crate::read_group::{ObjectRange, neighbours};
 
 /// Maximum number of samples in a group of neighbours. It bounds messages that name them.
@@ -78,8 +78,9 @@ impl SampleCachePlanner {
     }
 
     /// Several samples are requested at once. Those returned are neither cached nor in flight: `reader` reads them, as for
-    /// [`SampleLookup::Read`](super::SampleLookup::Read). Neighbours that are worth it are among them. The caller
-    /// [requests](Self::handle_request) all others after these reads; only those returned count as requests.
+    /// [`SampleLookup::Read`](super::SampleLookup::Read). Neighbours that are worth it are among them. Samples with a read
+    /// of their own that are about to be read ahead are not: as many of them are read at a time as there are readers. The
+    /// caller [requests](Self::handle_request) all others after these reads; only those returned count as requests.
     pub fn handle_claim(
         &mut self,
         samples: &[SampleId],
@@ -99,10 +100,17 @@ impl SampleCachePlanner {
                 continue;
             }
             let before = group.len();
+            let members = match grouping {
+                FetchGrouping::Neighbours(groups) => self.neighbours_of(index, groups),
+                _ => Vec::new(),
+            };
+            let is_alone = matches!(grouping, FetchGrouping::Neighbours(_)) && members.is_empty();
+            if is_alone && self.is_read_ahead(index) {
+                continue;
+            }
             self.flights.start(index, reader);
             group.push(index);
             if let FetchGrouping::Neighbours(groups) = grouping {
-                let members = self.neighbours_of(index, groups);
                 let is_requested = |(other, _): &&(u32, u64)| missing.contains(other);
                 let saved = REQUEST_COST.get() * members.iter().filter(is_requested).count() as u64;
                 if members.iter().map(|&(_, len)| len).sum::<u64>() <= saved {
@@ -114,6 +122,14 @@ impl SampleCachePlanner {
             }
         }
         group.into_iter().map(|index| SampleId(index.into())).collect()
+    }
+
+    /// Whether a reader will read an announced sample soon.
+    fn is_read_ahead(&self, index: u32) -> bool {
+        let is_announced = |one: &CacheConsumer| {
+            one.is_reading && one.announced.next_use(index).is_some_and(|(_, is_announced)| is_announced)
+        };
+        self.can_fetch() && self.consumers.values().any(is_announced)
     }
 
     /// Maximum number of samples in a group whose first one is `distance` accesses away.

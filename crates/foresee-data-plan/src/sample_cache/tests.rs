@@ -137,6 +137,27 @@ fn claimed_samples_count_as_requests() {
 }
 
 #[test]
+fn announced_samples_with_a_read_of_their_own_are_left_to_the_readers_ahead_while_there_is_space() {
+    let claim = |planner: &mut SampleCachePlanner, samples: [u64; 3]| {
+        let samples = samples.map(SampleId);
+        with_rows(1 << 20, true, false, |grouping| planner.handle_claim(&samples, READER, grouping, NOW))
+    };
+    let mut planner = planner(2, 1);
+    announce(&mut planner, 0, &[1, 2, 3, 4]);
+    planner.handle_handed_out(ConsumerId(0), 4, NOW);
+    assert_eq!(claim(&mut planner, [1, 2, 9]), [SampleId(9)]);
+    assert_eq!(fetches(&mut planner, NOW), [1, 2, 3, 4], "the size of a sample is unknown");
+    for sample in [1, 2] {
+        assert!(insert(&mut planner, sample));
+    }
+    for sample in [3, 4] {
+        planner.handle_failed(SampleId(sample));
+    }
+    assert!(!planner.can_fetch());
+    assert_eq!(claim(&mut planner, [2, 3, 4]), [3, 4].map(SampleId));
+}
+
+#[test]
 fn a_request_joins_the_read_in_flight_and_reads_itself_after_its_failure() {
     let mut planner = planner(2, 1);
     announce(&mut planner, 0, &[7]);

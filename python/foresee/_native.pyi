@@ -597,6 +597,9 @@ class SampleCache:
     def fail(self, sample: int) -> None:
         """The read of a sample has failed."""
 
+    def read_ahead(self, data: Loader, files: SampleFiles | None = None) -> None:
+        """Read ahead on this thread until ``close``: from ``files``, or else from ``data``."""
+
     def next_fetch(self) -> list[int]:
         """Wait for the next samples to read ahead together; none after ``close``."""
 
@@ -661,6 +664,9 @@ class SampleCacheClient:
 
     def fail(self, sample: int) -> None:
         """The read of a sample has failed."""
+
+    def read_ahead(self, data: Loader, files: SampleFiles | None = None) -> None:
+        """Read ahead on this thread until ``close``, or the end of the host: from ``files``, or else from ``data``."""
 
     def next_fetch(self) -> list[int]:
         """Wait for the next samples to read ahead together; none after ``close``, or without a host."""

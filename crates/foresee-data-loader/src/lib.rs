@@ -51,6 +51,6 @@ pub use node::{
 pub use orders::EpochSamples;
 pub use recorder::{ConsumerWait, Recorder};
 pub use sample_cache::{
-    PendingRequest, RemoteAnswer, SampleAnswer, SampleCache, SampleCacheClient, SampleCacheHost,
-    SampleGrouping, SharedOutcome, SharedRead,
+    PendingRequest, ReadAhead, RemoteAnswer, SampleAnswer, SampleCache, SampleCacheClient, SampleCacheHost,
+    SampleGrouping, SharedOutcome, SharedRead, read_ahead,
 };

@@ -28,6 +28,13 @@ pub(crate) struct Loader {
     engine: Arc<core::Loader>,
 }
 
+impl Loader {
+    /// The loader itself.
+    pub(crate) fn engine(&self) -> &core::Loader {
+        &self.engine
+    }
+}
+
 #[pymethods]
 impl Loader {
     #[new]

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use foresee_data_loader::{
     ConsumerId, DataSet, RemoteAnswer, SampleAnswer, SampleCache as Core, SampleCacheClient as Client,
-    SampleCacheCounts, SampleCacheHost, SampleGrouping, SharedOutcome,
+    SampleCacheCounts, SampleCacheHost, SampleGrouping, SharedOutcome, read_ahead,
 };
 use foresee_units::{Bytes, SampleId};
 use numpy::PyReadonlyArray1;
@@ -20,6 +20,8 @@ use crate::errors;
 use crate::fork_guard::ForkGuard;
 use crate::index::Index;
 use crate::interrupt::TICK;
+use crate::loader::Loader;
+use crate::sample_files::SampleFiles;
 
 /// Bytes of those samples that are cached, and the samples that the caller reads.
 type SeveralAnswers<'py> = (Vec<Option<Bound<'py, PyByteArray>>>, Vec<u64>);
@@ -82,10 +84,10 @@ impl SampleCache {
         Ok(())
     }
 
-    /// The consumer's first `count` announced accesses of all so far were handed out.
-    fn hand_out(&self, py: Python<'_>, consumer: u32, count: u64) -> PyResult<()> {
-        let core = self.core()?;
-        py.detach(|| core.hand_out(ConsumerId(consumer), count));
+    /// The consumer's first `count` announced accesses of all so far were handed out. It takes less time than to get the
+    /// interpreter lock again.
+    fn hand_out(&self, consumer: u32, count: u64) -> PyResult<()> {
+        self.core()?.hand_out(ConsumerId(consumer), count);
         Ok(())
     }
 
@@ -93,7 +95,8 @@ impl SampleCache {
     /// `insert` or `fail`.
     fn request<'py>(&self, py: Python<'py>, sample: u64) -> PyResult<Option<Bound<'py, PyByteArray>>> {
         let (core, sample) = (self.core()?, SampleId(sample));
-        let mut answer = py.detach(|| core.request(sample, false));
+        // A copy takes less time than to get the interpreter lock again.
+        let mut answer = core.request(sample, false);
         loop {
             match answer {
                 SampleAnswer::Bytes(bytes) => return Ok(Some(PyByteArray::new(py, &bytes))),
@@ -115,13 +118,9 @@ impl SampleCache {
     fn request_all<'py>(&self, py: Python<'py>, samples: Vec<u64>) -> PyResult<SeveralAnswers<'py>> {
         let core = self.core()?;
         let samples: Vec<SampleId> = samples.into_iter().map(SampleId).collect();
-        let (copies, claimed) = py.detach(|| {
-            let copies: Vec<_> = samples.iter().map(|&sample| core.copy(sample)).collect();
-            let is_missing = |(copy, &sample): (&Option<_>, _)| copy.is_none().then_some(sample);
-            let missing: Vec<SampleId> = copies.iter().zip(&samples).filter_map(is_missing).collect();
-            let claimed = if missing.is_empty() { Vec::new() } else { core.claim(&missing) };
-            (copies, claimed)
-        });
+        let copies: Vec<_> = samples.iter().map(|&sample| core.copy(sample)).collect();
+        let missing = missing(&samples, &copies);
+        let claimed = if missing.is_empty() { Vec::new() } else { py.detach(|| core.claim(&missing)) };
         let to_python = |copy: Option<_>| copy.map(|bytes: Arc<[u8]>| PyByteArray::new(py, &bytes));
         let found = copies.into_iter().map(to_python).collect();
         Ok((found, claimed.into_iter().map(|sample| sample.0).collect()))
@@ -160,6 +159,14 @@ impl SampleCache {
     fn next_fetch(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
         let core = self.core()?;
         Ok(py.detach(|| core.next_fetch()).into_iter().map(|sample| sample.0).collect())
+    }
+
+    /// Read ahead on this thread until `close`, from `files`, or else from `data`.
+    #[pyo3(signature = (data, files = None))]
+    fn read_ahead(&self, py: Python<'_>, data: &Loader, files: Option<&SampleFiles>) -> PyResult<()> {
+        let (core, files) = (self.core()?, files.map(SampleFiles::core).transpose()?.flatten());
+        py.detach(|| read_ahead(&*core, data.engine(), files.as_deref()));
+        Ok(())
     }
 
     /// Accesses of a consumer that were handed out and not requested, and those passed over for good.
@@ -253,13 +260,9 @@ impl SampleCacheClient {
     fn request_all<'py>(&self, py: Python<'py>, samples: Vec<u64>) -> PyResult<SeveralAnswers<'py>> {
         let client = self.client.get()?;
         let samples: Vec<SampleId> = samples.into_iter().map(SampleId).collect();
-        let (copies, claimed) = py.detach(|| {
-            let copies: Vec<_> = samples.iter().map(|&sample| client.copy(sample)).collect();
-            let is_missing = |(copy, &sample): (&Option<_>, _)| copy.is_none().then_some(sample);
-            let missing: Vec<SampleId> = copies.iter().zip(&samples).filter_map(is_missing).collect();
-            let claimed = if missing.is_empty() { Vec::new() } else { client.claim(&missing) };
-            (copies, claimed)
-        });
+        let copies: Vec<_> = py.detach(|| samples.iter().map(|&sample| client.copy(sample)).collect());
+        let missing = missing(&samples, &copies);
+        let claimed = if missing.is_empty() { Vec::new() } else { py.detach(|| client.claim(&missing)) };
         let to_python = |copy: Option<_>| copy.map(|bytes: Vec<u8>| PyByteArray::new(py, &bytes));
         let found = copies.into_iter().map(to_python).collect();
         Ok((found, claimed.into_iter().map(|sample| sample.0).collect()))
@@ -301,6 +304,14 @@ impl SampleCacheClient {
         Ok(py.detach(|| client.next_fetch()).into_iter().map(|sample| sample.0).collect())
     }
 
+    /// Read ahead on this thread until `close`, or the end of the host; from `files`, or else from `data`.
+    #[pyo3(signature = (data, files = None))]
+    fn read_ahead(&self, py: Python<'_>, data: &Loader, files: Option<&SampleFiles>) -> PyResult<()> {
+        let (client, files) = (self.client.get()?, files.map(SampleFiles::core).transpose()?.flatten());
+        py.detach(|| read_ahead(client, data.engine(), files.as_deref()));
+        Ok(())
+    }
+
     /// Counts over all processes that share the cache.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let client = self.client.get()?;
@@ -313,6 +324,12 @@ impl SampleCacheClient {
             py.detach(|| client.close());
         }
     }
+}
+
+/// The samples without a copy.
+fn missing<T>(samples: &[SampleId], copies: &[Option<T>]) -> Vec<SampleId> {
+    let without = samples.iter().zip(copies).filter(|(_, copy)| copy.is_none());
+    without.map(|(&sample, _)| sample).collect()
 }
 
 fn stats<'py>(py: Python<'py>, counts: &SampleCacheCounts) -> PyResult<Bound<'py, PyDict>> {

@@ -74,7 +74,8 @@ impl SampleFiles {
 }
 
 impl SampleFiles {
-    fn core(&self) -> PyResult<Option<Arc<Core>>> {
+    /// The open files; `None` once closed.
+    pub(crate) fn core(&self) -> PyResult<Option<Arc<Core>>> {
         Ok(self.core.get()?.lock().unwrap_or_else(PoisonError::into_inner).clone())
     }
 }

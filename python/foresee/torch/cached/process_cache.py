@@ -55,6 +55,9 @@ class Source(Protocol):
     def grouping(self) -> Grouping:
         """Return which samples are read together."""
 
+    def plain_loader(self) -> _native.Loader | None:
+        """Return what reads the samples without Python, if anything does."""
+
 
 class ProcessCache:
     """Samples that ``read`` returns as bytes.
@@ -101,6 +104,7 @@ class ProcessCache:
             data = bytearray(found)
         if not self._is_started and self._reads_ahead():
             self._start()
+        self._report_faults()
         return data
 
     def get_all(self, samples: Sequence[int]) -> list[bytearray]:
@@ -121,6 +125,7 @@ class ProcessCache:
             read = zip(claimed, self._read_claimed(claimed), strict=True)
             found.update((i, bytearray(data)) for i, data in read if i in requested)
             missing = [i for i in missing if i not in found]
+        self._report_faults()
         # The others are being read elsewhere, or are requested twice.
         return [data if (data := found.pop(i, None)) is not None else self.get(i) for i in samples]
 
@@ -153,18 +158,27 @@ class ProcessCache:
         """Whether samples may be announced."""
         return True
 
+    def _report_faults(self) -> None:
+        """Warn of new faults."""
+        if self._disk is not None:
+            self._disk.report_fault()
+
     def _start(self) -> None:
         with self._lock:
             if self._is_started:
                 return
             self._is_started = True
+        loader = self._read.plain_loader()
+        target: Callable[..., None] = _read_ahead
+        # The threads do not refer to this object, so they do not keep the dataset alive.
+        arguments: tuple[Any, ...] = (self._native, self._read)
+        if loader is not None:
+            # They never hold the interpreter lock, which the training loop needs.
+            target = self._native.read_ahead
+            arguments = (loader, None if self._disk is None else self._disk.native)
         for number in range(self._threads):
-            # The threads do not refer to this object, so they do not keep the dataset alive.
             threading.Thread(
-                target=_read_ahead,
-                args=(self._native, self._read),
-                name=f"foresee-cached-{number}",
-                daemon=True,
+                target=target, args=arguments, name=f"foresee-cached-{number}", daemon=True
             ).start()
 
 
@@ -248,7 +262,7 @@ class OwnedCache(ProcessCache):
 
 
 class WorkerCache(ProcessCache):
-    """The cache of the parent process, in a worker process of a loader.
+    """The cache of the parent process, in a worker process of a loader; without it, samples are read.
 
     Args:
         read: as for ``ProcessCache``.
@@ -268,19 +282,8 @@ class WorkerCache(ProcessCache):
         super().__init__(read, self._client, threads, count, disk)
         self._has_fault = False
 
-    def get(self, sample: int) -> bytearray:
-        """Return a copy of the sample's bytes, as ``ProcessCache.get`` does; without the parent's cache it is read."""
-        data = super().get(sample)
-        self._report_fault()
-        return data
-
-    def get_all(self, samples: Sequence[int]) -> list[bytearray]:
-        """Return copies of the bytes of several samples, as ``ProcessCache.get_all`` does; see ``get``."""
-        data = super().get_all(samples)
-        self._report_fault()
-        return data
-
-    def _report_fault(self) -> None:
+    def _report_faults(self) -> None:
+        super()._report_faults()
         if not self._has_fault and (fault := self._client.fault) is not None:
             self._has_fault = True
             _log.warning("this worker process reads without the cache of its parent from now on: %s", fault)
@@ -302,6 +305,9 @@ class _Reader:
             threading.RLock() if is_serial else contextlib.nullcontext()
         )
         """Held during calls of the dataset."""
+
+    def plain_loader(self) -> _native.Loader | None:
+        return self._read.plain_loader()
 
     def __call__(self, sample: int) -> bytes:
         if self._disk is not None and (found := self._disk.get(sample)) is not None:

@@ -29,18 +29,22 @@ class SampleDisk:
     """
 
     def __init__(self, native: _native.SampleFiles, folder: str) -> None:
-        self._native = native
+        self.native = native
+        """The open files."""
         self._folder = folder
         self._has_fault = False
 
     def get(self, sample: int) -> bytes | None:
         """Return the bytes of a sample; None if it is not there."""
-        return self._native.get(sample)
+        return self.native.get(sample)
 
     def insert(self, sample: int, data: bytes) -> None:
         """Add a sample that is not there, if there is space for it."""
-        self._native.insert(sample, data)
-        if not self._has_fault and (fault := self._native.fault) is not None:
+        self.native.insert(sample, data)
+
+    def report_fault(self) -> None:
+        """Warn once of a fault, after which nothing is added."""
+        if not self._has_fault and (fault := self.native.fault) is not None:
             self._has_fault = True
             _log.warning(
                 "no more samples are added to the cache directory %s, and those that it has are read: %s",
@@ -50,7 +54,7 @@ class SampleDisk:
 
     def close(self) -> None:
         """End the use of the files; without effect in a forked child."""
-        self._native.close()
+        self.native.close()
 
 
 class DiskPlace:

@@ -15,6 +15,7 @@ from foresee.torch.cached.process_cache import Grouping, InvalidBatchError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from foresee import _native
     from foresee.torch.data.dataset import OriginDataset
 
 
@@ -60,6 +61,10 @@ class SampleSource:
         if self._ours is not None:
             return Grouping(reads_batches=True, index=self._ours.index, has_peers=_is_one_of_several())
         return Grouping(reads_batches=reads_batches(self._dataset), index=None, has_peers=False)
+
+    def plain_loader(self) -> _native.Loader | None:
+        """Return what reads the samples without Python, if anything does."""
+        return None if self._ours is None else self._ours.plain_loader()
 
     def _encoded(self, value: Any) -> bytes:
         if self._transform is not None:

@@ -98,6 +98,11 @@ class OriginDataset(Dataset[Any]):
         """Read the bytes of several samples as ``read_bytes`` does, small neighbours in an object with one request."""
         return [bytes(data) for data in self._reader.read_all([self._checked(i) for i in indices])]
 
+    def plain_loader(self) -> _native.Loader | None:
+        """Return the native loader that ``read_bytes`` uses in this process; None if a subclass overrides that."""
+        is_plain = type(self).read_bytes is OriginDataset.read_bytes
+        return self._reader.native() if is_plain else None
+
     @property
     def is_overridden(self) -> bool:
         """Whether a subclass overrides ``__getitem__`` or ``__getitems__``."""
@@ -239,6 +244,10 @@ class Reader:
             for group, parts in zip(groups, read, strict=True):
                 data.update(zip(group, parts, strict=True))
         return [data[sample] for sample in samples]
+
+    def native(self) -> _native.Loader:
+        """Return the native loader of this process, whose samples are those of the source."""
+        return self._open()[0]
 
     def _open(self) -> tuple[_native.Loader, ThreadPoolExecutor]:
         with self._lock:

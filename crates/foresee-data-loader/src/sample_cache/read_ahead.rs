@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Reads ahead from data of Foresee's: loops of threads that need nothing of the caller.
+
+use foresee_data_tier::SampleFiles;
+use foresee_units::SampleId;
+
+use super::{SampleCache, SampleCacheClient};
+use crate::engine::Loader;
+
+/// A cache whose samples are read ahead: of this process, or of the parent process.
+pub trait ReadAhead {
+    /// Wait for the next samples to read together; none when reading ahead ends.
+    fn next(&self) -> Vec<SampleId>;
+    /// These samples were read.
+    fn insert(&self, reads: &[(SampleId, &[u8])]);
+    /// The sample that is inserted next was on the disk.
+    fn note_disk_hit(&self);
+    /// The read of a sample has failed.
+    fn fail(&self, sample: SampleId);
+}
+
+/// Read the samples of `cache` ahead until that ends: from `files`, or else from `data`, whose samples have the same
+/// numbers. What cannot be read is left to its request, which reads it again and reports the error.
+pub fn read_ahead(cache: &impl ReadAhead, data: &Loader, files: Option<&SampleFiles>) {
+    loop {
+        let samples = cache.next();
+        if samples.is_empty() {
+            return;
+        }
+        let is_missing = |&sample: &SampleId| {
+            let Some(bytes) = files.and_then(|files| files.get(sample)) else { return true };
+            cache.note_disk_hit();
+            cache.insert(&[(sample, &bytes)]);
+            false
+        };
+        let missing: Vec<SampleId> = samples.into_iter().filter(is_missing).collect();
+        match data.read_groups(&missing) {
+            Ok(groups) => groups.iter().for_each(|group| read_group(cache, data, files, group)),
+            Err(_) => missing.into_iter().for_each(|sample| cache.fail(sample)),
+        }
+    }
+}
+
+/// Read samples with one request, or each alone if that fails, so that only the damaged one does.
+fn read_group(cache: &impl ReadAhead, data: &Loader, files: Option<&SampleFiles>, group: &[SampleId]) {
+    let enter = |reads: &[(SampleId, &[u8])]| {
+        if let Some(files) = files {
+            reads.iter().for_each(|&(sample, bytes)| files.insert(sample, bytes));
+        }
+        cache.insert(reads);
+    };
+    if let Ok(read) = data.read_all(group) {
+        let reads: Vec<(SampleId, &[u8])> =
+            group.iter().copied().zip(read.iter().map(Vec::as_slice)).collect();
+        enter(&reads);
+        return;
+    }
+    for &sample in group {
+        match data.read(sample) {
+            Ok(bytes) => enter(&[(sample, &bytes)]),
+            Err(_) => cache.fail(sample),
+        }
+    }
+}
+
+impl ReadAhead for SampleCache {
+    fn next(&self) -> Vec<SampleId> {
+        self.next_fetch()
+    }
+
+    fn insert(&self, reads: &[(SampleId, &[u8])]) {
+        self.insert_all(reads);
+    }
+
+    fn note_disk_hit(&self) {
+        Self::note_disk_hit(self);
+    }
+
+    fn fail(&self, sample: SampleId) {
+        Self::fail(self, sample);
+    }
+}
+
+impl ReadAhead for SampleCacheClient {
+    fn next(&self) -> Vec<SampleId> {
+        self.next_fetch()
+    }
+
+    fn insert(&self, reads: &[(SampleId, &[u8])]) {
+        self.insert_all(reads);
+    }
+
+    fn note_disk_hit(&self) {
+        Self::note_disk_hit(self);
+    }
+
+    fn fail(&self, sample: SampleId) {
+        Self::fail(self, sample);
+    }
+}

@@ -7,4 +7,5 @@ mod cache;
 mod hits;
 mod life;
 mod order;
+mod read_ahead;
 mod support;

@@ -94,6 +94,9 @@ class ProcessCache:
             Exception: whatever the dataset raises.
         """
         data = self._native.request(sample)
+        # Before a read: those of the threads then take no longer than this one.
+        if not self._is_started and self._reads_ahead():
+            self._start()
         if data is None:
             try:
                 found = self._read(sample)
@@ -102,8 +105,6 @@ class ProcessCache:
                 raise
             self._native.insert(sample, found)
             data = bytearray(found)
-        if not self._is_started and self._reads_ahead():
-            self._start()
         self._report_faults()
         return data
 

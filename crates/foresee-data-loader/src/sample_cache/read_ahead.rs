@@ -35,8 +35,16 @@ pub fn read_ahead(cache: &impl ReadAhead, data: &Loader, files: Option<&SampleFi
         };
         let missing: Vec<SampleId> = samples.into_iter().filter(is_missing).collect();
         match data.read_groups(&missing) {
-            Ok(groups) => groups.iter().for_each(|group| read_group(cache, data, files, group)),
-            Err(_) => missing.into_iter().for_each(|sample| cache.fail(sample)),
+            Ok(groups) => {
+                for group in &groups {
+                    read_group(cache, data, files, group);
+                }
+            }
+            Err(_) => {
+                for sample in missing {
+                    cache.fail(sample);
+                }
+            }
         }
     }
 }
@@ -45,7 +53,9 @@ pub fn read_ahead(cache: &impl ReadAhead, data: &Loader, files: Option<&SampleFi
 fn read_group(cache: &impl ReadAhead, data: &Loader, files: Option<&SampleFiles>, group: &[SampleId]) {
     let enter = |reads: &[(SampleId, &[u8])]| {
         if let Some(files) = files {
-            reads.iter().for_each(|&(sample, bytes)| files.insert(sample, bytes));
+            for &(sample, bytes) in reads {
+                files.insert(sample, bytes);
+            }
         }
         cache.insert(reads);
     };

@@ -16,6 +16,7 @@ from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from foresee.cli._signals import deferred_interrupt
 from foresee.cli._status import Status
 from foresee.errors import ConfigError, Unsupported
 
@@ -83,14 +84,20 @@ def run_all(simulations: Simulations, options: argparse.Namespace) -> None:
 
 
 def follow(futures: Sequence[Future[Any]], stop: threading.Event, show: Callable[[], None]) -> None:
-    """Wait for all ``futures`` and ``show`` the progress; the first one that fails sets ``stop``."""
+    """Wait for all ``futures`` and ``show`` the progress; the first one that fails sets ``stop``.
+
+    Raises:
+        KeyboardInterrupt: on Ctrl-C, while no future is locked.
+    """
     pending = list(futures)
-    while pending:
-        wait(pending, timeout=_POLL_S, return_when=FIRST_EXCEPTION)
-        pending = [future for future in pending if not future.done()]
-        if any(future.done() and future.exception() for future in futures):
-            stop.set()
-        show()
+    with deferred_interrupt() as check:
+        while pending:
+            wait(pending, timeout=_POLL_S, return_when=FIRST_EXCEPTION)
+            pending = [future for future in pending if not future.done()]
+            if any(future.done() and future.exception() for future in futures):
+                stop.set()
+            show()
+            check()
 
 
 def run(task: Task, options: argparse.Namespace, stop: threading.Event) -> None:

@@ -91,7 +91,10 @@ struct Model {
     /// Deadline, consumer, access, entry.
     waiting: Vec<(u64, u32, u64, u32)>,
     failed_write: Option<u32>,
+    /// Entries being written whose copy in memory was lost.
     suspect: BTreeSet<u32>,
+    /// Those whose write has ended: they leave the disk next.
+    spoiled: BTreeSet<u32>,
 }
 
 impl Model {
@@ -116,6 +119,7 @@ impl Model {
             waiting: Vec::new(),
             failed_write: None,
             suspect: BTreeSet::new(),
+            spoiled: BTreeSet::new(),
         };
         (0..CONSUMERS).for_each(|consumer| model.attach(consumer));
         model
@@ -258,7 +262,7 @@ impl Model {
                     assert!(self.memory.remove(&entry) && !self.is_pinned(entry));
                 }
                 NodeAction::Evict { entry: EntryId(entry), tier: NodeTier::Disk } => {
-                    if self.suspect.remove(&entry) {
+                    if self.spoiled.remove(&entry) {
                         continue;
                     }
                     self.check_victim(entry, NodeTier::Disk);
@@ -358,9 +362,11 @@ impl Model {
             Fact::StoreDone { nth, is_ok } if !self.storing.is_empty() => {
                 let (&entry, &leaves) = self.storing.iter().nth(nth.index(self.storing.len())).unwrap();
                 self.storing.remove(&entry);
-                if is_ok && !self.suspect.contains(&entry) {
+                if self.suspect.remove(&entry) {
+                    self.spoiled.insert(entry);
+                } else if is_ok {
                     self.disk.insert(entry);
-                } else if !self.suspect.contains(&entry) {
+                } else {
                     self.failed_write = Some(entry).filter(|&entry| leaves && !self.is_pinned(entry));
                 }
                 self.store_early();

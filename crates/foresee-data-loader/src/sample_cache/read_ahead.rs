@@ -73,38 +73,26 @@ fn read_group(cache: &impl ReadAhead, data: &Loader, files: Option<&SampleFiles>
     }
 }
 
-impl ReadAhead for SampleCache {
-    fn next(&self) -> Vec<SampleId> {
-        self.next_fetch()
-    }
+macro_rules! reads_ahead {
+    ($($cache:ty),*) => {$(
+        impl ReadAhead for $cache {
+            fn next(&self) -> Vec<SampleId> {
+                self.next_fetch()
+            }
 
-    fn insert(&self, reads: &[(SampleId, &[u8])]) {
-        self.insert_all(reads);
-    }
+            fn insert(&self, reads: &[(SampleId, &[u8])]) {
+                self.insert_all(reads);
+            }
 
-    fn note_disk_hit(&self) {
-        Self::note_disk_hit(self);
-    }
+            fn note_disk_hit(&self) {
+                <$cache>::note_disk_hit(self);
+            }
 
-    fn fail(&self, sample: SampleId) {
-        Self::fail(self, sample);
-    }
+            fn fail(&self, sample: SampleId) {
+                <$cache>::fail(self, sample);
+            }
+        }
+    )*};
 }
 
-impl ReadAhead for SampleCacheClient {
-    fn next(&self) -> Vec<SampleId> {
-        self.next_fetch()
-    }
-
-    fn insert(&self, reads: &[(SampleId, &[u8])]) {
-        self.insert_all(reads);
-    }
-
-    fn note_disk_hit(&self) {
-        Self::note_disk_hit(self);
-    }
-
-    fn fail(&self, sample: SampleId) {
-        Self::fail(self, sample);
-    }
-}
+reads_ahead!(SampleCache, SampleCacheClient);

@@ -6,6 +6,7 @@
 mod budget;
 mod directory;
 mod failing;
+pub(super) mod failing_disk;
 mod planted;
 mod process_tests;
 mod properties;

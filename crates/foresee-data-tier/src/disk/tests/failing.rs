@@ -1,62 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A disk that is full, or fails to write or to read: the tier gets smaller and the run continues.
 
-use std::fs::File;
-use std::io::{self, IoSlice, IoSliceMut};
-
+use super::failing_disk::FailingDisk;
 use super::*;
-
-/// A disk with a limit, that may also fail to write or to read, and counts its calls.
-struct Failing {
-    allocations_left: AtomicU64,
-    writes_left: AtomicU64,
-    reads_left: AtomicU64,
-    writes: Arc<AtomicU64>,
-}
-
-impl Failing {
-    fn after(allocations: u64, writes: u64, reads: u64) -> Self {
-        let left = AtomicU64::new;
-        Self {
-            allocations_left: left(allocations),
-            writes_left: left(writes),
-            reads_left: left(reads),
-            writes: Arc::default(),
-        }
-    }
-
-    fn spend(left: &AtomicU64, errno: rustix::io::Errno) -> io::Result<()> {
-        let spent = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        spent.map(drop).map_err(|_| errno.into())
-    }
-}
-
-impl Storage for Failing {
-    fn allocate(&self, file: &File, len: u64) -> io::Result<()> {
-        Self::spend(&self.allocations_left, rustix::io::Errno::NOSPC)?;
-        Kernel.allocate(file, len)
-    }
-
-    fn write(&self, file: &File, parts: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
-        self.writes.fetch_add(1, Ordering::Relaxed);
-        Self::spend(&self.writes_left, rustix::io::Errno::IO)?;
-        Kernel.write(file, parts, offset)
-    }
-
-    fn read(&self, file: &File, parts: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
-        Self::spend(&self.reads_left, rustix::io::Errno::IO)?;
-        Kernel.read(file, parts, offset)
-    }
-
-    fn flush(&self, file: &File) -> io::Result<()> {
-        Kernel.flush(file)
-    }
-}
 
 #[test]
 fn a_full_disk_makes_the_tier_smaller_and_the_run_continues() {
     let dir = TempDir::new().unwrap();
-    let rig = Rig::over(&config(dir.path(), 16 << 20), Box::new(Failing::after(2, u64::MAX, u64::MAX)));
+    let rig = Rig::over(&config(dir.path(), 16 << 20), Box::new(FailingDisk::after(2, u64::MAX, u64::MAX)));
     let kept =
         (0..100).take_while(|id| rig.write(key(*id), &content(*id, 100_000)) == ReadOutcome::Ok).count();
     assert!((10..50).contains(&kept), "{kept}");
@@ -71,7 +22,7 @@ fn a_full_disk_makes_the_tier_smaller_and_the_run_continues() {
 fn samples_can_use_the_whole_reported_capacity_even_on_a_full_disk() {
     for segments in [1, u64::MAX] {
         let dir = TempDir::new().unwrap();
-        let disk = Failing::after(segments, u64::MAX, u64::MAX);
+        let disk = FailingDisk::after(segments, u64::MAX, u64::MAX);
         let rig = Rig::over(&config(dir.path(), 2 << 20), Box::new(disk));
         // Entries of one granule leave no gap; 2 MiB would hold 32,768 of them.
         let kept = (0..40_000).take_while(|id| rig.write(key(*id), b"") == ReadOutcome::Ok).count() as u64;
@@ -85,7 +36,7 @@ fn samples_can_use_the_whole_reported_capacity_even_on_a_full_disk() {
 #[test]
 fn a_failed_write_only_loses_its_samples_and_their_positions() {
     let dir = TempDir::new().unwrap();
-    let rig = Rig::over(&config(dir.path(), 16 << 20), Box::new(Failing::after(u64::MAX, 3, u64::MAX)));
+    let rig = Rig::over(&config(dir.path(), 16 << 20), Box::new(FailingDisk::after(u64::MAX, 3, u64::MAX)));
     let before = rig.tier.facts().capacity;
     (0..3).for_each(|id| assert_eq!(rig.write(key(id), &content(id, 100_000)), ReadOutcome::Ok));
     assert_eq!(rig.write(key(3), &content(3, 100_000)), ReadOutcome::Full);
@@ -103,7 +54,7 @@ fn a_failed_write_only_loses_its_samples_and_their_positions() {
 #[test]
 fn an_unreadable_position_is_not_reused() {
     let dir = TempDir::new().unwrap();
-    let rig = Rig::over(&config(dir.path(), 16 << 20), Box::new(Failing::after(u64::MAX, u64::MAX, 1)));
+    let rig = Rig::over(&config(dir.path(), 16 << 20), Box::new(FailingDisk::after(u64::MAX, u64::MAX, 1)));
     (0..2).for_each(|id| assert_eq!(rig.write(key(id), &content(id, 100_000)), ReadOutcome::Ok));
     let before = rig.tier.facts();
     assert_eq!(rig.read(key(0), 100_000).unwrap(), content(0, 100_000));
@@ -115,7 +66,7 @@ fn an_unreadable_position_is_not_reused() {
 #[test]
 fn a_thousand_small_samples_cost_a_few_calls() {
     let dir = TempDir::new().unwrap();
-    let storage = Failing::after(u64::MAX, u64::MAX, 0);
+    let storage = FailingDisk::after(u64::MAX, u64::MAX, 0);
     let writes = Arc::clone(&storage.writes);
     let rig = Rig::over(&config(dir.path(), 64 << 20), Box::new(storage));
     for id in 0..5000 {

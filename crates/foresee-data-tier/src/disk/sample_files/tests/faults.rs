@@ -1,63 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Directories that cannot be used, and disks that fail.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use super::*;
-
-/// A disk that fails after some calls, or cannot be written at all.
-struct FailingDisk {
-    is_writable: bool,
-    allocations_left: AtomicU64,
-    writes_left: AtomicU64,
-    reads_left: AtomicU64,
-}
-
-impl FailingDisk {
-    fn after(allocations: u64, writes: u64, reads: u64) -> Self {
-        let left = AtomicU64::new;
-        Self {
-            is_writable: true,
-            allocations_left: left(allocations),
-            writes_left: left(writes),
-            reads_left: left(reads),
-        }
-    }
-
-    fn read_only() -> Self {
-        Self { is_writable: false, ..Self::after(0, 0, u64::MAX) }
-    }
-
-    fn spend(left: &AtomicU64, errno: rustix::io::Errno) -> io::Result<()> {
-        let spent = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1));
-        spent.map(drop).map_err(|_| errno.into())
-    }
-}
-
-impl Storage for FailingDisk {
-    fn check_writable(&self, folder: &Folder) -> io::Result<()> {
-        if self.is_writable { folder.check_writable() } else { Err(io::ErrorKind::ReadOnlyFilesystem.into()) }
-    }
-
-    fn allocate(&self, file: &File, len: u64) -> io::Result<()> {
-        Self::spend(&self.allocations_left, rustix::io::Errno::NOSPC)?;
-        Kernel.allocate(file, len)
-    }
-
-    fn write(&self, file: &File, parts: &mut [IoSlice<'_>], offset: u64) -> io::Result<()> {
-        Self::spend(&self.writes_left, rustix::io::Errno::IO)?;
-        Kernel.write(file, parts, offset)
-    }
-
-    fn read(&self, file: &File, parts: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<()> {
-        Self::spend(&self.reads_left, rustix::io::Errno::IO)?;
-        Kernel.read(file, parts, offset)
-    }
-
-    fn flush(&self, file: &File) -> io::Result<()> {
-        Kernel.flush(file)
-    }
-}
+use crate::disk::tests::failing_disk::FailingDisk;
 
 fn open_over(dir: &Path, storage: FailingDisk) -> SampleFiles {
     SampleFiles::open_with(&config_of(dir, "pictures", 8 << 20), Box::new(storage)).unwrap()

@@ -100,7 +100,7 @@ class Substitutes:
             detect(provisional=True).rank,
             "dataset",
             f"the dataset raised {type(error).__name__}: {error}",
-            'repair it, or pass on_error="replace"',
+            "repair the sample or the transform",
             permanent=True,
         )
         fault.__cause__ = error

@@ -185,7 +185,9 @@ def test_three_ranks_measure_their_links_and_rank_0_writes(tmp_path: pathlib.Pat
 
 
 def test_it_runs_under_torchrun(tmp_path: pathlib.Path, started: Callable[[Child], Child]) -> None:
-    arguments = [*COMMAND[3:], "--only", "network,memcpy", "-o", str(tmp_path / "p.toml")]
+    # The port after torchrun's own is one of those that the kernel gives to outgoing connections, as of other tests.
+    options = ["--only", "network,memcpy", "--port", str(free_ports()), "-o", str(tmp_path / "p.toml")]
+    arguments = [*COMMAND[3:], *options]
     status, _, errors = started(under_torchrun(2, "foresee.cli", *arguments)).end()
     assert status == 0, errors
     assert names(profile.read(tmp_path / "p.toml")) == {"network.rate", "network.latency", "memcpy.rate"}

@@ -39,8 +39,9 @@ def test_the_other_ranks_return_the_same_batches_after_a_kill(
         if rank == victim:
             continue
         assert digests(begun[rank] + lines) == expected(root, rank, RANKS, EPOCHS)
-        assert errors.count("this node's cache is gone") == warnings, errors
-        assert len(errors.splitlines()) == warnings, errors
+        (node,) = (line["stats"]["node"] for line in lines if "stats" in line)
+        assert errors.count("this node's cache is gone") == warnings, (rank, errors, node)
+        assert len(errors.splitlines()) == warnings, (rank, errors, node)
 
 
 def test_ranks_go_on_while_another_one_is_stopped(job: pathlib.Path, root: pathlib.Path) -> None:

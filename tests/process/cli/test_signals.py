@@ -33,5 +33,7 @@ def test_a_deferred_interrupt_waits_for_a_check_or_the_end_and_is_never_lost() -
         "        done.append('after the block')\n    except KeyboardInterrupt:\n        print(done)\n"
         "try:\n    interrupt()\nexcept KeyboardInterrupt:\n    print('at once')\n"
     )
-    ran = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    ran = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=WATCHDOG
+    )
     assert ran.stdout.splitlines() == ["['body']", "['body']", "at once"], ran.stderr

@@ -100,6 +100,7 @@ fn only_a_sample_whose_origin_has_changed_is_copied_again() {
     wait_until("a copy of the changed sample", || copied() > 0);
     second.close();
     assert_eq!(copied(), 1, "all others were on the disk");
+    assert!(read_from(&second, Source::Disk) > 0, "nothing is late before the first batch");
 }
 
 #[test]

@@ -118,11 +118,11 @@ impl SampleCache {
     fn request_all<'py>(&self, py: Python<'py>, samples: Vec<u64>) -> PyResult<SeveralAnswers<'py>> {
         let core = self.core()?;
         let samples: Vec<SampleId> = samples.into_iter().map(SampleId).collect();
-        let copies: Vec<_> = samples.iter().map(|&sample| core.copy(sample)).collect();
-        let missing = missing(&samples, &copies);
+        let cached = core.request_cached(&samples);
+        let missing = missing(&samples, &cached);
         let claimed = if missing.is_empty() { Vec::new() } else { py.detach(|| core.claim(&missing)) };
-        let to_python = |copy: Option<_>| copy.map(|bytes: Arc<[u8]>| PyByteArray::new(py, &bytes));
-        let found = copies.into_iter().map(to_python).collect();
+        let to_python = |bytes: Option<_>| bytes.map(|bytes: Arc<[u8]>| PyByteArray::new(py, &bytes));
+        let found = cached.into_iter().map(to_python).collect();
         Ok((found, claimed.into_iter().map(|sample| sample.0).collect()))
     }
 

@@ -19,6 +19,8 @@ __all__ = ["Batch"]
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
+# Bytes of one sample, which its tensor may refer to.
+Writable = bytearray | Bytes
 
 
 class Receipt(Protocol):

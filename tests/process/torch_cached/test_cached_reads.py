@@ -343,3 +343,13 @@ def test_the_bytes_of_our_datasets_are_cached_before_they_are_decoded(tmp_path: 
         stats = dataset.stats()
         assert (stats["samples"], stats["misses"] + stats["fetches"]) == (len(expected), len(expected))
     assert len(decoded) == 2 * 6 + 2 * 2
+
+
+def test_files_of_ours_without_bytes_are_tensors_without_elements(tmp_path: pathlib.Path):
+    sizes = (0, 3, 0)
+    for i, size in enumerate(sizes):
+        (tmp_path / f"{i}.bin").write_bytes(bytes(size))
+    dataset = ft.CachedDataset(ft.FileDataset([f"{i}.bin" for i in range(3)], root=tmp_path, decode=None))
+    for _ in range(2):
+        for sample, size in zip(dataset.__getitems__([0, 1, 2]), sizes, strict=True):
+            assert (sample.dtype, sample.shape) == (torch.uint8, (size,))

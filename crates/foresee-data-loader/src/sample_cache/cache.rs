@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The cache in the process that has it: its plan, the bytes, and the requests that wait for reads.
 
+mod pause;
 mod peers;
+#[cfg(test)]
+mod tests;
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -11,6 +14,7 @@ use foresee_data_plan::{ConsumerId, ReaderId, SampleCacheConfig, SampleCachePlan
 use foresee_units::{Bytes, Nanos, SampleId};
 use rustc_hash::{FxHashMap, FxHashSet};
 
+use self::pause::ReadPause;
 use self::peers::Peers;
 pub(super) use self::peers::{FIRST_PEER, PeerAnswer};
 use super::grouping::SampleGrouping;
@@ -35,6 +39,9 @@ pub struct SampleCache {
     fetchable: Condvar,
     /// A read has ended.
     ended: Condvar,
+    /// Counts of accesses that were handed out, of which the planner has yet to know. They have a lock of their own:
+    /// one that is contended by reads would delay the training loop at each index.
+    handed_out: Mutex<FxHashMap<ConsumerId, u64>>,
     capacity: Bytes,
     grouping: SampleGrouping,
     start: Instant,
@@ -48,6 +55,7 @@ struct CacheState {
     joined: FxHashMap<SampleId, Arc<SharedRead>>,
     peers: Peers,
     counts: SampleCacheCounts,
+    pause: ReadPause,
     is_closed: bool,
 }
 
@@ -93,12 +101,14 @@ impl SampleCache {
             joined: FxHashMap::default(),
             peers: Peers::default(),
             counts: SampleCacheCounts::default(),
+            pause: ReadPause::default(),
             is_closed: false,
         };
         Self {
             state: Mutex::new(state),
             fetchable: Condvar::new(),
             ended: Condvar::new(),
+            handed_out: Mutex::default(),
             capacity,
             grouping,
             start: Instant::now(),
@@ -112,21 +122,26 @@ impl SampleCache {
 
     /// Attach a consumer; see [`SampleCachePlanner::handle_attach`].
     pub fn attach(&self, consumer: ConsumerId, is_reading: bool) {
-        self.lock().planner.handle_attach(consumer, is_reading, self.now());
+        self.lock_for_accesses().planner.handle_attach(consumer, is_reading, self.now());
     }
 
     /// End a consumer; its announcements end with it.
     pub fn detach(&self, consumer: ConsumerId) {
-        let mut state = self.lock();
+        let mut state = self.lock_for_accesses();
         state.planner.handle_detach(consumer, self.now());
+        state.pause.forget(consumer);
         self.wake_readers(&state);
     }
 
     /// Announce the next accesses of a consumer.
     pub fn announce(&self, consumer: ConsumerId, samples: &mut dyn Iterator<Item = SampleId>) {
-        let mut state = self.lock();
-        state.planner.handle_announce(consumer, samples, self.now());
-        self.wake_readers(&state);
+        let (mut state, now) = (self.lock_for_accesses(), self.now());
+        let could_fetch = state.planner.can_fetch();
+        if let Some((progress, left)) = state.planner.progress(consumer) {
+            state.pause.note_announcement(consumer, progress, left, now);
+        }
+        state.planner.handle_announce(consumer, samples, now);
+        self.wake_after(&mut state, could_fetch);
     }
 
     /// Further accesses that the consumer is expected to make.
@@ -136,19 +151,20 @@ impl SampleCache {
 
     /// The consumer's first `count` announced accesses of all so far were handed out.
     pub fn hand_out(&self, consumer: ConsumerId, count: u64) {
-        self.lock().planner.handle_handed_out(consumer, count, self.now());
+        self.handed_out.lock().unwrap_or_else(PoisonError::into_inner).insert(consumer, count);
     }
 
     /// Request a sample, or with `is_retry` request it again after the read that it joined has failed.
     pub fn request(&self, sample: SampleId, is_retry: bool) -> SampleAnswer {
-        let mut state = self.lock();
+        let mut state = self.lock_for_accesses();
+        let could_fetch = state.planner.can_fetch();
         let answer = match self.look_up(&mut state, sample, READER, is_retry) {
             SampleLookup::Hit => SampleAnswer::Bytes(state.cached(sample)),
             SampleLookup::Join => SampleAnswer::Join(Arc::clone(state.joined.entry(sample).or_default())),
             SampleLookup::Read => SampleAnswer::Read,
         };
         // The sample may leave now, and its consumer is known to read here.
-        self.wake_readers(&state);
+        self.wake_after(&mut state, could_fetch);
         answer
     }
 
@@ -162,21 +178,26 @@ impl SampleCache {
         read.get()
     }
 
-    /// Request a sample that is cached; `None` if it is not, which does not count as a request.
-    pub fn copy(&self, sample: SampleId) -> Option<Arc<[u8]>> {
-        let mut state = self.lock();
-        let bytes = state.store.get(sample)?;
-        let lookup = self.look_up(&mut state, sample, READER, false);
-        debug_assert_eq!(lookup, SampleLookup::Hit, "the plan and the memory have the same samples");
-        self.wake_readers(&state);
-        Some(bytes)
+    /// Request those of several samples that are cached; `None` for each other one, which does not count as a request.
+    pub fn request_cached(&self, samples: &[SampleId]) -> Vec<Option<Arc<[u8]>>> {
+        let mut state = self.lock_for_accesses();
+        let could_fetch = state.planner.can_fetch();
+        let request = |&sample: &SampleId| {
+            let bytes = state.store.get(sample)?;
+            let lookup = self.look_up(&mut state, sample, READER, false);
+            debug_assert_eq!(lookup, SampleLookup::Hit, "the plan and the memory have the same samples");
+            Some(bytes)
+        };
+        let found = samples.iter().map(request).collect();
+        self.wake_after(&mut state, could_fetch);
+        found
     }
 
     /// Request several samples at once. Those returned are neither cached nor in flight: the caller reads them, then calls
     /// [`insert_all`](Self::insert_all), or [`fail`](Self::fail) for each. Neighbours that are read with them are among them.
     /// Only those returned count as requests: the caller requests all others after these reads.
     pub fn claim(&self, samples: &[SampleId]) -> Vec<SampleId> {
-        let mut state = self.lock();
+        let mut state = self.lock_for_accesses();
         let claimed = self.claim_for(&mut state, samples, READER);
         self.wake_readers(&state);
         claimed
@@ -221,8 +242,17 @@ impl SampleCache {
             }
             // Worker processes read ahead: what a thread holds at a fork would stay held in the child.
             if state.peers.count == 0 {
+                if let Some(left) = state.pause.left(self.now()) {
+                    state.pause.is_awaited = true;
+                    let waited = self.fetchable.wait_timeout(state, left.into());
+                    state = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    state.pause.is_awaited = false;
+                    continue;
+                }
                 let group = self.fetch_for(&mut state, READER);
                 if !group.is_empty() {
+                    // One thread wakes the next: if all woke at once, the training loop would wait for a core.
+                    self.wake_readers(&state);
                     return group;
                 }
             }
@@ -238,7 +268,7 @@ impl SampleCache {
 
     /// Accesses of a consumer that were handed out and not requested, and those passed over for good.
     pub fn outstanding(&self, consumer: ConsumerId) -> Option<(u64, u64)> {
-        self.lock().planner.outstanding(consumer)
+        self.lock_for_accesses().planner.outstanding(consumer)
     }
 
     /// Mean size of the samples read so far; `None` before the first.
@@ -278,6 +308,9 @@ impl SampleCache {
             SampleLookup::Join => state.counts.joins += 1,
             SampleLookup::Read => state.counts.misses += 1,
         }
+        if lookup != SampleLookup::Hit {
+            state.pause.end();
+        }
         lookup
     }
 
@@ -296,6 +329,9 @@ impl SampleCache {
         let claimed = self
             .grouping
             .with(self.capacity, |grouping| state.planner.handle_claim(samples, reader, grouping, now));
+        if !claimed.is_empty() {
+            state.pause.end();
+        }
         let requested: FxHashSet<SampleId> = samples.iter().copied().collect();
         let misses = claimed.iter().filter(|sample| requested.contains(sample)).count();
         state.counts.misses += misses as u64;
@@ -310,16 +346,36 @@ impl SampleCache {
         self.ended.notify_all();
     }
 
-    /// Wake those that wait for a sample to read ahead, if there may be one: worker processes, or else threads.
+    /// An access of the training loop may have made reads possible. If none were before, they begin after a pause.
+    fn wake_after(&self, state: &mut CacheState, could_fetch: bool) {
+        if !could_fetch {
+            state.pause.begin(self.now());
+        }
+        self.wake_readers(state);
+    }
+
+    /// Wake those that wait for a sample to read ahead, if there may be one: worker processes, or else a thread.
     fn wake_readers(&self, state: &CacheState) {
         if !state.planner.can_fetch() {
             return;
         }
         if state.peers.count == 0 {
-            self.fetchable.notify_all();
+            if !(state.pause.is_awaited && state.pause.left(self.now()).is_some()) {
+                self.fetchable.notify_one();
+            }
         } else if !state.peers.fetchers.is_empty() {
             state.peers.wake_host();
         }
+    }
+
+    /// Lock the state after the planner was told of what was handed out.
+    fn lock_for_accesses(&self) -> MutexGuard<'_, CacheState> {
+        let mut state = self.lock();
+        let now = self.now();
+        for (consumer, count) in self.handed_out.lock().unwrap_or_else(PoisonError::into_inner).drain() {
+            state.planner.handle_handed_out(consumer, count, now);
+        }
+        state
     }
 
     fn lock(&self) -> MutexGuard<'_, CacheState> {
@@ -386,60 +442,5 @@ impl SharedRead {
             Some(None) => SharedOutcome::Failed,
             Some(Some(bytes)) => SharedOutcome::Read(Arc::clone(bytes)),
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    const SAMPLE: SampleId = SampleId(3);
-
-    #[test]
-    fn a_sample_is_read_once_and_then_answered_from_memory() {
-        let cache = SampleCache::new(Bytes::new(64));
-        assert!(matches!(cache.request(SAMPLE, false), SampleAnswer::Read));
-        cache.insert(SAMPLE, b"bytes");
-        let SampleAnswer::Bytes(bytes) = cache.request(SAMPLE, false) else { panic!("it is cached") };
-        assert_eq!(&*bytes, b"bytes");
-        let counts = cache.counts();
-        assert_eq!((counts.hits, counts.misses, counts.samples, counts.bytes), (1, 1, 1, 64));
-    }
-
-    #[test]
-    fn requests_that_join_a_read_get_its_bytes_also_if_they_do_not_fit() {
-        let cache = SampleCache::new(Bytes::new(4));
-        assert!(matches!(cache.request(SAMPLE, false), SampleAnswer::Read));
-        let SampleAnswer::Join(read) = cache.request(SAMPLE, false) else { panic!("it is read") };
-        assert_eq!(cache.wait(&read, Duration::ZERO), SharedOutcome::InFlight);
-        cache.insert(SAMPLE, b"bytes");
-        let SharedOutcome::Read(bytes) = cache.wait(&read, Duration::ZERO) else { panic!("it was read") };
-        assert_eq!((&*bytes, cache.counts().bypasses), (&b"bytes"[..], 1));
-    }
-
-    #[test]
-    fn after_a_failed_read_the_first_request_that_joined_reads() {
-        let cache = SampleCache::new(Bytes::new(64));
-        assert!(matches!(cache.request(SAMPLE, false), SampleAnswer::Read));
-        let SampleAnswer::Join(read) = cache.request(SAMPLE, false) else { panic!("it is read") };
-        cache.fail(SAMPLE);
-        assert_eq!(cache.wait(&read, Duration::ZERO), SharedOutcome::Failed);
-        assert!(matches!(cache.request(SAMPLE, true), SampleAnswer::Read));
-        assert!(matches!(cache.request(SAMPLE, true), SampleAnswer::Join(_)));
-    }
-
-    #[test]
-    fn announced_samples_are_fetched_until_the_cache_is_closed() {
-        let cache = SampleCache::new(Bytes::new(64));
-        cache.attach(ConsumerId(0), true);
-        cache.announce(ConsumerId(0), &mut [SAMPLE].into_iter());
-        assert_eq!(cache.next_fetch(), [SAMPLE]);
-        cache.insert(SAMPLE, b"bytes");
-        cache.hand_out(ConsumerId(0), 1);
-        assert_eq!(cache.outstanding(ConsumerId(0)), Some((1, 0)));
-        assert!(matches!(cache.request(SAMPLE, false), SampleAnswer::Bytes(_)));
-        assert_eq!(cache.outstanding(ConsumerId(0)), Some((0, 0)));
-        cache.close();
-        assert_eq!(cache.next_fetch(), []);
     }
 }

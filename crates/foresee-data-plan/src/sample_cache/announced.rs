@@ -136,6 +136,11 @@ impl Announced {
         self.progress
     }
 
+    /// Announced accesses that were neither requested nor passed over.
+    pub(super) const fn left(&self) -> u64 {
+        self.end - self.progress
+    }
+
     /// The first announced access whose sample is neither requested nor `is_here`: its distance and sample.
     pub(super) fn next_fetch(&mut self, is_here: impl Fn(u32) -> bool) -> Option<(u64, u32)> {
         self.fetched = self.fetched.max(self.first);

@@ -308,6 +308,13 @@ impl SampleCachePlanner {
         Some((announced.outstanding(), announced.skipped()))
     }
 
+    /// Accesses of a consumer that were requested or passed over so far, and announced ones that are left. `None` if it is
+    /// not attached.
+    pub fn progress(&self, consumer: ConsumerId) -> Option<(u64, u64)> {
+        let announced = &self.consumers.get(&consumer.0)?.announced;
+        Some((announced.progress(), announced.left()))
+    }
+
     /// Count an access of the consumer to which the sample was handed out.
     fn count_access(&mut self, index: u32, now: Nanos) {
         self.advance_to(now);

@@ -172,7 +172,7 @@ class CachedDataset(Dataset[Any]):
         if not is_checked and _random_states() != before:
             self._warn_about_random(sample)
         if self._ours is not None:
-            with self._ours.supplied({sample: np.frombuffer(data, np.uint8)}):
+            with self._ours.supplied({sample: data}):
                 return self._transformed(self._ours[sample])
         value = decode(data)
         return value if self._after else self._transformed(value)
@@ -317,8 +317,7 @@ class CachedDataset(Dataset[Any]):
         inside = [sample for sample in samples if 0 <= sample < cache.count]
         data = cache.get_all(inside)
         if self._ours is not None:
-            views = (np.frombuffer(each, np.uint8) for each in data)
-            with self._ours.supplied(dict(zip(inside, views, strict=True))):
+            with self._ours.supplied(dict(zip(inside, data, strict=True))):
                 return [self._transformed(value) for value in self._ours.__getitems__(samples)]
         outside = [sample for sample in samples if not 0 <= sample < cache.count]
         others = iter(cache.call(lambda: read_batch(self._dataset, outside)) if outside else ())

@@ -129,7 +129,7 @@ class PrefetchSampler(Sampler[Any]):
             # Only now, so that what the last epoch has announced of this one stays.
             self._end_last()
             for entry in window:
-                if not self._has_warned and window.exceeds_cache():
+                if not self._has_warned and window.exceeds_cache:
                     self._warn(
                         "fetch_size + threshold of the PrefetchSampler are more samples than the cache holds, by "
                         "their mean size: what does not fit is read when it is requested; make them smaller, or the "
@@ -191,6 +191,8 @@ class _Window:
         # Samplers draw from generators when they end, so their end is not requested ahead.
         self._left = length
         self._has_ended = False
+        self.exceeds_cache = False
+        """Whether the samples of a full window are larger than the cache, by the sizes given; as of the last `fill`."""
         # Samples of the next epoch that were announced.
         self._next_epoch = 0
         # Entries with the number of their samples that were announced.
@@ -201,7 +203,7 @@ class _Window:
 
     def __iter__(self) -> Iterator[Any]:
         while True:
-            if not self._queue or self._queued + self._next_epoch + self._outstanding() <= self._refill_at:
+            if not self._queue or self._is_due():
                 self.fill()
             if not self._queue:
                 return
@@ -225,13 +227,6 @@ class _Window:
         """Samples that were requested of the cache."""
         return self._handed_out - sum(self._cache.outstanding(self._consumer))
 
-    def exceeds_cache(self) -> bool:
-        """Whether the samples of a full window are larger than the cache, by the sizes given."""
-        if self._fetch_size is None and self._threshold is None:
-            return False
-        mean = self._cache.mean_size
-        return mean is not None and sum(self._limits()) * mean > self._cache.capacity
-
     def leaves_many_out(self) -> bool:
         """Whether more than a quarter of the samples handed out since the first request were passed over."""
         if self._before_first is None:
@@ -239,6 +234,13 @@ class _Window:
         judged = self._handed_out - self._before_first
         passed_over = self._cache.outstanding(self._consumer)[1] - self._before_first
         return judged >= _JUDGED and passed_over > judged // 4
+
+    def _is_due(self) -> bool:
+        """Whether at most ``threshold`` announced samples are not yet requested."""
+        announced = self._queued + self._next_epoch
+        if announced > self._refill_at and self._before_first is not None:
+            return False
+        return announced + self._outstanding() <= self._refill_at
 
     def _outstanding(self) -> int:
         """Samples handed out and not requested, as far as this process requests them."""
@@ -250,14 +252,15 @@ class _Window:
         return outstanding
 
     def _limits(self) -> tuple[int, int]:
-        """Return ``fetch_size`` and ``threshold``."""
+        """Return ``fetch_size`` and ``threshold``; note whether they exceed the cache."""
         mean = self._cache.mean_size
         half = _FIRST_WINDOW if mean is None else self._cache.capacity // (2 * max(mean, 1))
         half = min(max(half, 1), _WINDOW_MAX)
-        return (
-            half if self._fetch_size is None else self._fetch_size,
-            half if self._threshold is None else self._threshold,
-        )
+        size = half if self._fetch_size is None else self._fetch_size
+        threshold = half if self._threshold is None else self._threshold
+        is_given = self._fetch_size is not None or self._threshold is not None
+        self.exceeds_cache = is_given and (size + threshold) * (mean or 0) > self._cache.capacity
+        return size, threshold
 
     def fill(self) -> None:
         """Take the next entries and announce their samples; at the end of the epoch, announce the first of the next."""
@@ -271,7 +274,7 @@ class _Window:
                 break
             if self._left is not None:
                 self._left -= 1
-            ids = in_range(_ids(entry), self._cache.count)
+            ids = in_range((entry,) if type(entry) is int else _ids(entry), self._cache.count)
             samples += ids
             announced += max(len(ids), 1)
             self._queue.append((entry, len(ids)))
@@ -293,7 +296,7 @@ _END = object()
 def _ids(entry: Any) -> Iterable[int]:
     """Return the indices of an entry, which is an index or a batch of them; those of other kinds are left out."""
     ids = []
-    for each in entry if isinstance(entry, list | tuple) or getattr(entry, "ndim", False) else (entry,):
+    for each in entry if isinstance(entry, (list, tuple)) or getattr(entry, "ndim", False) else (entry,):
         try:
             ids.append(operator.index(each))
         except TypeError:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike
 
-    from foresee._loading.batch import Bytes, Ints
+    from foresee._loading.batch import Bytes, Ints, Writable
     from foresee._loading.data_source import PathLike
     from foresee._loading.store_options import StorageOptions
 
@@ -91,9 +91,9 @@ class ArrayDataset(OriginDataset):
         """Whether each sample needs work."""
         return self.transform is not None
 
-    def decode_bytes(self, data: Bytes) -> torch.Tensor:
+    def decode_bytes(self, data: Writable) -> torch.Tensor:
         """Return the row as a tensor."""
-        return torch.from_numpy(data.view(self.dtype).reshape(self.shape))
+        return torch.from_numpy(np.frombuffer(data, self.dtype).reshape(self.shape))
 
     # Rows have no label.
     def finish(self, decoded: Any, label: int, generator: torch.Generator | None) -> Any:  # noqa: ARG002

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import DTypeLike
 
-    from foresee._loading.batch import Bytes, Ints
+    from foresee._loading.batch import Bytes, Ints, Writable
 
 _log = logging.getLogger("foresee")
 # torchvision.datasets.folder.IMG_EXTENSIONS, so that the samples are the same.
@@ -75,28 +75,25 @@ class OriginDataset(Dataset[Any]):
 
     def __getitem__(self, i: int) -> Any:
         """Read sample ``i``, 0 to ``len - 1``, from the origin."""
-        sample = self._checked(i)
-        return self._make(sample, self._reader.read(sample))
+        samples = self._checked((i,))
+        return self._make_all(samples, [self._reader.read(*samples)])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Read several samples at once, and return them in the order of ``indices``."""
-        samples = [self._checked(i) for i in indices]
+        samples = self._checked(indices)
+        data = self._reader.read_all(samples)
         if type(self).__getitem__ is not OriginDataset.__getitem__:
-            data = dict(zip(samples, self._reader.read_all(samples), strict=True))
-            with self.supplied(data):
+            with self.supplied(dict(zip(samples, data, strict=True))):
                 return [self[i] for i in indices]
-        return [
-            self._make(sample, data)
-            for sample, data in zip(samples, self._reader.read_all(samples), strict=True)
-        ]
+        return self._make_all(samples, data)
 
-    def read_bytes(self, i: int) -> bytes | Bytes:
+    def read_bytes(self, i: int) -> bytes | Writable:
         """Read the bytes of sample ``i``, 0 to ``len - 1``, from the origin; any number of threads may do so."""
-        return self._reader.read(self._checked(i))
+        return self._reader.read(*self._checked((i,)))
 
     def read_bytes_of(self, indices: Sequence[int]) -> list[bytes]:
         """Read the bytes of several samples as ``read_bytes`` does, small neighbours in an object with one request."""
-        return [bytes(data) for data in self._reader.read_all([self._checked(i) for i in indices])]
+        return [bytes(data) for data in self._reader.read_all(self._checked(indices))]
 
     def plain_loader(self) -> _native.Loader | None:
         """Return the native loader that ``read_bytes`` uses in this process; None if a subclass overrides that."""
@@ -128,7 +125,7 @@ class OriginDataset(Dataset[Any]):
 
     @contextmanager
     def supplied(
-        self, data: Mapping[int, bytes | Bytes], generator: torch.Generator | None = None
+        self, data: Mapping[int, bytes | Writable], generator: torch.Generator | None = None
     ) -> Iterator[SuppliedBytes]:
         """Let ``__getitem__`` on this thread take the bytes of these samples from ``data``, not from the origin.
 
@@ -141,11 +138,11 @@ class OriginDataset(Dataset[Any]):
         finally:
             self._reader.supply = before
 
-    def decode_bytes(self, data: Bytes) -> Any:
+    def decode_bytes(self, data: Writable) -> Any:
         """Decode the bytes of a sample. ``data`` lives as long as the result refers to it."""
         raise NotImplementedError
 
-    def decode_sample(self, data: Bytes, label: int) -> Any:  # noqa: ARG002 - for the override of FileDataset
+    def decode_sample(self, data: Writable, label: int) -> Any:  # noqa: ARG002 - for the override of FileDataset
         """As ``decode_bytes``; ``label`` determines how a dataset of several objects per sample divides the bytes."""
         return self.decode_bytes(data)
 
@@ -162,26 +159,31 @@ class OriginDataset(Dataset[Any]):
         """Whether each sample needs work."""
         raise NotImplementedError
 
-    def _make(self, sample: int, data: bytes | Bytes) -> Any:
-        label = self._source.index.label(sample)
-        label = -1 if label is None else label
+    def _make_all(self, samples: Sequence[int], data: Sequence[bytes | Writable]) -> list[Any]:
         supply = self._reader.supply
-        try:
-            decoded = self.decode_sample(
-                np.frombuffer(bytearray(data), dtype=np.uint8) if isinstance(data, bytes) else data, label
-            )
-        except Exception as error:
-            if supply is not None:
-                supply.undecodable = error
-            raise
         generator = torch.default_generator if supply is None else supply.generator
-        return self.finish(decoded, label, generator)
+        # Looked up once: a batch of small samples costs little more than these calls.
+        label_of, decode, finish = self._source.index.label, self.decode_sample, self.finish
+        made = []
+        for sample, given in zip(samples, data, strict=True):
+            label = label_of(sample)
+            label = -1 if label is None else label
+            part = bytearray(given) if isinstance(given, bytes) else given
+            try:
+                decoded = decode(part, label)
+            except Exception as error:
+                if supply is not None:
+                    supply.undecodable = error
+                raise
+            made.append(finish(decoded, label, generator))
+        return made
 
-    def _checked(self, i: int) -> int:
-        sample = operator.index(i)
-        if not 0 <= sample < len(self):
-            raise IndexError(f"sample {sample} of a data set of {len(self)}")
-        return sample
+    def _checked(self, indices: Sequence[int]) -> list[int]:
+        samples, count = list(map(operator.index, indices)), len(self)
+        if samples and not (min(samples) >= 0 and max(samples) < count):
+            outside = next(sample for sample in samples if not 0 <= sample < count)
+            raise IndexError(f"sample {outside} of a data set of {count}")
+        return samples
 
     def __getstate__(self) -> dict[str, Any]:
         """Omit the reader, which each process opens for itself."""
@@ -200,7 +202,7 @@ class OriginDataset(Dataset[Any]):
 class SuppliedBytes:
     """Bytes of samples in memory; see ``OriginDataset.supplied``."""
 
-    data: Mapping[int, bytes | Bytes]
+    data: Mapping[int, bytes | Writable]
     generator: torch.Generator
     undecodable: Exception | None = None
     """The last error of ``decode_bytes``."""
@@ -224,14 +226,14 @@ class Reader:
     def supply(self, supply: SuppliedBytes | None) -> None:
         self._of_thread.supply = supply
 
-    def read(self, sample: int) -> bytes | Bytes:
+    def read(self, sample: int) -> bytes | Writable:
         """Read one sample."""
         supply = self.supply
         if supply is not None and sample in supply.data:
             return supply.data[sample]
         return self._open()[0].read(sample)
 
-    def read_all(self, samples: Sequence[int]) -> list[bytes | Bytes]:
+    def read_all(self, samples: Sequence[int]) -> list[bytes | Writable]:
         """Read several samples, small neighbours in an object with one request, and up to 16 requests in parallel."""
         supply = self.supply
         data = {} if supply is None else supply.data
@@ -320,13 +322,22 @@ def check_decode(decode: object) -> None:
         raise ConfigError(f'decode={decode!r}; use "auto", "pil", None or a callable(bytes) -> object')
 
 
-def decode_with(decode: Any, data: Bytes) -> Any:
+def decode_with(decode: Any, data: Writable) -> Any:
     """Make a tensor (``decode`` is None) or an RGB image (``pil``) of the bytes of a sample, or call ``decode``."""
     if decode is None:
-        return torch.from_numpy(data)
+        return bytes_tensor(data)
+    view = memoryview(data) if isinstance(data, bytearray) else data.data
     if callable(decode):
-        return decode(data.data)
-    return pillow().open(io.BytesIO(data.data)).convert("RGB")
+        return decode(view)
+    return pillow().open(io.BytesIO(view)).convert("RGB")
+
+
+def bytes_tensor(data: Writable) -> torch.Tensor:
+    """Return a tensor of uint8 that refers to ``data``."""
+    if isinstance(data, np.ndarray):
+        return torch.from_numpy(data)
+    # torch rejects empty buffers.
+    return torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
 
 
 def call_transform(transform: Callable[..., Any], value: Any, generator: torch.Generator | None) -> Any:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from foresee._loading.batch import Bytes, Ints
+    from foresee._loading.batch import Bytes, Ints, Writable
     from foresee._loading.data_source import PathLike
     from foresee._loading.store_options import StorageOptions
 
@@ -150,16 +150,16 @@ class FileDataset(OriginDataset):
         works = (self.transform, self.target_transform, *self._decodes)
         return any(work is not None for work in works)
 
-    def decode_bytes(self, data: Bytes) -> Any:
+    def decode_bytes(self, data: Writable) -> Any:
         """Make a tensor or an image of the bytes, or call the decoder."""
         return decode_with(self._decodes[0], data)
 
-    def decode_sample(self, data: Bytes, label: int) -> Any:
+    def decode_sample(self, data: Writable, label: int) -> Any:
         """As ``decode_bytes``; a tuple or dict for several objects. ``label``: the row."""
         if len(self._decodes) == 1:
             return self.decode_bytes(data)
         ends = self.index.part_sizes(np.array([label], np.int64))[0].cumsum()
-        parts = np.split(data, ends[:-1])
+        parts = np.split(np.frombuffer(data, np.uint8), ends[:-1])
         decoded = []
         for place, (decode, part) in enumerate(zip(self._decodes, parts, strict=True)):
             try:

@@ -27,7 +27,7 @@ from foresee.torch.data.dataset import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from foresee._loading.batch import Bytes, Ints
+    from foresee._loading.batch import Bytes, Ints, Writable
     from foresee._loading.data_source import PathLike
     from foresee._loading.store_options import StorageOptions
 
@@ -137,7 +137,7 @@ class FolderDataset(OriginDataset):
         """Whether each sample needs work."""
         return self.transform is not None or self.target_transform is not None or self.decode is not None
 
-    def decode_bytes(self, data: Bytes) -> Any:
+    def decode_bytes(self, data: Writable) -> Any:
         """Make a tensor or an image of the bytes, or call the decoder."""
         return decode_with(self.decode, data)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from foresee._loading.batch import Bytes
+    from foresee._loading.batch import Writable
     from foresee.torch.data.dataset import SuppliedBytes
 
 
@@ -88,7 +88,7 @@ class SelectedDataset(OriginDataset):
 
     @contextmanager
     def supplied(
-        self, data: Mapping[int, bytes | Bytes], generator: torch.Generator | None = None
+        self, data: Mapping[int, bytes | Writable], generator: torch.Generator | None = None
     ) -> Iterator[SuppliedBytes]:
         """As in ``OriginDataset``; ``data`` has samples of the subset as keys."""
         of_base = {int(self._samples[i]): part for i, part in data.items()}

@@ -18,7 +18,7 @@ from foresee.torch.data.dataset import OriginDataset, check_dtype, numpy_dtype
 if TYPE_CHECKING:
     from numpy.typing import DTypeLike
 
-    from foresee._loading.batch import Bytes, Ints
+    from foresee._loading.batch import Bytes, Ints, Writable
     from foresee._loading.data_source import PathLike
     from foresee._loading.store_options import StorageOptions
 
@@ -129,9 +129,9 @@ class TokenDataset(OriginDataset):
         """Whether each sample needs work: never."""
         return False
 
-    def decode_bytes(self, data: Bytes) -> tuple[torch.Tensor, torch.Tensor]:
+    def decode_bytes(self, data: Writable) -> tuple[torch.Tensor, torch.Tensor]:
         """Return ``(x, y)``, each of shape (window,)."""
-        x, y = self._divided(torch.from_numpy(data.view(self.dtype)))
+        x, y = self._divided(torch.from_numpy(np.frombuffer(data, self.dtype)))
         return x, y
 
     # A window has neither label nor random transforms.

@@ -72,9 +72,6 @@ impl SampleCache {
         for sample in state.planner.handle_reader_lost(ReaderId(peer)) {
             state.end_read(sample, None);
         }
-        if state.peers.count == 0 {
-            self.fetchable.notify_all();
-        }
         self.notify_ends(state);
     }
 
@@ -85,7 +82,7 @@ impl SampleCache {
         sample: SampleId,
         is_retry: bool,
     ) -> Option<PeerAnswer> {
-        let mut state = self.lock();
+        let mut state = self.lock_for_accesses();
         let answer = match self.look_up(&mut state, sample, ReaderId(peer), is_retry) {
             SampleLookup::Hit => Some(PeerAnswer::Bytes(state.cached(sample))),
             SampleLookup::Read => Some(PeerAnswer::Read),
@@ -100,7 +97,7 @@ impl SampleCache {
 
     /// A worker process requests several samples; see [`SampleCache::claim`].
     pub(in crate::sample_cache) fn claim_of(&self, peer: u32, samples: &[u64]) -> Vec<SampleId> {
-        let mut state = self.lock();
+        let mut state = self.lock_for_accesses();
         let samples: Vec<SampleId> = samples.iter().copied().map(SampleId).collect();
         let claimed = self.claim_for(&mut state, &samples, ReaderId(peer));
         self.wake_readers(&state);
@@ -109,7 +106,7 @@ impl SampleCache {
 
     /// A worker process has copied these samples.
     pub(in crate::sample_cache) fn note_hits(&self, samples: &[u64]) {
-        let (mut state, now) = (self.lock(), self.now());
+        let (mut state, now) = (self.lock_for_accesses(), self.now());
         for &sample in samples {
             state.planner.handle_hit(SampleId(sample), now);
         }

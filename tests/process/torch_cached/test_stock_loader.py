@@ -23,6 +23,7 @@ import foresee.torch as ft
 
 N = 45
 EPOCHS = 3
+WORKERS = 2
 
 
 class Rows:
@@ -146,14 +147,14 @@ def test_batches_and_generators_are_those_of_torch(order, leaves_early):
 
 
 def with_workers(order, method, *, persistent):
-    """Return ``order`` with two workers."""
+    """Return ``order`` with worker processes."""
 
     def make(dataset, announced, generator):
         return order(
             dataset,
             announced,
             generator,
-            num_workers=2,
+            num_workers=WORKERS,
             multiprocessing_context=multiprocessing.get_context(method),
             persistent_workers=persistent,
         )
@@ -168,7 +169,7 @@ def test_batches_of_forked_workers_are_those_of_torch(order, persistent):
     ours, torchs = (epochs_of(make, add_noise, cached=cached) for cached in (True, False))
     assert same(ours[0], torchs[0])
     assert same(ours[1], torchs[1])
-    assert_read_once(ours[2])
+    assert_read_once(ours[2], ended=WORKERS if persistent else WORKERS * EPOCHS)
 
 
 @pytest.mark.parametrize("method", ["spawn", "forkserver"])
@@ -178,13 +179,14 @@ def test_batches_of_fresh_workers_are_those_of_torch(method):
     torchs = epochs_of(with_workers(distributed, "fork", persistent=True), add_noise, cached=False)
     assert same(ours[0], torchs[0])
     assert same(ours[1], torchs[1])
-    assert_read_once(ours[2])
+    assert_read_once(ours[2], ended=WORKERS)
 
 
-def assert_read_once(dataset):
-    """Worker processes share the samples that any of them has read."""
+def assert_read_once(dataset, *, ended):
+    """Worker processes share the samples that any of them has read. Each of the `ended` ones may lose one that it reads ahead."""
     stats = dataset.stats()
-    assert stats["misses"] + stats["fetches"] == stats["samples"] > N // 2
+    assert stats["samples"] > N // 2
+    assert 0 <= stats["misses"] + stats["fetches"] - stats["samples"] <= ended
 
 
 def test_a_loader_of_foresee_takes_a_cached_dataset():
@@ -213,7 +215,7 @@ def test_a_loader_of_foresee_takes_a_prefetch_sampler(workers):
 
     (ours, dataset), (torchs, _) = values(cached=True), values(cached=False)
     assert ours == torchs
-    assert_read_once(dataset)
+    assert_read_once(dataset, ended=workers)
     assert dataset.stats()["fetches"] > 0
 
 

@@ -71,6 +71,7 @@ TABLES = (
     Table("gradients", PAGES / "gradients.md"),
     Table("stagger", PAGES / "stagger.md"),
     Table("node", PAGES / "node.md"),
+    Table("bucket", PAGES / "bucket.md"),
     Summary("summary", README),
 )
 

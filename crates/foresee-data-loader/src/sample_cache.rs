@@ -8,6 +8,8 @@
 //! | file | content |
 //! |---|---|
 //! | `cache` | plan, bytes, requests that wait |
+//! | `cache/peers` | what it does for worker processes |
+//! | `cache/pause` | when samples that were announced begin to be read ahead |
 //! | `grouping` | which samples are read together |
 //! | `store` | the bytes, in private memory or in a slab |
 //! | `host` | the thread that answers worker processes |

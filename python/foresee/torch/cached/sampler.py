@@ -238,6 +238,7 @@ class _Window:
     def _is_due(self) -> bool:
         """Whether at most ``threshold`` announced samples are not yet requested."""
         announced = self._queued + self._next_epoch
+        # Until samples are requested here, `_outstanding` is asked at each entry, as it notes when that begins.
         if announced > self._refill_at and self._before_first is not None:
             return False
         return announced + self._outstanding() <= self._refill_at
@@ -251,20 +252,21 @@ class _Window:
             self._before_first = outstanding + skipped
         return outstanding
 
-    def _limits(self) -> tuple[int, int]:
-        """Return ``fetch_size`` and ``threshold``; note whether they exceed the cache."""
-        mean = self._cache.mean_size
+    def _limits(self, mean: int | None) -> tuple[int, int]:
+        """Return ``fetch_size`` and ``threshold``, for samples of the mean size ``mean``."""
         half = _FIRST_WINDOW if mean is None else self._cache.capacity // (2 * max(mean, 1))
         half = min(max(half, 1), _WINDOW_MAX)
-        size = half if self._fetch_size is None else self._fetch_size
-        threshold = half if self._threshold is None else self._threshold
-        is_given = self._fetch_size is not None or self._threshold is not None
-        self.exceeds_cache = is_given and (size + threshold) * (mean or 0) > self._cache.capacity
-        return size, threshold
+        return (
+            half if self._fetch_size is None else self._fetch_size,
+            half if self._threshold is None else self._threshold,
+        )
 
     def fill(self) -> None:
         """Take the next entries and announce their samples; at the end of the epoch, announce the first of the next."""
-        size, self._refill_at = self._limits()
+        mean = self._cache.mean_size
+        size, self._refill_at = self._limits(mean)
+        is_given = self._fetch_size is not None or self._threshold is not None
+        self.exceeds_cache = is_given and (size + self._refill_at) * (mean or 0) > self._cache.capacity
         announced = 0
         samples: list[int] = []
         while announced < size and (self._left is None or self._left > 0 or not self._queue):

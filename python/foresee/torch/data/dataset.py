@@ -75,8 +75,8 @@ class OriginDataset(Dataset[Any]):
 
     def __getitem__(self, i: int) -> Any:
         """Read sample ``i``, 0 to ``len - 1``, from the origin."""
-        samples = self._checked((i,))
-        return self._make_all(samples, [self._reader.read(*samples)])[0]
+        (sample,) = self._checked((i,))
+        return self._make_all((sample,), (self._reader.read(sample),))[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:
         """Read several samples at once, and return them in the order of ``indices``."""
@@ -89,7 +89,8 @@ class OriginDataset(Dataset[Any]):
 
     def read_bytes(self, i: int) -> bytes | Writable:
         """Read the bytes of sample ``i``, 0 to ``len - 1``, from the origin; any number of threads may do so."""
-        return self._reader.read(*self._checked((i,)))
+        (sample,) = self._checked((i,))
+        return self._reader.read(sample)
 
     def read_bytes_of(self, indices: Sequence[int]) -> list[bytes]:
         """Read the bytes of several samples as ``read_bytes`` does, small neighbours in an object with one request."""

@@ -28,13 +28,15 @@ const COPY_PER_TURN: u64 = 1 << 20;
 /// The attachment of a loader.
 #[derive(Debug)]
 pub(super) struct NodeLink {
-    client: NodeClient,
+    pub(super) client: NodeClient,
     retry: AttachRetry,
-    events: Vec<NodeEvent>,
+    pub(super) events: Vec<NodeEvent>,
     /// Whether the host asked for an epoch.
     is_epoch_wanted: bool,
     /// Whether the next announcement voids the earlier ones.
     is_restart: bool,
+    /// Whether a batch was not requested because the host had ended. Its last event follows.
+    was_refused: bool,
     /// Requests in flight by their numbers: a large batch needs several.
     requests: BTreeMap<u64, NodeRequest>,
     next: u64,
@@ -58,6 +60,7 @@ impl NodeLink {
             events: Vec::new(),
             is_epoch_wanted: false,
             is_restart: false,
+            was_refused: false,
             requests: BTreeMap::new(),
             next: 0,
             progress: Progress::default(),
@@ -205,7 +208,7 @@ impl Driver {
                 refused.get_or_insert(first);
             }
         }
-        // The host has ended, which its last event will say.
+        node.was_refused |= refused.is_some();
         if let Some(first) = refused {
             self.read_alone(slot, first..spans.len());
         }
@@ -244,7 +247,7 @@ impl Driver {
                 NodeEvent::EpochWanted => node.is_epoch_wanted = true,
                 NodeEvent::Ended { why, missing } => {
                     let requests = std::mem::take(&mut node.requests);
-                    let is_needed = !(missing.is_empty() && self.schedule.is_over());
+                    let is_needed = node.was_refused || !missing.is_empty() || !self.schedule.is_over();
                     self.leave_node(&why, is_needed);
                     for (batch, positions) in missing {
                         if let Some(&NodeRequest { slot, first, .. }) = requests.get(&batch) {

@@ -24,4 +24,12 @@ pub enum PlanError {
         /// Maximum number of tiers.
         most: usize,
     },
+    /// A node index has two bytes.
+    #[error("{count} nodes are too many (at most {most})")]
+    TooManyNodes {
+        /// Nodes of the job.
+        count: usize,
+        /// Maximum number of nodes.
+        most: usize,
+    },
 }

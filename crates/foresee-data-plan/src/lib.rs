@@ -8,6 +8,7 @@
 //!
 //! [`NodePlanner`] plans the cache of a node, for several consumers whose accesses are merged by predicted time.
 //! [`SampleCachePlanner`] plans a cache of samples whose sizes are unknown before they are read.
+//! [`PlacementPlanner`] plans which node of a job holds which sample.
 //!
 //! The planner moves no bytes. The copies held are those of the plan, minus the lost ones that the engine
 //! reports.
@@ -26,6 +27,8 @@
 //! | `capacity` | capacities, and the cost of a sample in a tier |
 //! | `read_group` | small samples that one large read of the origin includes |
 //! | `node` | the plan of a node's cache, which several consumers share |
+//! | `placement` | which node of a job holds which sample |
+//! | `plan_hash` | the hash of a plan's decisions |
 //! | `sample_cache` | the plan of a cache whose samples have unknown sizes |
 
 #![deny(
@@ -42,6 +45,8 @@ mod hierarchy;
 pub mod hint;
 mod next_use;
 mod node;
+mod placement;
+mod plan_hash;
 mod planner;
 mod policy;
 mod read_group;
@@ -54,6 +59,7 @@ pub use error::PlanError;
 pub use hierarchy::{HierarchyAccess, HierarchyPlanner, SlowestTier, TierSet};
 pub use next_use::NextUse;
 pub use node::{ConsumerId, EntryId, NodeAction, NodePlanError, NodePlanner, NodePlannerConfig, NodeTier};
+pub use placement::{NodeIndex, PlacedSource, Placement, PlacementConfig, PlacementPlanner};
 pub use planner::{Access, PlannedSource, Planner, PlannerConfig};
 pub use policy::{Policy, PolicyChoice};
 pub use read_group::{GROUPED_SIZE_MAX, ObjectRange, READ_BLOCK, read_together};

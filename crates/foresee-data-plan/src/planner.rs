@@ -6,7 +6,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use foresee_units::{Bytes, GAMMA, SampleId};
+use foresee_units::{Bytes, SampleId};
 
 use crate::access_planner::{AccessPlanner, StorageBelow};
 use crate::capacity::{SampleSizes, TierCapacity, TierIndex, TierUsage, cost_of_all};
@@ -14,6 +14,7 @@ use crate::error::PlanError;
 use crate::hierarchy::TierSet;
 use crate::hint;
 use crate::next_use::{BYTES_PER_ACCESS, NONE, NextUse, WINDOW_MAX, narrow};
+use crate::plan_hash::PlanHash;
 use crate::policy::{Policy, PolicyChoice};
 use crate::victims::NO_TIER;
 
@@ -104,7 +105,7 @@ pub struct Planner {
     epoch_len: u64,
     /// Whether initial copies are sorted; initial reports are accepted until then.
     has_begun: bool,
-    hash: u64,
+    hash: PlanHash,
 }
 
 impl Planner {
@@ -132,7 +133,7 @@ impl Planner {
             samples,
             epoch_len: 0,
             has_begun: false,
-            hash: HASH_SEED,
+            hash: PlanHash::new(),
         })
     }
 
@@ -209,9 +210,9 @@ impl Planner {
             next => NextUse::At(seq + self.accesses.window.offset(next) as u64),
         };
         self.accesses.window.advance();
-        self.fold(u64::from(id) << 16 | u64::from(decision.source) << 8 | u64::from(decision.fill));
+        self.hash.add(u64::from(id) << 16 | u64::from(decision.source) << 8 | u64::from(decision.fill));
         for &(SampleId(id), TierIndex(tier)) in &out.evict {
-            self.fold(id << 16 | u64::from(tier) << 8 | EVICTED);
+            self.hash.add(id << 16 | u64::from(tier) << 8 | EVICTED);
         }
         true
     }
@@ -228,7 +229,7 @@ impl Planner {
         self.accesses.read_ahead(id, below, out);
         for &(SampleId(id), fills) in &out[first..] {
             for TierIndex(tier) in fills.iter() {
-                self.fold(id << 16 | u64::from(tier) << 8 | READ_AHEAD);
+                self.hash.add(id << 16 | u64::from(tier) << 8 | READ_AHEAD);
             }
         }
     }
@@ -258,7 +259,7 @@ impl Planner {
         let first = evicted.len();
         self.accesses.resize(tier.0, capacity, evicted);
         for &(SampleId(id), TierIndex(tier)) in &evicted[first..] {
-            self.fold(id << 16 | u64::from(tier) << 8 | EVICTED);
+            self.hash.add(id << 16 | u64::from(tier) << 8 | EVICTED);
         }
     }
 
@@ -298,7 +299,7 @@ impl Planner {
     /// A hash of every decision so far. Equal for equal inputs on every host and in every build; not resistant
     /// to forgery.
     pub fn plan_hash(&self) -> u64 {
-        self.hash
+        self.hash.value()
     }
 
     fn fits_data_set(&self) -> bool {
@@ -314,12 +315,6 @@ impl Planner {
             self.accesses.sort_initial();
             self.has_begun = true;
         }
-    }
-
-    fn fold(&mut self, word: u64) {
-        // Multiply and fold the upper half back: each word changes all bits of the following state.
-        let mixed = (self.hash ^ word).wrapping_mul(GAMMA);
-        self.hash = mixed ^ (mixed >> 32);
     }
 }
 
@@ -337,8 +332,6 @@ impl fmt::Debug for Planner {
     }
 }
 
-/// Any value but 0, with which the first word of sample 0 would leave it at 0.
-const HASH_SEED: u64 = 0x666f_7265_7365_6521;
 /// Distinguishes an eviction from an access in the hash; no tier has this number.
 const EVICTED: u64 = 0xfe;
 /// Distinguishes a read ahead in the same way.

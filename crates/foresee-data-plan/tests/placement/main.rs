@@ -1,0 +1,7 @@
+// SPDX-License-Identifier: Apache-2.0
+//! The placement of samples over nodes: rules that hold for every run, the traffic of whole runs, and golden plans.
+
+mod golden;
+mod job;
+mod rules;
+mod traffic;

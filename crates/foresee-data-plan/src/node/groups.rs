@@ -9,7 +9,7 @@ use foresee_units::{Nanos, SampleId, Source};
 use super::NodePlanner;
 use super::action::EntryId;
 use super::residents::flag;
-use super::space::FreeSpace;
+use super::space::{FreeSpace, SpaceFor};
 use crate::capacity::SampleSizes;
 use crate::next_use::narrow;
 use crate::read_group::{GroupStart, neighbours};
@@ -117,7 +117,9 @@ impl NodePlanner {
         let cost = self.residents.memory.limits.cost(self.residents.size(entry));
         let next = self.residents.next_use(entry, &self.consumers).map(|(time, _)| time);
         match next {
-            Some(time) if self.disk_can_hold_all() => self.make_space(cost, Some(time)) == FreeSpace::Ready,
+            Some(time) if self.disk_can_hold_all() => {
+                self.make_space(cost, SpaceFor::ReadAhead(time)) == FreeSpace::Ready
+            }
             _ => cost <= self.residents.memory.free(),
         }
     }

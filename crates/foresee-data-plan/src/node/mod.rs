@@ -7,6 +7,7 @@
 //! | `action` | identities, settings, actions, refusals |
 //! | `requests` | requests, answers, pins, and reports of reads |
 //! | `read_ahead` | reads of announced accesses before they are requested |
+//! | `reserved` | entries that other nodes read here |
 //! | `groups` | small neighbours that one read of the origin includes |
 //! | `pending` | the requests of one consumer by access number |
 //! | `space` | the next read, and the space for it in both tiers |
@@ -21,6 +22,7 @@ mod groups;
 mod pending;
 mod read_ahead;
 mod requests;
+mod reserved;
 mod residents;
 mod space;
 #[cfg(test)]

@@ -9,7 +9,7 @@ use foresee_units::{Bytes, Nanos};
 use super::NodePlanner;
 use super::consumer::TimeUntil;
 use super::residents::flag;
-use super::space::FreeSpace;
+use super::space::{FreeSpace, SpaceFor};
 
 /// Accesses looked at per call, so that a long run of entries in memory delays no other fact. The next fact continues.
 const LOOKS_MAX: usize = 1024;
@@ -75,7 +75,7 @@ impl NodePlanner {
             let is_missing =
                 !self.residents.is(entry, flag::IN_MEMORY) && !self.residents.is(entry, flag::READING);
             if is_missing && limits.cost(size) <= limits.capacity {
-                if self.make_space(limits.cost(size), Some(time)) != FreeSpace::Ready {
+                if self.make_space(limits.cost(size), SpaceFor::ReadAhead(time)) != FreeSpace::Ready {
                     break;
                 }
                 let deadline = self.consumers.deadline(time);

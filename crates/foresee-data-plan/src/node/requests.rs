@@ -170,8 +170,8 @@ impl NodePlanner {
         }
     }
 
-    /// A read has ended. After a failed one of the disk, the copy is lost and the origin is read; after one of the
-    /// origin, all requests for the entry fail. Ignored if no read of the entry is in flight.
+    /// A read has ended, or an entry that another node sends has arrived. After a failed one of the disk, the copy is lost and
+    /// the origin is read, as when the other node fails; after one of the origin, all requests for the entry fail. Ignored if no read of the entry is in flight.
     pub fn handle_read(&mut self, entry: EntryId, outcome: ReadOutcome, now: Nanos) {
         self.consumers.advance_to(now);
         let EntryId(entry) = entry;
@@ -182,6 +182,7 @@ impl NodePlanner {
             let first = match source {
                 _ if !waiters.is_empty() => flag::PINNED,
                 Source::Disk => flag::AHEAD_FROM_DISK,
+                Source::Peer => flag::AHEAD_FROM_PEER,
                 _ => flag::AHEAD_FROM_ORIGIN,
             };
             self.residents.update(entry, flag::IN_MEMORY | first, flag::READING, &self.consumers);
@@ -190,23 +191,25 @@ impl NodePlanner {
             for ((consumer, access), source) in waiters.into_iter().zip(sources) {
                 self.answer(consumer, access, entry, source);
             }
-            if source == Source::Origin {
+            if source != Source::Disk {
                 self.unsaved.push_back(entry);
             }
             self.store_early();
         } else {
             self.residents.memory.remove(self.residents.size(entry));
             self.residents.update(entry, 0, flag::READING, &self.consumers);
-            if source == Source::Disk {
-                self.lose_disk_copy(entry);
+            if source == Source::Origin {
+                self.fail(entry, waiters, outcome);
+            } else {
+                if source == Source::Disk {
+                    self.lose_disk_copy(entry);
+                }
                 for &(consumer, access) in &waiters {
                     self.waiting.extend(self.order_of(consumer, access));
                 }
                 if let Some(active) = self.active.get_mut(&entry) {
                     active.waiters = waiters;
                 }
-            } else {
-                self.fail(entry, waiters, outcome);
             }
         }
         self.settle(entry);

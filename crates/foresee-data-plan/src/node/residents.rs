@@ -8,6 +8,8 @@
 //! the entry changes its owner if another consumer uses it sooner.
 //!
 //! Entries without an announced use are evicted before all others, the one unused for longest first.
+//!
+//! Reserved entries, which other nodes read here, have pools of their own: the last copy does not leave the node.
 
 mod eviction;
 
@@ -32,9 +34,14 @@ pub(super) enum Pool {
     MemoryOnly,
     /// On disk.
     Disk,
+    /// Only in memory, and reserved: it leaves the memory for the disk alone.
+    ReservedMemory,
+    /// On disk, and reserved.
+    ReservedDisk,
 }
 
-const POOLS: [Pool; 3] = [Pool::Duplicate, Pool::MemoryOnly, Pool::Disk];
+const POOLS: [Pool; 5] =
+    [Pool::Duplicate, Pool::MemoryOnly, Pool::Disk, Pool::ReservedMemory, Pool::ReservedDisk];
 /// Notes beyond twice the entries of a tier that trigger no clean-up.
 const NOTES_SLACK: usize = 1024;
 
@@ -44,27 +51,36 @@ impl Pool {
     }
 }
 
-/// Both pools of the memory.
+/// The pools whose entries may leave the memory for any other.
 const MEMORY_POOLS: u8 = Pool::Duplicate.bit() | Pool::MemoryOnly.bit();
+/// The pools of each queue of entries without an announced use.
+const QUEUES: [u8; 4] =
+    [MEMORY_POOLS, Pool::Disk.bit(), Pool::ReservedMemory.bit(), Pool::ReservedDisk.bit()];
 
 /// The state of an entry.
 pub(super) mod flag {
-    pub(crate) const IN_MEMORY: u8 = 1;
+    pub(crate) const IN_MEMORY: u16 = 1;
     /// The disk has a complete copy.
-    pub(crate) const ON_DISK: u8 = 2;
+    pub(crate) const ON_DISK: u16 = 1 << 1;
     /// A read into memory is in flight; with `ON_DISK`, from the disk.
-    pub(crate) const READING: u8 = 4;
+    pub(crate) const READING: u16 = 1 << 2;
     /// A write to the disk is in flight.
-    pub(crate) const STORING: u8 = 8;
+    pub(crate) const STORING: u16 = 1 << 3;
     /// Pinned by an answer.
-    pub(crate) const PINNED: u8 = 16;
+    pub(crate) const PINNED: u16 = 1 << 4;
     /// The bytes in memory were lost during the write, so the new copy on disk may be wrong.
-    pub(crate) const SUSPECT: u8 = 32;
+    pub(crate) const SUSPECT: u16 = 1 << 5;
     /// It was read ahead from the disk, and not requested since.
-    pub(crate) const AHEAD_FROM_DISK: u8 = 64;
+    pub(crate) const AHEAD_FROM_DISK: u16 = 1 << 6;
     /// It was read ahead from the origin, and not requested since.
-    pub(crate) const AHEAD_FROM_ORIGIN: u8 = 128;
-    pub(crate) const AHEAD: u8 = AHEAD_FROM_DISK | AHEAD_FROM_ORIGIN;
+    pub(crate) const AHEAD_FROM_ORIGIN: u16 = 1 << 7;
+    /// It was received from another node, and not requested since.
+    pub(crate) const AHEAD_FROM_PEER: u16 = 1 << 8;
+    pub(crate) const AHEAD: u16 = AHEAD_FROM_DISK | AHEAD_FROM_ORIGIN | AHEAD_FROM_PEER;
+    /// Other nodes read it here.
+    pub(crate) const RESERVED: u16 = 1 << 9;
+    /// Its place in the pools is that of an announced use.
+    pub(super) const KNOWN: u16 = 1 << 10;
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -72,28 +88,31 @@ struct Resident {
     size: u32,
     /// Of a known entry the slot of its owner's access, else the stamp of its last use; valid in a pool.
     owner: u32,
-    flags: u8,
+    flags: u16,
     /// Bits of the pools with this entry.
     pools: u8,
-    is_known: bool,
     /// Answers that pin it; those beyond the maximum are in `more_pins`.
     pins: u8,
 }
 
 impl Resident {
+    const fn is_known(self) -> bool {
+        self.flags & flag::KNOWN != 0
+    }
+
     /// Whether it is in one of the pools without an announced use, and unused since the note with this stamp.
     fn is_noted(self, stamp: u32, pools: u8) -> bool {
-        !self.is_known && self.pools & pools != 0 && self.owner == stamp
+        !self.is_known() && self.pools & pools != 0 && self.owner == stamp
     }
 }
 
 /// The owned entries of one consumer, by pool.
 #[derive(Debug, Default)]
 struct Owned {
-    sets: [PositionSet; 3],
+    sets: [PositionSet; POOLS.len()],
     /// Bytes in each tier's unit of allocation.
-    bytes: [Bytes; 3],
-    count: [usize; 3],
+    bytes: [Bytes; POOLS.len()],
+    count: [usize; POOLS.len()],
 }
 
 /// An entry without an announced use; valid while its stamp is the entry's.
@@ -111,11 +130,15 @@ pub(super) struct Residents {
     pub(super) memory: TierUsage,
     pub(super) disk: TierUsage,
     owned: Vec<Owned>,
-    /// Entries without an announced use, in memory and on disk, in order of their last use.
-    notes: [VecDeque<IdleNote>; 2],
+    /// Entries without an announced use, by queue in order of their last use.
+    notes: [VecDeque<IdleNote>; QUEUES.len()],
     stamp: u32,
     /// By entry: pins beyond those that it counts itself.
     more_pins: BTreeMap<u32, usize>,
+    /// Bytes of the entries in each pool.
+    pool_bytes: [Bytes; POOLS.len()],
+    /// Size of the largest entry.
+    largest: Bytes,
     pub(super) stalled_bytes_max: Bytes,
 }
 
@@ -127,9 +150,11 @@ impl Residents {
             memory,
             disk,
             owned: Vec::new(),
-            notes: [VecDeque::new(), VecDeque::new()],
+            notes: QUEUES.map(|_| VecDeque::new()),
             stamp: 0,
             more_pins: BTreeMap::new(),
+            pool_bytes: [Bytes::ZERO; POOLS.len()],
+            largest: Bytes::ZERO,
             stalled_bytes_max,
         }
     }
@@ -140,14 +165,15 @@ impl Residents {
 
     pub(super) fn add_entry(&mut self, size: u32) {
         self.accesses.add_entry();
-        self.entries.push(Resident { size, owner: 0, flags: 0, pools: 0, is_known: false, pins: 0 });
+        self.entries.push(Resident { size, owner: 0, flags: 0, pools: 0, pins: 0 });
+        self.largest = self.largest.max(Bytes::new(u64::from(size)));
     }
 
     pub(super) fn size(&self, entry: u32) -> Bytes {
         Bytes::new(u64::from(self.entries[entry as usize].size))
     }
 
-    pub(super) fn is(&self, entry: u32, flag: u8) -> bool {
+    pub(super) fn is(&self, entry: u32, flag: u16) -> bool {
         self.entries[entry as usize].flags & flag == flag
     }
 
@@ -159,6 +185,7 @@ impl Residents {
         match ahead {
             flag::AHEAD_FROM_DISK => Source::Disk,
             flag::AHEAD_FROM_ORIGIN => Source::Origin,
+            flag::AHEAD_FROM_PEER => Source::Peer,
             _ => Source::Ram,
         }
     }
@@ -176,16 +203,23 @@ impl Residents {
     }
 
     /// Set and clear flags of an entry, whose place in the pools follows.
-    pub(super) fn update(&mut self, entry: u32, set: u8, clear: u8, consumers: &Consumers) {
+    pub(super) fn update(&mut self, entry: u32, set: u16, clear: u16, consumers: &Consumers) {
         let flags = self.entries[entry as usize].flags & !clear | set;
         self.entries[entry as usize].flags = flags;
         let mut pools = 0;
         let busy = flag::READING | flag::STORING | flag::PINNED;
+        let is_reserved = flags & flag::RESERVED != 0;
+        let is_on_disk = flags & flag::ON_DISK != 0;
         if flags & flag::IN_MEMORY != 0 && flags & busy == 0 {
-            pools |= if flags & flag::ON_DISK == 0 { Pool::MemoryOnly } else { Pool::Duplicate }.bit();
+            let pool = match (is_on_disk, is_reserved) {
+                (true, _) => Pool::Duplicate,
+                (false, false) => Pool::MemoryOnly,
+                (false, true) => Pool::ReservedMemory,
+            };
+            pools |= pool.bit();
         }
-        if flags & flag::ON_DISK != 0 && flags & flag::READING == 0 {
-            pools |= Pool::Disk.bit();
+        if is_on_disk && flags & flag::READING == 0 {
+            pools |= if is_reserved { Pool::ReservedDisk } else { Pool::Disk }.bit();
         }
         self.set_pools(entry, pools, consumers);
     }
@@ -267,7 +301,7 @@ impl Residents {
         if resident.pools == 0 {
             return;
         }
-        let nearer = !resident.is_known || {
+        let nearer = !resident.is_known() || {
             let owner = self.accesses.locate(resident.owner);
             consumers.time_until(consumer, found.number) < consumers.time_until(owner.consumer, owner.number)
         };
@@ -288,7 +322,7 @@ impl Residents {
         for number in first..first + self.accesses.len(consumer) as u64 {
             let (entry, slot) = self.accesses.access(consumer, number);
             let resident = self.entries[entry as usize];
-            if resident.is_known && resident.owner == slot {
+            if resident.is_known() && resident.owner == slot {
                 for pool in POOLS.into_iter().filter(|pool| resident.pools & pool.bit() != 0) {
                     owned.sets[pool as usize].insert(position(number));
                 }
@@ -301,7 +335,7 @@ impl Residents {
         let number = self.accesses.first(consumer);
         let (entry, slot) = self.accesses.advance(consumer)?;
         let resident = self.entries[entry as usize];
-        if resident.pools != 0 && resident.is_known && resident.owner == slot {
+        if resident.pools != 0 && resident.is_known() && resident.owner == slot {
             self.leave(entry, resident.pools, Use { slot, consumer, number });
             let next = self.next_use(entry, consumers).map(|(_, next)| next);
             self.enter(entry, resident.pools, next);
@@ -337,10 +371,15 @@ impl Residents {
             return;
         }
         self.entries[entry as usize].pools = pools;
+        for pool in POOLS.into_iter().filter(|pool| (resident.pools ^ pools) & pool.bit() != 0) {
+            let cost = self.cost(entry, pool);
+            let bytes = &mut self.pool_bytes[pool as usize];
+            if pools & pool.bit() != 0 { *bytes += cost } else { *bytes -= cost }
+        }
         if resident.pools == 0 {
             let next = self.next_use(entry, consumers).map(|(_, next)| next);
             self.enter(entry, pools, next);
-        } else if resident.is_known {
+        } else if resident.is_known() {
             let owner = self.accesses.locate(resident.owner);
             self.leave(entry, resident.pools & !pools, owner);
             self.join(entry, pools & !resident.pools, owner);
@@ -351,7 +390,7 @@ impl Residents {
 
     fn change_owner(&mut self, entry: u32, owner: Option<Use>) {
         let resident = self.entries[entry as usize];
-        if resident.is_known {
+        if resident.is_known() {
             let owner = self.accesses.locate(resident.owner);
             self.leave(entry, resident.pools, owner);
         }
@@ -361,17 +400,18 @@ impl Residents {
     /// Enter an entry, which has no owner, into pools.
     fn enter(&mut self, entry: u32, pools: u8, owner: Option<Use>) {
         let resident = &mut self.entries[entry as usize];
-        resident.is_known = owner.is_some();
         if let Some(owner) = owner {
+            resident.flags |= flag::KNOWN;
             resident.owner = owner.slot;
             self.join(entry, pools, owner);
             return;
         }
+        resident.flags &= !flag::KNOWN;
         self.stamp = self.stamp.wrapping_add(1);
         resident.owner = self.stamp;
-        for tier in [MEMORY_POOLS, Pool::Disk.bit()].into_iter().filter(|tier| pools & tier != 0) {
-            self.notes[tier_of(tier)].push_back(IdleNote { entry, stamp: self.stamp });
-            self.compact(tier);
+        for queue in (0..QUEUES.len()).filter(|&queue| pools & QUEUES[queue] != 0) {
+            self.notes[queue].push_back(IdleNote { entry, stamp: self.stamp });
+            self.compact(queue);
         }
     }
 
@@ -396,30 +436,25 @@ impl Residents {
     }
 
     fn cost(&self, entry: u32, pool: Pool) -> Bytes {
-        let tier = if pool == Pool::Disk { &self.disk } else { &self.memory };
+        let is_on_disk = matches!(pool, Pool::Disk | Pool::ReservedDisk);
+        let tier = if is_on_disk { &self.disk } else { &self.memory };
         tier.limits.cost(self.size(entry))
     }
 
-    /// Drop invalid notes if they are the majority.
-    fn compact(&mut self, pools: u8) {
-        let tier = tier_of(pools);
-        let copies = [self.memory.copies, self.disk.copies][tier];
-        if self.notes[tier].len() > 2 * copies + NOTES_SLACK {
+    /// Drop invalid notes of a queue if they are the majority.
+    fn compact(&mut self, queue: usize) {
+        let copies = self.memory.copies.max(self.disk.copies);
+        if self.notes[queue].len() > 2 * copies + NOTES_SLACK {
             let entries = &self.entries;
-            self.notes[tier].retain(|note| entries[note.entry as usize].is_noted(note.stamp, pools));
+            self.notes[queue].retain(|note| entries[note.entry as usize].is_noted(note.stamp, QUEUES[queue]));
         }
     }
 }
 
-/// The pools of a tier.
+/// The pools of a tier from which entries leave for others.
 pub(super) fn pools_of(tier: NodeTier) -> &'static [Pool] {
     match tier {
         NodeTier::Memory => &[Pool::Duplicate, Pool::MemoryOnly],
         NodeTier::Disk => &[Pool::Disk],
     }
-}
-
-/// Index of a tier's notes.
-fn tier_of(pools: u8) -> usize {
-    usize::from(pools == Pool::Disk.bit())
 }

@@ -22,6 +22,17 @@ pub(super) enum FreeSpace {
     AfterRelease,
 }
 
+/// What memory is freed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SpaceFor {
+    /// A request: pins whose time is over are taken back, and at last reserved entries leave.
+    Request,
+    /// An entry that another node sends.
+    Offer,
+    /// An announced access at this time: only entries used later leave.
+    ReadAhead(TimeUntil),
+}
+
 impl NodePlanner {
     /// Fit the tiers into their capacities, and start the read of the first request that waits; return whether that
     /// changed anything.
@@ -30,11 +41,14 @@ impl NodePlanner {
     pub(super) fn advance(&mut self) -> bool {
         let before = self.actions.len();
         while self.residents.disk.used > self.residents.disk.limits.capacity
-            && let Some(victim) = self.residents.disk_victim(None, &self.consumers)
+            && let Some(victim) = self
+                .residents
+                .disk_victim(None, &self.consumers)
+                .or_else(|| self.residents.reserved_victim(NodeTier::Disk, &self.consumers))
         {
             self.evict(victim, NodeTier::Disk);
         }
-        let mut space = self.make_space(Bytes::ZERO, None);
+        let mut space = self.make_space(Bytes::ZERO, SpaceFor::Request);
         if let Some(&first) = self.waiting.first()
             && let Some(entry) = self.entry_of(first)
         {
@@ -43,7 +57,7 @@ impl NodePlanner {
             if cost > memory.limits.capacity {
                 self.fail_waiting(entry);
             } else {
-                space = self.make_space(cost, None);
+                space = self.make_space(cost, SpaceFor::Request);
                 if space == FreeSpace::Ready {
                     self.start_read(first, entry);
                 }
@@ -66,9 +80,9 @@ impl NodePlanner {
         self.actions.push_back(NodeAction::Evict { entry: EntryId(entry), tier });
     }
 
-    /// Evict entries until `cost` bytes are free in memory, as far as that is possible now. With `after` only entries used
-    /// later leave, and no pin is taken back.
-    pub(super) fn make_space(&mut self, cost: Bytes, after: Option<TimeUntil>) -> FreeSpace {
+    /// Evict entries until `cost` bytes are free in memory, as far as that is possible now.
+    pub(super) fn make_space(&mut self, cost: Bytes, purpose: SpaceFor) -> FreeSpace {
+        let after = if let SpaceFor::ReadAhead(time) = purpose { Some(time) } else { None };
         loop {
             let memory = &self.residents.memory;
             let capacity = memory.limits.capacity;
@@ -84,10 +98,23 @@ impl NodePlanner {
                 } else {
                     self.evict(victim, NodeTier::Memory);
                 }
-            } else if after.is_some() || !self.take_back_oldest() {
+            } else if purpose != SpaceFor::Request || !(self.take_back_oldest() || self.drop_reserved()) {
                 return FreeSpace::AfterRelease;
             }
         }
+    }
+
+    /// Evict a reserved entry from the memory if nothing else will leave it: a request does not wait for ever. Returns whether
+    /// one was evicted.
+    fn drop_reserved(&mut self) -> bool {
+        if !self.residents.has_only_reserved() {
+            return false;
+        }
+        let victim = self.residents.reserved_victim(NodeTier::Memory, &self.consumers);
+        if let Some(victim) = victim {
+            self.evict(victim, NodeTier::Memory);
+        }
+        victim.is_some()
     }
 
     /// Write every entry that only the memory holds to the disk, in order of the entries, while that has free space.
@@ -153,7 +180,7 @@ impl NodePlanner {
     }
 
     /// Whether the disk should hold a copy of a victim of the memory: there is free space, or there are copies used
-    /// later, which then leave. All of the space is found before anything leaves.
+    /// later, which then leave; for a reserved one any copy that is not. All of the space is found before anything leaves.
     fn make_disk_space(&mut self, victim: u32) -> bool {
         let disk = &self.residents.disk;
         let (cost, capacity) = (disk.limits.cost(self.residents.size(victim)), disk.limits.capacity);
@@ -161,20 +188,26 @@ impl NodePlanner {
         if is_held || cost > capacity {
             return false;
         }
+        let is_reserved = self.residents.is(victim, flag::RESERVED);
         let next = self.residents.next_use(victim, &self.consumers);
         if disk.used + cost <= capacity {
             // An entry without an announced use may still get one.
-            return next.is_some() || self.may_announce();
+            return is_reserved || next.is_some() || self.may_announce();
         }
-        let Some((time, owner)) = next else { return false };
-        let protected = self.residents.owned_bytes(owner.consumer, pools_of(NodeTier::Disk)) + cost;
-        if protected > self.residents.stalled_bytes_max && self.consumers.stands_still(owner.consumer) {
-            return false;
-        }
+        let after = if is_reserved {
+            None
+        } else {
+            let Some((time, owner)) = next else { return false };
+            let protected = self.residents.owned_bytes(owner.consumer, pools_of(NodeTier::Disk)) + cost;
+            if protected > self.residents.stalled_bytes_max && self.consumers.stands_still(owner.consumer) {
+                return false;
+            }
+            Some(time)
+        };
         let mut used = disk.used;
         let mut leaving = Vec::new();
         while used + cost > capacity
-            && let Some(entry) = self.residents.disk_victim(Some(time), &self.consumers)
+            && let Some(entry) = self.residents.disk_victim(after, &self.consumers)
         {
             self.residents.withdraw(entry, Pool::Disk);
             used -= self.residents.disk.limits.cost(self.residents.size(entry));

@@ -5,6 +5,7 @@ mod early_store;
 mod groups;
 mod model;
 mod read_ahead;
+mod reserved;
 
 use foresee_units::{ReadOutcome, Source};
 

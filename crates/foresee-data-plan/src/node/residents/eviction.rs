@@ -2,7 +2,7 @@
 //! Which copy leaves a tier first: one without an announced use, one of a consumer that stands still and owns too much, or
 //! the one that is used latest.
 
-use super::{MEMORY_POOLS, Pool, Residents, pools_of, tier_of};
+use super::{MEMORY_POOLS, Pool, QUEUES, Residents, pools_of};
 use crate::next_use::position;
 use crate::node::action::NodeTier;
 use crate::node::consumer::{Consumers, TimeUntil};
@@ -11,23 +11,31 @@ impl Residents {
     /// The entry to evict first from the memory, if it is used later than `after`.
     ///
     /// A copy that the disk has too costs no read of the origin. So it leaves first, unless another copy is used later
-    /// and the disk has free space or unused copies, so that it will be written there.
+    /// and the disk has free space or unused copies, so that it will be written there. Reserved entries are among the
+    /// others if the disk can take them.
     pub(in crate::node) fn memory_victim(
         &mut self,
         after: Option<TimeUntil>,
         consumers: &Consumers,
     ) -> Option<u32> {
         let pools = pools_of(NodeTier::Memory);
-        if let Some(entry) = self.unknown(MEMORY_POOLS).or_else(|| self.excess(pools, consumers)) {
+        let takes_reserved = self.can_store_reserved();
+        let unknown = self
+            .unknown(MEMORY_POOLS)
+            .or_else(|| if takes_reserved { self.unknown(Pool::ReservedMemory.bit()) } else { None });
+        if let Some(entry) = unknown.or_else(|| self.excess(pools, consumers)) {
             return Some(entry);
         }
         let is_later = |one: &(TimeUntil, u32)| after.is_none_or(|after| one.0 > after);
         let duplicate = self.farthest(Pool::Duplicate, consumers).filter(is_later);
-        let only = self.farthest(Pool::MemoryOnly, consumers).filter(is_later);
+        let only = self.farthest(Pool::MemoryOnly, consumers);
+        let reserved = if takes_reserved { self.farthest(Pool::ReservedMemory, consumers) } else { None };
+        let is_reserved = reserved > only;
+        let only = only.max(reserved).filter(is_later);
         let (Some(duplicate), Some(only)) = (duplicate, only) else {
             return duplicate.or(only).map(|(_, entry)| entry);
         };
-        let has_space = self.cost(only.1, Pool::Disk) <= self.disk.free();
+        let has_space = is_reserved || self.cost(only.1, Pool::Disk) <= self.disk.free();
         let is_stored = only > duplicate && (has_space || self.unknown(Pool::Disk.bit()).is_some());
         Some(if is_stored { only.1 } else { duplicate.1 })
     }
@@ -47,19 +55,38 @@ impl Residents {
         after.is_none_or(|after| time > after).then_some(entry)
     }
 
+    /// Whether the disk has space for any reserved entry, free or taken by other copies. If it has less, none is written, so
+    /// that the choice does not depend on sizes.
+    pub(in crate::node) fn can_store_reserved(&self) -> bool {
+        self.disk.limits.cost(self.largest) <= self.disk.free() + self.pool_bytes[Pool::Disk as usize]
+    }
+
+    /// Whether only reserved entries are in memory, and all of them may leave.
+    pub(in crate::node) fn has_only_reserved(&self) -> bool {
+        self.memory.used == self.pool_bytes[Pool::ReservedMemory as usize]
+    }
+
+    /// The reserved entry that leaves the tier, and with it the node, when no other does.
+    pub(in crate::node) fn reserved_victim(&mut self, tier: NodeTier, consumers: &Consumers) -> Option<u32> {
+        let pool = if tier == NodeTier::Memory { Pool::ReservedMemory } else { Pool::ReservedDisk };
+        self.unknown(pool.bit()).or_else(|| self.farthest(pool, consumers).map(|(_, entry)| entry))
+    }
+
     /// Take an entry out of the order of victims until its next change: a caller that collects several victims.
     pub(in crate::node) fn withdraw(&mut self, entry: u32, pool: Pool) {
         let resident = self.entries[entry as usize];
-        if resident.is_known {
+        if resident.is_known() {
             let owner = self.accesses.locate(resident.owner);
             self.leave(entry, pool.bit(), owner);
         }
         self.entries[entry as usize].pools &= !pool.bit();
+        self.pool_bytes[pool as usize] -= self.cost(entry, pool);
     }
 
-    /// The entry unused for longest, of those in a tier without an announced use.
+    /// The entry unused for longest, of those without an announced use in the pools of a queue.
     fn unknown(&mut self, pools: u8) -> Option<u32> {
-        let notes = &mut self.notes[tier_of(pools)];
+        let queue = QUEUES.iter().position(|&of_queue| of_queue == pools).expect("the pools of a queue");
+        let notes = &mut self.notes[queue];
         while let Some(note) = notes.front() {
             if self.entries[note.entry as usize].is_noted(note.stamp, pools) {
                 return Some(note.entry);

@@ -27,6 +27,8 @@ enum Fact {
     Resize { tier: NodeTier, bytes: u64 },
     Restart { consumer: u32 },
     Attach { consumer: u32 },
+    Reserve { entry: u32, is_reserved: bool },
+    Offer { entry: u32 },
 }
 
 fn fact() -> impl Strategy<Value = Fact> {
@@ -50,6 +52,8 @@ fn fact() -> impl Strategy<Value = Fact> {
         1 => (tier, 0..20_u64).prop_map(|(tier, bytes)| Fact::Resize { tier, bytes }),
         1 => consumer.clone().prop_map(|consumer| Fact::Restart { consumer }),
         1 => consumer.prop_map(|consumer| Fact::Attach { consumer }),
+        3 => (0..ENTRIES, any::<bool>()).prop_map(|(entry, is_reserved)| Fact::Reserve { entry, is_reserved }),
+        2 => (0..ENTRIES).prop_map(|entry| Fact::Offer { entry }),
     ]
 }
 
@@ -95,6 +99,7 @@ struct Model {
     suspect: BTreeSet<u32>,
     /// Those whose write has ended: they leave the disk next.
     spoiled: BTreeSet<u32>,
+    reserved: BTreeSet<u32>,
 }
 
 impl Model {
@@ -120,6 +125,7 @@ impl Model {
             failed_write: None,
             suspect: BTreeSet::new(),
             spoiled: BTreeSet::new(),
+            reserved: BTreeSet::new(),
         };
         (0..CONSUMERS).for_each(|consumer| model.attach(consumer));
         model
@@ -142,6 +148,11 @@ impl Model {
         [memory, self.size_of(&self.disk) + self.size_of(self.storing.keys())]
     }
 
+    /// Whether the copy in memory may leave it now.
+    fn is_idle(&self, entry: u32) -> bool {
+        !self.is_pinned(entry) && !self.storing.contains_key(&entry)
+    }
+
     fn is_pinned(&self, entry: u32) -> bool {
         self.pins.iter().any(|&(.., pinned)| pinned == entry)
     }
@@ -152,29 +163,50 @@ impl Model {
         times.min().unwrap_or(u64::MAX)
     }
 
+    /// Whether only the memory has a copy of the entry, and it is reserved.
+    fn is_last(&self, entry: u32) -> bool {
+        self.reserved.contains(&entry) && !self.disk.contains(&entry)
+    }
+
+    /// Whether the disk has space for any entry, free or taken by copies that are not reserved.
+    fn takes_reserved(&self) -> bool {
+        let free = self.capacity[1].saturating_sub(self.used()[1]);
+        let others: Vec<u32> = self.victims(NodeTier::Disk).into_iter().map(|one| one.2).collect();
+        *self.sizes.iter().max().unwrap() <= free + self.size_of(&others)
+    }
+
     /// Evictable copies of a tier with their keys, the first to leave first: unknown, then clean, then farthest.
-    /// Clean ones are no sooner in memory while the disk has unused space.
+    /// Clean ones are no sooner in memory while the disk has unused space. Reserved entries leave the memory for the disk,
+    /// unknown ones after the others.
     fn victims(&self, tier: NodeTier) -> Vec<(bool, u64, u32)> {
         let mut victims: Vec<_> = match tier {
             NodeTier::Memory => {
-                let idle = |entry: &&u32| !self.is_pinned(**entry) && !self.storing.contains_key(*entry);
+                let takes_reserved = self.takes_reserved();
+                let leaves =
+                    |entry: &&u32| self.is_idle(**entry) && (takes_reserved || !self.is_last(**entry));
                 self.memory
                     .iter()
-                    .filter(idle)
+                    .filter(leaves)
                     .map(|&one| (self.disk.contains(&one), self.key(one), one))
                     .collect()
             }
             NodeTier::Disk => {
-                let idle = |entry: &&u32| !self.reading.contains_key(*entry);
-                self.disk.iter().filter(idle).map(|&one| (true, self.key(one), one)).collect()
+                let leaves =
+                    |entry: &&u32| !self.reading.contains_key(*entry) && !self.reserved.contains(*entry);
+                self.disk.iter().filter(leaves).map(|&one| (true, self.key(one), one)).collect()
             }
         };
-        victims.sort_by_key(|&(is_clean, key, entry)| (key == u64::MAX, is_clean, key, entry));
+        victims.sort_by_key(|&(is_clean, key, entry)| {
+            let is_unknown = key == u64::MAX;
+            let is_first = is_unknown && (tier == NodeTier::Disk || !self.is_last(entry));
+            (is_unknown, is_first, is_clean, key, entry)
+        });
         victims.reverse();
         if tier == NodeTier::Memory
             && let Some(at) = victims.iter().position(|one| !one.0 && one.1 < u64::MAX)
             && let free = self.capacity[1].saturating_sub(self.used()[1])
-            && (self.sizes[victims[at].2 as usize] <= free
+            && (self.is_last(victims[at].2)
+                || self.sizes[victims[at].2 as usize] <= free
                 || self.victims(NodeTier::Disk).iter().any(|one| one.1 == u64::MAX))
             && let Some(first) = victims.iter().position(|one| one.1 < u64::MAX)
             && (victims[at].1, victims[at].2) > (victims[first].1, victims[first].2)
@@ -189,8 +221,21 @@ impl Model {
         let first = self.victims(tier)[0];
         if first.1 == u64::MAX {
             assert_eq!(self.key(entry), u64::MAX, "{entry} leaves before {first:?}, which has no use");
+            let are_last = [entry, first.2].map(|one| tier == NodeTier::Memory && self.is_last(one));
+            assert_eq!(are_last[0], are_last[1], "{entry} leaves, and {first:?} should");
         } else {
             assert_eq!(entry, first.2, "another victim than {first:?} in {tier:?}");
+        }
+    }
+
+    /// Check that a reserved entry leaves the node because nothing else can.
+    fn check_last(&self, entry: u32, tier: NodeTier) {
+        assert_eq!(self.victims(tier), [], "{entry} is reserved");
+        if tier == NodeTier::Memory {
+            let busy = self.memory.iter().filter(|&&one| !self.is_idle(one));
+            assert_eq!(self.size_of(busy.chain(self.reading.keys())), 0, "{entry} is reserved");
+        } else {
+            assert!(self.used()[1] > self.capacity[1], "{entry} is reserved");
         }
     }
 
@@ -245,8 +290,9 @@ impl Model {
                         self.check_victim(entry, NodeTier::Memory);
                     }
                     assert!(self.memory.contains(&entry) && !self.disk.contains(&entry));
+                    let is_sooner = |&(_, key): &(u32, u64)| key > self.key(entry);
                     assert!(
-                        leaving.iter().all(|&(_, key)| key > self.key(entry)),
+                        self.reserved.contains(&entry) || leaving.iter().all(is_sooner),
                         "a sooner use left the disk"
                     );
                     leaving.clear();
@@ -254,7 +300,10 @@ impl Model {
                     assert!(self.used()[1] <= self.capacity[1]);
                 }
                 NodeAction::Evict { entry: EntryId(entry), tier: NodeTier::Memory } => {
-                    if self.failed_write.take() != Some(entry) {
+                    let has_failed = self.failed_write.take() == Some(entry);
+                    if !has_failed && self.is_last(entry) {
+                        self.check_last(entry, NodeTier::Memory);
+                    } else if !has_failed {
                         self.check_victim(entry, NodeTier::Memory);
                         let is_held = self.disk.contains(&entry) || self.storing.contains_key(&entry);
                         assert!(is_held || !self.is_worth_storing(entry), "{entry} should be on disk");
@@ -265,7 +314,11 @@ impl Model {
                     if self.spoiled.remove(&entry) {
                         continue;
                     }
-                    self.check_victim(entry, NodeTier::Disk);
+                    if self.reserved.contains(&entry) {
+                        self.check_last(entry, NodeTier::Disk);
+                    } else {
+                        self.check_victim(entry, NodeTier::Disk);
+                    }
                     if self.used()[1] <= self.capacity[1] {
                         leaving.push((entry, self.key(entry)));
                     }
@@ -294,6 +347,36 @@ impl Model {
         let is_it = |one: &(u64, u32, u64, u32)| (one.1, one.2, one.3) == (consumer.0, access, entry.0);
         let at = self.waiting.iter().position(is_it).expect("it was requested");
         self.waiting.remove(at);
+    }
+
+    fn end_read(&mut self, entry: u32, from: Source, is_ok: bool) {
+        self.reading.remove(&entry);
+        if is_ok {
+            self.memory.insert(entry);
+            self.unsaved.extend(Some(entry).filter(|_| from != Source::Disk));
+            self.store_early();
+        } else if from == Source::Disk {
+            self.disk.remove(&entry);
+        }
+    }
+
+    fn reserve(&mut self, entry: u32, is_reserved: bool) {
+        self.planner.handle_reserved(EntryId(entry), is_reserved);
+        if is_reserved {
+            self.reserved.insert(entry);
+        } else {
+            self.reserved.remove(&entry);
+        }
+    }
+
+    fn offer(&mut self, entry: u32) {
+        let is_present = self.memory.contains(&entry)
+            || self.disk.contains(&entry)
+            || self.reading.contains_key(&entry)
+            || self.storing.contains_key(&entry);
+        let is_accepted = self.planner.handle_offer(EntryId(entry), ms(self.now));
+        assert!(!is_accepted || !is_present, "{entry} is here");
+        self.reading.extend(is_accepted.then_some((entry, Source::Peer)));
     }
 
     fn handle(&mut self, fact: Fact) {
@@ -348,14 +431,7 @@ impl Model {
             }
             Fact::ReadDone { nth, is_ok } if !self.reading.is_empty() => {
                 let (&entry, &from) = self.reading.iter().nth(nth.index(self.reading.len())).unwrap();
-                self.reading.remove(&entry);
-                if is_ok {
-                    self.memory.insert(entry);
-                    self.unsaved.extend(Some(entry).filter(|_| from == Source::Origin));
-                    self.store_early();
-                } else if from == Source::Disk {
-                    self.disk.remove(&entry);
-                }
+                self.end_read(entry, from, is_ok);
                 let outcome = if is_ok { ReadOutcome::Ok } else { ReadOutcome::Failed };
                 self.planner.handle_read(EntryId(entry), outcome, now);
             }
@@ -393,6 +469,8 @@ impl Model {
                 self.waiting.retain(|&(_, one, ..)| one != consumer);
             }
             Fact::Attach { consumer } => self.attach(consumer),
+            Fact::Reserve { entry, is_reserved } => self.reserve(entry, is_reserved),
+            Fact::Offer { entry } => self.offer(entry),
             Fact::Release { .. } | Fact::Hurry { .. } | Fact::ReadDone { .. } | Fact::StoreDone { .. } => {}
         }
         self.drain();

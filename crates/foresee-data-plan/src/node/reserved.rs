@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Entries that other nodes of a job read here, by the placement that all its nodes have planned.
+
+use foresee_units::{Nanos, Source};
+
+use super::NodePlanner;
+use super::action::EntryId;
+use super::residents::flag;
+use super::space::{FreeSpace, SpaceFor};
+
+impl NodePlanner {
+    /// Reserve an entry, or end that: other nodes read it here. Its last copy does not leave the node for entries that are
+    /// not reserved; it moves to the disk if the memory is needed. It may be reserved before the node has it.
+    ///
+    /// A reserved entry is lost if a tier is reduced below what is reserved, if its write fails, or if a request would wait
+    /// for ever because only reserved entries are in memory: reserve less than both tiers, and leave memory for what
+    /// requests need.
+    ///
+    /// # Panics
+    /// If there is no such entry.
+    pub fn handle_reserved(&mut self, entry: EntryId, is_reserved: bool) {
+        let (set, clear) = if is_reserved { (flag::RESERVED, 0) } else { (0, flag::RESERVED) };
+        self.residents.update(entry.0, set, clear, &self.consumers);
+    }
+
+    /// Another node offers the bytes of an entry. Returns whether they can be received now: then execute the actions that
+    /// [`poll_action`](Self::poll_action) has, receive the bytes into memory, and report
+    /// [`handle_read`](Self::handle_read). Requests that wait for the entry wait for that.
+    ///
+    /// They cannot if the node has the entry or is reading it, or if there is no memory: then there may be some when a write
+    /// has ended or a pin was released.
+    ///
+    /// # Panics
+    /// If there is no such entry.
+    pub fn handle_offer(&mut self, entry: EntryId, now: Nanos) -> bool {
+        self.consumers.advance_to(now);
+        let EntryId(entry) = entry;
+        let present = [flag::IN_MEMORY, flag::ON_DISK, flag::READING, flag::STORING];
+        if present.into_iter().any(|flag| self.residents.is(entry, flag)) {
+            return false;
+        }
+        let limits = self.residents.memory.limits;
+        let cost = limits.cost(self.residents.size(entry));
+        if cost > limits.capacity || self.make_space(cost, SpaceFor::Offer) != FreeSpace::Ready {
+            return false;
+        }
+        let deadline = self.start_waiting(entry);
+        self.note_read(entry, Source::Peer, deadline);
+        true
+    }
+}

@@ -84,6 +84,7 @@ struct ScenarioArguments<'py> {
     write_cost: String,
     hand_over: String,
     node_cache: Option<NonZeroU32>,
+    peers: bool,
     bucket: Option<BucketArguments>,
 }
 
@@ -302,6 +303,7 @@ fn scenario_of(arguments: ScenarioArguments<'_>) -> PyResult<Scenario> {
             write_cost,
             hand_over: if arguments.hand_over == "batch" { HandOver::Batch } else { HandOver::Sample },
             node_cache: arguments.node_cache,
+            peers: arguments.peers,
         },
         bucket: arguments.bucket.map(bucket_of).transpose()?,
     })
@@ -375,6 +377,8 @@ fn report_dict<'py>(py: Python<'py>, report: &Report) -> PyResult<Bound<'py, PyD
     dict.set_item("loads", loads)?;
     dict.set_item("origin_requests", report.origin_requests)?;
     dict.set_item("origin_bytes", report.origin_bytes)?;
+    dict.set_item("pushed_samples", report.pushed_samples)?;
+    dict.set_item("pushed_bytes", report.pushed_bytes)?;
     dict.set_item("listings", report.listings)?;
     dict.set_item("covered", report.covered)?;
     dict.set_item("samples", report.samples)?;

@@ -36,6 +36,12 @@ def add_to(parser: argparse.ArgumentParser) -> None:
         "are one",
     )
     parser.add_argument(
+        "--peers",
+        action="store_true",
+        help="under the policy foresee, nodes read each other's caches over cluster.network; the runtime has no "
+        "peers yet",
+    )
+    parser.add_argument(
         "--threads", type=int, metavar="N", help="concurrent simulations (cores of this machine)"
     )
 

@@ -119,6 +119,7 @@ def run(task: Task, options: argparse.Namespace, stop: threading.Event) -> None:
             order=options.order,
             hand_over=options.hand_over,
             node_cache=options.node_cache,
+            peers=options.peers,
             run_dir=task.run_dir,
         )
     except Unsupported as error:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: Not counted by --within: no loader can have samples at once or caches that are full at the start.
 _BOUNDS = frozenset({"perfect", "nopfs_prestaged"})
 #: Nor these, whose ranks read other samples, or in another order, than the training requests.
-_OTHER_ORDER = frozenset({"deepio_optimistic", "parallel_staging", "locality_aware"})
+_OTHER_ORDER = frozenset({"deepio_optimistic", "parallel_staging", "locality_aware", "static_share"})
 
 HELP = "simulate a job under each loading policy: its duration, its waits, and its reads by source"
 EPILOG = (
@@ -145,6 +145,7 @@ def _plan(options: argparse.Namespace) -> tuple[Job, _simulate_run.Simulations]:
         order=options.order,
         hand_over=options.hand_over,
         node_cache=options.node_cache,
+        peers=options.peers,
     )
     return job, simulations
 
@@ -223,6 +224,7 @@ def _facts(job: Job, simulations: _simulate_run.Simulations, options: argparse.N
         "order": options.order,
         "hand_over": options.hand_over,
         "node_cache": options.node_cache,
+        "peers": options.peers,
         "sweep": simulations.axes,
         "runs": runs,
         "interrupted": simulations.is_interrupted,

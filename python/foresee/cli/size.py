@@ -323,6 +323,7 @@ def _facts(search: _Search, points: Sequence[Values], dearest: Values) -> dict[s
         "order": options.order,
         "hand_over": options.hand_over,
         "node_cache": options.node_cache,
+        "peers": options.peers,
         "goal": {"within_s": options.within, "utilization": options.utilization},
         "keys": [
             {

@@ -63,6 +63,8 @@ CACHE_POLICIES = (
     "lbann_dynamic",
     "lbann_preloading",
     "locality_aware",
+    "hash_owner",
+    "static_share",
     "nopfs",
     "foresee",
 )

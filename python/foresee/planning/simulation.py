@@ -106,6 +106,9 @@ class Report:
     origin_requests: int
     """Samples that were requested from the origin."""
     origin_bytes: int
+    pushed_samples: int
+    """Samples that the reader of the origin sent to the node that caches them; they are no reads, and delay nothing."""
+    pushed_bytes: int
     listings: int
     """Of a bucket."""
     coverage: float
@@ -136,6 +139,9 @@ class Run:
         node_cache: whether the ranks of a node (``cluster.ranks_per_machine``) share one cache, as in a run with
             several ranks per node: their tiers are one, each at the rate of one rank, planned by the code of the
             cache's host. Only for the policy ``foresee``; ranks of the others have caches of their own in any case.
+        peers: whether nodes read each other's caches under the policy ``foresee``, by a placement of the samples that
+            all nodes plan together; without ``node_cache``, each rank is a node. Needs ``cluster.network.rate``. The
+            runtime has no peers yet.
         sizes: bytes of each sample by id, instead of ``[data]``; shape (samples,), 1 or more each. Read only, copied.
         run_dir: a run folder without ledgers; one per rank is written, as in a real run, on the simulated clock. A tier
             named ``ram`` is memory there, any other a disk.
@@ -183,6 +189,7 @@ class Run:
         order: Literal["shuffled", "distributed", "sequential"] = "shuffled",
         hand_over: HandOver = "sample",
         node_cache: bool = False,
+        peers: bool = False,
         sizes: NDArray[np.uint64] | None = None,
         run_dir: str | os.PathLike[str] | None = None,
     ) -> None:
@@ -196,7 +203,14 @@ class Run:
             raise ConfigError(f"hand_over={hand_over!r}; one of {', '.join(get_args(HandOver))}")
         self._tiers = tuple(tier.name for tier in job.cluster.tiers) or ("ram",)
         scenario = scenario_of(
-            job, policy, compat=compat, order=order, hand_over=hand_over, node_cache=node_cache, sizes=sizes
+            job,
+            policy,
+            compat=compat,
+            order=order,
+            hand_over=hand_over,
+            node_cache=node_cache,
+            peers=peers,
+            sizes=sizes,
         )
         run = _native.LoadingRun.begin(scenario, policy)
         if isinstance(run, str):
@@ -327,6 +341,7 @@ def scenario_of(
     order: str = "shuffled",
     hand_over: HandOver = "sample",
     node_cache: bool = False,
+    peers: bool = False,
     sizes: NDArray[np.uint64] | None = None,
 ) -> dict[str, Any]:
     """Return the simulator's scenario: whole bytes, rates in bytes per second, times in nanoseconds.
@@ -369,6 +384,7 @@ def scenario_of(
         "write_cost": job.cache.write_cost,
         "hand_over": hand_over,
         "node_cache": cluster.ranks_per_machine if node_cache and policy == "foresee" else None,
+        "peers": peers,
         "bucket": bucket_window.times(job, policy, mean, compat) if window else None,
     }
 

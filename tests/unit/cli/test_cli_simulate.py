@@ -62,6 +62,25 @@ def test_ranks_of_a_node_share_one_cache_and_their_ledgers_show_it(file, tmp_pat
     assert "2 ranks shared one cache (host: in rank 0)" in capsys.readouterr().out
 
 
+def test_nodes_with_peers_read_each_sample_from_the_origin_once(file, capsys) -> None:
+    command = ["simulate", file, "--policies", "foresee", "hash_owner", "--json"]
+    assert main([*command, "--peers"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    foresee, owner = facts["runs"]
+    assert facts["peers"]
+    assert foresee["origin_requests"] == 3000
+    assert foresee["total_s"] <= owner["total_s"]
+    assert owner["pushed_samples"] > foresee["pushed_samples"]
+    peers = [
+        sum(reads["bytes"] for reads in run["reads"] if reads["source"].startswith("peer"))
+        for run in (foresee, owner)
+    ]
+    assert 0 < peers[0] < peers[1]
+    assert main(command) == 0
+    alone = json.loads(capsys.readouterr().out)["runs"][0]
+    assert alone["origin_requests"] > 3000
+
+
 def test_a_published_scenario_is_found_by_its_name(capsys) -> None:
     assert main(["simulate", "--list", "--json"]) == 0
     assert "thesis_1" in json.loads(capsys.readouterr().out)
@@ -113,7 +132,8 @@ def test_a_goal_that_no_policy_reaches_has_exit_code_1(file, capsys) -> None:
 
 
 def test_bounds_and_other_orders_do_not_reach_a_goal(file, capsys) -> None:
-    others = ["perfect", "nopfs_prestaged", "deepio_optimistic", "parallel_staging", "locality_aware"]
+    others = ["perfect", "nopfs_prestaged", "deepio_optimistic", "parallel_staging"]
+    others += ["locality_aware", "static_share"]
     assert main(["simulate", file, "--within", "1e9", "--policies", *others]) == 1
     assert main(["simulate", file, "--within", "1e9", "--policies", *others, "naive"]) == 0
     capsys.readouterr()
@@ -121,7 +141,7 @@ def test_bounds_and_other_orders_do_not_reach_a_goal(file, capsys) -> None:
 
 def test_policies_of_another_order_are_those_of_the_core() -> None:
     source = (ROOT / "crates" / "foresee-sim" / "src" / "loading" / "policy.rs").read_text()
-    (body,) = re.findall(r"fn keeps_order.*?matches!\(self, (.*?)\)", source, flags=re.DOTALL)
+    (body,) = re.findall(r"fn keeps_order.*?matches!\(\s*self,(.*?)\)", source, flags=re.DOTALL)
     names = [re.sub(r"(?<!^)([A-Z])", r"_\1", name).lower() for name in re.findall(r"Self::(\w+)", body)]
     assert set(names) == simulate._OTHER_ORDER
 
@@ -286,7 +306,9 @@ def test_preparing_is_a_part_of_the_progress() -> None:
         shares.append(task.share)
         return False
 
-    options = SimpleNamespace(compat="physical", order="shuffled", hand_over="sample", node_cache=False)
+    options = SimpleNamespace(
+        compat="physical", order="shuffled", hand_over="sample", node_cache=False, peers=False
+    )
     _simulate_run.run(task, options, SimpleNamespace(is_set=count_polls))
     assert shares == sorted(shares)
     assert any(0 < share < 0.5 for share in shares)

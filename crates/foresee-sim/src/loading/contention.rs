@@ -19,7 +19,7 @@ use super::origin::Origin;
 use super::pipeline::FetchPipeline;
 use super::prefetch::{Access, Caching, FetchContext, Supply};
 use super::rates::{ORIGIN, Rates, SourceCode};
-use super::report::Metrics;
+use super::report::{Metrics, Pushes};
 use super::run::{Clock, Driver, Setup, StepNow};
 use super::scenario::HandOver;
 
@@ -400,6 +400,10 @@ impl<C: Caching> Driver for ContentionDriver<C> {
     /// It has its own list, which is ahead.
     fn needs_order(&self) -> bool {
         false
+    }
+
+    fn pushes(&self) -> Pushes {
+        self.caching.pushes()
     }
 
     fn step(&mut self, now: &mut StepNow<'_>) {

@@ -30,6 +30,10 @@ named_enum! {
         LbannPreloading => "lbann_preloading",
         /// Locality-aware loading: samples of a global batch go to the ranks that hold them.
         LocalityAware => "locality_aware",
+        /// A fixed owner per sample keeps it for all ranks, as in distributed caches.
+        HashOwner => "hash_owner",
+        /// Each rank reads and caches its own part of the data set, and shuffles only that.
+        StaticShare => "static_share",
         /// Clairvoyant prefetching as published: each rank caches the samples that it reads most often.
         Nopfs => "nopfs",
         /// The same, but samples are cached at the first read instead of by separate threads.
@@ -54,7 +58,10 @@ named_enum! {
 impl Policy {
     /// Whether every rank reads the samples of the order, in that order.
     pub const fn keeps_order(self) -> bool {
-        !matches!(self, Self::DeepioOptimistic | Self::ParallelStaging | Self::LocalityAware)
+        !matches!(
+            self,
+            Self::DeepioOptimistic | Self::ParallelStaging | Self::LocalityAware | Self::StaticShare
+        )
     }
 
     /// Whether it reads a bucket sample by sample, so that its scenario needs a [`Bucket`](super::Bucket).

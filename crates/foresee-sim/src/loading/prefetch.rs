@@ -10,7 +10,7 @@ use super::contention::Requests;
 use super::log::ReadTimes;
 use super::pipeline::FetchPipeline;
 use super::rates::{Rates, SourceCode};
-use super::report::Metrics;
+use super::report::{Metrics, Pushes};
 use super::run::{Clock, Driver, Setup, StepNow};
 use super::scenario::{HandOver, Options, OriginReaders};
 
@@ -76,6 +76,11 @@ pub(super) trait Caching: Send {
 
     /// Handle the end of a step.
     fn end_step(&mut self, _ends: &[f64]) {}
+
+    /// As [`Driver::pushes`].
+    fn pushes(&self) -> Pushes {
+        Pushes::default()
+    }
 }
 
 /// The environment of the threads of a rank's tiers.
@@ -132,6 +137,10 @@ impl<C: Caching> Driver for PrefetchDriver<C> {
 
     fn needs_order(&self) -> bool {
         self.caching.needs_order()
+    }
+
+    fn pushes(&self) -> Pushes {
+        self.caching.pushes()
     }
 
     fn step(&mut self, now: &mut StepNow<'_>) {

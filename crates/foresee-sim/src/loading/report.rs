@@ -66,6 +66,10 @@ pub struct Report {
     pub origin_requests: u64,
     /// Bytes of those requests.
     pub origin_bytes: u64,
+    /// Samples that the reader of the origin sent to the node that caches them. They are no reads, and delay nothing.
+    pub pushed_samples: u64,
+    /// Their bytes.
+    pub pushed_bytes: u64,
     /// Listings of the origin; window policies only.
     pub listings: u64,
     /// Seconds of compute, over ranks.
@@ -250,7 +254,14 @@ impl Metrics {
 
     /// The report so far.
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a sum of sizes")]
-    pub(super) fn report(&self, policy: Policy, compat: Compat, ranks: u32, times: Times) -> Report {
+    pub(super) fn report(
+        &self,
+        policy: Policy,
+        compat: Compat,
+        ranks: u32,
+        times: Times,
+        pushes: Pushes,
+    ) -> Report {
         let (origin_requests, origin_bytes) = self.origin();
         let tiers = u8::try_from(self.tiers.max(1)).expect("few tiers");
         let places = std::iter::once(Place::Origin)
@@ -271,6 +282,8 @@ impl Metrics {
             loads: self.loads.iter().map(|sums| sums.reads()).collect(),
             origin_requests,
             origin_bytes: origin_bytes as u64,
+            pushed_samples: pushes.samples,
+            pushed_bytes: pushes.bytes as u64,
             listings: self.listings,
             compute: self.compute,
             stall: self.stall,
@@ -280,6 +293,20 @@ impl Metrics {
             samples: u64::from(self.samples),
             finished: times.finished,
         }
+    }
+}
+
+/// Samples that were sent to the node that caches them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Pushes {
+    samples: u64,
+    bytes: f64,
+}
+
+impl Pushes {
+    pub(super) fn add(&mut self, size: f64) {
+        self.samples += 1;
+        self.bytes += size;
     }
 }
 

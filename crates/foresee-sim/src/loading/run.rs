@@ -16,7 +16,7 @@ use super::order::Epochs;
 use super::policies;
 use super::policy::Policy;
 use super::rates::Rates;
-use super::report::{Metrics, Report, Times};
+use super::report::{Metrics, Pushes, Report, Times};
 use super::scenario::{Scenario, ScenarioError};
 use foresee_units::Source;
 
@@ -75,6 +75,11 @@ pub(super) trait Driver: Send {
 
     /// Handle the end of a step, which the clock's `ends` contains.
     fn end_step(&mut self, _clock: &Clock) {}
+
+    /// Samples that were sent to the node that caches them, so far.
+    fn pushes(&self) -> Pushes {
+        Pushes::default()
+    }
 }
 
 /// A policy that does not support a scenario; others may.
@@ -268,7 +273,13 @@ impl Run {
             finished: self.is_finished(),
         };
         let options = &self.setup.scenario.options;
-        self.metrics.report(self.policy, options.compat, self.setup.scenario.cluster.ranks, times)
+        self.metrics.report(
+            self.policy,
+            options.compat,
+            self.setup.scenario.cluster.ranks,
+            times,
+            self.driver.pushes(),
+        )
     }
 
     fn is_prepared(&self) -> bool {

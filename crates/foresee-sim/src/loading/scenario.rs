@@ -100,6 +100,10 @@ pub struct Options {
     /// each at the rate of one rank. `None`: each rank has a cache of its own. Of the policies with a cache,
     /// [`Policy::Foresee`](super::Policy::Foresee) only.
     pub node_cache: Option<NonZeroU32>,
+    /// Whether nodes read each other's caches, by a placement that they plan together;
+    /// [`Policy::Foresee`](super::Policy::Foresee) only, other policies have rules of their own. Each rank is a node without
+    /// [`node_cache`](Self::node_cache). Needs [`Cluster::peer_link`].
+    pub peers: bool,
 }
 
 impl Default for Options {
@@ -112,6 +116,7 @@ impl Default for Options {
             write_cost: WriteCost::Preprocess,
             hand_over: HandOver::Sample,
             node_cache: None,
+            peers: false,
         }
     }
 }

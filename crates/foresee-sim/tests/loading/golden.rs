@@ -8,7 +8,7 @@
 use std::path::Path;
 
 use foresee_model::Compat;
-use foresee_sim::loading::{Policy, Report};
+use foresee_sim::loading::{Policy, Report, Scenario};
 
 use crate::scenarios::{paper, thesis, vectors};
 use crate::setups::try_run;
@@ -60,12 +60,11 @@ fn check(id: &str) {
     for compat in Compat::ALL {
         let scenario = if of_thesis { thesis(case, compat) } else { paper(case, compat) };
         for policy in Policy::ALL.into_iter().filter(|policy| !policy.reads_bucket()) {
-            let name = format!("{} {policy}", compat.name());
-            lines.push(match try_run(&scenario, policy) {
-                Ok(report) => format!("{name} {}", values(&report)),
-                Err(_) => format!("{name} unsupported"),
-            });
+            lines.push(line(&scenario, policy, policy.name()));
         }
+        let mut exchanging = scenario.clone();
+        exchanging.options.peers = true;
+        lines.push(line(&exchanging, Policy::Foresee, "foresee_with_peers"));
     }
     if std::env::var_os("UPDATE_GOLDEN").is_some() {
         std::fs::write(&path, lines.join("\n") + "\n").unwrap();
@@ -83,6 +82,14 @@ fn check(id: &str) {
             }
         });
         assert!(same, "{given}, and it was {expected}; UPDATE_GOLDEN=1 accepts it");
+    }
+}
+
+fn line(scenario: &Scenario, policy: Policy, name: &str) -> String {
+    let name = format!("{} {name}", scenario.options.compat.name());
+    match try_run(scenario, policy) {
+        Ok(report) => format!("{name} {}", values(&report)),
+        Err(_) => format!("{name} unsupported"),
     }
 }
 

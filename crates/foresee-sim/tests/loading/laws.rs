@@ -55,6 +55,7 @@ prop_compose! {
         (latency, requests) in (0_u64..300, prop::option::of(1_u64..200)),
         write_cost in select(&[WriteCost::Preprocess, WriteCost::Write, WriteCost::None][..]),
         (cache, fetch) in (prop::option::of(1_u64..40), 1_u64..20),
+        reads_peers in any::<bool>(),
     ) -> Scenario {
         let mut scenario = small();
         let cluster = &mut scenario.cluster;
@@ -77,6 +78,7 @@ prop_compose! {
         let options = &mut scenario.options;
         (options.compat, options.order, options.barrier) = (compat, order, barrier);
         options.write_cost = write_cost;
+        options.peers = reads_peers && cluster.tiers.len() <= 2;
         if compat == Compat::Physical {
             (options.readers, options.hand_over) = (readers, hand_over);
         }
@@ -371,7 +373,7 @@ fn runs_may_be_stepped_in_threads_of_their_caller() {
             .collect();
         threads.into_iter().filter_map(|thread| thread.join().unwrap().ok()).collect()
     });
-    assert_eq!(together.len(), 11);
+    assert_eq!(together.len(), 13);
     for report in together {
         assert_eq!(report, run(&scenario, report.policy));
     }

@@ -119,6 +119,38 @@ fn the_first_reader_stores_a_sample_while_memory_is_free() {
     assert_eq!(samples(&uneven, [MEMORY, Place::Origin]), [4 + 8, 8 + 4]);
 }
 
+/// Each rank owns every other sample. In batches of one it reads only those, in batches of two also its peer's.
+#[test]
+fn a_fixed_owner_receives_its_samples_from_their_first_readers_and_keeps_the_first_that_fit() {
+    let places = [MEMORY, Place::Peer(0), Place::Origin];
+    let own = run(&scenario(2, 3, &[4; 8], &[16]), Policy::HashOwner);
+    assert_eq!(samples(&own, places), [16, 0, 8]);
+    assert_eq!((own.pushed_samples, own.pushed_bytes), (0, 0));
+    let mut scenario = scenario(2, 3, &[4; 8], &[16]);
+    scenario.training.batch = 2;
+    // One sample at a time, so that no read begins before the copy is visible.
+    scenario.cluster.staging = even_tier(4, 1, 1_000_000);
+    let mixed = run(&scenario, Policy::HashOwner);
+    assert_eq!(samples(&mixed, places), [8, 8, 8]);
+    assert_eq!((mixed.pushed_samples, mixed.pushed_bytes), (4, 16));
+    scenario.cluster.tiers = vec![tier(8, 2, 100_000)];
+    let half = run(&scenario, Policy::HashOwner);
+    assert_eq!(samples(&half, places), [4, 4, 16]);
+    assert_eq!(half.pushed_bytes, 8);
+}
+
+#[test]
+fn a_static_share_is_read_whole_and_cached_as_far_as_it_fits() {
+    let mut scenario = scenario(2, 3, &[4; 8], &[8]);
+    let report = run(&scenario, Policy::StaticShare);
+    assert_eq!(samples(&report, [MEMORY, Place::Peer(0), Place::Origin]), [8, 0, 16]);
+    assert_eq!((report.covered, report.origin_bytes), (8, 64));
+    scenario.options.order = AccessOrder::Shuffled { seed: 3 };
+    let shuffled = run(&scenario, Policy::StaticShare);
+    assert_eq!(samples(&shuffled, [MEMORY, Place::Origin]), [8, 16]);
+    assert_eq!(shuffled.epochs.iter().map(|epoch| epoch.origin_samples).collect::<Vec<_>>(), [8, 4, 4]);
+}
+
 /// One thread of a tier and one of staging begin with the first two samples; then each takes those that the other
 /// has not begun.
 #[test]

@@ -2,11 +2,15 @@
 //! The loading policies, one family per file, each with its source and its limits.
 
 mod by_read;
+mod hash_owner;
 mod lbann;
 mod node_planned;
+mod node_planning;
 mod nopfs;
+mod placed;
 mod planned;
 mod shards;
+mod static_share;
 mod uncached;
 mod visible;
 mod window;
@@ -19,11 +23,14 @@ use super::run::{Driver, Setup};
 use super::scenario::OriginReaders;
 use super::serial::SerialDriver;
 
+use hash_owner::HashOwner;
 use lbann::LbannDynamic;
 use node_planned::NodePlannedCache;
 use nopfs::{Fill, Nopfs};
+use placed::PlacedCache;
 use planned::PlannedCache;
 use shards::{Reading, Shards};
+use static_share::StaticShare;
 use uncached::Uncached;
 use window::{Window, WindowDriver};
 
@@ -49,9 +56,15 @@ pub(super) fn driver(policy: Policy, setup: &Setup, rates: Rates) -> Result<Box<
             prefetching(Shards::new(Reading::AsOrdered, 1, setup), rates)
         }
         Policy::LocalityAware => prefetching(Shards::new(Reading::WhereHeld, 1, setup), rates),
+        Policy::HashOwner => Ok(boxed(HashOwner::new(setup)?, rates, setup)),
+        Policy::StaticShare => Ok(boxed(StaticShare::new(setup), rates, setup)),
         Policy::Nopfs => Ok(boxed(Nopfs::new(Fill::Threads, setup)?, rates, setup)),
         Policy::NopfsOnAccess => Ok(boxed(Nopfs::new(Fill::OnAccess, setup)?, rates, setup)),
         Policy::NopfsPrestaged => Ok(boxed(Nopfs::new(Fill::Before, setup)?, rates, setup)),
+        Policy::Foresee if setup.scenario.options.peers && !setup.scenario.cluster.tiers.is_empty() => {
+            let ranks_per_node = node_cache.map_or(1, |ranks| ranks.get() as usize);
+            Ok(boxed(PlacedCache::new(setup, ranks_per_node)?, rates, setup))
+        }
         Policy::Foresee => match node_cache {
             None => Ok(boxed(PlannedCache::new(setup)?, rates, setup)),
             Some(ranks) => Ok(boxed(NodePlannedCache::new(setup, ranks.get() as usize)?, rates, setup)),

@@ -67,7 +67,7 @@ def miss_rates(result: Result) -> dict[str, float]:
 
 
 def step_s(result: Result) -> float:
-    """Return the mean time of a step of a rank, without its first step."""
-    seconds = sum(epoch.seconds for epoch in result.epochs)
-    steps = sum(len(epoch.steps_s) for epoch in result.epochs)
-    return (seconds - result.epochs[0].steps_s[0]) / (steps - 1)
+    """Return the mean time of a step of a rank, without the first step of each epoch."""
+    seconds = sum(epoch.seconds - epoch.steps_s[0] for epoch in result.epochs)
+    steps = sum(len(epoch.steps_s) - 1 for epoch in result.epochs)
+    return seconds / steps

@@ -172,7 +172,7 @@ _PREFETCH = {"prefetch_factor": 4}
 def grid(theme: str, arm: str, *, quick: bool) -> list[Settings]:
     """Return the settings of an arm by PROTOCOL.md: all that are tried, or the one of the quick run."""
     if theme == "recipe":
-        return [{"workers": 2, "threads": 16} if arm == "ours_boto3" else {"workers": 2}]
+        return [{"workers": 2, "threads": 4} if arm == "ours_boto3" else {"workers": 2}]
     if theme == "hit":
         return [{"workers": 1}]
     workers = (4,) if quick else (4, 8)

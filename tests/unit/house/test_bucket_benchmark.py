@@ -100,8 +100,8 @@ def test_times_of_a_part_of_an_epoch_are_scaled_to_the_epoch() -> None:
     assert values["cpu_s_per_sample"] == pytest.approx(0.05)
 
 
-def test_the_first_step_of_the_recipe_does_not_count() -> None:
-    epochs = [task.Epoch(seconds=7.0, steps_s=[5.0, 1.0, 1.0]), task.Epoch(seconds=2.0, steps_s=[1.0, 1.0])]
+def test_the_first_step_of_each_epoch_of_the_recipe_does_not_count() -> None:
+    epochs = [task.Epoch(seconds=7.0, steps_s=[5.0, 1.0, 1.0]), task.Epoch(seconds=3.0, steps_s=[2.0, 1.0])]
     assert measures.step_s(task.Result(epochs=epochs)) == 1.0
 
 

@@ -73,7 +73,7 @@ pub struct Placement {
 /// With space for all samples, each is read from the origin once. Held samples are pinned otherwise, which reads the origin
 /// least often for orders that are permutations.
 ///
-/// Tables take 8 bytes per sample and 2 per epoch of the horizon.
+/// Tables take 2 bytes per sample and 2 per epoch of the horizon; with too little space up to 8 more, for exchanges.
 pub struct PlacementPlanner {
     usage: Vec<TierUsage>,
     sizes: Sizes,
@@ -201,6 +201,13 @@ impl PlacementPlanner {
     /// Nodes with different hashes at one access must not serve each other by this plan.
     pub fn plan_hash(&self) -> u64 {
         self.hash.value()
+    }
+
+    /// Bytes of all tables.
+    pub fn table_bytes(&self) -> Bytes {
+        let exchangeable: usize = self.exchangeable.iter().map(Vec::capacity).sum();
+        let tables = self.holders.len() * size_of::<u16>() + exchangeable * size_of::<u32>();
+        Bytes::new(tables as u64 + self.next_users.table_bytes())
     }
 
     /// Bytes of the samples that a node holds.

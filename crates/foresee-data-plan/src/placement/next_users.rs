@@ -59,6 +59,10 @@ impl NextUsers {
         self.ahead_of(sample).map(|(_, user)| NodeIndex(user)).find(|user| nodes.contains(user))
     }
 
+    pub(super) fn table_bytes(&self) -> u64 {
+        (self.users.len() * size_of::<u16>()) as u64
+    }
+
     fn ahead_of(&self, sample: u32) -> impl Iterator<Item = (usize, u16)> + '_ {
         let of_sample = &self.users[sample as usize * self.horizon..][..self.horizon];
         (1..=self.ahead()).map(|distance| (distance, of_sample[self.column(self.epoch + distance as u64)]))

@@ -6,7 +6,7 @@
 //! nodes, as many at a time as [`GROUP_BYTES`] allow. A sample that a reader of the origin sends to another node is counted,
 //! and delays nothing here.
 //!
-//! Memory: some bits and 2 bytes per read of the run, and while it is planned 24 bytes per sample and those of a group.
+//! Memory: some bits and 2 bytes per read of the run, and while it is planned 26 bytes per sample and those of a group.
 
 use std::ops::Range;
 use std::sync::Arc;

@@ -52,17 +52,17 @@ fn main() {
         };
         let start = Instant::now();
         for list in &epochs[1..=HORIZON] {
-            planner.push_epoch(&mut accesses(list).into_iter());
+            planner.handle_epoch(&mut accesses(list).into_iter());
         }
         let announced = start.elapsed().as_secs_f64();
         let start = Instant::now();
         for epoch in 0..PLANNED {
             if epoch > 0 {
-                planner.begin_epoch();
-                planner.push_epoch(&mut accesses(&epochs[epoch + HORIZON]).into_iter());
+                planner.handle_next_epoch();
+                planner.handle_epoch(&mut accesses(&epochs[epoch + HORIZON]).into_iter());
             }
             for (node, sample) in accesses(&epochs[epoch]) {
-                planner.access(node, sample);
+                planner.handle_access(node, sample);
             }
         }
         let planned = start.elapsed().as_secs_f64() / PLANNED as f64;

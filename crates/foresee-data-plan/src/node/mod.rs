@@ -58,6 +58,8 @@ const ENTRIES_MAX: usize = u32::MAX as usize;
 /// An entry is written to the disk when it leaves the memory. If the disk can hold all entries and keeps up, it is written
 /// as soon as it is read from the origin: then the disk has it even if the node fails.
 ///
+/// Entries that other nodes of a job read here are [reserved](Self::handle_reserved): their last copy leaves for no other.
+///
 /// While no request waits for a read, announced accesses are [read ahead](Self::read_ahead), in order of their predicted
 /// times.
 ///

@@ -170,8 +170,9 @@ impl NodePlanner {
         }
     }
 
-    /// A read has ended, or an entry that another node sends has arrived. After a failed one of the disk, the copy is lost and
-    /// the origin is read, as when the other node fails; after one of the origin, all requests for the entry fail. Ignored if no read of the entry is in flight.
+    /// A read has ended, or an entry that another node sends has arrived. After a failed read of the disk, the copy is lost
+    /// and the origin is read. The origin is read, too, if the other node fails. After a failed read of the origin, all
+    /// requests for the entry fail. Ignored if no read of the entry is in flight.
     pub fn handle_read(&mut self, entry: EntryId, outcome: ReadOutcome, now: Nanos) {
         self.consumers.advance_to(now);
         let EntryId(entry) = entry;

@@ -15,6 +15,7 @@ use crate::error::PlanError;
 use crate::next_use::narrow;
 use crate::plan_hash::PlanHash;
 
+/// A node in the tables that stands for none.
 const NOBODY: u16 = u16::MAX;
 /// The tables have a node in 16 bits.
 const NODES_MAX: usize = NOBODY as usize;
@@ -28,7 +29,7 @@ pub struct NodeIndex(pub u16);
 pub struct PlacementConfig {
     /// By node: the capacity that it has reserved for the samples of this job.
     pub capacities: Vec<TierCapacity>,
-    /// Epochs after the current one whose order is known to the plan: 1 or more, 2 bytes per sample each.
+    /// Epochs after the current one whose order is known to the plan, 2 bytes per sample each; 0 counts as 1.
     pub horizon: usize,
 }
 
@@ -94,8 +95,7 @@ impl PlacementPlanner {
     /// Create a plan without held samples, in the first epoch of a run.
     ///
     /// # Errors
-    ///
-    /// There are too many samples, or too many nodes.
+    /// [`PlanError::TooManySamples`] from 2^32 - 1 on, and [`PlanError::TooManyNodes`] from 65,536 on.
     pub fn new(config: PlacementConfig, sizes: Arc<dyn SampleSizes>) -> Result<Self, PlanError> {
         let PlacementConfig { capacities, horizon } = config;
         let count = sizes.count();
@@ -123,6 +123,9 @@ impl PlacementPlanner {
 
     /// Report before the first access that a node has a sample, from an earlier run or an earlier set of nodes. Returns
     /// whether it holds the sample from now on: the first node that reports it does, if it has space.
+    ///
+    /// # Panics
+    /// If there is no such node or sample.
     pub fn handle_contents(&mut self, node: NodeIndex, sample: SampleId) -> bool {
         let index = number(sample);
         let is_held = self.holder(index).is_none() && self.fits(node, index);
@@ -133,34 +136,36 @@ impl PlacementPlanner {
         is_held
     }
 
-    /// How many further epochs can be given to [`push_epoch`](Self::push_epoch) now.
-    pub fn epochs_wanted(&self) -> usize {
-        if self.is_end_known { 0 } else { self.next_users.epochs_wanted() }
+    /// Whether the accesses of a further epoch can be given to [`handle_epoch`](Self::handle_epoch) now.
+    pub fn wants_epoch(&self) -> bool {
+        !self.is_end_known && self.next_users.wants_epoch()
     }
 
     /// Give the accesses of the first later epoch that is not known, in their order.
     ///
     /// # Panics
-    ///
-    /// If [`epochs_wanted`](Self::epochs_wanted) is 0.
-    pub fn push_epoch(&mut self, accesses: &mut dyn Iterator<Item = (NodeIndex, SampleId)>) {
+    /// If it is [not wanted](Self::wants_epoch), or if there is no such sample.
+    pub fn handle_epoch(&mut self, accesses: &mut dyn Iterator<Item = (NodeIndex, SampleId)>) {
         assert!(!self.is_end_known, "no epoch follows the last one");
-        self.next_users.push_epoch(&mut accesses.map(|(node, sample)| (number(sample), node)));
+        self.next_users.add_epoch(&mut accesses.map(|(node, sample)| (number(sample), node)));
     }
 
     /// No epoch follows those that are known.
-    pub fn end_run(&mut self) {
+    pub fn handle_end(&mut self) {
         self.is_end_known = true;
     }
 
     /// The current epoch has ended, and the next one begins.
-    pub fn begin_epoch(&mut self) {
+    pub fn handle_next_epoch(&mut self) {
         self.next_users.begin_epoch();
         self.exchangeable.iter_mut().for_each(Vec::clear);
     }
 
     /// Plan the next access of all nodes.
-    pub fn access(&mut self, node: NodeIndex, sample: SampleId) -> Placement {
+    ///
+    /// # Panics
+    /// If there is no such node or sample.
+    pub fn handle_access(&mut self, node: NodeIndex, sample: SampleId) -> Placement {
         let index = number(sample);
         let before = self.holder(index);
         let next = self.next_users.next(index);
@@ -193,6 +198,9 @@ impl PlacementPlanner {
     }
 
     /// The node that holds a sample.
+    ///
+    /// # Panics
+    /// If there is no such sample.
     pub fn holder_of(&self, sample: SampleId) -> Option<NodeIndex> {
         self.holder(number(sample))
     }
@@ -210,7 +218,10 @@ impl PlacementPlanner {
         Bytes::new(tables as u64 + self.next_users.table_bytes())
     }
 
-    /// Bytes of the samples that a node holds.
+    /// Bytes that the samples which a node holds take of its capacity.
+    ///
+    /// # Panics
+    /// If there is no such node.
     pub fn held(&self, node: NodeIndex) -> Bytes {
         self.usage[usize::from(node.0)].used
     }
@@ -303,7 +314,7 @@ impl fmt::Debug for PlacementPlanner {
         f.debug_struct("PlacementPlanner")
             .field("samples", &self.holders.len())
             .field("usage", &self.usage)
-            .field("epochs_wanted", &self.epochs_wanted())
+            .field("wants_epoch", &self.wants_epoch())
             .field("is_short", &self.is_short)
             .field("hash", &self.hash)
             .finish_non_exhaustive()

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which node uses a sample in each of the next epochs.
 
-use super::NodeIndex;
-
-const NOBODY: u16 = u16::MAX;
+use super::{NOBODY, NodeIndex};
 
 /// The first user of each sample in the epochs after the current one, as far as they are known.
 #[derive(Debug)]
@@ -22,14 +20,14 @@ impl NextUsers {
         Self { users: vec![NOBODY; samples * horizon], horizon, epoch: 0, known: 1 }
     }
 
-    /// How many further epochs can be given.
-    pub(super) fn epochs_wanted(&self) -> usize {
-        self.horizon - self.ahead()
+    /// Whether a further epoch can be given.
+    pub(super) fn wants_epoch(&self) -> bool {
+        self.ahead() < self.horizon
     }
 
     /// Give the accesses of the first epoch that is not known.
-    pub(super) fn push_epoch(&mut self, accesses: &mut dyn Iterator<Item = (u32, NodeIndex)>) {
-        assert!(self.epochs_wanted() > 0, "at most {} epochs ahead are planned", self.horizon);
+    pub(super) fn add_epoch(&mut self, accesses: &mut dyn Iterator<Item = (u32, NodeIndex)>) {
+        assert!(self.wants_epoch(), "at most {} epochs ahead are planned", self.horizon);
         let column = self.column(self.known);
         self.users.iter_mut().skip(column).step_by(self.horizon).for_each(|user| *user = NOBODY);
         for (sample, node) in accesses {

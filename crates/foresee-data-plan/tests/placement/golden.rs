@@ -90,12 +90,12 @@ impl Scenario {
                     writeln!(answers, "> {} at {} is {held}", sample.0, node.0).unwrap();
                 }
             }
-            "epoch" => self.planner().push_epoch(&mut pairs(rest)),
-            "next" => self.planner().begin_epoch(),
-            "end" => self.planner().end_run(),
+            "epoch" => self.planner().handle_epoch(&mut pairs(rest)),
+            "next" => self.planner().handle_next_epoch(),
+            "end" => self.planner().handle_end(),
             "access" => {
                 for (node, sample) in pairs(rest) {
-                    let placement = self.planner().access(node, sample);
+                    let placement = self.planner().handle_access(node, sample);
                     writeln!(answers, "> {} by {} {}", sample.0, node.0, shown(&placement)).unwrap();
                 }
             }

@@ -77,17 +77,17 @@ impl Job {
         let mut known = 1;
         for epoch in 0..self.epochs {
             if epoch > 0 {
-                planner.begin_epoch();
+                planner.handle_next_epoch();
             }
-            while known < self.epochs && planner.epochs_wanted() > 0 {
-                planner.push_epoch(&mut self.epoch(known).into_iter());
+            while known < self.epochs && planner.wants_epoch() {
+                planner.handle_epoch(&mut self.epoch(known).into_iter());
                 known += 1;
             }
             if known == self.epochs {
-                planner.end_run();
+                planner.handle_end();
             }
             for (node, sample) in self.epoch(epoch) {
-                let placement = planner.access(node, sample);
+                let placement = planner.handle_access(node, sample);
                 visit(&planner, epoch, node, sample, &placement);
             }
         }

@@ -94,22 +94,42 @@ fn traffic(job: &Job) -> Traffic {
     }
 }
 
-/// Traffic of eight nodes over ten epochs by their capacity, next to that of an independent model whose plan has all copies of
-/// all nodes: 6.0 data sets are moved at 1.05, at most 3.5 at a half, and 0.7 at a fifth.
+/// Nodes, epochs, horizon, capacity in data sets; then data sets read from the origin, share of accesses in the node itself,
+/// data sets moved between nodes. `docs/notes/065` has these values.
+const RUNS: [(usize, usize, usize, f64, Traffic); 11] = [
+    (16, 30, 8, 0.5, Traffic { origin: 15.5, local: 0.059, moved: 12.73 }),
+    (16, 30, 8, 1.05, Traffic { origin: 1.0, local: 0.209, moved: 22.73 }),
+    (16, 30, 8, 1.25, Traffic { origin: 1.0, local: 0.257, moved: 21.29 }),
+    (16, 30, 8, 2.0, Traffic { origin: 1.0, local: 0.350, moved: 18.51 }),
+    (16, 30, 1, 1.05, Traffic { origin: 1.0, local: 0.133, moved: 25.02 }),
+    (16, 30, 4, 1.05, Traffic { origin: 1.0, local: 0.199, moved: 23.03 }),
+    (16, 30, 30, 1.05, Traffic { origin: 1.0, local: 0.206, moved: 22.82 }),
+    (8, 10, 10, 2.0, Traffic { origin: 1.0, local: 0.395, moved: 5.05 }),
+    (8, 10, 10, 1.05, Traffic { origin: 1.0, local: 0.268, moved: 6.32 }),
+    (8, 10, 10, 0.5, Traffic { origin: 5.5, local: 0.110, moved: 3.40 }),
+    (8, 10, 10, 0.2, Traffic { origin: 8.2, local: 0.110, moved: 0.70 }),
+];
+
 #[test]
-fn the_network_carries_little_more_than_by_a_plan_of_all_copies() {
-    for (capacity, origin, local, moved) in
-        [(2.0, 1.0, 0.39, 5.1), (1.05, 1.0, 0.265, 6.3), (0.5, 5.5, 0.11, 3.5), (0.2, 8.2, 0.11, 0.7)]
-    {
-        let traffic = traffic(&Job::equal(20_000, 8, 10, capacity));
-        assert!((traffic.origin - origin).abs() < 1e-3, "capacity {capacity}: {traffic:?}");
-        assert!(traffic.local >= local && traffic.moved <= moved, "capacity {capacity}: {traffic:?}");
+fn traffic_is_that_of_the_notes() {
+    for (nodes, epochs, horizon, capacity, expected) in RUNS {
+        let found = traffic(&Job { horizon, ..Job::equal(4_000, nodes, epochs, capacity) });
+        let differences = [
+            found.origin - expected.origin,
+            10.0 * (found.local - expected.local),
+            found.moved - expected.moved,
+        ];
+        assert!(
+            differences.iter().all(|one| one.abs() < 0.006),
+            "{nodes} nodes, capacity {capacity}: {found:?}"
+        );
     }
 }
 
-/// A sample is used by one of N nodes in each epoch, so that eight epochs decide most comparisons of sixteen nodes.
+/// An independent model, whose plan has all copies of all nodes, moves 6.0 data sets with eight nodes, ten epochs and space
+/// for 1.05 data sets.
 #[test]
-fn a_horizon_of_eight_epochs_is_as_good_as_the_whole_run() {
-    let moved = [1, 8, 30].map(|horizon| traffic(&Job { horizon, ..Job::equal(4_000, 16, 30, 1.05) }).moved);
-    assert!(moved[1] < 1.01 * moved[2] && moved[1] < 0.95 * moved[0], "{moved:?}");
+fn the_network_carries_at_most_a_twentieth_more_than_by_a_plan_of_all_copies() {
+    let moved = traffic(&Job::equal(20_000, 8, 10, 1.05)).moved;
+    assert!(moved <= 1.05 * 6.0, "{moved}");
 }

@@ -2,6 +2,7 @@
 //! The loading policies, one family per file, each with its source and its limits.
 
 mod by_read;
+mod first_come;
 mod hash_owner;
 mod lbann;
 mod node_planned;

@@ -6,12 +6,15 @@
 //! nodes, as many at a time as [`GROUP_BYTES`] allow. A sample that a reader of the origin sends to another node is counted,
 //! and delays nothing here.
 //!
-//! Memory: some bits and 2 bytes per read of the run, and while it is planned 26 bytes per sample and those of a group.
+//! Memory: some bits per read of the run. While it is planned, 2 more bytes per read, 26 bytes per sample, and the planners
+//! of a group.
 
 use std::ops::Range;
 use std::sync::Arc;
 
-use foresee_data_plan::{NodeIndex, PlacementConfig, PlacementPlanner, SampleSizes, TierCapacity};
+use foresee_data_plan::{
+    NodeIndex, PlacedSource, PlacementConfig, PlacementPlanner, SampleSizes, TierCapacity,
+};
 use foresee_units::{Bytes, SampleId};
 
 use super::by_read::ByRead;
@@ -39,6 +42,8 @@ pub(super) struct PlacedCache {
     holders: Vec<u16>,
     /// Samples that no node holds any more, by read of the run.
     dropped: Vec<(usize, u32)>,
+    /// By read of the run: whether the reader sends the sample to the node that holds it from then on.
+    pushed: ByRead,
     ranks_per_node: usize,
     nodes: usize,
     /// Nodes of a group.
@@ -120,6 +125,7 @@ impl PlacedCache {
             sources: ByRead::new(setup, 1 + 2 * tiers)?,
             holders,
             dropped: Vec::new(),
+            pushed: ByRead::new(setup, 2)?,
             ranks_per_node,
             nodes,
             together,
@@ -144,13 +150,13 @@ impl PlacedCache {
         let Some(Placing { planner, known, position }) = &mut self.placing else { return 0 };
         if position.step == 0 {
             let mut list = std::mem::take(&mut position.list);
-            while *known < epochs.count && planner.epochs_wanted() > 0 {
+            while *known < epochs.count && planner.wants_epoch() {
                 epochs.fill(*known, &mut list);
-                planner.push_epoch(&mut accesses(epochs, &list, self.ranks_per_node, 0..epochs.steps));
+                planner.handle_epoch(&mut accesses(epochs, &list, self.ranks_per_node, 0..epochs.steps));
                 *known += 1;
             }
             if *known == epochs.count {
-                planner.end_run();
+                planner.handle_end();
             }
             position.list = list;
         }
@@ -159,9 +165,12 @@ impl PlacedCache {
         for (node, sample) in
             accesses(epochs, &position.list, self.ranks_per_node, position.step..position.step + 1)
         {
-            let placement = planner.access(node, sample);
+            let placement = planner.handle_access(node, sample);
             let place = self.holders.len();
             self.dropped.extend(placement.dropped.into_iter().map(|sample| (place, id_of(sample))));
+            let is_pushed = placement.source == PlacedSource::Origin
+                && placement.holder.is_some_and(|holder| holder != node);
+            self.pushed.set(place, is_pushed.into());
             self.holders.push(placement.holder.map_or(NOBODY, |holder| holder.0));
         }
         position.end_step(epochs);
@@ -169,7 +178,7 @@ impl PlacedCache {
             self.placing = None;
             self.group = Some(self.group_from(0, setup));
         } else if position.step == 0 {
-            planner.begin_epoch();
+            planner.handle_next_epoch();
         }
         (self.holders.len() - before) as u64
     }
@@ -258,6 +267,9 @@ impl Caching for PlacedCache {
         {
             left = left.saturating_sub(reads.max(1));
         }
+        if self.done == self.all {
+            (self.holders, self.dropped) = (Vec::new(), Vec::new());
+        }
         (self.done, self.all)
     }
 
@@ -266,9 +278,7 @@ impl Caching for PlacedCache {
     }
 
     fn fetched(&mut self, access: Access, size: f64, _: f64) {
-        let holder = self.holders[access.place];
-        let is_other = holder != NOBODY && usize::from(holder) != access.rank / self.ranks_per_node;
-        if is_other && self.sources.get(access.place) == ORIGIN {
+        if self.pushed.get(access.place) == 1 {
             self.pushes.add(size);
         }
     }
@@ -327,7 +337,7 @@ mod tests {
 
     use super::super::planned::tests::{scenario, setup};
     use super::*;
-    use crate::loading::{Place, Policy, Progress, Report, Run, Scenario};
+    use crate::loading::{AccessOrder, DataSet, Place, Policy, Progress, Report, Run, Scenario};
 
     const SAMPLES: u64 = 600;
     const SIZE: u64 = 100;
@@ -395,15 +405,20 @@ mod tests {
         let mut scenario = exchanging(2, 1, (SAMPLES, 0));
         assert_eq!(report(&scenario).pushed_samples, 0);
         // In this order, the first rank reads the first of each two samples.
-        scenario.options.order = crate::loading::AccessOrder::Sequential;
+        scenario.options.order = AccessOrder::Sequential;
         scenario.training.batch = 1;
         let sizes = (0..SAMPLES).map(|sample| if sample % 2 == 0 { SIZE } else { 1 }).collect();
-        scenario.data = crate::loading::DataSet::Given(sizes);
+        scenario.data = DataSet::Given(sizes);
         scenario.cluster.tiers[0].capacity = Bytes::new(SAMPLES / 3 * SIZE);
-        let report = report(&scenario);
-        assert_eq!(origin_samples(&report)[1..], [0; 4]);
-        assert_eq!(report.pushed_bytes, report.pushed_samples * SIZE);
-        assert!((SAMPLES / 6..SAMPLES / 6 + 8).contains(&report.pushed_samples), "{}", report.pushed_samples);
+        let fast = report(&scenario);
+        assert_eq!(origin_samples(&fast)[1..], [0; 4]);
+        assert_eq!(fast.pushed_bytes, fast.pushed_samples * SIZE);
+        assert!((SAMPLES / 6..SAMPLES / 6 + 8).contains(&fast.pushed_samples), "{}", fast.pushed_samples);
+        // With a slow network samples are read from the origin again, and not sent again.
+        scenario.cluster.peer_link = Some(BytesPerSecond::new(1));
+        let slow = report(&scenario);
+        assert!(slow.origin_requests > fast.origin_requests, "{:?}", slow.reads);
+        assert_eq!(slow.pushed_samples, fast.pushed_samples);
     }
 
     #[test]

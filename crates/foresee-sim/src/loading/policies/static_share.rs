@@ -8,15 +8,13 @@
 //!
 //! Memory: 9 bytes per sample.
 
-use super::hash_owner::FreeSpace;
+use super::first_come::FirstCome;
 use crate::loading::prefetch::{Access, Caching, Supply};
 use crate::loading::rates::{ORIGIN, Rates};
 use crate::loading::run::Setup;
 
 pub(super) struct StaticShare {
-    /// By sample: its rank's tier that caches it, or one of the two constants below.
-    tiers: Vec<u8>,
-    space: FreeSpace,
+    cached: FirstCome,
     /// Epochs that began.
     epochs: u32,
     list: Vec<u32>,
@@ -25,17 +23,11 @@ pub(super) struct StaticShare {
     read: Vec<usize>,
 }
 
-/// Not read yet.
-const UNREAD: u8 = u8::MAX;
-/// No tier had space.
-const NOT_CACHED: u8 = u8::MAX - 1;
-
 impl StaticShare {
     pub(super) fn new(setup: &Setup) -> Self {
         let ranks = setup.epochs.ranks;
         Self {
-            tiers: vec![UNREAD; setup.sizes.len() as usize],
-            space: FreeSpace::new(setup),
+            cached: FirstCome::new(setup),
             epochs: 0,
             list: Vec::new(),
             parts: vec![Vec::new(); ranks],
@@ -81,14 +73,11 @@ impl Caching for StaticShare {
     }
 
     fn supply(&mut self, access: Access, _: f64, rates: &Rates) -> Supply {
-        let tier = self.tiers[access.id as usize];
-        Supply::From(if tier < NOT_CACHED { rates.faster(Rates::local(tier.into())) } else { ORIGIN })
+        let tier = self.cached.tier(access.id);
+        Supply::From(tier.map_or(ORIGIN, |tier| rates.faster(Rates::local(tier))))
     }
 
     fn fetched(&mut self, access: Access, size: f64, _: f64) {
-        let tier = &mut self.tiers[access.id as usize];
-        if *tier == UNREAD {
-            *tier = self.space.take(access.rank, size).unwrap_or(NOT_CACHED);
-        }
+        self.cached.cache(access.id, access.rank, size);
     }
 }
